@@ -1,0 +1,1 @@
+# cmake --install (filled in by the set-up room).

@@ -1,0 +1,36 @@
+// The errors that flashstep raises, and the checks that raise them.
+//
+// A message is one sentence in the caller's words that names what was expected and what came, after the
+// name of what was called in brackets: "[attention] expected k of shape (B, H, M, 64), got (2, 8, 100, 32)".
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "flashstep/base/text.h"
+
+namespace flashstep {
+
+// The caller's mistake: arguments, configuration, input files. The program exits with 2.
+class UserError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The machine's failure: disk, network, GPU, a lost rank. The program exits with 1.
+class MachineError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Throws UserError with the concatenated parts unless `condition` holds:
+//   require(rank == 3, "[linear] expected x of rank 3, got ", rank);
+template <typename... Parts>
+void require(bool condition, const Parts&... parts) {
+  if (!condition) throw UserError(str(parts...));
+}
+
+// Throws MachineError(parts..., ": ", the text of `error_number`).
+[[noreturn]] void throw_errno(int error_number, const std::string& what);
+
+}  // namespace flashstep

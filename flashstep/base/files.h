@@ -1,0 +1,85 @@
+// Files that are written whole or not at all, read without copying, and locked while in use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace flashstep {
+
+// A file that appears under its name only when it is complete: bytes go to a temporary name in the same
+// folder; commit() flushes and fsyncs it, renames it over `path` and fsyncs the folder. Destroyed without
+// commit(), it leaves nothing behind. Every failure throws MachineError with the path and the reason.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, size_t size_bytes);
+  void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+  // Overwrites `size_bytes` at `offset`, which must have been written before (for headers known last).
+  void overwrite(uint64_t offset, const void* data, size_t size_bytes);
+  uint64_t size_bytes() const { return size_bytes_; }
+  void commit();
+
+ private:
+  void flush();
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  int descriptor_ = -1;
+  uint64_t size_bytes_ = 0;
+  std::string buffer_;
+};
+
+// AtomicFile in one call.
+void write_file(const std::filesystem::path& path, std::string_view bytes);
+
+// The whole file. UserError if it is missing or unreadable.
+std::string read_file(const std::filesystem::path& path);
+
+// The file's bytes, mapped read-only. UserError if it is missing, unreadable or a directory.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+
+  const char* data() const { return data_; }
+  size_t size_bytes() const { return size_bytes_; }
+  std::string_view bytes() const { return {data_, size_bytes_}; }
+  // Tells the kernel that [0, offset) is not needed again soon, which keeps resident memory bounded.
+  void release_before(size_t offset) const;
+
+ private:
+  const char* data_ = nullptr;
+  size_t size_bytes_ = 0;
+};
+
+// An exclusive lock on `path` (created if missing) that dies with the process (flock).
+class FileLock {
+ public:
+  // UserError(`busy_message`) when another process holds it.
+  FileLock(const std::filesystem::path& path, const std::string& busy_message);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+// Creates the directory and its parents; MachineError with the reason if that fails.
+void make_directories(const std::filesystem::path& path);
+
+// Makes renames and removals in `directory` durable (fsync of the directory).
+void sync_directory(const std::filesystem::path& directory);
+
+}  // namespace flashstep

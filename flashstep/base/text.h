@@ -1,0 +1,43 @@
+// Text formatting without a format library: concatenation, joining, and numbers as people write them.
+#pragma once
+
+#include <cstdint>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flashstep {
+
+// The parts streamed one after the other.
+template <typename... Parts>
+std::string str(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+// "a, b, c"
+std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
+
+// `value` with `digits` after the point: fixed(3.14159, 2) == "3.14".
+std::string fixed(double value, int digits);
+
+// Digits in groups of three: 1234567 -> "1,234,567".
+std::string with_commas(int64_t value);
+
+// "512 B", "1.5 KiB", "3.2 MiB", "1.1 GiB" (powers of 1024).
+std::string human_bytes(uint64_t bytes);
+
+// "0.42 s", "12.3 s", "2m 05s", "1h 02m".
+std::string human_seconds(double seconds);
+
+// The candidate with the smallest edit distance to `word` (Levenshtein; the first of equals);
+// empty when there is none within half of the word's length.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+// Bytes as text for people: well-formed UTF-8 is kept, each maximal malformed part becomes U+FFFD
+// (Unicode 16, section 3.9, "substitution of maximal subparts").
+std::string printable_utf8(std::string_view bytes);
+
+}  // namespace flashstep
