@@ -1,7 +1,8 @@
 // The errors that flashstep raises, and the checks that raise them.
 //
-// A message is one sentence in the caller's words that names what was expected and what came, after the
-// name of what was called in brackets: "[attention] expected k of shape (B, H, M, 64), got (2, 8, 100, 32)".
+// A message is one sentence in the caller's words that names what was expected and what came, after
+// the name of what was called in brackets: "[attention] expected k of shape (B, H, M, 64), got (2,
+// 8, 100, 32)".
 #pragma once
 
 #include <stdexcept>
@@ -21,6 +22,16 @@ class UserError : public std::runtime_error {
 class MachineError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// The user asked to stop, and everything is saved. The program exits with 128 + signal().
+class Interrupted : public std::runtime_error {
+ public:
+  Interrupted(int signal, const std::string& what) : std::runtime_error(what), signal_(signal) {}
+  int signal() const { return signal_; }
+
+ private:
+  int signal_;
 };
 
 // Throws UserError with the concatenated parts unless `condition` holds:

@@ -1,5 +1,6 @@
-// Configuration as plain structs that name their own fields once. From that one list come reading JSON,
-// writing it, `--set a.b=c`, the messages about typos and ranges, and the reference in `--help`.
+// Configuration as plain structs that name their own fields once. From that one list come reading
+// JSON, writing it, `--set a.b=c`, the messages about typos and ranges, and the reference in
+// `--help`.
 //
 //   struct ScheduleConfig {
 //     int64_t warmup_steps = 100;
@@ -24,7 +25,8 @@ class FieldVisitor {
  public:
   virtual ~FieldVisitor() = default;
   virtual void field(const char* name, bool& value, const char* help) = 0;
-  virtual void field(const char* name, int64_t& value, Range<int64_t> allowed, const char* help) = 0;
+  virtual void field(const char* name, int64_t& value, Range<int64_t> allowed,
+                     const char* help) = 0;
   virtual void field(const char* name, double& value, Range<double> allowed, const char* help) = 0;
   // `choices` empty: any text.
   virtual void field(const char* name, std::string& value, const std::vector<std::string>& choices,
@@ -67,8 +69,9 @@ std::string describe_fields(Visitable& config);
 std::vector<std::string> field_paths(Visitable& config);
 }  // namespace internal
 
-// Overwrites the fields that `json` names; the others keep their values. UserError for malformed JSON, an
-// unknown key (with the nearest valid one), a wrong type or a value out of range; `source` is the file's name.
+// Overwrites the fields that `json` names; the others keep their values. UserError for malformed
+// JSON, an unknown key (with the nearest valid one), a wrong type or a value out of range; `source`
+// is the file's name.
 template <typename Config>
 void read_json(Config& config, const std::string& json, const std::string& source) {
   internal::VisitableOf<Config> visitable(config);

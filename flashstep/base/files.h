@@ -10,9 +10,10 @@
 
 namespace flashstep {
 
-// A file that appears under its name only when it is complete: bytes go to a temporary name in the same
-// folder; commit() flushes and fsyncs it, renames it over `path` and fsyncs the folder. Destroyed without
-// commit(), it leaves nothing behind. Every failure throws MachineError with the path and the reason.
+// A file that appears under its name only when it is complete: bytes go to a temporary name in the
+// same folder; commit() flushes and fsyncs it, renames it over `path` and fsyncs the folder.
+// Destroyed without commit(), it leaves nothing behind. Every failure throws MachineError with the
+// path and the reason.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -22,7 +23,8 @@ class AtomicFile {
 
   void write(const void* data, size_t size_bytes);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
-  // Overwrites `size_bytes` at `offset`, which must have been written before (for headers known last).
+  // Overwrites `size_bytes` at `offset`, which must have been written before (for headers known
+  // last).
   void overwrite(uint64_t offset, const void* data, size_t size_bytes);
   uint64_t size_bytes() const { return size_bytes_; }
   void commit();
@@ -55,7 +57,8 @@ class MappedFile {
   const char* data() const { return data_; }
   size_t size_bytes() const { return size_bytes_; }
   std::string_view bytes() const { return {data_, size_bytes_}; }
-  // Tells the kernel that [0, offset) is not needed again soon, which keeps resident memory bounded.
+  // Tells the kernel that [0, offset) is not needed again soon, which keeps resident memory
+  // bounded.
   void release_before(size_t offset) const;
 
  private:

@@ -11,8 +11,8 @@ namespace flashstep {
 // Called from time to time with work done so far and in all (same unit; total 0 when unknown).
 using ProgressFunction = std::function<void(uint64_t done, uint64_t total)>;
 
-// One line on stderr: a bar that redraws itself on a terminal, plain lines every `plain_seconds` (and at
-// the end) elsewhere.
+// One line on stderr: a bar that redraws itself on a terminal, plain lines every `plain_seconds`
+// (and at the end) elsewhere.
 class ProgressBar {
  public:
   enum class Unit { kCount, kBytes };

@@ -3,7 +3,8 @@
 
 namespace flashstep {
 
-// While one is alive, the first SIGINT or SIGTERM is remembered and a second one ends the process as usual.
+// While one is alive, the first SIGINT or SIGTERM is remembered and a second one ends the process
+// as usual.
 class SignalGuard {
  public:
   SignalGuard();

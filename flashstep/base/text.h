@@ -1,4 +1,5 @@
-// Text formatting without a format library: concatenation, joining, and numbers as people write them.
+// Text formatting without a format library: concatenation, joining, and numbers as people write
+// them.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,11 @@
+// The commands of the `flashstep` program: each adds its subcommand, with the callback that runs
+// it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace flashstep::apps {
+
+void add_completion(CLI::App& app);
+
+}  // namespace flashstep::apps

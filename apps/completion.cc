@@ -1,0 +1,74 @@
+// flashstep completion bash|zsh: a script that completes commands and options, written from the
+// parser itself.
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "apps/commands.h"
+#include "flashstep/base/text.h"
+
+namespace flashstep::apps {
+namespace {
+
+// One line of a bash `case` for `app`, and those of everything below it: "train) words=...".
+void write_cases(const CLI::App& app, const std::string& path, std::string& out) {
+  std::vector<std::string> words;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) words.push_back(command->get_name());
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
+  }
+  out += "    \"" + path + "\") words=\"" + join(words, " ") + "\" ;;\n";
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    write_cases(*command, path + (path.empty() ? "" : " ") + command->get_name(), out);
+  }
+}
+
+// Names of commands that have commands of their own, as a bash pattern: "data|tokenizer|bench".
+std::string parents(const CLI::App& root) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : root.get_subcommands(nullptr)) {
+    if (!command->get_subcommands(nullptr).empty()) names.push_back(command->get_name());
+  }
+  return names.empty() ? "-" : join(names, "|");
+}
+
+std::string bash_script(const CLI::App& root) {
+  std::string cases;
+  write_cases(root, "", cases);
+  return "_flashstep() {\n"
+         "  local current=${COMP_WORDS[COMP_CWORD]} path=\"\" words=\"\"\n"
+         "  if ((COMP_CWORD > 1)); then path=${COMP_WORDS[1]}; fi\n"
+         "  if ((COMP_CWORD > 2)); then\n"
+         "    case $path in " +
+         parents(root) +
+         ") path+=\" ${COMP_WORDS[2]}\" ;; esac\n"
+         "  fi\n"
+         "  case $path in\n" +
+         cases +
+         "  esac\n"
+         "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
+         "  if [[ ${#COMPREPLY[@]} -eq 0 || $current != -* ]]; then\n"
+         "    COMPREPLY+=($(compgen -f -- \"$current\"))\n"
+         "  fi\n"
+         "}\n"
+         "complete -o filenames -F _flashstep flashstep\n";
+}
+
+}  // namespace
+
+void add_completion(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("completion", "Print a script that completes flashstep's commands");
+  auto* shell = command->add_option("shell", "bash or zsh");
+  shell->required()->check(CLI::IsMember({"bash", "zsh"}));
+  command->footer(
+      "Bash: source <(flashstep completion bash)    Zsh: source <(flashstep completion zsh)");
+  command->callback([&app, shell] {
+    // zsh runs bash's script through its own compatibility layer.
+    if (shell->as<std::string>() == "zsh")
+      std::cout << "autoload -U bashcompinit && bashcompinit\n";
+    std::cout << bash_script(app);
+  });
+}
+
+}  // namespace flashstep::apps

@@ -1,0 +1,11 @@
+#include "flashstep/base/error.h"
+
+#include <cstring>
+
+namespace flashstep {
+
+void throw_errno(int error_number, const std::string& what) {
+  throw MachineError(str(what, ": ", std::strerror(error_number)));
+}
+
+}  // namespace flashstep

@@ -1,0 +1,197 @@
+#include "flashstep/base/files.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep {
+namespace {
+
+// Large enough that a write call costs little beside the copy, small beside any file worth
+// streaming.
+constexpr size_t kBufferBytes = 1 << 20;
+
+void write_all(int descriptor, const char* data, size_t size, int64_t offset,
+               const std::filesystem::path& path) {
+  while (size > 0) {
+    const ssize_t written =
+        offset < 0 ? ::write(descriptor, data, size) : ::pwrite(descriptor, data, size, offset);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      throw_errno(errno, str("cannot write ", path));
+    }
+    data += written;
+    size -= static_cast<size_t>(written);
+    if (offset >= 0) offset += written;
+  }
+}
+
+std::filesystem::path temporary_name(const std::filesystem::path& path) {
+  static std::atomic<uint64_t> counter{0};
+  return path.parent_path() /
+         str(".", path.filename().string(), ".tmp-", ::getpid(), "-", counter.fetch_add(1));
+}
+
+int open_for_reading(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) throw UserError(str("cannot read ", path, ": ", std::strerror(errno)));
+  return descriptor;
+}
+
+// Closes the descriptor that it is given, whatever happens next.
+struct Descriptor {
+  explicit Descriptor(int value) : value(value) {}
+  ~Descriptor() { ::close(value); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int value;
+};
+
+struct stat regular_file_status(int descriptor, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) throw_errno(errno, str("cannot examine ", path));
+  require(!S_ISDIR(status.st_mode), "expected a file, got the directory ", path);
+  return status;
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path path)
+    : path_(std::move(path)), temporary_(temporary_name(path_)) {
+  descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path_));
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(const void* data, size_t size_bytes) {
+  const char* bytes = static_cast<const char*>(data);
+  if (buffer_.size() + size_bytes > kBufferBytes) flush();
+  if (size_bytes >= kBufferBytes) {
+    write_all(descriptor_, bytes, size_bytes, -1, path_);
+  } else {
+    buffer_.append(bytes, size_bytes);
+  }
+  size_bytes_ += size_bytes;
+}
+
+void AtomicFile::overwrite(uint64_t offset, const void* data, size_t size_bytes) {
+  require(offset + size_bytes <= size_bytes_, "[AtomicFile] expected to overwrite within the ",
+          size_bytes_, " bytes written, got ", offset, " + ", size_bytes);
+  flush();
+  write_all(descriptor_, static_cast<const char*>(data), size_bytes, static_cast<int64_t>(offset),
+            path_);
+}
+
+void AtomicFile::flush() {
+  write_all(descriptor_, buffer_.data(), buffer_.size(), -1, path_);
+  buffer_.clear();
+}
+
+void AtomicFile::commit() {
+  flush();
+  if (::fsync(descriptor_) != 0) throw_errno(errno, str("cannot flush ", path_));
+  const int closed = ::close(std::exchange(descriptor_, -1));
+  const int close_error = errno;
+  if (closed != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int error = closed != 0 ? close_error : errno;
+    ::unlink(temporary_.c_str());
+    throw_errno(error, str("cannot finish ", path_));
+  }
+  sync_directory(path_.parent_path());
+}
+
+void write_file(const std::filesystem::path& path, std::string_view bytes) {
+  AtomicFile file(path);
+  file.write(bytes);
+  file.commit();
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  const Descriptor file(open_for_reading(path));
+  const struct stat status = regular_file_status(file.value, path);
+  std::string bytes;
+  bytes.reserve(static_cast<size_t>(status.st_size) + 1);
+  char chunk[1 << 16];
+  while (true) {  // not by st_size: pipes and /proc files have none
+    const ssize_t got = ::read(file.value, chunk, sizeof chunk);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw UserError(str("cannot read ", path, ": ", std::strerror(errno)));
+    if (got == 0) return bytes;
+    bytes.append(chunk, static_cast<size_t>(got));
+  }
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const Descriptor file(open_for_reading(path));
+  size_bytes_ = static_cast<size_t>(regular_file_status(file.value, path).st_size);
+  if (size_bytes_ == 0) return;  // an empty mapping is refused by the kernel
+  void* mapped = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_PRIVATE, file.value, 0);
+  if (mapped == MAP_FAILED) throw_errno(errno, str("cannot map ", path));
+  data_ = static_cast<const char*>(mapped);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<char*>(data_), size_bytes_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+void MappedFile::release_before(size_t offset) const {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t whole_pages = offset / page * page;
+  if (data_ != nullptr && whole_pages > 0) {
+    ::madvise(const_cast<char*>(data_), std::min(whole_pages, size_bytes_), MADV_DONTNEED);
+  }
+}
+
+FileLock::FileLock(const std::filesystem::path& path, const std::string& busy_message) {
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path));
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    ::close(descriptor_);
+    require(error != EWOULDBLOCK, busy_message);
+    throw_errno(error, str("cannot lock ", path));
+  }
+}
+
+FileLock::~FileLock() { ::close(descriptor_); }
+
+void make_directories(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw MachineError(str("cannot create directory ", path, ": ", error.message()));
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory.empty() ? "." : directory;
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) throw_errno(errno, str("cannot open directory ", path));
+  const Descriptor holder(descriptor);
+  // EINVAL: a file system that keeps no directory entries of its own to flush.
+  if (::fsync(descriptor) != 0 && errno != EINVAL) throw_errno(errno, str("cannot flush ", path));
+}
+
+}  // namespace flashstep

@@ -1,0 +1,35 @@
+// Random numbers that are a pure function of (seed, stream, counter): the same everywhere,
+// resumable in O(1), and independent of who draws first. Philox4x32-10 (Salmon et al., "Parallel
+// random numbers: as easy as 1, 2, 3", 2011).
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace flashstep {
+
+// Four independent 32-bit words for the 128-bit `counter` under the 64-bit `key`.
+std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, uint64_t key);
+
+// A sequence of draws: (seed, stream) names it, position() is all of its state.
+class Rng {
+ public:
+  explicit Rng(uint64_t seed, uint64_t stream = 0, uint64_t position = 0)
+      : seed_(seed), stream_(stream), position_(position) {}
+
+  uint64_t next_u64();
+  uint32_t next_u32() { return static_cast<uint32_t>(next_u64() >> 32); }
+  // Uniform in [0, bound), without bias (rejection); bound > 0.
+  uint64_t below(uint64_t bound);
+  // Uniform in [0, 1) with 53 bits.
+  double uniform();
+  // Draws so far, counted in 64-bit words.
+  uint64_t position() const { return position_; }
+
+ private:
+  uint64_t seed_, stream_, position_;
+  std::array<uint32_t, 4> block_{};
+  uint64_t block_index_ = ~0ull;  // which block of two words `block_` holds
+};
+
+}  // namespace flashstep
