@@ -5,11 +5,13 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "apps/commands.h"
 #include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
 
 namespace {
 
@@ -27,6 +29,21 @@ int fail(int code, const std::string& sentence) {
   return code;
 }
 
+// What was wrong with the command line; a mistyped command gets the nearest one.
+std::string usage_mistake(const CLI::App& app, int argc, char** argv,
+                          const CLI::ParseError& error) {
+  if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands(nullptr))
+      names.push_back(command->get_name());
+    const std::string meant = flashstep::nearest(argv[1], names);
+    return flashstep::str("unknown command \"", argv[1], "\"; ",
+                          meant.empty() ? "expected one of " + flashstep::join(names)
+                                        : "did you mean \"" + meant + "\"?");
+  }
+  return flashstep::str(error.what(), " (see --help)");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -39,7 +56,7 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
-    return fail(kCallerMistake, error.what() + std::string(" (see --help)"));
+    return fail(kCallerMistake, usage_mistake(app, argc, argv, error));
   } catch (const flashstep::Interrupted& interrupted) {
     return fail(128 + interrupted.signal(), interrupted.what());
   } catch (const flashstep::UserError& error) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -244,16 +245,26 @@ void refuse_unknown_keys(const Lister& known, const Json& object, const std::str
 constexpr int kMaxDepth = 32;
 
 Json parse(const std::string& text, const std::string& source) {
-  const auto shallow = [&](int depth, Json::parse_event_t, Json&) {
+  std::vector<std::set<std::string>> keys_by_depth;  // of the objects being read
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     require(depth <= kMaxDepth, source, ": expected JSON nested at most ", kMaxDepth, " deep");
+    if (event == Json::parse_event_t::object_start) keys_by_depth.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys_by_depth.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const bool is_new = keys_by_depth.back().insert(parsed.get<std::string>()).second;
+      require(is_new, source, ": the key ", parsed.dump(), " stands twice");
+    }
     return true;
   };
   try {
-    return Json::parse(text, shallow, /*allow_exceptions=*/true, /*ignore_comments=*/true);
-  } catch (const Json::parse_error& error) {
-    const size_t at = std::min(text.size(), error.byte);
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
-    throw UserError(str(source, ": expected JSON, got a mistake at line ", line));
+    return Json::parse(text, watch, /*allow_exceptions=*/true, /*ignore_comments=*/true);
+  } catch (const Json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 2, column 12: ..."
+    const std::string what = error.what();
+    const size_t line = what.find("line ");
+    const std::string where =
+        line == std::string::npos ? "" : " at " + what.substr(line, what.find(',') - line);
+    throw UserError(str(source, ": expected JSON, got a mistake", where));
   }
 }
 

@@ -1,0 +1,122 @@
+#include "flashstep/base/files.h"
+
+#include <fstream>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/hash.h"
+
+namespace flashstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FilesTest : public ::testing::Test {
+ protected:
+  FilesTest() : directory_(fs::path(::testing::TempDir()) / str("files_test_", ::getpid())) {
+    fs::create_directories(directory_);
+  }
+  ~FilesTest() override { fs::remove_all(directory_); }
+  size_t entries() const {
+    return static_cast<size_t>(std::distance(fs::directory_iterator(directory_), {}));
+  }
+
+  fs::path directory_;
+};
+
+TEST_F(FilesTest, CommitMakesTheWholeFileAppear) {
+  const fs::path path = directory_ / "x";
+  AtomicFile file(path);
+  const std::string big(3'000'001, 'a');  // more than the buffer, and no multiple of it
+  file.write("head");
+  file.write(big);
+  file.write("tail");
+  file.overwrite(0, "HEAD", 4);
+  EXPECT_FALSE(fs::exists(path));
+  EXPECT_EQ(file.size_bytes(), big.size() + 8);
+  file.commit();
+  EXPECT_EQ(read_file(path), "HEAD" + big + "tail");
+  EXPECT_EQ(MappedFile(path).bytes(), "HEAD" + big + "tail");
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(FilesTest, WithoutCommitTheOldFileStaysAndNothingIsLeft) {
+  const fs::path path = directory_ / "x";
+  write_file(path, "old");
+  { AtomicFile(path).write("new"); }
+  EXPECT_EQ(read_file(path), "old");
+  EXPECT_EQ(entries(), 1u);
+  AtomicFile file(path);
+  file.write("abc");
+  EXPECT_THROW(file.overwrite(2, "xy", 2), UserError);  // beyond what was written
+}
+
+TEST_F(FilesTest, FailuresNameTheFileAndTheReason) {
+  try {
+    write_file(directory_ / "missing" / "x", "");
+    FAIL() << "expected an error";
+  } catch (const MachineError& error) {
+    EXPECT_NE(std::string(error.what()).find("No such file"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("missing/x"), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(read_file(directory_ / "none"), UserError);
+  EXPECT_THROW(read_file(directory_), UserError);
+  EXPECT_THROW(MappedFile(directory_ / "none"), UserError);
+  EXPECT_THROW((MappedFile(directory_)), UserError);
+  std::ofstream(directory_ / "file") << "x";
+  EXPECT_THROW(make_directories(directory_ / "file" / "below"), MachineError);
+}
+
+TEST_F(FilesTest, EmptyFilesAreFiles) {
+  write_file(directory_ / "empty", "");
+  EXPECT_EQ(read_file(directory_ / "empty"), "");
+  const MappedFile mapped(directory_ / "empty");
+  EXPECT_EQ(mapped.size_bytes(), 0u);
+  mapped.release_before(10);
+  // The published XXH3-128 of no bytes with seed 0.
+  EXPECT_EQ(hash_file(directory_ / "empty"), "99aa06d3014798d86001c324468d497f");
+  EXPECT_EQ(hash_bytes(""), "99aa06d3014798d86001c324468d497f");
+}
+
+TEST_F(FilesTest, HashOfAFileIsThatOfItsBytes) {
+  std::string bytes(40'000'003, '\0');  // more than two of the chunks it is read in
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 2654435761u >> 13);
+  write_file(directory_ / "x", bytes);
+  EXPECT_EQ(hash_file(directory_ / "x"), hash_bytes(bytes));
+  bytes[39'000'000] ^= 1;
+  EXPECT_NE(hash_file(directory_ / "x"), hash_bytes(bytes));
+}
+
+TEST_F(FilesTest, LockRefusesASecondProcessAndDiesWithTheFirst) {
+  const fs::path path = directory_ / "lock";
+  int ready[2], done[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(done), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    FileLock lock(path, "busy");
+    char byte = 'x';
+    if (::write(ready[1], &byte, 1) != 1) ::_exit(3);
+    if (::read(done[0], &byte, 1) != 1) ::_exit(4);
+    ::_exit(0);  // no destructor: the kernel releases the lock
+  }
+  char byte;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  try {
+    FileLock second(path, "this run is in use");
+    FAIL() << "expected the lock to be refused";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "this run is in use");
+  }
+  ASSERT_EQ(::write(done[1], "x", 1), 1);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  FileLock now_free(path, "busy");
+}
+
+}  // namespace
+}  // namespace flashstep
