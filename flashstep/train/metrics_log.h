@@ -1,0 +1,40 @@
+// RUN/metrics.jsonl: one JSON object a line, each with an integer "step", in the order of the
+// steps.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+
+namespace flashstep::train {
+
+class MetricsLog {
+ public:
+  // Opens `path` for appending; creates it if missing. A torn last line, which a process killed
+  // while writing leaves, is cut off. MachineError if the file cannot be opened.
+  explicit MetricsLog(const std::filesystem::path& path);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
+  // Removes the lines of steps after `step`, which a run resumed from a checkpoint of `step` writes
+  // again
+  // (-1: all lines). Returns the step of the last line that stays, -1 if none does: less than
+  // `step` means that lines were lost outside of our hands. UserError for a line that is no JSON
+  // object with an integer "step" or that goes back in steps.
+  int64_t truncate_after(int64_t step);
+
+  // Appends `object`, a JSON object without line breaks, and a line break, in one write: a reader
+  // never sees half a line. MachineError if that fails; the file is then as before.
+  void append(std::string_view object);
+
+  // Makes the lines durable (fsync). Before every checkpoint, so that a power failure cannot leave
+  // a checkpoint without its metrics.
+  void sync();
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+};
+
+}  // namespace flashstep::train
