@@ -24,25 +24,11 @@ struct DtypeSize {
   uint64_t bytes;
 };
 // The format's list (safetensors 0.8) without the types of less than a byte.
-constexpr std::array<DtypeSize, 18> kDtypes = {{
-    {"BOOL", 1},
-    {"U8", 1},
-    {"I8", 1},
-    {"F8_E5M2", 1},
-    {"F8_E4M3", 1},
-    {"F8_E8M0", 1},
-    {"U16", 2},
-    {"I16", 2},
-    {"F16", 2},
-    {"BF16", 2},
-    {"U32", 4},
-    {"I32", 4},
-    {"F32", 4},
-    {"U64", 8},
-    {"I64", 8},
-    {"F64", 8},
-    {"C64", 8},
-    {"F8_E4M3FNUZ", 1},
+constexpr std::array<DtypeSize, 19> kDtypes = {{
+    {"BOOL", 1},    {"U8", 1},  {"I8", 1},          {"F8_E5M2", 1},     {"F8_E4M3", 1},
+    {"F8_E8M0", 1}, {"U16", 2}, {"I16", 2},         {"F16", 2},         {"BF16", 2},
+    {"U32", 4},     {"I32", 4}, {"F32", 4},         {"U64", 8},         {"I64", 8},
+    {"F64", 8},     {"C64", 8}, {"F8_E4M3FNUZ", 1}, {"F8_E5M2FNUZ", 1},
 }};
 
 // Reads the header as the events of a JSON parser, so that nothing that does not belong there
