@@ -7,7 +7,8 @@
 set(FLASHSTEP_TORCH_PCH "" CACHE INTERNAL "")
 
 function(flashstep_use_torch TARGET)
-  target_link_libraries(${TARGET} PRIVATE LibTorch::cpu)
+  # Without -fopenmp at::parallel_for, which is a template in LibTorch's headers, runs on one thread.
+  target_link_libraries(${TARGET} PRIVATE LibTorch::cpu OpenMP::OpenMP_CXX)
   if(NOT FLASHSTEP_TORCH_PCH)
     set(FLASHSTEP_TORCH_PCH ${TARGET} CACHE INTERNAL "")
     target_precompile_headers(${TARGET} PRIVATE <torch/torch.h>)
@@ -68,7 +69,7 @@ function(flashstep_test NAME)
   endif()
   add_test(NAME ${NAME} COMMAND ${NAME} ${ARG_ARGUMENTS})
   set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300
-    ENVIRONMENT "FLASHSTEP_PROGRAM=$<TARGET_FILE:flashstep_program>;FLASHSTEP_SOURCE=${PROJECT_SOURCE_DIR}")
+    ENVIRONMENT "${FLASHSTEP_TEST_ENVIRONMENT}")
 endfunction()
 
 # flashstep_python_test(NAME SCRIPT [LABELS label...])
@@ -78,5 +79,5 @@ function(flashstep_python_test NAME SCRIPT)
   cmake_parse_arguments(ARG "" "" "LABELS" ${ARGN})
   add_test(NAME ${NAME} COMMAND ${FLASHSTEP_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${SCRIPT})
   set_tests_properties(${NAME} PROPERTIES LABELS "python;${ARG_LABELS}" TIMEOUT 300 SKIP_RETURN_CODE 77
-    ENVIRONMENT "FLASHSTEP_PROGRAM=$<TARGET_FILE:flashstep_program>;FLASHSTEP_SOURCE=${PROJECT_SOURCE_DIR};PYTHONDONTWRITEBYTECODE=1")
+    ENVIRONMENT "${FLASHSTEP_TEST_ENVIRONMENT};PYTHONDONTWRITEBYTECODE=1")
 endfunction()

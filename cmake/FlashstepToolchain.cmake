@@ -5,9 +5,18 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 
+# Installed programs find libflashstep.so beside them and LibTorch where the build found it.
+include(GNUInstallDirs)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+
 # One -fPIC for library, tests and program, so that all of them share the precompiled torch header.
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC>
-                    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-unknown-pragmas>")
+                    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unknown-pragmas>")
+if(FLASHSTEP_WERROR)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
@@ -28,13 +37,20 @@ if(FLASHSTEP_SANITIZE)
   endif()
 endif()
 
-# The Python that runs the comparisons with PyPI's packages: scripts/bootstrap makes it, python3 stands in.
-set(_cache_home "$ENV{XDG_CACHE_HOME}")
-if(NOT _cache_home)
-  set(_cache_home "$ENV{HOME}/.cache")
+# Every test gets these: where the program and the sources are, and how sanitizers treat LibTorch, which
+# is not instrumented (the reasons stand in scripts/sanitizers/).
+set(FLASHSTEP_TEST_ENVIRONMENT
+  "FLASHSTEP_PROGRAM=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/flashstep" "FLASHSTEP_SOURCE=${PROJECT_SOURCE_DIR}")
+set(_sanitizers "${PROJECT_SOURCE_DIR}/scripts/sanitizers")
+if(FLASHSTEP_SANITIZE MATCHES "address")
+  list(APPEND FLASHSTEP_TEST_ENVIRONMENT
+    "ASAN_OPTIONS=detect_container_overflow=0:strict_init_order=0"
+    "LSAN_OPTIONS=suppressions=${_sanitizers}/leaks.txt:print_suppressions=0"
+    "UBSAN_OPTIONS=print_stacktrace=1:suppressions=${_sanitizers}/undefined.txt")
+elseif(FLASHSTEP_SANITIZE MATCHES "thread")
+  list(APPEND FLASHSTEP_TEST_ENVIRONMENT "OMP_NUM_THREADS=1"
+    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${_sanitizers}/threads.txt")
 endif()
-if(EXISTS "${_cache_home}/flashstep/python/bin/python3")
-  set(FLASHSTEP_PYTHON "${_cache_home}/flashstep/python/bin/python3" CACHE FILEPATH "Python of the peer tests")
-else()
-  set(FLASHSTEP_PYTHON "python3" CACHE FILEPATH "Python of the peer tests")
-endif()
+
+# The Python that runs the comparisons with PyPI's packages.
+set(FLASHSTEP_PYTHON "${PROJECT_SOURCE_DIR}/scripts/python" CACHE FILEPATH "Python of the peer tests")

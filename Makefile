@@ -1,0 +1,38 @@
+# Thin: each target is a line or two of scripts/ and CMake. CUDA=1 or CUDA=0 overrides the look for a GPU.
+.PHONY: quickstart build test bench format install bundle fuzz clean
+PREFIX ?= /usr/local
+
+quickstart: ## raw text to a trained model, on any machine
+	scripts/bootstrap
+	scripts/build flashstep_program
+	build/flashstep train configs/quickstart.json --run runs/quickstart
+
+build:
+	scripts/bootstrap
+	scripts/build
+
+# Without a network for PyPI's packages the comparisons with them are skipped, and ctest says so.
+test: build
+	-scripts/bootstrap --python
+	ctest --test-dir build/$$(scripts/preset) --output-on-failure -j2
+
+bench:
+	scripts/bootstrap --python
+	scripts/bench
+
+format:
+	scripts/format
+
+install: build
+	cmake --install build/$$(scripts/preset) --prefix $(PREFIX)
+
+bundle:
+	scripts/bootstrap
+	scripts/bundle
+
+fuzz:
+	scripts/bootstrap --ci
+	scripts/fuzz
+
+clean:
+	rm -rf build
