@@ -50,8 +50,6 @@ class SafetensorsFile {
 
  private:
   const SafetensorsEntry& entry(const std::string& name) const;
-  // The tensor's bytes where they are mapped; read-only, and valid while the file is.
-  at::Tensor view(const SafetensorsEntry& entry) const;
 
   std::string source_;
   MappedFile file_;
