@@ -1,6 +1,6 @@
 # flashstep_folder(NAME [TORCH] [TWINS file...] [LIBRARIES target...])
-# Declares the room in the current folder: every .cc becomes part of libflashstep, every x_test.cc a test
-# program of its own named NAME_x_test. Twins (a present and an absent version of the same functions, such
+# Declares the room in the current folder: every .cc (and, with FLASHSTEP_CUDA, .cu) becomes part of
+# libflashstep, every x_test.cc a test program of its own named NAME_x_test. Twins (a present and an absent version of the same functions, such
 # as png.cc and no_png.cc) are left out unless they stand behind TWINS.
 #   TORCH      the folder includes torch headers: they are precompiled once for all such folders
 #   LIBRARIES  third-party targets the folder needs
@@ -8,7 +8,9 @@ set(FLASHSTEP_TORCH_PCH "" CACHE INTERNAL "")
 
 function(flashstep_use_torch TARGET)
   # Without -fopenmp at::parallel_for, which is a template in LibTorch's headers, runs on one thread.
-  target_link_libraries(${TARGET} PRIVATE LibTorch::cpu OpenMP::OpenMP_CXX)
+  target_link_libraries(${TARGET} PRIVATE ${FLASHSTEP_LIBTORCH_TARGET})
+  target_compile_options(${TARGET} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+  target_link_options(${TARGET} PRIVATE -fopenmp)
   if(NOT FLASHSTEP_TORCH_PCH)
     set(FLASHSTEP_TORCH_PCH ${TARGET} CACHE INTERNAL "")
     target_precompile_headers(${TARGET} PRIVATE <torch/torch.h>)
@@ -20,6 +22,10 @@ endfunction()
 function(flashstep_folder NAME)
   cmake_parse_arguments(ARG "TORCH" "" "TWINS;LIBRARIES" ${ARGN})
   file(GLOB all_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
+  if(FLASHSTEP_CUDA)
+    file(GLOB device_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
+    list(APPEND all_sources ${device_sources})
+  endif()
   set(sources "")
   set(tests "")
   foreach(source IN LISTS all_sources)
@@ -28,7 +34,8 @@ function(flashstep_folder NAME)
     if(stem MATCHES "_test$")
       list(APPEND tests ${source})
     elseif(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/no_${present}.cc")
-      if("${stem}.cc" IN_LIST ARG_TWINS)
+      get_filename_component(file_name ${source} NAME)
+      if(file_name IN_LIST ARG_TWINS)
         list(APPEND sources ${source})
       endif()
     else()

@@ -37,6 +37,10 @@ if(FLASHSTEP_SANITIZE)
   endif()
 endif()
 
+if(FLASHSTEP_CUDA)
+  include(FlashstepCuda)
+endif()
+
 # Every test gets these: where the program and the sources are, and how sanitizers treat LibTorch, which
 # is not instrumented (the reasons stand in scripts/sanitizers/).
 set(FLASHSTEP_TEST_ENVIRONMENT

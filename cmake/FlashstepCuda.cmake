@@ -1,0 +1,55 @@
+# The CUDA language: which compiler, for which cards, with which flags.
+set(_cache_home "$ENV{XDG_CACHE_HOME}")
+if(NOT _cache_home)
+  set(_cache_home "$ENV{HOME}/.cache")
+endif()
+set(_cuda_home "$ENV{CUDA_HOME}")
+if(NOT _cuda_home)
+  set(_cuda_home /usr/local/cuda)
+endif()
+# nvcc: CMAKE_CUDA_COMPILER or CUDACXX, the PATH, the toolkit's usual place, what scripts/bootstrap fetched.
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(CMAKE_CUDA_COMPILER nvcc
+    PATHS "${_cuda_home}/bin" "${_cache_home}/flashstep/cuda-13.0/nvidia/cu13/bin")
+endif()
+# libcudart comes from LibTorch::cuda, so that a process has one; nvcc adds none of its own.
+set(CMAKE_CUDA_RUNTIME_LIBRARY None)
+# CMake would name the architectures in the short form, in which wgmma does not assemble.
+set(CMAKE_CUDA_ARCHITECTURES OFF)
+enable_language(CUDA)
+# Debian's CMake 3.25 does not know that nvcc takes C++20.
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+
+# The cards here; without any, Ampere and Hopper. 90 becomes 90a: wgmma and TMA are there only by that name.
+set(_present "")
+execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                OUTPUT_VARIABLE _capabilities ERROR_QUIET RESULT_VARIABLE _no_gpu)
+if(_no_gpu EQUAL 0)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" _capabilities "${_capabilities}")
+  foreach(capability IN LISTS _capabilities)
+    string(REPLACE "." "" capability ${capability})
+    list(APPEND _present ${capability})
+  endforeach()
+  list(REMOVE_DUPLICATES _present)
+  list(TRANSFORM _present REPLACE "^90$" "90a")
+endif()
+if(NOT _present)
+  set(_present 80 90a)
+endif()
+set(FLASHSTEP_CUDA_ARCHITECTURES "${_present}" CACHE STRING "Compute capabilities to build for: 80;86;89;90a;100a;120a")
+
+foreach(architecture IN LISTS FLASHSTEP_CUDA_ARCHITECTURES)
+  if(architecture MATCHES "a$")  # code for this card only
+    set(code "sm_${architecture}")
+  else()                         # and for later cards, as PTX
+    set(code "[sm_${architecture},compute_${architecture}]")
+  endif()
+  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode arch=compute_${architecture},code=${code}>")
+endforeach()
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -fPIC,-Wall,-Wextra>"
+                    $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>
+                    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+if(FLASHSTEP_WERROR)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings -Xcompiler -Werror>")
+endif()
