@@ -1,0 +1,19 @@
+// Trains a module of its own on flashstep's batches: torch's headers and libraries come with
+// flashstep::flashstep, without a word about them in the project.
+#include <flashstep/data/batches.h>
+
+#include <torch/torch.h>
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  const flashstep::data::TokenFile tokens(argv[1]);
+  flashstep::data::BatchOptions options;
+  options.batch_size = 2;
+  options.context_length = 8;
+  const flashstep::data::Batch batch = flashstep::data::BatchSampler(tokens, options).at(0);
+  // In this file every token is its predecessor's successor.
+  if (!torch::equal(batch.inputs + 1, batch.targets)) return 1;
+  torch::nn::Embedding embedding(100, 4);
+  embedding(batch.inputs).sum().backward();
+  return embedding->weight.grad().defined() ? 0 : 1;
+}
