@@ -7,5 +7,6 @@
 namespace flashstep::apps {
 
 void add_completion(CLI::App& app);
+void add_data(CLI::App& app);
 
 }  // namespace flashstep::apps

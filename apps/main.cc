@@ -18,6 +18,7 @@ namespace {
 using AddCommand = void (*)(CLI::App&);
 constexpr AddCommand kCommands[] = {
     flashstep::apps::add_completion,
+    flashstep::apps::add_data,
 };
 
 // Exit codes, everywhere: 0 done, 2 the caller's mistake, 1 the machine's failure, 130/143

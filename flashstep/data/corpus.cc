@@ -1,0 +1,204 @@
+#include "flashstep/data/corpus.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/data/manifest.h"
+#include "flashstep/data/tinystories.h"
+
+namespace flashstep::data {
+
+// flashstep/data/stories.h
+void write_stories(const std::filesystem::path& path, uint64_t min_bytes, uint64_t seed,
+                   const ProgressFunction& progress);
+
+namespace {
+
+namespace fs = std::filesystem;
+using Paths = std::vector<fs::path>;
+
+bool looks_like_text(const fs::path& path) {
+  constexpr size_t kProbeBytes = 8 << 10;
+  const MappedFile file(path);
+  return file.bytes().substr(0, kProbeBytes).find('\0') == std::string_view::npos;
+}
+
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+// All regular files with content below `directory`, hidden ones and what lies in them left out.
+Paths files_below(const fs::path& directory) {
+  Paths files;
+  std::error_code error;
+  fs::recursive_directory_iterator entry(directory, error), end;
+  while (!error && entry != end) {
+    if (is_hidden(entry->path())) {
+      entry.disable_recursion_pending();
+    } else if (entry->is_regular_file() && entry->file_size() > 0) {
+      files.push_back(entry->path());
+    }
+    entry.increment(error);
+  }
+  require(!error, "[corpus] cannot read the directory ", directory.string(), ": ", error.message());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+uint64_t total_bytes(const Paths& files) {
+  uint64_t total = 0;
+  for (const fs::path& file : files) {
+    std::error_code error;
+    const uint64_t size = fs::file_size(file, error);
+    require(!error, "[corpus] cannot read ", file.string(), ": ", error.message());
+    total += size;
+  }
+  return total;
+}
+
+// Where the document ends that `found` begins to end: behind `document_end` and its newlines.
+uint64_t behind_end(std::string_view text, size_t found, std::string_view document_end) {
+  size_t at = found + document_end.size();
+  while (at < text.size() && text[at] == '\n') ++at;
+  return at;
+}
+
+void check_or_make(const CorpusOptions& options, const fs::path& manifest, const Stage& stage,
+                   const std::function<void()>& make) {
+  const Verdict verdict = holds(manifest, stage);
+  if (verdict.holds) return;
+  require(!options.only_check, "[corpus] expected the stage ", stage.name, " to be done, but ",
+          verdict.why);
+  make_directories(options.directory);
+  make();
+  write_manifest(manifest, stage);
+}
+
+Paths write_story_corpus(const CorpusOptions& options) {
+  const fs::path path = options.directory / "stories.txt";
+  const Stage stage = {"stories",
+                       {{"bytes", str(options.stories_bytes)}, {"seed", str(options.stories_seed)}},
+                       {},
+                       {path}};
+  check_or_make(options, manifest_path(path), stage, [&] {
+    write_stories(path, options.stories_bytes, options.stories_seed, options.progress);
+  });
+  return {path};
+}
+
+Paths tinystories_file(const CorpusOptions& options, const RemoteFile& file) {
+  if (options.only_check) return {fetched(file, options.directory)};
+  return {fetch(file, options.directory, options.progress)};
+}
+
+// Splits the one file that the cut goes through; the others are used where they are.
+Corpus cut_validation(const CorpusOptions& options, const Paths& files) {
+  const Cut cut = find_cut(files, options.validation_fraction, options.document_end);
+  Corpus corpus;
+  corpus.train.assign(files.begin(), files.begin() + static_cast<ptrdiff_t>(cut.file));
+  corpus.validation.assign(files.begin() + static_cast<ptrdiff_t>(cut.file), files.end());
+  if (cut.offset == 0) return corpus;
+
+  const fs::path whole = files[cut.file];
+  const fs::path head = options.directory / "train.txt",
+                 tail = options.directory / "validation.txt";
+  const Stage stage = {"validation", {{"cut at byte", str(cut.offset)}}, {whole}, {head, tail}};
+  check_or_make(options, manifest_path(tail), stage, [&] {
+    copy_range(whole, 0, cut.offset, head, options.progress);
+    copy_range(whole, cut.offset, fs::file_size(whole), tail);
+  });
+  corpus.train.push_back(head);
+  corpus.validation.front() = tail;
+  return corpus;
+}
+
+}  // namespace
+
+Paths text_files(const fs::path& path) {
+  std::error_code error;
+  require(fs::exists(path, error),
+          "[corpus] expected a text file, a directory, \"tinystories\" or ", "\"stories\", got ",
+          path.string(), ", which does not exist");
+  if (!fs::is_directory(path, error)) {
+    require(MappedFile(path).size_bytes() > 0, "[corpus] expected text, got the empty file ",
+            path.string());
+    return {path};
+  }
+  Paths files = files_below(path);
+  const auto is_txt = [](const fs::path& file) { return file.extension() == ".txt"; };
+  const bool any_txt = std::any_of(files.begin(), files.end(), is_txt);
+  std::erase_if(files, [&](const fs::path& file) {
+    return any_txt ? !is_txt(file) : !looks_like_text(file);
+  });
+  require(!files.empty(), "[corpus] expected text files with content in the directory ",
+          path.string(), ", got none");
+  return files;
+}
+
+Cut find_cut(const Paths& files, double fraction, std::string_view document_end) {
+  require(fraction > 0 && fraction < 1,
+          "[corpus] expected a validation fraction between 0 and 1, got ", fraction);
+  require(!document_end.empty(), "[corpus] expected the text that ends a document, got none");
+  const uint64_t total = total_bytes(files);
+  uint64_t target = total - static_cast<uint64_t>(std::ceil(fraction * static_cast<double>(total)));
+  size_t file = 0;  // the one that the target lies in, and from now on the target within it
+  while (file + 1 < files.size() && target >= fs::file_size(files[file])) {
+    target -= fs::file_size(files[file++]);
+  }
+  if (target == 0 && file > 0) return {file, 0};
+
+  const MappedFile mapped(files[file]);
+  const std::string_view text = mapped.bytes();
+  size_t from = target;  // the newlines behind an end belong to it, and the end may be right here
+  while (from > 0 && text[from - 1] == '\n') --from;
+  from -= std::min<size_t>(from, document_end.size());
+  if (const size_t found = text.find(document_end, from); found != std::string_view::npos) {
+    const uint64_t offset = behind_end(text, found, document_end);
+    if (offset < text.size()) return {file, offset};
+  }
+  if (file + 1 < files.size()) return {file + 1, 0};
+  // The target lies in the last document of all: that one is the validation part.
+  for (size_t before = text.size();;) {
+    const size_t found = text.substr(0, before).rfind(document_end);
+    if (found == std::string_view::npos) break;
+    const uint64_t offset = behind_end(text, found, document_end);
+    if (offset < text.size()) return {file, offset};
+    before = found;
+  }
+  require(file > 0, "[corpus] expected at least two documents, each ended by \"",
+          printable_utf8(document_end), "\", to hold one out for validation, got one in ",
+          files[file].string());
+  return {file, 0};
+}
+
+void copy_range(const fs::path& from, uint64_t begin, uint64_t end, const fs::path& to,
+                const ProgressFunction& progress) {
+  constexpr uint64_t kChunkBytes = 4 << 20;
+  const MappedFile source(from);
+  AtomicFile copy(to);
+  for (uint64_t at = begin; at < end; at += kChunkBytes) {
+    copy.write(source.bytes().substr(at, std::min(kChunkBytes, end - at)));
+    source.release_before(at);
+    if (progress) progress(std::min(at + kChunkBytes, end) - begin, end - begin);
+  }
+  copy.commit();
+}
+
+Corpus prepare_corpus(const CorpusOptions& options) {
+  const bool from_tinystories = options.source == "tinystories";
+  const TinyStories remote = tinystories(options.base_url);
+  Paths files;
+  if (from_tinystories) {
+    files = tinystories_file(options, remote.train);
+  } else if (options.source == "stories") {
+    files = write_story_corpus(options);
+  } else {
+    files = text_files(options.source);
+  }
+  if (!options.validation.empty()) return {files, text_files(options.validation)};
+  if (from_tinystories) return {files, tinystories_file(options, remote.validation)};
+  return cut_validation(options, files);
+}
+
+}  // namespace flashstep::data

@@ -1,0 +1,202 @@
+#include "flashstep/data/corpus.h"
+
+#include <cmath>
+#include <filesystem>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/data/inspect.h"
+#include "flashstep/data/manifest.h"
+
+namespace flashstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CorpusTest : public ::testing::Test {
+ protected:
+  CorpusTest() { fs::create_directories(directory_); }
+  ~CorpusTest() override { fs::remove_all(directory_); }
+
+  fs::path write(const std::string& name, const std::string& bytes) const {
+    const fs::path path = directory_ / name;
+    fs::create_directories(path.parent_path());
+    write_file(path, bytes);
+    return path;
+  }
+  // The cut of these files with documents ended by "|".
+  std::pair<size_t, uint64_t> cut(const std::vector<std::string>& contents, double fraction) const {
+    std::vector<fs::path> files;
+    for (const std::string& content : contents) {
+      files.push_back(write(str("cut", files.size()), content));
+    }
+    const Cut found = find_cut(files, fraction, "|");
+    return {found.file, found.offset};
+  }
+
+  const fs::path directory_ = fs::temp_directory_path() / str("flashstep-corpus-", ::getpid());
+};
+
+using Place = std::pair<size_t, uint64_t>;
+
+TEST_F(CorpusTest, ListsTheTextsOfADirectorySorted) {
+  write("texts/b.txt", "b");
+  write("texts/a/z.txt", "z");
+  write("texts/a.txt", "a");
+  write("texts/.hidden.txt", "h");
+  write("texts/.git/config.txt", "h");
+  write("texts/empty.txt", "");
+  write("texts/readme.md", "r");
+  const fs::path texts = directory_ / "texts";
+  EXPECT_EQ(text_files(texts),
+            (std::vector<fs::path>{texts / "a" / "z.txt", texts / "a.txt", texts / "b.txt"}));
+  EXPECT_EQ(text_files(texts / "readme.md"), (std::vector<fs::path>{texts / "readme.md"}));
+}
+
+TEST_F(CorpusTest, TakesWhateverIsTextWhereNothingIsCalledTxt) {
+  write("code/main.py", "print()");
+  write("code/binary", std::string("a\0b", 3));
+  EXPECT_EQ(text_files(directory_ / "code"),
+            (std::vector<fs::path>{directory_ / "code" / "main.py"}));
+}
+
+TEST_F(CorpusTest, RefusesSourcesWithoutText) {
+  EXPECT_THROW(text_files(directory_ / "missing"), UserError);
+  EXPECT_THROW(text_files(write("empty", "")), UserError);
+  fs::create_directories(directory_ / "nothing");
+  EXPECT_THROW(text_files(directory_ / "nothing"), UserError);
+  if (::geteuid() != 0) {
+    const fs::path secret = write("secret", "x");
+    fs::permissions(secret, fs::perms::none);
+    EXPECT_THROW(text_files(secret), UserError);
+  }
+}
+
+TEST_F(CorpusTest, CutsAtTheNextEndOfADocument) {
+  //                     0123456789
+  EXPECT_EQ(cut({"aa|bb|cc|d"}, 0.5), (Place{0, 6}));
+  EXPECT_EQ(cut({"aa|bb|cc|d"}, 0.4), (Place{0, 6}));   // the target itself is an end
+  EXPECT_EQ(cut({"aa|bb|cc|d"}, 0.31), (Place{0, 6}));  // rounded up to 0.4 of ten bytes
+  EXPECT_EQ(cut({"aa|bb|cc|d"}, 0.3), (Place{0, 9}));
+  EXPECT_EQ(cut({"aa|bb|cc|d"}, 0.99), (Place{0, 3}));
+  EXPECT_EQ(cut({"aa|\n\nbb|\ncc|"}, 0.7), (Place{0, 5}));  // newlines belong to what they end
+}
+
+TEST_F(CorpusTest, CutsBeforeTheLastDocumentWhenNothingFollows) {
+  EXPECT_EQ(cut({"aaaaaa|b|\n"}, 0.01), (Place{0, 7}));
+  EXPECT_EQ(cut({"a|bbbbbbbb"}, 0.1), (Place{0, 2}));
+}
+
+TEST_F(CorpusTest, FilesEndDocuments) {
+  EXPECT_EQ(cut({"aaaa", "bbbb", "cccc"}, 0.5), (Place{2, 0}));
+  EXPECT_EQ(cut({"aaaa", "bbbb"}, 0.01), (Place{1, 0}));
+  EXPECT_EQ(cut({"aaaa", "bb|b"}, 0.01), (Place{1, 3}));
+  EXPECT_EQ(cut({"aaaa", "bbbb"}, 0.5), (Place{1, 0}));
+  EXPECT_EQ(cut({"aa|a", "bbbb"}, 0.9), (Place{0, 3}));
+  EXPECT_EQ(cut({"aaa|", "bbbb"}, 0.9), (Place{1, 0}));
+}
+
+TEST_F(CorpusTest, RefusesToCutOneDocument) {
+  EXPECT_THROW(cut({"aaaa"}, 0.5), UserError);
+  EXPECT_THROW(cut({"aaaa|"}, 0.5), UserError);
+  EXPECT_THROW(cut({"aaaa|\n"}, 0.5), UserError);
+  for (const double fraction : {0.0, 1.0, -0.1, 2.0, std::nan("")}) {
+    EXPECT_THROW(cut({"a|b|c|"}, fraction), UserError);
+  }
+}
+
+TEST_F(CorpusTest, SeparatorsAcrossTheTargetAreFound) {
+  std::string text = "first";
+  text += kDocumentEnd;
+  const uint64_t end = text.size();
+  text += "second";
+  const fs::path file = write("text", text);
+  for (uint64_t target = 1; target < text.size(); ++target) {
+    const double fraction = static_cast<double>(text.size() - target) / text.size();
+    EXPECT_EQ(find_cut({file}, fraction, kDocumentEnd).offset, end) << target;
+  }
+}
+
+TEST_F(CorpusTest, PreparesAndSkipsACut) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += str("story ", i, "\n<|endoftext|>\n");
+  CorpusOptions options;
+  options.source = write("all.txt", text).string();
+  options.directory = directory_ / "prepared";
+  options.validation_fraction = 0.1;
+  options.only_check = true;
+  EXPECT_THROW(prepare_corpus(options), UserError);
+  options.only_check = false;
+  const Corpus corpus = prepare_corpus(options);
+  ASSERT_EQ(corpus.train.size(), 1u);
+  ASSERT_EQ(corpus.validation.size(), 1u);
+  const std::string train = read_file(corpus.train[0]), held_out = read_file(corpus.validation[0]);
+  EXPECT_EQ(train + held_out, text);
+  EXPECT_TRUE(train.ends_with("<|endoftext|>\n"));
+  EXPECT_NEAR(static_cast<double>(held_out.size()), 0.1 * static_cast<double>(text.size()), 30);
+
+  const auto written = fs::last_write_time(corpus.train[0]);
+  options.only_check = true;
+  EXPECT_EQ(prepare_corpus(options).train, corpus.train);
+  write_file(corpus.train[0], "damaged");
+  EXPECT_THROW(prepare_corpus(options), UserError);
+  options.only_check = false;
+  prepare_corpus(options);
+  EXPECT_EQ(read_file(corpus.train[0]), train);
+  EXPECT_NE(fs::last_write_time(corpus.train[0]), written);
+}
+
+TEST_F(CorpusTest, UsesAValidationFileOfItsOwn) {
+  CorpusOptions options;
+  options.source = write("train.txt", "no separator at all").string();
+  options.validation = write("valid.txt", "held out").string();
+  options.directory = directory_ / "unused";
+  const Corpus corpus = prepare_corpus(options);
+  EXPECT_EQ(corpus.train[0], options.source);
+  EXPECT_EQ(corpus.validation[0], options.validation);
+  EXPECT_FALSE(fs::exists(options.directory));
+  options.validation = "missing";
+  EXPECT_THROW(prepare_corpus(options), UserError);
+}
+
+TEST_F(CorpusTest, ChecksFetchedFiles) {
+  CorpusOptions options;
+  options.source = "tinystories";
+  options.base_url = "http://127.0.0.1:9/nowhere";
+  options.directory = directory_;
+  options.only_check = true;
+  EXPECT_THROW(prepare_corpus(options), UserError);
+  write("TinyStoriesV2-GPT4-train.txt", "placed by hand");
+  write("TinyStoriesV2-GPT4-valid.txt", "too");
+  EXPECT_EQ(prepare_corpus(options).validation[0].filename(), "TinyStoriesV2-GPT4-valid.txt");
+  write("TinyStoriesV2-GPT4-valid.txt", "changed");
+  EXPECT_THROW(prepare_corpus(options), UserError);
+}
+
+TEST_F(CorpusTest, CountsTextsAndTokens) {
+  const auto text = [&](const std::string& content) {
+    return text_statistics(write("text", content), "|");
+  };
+  EXPECT_EQ(text("").documents, 0u);
+  EXPECT_EQ(text("a|\nb|\n").documents, 2u);
+  EXPECT_EQ(text("a|\nb").documents, 2u);
+  EXPECT_EQ(text("a|\nb").lines, 2u);
+  EXPECT_EQ(text("a|\nb\n").lines, 2u);
+
+  TokenFileWriter writer(directory_ / "tokens.npy", 100'000);
+  writer.append(std::vector<uint32_t>{5, 99'999, 5, 7, 7, 70'000, 5});
+  writer.commit();
+  const TokenStatistics statistics = token_statistics(TokenFile(directory_ / "tokens.npy"), 3);
+  EXPECT_EQ(statistics.tokens, 7u);
+  EXPECT_EQ(statistics.distinct, 4u);
+  EXPECT_EQ(statistics.smallest, 5u);
+  EXPECT_EQ(statistics.largest, 99'999u);
+  EXPECT_EQ(statistics.commonest,
+            (std::vector<std::pair<uint32_t, uint64_t>>{{5, 3}, {7, 2}, {70'000, 1}}));
+}
+
+}  // namespace
+}  // namespace flashstep::data

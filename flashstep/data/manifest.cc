@@ -1,0 +1,166 @@
+#include "flashstep/data/manifest.h"
+
+#include <chrono>
+#include <optional>
+#include <system_error>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/base/hash.h"
+#include "flashstep/base/text.h"
+
+namespace flashstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+int64_t modified_ns(fs::file_time_type time) {
+  const auto since_1970 = std::chrono::file_clock::to_sys(time).time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
+}
+
+ManifestFile describe(const fs::path& path) {
+  ManifestFile file;
+  file.path = path.string();
+  // Times first: a change while the file is being hashed is then seen as one.
+  std::error_code error;
+  file.modified_ns = modified_ns(fs::last_write_time(path, error));
+  file.hash = hash_file(path);
+  file.size_bytes = fs::file_size(path, error);
+  return file;
+}
+
+Json to_json(const std::vector<ManifestFile>& files) {
+  Json list = Json::array();
+  for (const ManifestFile& file : files) {
+    list.push_back({{"path", printable_utf8(file.path)},
+                    {"size_bytes", file.size_bytes},
+                    {"modified_ns", file.modified_ns},
+                    {"xxh3_128", file.hash}});
+  }
+  return list;
+}
+
+// `json[key]` of type T; `has_type` is the library's question for it.
+template <typename T>
+T member(const Json& json, const char* key, bool (Json::*has_type)() const noexcept,
+         const std::string& name) {
+  const auto found = json.find(key);
+  require(found != json.end() && ((*found).*has_type)(), "[", name,
+          "] expected a manifest, got none or a wrong value for \"", key, "\"");
+  return found->get<T>();
+}
+
+std::vector<ManifestFile> parse_files(const Json& json, const char* key, const std::string& name) {
+  const auto list = member<Json>(json, key, &Json::is_array, name);
+  std::vector<ManifestFile> files;
+  for (const Json& entry : list) {
+    require(entry.is_object(), "[", name, "] expected files as objects in \"", key, "\"");
+    files.push_back({member<std::string>(entry, "path", &Json::is_string, name),
+                     member<uint64_t>(entry, "size_bytes", &Json::is_number_unsigned, name),
+                     member<int64_t>(entry, "modified_ns", &Json::is_number_integer, name),
+                     member<std::string>(entry, "xxh3_128", &Json::is_string, name)});
+  }
+  return files;
+}
+
+using Complaint = std::optional<std::string>;
+
+Complaint compare_settings(const Manifest& manifest, const Stage& stage) {
+  for (const auto& [key, value] : stage.settings) {
+    const auto before = manifest.settings.find(key);
+    if (before == manifest.settings.end()) return str(key, " is ", value, " and was not set");
+    if (before->second != value) return str(key, " is ", value, " and was ", before->second);
+  }
+  for (const auto& [key, value] : manifest.settings) {
+    if (!stage.settings.contains(key)) return str(key, " is not set and was ", value);
+  }
+  return std::nullopt;
+}
+
+Complaint compare_file(const ManifestFile& before, const fs::path& path) {
+  std::error_code error;
+  const uint64_t size = fs::file_size(path, error);
+  if (error) return str(path.string(), " cannot be read: ", error.message());
+  if (size != before.size_bytes) {
+    return str(path.string(), " has ", with_commas(static_cast<int64_t>(size)), " bytes and had ",
+               with_commas(static_cast<int64_t>(before.size_bytes)));
+  }
+  const auto modified = fs::last_write_time(path, error);
+  if (!error && modified_ns(modified) == before.modified_ns) return std::nullopt;
+  try {
+    if (hash_file(path) == before.hash) return std::nullopt;
+  } catch (const std::exception& unreadable) {
+    return unreadable.what();
+  }
+  return str(path.string(), " has changed");
+}
+
+Complaint compare_files(const char* what, const std::vector<ManifestFile>& before,
+                        const std::vector<fs::path>& now) {
+  if (before.size() != now.size()) {
+    return str("there are ", now.size(), " ", what, " and were ", before.size());
+  }
+  for (size_t i = 0; i < now.size(); ++i) {
+    if (Complaint complaint = compare_file(before[i], now[i])) return complaint;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+fs::path manifest_path(const fs::path& output) {
+  fs::path path = output;
+  return path += ".manifest.json";
+}
+
+void write_manifest(const fs::path& path, const Stage& stage) {
+  std::vector<ManifestFile> inputs, outputs;
+  for (const fs::path& input : stage.inputs) inputs.push_back(describe(input));
+  for (const fs::path& output : stage.outputs) outputs.push_back(describe(output));
+  const Json json = {{"stage", stage.name},
+                     {"settings", stage.settings},
+                     {"inputs", to_json(inputs)},
+                     {"outputs", to_json(outputs)}};
+  // Settings may hold paths, and paths any bytes: what is no UTF-8 is replaced rather than refused.
+  write_file(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& name) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  require(json.is_object(), "[", name, "] expected a manifest, got no JSON object");
+  Manifest manifest;
+  manifest.stage = member<std::string>(json, "stage", &Json::is_string, name);
+  const Json settings = member<Json>(json, "settings", &Json::is_object, name);
+  for (const auto& [key, value] : settings.items()) {
+    require(value.is_string(), "[", name, "] expected text for the setting \"", key, "\"");
+    manifest.settings[key] = value.get<std::string>();
+  }
+  manifest.inputs = parse_files(json, "inputs", name);
+  manifest.outputs = parse_files(json, "outputs", name);
+  return manifest;
+}
+
+Verdict holds(const fs::path& path, const Stage& stage) {
+  Manifest manifest;
+  std::error_code error;
+  if (!fs::exists(path, error)) return {false, str("there is no ", path.string())};
+  try {
+    manifest = parse_manifest(read_file(path), path.string());
+  } catch (const UserError& malformed) {
+    return {false, malformed.what()};
+  }
+  Complaint complaint;
+  if (manifest.stage != stage.name) {
+    complaint = str(path.string(), " belongs to the stage ", manifest.stage, ", not ", stage.name);
+  }
+  if (!complaint) complaint = compare_settings(manifest, stage);
+  if (!complaint) complaint = compare_files("inputs", manifest.inputs, stage.inputs);
+  if (!complaint) complaint = compare_files("outputs", manifest.outputs, stage.outputs);
+  return complaint ? Verdict{false, *complaint} : Verdict{true, ""};
+}
+
+}  // namespace flashstep::data

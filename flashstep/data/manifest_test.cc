@@ -1,0 +1,130 @@
+#include "flashstep/data/manifest.h"
+
+#include <chrono>
+#include <filesystem>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+
+namespace flashstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ManifestTest : public ::testing::Test {
+ protected:
+  ManifestTest() {
+    fs::create_directories(directory_);
+    write_file(text_, "Once upon a time");
+    write_file(tokens_, "123456");
+    write_manifest(manifest_, stage_);
+  }
+  ~ManifestTest() override { fs::remove_all(directory_); }
+
+  // Expects that `stage` does not hold, for a reason with `part` in it.
+  void expect_broken(const Stage& stage, const std::string& part) const {
+    const Verdict verdict = holds(manifest_, stage);
+    EXPECT_FALSE(verdict.holds);
+    EXPECT_NE(verdict.why.find(part), std::string::npos) << "said: " << verdict.why;
+  }
+  void touch(const fs::path& path) const {
+    fs::last_write_time(path, fs::last_write_time(path) + std::chrono::seconds(5));
+  }
+
+  const fs::path directory_ = fs::temp_directory_path() / str("flashstep-manifest-", ::getpid());
+  const fs::path text_ = directory_ / "text.txt", tokens_ = directory_ / "tokens.npy";
+  const fs::path manifest_ = manifest_path(tokens_);
+  const Stage stage_ = {
+      "tokens", {{"vocab_size", "512"}, {"tokenizer", "ab12"}}, {text_}, {tokens_}};
+};
+
+TEST_F(ManifestTest, HoldsAfterItWasWritten) {
+  EXPECT_EQ(manifest_.filename(), "tokens.npy.manifest.json");
+  const Verdict verdict = holds(manifest_, stage_);
+  EXPECT_TRUE(verdict.holds) << verdict.why;
+  EXPECT_EQ(verdict.why, "");
+}
+
+TEST_F(ManifestTest, ReadsBackWhatItWrote) {
+  const Manifest manifest = parse_manifest(read_file(manifest_), "m");
+  EXPECT_EQ(manifest.stage, "tokens");
+  EXPECT_EQ(manifest.settings, stage_.settings);
+  ASSERT_EQ(manifest.inputs.size(), 1u);
+  EXPECT_EQ(manifest.inputs[0].path, text_.string());
+  EXPECT_EQ(manifest.inputs[0].size_bytes, 16u);
+  EXPECT_EQ(manifest.outputs[0].hash.size(), 32u);
+}
+
+TEST_F(ManifestTest, AnotherTimeWithTheSameContentHolds) {
+  touch(text_);
+  touch(tokens_);
+  EXPECT_TRUE(holds(manifest_, stage_).holds);
+  fs::copy_file(text_, directory_ / "elsewhere.txt");
+  Stage moved = stage_;
+  moved.inputs[0] = directory_ / "elsewhere.txt";
+  EXPECT_TRUE(holds(manifest_, moved).holds);
+}
+
+TEST_F(ManifestTest, NamesWhatDisagrees) {
+  Stage stage = stage_;
+  stage.settings["vocab_size"] = "1024";
+  expect_broken(stage, "vocab_size is 1024 and was 512");
+  stage = stage_;
+  stage.settings["threads"] = "2";
+  expect_broken(stage, "threads is 2 and was not set");
+  stage = stage_;
+  stage.settings.erase("tokenizer");
+  expect_broken(stage, "tokenizer is not set and was ab12");
+  stage = stage_;
+  stage.name = "tokenizer";
+  expect_broken(stage, "belongs to the stage tokens, not tokenizer");
+  stage = stage_;
+  stage.inputs.push_back(text_);
+  expect_broken(stage, "there are 2 inputs and were 1");
+}
+
+TEST_F(ManifestTest, NoticesChangedFiles) {
+  write_file(text_, "Once upon a tome");
+  touch(text_);  // whatever the clock's grain
+  expect_broken(stage_, "text.txt has changed");
+  write_file(text_, "Once upon a time!");
+  expect_broken(stage_, "text.txt has 17 bytes and had 16");
+  write_file(text_, "Once upon a time");
+  EXPECT_TRUE(holds(manifest_, stage_).holds);
+  fs::remove(tokens_);
+  expect_broken(stage_, "tokens.npy cannot be read: No such file");
+}
+
+TEST_F(ManifestTest, LooksAtContentOnlyWhenTheTimeDiffers) {
+  const auto time = fs::last_write_time(text_);
+  write_file(text_, "Once upon a tome");
+  fs::last_write_time(text_, time);
+  EXPECT_TRUE(holds(manifest_, stage_).holds) << "this is the price of a quick answer";
+}
+
+TEST_F(ManifestTest, MissingOrMalformedDoesNotHold) {
+  for (const char* json : {"", "{", "[]", "7", "{}", "{\"stage\": 3}",
+                           "{\"stage\": \"tokens\", \"settings\": {\"a\": 1}}",
+                           "{\"stage\": \"tokens\", \"settings\": {}, \"inputs\": [3]}",
+                           "{\"stage\": \"t\", \"settings\": {}, \"inputs\": [{\"path\": \"x\", "
+                           "\"size_bytes\": -1}], \"outputs\": []}"}) {
+    write_file(manifest_, json);
+    expect_broken(stage_, "expected");
+    EXPECT_THROW(parse_manifest(json, "m"), UserError) << json;
+  }
+  fs::remove(manifest_);
+  expect_broken(stage_, "there is no " + manifest_.string());
+}
+
+TEST_F(ManifestTest, RefusesToDescribeMissingFiles) {
+  Stage stage = stage_;
+  stage.outputs.push_back(directory_ / "missing");
+  EXPECT_THROW(write_manifest(manifest_, stage), UserError);
+  EXPECT_TRUE(holds(manifest_, stage_).holds) << "the old manifest must survive";
+}
+
+}  // namespace
+}  // namespace flashstep::data
