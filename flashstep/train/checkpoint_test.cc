@@ -1,0 +1,226 @@
+#include "flashstep/train/checkpoint.h"
+
+#include <fstream>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/train/checkpoint_state.h"
+
+namespace flashstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest()
+      : root_(fs::path(::testing::TempDir()) / str("checkpoint_test_", ::getpid())),
+        checkpoints_(root_ / "checkpoints") {}
+  ~CheckpointTest() override { fs::remove_all(root_); }
+
+  static Checkpoint make(int64_t step) {
+    const at::Tensor value = torch::full({3, 5}, static_cast<double>(step));
+    return {step, {{"w", value}}, {{"w.exp_avg", value * 2}}, str("{\"seed\":", step, "}")};
+  }
+  void save(int64_t step, int64_t keep = 3) { save_checkpoint(checkpoints_, make(step), keep); }
+  fs::path file(int64_t step, const char* name) const {
+    return checkpoint_directory(checkpoints_, step) / name;
+  }
+  static void flip_byte(const fs::path& path, int64_t offset) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(offset);
+    const char byte = static_cast<char>(file.get());
+    file.seekp(offset);
+    file.put(static_cast<char>(byte ^ 1));
+  }
+  // The step that load_newest finds; -1 for none.
+  int64_t newest() {
+    warnings_.clear();
+    const auto found =
+        load_newest(checkpoints_, [&](const std::string& text) { warnings_.push_back(text); });
+    if (!found) return -1;
+    EXPECT_TRUE(torch::equal(found->model.at(0).second, make(found->step).model.at(0).second));
+    return found->step;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(checkpoints_)) {
+      found.push_back(entry.path().filename().string());
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+  fs::path root_, checkpoints_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(CheckpointTest, ComesBackAsItWas) {
+  EXPECT_EQ(newest(), -1);
+  prepare_checkpoints(checkpoints_);
+  EXPECT_EQ(newest(), -1);
+  save(100);
+  EXPECT_EQ(checkpoint_directory(checkpoints_, 100).filename(), "step_00000100");
+  for (const Checkpoint& read :
+       {load_checkpoint(checkpoint_directory(checkpoints_, 100)), load_step(checkpoints_, 100),
+        *load_newest(checkpoints_, nullptr)}) {
+    EXPECT_EQ(read.step, 100);
+    EXPECT_EQ(read.state_json, "{\"seed\":100}");
+    ASSERT_EQ(read.optimizer.size(), 1u);
+    EXPECT_EQ(read.optimizer[0].first, "w.exp_avg");
+    EXPECT_TRUE(torch::equal(read.optimizer[0].second, make(100).optimizer[0].second));
+  }
+  EXPECT_THROW(load_step(checkpoints_, 99), UserError);
+}
+
+TEST_F(CheckpointTest, KeepsTheNewest) {
+  for (const int64_t step : {1, 2, 10, 100}) save(step, 2);
+  EXPECT_EQ(list_checkpoints(checkpoints_), (std::vector<int64_t>{10, 100}));
+  save(101, 0);
+  EXPECT_EQ(list_checkpoints(checkpoints_), (std::vector<int64_t>{10, 100, 101}));
+  save(123456789, 1);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_123456789"}));
+  EXPECT_EQ(newest(), 123456789);
+}
+
+TEST_F(CheckpointTest, ADamagedFileIsNamedAndTheCheckpointBeforeUsed) {
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+    save(1), save(2);
+    const fs::path damaged = file(2, name);
+    const auto size = static_cast<int64_t>(fs::file_size(damaged));
+    for (const int64_t offset : {int64_t{0}, size / 2, size - 1}) {
+      flip_byte(damaged, offset);
+      EXPECT_EQ(newest(), 1) << name << " at " << offset;
+      ASSERT_EQ(warnings_.size(), 1u);
+      EXPECT_NE(warnings_[0].find(damaged.string()), std::string::npos) << warnings_[0];
+      flip_byte(damaged, offset);
+    }
+    EXPECT_EQ(newest(), 2);
+    fs::resize_file(damaged, static_cast<uintmax_t>(size - 1));
+    EXPECT_EQ(newest(), 1) << name;
+    fs::remove(damaged);
+    EXPECT_EQ(newest(), 1) << name;
+    EXPECT_NE(warnings_.at(0).find(name), std::string::npos) << warnings_[0];
+    fs::remove_all(checkpoints_);
+  }
+}
+
+TEST_F(CheckpointTest, DamagedOnesOnlyAreAnErrorNotANewStart) {
+  save(1);
+  flip_byte(file(1, "model.safetensors"), 70);
+  EXPECT_THROW(newest(), UserError);
+}
+
+TEST_F(CheckpointTest, ACheckpointUnderAnothersNameIsRefused) {
+  save(1);
+  fs::rename(checkpoint_directory(checkpoints_, 1), checkpoint_directory(checkpoints_, 2));
+  EXPECT_THROW(load_step(checkpoints_, 2), UserError);
+}
+
+TEST_F(CheckpointTest, WhatAKilledProcessLeftIsCleared) {
+  save(1);
+  fs::create_directories(checkpoints_ / "step_00000002.unfinished");
+  std::ofstream(checkpoints_ / "step_00000002.unfinished" / "model.safetensors") << "half";
+  EXPECT_EQ(newest(), 1);
+  EXPECT_TRUE(warnings_.empty());
+  save(2);  // also when nobody prepared
+  EXPECT_EQ(newest(), 2);
+  fs::rename(checkpoint_directory(checkpoints_, 2), checkpoints_ / "step_00000002.replaced");
+  fs::create_directories(checkpoints_ / "step_00000003.unfinished");
+  prepare_checkpoints(checkpoints_);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001", "step_00000002"}));
+  fs::create_directories(checkpoints_ / "step_00000002.replaced");
+  prepare_checkpoints(checkpoints_);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001", "step_00000002"}));
+  EXPECT_EQ(newest(), 2);
+}
+
+TEST_F(CheckpointTest, TheSameStepIsReplaced) {
+  save(1);
+  Checkpoint other = make(1);
+  other.state_json = "{\"seed\":2}";
+  save_checkpoint(checkpoints_, other, 1);
+  EXPECT_EQ(load_step(checkpoints_, 1).state_json, "{\"seed\":2}");
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001"}));
+}
+
+TEST_F(CheckpointTest, AFutureThatWasGivenUpDoesNotComeBack) {
+  for (const int64_t step : {1, 2, 3}) save(step);
+  discard_after(checkpoints_, 1);
+  EXPECT_EQ(newest(), 1);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001", "step_00000002.discarded",
+                                               "step_00000003.discarded"}));
+  save(2, 1);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000002"}));
+  save(5);
+  flip_byte(file(5, "state.json"), 3);
+  save(3, 1);  // later ones are damaged, and keep counts what can be used
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000003"}));
+}
+
+TEST_F(CheckpointTest, OtherFilesInTheDirectoryAreLeftAlone) {
+  fs::create_directories(checkpoints_ / "step_1");
+  fs::create_directories(checkpoints_ / "step_0000000x");
+  fs::create_directories(checkpoints_ / "step_-0000001");
+  std::ofstream(checkpoints_ / "notes.txt") << "mine";
+  prepare_checkpoints(checkpoints_);
+  save(1, 1), save(2, 1);
+  EXPECT_EQ(names(), (std::vector<std::string>{"notes.txt", "step_-0000001", "step_00000002",
+                                               "step_0000000x", "step_1"}));
+}
+
+TEST_F(CheckpointTest, ShardsOfAPartAreReadTogether) {
+  save(1);
+  const fs::path directory = checkpoint_directory(checkpoints_, 1);
+  NamedTensors tensors = {{"a", torch::ones({2})}};
+  CheckpointState state{1, {}, "{}"};
+  for (const char* name : {"model_0.safetensors", "model_1.safetensors"}) {
+    const WrittenFile written = write_safetensors(directory / name, tensors);
+    state.files.push_back({name, "model", written.size_bytes, written.hash});
+    tensors[0].first += "b";
+  }
+  write_file(directory / "state.json", format_checkpoint_state(state));
+  const NamedTensors model = load_checkpoint(directory).model;
+  ASSERT_EQ(model.size(), 2u);
+  EXPECT_EQ(model[1].first, "ab");
+  state.files.push_back(state.files[0]);  // the same tensors once more, in a copy
+  state.files[2].name = "model_2.safetensors";
+  fs::copy_file(directory / "model_0.safetensors", directory / "model_2.safetensors");
+  write_file(directory / "state.json", format_checkpoint_state(state));
+  EXPECT_THROW(load_checkpoint(directory), UserError);
+}
+
+TEST_F(CheckpointTest, WeightsComeFromAnyPlaceThatHasThem) {
+  save(1), save(2);
+  const auto value = [](const NamedTensors& weights) {
+    return weights.at(0).second[0][0].item<float>();
+  };
+  EXPECT_EQ(value(load_weights(root_, nullptr)), 2);
+  EXPECT_EQ(value(load_weights(checkpoints_, nullptr)), 2);
+  EXPECT_EQ(value(load_weights(checkpoint_directory(checkpoints_, 1), nullptr)), 1);
+  EXPECT_EQ(value(load_weights(file(1, "model.safetensors"), nullptr)), 1);
+  EXPECT_THROW(load_weights(root_ / "missing", nullptr), UserError);
+  fs::create_directories(root_ / "empty");
+  EXPECT_THROW(load_weights(root_ / "empty", nullptr), UserError);
+  EXPECT_THROW(load_weights(file(1, "state.json"), nullptr), UserError);
+}
+
+TEST_F(CheckpointTest, ASaveThatFailsLeavesTheOthersAndNothingHalfWritten) {
+  save(1);
+  Checkpoint bad = make(2);
+  bad.optimizer.push_back(bad.optimizer[0]);
+  EXPECT_THROW(save_checkpoint(checkpoints_, bad, 1), UserError);
+  bad = make(2);
+  bad.state_json = "[]";
+  EXPECT_THROW(save_checkpoint(checkpoints_, bad, 1), UserError);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001"}));
+  std::ofstream(root_ / "file") << "no directory";
+  EXPECT_THROW(save_checkpoint(root_ / "file", make(1), 1), MachineError);
+}
+
+}  // namespace
+}  // namespace flashstep::train
