@@ -1,19 +1,55 @@
 # flashstep_folder(NAME [TORCH] [TWINS file...] [LIBRARIES target...])
 # Declares the room in the current folder: every .cc (and, with FLASHSTEP_CUDA, .cu) becomes part of
-# libflashstep, every x_test.cc a test program of its own named NAME_x_test. Twins (a present and an absent version of the same functions, such
-# as png.cc and no_png.cc) are left out unless they stand behind TWINS.
-#   TORCH      the folder includes torch headers: they are precompiled once for all such folders
+# libflashstep, every x_test.cc a test program of its own named NAME_x_test. Twins (a present and an absent
+# version of the same functions, such as png.cc and no_png.cc) are left out unless they stand behind TWINS.
+#   TORCH      the folder includes torch headers: they are precompiled once for all such folders, and the
+#              files that include none are compiled without
 #   LIBRARIES  third-party targets the folder needs
 set(FLASHSTEP_TORCH_PCH "" CACHE INTERNAL "")
 
+# Sets RESULT to YES when FILE includes a torch header, itself or through a header of ours.
+function(flashstep_includes_torch FILE RESULT)
+  get_property(answer GLOBAL PROPERTY "FLASHSTEP_INCLUDES_TORCH_${FILE}")
+  if("${answer}" STREQUAL "")
+    set_property(GLOBAL PROPERTY "FLASHSTEP_INCLUDES_TORCH_${FILE}" NO)  # while it is being found out
+    set(answer NO)
+    file(STRINGS "${FILE}" includes REGEX "^[ \t]*#[ \t]*include")
+    foreach(line IN LISTS includes)
+      if(line MATCHES "<(torch|ATen|c10)/")
+        set(answer YES)
+      elseif(line MATCHES "\"((flashstep|apps|tests)/[^\"]+)\"" AND EXISTS "${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1}")
+        flashstep_includes_torch("${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1}" below)
+        if(below)
+          set(answer YES)
+        endif()
+      endif()
+      if(answer)
+        break()
+      endif()
+    endforeach()
+    set_property(GLOBAL PROPERTY "FLASHSTEP_INCLUDES_TORCH_${FILE}" ${answer})
+  endif()
+  set(${RESULT} ${answer} PARENT_SCOPE)
+endfunction()
+
+# Compiles and links TARGET with LibTorch. torch/torch.h is precompiled once for all targets; reading that
+# takes seconds too, so that files without a torch header go without.
 function(flashstep_use_torch TARGET)
   # Without -fopenmp at::parallel_for, which is a template in LibTorch's headers, runs on one thread.
   target_link_libraries(${TARGET} PRIVATE ${FLASHSTEP_LIBTORCH_TARGET})
   target_compile_options(${TARGET} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
   target_link_options(${TARGET} PRIVATE -fopenmp)
+  get_target_property(sources ${TARGET} SOURCES)
+  foreach(source IN LISTS sources)
+    get_filename_component(path "${source}" ABSOLUTE)
+    flashstep_includes_torch("${path}" torch)
+    if(NOT torch)
+      set_source_files_properties("${source}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+  endforeach()
   if(NOT FLASHSTEP_TORCH_PCH)
     set(FLASHSTEP_TORCH_PCH ${TARGET} CACHE INTERNAL "")
-    target_precompile_headers(${TARGET} PRIVATE <torch/torch.h>)
+    target_precompile_headers(${TARGET} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:<torch/torch.h$<ANGLE-R>>")
   else()
     target_precompile_headers(${TARGET} REUSE_FROM ${FLASHSTEP_TORCH_PCH})
   endif()
