@@ -11,7 +11,7 @@ std::span<const std::string_view> lexicon_texts() {
 }
 
 std::span<const std::string_view> book_texts() {
-  static const std::string_view texts[] = {kPassages, kDialogue, kPlotsAtHome};
+  static const std::string_view texts[] = {kPassages, kDialogue, kPlotsAtHome, kPlotsOutdoors};
   return texts;
 }
 

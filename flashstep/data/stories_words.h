@@ -8,6 +8,6 @@ namespace flashstep::data {
 
 extern const std::string_view kPeopleWords, kThingWords, kNatureWords, kActionWords;
 extern const std::string_view kPassages, kDialogue;
-extern const std::string_view kPlotsAtHome;
+extern const std::string_view kPlotsAtHome, kPlotsOutdoors;
 
 }  // namespace flashstep::data

@@ -115,7 +115,7 @@ afraid, scared, frightened, nervous
 class tired word
 tired, sleepy, weary, drowsy, worn out
 class surprised word
-surprised, amazed, astonished, puzzled
+surprised, amazed, astonished, very surprised
 class gladly word
 happily, cheerfully, gladly, merrily, joyfully, brightly, proudly, eagerly
 class softly word
