@@ -1,16 +1,19 @@
-// flashstep data fetch | inspect: text from the network, and what files consist of.
+// flashstep data stories | fetch | inspect: the built-in stories, text from the network, and what
+// files consist of.
 #include <cinttypes>
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include "apps/commands.h"
+#include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 #include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data/corpus.h"
 #include "flashstep/data/inspect.h"
+#include "flashstep/data/stories.h"
 #include "flashstep/data/tinystories.h"
 #include "flashstep/data/token_file.h"
 
@@ -18,6 +21,38 @@ namespace flashstep::apps {
 namespace {
 
 namespace fs = std::filesystem;
+
+void add_stories(CLI::App& data) {
+  auto* command = data.add_subcommand("stories", "Write the built-in corpus of children's stories");
+  struct Arguments {
+    int64_t megabytes = 0;
+    uint64_t seed = 0;
+    std::string out;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  constexpr int64_t kMaxMegabytes = 1'000'000;  // 1 TB
+  command
+      ->add_option("--megabytes", arguments->megabytes,
+                   "Size in MB (10^6 bytes); the file ends with the story that reaches it")
+      ->required()
+      ->check(CLI::Range(int64_t{1}, kMaxMegabytes));
+  command->add_option("--seed", arguments->seed, "The same seed gives the same bytes, anywhere")
+      ->required();
+  command->add_option("--out", arguments->out, "The file to write")->required();
+  command->callback([arguments] {
+    const SignalGuard guard;
+    ProgressBar bar("stories", ProgressBar::Unit::kBytes);
+    const auto progress = [&bar](uint64_t done, uint64_t total) {
+      bar.update(done, total);
+      const int signal = SignalGuard::received();
+      if (signal != 0) throw Interrupted(signal, "interrupted; nothing was written");
+    };
+    data::write_stories(arguments->out, static_cast<uint64_t>(arguments->megabytes) * 1'000'000,
+                        arguments->seed, progress);
+    bar.finish();
+    std::printf("%s\n", arguments->out.c_str());
+  });
+}
 
 void fetch_tinystories(const fs::path& directory, const std::string& base_url) {
   const SignalGuard guard;  // an interrupted transfer keeps what has come
@@ -104,6 +139,7 @@ void add_inspect(CLI::App& data) {
 void add_data(CLI::App& app) {
   auto* data = app.add_subcommand("data", "Get text to train on, and look into files");
   data->require_subcommand(1);
+  add_stories(*data);
   add_fetch(*data);
   add_inspect(*data);
 }

@@ -7,14 +7,10 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 #include "flashstep/data/manifest.h"
+#include "flashstep/data/stories.h"
 #include "flashstep/data/tinystories.h"
 
 namespace flashstep::data {
-
-// flashstep/data/stories.h
-void write_stories(const std::filesystem::path& path, uint64_t min_bytes, uint64_t seed,
-                   const ProgressFunction& progress);
-
 namespace {
 
 namespace fs = std::filesystem;
