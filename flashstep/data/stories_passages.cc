@@ -234,7 +234,7 @@ pool moral_team
 - They had learned that working together is better than working alone.
 - Alone it had been too hard, but together it was easy.
 pool moral_kind
-- {H} learned that a kind word can change a whole day.
+- {H} learned that a kind deed can change a whole day.
 - And {H} knew that being kind is the best kind of magic.
 - {H} thought, "Kindness comes back to you, like a ball that you throw into the air."
 - From that day on, {H} tried to be kind to everyone.

@@ -30,8 +30,13 @@ void StoryTeller::tell(uint64_t seed, uint64_t index, std::string& text) {
   const size_t start = text.size();
   for (const Beat& beat : plot_->beats) {
     if (beat.optional && rng_.below(2) == 0) continue;
-    if (text.size() > start) text += beat.paragraph ? "\n\n" : " ";
+    const size_t joint = text.size();
+    if (joint > start) text += beat.paragraph ? "\n\n" : " ";
     run(beat.variants.programs[rng_.below(beat.variants.programs.size())]);
+    // Where speech follows speech, the speaker has changed.
+    if (joint > start && !beat.paragraph && text[joint - 1] == '"' && text[joint + 1] == '"') {
+      text.replace(joint, 1, "\n\n");
+    }
   }
 }
 

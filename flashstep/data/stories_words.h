@@ -8,6 +8,6 @@ namespace flashstep::data {
 
 extern const std::string_view kPeopleWords, kThingWords, kNatureWords, kActionWords;
 extern const std::string_view kPassages, kDialogue;
-extern const std::string_view kPlotsAtHome, kPlotsOutdoors;
+extern const std::string_view kPlotsAtHome, kPlotsOutdoors, kPlotsFriends;
 
 }  // namespace flashstep::data

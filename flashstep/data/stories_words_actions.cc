@@ -11,7 +11,7 @@ run, hurry, rush, race, dash, sprint, scamper, trot
 class creep verb
 tiptoe, creep, sneak, slip, crawl, climb
 class said word
-said, said, said, announced
+said
 class replied word
 said, replied, answered, said, agreed
 class asked word
