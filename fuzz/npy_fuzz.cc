@@ -1,19 +1,24 @@
-// Sources: flashstep/data/npy_header.cc
-// Any bytes as a token file's header: refused with UserError, or a header that the bytes can keep.
+// Sources: flashstep/data/npy_header.cc flashstep/data/token_file.cc
+// Any bytes as a token file: refused with UserError, or ids that can all be read.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "flashstep/base/error.h"
-#include "flashstep/data/npy_header.h"
+#include "flashstep/data/token_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view file(reinterpret_cast<const char*>(data), size);
   try {
-    const flashstep::data::NpyHeader header = flashstep::data::parse_npy_header(file, "fuzz");
-    if (header.data_offset > size) std::abort();
-    if (header.tokens > (size - header.data_offset) / header.bytes_per_token) std::abort();
+    const flashstep::data::TokenView tokens(file, "fuzz");
+    std::vector<int64_t> ids(tokens.size());
+    tokens.read(0, std::span<int64_t>(ids));
+    const int64_t largest = ids.empty() ? 0 : *std::max_element(ids.begin(), ids.end());
+    if (tokens.max_id(0, tokens.size()) != largest) std::abort();
   } catch (const flashstep::UserError&) {
   }
   return 0;
