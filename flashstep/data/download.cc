@@ -1,24 +1,19 @@
 #include "flashstep/data/download.h"
 
-#include <algorithm>
-#include <cctype>
-#include <cerrno>
-#include <charconv>
 #include <chrono>
-#include <csignal>
 #include <curl/curl.h>
-#include <fcntl.h>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <openssl/evp.h>
-#include <sys/stat.h>
 #include <thread>
-#include <unistd.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/data/http_headers.h"
+#include "flashstep/data/partial_file.h"
 
 namespace flashstep::data {
 namespace {
@@ -28,160 +23,61 @@ namespace fs = std::filesystem;
 constexpr long kConnectSeconds = 20;
 constexpr long kStalledSeconds = 30;  // with less than a byte a second: the connection is dead
 
-// The bytes that have come so far. Not an AtomicFile, because they must outlive this process.
-class PartialFile {
- public:
-  explicit PartialFile(const fs::path& path) : path_(path) {
-    descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-    if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path.string()));
-    size_bytes_ = static_cast<uint64_t>(std::max<off_t>(0, ::lseek(descriptor_, 0, SEEK_END)));
-  }
-  ~PartialFile() { ::close(descriptor_); }
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
-
-  uint64_t size_bytes() const { return size_bytes_; }
-
-  // 0, or the number of the error.
-  int append(const char* data, size_t size) {
-    while (size > 0) {
-      const ssize_t written = ::write(descriptor_, data, size);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return errno;
-      data += written;
-      size -= static_cast<size_t>(written);
-      size_bytes_ += static_cast<uint64_t>(written);
-    }
-    return 0;
-  }
-
-  void clear() {
-    if (::ftruncate(descriptor_, 0) != 0) throw_errno(errno, str("cannot empty ", path_.string()));
-    ::lseek(descriptor_, 0, SEEK_SET);
-    size_bytes_ = 0;
-  }
-
-  void finish(const fs::path& final_path) {
-    if (::fsync(descriptor_) != 0) throw_errno(errno, str("cannot flush ", path_.string()));
-    std::error_code error;
-    fs::rename(path_, final_path, error);
-    if (error) throw_errno(error.value(), str("cannot finish ", final_path.string()));
-    sync_directory(final_path.parent_path());
-  }
-
- private:
-  fs::path path_;
-  int descriptor_;
-  uint64_t size_bytes_ = 0;
-};
-
-// One attempt, and what the server said in the headers of all its answers.
+// One attempt. libcurl calls the functions below with it; no exception may cross them.
 struct Transfer {
   PartialFile& file;
-  const ProgressFunction& progress;
+  const DownloadOptions& options;
   CURL* curl;
-  std::optional<uint64_t> expected_size;  // what the caller knows
-  uint64_t range_begin = 0;               // first byte asked for
-  // From the headers:
-  std::optional<uint64_t> linked_size{}, range_total{}, length{};
-  std::string linked_sha256{};
-  // From the body:
+  uint64_t range_begin = 0;  // first byte asked for
+  HttpHeaders headers{};
   bool any_body = false;
-  bool wrong_range = false;
-  bool wrong_size = false;
+  bool wrong_range = false, wrong_size = false;
   int write_error = 0;
+  std::exception_ptr exception{};  // of the progress function
 
   long status() const {
     long code = 0;
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &code);
     return code;
   }
-  // The whole file's size, as far as the server told it.
-  std::optional<uint64_t> total() const {
-    if (linked_size) return linked_size;
-    if (range_total) return range_total;
-    return status() == 200 ? length : std::nullopt;
-  }
+  std::optional<uint64_t> file_size() const { return headers.file_size(status()); }
 };
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return result;
-}
-
-std::optional<uint64_t> parse_number(std::string_view text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-// The 64 digits of a SHA-256 in quotes or not; empty when it is another kind of tag.
-std::string parse_sha256(std::string_view text) {
-  if (text.size() == 66 && text.front() == '"' && text.back() == '"') text = text.substr(1, 64);
-  const std::string digits = lower(text);
-  const bool is_hash =
-      digits.size() == 64 && digits.find_first_not_of("0123456789abcdef") == std::string::npos;
-  return is_hash ? digits : "";
-}
-
 size_t on_header(char* data, size_t, size_t size, void* user) {
-  auto& transfer = *static_cast<Transfer*>(user);
-  const std::string_view line(data, size);
-  const size_t colon = line.find(':');
-  if (colon == std::string_view::npos) {
-    // A status line: the headers of the next answer follow; those about a body were not the last.
-    if (line.starts_with("HTTP/")) transfer.length = transfer.range_total = std::nullopt;
-    return size;
-  }
-  const std::string name = lower(line.substr(0, colon));
-  std::string_view value = line.substr(colon + 1);
-  while (!value.empty() && std::isspace(static_cast<unsigned char>(value.front()))) {
-    value.remove_prefix(1);
-  }
-  while (!value.empty() && std::isspace(static_cast<unsigned char>(value.back()))) {
-    value.remove_suffix(1);
-  }
-  if (name == "content-length") transfer.length = parse_number(value);
-  if (name == "x-linked-size") transfer.linked_size = parse_number(value);
-  if (name == "x-linked-etag") transfer.linked_sha256 = parse_sha256(value);
-  if (name == "content-range") {  // "bytes 100-199/200", or "bytes */200" with status 416
-    transfer.range_total = parse_number(value.substr(value.find('/') + 1));
-    const std::string begins = str("bytes ", transfer.range_begin, "-");
-    transfer.wrong_range = !value.starts_with(begins) && !value.starts_with("bytes */");
-  }
+  static_cast<Transfer*>(user)->headers.read_line({data, size});
   return size;
+}
+
+// Whether the body that begins now is the one that was asked for.
+bool accept_body(Transfer& transfer) {
+  const auto known = transfer.options.size_bytes, said = transfer.file_size();
+  transfer.wrong_size = known && said && *known != *said;
+  const bool is_part = transfer.status() == 206;
+  transfer.wrong_range = is_part && transfer.headers.range_begin != transfer.range_begin;
+  if (transfer.wrong_size || transfer.wrong_range) return false;
+  // A server that knows no ranges sends everything.
+  if (!is_part) transfer.write_error = transfer.file.clear();
+  return transfer.write_error == 0;
 }
 
 size_t on_body(char* data, size_t, size_t size, void* user) {
   auto& transfer = *static_cast<Transfer*>(user);
-  if (transfer.expected_size &&
-      transfer.total().value_or(*transfer.expected_size) != *transfer.expected_size) {
-    transfer.wrong_size = true;
-    return 0;
-  }
-  if (!transfer.any_body && transfer.status() == 200) {
-    // The server sends everything, asked for a range or not.
-    try {
-      transfer.file.clear();
-    } catch (const MachineError&) {
-      transfer.write_error = errno;
-      return 0;
-    }
-  }
+  if (!transfer.any_body && !accept_body(transfer)) return 0;
   transfer.any_body = true;
-  if (transfer.wrong_range && transfer.status() == 206) return 0;
   transfer.write_error = transfer.file.append(data, size);
   return transfer.write_error == 0 ? size : 0;
 }
 
 int on_progress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-  const auto& transfer = *static_cast<Transfer*>(user);
-  if (transfer.progress && transfer.any_body) {
-    transfer.progress(transfer.file.size_bytes(), transfer.total().value_or(0));
+  auto& transfer = *static_cast<Transfer*>(user);
+  try {
+    if (transfer.options.progress && transfer.any_body) {
+      transfer.options.progress(transfer.file.size_bytes(), transfer.file_size().value_or(0));
+    }
+  } catch (...) {
+    transfer.exception = std::current_exception();
   }
-  return SignalGuard::received() != 0;
+  return transfer.exception != nullptr || SignalGuard::received() != 0;
 }
 
 struct CurlDeleter {
@@ -232,9 +128,8 @@ class Downloader {
   Downloader(const std::string& url, const fs::path& path, const DownloadOptions& options)
       : url_(url),
         path_(path),
-        partial_path_(fs::path(path) += ".partial"),
         options_(options),
-        file_(partial_path_),
+        file_(fs::path(path) += ".partial"),
         curl_(make_handle()) {}
 
   void run() {
@@ -253,18 +148,19 @@ class Downloader {
   // "" when the file is whole and right; else why not, where another attempt may help. Throws
   // where none can.
   std::string try_once() {
-    Transfer transfer{file_, options_.progress, curl_.get(), options_.size_bytes};
+    Transfer transfer{file_, options_, curl_.get()};
     const bool resumed = file_.size_bytes() > 0;
     const CURLcode code = perform(transfer);
     check_interrupted();
+    if (transfer.exception) std::rethrow_exception(transfer.exception);
     reached_ = reached_ || transfer.status() != 0;
     if (transfer.write_error != 0) {
-      throw_errno(transfer.write_error, str("cannot write ", partial_path_.string()));
+      throw_errno(transfer.write_error, str("cannot write ", file_.path().string()));
     }
     const long status = transfer.status();
     if (code == CURLE_HTTP_RETURNED_ERROR && status == 416 && resumed) {
       // Nothing lies behind what is here: it may be the whole file, or not belong to it at all.
-      if (transfer.total() != file_.size_bytes()) return start_over("the partial file is too long");
+      if (transfer.file_size() != file_.size_bytes()) return start_over(transfer);
     } else if (code == CURLE_HTTP_RETURNED_ERROR) {
       const std::string failure =
           str("[download] expected ", url_, ", got HTTP status ", status, " from ", host_of(url_));
@@ -272,9 +168,9 @@ class Downloader {
       if (!may_pass) throw MachineError(failure);
       return failure;
     } else if (transfer.wrong_size) {
-      throw MachineError(size_mismatch(*options_.size_bytes, *transfer.total()));
+      throw MachineError(size_mismatch(*options_.size_bytes, *transfer.file_size()));
     } else if (transfer.wrong_range) {
-      return start_over("another range than the one asked for");
+      return start_over(transfer);
     } else if (code != CURLE_OK) {
       return describe(code, transfer);
     }
@@ -328,8 +224,8 @@ class Downloader {
       }
       default:
         return str("[download] ", url_, " broke off after ", human_bytes(file_.size_bytes()),
-                   transfer.total() ? str(" of ", human_bytes(*transfer.total())) : "", " (",
-                   reason, "); the next call goes on from there");
+                   transfer.file_size() ? str(" of ", human_bytes(*transfer.file_size())) : "",
+                   " (", reason, "); the next call goes on from there");
     }
   }
 
@@ -339,30 +235,36 @@ class Downloader {
   }
 
   std::string check_content(const Transfer& transfer, bool resumed) {
-    const auto said = transfer.total();
+    const auto said = transfer.file_size();
     for (const auto& expected : {options_.size_bytes, said}) {
       if (!expected || *expected == file_.size_bytes()) continue;
       const std::string failure = size_mismatch(*expected, file_.size_bytes());
-      if (resumed) return start_over(failure);
-      file_.clear();
+      if (resumed) return start_over(transfer);
+      discard();
       throw MachineError(failure);
     }
     const std::string expected =
-        options_.sha256.empty() ? transfer.linked_sha256 : lower(options_.sha256);
+        options_.sha256.empty() ? transfer.headers.linked_sha256 : options_.sha256;
     if (expected.empty()) return "";
-    const std::string actual = sha256_of(partial_path_);
+    const std::string actual = sha256_of(file_.path());
     if (actual == expected) return "";
     const std::string failure =
         str("[download] expected SHA-256 ", expected, " from ", url_, ", got ", actual);
-    if (resumed) return start_over(failure);
-    file_.clear();
+    if (resumed) return start_over(transfer);
+    discard();
     throw MachineError(failure);
   }
 
-  // What was there before this call may have come from another file: once more, from nothing.
-  std::string start_over(const std::string& why) {
-    file_.clear();
-    return why;
+  // What an earlier call left may belong to another file: once more, from nothing.
+  std::string start_over(const Transfer& transfer) {
+    discard();
+    return str("[download] expected the rest of ", url_, " from byte ", transfer.range_begin,
+               " on, got what does not fit; the next call starts over");
+  }
+
+  void discard() {
+    const int error = file_.clear();
+    if (error != 0) throw_errno(error, str("cannot empty ", file_.path().string()));
   }
 
   void check_interrupted() const {
@@ -382,7 +284,6 @@ class Downloader {
 
   const std::string& url_;
   const fs::path& path_;
-  const fs::path partial_path_;
   const DownloadOptions& options_;
   PartialFile file_;
   CurlHandle curl_;

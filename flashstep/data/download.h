@@ -13,7 +13,7 @@ namespace flashstep::data {
 struct DownloadOptions {
   // What the file is known to be; a server that says or sends otherwise is refused.
   std::optional<uint64_t> size_bytes;
-  std::string sha256;  // 64 hexadecimal digits, or empty: the server's word counts, if it gives one
+  std::string sha256;  // 64 lower-case digits, or empty: the server's word counts, if it gives one
   int attempts = 6;    // in all; only failures that may pass are tried again
   double first_pause_seconds = 1;  // before the second attempt, then doubled
   ProgressFunction progress;       // bytes
