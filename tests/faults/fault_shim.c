@@ -39,6 +39,18 @@ void flashstep_fault(const char* under, const char* name, long n, int error, int
 
 int flashstep_fault_fired(void) { return has_fired; }
 
+static char* trace_buffer;
+static size_t trace_size;
+
+// From now on writes a line into `buffer` for each call below `under`: "fsync /path". NULL: no
+// more.
+void flashstep_fault_trace(const char* under, char* buffer, size_t size) {
+  flashstep_fault(under, "none", buffer == NULL ? 0 : 1, 0, 0);
+  trace_buffer = buffer;
+  trace_size = size;
+  if (buffer != NULL) buffer[0] = '\0';
+}
+
 __attribute__((constructor)) static void arm_from_environment(void) {
   const char* text = getenv("FLASHSTEP_FAULT");
   char under[PATH_MAX], name[32], error[32], sticky[32] = "";
@@ -56,6 +68,10 @@ __attribute__((constructor)) static void arm_from_environment(void) {
 // 0: go on; kShort: write half; otherwise the errno to fail with.
 static int fault(const char* name, const char* path) {
   if (nth == 0 || strncmp(path, folder, strlen(folder)) != 0) return 0;
+  if (trace_buffer != NULL) {
+    const size_t used = strlen(trace_buffer);
+    snprintf(trace_buffer + used, trace_size - used, "%s %s\n", name, path);
+  }
   if (strcmp(function, name) != 0 && strcmp(function, "any") != 0) return 0;
   ++count;
   if (count < nth || (count > nth && !is_sticky)) return 0;

@@ -18,6 +18,7 @@
 extern "C" {
 void flashstep_fault(const char* under, const char* name, long n, int error, int sticky);
 int flashstep_fault_fired(void);
+void flashstep_fault_trace(const char* under, char* buffer, size_t size);
 }
 
 namespace flashstep::testing {
@@ -198,6 +199,34 @@ TEST_F(FaultsTest, AFailingRemovalLosesNothing) {
     if (HasFailure()) return;
   }
   EXPECT_GT(n, 3);
+}
+
+// A kill shows what a dead process leaves; a power failure leaves what was flushed. The order of
+// calls says it: each file's bytes, then its name, then the directory of names, then that
+// directory's own name.
+TEST_F(FaultsTest, EverythingIsFlushedBeforeItGetsItsName) {
+  restore();
+  const fs::path checkpoints = run_.directory / "checkpoints";
+  std::string trace(1 << 16, '\0');
+  flashstep_fault_trace(checkpoints.c_str(), trace.data(), trace.size());
+  train::save_checkpoint(checkpoints, {9, {{"w", torch::ones({3})}}, {}, "{}"}, 0);
+  flashstep_fault_trace("", nullptr, 0);
+
+  const std::string unfinished = checkpoints / "step_00000009.unfinished";
+  size_t at = 0;
+  const auto expect_next = [&](const std::string& line) {
+    at = trace.find(line, at);
+    ASSERT_NE(at, std::string::npos) << line << " is missing, or too early, in\n" << trace.c_str();
+    at += line.size();
+  };
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+    expect_next("write " + unfinished + "/." + name + ".tmp-");
+    expect_next("fsync " + unfinished + "/." + name + ".tmp-");
+    expect_next("rename " + unfinished + "/" + name + "\n");
+  }
+  expect_next("fsync " + unfinished + "\n");
+  expect_next("rename " + (checkpoints / "step_00000009").string() + "\n");
+  expect_next("fsync " + checkpoints.string() + "\n");
 }
 
 }  // namespace
