@@ -1,0 +1,96 @@
+#include "flashstep/model/config.h"
+
+#include "flashstep/base/error.h"
+
+namespace flashstep {
+namespace {
+
+struct NamedSize {
+  const char* name;
+  int64_t d_model, d_ff, num_layers, num_heads, vocab_size, context_length;
+};
+
+// CS336 assignment 2: the tables of 2025 and of 2026, and the 2026 leaderboard's model.
+constexpr NamedSize kSizes[] = {
+    {"small", 768, 3072, 12, 12, 10000, 512},  {"medium", 1024, 4096, 24, 16, 10000, 512},
+    {"large", 1280, 5120, 36, 20, 10000, 512}, {"xl", 1600, 6400, 48, 25, 10000, 512},
+    {"2.7B", 2560, 10240, 32, 32, 10000, 512}, {"xl26", 2560, 10240, 32, 32, 10000, 512},
+    {"10B", 4608, 12288, 50, 36, 10000, 512},  {"8B", 4096, 11008, 34, 32, 151936, 32768},
+};
+
+void fill(int64_t& field, int64_t value) {
+  if (field == 0) field = value;
+}
+
+}  // namespace
+
+void ModelConfig::visit(FieldVisitor& v) {
+  constexpr Range<int64_t> kDimension = {0, 1 << 20};
+  std::vector<std::string> sizes = model_size_names();
+  sizes.emplace_back("");
+  v.field("size", size, sizes, "a named size; the fields below override it where they are not 0");
+  v.field("vocab_size", vocab_size, {0, int64_t{1} << 31},
+          "tokens in the vocabulary (0: the tokenizer's)");
+  v.field("context_length", context_length, {0, int64_t{1} << 24}, "longest sequence, in tokens");
+  v.field("d_model", d_model, kDimension, "width of the residual stream");
+  v.field("d_ff", d_ff, kDimension, "width inside the feed-forward network");
+  v.field("num_layers", num_layers, {0, 10000}, "Transformer blocks");
+  v.field("num_heads", num_heads, kDimension, "attention heads; d_model / num_heads must be even");
+  v.field("rope_theta", rope_theta, {1.0, 1e12}, "base of the rotary wavelengths");
+  v.field("norm_epsilon", norm_epsilon, {0.0, 1.0}, "added to the mean square in RMSNorm");
+  v.field("attention", attention, {}, "implementation of attention");
+}
+
+std::vector<std::string> model_size_names() {
+  std::vector<std::string> names;
+  for (const auto& size : kSizes) names.emplace_back(size.name);
+  return names;
+}
+
+ModelConfig named_model(const std::string& size) {
+  for (const auto& s : kSizes) {
+    if (size != s.name) continue;
+    ModelConfig config;
+    config.size = size;
+    config.vocab_size = s.vocab_size;
+    config.context_length = s.context_length;
+    config.d_model = s.d_model;
+    config.d_ff = s.d_ff;
+    config.num_layers = s.num_layers;
+    config.num_heads = s.num_heads;
+    return config;
+  }
+  throw UserError(
+      str("[model] expected size to be one of ", join(model_size_names()), ", got \"", size, "\""));
+}
+
+ModelConfig resolved(const ModelConfig& given) {
+  ModelConfig config = given;
+  if (!config.size.empty()) {
+    const ModelConfig named = named_model(config.size);
+    fill(config.vocab_size, named.vocab_size);
+    fill(config.context_length, named.context_length);
+    fill(config.d_model, named.d_model);
+    fill(config.d_ff, named.d_ff);
+    fill(config.num_layers, named.num_layers);
+    fill(config.num_heads, named.num_heads);
+  }
+  const auto positive = [](const char* name, int64_t value) {
+    require(value > 0, "[model] expected ", name, " >= 1 (or a named size), got ", value);
+  };
+  positive("vocab_size", config.vocab_size);
+  positive("context_length", config.context_length);
+  positive("d_model", config.d_model);
+  positive("d_ff", config.d_ff);
+  positive("num_layers", config.num_layers);
+  positive("num_heads", config.num_heads);
+  require(config.d_model % config.num_heads == 0,
+          "[model] expected d_model to be divisible by num_heads, got d_model ", config.d_model,
+          " and num_heads ", config.num_heads);
+  require(config.head_dim() % 2 == 0,
+          "[model] expected an even head_dim = d_model / num_heads (RoPE rotates pairs), got ",
+          config.head_dim(), " = ", config.d_model, " / ", config.num_heads);
+  return config;
+}
+
+}  // namespace flashstep

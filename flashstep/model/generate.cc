@@ -1,0 +1,119 @@
+#include "flashstep/model/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/rng.h"
+
+namespace flashstep {
+namespace {
+
+void check(const ModelConfig& config, std::span<const int64_t> prompt,
+           const GenerateOptions& options) {
+  require(!prompt.empty(), "[generate] expected a prompt of at least one token, got none");
+  for (const int64_t id : prompt) {
+    require(id >= 0 && id < config.vocab_size, "[generate] expected token ids in [0, ",
+            config.vocab_size, "), got ", id);
+  }
+  require(options.max_tokens >= 0, "[generate] expected max_tokens >= 0, got ", options.max_tokens);
+  require(options.temperature >= 0 && std::isfinite(options.temperature),
+          "[generate] expected temperature >= 0, got ", options.temperature);
+  require(options.top_k >= 0, "[generate] expected top_k >= 0, got ", options.top_k);
+  require(options.top_p > 0 && options.top_p <= 1, "[generate] expected top_p in (0, 1], got ",
+          options.top_p);
+}
+
+// The model's view of the text: the tokens in its window and, unless caching is off, their keys and
+// values.
+class Window {
+ public:
+  Window(Transformer& model, bool use_cache) : model_(model) {
+    const auto& weight = model->lm_head->weight;
+    if (use_cache) {
+      cache_.emplace(model->config(), 1, model->config().context_length, weight.options());
+    }
+  }
+
+  void add(int64_t token) {
+    const auto limit = static_cast<size_t>(model_->config().context_length);
+    if (tokens_.size() == limit) {
+      tokens_.erase(tokens_.begin(), tokens_.end() - static_cast<int64_t>(limit / 2));
+      if (cache_) cache_->clear();
+    }
+    tokens_.push_back(token);
+  }
+
+  // Logits (V) after the last token.
+  at::Tensor next_logits() {
+    const at::NoGradGuard no_grad;
+    const int64_t known = cache_ ? cache_->length() : 0;
+    const auto fresh = at::tensor(at::ArrayRef<int64_t>(tokens_).slice(known), at::kLong)
+                           .unsqueeze(0)
+                           .to(model_->lm_head->weight.device());
+    const auto hidden = model_->hidden(fresh, cache_ ? &*cache_ : nullptr);
+    return model_->lm_head->forward(hidden.select(1, -1)).flatten();
+  }
+
+ private:
+  Transformer& model_;
+  std::vector<int64_t> tokens_;
+  std::optional<KeyValueCache> cache_;
+};
+
+}  // namespace
+
+int64_t sample(std::span<const float> logits, const GenerateOptions& options, double uniform) {
+  std::vector<int64_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [&](int64_t a, int64_t b) {
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+  };
+  if (options.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
+  const bool all = options.top_k == 0 || options.top_k >= static_cast<int64_t>(order.size());
+  const auto kept = all ? order.end() : order.begin() + options.top_k;
+  std::partial_sort(order.begin(), kept, order.end(), likelier);
+  order.erase(kept, order.end());
+
+  std::vector<double> weights;
+  double total = 0;
+  for (const int64_t id : order) {
+    const double scaled =
+        (static_cast<double>(logits[id]) - logits[order[0]]) / options.temperature;
+    weights.push_back(std::exp(scaled));
+    total += weights.back();
+  }
+  double reach = 0;  // weight of the tokens that top_p keeps
+  size_t count = 0;
+  while (count < weights.size() && (count == 0 || reach < options.top_p * total)) {
+    reach += weights[count++];
+  }
+  double rest = uniform * reach;
+  for (size_t i = 0; i + 1 < count; ++i) {
+    if (rest < weights[i]) return order[i];
+    rest -= weights[i];
+  }
+  return order[count - 1];
+}
+
+std::vector<int64_t> generate(Transformer& model, std::span<const int64_t> prompt,
+                              const GenerateOptions& options) {
+  check(model->config(), prompt, options);
+  Rng rng(options.seed);
+  Window window(model, options.use_cache);
+  for (const int64_t token : prompt) window.add(token);
+  std::vector<int64_t> generated;
+  while (static_cast<int64_t>(generated.size()) < options.max_tokens) {
+    const auto logits = window.next_logits().to(at::kCPU, at::kFloat).contiguous();
+    const std::span<const float> values(logits.data_ptr<float>(), logits.numel());
+    const int64_t token = sample(values, options, rng.uniform());
+    if (options.stop_token && token == *options.stop_token) break;
+    generated.push_back(token);
+    if (options.on_token && !options.on_token(token)) break;
+    window.add(token);
+  }
+  return generated;
+}
+
+}  // namespace flashstep

@@ -1,0 +1,22 @@
+// The course's initialization, drawn so that a parameter's values depend on the seed and its name
+// only: not on the device, the other layers, or the order in which modules were made.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <torch/torch.h>
+
+namespace flashstep {
+
+// The x with P(X <= x) = probability for a standard normal X, to about 16 digits; probability and
+// 1 - probability at least e^-25 (|x| up to 6.6).
+// Source: Wichura, "Algorithm AS 241" (1988), PPND16.
+double normal_quantile(double probability);
+
+// Fills `parameter` (any device and floating dtype) with draws from a normal distribution of mean 0
+// and the given standard deviation, truncated at `bound` standard deviations.
+void fill_truncated_normal(const at::Tensor& parameter, double standard_deviation, double bound,
+                           uint64_t seed, const std::string& name);
+
+}  // namespace flashstep

@@ -1,0 +1,88 @@
+#include "flashstep/model/layers.h"
+
+#include "flashstep/attention/attention.h"
+#include "flashstep/base/error.h"
+#include "flashstep/ops/rms_norm.h"
+#include "flashstep/ops/swiglu.h"
+
+namespace flashstep {
+
+LinearImpl::LinearImpl(int64_t in, int64_t out, const torch::TensorOptions& options)
+    : weight(register_parameter("weight", torch::empty({out, in}, options))) {}
+
+EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t width, const torch::TensorOptions& options)
+    : weight(register_parameter("weight", torch::empty({rows, width}, options))) {}
+
+RmsNormImpl::RmsNormImpl(int64_t width, double epsilon, const torch::TensorOptions& options)
+    : weight(register_parameter("weight", torch::ones({width}, options))), epsilon_(epsilon) {}
+
+at::Tensor RmsNormImpl::forward(const at::Tensor& x) { return rms_norm(x, weight, epsilon_); }
+
+CausalSelfAttentionImpl::CausalSelfAttentionImpl(const ModelConfig& config,
+                                                 const torch::TensorOptions& options)
+    : num_heads_(config.num_heads), implementation_(config.attention) {
+  const int64_t c = config.d_model;
+  q_proj = register_module("q_proj", Linear(c, c, options));
+  k_proj = register_module("k_proj", Linear(c, c, options));
+  v_proj = register_module("v_proj", Linear(c, c, options));
+  output_proj = register_module("output_proj", Linear(c, c, options));
+}
+
+namespace {
+
+// Appends k and v to the cache; afterwards they are all keys and values so far.
+void extend(LayerCache& cache, at::Tensor& k, at::Tensor& v) {
+  const int64_t added = k.size(2), length = cache.length + added;
+  require(length <= cache.keys.size(2), "[model] expected at most ", cache.keys.size(2),
+          " positions in the key-value cache, got ", length);
+  cache.keys.narrow(2, cache.length, added).copy_(k);
+  cache.values.narrow(2, cache.length, added).copy_(v);
+  cache.length = length;
+  k = cache.keys.narrow(2, 0, length);
+  v = cache.values.narrow(2, 0, length);
+}
+
+}  // namespace
+
+at::Tensor CausalSelfAttentionImpl::forward(const at::Tensor& x, const BlockContext& context) {
+  const int64_t b = x.size(0), n = x.size(1);
+  const auto heads = [&](Linear& projection) {  // (B, N, C) -> (B, H, N, D)
+    return projection->forward(x).view({b, n, num_heads_, -1}).transpose(1, 2);
+  };
+  const auto q = rope(heads(q_proj), context.rotary);
+  auto k = rope(heads(k_proj), context.rotary);
+  auto v = heads(v_proj);
+  if (context.cache != nullptr) extend(*context.cache, k, v);
+  AttentionOptions options;
+  options.causal = true;
+  options.align_last = context.cache != nullptr;
+  options.implementation = implementation_;
+  const auto mixed = attention(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options);
+  return output_proj->forward(mixed.transpose(1, 2).reshape({b, n, -1}));
+}
+
+SwigluNetworkImpl::SwigluNetworkImpl(int64_t d_model, int64_t d_ff,
+                                     const torch::TensorOptions& options) {
+  w1 = register_module("w1", Linear(d_model, d_ff, options));
+  w2 = register_module("w2", Linear(d_ff, d_model, options));
+  w3 = register_module("w3", Linear(d_model, d_ff, options));
+}
+
+at::Tensor SwigluNetworkImpl::forward(const at::Tensor& x) {
+  return w2->forward(swiglu(w1->forward(x), w3->forward(x)));
+}
+
+TransformerBlockImpl::TransformerBlockImpl(const ModelConfig& config,
+                                           const torch::TensorOptions& options) {
+  attn = register_module("attn", CausalSelfAttention(config, options));
+  ffn = register_module("ffn", SwigluNetwork(config.d_model, config.d_ff, options));
+  ln1 = register_module("ln1", RmsNorm(config.d_model, config.norm_epsilon, options));
+  ln2 = register_module("ln2", RmsNorm(config.d_model, config.norm_epsilon, options));
+}
+
+at::Tensor TransformerBlockImpl::forward(const at::Tensor& x, const BlockContext& context) {
+  const auto y = x + attn->forward(ln1->forward(x), context);
+  return y + ffn->forward(ln2->forward(y));
+}
+
+}  // namespace flashstep

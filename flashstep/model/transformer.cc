@@ -1,0 +1,97 @@
+#include "flashstep/model/transformer.h"
+
+#include <cmath>
+
+#include "flashstep/base/error.h"
+#include "flashstep/model/init.h"
+
+namespace flashstep {
+
+at::Tensor run_blocks_in_order(std::span<const BlockCall> blocks, at::Tensor x) {
+  for (const auto& block : blocks) x = block.forward(x);
+  return x;
+}
+
+KeyValueCache::KeyValueCache(const ModelConfig& config, int64_t batch, int64_t capacity,
+                             const torch::TensorOptions& options) {
+  require(capacity >= 1 && capacity <= config.context_length,
+          "[model] expected a key-value cache of 1 to context_length = ", config.context_length,
+          " positions, got ", capacity);
+  const std::vector<int64_t> shape = {batch, config.num_heads, capacity, config.head_dim()};
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    layers_.push_back({torch::empty(shape, options), torch::empty(shape, options), 0});
+  }
+}
+
+void KeyValueCache::clear() {
+  for (auto& layer : layers_) layer.length = 0;
+}
+
+TransformerImpl::TransformerImpl(const ModelConfig& config, uint64_t seed,
+                                 const torch::TensorOptions& options)
+    : config_(resolved(config)) {
+  token_embeddings =
+      register_module("token_embeddings", Embedding(config_.vocab_size, config_.d_model, options));
+  torch::nn::ModuleList blocks;
+  for (int64_t i = 0; i < config_.num_layers; ++i) {
+    layers.emplace_back(config_, options);
+    blocks->push_back(layers.back());
+  }
+  register_module("layers", blocks);
+  ln_final = register_module("ln_final", RmsNorm(config_.d_model, config_.norm_epsilon, options));
+  lm_head = register_module("lm_head", Linear(config_.d_model, config_.vocab_size, options));
+  rotary_ = rotary_tables(config_.context_length, config_.head_dim(), config_.rope_theta);
+  initialize(seed);
+}
+
+void TransformerImpl::initialize(uint64_t seed) {
+  constexpr double kTruncation = 3.0;  // standard deviations, as the course's model has it
+  for (const auto& module : named_modules("", /*include_self=*/false)) {
+    const std::string name = module.key() + ".weight";
+    if (const auto* linear = module.value()->as<LinearImpl>()) {
+      const double fan_sum = static_cast<double>(linear->weight.size(0) + linear->weight.size(1));
+      fill_truncated_normal(linear->weight, std::sqrt(2.0 / fan_sum), kTruncation, seed, name);
+    } else if (const auto* embedding = module.value()->as<EmbeddingImpl>()) {
+      fill_truncated_normal(embedding->weight, 1.0, kTruncation, seed, name);
+    } else if (const auto* norm = module.value()->as<RmsNormImpl>()) {
+      const at::NoGradGuard no_grad;
+      norm->weight.fill_(1.0);
+    }
+  }
+}
+
+RotaryTables TransformerImpl::rotary_rows(int64_t begin, int64_t length, at::Device device) {
+  if (rotary_.cos.device() != device) rotary_ = rotary_.to(device);
+  return rotary_.slice(begin, length);
+}
+
+at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cache) {
+  require(tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
+          "[model] expected int64 tokens of shape (B, N), got ", tokens.sizes(), " of ",
+          tokens.scalar_type());
+  const int64_t begin = cache != nullptr ? cache->length() : 0;
+  require(begin + tokens.size(1) <= config_.context_length,
+          "[model] expected at most context_length = ", config_.context_length, " tokens, got ",
+          begin + tokens.size(1));
+  const auto rotary = rotary_rows(begin, tokens.size(1), tokens.device());
+  std::vector<BlockCall> calls;
+  for (int64_t i = 0; i < config_.num_layers; ++i) {
+    const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr};
+    calls.push_back({i, str("layers.", i), layers[i].ptr(),
+                     [block = layers[i], context](const at::Tensor& x) mutable {
+                       return block->forward(x, context);
+                     }});
+  }
+  return ln_final->forward(block_runner_(calls, token_embeddings->forward(tokens)));
+}
+
+at::Tensor TransformerImpl::forward(const at::Tensor& tokens) {
+  return lm_head->forward(hidden(tokens));
+}
+
+at::Tensor TransformerImpl::forward(const at::Tensor& tokens, KeyValueCache& cache) {
+  const at::NoGradGuard no_grad;
+  return lm_head->forward(hidden(tokens, &cache));
+}
+
+}  // namespace flashstep

@@ -1,0 +1,91 @@
+// The course's Transformer language model.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "flashstep/model/config.h"
+#include "flashstep/model/layers.h"
+
+namespace flashstep {
+
+// One block as a block runner sees it.
+struct BlockCall {
+  int64_t index;                              // among all blocks of the model
+  std::string name;                           // "layers.3", the prefix of its parameters' names
+  std::shared_ptr<torch::nn::Module> module;  // whose parameters the call reads
+  std::function<at::Tensor(const at::Tensor& x)> forward;  // (B, N, C) -> (B, N, C), repeatable
+};
+
+// Takes the residual stream through all blocks in order. The default calls one after the other. It
+// sees the whole sequence, so that it may group blocks (recompute several at once), look ahead
+// (gather the next block's shards while this one runs), or wrap each `forward` and hand the list to
+// the runner that was there before, which is how several of them combine. Parameters keep their
+// names whatever the runner does.
+using BlockRunner = std::function<at::Tensor(std::span<const BlockCall> blocks, at::Tensor x)>;
+
+at::Tensor run_blocks_in_order(std::span<const BlockCall> blocks, at::Tensor x);
+
+// Keys and values of every layer for B sequences that grow together.
+class KeyValueCache {
+ public:
+  // Room for `capacity` positions, at most the model's context_length.
+  KeyValueCache(const ModelConfig& config, int64_t batch, int64_t capacity,
+                const torch::TensorOptions& options);
+  int64_t length() const { return layers_.empty() ? 0 : layers_.front().length; }
+  void clear();
+  LayerCache& layer(int64_t index) { return layers_[index]; }
+
+ private:
+  std::vector<LayerCache> layers_;
+};
+
+// Token embedding, pre-norm blocks, final norm, untied head; no biases. Parameters:
+//   token_embeddings.weight (V, C)
+//   layers.I.attn.{q_proj,k_proj,v_proj,output_proj}.weight (C, C)
+//   layers.I.ffn.{w1,w3}.weight (F, C), layers.I.ffn.w2.weight (C, F)
+//   layers.I.{ln1,ln2}.weight (C), ln_final.weight (C), lm_head.weight (V, C)
+class TransformerImpl : public torch::nn::Module {
+ public:
+  // UserError as resolved(config) has it. Parameters are made with `options` (device, dtype) and
+  // initialized from `seed`, with the same values on every device: linear weights with standard
+  // deviation sqrt(2 / (in + out)), embeddings with 1, both truncated at 3 standard deviations;
+  // norms are ones.
+  explicit TransformerImpl(const ModelConfig& config, uint64_t seed = 0,
+                           const torch::TensorOptions& options = {});
+
+  // tokens (B, N) int64 -> logits (B, N, V). UserError for another shape or dtype or N beyond
+  // context_length.
+  at::Tensor forward(const at::Tensor& tokens);
+  // The same for tokens that follow those in `cache`, which it extends; without gradients.
+  at::Tensor forward(const at::Tensor& tokens, KeyValueCache& cache);
+  // Up to and including the final norm: (B, N, C).
+  at::Tensor hidden(const at::Tensor& tokens, KeyValueCache* cache = nullptr);
+
+  void initialize(uint64_t seed);
+  const ModelConfig& config() const { return config_; }
+
+  const BlockRunner& block_runner() const { return block_runner_; }
+  void set_block_runner(BlockRunner runner) { block_runner_ = std::move(runner); }
+
+  Embedding token_embeddings{nullptr};
+  std::vector<TransformerBlock> layers;
+  RmsNorm ln_final{nullptr};
+  Linear lm_head{nullptr};
+
+ private:
+  RotaryTables rotary_rows(int64_t begin, int64_t length, at::Device device);
+
+  ModelConfig config_;
+  RotaryTables
+      rotary_;  // for all positions, on the device that asked last; no parameter, no buffer
+  BlockRunner block_runner_ = run_blocks_in_order;
+};
+TORCH_MODULE(Transformer);
+
+}  // namespace flashstep

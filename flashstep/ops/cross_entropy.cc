@@ -1,0 +1,78 @@
+#include "flashstep/ops/cross_entropy.h"
+
+#include <numeric>
+
+#include <ATen/Parallel.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/ops/element.h"
+
+namespace flashstep {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The gradient is made while the row of logits is in the cache, and saved instead of the logits.
+class FusedCrossEntropy : public torch::autograd::Function<FusedCrossEntropy> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& logits_any,
+                            const at::Tensor& targets_any, bool wants_gradient) {
+    const auto logits = logits_any.contiguous(), targets = targets_any.contiguous();
+    const int64_t classes = logits.size(-1), rows = targets.numel();
+    auto losses = at::empty({rows}, logits.options().dtype(at::kFloat));
+    at::Tensor dlogits = wants_gradient ? at::empty_like(logits) : at::Tensor();
+    const kernels::CrossEntropy arguments{logits.data_ptr(),
+                                          wants_gradient ? dlogits.data_ptr() : nullptr,
+                                          internal::element_of(logits),
+                                          targets.data_ptr<int64_t>(),
+                                          losses.data_ptr<float>(),
+                                          classes,
+                                          1.0f / static_cast<float>(rows)};
+    at::parallel_for(0, rows, internal::grain_rows(classes), [&](int64_t begin, int64_t end) {
+      kernels::cross_entropy(arguments, begin, end);
+    });
+    // One order of additions, in double: the loss does not depend on the number of threads.
+    const float* values = losses.data_ptr<float>();
+    const double total = std::accumulate(values, values + rows, 0.0);
+    if (wants_gradient) context->save_for_backward({dlogits});
+    return at::scalar_tensor(total / static_cast<double>(rows), losses.options());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto dlogits = context->get_saved_variables()[0];
+    const double factor = gradients[0].item<double>();
+    return {factor == 1.0 ? dlogits : dlogits * factor, at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor cross_entropy_reference(const at::Tensor& logits, const at::Tensor& targets) {
+  const auto dtype = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto log_probabilities = at::log_softmax(logits.to(dtype), -1);
+  return -log_probabilities.gather(-1, targets.unsqueeze(-1)).mean();
+}
+
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
+  require(logits.dim() >= 1 && logits.is_floating_point() && logits.size(-1) > 0,
+          "[cross_entropy] expected logits of shape (..., V) and a floating dtype, got ",
+          logits.sizes(), " of ", logits.scalar_type());
+  require(targets.scalar_type() == at::kLong &&
+              targets.sizes() == logits.sizes().slice(0, logits.dim() - 1),
+          "[cross_entropy] expected int64 targets of shape ",
+          logits.sizes().slice(0, logits.dim() - 1), ", got ", targets.sizes(), " of ",
+          targets.scalar_type());
+  if (targets.is_cpu() && targets.numel() > 0) {
+    const auto [low, high] = at::aminmax(targets);
+    require(low.item<int64_t>() >= 0 && high.item<int64_t>() < logits.size(-1),
+            "[cross_entropy] expected targets in [0, ", logits.size(-1), "), got ",
+            low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>());
+  }
+  const bool fused = internal::has_cpu_kernel(logits) && targets.is_cpu() && targets.numel() > 0;
+  if (!fused) return cross_entropy_reference(logits, targets);
+  const bool wants_gradient = at::GradMode::is_enabled() && logits.requires_grad();
+  return FusedCrossEntropy::apply(logits, targets, wants_gradient);
+}
+
+}  // namespace flashstep

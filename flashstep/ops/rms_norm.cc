@@ -1,0 +1,98 @@
+#include "flashstep/ops/rms_norm.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/ops/element.h"
+
+namespace flashstep {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Rows whose weight gradients are summed into one partial sum: fixed, so that the order of
+// additions, and with it every bit of the result, does not depend on the number of threads.
+constexpr int64_t kRowsPerPartial = 64;
+
+at::ScalarType result_dtype(const at::Tensor& x) {
+  const auto device = x.device().type();
+  const bool lowered = at::autocast::is_autocast_enabled(device) && x.scalar_type() != at::kDouble;
+  return lowered ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
+}
+
+// Saves x, the float32 weight and rstd (rows), not xhat: one pass over x recomputes it.
+class FusedRmsNorm : public torch::autograd::Function<FusedRmsNorm> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x_any,
+                            const at::Tensor& weight, double epsilon, at::ScalarType dtype) {
+    const auto x = x_any.contiguous();
+    const auto weight32 = weight.to(at::kFloat).contiguous();
+    const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
+    auto y = at::empty(x.sizes(), x.options().dtype(dtype));
+    auto rstd = at::empty({rows}, x.options().dtype(at::kFloat));
+    const kernels::RmsNormForward arguments{
+        x.data_ptr(), internal::element_of(x),    weight32.data_ptr<float>(),
+        y.data_ptr(), internal::element_of(y),    rstd.data_ptr<float>(),
+        width,        static_cast<float>(epsilon)};
+    at::parallel_for(0, rows, internal::grain_rows(width), [&](int64_t begin, int64_t end) {
+      kernels::rms_norm_forward(arguments, begin, end);
+    });
+    context->save_for_backward({x, weight32, rstd});
+    context->saved_data["weight_dtype"] = static_cast<int64_t>(weight.scalar_type());
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto &x = saved[0], &weight32 = saved[1], &rstd = saved[2];
+    const auto dy = gradients[0].contiguous();
+    const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
+    const int64_t partials = std::max<int64_t>(1, (rows + kRowsPerPartial - 1) / kRowsPerPartial);
+    auto dx = at::empty_like(x);
+    auto dweight = at::zeros({partials, width}, weight32.options());
+    const kernels::RmsNormBackward arguments{x.data_ptr(),
+                                             internal::element_of(x),
+                                             weight32.data_ptr<float>(),
+                                             rstd.data_ptr<float>(),
+                                             dy.data_ptr(),
+                                             internal::element_of(dy),
+                                             dx.data_ptr(),
+                                             width};
+    float* sums = dweight.data_ptr<float>();
+    at::parallel_for(0, partials, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        kernels::rms_norm_backward(arguments, p * kRowsPerPartial,
+                                   std::min(rows, (p + 1) * kRowsPerPartial), sums + p * width);
+      }
+    });
+    const auto weight_dtype =
+        static_cast<at::ScalarType>(context->saved_data["weight_dtype"].toInt());
+    return {dx, dweight.sum(0).to(weight_dtype), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor rms_norm_reference(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  const auto dtype = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto wide = x.to(dtype);
+  const auto rstd = (wide.square().mean(-1, /*keepdim=*/true) + epsilon).rsqrt();
+  return (weight.to(dtype) * (wide * rstd)).to(result_dtype(x));
+}
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  require(x.dim() >= 1 && x.is_floating_point(),
+          "[rms_norm] expected x of shape (..., C) and a floating dtype, got ", x.sizes(), " of ",
+          x.scalar_type());
+  require(weight.dim() == 1 && weight.size(0) == x.size(-1),
+          "[rms_norm] expected weight of shape (", x.size(-1), "), got ", weight.sizes());
+  const auto dtype = result_dtype(x);
+  const bool fused = internal::has_cpu_kernel(x) && weight.is_cpu() &&
+                     (dtype == at::kFloat || dtype == at::kBFloat16);
+  if (!fused) return rms_norm_reference(x, weight, epsilon);
+  return FusedRmsNorm::apply(x, weight, epsilon, dtype);
+}
+
+}  // namespace flashstep

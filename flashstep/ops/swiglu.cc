@@ -1,0 +1,61 @@
+#include "flashstep/ops/swiglu.h"
+
+#include <ATen/Parallel.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/ops/element.h"
+
+namespace flashstep {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kGrain = 16384;  // elements
+
+// Saves a and b, not silu(a): the exponential is cheaper than reading it back.
+class FusedSwiglu : public torch::autograd::Function<FusedSwiglu> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& a_any,
+                            const at::Tensor& b_any) {
+    const auto a = a_any.contiguous(), b = b_any.contiguous();
+    auto y = at::empty_like(a);
+    const kernels::SwigluForward arguments{a.data_ptr(), b.data_ptr(), y.data_ptr(),
+                                           internal::element_of(a)};
+    at::parallel_for(0, a.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      kernels::swiglu_forward(arguments, begin, end);
+    });
+    context->save_for_backward({a, b});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto &a = saved[0], &b = saved[1];
+    const auto dy = gradients[0].contiguous();
+    auto da = at::empty_like(a), db = at::empty_like(b);
+    const kernels::SwigluBackward arguments{a.data_ptr(),  b.data_ptr(),  dy.data_ptr(),
+                                            da.data_ptr(), db.data_ptr(), internal::element_of(a)};
+    at::parallel_for(0, a.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      kernels::swiglu_backward(arguments, begin, end);
+    });
+    return {da, db};
+  }
+};
+
+}  // namespace
+
+at::Tensor swiglu_reference(const at::Tensor& a, const at::Tensor& b) {
+  const auto dtype = a.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return (at::silu(a.to(dtype)) * b.to(dtype)).to(a.scalar_type());
+}
+
+at::Tensor swiglu(const at::Tensor& a, const at::Tensor& b) {
+  require(a.is_floating_point() && a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type(),
+          "[swiglu] expected a and b of one shape and one floating dtype, got ", a.sizes(), " of ",
+          a.scalar_type(), " and ", b.sizes(), " of ", b.scalar_type());
+  if (!internal::has_cpu_kernel(a) || !b.is_cpu()) return swiglu_reference(a, b);
+  return FusedSwiglu::apply(a, b);
+}
+
+}  // namespace flashstep
