@@ -8,5 +8,7 @@ namespace flashstep::apps {
 
 void add_completion(CLI::App& app);
 void add_data(CLI::App& app);
+void add_info(CLI::App& app);
+void add_plot(CLI::App& app);
 
 }  // namespace flashstep::apps

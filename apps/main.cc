@@ -19,6 +19,8 @@ using AddCommand = void (*)(CLI::App&);
 constexpr AddCommand kCommands[] = {
     flashstep::apps::add_completion,
     flashstep::apps::add_data,
+    flashstep::apps::add_info,
+    flashstep::apps::add_plot,
 };
 
 // Exit codes, everywhere: 0 done, 2 the caller's mistake, 1 the machine's failure, 130/143

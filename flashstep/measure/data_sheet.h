@@ -1,0 +1,21 @@
+// What the makers promise: rates of dense matrix products and of memory, with their sources.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace flashstep::measure {
+
+struct DataSheet {
+  const char* name;  // as in the GPU's name
+  // FLOP/s without sparsity, at the boost clock, with fp32 accumulation; 0: not in the data sheet.
+  double fp32, tf32, bf16, fp16;
+  double memory_bytes_per_s;
+  const char* source;
+};
+
+// The data sheet of a GPU by the name that CUDA gives it ("NVIDIA H200"); nothing if we have none.
+std::optional<DataSheet> find_data_sheet(const std::string& gpu_name);
+
+}  // namespace flashstep::measure

@@ -1,0 +1,147 @@
+#include "flashstep/measure/limits.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <map>
+#include <mutex>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/base/hash.h"
+#include "flashstep/base/text.h"
+#include "flashstep/measure/data_sheet.h"
+
+namespace flashstep::measure {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr int kFormat = 1;  // of the file and of the way of measuring: raise it when either changes
+
+// All that a limit may depend on.
+std::string identity(const Machine& machine) {
+  std::string text =
+      str("format ", kFormat, "; ", machine.processor, "; ", machine.instructions, "; cores ",
+          machine.cores, "; threads ", machine.threads, "; LibTorch ", machine.libtorch_version,
+          "; CUDA ", machine.cuda_version, "; driver ", machine.driver_version);
+  for (const Gpu& gpu : machine.gpus)
+    text += str("; ", gpu.name, " ", gpu.memory_bytes, " ", gpu.multiprocessors);
+  return text;
+}
+
+// The part of the cache file that belongs to `device`; nothing if the file is missing, damaged or
+// of another machine whose key happens to be the same.
+std::optional<Limits> read_cache(const Machine& machine, const std::string& device) {
+  try {
+    const Json file = Json::parse(read_file(limits_cache_file(machine)));
+    if (file.at("machine") != identity(machine)) return std::nullopt;
+    const Json& entry = file.at("devices").at(device);
+    Limits limits{entry.at("measured_at").get<std::string>(), {}};
+    for (const Json& json : entry.at("limits")) {
+      Limit limit{device, json.at("name"), json.at("rate"), json.at("median_rate"),
+                  json.at("method")};
+      if (!(limit.rate > 0) || !std::isfinite(limit.rate)) return std::nullopt;
+      limits.limits.push_back(std::move(limit));
+    }
+    if (limits.limits.empty()) return std::nullopt;
+    return limits;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+void write_cache(const Machine& machine, const std::string& device, const Limits& limits) {
+  const auto path = limits_cache_file(machine);
+  Json file = {{"machine", identity(machine)}, {"devices", Json::object()}};
+  try {  // keep what is known of the other device
+    Json old = Json::parse(read_file(path));
+    if (old.at("machine") == identity(machine) && old.at("devices").is_object())
+      file = std::move(old);
+  } catch (const std::exception&) {
+  }
+  Json entry = {{"measured_at", limits.measured_at}, {"limits", Json::array()}};
+  for (const Limit& limit : limits.limits)
+    entry["limits"].push_back({{"name", limit.name},
+                               {"rate", limit.rate},
+                               {"median_rate", limit.median_rate},
+                               {"method", limit.method}});
+  file["devices"][device] = std::move(entry);
+  try {
+    make_directories(path.parent_path());
+    write_file(path, file.dump(2) + "\n");
+  } catch (const std::exception&) {  // a read-only home: measured again next time
+  }
+}
+
+std::string now_utc() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
+  return text;
+}
+
+double remembered_rate(const std::string& device, const std::string& name) {
+  static std::mutex mutex;
+  static std::map<std::string, Limits> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!known.contains(device)) known[device] = machine_limits(describe_machine(), device);
+  std::vector<std::string> names;
+  for (const Limit& limit : known[device].limits) {
+    if (limit.name == name) return limit.rate;
+    names.push_back("\"" + limit.name + "\"");
+  }
+  throw UserError(
+      str("[limits] expected one of ", join(names), " on ", device, ", got \"", name, "\""));
+}
+
+}  // namespace
+
+std::filesystem::path limits_cache_file(const Machine& machine) {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  std::filesystem::path base = cache != nullptr && *cache != '\0' ? std::filesystem::path(cache)
+                               : home != nullptr && *home != '\0'
+                                   ? std::filesystem::path(home) / ".cache"
+                                   : std::filesystem::temp_directory_path();
+  return base / "flashstep" / ("machine-" + hash_bytes(identity(machine)).substr(0, 12) + ".json");
+}
+
+Limits machine_limits(const Machine& machine, const std::string& device, bool force) {
+  require(device == "cpu" || device == "cuda", "[limits] expected device cpu or cuda, got \"",
+          device, "\"");
+  require(device == "cpu" || !machine.gpus.empty(),
+          "[limits] expected a GPU for device cuda, got none");
+  if (!force)
+    if (auto cached = read_cache(machine, device)) return *cached;
+  const Limits limits{now_utc(), measure_limits(device)};
+  write_cache(machine, device, limits);
+  return limits;
+}
+
+double matmul_limit_flops(const std::string& device, const std::string& dtype) {
+  return remembered_rate(device, "matmul " + dtype);
+}
+
+double memory_limit_bytes_per_s(const std::string& device) {
+  return remembered_rate(device, device == "cpu" ? "memory triad" : "memory copy");
+}
+
+std::optional<double> data_sheet_rate(const Machine& machine, const Limit& limit) {
+  if (limit.device != "cuda" || machine.gpus.empty()) return std::nullopt;
+  const auto sheet = find_data_sheet(machine.gpus[0].name);
+  if (!sheet) return std::nullopt;
+  double rate = 0;
+  if (limit.name == "matmul fp32") rate = sheet->fp32;
+  if (limit.name == "matmul tf32") rate = sheet->tf32;
+  if (limit.name == "matmul bf16") rate = sheet->bf16;
+  if (limit.name == "matmul fp16") rate = sheet->fp16;
+  if (limit.name.starts_with("memory")) rate = sheet->memory_bytes_per_s;
+  if (rate == 0) return std::nullopt;
+  return rate;
+}
+
+}  // namespace flashstep::measure

@@ -1,0 +1,54 @@
+// What this machine can do at most, measured: the denominator of every "share of the limit".
+//
+// A limit is the ninth decile of the rates of repeated calls, at the best of several sizes: what
+// the machine reaches when nothing disturbs it, without trusting a single lucky reading.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "flashstep/measure/machine.h"
+
+namespace flashstep::measure {
+
+struct Limit {
+  std::string device;  // "cpu" or "cuda" (the first GPU; the others are taken to be like it)
+  // "matmul fp32", "matmul tf32", "matmul bf16", "matmul fp16": FLOP/s of square products, fp32
+  // sums. "memory triad" (a = b + s c; 12 bytes an element), "memory copy", "memory read": bytes/s.
+  std::string name;
+  double rate = 0;
+  double median_rate = 0;  // of the same calls: far below `rate`, the machine was busy
+  std::string method;      // "2048 x 2048 x 2048, 9 calls"
+};
+
+struct Limits {
+  std::string measured_at;  // "2026-11-21 03:15 UTC"
+  std::vector<Limit> limits;
+};
+
+// The limits of one device ("cpu" or "cuda"), from the cache file of this machine if they were ever
+// measured (the same processor, cores, threads, GPUs, driver and LibTorch), else measured now:
+// under 3 s on a CPU. `force` measures anew. Leaves LibTorch's random generators and settings as
+// they were. A cache that cannot be read or written costs a new measurement, nothing else. Call it
+// on one rank only.
+Limits machine_limits(const Machine& machine, const std::string& device, bool force = false);
+
+// FLOP/s of matrix products. device: "cpu" or "cuda"; dtype: "fp32", "tf32", "bf16", "fp16".
+// Remembered in the process. UserError for an unknown pair.
+double matmul_limit_flops(const std::string& device, const std::string& dtype);
+
+// Bytes/s: the triad on a CPU, the copy on a GPU.
+double memory_limit_bytes_per_s(const std::string& device);
+
+// What the data sheet says to this limit; nothing if there is none.
+std::optional<double> data_sheet_rate(const Machine& machine, const Limit& limit);
+
+// ${XDG_CACHE_HOME:-~/.cache}/flashstep/machine-KEY.json
+std::filesystem::path limits_cache_file(const Machine& machine);
+
+// measure_limits.cc: measures now, without any cache.
+std::vector<Limit> measure_limits(const std::string& device);
+
+}  // namespace flashstep::measure

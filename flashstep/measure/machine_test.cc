@@ -1,0 +1,104 @@
+#include "flashstep/measure/machine.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/measure/data_sheet.h"
+#include "flashstep/measure/limits.h"
+
+namespace flashstep::measure {
+namespace {
+
+TEST(Machine, ReadsCpuinfo) {
+  const std::string text =
+      "processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\nflags\t\t: fma avx2\n"
+      "\nprocessor\t: 1\nmodel name\t: Other\nempty\t:\n";
+  EXPECT_EQ(internal::cpuinfo_field(text, "model name"), "Some CPU @ 3 GHz");
+  EXPECT_EQ(internal::cpuinfo_field(text, "flags"), "fma avx2");
+  EXPECT_EQ(internal::cpuinfo_field(text, "empty"), "");
+  EXPECT_EQ(internal::cpuinfo_field(text, "missing"), "");
+  EXPECT_EQ(internal::cpuinfo_field("", "flags"), "");
+}
+
+TEST(Machine, DescribesThisOne) {
+  const Machine machine = describe_machine();
+  EXPECT_FALSE(machine.processor.empty());
+  EXPECT_GE(machine.cores, 1);
+  EXPECT_GE(machine.threads, 1);
+  EXPECT_GT(machine.memory_bytes, uint64_t{1} << 26);
+  EXPECT_TRUE(machine.libtorch_version.starts_with("2.11")) << machine.libtorch_version;
+}
+
+TEST(DataSheet, SpecialModelsBeforeGeneralOnes) {
+  EXPECT_EQ(find_data_sheet("NVIDIA H200")->bf16, 989.5e12);
+  EXPECT_EQ(find_data_sheet("NVIDIA H200 NVL")->bf16, 835.5e12);
+  EXPECT_DOUBLE_EQ(find_data_sheet("NVIDIA H100 80GB HBM3")->memory_bytes_per_s, 3.35e12);
+  EXPECT_DOUBLE_EQ(find_data_sheet("NVIDIA H100 PCIe")->memory_bytes_per_s, 2.0e12);
+  EXPECT_DOUBLE_EQ(find_data_sheet("NVIDIA A100-SXM4-80GB")->memory_bytes_per_s, 2.039e12);
+  EXPECT_DOUBLE_EQ(find_data_sheet("NVIDIA A100-SXM4-40GB")->memory_bytes_per_s, 1.555e12);
+  EXPECT_FALSE(find_data_sheet("NVIDIA GeForce GTX 1080"));
+}
+
+// A cache folder of its own for each test.
+class LimitsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / "flashstep_limits_test";
+    std::filesystem::remove_all(folder_);
+    setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
+    machine_ = describe_machine();
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void write_cache(const std::string& rate) {
+    const auto path = limits_cache_file(machine_);
+    std::string json = read_file(path);
+    const size_t at = json.find("\"rate\": ") + 8;
+    json.replace(at, json.find(',', at) - at, rate);
+    write_file(path, json);
+  }
+
+  std::filesystem::path folder_;
+  Machine machine_;
+};
+
+TEST_F(LimitsTest, MeasuredOnceThenRead) {
+  // Damage costs a new measurement, not an error.
+  make_directories(limits_cache_file(machine_).parent_path());
+  write_file(limits_cache_file(machine_), "{");
+  const Limits first = machine_limits(machine_, "cpu");
+  ASSERT_EQ(first.limits.size(), 3U);
+  for (const Limit& limit : first.limits) {
+    EXPECT_GT(limit.rate, 1e8) << limit.name;
+    EXPECT_LE(limit.median_rate, limit.rate) << limit.name;
+  }
+  EXPECT_TRUE(std::filesystem::exists(limits_cache_file(machine_)));
+
+  write_cache("12345678.5");  // what is read now can only come from the file
+  EXPECT_EQ(machine_limits(machine_, "cpu").limits[0].rate, 12345678.5);
+  EXPECT_EQ(matmul_limit_flops("cpu", "fp32"), 12345678.5);
+  EXPECT_GT(memory_limit_bytes_per_s("cpu"), 1e8);
+  EXPECT_THROW(matmul_limit_flops("cpu", "fp64"), UserError);
+  EXPECT_THROW(machine_limits(machine_, "gpu"), UserError);
+
+  Machine other = machine_;
+  other.threads += 1;
+  EXPECT_NE(limits_cache_file(other), limits_cache_file(machine_));
+
+  write_cache("-1");
+  EXPECT_GT(machine_limits(machine_, "cpu").limits[0].rate, 1e8);
+}
+
+TEST_F(LimitsTest, NoPlaceForACache) {
+  write_file("/tmp/flashstep_limits_file", "not a folder");
+  setenv("XDG_CACHE_HOME", "/tmp/flashstep_limits_file", 1);
+  EXPECT_EQ(machine_limits(machine_, "cpu").limits.size(), 3U);
+  std::filesystem::remove("/tmp/flashstep_limits_file");
+}
+
+}  // namespace
+}  // namespace flashstep::measure

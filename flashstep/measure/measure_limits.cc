@@ -1,0 +1,113 @@
+// The measuring itself, through LibTorch: the same matrix products that models are made of.
+#include <algorithm>
+#include <unistd.h>
+
+#include <torch/torch.h>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/measure/limits.h"
+#include "flashstep/measure/stats.h"
+
+namespace flashstep::measure {
+namespace {
+
+// Random numbers that leave LibTorch's own generators alone: a training run that measures first
+// must draw the same numbers as one that finds the cache.
+at::Tensor random_matrix(int64_t n, at::ScalarType dtype, const at::Device& device) {
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed_in=*/1);
+  return at::randn({n, n}, generator, at::kFloat).to(device, dtype);
+}
+
+// cuBLAS may use TF32 for fp32 inputs, or not; put back afterwards.
+class Tf32Guard {
+ public:
+  explicit Tf32Guard(bool allow) : before_(at::globalContext().allowTF32CuBLAS()) {
+    at::globalContext().setAllowTF32CuBLAS(allow);
+  }
+  ~Tf32Guard() { at::globalContext().setAllowTF32CuBLAS(before_); }
+  Tf32Guard(const Tf32Guard&) = delete;
+  Tf32Guard& operator=(const Tf32Guard&) = delete;
+
+ private:
+  bool before_;
+};
+
+void note_rate(Limit& limit, double work, const std::vector<double>& seconds,
+               const std::string& method) {
+  const double rate = work / quantile(seconds, 0.1);
+  if (rate <= limit.rate) return;
+  limit.rate = rate;
+  limit.median_rate = work / median(seconds);
+  limit.method = str(method, ", ", seconds.size(), " calls");
+}
+
+// Products of growing size, until the next one (8 times the work) would take longer than
+// `kLongest`.
+Limit matmul_limit(const at::Device& device, const std::string& dtype_name, at::ScalarType dtype) {
+  constexpr double kLongest = 0.06;  // s
+  constexpr int64_t kLargest = 8192;
+  const Tf32Guard tf32(dtype_name == "tf32");
+  Limit limit{device.is_cuda() ? "cuda" : "cpu", "matmul " + dtype_name, 0, 0, ""};
+  for (int64_t n = 256; n <= kLargest; n *= 2) {
+    const at::Tensor a = random_matrix(n, dtype, device), b = random_matrix(n, dtype, device);
+    at::Tensor product = at::empty_like(a);
+    const auto seconds = time_calls(
+        [&] {
+          at::mm_out(product, a, b);
+          if (device.is_cuda()) synchronize_gpu(device.index());
+        },
+        {.warmup = 1, .min_calls = 3, .max_calls = 30, .max_seconds = 0.12});
+    const double flops =
+        2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+    note_rate(limit, flops, seconds, str(n, " x ", n, " x ", n));
+    if (8 * median(seconds) > kLongest) break;
+  }
+  return limit;
+}
+
+// STREAM's triad, a = b + s c (McCalpin 1995): two numbers read and one written an element; what
+// the processor reads to fill a's cache lines before it writes them is not counted.
+Limit triad_limit() {
+  const int64_t memory = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  const int64_t cache = std::max<int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
+  // Each array as large as the last cache, within what is quick and 1/24 of the memory.
+  const int64_t bytes = std::min(std::clamp<int64_t>(cache, 64 << 20, 256 << 20), memory / 24);
+  const int64_t count = bytes / 4;
+  at::Tensor a = at::zeros({count}), b = at::ones({count}), c = at::ones({count});
+  const auto seconds =
+      time_calls([&] { at::add_out(a, b, c, 3.0); },
+                 {.warmup = 2, .min_calls = 5, .max_calls = 40, .max_seconds = 0.4});
+  Limit limit{"cpu", "memory triad", 0, 0, ""};
+  note_rate(limit, 12.0 * static_cast<double>(count), seconds,
+            str("3 arrays of ", human_bytes(static_cast<uint64_t>(4 * count))));
+  return limit;
+}
+
+}  // namespace
+
+std::vector<Limit> measure_limits(const std::string& device_name) {
+  const at::NoGradGuard no_grad;
+  std::vector<Limit> limits;
+  if (device_name == "cpu") {
+    const at::Device cpu(at::kCPU);
+    limits.push_back(matmul_limit(cpu, "fp32", at::kFloat));
+    limits.push_back(matmul_limit(cpu, "bf16", at::kBFloat16));
+    limits.push_back(triad_limit());
+    return limits;
+  }
+  const at::Device gpu(at::kCUDA, 0);
+  limits.push_back(matmul_limit(gpu, "fp32", at::kFloat));
+  limits.push_back(matmul_limit(gpu, "tf32", at::kFloat));
+  limits.push_back(matmul_limit(gpu, "bf16", at::kBFloat16));
+  limits.push_back(matmul_limit(gpu, "fp16", at::kHalf));
+  const GpuBandwidth bandwidth = measure_gpu_bandwidth(gpu.index());
+  limits.push_back({"cuda", "memory copy", bandwidth.copy, bandwidth.copy, "float4 copy kernel"});
+  limits.push_back({"cuda", "memory read", bandwidth.read, bandwidth.read, "float4 read kernel"});
+  release_cached_gpu_memory();  // leaves no trace in the run that follows
+  reset_gpu_peak_allocated(gpu.index());
+  return limits;
+}
+
+}  // namespace flashstep::measure

@@ -1,0 +1,17 @@
+// Memory of this process on the host. GPU memory is in gpu.h.
+#pragma once
+
+#include <cstdint>
+
+namespace flashstep::measure {
+
+uint64_t resident_bytes();  // now; 0 where /proc does not say
+
+// The most that was resident at once, since the start or since reset_peak_resident().
+uint64_t peak_resident_bytes();
+
+// Makes the peak start again from what is resident now (Linux: "5" into /proc/self/clear_refs).
+// False where the kernel does not offer that; the peak then remains that of the whole process.
+bool reset_peak_resident();
+
+}  // namespace flashstep::measure

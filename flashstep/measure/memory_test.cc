@@ -1,0 +1,29 @@
+#include "flashstep/measure/memory.h"
+
+#include <cstring>
+#include <sys/mman.h>
+
+#include <gtest/gtest.h>
+
+namespace flashstep::measure {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+TEST(Memory, PeakSeesWhatWasFreedAndStartsAnew) {
+  const uint64_t before = resident_bytes();
+  ASSERT_GT(before, 0U);
+  // mmap, not new: a sanitizer's allocator keeps freed memory for a while.
+  void* block =
+      mmap(nullptr, 200 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(block, MAP_FAILED);
+  std::memset(block, 1, 200 * kMiB);
+  EXPECT_GE(resident_bytes(), before + 190 * kMiB);
+  munmap(block, 200 * kMiB);
+  EXPECT_GE(peak_resident_bytes(), before + 190 * kMiB);
+  if (!reset_peak_resident()) GTEST_SKIP() << "this kernel cannot reset the peak";
+  EXPECT_LT(peak_resident_bytes(), before + 100 * kMiB);
+}
+
+}  // namespace
+}  // namespace flashstep::measure

@@ -1,0 +1,77 @@
+#include "flashstep/measure/stats.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace flashstep::measure {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+using Values = std::vector<double>;
+
+TEST(Stats, KnownValues) {
+  const Values values = {9, 2, 4, 4, 5, 4, 7, 5};  // sorted 2 4 4 4 5 5 7 9
+  EXPECT_DOUBLE_EQ(mean(values), 5);
+  EXPECT_DOUBLE_EQ(sample_stddev(values), std::sqrt(32.0 / 7));
+  EXPECT_DOUBLE_EQ(median(values), 4.5);
+  EXPECT_DOUBLE_EQ(quantile(values, 0.1), 2 + 0.7 * 2);
+  EXPECT_DOUBLE_EQ(quantile(values, 0.9), 7 + 0.3 * 2);
+  EXPECT_DOUBLE_EQ(quantile(values, 0), 2);
+  EXPECT_DOUBLE_EQ(quantile(values, 1), 9);
+  EXPECT_DOUBLE_EQ(median_absolute_deviation(values), 0.5);
+  EXPECT_NEAR(geometric_mean(Values{1, 10, 100}), 10, 1e-12);
+}
+
+TEST(Stats, NoValues) {
+  const Summary s = summarize({});
+  EXPECT_EQ(s.count, 0);
+  for (const double v : {s.mean, s.stddev, s.min, s.p10, s.median, s.p90, s.max, s.mad,
+                         geometric_mean({}), quantile({}, 0.3)})
+    EXPECT_TRUE(std::isnan(v));
+}
+
+TEST(Stats, OneValue) {
+  const Summary s = summarize(Values{3});
+  for (const double v : {s.mean, s.min, s.p10, s.median, s.p90, s.max}) EXPECT_EQ(v, 3);
+  EXPECT_EQ(s.mad, 0);
+  EXPECT_TRUE(std::isnan(s.stddev));
+}
+
+TEST(Stats, TwoValues) {
+  const Summary s = summarize(Values{4, 2});
+  EXPECT_DOUBLE_EQ(s.median, 3);
+  EXPECT_DOUBLE_EQ(s.p10, 2.2);
+  EXPECT_DOUBLE_EQ(s.stddev, std::sqrt(2.0));
+  EXPECT_DOUBLE_EQ(s.mad, 1);
+}
+
+TEST(Stats, NanDoesNotHide) {
+  for (const Values& values : {Values{kNaN, 1, 2}, Values{1, kNaN, 2}, Values{1, 2, kNaN}}) {
+    const Summary s = summarize(values);
+    for (const double v :
+         {s.mean, s.stddev, s.min, s.p10, s.median, s.p90, s.max, s.mad, geometric_mean(values)})
+      EXPECT_TRUE(std::isnan(v));
+  }
+}
+
+TEST(Stats, SmallSpreadAroundALargeMean) {
+  EXPECT_NEAR(sample_stddev(Values{1e9 + 1, 1e9 + 2, 1e9 + 3}), 1, 1e-9);
+  EXPECT_EQ(sample_stddev(Values(5, 0.1)), 0);
+}
+
+TEST(Stats, InfinityIsAValue) {
+  EXPECT_EQ(median(Values{1, kInf, 2}), 2);
+  EXPECT_EQ(quantile(Values{1, kInf, kInf}, 0.9), kInf);
+}
+
+TEST(Stats, GeometricMeanOfZeroAndNegative) {
+  EXPECT_EQ(geometric_mean(Values{0, 5}), 0);
+  EXPECT_TRUE(std::isnan(geometric_mean(Values{-1, 5})));
+}
+
+}  // namespace
+}  // namespace flashstep::measure
