@@ -213,6 +213,7 @@ def test_offline(directory, server):
         expect_failure(fetch(directory, f"http://127.0.0.1:{port}/x"), 1,
                        f"cannot reach 127.0.0.1:{port}", "offline", VALID)
         assert time.monotonic() - begin < 5
+        assert os.listdir(directory) == []
     expect_failure(fetch(directory, "ftp://127.0.0.1/x"), 2, "expected an http or https address")
 
 

@@ -23,7 +23,10 @@ PartialFile::PartialFile(const std::filesystem::path& path) : path_(path) {
   size_bytes_ = end > 0 ? static_cast<uint64_t>(end) : 0;
 }
 
-PartialFile::~PartialFile() { ::close(descriptor_); }
+PartialFile::~PartialFile() {
+  if (size_bytes_ == 0 && !finished_) ::unlink(path_.c_str());  // nothing worth keeping
+  ::close(descriptor_);
+}
 
 int PartialFile::append(const char* data, size_t size_bytes) {
   while (size_bytes > 0) {
@@ -49,6 +52,7 @@ void PartialFile::finish(const std::filesystem::path& final_path) {
   std::error_code error;
   std::filesystem::rename(path_, final_path, error);
   if (error) throw_errno(error.value(), str("cannot finish ", final_path.string()));
+  finished_ = true;
   sync_directory(final_path.parent_path());
 }
 

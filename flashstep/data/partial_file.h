@@ -12,7 +12,7 @@ class PartialFile {
  public:
   // Opens what an earlier process left, or creates an empty file. MachineError if that fails.
   explicit PartialFile(const std::filesystem::path& path);
-  ~PartialFile();
+  ~PartialFile();  // keeps the file unless it is empty
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 
@@ -31,6 +31,7 @@ class PartialFile {
   std::filesystem::path path_;
   int descriptor_ = -1;
   uint64_t size_bytes_ = 0;
+  bool finished_ = false;
 };
 
 }  // namespace flashstep::data
