@@ -96,7 +96,7 @@ Corpus cut_validation(const CorpusOptions& options, const Paths& files) {
   corpus.validation.assign(files.begin() + static_cast<ptrdiff_t>(cut.file), files.end());
   if (cut.offset == 0) return corpus;
 
-  const fs::path whole = files[cut.file];
+  const fs::path& whole = files[cut.file];
   const fs::path head = options.directory / "train.txt",
                  tail = options.directory / "validation.txt";
   const Stage stage = {"validation", {{"cut at byte", str(cut.offset)}}, {whole}, {head, tail}};

@@ -162,7 +162,7 @@ class Downloader {
       // Nothing lies behind what is here: it may be the whole file, or not belong to it at all.
       if (transfer.file_size() != file_.size_bytes()) return start_over(transfer);
     } else if (code == CURLE_HTTP_RETURNED_ERROR) {
-      const std::string failure =
+      std::string failure =
           str("[download] expected ", url_, ", got HTTP status ", status, " from ", host_of(url_));
       const bool may_pass = status >= 500 || status == 408 || status == 429;
       if (!may_pass) throw MachineError(failure);
@@ -216,9 +216,9 @@ class Downloader {
       case CURLE_COULDNT_RESOLVE_HOST:
       case CURLE_COULDNT_RESOLVE_PROXY:
       case CURLE_COULDNT_CONNECT: {
-        const std::string failure = str("[download] cannot reach ", host_of(url_), " (", reason,
-                                        "): is this machine offline? Get ", url_,
-                                        " by other means and put it at ", path_.string());
+        std::string failure = str("[download] cannot reach ", host_of(url_), " (", reason,
+                                  "): is this machine offline? Get ", url_,
+                                  " by other means and put it at ", path_.string());
         if (!reached_) throw MachineError(failure);  // no use in waiting for what was never there
         return failure;
       }

@@ -59,7 +59,7 @@ TinyStories tinystories(std::string base_url) {
 
 fs::path fetch(const RemoteFile& file, const fs::path& directory,
                const ProgressFunction& progress) {
-  const fs::path path = directory / file.name;
+  fs::path path = directory / file.name;
   std::error_code error;
   if (!fs::exists(path, error)) {
     make_directories(directory);
@@ -74,7 +74,7 @@ fs::path fetch(const RemoteFile& file, const fs::path& directory,
 }
 
 fs::path fetched(const RemoteFile& file, const fs::path& directory) {
-  const fs::path path = directory / file.name;
+  fs::path path = directory / file.name;
   std::error_code error;
   require(fs::exists(path, error), "[fetch] expected ", path.string(),
           " to have been fetched, but it is missing");
