@@ -162,6 +162,19 @@ TEST_F(CorpusTest, UsesAValidationFileOfItsOwn) {
   EXPECT_THROW(prepare_corpus(options), UserError);
 }
 
+TEST_F(CorpusTest, WritesTheStoriesOnce) {
+  CorpusOptions options;
+  options.source = "stories";
+  options.directory = directory_ / "stories";
+  options.stories_bytes = 100'000;
+  const Corpus corpus = prepare_corpus(options);
+  EXPECT_GE(fs::file_size(corpus.train[0]) + fs::file_size(corpus.validation[0]), 100'000u);
+  options.only_check = true;
+  EXPECT_EQ(prepare_corpus(options).train, corpus.train);
+  options.stories_seed = 2;
+  EXPECT_THROW(prepare_corpus(options), UserError);
+}
+
 TEST_F(CorpusTest, ChecksFetchedFiles) {
   CorpusOptions options;
   options.source = "tinystories";
