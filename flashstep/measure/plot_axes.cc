@@ -88,6 +88,9 @@ void choose_intervals(const Plot& plot, Frame& frame) {
   frame.any_data =
       std::any_of(y.begin(), y.end(), [&](double v) { return drawable(v, frame.y_scale); });
   frame.x = interval_around(x, frame.x_scale, 0.015);
+  // One whole number alone (the first step of a run) has its neighbours beside it.
+  if (frame.whole_x && frame.x_scale == Scale::kLinear && frame.x.high - frame.x.low < 1)
+    frame.x = {std::floor(frame.x.low), std::ceil(frame.x.high)};
   frame.y = bars ? bar_interval(y, frame.y_scale) : interval_around(y, frame.y_scale, 0.05);
   if (plot.x.limits && valid(*plot.x.limits, frame.x_scale)) frame.x = *plot.x.limits;
   if (plot.y.limits && valid(*plot.y.limits, frame.y_scale)) frame.y = *plot.y.limits;

@@ -91,7 +91,7 @@ std::vector<Tick> linear_ticks(const Interval& interval, int wanted, bool whole 
   double step = round_step(interval.high - interval.low, wanted);
   if (whole) step = step == 2.5 ? 2 : std::max(step, 1.0);
   std::vector<Tick> ticks;
-  for (int attempt = 0; attempt < 4 && ticks.size() < 2; ++attempt, step /= 2) {
+  for (int attempt = 0; attempt < 4 && ticks.size() < 2; ++attempt, step /= whole ? 1 : 2) {
     ticks.clear();
     const double slack = 1e-9 * step;
     const double largest = std::max(std::abs(interval.low), std::abs(interval.high));

@@ -14,6 +14,7 @@ namespace {
 
 using Kind = measure::Series::Kind;
 using Json = nlohmann::json;
+constexpr size_t kFewest = 100;  // values that smoothing needs to change anything
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // Appends the field of `entry`, if it is there: a number, or null for one that was not finite.
@@ -57,21 +58,32 @@ std::string summary_of(const RunCurves& run, const std::string& field) {
   return text;
 }
 
-void add_run(measure::Plot& plot, const RunCurves& run, bool alone, int color) {
+// Batches make a curve noisy; a schedule is exact, and a short curve shows its points.
+bool is_smoothed(const RunCurves& run, const std::string& field) {
+  return field != "lr" && run.values.size() >= kFewest;
+}
+
+void add_run(measure::Plot& plot, const RunCurves& run, const std::string& field, bool alone,
+             int color) {
+  const bool smooth = is_smoothed(run, field);
   measure::Series raw{.x = run.steps, .y = run.values, .color = color, .faint = true};
-  measure::Series trend{
-      .name = run.name, .x = run.steps, .y = smoothed(run.values), .color = color};
+  measure::Series trend{.name = run.name,
+                        .x = run.steps,
+                        .y = smooth ? smoothed(run.values) : run.values,
+                        .color = color};
   measure::Series held_out{
       .kind = Kind::kLineAndPoints, .x = run.val_steps, .y = run.val_losses, .color = color};
   if (alone) {  // one run: its two curves have the colours, and names
     raw.name = "each step";
-    trend.name = "training (smoothed)";
+    trend.name =
+        field == "loss" ? (smooth ? "training, smoothed" : "training") : (smooth ? "smoothed" : "");
     held_out.name = "held-out";
     held_out.color = color + 1;
   } else {  // several: the colour is the run, the dots say what is held out
     held_out.dashed = true;
   }
-  for (measure::Series* series : {&raw, &trend, &held_out})
+  if (smooth) plot.series.push_back(std::move(raw));
+  for (measure::Series* series : {&trend, &held_out})
     if (!series->x.empty()) plot.series.push_back(std::move(*series));
 }
 
@@ -111,8 +123,8 @@ std::vector<double> smoothed(const std::vector<double>& values) {
   std::vector<double> means(values.size(), kNaN);
   for (int64_t i = 0; i < size; ++i) {
     if (!std::isfinite(values[static_cast<size_t>(i)])) continue;
-    const int64_t reach = std::min({half, i, size - 1 - i});
-    const auto from = static_cast<size_t>(i - reach), to = static_cast<size_t>(i + reach + 1);
+    const int64_t back = std::min(half, i), ahead = std::min(back, size - 1 - i);
+    const auto from = static_cast<size_t>(i - back), to = static_cast<size_t>(i + ahead + 1);
     means[static_cast<size_t>(i)] = (sums[to] - sums[from]) / (counts[to] - counts[from]);
   }
   return means;
@@ -129,10 +141,11 @@ measure::Plot curves_plot(const std::vector<RunCurves>& runs, const std::string&
   } else {
     plot.title = str(runs.size(), " runs");
   }
-  bool any_held_out = false;
+  bool any_held_out = false, any_smoothed = false;
   std::vector<double> bigrams;
   for (size_t i = 0; i < runs.size(); ++i) {
-    add_run(plot, runs[i], alone, static_cast<int>(i));
+    add_run(plot, runs[i], field, alone, static_cast<int>(i));
+    any_smoothed |= is_smoothed(runs[i], field);
     any_held_out |= !runs[i].val_losses.empty();
     const double bigram = runs[i].bigram_loss;
     const bool known = std::any_of(bigrams.begin(), bigrams.end(),
@@ -143,7 +156,8 @@ measure::Plot curves_plot(const std::vector<RunCurves>& runs, const std::string&
     }
   }
   if (!alone) {  // entries that hold for all runs
-    plot.series.push_back({.name = "each step", .color = measure::kGrey, .faint = true});
+    if (any_smoothed)
+      plot.series.push_back({.name = "each step", .color = measure::kGrey, .faint = true});
     if (any_held_out)
       plot.series.push_back({.name = "held-out",
                              .kind = Kind::kLineAndPoints,

@@ -24,8 +24,9 @@ struct RunCurves {
 // with a number "step" is a UserError naming `source` and the line.
 RunCurves parse_curves(std::string_view lines, const std::string& field, const std::string& source);
 
-// The mean over a window around each point, a 50th of the curve wide and narrower towards the ends,
-// so that the first and the last value stay what they are; gaps stay gaps.
+// The mean over a window around each point, a 50th of the curve wide. It narrows towards the
+// beginning, where losses fall too fast to be averaged; at the end it keeps what lies behind it, so
+// that the last value is no single batch. Gaps stay gaps.
 std::vector<double> smoothed(const std::vector<double>& values);
 
 // Training values of every run, raw and smoothed, with held-out losses and the bigram's as a line.
