@@ -1,0 +1,171 @@
+// flashstep tokenizer train | encode | decode
+#include "flashstep/tokenizer/tokenizer.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/commands.h"
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/base/progress.h"
+#include "flashstep/base/text.h"
+#include "flashstep/data/token_file.h"
+
+namespace flashstep::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TrainArguments {
+  std::vector<std::string> texts;
+  tokenizer::TrainOptions options;
+  std::string out;
+};
+
+void run_train(TrainArguments arguments) {
+  ProgressBar reading("counting words", ProgressBar::Unit::kBytes);
+  ProgressBar merging("learning merges", ProgressBar::Unit::kCount);
+  arguments.options.progress = reading.callback();
+  arguments.options.merge_progress = merging.callback();
+  const auto trained =
+      tokenizer::train({arguments.texts.begin(), arguments.texts.end()}, arguments.options);
+  reading.finish();
+  merging.finish();
+  trained.save(arguments.out);
+  const std::string fewer = trained.vocab_size() < arguments.options.vocab_size
+                                ? str(" (the text has no pair left for more; asked for ",
+                                      with_commas(arguments.options.vocab_size), ")")
+                                : "";
+  std::printf("%s tokens%s in %s\n", with_commas(trained.vocab_size()).c_str(), fewer.c_str(),
+              arguments.out.c_str());
+}
+
+void add_train(CLI::App& tokenizer) {
+  auto* command = tokenizer.add_subcommand("train", "Learn a byte-level BPE vocabulary from text");
+  auto arguments = std::make_shared<TrainArguments>();
+  command->add_option("TEXT", arguments->texts, "Text files")->required();
+  command
+      ->add_option("--vocab-size", arguments->options.vocab_size,
+                   "Tokens in all: 256 bytes, merges, special tokens")
+      ->required();
+  command
+      ->add_option("--special-token", arguments->options.special_tokens,
+                   "Text that is always one token, such as \"<|endoftext|>\" (may be repeated)")
+      ->expected(1)
+      ->take_all();
+  command->add_option("--threads", arguments->options.threads, "Threads; 0: all processors")
+      ->capture_default_str();
+  command->add_option("--out", arguments->out, "Folder for tokenizer.json, vocab.json, merges.txt")
+      ->required();
+  command->callback([arguments] { run_train(*arguments); });
+}
+
+struct EncodeArguments {
+  std::vector<std::string> texts;
+  std::string tokenizer, out;
+  tokenizer::EncodeOptions options;
+};
+
+void run_encode(EncodeArguments arguments) {
+  const auto tokenizer = tokenizer::Tokenizer::load(arguments.tokenizer);
+  data::TokenFileWriter writer(arguments.out, tokenizer.vocab_size());
+  ProgressBar bar("encoding", ProgressBar::Unit::kBytes);
+  arguments.options.progress = bar.callback();
+  const uint64_t tokens =
+      tokenizer::encode_files(tokenizer, {arguments.texts.begin(), arguments.texts.end()},
+                              arguments.options, [&](auto ids) { writer.append(ids); });
+  bar.finish();
+  writer.commit();
+  std::printf("%s tokens in %s\n", with_commas(static_cast<int64_t>(tokens)).c_str(),
+              arguments.out.c_str());
+}
+
+void add_encode(CLI::App& tokenizer) {
+  auto* command = tokenizer.add_subcommand("encode", "Turn text into a token file (.npy)");
+  auto arguments = std::make_shared<EncodeArguments>();
+  command->add_option("TEXT", arguments->texts, "Text files, encoded one after the other")
+      ->required();
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "Folder or file: tokenizer.json, or vocab.json and merges.txt")
+      ->required();
+  command->add_option("--threads", arguments->options.threads, "Threads; 0: all processors")
+      ->capture_default_str();
+  command->add_option("--out", arguments->out, "Token file to write")->required();
+  command->callback([arguments] { run_encode(*arguments); });
+}
+
+// Calls use(bytes) for the text of a token file, a piece at a time.
+template <typename Use>
+void decode_pieces(const tokenizer::Tokenizer& tokenizer, const data::TokenFile& tokens,
+                   Use&& use) {
+  constexpr uint64_t kPiece = 1 << 16;
+  std::vector<uint32_t> ids;
+  for (uint64_t begin = 0; begin < tokens.size(); begin += kPiece) {
+    ids.resize(std::min(kPiece, tokens.size() - begin));
+    tokens.read(begin, std::span<uint32_t>(ids));
+    use(tokenizer.decode(ids));
+    tokens.release_before(begin);
+  }
+}
+
+void run_decode(const std::string& token_path, const std::string& tokenizer_path,
+                const std::string& out) {
+  const auto tokenizer = tokenizer::Tokenizer::load(tokenizer_path);
+  const data::TokenFile tokens(token_path, tokenizer.vocab_size());
+  if (!out.empty()) {  // the bytes as they are
+    AtomicFile file(out);
+    decode_pieces(tokenizer, tokens, [&](const std::string& bytes) { file.write(bytes); });
+    file.commit();
+    return;
+  }
+  // For people: malformed UTF-8 as U+FFFD. A character may lie across two pieces.
+  std::string waiting;
+  decode_pieces(tokenizer, tokens, [&](const std::string& bytes) {
+    waiting += bytes;
+    size_t end = waiting.size();  // keeps back the last character: 4 bytes at most
+    for (int i = 0; i < 4 && end > 0; ++i) {
+      if ((static_cast<uint8_t>(waiting[--end]) & 0xC0) != 0x80) break;
+    }
+    const std::string text = printable_utf8(std::string_view(waiting).substr(0, end));
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    waiting.erase(0, end);
+  });
+  const std::string text = printable_utf8(waiting);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+void add_decode(CLI::App& tokenizer) {
+  auto* command = tokenizer.add_subcommand("decode", "Turn a token file back into text");
+  struct Arguments {
+    std::string tokens, tokenizer, out;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("TOKENS", arguments->tokens, "Token file (.npy)")->required();
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "Folder or file: tokenizer.json, or vocab.json and merges.txt")
+      ->required();
+  command->add_option("--out", arguments->out,
+                      "File for the exact bytes; without it, text goes to standard output");
+  command->callback(
+      [arguments] { run_decode(arguments->tokens, arguments->tokenizer, arguments->out); });
+}
+
+}  // namespace
+
+void add_tokenizer(CLI::App& app) {
+  auto* tokenizer = app.add_subcommand("tokenizer", "Byte-level BPE: train, encode, decode");
+  tokenizer->require_subcommand(1);
+  add_train(*tokenizer);
+  add_encode(*tokenizer);
+  add_decode(*tokenizer);
+}
+
+}  // namespace flashstep::apps

@@ -1,0 +1,185 @@
+#include "flashstep/base/files.h"
+
+#include <filesystem>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/tokenizer/byte_alphabet.h"
+#include "flashstep/tokenizer/hard_text.h"
+#include "flashstep/tokenizer/tokenizer.h"
+
+namespace flashstep::tokenizer {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FilesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("files_test_" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+    std::mt19937_64 random(1);
+    write_file(folder_ / "text.txt", hard_text(random, 2'000));
+    TrainOptions options;
+    options.vocab_size = 400;
+    options.special_tokens = {"<|end|>", "<|\"quoted\\ \n€|>", "\n\n"};
+    vocabulary_ = train({folder_ / "text.txt"}, options).vocabulary();
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path folder_;
+  Vocabulary vocabulary_;
+};
+
+void expect_same(const Vocabulary& a, const Vocabulary& b) {
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_EQ(a.merges, b.merges);
+  EXPECT_EQ(a.special_ids, b.special_ids);
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+// The message of the UserError that `run` throws, empty if it throws none.
+std::string complaint(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ByteAlphabet, SpellsAllBytes) {
+  std::string bytes;
+  for (int byte = 0; byte < 256; ++byte) bytes += static_cast<char>(byte);
+  EXPECT_EQ(unspell(spell(bytes)), bytes);
+  EXPECT_EQ(spell(" a\n\xff"), "ĠaĊÿ");
+  EXPECT_EQ(spell(std::string(1, '\0')), "Ā");
+  EXPECT_EQ(spell("\xad"), "Ń");
+  EXPECT_FALSE(unspell("a b").has_value());
+  EXPECT_FALSE(unspell("\xff").has_value());
+  EXPECT_FALSE(unspell("ń").has_value());
+}
+
+TEST_F(FilesTest, EachFormatRoundTrips) {
+  expect_same(parse_gpt2(vocab_json(vocabulary_), merges_text(vocabulary_), "x"), vocabulary_);
+  expect_same(parse_tokenizer_json(tokenizer_json(vocabulary_), "x"), vocabulary_);
+}
+
+TEST_F(FilesTest, LoadsFoldersAndSingleFiles) {
+  const Tokenizer tokenizer(vocabulary_);
+  tokenizer.save(folder_ / "saved");
+  for (const char* name : {"", "tokenizer.json", "vocab.json", "merges.txt"}) {
+    EXPECT_EQ(Tokenizer::load(folder_ / "saved" / name).fingerprint(), tokenizer.fingerprint())
+        << name;
+  }
+  fs::remove(folder_ / "saved" / "tokenizer.json");
+  EXPECT_EQ(Tokenizer::load(folder_ / "saved").fingerprint(), tokenizer.fingerprint());
+  fs::remove(folder_ / "saved" / "merges.txt");
+  EXPECT_THROW(Tokenizer::load(folder_ / "saved"), UserError);
+  fs::remove(folder_ / "saved" / "vocab.json");
+  EXPECT_THROW(Tokenizer::load(folder_ / "saved"), UserError);
+  EXPECT_THROW(Tokenizer::load(folder_ / "missing"), UserError);
+}
+
+TEST_F(FilesTest, ReadsTheOlderSpellingOfMerges) {
+  std::string json = tokenizer_json(vocabulary_);
+  const auto [left, right] = vocabulary_.merges[0];
+  const std::string a = spell(vocabulary_.tokens[left]), b = spell(vocabulary_.tokens[right]);
+  json = replaced(json, "[\"" + a + "\", \"" + b + "\"]", "\"" + a + " " + b + "\"");
+  expect_same(parse_tokenizer_json(json, "x"), vocabulary_);
+}
+
+TEST_F(FilesTest, RefusesByNameWhatIsNotThisTokenization) {
+  const std::string json = tokenizer_json(vocabulary_);
+  const std::string pre =
+      "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false";
+  const struct {
+    std::string from, to, named;
+  } kCases[] = {
+      {"\"type\": \"BPE\"", "\"type\": \"WordPiece\"", "WordPiece"},
+      {"\"type\": \"BPE\"", "\"type\": \"Unigram\"", "Unigram"},
+      {"\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", "NFC"},
+      {pre, replaced(pre, "ByteLevel", "Metaspace"), "Metaspace"},
+      {pre, replaced(pre, "false", "true"), "add_prefix_space"},
+      {"\"use_regex\": true", "\"use_regex\": false", "use_regex"},
+      {"\"truncation\": null", "\"truncation\": {\"max_length\": 5}", "truncation"},
+      {"\"padding\": null", "\"padding\": {\"pad_id\": 0}", "padding"},
+      {"\"byte_fallback\": false", "\"byte_fallback\": true", "byte_fallback"},
+      {"\"ignore_merges\": false", "\"ignore_merges\": true", "ignore_merges"},
+      {"\"dropout\": null", "\"dropout\": 0.1", "dropout"},
+      {"\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"", "end_of_word_suffix"},
+      {"\"continuing_subword_prefix\": null", "\"continuing_subword_prefix\": \"##\"",
+       "continuing_subword_prefix"},
+      {"\"lstrip\": false", "\"lstrip\": true", "lstrip"},
+      {"\"post_processor\": {\"type\": \"ByteLevel\"",
+       "\"post_processor\": {\"type\": \"TemplateProcessing\"", "TemplateProcessing"},
+  };
+  for (const auto& change : kCases) {
+    const std::string changed = replaced(json, change.from, change.to);
+    const std::string message = complaint([&] { parse_tokenizer_json(changed, "file.json"); });
+    EXPECT_NE(message.find(change.named), std::string::npos) << change.to << ": " << message;
+    EXPECT_NE(message.find("file.json"), std::string::npos) << message;
+  }
+}
+
+TEST_F(FilesTest, RefusesDamage) {
+  const std::string json = tokenizer_json(vocabulary_), vocab = vocab_json(vocabulary_),
+                    merges = merges_text(vocabulary_);
+  for (const std::string& text : std::vector<std::string>{
+           "", "{", "[]", "null", "\xff", json.substr(0, json.size() / 2), "{\"model\": 1}",
+           replaced(json, "\"!\": 0", "\"!\": 4294967295"), replaced(json, "\"!\": 0", "\"!\": -1"),
+           replaced(json, "\"!\": 0", "\"!\": 1"), replaced(json, "\"!\": 0", "\"!\": 1.5"),
+           replaced(json, "\"!\": 0", "\"not a byte\": 0"), replaced(json, "\"id\": ", "\"id\": 9"),
+           replaced(json, "\"merges\": [", "\"merges\": [[\"q\", \"\"],"),
+           replaced(json, "\"merges\": [", "\"merges\": [[\"q\"],"),
+           replaced(json, "\"merges\": [", "\"merges\": [[\"nowhere\", \"q\"],"),
+           replaced(json, "\"merges\": [", "\"merges\": [[\"~\", \"~\"],"),
+           replaced(json, "\"merges\": [", "\"merges\": {}, \"x\": ["),
+           std::string(100'000, '[')}) {
+    EXPECT_NE(complaint([&] { parse_tokenizer_json(text, "x"); }), "") << text.substr(0, 200);
+  }
+  for (const auto& [v, m] : std::vector<std::pair<std::string, std::string>>{
+           {"", merges},
+           {"[]", merges},
+           {vocab, merges + "a b c\n"},
+           {vocab, merges + "ab\n"},
+           {vocab, merges + "~ ~\n"},
+           {vocab, merges + "nowhere a\n"},
+           {replaced(vocab, "\"!\": 0", "\"!\": 99999999"), merges}}) {
+    EXPECT_NE(complaint([&] { parse_gpt2(v, m, "x"); }), "") << v.substr(0, 100);
+  }
+  const std::string first_merge = merges.substr(14, merges.find('\n', 14) - 13);
+  EXPECT_NE(complaint([&] { parse_gpt2(vocab, merges + first_merge, "x"); }), "");
+}
+
+// Any change of a byte is either refused with a UserError or gives a vocabulary that holds
+// together.
+TEST_F(FilesTest, SurvivesRandomDamage) {
+  const std::string json = tokenizer_json(vocabulary_), vocab = vocab_json(vocabulary_),
+                    merges = merges_text(vocabulary_);
+  std::mt19937_64 random(2);
+  const auto damage = [&](std::string text) {
+    for (size_t changes = 1 + random() % 3; changes > 0; --changes) {
+      text[random() % text.size()] =
+          static_cast<char>(random() % 4 == 0 ? random() : "0\"[]{},: "[random() % 9]);
+    }
+    return random() % 4 == 0 ? text.substr(0, random() % text.size()) : text;
+  };
+  for (int round = 0; round < 1'000; ++round) {
+    complaint([&] { Tokenizer(parse_tokenizer_json(damage(json), "x")); });
+    complaint([&] { Tokenizer(parse_gpt2(damage(vocab), damage(merges), "x")); });
+  }
+}
+
+}  // namespace
+}  // namespace flashstep::tokenizer

@@ -1,0 +1,74 @@
+// GPT-2's vocab.json and merges.txt.
+#include <array>
+#include <unordered_set>
+
+#include "flashstep/base/error.h"
+#include "flashstep/tokenizer/byte_alphabet.h"
+#include "flashstep/tokenizer/json_text.h"
+#include "flashstep/tokenizer/vocabulary.h"
+
+namespace flashstep::tokenizer {
+namespace {
+
+// Calls use(line) for each line that is not empty, after the version line.
+template <typename Use>
+void for_each_line(std::string_view text, Use&& use) {
+  bool is_first = true;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (!line.empty() && !(is_first && line.substr(0, 9) == "#version:")) use(line);
+    is_first = false;
+  }
+}
+
+}  // namespace
+
+Vocabulary parse_gpt2(std::string_view vocab_json, std::string_view merges_text,
+                      const std::string& source) {
+  const auto spellings =
+      internal::spellings_by_id(internal::parse_json(vocab_json, source), {}, source);
+  const auto ids = internal::ids_by_spelling(spellings);
+  Vocabulary vocabulary;
+  std::unordered_set<uint32_t> made;
+  for_each_line(merges_text, [&](std::string_view line) {
+    const size_t rank = vocabulary.merges.size();
+    const size_t space = line.find(' ');
+    require(space != std::string_view::npos && space == line.rfind(' '), "[", source, "] expected ",
+            "two tokens and a space in line ", rank + 1, " of the merges, got \"",
+            printable_utf8(line), "\"");
+    const std::string_view left = line.substr(0, space), right = line.substr(space + 1);
+    vocabulary.merges.push_back(internal::merge_ids(ids, left, right, rank, source));
+    const auto result = ids.find(std::string(left) + std::string(right));
+    require(result != ids.end(), "[", source, "] merge ", rank, " makes \"", printable_utf8(left),
+            printable_utf8(right), "\", which is not in the vocabulary");
+    made.insert(result->second);
+  });
+  for (uint32_t id = 0; id < spellings.size(); ++id) {
+    const auto bytes = unspell(spellings[id]);
+    if (bytes && (bytes->size() == 1 || made.count(id) == 1)) {
+      vocabulary.tokens.push_back(*bytes);
+    } else {
+      vocabulary.tokens.push_back(spellings[id]);
+      vocabulary.special_ids.push_back(id);
+    }
+  }
+  check_vocabulary(vocabulary, source);
+  return vocabulary;
+}
+
+std::string vocab_json(const Vocabulary& vocabulary) {
+  return internal::vocab_object(vocabulary, "\n") + "\n";
+}
+
+std::string merges_text(const Vocabulary& vocabulary) {
+  std::string text = "#version: 0.2\n";
+  for (const auto& [left, right] : vocabulary.merges) {
+    text += spell(vocabulary.tokens[left]) + " " + spell(vocabulary.tokens[right]) + "\n";
+  }
+  return text;
+}
+
+}  // namespace flashstep::tokenizer

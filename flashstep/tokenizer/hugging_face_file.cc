@@ -1,0 +1,145 @@
+// Hugging Face's tokenizer.json: only what means exactly our tokenization is let in.
+#include <algorithm>
+
+#include "flashstep/base/error.h"
+#include "flashstep/tokenizer/byte_alphabet.h"
+#include "flashstep/tokenizer/json_text.h"
+#include "flashstep/tokenizer/vocabulary.h"
+
+namespace flashstep::tokenizer {
+namespace {
+
+using internal::member;
+using nlohmann::json;
+
+// A short name of a part of the file, for messages: its type where it has one.
+std::string name_of(const json& part) {
+  const json& type = member(part, "type");
+  if (type.is_string()) return type.get<std::string>();
+  const std::string text = part.dump(-1, ' ', true, json::error_handler_t::replace);
+  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
+}
+
+// Refuses a value other than null, false, 0 or "".
+void refuse(const json& object, const char* key, const std::string& source) {
+  const json& value = member(object, key);
+  const bool is_unset = value.is_null() || value == false || value == 0.0 || value == "";
+  require(is_unset, "[", source, "] expected byte-level BPE as GPT-2's, without ", key, "; got ",
+          name_of(value));
+}
+
+void check_kind(const json& file, const std::string& source) {
+  require(file.is_object(), "[", source, "] expected a tokenizer.json, got no JSON object");
+  const json& model = member(file, "model");
+  require(model.is_object(), "[", source, "] expected a tokenizer.json with a \"model\"");
+  require(member(model, "type").is_null() || member(model, "type") == "BPE", "[", source,
+          "] expected a model of type BPE, got ", name_of(model));
+  for (const char* key : {"normalizer", "truncation", "padding"}) refuse(file, key, source);
+  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
+                          "byte_fallback", "ignore_merges"}) {
+    refuse(model, key, source);
+  }
+  const json& pre_tokenizer = member(file, "pre_tokenizer");
+  require(member(pre_tokenizer, "type") == "ByteLevel", "[", source,
+          "] expected the pre_tokenizer ByteLevel, got ", name_of(pre_tokenizer));
+  refuse(pre_tokenizer, "add_prefix_space", source);
+  const json& use_regex = member(pre_tokenizer, "use_regex");
+  require(use_regex.is_null() || use_regex == true, "[", source,
+          "] expected a ByteLevel pre_tokenizer with use_regex");
+  // These two change offsets and decoding, not ids.
+  for (const char* key : {"post_processor", "decoder"}) {
+    const json& part = member(file, key);
+    require(part.is_null() || member(part, "type") == "ByteLevel", "[", source, "] expected no ",
+            key, " but ByteLevel, got ", name_of(part));
+  }
+}
+
+std::unordered_map<uint32_t, std::string> read_added_tokens(const json& added,
+                                                            const std::string& source) {
+  std::unordered_map<uint32_t, std::string> tokens;
+  if (added.is_null()) return tokens;
+  require(added.is_array(), "[", source, "] expected added_tokens to be a list");
+  for (const json& token : added) {
+    const json& id = member(token, "id");
+    const json& content = member(token, "content");
+    require(id.is_number_unsigned() && id.get<uint64_t>() < 0xFFFFFFFF && content.is_string(), "[",
+            source, "] expected an id and a content in each of added_tokens");
+    for (const char* key : {"single_word", "lstrip", "rstrip"}) refuse(token, key, source);
+    require(tokens.emplace(id.get<uint32_t>(), content.get<std::string>()).second, "[", source,
+            "] added_tokens name id ", id.get<uint64_t>(), " twice");
+  }
+  return tokens;
+}
+
+// ["a", "b"], or the older "a b".
+std::pair<std::string, std::string> split_merge(const json& merge, size_t rank,
+                                                const std::string& source) {
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+    return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+  }
+  const std::string text = merge.is_string() ? merge.get<std::string>() : "";
+  const size_t space = text.find(' ');
+  require(space != std::string::npos && space == text.rfind(' '), "[", source, "] expected merge ",
+          rank, " to be two tokens, got ", name_of(merge));
+  return {text.substr(0, space), text.substr(space + 1)};
+}
+
+}  // namespace
+
+Vocabulary parse_tokenizer_json(std::string_view text, const std::string& source) {
+  const json file = internal::parse_json(text, source);
+  check_kind(file, source);
+  const auto added = read_added_tokens(member(file, "added_tokens"), source);
+  const auto spellings = internal::spellings_by_id(member(file["model"], "vocab"), added, source);
+  Vocabulary vocabulary;
+  for (uint32_t id = 0; id < spellings.size(); ++id) {
+    if (added.count(id) == 1) {
+      vocabulary.tokens.push_back(spellings[id]);
+      vocabulary.special_ids.push_back(id);
+      continue;
+    }
+    const auto bytes = unspell(spellings[id]);
+    require(bytes.has_value(), "[", source,
+            "] expected tokens spelled in GPT-2's byte alphabet, got \"", spellings[id], "\"");
+    vocabulary.tokens.push_back(*bytes);
+  }
+  const auto ids = internal::ids_by_spelling(spellings);
+  const json& merges = member(file["model"], "merges");
+  require(merges.is_array(), "[", source, "] expected the model's merges to be a list");
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const auto [left, right] = split_merge(merges[rank], rank, source);
+    vocabulary.merges.push_back(internal::merge_ids(ids, left, right, rank, source));
+  }
+  check_vocabulary(vocabulary, source);
+  return vocabulary;
+}
+
+std::string tokenizer_json(const Vocabulary& vocabulary) {
+  std::string out = "{\n\"version\": \"1.0\",\n\"truncation\": null,\n\"padding\": null,\n";
+  out += "\"added_tokens\": [";
+  for (const uint32_t id : vocabulary.special_ids) {
+    out += str(id == vocabulary.special_ids[0] ? "\n" : ",\n", "{\"id\": ", id,
+               ", \"content\": ", internal::json_string(vocabulary.tokens[id]),
+               ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, ",
+               "\"normalized\": false, \"special\": true}");
+  }
+  out += "],\n\"normalizer\": null,\n";
+  for (const char* part : {"pre_tokenizer", "post_processor", "decoder"}) {
+    out += str("\"", part, "\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, ",
+               "\"trim_offsets\": ", part == std::string_view("post_processor") ? "false" : "true",
+               ", \"use_regex\": true},\n");
+  }
+  out +=
+      "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+      "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
+      "\"byte_fallback\": false, \"ignore_merges\": false,\n\"vocab\": ";
+  out += internal::vocab_object(vocabulary, "\n") + ",\n\"merges\": [";
+  for (size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
+    const auto& [left, right] = vocabulary.merges[rank];
+    out += str(rank == 0 ? "\n[" : ",\n[", internal::json_string(spell(vocabulary.tokens[left])),
+               ", ", internal::json_string(spell(vocabulary.tokens[right])), "]");
+  }
+  return out + "]}\n}\n";
+}
+
+}  // namespace flashstep::tokenizer

@@ -1,0 +1,80 @@
+// The merge rules of a BPE vocabulary, and how they turn one word into tokens.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace flashstep::tokenizer {
+
+struct Merge {
+  uint32_t left, right;  // the ids of two neighbouring tokens
+  uint32_t result;       // the id of the token that replaces them
+};
+
+// The rules in the order of their ranks (a smaller rank is applied first), found by pair.
+class MergeRules {
+ public:
+  static constexpr uint32_t kNoRank = 0xFFFFFFFF;
+  struct Rule {
+    uint32_t rank = kNoRank;
+    uint32_t result = 0;
+  };
+
+  MergeRules() : MergeRules(std::span<const Merge>{}) {}
+  explicit MergeRules(std::span<const Merge> merges);
+
+  // rank kNoRank when the two do not merge.
+  Rule find(uint32_t left, uint32_t right) const {
+    const uint64_t pair = uint64_t{left} << 32 | right;
+    for (size_t slot = first_slot(pair);; slot = (slot + 1) & (slots_.size() - 1)) {
+      const Slot& candidate = slots_[slot];
+      if (candidate.pair == pair) return candidate.rule;
+      if (candidate.rule.rank == kNoRank) return {};
+    }
+  }
+
+ private:
+  struct Slot {
+    uint64_t pair = 0;
+    Rule rule;  // kNoRank: empty
+  };
+  // Fibonacci hashing: the high bits of the product with 2^64 / golden ratio.
+  size_t first_slot(uint64_t pair) const { return (pair * 0x9E3779B97F4A7C15) >> shift_; }
+
+  std::vector<Slot> slots_;  // a power of two, at most half full
+  int shift_;
+};
+
+// Merges the tokens of one word in place, the pair of the lowest rank first and of several the
+// leftmost, until no rule applies; reuses its memory from word to word.
+class WordMerger {
+ public:
+  void merge(std::vector<uint32_t>& tokens, const MergeRules& rules) {
+    if (tokens.size() <= kShortWord) {
+      merge_short(tokens, rules);
+    } else {
+      merge_long(tokens, rules);
+    }
+  }
+
+ private:
+  // Up to here looking through all pairs is quicker than keeping a heap.
+  static constexpr size_t kShortWord = 64;
+  struct Candidate {
+    uint32_t rank, result;
+    size_t left, right;          // positions
+    uint32_t left_id, right_id;  // as they were: else the candidate is out of date
+  };
+
+  void merge_short(std::vector<uint32_t>& tokens, const MergeRules& rules);  // O(n^2)
+  void merge_long(std::vector<uint32_t>& tokens, const MergeRules& rules);   // O(n log n)
+  void add_candidate(const std::vector<uint32_t>& tokens, const MergeRules& rules, size_t left,
+                     size_t right);
+
+  std::vector<MergeRules::Rule> rules_;  // of each token and its right neighbour
+  std::vector<Candidate> heap_;          // the best in front
+  std::vector<size_t> previous_, next_;  // a list through the tokens that are left
+};
+
+}  // namespace flashstep::tokenizer

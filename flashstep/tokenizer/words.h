@@ -1,0 +1,97 @@
+// Cuts text into words (pre-tokens) exactly as GPT-2's pattern does:
+//
+//   '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+//
+// over the classes of Unicode 16. A byte that is no part of well-formed UTF-8 is a character that
+// is neither letter, number nor white space, as its replacement U+FFFD would be. Words never
+// overlap and leave nothing out: joined, they are the text.
+//
+// There is no matching engine, because where a word starts is a local question. A character that is
+// not white space starts a word where its class differs from the class before it, unless a ' '
+// stands before it (which it then belongs to). White space starts a word behind anything else, and
+// the last of several white-space characters starts one when something else follows, since
+// \s+(?!\S) gives it up. Contractions
+// ('s, 'll, ...) where the apostrophe starts a word are the one exception. So the classes are laid
+// out as bit masks, 64 bytes to a machine word, and the starts are computed for 64 bytes at a time.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace flashstep::tokenizer {
+
+class WordScanner {
+ public:
+  // Calls use(std::string_view word) for each word of `text`, in order. Needs a fixed amount of
+  // memory, and more only for a word that is longer than kWindowBytes.
+  template <typename Use>
+  void for_each_word(std::string_view text, Use&& use);
+
+  static constexpr size_t kWindowBytes = 1 << 14;  // its masks stay in the first-level cache
+  // A start is known when the next character and a contraction that begins before it are: three
+  // bytes of the one, three of the other, rounded up.
+  static constexpr size_t kLookaheadBytes = 8;
+
+ private:
+  // One bit a byte of the text. All bytes of a character carry the bits of its class.
+  struct Masks {
+    uint64_t letters, numbers, spaces;
+    uint64_t leads;   // the first byte of a character
+    uint64_t blanks;  // ' '
+    uint64_t quotes;  // the apostrophe
+  };
+
+  // Fills starts_ for the first min(window, text.size()) bytes of `text`, which begins with a
+  // word's start, and returns that number. The last kLookaheadBytes are uncertain unless they are
+  // the text's last.
+  size_t mark_starts(std::string_view text, size_t window);
+  void mark_classes(std::string_view text, size_t size);
+  uint32_t mark_char(std::string_view text, size_t at);
+  void mark_class_changes(size_t size);
+  void mark_wide_spaces(std::string_view text, size_t size);
+  void mark_contractions(std::string_view text, size_t size);
+
+  std::vector<Masks> masks_;
+  std::vector<uint64_t> starts_;
+  std::vector<size_t> wide_spaces_;  // where white space of several bytes begins
+  std::vector<size_t> apostrophes_;  // those that start a word
+};
+
+template <typename Use>
+void WordScanner::for_each_word(std::string_view text, Use&& use) {
+  size_t window = kWindowBytes;
+  while (!text.empty()) {
+    const size_t marked = mark_starts(text, window);
+    const bool is_last = marked == text.size();
+    const size_t certain = is_last ? marked : marked - kLookaheadBytes;
+    size_t begin = 0;
+    for (size_t block = 0; block * 64 < certain; ++block) {
+      for (uint64_t bits = starts_[block]; bits != 0; bits &= bits - 1) {
+        const size_t start = block * 64 + static_cast<size_t>(std::countr_zero(bits));
+        if (start >= certain) break;
+        if (start == 0) continue;
+        use(text.substr(begin, start - begin));
+        begin = start;
+      }
+    }
+    if (is_last) {
+      use(text.substr(begin));
+      return;
+    }
+    window = begin == 0 ? 2 * window : kWindowBytes;
+    text.remove_prefix(begin);  // the scan is memoryless from a word's start on
+  }
+}
+
+// Whether a word always ends between two neighbouring characters, whatever stands around them, so
+// that text may be cut there. (Other then letter may be a contraction; white space may belong to
+// what follows.)
+bool is_cut(std::string_view before, std::string_view after);
+
+// The first position >= `from` where text may be cut, or text.size().
+size_t find_cut(std::string_view text, size_t from);
+
+}  // namespace flashstep::tokenizer

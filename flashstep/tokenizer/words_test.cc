@@ -1,0 +1,152 @@
+#include "flashstep/tokenizer/words.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/tokenizer/char_class.h"
+#include "flashstep/tokenizer/hard_text.h"
+
+namespace flashstep::tokenizer {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words scan(WordScanner& scanner, std::string_view text) {
+  Words words;
+  scanner.for_each_word(text, [&](std::string_view word) { words.emplace_back(word); });
+  return words;
+}
+
+Words scan(std::string_view text) {
+  WordScanner scanner;
+  return scan(scanner, text);
+}
+
+// The pattern as written, tried alternative by alternative at each place.
+class Pattern {
+ public:
+  explicit Pattern(std::string_view text) : text_(text) {}
+
+  Words words() const {
+    Words found;
+    for (size_t at = 0; at < text_.size();) {
+      const size_t end = match(at);
+      found.emplace_back(text_.substr(at, end - at));
+      at = end;
+    }
+    return found;
+  }
+
+ private:
+  size_t match(size_t at) const {
+    for (const char* ending : {"'s", "'d", "'m", "'t", "'ll", "'ve", "'re"}) {
+      if (text_.substr(at).starts_with(ending)) return at + std::string_view(ending).size();
+    }
+    const size_t behind_blank = text_[at] == ' ' ? at + 1 : at;
+    for (const auto char_class : {CharClass::kLetter, CharClass::kNumber, CharClass::kOther}) {
+      const size_t end = run_end(behind_blank, char_class);
+      if (end > behind_blank) return end;
+    }
+    const size_t end = run_end(at, CharClass::kSpace);
+    if (end == text_.size()) return end;
+    size_t last = at;  // of the run's characters
+    while (last + length(last) < end) last += length(last);
+    return last > at ? last : end;
+  }
+  uint32_t length(size_t at) const { return decode_char(text_.substr(at)).length; }
+  size_t run_end(size_t at, CharClass char_class) const {
+    while (at < text_.size() && class_of(decode_char(text_.substr(at)).code_point) == char_class) {
+      at += length(at);
+    }
+    return at;
+  }
+
+  std::string_view text_;
+};
+
+TEST(Words, KnownExamples) {
+  EXPECT_EQ(scan("Hello, world's  best\n\n text"),
+            (Words{"Hello", ",", " world", "'s", " ", " best", "\n", "\n", " text"}));
+  EXPECT_EQ(scan("it'll we'VE 'tis ''s x'lx"),
+            (Words{"it", "'ll", " we", "'", "VE", " '", "tis", " ''", "s", " x", "'", "lx"}));
+  EXPECT_EQ(scan("a1b22 \t 3   "), (Words{"a", "1", "b", "22", " \t", " 3", "   "}));
+  EXPECT_EQ(scan("\n's\u3000\u3000x\u00a0 "),
+            (Words{"\n", "'s", "\u3000", "\u3000", "x", "\u00a0 "}));
+  EXPECT_EQ(scan(""), Words{});
+}
+
+TEST(Words, MalformedBytesAreNeitherLetterNumberNorSpace) {
+  EXPECT_EQ(scan("a\x80\xff!b"), (Words{"a", "\x80\xff!", "b"}));
+  EXPECT_EQ(scan(" \xc3"), (Words{" \xc3"}));
+  EXPECT_EQ(scan("\xe5\xad\x97\xe5\xad"),
+            (Words{"\xe5\xad\x97", "\xe5\xad"}));  // a letter, then a cut one
+}
+
+TEST(Words, AgreesWithThePatternOnHardText) {
+  std::mt19937_64 random(1);
+  WordScanner scanner;
+  for (int round = 0; round < 20'000; ++round) {
+    const std::string text = hard_text(random, random() % 40);
+    ASSERT_EQ(scan(scanner, text), Pattern(text).words()) << testing::PrintToString(text);
+  }
+}
+
+TEST(Words, AgreesWithThePatternAcrossWindows) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 20; ++round) {
+    const std::string text = hard_text(random, 20'000 + random() % 20'000);
+    ASSERT_EQ(scan(text), Pattern(text).words()) << "round " << round;
+  }
+}
+
+TEST(Words, WordsLongerThanTheWindow) {
+  const size_t window = WordScanner::kWindowBytes;
+  for (const size_t length : {window - 9, window - 8, window - 1, window, window + 1, 5 * window}) {
+    for (const char filler : {'a', ' ', '\n', '.', '\xff'}) {
+      const std::string text = "x " + std::string(length, filler) + "'s y";
+      ASSERT_EQ(scan(text), Pattern(text).words()) << length << " of " << int{filler};
+    }
+  }
+}
+
+TEST(Words, EveryCodePointInEveryNeighbourhood) {
+  std::string text;
+  for (uint32_t c = 0x80; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string encoded;
+    if (c < 0x800) {
+      encoded = {static_cast<char>(0xC0 | c >> 6)};
+    } else if (c < 0x10000) {
+      encoded = {static_cast<char>(0xE0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 0x3F))};
+    } else {
+      encoded = {static_cast<char>(0xF0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 0x3F)),
+                 static_cast<char>(0x80 | (c >> 6 & 0x3F))};
+    }
+    encoded += static_cast<char>(0x80 | (c & 0x3F));
+    ASSERT_EQ(decode_char(encoded).code_point, c);
+    for (const char* before : {"x", "1", "!", " ", "\n"}) text += before + encoded;
+  }
+  ASSERT_EQ(scan(text), Pattern(text).words());
+}
+
+TEST(FindCut, CuttingThereChangesNoWord) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 5'000; ++round) {
+    const std::string text = hard_text(random, 1 + random() % 30);
+    const size_t from = random() % (text.size() + 1);
+    const size_t cut = find_cut(text, from);
+    ASSERT_GE(cut, from);
+    Words words = scan(std::string_view(text).substr(0, cut));
+    for (const std::string& word : scan(std::string_view(text).substr(cut))) words.push_back(word);
+    ASSERT_EQ(words, scan(text)) << testing::PrintToString(text) << " cut at " << cut;
+  }
+  EXPECT_EQ(find_cut("one two", 1), 3u);
+  EXPECT_EQ(find_cut("don't", 0), 3u);
+  EXPECT_EQ(find_cut("!abc", 0), 4u);
+}
+
+}  // namespace
+}  // namespace flashstep::tokenizer
