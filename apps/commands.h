@@ -10,5 +10,6 @@ void add_completion(CLI::App& app);
 void add_data(CLI::App& app);
 void add_info(CLI::App& app);
 void add_plot(CLI::App& app);
+void add_tokenizer(CLI::App& app);
 
 }  // namespace flashstep::apps

@@ -21,6 +21,7 @@ constexpr AddCommand kCommands[] = {
     flashstep::apps::add_data,
     flashstep::apps::add_info,
     flashstep::apps::add_plot,
+    flashstep::apps::add_tokenizer,
 };
 
 // Exit codes, everywhere: 0 done, 2 the caller's mistake, 1 the machine's failure, 130/143

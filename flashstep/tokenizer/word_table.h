@@ -52,11 +52,8 @@ class WordTable {
   size_t size() const { return size_; }
   size_t size_bytes() const { return entries_.size() * sizeof(Entry) + arena_.size(); }
 
-  void clear() {
-    std::fill(entries_.begin(), entries_.end(), Entry{});
-    arena_.clear();
-    size_ = 0;
-  }
+  // Empty again, and as small as at the start.
+  void clear() { *this = WordTable(); }
 
   // use(std::string_view word, const Value& value) for each entry, in no particular order.
   template <typename Use>

@@ -69,7 +69,7 @@ class Pattern {
 
 TEST(Words, KnownExamples) {
   EXPECT_EQ(scan("Hello, world's  best\n\n text"),
-            (Words{"Hello", ",", " world", "'s", " ", " best", "\n", "\n", " text"}));
+            (Words{"Hello", ",", " world", "'s", " ", " best", "\n\n", " text"}));
   EXPECT_EQ(scan("it'll we'VE 'tis ''s x'lx"),
             (Words{"it", "'ll", " we", "'", "VE", " '", "tis", " ''", "s", " x", "'", "lx"}));
   EXPECT_EQ(scan("a1b22 \t 3   "), (Words{"a", "1", "b", "22", " \t", " 3", "   "}));
