@@ -46,7 +46,7 @@ void run_train(TrainArguments arguments) {
               arguments.out.c_str());
 }
 
-void add_train(CLI::App& tokenizer) {
+void add_train_command(CLI::App& tokenizer) {
   auto* command = tokenizer.add_subcommand("train", "Learn a byte-level BPE vocabulary from text");
   auto arguments = std::make_shared<TrainArguments>();
   command->add_option("TEXT", arguments->texts, "Text files")->required();
@@ -86,7 +86,7 @@ void run_encode(EncodeArguments arguments) {
               arguments.out.c_str());
 }
 
-void add_encode(CLI::App& tokenizer) {
+void add_encode_command(CLI::App& tokenizer) {
   auto* command = tokenizer.add_subcommand("encode", "Turn text into a token file (.npy)");
   auto arguments = std::make_shared<EncodeArguments>();
   command->add_option("TEXT", arguments->texts, "Text files, encoded one after the other")
@@ -141,7 +141,7 @@ void run_decode(const std::string& token_path, const std::string& tokenizer_path
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-void add_decode(CLI::App& tokenizer) {
+void add_decode_command(CLI::App& tokenizer) {
   auto* command = tokenizer.add_subcommand("decode", "Turn a token file back into text");
   struct Arguments {
     std::string tokens, tokenizer, out;
@@ -163,9 +163,9 @@ void add_decode(CLI::App& tokenizer) {
 void add_tokenizer(CLI::App& app) {
   auto* tokenizer = app.add_subcommand("tokenizer", "Byte-level BPE: train, encode, decode");
   tokenizer->require_subcommand(1);
-  add_train(*tokenizer);
-  add_encode(*tokenizer);
-  add_decode(*tokenizer);
+  add_train_command(*tokenizer);
+  add_encode_command(*tokenizer);
+  add_decode_command(*tokenizer);
 }
 
 }  // namespace flashstep::apps
