@@ -226,7 +226,9 @@ fs::path save_checkpoint(const fs::path& checkpoints, const Checkpoint& checkpoi
   } catch (const std::exception& error) {
     std::error_code ignored;  // what cannot be removed now is removed by prepare_checkpoints()
     fs::remove_all(unfinished, ignored);
-    if (dynamic_cast<const MachineError*>(&error) == nullptr) throw;
+    const bool is_machines = dynamic_cast<const MachineError*>(&error) != nullptr ||
+                             dynamic_cast<const std::system_error*>(&error) != nullptr;
+    if (!is_machines) throw;
     throw MachineError(str("[checkpoint] cannot save step ", checkpoint.step,
                            " (earlier checkpoints are untouched): ", error.what()));
   }

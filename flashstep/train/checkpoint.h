@@ -2,12 +2,10 @@
 //
 // A checkpoint is a directory, RUN/checkpoints/step_00000100/, with
 //   model.safetensors, optimizer.safetensors   tensors by name
-//   state.json                                 step, sizes and hashes of the other files, the
-//   trainer's state
+//   state.json                                 step, the other files' hashes, the trainer's state
 // It is written under a temporary name, its files and itself fsynced, and renamed: a checkpoint
 // that has its name is complete, whenever the process was killed or the power failed. On reading,
-// every file is held against its hash; a damaged checkpoint is named, and the one before it is
-// used.
+// every file is held against its hash; a damaged checkpoint is named, the one before it used.
 //
 // One process at a time may write into a `checkpoints` directory (the run's lock sees to that); any
 // number may read.
@@ -28,8 +26,8 @@ struct Checkpoint {
   int64_t step = 0;        // optimizer updates done
   NamedTensors model;      // parameters and buffers
   NamedTensors optimizer;  // the optimizer's tensors
-  std::string state_json =
-      "{}";  // a JSON object that is the trainer's own: config, schedule, RNG, data position
+  // A JSON object, the trainer's own: config, schedule, random generators, data position.
+  std::string state_json = "{}";
 };
 
 // To be called once when a run starts, before anything else here: removes what a killed process

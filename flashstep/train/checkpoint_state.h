@@ -3,8 +3,10 @@
 //   {
 //     "xxh3_128": "0123456789abcdef0123456789abcdef",    <- of all bytes after this line
 //     "format": "flashstep checkpoint", "version": 1, "step": 100,
-//     "files": [{"name": "model.safetensors", "part": "model", "size_bytes": 123, "xxh3_128":
-//     "..."}, ...], "state": {...}
+//     "files": [{"name": "model.safetensors", "part": "model", "size_bytes": 12, "xxh3_128":
+//     "..."},
+//               ...],
+//     "state": {...}
 //   }
 #pragma once
 
@@ -17,8 +19,7 @@ namespace flashstep::train {
 
 struct CheckpointFile {
   std::string name;  // in the checkpoint's directory
-  std::string
-      part;  // what it holds: "model" or "optimizer"; a part may be spread over several files
+  std::string part;  // "model" or "optimizer"; a part may be spread over several files
   uint64_t size_bytes = 0;
   std::string hash;  // XXH3-128
 };

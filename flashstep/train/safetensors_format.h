@@ -1,8 +1,8 @@
 // The header of a safetensors file, without tensors: what the file holds and where.
 //
 // A file is: 8 bytes, the header's length n (little-endian); n bytes of JSON,
-//   {"__metadata__": {text: text}, NAME: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin,
-//   end]}, ...}
+//   {"__metadata__": {text: text},
+//    NAME: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
 // padded with spaces; then the tensors' bytes, row-major, one after the other without holes.
 // Source: https://github.com/huggingface/safetensors, "Format".
 #pragma once
