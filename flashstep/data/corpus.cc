@@ -164,7 +164,8 @@ Cut find_cut(const Paths& files, double fraction, std::string_view document_end)
   }
   require(file > 0, "[corpus] expected at least two documents, each ended by \"",
           printable_utf8(document_end), "\", to hold one out for validation, got one in ",
-          files[file].string());
+          files[file].string(),
+          ": name a file of its own for validation, or what else ends a document");
   return {file, 0};
 }
 

@@ -37,7 +37,7 @@ def test_we_read_numpys(directory):
     path = os.path.join(directory, "theirs.npy")
     rng = np.random.default_rng(1)
     for dtype, name in [(np.uint16, "uint16"), (np.uint32, "uint32")]:
-        for size in [1, 2, 1000, 100003]:
+        for size in [1, 100003]:
             ids = rng.integers(3, 60000, size).astype(dtype)
             for version in [(1, 0), (2, 0)]:
                 with open(path, "wb") as file:
