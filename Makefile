@@ -17,7 +17,7 @@ test: build
 	ctest --test-dir build/$$(scripts/preset) --output-on-failure -j2
 
 bench:
-	scripts/bootstrap --python
+	scripts/bootstrap --peers
 	scripts/bench
 
 format:

@@ -1,7 +1,8 @@
 # flashstep_folder(NAME [TORCH] [TWINS file...] [LIBRARIES target...])
 # Declares the room in the current folder: every .cc (and, with FLASHSTEP_CUDA, .cu) becomes part of
-# libflashstep, every x_test.cc a test program of its own named NAME_x_test. Twins (a present and an absent
-# version of the same functions, such as png.cc and no_png.cc) are left out unless they stand behind TWINS.
+# libflashstep, every x_test.cc a test program of its own named NAME_x_test, every x_bench.cc a benchmark named
+# NAME_x_bench. Twins (a present and an absent version of the same functions, such as png.cc and no_png.cc) are
+# left out unless they stand behind TWINS.
 #   TORCH      the folder includes torch headers: they are precompiled once for all such folders, and the
 #              files that include none are compiled without
 #   LIBRARIES  third-party targets the folder needs
@@ -64,11 +65,14 @@ function(flashstep_folder NAME)
   endif()
   set(sources "")
   set(tests "")
+  set(benches "")
   foreach(source IN LISTS all_sources)
     get_filename_component(stem ${source} NAME_WE)
     string(REGEX REPLACE "^no_" "" present ${stem})
     if(stem MATCHES "_test$")
       list(APPEND tests ${source})
+    elseif(stem MATCHES "_bench$")
+      list(APPEND benches ${source})
     elseif(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/no_${present}.cc")
       get_filename_component(file_name ${source} NAME)
       if(file_name IN_LIST ARG_TWINS)
@@ -88,13 +92,17 @@ function(flashstep_folder NAME)
   set_property(GLOBAL APPEND PROPERTY FLASHSTEP_ROOMS flashstep_${NAME})
   set_property(GLOBAL APPEND PROPERTY FLASHSTEP_LIBRARIES ${ARG_LIBRARIES})
 
+  set(torch "")
+  if(ARG_TORCH)
+    set(torch TORCH)
+  endif()
+  foreach(bench IN LISTS benches)
+    get_filename_component(stem ${bench} NAME_WE)
+    flashstep_bench(${NAME}_${stem} ${torch} SOURCES ${bench} LIBRARIES ${ARG_LIBRARIES})
+  endforeach()
   if(FLASHSTEP_TESTS)
     foreach(test IN LISTS tests)
       get_filename_component(stem ${test} NAME_WE)
-      set(torch "")
-      if(ARG_TORCH)
-        set(torch TORCH)
-      endif()
       flashstep_test(${NAME}_${stem} ${torch} SOURCES ${test} LIBRARIES ${ARG_LIBRARIES})
     endforeach()
   endif()
@@ -113,6 +121,19 @@ function(flashstep_test NAME)
   add_test(NAME ${NAME} COMMAND ${NAME} ${ARG_ARGUMENTS})
   set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300
     ENVIRONMENT "${FLASHSTEP_TEST_ENVIRONMENT}")
+endfunction()
+
+# flashstep_bench(NAME [TORCH] SOURCES file... [LIBRARIES target...])
+# A program that measures; built by the target `benchmarks` only, run by scripts/bench.
+function(flashstep_bench NAME)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${NAME} EXCLUDE_FROM_ALL ${ARG_SOURCES})
+  target_include_directories(${NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${NAME} PRIVATE flashstep ${ARG_LIBRARIES})
+  if(ARG_TORCH)
+    flashstep_use_torch(${NAME})
+  endif()
+  add_dependencies(benchmarks ${NAME})
 endfunction()
 
 # flashstep_python_test(NAME SCRIPT [LABELS label...])
