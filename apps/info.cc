@@ -45,10 +45,13 @@ measure::Table limits_table(const Machine& machine, const std::vector<Limits>& a
                      sheet ? measure::Cell(100 * limit.rate / *sheet) : measure::Cell(),
                      limit.method});
     }
-    table.notes.push_back(str("Measured ", limits.measured_at, " and kept in ",
-                              measure::limits_cache_file(machine).string(), "."));
+    table.notes.push_back(
+        limits.busy ? "Other programs were running: these rates are too low, and not kept. Run "
+                      "flashstep info again when the machine is quiet."
+                    : str("Measured ", limits.measured_at, " and kept in ",
+                          measure::limits_cache_file(machine).string(), "."));
   }
-  if (table.notes.size() == 2) table.notes.resize(1);
+  if (table.notes.size() == 2 && table.notes[0] == table.notes[1]) table.notes.pop_back();
   return table;
 }
 
@@ -103,7 +106,8 @@ void print_json(const Machine& machine, const std::vector<Limits>& all) {
                                       {"median_rate", limit.median_rate},
                                       {"data_sheet", nullptr},
                                       {"method", limit.method},
-                                      {"measured_at", limits.measured_at}};
+                                      {"measured_at", limits.measured_at},
+                                      {"busy", limits.busy}};
       if (const auto sheet = measure::data_sheet_rate(machine, limit)) entry["data_sheet"] = *sheet;
       json["limits"].push_back(std::move(entry));
     }

@@ -1,10 +1,14 @@
 #include "flashstep/measure/limits.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -13,12 +17,13 @@
 #include "flashstep/base/hash.h"
 #include "flashstep/base/text.h"
 #include "flashstep/measure/data_sheet.h"
+#include "flashstep/measure/stats.h"
 
 namespace flashstep::measure {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr int kFormat = 1;  // of the file and of the way of measuring: raise it when either changes
+constexpr int kFormat = 2;  // of the file and of the way of measuring: raise it when either changes
 
 // All that a limit may depend on.
 std::string identity(const Machine& machine) {
@@ -38,7 +43,7 @@ std::optional<Limits> read_cache(const Machine& machine, const std::string& devi
     const Json file = Json::parse(read_file(limits_cache_file(machine)));
     if (file.at("machine") != identity(machine)) return std::nullopt;
     const Json& entry = file.at("devices").at(device);
-    Limits limits{entry.at("measured_at").get<std::string>(), {}};
+    Limits limits{entry.at("measured_at").get<std::string>(), false, {}};
     for (const Json& json : entry.at("limits")) {
       Limit limit{device, json.at("name"), json.at("rate"), json.at("median_rate"),
                   json.at("method")};
@@ -52,29 +57,6 @@ std::optional<Limits> read_cache(const Machine& machine, const std::string& devi
   }
 }
 
-void write_cache(const Machine& machine, const std::string& device, const Limits& limits) {
-  const auto path = limits_cache_file(machine);
-  Json file = {{"machine", identity(machine)}, {"devices", Json::object()}};
-  try {  // keep what is known of the other device
-    Json old = Json::parse(read_file(path));
-    if (old.at("machine") == identity(machine) && old.at("devices").is_object())
-      file = std::move(old);
-  } catch (const std::exception&) {
-  }
-  Json entry = {{"measured_at", limits.measured_at}, {"limits", Json::array()}};
-  for (const Limit& limit : limits.limits)
-    entry["limits"].push_back({{"name", limit.name},
-                               {"rate", limit.rate},
-                               {"median_rate", limit.median_rate},
-                               {"method", limit.method}});
-  file["devices"][device] = std::move(entry);
-  try {
-    make_directories(path.parent_path());
-    write_file(path, file.dump(2) + "\n");
-  } catch (const std::exception&) {  // a read-only home: measured again next time
-  }
-}
-
 std::string now_utc() {
   const std::time_t now = std::time(nullptr);
   std::tm parts = {};
@@ -82,6 +64,20 @@ std::string now_utc() {
   char text[32];
   std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
   return text;
+}
+
+// Do other programs keep more than a tenth of the cores (on a small machine: one) busy? The running
+// threads are the fourth field of /proc/loadavg, "3/512"; this one is among them.
+bool machine_is_busy(int cores) {
+  std::vector<double> others;
+  for (int i = 0; i < 5; ++i) {
+    std::ifstream file("/proc/loadavg");
+    double load = 0, running = 1;
+    file >> load >> load >> load >> running;
+    others.push_back(running - 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return median(others) >= std::max(1.0, 0.1 * cores);
 }
 
 double remembered_rate(const std::string& device, const std::string& name) {
@@ -117,9 +113,33 @@ Limits machine_limits(const Machine& machine, const std::string& device, bool fo
           "[limits] expected a GPU for device cuda, got none");
   if (!force)
     if (auto cached = read_cache(machine, device)) return *cached;
-  const Limits limits{now_utc(), measure_limits(device)};
-  write_cache(machine, device, limits);
+  Limits limits{now_utc(), machine_is_busy(machine.cores), {}};
+  limits.limits = measure_limits(device);
+  if (!limits.busy) write_limits_cache(machine, device, limits);
   return limits;
+}
+
+void write_limits_cache(const Machine& machine, const std::string& device, const Limits& limits) {
+  const auto path = limits_cache_file(machine);
+  Json file = {{"machine", identity(machine)}, {"devices", Json::object()}};
+  try {  // keep what is known of the other device
+    Json old = Json::parse(read_file(path));
+    if (old.at("machine") == identity(machine) && old.at("devices").is_object())
+      file = std::move(old);
+  } catch (const std::exception&) {
+  }
+  Json entry = {{"measured_at", limits.measured_at}, {"limits", Json::array()}};
+  for (const Limit& limit : limits.limits)
+    entry["limits"].push_back({{"name", limit.name},
+                               {"rate", limit.rate},
+                               {"median_rate", limit.median_rate},
+                               {"method", limit.method}});
+  file["devices"][device] = std::move(entry);
+  try {
+    make_directories(path.parent_path());
+    write_file(path, file.dump(2) + "\n");
+  } catch (const std::exception&) {  // a read-only home: measured again next time
+  }
 }
 
 double matmul_limit_flops(const std::string& device, const std::string& dtype) {

@@ -25,14 +25,15 @@ struct Limit {
 
 struct Limits {
   std::string measured_at;  // "2026-11-21 03:15 UTC"
+  bool busy = false;        // other programs were running: the rates are too low
   std::vector<Limit> limits;
 };
 
 // The limits of one device ("cpu" or "cuda"), from the cache file of this machine if they were ever
 // measured (the same processor, cores, threads, GPUs, driver and LibTorch), else measured now:
-// under 3 s on a CPU. `force` measures anew. Leaves LibTorch's random generators and settings as
-// they were. A cache that cannot be read or written costs a new measurement, nothing else. Call it
-// on one rank only.
+// under 3 s on a CPU. `force` measures anew. What is measured while other programs run is returned
+// but not kept. Leaves LibTorch's random generators and settings as they were. A cache that cannot
+// be read or written costs a new measurement, nothing else. Call it on one rank only.
 Limits machine_limits(const Machine& machine, const std::string& device, bool force = false);
 
 // FLOP/s of matrix products. device: "cpu" or "cuda"; dtype: "fp32", "tf32", "bf16", "fp16".
@@ -45,8 +46,9 @@ double memory_limit_bytes_per_s(const std::string& device);
 // What the data sheet says to this limit; nothing if there is none.
 std::optional<double> data_sheet_rate(const Machine& machine, const Limit& limit);
 
-// ${XDG_CACHE_HOME:-~/.cache}/flashstep/machine-KEY.json
+// ${XDG_CACHE_HOME:-~/.cache}/flashstep/machine-KEY.json, and putting the limits of a device there.
 std::filesystem::path limits_cache_file(const Machine& machine);
+void write_limits_cache(const Machine& machine, const std::string& device, const Limits& limits);
 
 // measure_limits.cc: measures now, without any cache.
 std::vector<Limit> measure_limits(const std::string& device);

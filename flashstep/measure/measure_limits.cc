@@ -47,7 +47,10 @@ void note_rate(Limit& limit, double work, const std::vector<double>& seconds,
 // `kLongest`.
 Limit matmul_limit(const at::Device& device, const std::string& dtype_name, at::ScalarType dtype) {
   constexpr double kLongest = 0.06;  // s
-  constexpr int64_t kLargest = 8192;
+  // On a busy machine a small product, whose threads wait for each other, says nothing of a large
+  // one.
+  constexpr int64_t kAlways = 1024, kLargest = 8192;
+  constexpr double kHopeless = 0.5;  // s
   const Tf32Guard tf32(dtype_name == "tf32");
   Limit limit{device.is_cuda() ? "cuda" : "cpu", "matmul " + dtype_name, 0, 0, ""};
   for (int64_t n = 256; n <= kLargest; n *= 2) {
@@ -58,11 +61,11 @@ Limit matmul_limit(const at::Device& device, const std::string& dtype_name, at::
           at::mm_out(product, a, b);
           if (device.is_cuda()) synchronize_gpu(device.index());
         },
-        {.warmup = 1, .min_calls = 3, .max_calls = 30, .max_seconds = 0.12});
-    const double flops =
-        2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
-    note_rate(limit, flops, seconds, str(n, " x ", n, " x ", n));
-    if (8 * median(seconds) > kLongest) break;
+        {.warmup = 1, .min_calls = 3, .max_calls = 30, .max_seconds = 0.15});
+    const double size = static_cast<double>(n);
+    note_rate(limit, 2 * size * size * size, seconds, str(n, " x ", n, " x ", n));
+    const double next = 8 * quantile(seconds, 0);
+    if (n >= kAlways ? next > kLongest : next > kHopeless) break;
   }
   return limit;
 }

@@ -43,10 +43,10 @@ class InfoTest(unittest.TestCase):
             self.assertTrue(info["libtorch"].startswith("2.11"))
             rates = {limit["limit"]: limit["rate"] for limit in info["limits"] if limit["device"] == "cpu"}
             self.assertEqual(sorted(rates), ["matmul bf16", "matmul fp32", "memory triad"])
-            self.assertTrue(all(rate > 1e8 for rate in rates.values()), rates)
-            self.assertEqual(len(list(Path(cache).glob("flashstep/machine-*.json"))), 1)
-            # The second time comes from the file: the same numbers to the last digit.
-            self.assertEqual(json.loads(run("info", "--json", cache=cache).stdout), info)
+            self.assertTrue(all(rate > 1e7 for rate in rates.values()), rates)
+            if not info["limits"][0]["busy"]:  # then it was kept: the same numbers to the last digit
+                self.assertEqual(len(list(Path(cache).glob("flashstep/machine-*.json"))), 1)
+                self.assertEqual(json.loads(run("info", "--json", cache=cache).stdout), info)
             text = run("info", cache=cache).stdout
             for word in (info["processor"], "matmul fp32", "GFLOP/s", "memory triad"):
                 self.assertIn(word, text)
