@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -14,9 +16,9 @@ namespace flashstep::testing {
 
 // "(2, 8, 100, 32)"
 inline std::string shape_text(at::IntArrayRef sizes) {
-  std::string out = "(";
-  for (size_t i = 0; i < sizes.size(); ++i) out += (i ? ", " : "") + std::to_string(sizes[i]);
-  return out + ")";
+  std::vector<std::string> parts;
+  for (const int64_t size : sizes) parts.push_back(std::to_string(size));
+  return str("(", join(parts), ")");
 }
 
 // Succeeds if |actual - expected| <= tolerance everywhere; `tolerance` broadcasts over both. Equal
@@ -38,17 +40,17 @@ inline ::testing::AssertionResult close_within(const at::Tensor& actual, const a
   if (count == 0) return ::testing::AssertionSuccess();
   const int64_t worst =
       at::where(wrong, excess, at::full_like(excess, -1)).argmax().item<int64_t>();
-  std::string coordinate;
+  std::vector<std::string> coordinate;
   int64_t rest = worst;
   for (int64_t axis = a.dim() - 1; axis >= 0; --axis) {
-    coordinate =
-        std::to_string(rest % a.size(axis)) + (coordinate.empty() ? "" : ", ") + coordinate;
+    coordinate.insert(coordinate.begin(), std::to_string(rest % a.size(axis)));
     rest /= a.size(axis);
   }
   return ::testing::AssertionFailure()
-         << count << " of " << a.numel() << " elements wrong; worst at (" << coordinate << "): got "
-         << a.flatten()[worst].item<double>() << ", expected " << e.flatten()[worst].item<double>()
-         << ", allowed difference " << allowed.flatten()[worst].item<double>();
+         << count << " of " << a.numel() << " elements wrong; worst at (" << join(coordinate)
+         << "): got " << a.flatten()[worst].item<double>() << ", expected "
+         << e.flatten()[worst].item<double>() << ", allowed difference "
+         << allowed.flatten()[worst].item<double>();
 }
 
 // |actual - expected| <= absolute + relative * |expected|.
@@ -67,7 +69,7 @@ inline ::testing::AssertionResult within_twice_naive(const at::Tensor& actual,
   const double worst = oracle.numel()
                            ? (naive.detach().to(at::kDouble) - reference).abs().max().item<double>()
                            : 0.0;
-  return close_within(actual, oracle, at::full({1}, 2 * worst + epsilon, at::kDouble));
+  return close_within(actual, oracle, at::scalar_tensor(2 * worst + epsilon, at::kDouble));
 }
 
 // Same shape, same dtype, same bits.

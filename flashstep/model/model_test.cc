@@ -1,0 +1,394 @@
+#include <cmath>
+#include <map>
+
+#include <torch/torch.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/hash.h"
+#include "flashstep/model/cost.h"
+#include "flashstep/model/generate.h"
+#include "flashstep/model/init.h"
+#include "flashstep/model/transformer.h"
+#include "flashstep/ops/cross_entropy.h"
+#include "flashstep/testing/compare.h"
+
+namespace flashstep {
+namespace {
+
+ModelConfig tiny() {
+  ModelConfig config;
+  config.vocab_size = 61;
+  config.context_length = 24;
+  config.d_model = 24;
+  config.d_ff = 40;
+  config.num_layers = 3;
+  config.num_heads = 4;
+  return config;
+}
+
+template <typename Call>
+std::string refusal(const Call& call) {
+  try {
+    call();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+#define EXPECT_SAYS(text, call) \
+  EXPECT_NE(refusal([&] { call; }).find(text), std::string::npos) << refusal([&] { call; })
+
+TEST(Config, NamedSizesAreTheHandouts) {
+  // d_model, d_ff, layers, heads, parameters; 3,406,809,600 is published for the 2026 xl.
+  const std::map<std::string, std::array<int64_t, 5>> expected = {
+      {"small", {768, 3072, 12, 12, 128625408}},   {"medium", {1024, 4096, 24, 16, 423183360}},
+      {"large", {1280, 5120, 36, 20, 969411840}},  {"xl", {1600, 6400, 48, 25, 1998235200}},
+      {"2.7B", {2560, 10240, 32, 32, 3406809600}}, {"xl26", {2560, 10240, 32, 32, 3406809600}},
+      {"10B", {4608, 12288, 50, 36, 12832823808}}, {"8B", {4096, 11008, 34, 32, 8125698048}},
+  };
+  ASSERT_EQ(model_size_names().size(), expected.size());
+  for (const auto& [name, sizes] : expected) {
+    const auto config = named_model(name);
+    EXPECT_EQ(config.d_model, sizes[0]) << name;
+    EXPECT_EQ(config.d_ff, sizes[1]) << name;
+    EXPECT_EQ(config.num_layers, sizes[2]) << name;
+    EXPECT_EQ(config.num_heads, sizes[3]) << name;
+    EXPECT_EQ(parameter_count(config), sizes[4]) << name;
+  }
+}
+
+TEST(Config, GivenFieldsOverrideTheNamedSize) {
+  ModelConfig config;
+  config.size = "small";
+  config.num_layers = 2;
+  const auto full = resolved(config);
+  EXPECT_EQ(full.num_layers, 2);
+  EXPECT_EQ(full.d_model, 768);
+  EXPECT_EQ(full.vocab_size, 10000);
+}
+
+TEST(Config, NamesWhatIsWrong) {
+  auto config = tiny();
+  config.num_heads = 5;
+  EXPECT_SAYS("d_model to be divisible by num_heads, got d_model 24 and num_heads 5",
+              Transformer{config});
+  config.num_heads = 8;
+  EXPECT_SAYS("even head_dim", Transformer{config});
+  config = tiny();
+  config.d_ff = 0;
+  EXPECT_SAYS("d_ff >= 1", resolved(config));
+  EXPECT_SAYS("expected size to be one of small, medium", named_model("huge"));
+  config = tiny();
+  config.attention = "none";
+  Transformer model(config);
+  EXPECT_SAYS("implementation to be one of auto", model->forward(torch::zeros({1, 2}, at::kLong)));
+}
+
+TEST(Transformer, HasTheCoursesParameterNames) {
+  Transformer model(tiny());
+  std::vector<std::string> names;
+  for (const auto& parameter : model->named_parameters()) names.push_back(parameter.key());
+  const std::vector<std::string> first = {"token_embeddings.weight",
+                                          "layers.0.attn.q_proj.weight",
+                                          "layers.0.attn.k_proj.weight",
+                                          "layers.0.attn.v_proj.weight",
+                                          "layers.0.attn.output_proj.weight",
+                                          "layers.0.ffn.w1.weight",
+                                          "layers.0.ffn.w2.weight",
+                                          "layers.0.ffn.w3.weight",
+                                          "layers.0.ln1.weight",
+                                          "layers.0.ln2.weight"};
+  ASSERT_EQ(names.size(), 1 + 3 * 9 + 2u);
+  EXPECT_EQ(std::vector<std::string>(names.begin(), names.begin() + 10), first);
+  EXPECT_EQ(names[names.size() - 2], "ln_final.weight");
+  EXPECT_EQ(names.back(), "lm_head.weight");
+  EXPECT_TRUE(model->buffers().empty());
+  int64_t count = 0;
+  for (const auto& parameter : model->parameters()) count += parameter.numel();
+  EXPECT_EQ(count, parameter_count(tiny()));
+}
+
+TEST(Initialization, QuantileInvertsTheNormalDistribution) {
+  for (const double x : {-6.0, -3.0, -1.7, -1.0, -0.3, 0.0, 0.2, 1.1, 1.5, 2.9}) {
+    EXPECT_NEAR(normal_quantile(0.5 * std::erfc(-x / std::sqrt(2.0))), x,
+                2e-13 * std::exp(x * x / 2) + 1e-14);
+  }
+}
+
+TEST(Initialization, HasTheCoursesMoments) {
+  auto config = tiny();
+  config.vocab_size = 3000;
+  Transformer model(config, 7);
+  const auto expect_spread = [](const at::Tensor& w, double sigma) {
+    // Truncation at 3 sigma leaves 98.66 % of the standard deviation.
+    const double bound = 5 * sigma / std::sqrt(static_cast<double>(w.numel()));
+    EXPECT_NEAR(w.mean().item<double>(), 0, bound);
+    EXPECT_NEAR(w.std().item<double>(), 0.98658 * sigma, bound);
+    EXPECT_LE(w.abs().max().item<double>(), 3 * sigma * (1 + 1e-6));
+    EXPECT_GE(w.abs().max().item<double>(), 2.5 * sigma);
+  };
+  expect_spread(model->token_embeddings->weight, 1.0);
+  expect_spread(model->lm_head->weight, std::sqrt(2.0 / (3000 + 24)));
+  expect_spread(model->layers[1]->ffn->w1->weight, std::sqrt(2.0 / (24 + 40)));
+  EXPECT_TRUE(testing::close(model->ln_final->weight, torch::ones({24}), 0));
+}
+
+std::string hash_of(Transformer& model) {
+  Hasher hasher;
+  for (const auto& parameter : model->named_parameters()) {
+    hasher.update(parameter.key());
+    hasher.update(parameter.value().data_ptr(), parameter.value().nbytes());
+  }
+  return hasher.hex();
+}
+
+TEST(Initialization, RepeatsForASeedAndHasNotChanged) {
+  Transformer model(tiny(), 1), same(tiny(), 1), other(tiny(), 2);
+  EXPECT_EQ(hash_of(model), hash_of(same));
+  EXPECT_NE(hash_of(model), hash_of(other));
+  EXPECT_EQ(hash_of(model), "ecbffe9972af32c942bb43b292d0cf5f");
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  Transformer alone(tiny(), 1);
+  at::set_num_threads(threads);
+  EXPECT_EQ(hash_of(model), hash_of(alone));
+}
+
+TEST(Initialization, DoesNotDependOnOtherLayers) {
+  auto deeper = tiny();
+  deeper.num_layers = 5;
+  Transformer a(tiny(), 3), b(deeper, 3);
+  EXPECT_TRUE(
+      testing::same_bits(a->layers[2]->attn->q_proj->weight, b->layers[2]->attn->q_proj->weight));
+}
+
+TEST(Transformer, IsCausal) {
+  Transformer model(tiny(), 1);
+  const at::NoGradGuard no_grad;
+  const auto tokens = torch::randint(61, {2, 24});
+  auto changed = tokens.clone();
+  changed.select(1, 12).fill_(5);
+  const auto a = model->forward(tokens), b = model->forward(changed);
+  EXPECT_TRUE(testing::close(a.narrow(1, 0, 12), b.narrow(1, 0, 12), 1e-5));
+  EXPECT_FALSE(testing::close(a.narrow(1, 12, 12), b.narrow(1, 12, 12), 1e-3));
+}
+
+TEST(Transformer, RefusesWhatDoesNotFit) {
+  Transformer model(tiny());
+  EXPECT_SAYS("at most context_length = 24 tokens, got 25",
+              model->forward(torch::zeros({1, 25}, at::kLong)));
+  EXPECT_SAYS("int64 tokens of shape (B, N)", model->forward(torch::zeros({3}, at::kLong)));
+  EXPECT_SAYS("int64 tokens of shape (B, N)", model->forward(torch::zeros({1, 3})));
+}
+
+// One training step's gradients in the order of parameters.
+std::vector<at::Tensor> gradients(Transformer& model, const at::Tensor& tokens) {
+  model->zero_grad();
+  cross_entropy(model->forward(tokens.narrow(1, 0, 23)), tokens.narrow(1, 1, 23)).backward();
+  std::vector<at::Tensor> out;
+  for (const auto& parameter : model->parameters()) out.push_back(parameter.grad().clone());
+  return out;
+}
+
+TEST(Transformer, LossFollowsItsGradient) {
+  Transformer model(tiny(), 1);
+  torch::manual_seed(1);
+  const auto tokens = torch::randint(61, {4, 24});
+  const auto slopes = gradients(model, tokens);
+  const at::NoGradGuard no_grad;
+  const auto loss = [&] {
+    return cross_entropy(model->forward(tokens.narrow(1, 0, 23)), tokens.narrow(1, 1, 23))
+        .item<double>();
+  };
+  const auto parameters = model->parameters();
+  double squares = 0;
+  for (const auto& slope : slopes) squares += slope.to(at::kDouble).square().sum().item<double>();
+  const double step = 1e-3 / std::sqrt(squares);
+  const auto move = [&](double by) {
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].add_(slopes[i], by);
+  };
+  move(step);
+  const double above = loss();
+  move(-2 * step);
+  const double below = loss();
+  EXPECT_NEAR((above - below) / (2 * step) / squares, 1.0, 2e-2);
+}
+
+TEST(Transformer, RepeatsBitForBit) {
+  torch::manual_seed(2);
+  const auto tokens = torch::randint(61, {4, 24});
+  Transformer model(tiny(), 1);
+  const auto once = gradients(model, tokens), again = gradients(model, tokens);
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_TRUE(testing::same_bits(once[i], again[i]));
+}
+
+TEST(BlockRunner, SeesEveryBlockInOrderAndCanBeCombined) {
+  Transformer model(tiny(), 1);
+  const auto tokens = torch::randint(61, {2, 8});
+  const at::NoGradGuard no_grad;
+  const auto expected = model->forward(tokens);
+  std::vector<std::string> seen, entered;
+  model->set_block_runner([&](std::span<const BlockCall> blocks, at::Tensor x) {
+    for (const auto& block : blocks) {
+      seen.push_back(block.name);
+      x = block.forward(x);
+    }
+    return x;
+  });
+  const BlockRunner inner = model->block_runner();
+  model->set_block_runner([&, inner](std::span<const BlockCall> blocks, at::Tensor x) {
+    std::vector<BlockCall> wrapped(blocks.begin(), blocks.end());
+    for (auto& block : wrapped) {
+      EXPECT_EQ(block.module->named_parameters().size(), 9u);
+      block.forward = [&entered, name = block.name, run = block.forward](const at::Tensor& input) {
+        entered.push_back(name);
+        return run(input);
+      };
+    }
+    return inner(wrapped, x);
+  });
+  EXPECT_TRUE(testing::same_bits(model->forward(tokens), expected));
+  EXPECT_EQ(seen, (std::vector<std::string>{"layers.0", "layers.1", "layers.2"}));
+  EXPECT_EQ(entered, seen);
+  EXPECT_EQ(model->named_parameters()[1].key(), "layers.0.attn.q_proj.weight");
+}
+
+TEST(BlockRunner, CanCallABlockTwice) {
+  // What recompute does: once without gradients, once more for them.
+  torch::manual_seed(3);
+  const auto tokens = torch::randint(61, {2, 24});
+  Transformer model(tiny(), 1);
+  const auto expected = gradients(model, tokens);
+  model->set_block_runner([](std::span<const BlockCall> blocks, at::Tensor x) {
+    for (const auto& block : blocks) {
+      {
+        const at::NoGradGuard no_grad;
+        block.forward(x);
+      }
+      x = block.forward(x);
+    }
+    return x;
+  });
+  const auto got = gradients(model, tokens);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(testing::same_bits(got[i], expected[i]));
+}
+
+TEST(KeyValueCache, GivesTheLogitsOfTheWholeSequence) {
+  Transformer model(tiny(), 1);
+  const at::NoGradGuard no_grad;
+  const auto tokens = torch::randint(61, {2, 24});
+  for (const std::string attention : {"naive", "sdpa", "auto"}) {
+    auto config = tiny();
+    config.attention = attention;
+    Transformer cached(config, 1);
+    const auto expected = model->forward(tokens);
+    for (const std::vector<int64_t>& parts :
+         {std::vector<int64_t>{24}, {1, 1, 22}, {10, 5, 9}, {23, 1}}) {
+      KeyValueCache cache(config, 2, 24, at::kFloat);
+      int64_t begin = 0;
+      for (const int64_t length : parts) {
+        const auto logits = cached->forward(tokens.narrow(1, begin, length), cache);
+        EXPECT_TRUE(testing::close(logits, expected.narrow(1, begin, length), 2e-5))
+            << attention << " from " << begin;
+        begin += length;
+      }
+    }
+  }
+}
+
+TEST(Generate, CachedAndUncachedAgreeBeyondTheContext) {
+  Transformer model(tiny(), 1);
+  const std::vector<int64_t> prompt = {3, 1, 4};
+  GenerateOptions options;
+  options.max_tokens = 60;  // 24 fit
+  options.seed = 5;
+  const auto cached = generate(model, prompt, options);
+  options.use_cache = false;
+  EXPECT_EQ(generate(model, prompt, options), cached);
+  EXPECT_EQ(cached.size(), 60u);
+  options.seed = 6;
+  EXPECT_NE(generate(model, prompt, options), cached);
+}
+
+TEST(Generate, StopsAtTheTokenOrWhenTold) {
+  Transformer model(tiny(), 1);
+  GenerateOptions options;
+  options.max_tokens = 20;
+  const std::vector<int64_t> prompt = {1};
+  const auto all = generate(model, prompt, options);
+  options.stop_token = all[7];
+  const auto first = std::find(all.begin(), all.end(), all[7]);
+  EXPECT_EQ(generate(model, prompt, options), std::vector<int64_t>(all.begin(), first));
+  options.stop_token.reset();
+  std::vector<int64_t> streamed;
+  options.on_token = [&](int64_t token) {
+    streamed.push_back(token);
+    return streamed.size() < 4;
+  };
+  EXPECT_EQ(generate(model, prompt, options), streamed);
+  EXPECT_EQ(streamed, std::vector<int64_t>(all.begin(), all.begin() + 4));
+  options.max_tokens = 0;
+  EXPECT_TRUE(generate(model, prompt, options).empty());
+}
+
+TEST(Generate, SamplesAsTheOptionsSay) {
+  const std::vector<float> logits = {0.f, std::log(4.f), std::log(2.f), std::log(3.f)};  // 1 4 2 3
+  GenerateOptions options;
+  const auto draw = [&](double u) { return sample(logits, options, u); };
+  EXPECT_EQ(draw(0.0), 1);  // likeliest first: 1 up to .4, 3 up to .7, 2 up to .9, 0
+  EXPECT_EQ(draw(0.39), 1);
+  EXPECT_EQ(draw(0.41), 3);
+  EXPECT_EQ(draw(0.71), 2);
+  EXPECT_EQ(draw(0.95), 0);
+  options.top_k = 2;
+  EXPECT_EQ(draw(0.56), 1);  // 4/7
+  EXPECT_EQ(draw(0.99), 3);
+  options.top_k = 0;
+  options.top_p = 0.5;
+  EXPECT_EQ(draw(0.99), 3);
+  options.top_p = 1e-9;
+  EXPECT_EQ(draw(0.99), 1);
+  options.top_p = 1;
+  options.temperature = 0;
+  EXPECT_EQ(draw(0.99), 1);
+  options.temperature = 0.5;  // squares: 16 9 4 1 of 30
+  EXPECT_EQ(draw(0.52), 1);
+  EXPECT_EQ(draw(0.54), 3);
+}
+
+TEST(Generate, NamesWhatIsWrong) {
+  Transformer model(tiny(), 1);
+  const std::vector<int64_t> none, good = {1}, outside = {61};
+  const auto with = [](auto change) {
+    GenerateOptions options;
+    change(options);
+    return options;
+  };
+  EXPECT_SAYS("prompt of at least one token", generate(model, none, {}));
+  EXPECT_SAYS("token ids in [0, 61), got 61", generate(model, outside, {}));
+  EXPECT_SAYS("temperature >= 0", generate(model, good, with([](auto& o) { o.temperature = -1; })));
+  EXPECT_SAYS("top_k >= 0", generate(model, good, with([](auto& o) { o.top_k = -1; })));
+  EXPECT_SAYS("top_p in (0, 1]", generate(model, good, with([](auto& o) { o.top_p = 0; })));
+  EXPECT_SAYS("max_tokens >= 0", generate(model, good, with([](auto& o) { o.max_tokens = -1; })));
+}
+
+TEST(Cost, CountsByHand) {
+  ModelConfig config;
+  config.vocab_size = 10;
+  config.context_length = 4;
+  config.d_model = 2;
+  config.d_ff = 3;
+  config.num_layers = 1;
+  config.num_heads = 1;
+  EXPECT_EQ(parameter_count(config), 2 * 20 + 4 * 4 + 3 * 6 + 3 * 2);
+  const auto flops = forward_flops(config, 3);
+  EXPECT_EQ(flops.linear, 2 * 3 * (16 + 18));
+  EXPECT_EQ(flops.attention, 4 * 2 * 6);  // 6 pairs
+  EXPECT_EQ(flops.head, 2 * 3 * 2 * 10);
+  EXPECT_EQ(forward_flops(config, 3, false).attention, 4 * 2 * 9);
+  EXPECT_EQ(step_flops(config, 5, 3), 15 * flops.total());
+}
+
+}  // namespace
+}  // namespace flashstep
