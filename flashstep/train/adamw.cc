@@ -1,0 +1,243 @@
+#include "flashstep/train/adamw.h"
+
+#include <memory>
+#include <set>
+#include <unordered_map>
+
+#include <ATen/ATen.h>
+#include <torch/optim/serialize.h>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep::train {
+namespace {
+
+using torch::Tensor;
+using torch::optim::AdamWOptions;
+
+void check_options(const AdamWOptions& options) {
+  const auto [beta1, beta2] = options.betas();
+  require(options.lr() >= 0, "[AdamW] expected a learning rate of at least 0, got ", options.lr());
+  require(options.eps() >= 0, "[AdamW] expected eps of at least 0, got ", options.eps());
+  require(beta1 >= 0 && beta1 < 1, "[AdamW] expected beta1 in [0, 1), got ", beta1);
+  require(beta2 >= 0 && beta2 < 1, "[AdamW] expected beta2 in [0, 1), got ", beta2);
+  require(options.weight_decay() >= 0, "[AdamW] expected a weight decay of at least 0, got ",
+          options.weight_decay());
+}
+
+void check_parameter(const Tensor& parameter) {
+  require(parameter.defined() && at::isFloatingType(parameter.scalar_type()),
+          "[AdamW] expected parameters of a floating-point type, got ",
+          parameter.defined() ? c10::toString(parameter.scalar_type()) : "an undefined tensor");
+  require(parameter.layout() == at::kStrided && parameter.is_non_overlapping_and_dense(),
+          "[AdamW] expected parameters that are dense in memory, got strides ", parameter.strides(),
+          " for shape ", parameter.sizes());
+}
+
+// The fused kernel walks parameter and gradient by the same linear index.
+Tensor gradient_in_layout_of(const Tensor& parameter) {
+  const Tensor& gradient = parameter.grad();
+  require(gradient.layout() == at::kStrided,
+          "[AdamW] expected a dense gradient, got a sparse one for the parameter of shape ",
+          parameter.sizes());
+  if (gradient.strides() == parameter.strides() && gradient.dtype() == parameter.dtype())
+    return gradient;
+  return at::empty_like(parameter).copy_(gradient);
+}
+
+// What one kernel updates: tensors of one device and dtype.
+struct Batch {
+  std::vector<Tensor> parameters, gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps;
+};
+
+std::string key_of(const Tensor& tensor) {
+  return flashstep::str(tensor.device(), ' ', c10::toString(tensor.scalar_type()));
+}
+
+}  // namespace
+
+void AdamWState::serialize(torch::serialize::OutputArchive& archive) const {
+  archive.write("step", step, /*is_buffer=*/true);
+  archive.write("exp_avg", exp_avg, /*is_buffer=*/true);
+  archive.write("exp_avg_sq", exp_avg_sq, /*is_buffer=*/true);
+  if (max_exp_avg_sq.defined()) archive.write("max_exp_avg_sq", max_exp_avg_sq, /*is_buffer=*/true);
+}
+
+void AdamWState::serialize(torch::serialize::InputArchive& archive) {
+  archive.read("step", step, /*is_buffer=*/true);
+  archive.read("exp_avg", exp_avg, /*is_buffer=*/true);
+  archive.read("exp_avg_sq", exp_avg_sq, /*is_buffer=*/true);
+  archive.try_read("max_exp_avg_sq", max_exp_avg_sq, /*is_buffer=*/true);
+}
+
+AdamW::AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups, AdamWOptions defaults)
+    : Optimizer(groups, std::make_unique<AdamWOptions>(defaults)) {
+  check_options(defaults);
+  for (const auto& group : param_groups_) {
+    check_options(static_cast<const AdamWOptions&>(group.options()));
+    for (const Tensor& parameter : group.params()) check_parameter(parameter);
+  }
+}
+
+AdamW::AdamW(std::vector<Tensor> parameters, AdamWOptions defaults)
+    : AdamW({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
+
+AdamWState& AdamW::state_of(const Tensor& parameter, bool amsgrad) {
+  auto& slot = state_[parameter.unsafeGetTensorImpl()];
+  if (!slot) {
+    auto state = std::make_unique<AdamWState>();
+    state->step = at::zeros({}, parameter.options().dtype(at::kFloat).requires_grad(false));
+    state->exp_avg = at::zeros_like(parameter);
+    state->exp_avg_sq = at::zeros_like(parameter);
+    slot = std::move(state);
+  }
+  auto& state = static_cast<AdamWState&>(*slot);
+  if (amsgrad && !state.max_exp_avg_sq.defined()) state.max_exp_avg_sq = at::zeros_like(parameter);
+  return state;
+}
+
+void AdamW::allocate_state() {
+  torch::NoGradGuard no_grad;
+  for (const auto& group : param_groups_) {
+    const bool amsgrad = static_cast<const AdamWOptions&>(group.options()).amsgrad();
+    for (const Tensor& parameter : group.params()) {
+      if (parameter.requires_grad()) state_of(parameter, amsgrad);
+    }
+  }
+}
+
+torch::Tensor AdamW::learning_rate(size_t group, torch::Device device) {
+  const double value = param_groups_[group].options().get_lr();
+  auto [slot, is_new] = learning_rates_.try_emplace({group, device.str()});
+  LearningRate& rate = slot->second;
+  if (is_new) {
+    rate = {value, at::full({}, value, at::TensorOptions(device).dtype(at::kFloat))};
+  } else if (rate.value != value) {
+    rate.value = value;
+    rate.tensor.fill_(value);
+  }
+  return rate.tensor;
+}
+
+void AdamW::refresh_learning_rates() {
+  torch::NoGradGuard no_grad;
+  for (size_t group = 0; group < param_groups_.size(); ++group) {
+    std::set<std::string> devices;
+    for (const Tensor& parameter : param_groups_[group].params()) {
+      if (devices.insert(parameter.device().str()).second) learning_rate(group, parameter.device());
+    }
+  }
+}
+
+void AdamW::update(const Tensor& found_inf, const Tensor& grad_scale) {
+  torch::NoGradGuard no_grad;
+  for (size_t index = 0; index < param_groups_.size(); ++index) {
+    const auto& group = param_groups_[index];
+    const auto& options = static_cast<const AdamWOptions&>(group.options());
+    std::map<std::string, Batch> batches;  // ordered, so that runs launch alike
+    for (const Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      Batch& batch = batches[key_of(parameter)];
+      AdamWState& state = state_of(parameter, options.amsgrad());
+      batch.parameters.push_back(parameter);
+      batch.gradients.push_back(gradient_in_layout_of(parameter));
+      batch.exp_avgs.push_back(state.exp_avg);
+      batch.exp_avg_sqs.push_back(state.exp_avg_sq);
+      if (options.amsgrad()) batch.max_exp_avg_sqs.push_back(state.max_exp_avg_sq);
+      batch.steps.push_back(state.step);
+    }
+    const auto [beta1, beta2] = options.betas();
+    for (auto& [key, batch] : batches) {
+      const torch::Device device = batch.parameters.front().device();
+      const auto on_device = [&](const Tensor& flag) {
+        return flag.defined() ? std::make_optional(flag.to(device)) : std::nullopt;
+      };
+      const std::optional<Tensor> skip = on_device(found_inf);
+      // The kernel takes the step counts as they are after this update; a skipped one is taken
+      // back.
+      at::_foreach_add_(batch.steps, 1);
+      at::_fused_adamw_(batch.parameters, batch.gradients, batch.exp_avgs, batch.exp_avg_sqs,
+                        batch.max_exp_avg_sqs, batch.steps, learning_rate(index, device), beta1,
+                        beta2, options.weight_decay(), options.eps(), options.amsgrad(),
+                        /*maximize=*/false, on_device(grad_scale), skip);
+      if (skip) at::_foreach_sub_(batch.steps, std::vector<Tensor>(batch.steps.size(), *skip));
+    }
+  }
+}
+
+torch::Tensor AdamW::step(LossClosure closure) {
+  Tensor loss;
+  if (closure) {
+    torch::AutoGradMode with_grad(true);
+    loss = closure();
+  }
+  update({}, {});
+  return loss;
+}
+
+void AdamW::step_unless(const Tensor& found_inf, const Tensor& grad_scale) {
+  update(found_inf, grad_scale);
+}
+
+void AdamW::save(torch::serialize::OutputArchive& archive) const {
+  torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this);
+}
+
+void AdamW::load(torch::serialize::InputArchive& archive) {
+  torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this);
+}
+
+NamedTensors optimizer_state(const AdamW& optimizer, const NamedTensors& parameters) {
+  NamedTensors result;
+  std::set<void*> written;
+  for (const auto& [name, parameter] : parameters) {
+    const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (found == optimizer.state().end() || !written.insert(found->first).second) continue;
+    const auto& state = static_cast<const AdamWState&>(*found->second);
+    result.emplace_back(name + "/exp_avg", state.exp_avg);
+    result.emplace_back(name + "/exp_avg_sq", state.exp_avg_sq);
+    if (state.max_exp_avg_sq.defined())
+      result.emplace_back(name + "/max_exp_avg_sq", state.max_exp_avg_sq);
+    result.emplace_back(name + "/step", state.step);
+  }
+  return result;
+}
+
+void load_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
+                          const NamedTensors& state) {
+  torch::NoGradGuard no_grad;
+  std::unordered_map<std::string, Tensor> by_name(parameters.begin(), parameters.end());
+  std::unordered_map<std::string, std::unique_ptr<AdamWState>> loaded;
+  for (const auto& [key, tensor] : state) {
+    const size_t slash = key.rfind('/');
+    const std::string name = key.substr(0, slash),
+                      kind = slash == key.npos ? "" : key.substr(slash + 1);
+    const auto parameter = by_name.find(name);
+    require(parameter != by_name.end(), "[resume] the checkpoint holds optimizer state for ", name,
+            ", which the module does not have");
+    auto& entry = loaded[name];
+    if (!entry) entry = std::make_unique<AdamWState>();
+    Tensor* slot = kind == "exp_avg"          ? &entry->exp_avg
+                   : kind == "exp_avg_sq"     ? &entry->exp_avg_sq
+                   : kind == "max_exp_avg_sq" ? &entry->max_exp_avg_sq
+                   : kind == "step"           ? &entry->step
+                                              : nullptr;
+    require(slot != nullptr,
+            "[resume] expected optimizer state named exp_avg, exp_avg_sq or step, got ", key);
+    if (kind == "step") {
+      *slot = tensor.to(parameter->second.device(), at::kFloat, false, /*copy=*/true).reshape({});
+      continue;
+    }
+    require(tensor.sizes() == parameter->second.sizes(), "[resume] expected ", key, " of shape ",
+            parameter->second.sizes(), ", got ", tensor.sizes());
+    *slot = at::empty_like(parameter->second).copy_(tensor);
+  }
+  optimizer.state().clear();
+  for (auto& [name, entry] : loaded) {
+    require(entry->step.defined() && entry->exp_avg.defined() && entry->exp_avg_sq.defined(),
+            "[resume] expected step, exp_avg and exp_avg_sq of ", name, ", but one is missing");
+    optimizer.state()[by_name.at(name).unsafeGetTensorImpl()] = std::move(entry);
+  }
+}
+
+}  // namespace flashstep::train

@@ -1,0 +1,218 @@
+#include "flashstep/train/adamw.h"
+
+#include <cmath>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep::train {
+namespace {
+
+using torch::Tensor;
+using torch::optim::AdamWOptions;
+using torch::optim::OptimizerParamGroup;
+
+const std::vector<std::vector<int64_t>> kShapes = {{7, 5}, {1}, {33}, {2, 3, 4}, {}};
+
+std::vector<Tensor> make_parameters(torch::ScalarType dtype = torch::kFloat) {
+  torch::manual_seed(3);
+  std::vector<Tensor> parameters;
+  for (const auto& shape : kShapes) {
+    parameters.push_back(torch::randn(shape, torch::TensorOptions(dtype)).requires_grad_());
+  }
+  return parameters;
+}
+
+void set_gradients(std::vector<Tensor>& parameters, int step) {
+  torch::manual_seed(100 + step);
+  for (Tensor& parameter : parameters) parameter.mutable_grad() = torch::randn_like(parameter);
+}
+
+double worst_difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = (a[i].detach() - b[i].detach()).abs().max().item<double>();
+    if (!(difference <= worst)) worst = difference;  // NaN stays
+  }
+  return worst;
+}
+
+AdamWOptions options(bool amsgrad = false) {
+  return AdamWOptions(1e-2).betas({0.8, 0.97}).eps(1e-7).weight_decay(0.1).amsgrad(amsgrad);
+}
+
+class Equality : public testing::TestWithParam<bool> {};
+
+// In float64 the two differ by the order of a few roundings and by our learning rate in float32.
+TEST_P(Equality, WithTorchInFloat64) {
+  auto ours = make_parameters(torch::kDouble), theirs = make_parameters(torch::kDouble);
+  AdamW optimizer(ours, options(GetParam()));
+  torch::optim::AdamW peer(theirs, options(GetParam()));
+  for (int step = 0; step < 50; ++step) {
+    set_gradients(ours, step);
+    set_gradients(theirs, step);
+    optimizer.step();
+    peer.step();
+  }
+  EXPECT_LE(worst_difference(ours, theirs), 50 * 1e-2 * 1e-7);
+  EXPECT_GT(worst_difference(ours, make_parameters(torch::kDouble)), 0.05);
+}
+INSTANTIATE_TEST_SUITE_P(Amsgrad, Equality, testing::Bool());
+
+TEST(AdamW, GroupsHaveOptionsOfTheirOwnAndFollowSchedulers) {
+  auto ours = make_parameters(torch::kDouble), theirs = make_parameters(torch::kDouble);
+  const auto groups = [](std::vector<Tensor>& p) {
+    std::vector<OptimizerParamGroup> result;
+    result.emplace_back(std::vector<Tensor>{p[0], p[1]},
+                        std::make_unique<AdamWOptions>(AdamWOptions(3e-2).weight_decay(0)));
+    result.emplace_back(std::vector<Tensor>{p[2], p[3], p[4]});
+    return result;
+  };
+  AdamW optimizer(groups(ours), options());
+  torch::optim::AdamW peer(groups(theirs), options());
+  for (int step = 0; step < 10; ++step) {
+    for (auto* each : {static_cast<torch::optim::Optimizer*>(&optimizer),
+                       static_cast<torch::optim::Optimizer*>(&peer)}) {
+      each->param_groups()[1].options().set_lr(1e-2 / (1 + step));
+    }
+    set_gradients(ours, step);
+    set_gradients(theirs, step);
+    optimizer.step();
+    peer.step();
+  }
+  EXPECT_LE(worst_difference(ours, theirs), 10 * 3e-2 * 1e-7);
+}
+
+TEST(AdamW, LeavesParametersWithoutGradientAlone) {
+  auto parameters = make_parameters();
+  parameters[1].set_requires_grad(false);
+  set_gradients(parameters, 0);
+  parameters[1].mutable_grad() = Tensor();
+  parameters[3].mutable_grad() = Tensor();
+  const Tensor frozen = parameters[1].clone(), unused = parameters[3].detach().clone();
+  AdamW optimizer(parameters, options());
+  optimizer.step();
+  EXPECT_TRUE(parameters[1].equal(frozen));
+  EXPECT_TRUE(parameters[3].equal(unused));
+  EXPECT_EQ(optimizer.state().size(), 3u);
+}
+
+TEST(AdamW, SkipsOnTheDeviceWhenToldSo) {
+  auto parameters = make_parameters();
+  AdamW optimizer(parameters, options());
+  set_gradients(parameters, 0);
+  optimizer.step();
+  const NamedTensors names = {{"w", parameters[0]}};
+  const Tensor before = parameters[0].detach().clone();
+  const Tensor mean = optimizer_state(optimizer, names)[0].second.clone();
+  parameters[0].mutable_grad().fill_(std::nan(""));
+  optimizer.step_unless(torch::ones({}));
+  EXPECT_TRUE(parameters[0].equal(before));
+  EXPECT_TRUE(optimizer_state(optimizer, names)[0].second.equal(mean));
+  EXPECT_EQ(optimizer_state(optimizer, names)[2].second.item<float>(), 1);
+  set_gradients(parameters, 1);
+  optimizer.step_unless(torch::zeros({}));
+  EXPECT_FALSE(parameters[0].equal(before));
+  EXPECT_EQ(optimizer_state(optimizer, names)[2].second.item<float>(), 2);
+}
+
+TEST(AdamW, DividesByTheGradientScale) {
+  auto plain = make_parameters(torch::kDouble), scaled = make_parameters(torch::kDouble);
+  AdamW one(plain, options()), other(scaled, options());
+  set_gradients(plain, 0);
+  set_gradients(scaled, 0);
+  for (Tensor& parameter : scaled) parameter.mutable_grad().mul_(1024);
+  one.step();
+  other.step_unless(torch::zeros({}), torch::full({}, 1024.0));
+  EXPECT_EQ(worst_difference(plain, scaled), 0);
+}
+
+TEST(AdamW, TransposedGradientsAndParameters) {
+  auto ours =
+      std::vector<Tensor>{torch::randn({4, 6}, torch::kDouble).t().detach().requires_grad_()};
+  auto theirs = std::vector<Tensor>{ours[0].detach().clone().requires_grad_()};
+  const Tensor gradient = torch::randn({6, 4}, torch::kDouble);
+  ours[0].mutable_grad() = gradient.contiguous();
+  theirs[0].mutable_grad() = gradient.contiguous();
+  AdamW optimizer(ours, options());
+  torch::optim::AdamW peer(theirs, options());
+  optimizer.step();
+  peer.step();
+  EXPECT_LE(worst_difference(ours, theirs), 1e-9);
+}
+
+TEST(AdamW, StateTravelsByNameBitForBit) {
+  auto first = make_parameters(), second = make_parameters();
+  const auto named = [](const std::vector<Tensor>& p) {
+    NamedTensors names;
+    for (size_t i = 0; i < p.size(); ++i) names.emplace_back(flashstep::str("p", i), p[i]);
+    names.emplace_back("tied", p[0]);
+    return names;
+  };
+  AdamW one(first, options(true)), other(second, options(true));
+  for (int step = 0; step < 3; ++step) {
+    set_gradients(first, step);
+    one.step();
+  }
+  const NamedTensors state = optimizer_state(one, named(first));
+  EXPECT_EQ(state.size(), 4 * kShapes.size()) << "a tied tensor is written once";
+  load_optimizer_state(other, named(second), state);
+  for (size_t i = 0; i < first.size(); ++i) second[i].detach().copy_(first[i].detach());
+  set_gradients(first, 9);
+  set_gradients(second, 9);
+  one.step();
+  other.step();
+  EXPECT_EQ(worst_difference(first, second), 0);
+}
+
+TEST(AdamW, TorchSaveAndLoad) {
+  auto first = make_parameters(), second = make_parameters();
+  AdamW one(first, options()), other(second, options());
+  set_gradients(first, 0);
+  one.step();
+  std::stringstream bytes;
+  torch::save(one, bytes);
+  torch::load(other, bytes);
+  for (size_t i = 0; i < first.size(); ++i) second[i].detach().copy_(first[i].detach());
+  set_gradients(first, 1);
+  set_gradients(second, 1);
+  one.step();
+  other.step();
+  EXPECT_EQ(worst_difference(first, second), 0);
+}
+
+TEST(AdamW, RefusesWhatItCannotTrain) {
+  EXPECT_THROW(AdamW(std::vector<Tensor>{torch::ones({2}, torch::kLong)}), UserError);
+  EXPECT_THROW(AdamW(make_parameters(), AdamWOptions(-1)), UserError);
+  EXPECT_THROW(AdamW(make_parameters(), AdamWOptions(1).betas({1.0, 0.9})), UserError);
+  EXPECT_THROW(AdamW(std::vector<Tensor>{torch::ones({1, 3}).expand({4, 3})}), UserError);
+  auto parameters = make_parameters();
+  parameters[0].mutable_grad() = torch::zeros_like(parameters[0]).to_sparse();
+  AdamW optimizer(parameters);
+  EXPECT_THROW(optimizer.step(), UserError);
+}
+
+TEST(AdamW, RefusesStateOfOthers) {
+  auto parameters = make_parameters();
+  AdamW optimizer(parameters);
+  const NamedTensors names = {{"w", parameters[0]}};
+  EXPECT_THROW(load_optimizer_state(optimizer, names, {{"v/step", torch::ones({})}}), UserError);
+  EXPECT_THROW(load_optimizer_state(optimizer, names, {{"w/step", torch::ones({})}}), UserError);
+  EXPECT_THROW(load_optimizer_state(optimizer, names, {{"w/exp_avg", torch::ones({3})}}),
+               UserError);
+  EXPECT_THROW(load_optimizer_state(optimizer, names, {{"w/what", torch::ones({7, 5})}}),
+               UserError);
+}
+
+TEST(AdamW, AllocatesStateAheadOnlyForWhatIsTrained) {
+  auto parameters = make_parameters();
+  parameters[2].set_requires_grad(false);
+  AdamW optimizer(parameters);
+  optimizer.allocate_state();
+  EXPECT_EQ(optimizer.state().size(), kShapes.size() - 1);
+}
+
+}  // namespace
+}  // namespace flashstep::train

@@ -1,0 +1,60 @@
+#include "flashstep/train/evaluate.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep::train {
+namespace {
+
+using torch::Tensor;
+
+// Tokens [begin, begin + rows * length] as (inputs, targets), each (rows, length).
+std::pair<Tensor, Tensor> windows(const data::TokenFile& tokens, uint64_t begin, int64_t rows,
+                                  int64_t length, torch::Device device) {
+  const Tensor flat = at::empty({rows * length + 1}, at::kLong);
+  tokens.read(begin, std::span<int64_t>(flat.data_ptr<int64_t>(), flat.numel()));
+  const Tensor there = flat.to(device);
+  return {there.slice(0, 0, rows * length).view({rows, length}),
+          there.slice(0, 1).view({rows, length})};
+}
+
+}  // namespace
+
+Tensor language_model_loss(const Tensor& logits, const Tensor& targets) {
+  return at::cross_entropy_loss(logits.flatten(0, -2).to(at::kFloat), targets.flatten());
+}
+
+double evaluate_loss(const LogitsFunction& logits, const data::TokenFile& tokens,
+                     const EvaluateOptions& options) {
+  torch::NoGradGuard no_grad;
+  uint64_t size = tokens.size();
+  if (options.max_tokens > 0) size = std::min(size, options.max_tokens);
+  require(size >= 2, "[evaluate] expected at least 2 tokens in ", tokens.path().string(), ", got ",
+          size);
+  std::optional<AutocastGuard> autocast;
+  if (options.precision != Precision::kFloat32) {
+    autocast.emplace(options.device.type(),
+                     options.precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf);
+  }
+  const uint64_t predicted = size - 1;
+  Tensor sum = at::zeros({}, at::TensorOptions(options.device).dtype(at::kDouble));
+  for (uint64_t begin = 0; begin < predicted;) {
+    const int64_t left = static_cast<int64_t>(predicted - begin);
+    const int64_t length = std::min(options.context_length, left);
+    const int64_t rows = std::clamp<int64_t>(left / length, 1, options.batch_size);
+    const auto [inputs, targets] = windows(tokens, begin, rows, length, options.device);
+    sum += language_model_loss(logits(inputs), targets).to(at::kDouble) *
+           static_cast<double>(rows * length);
+    begin += static_cast<uint64_t>(rows * length);
+    if (options.progress) options.progress(begin, predicted);
+  }
+  return sum.item<double>() / static_cast<double>(predicted);
+}
+
+}  // namespace flashstep::train

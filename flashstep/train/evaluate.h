@@ -1,0 +1,35 @@
+// The mean loss of a language model over held-out tokens.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include <torch/torch.h>
+
+#include "flashstep/base/progress.h"
+#include "flashstep/data/token_file.h"
+#include "flashstep/train/step.h"
+
+namespace flashstep::train {
+
+// ids (B, T) int64 to logits (B, T, V).
+using LogitsFunction = std::function<torch::Tensor(const torch::Tensor& ids)>;
+
+struct EvaluateOptions {
+  int64_t batch_size = 16, context_length = 256;
+  uint64_t max_tokens = 0;  // only the first so many of the file; 0: all
+  torch::Device device = torch::kCPU;
+  Precision precision = Precision::kFloat32;
+  ProgressFunction progress = {};  // tokens
+};
+
+// Mean cross-entropy in nats per token, accumulated in float64, over all tokens but the first: the
+// file is cut into windows that follow each other, the last one short, so that every token is
+// predicted once. UserError if there are fewer than 2 tokens.
+double evaluate_loss(const LogitsFunction& logits, const data::TokenFile& tokens,
+                     const EvaluateOptions& options);
+
+// Mean cross-entropy of logits (..., V) against targets (...) int64, computed in float32: ().
+torch::Tensor language_model_loss(const torch::Tensor& logits, const torch::Tensor& targets);
+
+}  // namespace flashstep::train

@@ -1,0 +1,95 @@
+#include "flashstep/train/evaluate.h"
+
+#include <cmath>
+#include <filesystem>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+using torch::Tensor;
+
+constexpr int64_t kVocab = 11;
+
+class EvaluateTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = fs::temp_directory_path() / flashstep::str("evaluate_test_", ::getpid(), ".npy");
+    torch::manual_seed(2);
+    table_ = torch::randn({kVocab, kVocab});
+  }
+  void TearDown() override { fs::remove(path_); }
+
+  data::TokenFile write(int64_t size) {
+    ids_.clear();
+    for (int64_t i = 0; i < size; ++i)
+      ids_.push_back(static_cast<uint32_t>((i * i + 3 * i) % kVocab));
+    data::TokenFileWriter writer(path_, kVocab);
+    writer.append(ids_);
+    writer.commit();
+    return data::TokenFile(path_);
+  }
+  // A model whose prediction depends on the last token only: windows cannot change its loss.
+  LogitsFunction model() const {
+    return [this](const Tensor& ids) { return table_.index({ids}); };
+  }
+  double expected(size_t size) const {
+    const Tensor log_probabilities = table_.to(torch::kDouble).log_softmax(1);
+    double sum = 0;
+    for (size_t i = 1; i < size; ++i) sum -= log_probabilities[ids_[i - 1]][ids_[i]].item<double>();
+    return sum / static_cast<double>(size - 1);
+  }
+
+  fs::path path_;
+  Tensor table_;
+  std::vector<uint32_t> ids_;
+};
+
+TEST_F(EvaluateTest, PredictsEveryTokenOnceWhateverTheWindows) {
+  for (const int64_t size : {2, 7, 8, 9, 33, 100}) {
+    const data::TokenFile tokens = write(size);
+    for (const int64_t context : {1, 4, 8}) {
+      for (const int64_t batch : {1, 3}) {
+        EvaluateOptions options{.batch_size = batch, .context_length = context};
+        uint64_t last = 0;
+        options.progress = [&](uint64_t done, uint64_t total) {
+          EXPECT_GT(done, last);
+          EXPECT_EQ(total, static_cast<uint64_t>(size - 1));
+          last = done;
+        };
+        EXPECT_NEAR(evaluate_loss(model(), tokens, options), expected(ids_.size()), 1e-6) << size;
+        EXPECT_EQ(last, static_cast<uint64_t>(size - 1));
+      }
+    }
+  }
+}
+
+TEST_F(EvaluateTest, ReadsOnlyTheFirstTokensIfAsked) {
+  const data::TokenFile tokens = write(100);
+  EXPECT_NEAR(
+      evaluate_loss(model(), tokens, {.batch_size = 2, .context_length = 8, .max_tokens = 31}),
+      expected(31), 1e-6);
+  EXPECT_NEAR(
+      evaluate_loss(model(), tokens, {.batch_size = 2, .context_length = 8, .max_tokens = 1000}),
+      expected(100), 1e-6);
+}
+
+TEST_F(EvaluateTest, RefusesWhatHasNothingToPredict) {
+  EXPECT_THROW(evaluate_loss(model(), write(1), {}), UserError);
+}
+
+TEST_F(EvaluateTest, LossIsComputedInFloat32) {
+  const Tensor logits = torch::full({2, 3, kVocab}, 80.0, torch::kHalf);
+  const Tensor loss = language_model_loss(logits, torch::zeros({2, 3}, torch::kLong));
+  EXPECT_EQ(loss.scalar_type(), torch::kFloat);
+  EXPECT_NEAR(loss.item<double>(), std::log(static_cast<double>(kVocab)), 1e-6);
+}
+
+}  // namespace
+}  // namespace flashstep::train

@@ -1,0 +1,165 @@
+#include "flashstep/train/loop.h"
+
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/signals.h"
+#include "flashstep/train/checkpoint.h"
+#include "flashstep/train/loss_plot.h"
+#include "flashstep/train/run_directory.h"
+#include "flashstep/train/run_log.h"
+#include "flashstep/train/run_state.h"
+
+namespace flashstep::train {
+namespace {
+
+std::vector<torch::Tensor> trained_parameters(const torch::optim::Optimizer& optimizer) {
+  std::vector<torch::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  return parameters;
+}
+
+class Loop {
+ public:
+  Loop(const Job& job, const LoopOptions& options, const RunDirectory& directory)
+      : job_(job),
+        options_(options),
+        train_step_(trained_parameters(job.optimizer), job.optimizer, job.loss, options.step,
+                    job.parallel),
+        directory_(directory) {}
+
+  LoopResult run() {
+    begin();
+    while (step_ < options_.steps) {
+      take_step();
+      if (const int signal = stop_signal(); signal != 0 && step_ < options_.steps) stop(signal);
+    }
+    return end();
+  }
+
+ private:
+  // From the newest checkpoint, or anew.
+  void begin() {
+    prepare_checkpoints(directory_.checkpoints());
+    std::vector<std::string> notes;  // what is said before there is a log
+    RunCounters counters;
+    if (options_.resume) {
+      const auto warn = [&](const std::string& sentence) { notes.push_back(sentence); };
+      if (const auto checkpoint = load_newest(directory_.checkpoints(), warn)) {
+        require(checkpoint->step <= options_.steps, "[resume] the newest checkpoint is of step ",
+                checkpoint->step, ", but the run has only ", options_.steps, " steps");
+        counters = restore_checkpoint(*checkpoint, job_, train_step_);
+        step_ = saved_at_ = checkpoint->step;
+        notes.push_back(flashstep::str("[resume] going on after step ", step_));
+      } else {
+        notes.push_back(flashstep::str("[resume] no checkpoint in ", directory_.path().string(),
+                                       " yet: starting anew"));
+      }
+      discard_after(directory_.checkpoints(), step_);
+    }
+    resumed_at_ = step_;
+    write_file(directory_.config(), job_.config_json);
+    log_ = std::make_unique<RunLog>(directory_, job_, options_, step_, counters);
+    for (const std::string& note : notes) log_->print(note);
+    if (step_ == 0) {
+      evaluate();
+      if (job_.sample) log_->sample(0, job_.sample());
+    }
+  }
+
+  void take_step() {
+    const double rate = set_learning_rate(step_ + 1);
+    StepResult result = train_step_.run(step_);
+    ++step_;
+    log_->add(step_, rate, std::move(result));
+    const bool is_last = step_ == options_.steps;
+    if (is_last || (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0))
+      evaluate();
+    if (log_->is_due()) log_->flush(step_);
+    if (!is_last && options_.checkpointing_interval > 0 &&
+        step_ % options_.checkpointing_interval == 0) {
+      save();
+    }
+  }
+
+  double set_learning_rate(int64_t update) {
+    if (!job_.learning_rate) return job_.optimizer.param_groups().front().options().get_lr();
+    const double rate = job_.learning_rate(update);
+    for (auto& group : job_.optimizer.param_groups()) group.options().set_lr(rate);
+    return rate;
+  }
+
+  void evaluate() {
+    std::optional<double> loss;
+    if (job_.held_out_loss) loss = job_.held_out_loss();
+    log_->flush(step_, loss);
+  }
+
+  void save() {
+    if (saved_at_ == step_) return;
+    log_->sync(step_);
+    save_checkpoint(directory_.checkpoints(),
+                    make_checkpoint(job_, train_step_, log_->counters(), step_),
+                    options_.keep_checkpoints);
+    saved_at_ = step_;
+  }
+
+  int stop_signal() const {
+    const int signal = SignalGuard::received();
+    if (!job_.parallel.any_rank) return signal;
+    return job_.parallel.any_rank(signal != 0) ? (signal != 0 ? signal : SIGTERM) : 0;
+  }
+
+  [[noreturn]] void stop(int signal) {
+    save();
+    draw();
+    log_->finish();
+    throw Interrupted(
+        signal, flashstep::str("[train] stopped by ", signal == SIGINT ? "Ctrl-C" : "SIGTERM",
+                               " after step ", step_, " of ", options_.steps,
+                               "; all is saved, go on with --run ", directory_.path().string(),
+                               " --resume"));
+  }
+
+  LoopResult end() {
+    // A run that is resumed after its last step has all of this already.
+    if (resumed_at_ < options_.steps || options_.steps == 0) {
+      if (job_.sample) log_->sample(step_, job_.sample());
+      save();
+    }
+    draw();
+    log_->finish();
+    const RunCounters& counters = log_->counters();
+    return {step_, counters.skipped, counters.first_held_out_loss, counters.held_out_loss,
+            counters.loss};
+  }
+
+  void draw() const {
+    draw_loss({directory_.path()}, directory_.path() / "loss", job_.bigram_loss);
+  }
+
+  const Job& job_;
+  const LoopOptions& options_;
+  SignalGuard signals_;
+  TrainStep train_step_;
+  const RunDirectory& directory_;
+  std::unique_ptr<RunLog> log_;
+  int64_t step_ = 0, resumed_at_ = 0, saved_at_ = -1;  // updates done
+};
+
+}  // namespace
+
+LoopResult run(const Job& job, const LoopOptions& options) {
+  return run(job, options, RunDirectory(options.run_directory, options.resume));
+}
+
+LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory& directory) {
+  return Loop(job, options, directory).run();
+}
+
+}  // namespace flashstep::train

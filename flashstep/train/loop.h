@@ -1,0 +1,87 @@
+// The training loop of any module: steps, metrics, evaluation, checkpoints, resuming, stopping.
+//
+//   flashstep::train::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-3));
+//   flashstep::train::Job job{*net, optimizer, [&](int64_t step, int64_t micro_step) { return loss;
+//   }}; flashstep::train::LoopOptions options; options.run_directory = "my_run"; options.steps =
+//   1000; flashstep::train::run(job, options);
+//
+// (examples/own_module.cc is a whole program.) A run that was stopped, or killed at any moment, and
+// is started again with options.resume goes on from its newest checkpoint as if it had never
+// stopped.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "flashstep/train/run_directory.h"
+#include "flashstep/train/step.h"
+
+namespace flashstep::train {
+
+// What is trained, and on what: all that the loop knows about them. Only the first three must be
+// given.
+struct Job {
+  torch::nn::Module& module;
+  torch::optim::Optimizer& optimizer;
+  LossFunction loss;
+
+  // The learning rate of update number t (1, 2, ...), given to every parameter group; empty: left
+  // alone.
+  std::function<double(int64_t t)> learning_rate = {};
+  // Mean loss on held-out data, in the units of `loss`; empty: no evaluation.
+  std::function<double()> held_out_loss = {};
+  // Text for samples.txt and the terminal, made before the first and after the last step; empty:
+  // none.
+  std::function<std::string()> sample = {};
+  ParallelHooks parallel = {};
+
+  int64_t tokens_per_step = 0;  // over all ranks; 0: not reported
+  double flops_per_step = 0;    // of one rank, and
+  double limit_flops_per_s =
+      0;  // what one rank's machine can reach: together the share of the limit
+  double bigram_loss =
+      std::numeric_limits<double>::quiet_NaN();  // drawn beside the loss, if finite
+
+  std::string config_json = "{}";  // kept in checkpoints
+  // Called on resuming with the config of the checkpoint: throws UserError if the two do not go
+  // together.
+  std::function<void(const std::string& checkpoint_config_json)> check_config = {};
+};
+
+struct LoopOptions {
+  std::filesystem::path run_directory;
+  bool resume = false;
+  int64_t steps = 1000;  // updates in all
+  StepOptions step;
+  int64_t evaluate_every = 0;  // steps between evaluations; 0: before the first and after the last
+  int64_t checkpointing_interval =
+      0;                         // > 0: every N steps; <= 0: none but the last. The last always.
+  int64_t keep_checkpoints = 2;  // newest ones kept; 0: all
+  int64_t max_skipped_in_a_row =
+      10;              // that many steps without finite loss and gradients end the run
+  bool quiet = false;  // no progress on stderr
+};
+
+struct LoopResult {
+  int64_t steps = 0;    // updates done, over all processes of this run
+  int64_t skipped = 0;  // of them, those that changed nothing
+  double first_held_out_loss = std::numeric_limits<double>::quiet_NaN();
+  double held_out_loss = std::numeric_limits<double>::quiet_NaN();
+  double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step
+};
+
+// Trains. UserError for a directory in use, a checkpoint of another module, or a loss that stays
+// non-finite; MachineError when saving fails; Interrupted, after saving, when SIGINT or SIGTERM
+// came.
+LoopResult run(const Job& job, const LoopOptions& options);
+
+// The same in a directory that the caller has locked already; options.run_directory is not read.
+LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory& directory);
+
+}  // namespace flashstep::train

@@ -1,0 +1,83 @@
+#include "flashstep/train/precision.h"
+
+#include <map>
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep::train {
+
+using torch::Tensor;
+
+AutocastGuard::AutocastGuard(torch::DeviceType device, torch::ScalarType dtype, Cache cache,
+                             bool enabled)
+    : device_(device),
+      was_enabled_(at::autocast::is_autocast_enabled(device)),
+      was_cached_(at::autocast::is_autocast_cache_enabled()),
+      was_dtype_(at::autocast::get_autocast_dtype(device)) {
+  require(dtype == torch::kBFloat16 || dtype == torch::kHalf,
+          "[AutocastGuard] expected bfloat16 or float16, got ", c10::toString(dtype));
+  at::autocast::set_autocast_enabled(device, enabled);
+  at::autocast::set_autocast_dtype(device, dtype);
+  at::autocast::set_autocast_cache_enabled(cache == Cache::kOn);
+  at::autocast::increment_nesting();
+}
+
+AutocastGuard::~AutocastGuard() {
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_cache_enabled(was_cached_);
+  at::autocast::set_autocast_dtype(device_, was_dtype_);
+  at::autocast::set_autocast_enabled(device_, was_enabled_);
+}
+
+GradientScaler::GradientScaler(torch::Device device) : GradientScaler(device, Options()) {}
+
+GradientScaler::GradientScaler(torch::Device device, Options options)
+    : options_(options),
+      scale_(at::full({}, options.initial_scale, at::TensorOptions(device).dtype(at::kFloat))),
+      growth_tracker_(at::zeros({}, at::TensorOptions(device).dtype(at::kInt))) {
+  require(options.initial_scale > 0 && options.growth > 1 && options.backoff > 0 &&
+              options.backoff < 1 && options.growth_interval > 0,
+          "[GradientScaler] expected a scale above 0, growth above 1, backoff in (0, 1) and an "
+          "interval above "
+          "0, got ",
+          options.initial_scale, ", ", options.growth, ", ", options.backoff, ", ",
+          options.growth_interval);
+}
+
+Tensor GradientScaler::unscale(const std::vector<Tensor>& gradients) const {
+  torch::NoGradGuard no_grad;
+  Tensor found_inf = at::zeros({}, scale_.options());
+  // In float64 the reciprocal of a float32 power of two is exact, as it is in float32 down to
+  // 2^-126.
+  const Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
+  std::map<std::string, std::vector<Tensor>> kinds;
+  for (const Tensor& gradient : gradients) {
+    kinds[flashstep::str(gradient.device(), ' ', c10::toString(gradient.scalar_type()))].push_back(
+        gradient);
+  }
+  for (auto& [kind, tensors] : kinds) {
+    const torch::Device device = tensors.front().device();
+    Tensor found_here = at::zeros({}, found_inf.options().device(device));
+    at::_amp_foreach_non_finite_check_and_unscale_(tensors, found_here, inverse.to(device));
+    found_inf = at::maximum(found_inf, found_here.to(found_inf.device()));
+  }
+  return found_inf;
+}
+
+void GradientScaler::update(const Tensor& found_inf) {
+  torch::NoGradGuard no_grad;
+  at::_amp_update_scale_(scale_, growth_tracker_, found_inf.to(scale_.device()), options_.growth,
+                         options_.backoff, options_.growth_interval);
+}
+
+void GradientScaler::load(const Tensor& scale, const Tensor& growth_tracker) {
+  require(scale.numel() == 1 && growth_tracker.numel() == 1,
+          "[GradientScaler] expected a scale and a growth tracker of one element");
+  scale_.copy_(scale.reshape({}));
+  growth_tracker_.copy_(growth_tracker.reshape({}));
+}
+
+}  // namespace flashstep::train

@@ -1,0 +1,68 @@
+// Mixed precision in C++: autocast as a guard, and the loss scaling that float16 gradients need.
+// LibTorch has the switches for both but neither object.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+namespace flashstep::train {
+
+// While alive, operators on `device` choose their dtype by torch's autocast rules on this thread,
+// with `dtype` (bfloat16 or float16) as the low one. Guards nest; each restores what it found, also
+// when an exception passes.
+class AutocastGuard {
+ public:
+  enum class Cache {
+    kOn,   // a weight is cast once per outermost guard
+    kOff,  // for graph capture: cached casts of a graph's private pool must not outlive it
+  };
+  AutocastGuard(torch::DeviceType device, torch::ScalarType dtype, Cache cache = Cache::kOn,
+                bool enabled = true);
+  ~AutocastGuard();
+  AutocastGuard(const AutocastGuard&) = delete;
+  AutocastGuard& operator=(const AutocastGuard&) = delete;
+
+ private:
+  torch::DeviceType device_;
+  bool was_enabled_, was_cached_;
+  torch::ScalarType was_dtype_;
+};
+
+// Scales the loss up before backward so that float16 gradients do not vanish, scales gradients down
+// after it, and adapts the factor: halved when a gradient overflowed, doubled after
+// `growth_interval` steps without (Micikevicius et al., "Mixed Precision Training", 2018). All of
+// it stays on the device.
+class GradientScaler {
+ public:
+  struct Options {
+    double initial_scale = 65536;
+    double growth = 2, backoff = 0.5;
+    int64_t growth_interval = 2000;  // steps
+  };
+  explicit GradientScaler(torch::Device device);
+  GradientScaler(torch::Device device, Options options);
+
+  torch::Tensor scale_loss(const torch::Tensor& loss) const {
+    return loss * scale_.to(loss.device());
+  }
+
+  // Divides the gradients by the scale in place. Returns () float32: 1 if any value was not finite,
+  // else 0.
+  torch::Tensor unscale(const std::vector<torch::Tensor>& gradients) const;
+
+  // After the optimizer's step.
+  void update(const torch::Tensor& found_inf);
+
+  // () float32 and () int32: what a checkpoint keeps.
+  const torch::Tensor& scale() const { return scale_; }
+  const torch::Tensor& growth_tracker() const { return growth_tracker_; }
+  void load(const torch::Tensor& scale, const torch::Tensor& growth_tracker);
+
+ private:
+  Options options_;
+  torch::Tensor scale_, growth_tracker_;
+};
+
+}  // namespace flashstep::train

@@ -1,0 +1,41 @@
+// The directory of a run: one process at a time, nothing overwritten.
+//   RUN/{config.json, metrics.jsonl, loss.svg, loss.png, samples.txt, tensorboard/, tokenizer/,
+//   checkpoints/, lock}
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "flashstep/base/files.h"
+
+namespace flashstep::train {
+
+class RunDirectory {
+ public:
+  // Creates the directory if missing and locks it until destroyed (or until the process dies).
+  // UserError if another process holds it, or if it holds a run already and `resume` is false.
+  RunDirectory(std::filesystem::path directory, bool resume);
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
+  std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
+  std::filesystem::path tensorboard() const { return path_ / "tensorboard"; }
+  std::filesystem::path config() const { return path_ / "config.json"; }
+  std::filesystem::path samples() const { return path_ / "samples.txt"; }
+  std::filesystem::path tokenizer() const { return path_ / "tokenizer"; }
+
+ private:
+  std::filesystem::path path_;
+  std::unique_ptr<FileLock> lock_;
+};
+
+// True if a run was started in `directory`.
+bool holds_run(const std::filesystem::path& directory);
+
+// Where a run goes that was given no directory: runs/STEM, or runs/STEM-2, -3, ... if that is
+// taken. With `resume` the last of those that exist.
+std::filesystem::path default_run_directory(const std::string& stem, bool resume);
+
+}  // namespace flashstep::train

@@ -1,0 +1,169 @@
+#include "flashstep/train/run_log.h"
+
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+
+namespace flashstep::train {
+namespace {
+
+using torch::Tensor;
+using Json = nlohmann::ordered_json;
+
+constexpr double kFlushSeconds = 0.5;  // people see the bar move
+constexpr size_t kMostPending = 256;   // and the device's queue of small tensors stays short
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The line of an evaluated step; the bigram model's loss, where known, stands beside.
+void add_held_out(Json& line, double loss, double bigram_loss) {
+  line["val_loss"] = loss;
+  if (std::isfinite(bigram_loss)) line["bigram_loss"] = bigram_loss;
+}
+
+}  // namespace
+
+RunLog::RunLog(const RunDirectory& directory, const Job& job, const LoopOptions& options,
+               int64_t first_step, RunCounters counters)
+    : job_(job),
+      options_(options),
+      samples_(directory.samples()),
+      metrics_(directory.metrics()),
+      counters_(counters),
+      flushed_at_s_(now_s()) {
+  if (!options.quiet) {
+    bar_ = std::make_unique<ProgressBar>("training", ProgressBar::Unit::kCount);
+  }
+  const int64_t kept = metrics_.truncate_after(first_step == 0 ? -1 : first_step);
+  if (first_step > 0 && kept < first_step) {
+    print(flashstep::str("[resume] metrics.jsonl ends at step ", kept, ", the checkpoint at step ",
+                         first_step, ": the lines between were lost"));
+  }
+  events_ =
+      std::make_unique<EventWriter>(directory.tensorboard(), first_step == 0 ? 0 : first_step + 1);
+}
+
+void RunLog::add(int64_t step, double learning_rate, StepResult result) {
+  pending_.push_back({step, learning_rate, std::move(result)});
+}
+
+bool RunLog::is_due() const {
+  return pending_.size() >= kMostPending || now_s() - flushed_at_s_ >= kFlushSeconds;
+}
+
+void RunLog::count_skipped(int64_t step, bool skipped) {
+  counters_.skipped += skipped;
+  counters_.skipped_in_a_row = skipped ? counters_.skipped_in_a_row + 1 : 0;
+  require(counters_.skipped_in_a_row < options_.max_skipped_in_a_row,
+          "[train] the loss or a gradient was "
+          "not finite in ",
+          options_.max_skipped_in_a_row, " steps in a row, up to step ", step,
+          "; expected finite ones: try a lower learning rate or a longer warm-up");
+}
+
+void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
+  std::vector<Tensor> values;  // loss, norm, skipped of each step
+  for (const Pending& entry : pending_) {
+    for (const Tensor& value : {entry.result.loss, entry.result.grad_norm, entry.result.skipped}) {
+      values.push_back(value.to(entry.result.loss.device(), at::kFloat));
+    }
+  }
+  const Tensor on_host = values.empty() ? Tensor() : at::stack(values).cpu();
+  const double elapsed_s = now_s() - flushed_at_s_;
+  if (!pending_.empty() && job_.tokens_per_step > 0) {
+    tokens_per_s_ = static_cast<double>(pending_.size()) *
+                    static_cast<double>(job_.tokens_per_step) / elapsed_s;
+  }
+  const double step_s = pending_.empty() ? 0 : elapsed_s / static_cast<double>(pending_.size());
+  if (held_out_loss) counters_.held_out_loss = *held_out_loss;
+
+  for (size_t i = 0; i < pending_.size(); ++i) {
+    const Pending& entry = pending_[i];
+    const float* row = on_host.const_data_ptr<float>() + 3 * i;
+    const bool skipped = row[2] != 0;
+    counters_.loss = row[0];
+    Json line = {
+        {"step", entry.step}, {"loss", row[0]}, {"grad_norm", row[1]}, {"lr", entry.learning_rate}};
+    std::vector<std::pair<std::string, double>> scalars = {
+        {"loss/train", row[0]}, {"grad_norm", row[1]}, {"lr", entry.learning_rate}};
+    if (tokens_per_s_ > 0) {
+      line["tokens_per_s"] = std::round(tokens_per_s_);
+      scalars.emplace_back("tokens_per_s", tokens_per_s_);
+    }
+    line["step_ms"] = std::round(step_s * 1e6) / 1e3;
+    if (held_out_loss && entry.step == step) {
+      add_held_out(line, *held_out_loss, job_.bigram_loss);
+      scalars.emplace_back("loss/val", *held_out_loss);
+    }
+    if (skipped) line["skipped"] = true;
+    metrics_.append(line.dump());
+    events_->scalars(entry.step, scalars);
+    count_skipped(entry.step, skipped);
+  }
+  if (pending_.empty() && held_out_loss) {
+    Json line = {{"step", step}};
+    add_held_out(line, *held_out_loss, job_.bigram_loss);
+    metrics_.append(line.dump());
+    events_->scalar(step, "loss/val", *held_out_loss);
+  }
+  pending_.clear();
+  if (held_out_loss && !std::isfinite(counters_.first_held_out_loss)) {
+    counters_.first_held_out_loss = *held_out_loss;
+  }
+  show(step);
+  flushed_at_s_ = now_s();
+}
+
+void RunLog::sync(int64_t step) {
+  if (!pending_.empty()) flush(step);
+  metrics_.sync();
+}
+
+// The bar: loss, tokens/s, share of the limit; the bar itself adds the time left.
+void RunLog::show(int64_t step) {
+  if (!bar_) return;
+  std::string note;
+  if (std::isfinite(counters_.loss)) note += "loss " + fixed(counters_.loss, 3);
+  if (std::isfinite(counters_.held_out_loss)) {
+    note +=
+        (note.empty() ? "" : ", ") + std::string("held-out ") + fixed(counters_.held_out_loss, 3);
+  }
+  if (tokens_per_s_ > 0) {
+    note += ", " + with_commas(static_cast<int64_t>(tokens_per_s_)) + " tokens/s";
+    if (job_.flops_per_step > 0 && job_.limit_flops_per_s > 0) {
+      const double steps_per_s = tokens_per_s_ / static_cast<double>(job_.tokens_per_step);
+      note += ", " + fixed(100 * steps_per_s * job_.flops_per_step / job_.limit_flops_per_s, 0) +
+              " % of the machine's limit";
+    }
+  }
+  if (counters_.skipped > 0) note += flashstep::str(", ", counters_.skipped, " skipped");
+  bar_->update(static_cast<uint64_t>(step), static_cast<uint64_t>(options_.steps), note);
+}
+
+void RunLog::print(const std::string& line) {
+  if (bar_) bar_->print(line);
+}
+
+// samples.txt has one part a step; a resumed run writes a part again instead of a second time.
+void RunLog::sample(int64_t step, const std::string& text) {
+  const std::string heading = flashstep::str("=== after step ", step, " ===\n");
+  std::string all = step > 0 && std::filesystem::exists(samples_) ? read_file(samples_) : "";
+  all.resize(std::min(all.size(), all.find(heading)));
+  write_file(samples_, all + heading + text + "\n");
+  events_->text(step, "samples", text);
+  print(flashstep::str("--- sample after step ", step, " ---\n", text, "\n---"));
+}
+
+void RunLog::finish() {
+  if (bar_) bar_->finish();
+}
+
+}  // namespace flashstep::train

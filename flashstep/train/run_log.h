@@ -1,0 +1,65 @@
+// Everything that a run tells about itself: metrics.jsonl, TensorBoard, the progress bar,
+// samples.txt.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "flashstep/base/progress.h"
+#include "flashstep/train/loop.h"
+#include "flashstep/train/metrics_log.h"
+#include "flashstep/train/run_directory.h"
+#include "flashstep/train/run_state.h"
+#include "flashstep/train/tensorboard.h"
+
+namespace flashstep::train {
+
+// Steps are handed in as they are started and written when the device has finished them: the losses
+// of many steps come to the host in one copy, so that the host does not wait at each step.
+class RunLog {
+ public:
+  // The log goes on after `first_step` updates; lines of later steps are removed.
+  RunLog(const RunDirectory& directory, const Job& job, const LoopOptions& options,
+         int64_t first_step, RunCounters counters);
+
+  // Update number `step` was started.
+  void add(int64_t step, double learning_rate, StepResult result);
+  // True when it is time to look: half a second has gone by, or many steps wait.
+  bool is_due() const;
+  // Writes all that waits, with the held-out loss at its last step if there is one (at step 0 there
+  // are no others). Waits for the device. UserError when too many steps in a row were skipped.
+  void flush(int64_t step, std::optional<double> held_out_loss = std::nullopt);
+  // flush(), then durable.
+  void sync(int64_t step);
+
+  // A line for people, above the bar.
+  void print(const std::string& line);
+  void sample(int64_t step, const std::string& text);
+  void finish();
+
+  const RunCounters& counters() const { return counters_; }
+
+ private:
+  struct Pending {
+    int64_t step;
+    double learning_rate;
+    StepResult result;
+  };
+  void count_skipped(int64_t step, bool skipped);
+  void show(int64_t step);
+
+  const Job& job_;
+  const LoopOptions& options_;
+  std::filesystem::path samples_;
+  MetricsLog metrics_;
+  std::unique_ptr<EventWriter> events_;
+  std::unique_ptr<ProgressBar> bar_;
+  RunCounters counters_;
+  std::vector<Pending> pending_;
+  double flushed_at_s_, tokens_per_s_ = 0;
+};
+
+}  // namespace flashstep::train

@@ -1,0 +1,204 @@
+#include "flashstep/train/run_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <sstream>
+#include <unordered_map>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep::train {
+namespace {
+
+using torch::Tensor;
+using Json = nlohmann::ordered_json;
+
+// The optimizers of others are kept as one tensor: the bytes of their own torch::save.
+constexpr const char* kArchive = "torch_archive";
+
+NamedTensors optimizer_tensors(const Job& job) {
+  if (const auto* adamw = dynamic_cast<const AdamW*>(&job.optimizer)) {
+    return optimizer_state(*adamw, module_tensors(job.module));
+  }
+  torch::serialize::OutputArchive archive;
+  job.optimizer.save(archive);
+  std::ostringstream bytes;
+  archive.save_to(bytes);
+  const std::string text = bytes.str();
+  return {{kArchive, at::tensor(at::ArrayRef<uint8_t>(reinterpret_cast<const uint8_t*>(text.data()),
+                                                      text.size()),
+                                at::kByte)}};
+}
+
+void load_optimizer(const Job& job, const NamedTensors& tensors) {
+  if (auto* adamw = dynamic_cast<AdamW*>(&job.optimizer)) {
+    load_optimizer_state(*adamw, module_tensors(job.module), tensors);
+    return;
+  }
+  require(tensors.size() == 1 && tensors.front().first == kArchive,
+          "[resume] expected the checkpoint of another optimizer than AdamW, got one of AdamW");
+  const Tensor bytes = tensors.front().second.contiguous();
+  torch::serialize::InputArchive archive;
+  archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel());
+  job.optimizer.load(archive);
+}
+
+std::string hex(const Tensor& bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (int64_t i = 0; i < bytes.numel(); ++i) {
+    const uint8_t byte = bytes.const_data_ptr<uint8_t>()[i];
+    text += {kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return text;
+}
+
+Tensor from_hex(const std::string& text) {
+  Tensor bytes = at::empty({static_cast<int64_t>(text.size() / 2)}, at::kByte);
+  for (int64_t i = 0; i < bytes.numel(); ++i) {
+    bytes.data_ptr<uint8_t>()[i] =
+        static_cast<uint8_t>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  }
+  return bytes;
+}
+
+at::Generator generator(torch::Device device) {
+  return at::globalContext().defaultGenerator(device);
+}
+
+// The generators that a module's own code may draw from (dropout, say).
+Json random_state(torch::Device device) {
+  Json state = {{"cpu", hex(generator(torch::kCPU).get_state())}};
+  if (device.is_cuda()) state["cuda"] = hex(generator(device).get_state());
+  return state;
+}
+
+// What stands in Checkpoint::state_json.
+struct State {
+  std::string config;
+  RunCounters counters;
+  Tensor cpu_generator, cuda_generator;  // the latter undefined without a GPU
+};
+
+// The bytes are known to be whole; they may still be those of another version of this program.
+State parse_state(const Checkpoint& checkpoint) {
+  try {
+    const Json json = Json::parse(checkpoint.state_json);
+    const auto number = [&](const char* name) {
+      return json.at(name).is_null() ? std::numeric_limits<double>::quiet_NaN()
+                                     : json.at(name).get<double>();
+    };
+    State state;
+    state.config = json.at("config").dump();
+    state.counters.skipped = json.at("skipped");
+    state.counters.skipped_in_a_row = json.at("skipped_in_a_row");
+    state.counters.first_held_out_loss = number("first_held_out_loss");
+    state.counters.held_out_loss = number("held_out_loss");
+    state.counters.loss = number("loss");
+    const Json& random = json.at("random");
+    state.cpu_generator = from_hex(random.at("cpu"));
+    if (random.contains("cuda")) state.cuda_generator = from_hex(random.at("cuda"));
+    return state;
+  } catch (const std::exception& error) {
+    throw UserError(
+        flashstep::str("[resume] expected the trainer's state in the checkpoint of step ",
+                       checkpoint.step, ", got one of another version (", error.what(), ")"));
+  }
+}
+
+torch::Device device_of(const torch::nn::Module& module) {
+  const auto parameters = module.parameters();
+  return parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().device();
+}
+
+// Splits the trainer's own tensors from the optimizer's by their first name.
+std::pair<NamedTensors, NamedTensors> split_optimizer(const NamedTensors& tensors) {
+  NamedTensors own, optimizer;
+  for (const auto& entry : tensors) {
+    (entry.first.rfind("scaler/", 0) == 0 ? own : optimizer).push_back(entry);
+  }
+  return {own, optimizer};
+}
+
+}  // namespace
+
+NamedTensors module_tensors(const torch::nn::Module& module) {
+  NamedTensors tensors;
+  std::set<void*> seen;
+  const auto add = [&](const auto& named) {
+    for (const auto& item : named) {
+      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+        tensors.emplace_back(item.key(), item.value());
+      }
+    }
+  };
+  add(module.named_parameters());
+  add(module.named_buffers());
+  return tensors;
+}
+
+Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const RunCounters& counters,
+                           int64_t step) {
+  Checkpoint checkpoint;
+  checkpoint.step = step;
+  checkpoint.model = module_tensors(job.module);
+  checkpoint.optimizer = optimizer_tensors(job);
+  for (auto& entry : train_step.state()) checkpoint.optimizer.push_back(std::move(entry));
+  Json state;
+  state["config"] = Json::parse(job.config_json);
+  // Which rows a step reads is a pure function of the step: the position in the data is one number.
+  state["data"] = {{"next_step", step}};
+  state["schedule"] = {{"next_update", step + 1}};
+  state["skipped"] = counters.skipped;
+  state["skipped_in_a_row"] = counters.skipped_in_a_row;
+  state["first_held_out_loss"] = counters.first_held_out_loss;  // NaN, none yet, is written as null
+  state["held_out_loss"] = counters.held_out_loss;
+  state["loss"] = counters.loss;
+  state["random"] = random_state(device_of(job.module));
+  checkpoint.state_json = state.dump();
+  return checkpoint;
+}
+
+RunCounters restore_checkpoint(const Checkpoint& checkpoint, const Job& job,
+                               TrainStep& train_step) {
+  const State state = parse_state(checkpoint);
+  if (job.check_config) job.check_config(state.config);
+  load_module(job.module, checkpoint.model,
+              flashstep::str("the checkpoint of step ", checkpoint.step));
+  const auto [own, optimizer] = split_optimizer(checkpoint.optimizer);
+  load_optimizer(job, optimizer);
+  train_step.load_state(own);
+  const torch::Device device = device_of(job.module);
+  generator(torch::kCPU).set_state(state.cpu_generator);
+  if (device.is_cuda() && state.cuda_generator.defined()) {
+    generator(device).set_state(state.cuda_generator);
+  }
+  return state.counters;
+}
+
+void load_module(torch::nn::Module& module, const NamedTensors& weights,
+                 const std::string& source) {
+  torch::NoGradGuard no_grad;
+  const NamedTensors own = module_tensors(module);
+  const std::unordered_map<std::string, Tensor> by_name(weights.begin(), weights.end());
+  for (const auto& [name, tensor] : own) {
+    const auto found = by_name.find(name);
+    require(found != by_name.end(), "[weights] expected ", name, " in ", source,
+            ", but it is not there");
+    require(found->second.sizes() == tensor.sizes(), "[weights] expected ", name, " of shape ",
+            tensor.sizes(), " in ", source, ", got ", found->second.sizes());
+  }
+  for (const auto& [name, tensor] : weights) {
+    const bool known =
+        std::any_of(own.begin(), own.end(), [&](const auto& e) { return e.first == name; });
+    require(known, "[weights] ", source, " holds ", name, ", which the module does not have");
+  }
+  for (auto [name, tensor] : own) tensor.copy_(by_name.at(name));
+}
+
+}  // namespace flashstep::train

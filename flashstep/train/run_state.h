@@ -1,0 +1,36 @@
+// What a checkpoint holds, gathered from a running job and given back to it.
+#pragma once
+
+#include <string>
+
+#include "flashstep/train/adamw.h"
+#include "flashstep/train/checkpoint.h"
+#include "flashstep/train/loop.h"
+
+namespace flashstep::train {
+
+// Counters of a run that outlive a process.
+struct RunCounters {
+  int64_t skipped = 0;           // steps that changed nothing
+  int64_t skipped_in_a_row = 0;  // up to now
+  double first_held_out_loss = std::numeric_limits<double>::quiet_NaN();
+  double held_out_loss = std::numeric_limits<double>::quiet_NaN();  // the last one
+  double loss = std::numeric_limits<double>::quiet_NaN();           // of the last step
+};
+
+// Parameters and buffers by name, tied ones once.
+NamedTensors module_tensors(const torch::nn::Module& module);
+
+// `step` updates are done. The tensors are those of the job, not copies: save before going on.
+Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const RunCounters& counters,
+                           int64_t step);
+
+// Gives everything back. UserError if the checkpoint is of another module (a name or shape
+// differs), of another optimizer, or refused by job.check_config.
+RunCounters restore_checkpoint(const Checkpoint& checkpoint, const Job& job, TrainStep& train_step);
+
+// Weights alone, by name, into `module`. UserError naming what is missing, too many or of another
+// shape; `source` says where they come from.
+void load_module(torch::nn::Module& module, const NamedTensors& weights, const std::string& source);
+
+}  // namespace flashstep::train

@@ -1,0 +1,19 @@
+#include "flashstep/train/schedule.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace flashstep::train {
+
+double learning_rate_at(const Schedule& schedule, int64_t step) {
+  const int64_t warmup = schedule.warmup_steps, last = schedule.cosine_steps;
+  const double high = schedule.learning_rate, low = schedule.min_learning_rate;
+  if (step < warmup) return static_cast<double>(step) / static_cast<double>(warmup) * high;
+  if (last == 0) return high;
+  if (step > last) return low;
+  if (last == warmup) return high;  // the cosine is one point long: its highest
+  const double progress = static_cast<double>(step - warmup) / static_cast<double>(last - warmup);
+  return low + 0.5 * (1 + std::cos(std::numbers::pi * progress)) * (high - low);
+}
+
+}  // namespace flashstep::train

@@ -1,0 +1,108 @@
+#include "flashstep/train/step.h"
+
+#include <optional>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/train/adamw.h"
+
+namespace flashstep::train {
+
+using torch::Tensor;
+
+Precision precision_by_name(const std::string& name) {
+  if (name == "fp32") return Precision::kFloat32;
+  if (name == "bf16") return Precision::kBFloat16;
+  require(name == "fp16", "[train] expected a precision of fp32, bf16 or fp16, got ", name);
+  return Precision::kFloat16;
+}
+
+TrainStep::TrainStep(std::vector<Tensor> parameters, torch::optim::Optimizer& optimizer,
+                     LossFunction loss, StepOptions options, ParallelHooks hooks)
+    : parameters_(std::move(parameters)),
+      optimizer_(optimizer),
+      loss_(std::move(loss)),
+      options_(options),
+      hooks_(std::move(hooks)),
+      device_(parameters_.empty() ? torch::kCPU : parameters_.front().device()) {
+  require(!parameters_.empty(), "[train] expected a module with parameters, got none");
+  require(options_.accumulation_steps >= 1,
+          "[train] expected at least 1 micro-batch in a step, got ", options_.accumulation_steps);
+  if (options_.precision == Precision::kFloat16)
+    scaler_ = std::make_unique<GradientScaler>(device_);
+}
+
+// Adds the gradients of one micro-batch; returns its share of the step's loss.
+Tensor TrainStep::backward(int64_t step, int64_t micro_step) {
+  const bool is_last = micro_step + 1 == options_.accumulation_steps;
+  std::shared_ptr<void> no_sync;
+  if (!is_last && hooks_.no_sync) no_sync = hooks_.no_sync();
+  Tensor loss;
+  {
+    std::optional<AutocastGuard> autocast;
+    if (options_.precision != Precision::kFloat32) {
+      autocast.emplace(device_.type(),
+                       options_.precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf);
+    }
+    loss = loss_(step, micro_step);
+  }
+  require(loss.defined() && loss.numel() == 1,
+          "[train] expected the loss function to return one number, got ",
+          loss.defined() ? flashstep::str("shape ", loss.sizes()) : "an undefined tensor");
+  loss = loss.reshape({}).to(at::kFloat);
+  if (options_.accumulation_steps > 1)
+    loss = loss / static_cast<double>(options_.accumulation_steps);
+  (scaler_ ? scaler_->scale_loss(loss) : loss).backward();
+  return loss.detach();
+}
+
+void TrainStep::update(const Tensor& skip) {
+  if (auto* adamw = dynamic_cast<AdamW*>(&optimizer_)) {
+    adamw->step_unless(skip);
+  } else if (skip.item<float>() == 0) {
+    optimizer_.step();
+  }
+}
+
+StepResult TrainStep::run(int64_t step) {
+  optimizer_.zero_grad();
+  Tensor loss = backward(step, 0);
+  for (int64_t micro_step = 1; micro_step < options_.accumulation_steps; ++micro_step) {
+    loss = loss + backward(step, micro_step);
+  }
+  if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
+  if (hooks_.average) hooks_.average(loss);
+
+  const std::vector<Tensor> gradients = gradients_of(parameters_);
+  Tensor overflow;
+  if (scaler_) overflow = scaler_->unscale(gradients);
+  const Tensor norm = hooks_.norm(gradients);
+  if (options_.max_norm > 0) clip_to_norm(gradients, norm, options_.max_norm);
+  Tensor skip =
+      at::logical_and(loss.isfinite(), norm.to(device_).isfinite()).logical_not().to(at::kFloat);
+  if (scaler_) skip = at::maximum(skip, overflow);
+  update(skip);
+  if (scaler_) scaler_->update(skip);
+  return {loss, norm, skip};
+}
+
+NamedTensors TrainStep::state() const {
+  if (!scaler_) return {};
+  return {{"scaler/scale", scaler_->scale()}, {"scaler/growth_tracker", scaler_->growth_tracker()}};
+}
+
+void TrainStep::load_state(const NamedTensors& state) {
+  if (!scaler_) return;
+  Tensor scale, growth_tracker;
+  for (const auto& [name, tensor] : state) {
+    if (name == "scaler/scale") scale = tensor;
+    if (name == "scaler/growth_tracker") growth_tracker = tensor;
+  }
+  require(scale.defined() && growth_tracker.defined(),
+          "[resume] expected the checkpoint of an fp16 run with its loss scale, got one without");
+  scaler_->load(scale, growth_tracker);
+}
+
+}  // namespace flashstep::train

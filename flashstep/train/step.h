@@ -1,0 +1,91 @@
+// One training step of any module: forward and backward over the micro-batches, clipping, update.
+// The host never waits for the device in it (with flashstep's AdamW; see TrainStep).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "flashstep/train/clip.h"
+#include "flashstep/train/precision.h"
+#include "flashstep/train/safetensors.h"
+
+namespace flashstep::train {
+
+enum class Precision {
+  kFloat32,
+  kBFloat16,  // autocast
+  kFloat16,   // autocast and a GradientScaler
+};
+Precision precision_by_name(const std::string& name);  // "fp32", "bf16", "fp16"; else UserError
+
+// The mean loss of one micro-batch, () and attached to the graph. A pure function of its arguments
+// and of the parameters, if a resumed run shall repeat what a run that never stopped would have
+// done.
+using LossFunction = std::function<torch::Tensor(int64_t step, int64_t micro_step)>;
+
+// Where a parallel recipe takes part. The defaults are those of a single process.
+struct ParallelHooks {
+  int64_t rank = 0, world_size = 1;
+  // A guard that is held during every backward but the step's last: gradients are then only added
+  // up.
+  std::function<std::shared_ptr<void>()> no_sync;
+  // After the last backward: returns when the gradients are those of the global batch.
+  std::function<void()> synchronize_gradients;
+  // The norm over all gradients of the model, wherever its shards are.
+  NormFunction norm = global_norm;
+  // Replaces a () tensor by its mean over the ranks.
+  std::function<void(torch::Tensor&)> average;
+  // True if it is true on any rank: all ranks must stop at the same step.
+  std::function<bool(bool)> any_rank;
+
+  bool is_main_rank() const { return rank == 0; }
+};
+
+struct StepOptions {
+  int64_t accumulation_steps = 1;  // micro-batches in a step
+  double max_norm = 0;             // gradients are clipped to this global norm; 0: only measured
+  Precision precision = Precision::kFloat32;
+};
+
+// What one step computed, on the device.
+struct StepResult {
+  torch::Tensor loss;       // () float32, mean over micro-batches and ranks
+  torch::Tensor grad_norm;  // () float32, before clipping
+  torch::Tensor skipped;    // () float32, 1 if loss or norm was not finite and nothing was updated
+};
+
+class TrainStep {
+ public:
+  // `parameters` are those that the optimizer updates, `optimizer` and what the functions refer to
+  // must outlive it. An optimizer other than flashstep::train::AdamW costs one wait for the device
+  // per step: the host must know whether to skip.
+  TrainStep(std::vector<torch::Tensor> parameters, torch::optim::Optimizer& optimizer,
+            LossFunction loss, StepOptions options, ParallelHooks hooks = {});
+
+  // Runs step number `step`, counted from 0. If the loss or any gradient is not finite, parameters
+  // and optimizer stay as they are.
+  StepResult run(int64_t step);
+
+  // What a checkpoint must keep of it: the loss scale, with fp16.
+  NamedTensors state() const;
+  void load_state(const NamedTensors& state);  // UserError if something is missing
+
+ private:
+  torch::Tensor backward(int64_t step, int64_t micro_step);
+  void update(const torch::Tensor& skip);
+
+  std::vector<torch::Tensor> parameters_;
+  torch::optim::Optimizer& optimizer_;
+  LossFunction loss_;
+  StepOptions options_;
+  ParallelHooks hooks_;
+  torch::Device device_;
+  std::unique_ptr<GradientScaler> scaler_;
+};
+
+}  // namespace flashstep::train

@@ -1,0 +1,211 @@
+// The step and what it is made of: clipping, schedule, autocast, loss scaling.
+#include "flashstep/train/step.h"
+
+#include <cmath>
+
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/train/adamw.h"
+#include "flashstep/train/schedule.h"
+
+namespace flashstep::train {
+namespace {
+
+using torch::Tensor;
+namespace F = torch::nn::functional;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+TEST(Clip, NormAndFactorAreTorchs) {
+  torch::manual_seed(1);
+  std::vector<Tensor> ours, theirs;
+  for (const auto& shape : std::vector<std::vector<int64_t>>{{3, 4}, {1}, {50}}) {
+    ours.push_back(torch::zeros(shape).requires_grad_());
+    ours.back().mutable_grad() = torch::randn(shape);
+    theirs.push_back(torch::zeros(shape).requires_grad_());
+    theirs.back().mutable_grad() = ours.back().grad().clone();
+  }
+  ours.push_back(torch::zeros({2}));  // without gradient
+  for (const double max_norm : {0.5, 100.0}) {
+    const auto gradients = gradients_of(ours);
+    ASSERT_EQ(gradients.size(), 3u);
+    const Tensor norm = global_norm(gradients);
+    const double expected = torch::nn::utils::clip_grad_norm_(theirs, max_norm);
+    EXPECT_NEAR(norm.item<double>(), expected, 1e-6 * expected);
+    clip_to_norm(gradients, norm, max_norm);
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(ours[i].grad().allclose(theirs[i].grad(), 1e-6, 0));
+  }
+}
+
+TEST(Clip, MixedDtypesAndNothing) {
+  EXPECT_EQ(global_norm({}).item<float>(), 0);
+  const std::vector<Tensor> mixed = {torch::full({2}, 300.0, torch::kHalf),
+                                     torch::full({2}, 400.0)};
+  const Tensor norm = global_norm(mixed);  // 300^2 overflows float16
+  EXPECT_NEAR(norm.item<double>(), std::sqrt(2 * 9e4 + 2 * 16e4), 1e-3);
+  EXPECT_TRUE(std::isnan(global_norm({torch::full({1}, kNaN)}).item<double>()));
+  EXPECT_THROW(clip_to_norm(mixed, norm, 0), UserError);
+}
+
+TEST(Schedule, IsTheCourses) {
+  const Schedule schedule{1.0, 0.1, 7, 21};
+  EXPECT_EQ(learning_rate_at(schedule, 0), 0);
+  EXPECT_NEAR(learning_rate_at(schedule, 3), 3.0 / 7, 1e-15);
+  EXPECT_NEAR(learning_rate_at(schedule, 7), 1, 1e-15);
+  EXPECT_NEAR(learning_rate_at(schedule, 14), 0.55, 1e-15);  // half way down
+  EXPECT_NEAR(learning_rate_at(schedule, 8), 0.1 + 0.45 * (1 + std::cos(M_PI / 14)), 1e-15);
+  EXPECT_NEAR(learning_rate_at(schedule, 21), 0.1, 1e-15);
+  EXPECT_EQ(learning_rate_at(schedule, 1000), 0.1);
+  EXPECT_EQ(learning_rate_at({2.0, 0.1, 0, 0}, 5), 2);
+  EXPECT_EQ(learning_rate_at({2.0, 0.1, 3, 3}, 3), 2);
+  EXPECT_EQ(learning_rate_at({2.0, 0.1, 3, 3}, 4), 0.1);
+}
+
+TEST(Autocast, GuardRestoresWhatItFound) {
+  const Tensor a = torch::randn({4, 4}), b = torch::randn({4, 4});
+  const auto dtype = [&] { return a.matmul(b).scalar_type(); };
+  EXPECT_EQ(dtype(), torch::kFloat);
+  {
+    AutocastGuard outer(torch::kCPU, torch::kBFloat16);
+    EXPECT_EQ(dtype(), torch::kBFloat16);
+    {
+      AutocastGuard inner(torch::kCPU, torch::kHalf, AutocastGuard::Cache::kOff);
+      EXPECT_EQ(dtype(), torch::kHalf);
+      EXPECT_FALSE(at::autocast::is_autocast_cache_enabled());
+      AutocastGuard off(torch::kCPU, torch::kHalf, AutocastGuard::Cache::kOff, /*enabled=*/false);
+      EXPECT_EQ(dtype(), torch::kFloat);
+    }
+    EXPECT_EQ(dtype(), torch::kBFloat16);
+    EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+  }
+  EXPECT_EQ(dtype(), torch::kFloat);
+  EXPECT_THROW(AutocastGuard(torch::kCPU, torch::kDouble), UserError);
+  EXPECT_EQ(dtype(), torch::kFloat);
+}
+
+TEST(Scaler, UnscalesFindsAndAdapts) {
+  GradientScaler scaler(torch::kCPU, {.initial_scale = 8, .growth_interval = 2});
+  EXPECT_EQ(scaler.scale_loss(torch::full({}, 3.0)).item<float>(), 24);
+  std::vector<Tensor> gradients = {torch::full({3}, 16.0), torch::full({2}, 4.0)};
+  EXPECT_EQ(scaler.unscale(gradients).item<float>(), 0);
+  EXPECT_EQ(gradients[0][0].item<float>(), 2);
+  scaler.update(torch::zeros({}));
+  scaler.update(torch::zeros({}));
+  EXPECT_EQ(scaler.scale().item<float>(), 16) << "doubled after growth_interval good steps";
+  gradients[1][1] = INFINITY;
+  const Tensor found = scaler.unscale(gradients);
+  EXPECT_EQ(found.item<float>(), 1);
+  scaler.update(found);
+  EXPECT_EQ(scaler.scale().item<float>(), 8);
+  EXPECT_THROW(GradientScaler(torch::kCPU, {.growth = 1}), UserError);
+}
+
+// A small regression that every step test trains.
+struct Problem {
+  torch::nn::Linear net{nullptr};
+  Tensor x, y;
+  std::unique_ptr<AdamW> optimizer;
+  Problem() {
+    torch::manual_seed(5);
+    net = torch::nn::Linear(6, 3);
+    x = torch::randn({8, 6});
+    y = torch::randn({8, 3});
+    optimizer = std::make_unique<AdamW>(net->parameters(), torch::optim::AdamWOptions(1e-2));
+  }
+  Tensor loss(int64_t first, int64_t last) {
+    return F::mse_loss(net(x.slice(0, first, last)), y.slice(0, first, last));
+  }
+  TrainStep make(LossFunction function, StepOptions options, ParallelHooks hooks = {}) {
+    return TrainStep(net->parameters(), *optimizer, std::move(function), options, std::move(hooks));
+  }
+};
+
+TEST(Step, AccumulationEqualsTheBigBatch) {
+  Problem big, small;
+  auto whole = big.make([&](int64_t, int64_t) { return big.loss(0, 8); }, {.max_norm = 0.1});
+  auto parts = small.make([&](int64_t, int64_t m) { return small.loss(2 * m, 2 * m + 2); },
+                          {.accumulation_steps = 4, .max_norm = 0.1});
+  for (int step = 0; step < 5; ++step) {
+    const StepResult a = whole.run(step), b = parts.run(step);
+    EXPECT_NEAR(a.loss.item<double>(), b.loss.item<double>(), 1e-6);
+    EXPECT_NEAR(a.grad_norm.item<double>(), b.grad_norm.item<double>(), 1e-6);
+  }
+  EXPECT_TRUE(big.net->weight.allclose(small.net->weight, 1e-5, 1e-6));
+}
+
+TEST(Step, SkipsWhatIsNotFinite) {
+  Problem problem;
+  auto step = problem.make(
+      [&](int64_t s, int64_t) { return s == 1 ? problem.loss(0, 8) * kNaN : problem.loss(0, 8); },
+      {.max_norm = 1});
+  EXPECT_EQ(step.run(0).skipped.item<float>(), 0);
+  const Tensor before = problem.net->weight.detach().clone();
+  const StepResult bad = step.run(1);
+  EXPECT_EQ(bad.skipped.item<float>(), 1);
+  EXPECT_TRUE(std::isnan(bad.loss.item<float>()));
+  EXPECT_TRUE(problem.net->weight.equal(before));
+  EXPECT_EQ(step.run(2).skipped.item<float>(), 0);
+  EXPECT_FALSE(problem.net->weight.equal(before));
+}
+
+TEST(Step, SkipsWithOptimizersOfOthers) {
+  Problem problem;
+  torch::optim::SGD sgd(problem.net->parameters(), torch::optim::SGDOptions(0.1));
+  TrainStep step(problem.net->parameters(), sgd,
+                 [&](int64_t s, int64_t) { return problem.loss(0, 8) * (s == 0 ? INFINITY : 1.0); },
+                 {});
+  const Tensor before = problem.net->weight.detach().clone();
+  EXPECT_EQ(step.run(0).skipped.item<float>(), 1);
+  EXPECT_TRUE(problem.net->weight.equal(before));
+  step.run(1);
+  EXPECT_FALSE(problem.net->weight.equal(before));
+}
+
+TEST(Step, Float16ScalesAndKeepsItsScale) {
+  Problem problem;
+  auto loss = [&](int64_t s, int64_t) {
+    return problem.loss(0, 8).to(torch::kFloat) * (s == 1 ? 1e30 : 1.0);
+  };
+  auto step = problem.make(loss, {.precision = Precision::kFloat16});
+  EXPECT_EQ(step.run(0).skipped.item<float>(), 0);
+  EXPECT_EQ(step.run(1).skipped.item<float>(), 1) << "overflows in float16";
+  const NamedTensors state = step.state();
+  ASSERT_EQ(state.size(), 2u);
+  EXPECT_EQ(state[0].second.item<float>(), 32768);
+  auto other = problem.make(loss, {.precision = Precision::kFloat16});
+  other.load_state(state);
+  EXPECT_EQ(other.state()[0].second.item<float>(), 32768);
+  EXPECT_THROW(other.load_state({}), UserError);
+}
+
+TEST(Step, CallsTheParallelHooksInOrder) {
+  Problem problem;
+  std::string calls;
+  ParallelHooks hooks;
+  hooks.no_sync = [&] {
+    calls += "n";
+    return std::shared_ptr<void>(nullptr, [&](void*) { calls += "/"; });
+  };
+  hooks.synchronize_gradients = [&] { calls += "s"; };
+  hooks.average = [&](Tensor& loss) { calls += "a", loss = loss * 2; };
+  hooks.norm = [&](const std::vector<Tensor>& gradients) {
+    return calls += "N", global_norm(gradients);
+  };
+  auto step = problem.make([&](int64_t, int64_t) { return calls += "f", problem.loss(0, 8); },
+                           {.accumulation_steps = 3}, hooks);
+  const double loss = problem.loss(0, 8).item<double>();
+  EXPECT_NEAR(step.run(0).loss.item<double>(), 2 * loss, 1e-6);
+  EXPECT_EQ(calls, "nf/nf/fsaN");
+}
+
+TEST(Step, RefusesALossThatIsNoNumber) {
+  Problem problem;
+  auto step = problem.make([&](int64_t, int64_t) { return problem.net(problem.x); }, {});
+  EXPECT_THROW(step.run(0), UserError);
+  EXPECT_THROW(precision_by_name("fp8"), UserError);
+}
+
+}  // namespace
+}  // namespace flashstep::train
