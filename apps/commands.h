@@ -8,8 +8,11 @@ namespace flashstep::apps {
 
 void add_completion(CLI::App& app);
 void add_data(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_generate(CLI::App& app);
 void add_info(CLI::App& app);
 void add_plot(CLI::App& app);
 void add_tokenizer(CLI::App& app);
+void add_train(CLI::App& app);
 
 }  // namespace flashstep::apps

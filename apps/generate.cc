@@ -1,0 +1,51 @@
+// flashstep generate: text from a trained run.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "apps/commands.h"
+#include "flashstep/train/pipeline.h"
+
+namespace flashstep::apps {
+
+void add_generate(CLI::App& app) {
+  auto* command = app.add_subcommand("generate", "Let a trained model write");
+  struct Arguments {
+    std::string run, prompt, device;
+    train::SamplingConfig sampling;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  train::SamplingConfig& sampling = arguments->sampling;
+  command->add_option("run", arguments->run, "Run directory")->required()->option_text("RUN");
+  command->add_option("--prompt", arguments->prompt, "Text that the model continues")
+      ->required()
+      ->option_text("TEXT");
+  command->add_option("--max-tokens", sampling.max_tokens, "Tokens after the prompt")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}));
+  command->add_option("--temperature", sampling.temperature, "0: always the likeliest token")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 100.0));
+  command->add_option("--top-k", sampling.top_k, "Only the k likeliest tokens; 0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{4'000'000}));
+  command
+      ->add_option("--top-p", sampling.top_p,
+                   "Only the likeliest tokens that reach this probability")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-6, 1.0));
+  command->add_option("--seed", sampling.seed, "The same seed writes the same text")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--device", arguments->device, "Default: the run's")
+      ->option_text("cpu|cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  command->callback([arguments] {
+    train::TrainedModel trained = train::load_run(arguments->run, arguments->device);
+    const std::string text = train::write_sample(trained.model, trained.tokenizer,
+                                                 arguments->prompt, arguments->sampling);
+    std::printf("%s\n", text.c_str());
+  });
+}
+
+}  // namespace flashstep::apps

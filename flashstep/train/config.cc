@@ -1,0 +1,201 @@
+#include "flashstep/train/config.h"
+
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+
+namespace flashstep::train {
+namespace {
+
+constexpr int64_t kMany = 1'000'000'000'000;
+constexpr double kHuge = 1e30;
+
+using Json = nlohmann::ordered_json;
+
+// Every leaf of a config as "a.b" -> its JSON text.
+void flatten(const Json& value, const std::string& path,
+             std::vector<std::pair<std::string, std::string>>& out) {
+  if (!value.is_object()) {
+    out.emplace_back(path, value.dump());
+    return;
+  }
+  for (const auto& [key, child] : value.items())
+    flatten(child, path.empty() ? key : path + "." + key, out);
+}
+
+// Fields that change the meaning of the weights, or which tokens come next.
+bool must_agree(const std::string& path) {
+  static const std::set<std::string> kTrain = {"train.batch_size", "train.accumulation_steps",
+                                               "train.order", "train.seed", "train.precision"};
+  const auto starts_with = [&](const char* prefix) { return path.rfind(prefix, 0) == 0; };
+  return (starts_with("model.") && path != "model.attention") || kTrain.contains(path) ||
+         (starts_with("tokenizer.") && path != "tokenizer.threads") ||
+         (starts_with("text.") && path != "text.directory" && path != "text.base_url");
+}
+
+}  // namespace
+
+void TextConfig::visit(FieldVisitor& v) {
+  v.field("source", source, {},
+          "a file, a directory, \"tinystories\" (downloaded) or \"stories\" (built in)");
+  v.field("validation", validation, {},
+          "a file or directory held out; empty: TinyStories' own, else cut");
+  v.field("validation_fraction", validation_fraction, {1e-6, 0.9},
+          "share of the text that is cut off for validation, at the end of a document");
+  v.field("document_end", document_end, {}, "what ends a document");
+  v.field("directory", directory, {}, "where text, tokenizer and tokens are put");
+  v.field("stories_megabytes", stories_megabytes, {1, 1'000'000},
+          "size of the built-in corpus, MB");
+  v.field("stories_seed", stories_seed, {0, kMany}, "seed of the built-in corpus");
+  v.field("base_url", base_url, {},
+          "folder that holds the TinyStories files; empty: the publisher's");
+}
+
+void TokenizerConfig::visit(FieldVisitor& v) {
+  v.field("path", path, {}, "a tokenizer to use; empty: one is trained on the text");
+  v.field("vocab_size", vocab_size, {256, 4'000'000},
+          "of the tokenizer that is trained, special tokens included");
+  v.field("special_tokens", special_tokens, "never split, never merged across");
+  v.field("threads", threads, {0, 1024}, "threads that train and encode; 0: all");
+}
+
+void TokensConfig::visit(FieldVisitor& v) {
+  v.field("train", train, {}, "a .npy of token ids to train on; empty: the text is encoded");
+  v.field("validation", validation, {}, "a .npy of held-out token ids; empty: the text is encoded");
+  v.field("check_ids", check_ids,
+          "read every id once before training: each must be below the vocabulary");
+}
+
+void OptimizerConfig::visit(FieldVisitor& v) {
+  v.field("beta1", beta1, {0, 0.999999}, "decay of the gradients' mean");
+  v.field("beta2", beta2, {0, 0.9999999}, "decay of the squared gradients' mean");
+  v.field("eps", eps, {0, 1}, "added to the root of the squared gradients' mean");
+  v.field("weight_decay", weight_decay, {0, 10}, "decoupled weight decay");
+  v.field("clip_norm", clip_norm, {0, kHuge}, "gradients are clipped to this global norm; 0: not");
+}
+
+void ScheduleConfig::visit(FieldVisitor& v) {
+  v.field("kind", kind, {"cosine", "constant"}, "what follows the warm-up");
+  v.field("learning_rate", learning_rate, {0, 1000}, "the highest, reached after the warm-up");
+  v.field("min_learning_rate", min_learning_rate, {0, 1000}, "where the cosine ends");
+  v.field("warmup_steps", warmup_steps, {0, kMany}, "steps of linear warm-up");
+  v.field("cosine_steps", cosine_steps, {0, kMany},
+          "step at which the cosine ends; 0: train.steps");
+}
+
+void TrainConfig::visit(FieldVisitor& v) {
+  v.field("steps", steps, {1, kMany}, "optimizer updates in all");
+  v.field("batch_size", batch_size, {1, 1'000'000}, "sequences in a micro-batch, per rank");
+  v.field("accumulation_steps", accumulation_steps, {1, 1'000'000}, "micro-batches in a step");
+  v.field("order", order, {"random", "epoch"},
+          "where sequences start: anywhere, or each window once an epoch");
+  v.field("precision", precision, {"fp32", "bf16", "fp16"}, "of matrix products, by autocast");
+  v.field("device", device, {"auto", "cpu", "cuda"}, "auto: the GPU if there is one");
+  v.field("seed", seed, {0, kMany}, "of weights and batches");
+  v.field("deterministic", deterministic, "the same bits in every run on the same machine");
+  v.field("threads", threads, {0, 1024}, "CPU threads that compute; 0: all");
+  v.field("evaluate_every", evaluate_every, {0, kMany},
+          "steps between evaluations; 0: first and last only");
+  v.field("evaluation_tokens", evaluation_tokens, {0, kMany},
+          "held-out tokens that are read; 0: all");
+  v.field("max_skipped_in_a_row", max_skipped_in_a_row, {1, kMany},
+          "that many steps whose loss or gradients are not finite end the run");
+  v.field("init_from", init_from, {},
+          "a run, checkpoint or .safetensors file to take the weights from");
+}
+
+void CheckpointingConfig::visit(FieldVisitor& v) {
+  v.field("checkpointing_interval", checkpointing_interval, {-kMany, kMany},
+          "> 0: every N steps; <= 0: none but the last. The last step always");
+  v.field("keep", keep, {0, kMany}, "newest checkpoints that are kept; 0: all");
+}
+
+void SamplingConfig::visit(FieldVisitor& v) {
+  v.field("prompts", prompts, "one sample of each before and after training");
+  v.field("max_tokens", max_tokens, {0, 1'000'000},
+          "tokens after the prompt; the end of a document ends a sample");
+  v.field("temperature", temperature, {0, 100}, "0: the likeliest token");
+  v.field("top_k", top_k, {0, 4'000'000}, "only the k likeliest tokens; 0: all");
+  v.field("top_p", top_p, {1e-6, 1},
+          "only the likeliest tokens that together reach this probability");
+  v.field("seed", seed, {0, kMany}, "of the samples");
+}
+
+void ParallelConfig::visit(FieldVisitor& v) {
+  v.field("wrapper", wrapper, {"none"}, "how gradients of several processes are averaged");
+}
+
+void Config::visit(FieldVisitor& v) {
+  v.section("text", text, "raw text");
+  v.section("tokenizer", tokenizer, "byte-level BPE");
+  v.section("tokens", tokens, "encoded text");
+  v.section("model", model, "the Transformer");
+  v.section("optimizer", optimizer, "AdamW");
+  v.section("schedule", schedule, "learning rate by step");
+  v.section("train", train, "the loop");
+  v.section("checkpointing", checkpointing, "what is saved, and when");
+  v.section("sampling", sampling, "text that the model writes");
+  v.section("parallel", parallel, "several processes");
+}
+
+Config load_config(const std::filesystem::path& path, const std::vector<std::string>& assignments) {
+  Config config;
+  read_json(config, read_file(path), path.string());
+  for (const std::string& assignment : assignments) set_field(config, assignment);
+  check_config(config);
+  return config;
+}
+
+Config load_run_config(const std::filesystem::path& run) {
+  require(std::filesystem::exists(run / "config.json"),
+          "[run] expected the directory of a run, with a "
+          "config.json in it, got ",
+          run.string());
+  return load_config(run / "config.json");
+}
+
+void check_config(const Config& config) {
+  ModelConfig model = config.model;
+  if (model.vocab_size == 0) model.vocab_size = 1;  // the tokenizer's, known later
+  resolved(model);
+  const ScheduleConfig& schedule = config.schedule;
+  require(schedule.min_learning_rate <= schedule.learning_rate || schedule.kind == "constant",
+          "[config] expected schedule.min_learning_rate of at most schedule.learning_rate, ",
+          schedule.learning_rate, ", got ", schedule.min_learning_rate);
+  require(schedule.cosine_steps == 0 || schedule.warmup_steps <= schedule.cosine_steps,
+          "[config] expected schedule.warmup_steps of at most schedule.cosine_steps, ",
+          schedule.cosine_steps, ", got ", schedule.warmup_steps);
+  require(schedule.warmup_steps <= config.train.steps,
+          "[config] expected schedule.warmup_steps of at most "
+          "train.steps, ",
+          config.train.steps, ", got ", schedule.warmup_steps);
+  require(
+      config.tokens.train.empty() == config.tokens.validation.empty(),
+      "[config] expected tokens.train and tokens.validation to be given together, got only one");
+  require(config.tokenizer.vocab_size >=
+              256 + static_cast<int64_t>(config.tokenizer.special_tokens.size()),
+          "[config] expected a tokenizer.vocab_size of at least 256 + ",
+          config.tokenizer.special_tokens.size(), " special tokens, got ",
+          config.tokenizer.vocab_size);
+}
+
+std::vector<std::string> check_resumable(const Config& saved, const Config& now) {
+  std::vector<std::pair<std::string, std::string>> before, after;
+  flatten(Json::parse(write_json(saved)), "", before);
+  flatten(Json::parse(write_json(now)), "", after);
+  std::vector<std::string> changes;
+  for (size_t i = 0; i < after.size(); ++i) {
+    const auto& [path, value] = after[i];
+    if (before[i].second == value) continue;
+    require(!must_agree(path), "[resume] expected ", path, " = ", before[i].second,
+            ", as the checkpoint has it, got ", value);
+    changes.push_back(
+        flashstep::str("[resume] ", path, " was ", before[i].second, ", is now ", value));
+  }
+  return changes;
+}
+
+}  // namespace flashstep::train

@@ -1,0 +1,113 @@
+// One JSON file describes the whole pipeline: text, tokenizer, tokens, model, optimizer, schedule,
+// training, checkpoints, sampling, parallelism. Every field is named once, in visit(); from there
+// come reading, writing, --set, the messages about typos and ranges, and the reference in --help
+// (base/fields.h).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "flashstep/base/fields.h"
+#include "flashstep/model/config.h"
+
+namespace flashstep::train {
+
+struct TextConfig {
+  std::string source = "stories";
+  std::string validation;
+  double validation_fraction = 0.05;
+  std::string document_end = "<|endoftext|>";
+  std::string directory = "data";
+  int64_t stories_megabytes = 20, stories_seed = 1;
+  std::string base_url;
+  void visit(FieldVisitor& v);
+};
+
+struct TokenizerConfig {
+  std::string path;
+  int64_t vocab_size = 10000;
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};
+  int64_t threads = 0;
+  void visit(FieldVisitor& v);
+};
+
+struct TokensConfig {
+  std::string train, validation;
+  bool check_ids = true;
+  void visit(FieldVisitor& v);
+};
+
+struct OptimizerConfig {
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  double clip_norm = 1.0;
+  void visit(FieldVisitor& v);
+};
+
+struct ScheduleConfig {
+  std::string kind = "cosine";
+  double learning_rate = 1e-3, min_learning_rate = 1e-4;
+  int64_t warmup_steps = 100, cosine_steps = 0;
+  void visit(FieldVisitor& v);
+};
+
+struct TrainConfig {
+  int64_t steps = 1000, batch_size = 16, accumulation_steps = 1;
+  std::string order = "random", precision = "fp32", device = "auto";
+  int64_t seed = 1;
+  bool deterministic = true;
+  int64_t threads = 0;
+  int64_t evaluate_every = 0, evaluation_tokens = 0;
+  int64_t max_skipped_in_a_row = 10;
+  std::string init_from;
+  void visit(FieldVisitor& v);
+};
+
+struct CheckpointingConfig {
+  int64_t checkpointing_interval = 0, keep = 2;
+  void visit(FieldVisitor& v);
+};
+
+struct SamplingConfig {
+  std::vector<std::string> prompts = {"Once upon a time"};
+  int64_t max_tokens = 200, top_k = 0, seed = 1;
+  double temperature = 0.8, top_p = 0.95;
+  void visit(FieldVisitor& v);
+};
+
+struct ParallelConfig {
+  std::string wrapper = "none";
+  void visit(FieldVisitor& v);
+};
+
+struct Config {
+  TextConfig text;
+  TokenizerConfig tokenizer;
+  TokensConfig tokens;
+  ModelConfig model;
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  TrainConfig train;
+  CheckpointingConfig checkpointing;
+  SamplingConfig sampling;
+  ParallelConfig parallel;
+  void visit(FieldVisitor& v);
+};
+
+// Reads `path` over the defaults, then the assignments ("train.steps=100") in their order, then
+// checks what single fields cannot know of each other. UserError for all that is wrong.
+Config load_config(const std::filesystem::path& path,
+                   const std::vector<std::string>& assignments = {});
+
+// The config of a run directory: RUN/config.json. UserError if there is none.
+Config load_run_config(const std::filesystem::path& run);
+
+// What single fields cannot know of each other (a warm-up longer than the run, ...). UserError.
+void check_config(const Config& config);
+
+// On resuming: UserError, naming the first difference, if `saved` describes another model,
+// tokenizer or data than `now`; the other differences as sentences for people.
+std::vector<std::string> check_resumable(const Config& saved, const Config& now);
+
+}  // namespace flashstep::train

@@ -1,0 +1,134 @@
+#include "flashstep/train/config.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+
+namespace flashstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ConfigTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = fs::temp_directory_path() / flashstep::str("config_test_", ::getpid(), ".json");
+  }
+  void TearDown() override { fs::remove(path_); }
+
+  // With a model, which every config must have.
+  Config load(const std::string& json, std::vector<std::string> assignments = {}) {
+    write_file(path_, json);
+    assignments.insert(assignments.begin(), "model.size=small");
+    return load_config(path_, assignments);
+  }
+  // The sentence that refuses it.
+  std::string refusal(const std::string& json, const std::vector<std::string>& assignments = {}) {
+    try {
+      load(json, assignments);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  }
+  void expect_refusal(const std::string& json, const std::vector<std::string>& parts,
+                      const std::vector<std::string>& assignments = {}) {
+    const std::string sentence = refusal(json, assignments);
+    for (const std::string& part : parts)
+      EXPECT_NE(sentence.find(part), std::string::npos) << sentence;
+  }
+
+  fs::path path_;
+};
+
+TEST_F(ConfigTest, OverridesInOrder) {
+  const Config config = load(R"({"train": {"steps": 5}, "schedule": {"warmup_steps": 1}})",
+                             {"train.steps=7", "train.steps=9", "text.source=a=b.txt"});
+  EXPECT_EQ(config.train.steps, 9);
+  EXPECT_EQ(config.text.source, "a=b.txt");
+  EXPECT_EQ(config.schedule.warmup_steps, 1);
+}
+
+TEST_F(ConfigTest, WhatIsWrittenIsReadAgain) {
+  Config config = load(
+      "{}", {"train.steps=123", "sampling.prompts=[\"a\",\"b\"]", "schedule.learning_rate=3.3e-4"});
+  const std::string text = write_json(config);
+  EXPECT_EQ(write_json(load(text)), text);
+}
+
+TEST_F(ConfigTest, TyposGetTheNearestName) {
+  expect_refusal(R"({"train": {"stpes": 5}})", {"train.stpes", "steps"});
+  expect_refusal(R"({"modle": {}})", {"modle", "model"});
+  expect_refusal("{}", {"learning_rat", "learning_rate"}, {"schedule.learning_rat=1"});
+  expect_refusal(R"({"checkpointing": {"checkpointing_intervall": 3}})",
+                 {"checkpointing_interval"});
+}
+
+TEST_F(ConfigTest, RangesAndTypes) {
+  expect_refusal(R"({"train": {"steps": 0}})", {"train.steps", "1", "0"});
+  expect_refusal(R"({"train": {"steps": "many"}})", {"train.steps", "many"});
+  expect_refusal(R"({"train": {"precision": "fp8"}})",
+                 {"train.precision", "fp32", "bf16", "fp16", "fp8"});
+  expect_refusal(R"({"sampling": {"top_p": 1.5}})", {"sampling.top_p", "1.5"});
+  expect_refusal(R"({"train": {"steps": 5)", {path_.string()});
+  expect_refusal(R"([1])", {path_.string()});
+}
+
+TEST_F(ConfigTest, FieldsThatContradictEachOther) {
+  expect_refusal(R"({"schedule": {"learning_rate": 1e-4, "min_learning_rate": 1e-3}})",
+                 {"min_learning_rate", "0.0001"});
+  expect_refusal(R"({"train": {"steps": 10}, "schedule": {"warmup_steps": 20}})",
+                 {"warmup_steps", "10", "20"});
+  expect_refusal(R"({"tokens": {"train": "a.npy"}})", {"tokens.train", "tokens.validation"});
+  expect_refusal(R"({"tokenizer": {"vocab_size": 256}})", {"vocab_size", "256 + 1", "got 256"});
+}
+
+TEST_F(ConfigTest, ModelsThatCannotBe) {
+  expect_refusal("{}", {"d_model", "num_heads", "768", "5"}, {"model.num_heads=5"});
+  expect_refusal("{}", {"even head_dim", "3"}, {"model.num_heads=256"});
+  expect_refusal("{}", {"model.size", "small", "xl", "huge"}, {"model.size=huge"});
+}
+
+TEST_F(ConfigTest, MissingFile) {
+  EXPECT_THROW(load_config("/nonexistent/config.json"), UserError);
+  EXPECT_THROW(load_run_config("/nonexistent"), UserError);
+}
+
+TEST_F(ConfigTest, OnlyTheSameModelAndDataCanBeResumed) {
+  const Config saved = load("{}");
+  Config now = saved;
+  EXPECT_TRUE(check_resumable(saved, now).empty());
+  now.train.steps += 1;
+  now.schedule.learning_rate = 0.5;
+  EXPECT_EQ(check_resumable(saved, now).size(), 2u);
+  now = saved;
+  now.model.size = "medium";
+  EXPECT_THROW(check_resumable(saved, now), UserError);
+  now = saved;
+  now.train.batch_size += 1;
+  EXPECT_THROW(check_resumable(saved, now), UserError);
+  now = saved;
+  now.text.stories_seed += 1;
+  EXPECT_THROW(check_resumable(saved, now), UserError);
+}
+
+// Every committed config is one that would run.
+TEST_F(ConfigTest, CommittedConfigsAreValid) {
+  const char* source = std::getenv("FLASHSTEP_SOURCE");
+  ASSERT_NE(source, nullptr);
+  int configs = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(source) / "configs")) {
+    if (entry.path().extension() != ".json") continue;
+    EXPECT_NO_THROW(load_config(entry.path())) << entry.path();
+    ++configs;
+  }
+  EXPECT_GE(configs, 2);
+}
+
+}  // namespace
+}  // namespace flashstep::train

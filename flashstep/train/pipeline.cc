@@ -1,0 +1,249 @@
+#include "flashstep/train/pipeline.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/attention/attention.h"
+#include "flashstep/base/error.h"
+#include "flashstep/base/progress.h"
+#include "flashstep/data/batches.h"
+#include "flashstep/data/bigram.h"
+#include "flashstep/data/corpus.h"
+#include "flashstep/data/token_file.h"
+#include "flashstep/measure/limits.h"
+#include "flashstep/model/cost.h"
+#include "flashstep/model/generate.h"
+#include "flashstep/train/adamw.h"
+#include "flashstep/train/checkpoint.h"
+#include "flashstep/train/parallelize.h"
+#include "flashstep/train/prepare_data.h"
+#include "flashstep/train/run_directory.h"
+#include "flashstep/train/run_state.h"
+#include "flashstep/train/schedule.h"
+
+namespace flashstep::train {
+namespace {
+
+using torch::Tensor;
+
+void say(const TrainOptions& options, const std::string& sentence) {
+  if (!options.quiet) std::fprintf(stderr, "%s\n", sentence.c_str());
+}
+
+void set_up_machine(const TrainConfig& config) {
+  if (config.threads > 0) at::set_num_threads(static_cast<int>(config.threads));
+  auto& context = at::globalContext();
+  context.setDeterministicAlgorithms(config.deterministic, /*warn_only=*/false);
+  // Filling fresh memory with NaN finds bugs, not nondeterminism, and costs a pass over every
+  // tensor.
+  context.setDeterministicFillUninitializedMemory(false);
+  context.setDeterministicCuDNN(config.deterministic);
+  context.setBenchmarkCuDNN(false);
+  // cuBLAS keeps its promise only with a fixed workspace (its documentation, "Results
+  // reproducibility").
+  if (config.deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  torch::manual_seed(static_cast<uint64_t>(config.seed));
+}
+
+torch::optim::AdamWOptions adamw_options(const Config& config) {
+  return torch::optim::AdamWOptions(config.schedule.learning_rate)
+      .betas({config.optimizer.beta1, config.optimizer.beta2})
+      .eps(config.optimizer.eps)
+      .weight_decay(config.optimizer.weight_decay);
+}
+
+std::function<double(int64_t)> learning_rate(const Config& config) {
+  Schedule schedule{config.schedule.learning_rate, config.schedule.min_learning_rate,
+                    config.schedule.warmup_steps, config.schedule.cosine_steps};
+  if (config.schedule.kind == "constant") {
+    schedule.cosine_steps = 0;
+  } else if (schedule.cosine_steps == 0) {
+    schedule.cosine_steps = config.train.steps;
+  }
+  return [schedule](int64_t t) { return learning_rate_at(schedule, t); };
+}
+
+LoopOptions loop_options(const Config& config, const TrainOptions& options) {
+  LoopOptions loop;
+  loop.resume = options.resume;
+  loop.quiet = options.quiet;
+  loop.steps = config.train.steps;
+  loop.step.accumulation_steps = config.train.accumulation_steps;
+  loop.step.max_norm = config.optimizer.clip_norm;
+  loop.step.precision = precision_by_name(config.train.precision);
+  loop.evaluate_every = config.train.evaluate_every;
+  loop.max_skipped_in_a_row = config.train.max_skipped_in_a_row;
+  loop.checkpointing_interval = config.checkpointing.checkpointing_interval;
+  loop.keep_checkpoints = config.checkpointing.keep;
+  return loop;
+}
+
+data::BatchOptions batch_options(const Config& config, const ParallelHooks& parallel) {
+  data::BatchOptions batches;
+  batches.batch_size = config.train.batch_size;
+  batches.context_length = config.model.context_length;
+  batches.seed = static_cast<uint64_t>(config.train.seed);
+  batches.order = data::order_by_name(config.train.order);
+  batches.micro_steps = config.train.accumulation_steps;
+  batches.rank = parallel.rank;
+  batches.world_size = parallel.world_size;
+  return batches;
+}
+
+// The run keeps the tokenizer that its ids mean; another one would make the weights nonsense.
+void keep_tokenizer(const tokenizer::Tokenizer& tokenizer, const std::filesystem::path& directory) {
+  if (std::filesystem::exists(directory)) {
+    require(tokenizer::Tokenizer::load(directory).fingerprint() == tokenizer.fingerprint(),
+            "[resume] expected the tokenizer that the run began with, in ", directory.string(),
+            ", got another one");
+    return;
+  }
+  save_tokenizer(tokenizer, directory);
+}
+
+double bigram_loss(const data::TokenFile& train, const data::TokenFile& validation,
+                   int64_t vocab_size, bool quiet) {
+  if (quiet) return data::bigram_cross_entropy(train, validation, vocab_size);
+  ProgressBar bar("bigram model", ProgressBar::Unit::kCount);
+  const double loss = data::bigram_cross_entropy(train, validation, vocab_size, bar.callback());
+  bar.finish();
+  return loss;
+}
+
+void check_attention(const std::string& name) {
+  const auto names = attention_implementations();
+  require(std::find(names.begin(), names.end(), name) != names.end(),
+          "[config] expected model.attention to be one of ", join(names), ", got ", name);
+}
+
+}  // namespace
+
+torch::Device device_by_name(const std::string& name) {
+  if (name == "cpu") return torch::kCPU;
+  const bool has_cuda = torch::cuda::is_available();
+  if (name == "auto") return has_cuda ? torch::Device(torch::kCUDA, 0) : torch::Device(torch::kCPU);
+  require(name == "cuda", "[device] expected auto, cpu or cuda, got ", name);
+  require(has_cuda, "[device] expected a GPU for device cuda, but LibTorch finds none here");
+  return torch::Device(torch::kCUDA, 0);
+}
+
+LoopResult train(const Config& requested, const TrainOptions& options) {
+  Config config = requested;
+  set_up_machine(config.train);
+  const torch::Device device = device_by_name(config.train.device);
+  check_attention(config.model.attention);
+  const RunDirectory directory(options.run_directory, options.resume);
+
+  const PreparedData prepared = prepare_data(config, {options.skip_data, options.quiet});
+  const tokenizer::Tokenizer& tokenizer = prepared.tokenizer;
+  if (config.model.vocab_size == 0) config.model.vocab_size = tokenizer.vocab_size();
+  config.model = resolved(config.model);
+  const auto vocab_size =
+      config.tokens.check_ids ? std::make_optional(config.model.vocab_size) : std::nullopt;
+  const data::TokenFile train_tokens(prepared.train_tokens, vocab_size);
+  const data::TokenFile validation_tokens(prepared.validation_tokens, vocab_size);
+
+  Transformer model(config.model, static_cast<uint64_t>(config.train.seed), device);
+  const ParallelHooks parallel = parallelize(*model, config.parallel);
+  const data::BatchSampler batches(train_tokens, batch_options(config, parallel));
+  AdamW optimizer(model->parameters(), adamw_options(config));
+  if (!config.train.init_from.empty() && list_checkpoints(directory.checkpoints()).empty()) {
+    const auto warn = [&](const std::string& sentence) { say(options, sentence); };
+    load_module(*model, load_weights(config.train.init_from, warn), config.train.init_from);
+  }
+  keep_tokenizer(tokenizer, directory.tokenizer());
+
+  const LogitsFunction logits = [&](const Tensor& ids) { return model->forward(ids); };
+  Job job{*model, optimizer, [&](int64_t step, int64_t micro_step) {
+            const data::Batch batch = batches.at(step, micro_step, device.is_cuda());
+            return language_model_loss(logits(batch.inputs.to(device, /*non_blocking=*/true)),
+                                       batch.targets.to(device, /*non_blocking=*/true));
+          }};
+  job.parallel = parallel;
+  job.learning_rate = learning_rate(config);
+  EvaluateOptions evaluate;
+  evaluate.batch_size = config.train.batch_size;
+  evaluate.context_length = config.model.context_length;
+  evaluate.max_tokens = static_cast<uint64_t>(config.train.evaluation_tokens);
+  evaluate.device = device;
+  evaluate.precision = precision_by_name(config.train.precision);
+  job.held_out_loss = [&] {
+    model->eval();
+    const double loss = evaluate_loss(logits, validation_tokens, evaluate);
+    model->train();
+    return loss;
+  };
+  job.sample = [&] {
+    std::vector<std::string> samples;
+    for (const std::string& prompt : config.sampling.prompts) {
+      samples.push_back(write_sample(model, tokenizer, prompt, config.sampling));
+    }
+    return join(samples, "\n\n");
+  };
+  job.tokens_per_step = config.train.batch_size * config.train.accumulation_steps *
+                        config.model.context_length * parallel.world_size;
+  job.flops_per_step =
+      static_cast<double>(config.train.accumulation_steps) *
+      step_flops(config.model, config.train.batch_size, config.model.context_length);
+  if (parallel.is_main_rank()) {
+    job.limit_flops_per_s =
+        measure::matmul_limit_flops(device.is_cuda() ? "cuda" : "cpu", config.train.precision);
+  }
+  job.config_json = write_json(config);
+  job.check_config = [&](const std::string& saved_json) {
+    Config saved;
+    read_json(saved, saved_json, "the checkpoint's config");
+    for (const std::string& change : check_resumable(saved, config)) say(options, change);
+  };
+  job.bigram_loss =
+      bigram_loss(train_tokens, validation_tokens, config.model.vocab_size, options.quiet);
+  return run(job, loop_options(config, options), directory);
+}
+
+TrainedModel load_run(const std::filesystem::path& run, const std::string& device_name) {
+  const Config config = load_run_config(run);
+  const torch::Device device =
+      device_by_name(device_name.empty() ? config.train.device : device_name);
+  const auto warn = [](const std::string& sentence) {
+    std::fprintf(stderr, "%s\n", sentence.c_str());
+  };
+  const auto checkpoint = load_newest(run / "checkpoints", warn);
+  require(checkpoint.has_value(), "[run] expected a checkpoint in ", run.string(),
+          ", but there is none yet");
+  TrainedModel trained{config, tokenizer::Tokenizer::load(run / "tokenizer"),
+                       Transformer(config.model, 0, device), device, checkpoint->step};
+  load_module(*trained.model, checkpoint->model,
+              flashstep::str("the checkpoint of step ", checkpoint->step));
+  trained.model->eval();
+  return trained;
+}
+
+std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokenizer,
+                         const std::string& prompt, const SamplingConfig& sampling) {
+  const std::vector<uint32_t> ids = tokenizer.encode(prompt);
+  require(!ids.empty(), "[generate] expected a prompt of at least one token, got an empty one");
+  GenerateOptions options;
+  options.max_tokens = sampling.max_tokens;
+  options.temperature = sampling.temperature;
+  options.top_k = sampling.top_k;
+  options.top_p = sampling.top_p;
+  options.seed = static_cast<uint64_t>(sampling.seed);
+  if (const auto end = tokenizer.token_id(data::kDocumentEnd)) options.stop_token = *end;
+  const bool was_training = model->is_training();
+  model->eval();
+  const std::vector<int64_t> written =
+      generate(model, std::vector<int64_t>(ids.begin(), ids.end()), options);
+  model->train(was_training);
+  std::vector<uint32_t> all = ids;
+  for (const int64_t id : written) {
+    // A model may have more ids than its tokenizer (a padded vocabulary); those mean nothing.
+    if (id < tokenizer.vocab_size()) all.push_back(static_cast<uint32_t>(id));
+  }
+  return printable_utf8(tokenizer.decode(all));
+}
+
+}  // namespace flashstep::train

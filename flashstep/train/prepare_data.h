@@ -1,0 +1,33 @@
+// From text to what a run reads: text -> tokenizer -> tokens. Each stage leaves a manifest beside
+// what it made (data/manifest.h) and is skipped while that holds.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "flashstep/tokenizer/tokenizer.h"
+#include "flashstep/train/config.h"
+
+namespace flashstep::train {
+
+struct PreparedData {
+  std::vector<std::filesystem::path> train_text, validation_text;  // empty if the tokens were given
+  tokenizer::Tokenizer tokenizer;
+  std::filesystem::path train_tokens, validation_tokens;  // .npy
+};
+
+struct PrepareOptions {
+  // Nothing is made: UserError with a sentence when a file is missing or disagrees with its
+  // manifest.
+  bool skip_data = false;
+  bool quiet = false;  // no progress on stderr
+};
+
+// Saves into `directory`, which appears whole or not at all and replaces one that was there.
+void save_tokenizer(const tokenizer::Tokenizer& tokenizer, const std::filesystem::path& directory);
+
+// config.text, config.tokenizer and config.tokens say what to do; what is made lies in
+// config.text.directory: the text itself, tokenizer/, train.npy, validation.npy.
+PreparedData prepare_data(const Config& config, const PrepareOptions& options = {});
+
+}  // namespace flashstep::train

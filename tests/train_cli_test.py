@@ -1,0 +1,214 @@
+"""The `train`, `generate` and `eval` commands as a user types them: files, exit codes, sentences, stopping and resuming."""
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+CONFIG = {
+    "text": {"source": "stories.txt", "validation_fraction": 0.1, "directory": "data"},
+    "tokenizer": {"vocab_size": 400, "threads": 1},
+    "model": {"context_length": 32, "d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 64},
+    "schedule": {"learning_rate": 0.01, "min_learning_rate": 0.001, "warmup_steps": 3},
+    "train": {"steps": 12, "batch_size": 4, "evaluate_every": 6, "evaluation_tokens": 2000, "threads": 1},
+    "checkpointing": {"checkpointing_interval": 4},
+    "sampling": {"prompts": ["Once"], "max_tokens": 10},
+}
+
+
+def flashstep(*arguments, **options):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120, **options)
+
+
+def metrics(run):
+    """metrics.jsonl without what depends on the clock."""
+    with open(os.path.join(run, "metrics.jsonl")) as lines:
+        rows = [json.loads(line) for line in lines]
+    for row in rows:
+        row.pop("tokens_per_s", None), row.pop("step_ms", None)
+    return rows
+
+
+def weights(run, step):
+    path = os.path.join(run, "checkpoints", f"step_{step:08d}", "model.safetensors")
+    with open(path, "rb") as file:
+        return file.read()
+
+
+class TrainTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory()
+        os.chdir(cls.directory.name)
+        with open("config.json", "w") as file:
+            json.dump(CONFIG, file)
+        made = flashstep("data", "stories", "--megabytes", 1, "--seed", 3, "--out", "all.txt")
+        assert made.returncode == 0, made.stderr
+        with open("all.txt") as source, open("stories.txt", "w") as target:
+            target.write(source.read(200_000))
+        cls.first = flashstep("train", "config.json", "--run", "whole")
+        assert cls.first.returncode == 0, cls.first.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        os.chdir("/")
+        cls.directory.cleanup()
+
+    def refused(self, words, *arguments, code=2, **options):
+        result = flashstep(*arguments, **options)
+        self.assertEqual(result.returncode, code, result.stderr)
+        for word in words:
+            self.assertIn(word, result.stderr)
+        last = result.stderr.strip().splitlines()[-1]
+        self.assertTrue(last.startswith("flashstep: "), result.stderr)
+        return result
+
+    def test_leaves_everything_in_the_run_directory(self):
+        for name in ("config.json", "metrics.jsonl", "loss.svg", "samples.txt", "tokenizer/vocab.json", "tensorboard"):
+            self.assertTrue(os.path.exists(f"whole/{name}"), name)
+        rows = metrics("whole")
+        self.assertEqual([row["step"] for row in rows], list(range(13)))
+        self.assertEqual([row["step"] for row in rows if "val_loss" in row], [0, 6, 12])
+        self.assertLess(rows[12]["val_loss"], rows[0]["val_loss"])
+        self.assertGreater(rows[0]["bigram_loss"], 1)
+        self.assertEqual(sorted(os.listdir("whole/checkpoints")), ["step_00000008", "step_00000012"])
+        with open("whole/config.json") as file:
+            effective = json.load(file)
+        self.assertEqual(effective["train"]["steps"], 12)
+        self.assertEqual(effective["optimizer"]["beta1"], 0.9)  # a default
+        self.assertIn('"beta1": 0.9', self.first.stdout)
+        self.assertIn("training", self.first.stderr)
+        self.assertNotIn("\r", self.first.stderr)  # plain lines, no terminal
+
+    def test_the_same_seed_gives_the_same_bits_and_data_is_made_once(self):
+        before = os.stat("data/train.npy").st_mtime_ns
+        self.assertEqual(flashstep("train", "config.json", "--run", "again").returncode, 0)
+        self.assertEqual(os.stat("data/train.npy").st_mtime_ns, before)
+        self.assertEqual(metrics("whole"), metrics("again"))
+        self.assertEqual(weights("whole", 12), weights("again", 12))
+
+    def test_interrupted_says_how_to_go_on_and_goes_on_bit_for_bit(self):
+        for number, (code, settings) in enumerate({
+            signal.SIGINT: [],
+            signal.SIGTERM: ["--set", "train.order=epoch", "--set", "train.accumulation_steps=2",
+                             "--set", "train.precision=bf16"],
+        }.items()):
+            settings = [*settings, "--set", "train.steps=40", "--set", "train.evaluate_every=7"]
+            self.assertEqual(flashstep("train", "config.json", "--run", f"straight{number}", *settings).returncode, 0)
+            run = f"stopped{number}"
+            process = subprocess.Popen([PROGRAM, "train", "config.json", "--run", run, *settings,
+                                        "--set", "checkpointing.checkpointing_interval=5"],
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            deadline = time.time() + 60
+            while not os.path.exists(f"{run}/checkpoints/step_00000005") and time.time() < deadline:
+                time.sleep(0.005)
+            process.send_signal(code)
+            stderr = process.communicate(timeout=60)[1]
+            self.assertEqual(process.returncode, 128 + code, stderr)
+            self.assertIn(f"--run {run} --resume", stderr)
+            resumed = flashstep("train", "config.json", "--run", run, *settings, "--resume")
+            self.assertEqual(resumed.returncode, 0, resumed.stderr)
+            self.assertEqual(metrics(f"straight{number}"), metrics(run))
+            self.assertEqual(weights(f"straight{number}", 40), weights(run, 40))
+
+    def test_resume_without_checkpoint_starts_anew_and_says_so(self):
+        result = flashstep("train", "config.json", "--run", "anew", "--resume")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("starting anew", result.stderr)
+        self.assertEqual(metrics("whole"), metrics("anew"))
+
+    def test_default_run_directories_are_numbered(self):
+        for name in ("runs/config", "runs/config-2"):
+            self.assertEqual(flashstep("train", "config.json", "--set", "train.steps=3").returncode, 0)
+            self.assertTrue(os.path.exists(f"{name}/metrics.jsonl"), name)
+
+    def test_refusals(self):
+        train = ("train", "config.json")
+        self.refused(["whole", "--resume"], *train, "--run", "whole")
+        self.refused(["train.stpes", "steps"], *train, "--set", "train.stpes=3")
+        self.refused(["model.d_model", "32", "64"], *train, "--run", "whole", "--resume", "--set", "model.d_model=64")
+        self.refused(["missing.json"], "train", "missing.json")
+        self.refused(["nothing.txt"], *train, "--run", "r", "--set", "text.source=nothing.txt")
+        self.refused(["wrapper", "none", "ddp"], *train, "--run", "r", "--wrapper", "ddp")
+        self.refused(["attention"], *train, "--run", "r", "--attention", "nonsense")
+        self.refused(["num_heads"], *train, "--run", "r", "--set", "model.num_heads=5")
+        self.refused(["head"], *train, "--run", "r", "--set", "model.d_model=34")  # head_dim 17 is odd
+        self.refused(["256"], *train, "--run", "r", "--set", "tokenizer.vocab_size=256")
+        self.refused(["context"], *train, "--run", "r", "--set", "model.context_length=1000000")
+        self.refused(["init"], *train, "--run", "r", "--set", "train.init_from=init.safetensors")
+        open("empty.txt", "w").close()
+        self.refused(["empty"], *train, "--run", "r", "--set", "text.source=empty.txt", "--set", "text.directory=e")
+        self.refused(["runs/none"], "generate", "runs/none", "--prompt", "x")
+        self.refused(["no.npy"], "eval", "whole", "no.npy")
+        self.refused(["--prompt"], "generate", "whole")
+
+    def test_skip_data_refuses_what_is_missing_or_disagrees(self):
+        result = flashstep("train", "config.json", "--run", "skip", "--skip-data")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(metrics("whole"), metrics("skip"))
+        other = ("--run", "r", "--skip-data")
+        self.refused(["--skip-data"], "train", "config.json", *other, "--set", "tokenizer.vocab_size=500")
+        self.refused(["missing_data"], "train", "config.json", *other, "--set", "text.directory=missing_data")
+
+    def test_token_files_of_others_are_checked(self):
+        given = ["--set", "tokens.train=data/train.npy", "--set", "tokens.validation=data/validation.npy",
+                 "--set", "tokenizer.path=data/tokenizer"]
+        result = flashstep("train", "config.json", "--run", "given", *given)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(weights("whole", 12), weights("given", 12))
+        self.refused(["below"], "train", "config.json", "--run", "r", *given, "--set", "model.vocab_size=300")
+
+    def test_one_process_per_directory(self):
+        process = subprocess.Popen([PROGRAM, "train", "config.json", "--run", "busy", "--set", "train.steps=100000"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not os.path.exists("busy/metrics.jsonl"):
+            time.sleep(0.01)
+        self.refused(["in use"], "train", "config.json", "--run", "busy", "--resume")
+        process.kill()
+        process.wait()
+        resumed = flashstep("train", "config.json", "--run", "busy", "--resume")
+        self.assertIn(resumed.returncode, (0, 2), resumed.stderr)  # 2: already beyond 12 steps
+        self.assertNotIn("in use", resumed.stderr)
+
+    def test_a_full_disk_leaves_the_checkpoint_before(self):
+        self.assertEqual(flashstep("train", "config.json", "--run", "full", "--set", "train.steps=4").returncode, 0)
+        kept = weights("full", 4)
+
+        def no_space():  # writes beyond the limit fail as on a full disk, with another error number
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(kept) // 2, resource.RLIM_INFINITY))
+
+        self.refused(["model.safetensors"], "train", "config.json", "--run", "full", "--resume", code=1,
+                     preexec_fn=no_space)
+        self.assertEqual(os.listdir("full/checkpoints"), ["step_00000004"])
+        self.assertEqual(weights("full", 4), kept)
+        self.assertEqual(flashstep("train", "config.json", "--run", "full", "--resume").returncode, 0)
+
+    def test_weights_start_another_run(self):
+        result = flashstep("train", "config.json", "--run", "second", "--set", "train.init_from=whole")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(metrics("second")[0]["val_loss"], metrics("whole")[12]["val_loss"])
+
+    def test_generate_and_eval(self):
+        arguments = ("generate", "whole", "--prompt", "Once", "--max-tokens", 20, "--temperature", 1)
+        one, same = flashstep(*arguments, "--seed", 5), flashstep(*arguments, "--seed", 5)
+        self.assertEqual(one.returncode, 0, one.stderr)
+        self.assertTrue(one.stdout.startswith("Once"))
+        self.assertEqual(one.stdout, same.stdout)
+        self.assertNotEqual(one.stdout, flashstep(*arguments, "--seed", 6).stdout)
+        greedy = ("generate", "whole", "--prompt", "Once", "--temperature", 0, "--max-tokens", 5)
+        self.assertEqual(flashstep(*greedy, "--seed", 1).stdout, flashstep(*greedy, "--seed", 2).stdout)
+        evaluated = flashstep("eval", "whole", "data/validation.npy")
+        self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
+        values = {line.split()[0]: float(line.split()[1].replace(",", "")) for line in evaluated.stdout.splitlines()}
+        self.assertAlmostEqual(values["perplexity"], 2.718281828 ** values["loss"], delta=1e-2)
+        self.assertAlmostEqual(values["loss"], metrics("whole")[12]["val_loss"], delta=0.3)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
