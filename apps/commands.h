@@ -6,6 +6,7 @@
 
 namespace flashstep::apps {
 
+void add_bench(CLI::App& app);
 void add_completion(CLI::App& app);
 void add_data(CLI::App& app);
 void add_eval(CLI::App& app);

@@ -17,6 +17,7 @@ namespace {
 
 using AddCommand = void (*)(CLI::App&);
 constexpr AddCommand kCommands[] = {
+    flashstep::apps::add_bench,
     flashstep::apps::add_completion,
     flashstep::apps::add_data,
     flashstep::apps::add_eval,

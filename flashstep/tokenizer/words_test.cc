@@ -8,11 +8,10 @@
 
 #include "flashstep/tokenizer/char_class.h"
 #include "flashstep/tokenizer/hard_text.h"
+#include "flashstep/tokenizer/reference_words.h"
 
 namespace flashstep::tokenizer {
 namespace {
-
-using Words = std::vector<std::string>;
 
 Words scan(WordScanner& scanner, std::string_view text) {
   Words words;
@@ -24,48 +23,6 @@ Words scan(std::string_view text) {
   WordScanner scanner;
   return scan(scanner, text);
 }
-
-// The pattern as written, tried alternative by alternative at each place.
-class Pattern {
- public:
-  explicit Pattern(std::string_view text) : text_(text) {}
-
-  Words words() const {
-    Words found;
-    for (size_t at = 0; at < text_.size();) {
-      const size_t end = match(at);
-      found.emplace_back(text_.substr(at, end - at));
-      at = end;
-    }
-    return found;
-  }
-
- private:
-  size_t match(size_t at) const {
-    for (const char* ending : {"'s", "'d", "'m", "'t", "'ll", "'ve", "'re"}) {
-      if (text_.substr(at).starts_with(ending)) return at + std::string_view(ending).size();
-    }
-    const size_t behind_blank = text_[at] == ' ' ? at + 1 : at;
-    for (const auto char_class : {CharClass::kLetter, CharClass::kNumber, CharClass::kOther}) {
-      const size_t end = run_end(behind_blank, char_class);
-      if (end > behind_blank) return end;
-    }
-    const size_t end = run_end(at, CharClass::kSpace);
-    if (end == text_.size()) return end;
-    size_t last = at;  // of the run's characters
-    while (last + length(last) < end) last += length(last);
-    return last > at ? last : end;
-  }
-  uint32_t length(size_t at) const { return decode_char(text_.substr(at)).length; }
-  size_t run_end(size_t at, CharClass char_class) const {
-    while (at < text_.size() && class_of(decode_char(text_.substr(at)).code_point) == char_class) {
-      at += length(at);
-    }
-    return at;
-  }
-
-  std::string_view text_;
-};
 
 TEST(Words, KnownExamples) {
   EXPECT_EQ(scan("Hello, world's  best\n\n text"),

@@ -1,0 +1,77 @@
+// Sources: flashstep/tokenizer/*.cc
+// Any bytes as text: the words are those of the pattern, cutting changes nothing, decoding gives
+// them back, and merges learned from the text encode it.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "flashstep/tokenizer/byte_alphabet.h"
+#include "flashstep/tokenizer/chunks.h"
+#include "flashstep/tokenizer/pair_learner.h"
+#include "flashstep/tokenizer/reference_words.h"
+#include "flashstep/tokenizer/tokenizer.h"
+#include "flashstep/tokenizer/words.h"
+
+using namespace flashstep::tokenizer;  // a test program
+
+namespace {
+
+void expect(bool holds) {
+  if (!holds) std::abort();
+}
+
+Words words_of(std::string_view text) {
+  Words words;
+  WordScanner().for_each_word(text, [&](std::string_view word) { words.emplace_back(word); });
+  return words;
+}
+
+// Byte values as ids, then merges learned from `words`, then special tokens.
+Tokenizer learn(const Words& words) {
+  uint64_t bytes = 0;
+  for (const std::string& word : words) bytes += word.size();
+  PairLearner learner(words.size(), bytes);
+  for (const std::string& word : words) learner.add_word(word, 1);
+  Vocabulary vocabulary;
+  for (int byte = 0; byte < 256; ++byte) vocabulary.tokens.emplace_back(1, static_cast<char>(byte));
+  for (const auto& [left, right] : learner.learn(20, {})) {
+    vocabulary.tokens.push_back(vocabulary.tokens[left] + vocabulary.tokens[right]);
+    vocabulary.merges.emplace_back(left, right);
+  }
+  for (const char* special : {"<|a|>", "<|a|><|", "\n\n\n"}) {
+    // The words were not cut at special tokens here, so that one may have been learned.
+    for (const std::string& token : vocabulary.tokens) {
+      if (token == special) return Tokenizer(vocabulary);
+    }
+    vocabulary.special_ids.push_back(static_cast<uint32_t>(vocabulary.tokens.size()));
+    vocabulary.tokens.emplace_back(special);
+  }
+  return Tokenizer(vocabulary);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const Words words = words_of(text);
+  expect(words == Pattern(text).words());
+
+  const Tokenizer tokenizer = learn(words);
+  const std::vector<uint32_t> ids = tokenizer.encode(text);
+  expect(tokenizer.decode(ids) == text);
+  for (const size_t chunk_bytes : {1, 7, 64}) {
+    std::vector<uint32_t> joined;
+    for (size_t begin = 0; begin < size;) {
+      const size_t end = find_chunk_end(text, begin, chunk_bytes, tokenizer.specials());
+      expect(end > begin && end <= size);
+      const std::vector<uint32_t> part = tokenizer.encode(text.substr(begin, end - begin));
+      joined.insert(joined.end(), part.begin(), part.end());
+      begin = end;
+    }
+    expect(joined == ids);
+  }
+  return 0;
+}
