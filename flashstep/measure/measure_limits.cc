@@ -17,7 +17,9 @@ namespace {
 // must draw the same numbers as one that finds the cache.
 at::Tensor random_matrix(int64_t n, at::ScalarType dtype, const at::Device& device) {
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(/*seed_in=*/1);
-  return at::randn({n, n}, generator, at::kFloat).to(device, dtype);
+  // 256 rows, repeated: drawing 8192 x 8192 numbers on a CPU would take longer than the products.
+  const at::Tensor rows = at::randn({256, n}, generator, at::kFloat);
+  return rows.to(device, dtype).repeat({n / 256, 1});
 }
 
 // cuBLAS may use TF32 for fp32 inputs, or not; put back afterwards.
@@ -47,9 +49,11 @@ void note_rate(Limit& limit, double work, const std::vector<double>& seconds,
 // `kLongest`.
 Limit matmul_limit(const at::Device& device, const std::string& dtype_name, at::ScalarType dtype) {
   constexpr double kLongest = 0.06;  // s
+  constexpr int64_t kLargest = 8192;
   // On a busy machine a small product, whose threads wait for each other, says nothing of a large
-  // one.
-  constexpr int64_t kAlways = 1024, kLargest = 8192;
+  // one; fp16 is left there early, because most CPUs compute it one by one, a thousand times
+  // slower.
+  const int64_t always = dtype == at::kHalf ? 256 : 1024;
   constexpr double kHopeless = 0.5;  // s
   const Tf32Guard tf32(dtype_name == "tf32");
   Limit limit{device.is_cuda() ? "cuda" : "cpu", "matmul " + dtype_name, 0, 0, ""};
@@ -65,7 +69,7 @@ Limit matmul_limit(const at::Device& device, const std::string& dtype_name, at::
     const double size = static_cast<double>(n);
     note_rate(limit, 2 * size * size * size, seconds, str(n, " x ", n, " x ", n));
     const double next = 8 * quantile(seconds, 0);
-    if (n >= kAlways ? next > kLongest : next > kHopeless) break;
+    if (n >= always ? next > kLongest : next > kHopeless) break;
   }
   return limit;
 }
@@ -97,6 +101,7 @@ std::vector<Limit> measure_limits(const std::string& device_name) {
     const at::Device cpu(at::kCPU);
     limits.push_back(matmul_limit(cpu, "fp32", at::kFloat));
     limits.push_back(matmul_limit(cpu, "bf16", at::kBFloat16));
+    limits.push_back(matmul_limit(cpu, "fp16", at::kHalf));
     limits.push_back(triad_limit());
     return limits;
   }

@@ -42,7 +42,7 @@ class InfoTest(unittest.TestCase):
             self.assertGreaterEqual(info["cores"], 1)
             self.assertTrue(info["libtorch"].startswith("2.11"))
             rates = {limit["limit"]: limit["rate"] for limit in info["limits"] if limit["device"] == "cpu"}
-            self.assertEqual(sorted(rates), ["matmul bf16", "matmul fp32", "memory triad"])
+            self.assertEqual(sorted(rates), ["matmul bf16", "matmul fp16", "matmul fp32", "memory triad"])
             self.assertTrue(all(rate > 1e7 for rate in rates.values()), rates)
             if not info["limits"][0]["busy"]:  # then it was kept: the same numbers to the last digit
                 self.assertEqual(len(list(Path(cache).glob("flashstep/machine-*.json"))), 1)
