@@ -11,8 +11,8 @@ std::span<const std::string_view> lexicon_texts() {
 }
 
 std::span<const std::string_view> book_texts() {
-  static const std::string_view texts[] = {kPassages, kDialogue, kPlotsAtHome, kPlotsOutdoors,
-                                           kPlotsFriends};
+  static const std::string_view texts[] = {kPassages,     kDialogue,   kPlotsAtHome, kPlotsOutdoors,
+                                           kPlotsFriends, kPlotsBrave, kPlotsWonder};
   return texts;
 }
 

@@ -8,6 +8,7 @@ namespace flashstep::data {
 
 extern const std::string_view kPeopleWords, kThingWords, kNatureWords, kActionWords;
 extern const std::string_view kPassages, kDialogue;
-extern const std::string_view kPlotsAtHome, kPlotsOutdoors, kPlotsFriends;
+extern const std::string_view kPlotsAtHome, kPlotsOutdoors, kPlotsFriends, kPlotsBrave,
+    kPlotsWonder;
 
 }  // namespace flashstep::data

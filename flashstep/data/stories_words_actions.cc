@@ -13,7 +13,7 @@ tiptoe, creep, sneak, slip, crawl, climb
 class said word
 said
 class replied word
-said, replied, answered, said, agreed
+said, replied, answered
 class asked word
 asked, asked, wanted to know
 class cried word
@@ -36,7 +36,7 @@ as quiet as a mouse, as still as a stone, as silent as snow, as quiet as a shado
 class fast_as word
 as fast as the wind, as quick as a rabbit, as fast as lightning, as quick as a wink, as swift as an arrow
 class brave_as word
-as brave as a lion, as brave as a knight, as strong as a bear, as bold as an eagle, as calm as a lake
+as brave as a lion, as brave as a knight, as strong as a bear, as bold as an eagle
 class glow_as word
 like a tiny star, like a lantern, like gold, like a rainbow, like a jewel, like the moon
 class shook_like word

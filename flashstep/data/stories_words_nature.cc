@@ -100,6 +100,10 @@ ladybug, butterfly, beetle, grasshopper, cricket, caterpillar, ant, snail, bee, 
 bumblebee, worm, inchworm
 class pet noun
 puppy, kitten, rabbit, hamster, parrot, guinea pig, dog, cat, turtle, canary, ferret, pony
+class fur word
+black, white, gray, brown, orange, striped, spotted, golden
+class chick noun
+chick, duckling, gosling, baby swan, baby goose, baby duck
 class loose_pet noun
 puppy, kitten, rabbit, hamster, guinea pig, dog, cat, ferret, beagle, poodle, terrier, gerbil
 class barn noun
@@ -107,6 +111,9 @@ cow, horse, sheep, goat, pig, hen, rooster, duck, donkey, lamb, goose, turkey, p
 class zoo_animal noun
 lion, tiger, elephant, giraffe, zebra, monkey, penguin, bear, hippo, rhino, camel, kangaroo, panda, flamingo, gorilla,
 ostrich, crocodile, leopard, seal, walrus, lemur, tortoise
+class gentle_animal noun
+elephant, giraffe, zebra, monkey, hippo, rhino, camel, kangaroo, panda, gorilla, lemur, chimpanzee, orangutan, moose, llama,
+antelope, reindeer, yak, donkey, tapir
 class sea_animal noun
 crab, starfish, dolphin, whale, octopus, seal, fish, jellyfish, sea horse, lobster, turtle, shrimp, clam, eel, squid
 class wild noun
@@ -122,7 +129,7 @@ stars, clouds, planets, fireflies, swallows, moths, snowflakes, bats
 class season word
 spring, summer, autumn, winter
 class dark_place word
-cave, cellar, attic, tunnel, hollow tree, old barn, thick forest, empty well, closet, basement, mine, shed
+cave, cellar, tunnel, hollow tree, old barn, thick forest, mine, shed, empty house, old mill, ruin
 )";
 
 }  // namespace flashstep::data

@@ -101,13 +101,13 @@ kind, curious, cheerful, clever, gentle, quiet, lively, playful, thoughtful, car
 patient, dreamy, helpful, polite, eager, merry, sweet, bright, hopeful, loving, caring, adventurous, imaginative,
 energetic, smart, good-natured, spirited, generous, loyal, sensible, warm-hearted, joyful, talkative
 class glad word
-happy, glad, cheerful, joyful, delighted, pleased, merry, thrilled, overjoyed, content
+happy, glad, cheerful, joyful, delighted, pleased, thrilled, overjoyed
 class excited word
 excited, eager, thrilled, delighted, so happy
 class proud word
-proud, pleased, delighted, happy
+proud, proud, pleased, happy
 class sad word
-sad, unhappy, upset, gloomy, miserable, downhearted, sorrowful, heartbroken, blue
+sad, unhappy, upset, gloomy, miserable, downhearted, sorrowful, glum, discouraged
 class worried word
 worried, nervous, anxious, uneasy, troubled
 class afraid word

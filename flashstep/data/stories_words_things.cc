@@ -14,6 +14,10 @@ teddy bear, stuffed rabbit, stuffed elephant, rag doll, stuffed penguin, stuffed
 stuffed dog, stuffed kitten, toy lamb, toy monkey, woolly sheep, sock puppet, stuffed whale, velvet mouse
 class wheeled noun
 toy truck, toy car, wooden train, toy bus, toy tractor, wagon, toy wheelbarrow, toy fire engine, scooter, toy cart
+class throw_toy noun
+ball, beach ball, rubber ball, soccer ball, tennis ball, leather ball, bouncy ball, woolly ball
+class boat_stuff word
+bark, twigs, reeds, birch bark, cork, driftwood, pine wood
 class game.child verb
 play tag, climb trees, chase butterflies, play catch, jump in puddles, play hide-and-seek, roll down the hill,
 skip rope, play leapfrog, fly kites, blow bubbles, look for bugs, pick daisies, build sandcastles, splash in the
@@ -96,8 +100,8 @@ under the roots, behind the big rock, in the hollow log, behind the ferns, under
 behind the old oak, under the thorn bush, in the reeds, inside the den, under a mossy stone, behind the log pile,
 between the toadstools, at the bottom of the burrow, under the willow, among the brambles
 class color word
-red, blue, green, yellow, purple, orange, pink, white, brown, golden, silver, gray, turquoise, violet, black, striped,
-spotted, crimson, pale blue, dark green, rosy, lilac, bright red, sky-blue
+red, blue, green, yellow, purple, orange, pink, white, brown, golden, silver, gray, turquoise, violet, black,
+crimson, pale blue, dark green, rosy, lilac, bright red, sky-blue
 class small word
 little, small, tiny
 class big word
@@ -105,7 +109,7 @@ big, large, huge, enormous, giant, great
 class pretty word
 pretty, lovely, beautiful, wonderful, charming, fine, splendid, dainty, delightful
 class shiny word
-shiny, sparkly, glittering, gleaming, bright, polished, smooth, glossy, glowing, shimmering
+shiny, sparkly, glittering, gleaming, bright, polished, glowing, shimmering
 class soft word
 soft, fluffy, fuzzy, cozy, woolly, warm, silky, furry, velvety, cuddly
 class old word
