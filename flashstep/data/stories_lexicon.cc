@@ -35,18 +35,15 @@ class LexiconParser {
     for (std::string_view line : split(text, '\n')) {
       if (line.empty()) continue;
       if (line.starts_with("class ")) {
-        end_class();
+        end_entry();
         begin_class(line);
       } else {
         check_text(kind_ != nullptr, "words before the first class: ", line);
-        if (kind_->name == "fields") {
-          add_fields(line);
-        } else {
-          list_.append(list_.empty() ? "" : " ").append(line);
-        }
+        if (kind_->name == "fields" && !line.starts_with('|')) end_entry();
+        list_.append(list_.empty() ? "" : " ").append(line);
       }
     }
-    end_class();
+    end_entry();
   }
 
   Lexicon finish() {
@@ -74,28 +71,31 @@ class LexiconParser {
     lexicon_.classes.push_back(std::move(word_class));
   }
 
-  void add_fields(std::string_view line) {
-    WordClass& word_class = lexicon_.classes.back();
-    const auto fields = split(line, '|');
-    check_text(fields.size() == word_class.form_names.size(), "wrong number of fields: ", line);
-    word_class.forms.insert(word_class.forms.end(), fields.begin(), fields.end());
-  }
-
-  void end_class() {
+  // An entry of a class of fields, or the whole list of another class.
+  void end_entry() {
     if (list_.empty()) return;
     WordClass& word_class = lexicon_.classes.back();
-    for (std::string_view word : split(list_, ',')) {
-      check_text(!word.empty(), "empty word in class ", word_class.name);
-      word_class.forms.emplace_back(word);
-      for (const auto& [name, inflect] : kind_->inflections)
-        word_class.forms.push_back(inflect(word));
+    if (kind_->name == "fields") {
+      const auto fields = split(list_, '|');
+      check_text(fields.size() == word_class.form_names.size(), "wrong number of fields: ", list_);
+      word_class.forms.insert(word_class.forms.end(), fields.begin(), fields.end());
+    } else {
+      for (std::string_view word : split(list_, ',')) add_word(word, word_class);
     }
     list_.clear();
   }
 
+  void add_word(std::string_view word, WordClass& word_class) {
+    check_text(!word.empty(), "empty word in class ", word_class.name);
+    word_class.forms.emplace_back(word);
+    for (const auto& [name, inflect] : kind_->inflections) {
+      word_class.forms.push_back(inflect(word));
+    }
+  }
+
   Lexicon lexicon_;
   const Kind* kind_ = nullptr;
-  std::string list_;  // the words of the class at hand, as written
+  std::string list_;  // the words or fields at hand, as written
 };
 
 }  // namespace

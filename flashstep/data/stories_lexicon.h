@@ -7,7 +7,8 @@
 //   class NAME word          one form
 //   class NAME name          a name and, .of, its possessive
 //   followed by the words, separated by commas; and
-//   class NAME fields A B    one entry a line, "first | second | third": forms base, .A, .B
+//   class NAME fields A B    an entry "first | second | third" a line; lines that begin with | go
+//   on: forms base, .A, .B
 // A class NAME.child or NAME.animal stands for NAME in the one world of the stories or in the
 // other.
 #pragma once

@@ -40,6 +40,31 @@ pool likes
 - On most days, {he} was busy. {He} loved to {hobby} and to {hobby}.
 - If you asked {him} what {he} liked best, {he} would say, "I like to {hobby}!"
 - {He} was always {glad} when {he} could {hobby}.
+pool aside.child
+- When {H} grew up, {he} wanted to be a {job}.
+- {H} wanted to become a {job} or a {job} one day.
+- {H} collected {collectible.s} and kept them in a {container}.
+- {H} had {number} {collectible.s} in a {container} under the bed.
+- {His} favorite food was {supper}, and {his} favorite color was {color}.
+- {H} had read every book about {book_topic}.
+- {H} always wore a {color} {clothing}, even in bed.
+- {H} could play the {instrument} a little, but only when nobody was listening.
+- {H} knew a song about {song_topic} and hummed it all the time.
+- At night, {H} often dreamed of {dream}.
+- {H} had a {big|little} {sister|brother} who wanted to be a {job}.
+- On {his} wall hung a picture of {dream}.
+- {H} could name every {bird} and every {bug} in the garden.
+pool aside.animal
+- When {H} grew up, {he} wanted to be a {job}.
+- {H} collected {natural.s} and kept them in a {container}.
+- {H} had {number} {natural.s} at home, and each of them had a name.
+- {His} favorite food was {soup}, and {his} favorite color was {color}.
+- {H} knew a song about {song_topic} and hummed it all the time.
+- At night, {H} often dreamed of {dream}.
+- {H} could name every {bird} and every {bug} in the forest.
+- {H} had a {big|little} {sister|brother} who wanted to be a {job}.
+- {H} slept on a bed of {soft} moss under a blanket of {tree} leaves.
+- {H} had never seen {dream}, but {he} liked to think about such things.
 pool meet_friend.child
 - {His} best friend was a {trait} {fkind} named {F}.
 - {He} had a good friend named {F}, who was a very {trait} {fkind}.
@@ -68,8 +93,10 @@ pool meet_both.animal
 - Once upon a time, there were two friends, a {kind} named {H} and a {fkind} named {F}.
 - {H} the {kind} and {F} the {fkind} lived {near}. They liked to {hobby} and {hobby}.
 - A little {kind} named {H} had a best friend, a {fkind} named {F}. Every day they met to {game}.
-- Once there were two {trait} friends, {H} the {kind} and {F} the {fkind}, who did everything together.
-- {H} was a {kind}, and {F} was a {fkind}. They were very different, but they were the best of friends.
+- Once there were two {trait} friends, {H} the {kind} and {F} the {fkind}, who did everything
+  together.
+- {H} was a {kind}, and {F} was a {fkind}. They were very different, but they were the best of
+  friends.
 - Two friends, {H} the {kind} and {F} the {fkind}, loved to {game}.
 pool fine_weather
 - {Weather}.
@@ -80,20 +107,37 @@ pool fine_weather
 - What a {pretty} day it was!
 - A {bird} was singing in a {tree}.
 - {Flower.s} were blooming everywhere.
+pool on_the_way.child
+- On the way, {he} passed the {shop} and the {shop}.
+- On the way, {he} saw a {bug}, a {bird}, and a {big_bird}.
+- On the way, {he} counted the {tree.s} and waved to a {job}.
+- {He} went past the {shop}, where somebody was playing the {instrument}.
+- A {bird} flew along beside {him}, and a {bug} sat on {his} sleeve.
+- A {vehicle} rolled by, and {he} waved.
+pool on_the_way.animal
+- On the way, {he} saw a {bug}, a {bird}, and a {big_bird}.
+- On the way, {he} counted the {tree.s} and smelled the {flower.s}.
+- A {bird} flew along beside {him}, and a {bug} sat on {his} tail.
+- {He} went past the {tree.s} and through the {flower.s}.
+- A young {wild} looked out of the bushes and said hello.
 pool search.child
 - {He} looked {hiding_spot}. {He} looked {hiding_spot}. It was not there.
 - {He} searched everywhere, even {hiding_spot}, but found nothing.
 - First {he} looked {hiding_spot}. Then {he} looked {hiding_spot}. There was only dust.
-- {He} peeked {hiding_spot} and found an old sock. {He} peeked {hiding_spot} and found a {small_find}.
-- {He} looked high and low. {He} looked {hiding_spot} and {hiding_spot}, but it was nowhere to be seen.
+- {He} peeked {hiding_spot} and found an old sock. {He} peeked {hiding_spot} and found a
+  {small_find}.
+- {He} looked high and low. {He} looked {hiding_spot} and {hiding_spot}, but it was nowhere to be
+  seen.
 - {He} turned the whole {room} upside down. {He} even looked {hiding_spot}.
 - {He} searched the {room}, and then the {room}, and then the {room} too.
 pool search.animal
 - {He} looked {hiding_spot}. {He} looked {hiding_spot}. It was not there.
 - {He} searched everywhere, even {hiding_spot}, but found nothing.
 - First {he} looked {hiding_spot}. Then {he} looked {hiding_spot}. There were only beetles.
-- {He} peeked {hiding_spot} and found a {small_find}. {He} peeked {hiding_spot} and found a sleepy {bug}.
-- {He} looked high and low. {He} looked {hiding_spot} and {hiding_spot}, but it was nowhere to be seen.
+- {He} peeked {hiding_spot} and found a {small_find}. {He} peeked {hiding_spot} and found a sleepy
+  {bug}.
+- {He} looked high and low. {He} looked {hiding_spot} and {hiding_spot}, but it was nowhere to be
+  seen.
 - {He} sniffed {hiding_spot}. {He} dug {hiding_spot}. Nothing!
 pool hug
 - {He} gave {G} a big hug.
@@ -160,6 +204,9 @@ pool eat_together
 pool end_sleep
 - That night, {H} {bedtime} and fell asleep with a smile.
 - That night, {H} dreamed of {color} {flower.s} and {soft} clouds.
+- That night, {H} dreamed of {dream}.
+- That night, {H} dreamed of a {zoo_animal} who played the {instrument}.
+- That night, {H} dreamed of a {color} {vehicle} that flew to the {sky}.
 - When the stars came out, {H} {bedtime} and thought about the day. It had been a very good one.
 - When {H} went to bed that night, {he} was {tired} and {glad}.
 - {H} fell asleep that night as soon as {his} head touched the pillow.
@@ -176,15 +223,18 @@ pool end_day
 - It was a day that {H} would never forget.
 - It had been a {pretty} day.
 - What a day it had been!
+- It had been a day as {pretty} as a dream.
+- {H} wished that every day could be like this one.
 - And {H} was {happy_as}.
 - {H} thought that it was the best day of the whole year.
 - Everyone was {glad}, and most of all {H}.
-- That evening there was {supper} for supper, and {H} ate two big helpings.
+- That evening they had {supper} for supper, and {H} ate two big helpings.
 pool end_sleep_g
 - At bedtime, {G} kissed {H} good night. "Sweet dreams," {ghe} {whispered}.
 - That evening, {H} told {G} the whole story twice.
 - "Good night, my little hero," {G} {whispered} at bedtime. {H} was already asleep.
-- {G} tucked {H} in. "What was the best part of your day?" asked {G}. "All of it," {H} said and yawned.
+- {G} tucked {H} in. "What was the best part of your day?" asked {G}. "All of it," {H} said and
+  yawned.
 - At bedtime, {G} read a story about {book_topic}, but {H} fell asleep on the second page.
 pool end_out
 - {H} went home {happy_as}.
@@ -195,7 +245,8 @@ pool end_out
 - At home, {H} could not stop talking about it.
 pool moral_share
 - {H} learned that things are more fun when you share them.
-- {H} had learned something that day. A thing you share does not get smaller. It makes two people happy.
+- {H} had learned something that day. A thing you share does not get smaller. It makes two people
+  happy.
 - {H} thought, "Sharing is much nicer than having it all."
 - From that day on, {H} always shared with others.
 - And {H} knew now that sharing makes everything sweeter.
@@ -207,7 +258,8 @@ pool moral_honest
 - {H} felt much lighter. A true word is better than a hidden worry.
 - And {H} never forgot that being honest is a kind of being brave.
 pool moral_brave
-- {H} learned that being brave does not mean that you are never afraid. It means that you try anyway.
+- {H} learned that being brave does not mean that you are never afraid. It means that you try
+  anyway.
 - {H} was still a little afraid sometimes. But now {he} knew that {he} could be brave, too.
 - From that day on, everyone called {him} brave {H}.
 - "I was scared, but I did it," {H} thought, and {he} felt very {proud}.
@@ -217,7 +269,7 @@ pool moral_try
 - {H} learned that hard things become easy when you do not give up.
 - "If you keep trying, you get a little better each day," {H} {said}.
 - {H} knew now that every mistake is a small step forward.
-- And {H} never said "I can't" again. {He} said "I can't yet."
+- From then on, when something was hard, {H} said, "I cannot do it yet. But soon I will."
 - {H} had learned that practice and patience can do almost anything.
 - {H} was {proud}, because {he} had not given up.
 pool moral_help

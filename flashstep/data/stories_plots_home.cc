@@ -24,12 +24,13 @@ paragraph
 - {@whats_wrong_g} // "My {$toy} is lost!" said {H}.
 - {@whats_wrong_g} // "I cannot find my {$toy}," said {H}. "I have looked everywhere!"
 paragraph
-- {@comfort_g} Then {ghe} asked, "When did you see it last?" // {H} closed {his} eyes and thought. "We were playing pirates," {he} said slowly.
-  "And then we hid from the storm!"
-- {@comfort_g} Then {ghe} had an idea. "Let us walk back through your day." // So they walked through the whole day, from breakfast to supper.
-  "After lunch we played explorers," {H} remembered. "And then I had to hide!"
-- "Let us think like a {$toy}," said {G}. "Where would you go, if you were tired after a long day of playing?" //
-  {H} giggled. "I would go to our secret place!"
+- {@comfort_g} Then {ghe} asked, "When did you see it last?" // {H} closed {his} eyes and thought.
+  "We were playing pirates," {he} said slowly. "And then we hid from the storm!"
+- {@comfort_g} Then {ghe} had an idea. "Let us walk back through your day." // So they walked
+  through the whole day, from breakfast to supper. "After lunch we played explorers," {H}
+  remembered. "And then I had to hide!"
+- "Let us think like a {$toy}," said {G}. "Where would you go, if you were tired after a long day of
+  playing?" // {H} giggled. "I would go to our secret place!"
 beat
 - {He} ran and looked {$spot}. There it was!
 - Together they looked {$spot}, and there lay the {$toy}, safe and sound.
@@ -49,10 +50,13 @@ beat
 - {@meet_hero} {@likes}
 - {@meet_hero} {He} was always running, even inside the house.
 - {@meet_hero} {He} liked to play ball, and sometimes {he} forgot the rules.
+maybe
+- {@aside}
 paragraph
-- One afternoon, {he} threw a ball in the {room}. "Not in the house," {G} had said many times. But the rain was falling, and
-  {H} was bored.
-- {When}, {he} raced through the {room} on one leg, then on the other. It was great fun, until {he} slipped.
+- One afternoon, {he} threw a ball in the {room}. "Not in the house," {G} had said many times. But
+  the rain was falling, and {H} was bored.
+- {When}, {he} raced through the {room} on one leg, then on the other. It was great fun, until {he}
+  slipped.
 - {When}, {H} pretended to be a knight. {He} swung a wooden spoon like a sword, left and right.
 beat
 - Crash! The {color} {$thing} fell to the floor and broke into {number} pieces.
@@ -60,41 +64,53 @@ beat
 - Then came a terrible sound. The {pretty} {$thing} that {G} loved so much was broken.
 paragraph
 - {@fear_face} "What will {G} say?" {he} thought. {He} pushed the pieces under the rug.
-- {H} looked at the pieces. Nobody had seen it. {He} could say that the wind did it, or the cat. But {his} tummy felt tight.
-- {H} wanted to hide. {He} put the pieces into a {container} and closed it. But {he} could not close the bad feeling.
+- {H} looked at the pieces. Nobody had seen it. {He} could say that the wind did it, or the cat. But
+  {his} tummy felt tight.
+- {H} wanted to hide. {He} put the pieces into a {container} and closed it. But {he} could not close
+  the bad feeling.
 maybe
 - At supper, {he} could not eat a single bite.
 - {He} tried to play, but the game was no fun anymore.
 - {He} tried to read, but the words swam in front of {his} eyes.
 paragraph
-- At last {H} went to {G}. "I broke your {$thing}," {he} {whispered}. "I was not careful, and I am very sorry."
-- {H} took a deep breath and went to find {G}. "I have to tell you something," {he} said. "The {$thing} is broken, and I did it."
-- "{G}," {H} said with a shaking voice, "the {$thing} did not break by itself. It was me. I am sorry."
+- At last {H} went to {G}. "I broke your {$thing}," {he} {whispered}. "I was not careful, and I am
+  very sorry."
+- {H} took a deep breath and went to find {G}. "I have to tell you something," {he} said. "The
+  {$thing} is broken, and I did it."
+- "{G}," {H} said with a shaking voice, "the {$thing} did not break by itself. It was me. I am
+  sorry."
 paragraph
-- {G} was quiet for a moment. "I am sad about the {$thing}," {ghe} said. "But I am glad that you told me the truth. That was
-  brave."
-- {G} sat down beside {him}. "Things can be mended," {ghe} said. "The truth is worth more than a {$thing}."
-- "Oh, {H}," said {G} {softly}. "I loved that {$thing}, but I love you much more. Thank you for telling me."
+- {G} was quiet for a moment. "I am sad about the {$thing}," {ghe} said. "But I am glad that you
+  told me the truth. That was brave."
+- {G} sat down beside {him}. "Things can be mended," {ghe} said. "The truth is worth more than a
+  {$thing}."
+- "Oh, {H}," said {G} {softly}. "I loved that {$thing}, but I love you much more. Thank you for
+  telling me."
 beat
-- They got some glue, and together they put the pieces back, one by one. It looked a little crooked, but {G} said that
-  now it was even more special.
-- They swept the floor together. Then {H} painted a new {$thing} on a piece of paper, and {G} hung it on the wall.
-- Together they glued it with great care. There was one small hole left, and {G} put a {flower} in it.
+- They got some glue, and together they put the pieces back, one by one. It looked a little crooked,
+  but {G} said that now it was even more special.
+- They swept the floor together. Then {H} painted a new {$thing} on a piece of paper, and {G} hung
+  it on the wall.
+- Together they glued it with great care. There was one small hole left, and {G} put a {flower} in
+  it.
 paragraph
 - {@moral_honest}
 plot surprise_party child
 elder parent
 let gift = gift
 let cake = bake
-let spot = hiding_spot
+let spot = party_spot
 beat
 - {@meet_hero} {His} birthday was near, and {he} could hardly wait.
 - {@meet_hero} Tomorrow was {his} birthday. {He} had counted the days for a whole month.
 - {@meet_hero} On {his} birthday, {he} woke up very early and jumped out of bed.
 paragraph
-- But on the big day, nobody said a word about it. {G} was busy in the {room}. {F}, {his} best friend, could not come to play.
-- But when the day came, everyone was strange. {G} whispered on the telephone. {F}, {his} best friend, only waved and ran away.
-- But that day, nobody sang for {him}. {G} sent {him} to the {shop} for some {ingredient}. {F}, {his} best friend, was not at home.
+- But on the big day, nobody said a word about it. {G} was busy in the {room}. {F}, {his} best
+  friend, could not come to play.
+- But when the day came, everyone was strange. {G} whispered on the telephone. {F}, {his} best
+  friend, only waved and ran away.
+- But that day, nobody sang for {him}. {G} sent {him} to the {shop} for some {ingredient}. {F},
+  {his} best friend, was not at home.
 beat
 - "Did they all forget?" {H} thought. {@sad_face}
 - {@sad_face} "Maybe they do not like me anymore," {he} thought.
@@ -102,17 +118,24 @@ beat
 paragraph
 - Then {he} opened the door. The house was dark and {quiet_as}. Suddenly the light went on.
 - {He} came home in the afternoon. Everything was still. Something moved {$spot}.
-- When {he} pushed open the door, {he} heard {noise} from {$spot}. {He} took one step, and then another.
+- When {he} pushed open the door, {he} heard {noise} from {$spot}. {He} took one step, and then
+  another.
 beat
-- "Surprise!" everyone {cried}. There were balloons on the wall, and on the table stood a big {$cake}.
-- "Happy birthday!" they all shouted. {F} jumped out first, and then came {G} with a {$cake} full of candles.
-- "Surprise!" shouted {F} and {G} and all {his} friends. Paper {shape.s} hung from the ceiling, and the {$cake} smelled wonderful.
+- "Surprise!" everyone {cried}. There were balloons on the wall, and on the table stood a big
+  {$cake}.
+- "Happy birthday!" they all shouted. {F} jumped out first, and then came {G} with a {$cake} full of
+  candles.
+- "Surprise!" shouted {F} and {G} and all {his} friends. Paper {shape.s} hung from the ceiling, and
+  the {$cake} smelled wonderful.
 paragraph
-- "You did not forget!" {H} {cried}. // "Forget you? Never!" said {F}. "We have been working on it all week."
-- "So that is why you were all so strange!" said {H}. // {F} laughed. "It is hard to keep a secret from you!"
-- {H} put {his} hands to {his} face and laughed and cried at the same time. // "It was so hard not to tell you," said {F}.
+- "You did not forget!" {H} {cried}. // "Forget you? Never!" said {F}. "We have been working on it
+  all week."
+- "So that is why you were all so strange!" said {H}. // {F} laughed. "It is hard to keep a secret
+  from you!"
+- {H} put {his} hands to {his} face and laughed and cried at the same time. // "It was so hard not
+  to tell you," said {F}.
 beat
-- {F} gave {him} a {$gift} that {F/he} had made with {fhis} own hands.
+- {F} gave {him} a {$gift}, made with {fhis} own hands.
 - Then {F} handed over a small parcel. In it lay a {pretty} {$gift}.
 - There were presents, too. The best one was a {color} {$gift} from {F}.
 maybe
@@ -130,16 +153,23 @@ beat
 - {@meet_hero} {He} loved everything that was sweet.
 - {@meet_hero} Best of all {he} liked to help {G} in the kitchen.
 - {@meet_hero} {@likes}
+maybe
+- {@aside}
 paragraph
-- {When}, {G} said, "Let us bake a {$cake} for {N}." // "Oh yes!" {H} {cried} and put on a {color} apron.
-- {When}, {H} wanted to bake a {$cake} for {N}. "I can do it all by myself," {he} {said}. // "I will be right here if you need me," said {G}.
+- {When}, {G} said, "Let us bake a {$cake} for {N}." // "Oh yes!" {H} {cried} and put on a {color}
+  apron.
+- {When}, {H} wanted to bake a {$cake} for {N}. "I can do it all by myself," {he} {said}. // "I will
+  be right here if you need me," said {G}.
 - {Rainy_when}, {H} and {G} decided to bake a {$cake} for {N}.
 beat
 - {He} mixed the {ingredient} and the {ingredient}. {He} stirred until {his} arms were tired.
-- They put {ingredient} and {ingredient} into a big bowl. {H} stirred and stirred, and flour flew into the air like snow.
-- {He} poured in {ingredient} and then {ingredient}. A little fell on the floor, and a little fell on {his} nose.
+- They put {ingredient} and {ingredient} into a big bowl. {H} stirred and stirred, and flour flew
+  into the air like snow.
+- {He} poured in {ingredient} and then {ingredient}. A little fell on the floor, and a little fell
+  on {his} nose.
 paragraph
-- Then {H} tasted the batter and made a face. "It tastes like the sea!" {he} {cried}. {He} had used salt and not sugar.
+- Then {H} tasted the batter and made a face. "It tastes like the sea!" {he} {cried}. {He} had used
+  salt and not sugar.
 - Soon a strange smell came from the oven. "Oh no!" {H} {cried}. The {$cake} was as black as coal.
 - But when the {$cake} came out of the oven, it was as flat as a plate. {H} had forgotten the eggs.
 beat
@@ -147,12 +177,15 @@ beat
 - "Now we have nothing for {N}," {he} {sighed}. {@sad_face}
 - {@sad_face} All that work for nothing!
 paragraph
-- {G} laughed kindly. "Do you know how many cakes I have spoiled in my life? At least a hundred! Come, let us try again."
+- {G} laughed kindly. "Do you know how many cakes I have spoiled in my life? At least a hundred!
+  Come, let us try again."
 - "A good cook is someone who tries again," said {G}. "What do we do first?"
 - {@comfort_g} Then {ghe} smiled. "We still have plenty of flour," {ghe} said.
 beat
-- This time {H} read every line of the recipe out loud. {He} measured everything {carefully} and watched the clock.
-- So they started over. This time {H} did not hurry. {He} counted every spoon and checked everything twice.
+- This time {H} read every line of the recipe out loud. {He} measured everything {carefully} and
+  watched the clock.
+- So they started over. This time {H} did not hurry. {He} counted every spoon and checked everything
+  twice.
 - They began again from the start. {H} tasted, measured and looked, and {G} kept an eye on the oven.
 paragraph
 - This time the {$cake} was golden and {soft}. It smelled {yummy}.
@@ -160,8 +193,10 @@ paragraph
 - And what came out of the oven this time? A {pretty} {$cake} with a golden crust!
 beat
 - They brought a big piece to {N}. "It is the best {$cake} that I have ever eaten!" {N} {said}.
-- {N} tasted it and closed {nhis} eyes. "Who made this?" {nhe} asked. "I did," said {H}, "on the second try."
-- When {N} saw the {$cake}, {nhe} clapped and laughed. "For me?" {nhe} {cried}. They ate it together and drank {drink}.
+- {N} tasted it and closed {nhis} eyes. "Who made this?" {nhe} asked. "I did," said {H}, "on the
+  second try."
+- When {N} saw the {$cake}, {nhe} clapped and laughed. "For me?" {nhe} {cried}. They ate it together
+  and drank {drink}.
 paragraph
 - {@moral_try}
 plot messy_room child
@@ -172,21 +207,27 @@ beat
 - {@meet_hero} {He} never put anything away. {His} toys lay all over the floor.
 - {@meet_hero} {He} had so many things in {his} room that nobody could see the floor.
 paragraph
-- {When}, {G} opened the door and stepped on a {toy}. "Ouch!" {ghe} {cried}. "{H}, please tidy up your room."
+- {When}, {G} opened the door and stepped on a {toy}. "Ouch!" {ghe} {cried}. "{H}, please tidy up
+  your room."
 - {When}, {G} looked in. "Is there a bed in here somewhere?" {ghe} asked. "It is time to clean up."
 - {When}, {F} came to play. "Where can I sit?" asked {F}. There was not one free spot.
 beat
-- "But I like it this way," said {H}. Then {he} wanted to show off {his} {shiny} {$lost}, and it was not there.
-- "Maybe later," said {H}. Then {he} reached for {his} {color} {$lost}. It was gone, somewhere in the big mess.
+- "But I like it this way," said {H}. Then {he} wanted to show off {his} {shiny} {$lost}, and it was
+  not there.
+- "Maybe later," said {H}. Then {he} reached for {his} {color} {$lost}. It was gone, somewhere in
+  the big mess.
 - {H} wanted to get {his} best {$lost}, but it had vanished under all the things on the floor.
 paragraph
 - {@think_hard} "I will make it a game," {he} {said}. "The floor is the sea, and I am fishing!"
 - "I know!" {he} {said}. "I will be a train, and every toy has to go to its station."
 - {H} put on some music. "I will put away ten things before the song is over," {he} {said}.
 beat
-- First {he} put the books on the shelf. Next {he} put the {toy} and the {toy} into the toy box. Then came the clothes.
-- One by one, {he} picked up the {toy}, the {toy} and the {clothing}. {He} found a home for each of them.
-- The {toy} went into the {container}, the {clothing} went into the closet, and an old sandwich went into the trash.
+- First {he} put the books on the shelf. Next {he} put the {toy} and the {toy} into the toy box.
+  Then came the clothes.
+- One by one, {he} picked up the {toy}, the {toy} and the {clothing}. {He} found a home for each of
+  them.
+- The {toy} went into the {container}, the {clothing} went into the closet, and an old sandwich went
+  into the trash.
 maybe
 - Under the bed {he} found a {treat} that was as hard as a stone. "Yuck!" {he} laughed.
 - {He} even found a library book about {book_topic} that had been missing since {season}.
@@ -196,9 +237,11 @@ paragraph
 - When the floor was clean, something blinked in the corner. It was the {$lost}!
 - Last of all, {he} lifted a pillow, and there was the {$lost}.
 beat
-- {G} came in and could not believe it. "{What a lovely room|It looks like new}!" {ghe} said. "Now there is space to dance." So they danced.
+- {G} came in and could not believe it. "{What a lovely room|It looks like new}!" {ghe} said. "Now
+  there is space to dance." So they danced.
 - "Look, {G}!" {he} called. "I found the {$lost}, and I found my room, too!" // {@proud_g}
-- {@proud_g} And then they lay on the clean floor and looked at the ceiling, just because they could.
+- {@proud_g} And then they lay on the clean floor and looked at the ceiling, just because they
+  could.
 paragraph
 - From then on, {H} put things back where they belonged. Well, almost always.
 - {H} knew now that it is easier to find things when each thing has a home.
@@ -208,8 +251,11 @@ let soup = soup
 beat
 - {@meet_both}
 - {@meet_hero} {@meet_friend}
+maybe
+- {@aside}
 paragraph
-- {When}, {H} waited for {F} {place.at}, but {F} did not come. "That is odd," thought {H}. {He} went to look.
+- {When}, {H} waited for {F} {place.at}, but {F} did not come. "That is odd," thought {H}. {He} went
+  to look.
 - {When}, {F} was not there to play. {H} knocked on {fhis} door. "Who is it?" asked a weak voice.
 - {When}, {H} heard a loud sneeze. It was {F}, and {fhis} nose was red.
 beat
@@ -217,13 +263,18 @@ beat
 - "I am sick," said {F}. "My head hurts, and I am so bored."
 - {F} lay under {number} blankets and shivered. "I feel terrible," {fhe} {whispered}.
 paragraph
-- "I will make you feel better," said {H}. {He} hurried home and cooked a pot of {$soup}.
-- {@think_hard} "{$Soup}!" {he} {cried}. "That always helps." {He} cut and stirred until it smelled {yummy}.
+- "I will make you feel better," said {H}. {He} {hurry.ed} home and cooked a pot of {$soup}.
+- {@think_hard} "{$Soup}!" {he} {cried}. "That always helps." {He} cut and stirred until it smelled
+  {yummy}.
 - "Stay right there," said {H}. {He} went home, and soon a pot of {$soup} was steaming on the stove.
 beat
-- {He} carried it over very {carefully}, so that not a drop was spilled. {He} brought a book about {book_topic}, too.
-- {He} put the soup in a basket, together with a {flower} and a {gift}. The basket was heavy, but {he} did not mind.
-- On the way, {he} picked some {flower.s}. {He} did not stop to play, not even once.
+- {He} carried it over very {carefully}, so that not a drop was spilled. {He} brought a book about
+  {book_topic}, too.
+- {He} put the soup in a basket, together with a {flower} and a {gift}. The basket was heavy, but
+  {he} did not mind.
+- {He} picked some {flower.s} for {F}, too. {He} did not stop to play, not even once.
+maybe
+- {@on_the_way}
 paragraph
 - {F} ate the whole bowl. "It makes me warm down to my toes," {fhe} {said}.
 - {F} tasted the {$soup} and smiled for the first time that day. "It is so good," {fhe} {whispered}.
@@ -235,7 +286,8 @@ beat
 paragraph
 - After {days}, {F} was well again. {@thanks_f_h}
 - Soon {F} could run and jump again. {@thanks_f_h} // {@welcome_h}
-- {Days} later, {F} stood at the door, as healthy as ever. "Your soup did it," {fhe} {said}. "And your stories."
+- {Days} later, {F} stood at the door, as healthy as ever. "Your soup did it," {fhe} {said}. "And
+  your stories."
 maybe
 - {@play_together}
 - {@friends_hug}
@@ -264,12 +316,17 @@ paragraph
 - "{G}!" {he} called. {G} came and sat on the bed. "There is a monster in my room," {H} {whispered}.
 - {He} ran to {G}. "Something is under my bed," {he} {whispered}.
 paragraph
-- "Let us look together," said {G}. "Things are often smaller than our fear." {Ghe} gave {him} a flashlight.
-- "A monster?" said {G}. "Then it may be cold and lonely. Let us go and say hello." {Ghe} took {H's} hand.
-- {G} did not laugh. "Sometimes I was scared, too, when I was little," {ghe} said. "Here, hold the lamp. We will look together."
+- "Let us look together," said {G}. "Things are often smaller than our fear." {Ghe} gave {him} a
+  flashlight.
+- "A monster?" said {G}. "Then it may be cold and lonely. Let us go and say hello." {Ghe} took {H's}
+  hand.
+- {G} did not laugh. "Sometimes I was scared, too, when I was little," {ghe} said. "Here, hold the
+  lamp. We will look together."
 beat
-- {H} took a deep breath and counted to three. Then {he} knelt down and shone the light under the bed. Two green eyes looked back.
-- Step by step they went closer. {H} bent down and looked. Something {small} and {soft} blinked at {him}.
+- {H} took a deep breath and counted to three. Then {he} knelt down and shone the light under the
+  bed. Two green eyes looked back.
+- Step by step they went closer. {H} bent down and looked. Something {small} and {soft} blinked at
+  {him}.
 - {H} felt {his} heart beat, but {he} lifted the blanket anyway. And what was there?
 paragraph
 - It was a {small} {$pet}! It had come in through the window to get out of the cold.
@@ -303,9 +360,12 @@ paragraph
 - All day {he} held {his} mouth shut and only nodded or shook {his} head.
 - At breakfast, {he} ate only soft things. At lunch, {he} ate nothing at all.
 paragraph
-- {F} came to visit and showed {fhis} new tooth. "Look," said {F}, "it is even bigger than the old one. It did not hurt. It only tickled."
-- "Mine fell out at school," said {F}. "I was scared, too. Then it was over before I could count to three."
-- "I kept mine in a little {container}," said {F}. "When it came out, I was so surprised that I forgot to cry."
+- {F} came to visit and showed {fhis} new tooth. "Look," said {F}, "it is even bigger than the old
+  one. It did not hurt. It only tickled."
+- "Mine fell out at school," said {F}. "I was scared, too. Then it was over before I could count to
+  three."
+- "I kept mine in a little {container}," said {F}. "When it came out, I was so surprised that I
+  forgot to cry."
 beat
 - {H} felt a bit better. {He} gave the tooth a {small} push with {his} tongue.
 - That helped. {H} took a bite of a {$food}, just a tiny one.
@@ -320,7 +380,8 @@ beat
 - "I did not even feel it!" {H} {cried}. {G} and {F} clapped.
 paragraph
 - That night, {he} put the tooth under {his} pillow. In the morning, there was a {shiny} coin.
-- In bed, {he} put the tooth under {his} pillow. When {he} woke up, the tooth was gone, and there lay a {small_find}.
+- In bed, {he} put the tooth under {his} pillow. When {he} woke up, the tooth was gone, and there
+  lay a {small_find}.
 beat
 - Now {he} could whistle through the gap, and {he} did it all day long.
 - "I cannot wait for the next one," {he} {said}.
@@ -331,14 +392,20 @@ beat
 - {@meet_both}
 - {@meet_hero} {@meet_friend}
 - {@meet_hero} {@likes} {@meet_friend}
+maybe
+- {@aside}
 paragraph
-- {F's} birthday was near, and {H} wanted to make a {$gift} out of {$gift.stuff}. "It must be a secret," {he} thought.
-- {H} had a secret. {He} was making a {$gift} for {F} out of {$gift.stuff}, and nobody was allowed to know.
+- {F's} birthday was near, and {H} wanted to make a {$gift} out of {$gift.stuff}. "It must be a
+  secret," {he} thought.
+- {H} had a secret. {He} was making a {$gift} for {F} out of {$gift.stuff}, and nobody was allowed
+  to know.
 - {When}, {H} had a {idea_word}. {He} would make a {$gift} for {F}, all by {himself}.
 beat
 - Every afternoon {he} worked on it behind a closed door. "I have no time to play," {he} told {F}.
-- "Can we play today?" asked {F}. "Not today," said {H} and hurried home. The next day {he} said it again.
-- For {days}, {he} cut and glued and tied. When {F} knocked, {he} hid everything {hiding_spot} and did not open the door.
+- "Can we play today?" asked {F}. "Not today," said {H} and {hurry.ed} home. The next day {he} said
+  it again.
+- For {days}, {he} cut and glued and tied. When {F} knocked, {he} hid everything {hiding_spot} and
+  did not open the door.
 paragraph
 - {F} grew {sad}. "Maybe {H} does not like me anymore," {fhe} thought.
 - {F} did not understand it. {Fhe} sat alone {place.at} and looked at the ground.
@@ -348,16 +415,22 @@ beat
 - When {H} noticed how sad {F} was, {he} worked even faster.
 - One day {H} saw a tear on {F's} cheek. "I must finish it today," {he} thought.
 paragraph
-- At last the day came. {H} ran to {F} and held out the {$gift}. "This is for you," {he} said. "That is why I had no time."
-- On the birthday, {H} knocked at {F's} door. {He} was hiding something behind {his} back. "I made it for you," {he} {said}.
-- In the evening it was done. {H} brought it over with a {color} bow around it. "Happy birthday, {F}!" {he} {cried}.
+- At last the day came. {H} ran to {F} and held out the {$gift}. "This is for you," {he} said. "That
+  is why I had no time."
+- On the birthday, {H} knocked at {F's} door. {He} was hiding something behind {his} back. "I made
+  it for you," {he} {said}.
+- In the evening it was done. {H} brought it over with a {color} bow around it. "Happy birthday,
+  {F}!" {he} {cried}.
 beat
-- {F} looked at the {pretty} {$gift}, and then {fhe} began to laugh. "I thought that you were angry with me!"
+- {F} looked at the {pretty} {$gift}, and then {fhe} began to laugh. "I thought that you were angry
+  with me!"
 - {F's} mouth fell open. "You made this? For me?" {fhe} {whispered}.
 - {F} turned the {$gift} around and around. "It is the best present in the world," {fhe} said.
 paragraph
-- "I am sorry that I made you sad," said {H}. "Next time I will keep the present a secret, but not my friendship."
-- "I should have told you that I was busy with something good," said {H}. "I did not want to hurt you."
+- "I am sorry that I made you sad," said {H}. "Next time I will keep the present a secret, but not
+  my friendship."
+- "I should have told you that I was busy with something good," said {H}. "I did not want to hurt
+  you."
 - "I could never be angry with you," said {H}. "But secrets are hard work!"
 beat
 - {@friends_hug} {@play_together}
