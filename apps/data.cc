@@ -37,7 +37,8 @@ void add_stories(CLI::App& data) {
       ->required()
       ->check(CLI::Range(int64_t{1}, kMaxMegabytes));
   command->add_option("--seed", arguments->seed, "The same seed gives the same bytes, anywhere")
-      ->required();
+      ->required()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--out", arguments->out, "The file to write")->required();
   command->callback([arguments] {
     const SignalGuard guard;

@@ -33,7 +33,7 @@ std::vector<Block> read_blocks(std::span<const std::string_view> texts) {
       if (raw.front() == ' ') {
         check_text(!lines.empty() && lines.back().starts_with("- "),
                    "nothing to go on from: ", line);
-        lines.back() += " " + std::string(line);
+        lines.back().append(" ").append(line);
       } else {
         lines.emplace_back(line);
       }

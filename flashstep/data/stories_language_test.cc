@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/base/text.h"
 #include "flashstep/data/stories.h"
 #include "flashstep/data/stories_inflect.h"
 
@@ -74,7 +75,7 @@ TEST(Language, CharactersAndSpaces) {
     }
     for (std::string_view wrong : {"  ", " \n", "\n ", "\n\n\n", " .", " ,", " !", " ?", "..", ",,",
                                    ",.", ".,", "!.", "?.", "!,\"", "\" \"", "( ", "''"}) {
-      if (contains(text, wrong)) return "\"" + std::string(wrong) + "\"";
+      if (contains(text, wrong)) return str("\"", wrong, "\"");
     }
     if (std::isspace(static_cast<unsigned char>(text.front())) || text.back() == '\n')
       return "space at an end";
@@ -100,7 +101,7 @@ TEST(Language, Articles) {
           continue;
         const bool an = article.find('n') != std::string_view::npos;
         const std::string next = text.substr(at + article.size(), 20);
-        if (takes_an(next) != an) return "\"" + std::string(article) + next + "\"";
+        if (takes_an(next) != an) return str("\"", article, next, "\"");
       }
     }
     for (std::string_view wrong :
@@ -142,7 +143,7 @@ TEST(Language, SentencesBeginWithCapitalsAndEnd) {
       for (const auto& [sentence, goes_on] : sentences(paragraph)) {
         const char first = sentence[sentence[0] == '"' ? 1 : 0];
         if (std::isupper(static_cast<unsigned char>(first)) || goes_on) continue;
-        return "small letter at the beginning of: " + sentence;
+        return str("small letter at the beginning of: ", sentence);
       }
     }
     return "";
@@ -155,7 +156,7 @@ TEST(Language, NoSentenceTwice) {
     for (const std::string& paragraph : paragraphs(text)) {
       for (const auto& [sentence, goes_on] : sentences(paragraph)) {
         if (sentence.size() < 30) continue;  // short calls may come back
-        if (!seen.insert(sentence).second) return "twice: " + sentence;
+        if (!seen.insert(sentence).second) return str("twice: ", sentence);
       }
     }
     return "";
@@ -170,7 +171,7 @@ TEST(Language, NoWordTwiceInARow) {
         word += c;
         continue;
       }
-      if (!word.empty() && word == last) return "\"" + word + " " + word + "\"";
+      if (!word.empty() && word == last) return str("\"", word, " ", word, "\"");
       last = c == ' ' ? word : "";  // a mark parts them
       word.clear();
     }

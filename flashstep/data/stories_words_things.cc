@@ -12,7 +12,7 @@ toy rocket, toy dinosaur, puzzle, kaleidoscope, toy crane, toy tractor, toy cast
 stuffed giraffe, toy whale, toy dragon, marble run
 class cuddly noun
 teddy bear, stuffed rabbit, stuffed elephant, rag doll, stuffed penguin, stuffed giraffe, stuffed
-lion, stuffed owl, stuffed dog, stuffed kitten, toy lamb, toy monkey, woolly sheep, sock puppet,
+lion, stuffed owl, stuffed dog, stuffed kitten, toy lamb, toy monkey, toy sheep, sock puppet,
 stuffed whale, velvet mouse
 class wheeled noun
 toy truck, toy car, wooden train, toy bus, toy tractor, wagon, toy wheelbarrow, toy fire engine,
