@@ -93,7 +93,7 @@ def whole_checkpoints(run):
 
 
 def test_kills(directory, config, reference, seconds):
-    kills, inside_saves, chain = 0, 0, 0
+    kills, inside_saves, with_checkpoint, chain = 0, 0, 0, 0
     while kills < KILLS:
         chain += 1
         run = directory / f"killed_{chain}"
@@ -114,11 +114,13 @@ def test_kills(directory, config, reference, seconds):
             assert process.returncode == -9, f"exit code {process.returncode}: {errors[-2000:]}"
             kills += 1
             inside_saves += aimed
+            with_checkpoint += bool(whole_checkpoints(run))
             if kills >= KILLS:
                 finish(command(config, run, run.joinpath("config.json").exists()))
                 break
         expect_same(run, reference)
-    print(f"{kills} kills ({inside_saves} inside a save) in {chain} runs; all ended alike")
+    print(f"{kills} kills ({inside_saves} aimed inside a save, {with_checkpoint} with a checkpoint to go on "
+          f"from) in {chain} runs; all ended alike")
 
 
 def test_full_disk(directory, config, reference):
