@@ -45,7 +45,9 @@ endif()
 # Every test gets these: where the program and the sources are, and how sanitizers treat LibTorch, which
 # is not instrumented (the reasons stand in scripts/sanitizers/).
 set(FLASHSTEP_TEST_ENVIRONMENT
-  "FLASHSTEP_PROGRAM=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/flashstep" "FLASHSTEP_SOURCE=${PROJECT_SOURCE_DIR}")
+  "FLASHSTEP_PROGRAM=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/flashstep" "FLASHSTEP_SOURCE=${PROJECT_SOURCE_DIR}"
+  # Tests run side by side: threads that spin while they wait would take the cores from each other.
+  "OMP_WAIT_POLICY=PASSIVE")
 set(_sanitizers "${PROJECT_SOURCE_DIR}/scripts/sanitizers")
 if(FLASHSTEP_SANITIZE MATCHES "address")
   list(APPEND FLASHSTEP_TEST_ENVIRONMENT
