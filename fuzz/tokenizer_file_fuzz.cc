@@ -26,18 +26,20 @@ bool is_same(const Vocabulary& a, const Vocabulary& b) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view file(reinterpret_cast<const char*>(data), size);
   const size_t zero = file.find('\0');
+  bool is_accepted = false;
   try {
     const Vocabulary vocabulary =
         zero == std::string_view::npos
             ? parse_tokenizer_json(file, "fuzz")
             : parse_gpt2(file.substr(0, zero), file.substr(zero + 1), "fuzz");
+    is_accepted = true;
     expect(is_same(parse_tokenizer_json(tokenizer_json(vocabulary), "again"), vocabulary));
     if (zero != std::string_view::npos) {
       expect(is_same(parse_gpt2(vocab_json(vocabulary), merges_text(vocabulary), "again"),
                      vocabulary));
     }
-  } catch (const flashstep::UserError& error) {
-    expect(std::string_view(error.what()).find("again") == std::string_view::npos);
+  } catch (const flashstep::UserError&) {
+    expect(!is_accepted);  // what was accepted can be written and read
   }
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,7 +60,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Words words = words_of(text);
   expect(words == Pattern(text).words());
 
-  const Tokenizer tokenizer = learn(words);
+  // Learning takes much longer than all else: one input in sixteen brings its own tokenizer.
+  static const Tokenizer kFixed =
+      learn(words_of("the cat's 'll 'll a aa aaa aaaa  \n\n\t the <|a|b| 字字 \xff\xff 11 1.1"));
+  const bool brings_its_own = size > 0 && data[0] % 16 == 0;
+  const std::optional<Tokenizer> learned =
+      brings_its_own ? std::optional(learn(words)) : std::nullopt;
+  const Tokenizer& tokenizer = learned ? *learned : kFixed;
   const std::vector<uint32_t> ids = tokenizer.encode(text);
   expect(tokenizer.decode(ids) == text);
   for (const size_t chunk_bytes : {1, 7, 64}) {

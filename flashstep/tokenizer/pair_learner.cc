@@ -61,10 +61,11 @@ std::vector<PairLearner::Pair> PairLearner::learn(int64_t merges,
     tokens_.push_back(tokens_[left] + tokens_[right]);
     lengths_.push_back(lengths_[left] + lengths_[right]);
     merge(best, static_cast<uint32_t>(tokens_.size() - 1));
-    if (progress && (learned.size() % 256 == 0 || static_cast<int64_t>(learned.size()) == merges)) {
+    if (progress && learned.size() % 256 == 0) {
       progress(learned.size(), static_cast<uint64_t>(merges));
     }
   }
+  if (progress) progress(learned.size(), learned.size());
   return learned;
 }
 
