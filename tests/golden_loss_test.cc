@@ -3,7 +3,9 @@
 // the matrix products are summed in another order and the curves agree within a bound.
 //
 // FLASHSTEP_UPDATE_GOLDEN=1 writes tests/golden/losses.json anew: only with a reason in the commit.
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -100,13 +102,16 @@ TEST(GoldenLoss, CurvesAreAsCommitted) {
     const std::vector<double> expected = golden.at(curve), got = now.at(curve);
     ASSERT_EQ(expected.size(), got.size());
     EXPECT_LT(got.back(), 0.6 * got.front()) << "it learns";
-    // A relative rounding of 2^-24 (2^-8 in bf16), grown by 30 steps of training: measured on AVX2
-    // against AVX-512 it stays below a hundredth of these bounds.
-    const double bound = same_processor ? 0 : (std::string(curve) == "bf16" ? 0.05 : 1e-3);
+    // Other instruction sets add up in another order: with AVX2 and SSE instead of AVX-512 the
+    // curves differ by 1.5e-7 (one rounding) and 6e-4 (a tenth of one in bf16) at most.
+    const double bound = same_processor ? 0 : (std::string(curve) == "bf16" ? 1e-2 : 1e-5);
+    double worst = 0;
     for (size_t step = 0; step < got.size(); ++step) {
+      worst = std::max(worst, std::abs(got[step] - expected[step]) / expected[step]);
       EXPECT_LE(std::abs(got[step] - expected[step]), bound * expected[step])
           << curve << ", step " << step;
     }
+    std::printf("%-17s largest relative difference %.1e, allowed %.0e\n", curve, worst, bound);
   }
 }
 

@@ -69,7 +69,7 @@ def main():
             expect(os.path.exists(f"data/tinystories/{name}"), name)
         expect("after step 20" in open("run/samples.txt").read(), "samples")
 
-        server.shutdown()  # from here on there is no network
+        server.shutdown(), server.server_close()  # from here on there is no network
         before = list(Handler.requests)
         result = flashstep(*command[:3], "again", *command[4:], "--skip-data", env=url)
         expect(result.returncode == 0 and Handler.requests == before, "a second run needs no network", result)
