@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 quickstart: ## raw text to a trained model, on any machine
 	scripts/bootstrap
 	scripts/build flashstep_program
-	build/flashstep train configs/quickstart.json --run runs/quickstart
+	build/flashstep train configs/quickstart.json
 
 build:
 	scripts/bootstrap

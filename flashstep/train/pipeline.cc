@@ -9,6 +9,7 @@
 
 #include "flashstep/attention/attention.h"
 #include "flashstep/base/error.h"
+#include "flashstep/base/heap.h"
 #include "flashstep/base/progress.h"
 #include "flashstep/data/batches.h"
 #include "flashstep/data/bigram.h"
@@ -35,6 +36,7 @@ void say(const TrainOptions& options, const std::string& sentence) {
 }
 
 void set_up_machine(const TrainConfig& config) {
+  keep_freed_memory();
   if (config.threads > 0) at::set_num_threads(static_cast<int>(config.threads));
   auto& context = at::globalContext();
   context.setDeterministicAlgorithms(config.deterministic, /*warn_only=*/false);
