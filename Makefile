@@ -7,12 +7,14 @@ quickstart: ## raw text to a trained model, on any machine
 	scripts/build flashstep_program
 	build/flashstep train configs/quickstart.json
 
-build:
+build: ## the program and the library; the tests are built by `make test`
 	scripts/bootstrap
-	scripts/build
+	scripts/build flashstep_program
 
 # Without a network for PyPI's packages the comparisons with them are skipped, and ctest says so.
-test: build
+test:
+	scripts/bootstrap
+	scripts/build
 	-scripts/bootstrap --python
 	ctest --test-dir build/$$(scripts/preset) --output-on-failure -j2
 

@@ -30,7 +30,8 @@ endif()
 if(FLASHSTEP_SANITIZE)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${FLASHSTEP_SANITIZE}>
                       $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>
-                      $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+                      $<$<COMPILE_LANGUAGE:CXX>:-O1>
+                      $<$<COMPILE_LANGUAGE:CXX>:-g1>)  # lines for the reports; all of torch.h's types take long
   add_link_options(-fsanitize=${FLASHSTEP_SANITIZE})
   if(FLASHSTEP_SANITIZE MATCHES "undefined")
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>
