@@ -38,7 +38,8 @@ class Interrupted : public std::runtime_error {
 //   require(rank == 3, "[linear] expected x of rank 3, got ", rank);
 template <typename... Parts>
 void require(bool condition, const Parts&... parts) {
-  if (!condition) throw UserError(::flashstep::str(parts...));  // qualified: c10::str is found by ADL
+  if (!condition)
+    throw UserError(::flashstep::str(parts...));  // qualified: c10::str is found by ADL
 }
 
 // Throws MachineError(parts..., ": ", the text of `error_number`).
