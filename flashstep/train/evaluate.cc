@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/ops/cross_entropy.h"
 
 namespace flashstep::train {
 namespace {
@@ -27,7 +28,7 @@ std::pair<Tensor, Tensor> windows(const data::TokenFile& tokens, uint64_t begin,
 }  // namespace
 
 Tensor language_model_loss(const Tensor& logits, const Tensor& targets) {
-  return at::cross_entropy_loss(logits.flatten(0, -2).to(at::kFloat), targets.flatten());
+  return cross_entropy(logits, targets);
 }
 
 double evaluate_loss(const LogitsFunction& logits, const data::TokenFile& tokens,
