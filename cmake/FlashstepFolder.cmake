@@ -1,6 +1,6 @@
 # flashstep_folder(NAME [TORCH] [TWINS file...] [LIBRARIES target...])
-# Declares the room in the current folder: every .cc (and, with FLASHSTEP_CUDA, .cu) becomes part of
-# libflashstep, every x_test.cc a test program of its own named NAME_x_test, every x_bench.cc a benchmark named
+# Declares the room in the current folder and its subfolders: every .cc (and, with FLASHSTEP_CUDA, .cu)
+# becomes part of libflashstep, every x_test.cc a test program of its own named NAME_x_test, every x_bench.cc a benchmark named
 # NAME_x_bench. Twins (a present and an absent version of the same functions, such as png.cc and no_png.cc) are
 # left out unless they stand behind TWINS.
 #   TORCH      the folder includes torch headers: they are precompiled once for all such folders, and the
@@ -58,9 +58,9 @@ endfunction()
 
 function(flashstep_folder NAME)
   cmake_parse_arguments(ARG "TORCH" "" "TWINS;LIBRARIES" ${ARGN})
-  file(GLOB all_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
+  file(GLOB_RECURSE all_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
   if(FLASHSTEP_CUDA)
-    file(GLOB device_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
+    file(GLOB_RECURSE device_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
     list(APPEND all_sources ${device_sources})
   endif()
   set(sources "")
@@ -68,12 +68,13 @@ function(flashstep_folder NAME)
   set(benches "")
   foreach(source IN LISTS all_sources)
     get_filename_component(stem ${source} NAME_WE)
+    get_filename_component(folder ${source} DIRECTORY)
     string(REGEX REPLACE "^no_" "" present ${stem})
     if(stem MATCHES "_test$")
       list(APPEND tests ${source})
     elseif(stem MATCHES "_bench$")
       list(APPEND benches ${source})
-    elseif(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/no_${present}.cc")
+    elseif(EXISTS "${folder}/no_${present}.cc")
       get_filename_component(file_name ${source} NAME)
       if(file_name IN_LIST ARG_TWINS)
         list(APPEND sources ${source})
