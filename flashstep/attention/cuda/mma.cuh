@@ -1,0 +1,88 @@
+// Fragments of the matrix instructions and how they are read from tiles (tile.cuh).
+//
+// One step multiplies 16 rows of A with 8 columns of B over 32 bytes (two chunks): 16 numbers of 16
+// bits (m16n8k16) or 8 of float32 (m16n8k8), so that both are read alike. Lane l of the warp, with
+// g = l / 4 and t = l % 4, holds
+//   A  (16, depth): a[0], a[1] the 4 bytes t of the first chunk of rows g and g + 8; a[2], a[3]
+//   those
+//                   of the second chunk
+//   B  (depth, 8):  b[0], b[1] the 4 bytes t of the first and second chunk of column g
+//   C  (16, 8):     c[0], c[1] columns 2t, 2t + 1 of row g; c[2], c[3] those of row g + 8
+// Source: NVIDIA, "PTX ISA", matrix fragments for mma.m16n8k16 and mma.m16n8k8.
+#pragma once
+
+#include <cstdint>
+
+#include "flashstep/attention/cuda/element.cuh"
+#include "flashstep/attention/cuda/ptx.cuh"
+#include "flashstep/attention/cuda/tile.cuh"
+
+namespace flashstep::attention_cuda {
+
+constexpr int kWarp = 32;
+constexpr int kMmaRows = 16;
+constexpr int kMmaColumns = 8;
+constexpr unsigned kFullWarp = 0xffffffffu;
+
+// Where this lane reads its share of a fragment, for chunk 0; Tile::advance moves along the row,
+// and a multiple of 8 rows is an offset of as many Tile::kRowBytes.
+//
+// As A: ldmatrix_x4 gives a[0..3] of 16 rows. Also, transposed, as B where the depth runs along
+// the rows: 16 rows x 2 chunks of 16-bit numbers give b[0], b[1] of chunk c and b[0], b[1] of c +
+// 1, in this order.
+template <typename TileType>
+__device__ inline uint32_t a_lane_address(uint32_t tile, int lane) {
+  return tile + TileType::offset(lane % 16, lane / 16);
+}
+
+// As B where the columns are rows of the tile: ldmatrix_x4 gives b[0], b[1] of rows 0..7 and b[0],
+// b[1] of rows 8..15. Also, transposed, as A where the depth runs along the rows: 16 rows x 2
+// chunks of 16-bit numbers, read so, give a[0..3] of the 16 columns.
+template <typename TileType>
+__device__ inline uint32_t b_lane_address(uint32_t tile, int lane) {
+  return tile + TileType::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+}
+
+// float32 as the sum of two TF32 numbers (11 significant bits each): x = big + small to 2^-22.
+// Three products of them, without small * small, are a float32 product to 2^-21.
+// Source: Markidis et al., "NVIDIA Tensor Core Programmability, Performance & Precision" (2018).
+struct SplitFloat {
+  uint32_t big, small;
+};
+
+__device__ inline SplitFloat split_float(uint32_t bits) {
+  // Half a unit in the last place that TF32 keeps is bit 12: rounds to nearest, ties away from
+  // zero.
+  const uint32_t big = (bits + 0x1000u) & 0xffffe000u;
+  return {big, __float_as_uint(__uint_as_float(bits) - __uint_as_float(big))};
+}
+
+template <int kCount>
+struct SplitFragment {
+  uint32_t big[kCount], small[kCount];
+};
+
+template <int kCount>
+__device__ inline SplitFragment<kCount> split_fragment(const uint32_t (&bits)[kCount]) {
+  SplitFragment<kCount> split;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const SplitFloat parts = split_float(bits[i]);
+    split.big[i] = parts.big;
+    split.small[i] = parts.small;
+  }
+  return split;
+}
+
+// c += a b to float32 accuracy; the smallest products first.
+__device__ inline void mma_split(float (&c)[4], const SplitFragment<4>& a, SplitFloat b0,
+                                 SplitFloat b1) {
+  mma_m16n8k8_tf32(c, a.small, b0.big, b1.big);
+  mma_m16n8k8_tf32(c, a.big, b0.small, b1.small);
+  mma_m16n8k8_tf32(c, a.big, b0.big, b1.big);
+}
+
+// TF32 as the matrix units should get it: rounded, not cut.
+__device__ inline uint32_t round_to_tf32(uint32_t bits) { return bits + 0x1000u; }
+
+}  // namespace flashstep::attention_cuda
