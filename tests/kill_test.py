@@ -123,6 +123,32 @@ def test_kills(directory, config, reference, seconds):
           f"from) in {chain} runs; all ended alike")
 
 
+def data_files(directory):
+    """What data preparation leaves, without the manifests: those hold times."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*"))
+            if path.is_file() and not path.name.endswith(".manifest.json")}
+
+
+def test_kills_while_data_are_prepared(directory, config):
+    """Killed before, inside and after every stage, again and again: the data end as if made at once."""
+    expected = data_files(directory / "data")
+    data, run = directory / "killed_data", directory / "killed_data_run"
+    arguments = command(config, run, True) + ["--set", f"text.directory={data}"]
+    kills = 0
+    for number in random.sample(range(1, 80), 8):  # the stages make some 80 calls below the directory
+        process = start(arguments, with_fault(f"{data}|any|{number}|KILL"))
+        errors = process.communicate()[1]
+        assert process.returncode in (0, -9), f"exit code {process.returncode}: {errors[-2000:]}"
+        kills += process.returncode == -9
+    assert kills >= 2, f"only {kills} of 8 kills came while data were prepared"
+    finish(arguments)
+    got = data_files(data)
+    assert got.keys() == expected.keys(), f"expected {sorted(expected)}, got {sorted(got)}"
+    for name, content in expected.items():
+        assert got[name] == content, f"{name} differs from the one made at once"
+    print(f"{kills} kills while data were prepared")
+
+
 def test_full_disk(directory, config, reference):
     """The disk fills up in the second save, and stays full: exit code 1, a sentence, all checkpoints whole."""
     for function, number in (("write", 5), ("fsync", 17), ("rename", 8)):
@@ -171,6 +197,7 @@ def main():
         test_resume_without_checkpoint(directory, config, reference)
         test_damaged_checkpoint(directory, config, reference)
         test_full_disk(directory, config, reference)
+        test_kills_while_data_are_prepared(directory, config)
         test_kills(directory, config, reference, seconds)
     return 0
 

@@ -163,6 +163,16 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(weights("whole", 12), weights("given", 12))
         self.refused(["below"], "train", "config.json", "--run", "r", *given, "--set", "model.vocab_size=300")
 
+    def test_resuming_on_other_tokens_is_refused(self):
+        changed = ["--set", "text.source=mine.txt", "--set", "text.directory=mine"]
+        with open("stories.txt") as source, open("mine.txt", "w") as target:
+            target.write(source.read().upper())
+        stopped = flashstep("train", "config.json", "--run", "changed", *changed)
+        self.assertEqual(stopped.returncode, 0, stopped.stderr)
+        with open("stories.txt") as source, open("mine.txt", "w") as target:
+            target.write(source.read())
+        self.refused(["training data"], "train", "config.json", "--run", "changed", "--resume", *changed)
+
     def test_one_process_per_directory(self):
         process = subprocess.Popen([PROGRAM, "train", "config.json", "--run", "busy", "--set", "train.steps=100000"],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

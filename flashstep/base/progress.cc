@@ -82,9 +82,11 @@ void ProgressBar::update(uint64_t done, uint64_t total, const std::string& note)
   done_ = done;
   total_ = total;
   note_ = note;
+  drawn_ = false;
   const double now = now_seconds();
   if (now - last_drawn_ < (is_terminal_ ? kRedrawSeconds : plain_seconds_)) return;
   last_drawn_ = now;
+  drawn_ = true;
   std::string line = render(std::max(now - started_, 1e-9));
   if (is_terminal_) {
     truncate_to_cells(line, terminal_columns(out_) - 1);
@@ -103,8 +105,10 @@ void ProgressBar::print(const std::string& text) {
 
 void ProgressBar::finish() {
   if (std::exchange(finished_, true) || !any_update_) return;
-  last_drawn_ = -1e9;
-  update(done_, total_, note_);
+  if (is_terminal_ || !drawn_) {  // a terminal's line may have been overwritten by print()
+    last_drawn_ = -1e9;
+    update(done_, total_, note_);
+  }
   if (is_terminal_) std::fputc('\n', out_);
   std::fflush(out_);
 }

@@ -38,6 +38,7 @@ class ProgressBar {
   double plain_seconds_, started_, last_drawn_ = -1e9;
   uint64_t done_ = 0, total_ = 0, started_at_ = 0;
   bool any_update_ = false, finished_ = false;
+  bool drawn_ = false;  // the last update stands on the screen
 };
 
 }  // namespace flashstep

@@ -38,6 +38,15 @@ TEST(ProgressTest, PlainLinesWhereThereIsNoTerminal) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;
 }
 
+TEST(ProgressTest, APlainLineIsNotRepeatedAtTheEnd) {
+  const std::string text = printed([](std::FILE* out) {
+    ProgressBar bar("encode", ProgressBar::Unit::kCount, out, /*plain_seconds=*/0);
+    bar.update(1, 2);
+    bar.update(2, 2);
+  });
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
+}
+
 TEST(ProgressTest, UnknownTotalsAndNoUpdatesAreFine) {
   EXPECT_EQ(printed([](std::FILE* out) { ProgressBar("x", ProgressBar::Unit::kCount, out); }), "");
   const std::string text = printed([](std::FILE* out) {

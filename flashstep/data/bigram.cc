@@ -170,6 +170,7 @@ double bigram_cross_entropy(const TokenFile& train, const TokenFile& held_out, i
     model.improve_weights([&](auto visit) { for_each_pair(train, tuning, train.size(), visit); });
   }
   for_each_pair(train, tuning, train.size(), count);
+  if (progress) progress(train.size(), train.size());
 
   double nats = 0;
   for_each_pair(held_out, 1, held_out.size(),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "flashstep/base/error.h"
+#include "flashstep/base/hash.h"
 #include "flashstep/base/text.h"
 
 namespace flashstep::data {
@@ -68,6 +69,26 @@ void TokenFile::check_ids_below(int64_t vocab_size) const {
     }
     release_before(end);
   }
+}
+
+std::string TokenFile::fingerprint() const {
+  constexpr uint64_t kWindows = 64, kWindowTokens = 4096;
+  Hasher hasher;
+  hasher.update(str(size(), " tokens of ", bytes_per_token(), " bytes"));
+  std::vector<uint32_t> ids;
+  const auto add = [&](uint64_t begin, uint64_t tokens) {
+    ids.resize(tokens);
+    read(begin, ids);
+    hasher.update(ids.data(), ids.size() * sizeof(uint32_t));
+  };
+  if (size() <= kWindows * kWindowTokens) {
+    add(0, size());
+  } else {
+    const uint64_t last = size() - kWindowTokens;
+    for (uint64_t i = 0; i < kWindows; ++i) add(last / (kWindows - 1) * i, kWindowTokens);
+    add(last, kWindowTokens);
+  }
+  return hasher.hex();
 }
 
 void TokenFile::release_before(uint64_t index) const {

@@ -131,6 +131,30 @@ TEST_F(TokenFileTest, ReadsWindowsWidened) {
   EXPECT_EQ(tokens.max_id(10, 10), 0u);
 }
 
+TEST_F(TokenFileTest, FingerprintsTellFilesApart) {
+  const auto fingerprint = [&](const std::vector<uint32_t>& ids, int64_t vocab_size = 1000) {
+    TokenFileWriter writer(file("a.npy"), vocab_size);
+    writer.append(ids);
+    writer.commit();
+    return TokenFile(file("a.npy")).fingerprint();
+  };
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{1000}, size_t{1'000'000}}) {
+    std::vector<uint32_t> ids(size, 7);
+    const std::string original = fingerprint(ids);
+    EXPECT_EQ(fingerprint(ids), original);
+    EXPECT_NE(fingerprint(ids, 100'000), original) << "32 bits instead of 16, " << size;
+    ids.push_back(7);
+    EXPECT_NE(fingerprint(ids), original) << "one more, " << size;
+    ids.pop_back();
+    for (const size_t at : {size_t{0}, size - 1}) {
+      if (at >= size) continue;
+      ids[at] = 8;
+      EXPECT_NE(fingerprint(ids), original) << at << " of " << size;
+      ids[at] = 7;
+    }
+  }
+}
+
 TEST_F(TokenFileTest, AcceptsEverySpellingOfTheHeader) {
   for (const char* dictionary : {
            "{'descr': '<u2', 'fortran_order': False, 'shape': (3,), }",

@@ -48,6 +48,9 @@ struct Job {
   double bigram_loss =
       std::numeric_limits<double>::quiet_NaN();  // drawn beside the loss, if finite
 
+  // Tells the data apart from others'; kept in checkpoints. Resuming on data with another one is
+  // refused. Empty: not checked.
+  std::string data_fingerprint = {};
   std::string config_json = "{}";  // kept in checkpoints
   // Called on resuming with the config of the checkpoint: throws UserError if the two do not go
   // together.

@@ -195,6 +195,7 @@ LoopResult train(const Config& requested, const TrainOptions& options) {
     job.limit_flops_per_s =
         measure::matmul_limit_flops(device.is_cuda() ? "cuda" : "cpu", config.train.precision);
   }
+  job.data_fingerprint = train_tokens.fingerprint();
   job.config_json = write_json(config);
   job.check_config = [&](const std::string& saved_json) {
     Config saved;

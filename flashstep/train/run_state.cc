@@ -81,6 +81,7 @@ Json random_state(torch::Device device) {
 // What stands in Checkpoint::state_json.
 struct State {
   std::string config;
+  std::string data_fingerprint;  // empty: the run had none
   RunCounters counters;
   Tensor cpu_generator, cuda_generator;  // the latter undefined without a GPU
 };
@@ -95,6 +96,7 @@ State parse_state(const Checkpoint& checkpoint) {
     };
     State state;
     state.config = json.at("config").dump();
+    state.data_fingerprint = json.at("data").value("fingerprint", "");
     state.counters.skipped = json.at("skipped");
     state.counters.skipped_in_a_row = json.at("skipped_in_a_row");
     state.counters.first_held_out_loss = number("first_held_out_loss");
@@ -152,7 +154,7 @@ Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const Ru
   Json state;
   state["config"] = Json::parse(job.config_json);
   // Which rows a step reads is a pure function of the step: the position in the data is one number.
-  state["data"] = {{"next_step", step}};
+  state["data"] = {{"next_step", step}, {"fingerprint", job.data_fingerprint}};
   state["schedule"] = {{"next_update", step + 1}};
   state["skipped"] = counters.skipped;
   state["skipped_in_a_row"] = counters.skipped_in_a_row;
@@ -168,6 +170,10 @@ RunCounters restore_checkpoint(const Checkpoint& checkpoint, const Job& job,
                                TrainStep& train_step) {
   const State state = parse_state(checkpoint);
   if (job.check_config) job.check_config(state.config);
+  require(state.data_fingerprint.empty() || job.data_fingerprint.empty() ||
+              state.data_fingerprint == job.data_fingerprint,
+          "[resume] expected the training data that the run has read so far (fingerprint ",
+          state.data_fingerprint, "), got other data (", job.data_fingerprint, ")");
   load_module(job.module, checkpoint.model,
               flashstep::str("the checkpoint of step ", checkpoint.step));
   const auto [own, optimizer] = split_optimizer(checkpoint.optimizer);

@@ -26,7 +26,7 @@ Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const Ru
                            int64_t step);
 
 // Gives everything back. UserError if the checkpoint is of another module (a name or shape
-// differs), of another optimizer, or refused by job.check_config.
+// differs), of another optimizer, read other data, or is refused by job.check_config.
 RunCounters restore_checkpoint(const Checkpoint& checkpoint, const Job& job, TrainStep& train_step);
 
 // Weights alone, by name, into `module`. UserError naming what is missing, too many or of another
