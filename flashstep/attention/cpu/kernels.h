@@ -11,8 +11,8 @@ namespace flashstep::attention_cpu {
 using attention_kernel::Backward;
 using attention_kernel::Forward;
 
-// Runs body(task, worker) for every task in [0, tasks), on at most `workers` threads at once; worker,
-// in [0, workers), names the thread's scratch memory. The caller brings its thread pool.
+// Runs body(task, worker) for every task in [0, tasks), on at most `workers` threads at once;
+// worker, in [0, workers), names the thread's scratch memory. The caller brings its thread pool.
 struct Parallel {
   int workers;
   std::function<void(int64_t tasks, const std::function<void(int64_t task, int worker)>& body)> run;

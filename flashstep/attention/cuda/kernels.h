@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-
 #include <cuda_runtime_api.h>
 
 #include "flashstep/attention/problem.h"
@@ -16,7 +15,8 @@ using attention_kernel::Problem;
 // What a plan may use of a GPU; its numbers come from cudaDeviceProp, or from a test.
 struct Device {
   int sm_count;
-  int shared_bytes_per_block;  // with opt-in: 99 KiB (sm_86, sm_89), 163 KiB (sm_80), 227 KiB (sm_90)
+  int shared_bytes_per_block;  // with opt-in: 99 KiB (sm_86, sm_89), 163 KiB (sm_80), 227 KiB
+                               // (sm_90)
   int shared_bytes_per_sm;
 };
 
@@ -30,7 +30,8 @@ size_t backward_workspace_bytes(const Problem& problem, const Device& device);
 
 // Enqueue a pass. Capturable in a CUDA graph: no allocation, no synchronisation. The returned error
 // is that of the launches; the caller turns it into an exception.
-cudaError_t forward(const Forward& pass, const Device& device, void* workspace, cudaStream_t stream);
+cudaError_t forward(const Forward& pass, const Device& device, void* workspace,
+                    cudaStream_t stream);
 cudaError_t backward(const Backward& pass, const Device& device, void* workspace,
                      cudaStream_t stream);
 
