@@ -1,0 +1,48 @@
+// Who this process is among the processes of a job, as the program that started it says: torchrun,
+// Open MPI's mpirun, Slurm's srun, `flashstep launch`, or a person who set the variables.
+#pragma once
+
+#include <map>
+#include <string>
+
+namespace flashstep::comm {
+
+struct Environment {
+  int rank = 0;        // 0 .. world_size - 1, over all machines
+  int world_size = 1;  // processes of the job
+  int local_rank = 0;  // among the processes on this machine: the GPU to use
+  int local_world_size = 1;
+  std::string master_address = "127.0.0.1";  // where the store is
+  int master_port = 0;                       // 0: any free one (world size 1 only)
+  // The store runs already, in torchrun's agent; else rank 0 holds it.
+  bool agent_store = false;
+  // A listening socket of master_port that rank 0 inherited, so that nobody takes the port between
+  // its choice and its use; -1: none.
+  int store_descriptor = -1;
+  // Before every key in the store: differs between jobs, and between restarts of one.
+  std::string job;
+  // For people: "torchrun", "mpirun", "srun", "flashstep launch", "RANK and WORLD_SIZE", "nobody".
+  std::string launcher = "nobody";
+};
+
+using Variables = std::map<std::string, std::string>;
+
+// Reads, in this order (an inner launcher's variables win over those of what it was started by):
+//   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun and people),
+//     TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_USE_AGENT_STORE;
+//   OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE} (mpirun);
+//   SLURM_{STEP_ID,PROCID,STEP_NUM_TASKS,LOCALID,STEP_NODELIST,STEP_TASKS_PER_NODE,NODEID} (srun).
+// MASTER_ADDR and MASTER_PORT hold for all of them; without, one machine's ranks meet at 127.0.0.1,
+// srun's at the first node of its list, and the port follows from the job's number.
+// Without any, one process of its own. UserError names the variable that is missing, is no number
+// or contradicts another.
+Environment read_environment(const Variables& variables);
+
+// read_environment of this process.
+Environment read_environment();
+
+// The names in a Slurm host list: "gpu[01-03,7],login" -> gpu01 gpu02 gpu03 gpu7 login; only the
+// first is expanded. UserError if it is malformed.
+std::string first_host(const std::string& host_list);
+
+}  // namespace flashstep::comm

@@ -1,0 +1,133 @@
+// A group of processes that compute together: c10d's process group (Gloo for CPU tensors, NCCL for
+// CUDA tensors) over a TCPStore, with a watch over every rank: when one hangs, dies or fails, every
+// other rank throws a MachineError that names it, instead of waiting for ever.
+//
+//   comm::Group group(comm::read_environment());
+//   auto work = group.process_group().allreduce(tensors);   // any collective of c10d
+//   group.wait(work, "all-reduce of gradients");
+//   const double mean = group.all_reduce(loss, comm::Reduce::kMean);
+//
+// How the watch works stands at the head of flashstep/comm/watch.h.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "flashstep/comm/environment.h"
+
+namespace flashstep::comm {
+
+struct Timeouts {
+  // For all ranks to start and connect.
+  std::chrono::milliseconds start = std::chrono::minutes(5);
+  // A rank that was not heard for this long is lost. Ranks are heard while they compute, too: a
+  // thread of its own sends a heartbeat.
+  std::chrono::milliseconds silence = std::chrono::seconds(30);
+  // A collective that takes longer fails, although every rank is heard: some rank is caught
+  // elsewhere, or launched another one.
+  std::chrono::milliseconds collective = std::chrono::minutes(30);
+  // After a rank is lost: for this process to notice, by wait() or check(), before on_stuck.
+  std::chrono::milliseconds grace = std::chrono::seconds(10);
+};
+
+struct GroupOptions {
+  bool nccl = false;      // CUDA tensors go through NCCL (a CUDA build); CPU tensors always Gloo
+  int device_index = -1;  // the GPU of this rank; -1: Environment::local_rank
+  Timeouts timeouts;
+  // Called from a thread of the group with the sentence, when a rank is lost and this process is
+  // caught in something that cannot be interrupted. A program gives end_process; empty: nothing.
+  std::function<void(const std::string& sentence)> on_stuck;
+};
+
+enum class Reduce { kSum, kMean, kMin, kMax };
+
+class Group {
+ public:
+  // Blocks until all ranks have arrived (Timeouts::start). MachineError names the ranks that have
+  // not; UserError if two processes say they are the same rank, or NCCL was not built in.
+  explicit Group(const Environment& environment, GroupOptions options = {});
+  // Takes a process group that was made elsewhere (Python's, for one): nobody is watched, and
+  // errors are c10d's in one sentence. Values on the CPU go through its CPU backend.
+  explicit Group(c10::intrusive_ptr<c10d::ProcessGroup> process_group);
+  // Says goodbye. Rank 0, when it holds the store, stays until the others have left too.
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  bool is_first() const { return rank_ == 0; }
+
+  // For collectives: by device, through Gloo or NCCL. Every rank launches the same collectives in
+  // the same order, from one thread.
+  c10d::ProcessGroup& process_group() const { return *process_group_; }
+  const c10::intrusive_ptr<c10d::ProcessGroup>& shared_process_group() const {
+    return process_group_;
+  }
+
+  // Gloo: returns when `work` is done. NCCL: when the current stream has been told to wait for it.
+  // MachineError, "[all-reduce of gradients] rank 2 (process 4711 on node7) ...", when a rank is
+  // lost, has failed or left; `what` says what this rank was doing.
+  void wait(const c10::intrusive_ptr<c10d::Work>& work, const std::string& what) const;
+
+  // Runs `body`; errors of the network in it become the same MachineError, others pass. For code
+  // that waits by itself (c10d's Reducer), and for launching collectives, which can fail as well.
+  template <typename Body>
+  decltype(auto) guarded(const std::string& what, Body&& body) const {
+    try {
+      return std::forward<Body>(body)();
+    } catch (...) {
+      explain(what);
+    }
+  }
+
+  // At step boundaries: MachineError if a rank was lost or NCCL reports an error.
+  void check(const std::string& what = "training") const;
+
+  // Tells the other ranks that this one ends with `sentence`: they end with it too, at once. For
+  // the handler of an exception that the others cannot see.
+  void fail(const std::string& sentence);
+
+  // The following go through Gloo, on the CPU; every rank calls them in the same order with values
+  // of the same length. They throw as wait() does.
+
+  // Returns when all ranks have called it; `timeout` instead of Timeouts::collective.
+  void barrier(const std::string& what = "barrier",
+               std::chrono::milliseconds timeout = std::chrono::milliseconds(0)) const;
+  // Element by element over the ranks, in rank order's fixed sum: the same bits on every rank.
+  double all_reduce(double value, Reduce reduce) const;
+  int64_t all_reduce(int64_t value, Reduce reduce) const;  // kMean: rounds towards zero
+  std::vector<double> all_reduce(const std::vector<double>& values, Reduce reduce) const;
+  std::vector<int64_t> all_reduce(const std::vector<int64_t>& values, Reduce reduce) const;
+  // Every rank's value or text, in rank order; texts may differ in length.
+  std::vector<double> all_gather(double value) const;
+  std::vector<int64_t> all_gather(int64_t value) const;
+  std::vector<std::string> all_gather(const std::string& text) const;
+  // What rank `from` passes (the others' argument is ignored); for JSON, configurations, decisions.
+  std::string broadcast(const std::string& text, int from = 0) const;
+  // Overwrites a contiguous CPU or CUDA tensor with rank `from`'s.
+  void broadcast(at::Tensor tensor, int from = 0) const;
+
+ private:
+  struct Internals;
+  // Inside a handler: throws MachineError for an error of the network, else the same exception.
+  [[noreturn]] void explain(const std::string& what) const;
+
+  int rank_, world_size_;
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
+  std::unique_ptr<Internals> internals_;
+};
+
+// For GroupOptions::on_stuck: "flashstep: SENTENCE" on stderr, and the process ends with exit code
+// 1 at once.
+void end_process(const std::string& sentence);
+
+}  // namespace flashstep::comm

@@ -1,0 +1,25 @@
+// Starts the ranks of a job on this machine, and stops them together.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace flashstep::comm {
+
+struct LaunchOptions {
+  int ranks = 1;
+  std::vector<std::string> command;  // program and arguments, the same for every rank
+  double stop_seconds = 15;          // from asking a rank to stop (SIGTERM) to SIGKILL
+  bool label = true;                 // "[rank 2] " before every line of output
+  int out = 1, err = 2;              // where the ranks' output and our own sentences go
+};
+
+// Starts the ranks with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+// (a free port, handed over as an open socket), forwards SIGINT, SIGTERM, SIGHUP, SIGUSR1 and
+// SIGUSR2 to them, and waits. When a rank ends with another code than 0, says which, why and its
+// exit code, and stops the others. They are stopped as well when this process dies.
+// Returns 0; or the first failed rank's exit code; 1 if it was killed by a signal; 128 + signal
+// when one was forwarded and the ranks ended by it. MachineError if a rank cannot be started.
+int launch(const LaunchOptions& options);
+
+}  // namespace flashstep::comm
