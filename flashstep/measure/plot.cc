@@ -77,19 +77,35 @@ void draw_inside(SvgWriter& svg, const Plot& plot, const Frame& frame,
   svg.close("svg");
 }
 
-std::string header(const Plot& plot, double height) {
+std::string description(const Plot& plot) {
   std::vector<std::string> names;
   for (const Series& s : plot.series)
     if (!s.name.empty()) names.push_back(s.name);
-  const std::string w = svg_number(plot.width), h = svg_number(height);
-  return str("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", w, "\" height=\"", h,
-             "\" viewBox=\"0 0 ", w, " ", h, "\" role=\"img\" font-family=\"", kFonts,
-             "\">\n<title>", xml_escape(plot.title), "</title>\n<desc>",
-             xml_escape(str(plot.y.label, " over ", plot.x.label, ": ", join(names, "; "))),
-             "</desc>\n<rect width=\"", w, "\" height=\"", h, "\" fill=\"#ffffff\"/>\n");
+  return str(plot.y.label, " over ", plot.x.label, ": ", join(names, "; "));
 }
 
 }  // namespace
+
+std::string internal::document_head(const std::string& title, const std::string& description,
+                                    double width, double height) {
+  const std::string w = svg_number(width), h = svg_number(height);
+  return str("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", w, "\" height=\"", h,
+             "\" viewBox=\"0 0 ", w, " ", h, "\" role=\"img\" font-family=\"", kFonts,
+             "\">\n<title>", xml_escape(title), "</title>\n<desc>", xml_escape(description),
+             "</desc>\n<rect width=\"", w, "\" height=\"", h, "\" fill=\"#ffffff\"/>\n");
+}
+
+WrittenPlot internal::write_picture(const std::string& svg,
+                                    const std::filesystem::path& path_stem) {
+  WrittenPlot written;
+  written.svg = path_stem.string() + ".svg";
+  write_file(written.svg, svg);
+  if (const auto png = render_png(svg, kPngScale)) {
+    written.png = path_stem.string() + ".png";
+    write_file(*written.png, *png);
+  }
+  return written;
+}
 
 std::string to_svg(const Plot& plot) {
   check(plot);
@@ -124,19 +140,12 @@ std::string to_svg(const Plot& plot) {
     y += 22;
   }
   y = draw_lines(svg, footnotes, y + 4, 14, {.size = kFootnoteSize, .fill = "#777777"});
-  return header(plot, std::ceil(y + 8)) + svg.take() + "</svg>\n";
+  return document_head(plot.title, description(plot), plot.width, std::ceil(y + 8)) + svg.take() +
+         "</svg>\n";
 }
 
 WrittenPlot write_plot(const Plot& plot, const std::filesystem::path& path_stem) {
-  const std::string svg = to_svg(plot);
-  WrittenPlot written;
-  written.svg = path_stem.string() + ".svg";
-  write_file(written.svg, svg);
-  if (const auto png = render_png(svg, kPngScale)) {
-    written.png = path_stem.string() + ".png";
-    write_file(*written.png, *png);
-  }
-  return written;
+  return write_picture(to_svg(plot), path_stem);
 }
 
 }  // namespace flashstep::measure

@@ -1,7 +1,8 @@
-// Inside of plot.cc, plot_axes.cc and plot_marks.cc: where the data are on the page, and what is
-// drawn in and around them.
+// Inside of plot.cc, plot_axes.cc, plot_marks.cc and heat_map.cc: where the data are on the page,
+// and what is drawn in and around them.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,13 @@ struct Legend {
   double height = 0;
   double extra_height = 0;  // beyond its first line
 };
+
+// plot.cc
+// The beginning of an SVG document, up to its white page.
+std::string document_head(const std::string& title, const std::string& description, double width,
+                          double height);
+// PATH_STEM.svg, and PATH_STEM.png where it can be drawn.
+WrittenPlot write_picture(const std::string& svg, const std::filesystem::path& path_stem);
 
 // plot_axes.cc
 void choose_intervals(const Plot& plot, Frame& frame);  // all of the frame but its rectangle

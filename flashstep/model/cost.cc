@@ -1,5 +1,7 @@
 #include "flashstep/model/cost.h"
 
+#include "flashstep/attention/cost.h"
+
 namespace flashstep {
 namespace {
 
@@ -18,12 +20,14 @@ int64_t parameter_count(const ModelConfig& config) {
 
 ForwardFlops forward_flops(const ModelConfig& config, int64_t seq_len, bool causal) {
   const auto tokens = static_cast<double>(seq_len);
-  const double pairs = causal ? tokens * (tokens + 1) / 2 : tokens * tokens;
   const auto layers = static_cast<double>(config.num_layers);
   const auto width = static_cast<double>(config.d_model);  // H * D
   ForwardFlops flops;
   flops.linear = 2 * tokens * layers * static_cast<double>(block_matrix_parameters(config));
-  flops.attention = 4 * layers * width * pairs;
+  AttentionSize attention{
+      .n = seq_len, .m = seq_len, .head_dim = config.d_model};  // all heads: H D
+  attention.causal = causal;
+  flops.attention = layers * attention_forward_flops(attention);
   flops.head = 2 * tokens * width * static_cast<double>(config.vocab_size);
   return flops;
 }

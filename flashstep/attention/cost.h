@@ -1,0 +1,42 @@
+// Floating-point operations and memory traffic of attention: the only home of these formulas.
+// Torch-free.
+//
+// A multiplication and an addition count as two operations, and only matrix products are counted.
+// A causal mask leaves out exactly the pairs that it hides.
+#pragma once
+
+#include <cstdint>
+
+namespace flashstep {
+
+struct AttentionSize {
+  int64_t batches = 1;   // B
+  int64_t heads = 1;     // H, of q
+  int64_t kv_heads = 1;  // of k and v
+  int64_t n = 0;         // queries
+  int64_t m = 0;         // keys
+  int64_t head_dim = 0;  // D
+  bool causal = false;
+  int64_t diagonal = 0;  // with causal: query i sees the keys 0..i + diagonal
+};
+
+// Pairs of a query and a key that it sees, of one head: N M without a mask.
+int64_t visible_pairs(const AttentionSize& size);
+
+// q k^T and weights * v: 4 B H D for each visible pair.
+double attention_forward_flops(const AttentionSize& size);
+
+// Five products for the two of the forward pass: q k^T again, dv, dweights, dq, dk.
+double attention_backward_flops(const AttentionSize& size);
+
+// The least that passes through memory: q, k and v read once, the output (and 4 bytes of
+// logsumexp a query) written once.
+double attention_forward_bytes(const AttentionSize& size, int64_t element_bytes);
+
+// q, k, v, the output, its gradient and the logsumexp read once, three gradients written once.
+double attention_backward_bytes(const AttentionSize& size, int64_t element_bytes);
+
+// One (B, H, N, M) matrix, of which the naive formula makes several.
+double attention_matrix_bytes(const AttentionSize& size, int64_t element_bytes);
+
+}  // namespace flashstep

@@ -1,0 +1,122 @@
+#include "flashstep/report/bench_attention_compiled.h"
+
+#include <filesystem>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/report/peer_process.h"
+
+namespace flashstep::report {
+namespace {
+
+using Json = nlohmann::json;
+
+// The process, shared by the rivals of all cases: it starts with the first.
+class Python {
+ public:
+  explicit Python(std::vector<std::string> command) : command_(std::move(command)) {}
+
+  Json ask(const Json& request) {
+    if (!started_) start();
+    if (!process_) throw UserError("refused: no Python with PyTorch there");
+    const auto line = process_->ask(request.dump());
+    const Json answer = line ? Json::parse(*line, nullptr, /*allow_exceptions=*/false) : Json();
+    if (!answer.is_object()) {
+      process_.reset();
+      throw MachineError("the Python program ended");
+    }
+    if (answer.contains("error")) {
+      const auto error = answer["error"].get<std::string>();
+      if (error == "OOM") throw UserError("OOM");
+      throw MachineError(error);
+    }
+    return answer;
+  }
+
+ private:
+  void start() {
+    started_ = true;
+    try {
+      process_ = std::make_unique<PeerProcess>(command_);
+      if (!process_->read_line()) process_.reset();
+    } catch (const MachineError&) {  // there is no such program
+    }
+  }
+
+  std::vector<std::string> command_;
+  bool started_ = false;
+  std::unique_ptr<PeerProcess> process_;
+};
+
+class TemporaryFile {
+ public:
+  TemporaryFile()
+      : path_(std::filesystem::temp_directory_path() /
+              str("flashstep_attention_peer_", ::getpid(), ".pt")) {}
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+class CompiledRival : public AttentionRival {
+ public:
+  CompiledRival(std::shared_ptr<Python> python, const AttentionRound& round)
+      : python_(std::move(python)), device_(round.device) {
+    const AttentionCase& c = round.c;
+    case_ = {{"device", device_.is_cuda() ? "cuda" : "cpu"},
+             {"dtype", c.dtype},
+             {"shape", {c.batch, std::max<int64_t>(c.heads, 1), c.n, c.head_dim}},
+             {"keys", c.m},
+             {"causal", c.causal},
+             {"seed", round.seed},
+             {"sets", round.inputs.size()},
+             {"threads", at::get_num_threads()}};
+  }
+
+  AttentionOutcome outcome(bool gradients) override {
+    const TemporaryFile file;
+    Json request = case_;
+    request.update({{"do", "outcome"}, {"gradients", gradients}, {"file", file.path()}});
+    python_->ask(request);
+    const std::string bytes = read_file(file.path());
+    const auto list = torch::pickle_load({bytes.begin(), bytes.end()}).toList();
+    AttentionOutcome outcome;
+    for (size_t i = 0; i < list.size() && i < outcome.size(); ++i)
+      outcome[i] = list.get(i).toTensor().to(device_);
+    return outcome;
+  }
+
+  std::vector<double> turn(AttentionPass pass, int64_t warmup, int64_t samples,
+                           int64_t calls) override {
+    Json request = case_;
+    request.update(
+        {{"do", pass_name(pass)}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}});
+    return python_->ask(request).at("seconds").get<std::vector<double>>();
+  }
+
+ private:
+  std::shared_ptr<Python> python_;
+  at::Device device_;
+  Json case_;
+};
+
+}  // namespace
+
+AttentionContestant compiled_contestant(const std::vector<std::string>& command) {
+  auto python = std::make_shared<Python>(command);
+  return {"compiled", false, [python](const AttentionRound& round) {
+            return std::make_unique<CompiledRival>(python, round);
+          }};
+}
+
+}  // namespace flashstep::report

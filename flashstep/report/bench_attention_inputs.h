@@ -1,0 +1,61 @@
+// What the contestants of `flashstep bench attention` compute on, and what they should find.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "flashstep/report/bench_attention_cases.h"
+
+namespace flashstep::report {
+
+at::ScalarType scalar_type(const AttentionCase& c);
+
+struct AttentionInputs {
+  at::Tensor q, k, v;   // (B, H, N, D), (B, H, M, D), (B, H, M, D); H is 1 where there are none
+  at::Tensor grad_out;  // (B, H, N, D)
+};
+
+// Standard normal numbers from LibTorch's generator of that device, seeded with `seed`: q, k, v and
+// grad_out are drawn one after the other in float32 and rounded, so that another program can draw
+// the same.
+AttentionInputs random_inputs(const AttentionCase& c, const at::Device& device, uint64_t seed);
+
+// The output and its gradients: out, grad_q, grad_k, grad_v, in the shapes of their inputs.
+// Gradients may be undefined where only the forward pass is wanted.
+constexpr const char* kOutcomeNames[] = {"out", "grad_q", "grad_k", "grad_v"};
+using AttentionOutcome = std::array<at::Tensor, 4>;
+
+// softmax(q k^T / sqrt(D)) v with tensor operations, as people write it; `hidden` (N, M) is true
+// where a query must not see a key, or undefined.
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const at::Tensor& hidden);
+
+// The same formula and its gradients in float64 (the oracle) and, for the error that the dtype
+// costs it, in the case's own dtype. Where the (N, M) matrices would not fit, both are computed in
+// blocks of queries, whose shares of grad_k and grad_v are added in float64 and rounded once. Of
+// many heads some are taken, evenly spread.
+class AttentionReference {
+ public:
+  AttentionReference(const AttentionCase& c, const AttentionInputs& inputs, bool gradients);
+
+  // Elements that are further from the oracle than twice the largest error of the formula in the
+  // same dtype, plus one rounding of the largest element. NaN counts as wrong, as does what is
+  // missing or of another shape. Counted for each of the four.
+  std::array<int64_t, 4> wrong_elements(const AttentionOutcome& outcome) const;
+
+  int64_t checked_heads() const { return heads_.numel(); }
+  int64_t all_heads() const { return all_heads_; }
+
+ private:
+  at::Tensor some_heads(const at::Tensor& x) const;  // (B, H, rows, D) -> (heads, rows, D)
+
+  int64_t all_heads_;
+  at::Tensor heads_;  // indices among B * H
+  bool gradients_;
+  AttentionOutcome oracle_;
+  std::array<double, 4> tolerance_ = {};
+};
+
+}  // namespace flashstep::report

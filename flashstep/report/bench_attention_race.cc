@@ -1,0 +1,222 @@
+#include "flashstep/report/bench_attention_race.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unistd.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/signals.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/measure/limits.h"
+#include "flashstep/measure/stats.h"
+#include "flashstep/report/gpu_timing.h"
+
+namespace flashstep::report {
+namespace {
+
+using Pass = AttentionPass;
+
+constexpr int64_t kMostSets = 16;
+constexpr uint64_t kSeed = 1;
+constexpr double kCacheWarmSeconds = 5e-3;  // a longer call fills the caches by itself
+constexpr double kTooSlow = 10;             // budgets that one call may take and still be repeated
+constexpr int64_t kGraphCalls = 10, kGraphSamples = 15;
+
+double last_cache_bytes(const at::Device& device) {
+  if (device.is_cuda()) return static_cast<double>(gpu_l2_bytes());
+  const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes > 0 ? static_cast<double>(bytes) : 32e6;  // where the system does not say
+}
+
+void stop_if_asked() {
+  if (const int signal = SignalGuard::received(); signal != 0)
+    throw Interrupted(signal, "interrupted");
+}
+
+struct Entry {
+  const AttentionContestant* contestant;
+  std::unique_ptr<AttentionRival> rival;  // none: it is out
+  std::string trouble;
+  std::array<int64_t, 4> wrong = {};
+  bool checked = false;
+};
+
+// Frees what a failed contestant held.
+void put_out(Entry& entry, std::string trouble) {
+  entry.trouble = std::move(trouble);
+  entry.rival.reset();
+  measure::release_cached_gpu_memory();
+}
+
+void enter(Entry& entry, const AttentionRound& round, const AttentionReference& reference,
+           bool gradients) {
+  std::string trouble = trouble_of([&] {
+    entry.rival = entry.contestant->enter(round);
+    entry.wrong = reference.wrong_elements(entry.rival->outcome(gradients));
+  });
+  if (!trouble.empty()) return put_out(entry, std::move(trouble));
+  entry.checked = true;
+}
+
+int64_t wrong_in(Pass pass, const std::array<int64_t, 4>& wrong) {
+  const int64_t gradients = wrong[1] + wrong[2] + wrong[3];
+  if (pass == Pass::kForward) return wrong[0];
+  return pass == Pass::kBackward ? gradients : wrong[0] + gradients;
+}
+
+struct Plan {
+  int64_t warmup = 0, samples = 0, calls = 1, turns = 1;
+};
+
+// From the time of a call to how often it is repeated.
+Plan plan_for(double seconds, const RaceOptions& options) {
+  Plan plan;
+  if (options.calls > 0) {
+    plan.warmup = options.warmup_calls;
+    plan.turns = std::min(options.turns, options.calls);
+    plan.samples = (options.calls + plan.turns - 1) / plan.turns;
+    return plan;
+  }
+  const auto count = [](double ratio) { return static_cast<int64_t>(std::min(ratio, 1e6)); };
+  plan.calls = 1 + count(options.sample_seconds / seconds);
+  const double sample = seconds * static_cast<double>(plan.calls);
+  const int64_t least =
+      seconds > kTooSlow * options.cell_seconds ? 1 : std::max<int64_t>(options.least_samples, 1);
+  const int64_t samples =
+      std::clamp(count(options.cell_seconds / sample), least, options.most_samples);
+  plan.turns = std::min(options.turns, samples);
+  plan.samples = (samples + plan.turns - 1) / plan.turns;
+  plan.warmup = seconds < kCacheWarmSeconds ? 1 : 0;
+  return plan;
+}
+
+// Warms up, and finds out how long a call takes.
+Plan estimate(AttentionRival& rival, Pass pass, const RaceOptions& options) {
+  if (options.calls > 0) return plan_for(0, options);
+  double seconds = rival.turn(pass, 0, 1, 1)[0];
+  if (seconds < options.cell_seconds) seconds = measure::median(rival.turn(pass, 1, 3, 1));
+  const double warmup = std::min(options.warmup_seconds / std::max(seconds, 1e-7), 1e4);
+  if (warmup >= 1) rival.turn(pass, static_cast<int64_t>(warmup), 1, 1);
+  return plan_for(std::max(seconds, 1e-7), options);
+}
+
+void time_pass(Pass pass, std::vector<Entry>& entries, std::vector<AttentionRun>& runs,
+               const RaceOptions& options) {
+  std::vector<Plan> plans(entries.size());
+  int64_t turns = 0;
+  // What goes wrong in one pass leaves the others be: a gradient may need more memory than there
+  // is.
+  const auto attempt = [&](size_t i, const std::function<void()>& work) {
+    if (!entries[i].rival || !runs[i].trouble.empty()) return;
+    stop_if_asked();
+    runs[i].trouble = trouble_of(work);
+    if (runs[i].trouble.empty()) return;
+    runs[i].seconds.clear();
+    plans[i].turns = 0;
+    measure::release_cached_gpu_memory();
+  };
+  for (size_t i = 0; i < entries.size(); ++i) {
+    attempt(i, [&] { plans[i] = estimate(*entries[i].rival, pass, options); });
+    turns = std::max(turns, plans[i].turns);
+  }
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (turn >= plans[i].turns) continue;
+      attempt(i, [&] {
+        const Plan& plan = plans[i];
+        const auto seconds = entries[i].rival->turn(pass, plan.warmup, plan.samples, plan.calls);
+        runs[i].seconds.insert(runs[i].seconds.end(), seconds.begin(), seconds.end());
+      });
+    }
+  }
+}
+
+void time_graphs(Pass pass, std::vector<Entry>& entries, std::vector<AttentionRun>& runs,
+                 const RaceOptions& options) {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (!entries[i].rival || !(runs[i].median() < options.graph_below_seconds)) continue;
+    stop_if_asked();
+    runs[i].graph_trouble = trouble_of(
+        [&] { runs[i].graph_seconds = entries[i].rival->graph(pass, kGraphSamples, kGraphCalls); });
+  }
+}
+
+}  // namespace
+
+double AttentionRun::median() const { return measure::median(seconds); }
+double AttentionRun::graph_median() const { return measure::median(graph_seconds); }
+
+std::string trouble_of(const std::function<void()>& work) {
+  const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
+  try {
+    work();
+    return "";
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const c10::OutOfMemoryError&) {
+    return "OOM";
+  } catch (const std::bad_alloc&) {
+    return "OOM";
+  } catch (const std::exception& error) {
+    const std::string text = first_line(error.what());
+    if (text.rfind("refused: ", 0) == 0 || text.rfind("OOM", 0) == 0) return text;
+    const bool memory = text.find("out of memory") != std::string::npos ||
+                        text.find("can't allocate memory") != std::string::npos;
+    return (memory ? "OOM: " : "failed: ") + text;
+  }
+}
+
+double limit_seconds(const AttentionCase& c, Pass pass, const at::Device& device) {
+  const std::string name = device.is_cuda() ? "cuda" : "cpu";
+  return std::max(pass_flops(c, pass) / measure::matmul_limit_flops(name, c.dtype),
+                  pass_bytes(c, pass) / measure::memory_limit_bytes_per_s(name));
+}
+
+std::vector<AttentionInputs> rotated_inputs(const AttentionCase& c, const at::Device& device,
+                                            uint64_t seed) {
+  const double bytes = pass_bytes(c, Pass::kForward);
+  const auto sets = std::clamp<int64_t>(
+      1 + static_cast<int64_t>(2 * last_cache_bytes(device) / std::max(bytes, 1.0)), 1, kMostSets);
+  std::vector<AttentionInputs> inputs;
+  for (int64_t i = 0; i < sets; ++i)
+    inputs.push_back(random_inputs(c, device, seed + static_cast<uint64_t>(i)));
+  return inputs;
+}
+
+std::vector<AttentionResult> race(const AttentionCase& c, const std::vector<Pass>& passes,
+                                  const std::vector<AttentionContestant>& contestants,
+                                  const at::Device& device, const RaceOptions& options) {
+  const AttentionRound round{c, device, kSeed, rotated_inputs(c, device, kSeed)};
+  const bool gradients =
+      std::any_of(passes.begin(), passes.end(), [](Pass pass) { return pass != Pass::kForward; });
+  const AttentionReference reference(c, round.inputs[0], gradients);
+  std::vector<Entry> entries;
+  for (const auto& contestant : contestants) {
+    stop_if_asked();
+    entries.push_back({&contestant, nullptr, "", {}, false});
+    enter(entries.back(), round, reference, gradients);
+  }
+  std::vector<AttentionResult> results;
+  for (const Pass pass : passes) {
+    AttentionResult result{c,
+                           pass,
+                           {},
+                           limit_seconds(c, pass, device),
+                           reference.checked_heads(),
+                           reference.all_heads()};
+    for (const Entry& entry : entries) {
+      AttentionRun run;
+      run.contestant = entry.contestant->name;
+      run.ours = entry.contestant->ours;
+      run.trouble = entry.trouble;
+      if (entry.checked) run.wrong = wrong_in(pass, entry.wrong);
+      result.runs.push_back(std::move(run));
+    }
+    time_pass(pass, entries, result.runs, options);
+    if (device.is_cuda()) time_graphs(pass, entries, result.runs, options);
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace flashstep::report

@@ -1,0 +1,255 @@
+#include "flashstep/report/bench_attention_rivals.h"
+
+#include <algorithm>
+
+#include <ATen/Context.h>
+#include <ATen/SDPBackend.h>
+
+#include "flashstep/attention/attention.h"
+#include "flashstep/base/error.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/measure/machine.h"
+#include "flashstep/report/gpu_timing.h"
+
+namespace flashstep::report {
+namespace {
+
+using Pass = AttentionPass;
+using Forward =
+    std::function<at::Tensor(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)>;
+
+constexpr double kMatrixHeldBytes = 1e9;  // more is given back after each turn
+
+// Something that is a function of tensors in this process.
+class TensorRival : public AttentionRival {
+ public:
+  // `matrices`: the formula's (N, M) matrices are kept for the backward pass.
+  TensorRival(const AttentionRound& round, Forward forward, bool without_heads, bool matrices)
+      : forward_(std::move(forward)), gpu_(round.device.is_cuda()) {
+    const auto leaf = [&](const at::Tensor& x) {
+      return (without_heads ? x.squeeze(1) : x).detach().requires_grad_();
+    };
+    for (const auto& set : round.inputs)
+      sets_.push_back({leaf(set.q), leaf(set.k), leaf(set.v), leaf(set.grad_out).detach()});
+    const double bytes = attention_matrix_bytes(size_of(round.c), element_bytes(round.c));
+    large_ = matrices && bytes > kMatrixHeldBytes / 16;
+    release_ = matrices && bytes > kMatrixHeldBytes;
+  }
+
+  AttentionOutcome outcome(bool gradients) override {
+    const auto& set = sets_[0];
+    const at::Tensor out = forward_(set.q, set.k, set.v);
+    if (!gradients) return {out.detach()};
+    const auto found = torch::autograd::grad({out}, {set.q, set.k, set.v}, {set.grad_out});
+    return {out.detach(), found[0], found[1], found[2]};
+  }
+
+  std::vector<double> turn(Pass pass, int64_t warmup, int64_t samples, int64_t calls) override {
+    prepare(pass);
+    const auto work = [&](int64_t number) { call(pass, number); };
+    for (int64_t i = 0; i < warmup; ++i) work(next_++);
+    std::vector<double> seconds =
+        gpu_ ? gpu_seconds(work, next_, samples, calls) : cpu_seconds(work, samples, calls);
+    next_ += samples * calls;
+    if (release_) outs_.clear();
+    return seconds;
+  }
+
+  std::vector<double> graph(Pass pass, int64_t samples, int64_t calls) override {
+    if (!gpu_) return {};
+    prepare(pass);
+    GpuGraph captured([&](int64_t number) { call(pass, number); }, calls);
+    return captured.seconds(samples);
+  }
+
+ private:
+  struct Set {
+    at::Tensor q, k, v, grad_out;
+  };
+
+  // The outputs that backward starts from, computed once.
+  void prepare(Pass pass) {
+    if (pass != Pass::kBackward || !outs_.empty()) return;
+    const size_t held = large_ ? 1 : sets_.size();
+    for (size_t i = 0; i < held; ++i) outs_.push_back(forward_(sets_[i].q, sets_[i].k, sets_[i].v));
+  }
+
+  void call(Pass pass, int64_t number) {
+    const bool backward_alone = pass == Pass::kBackward;
+    const size_t count = backward_alone ? outs_.size() : sets_.size();
+    const size_t index = static_cast<size_t>(number) % count;
+    const Set& set = sets_[index];
+    const at::Tensor out = backward_alone ? outs_[index] : forward_(set.q, set.k, set.v);
+    if (pass == Pass::kForward) return;
+    torch::autograd::grad({out}, {set.q, set.k, set.v}, {set.grad_out},
+                          /*retain_graph=*/backward_alone);
+  }
+
+  std::vector<double> cpu_seconds(const NumberedCall& work, int64_t samples, int64_t calls) {
+    std::vector<double> seconds;
+    for (int64_t sample = 0; sample < samples; ++sample) {
+      const double start = measure::steady_seconds();
+      for (int64_t i = 0; i < calls; ++i) work(next_ + sample * calls + i);
+      seconds.push_back((measure::steady_seconds() - start) / static_cast<double>(calls));
+    }
+    return seconds;
+  }
+
+  Forward forward_;
+  bool gpu_, large_ = false, release_ = false;
+  std::vector<Set> sets_;
+  std::vector<at::Tensor> outs_;
+  int64_t next_ = 0;
+};
+
+// ---- peers
+
+void use_backends(bool flash, bool efficient, bool math, bool cudnn) {
+  auto& context = at::globalContext();
+  context.setSDPUseFlash(flash);
+  context.setSDPUseMemEfficient(efficient);
+  context.setSDPUseMath(math);
+  context.setSDPUseCuDNN(cudnn);
+}
+
+void use_only(at::SDPBackend backend) {
+  use_backends(backend == at::SDPBackend::flash_attention,
+               backend == at::SDPBackend::efficient_attention, backend == at::SDPBackend::math,
+               backend == at::SDPBackend::cudnn_attention);
+}
+
+// What LibTorch says while it looks for a backend.
+class Reasons : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    const std::string& text = warning.msg();
+    const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
+    if (has("not used because") || has("runtime disabled") || has("not compiled")) return;
+    if (first_.empty()) first_ = text.substr(0, text.find_first_of("\n.;"));
+  }
+  std::string first() const { return first_.empty() ? "no such kernel for this case" : first_; }
+
+ private:
+  std::string first_;
+};
+
+// Throws unless LibTorch computes the case with `backend`, the only one that is switched on.
+void verify_backend(at::SDPBackend backend, const AttentionRound& round) {
+  Reasons reasons;
+  const c10::WarningUtils::WarningHandlerGuard listening(&reasons);
+  const auto& inputs = round.inputs[0];
+  int64_t chosen = static_cast<int64_t>(at::SDPBackend::error);
+  try {
+    const auto q = inputs.q.detach().requires_grad_();
+    chosen = at::_fused_sdp_choice(q, inputs.k, inputs.v, {}, 0.0, round.c.causal);
+  } catch (const c10::Error&) {  // "No available kernel": why was said as warnings
+  }
+  if (chosen != static_cast<int64_t>(backend)) throw UserError("refused: " + reasons.first());
+}
+
+AttentionContestant sdpa_on_gpu(const std::string& name, at::SDPBackend backend) {
+  return {name, false, [backend](const AttentionRound& round) -> std::unique_ptr<AttentionRival> {
+            use_only(backend);
+            verify_backend(backend, round);
+            const bool causal = round.c.causal;
+            const auto forward = [backend, causal](const at::Tensor& q, const at::Tensor& k,
+                                                   const at::Tensor& v) {
+              use_only(backend);
+              return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
+            };
+            return std::make_unique<TensorRival>(round, forward, false,
+                                                 backend == at::SDPBackend::math);
+          }};
+}
+
+// As PyTorch chooses by itself.
+AttentionContestant default_sdpa() {
+  return {"sdpa", false, [](const AttentionRound& round) -> std::unique_ptr<AttentionRival> {
+            const bool causal = round.c.causal;
+            const auto forward = [causal](const at::Tensor& q, const at::Tensor& k,
+                                          const at::Tensor& v) {
+              use_backends(true, true, true, true);
+              return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
+            };
+            return std::make_unique<TensorRival>(round, forward, false, false);
+          }};
+}
+
+// A CPU has no allocator that says no in time: the process would be killed.
+void refuse_what_does_not_fit(const AttentionRound& round) {
+  if (!round.device.is_cpu()) return;
+  constexpr double kMatrices = 5;  // that the formula and its gradient hold at once
+  const double needed =
+      kMatrices * attention_matrix_bytes(size_of(round.c), element_bytes(round.c));
+  const auto memory = static_cast<double>(measure::describe_machine().memory_bytes);
+  if (needed > memory / 2) {
+    throw UserError(str("OOM: the formula needs ", human_bytes(static_cast<uint64_t>(needed)),
+                        " of this machine's ", human_bytes(static_cast<uint64_t>(memory))));
+  }
+}
+
+AttentionContestant naive_peer() {
+  return {"naive", false, [](const AttentionRound& round) -> std::unique_ptr<AttentionRival> {
+            refuse_what_does_not_fit(round);
+            const bool causal = round.c.causal;
+            const auto forward = [causal](const at::Tensor& q, const at::Tensor& k,
+                                          const at::Tensor& v) {
+              at::Tensor hidden;
+              if (causal)
+                hidden = at::ones({q.size(-2), k.size(-2)}, q.options().dtype(at::kBool)).triu(1);
+              return plain_attention(q, k, v, hidden);
+            };
+            return std::make_unique<TensorRival>(round, forward, false, true);
+          }};
+}
+
+// ---- ours
+
+// The version of tensor operations makes some ten of them a pair of tiles: beyond this many pairs
+// of query and key it takes seconds and says nothing new.
+constexpr int64_t kLongestTiled = int64_t{1} << 22;
+
+AttentionContestant our(const std::string& name) {
+  return {name, true, [name](const AttentionRound& round) -> std::unique_ptr<AttentionRival> {
+            if (name == "tiled" && round.c.n * round.c.m > kLongestTiled)
+              throw UserError("refused: tensor operations on tiles, not timed beyond N M = 2^22");
+            AttentionOptions options;
+            options.causal = round.c.causal;
+            options.implementation = name;
+            const auto forward = [options](const at::Tensor& q, const at::Tensor& k,
+                                           const at::Tensor& v) {
+              use_backends(true, true, true, true);
+              return attention(q, k, v, options);
+            };
+            return std::make_unique<TensorRival>(round, forward, round.c.heads == 0, false);
+          }};
+}
+
+}  // namespace
+
+std::vector<AttentionContestant> attention_contestants(const at::Device& device) {
+  std::vector<AttentionContestant> contestants;
+  const std::string other_device = device.is_cuda() ? "cpu" : "cuda";
+  for (const std::string& name : attention_implementations()) {
+    if (name == "naive" || name == "sdpa" || name == other_device) continue;
+    contestants.push_back(our(name));
+  }
+  contestants.push_back(naive_peer());
+  contestants.push_back(default_sdpa());
+  if (!device.is_cuda()) return contestants;
+  contestants.push_back(sdpa_on_gpu("math", at::SDPBackend::math));
+  contestants.push_back(sdpa_on_gpu("flash", at::SDPBackend::flash_attention));
+  contestants.push_back(sdpa_on_gpu("efficient", at::SDPBackend::efficient_attention));
+  contestants.push_back(sdpa_on_gpu("cudnn", at::SDPBackend::cudnn_attention));
+  return contestants;
+}
+
+SdpaSettings::SdpaSettings()
+    : flash_(at::globalContext().userEnabledFlashSDP()),
+      efficient_(at::globalContext().userEnabledMemEfficientSDP()),
+      math_(at::globalContext().userEnabledMathSDP()),
+      cudnn_(at::globalContext().userEnabledCuDNNSDP()) {}
+
+SdpaSettings::~SdpaSettings() { use_backends(flash_, efficient_, math_, cudnn_); }
+
+}  // namespace flashstep::report

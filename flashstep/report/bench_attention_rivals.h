@@ -1,0 +1,65 @@
+// Who races in `flashstep bench attention`: our implementations and their peers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "flashstep/report/bench_attention_inputs.h"
+
+namespace flashstep::report {
+
+// One implementation ready to compute one case, on inputs that all rivals share. What it throws
+// ends its part in the case: UserError, whose text begins with "refused: ", where it takes no such
+// case.
+class AttentionRival {
+ public:
+  virtual ~AttentionRival() = default;
+
+  // On the first of the inputs. Gradients only when asked for.
+  virtual AttentionOutcome outcome(bool gradients) = 0;
+
+  // Seconds a call, of `samples` samples of `calls` calls each, after `warmup` calls that are not
+  // timed. The calls take the inputs in turn. The forward pass keeps what backward needs, as in
+  // training; the backward pass is that of LibTorch's autograd.
+  virtual std::vector<double> turn(AttentionPass pass, int64_t warmup, int64_t samples,
+                                   int64_t calls) = 0;
+
+  // The same through a CUDA graph of `calls` calls; empty where there is none.
+  virtual std::vector<double> graph(AttentionPass, int64_t /*samples*/, int64_t /*calls*/) {
+    return {};
+  }
+};
+
+struct AttentionRound {
+  AttentionCase c;
+  at::Device device = at::kCPU;
+  uint64_t seed = 0;                    // of inputs[0]
+  std::vector<AttentionInputs> inputs;  // sets that calls take in turn
+};
+
+struct AttentionContestant {
+  std::string name;
+  bool ours = false;
+  std::function<std::unique_ptr<AttentionRival>(const AttentionRound&)> enter;
+};
+
+// Ours by their names ("auto" first; the formula and PyTorch's are peers here), then the peers of
+// this device: naive; PyTorch's scaled_dot_product_attention as it chooses itself (sdpa) and, on a
+// GPU, as math, flash, efficient and cudnn, each with only that backend switched on.
+std::vector<AttentionContestant> attention_contestants(const at::Device& device);
+
+// Settings of LibTorch that the peers change, put back in the end.
+class SdpaSettings {
+ public:
+  SdpaSettings();
+  ~SdpaSettings();
+  SdpaSettings(const SdpaSettings&) = delete;
+  SdpaSettings& operator=(const SdpaSettings&) = delete;
+
+ private:
+  bool flash_, efficient_, math_, cudnn_;
+};
+
+}  // namespace flashstep::report

@@ -1,0 +1,199 @@
+// How the results stand to the bars that attention is held against.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/stats.h"
+#include "flashstep/report/bench_attention_table.h"
+
+namespace flashstep::report {
+namespace {
+
+using Pass = AttentionPass;
+using Results = std::vector<AttentionResult>;
+using Chosen = std::function<bool(const AttentionResult&)>;
+
+const char* standing(bool kept) { return kept ? "kept" : "BROKEN"; }
+
+// "2.31 (29 rows)": the geometric mean of ours against `peer`, over the rows where both have a
+// time.
+struct Ratio {
+  double mean = NAN;
+  int64_t rows = 0;
+};
+Ratio ratio_to(const Results& results, const std::string& peer, const Chosen& chosen) {
+  std::vector<double> ratios;
+  for (const auto& result : results) {
+    const AttentionRun *ours = our_run(result), *theirs = find_run(result, peer);
+    if (!chosen(result) || ours == nullptr || theirs == nullptr) continue;
+    const double ratio = theirs->median() / ours->median();
+    if (std::isfinite(ratio)) ratios.push_back(ratio);
+  }
+  return {measure::geometric_mean(ratios), static_cast<int64_t>(ratios.size())};
+}
+
+// One sentence for one bar; none where nothing was measured.
+void judge(std::vector<std::string>& sentences, const Results& results, const std::string& what,
+           const std::string& peer, double bar, const Chosen& chosen) {
+  const Ratio ratio = ratio_to(results, peer, chosen);
+  if (ratio.rows == 0) return;
+  sentences.push_back(str(what, ": ", fixed(ratio.mean, 2), " x ", peer, " in geometric mean over ",
+                          ratio.rows, " rows (bar ", fixed(bar, 1), ": ",
+                          standing(ratio.mean >= bar), ")."));
+}
+
+Chosen rows_of(const std::string& dtype, Pass pass) {
+  return [dtype, pass](const AttentionResult& r) { return r.c.dtype == dtype && r.pass == pass; };
+}
+
+// On how many rows ours is no slower than the better of naive and flash, up to their spread.
+void judge_every_row(std::vector<std::string>& sentences, const Results& results, Pass pass) {
+  int64_t rows = 0, kept = 0;
+  std::vector<std::string> lost;
+  for (const auto& result : results) {
+    const AttentionRun* ours = our_run(result);
+    if (!rows_of("bf16", pass)(result) || ours == nullptr) continue;
+    double allowed = INFINITY;
+    for (const char* name : {"naive", "flash"}) {
+      const AttentionRun* peer = find_run(result, name);
+      if (peer != nullptr && !peer->seconds.empty())
+        allowed = std::min(allowed, measure::quantile(peer->seconds, 0.9));
+    }
+    if (std::isinf(allowed)) continue;
+    ++rows;
+    const bool won = !ours->seconds.empty() && ours->median() <= allowed;
+    kept += won;
+    if (!won) lost.push_back(str("N ", result.c.n, " D ", result.c.head_dim));
+  }
+  if (rows == 0) return;
+  std::string sentence =
+      str("bf16 ", pass_name(pass), ": at or below the better of naive and flash (p90) on ", kept,
+          " of ", rows, " rows (bar all: ", standing(kept == rows), ")");
+  if (!lost.empty()) sentence += "; not on " + join(lost);
+  sentences.push_back(sentence + ".");
+}
+
+void judge_handout(std::vector<std::string>& sentences, const Results& results) {
+  for (const Pass pass : {Pass::kForward, Pass::kBackward, Pass::kBoth}) {
+    judge_every_row(sentences, results, pass);
+    const double bar = pass == Pass::kForward ? 1.3 : 1.2;
+    judge(sentences, results, str("bf16 ", pass_name(pass), ", N <= 16384"), "flash", bar,
+          [&](const AttentionResult& r) { return rows_of("bf16", pass)(r) && r.c.n <= 16384; });
+  }
+  for (const Pass pass : {Pass::kForward, Pass::kBackward, Pass::kBoth}) {
+    judge(sentences, results, str("fp32 ", pass_name(pass), ", N >= 1024"), "naive", 3,
+          [&](const AttentionResult& r) { return rows_of("fp32", pass)(r) && r.c.n >= 1024; });
+  }
+  int64_t too_large = 0, ran = 0;
+  for (const auto& result : results) {
+    const AttentionRun *ours = our_run(result), *naive = find_run(result, "naive");
+    if (ours == nullptr || naive == nullptr || naive->trouble.rfind("OOM", 0) != 0) continue;
+    ++too_large;
+    ran += !ours->seconds.empty();
+  }
+  sentences.push_back(str("Of the ", too_large, " rows that naive cannot fit, ", ran,
+                          " run (bar all: ", standing(ran == too_large), ")."));
+}
+
+void judge_throughput(std::vector<std::string>& sentences, const Results& results) {
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    for (const int64_t d : {64, 128}) {
+      judge(
+          sentences, results, str("bf16 ", pass_name(pass), ", D ", d), "flash", 1.0,
+          [&](const AttentionResult& r) { return rows_of("bf16", pass)(r) && r.c.head_dim == d; });
+    }
+  }
+}
+
+void judge_cpu(std::vector<std::string>& sentences, const Results& results) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      const bool hard = pass == Pass::kBackward && std::string(dtype) == "bf16";
+      for (const bool causal : {true, false}) {
+        judge(sentences, results, str(dtype, " ", pass_name(pass), causal ? ", causal" : ", full"),
+              "sdpa", hard ? 1.8 : 1.5, [&](const AttentionResult& r) {
+                return rows_of(dtype, pass)(r) && r.c.causal == causal;
+              });
+      }
+    }
+  }
+}
+
+// The fastest that flashstep offers by name: of ours, and what PyTorch chooses as "sdpa".
+const AttentionRun* fastest_offered(const AttentionResult& result) {
+  const AttentionRun *ours = fastest(result, true), *sdpa = find_run(result, "sdpa");
+  if (sdpa == nullptr || sdpa->seconds.empty()) return ours;
+  return ours != nullptr && ours->median() <= sdpa->median() ? ours : sdpa;
+}
+
+void judge_auto(std::vector<std::string>& sentences, const Results& results) {
+  int64_t rows = 0, close = 0;
+  double worst = 1;
+  std::string where;
+  for (const auto& result : results) {
+    const AttentionRun *chosen = find_run(result, "auto"), *best = fastest_offered(result);
+    if (chosen == nullptr || best == nullptr || chosen->seconds.empty()) continue;
+    // Small calls differ by their launching alone, which is noise: graphs tell more there.
+    const bool graphs = !chosen->graph_seconds.empty() && !best->graph_seconds.empty();
+    const double ratio =
+        graphs ? chosen->graph_median() / best->graph_median() : chosen->median() / best->median();
+    ++rows;
+    close += ratio <= 1.05;
+    if (ratio > worst) {
+      worst = ratio;
+      where = str(describe(result.c), " ", pass_name(result.pass), " (", best->contestant, ")");
+    }
+  }
+  if (rows == 0) return;
+  sentences.push_back(
+      str("auto is within 5 % of the fastest implementation on ", close, " of ", rows,
+          " rows (bar all: ", standing(close == rows), ")",
+          where.empty() ? "" : str("; the worst ", fixed(worst, 2), " x at ", where), "."));
+}
+
+void judge_correctness(std::vector<std::string>& sentences, const Results& results) {
+  int64_t ours = 0, peers = 0, rows = 0, missing = 0;
+  for (const auto& result : results) {
+    for (const auto& run : result.runs) {
+      if (run.ours) ++rows;
+      if (run.ours && run.trouble.rfind("failed", 0) == 0) ++missing;
+      (run.ours ? ours : peers) += run.wrong.value_or(0);
+    }
+  }
+  sentences.push_back(str("Wrong elements: ours ", ours, " in ", rows, " runs",
+                          missing > 0 ? str(" (", missing, " failed)") : "", ", peers ", peers,
+                          " (", standing(ours == 0 && missing == 0), ")."));
+}
+
+}  // namespace
+
+std::vector<std::string> attention_verdict(const std::string& preset, const Results& results) {
+  std::vector<std::string> sentences;
+  if (results.empty()) return {"Verdict: nothing was measured."};
+  // The bars of the GPU's presets are set against what runs there only.
+  const bool flash = find_run(results[0], "flash") != nullptr;
+  if (preset == "handout" && flash) judge_handout(sentences, results);
+  if (preset == "throughput" && flash) judge_throughput(sentences, results);
+  if (preset == "cpu") judge_cpu(sentences, results);
+  std::vector<double> ratios;
+  for (const auto& result : results) {
+    const AttentionRun *ours = our_run(result), *peer = fastest(result, false);
+    if (ours == nullptr || peer == nullptr || ours->seconds.empty()) continue;
+    ratios.push_back(peer->median() / ours->median());
+  }
+  judge_auto(sentences, results);
+  judge_correctness(sentences, results);
+  std::string last = "Verdict: no row with ours and a peer.";
+  if (!ratios.empty()) {
+    const auto won = std::count_if(ratios.begin(), ratios.end(), [](double r) { return r >= 1; });
+    last = str("Verdict: ", fixed(measure::geometric_mean(ratios), 2),
+               " x the best peer in geometric mean, at least ",
+               fixed(*std::min_element(ratios.begin(), ratios.end()), 2),
+               " x; as fast or faster on ", won, " of ", ratios.size(), " rows.");
+  }
+  sentences.push_back(last);
+  return sentences;
+}
+
+}  // namespace flashstep::report

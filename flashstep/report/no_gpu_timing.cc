@@ -1,0 +1,24 @@
+#include "flashstep/base/error.h"
+#include "flashstep/report/gpu_timing.h"
+
+namespace flashstep::report {
+namespace {
+
+[[noreturn]] void refuse() { throw MachineError("[gpu] this build has no CUDA"); }
+
+}  // namespace
+
+struct GpuStream::State {};
+GpuStream::GpuStream() { refuse(); }
+GpuStream::~GpuStream() = default;
+
+std::vector<double> gpu_seconds(const NumberedCall&, int64_t, int64_t, int64_t) { refuse(); }
+
+struct GpuGraph::State {};
+GpuGraph::GpuGraph(const NumberedCall&, int64_t) { refuse(); }
+GpuGraph::~GpuGraph() = default;
+std::vector<double> GpuGraph::seconds(int64_t) { refuse(); }
+
+uint64_t gpu_l2_bytes() { refuse(); }
+
+}  // namespace flashstep::report
