@@ -41,8 +41,8 @@ class AttentionReference {
   AttentionReference(const AttentionCase& c, const AttentionInputs& inputs, bool gradients);
 
   // Elements that are further from the oracle than twice the largest error of the formula in the
-  // same dtype, plus one rounding of the largest element. NaN counts as wrong, as does what is
-  // missing or of another shape. Counted for each of the four.
+  // same dtype, plus one rounding of the largest element (and, for gradients, some of float32's).
+  // NaN counts as wrong, as does what is missing or of another shape. Counted for each of the four.
   std::array<int64_t, 4> wrong_elements(const AttentionOutcome& outcome) const;
 
   int64_t checked_heads() const { return heads_.numel(); }

