@@ -18,7 +18,8 @@ struct Parallel {
   std::function<void(int64_t tasks, const std::function<void(int64_t task, int worker)>& body)> run;
 };
 
-// Results are the same for any number of workers.
+// The results have the same bits for any number of workers. Scratch memory grows with N and M, not
+// with their product. Throws std::bad_alloc.
 void forward(const Forward& pass, const Parallel& parallel);
 void backward(const Backward& pass, const Parallel& parallel);
 

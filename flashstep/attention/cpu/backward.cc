@@ -1,0 +1,318 @@
+#include "flashstep/attention/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "flashstep/attention/cpu/backward.cc"
+#include <hwy/foreach_target.h>  // compiles the rest of this file once per instruction set
+
+#include "flashstep/attention/cpu/bf16-inl.h"
+#include "flashstep/attention/cpu/pass.h"
+#include "flashstep/attention/cpu/softmax-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashstep::attention_cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Task: the two numbers kept of each query row, for one tile of queries of one head.
+template <typename T>
+void prepare_rows(const BackwardPass& pass, int64_t task) {
+  const auto& problem = pass.problem;
+  const auto& plan = pass.plan;
+  const int64_t head = task / plan.query_tiles, first = task % plan.query_tiles * plan.query_tile;
+  const int64_t batch = head / problem.heads;
+  const int rows = static_cast<int>(std::min<int64_t>(plan.query_tile, problem.n - first));
+  const auto out =
+      rows_of<T>(pass.args.out, batch, head % problem.heads, first, rows, problem.head_dim);
+  const auto grad =
+      rows_of<T>(pass.args.grad_out, batch, head % problem.heads, first, rows, problem.head_dim);
+  for (int r = 0; r < rows; ++r) {
+    auto products = hn::Zero(Floats());
+    for (int c = 0; c < problem.head_dim; c += kLanes) {
+      products = hn::MulAdd(load(out.data + r * out.stride + c, problem.head_dim - c),
+                            load(grad.data + r * grad.stride + c, problem.head_dim - c), products);
+    }
+    const int64_t row = head * problem.n + first + r;
+    const float grad_logsumexp =
+        pass.args.grad_logsumexp == nullptr ? 0.0f : pass.args.grad_logsumexp[row];
+    const bool sees_nothing = pass.args.logsumexp[row] == -INFINITY;
+    constexpr float kLog2E = 1.44269504f;
+    pass.logsumexp[row] = sees_nothing ? INFINITY : pass.args.logsumexp[row] * kLog2E;
+    pass.delta[row] = sees_nothing ? 0.0f : sum_of(products) - grad_logsumexp;
+  }
+}
+
+// A worker's arrays.
+template <typename Word>
+struct Room {
+  Room(const BackwardPlan& plan, Word* words)
+      : keys(words + plan.keys),
+        keys_transposed(words + plan.keys_transposed),
+        values_transposed(words + plan.values_transposed),
+        queries(words + plan.queries),
+        queries_right(words + plan.queries_right),
+        grads(words + plan.grads),
+        grads_right(words + plan.grads_right),
+        rounded(words + plan.rounded),
+        scores(floats(words + plan.scores)),
+        weight_grads(floats(words + plan.weight_grads)),
+        grad_k(floats(words + plan.grad_k)),
+        grad_v(floats(words + plan.grad_v)),
+        logsumexp(floats(words + plan.logsumexp)),
+        delta(floats(words + plan.delta)) {}
+  static float* floats(Word* words) { return reinterpret_cast<float*>(words); }
+
+  Word *keys, *keys_transposed, *values_transposed, *queries, *queries_right, *grads, *grads_right;
+  Word* rounded;
+  float *scores, *weight_grads, *grad_k, *grad_v, *logsumexp, *delta;
+};
+
+// Where a tile of queries meets a tile of keys.
+struct Meeting {
+  int64_t batch, head;  // of the queries
+  int64_t query, key;   // the first ones
+  int queries, keys;
+  float* grad_q;  // partial sums of these rows
+};
+
+template <typename Dot, typename T>
+HWY_INLINE void load_queries(const BackwardPass& pass, const Room<typename Dot::Word>& room,
+                             const Meeting& at) {
+  const auto& problem = pass.problem;
+  const int64_t panel_stride = pass.plan.query_tile / Dot::kPerWord * kPanel;
+  const auto q = rows_of<T>(pass.args.q, at.batch, at.head, at.query, at.queries, problem.head_dim);
+  const auto grad =
+      rows_of<T>(pass.args.grad_out, at.batch, at.head, at.query, at.queries, problem.head_dim);
+  Dot::pack_left(q, pass.scale.sign, room.queries);
+  Dot::pack_right(q, pass.scale.sign, panel_stride, room.queries_right);
+  Dot::pack_left(grad, 1.0f, room.grads);
+  Dot::pack_right(grad, 1.0f, panel_stride, room.grads_right);
+  const int64_t row = (at.batch * problem.heads + at.head) * problem.n + at.query;
+  std::copy_n(pass.logsumexp + row, at.queries, room.logsumexp);
+  std::copy_n(pass.delta + row, at.queries, room.delta);
+  // Rows of padding have weights 2^-infinity.
+  std::fill_n(room.logsumexp + at.queries, kMaxBlockRows, INFINITY);
+  std::fill_n(room.delta + at.queries, kMaxBlockRows, 0.0f);
+}
+
+// The five products of one meeting.
+template <typename Dot>
+HWY_INLINE void meet(const BackwardPass& pass, const Room<typename Dot::Word>& room,
+                     const Meeting& at) {
+  using Word = typename Dot::Word;
+  const auto& plan = pass.plan;
+  const int dim = pass.problem.head_dim;
+  const Shift shift = tile_shift(pass.problem, at.query, at.key);
+  // S = Q K^T and dP = dO V^T.
+  Product<Word> product;
+  product.panel_stride = dim / Dot::kPerWord * kPanel;
+  product.out_stride = kStride;
+  product.rows = at.queries;
+  product.columns = at.keys;
+  product.depth = dim;
+  product.shift = shift;
+  product.left = room.queries;
+  product.right = room.keys_transposed;
+  product.out = room.scores;
+  multiply<Dot, Side::kPlain, Hidden::kOutputs>(product);
+  product.left = room.grads;
+  product.right = room.values_transposed;
+  product.out = room.weight_grads;
+  multiply<Dot, Side::kPlain, Hidden::kOutputs>(product);
+
+  const int padded = static_cast<int>(round_up(at.queries, kRowUnit));
+  score_gradients(room.scores, room.weight_grads, padded, at.keys, shift, pass.scale.magnitude,
+                  {room.logsumexp, room.delta});
+
+  // dV += P^T dO and dK += dS^T Q.
+  product.panel_stride = plan.query_tile / Dot::kPerWord * kPanel;
+  product.out_stride = plan.padded_dim;
+  product.rows = at.keys;
+  product.columns = dim;
+  product.depth = at.queries;
+  product.update = Update::kAdd;
+  product.left = Dot::round_transposed(room.scores, padded, at.keys, room.rounded);
+  product.right = room.grads_right;
+  product.out = room.grad_v;
+  multiply<Dot, Side::kTransposed, Hidden::kDepthBegin>(product);
+  product.left = Dot::round_transposed(room.weight_grads, padded, at.keys, room.rounded);
+  product.right = room.queries_right;
+  product.out = room.grad_k;
+  multiply<Dot, Side::kTransposed, Hidden::kDepthBegin>(product);
+
+  // dQ += dS K.
+  product.panel_stride = plan.key_tile / Dot::kPerWord * kPanel;
+  product.rows = at.queries;
+  product.depth = at.keys;
+  product.left = Dot::round_left(room.weight_grads, padded, at.keys, room.rounded);
+  product.right = room.keys;
+  product.out = at.grad_q;
+  multiply<Dot, Side::kPlain, Hidden::kDepthEnd>(product);
+}
+
+template <typename T>
+HWY_INLINE void write_rows(const float* from, int64_t from_stride, float factor, int rows,
+                           int width, T* to, int64_t to_stride) {
+  const auto scale = hn::Set(Floats(), factor);
+  for (int r = 0; r < rows; ++r) {
+    for (int c = 0; c < width; c += kLanes) {
+      store(hn::Mul(load(from + r * from_stride + c), scale), to + r * to_stride + c, width - c);
+    }
+  }
+}
+
+// The first query row that the sums of a chunk reach: a whole tile's first.
+HWY_INLINE int64_t chunk_begin(const BackwardPass& pass, int64_t chunk) {
+  const auto& plan = pass.plan;
+  const int64_t key = chunk * plan.tiles_per_chunk * plan.key_tile;
+  return first_query(pass.problem, key) / plan.query_tile * plan.query_tile;
+}
+
+// Task: one chunk of keys of one head of the wave; chunks of early keys, which more queries see,
+// come first.
+template <typename Dot, typename T>
+void chunk_task(const BackwardPass& pass, int64_t task, int64_t heads, int worker) {
+  using Word = typename Dot::Word;
+  const auto& problem = pass.problem;
+  const auto& plan = pass.plan;
+  const int64_t group = problem.heads / problem.kv_heads;
+  const int64_t head = task % heads, chunk = task / heads;
+  const int64_t batch = (pass.first_head + head) / problem.kv_heads;
+  const int64_t kv_head = (pass.first_head + head) % problem.kv_heads;
+  const int dim = problem.head_dim;
+  const Room<Word> room(plan, pass.scratch_of<Word>(worker));
+  float* grad_q = pass.partial_grad_q(head, chunk);
+  const int64_t head_rows = plan.query_tiles * plan.query_tile;
+  const int64_t begin = chunk_begin(pass, chunk);
+  for (int64_t g = 0; g < group; ++g) {
+    std::fill(grad_q + (g * head_rows + begin) * plan.padded_dim,
+              grad_q + (g + 1) * head_rows * plan.padded_dim, 0.0f);
+  }
+  const int64_t last_tile = std::min((chunk + 1) * plan.tiles_per_chunk, plan.key_tiles);
+  for (int64_t tile = chunk * plan.tiles_per_chunk; tile < last_tile; ++tile) {
+    const int64_t key = tile * plan.key_tile;
+    const int keys = static_cast<int>(std::min<int64_t>(plan.key_tile, problem.m - key));
+    const auto k = rows_of<T>(pass.args.k, batch, kv_head, key, keys, dim);
+    const auto v = rows_of<T>(pass.args.v, batch, kv_head, key, keys, dim);
+    Dot::pack_right(k, 1.0f, plan.key_tile / Dot::kPerWord * kPanel, room.keys);
+    Dot::pack_transposed(k, dim / Dot::kPerWord * kPanel, room.queries, room.keys_transposed);
+    Dot::pack_transposed(v, dim / Dot::kPerWord * kPanel, room.queries, room.values_transposed);
+    const int64_t sums = round_up(keys, kRowUnit) * plan.padded_dim;
+    std::fill_n(room.grad_k, sums, 0.0f);
+    std::fill_n(room.grad_v, sums, 0.0f);
+    const int64_t first_tile = first_query(problem, key) / plan.query_tile;
+    for (int64_t g = 0; g < group; ++g) {
+      for (int64_t i = first_tile * plan.query_tile; i < problem.n; i += plan.query_tile) {
+        const int queries = static_cast<int>(std::min<int64_t>(plan.query_tile, problem.n - i));
+        const Meeting at = {batch,
+                            kv_head * group + g,
+                            i,
+                            key,
+                            queries,
+                            keys,
+                            grad_q + (g * head_rows + i) * plan.padded_dim};
+        load_queries<Dot, T>(pass, room, at);
+        meet<Dot>(pass, room, at);
+      }
+    }
+    const auto& ks = pass.args.grad_k.strides;
+    const auto& vs = pass.args.grad_v.strides;
+    write_rows(room.grad_k, plan.padded_dim, std::abs(problem.scale), keys, dim,
+               static_cast<T*>(pass.args.grad_k.data) + batch * ks.batch + kv_head * ks.head +
+                   key * ks.row,
+               ks.row);
+    write_rows(room.grad_v, plan.padded_dim, 1.0f, keys, dim,
+               static_cast<T*>(pass.args.grad_v.data) + batch * vs.batch + kv_head * vs.head +
+                   key * vs.row,
+               vs.row);
+  }
+}
+
+// Task: one tile of grad_q: its partial sums added up in the order of the chunks.
+template <typename T>
+void merge_tile(const BackwardPass& pass, int64_t task) {
+  const auto& problem = pass.problem;
+  const auto& plan = pass.plan;
+  const int64_t group = problem.heads / problem.kv_heads;
+  const int64_t wave_head = task / plan.query_tiles;  // among the wave's query heads
+  const int64_t head = pass.first_head * group + wave_head;
+  const int64_t first = task % plan.query_tiles * plan.query_tile;
+  const int64_t rows = std::min<int64_t>(plan.query_tile, problem.n - first);
+  const int64_t at =
+      (wave_head % group * plan.query_tiles * plan.query_tile + first) * plan.padded_dim;
+  float* sums = pass.partial_grad_q(wave_head / group, 0) + at;
+  for (int64_t chunk = 1; chunk < plan.chunks && chunk_begin(pass, chunk) <= first; ++chunk) {
+    const float* more = pass.partial_grad_q(wave_head / group, chunk) + at;
+    for (int64_t i = 0; i < rows * plan.padded_dim; i += kLanes) {
+      store(hn::Add(load(sums + i), load(more + i)), sums + i);
+    }
+  }
+  if (chunk_begin(pass, 0) > first) std::fill_n(sums, rows * plan.padded_dim, 0.0f);
+  const auto& s = pass.args.grad_q.strides;
+  write_rows(sums, plan.padded_dim, problem.scale, static_cast<int>(rows), problem.head_dim,
+             static_cast<T*>(pass.args.grad_q.data) + head / problem.heads * s.batch +
+                 head % problem.heads * s.head + first * s.row,
+             s.row);
+}
+
+}  // namespace
+
+void prepare(const BackwardPass& pass, int64_t task) {
+  with_operands(pass.problem.element, 1, [&](auto /*operands*/, auto element) HWY_ATTR {
+    prepare_rows<decltype(element)>(pass, task);
+  });
+}
+
+void chunk(const BackwardPass& pass, int64_t task, int64_t heads, int worker) {
+  with_operands(pass.problem.element, pass.plan.elements_per_word,
+                [&](auto operands, auto element) HWY_ATTR {
+                  chunk_task<decltype(operands), decltype(element)>(pass, task, heads, worker);
+                });
+}
+
+void merge(const BackwardPass& pass, int64_t task) {
+  with_operands(pass.problem.element, 1, [&](auto /*operands*/, auto element) HWY_ATTR {
+    merge_tile<decltype(element)>(pass, task);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace flashstep::attention_cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashstep::attention_cpu {
+
+HWY_EXPORT(prepare);
+HWY_EXPORT(chunk);
+HWY_EXPORT(merge);
+
+void backward(const Backward& args, const Parallel& parallel) {
+  const auto problem = with_near_diagonal(args.problem);
+  BackwardPass pass{args, problem, plan_backward(problem, this_machine()),
+                    split_scale(problem.scale)};
+  const auto& plan = pass.plan;
+  const int64_t kv_heads = problem.batches * problem.kv_heads;
+  const int64_t heads = problem.batches * problem.heads, group = problem.heads / problem.kv_heads;
+  const auto rows = allocate(2 * heads * problem.n);
+  const auto partial = allocate(plan.heads_per_wave * plan.chunks * plan.grad_q_floats);
+  const auto scratch = allocate(parallel.workers * plan.scratch_words);
+  pass.logsumexp = rows.get();
+  pass.delta = rows.get() + heads * problem.n;
+  pass.grad_q = partial.get();
+  pass.scratch = scratch.get();
+  parallel.run(heads * plan.query_tiles, [&](int64_t task, int /*worker*/) {
+    HWY_DYNAMIC_DISPATCH(prepare)(pass, task);
+  });
+  for (pass.first_head = 0; pass.first_head < kv_heads; pass.first_head += plan.heads_per_wave) {
+    const int64_t wave = std::min(plan.heads_per_wave, kv_heads - pass.first_head);
+    parallel.run(wave * plan.chunks, [&](int64_t task, int worker) {
+      HWY_DYNAMIC_DISPATCH(chunk)(pass, task, wave, worker);
+    });
+    parallel.run(wave * group * plan.query_tiles, [&](int64_t task, int /*worker*/) {
+      HWY_DYNAMIC_DISPATCH(merge)(pass, task);
+    });
+  }
+}
+
+}  // namespace flashstep::attention_cpu
+#endif  // HWY_ONCE

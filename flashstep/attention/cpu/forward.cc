@@ -1,0 +1,195 @@
+#include "flashstep/attention/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "flashstep/attention/cpu/forward.cc"
+#include <hwy/foreach_target.h>  // compiles the rest of this file once per instruction set
+
+#include "flashstep/attention/cpu/bf16-inl.h"
+#include "flashstep/attention/cpu/pack-inl.h"
+#include "flashstep/attention/cpu/pass.h"
+#include "flashstep/attention/cpu/softmax-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashstep::attention_cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Task: one tile of keys and values of one head of the wave.
+template <typename Dot, typename T>
+void pack_tile(const ForwardPass& pass, int64_t task, int worker) {
+  using Word = typename Dot::Word;
+  const auto& plan = pass.plan;
+  const auto& problem = pass.problem;
+  const int64_t head = task / plan.key_tiles, tile = task % plan.key_tiles;
+  const int64_t batch = (pass.first_head + head) / problem.kv_heads;
+  const int64_t kv_head = (pass.first_head + head) % problem.kv_heads;
+  const int64_t first = tile * plan.key_tile;
+  const int rows = static_cast<int>(std::min<int64_t>(plan.key_tile, problem.m - first));
+  const int dim = problem.head_dim;
+  Word* keys = pass.packed_tile<Word>(head, tile);
+  Word* room = pass.scratch_of<Word>(worker);
+  Dot::pack_transposed(rows_of<T>(pass.args.k, batch, kv_head, first, rows, dim),
+                       dim / Dot::kPerWord * kPanel, room, keys);
+  Dot::pack_right(rows_of<T>(pass.args.v, batch, kv_head, first, rows, dim), 1.0f,
+                  plan.key_tile / Dot::kPerWord * kPanel, keys + plan.key_words);
+}
+
+// A worker's arrays.
+template <typename Word>
+struct Room {
+  Room(const ForwardPlan& plan, Word* words)
+      : queries(words + plan.queries),
+        weights(words + plan.weights),
+        scores(floats(words + plan.scores)),
+        out(floats(words + plan.out)),
+        top(floats(words + plan.top)),
+        weight_sum(floats(words + plan.weight_sum)),
+        factor(floats(words + plan.factor)) {}
+  static float* floats(Word* words) { return reinterpret_cast<float*>(words); }
+
+  Word *queries, *weights;
+  float *scores, *out, *top, *weight_sum, *factor;
+};
+
+// Rows [row, row + rows) of the query tile attend to `keys` keys of a packed tile; row `row` sees
+// those up to `shift`.
+template <typename Dot>
+HWY_INLINE void attend_block(const ForwardPass& pass, const Room<typename Dot::Word>& room,
+                             const typename Dot::Word* tile, int row, int rows, int keys,
+                             Shift shift) {
+  using Word = typename Dot::Word;
+  const auto& plan = pass.plan;
+  const int dim = pass.problem.head_dim;
+  const int columns = static_cast<int>(std::min<int64_t>(keys, rows + shift));
+  if (columns <= 0) return;
+  Product<Word> scores;
+  scores.left = room.queries + row * kStride;
+  scores.right = tile;
+  scores.panel_stride = dim / Dot::kPerWord * kPanel;
+  scores.out = room.scores;
+  scores.out_stride = kStride;
+  scores.rows = rows;
+  scores.columns = columns;
+  scores.depth = dim;
+  multiply<Dot, Side::kPlain, Hidden::kOutputs>(scores);
+
+  const Running running = {room.top + row, room.weight_sum + row * kLanes};
+  softmax_rows(room.scores, rows, columns, shift, pass.scale.magnitude, running, room.factor);
+
+  Product<Word> sums;
+  sums.left = Dot::round_left(room.scores, rows, columns, room.weights);
+  sums.right = tile + plan.key_words;
+  sums.panel_stride = plan.key_tile / Dot::kPerWord * kPanel;
+  sums.out = room.out + row * kStride;
+  sums.out_stride = kStride;
+  sums.rows = rows;
+  sums.columns = dim;
+  sums.depth = columns;
+  sums.update = Update::kScaleAndAdd;
+  sums.factor = room.factor;
+  multiply<Dot, Side::kPlain, Hidden::kOutputs>(sums);
+}
+
+template <typename T>
+HWY_INLINE void write_rows(const ForwardPass& pass, int64_t batch, int64_t head, int64_t first,
+                           int rows, const float* sums, const float* top, const float* weight_sum) {
+  const auto& problem = pass.problem;
+  const auto& s = pass.args.out.strides;
+  T* out = static_cast<T*>(pass.args.out.data) + batch * s.batch + head * s.head + first * s.row;
+  float* logsumexp = pass.args.logsumexp + (batch * problem.heads + head) * problem.n + first;
+  for (int r = 0; r < rows; ++r) {
+    const float weight = sum_of(load(weight_sum + r * kLanes));
+    const auto factor = hn::Set(Floats(), weight == 0 ? 0.0f : 1 / weight);
+    for (int c = 0; c < problem.head_dim; c += kLanes) {
+      store(hn::Mul(load(sums + r * kStride + c), factor), out + r * s.row + c,
+            problem.head_dim - c);
+    }
+    constexpr float kLn2 = 0.693147181f;
+    logsumexp[r] = weight == 0 ? -INFINITY : (top[r] + std::log2(weight)) * kLn2;
+  }
+}
+
+// Task: one tile of queries of one head; later queries, which see more, first.
+template <typename Dot, typename T>
+void attend_tile(const ForwardPass& pass, int64_t task, int worker) {
+  using Word = typename Dot::Word;
+  const auto& plan = pass.plan;
+  const auto& problem = pass.problem;
+  const int64_t group = problem.heads / problem.kv_heads;
+  const int64_t head = pass.first_head * group + task / plan.query_tiles;  // over batches
+  const int64_t first = (plan.query_tiles - 1 - task % plan.query_tiles) * plan.query_tile;
+  const int rows = static_cast<int>(std::min<int64_t>(plan.query_tile, problem.n - first));
+  const int64_t batch = head / problem.heads;
+
+  const Room<Word> room(plan, pass.scratch_of<Word>(worker));
+  Dot::pack_left(
+      rows_of<T>(pass.args.q, batch, head % problem.heads, first, rows, problem.head_dim),
+      pass.scale.sign, room.queries);
+  const int64_t padded = round_up(rows, kRowUnit);
+  std::fill_n(room.top, padded, -FLT_MAX);
+  std::fill_n(room.weight_sum, padded * kLanes, 0.0f);
+  std::fill_n(room.out, padded * kStride, 0.0f);
+  std::fill_n(room.factor, kMaxBlockRows, 1.0f);
+
+  const int64_t seen = visible_keys(problem, first + rows - 1);
+  for (int64_t key = 0; key < seen; key += plan.key_tile) {
+    const Word* tile = pass.packed_tile<Word>(head / group - pass.first_head, key / plan.key_tile);
+    const int keys = static_cast<int>(std::min<int64_t>(plan.key_tile, problem.m - key));
+    for (int row = 0; row < rows; row += kBlockRows) {
+      attend_block<Dot>(pass, room, tile, row, std::min(kBlockRows, rows - row), keys,
+                        tile_shift(problem, first + row, key));
+    }
+  }
+  write_rows<T>(pass, batch, head % problem.heads, first, rows, room.out, room.top,
+                room.weight_sum);
+}
+
+}  // namespace
+
+void pack(const ForwardPass& pass, int64_t task, int worker) {
+  with_operands(pass.problem.element, pass.plan.elements_per_word,
+                [&](auto operands, auto element) HWY_ATTR {
+                  pack_tile<decltype(operands), decltype(element)>(pass, task, worker);
+                });
+}
+
+void attend(const ForwardPass& pass, int64_t task, int worker) {
+  with_operands(pass.problem.element, pass.plan.elements_per_word,
+                [&](auto operands, auto element) HWY_ATTR {
+                  attend_tile<decltype(operands), decltype(element)>(pass, task, worker);
+                });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace flashstep::attention_cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashstep::attention_cpu {
+
+HWY_EXPORT(pack);
+HWY_EXPORT(attend);
+
+void forward(const Forward& args, const Parallel& parallel) {
+  const auto problem = with_near_diagonal(args.problem);
+  ForwardPass pass{args, problem, plan_forward(problem, this_machine()),
+                   split_scale(problem.scale)};
+  const int64_t heads = problem.batches * problem.kv_heads,
+                group = problem.heads / problem.kv_heads;
+  const auto scratch = allocate(parallel.workers * pass.plan.scratch_words);
+  const auto packed = allocate(pass.plan.heads_per_wave * pass.plan.head_words);
+  pass.scratch = scratch.get();
+  pass.packed = packed.get();
+  for (pass.first_head = 0; pass.first_head < heads; pass.first_head += pass.plan.heads_per_wave) {
+    const int64_t wave = std::min(pass.plan.heads_per_wave, heads - pass.first_head);
+    parallel.run(wave * pass.plan.key_tiles, [&](int64_t task, int worker) {
+      HWY_DYNAMIC_DISPATCH(pack)(pass, task, worker);
+    });
+    parallel.run(wave * group * pass.plan.query_tiles, [&](int64_t task, int worker) {
+      HWY_DYNAMIC_DISPATCH(attend)(pass, task, worker);
+    });
+  }
+}
+
+}  // namespace flashstep::attention_cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,129 @@
+// What happens to a tile of scores between two products. Scores are base-2 logarithms of weights
+// after the factor `scale` = |scale of the problem| * log2(e). Included once per instruction set.
+#if defined(FLASHSTEP_ATTENTION_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FLASHSTEP_ATTENTION_SOFTMAX_INL_H_
+#undef FLASHSTEP_ATTENTION_SOFTMAX_INL_H_
+#else
+#define FLASHSTEP_ATTENTION_SOFTMAX_INL_H_
+#endif
+
+#include <cfloat>
+#include <cmath>
+
+#include "flashstep/attention/cpu/product-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashstep::attention_cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// 2^x for x <= 127; 0 below -126 (no subnormal results); NaN stays NaN.
+HWY_INLINE FloatVector exp2_of(FloatVector x) {
+  const Floats d;
+  const Words words;
+  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the lowest bits.
+  const auto magic = hn::Set(d, 12582912.0f);
+  const auto shifted = hn::Add(x, magic);
+  const auto f = hn::Sub(x, hn::Sub(shifted, magic));
+  // Minimax polynomial of 2^f on [-1/2, 1/2] (Remez), relative error 7.5e-8.
+  auto p = hn::Set(d, 0.0013276472454890609f);
+  p = hn::MulAdd(p, f, hn::Set(d, 0.009675540961325169f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.05550713092088699f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.24022120237350464f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.6931469440460205f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0000001192092896f));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(words, shifted));
+  const auto power = hn::BitCast(d, hn::Add(hn::BitCast(words, p), exponent));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), power);
+}
+
+// The softmax of a block of query rows as far as it has seen keys.
+struct Running {
+  float* top;     // per row: the highest score; -FLT_MAX before the first
+  float* weight;  // kLanes per row: sums of weights relative to 2^top
+};
+
+// Turns `rows` rows of scores into weights relative to the new top, and sets factor[row] to what
+// sums so far must be multiplied with. Columns beyond a row's last visible one get weight 0, up to
+// the end of the last vector.
+HWY_INLINE void softmax_rows(float* scores, int rows, int columns, Shift shift, float scale,
+                             const Running& running, float* factor) {
+  const Floats d;
+  const auto factor_of_score = hn::Set(d, scale);
+  const int end = static_cast<int>(round_up(columns, kLanes));
+  alignas(64) float new_top[kMaxBlockRows + kLanes];
+  for (int r = 0; r < rows; ++r) {
+    float* row = scores + r * kStride;
+    const int visible = static_cast<int>(std::clamp<int64_t>(r + shift + 1, 0, columns));
+    if (visible < end) {
+      const auto hidden = hn::Set(d, static_cast<float>(-INFINITY));
+      int c = visible / kLanes * kLanes;
+      const auto inside = hn::FirstN(d, static_cast<size_t>(visible - c));
+      store(hn::IfThenElse(inside, load(row + c), hidden), row + c);
+      for (c += kLanes; c < end; c += kLanes) store(hidden, row + c);
+    }
+    auto top = load(row);
+    for (int c = kLanes; c < end; c += kLanes) top = hn::Max(top, load(row + c));
+    new_top[r] = std::max(running.top[r], hn::GetLane(hn::MaxOfLanes(d, top)) * scale);
+  }
+  for (int r = 0; r < rows; ++r) factor[r] = running.top[r] - new_top[r];
+  for (int r = 0; r < rows; r += kLanes) {
+    const int count = rows - r;
+    store(exp2_of(load(factor + r, count)), factor + r, count);
+  }
+  for (int r = 0; r < rows; ++r) {
+    float* row = scores + r * kStride;
+    const auto top = hn::Set(d, new_top[r]);
+    auto total = hn::Mul(load(running.weight + r * kLanes), hn::Set(d, factor[r]));
+    for (int c = 0; c < end; c += kLanes) {
+      const auto p = exp2_of(hn::MulSub(load(row + c), factor_of_score, top));
+      store(p, row + c);
+      total = hn::Add(total, p);
+    }
+    store(total, running.weight + r * kLanes);
+    running.top[r] = new_top[r];
+  }
+}
+
+// Per query row of the backward pass.
+struct Kept {
+  const float* logsumexp;  // base 2; +infinity for a row without visible keys
+  const float* delta;      // sum of out * grad_out, minus grad_logsumexp
+};
+
+// scores -> weights P, and weight_grads dP -> score gradients P * (dP - delta); 0 where hidden.
+HWY_INLINE void score_gradients(float* scores, float* weight_grads, int rows, int columns,
+                                Shift shift, float scale, const Kept& kept) {
+  const Floats d;
+  const auto factor_of_score = hn::Set(d, scale);
+  const int end = static_cast<int>(round_up(columns, kLanes));
+  for (int r = 0; r < rows; ++r) {
+    float *s = scores + r * kStride, *g = weight_grads + r * kStride;
+    const int visible = static_cast<int>(std::clamp<int64_t>(r + shift + 1, 0, columns));
+    const auto logsumexp = hn::Set(d, kept.logsumexp[r]), delta = hn::Set(d, kept.delta[r]);
+    int c = 0;
+    for (; c + kLanes <= visible; c += kLanes) {
+      const auto p = exp2_of(hn::MulSub(load(s + c), factor_of_score, logsumexp));
+      store(p, s + c);
+      store(hn::Mul(p, hn::Sub(load(g + c), delta)), g + c);
+    }
+    if (c < visible) {
+      const auto inside = hn::FirstN(d, static_cast<size_t>(visible - c));
+      const auto p = exp2_of(hn::MulSub(load(s + c), factor_of_score, logsumexp));
+      store(hn::IfThenElseZero(inside, p), s + c);
+      store(hn::IfThenElseZero(inside, hn::Mul(p, hn::Sub(load(g + c), delta))), g + c);
+      c += kLanes;
+    }
+    for (; c < end; c += kLanes) {
+      store(hn::Zero(d), s + c);
+      store(hn::Zero(d), g + c);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace flashstep::attention_cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggled guard
