@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cuda_runtime_api.h>
 
+#include "flashstep/attention/cuda/device.h"
 #include "flashstep/attention/problem.h"
 
 namespace flashstep::attention_cuda {
@@ -11,14 +12,6 @@ namespace flashstep::attention_cuda {
 using attention_kernel::Backward;
 using attention_kernel::Forward;
 using attention_kernel::Problem;
-
-// What a plan may use of a GPU; its numbers come from cudaDeviceProp, or from a test.
-struct Device {
-  int sm_count;
-  int shared_bytes_per_block;  // with opt-in: 99 KiB (sm_86, sm_89), 163 KiB (sm_80), 227 KiB
-                               // (sm_90)
-  int shared_bytes_per_sm;
-};
 
 // Whether these kernels take such inputs as they lie: every pointer on 16 bytes, and every stride
 // (of a dimension longer than one) a multiple of 16 bytes. Others are copied by the caller.

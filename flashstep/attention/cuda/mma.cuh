@@ -43,18 +43,22 @@ __device__ inline uint32_t b_lane_address(uint32_t tile, int lane) {
   return tile + TileType::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 }
 
-// float32 as the sum of two TF32 numbers (11 significant bits each): x = big + small to 2^-22.
-// Three products of them, without small * small, are a float32 product to 2^-21.
+// TF32 keeps 11 significant bits of float32; half of the last one is bit 12. Rounds to nearest,
+// ties away from zero, if the bits below are cut off afterwards, as the matrix units do.
+__device__ inline uint32_t round_to_tf32(uint32_t bits) { return bits + 0x1000u; }
+
+// float32 as the sum of two TF32 numbers, to 2^-24: x = big + small, big rounded to nearest (the
+// rest has 12 bits and a sign), small too. Three products of them, without small * small, are a
+// float32 product to 2^-22.
 // Source: Markidis et al., "NVIDIA Tensor Core Programmability, Performance & Precision" (2018).
 struct SplitFloat {
   uint32_t big, small;
 };
 
 __device__ inline SplitFloat split_float(uint32_t bits) {
-  // Half a unit in the last place that TF32 keeps is bit 12: rounds to nearest, ties away from
-  // zero.
-  const uint32_t big = (bits + 0x1000u) & 0xffffe000u;
-  return {big, __float_as_uint(__uint_as_float(bits) - __uint_as_float(big))};
+  const uint32_t big = round_to_tf32(bits) & 0xffffe000u;
+  const float rest = __uint_as_float(bits) - __uint_as_float(big);
+  return {big, round_to_tf32(__float_as_uint(rest))};
 }
 
 template <int kCount>
@@ -81,8 +85,5 @@ __device__ inline void mma_split(float (&c)[4], const SplitFragment<4>& a, Split
   mma_m16n8k8_tf32(c, a.big, b0.small, b1.small);
   mma_m16n8k8_tf32(c, a.big, b0.big, b1.big);
 }
-
-// TF32 as the matrix units should get it: rounded, not cut.
-__device__ inline uint32_t round_to_tf32(uint32_t bits) { return bits + 0x1000u; }
 
 }  // namespace flashstep::attention_cuda

@@ -1,0 +1,100 @@
+// forward(): from a pass to its plan, its arguments and its kernels.
+#include <algorithm>
+#include <cfloat>
+#include <climits>
+#include <cmath>
+
+#include "flashstep/attention/cuda/forward_launch.h"
+#include "flashstep/attention/cuda/forward_plan.h"
+#include "flashstep/attention/cuda/forward_work.cuh"
+#include "flashstep/attention/cuda/kernels.h"
+
+namespace flashstep::attention_cuda {
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634;
+
+ForwardArguments make_arguments(const Forward& pass, const ForwardPlan& plan, void* workspace) {
+  const Problem& problem = pass.problem;
+  ForwardArguments a{};
+  a.pass = pass;
+  const float scale = problem.scale;
+  a.scale_log2 =
+      scale == 0 ? 1.0f : static_cast<float>(std::min(std::abs(scale) * kLog2E, 1.0 * FLT_MAX));
+  a.query_and = scale == 0 ? 0u : ~0u;
+  a.query_xor = scale >= 0 ? 0u : problem.element == Element::kFloat32 ? 0x80000000u : 0x80008000u;
+  a.n = static_cast<int>(problem.n);
+  a.m = static_cast<int>(problem.m);
+  // Beyond -n no query sees a key, beyond m all see all: then any number there is as good.
+  a.diagonal = static_cast<int>(problem.causal ? std::clamp(problem.diagonal, -problem.n, problem.m)
+                                               : problem.m);
+  a.tile_rows = forward_tile(problem.element, plan.dim, plan.shape).rows();
+  a.row_tiles = static_cast<int>(plan.row_tiles);
+  a.splits = plan.splits;
+  a.keys_per_split = static_cast<int>(plan.keys_per_split);
+  a.section_heads = plan.section_heads;
+  if (plan.splits > 1) {
+    const int64_t rows = plan.splits * problem.batches * problem.heads * problem.n;
+    a.partial_out = static_cast<float*>(workspace);
+    a.partial_state = reinterpret_cast<float2*>(a.partial_out + rows * problem.head_dim);
+  }
+  return a;
+}
+
+template <Element kElement>
+cudaError_t launch_dim(const ForwardArguments& arguments, const ForwardPlan& plan,
+                       cudaStream_t stream) {
+  switch (plan.dim) {
+    case 16:
+      return launch_forward<kElement, 16>(arguments, plan, stream);
+    case 32:
+      return launch_forward<kElement, 32>(arguments, plan, stream);
+    case 64:
+      return launch_forward<kElement, 64>(arguments, plan, stream);
+    case 96:
+      return launch_forward<kElement, 96>(arguments, plan, stream);
+    case 128:
+      return launch_forward<kElement, 128>(arguments, plan, stream);
+    case 192:
+      return launch_forward<kElement, 192>(arguments, plan, stream);
+    case 256:
+      return launch_forward<kElement, 256>(arguments, plan, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+cudaError_t launch_element(const ForwardArguments& arguments, const ForwardPlan& plan,
+                           cudaStream_t stream) {
+  switch (arguments.pass.problem.element) {
+    case Element::kFloat32:
+      return launch_dim<Element::kFloat32>(arguments, plan, stream);
+    case Element::kBfloat16:
+      return launch_dim<Element::kBfloat16>(arguments, plan, stream);
+    case Element::kFloat16:
+      return launch_dim<Element::kFloat16>(arguments, plan, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+size_t forward_workspace_bytes(const Problem& problem, const Device& device) {
+  return plan_forward(problem, device).workspace_bytes;
+}
+
+cudaError_t forward(const Forward& pass, const Device& device, void* workspace,
+                    cudaStream_t stream) {
+  const Problem& problem = pass.problem;
+  if (std::max({problem.n, problem.m, problem.batches * problem.heads}) > INT_MAX / 2) {
+    return cudaErrorInvalidValue;  // positions in a head, and heads, are 32-bit numbers here
+  }
+  const ForwardPlan plan = plan_forward(problem, device);
+  if (plan.blocks > INT_MAX) return cudaErrorInvalidConfiguration;
+  const ForwardArguments arguments = make_arguments(pass, plan, workspace);
+  const cudaError_t error = launch_element(arguments, plan, stream);
+  if (error != cudaSuccess || plan.splits == 1) return error;
+  return launch_forward_merge(arguments, stream);
+}
+
+}  // namespace flashstep::attention_cuda

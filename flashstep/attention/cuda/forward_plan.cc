@@ -1,0 +1,136 @@
+#include "flashstep/attention/cuda/forward_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+namespace flashstep::attention_cuda {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Keys and values of the heads that run side by side: well inside the L2 of an A100 (40 MB) or H100
+// (50 MB), half of which is near to a multiprocessor.
+constexpr int64_t kSectionBytes = 16 << 20;
+
+int section_heads(const Problem& problem) {
+  const int64_t head_bytes =
+      2 * problem.m * problem.head_dim * (problem.element == Element::kFloat32 ? 4 : 2);
+  const int64_t kv_heads = std::max<int64_t>(1, kSectionBytes / head_bytes);
+  const int64_t heads = kv_heads * (problem.heads / problem.kv_heads);
+  return static_cast<int>(std::min(heads, problem.batches * problem.heads));
+}
+
+int resident_blocks(const ForwardTile& tile, int shared_bytes, const Device& device) {
+  const int fit = (device.shared_bytes_per_sm - 1024 * tile.blocks_per_sm) / shared_bytes;
+  return std::clamp(fit, 1, tile.blocks_per_sm);  // 1 KiB of each block is the driver's
+}
+
+// What a plan would cost, in microseconds of an H200 (only comparisons matter). The measured times
+// of one step, on a multiprocessor that is full and for a block alone, are nearly linear in the
+// head dim.
+struct StepTime {
+  double full, alone;
+};
+
+StepTime step_time(Element element, int dim, const ForwardTile& tile) {
+  const double scores = tile.rows() * tile.keys / 8192.0;  // in units of 128 x 64
+  if (element == Element::kFloat32) {
+    const double full = scores * (0.3 + 0.083 * dim);
+    return {full, 1.7 * full};
+  }
+  const double full = scores * (0.25 + 0.0098 * dim) * (tile.row_blocks == 1 ? 1.1 : 1.0);
+  return {full, tile.warps > 4 ? full : tile.row_blocks == 1 ? 1.9 * full : 1.5 * full};
+}
+
+struct Candidate {
+  TileShape shape;
+  int splits;
+  double cost;
+};
+
+// Sums over row tiles are taken as if the number of keys grew evenly from the first to the last.
+double cost_of(const Problem& problem, const Device& device, int dim, const ForwardTile& tile,
+               int splits) {
+  constexpr double kMergeMicroseconds = 1.8, kBytesPerMicrosecond = 2.5e6;
+  const double heads = static_cast<double>(problem.batches) * problem.heads;
+  const double row_tiles = static_cast<double>(ceil_div(problem.n, tile.rows()));
+  const auto keys_at = [&](int64_t row) {  // seen by that query
+    if (!problem.causal) return problem.m;
+    return std::clamp<int64_t>(row + problem.diagonal + 1, 0, problem.m);
+  };
+  const double first = ceil_div(keys_at(tile.rows() - 1), tile.keys);
+  const double longest = std::max<double>(1, ceil_div(keys_at(problem.n - 1), tile.keys));
+  const double chunk = ceil_div(ceil_div(problem.m, splits), tile.keys);
+  const double steps = heads * row_tiles * (first + longest) / 2;
+  const double parts = splits == 1 ? 1 : std::max(1.0, (first + longest) / 2 / chunk + 0.5);
+  const double blocks = heads * row_tiles * parts;
+  const double passed = std::min(chunk, longest) + 1.5;  // prologue and epilogue of a block
+  const StepTime time = step_time(problem.element, dim, tile);
+  const int resident =
+      resident_blocks(tile, forward_shared_bytes(problem.element, dim, tile), device);
+  const double per_sm = std::ceil(blocks / device.sm_count);
+  double cost = std::max(time.alone * passed, (steps + 1.5 * blocks) * time.full / device.sm_count);
+  if (per_sm <= resident) {
+    cost = std::max(cost, per_sm * time.full * passed);
+  } else {
+    cost += 0.5 * resident * time.full * passed;  // the last blocks do not end together
+  }
+  if (splits == 1) return cost;
+  const double bytes = 2 * parts * heads * problem.n * problem.head_dim * sizeof(float);
+  return cost + kMergeMicroseconds + bytes / kBytesPerMicrosecond;
+}
+
+Candidate choose(const Problem& problem, const Device& device, int dim) {
+  constexpr int kMostSplits = 128;
+  Candidate best{TileShape::kWide, 1, std::numeric_limits<double>::infinity()};
+  for (TileShape shape : kTileShapes) {
+    const ForwardTile tile = forward_tile(problem.element, dim, shape);
+    if (forward_shared_bytes(problem.element, dim, tile) > device.shared_bytes_per_block) continue;
+    const int64_t steps = ceil_div(problem.m, tile.keys);
+    for (int splits = 1; splits <= std::min<int64_t>(steps, kMostSplits); ++splits) {
+      const double cost = cost_of(problem, device, dim, tile, splits);
+      if (cost < best.cost) best = {shape, splits, cost};
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+void set_splits(ForwardPlan& plan, const Problem& problem, int wanted) {
+  const ForwardTile tile = forward_tile(problem.element, plan.dim, plan.shape);
+  const int64_t heads = problem.batches * problem.heads;
+  plan.keys_per_split = ceil_div(ceil_div(problem.m, wanted), tile.keys) * tile.keys;
+  plan.splits = static_cast<int>(ceil_div(problem.m, plan.keys_per_split));
+  plan.blocks = heads * plan.row_tiles * plan.splits;
+  plan.workspace_bytes =
+      plan.splits == 1 ? 0
+                       : plan.splits * heads * problem.n * (problem.head_dim + 2) * sizeof(float);
+}
+
+ForwardPlan plan_forward(const Problem& problem, const Device& device) {
+  ForwardPlan plan{};
+  plan.dim = padded_dim(problem.head_dim);
+  const Candidate chosen = choose(problem, device, plan.dim);
+  plan.shape = chosen.shape;
+  const ForwardTile tile = forward_tile(problem.element, plan.dim, plan.shape);
+  plan.shared_bytes = forward_shared_bytes(problem.element, plan.dim, tile);
+  plan.row_tiles = ceil_div(problem.n, tile.rows());
+  plan.section_heads = section_heads(problem);
+  set_splits(plan, problem, chosen.splits);
+  return plan;
+}
+
+std::string to_string(const ForwardPlan& plan, const Problem& problem) {
+  const ForwardTile tile = forward_tile(problem.element, plan.dim, plan.shape);
+  std::ostringstream text;
+  text << "head dim " << plan.dim << ", tile " << tile.rows() << " queries x " << tile.keys
+       << " keys, " << tile.warps << " warps, " << plan.shared_bytes << " B shared, "
+       << plan.row_tiles << " row tiles, " << plan.splits << " splits of " << plan.keys_per_split
+       << " keys, " << plan.blocks << " blocks, " << plan.workspace_bytes << " B workspace";
+  return text.str();
+}
+
+}  // namespace flashstep::attention_cuda

@@ -1,0 +1,122 @@
+// Plans of the forward pass for GPUs that are not here: they fit, and take every query and key
+// once.
+#include "flashstep/attention/cuda/forward_plan.h"
+
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace flashstep::attention_cuda {
+namespace {
+
+using attention_kernel::Element;
+using attention_kernel::Problem;
+
+constexpr int kKiB = 1024;
+
+// Shared memory as sm_86/89, sm_80 and sm_90 have it (a block's, a multiprocessor's), by SM count.
+const std::vector<Device> kDevices = {{28, 99 * kKiB, 100 * kKiB},   {84, 99 * kKiB, 100 * kKiB},
+                                      {128, 99 * kKiB, 100 * kKiB},  {108, 163 * kKiB, 164 * kKiB},
+                                      {132, 227 * kKiB, 228 * kKiB}, {1, 227 * kKiB, 228 * kKiB}};
+
+Problem make_problem(Element element, int64_t heads, int64_t n, int64_t m, int head_dim,
+                     bool causal) {
+  Problem problem{};
+  problem.element = element;
+  problem.batches = 1;
+  problem.heads = problem.kv_heads = heads;
+  problem.n = n;
+  problem.m = m;
+  problem.head_dim = head_dim;
+  problem.scale = 1;
+  problem.causal = causal;
+  problem.diagonal = m - n;  // the last query sees the last key
+  return problem;
+}
+
+template <typename Body>
+void for_each_plan(Body body) {
+  for (const Device& device : kDevices) {
+    for (Element element : {Element::kFloat32, Element::kBfloat16, Element::kFloat16}) {
+      for (int head_dim = 8; head_dim <= 256; head_dim += 24) {
+        for (int64_t n : {1, 63, 129, 1024, 4099, 65536}) {
+          for (int64_t m : {1, 127, 2048, 16385}) {
+            for (int64_t heads : {1, 6, 64}) {
+              const Problem problem = make_problem(element, heads, n, m, head_dim, n % 2 == 0);
+              body(device, problem, plan_forward(problem, device));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ForwardPlan, FitsIntoSharedMemory) {
+  for_each_plan([](const Device& device, const Problem& problem, const ForwardPlan& plan) {
+    const ForwardTile tile = forward_tile(problem.element, plan.dim, plan.shape);
+    ASSERT_EQ(plan.shared_bytes, forward_shared_bytes(problem.element, plan.dim, tile));
+    ASSERT_LE(plan.shared_bytes, device.shared_bytes_per_block) << to_string(plan, problem);
+  });
+}
+
+TEST(ForwardPlan, TakesEveryQueryAndKeyOnce) {
+  for_each_plan([](const Device&, const Problem& problem, const ForwardPlan& plan) {
+    const ForwardTile tile = forward_tile(problem.element, plan.dim, plan.shape);
+    SCOPED_TRACE(to_string(plan, problem));
+    ASSERT_GE(plan.row_tiles * tile.rows(), problem.n);
+    ASSERT_LT((plan.row_tiles - 1) * tile.rows(), problem.n);
+    ASSERT_GE(plan.splits * plan.keys_per_split, problem.m);
+    ASSERT_LT((plan.splits - 1) * plan.keys_per_split, problem.m);
+    ASSERT_EQ(plan.keys_per_split % tile.keys, 0);
+    ASSERT_EQ(plan.blocks, problem.heads * plan.row_tiles * plan.splits);
+    ASSERT_GE(plan.section_heads, 1);
+  });
+}
+
+TEST(ForwardPlan, WorkspaceHoldsThePartsOfSplitKeysAndNothingElse) {
+  for_each_plan([](const Device&, const Problem& problem, const ForwardPlan& plan) {
+    const size_t row_bytes = (problem.head_dim + 2) * sizeof(float);  // output, reference, sum
+    ASSERT_EQ(plan.workspace_bytes,
+              plan.splits == 1 ? 0 : plan.splits * problem.heads * problem.n * row_bytes)
+        << to_string(plan, problem);
+  });
+}
+
+TEST(ForwardPlan, RegistersHoldTheTile) {
+  for (Element element : {Element::kFloat32, Element::kBfloat16}) {
+    for (int dim : kPaddedDims) {
+      for (TileShape shape : {TileShape::kWide, TileShape::kNarrow}) {
+        const ForwardTile tile = forward_tile(element, dim, shape);
+        const int held = tile.q_in_registers ? tile.row_blocks * dim / 4 : 0;
+        const int registers = tile.row_blocks * (dim + tile.keys) / 2 + held;
+        // A thread has 255; a multiprocessor 65536.
+        EXPECT_LE(registers, 200) << "dim " << dim;
+        EXPECT_LE((registers + 32) * tile.threads() * tile.blocks_per_sm, 65536) << "dim " << dim;
+      }
+    }
+  }
+}
+
+TEST(ForwardPlan, PadsTheHeadDimToTheNextInstance) {
+  EXPECT_EQ(padded_dim(8), 16);
+  EXPECT_EQ(padded_dim(64), 64);
+  EXPECT_EQ(padded_dim(72), 96);
+  EXPECT_EQ(padded_dim(104), 128);
+  EXPECT_EQ(padded_dim(200), 256);
+}
+
+TEST(ForwardPlan, SplitsTheKeysOnlyWhereBlocksAreMissing) {
+  const Device h200{132, 227 * kKiB, 228 * kKiB};
+  const auto splits = [&](int64_t heads, int64_t n, int64_t m) {
+    return plan_forward(make_problem(Element::kBfloat16, heads, n, m, 64, true), h200).splits;
+  };
+  EXPECT_GT(splits(1, 4096, 4096), 4);
+  EXPECT_GT(splits(1, 1, 65536), 64);  // decoding
+  EXPECT_EQ(splits(64, 4096, 4096), 1);
+  EXPECT_EQ(splits(1, 128, 128), 1);
+}
+
+}  // namespace
+}  // namespace flashstep::attention_cuda

@@ -1,0 +1,71 @@
+// The tiles of the forward kernels: what the compiler must know, per dtype, padded head dim and
+// shape.
+#pragma once
+
+#include "flashstep/attention/problem.h"
+
+namespace flashstep::attention_cuda {
+
+using attention_kernel::Element;
+
+// One block of threads takes `rows()` queries of one head and passes over the keys, `keys` at a
+// time.
+struct ForwardTile {
+  int row_blocks;  // blocks of 16 queries (the rows of one mma) that a warp holds
+  int warps;       // of a thread block, each with its own queries
+  int keys;        // in one step of the pass
+  int stages;      // steps of keys and values in shared memory: one read, the others on the way
+  bool q_in_registers;  // for the whole pass; else read again from shared memory in each step
+  int blocks_per_sm;    // that should fit: bounds the registers of a thread
+
+  constexpr int rows() const { return 16 * row_blocks * warps; }
+  constexpr int threads() const { return 32 * warps; }
+};
+
+// Narrow tiles give more blocks and shorter passes where there are few queries. Wide ones read
+// shared memory half as often for each product; large ones, for long passes, also fill it half as
+// often.
+enum class TileShape { kNarrow, kWide, kLarge };
+constexpr TileShape kTileShapes[] = {TileShape::kNarrow, TileShape::kWide, TileShape::kLarge};
+
+constexpr int kPaddedDims[] = {16, 32, 64, 96, 128, 192, 256};
+
+// The smallest padded head dim that holds head_dim.
+constexpr int padded_dim(int head_dim) {
+  for (int padded : kPaddedDims) {
+    if (head_dim <= padded) return padded;
+  }
+  return 0;
+}
+
+// Registers of a thread: the output takes row_blocks * dim / 2, the scores row_blocks * keys / 2,
+// the queries in registers row_blocks * dim / 4 (16 bits), of 255; shared memory: shared_bytes()
+// below, at most 99 KiB (sm_86).
+constexpr ForwardTile forward_tile(Element element, int dim, TileShape shape) {
+  if (element == Element::kFloat32) {
+    if (dim <= 32) return {1, 4, 32, 3, false, 4};
+    if (dim <= 64) return {1, 4, 32, 2, false, 3};
+    if (dim <= 128) return {1, 4, 32, 2, false, 2};
+    if (dim <= 192) return {1, 4, 16, 2, false, 2};
+    return {1, 2, 16, 2, false, 2};
+  }
+  if (dim <= 192 && shape == TileShape::kNarrow) {
+    return dim <= 64 ? ForwardTile{1, 4, 64, 3, true, 3} : ForwardTile{1, 4, 32, 2, false, 2};
+  }
+  if (dim >= 64 && dim <= 128 && shape == TileShape::kLarge) {
+    return {2, 8, 64, 2, dim <= 64, 1};
+  }
+  if (dim <= 16) return {2, 4, 64, 2, true, 4};
+  if (dim <= 32) return {2, 4, 64, 2, true, 3};
+  if (dim <= 64) return {2, 4, 64, 2, true, 2};
+  if (dim <= 128) return {2, 4, 64, 2, false, 2};
+  if (dim <= 192) return {1, 8, 32, 2, false, 1};
+  return {1, 4, 32, 2, false, 2};
+}
+
+constexpr int forward_shared_bytes(Element element, int dim, const ForwardTile& tile) {
+  const int row_bytes = dim * (element == Element::kFloat32 ? 4 : 2);
+  return row_bytes * (tile.rows() + 2 * tile.stages * tile.keys);
+}
+
+}  // namespace flashstep::attention_cuda
