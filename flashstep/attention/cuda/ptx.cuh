@@ -66,6 +66,35 @@ __device__ inline void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
+__device__ inline uint2 load_shared_pair(uint32_t address) {
+  uint2 value;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
+__device__ inline void store_shared_pair(uint32_t address, uint32_t x, uint32_t y) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(x), "r"(y) : "memory");
+}
+
+// sum[0..3] += value, each atomically; sum is a multiple of 16 bytes in global memory.
+__device__ inline void add_to_global(float* sum, const float (&value)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                   __cvta_generic_to_global(sum)),
+               "f"(value[0]), "f"(value[1]), "f"(value[2]), "f"(value[3])
+               : "memory");
+#else
+  for (int i = 0; i < 4; ++i)
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(
+                     __cvta_generic_to_global(sum + i)),
+                 "f"(value[i])
+                 : "memory");
+#endif
+}
+
 // Starts a copy of 16 bytes from global to shared memory past L1; zeros where `valid` is false
 // (nothing is read then, but the address must be one of global memory).
 __device__ inline void cp_async_16(uint32_t destination, const void* source, bool valid) {

@@ -1,0 +1,97 @@
+// backward(): from a pass to its plan and kernels.
+#include <algorithm>
+#include <cfloat>
+#include <climits>
+
+#include "flashstep/attention/cuda/backward_launch.h"
+#include "flashstep/attention/cuda/backward_plan.h"
+#include "flashstep/attention/cuda/backward_rows.cuh"
+#include "flashstep/attention/cuda/kernels.h"
+
+namespace flashstep::attention_cuda {
+namespace {
+
+template <Arithmetic kArithmetic, int kDim>
+cudaError_t launch_passes(const BackwardArguments& args, cudaStream_t stream) {
+  const cudaError_t error = launch_backward_keys<kArithmetic, kDim>(args, stream);
+  if (error != cudaSuccess || args.plan.one_pass) return error;
+  return launch_backward_queries<kArithmetic, kDim>(args, stream);
+}
+
+template <Arithmetic kArithmetic>
+cudaError_t launch_dim(const BackwardArguments& args, cudaStream_t stream) {
+  switch (args.plan.padded_dim) {
+    case 16:
+      return launch_passes<kArithmetic, 16>(args, stream);
+    case 32:
+      return launch_passes<kArithmetic, 32>(args, stream);
+    case 64:
+      return launch_passes<kArithmetic, 64>(args, stream);
+    case 96:
+      return launch_passes<kArithmetic, 96>(args, stream);
+    case 128:
+      return launch_passes<kArithmetic, 128>(args, stream);
+    case 192:
+      return launch_passes<kArithmetic, 192>(args, stream);
+    case 256:
+      return launch_passes<kArithmetic, 256>(args, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+cudaError_t launch_arithmetic(const BackwardArguments& args, cudaStream_t stream) {
+  switch (args.plan.arithmetic) {
+    case Arithmetic::kBfloat16:
+      return launch_dim<Arithmetic::kBfloat16>(args, stream);
+    case Arithmetic::kFloat16:
+      return launch_dim<Arithmetic::kFloat16>(args, stream);
+    case Arithmetic::kTf32:
+      return launch_dim<Arithmetic::kTf32>(args, stream);
+    case Arithmetic::kTf32x3:
+      return launch_dim<Arithmetic::kTf32x3>(args, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+// Beyond -n no query sees a key, beyond m all see all: then any number there is as good, and sums
+// with positions do not overflow.
+Problem with_bounded_diagonal(Problem problem) {
+  problem.diagonal = std::clamp(problem.diagonal, -problem.n, problem.m);
+  return problem;
+}
+
+}  // namespace
+
+size_t backward_workspace_bytes(const Problem& problem, const Device& device) {
+  return backward_plan(with_bounded_diagonal(problem), device).workspace_floats * sizeof(float);
+}
+
+cudaError_t backward(const Backward& pass, const Device& device, void* workspace,
+                     cudaStream_t stream) {
+  BackwardArguments args = {};
+  args.pass = pass;
+  args.pass.problem = with_bounded_diagonal(pass.problem);
+  args.plan = backward_plan(args.pass.problem, device);
+  const BackwardPlan& plan = args.plan;
+  args.scale_log2 = std::clamp(args.pass.problem.scale * kLog2E, -FLT_MAX, FLT_MAX);
+  // Steps and blocks are counted in 32 bits on the device.
+  const int64_t steps = std::max(plan.keys.chunk_steps * plan.keys.chunks,
+                                 plan.queries.chunk_steps * plan.queries.chunks);
+  if (std::max({steps, plan.keys.blocks, plan.queries.blocks}) > INT_MAX)
+    return cudaErrorInvalidConfiguration;
+  float* const floats = static_cast<float*>(workspace);
+  args.logsumexp = floats + plan.logsumexp_at;
+  args.row_dots = floats + plan.row_dots_at;
+  args.q_sums = floats + plan.q_sums_at;
+  args.k_sums = floats + plan.k_sums_at;
+  args.v_sums = floats + plan.v_sums_at;
+
+  cudaError_t error = launch_backward_prepare(args, device.sm_count, stream);
+  if (error == cudaSuccess) error = launch_arithmetic(args, stream);
+  if (error == cudaSuccess && (plan.q_slices > 0 || plan.k_slices > 0))
+    error = launch_backward_finish(args, device.sm_count, stream);
+  return error;
+}
+
+}  // namespace flashstep::attention_cuda

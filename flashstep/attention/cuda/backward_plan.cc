@@ -1,0 +1,169 @@
+#include "flashstep/attention/cuda/backward_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+
+namespace flashstep::attention_cuda {
+namespace {
+
+// Rows of a head in the workspace: a multiple of every tile.
+constexpr int64_t kRowPadding = 128;
+
+// What the blocks of a section share in L2: half of the 50 MB of an H100, a whole A100's partition.
+constexpr int64_t kSectionBytes = int64_t{24} << 20;
+
+// Slices of sums in two passes; beyond, tiles are cut into fewer chunks.
+constexpr int64_t kSliceBytes = int64_t{256} << 20;
+
+// A block's start and end (loading its tile, storing its results) as a number of steps; and when it
+// leaves sums, which another kernel reads. Measured on an H200 to about 1 step.
+constexpr double kBlockSteps = 1.5;
+constexpr double kSumBlockSteps = 3;
+
+constexpr int64_t kRegisters = 65536;      // of a multiprocessor
+constexpr int64_t kThreadRegisters = 256;  // at most, and these kernels come near
+
+Arithmetic arithmetic_of(const Problem& problem) {
+  switch (problem.element) {
+    case Element::kBfloat16:
+      return Arithmetic::kBfloat16;
+    case Element::kFloat16:
+      return Arithmetic::kFloat16;
+    case Element::kFloat32:
+      break;
+  }
+  return problem.tf32 ? Arithmetic::kTf32 : Arithmetic::kTf32x3;
+}
+
+// Blocks that run at the same time.
+int64_t block_slots(const Device& device, int shared, int64_t by_registers) {
+  constexpr int kReserved = 1024;  // shared memory that a block takes besides its own
+  const int64_t by_memory = device.shared_bytes_per_sm / (shared + kReserved);
+  return device.sm_count * std::max<int64_t>(1, std::min(by_memory, by_registers));
+}
+
+// Steps of a tile, over all tiles of a head.
+struct Steps {
+  int64_t tiles, total, longest;
+};
+
+template <typename StepsOfTile>
+Steps count_steps(int64_t tiles, const StepsOfTile& steps_of_tile) {
+  Steps steps = {tiles, 0, 0};
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const int64_t count = steps_of_tile(tile);
+    steps.total += count;
+    steps.longest = std::max(steps.longest, count);
+  }
+  return steps;
+}
+
+// The chunks that let the pass end first, in steps of one multiprocessor's slot: all work evenly
+// spread plus half a chunk that the last blocks wait for each other, or one chunk where all blocks
+// run at once.
+BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_chunks,
+                 int64_t head_bytes) {
+  BackwardGrid best = {};
+  double best_time = INFINITY;
+  for (int64_t chunks = 1; chunks <= std::max<int64_t>(1, std::min(steps.longest, most_chunks));
+       ++chunks) {
+    const int64_t chunk_steps = std::max<int64_t>(1, ceil_div(steps.longest, chunks));
+    if (ceil_div(steps.longest, chunk_steps) < chunks && chunks > 1) continue;
+    const double overhead = chunks > 1 ? kSumBlockSteps : kBlockSteps;
+    // The last chunk of a tile is half full on average where tiles differ.
+    const bool even = steps.total == steps.tiles * steps.longest;
+    const double blocks =
+        heads * (even ? static_cast<double>(steps.tiles * chunks)
+                      : static_cast<double>(steps.total) / chunk_steps + 0.5 * steps.tiles);
+    const double work = heads * static_cast<double>(steps.total) + blocks * overhead;
+    const double time = blocks <= slots
+                            ? chunk_steps + overhead
+                            : std::max(work / slots + 0.5 * chunk_steps, chunk_steps + overhead);
+    if (time < best_time) {
+      best_time = time;
+      best = {heads, steps.tiles, chunk_steps, chunks, 0, 0};
+    }
+  }
+  best.section_heads = std::clamp<int64_t>(kSectionBytes / head_bytes, 1, heads);
+  best.blocks = ceil_div(heads, best.section_heads) * best.section_heads * best.tiles * best.chunks;
+  return best;
+}
+
+void lay_out(BackwardPlan& plan, const Problem& problem) {
+  const int64_t rows = problem.batches * problem.heads * plan.padded_n;
+  plan.q_slice = rows * plan.padded_dim;
+  plan.k_slice = problem.batches * problem.kv_heads * plan.padded_m * plan.padded_dim;
+  plan.logsumexp_at = 0;
+  plan.row_dots_at = rows;
+  plan.q_sums_at = 2 * rows;
+  plan.k_sums_at = plan.q_sums_at + plan.q_slices * plan.q_slice;
+  plan.v_sums_at = plan.k_sums_at + plan.k_slices * plan.k_slice;
+  plan.workspace_floats = plan.v_sums_at + plan.k_slices * plan.k_slice;
+}
+
+}  // namespace
+
+BackwardPlan backward_plan(const Problem& problem, const Device& device) {
+  BackwardPlan plan = {};
+  plan.arithmetic = arithmetic_of(problem);
+  plan.padded_dim = padded_dim(problem.head_dim);
+  plan.one_pass = !problem.deterministic;
+  plan.narrow = shared_bytes(keys_tile(plan.arithmetic, plan.padded_dim, false), plan.arithmetic,
+                             plan.padded_dim) > device.shared_bytes_per_block;
+  plan.keys_tile = keys_tile(plan.arithmetic, plan.padded_dim, plan.narrow);
+  plan.queries_tile = queries_tile(plan.arithmetic, plan.padded_dim);
+  plan.padded_n = ceil_div(problem.n, kRowPadding) * kRowPadding;
+  plan.padded_m = ceil_div(problem.m, kRowPadding) * kRowPadding;
+
+  const int64_t row_bytes = int64_t{2} * plan.padded_dim * element_bytes(plan.arithmetic);
+  const int64_t sum_row_bytes = int64_t{4} * plan.padded_dim;
+  const int64_t key_heads = problem.batches * problem.kv_heads;
+  const int64_t query_heads = problem.batches * problem.heads;
+  // Two passes keep every chunk's sums: dK and dV, or dQ.
+  const int64_t key_slice_bytes = 2 * key_heads * plan.padded_m * sum_row_bytes;
+  const int64_t query_slice_bytes = query_heads * plan.padded_n * sum_row_bytes;
+
+  plan.keys =
+      cut(count_steps(ceil_div(problem.m, plan.keys_tile.keys),
+                      [&](int64_t tile) { return key_tile_steps(problem, plan.keys_tile, tile); }),
+          key_heads,
+          block_slots(device, shared_bytes(plan.keys_tile, plan.arithmetic, plan.padded_dim),
+                      plan.keys_tile.blocks),
+          plan.one_pass ? INT64_MAX : kSliceBytes / key_slice_bytes,
+          problem.heads / problem.kv_heads * problem.n *
+              (row_bytes + (plan.one_pass ? sum_row_bytes : 0)));
+  plan.k_slices = plan.keys.chunks == 1 ? 0 : plan.one_pass ? 1 : plan.keys.chunks;
+  if (plan.one_pass) {
+    plan.q_slices = 1;
+  } else {
+    plan.queries =
+        cut(count_steps(
+                ceil_div(problem.n, plan.queries_tile.queries),
+                [&](int64_t tile) { return query_tile_steps(problem, plan.queries_tile, tile); }),
+            query_heads,
+            block_slots(device, shared_bytes(plan.queries_tile, plan.arithmetic, plan.padded_dim),
+                        kRegisters / (kThreadRegisters * threads(plan.queries_tile))),
+            kSliceBytes / query_slice_bytes, problem.m * row_bytes);
+    plan.q_slices = plan.queries.chunks == 1 ? 0 : plan.queries.chunks;
+  }
+  lay_out(plan, problem);
+  return plan;
+}
+
+std::string describe(const BackwardPlan& plan) {
+  const auto grid = [](const BackwardGrid& grid) {
+    return str(grid.tiles, " tiles x ", grid.chunks, " chunks of ", grid.chunk_steps, " steps, ",
+               grid.heads, " heads by ", grid.section_heads);
+  };
+  return str(plan.one_pass ? "one pass" : "two passes", ", head dim ", plan.padded_dim,
+             ", key tiles of ", plan.keys_tile.keys, " in steps of ", plan.keys_tile.queries, ": ",
+             grid(plan.keys),
+             plan.one_pass ? std::string()
+                           : str("; query tiles of ", plan.queries_tile.queries, " in steps of ",
+                                 plan.queries_tile.keys, ": ", grid(plan.queries)),
+             "; workspace ", plan.workspace_floats * 4, " bytes");
+}
+
+}  // namespace flashstep::attention_cuda

@@ -1,0 +1,97 @@
+// How a backward pass is cut into kernels, blocks and steps: a pure function of the problem and
+// GPU.
+//
+// One pass: blocks own tiles of keys, step over tiles of queries and add their part of dQ to
+// float32 sums, atomically: 5 matrix products a tile. Two passes: dK and dV so, without dQ, then
+// blocks that own tiles of queries step over keys for dQ: 7 products, but every sum has one order,
+// so that bits repeat. Where the tiles of a pass are too few to fill the GPU, the steps of a tile
+// are cut into chunks for several blocks, which add to common sums (one pass) or write slices that
+// are summed in order (two passes).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "flashstep/attention/cuda/backward_tiles.h"
+#include "flashstep/attention/cuda/device.h"
+#include "flashstep/attention/problem.h"
+
+namespace flashstep::attention_cuda {
+
+using attention_kernel::Backward;
+using attention_kernel::Problem;
+
+// The blocks of a pass over the tiles (of keys, or of queries) of all heads.
+struct BackwardGrid {
+  int64_t heads;          // key heads, or query heads
+  int64_t tiles;          // of a head
+  int64_t chunk_steps;    // steps that a block takes, at most
+  int64_t chunks;         // blocks for the tile with the most steps
+  int64_t section_heads;  // heads in work at the same time: what their blocks share stays in L2
+  int64_t blocks;
+};
+
+struct BackwardPlan {
+  Arithmetic arithmetic;
+  int padded_dim;
+  bool narrow;  // keys_tile's variant
+  bool one_pass;
+  KeysTile keys_tile;
+  QueriesTile queries_tile;
+  BackwardGrid keys;
+  BackwardGrid queries;        // two passes only
+  int64_t padded_n, padded_m;  // rows of a head in the workspace
+  int64_t q_slices, k_slices;  // float32 sums of dQ, and of dK and dV; 0: results at once
+  int64_t q_slice, k_slice;    // floats of one
+  // Workspace, in floats from its start; the sums stand last, one after the other.
+  int64_t logsumexp_at, row_dots_at, q_sums_at, k_sums_at, v_sums_at, workspace_floats;
+};
+
+BackwardPlan backward_plan(const Problem& problem, const Device& device);
+
+// One line: what the plan says, for reports and failing tests.
+std::string describe(const BackwardPlan& plan);
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The first tile of queries with one that sees key `first_key` or a later one; all before are
+// skipped.
+constexpr int64_t first_query_tile(const Problem& problem, int64_t first_key, int queries) {
+  if (!problem.causal || first_key <= problem.diagonal) return 0;
+  const int64_t query = first_key - problem.diagonal;
+  return query < problem.n ? query / queries : ceil_div(problem.n, queries);
+}
+
+// The number of tiles of keys of which the queries up to `last_query` see one.
+constexpr int64_t visible_key_tiles(const Problem& problem, int64_t last_query, int keys) {
+  const int64_t tiles = ceil_div(problem.m, keys);
+  if (!problem.causal) return tiles;
+  if (last_query + problem.diagonal < 0) return 0;
+  const int64_t visible = (last_query + problem.diagonal) / keys + 1;
+  return visible < tiles ? visible : tiles;
+}
+
+// Steps of a tile of keys: its tiles of queries, for every query head of its key head.
+constexpr int64_t key_tile_steps(const Problem& problem, const KeysTile& shape, int64_t tile) {
+  return problem.heads / problem.kv_heads *
+         (ceil_div(problem.n, shape.queries) -
+          first_query_tile(problem, tile * shape.keys, shape.queries));
+}
+
+constexpr int64_t query_tile_steps(const Problem& problem, const QueriesTile& shape, int64_t tile) {
+  const int64_t end = (tile + 1) * shape.queries;
+  return visible_key_tiles(problem, (end < problem.n ? end : problem.n) - 1, shape.keys);
+}
+
+// What a kernel gets.
+struct BackwardArguments {
+  Backward pass;
+  BackwardPlan plan;
+  float scale_log2;  // scale log2(e)
+  float* logsumexp;  // (B, H, padded_n): in units of log2; +infinity where no key is seen
+  float* row_dots;   // (B, H, padded_n): D = rowsum(dO o O) - grad_logsumexp
+  float *q_sums, *k_sums, *v_sums;
+};
+
+}  // namespace flashstep::attention_cuda

@@ -1,0 +1,152 @@
+// Plans of the backward pass for GPUs that are not here: they fit, and take every pair once.
+#include "flashstep/attention/cuda/backward_plan.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace flashstep::attention_cuda {
+namespace {
+
+constexpr int kKiB = 1024;
+
+// Shared memory as sm_86/89, sm_80 and sm_90 have it (a block's, a multiprocessor's), by SM count.
+const std::vector<Device> kDevices = {{28, 99 * kKiB, 100 * kKiB},
+                                      {84, 99 * kKiB, 100 * kKiB},
+                                      {108, 163 * kKiB, 164 * kKiB},
+                                      {132, 227 * kKiB, 228 * kKiB},
+                                      {1, 227 * kKiB, 228 * kKiB}};
+constexpr Device kH200 = {132, 227 * kKiB, 228 * kKiB};
+
+Problem make_problem(Element element, int64_t heads, int64_t n, int64_t m, int head_dim,
+                     bool causal) {
+  Problem problem{};
+  problem.element = element;
+  problem.batches = 1;
+  problem.heads = problem.kv_heads = heads;
+  problem.n = n;
+  problem.m = m;
+  problem.head_dim = head_dim;
+  problem.scale = 1;
+  problem.causal = causal;
+  return problem;
+}
+
+template <typename Body>
+void for_each_plan(Body body) {
+  for (const Device& device : kDevices)
+    for (Element element : {Element::kFloat32, Element::kBfloat16, Element::kFloat16})
+      for (int head_dim : {8, 24, 64, 72, 128, 136, 256})
+        for (int64_t n : {1, 63, 129, 1024, 4099, 65536})
+          for (int64_t m : {1, 127, 2048, 16385})
+            for (int64_t heads : {1, 6, 64})
+              for (bool deterministic : {false, true}) {
+                Problem problem = make_problem(element, heads, n, m, head_dim, n % 2 == 0);
+                problem.deterministic = deterministic;
+                body(device, problem, backward_plan(problem, device));
+              }
+}
+
+TEST(BackwardPlan, FitsIntoSharedMemory) {
+  for_each_plan([](const Device& device, const Problem&, const BackwardPlan& plan) {
+    ASSERT_LE(shared_bytes(plan.keys_tile, plan.arithmetic, plan.padded_dim),
+              device.shared_bytes_per_block)
+        << describe(plan);
+    ASSERT_LE(shared_bytes(plan.queries_tile, plan.arithmetic, plan.padded_dim),
+              device.shared_bytes_per_block)
+        << describe(plan);
+  });
+}
+
+void expect_covers(const BackwardGrid& grid, int64_t longest, const BackwardPlan& plan) {
+  ASSERT_GE(grid.chunks * grid.chunk_steps, longest) << describe(plan);
+  // No block has nothing to do but those of tiles with fewer steps.
+  ASSERT_TRUE(grid.chunks == 1 || (grid.chunks - 1) * grid.chunk_steps < longest) << describe(plan);
+  ASSERT_GE(grid.section_heads, 1);
+  ASSERT_GE(grid.blocks, grid.heads * grid.tiles * grid.chunks) << describe(plan);
+  ASSERT_LT(grid.blocks, (grid.heads + grid.section_heads) * grid.tiles * grid.chunks);
+}
+
+TEST(BackwardPlan, BlocksTakeEveryStep) {
+  for_each_plan([](const Device&, const Problem& problem, const BackwardPlan& plan) {
+    int64_t longest = 0;
+    for (int64_t tile = 0; tile < plan.keys.tiles; ++tile)
+      longest = std::max(longest, key_tile_steps(problem, plan.keys_tile, tile));
+    expect_covers(plan.keys, longest, plan);
+    if (plan.one_pass) return;
+    longest = 0;
+    for (int64_t tile = 0; tile < plan.queries.tiles; ++tile)
+      longest = std::max(longest, query_tile_steps(problem, plan.queries_tile, tile));
+    expect_covers(plan.queries, longest, plan);
+  });
+}
+
+TEST(BackwardPlan, WorkspaceHoldsItsParts) {
+  for_each_plan([](const Device&, const Problem& problem, const BackwardPlan& plan) {
+    const int64_t rows = problem.batches * problem.heads * plan.padded_n;
+    ASSERT_GE(plan.padded_n, problem.n);
+    ASSERT_GE(plan.padded_m, problem.m);
+    ASSERT_EQ(plan.padded_n % plan.keys_tile.queries + plan.padded_n % plan.queries_tile.queries,
+              0);
+    ASSERT_EQ(plan.padded_m % plan.keys_tile.keys, 0);
+    ASSERT_EQ(plan.row_dots_at - plan.logsumexp_at, rows);
+    ASSERT_EQ(plan.q_sums_at - plan.row_dots_at, rows);
+    ASSERT_EQ(plan.k_sums_at - plan.q_sums_at, plan.q_slices * rows * plan.padded_dim);
+    ASSERT_EQ(plan.v_sums_at - plan.k_sums_at, plan.workspace_floats - plan.v_sums_at);
+    for (int64_t at : {plan.row_dots_at, plan.q_sums_at, plan.k_sums_at, plan.v_sums_at})
+      ASSERT_EQ(at % 4, 0) << "copies and sums are of 16 bytes";
+    ASSERT_EQ(plan.k_slices > 0, plan.keys.chunks > 1);
+  });
+}
+
+// Tiles that are skipped hold no visible pair, and the last or first that is not holds one.
+TEST(BackwardPlan, SkipsHiddenTilesOnly) {
+  constexpr int kQueries = 16, kKeys = 32;
+  for (int64_t diagonal = -150; diagonal <= 150; diagonal += 5) {
+    Problem problem = make_problem(Element::kBfloat16, 1, 100, 130, 64, true);
+    problem.diagonal = diagonal;
+    const auto sees = [&](int64_t query_tile, int64_t key_tile) {
+      const int64_t last = std::min((query_tile + 1) * kQueries, problem.n) - 1;
+      return key_tile * kKeys <= last + diagonal;
+    };
+    for (int64_t key_tile = 0; key_tile < ceil_div(problem.m, kKeys); ++key_tile) {
+      const int64_t first = first_query_tile(problem, key_tile * kKeys, kQueries);
+      for (int64_t tile = 0; tile < ceil_div(problem.n, kQueries); ++tile)
+        ASSERT_EQ(tile >= first, sees(tile, key_tile))
+            << diagonal << " " << key_tile << " " << tile;
+    }
+    for (int64_t tile = 0; tile < ceil_div(problem.n, kQueries); ++tile) {
+      const int64_t last = std::min((tile + 1) * kQueries, problem.n) - 1;
+      const int64_t count = visible_key_tiles(problem, last, kKeys);
+      for (int64_t key_tile = 0; key_tile < ceil_div(problem.m, kKeys); ++key_tile)
+        ASSERT_EQ(key_tile < count, sees(tile, key_tile)) << diagonal << " " << tile;
+    }
+  }
+}
+
+TEST(BackwardPlan, OneHeadFillsTheGpu) {
+  for (int64_t n : {4096, 16384}) {
+    const BackwardPlan plan =
+        backward_plan(make_problem(Element::kBfloat16, 1, n, n, 64, true), kH200);
+    // Under a causal mask half of the chunks are there.
+    EXPECT_GE(plan.keys.blocks / 2, kH200.sm_count) << describe(plan);
+  }
+  const BackwardPlan many =
+      backward_plan(make_problem(Element::kBfloat16, 64, 16384, 16384, 64, true), kH200);
+  EXPECT_EQ(many.keys.chunks, 1) << describe(many);
+}
+
+TEST(BackwardPlan, MemoryIsLinear) {
+  // Beyond inputs and results, forward and backward at N = 131072, D = 64 stay under 1 GiB.
+  for (bool deterministic : {false, true}) {
+    Problem problem = make_problem(Element::kFloat32, 1, 131072, 131072, 64, true);
+    problem.deterministic = deterministic;
+    const BackwardPlan plan = backward_plan(problem, kH200);
+    EXPECT_LT(plan.workspace_floats * 4, int64_t{1} << 30) << describe(plan);
+  }
+}
+
+}  // namespace
+}  // namespace flashstep::attention_cuda

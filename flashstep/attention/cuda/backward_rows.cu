@@ -1,0 +1,216 @@
+// The kernels around the backward passes that work row by row, bound by memory.
+#include "flashstep/attention/cuda/backward_launch.h"
+#include "flashstep/attention/cuda/backward_rows.cuh"
+#include "flashstep/attention/cuda/backward_sums.cuh"
+
+namespace flashstep::attention_cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRowLanes = 8;  // lanes that share a row: 128 bytes at a time, one line of L2
+
+template <Element kElement>
+__device__ inline float dot_of_chunks(uint4 a, uint4 b) {
+  const uint32_t left[4] = {a.x, a.y, a.z, a.w};
+  const uint32_t right[4] = {b.x, b.y, b.z, b.w};
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kElement == Element::kFloat32) {
+      sum += __uint_as_float(left[i]) * __uint_as_float(right[i]);
+    } else {
+      const float2 x = ElementTraits<kElement>::unpack(left[i]);
+      const float2 y = ElementTraits<kElement>::unpack(right[i]);
+      sum += x.x * y.x + x.y * y.y;
+    }
+  }
+  return sum;
+}
+
+// D = rowsum(dO o O) - grad_logsumexp and logsumexp in units of log2, for padded rows too; and
+// zeros where the passes add sums.
+template <Element kElement>
+__global__ void __launch_bounds__(kThreads)
+    backward_prepare_kernel(const __grid_constant__ BackwardArguments args, float4* zeros,
+                            int64_t zero_count) {
+  const Problem& problem = args.pass.problem;
+  constexpr int kBytes = element_bytes(kElement);
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t all_threads = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t rows = problem.batches * problem.heads * args.plan.padded_n;
+  for (int64_t padded_row = thread / kRowLanes; padded_row < rows;
+       padded_row += all_threads / kRowLanes) {
+    const int64_t head = padded_row / args.plan.padded_n;
+    const int64_t row = padded_row - head * args.plan.padded_n;
+    float sum = 0;
+    if (row < problem.n) {
+      const auto at = [&](const Input& input) {
+        return reinterpret_cast<const uint4*>(static_cast<const char*>(input.data) +
+                                              (head / problem.heads * input.strides.batch +
+                                               head % problem.heads * input.strides.head +
+                                               row * input.strides.row) *
+                                                  kBytes);
+      };
+      const uint4* const out = at(args.pass.out);
+      const uint4* const grad_out = at(args.pass.grad_out);
+      for (int chunk = threadIdx.x % kRowLanes; chunk < problem.head_dim * kBytes / kChunkBytes;
+           chunk += kRowLanes)
+        sum += dot_of_chunks<kElement>(out[chunk], grad_out[chunk]);
+    }
+#pragma unroll
+    for (int distance = 1; distance < kRowLanes; distance *= 2)
+      sum += __shfl_xor_sync(0xffu << (threadIdx.x % kWarp / kRowLanes * kRowLanes), sum, distance);
+    if (threadIdx.x % kRowLanes != 0) continue;
+    float logsumexp = INFINITY;  // exp2(finite - infinity) = 0: no weight
+    if (row < problem.n) {
+      const int64_t stat = head * problem.n + row;
+      const float given = args.pass.logsumexp[stat];
+      if (given != -INFINITY) logsumexp = given * kLog2E;
+      if (args.pass.grad_logsumexp != nullptr) sum -= args.pass.grad_logsumexp[stat];
+    }
+    args.logsumexp[padded_row] = logsumexp;
+    args.row_dots[padded_row] = sum;
+  }
+  for (int64_t i = thread; i < zero_count; i += all_threads) zeros[i] = make_float4(0, 0, 0, 0);
+}
+
+// One result made of float32 sums.
+struct Finish {
+  const float* sums;
+  int64_t slice;  // floats from a slice to the next
+  int64_t heads, rows, padded_rows;
+  Output result;
+  float factor;
+};
+
+// Adds the slices of sums in order, times the factor, rounded to the dtype. A thread takes 8
+// columns of a row; `slices` says how many slices its tile has.
+template <Element kElement, typename Slices>
+__device__ inline void finish_rows(const Finish& finish, int64_t batches, int padded_dim,
+                                   int head_dim, const Slices& slices) {
+  constexpr int kBytes = element_bytes(kElement);
+  const int blocks = head_dim / kMmaColumns;
+  const int64_t total = batches * finish.heads * finish.rows * blocks;
+  for (int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; index < total;
+       index += static_cast<int64_t>(gridDim.x) * kThreads) {
+    const int column = static_cast<int>(index % blocks) * kMmaColumns;
+    const int64_t row = index / blocks % finish.rows;
+    const int64_t head = index / blocks / finish.rows;
+    const float* const sums = finish.sums + head * finish.padded_rows * padded_dim +
+                              sum_block(row / kMmaRows * kMmaRows, column, padded_dim);
+    float2 pairs[4] = {};
+    const int64_t count = slices(row);
+    for (int64_t slice = 0; slice < count; ++slice)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = *reinterpret_cast<const float2*>(
+            sums + slice * finish.slice + sum_pair(static_cast<int>(row % kMmaRows), i));
+        pairs[i].x += pair.x;
+        pairs[i].y += pair.y;
+      }
+    const float f = finish.factor;
+    char* const result =
+        head_data<kBytes>(finish.result, head / finish.heads, head % finish.heads) +
+        (row * finish.result.strides.row + column) * kBytes;
+    if constexpr (kElement == Element::kFloat32) {
+      float4* const to = reinterpret_cast<float4*>(result);
+      to[0] = make_float4(f * pairs[0].x, f * pairs[0].y, f * pairs[1].x, f * pairs[1].y);
+      to[1] = make_float4(f * pairs[2].x, f * pairs[2].y, f * pairs[3].x, f * pairs[3].y);
+    } else {
+      using Traits = ElementTraits<kElement>;
+      *reinterpret_cast<uint4*>(result) = make_uint4(Traits::pack(f * pairs[0].x, f * pairs[0].y),
+                                                     Traits::pack(f * pairs[1].x, f * pairs[1].y),
+                                                     Traits::pack(f * pairs[2].x, f * pairs[2].y),
+                                                     Traits::pack(f * pairs[3].x, f * pairs[3].y));
+    }
+  }
+}
+
+template <Element kElement>
+__global__ void __launch_bounds__(kThreads)
+    backward_finish_kernel(const __grid_constant__ BackwardArguments args) {
+  const Problem& problem = args.pass.problem;
+  const BackwardPlan& plan = args.plan;
+  if (plan.q_slices > 0) {
+    const Finish q = {args.q_sums,   plan.q_slice,     problem.heads, problem.n,
+                      plan.padded_n, args.pass.grad_q, problem.scale};
+    finish_rows<kElement>(q, problem.batches, plan.padded_dim, problem.head_dim, [&](int64_t row) {
+      if (plan.one_pass) return int64_t{1};
+      return ceil_div(query_tile_steps(problem, plan.queries_tile, row / plan.queries_tile.queries),
+                      plan.queries.chunk_steps);
+    });
+  }
+  if (plan.k_slices == 0) return;
+  const auto key_slices = [&](int64_t row) {
+    if (plan.one_pass) return int64_t{1};
+    return ceil_div(key_tile_steps(problem, plan.keys_tile, row / plan.keys_tile.keys),
+                    plan.keys.chunk_steps);
+  };
+  const Finish k = {args.k_sums,   plan.k_slice,     problem.kv_heads, problem.m,
+                    plan.padded_m, args.pass.grad_k, problem.scale};
+  finish_rows<kElement>(k, problem.batches, plan.padded_dim, problem.head_dim, key_slices);
+  const Finish v = {args.v_sums,      plan.k_slice, problem.kv_heads, problem.m, plan.padded_m,
+                    args.pass.grad_v, 1.0f};
+  finish_rows<kElement>(v, problem.batches, plan.padded_dim, problem.head_dim, key_slices);
+}
+
+int64_t blocks_for(int64_t work, int sm_count) {
+  // 8 blocks of 256 threads are all that a multiprocessor holds; beyond, threads loop.
+  const int64_t blocks = ceil_div(work, kThreads);
+  const int64_t most = int64_t{8} * sm_count;
+  return blocks < 1 ? 1 : blocks < most ? blocks : most;
+}
+
+template <Element kElement>
+cudaError_t prepare(const BackwardArguments& args, int sm_count, cudaStream_t stream) {
+  const Problem& problem = args.pass.problem;
+  const BackwardPlan& plan = args.plan;
+  // One pass adds to sums, which stand at the workspace's end; two passes store.
+  const int64_t zero_count = plan.one_pass ? (plan.workspace_floats - plan.q_sums_at) / 4 : 0;
+  const int64_t row_work = problem.batches * problem.heads * plan.padded_n * kRowLanes;
+  const int64_t work = row_work > zero_count ? row_work : zero_count;
+  backward_prepare_kernel<kElement><<<blocks_for(work, sm_count), kThreads, 0, stream>>>(
+      args, reinterpret_cast<float4*>(args.q_sums), zero_count);
+  return cudaGetLastError();
+}
+
+template <Element kElement>
+cudaError_t finish(const BackwardArguments& args, int sm_count, cudaStream_t stream) {
+  const Problem& problem = args.pass.problem;
+  const int64_t rows = args.plan.q_slices > 0 ? problem.heads * problem.n : 0;
+  const int64_t key_rows = args.plan.k_slices > 0 ? problem.kv_heads * problem.m : 0;
+  const int64_t work =
+      problem.batches * (rows > key_rows ? rows : key_rows) * (problem.head_dim / kMmaColumns);
+  backward_finish_kernel<kElement><<<blocks_for(work, sm_count), kThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch_backward_prepare(const BackwardArguments& args, int sm_count,
+                                    cudaStream_t stream) {
+  switch (args.pass.problem.element) {
+    case Element::kFloat32:
+      return prepare<Element::kFloat32>(args, sm_count, stream);
+    case Element::kBfloat16:
+      return prepare<Element::kBfloat16>(args, sm_count, stream);
+    case Element::kFloat16:
+      return prepare<Element::kFloat16>(args, sm_count, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+cudaError_t launch_backward_finish(const BackwardArguments& args, int sm_count,
+                                   cudaStream_t stream) {
+  switch (args.pass.problem.element) {
+    case Element::kFloat32:
+      return finish<Element::kFloat32>(args, sm_count, stream);
+    case Element::kBfloat16:
+      return finish<Element::kBfloat16>(args, sm_count, stream);
+    case Element::kFloat16:
+      return finish<Element::kFloat16>(args, sm_count, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace flashstep::attention_cuda

@@ -1,0 +1,139 @@
+// Tile shapes of the backward kernels and the shared memory they take: one table, read by the plan
+// on the host and by the kernels at compile time.
+#pragma once
+
+#include "flashstep/attention/problem.h"
+
+namespace flashstep::attention_cuda {
+
+using attention_kernel::Element;
+
+// How the matrix units multiply: 16-bit inputs as they are; float32 inputs rounded to TF32, or as a
+// rounded part plus a rounded rest (three products, float32 accuracy).
+enum class Arithmetic { kBfloat16, kFloat16, kTf32, kTf32x3 };
+
+constexpr bool is_16_bit(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kBfloat16 || arithmetic == Arithmetic::kFloat16;
+}
+
+constexpr int element_bytes(Arithmetic arithmetic) { return is_16_bit(arithmetic) ? 2 : 4; }
+
+// The head dims that kernels are compiled for; others are padded with zeros to the next.
+constexpr int kPaddedDims[] = {16, 32, 64, 96, 128, 192, 256};
+
+constexpr int padded_dim(int head_dim) {
+  for (int padded : kPaddedDims)
+    if (head_dim <= padded) return padded;
+  return 0;
+}
+
+// The pass over key tiles: a block owns `keys` keys, keeps their K, V, dK and dV, and steps over
+// tiles of queries (Q, dO).
+struct KeysTile {
+  int keys;
+  int queries;  // of a step
+  // Warps along the keys, and warps that share their keys: those compute the scores of some of the
+  // queries and pass them on through shared memory, then a part of the columns of dK and dV.
+  int key_warps;
+  int column_warps;
+  int stages;     // tiles of Q and dO in flight
+  int group;      // queries whose scores a warp holds in registers
+  int blocks;     // of a multiprocessor: bounds the registers
+  bool resident;  // A fragments of K and V stay in registers
+};
+
+constexpr int threads(const KeysTile& tile) { return 32 * tile.key_warps * tile.column_warps; }
+
+// The pass over query tiles: a block owns `queries` queries and steps over tiles of K and V.
+struct QueriesTile {
+  int queries;
+  int keys;  // of a step
+  int warps;
+  int stages;
+};
+
+constexpr int threads(const QueriesTile& tile) { return 32 * tile.warps; }
+
+// What a row of queries brings besides Q and dO: its logsumexp and D, float32.
+constexpr int kRowStatBytes = 2 * 4;
+
+constexpr int shared_bytes(const KeysTile& tile, Arithmetic arithmetic, int padded_dim) {
+  const int element = element_bytes(arithmetic);
+  const int keys = 2 * tile.keys * padded_dim * element;                                    // K, V
+  const int stage = tile.queries * (2 * padded_dim * element + kRowStatBytes);              // Q, dO
+  const int scores = (tile.column_warps > 1 ? 2 : 1) * tile.keys * tile.queries * element;  // dS, P
+  return keys + tile.stages * stage + scores;
+}
+
+constexpr int shared_bytes(const QueriesTile& tile, Arithmetic arithmetic, int padded_dim) {
+  return 2 * (tile.queries + tile.stages * tile.keys) * padded_dim * element_bytes(arithmetic);
+}
+
+// Shared memory decides the shapes (KiB beside them), then registers: the accumulators of dK and dV
+// take keys / (16 key_warps) * padded_dim / column_warps registers of a thread, at most 128 of 255.
+// `narrow` is for GPUs whose blocks have 99 KiB (sm_86, sm_89).
+constexpr KeysTile keys_tile(Arithmetic arithmetic, int padded_dim, bool narrow) {
+  if (is_16_bit(arithmetic)) {
+    switch (padded_dim) {
+      case 96:
+        return {64, 64, 4, 1, 2, 64, 2, false};  // 81
+      case 128:
+        return narrow ? KeysTile{64, 32, 4, 1, 2, 32, 2, false}    // 69
+                      : KeysTile{128, 64, 4, 2, 2, 32, 1, false};  // 161
+      case 192:
+        return narrow ? KeysTile{32, 32, 2, 2, 2, 32, 2, false}   // 77
+                      : KeysTile{64, 64, 4, 2, 2, 64, 1, false};  // 161
+      case 256:
+        return narrow ? KeysTile{32, 32, 2, 2, 1, 32, 2, false}   // 69
+                      : KeysTile{64, 32, 4, 2, 2, 32, 1, false};  // 137
+      default:
+        return {128, 64, 4, 1, 2, 32, 2, padded_dim <= 32};  // 16: 33, 32: 49, 64: 81
+    }
+  }
+  switch (padded_dim) {
+    case 96:
+      return {64, 16, 4, 1, 2, 16, 1, false};  // 77
+    case 128:
+      return narrow ? KeysTile{32, 32, 2, 2, 1, 16, 1, false}   // 72
+                    : KeysTile{64, 32, 4, 2, 2, 16, 1, false};  // 145
+    case 192:
+      return narrow ? KeysTile{32, 16, 2, 2, 1, 16, 1, false}   // 76
+                    : KeysTile{32, 32, 2, 2, 2, 16, 1, false};  // 153
+    case 256:
+      return narrow ? KeysTile{16, 16, 1, 2, 1, 16, 1, false}   // 66
+                    : KeysTile{32, 16, 2, 2, 2, 16, 1, false};  // 132
+    default:
+      return {64, 32, 4, 1, 2, 32, 2, false};  // 16: 24, 32: 40, 64: 72
+  }
+}
+
+constexpr QueriesTile queries_tile(Arithmetic arithmetic, int padded_dim) {
+  if (is_16_bit(arithmetic)) {
+    switch (padded_dim) {
+      case 96:
+        return {64, 64, 4, 2};  // 72
+      case 128:
+        return {64, 64, 4, 2};  // 96
+      case 192:
+        return {64, 32, 4, 2};  // 96
+      case 256:
+        return {64, 32, 4, 1};  // 96
+      default:
+        return {128, 64, 4, 2};  // 16: 16, 32: 32, 64: 64
+    }
+  }
+  switch (padded_dim) {
+    case 96:
+      return {64, 16, 4, 2};  // 72
+    case 128:
+      return {64, 16, 4, 2};  // 96
+    case 192:
+      return {32, 16, 2, 2};  // 96
+    case 256:
+      return {32, 16, 2, 1};  // 96
+    default:
+      return {64, 32, 4, 2};  // 16: 16, 32: 32, 64: 64
+  }
+}
+
+}  // namespace flashstep::attention_cuda
