@@ -81,8 +81,10 @@ void add_bench_attention(CLI::App& bench) {
   auto arguments = std::make_shared<Arguments>();
   auto& options = arguments->options;
   options.device.clear();
-  command->add_option("--preset", options.preset, "handout, throughput, leaderboard, sweep, cpu")
-      ->check(CLI::IsMember(report::attention_presets()))
+  std::vector<std::string> presets = report::attention_presets();
+  presets.emplace_back("grid");
+  command->add_option("--preset", options.preset, join(presets))
+      ->check(CLI::IsMember(presets))
       ->capture_default_str();
   command->add_option("--device", options.device, "cpu or cuda; the GPU if there is one")
       ->check(CLI::IsMember({"cpu", "cuda"}));
@@ -103,6 +105,9 @@ void add_bench_attention(CLI::App& bench) {
       ->check(CLI::Range(0, 100'000))
       ->capture_default_str();
   command->add_option("--iterations", options.iterations, "Of sweep: calls that are timed")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  command->add_option("--passes", options.passes, "Of grid: forward passes a cell, and backward")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   command->add_flag("--quick", options.quick, "One short turn a cell: only to see that all runs");

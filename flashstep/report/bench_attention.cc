@@ -8,6 +8,7 @@
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/report/bench_attention_compiled.h"
+#include "flashstep/report/bench_attention_grid.h"
 #include "flashstep/report/gpu_timing.h"
 
 namespace flashstep::report {
@@ -40,6 +41,20 @@ RaceOptions race_options(const BenchAttentionOptions& options) {
   return race;
 }
 
+const char* kHowToRead =
+    "Time: median of a call of auto, launches included; rate: 4 B H D FLOPs for each visible pair "
+    "forward, "
+    "2.5 times that backward; limit: these FLOPs at the measured matmul rate of the dtype, or the "
+    "least bytes at the memory rate. Wrong: elements of the output and the gradients further from "
+    "the float64 formula than twice the formula's own error in the dtype.";
+
+const char* kHowToReadOnGpu =
+    " In a graph: the kernels of a call, replayed. sdpa: scaled_dot_product_attention as PyTorch "
+    "chooses; math, flash, efficient, cudnn: with that backend alone; compiled: the formula by "
+    "torch.compile.";
+
+}  // namespace
+
 std::vector<AttentionContestant> chosen_contestants(const BenchAttentionOptions& options,
                                                     const at::Device& device) {
   std::vector<AttentionContestant> all = attention_contestants(device);
@@ -61,7 +76,7 @@ std::vector<AttentionContestant> chosen_contestants(const BenchAttentionOptions&
   return all;
 }
 
-at::Device device_of(const std::string& name) {
+at::Device attention_device(const std::string& name) {
   require(name == "cpu" || name == "cuda", "[bench attention] expected device cpu or cuda, got \"",
           name, "\"");
   require(name == "cpu" || !measure::list_gpus().empty(),
@@ -69,22 +84,9 @@ at::Device device_of(const std::string& name) {
   return name == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
 }
 
-const char* kHowToRead =
-    "Time: median of a call of auto, launches included; rate: 4 B H D FLOPs for each visible pair "
-    "forward, "
-    "2.5 times that backward; limit: these FLOPs at the measured matmul rate of the dtype, or the "
-    "least bytes at the memory rate. Wrong: elements of the output and the gradients further from "
-    "the float64 formula than twice the formula's own error in the dtype.";
-
-const char* kHowToReadOnGpu =
-    " In a graph: the kernels of a call, replayed. sdpa: scaled_dot_product_attention as PyTorch "
-    "chooses; math, flash, efficient, cudnn: with that backend alone; compiled: the formula by "
-    "torch.compile.";
-
-}  // namespace
-
 AttentionReport bench_attention(const BenchAttentionOptions& options) {
-  const at::Device device = device_of(options.device);
+  if (options.preset == "grid") return bench_attention_grid(options);
+  const at::Device device = attention_device(options.device);
   const AttentionPreset preset =
       filtered(attention_preset(options.preset, options.pairs), options.filter);
   require(!preset.cases.empty() && !preset.passes.empty(), "[bench attention] expected cases of ",

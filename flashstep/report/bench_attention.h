@@ -14,12 +14,13 @@
 namespace flashstep::report {
 
 struct BenchAttentionOptions {
-  std::string preset = "handout";  // one of attention_presets()
+  std::string preset = "handout";  // one of attention_presets(), or "grid"
   std::string device = "cpu";      // "cpu" or "cuda"
   AttentionFilter filter;
   std::vector<std::string> contestants;            // by name; empty: all
   std::vector<std::pair<int64_t, int64_t>> pairs;  // of "sweep": (N, M)
   int64_t warmup = 10, iterations = 50;            // of "sweep"
+  int64_t passes = 100;                            // of "grid": forward, and backward
   bool quick = false;                              // one short turn a cell: to see that all runs
   std::vector<std::string> peer_command;           // of scripts/peers/attention_torch.py; or none
   std::function<void(uint64_t done, uint64_t total, const std::string& note)> progress;
@@ -35,5 +36,10 @@ struct AttentionReport {
 // Runs a preset. A signal (while a SignalGuard is alive) ends it after the call that is running.
 // UserError for an unknown preset, contestant or device, and where the filter leaves nothing.
 AttentionReport bench_attention(const BenchAttentionOptions& options);
+
+// The device of this name, and those of its contestants that the options ask for.
+at::Device attention_device(const std::string& name);
+std::vector<AttentionContestant> chosen_contestants(const BenchAttentionOptions& options,
+                                                    const at::Device& device);
 
 }  // namespace flashstep::report

@@ -114,9 +114,11 @@ class CompiledRival : public AttentionRival {
 
 AttentionContestant compiled_contestant(const std::vector<std::string>& command) {
   auto python = std::make_shared<Python>(command);
-  return {"compiled", false, [python](const AttentionRound& round) {
+  return {"compiled", false,
+          [python](const AttentionRound& round) {
             return std::make_unique<CompiledRival>(python, round);
-          }};
+          },
+          nullptr};
 }
 
 }  // namespace flashstep::report

@@ -41,7 +41,7 @@ class AttentionReference {
   AttentionReference(const AttentionCase& c, const AttentionInputs& inputs, bool gradients);
 
   // Elements that are further from the oracle than twice the largest error of the formula in the
-  // same dtype, plus one rounding of the largest element (and, for gradients, some of float32's).
+  // same dtype, plus one rounding of the largest element and some of float32's own.
   // NaN counts as wrong, as does what is missing or of another shape. Counted for each of the four.
   std::array<int64_t, 4> wrong_elements(const AttentionOutcome& outcome) const;
 

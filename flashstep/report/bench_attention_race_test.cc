@@ -42,15 +42,18 @@ class FakeRival : public AttentionRival {
 };
 
 AttentionContestant fake(double seconds, std::vector<int64_t>* calls = nullptr) {
-  return {"fake", true, [=](const AttentionRound& round) {
+  return {"fake", true,
+          [=](const AttentionRound& round) {
             return std::make_unique<FakeRival>(round, seconds, calls);
-          }};
+          },
+          nullptr};
 }
 
 template <typename Error>
 AttentionContestant failing(const Error& error) {
   return {"failing", false,
-          [error](const AttentionRound&) -> std::unique_ptr<AttentionRival> { throw error; }};
+          [error](const AttentionRound&) -> std::unique_ptr<AttentionRival> { throw error; },
+          nullptr};
 }
 
 TEST(BenchAttentionRace, RunsEveryContestantOfTheCpu) {
@@ -103,6 +106,17 @@ TEST(BenchAttentionRace, TellsWhatWentWrong) {
   EXPECT_EQ(runs[5].trouble, "");
   EXPECT_TRUE(std::isnan(runs[0].median()));
   EXPECT_FALSE(runs[0].wrong.has_value());
+}
+
+// Five matrices of 16 TiB; a CPU would not say no in time.
+TEST(BenchAttentionRace, TheFormulaIsNotTriedWhereItCannotFit) {
+  AttentionRound round;
+  round.c = {"fp32", 64, 16, 65536, 65536, 64, true};
+  for (const auto& contestant : attention_contestants(at::kCPU)) {
+    if (contestant.name != "naive") continue;
+    const std::string trouble = trouble_of([&] { contestant.enter(round); });
+    EXPECT_EQ(trouble.rfind("OOM: the formula needs ", 0), 0u) << trouble;
+  }
 }
 
 // A call of 0.3 ms in a budget of 3 ms: 10 samples in turns, a few calls each when they are short.

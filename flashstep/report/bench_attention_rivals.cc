@@ -15,8 +15,7 @@ namespace flashstep::report {
 namespace {
 
 using Pass = AttentionPass;
-using Forward =
-    std::function<at::Tensor(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)>;
+using Forward = AttentionForward;
 
 constexpr double kMatrixHeldBytes = 1e9;  // more is given back after each turn
 
@@ -147,32 +146,39 @@ void verify_backend(at::SDPBackend backend, const AttentionRound& round) {
   if (chosen != static_cast<int64_t>(backend)) throw UserError("refused: " + reasons.first());
 }
 
+using Function = std::function<Forward(const AttentionRound&)>;
+
+AttentionContestant tensor_contestant(const std::string& name, bool ours, bool matrices,
+                                      const Function& function) {
+  const auto enter = [=](const AttentionRound& round) {
+    return std::make_unique<TensorRival>(round, function(round), ours && round.c.heads == 0,
+                                         matrices);
+  };
+  return {name, ours, enter, function};
+}
+
 AttentionContestant sdpa_on_gpu(const std::string& name, at::SDPBackend backend) {
-  return {name, false, [backend](const AttentionRound& round) -> std::unique_ptr<AttentionRival> {
-            use_only(backend);
-            verify_backend(backend, round);
-            const bool causal = round.c.causal;
-            const auto forward = [backend, causal](const at::Tensor& q, const at::Tensor& k,
-                                                   const at::Tensor& v) {
-              use_only(backend);
-              return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
-            };
-            return std::make_unique<TensorRival>(round, forward, false,
-                                                 backend == at::SDPBackend::math);
-          }};
+  const bool matrices = backend == at::SDPBackend::math;
+  return tensor_contestant(name, false, matrices, [backend](const AttentionRound& round) {
+    use_only(backend);
+    verify_backend(backend, round);
+    return [backend, causal = round.c.causal](const at::Tensor& q, const at::Tensor& k,
+                                              const at::Tensor& v) {
+      use_only(backend);
+      return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
+    };
+  });
 }
 
 // As PyTorch chooses by itself.
 AttentionContestant default_sdpa() {
-  return {"sdpa", false, [](const AttentionRound& round) -> std::unique_ptr<AttentionRival> {
-            const bool causal = round.c.causal;
-            const auto forward = [causal](const at::Tensor& q, const at::Tensor& k,
-                                          const at::Tensor& v) {
-              use_backends(true, true, true, true);
-              return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
-            };
-            return std::make_unique<TensorRival>(round, forward, false, false);
-          }};
+  return tensor_contestant("sdpa", false, false, [](const AttentionRound& round) {
+    return
+        [causal = round.c.causal](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+          use_backends(true, true, true, true);
+          return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
+        };
+  });
 }
 
 // A CPU has no allocator that says no in time: the process would be killed.
@@ -189,18 +195,16 @@ void refuse_what_does_not_fit(const AttentionRound& round) {
 }
 
 AttentionContestant naive_peer() {
-  return {"naive", false, [](const AttentionRound& round) -> std::unique_ptr<AttentionRival> {
-            refuse_what_does_not_fit(round);
-            const bool causal = round.c.causal;
-            const auto forward = [causal](const at::Tensor& q, const at::Tensor& k,
-                                          const at::Tensor& v) {
-              at::Tensor hidden;
-              if (causal)
-                hidden = at::ones({q.size(-2), k.size(-2)}, q.options().dtype(at::kBool)).triu(1);
-              return plain_attention(q, k, v, hidden);
-            };
-            return std::make_unique<TensorRival>(round, forward, false, true);
-          }};
+  return tensor_contestant("naive", false, true, [](const AttentionRound& round) {
+    refuse_what_does_not_fit(round);
+    return
+        [causal = round.c.causal](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+          at::Tensor hidden;
+          if (causal)
+            hidden = at::ones({q.size(-2), k.size(-2)}, q.options().dtype(at::kBool)).triu(1);
+          return plain_attention(q, k, v, hidden);
+        };
+  });
 }
 
 // ---- ours
@@ -210,19 +214,17 @@ AttentionContestant naive_peer() {
 constexpr int64_t kLongestTiled = int64_t{1} << 22;
 
 AttentionContestant our(const std::string& name) {
-  return {name, true, [name](const AttentionRound& round) -> std::unique_ptr<AttentionRival> {
-            if (name == "tiled" && round.c.n * round.c.m > kLongestTiled)
-              throw UserError("refused: tensor operations on tiles, not timed beyond N M = 2^22");
-            AttentionOptions options;
-            options.causal = round.c.causal;
-            options.implementation = name;
-            const auto forward = [options](const at::Tensor& q, const at::Tensor& k,
-                                           const at::Tensor& v) {
-              use_backends(true, true, true, true);
-              return attention(q, k, v, options);
-            };
-            return std::make_unique<TensorRival>(round, forward, round.c.heads == 0, false);
-          }};
+  return tensor_contestant(name, true, false, [name](const AttentionRound& round) {
+    if (name == "tiled" && round.c.n * round.c.m > kLongestTiled)
+      throw UserError("refused: tensor operations on tiles, not timed beyond N M = 2^22");
+    AttentionOptions options;
+    options.causal = round.c.causal;
+    options.implementation = name;
+    return [options](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+      use_backends(true, true, true, true);
+      return attention(q, k, v, options);
+    };
+  });
 }
 
 }  // namespace

@@ -39,10 +39,16 @@ struct AttentionRound {
   std::vector<AttentionInputs> inputs;  // sets that calls take in turn
 };
 
+using AttentionForward =
+    std::function<at::Tensor(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)>;
+
 struct AttentionContestant {
   std::string name;
   bool ours = false;
   std::function<std::unique_ptr<AttentionRival>(const AttentionRound&)> enter;
+  // What it computes a case with, where that is a function of tensors in this process; refuses like
+  // `enter`.
+  std::function<AttentionForward(const AttentionRound&)> function;
 };
 
 // Ours by their names ("auto" first; the formula and PyTorch's are peers here), then the peers of

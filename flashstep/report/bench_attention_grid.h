@@ -1,0 +1,34 @@
+// The preset "grid" of `flashstep bench attention`: time and memory of single passes, batch 8 and
+// no heads, head dims 16 to 128 by lengths 256 to 16384, and what does not fit.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "flashstep/report/bench_attention.h"
+
+namespace flashstep::report {
+
+// One contestant at one head dim and length.
+struct GridCell {
+  std::string contestant;
+  AttentionCase c;
+  double forward_seconds = 0, backward_seconds = 0;  // means of `passes`, each waited for; 0: none
+  int64_t passes = 0;
+  // Bytes of tensors beyond the inputs (on a GPU; 0 elsewhere): the most during the forward pass,
+  // what is there before backward, the most during it, what is left when its graph is gone.
+  double forward_peak = 0, before_backward = 0, backward_peak = 0, after_backward = 0;
+  std::string trouble = {};  // as AttentionRun's
+  std::optional<int64_t> wrong = {};
+};
+
+// `iterations` forward and backward passes a cell (fewer on a CPU, where a cell has ten seconds).
+// When the naive formula fits everywhere, N is doubled until it does not.
+AttentionReport bench_attention_grid(const BenchAttentionOptions& options);
+
+// Of the first cell of naive that was out of memory: which matrices it needed, from what the
+// largest one that fitted held. `memory_bytes`: of the device. Empty where all fitted.
+std::vector<std::string> grid_accounting(const std::vector<GridCell>& cells, double memory_bytes);
+
+}  // namespace flashstep::report

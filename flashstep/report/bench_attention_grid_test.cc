@@ -1,0 +1,53 @@
+#include "flashstep/report/bench_attention_grid.h"
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/text.h"
+
+namespace flashstep::report {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+GridCell naive_cell(int64_t n, const std::string& trouble) {
+  GridCell cell{.contestant = "naive", .c = {"fp32", 8, 0, n, n, 16, false}};
+  cell.trouble = trouble;
+  return cell;
+}
+
+TEST(BenchAttentionGrid, AccountsForWhatDoesNotFit) {
+  GridCell fitted = naive_cell(16384, "");  // its matrix: 8 x 2^28 x 4 bytes = 8 GiB
+  fitted.forward_peak = 24 * kGiB;
+  fitted.before_backward = 8.5 * kGiB;
+  fitted.backward_peak = 32 * kGiB;
+  fitted.after_backward = 0.5 * kGiB;
+  const auto sentences =
+      grid_accounting({fitted, naive_cell(32768, "OOM"), naive_cell(65536, "OOM")}, 139 * kGiB);
+  const std::string text = join(sentences, "\n");
+  for (const char* part :
+       {"naive, fp32 B 8 N 32768 D 16", "8 x 32768^2 x 4 bytes = 32.00 GiB",
+        "the device has 139.0 GiB", "held 3.00 such matrices", "kept 1.06 for backward",
+        "backward held 4.00", "at N 32768 that is 128.0 GiB",
+        "Backward gave back 8.00 of the 8.50 GiB", "512 MiB of output and gradients stay"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  }
+  EXPECT_TRUE(grid_accounting({fitted}, 139 * kGiB).empty());
+}
+
+TEST(BenchAttentionGrid, MeasuresPasses) {
+  BenchAttentionOptions options;
+  options.preset = "grid";
+  options.quick = true;
+  options.filter.lengths = {256};
+  options.filter.head_dims = {16, 32};
+  const auto report = bench_attention(options);
+  ASSERT_EQ(report.table.rows.size(), 6u);  // auto, naive, sdpa
+  for (const auto& row : report.table.rows) {
+    EXPECT_GT(std::get<double>(row[5].value()), 0);  // forward
+    EXPECT_GT(std::get<double>(row[6].value()), 0);  // backward
+    EXPECT_EQ(row[12], measure::Cell(0));            // wrong elements
+  }
+}
+
+}  // namespace
+}  // namespace flashstep::report
