@@ -41,6 +41,29 @@ std::filesystem::path temporary_name(const std::filesystem::path& path) {
          str(".", path.filename().string(), ".tmp-", ::getpid(), "-", counter.fetch_add(1));
 }
 
+// Temporary files are locked by the process that writes them, and a lock dies with its process: one
+// that can be locked was left by a process that was killed.
+void remove_abandoned(const std::filesystem::path& path) {
+  const std::string prefix = str(".", path.filename().string(), ".tmp-");
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  std::error_code ignored;  // what cannot be listed or removed harms nobody
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (!entry.path().filename().string().starts_with(prefix)) continue;
+    const int descriptor = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) continue;
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
+    ::close(descriptor);
+  }
+}
+
+// Whether the new temporary file is ours: another process may have taken it for abandoned before it
+// was locked. (Where the file system knows no locks, nobody takes one for abandoned.)
+bool lock_new(int descriptor) {
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+  struct stat status {};
+  return ::fstat(descriptor, &status) == 0 && status.st_nlink > 0;
+}
+
 int open_for_reading(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) throw UserError(str("cannot read ", path, ": ", std::strerror(errno)));
@@ -65,10 +88,15 @@ struct stat regular_file_status(int descriptor, const std::filesystem::path& pat
 
 }  // namespace
 
-AtomicFile::AtomicFile(std::filesystem::path path)
-    : path_(std::move(path)), temporary_(temporary_name(path_)) {
-  descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path_));
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+  remove_abandoned(path_);
+  while (true) {
+    temporary_ = temporary_name(path_);
+    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path_));
+    if (lock_new(descriptor_)) return;
+    ::close(descriptor_);
+  }
 }
 
 AtomicFile::~AtomicFile() {
@@ -104,10 +132,11 @@ void AtomicFile::flush() {
 void AtomicFile::commit() {
   flush();
   if (::fsync(descriptor_) != 0) throw_errno(errno, str("cannot flush ", path_));
-  const int closed = ::close(std::exchange(descriptor_, -1));
-  const int close_error = errno;
-  if (closed != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int error = closed != 0 ? close_error : errno;
+  const int renamed = ::rename(temporary_.c_str(), path_.c_str());
+  const int error = errno;
+  // Closed, and so unlocked, only now: an unlocked temporary file would count as abandoned.
+  ::close(std::exchange(descriptor_, -1));
+  if (renamed != 0) {
     ::unlink(temporary_.c_str());
     throw_errno(error, str("cannot finish ", path_));
   }

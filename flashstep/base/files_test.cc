@@ -54,6 +54,27 @@ TEST_F(FilesTest, WithoutCommitTheOldFileStaysAndNothingIsLeft) {
   EXPECT_THROW(file.overwrite(2, "xy", 2), UserError);  // beyond what was written
 }
 
+TEST_F(FilesTest, WhatAKilledWriterLeftIsRemovedWhatALivingOneWritesIsNot) {
+  const fs::path path = directory_ / "x";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile file(path);
+    file.write("half");
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(entries(), 1u);  // the temporary file
+  AtomicFile living(path);
+  EXPECT_EQ(entries(), 1u) << "the dead one's is gone, the living one's is there";
+  living.write("first");
+  write_file(path, "second");
+  living.commit();
+  EXPECT_EQ(read_file(path), "first");
+  EXPECT_EQ(entries(), 1u);
+}
+
 TEST_F(FilesTest, FailuresNameTheFileAndTheReason) {
   try {
     write_file(directory_ / "missing" / "x", "");
