@@ -86,6 +86,7 @@ TEST(Layering, RoomsIncludeOnlyRoomsBelow) {
   size_t checked = 0;
   for (const fs::path& file : files_below(library, {".h", ".cc", ".cu", ".cuh"})) {
     const std::string room = fs::relative(file, library).begin()->string();
+    if (room == "operators.cc") continue;  // the roof: it registers what every room offers
     ASSERT_TRUE(kLevels.count(room)) << file << " lies in no room of the house";
     const std::string stem = file.stem().string();
     const bool is_test = room == "testing" || stem.ends_with("_test") || stem.ends_with("_bench");

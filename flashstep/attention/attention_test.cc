@@ -1,12 +1,28 @@
 #include "flashstep/attention/attention.h"
 
+#include <thread>
+
+#include <ATen/autocast_mode.h>
+#include <torch/library.h>
+
+#include "flashstep/attention/attention_test.h"
 #include "flashstep/base/error.h"
-#include "flashstep/testing/compare.h"
 
 namespace flashstep {
 namespace {
 
 using at::Tensor;
+using attention_testing::expect_right;
+using attention_testing::random_inputs;
+using attention_testing::Shape;
+
+// Whether an implementation takes such inputs; those that do not must say so
+// (Attention.Refuses...).
+bool takes(const std::string& name, int64_t d, at::ScalarType dtype) {
+  if (name == "cuda") return false;
+  if (name == "cpu") return d % 8 == 0 && dtype != at::kDouble;
+  return true;
+}
 
 // The definition, one query at a time, in float64.
 Tensor definition(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, bool align_last,
@@ -60,6 +76,7 @@ TEST(Attention, AgreesWithTheDefinition) {
         const auto naive = attention(q, k, v, options);
         EXPECT_TRUE(testing::close(naive, oracle, 4 * unit, 2 * unit)) << dtype << " n " << c.n;
         for (const auto& name : attention_implementations()) {
+          if (!takes(name, c.d, dtype)) continue;
           options.implementation = name;
           const auto got = attention(q, k, v, options);
           EXPECT_EQ(got.scalar_type(), dtype);
@@ -74,7 +91,7 @@ TEST(Attention, AgreesWithTheDefinition) {
 
 TEST(Attention, GradientsAgreeWithFiniteDifferences) {
   torch::manual_seed(2);
-  for (const auto& name : {"naive", "auto"}) {
+  for (const auto& name : {"naive", "auto", "tiled"}) {
     for (const auto& [n, m, align_last] : {std::tuple(5, 5, false), std::tuple(3, 6, true),
                                            std::tuple(6, 3, true), std::tuple(6, 4, false)}) {
       AttentionOptions options;
@@ -119,6 +136,7 @@ TEST(Attention, GradientsOfEveryImplementationAgreeWithTheNaiveOnes) {
       };
       const auto oracle = gradients("naive", at::kDouble), naive = gradients("naive", dtype);
       for (const auto& name : attention_implementations()) {
+        if (!takes(name, 16, dtype)) continue;
         const auto got = gradients(name, dtype);
         for (int i = 0; i < 3; ++i) {
           EXPECT_TRUE(testing::within_twice_naive(got[i], naive[i], oracle[i],
@@ -139,6 +157,7 @@ TEST(Attention, StridedInputsGiveWhatContiguousOnesGive) {
   AttentionOptions options;
   options.causal = true;
   for (const auto& name : attention_implementations()) {
+    if (!takes(name, 16, at::kFloat)) continue;
     options.implementation = name;
     EXPECT_TRUE(testing::close(attention(q, k, v, options),
                                attention(q.contiguous(), k.contiguous(), v.contiguous(), options),
@@ -151,6 +170,7 @@ TEST(Attention, QueriesThatSeeNothingGiveZerosAndNoNan) {
   AttentionOptions options;
   options.causal = options.align_last = true;
   for (const auto& name : attention_implementations()) {
+    if (!takes(name, 8, at::kFloat)) continue;
     options.implementation = name;
     const auto q = torch::randn({1, 1, 6, 8}).requires_grad_();
     const auto k = torch::randn({1, 1, 2, 8}).requires_grad_(), v = torch::randn({1, 1, 2, 8});
@@ -169,6 +189,7 @@ TEST(Attention, UsesTheScaleItIsGiven) {
   AttentionOptions options;
   options.scale = 0.25;
   for (const auto& name : attention_implementations()) {
+    if (!takes(name, 8, at::kFloat)) continue;
     options.implementation = name;
     EXPECT_TRUE(
         testing::close(attention(q, k, v, options), definition(q, k, v, false, false, 0.25), 1e-6))
@@ -200,13 +221,167 @@ TEST(Attention, NamesWhatIsWrong) {
   };
   says("expected q of shape (B..., N, D)", [&] { attention(torch::zeros(3), q, q); });
   says("expected k of rank 4", [&] { attention(q, torch::zeros({5, 8}), q); });
-  says("expected k of shape (B..., M, 8)", [&] { attention(q, torch::zeros({2, 3, 5, 9}), q); });
+  says("expected k of shape (B..., M, 8) with", [&] {
+    attention(q, torch::zeros({2, 3, 5, 9}), q);
+  });
   says("expected v of shape", [&] { attention(q, q, torch::zeros({2, 3, 4, 8})); });
   says("expected v of dtype Float", [&] { attention(q, q, q.to(at::kDouble)); });
   says("expected q of a floating dtype", [&] { attention(q.to(at::kLong), q, q); });
-  says("expected implementation to be one of auto, naive, sdpa, got \"flash\"",
+  says("expected implementation to be one of auto, naive, ",
        [&] { attention(q, q, q, with(&AttentionOptions::implementation, "flash")); });
   says("finite scale", [&] { attention(q, q, q, with(&AttentionOptions::scale, NAN)); });
+  says("divides q's", [&] {
+    attention(q, torch::zeros({2, 2, 5, 8}), torch::zeros({2, 2, 5, 8}));
+  });
+  says("divides q's", [&] {
+    attention(q, torch::zeros({2, 6, 5, 8}), torch::zeros({2, 6, 5, 8}));
+  });
+  says("dropout is not available",
+       [&] { attention(q, q, q, with(&AttentionOptions::dropout_p, 0.1)); });
+  says("a bias on the scores is not available", [&] {
+    attention(q, q, q, with(&AttentionOptions::bias, torch::zeros({5, 5})));
+  });
+  says("sliding windows are not available",
+       [&] { attention(q, q, q, with(&AttentionOptions::window, 128)); });
+  const auto odd = torch::zeros({2, 3, 5, 20});
+  says("implementation cpu expected a head dim D from 8 to 256 in steps of 8, got 20",
+       [&] { attention(odd, odd, odd, with(&AttentionOptions::implementation, "cpu")); });
+  says("implementation cpu expected float32, bfloat16 or float16, got Double", [&] {
+    const auto wide = q.to(at::kDouble);
+    attention(wide, wide, wide, with(&AttentionOptions::implementation, "cpu"));
+  });
+  says("sdpa gives no logsumexp",
+       [&] { attention_with_logsumexp(q, q, q, with(&AttentionOptions::implementation, "sdpa")); });
+}
+
+// Edges of the tiles (64 rows here and there), primes, grouped queries, one dimension more or less.
+const Shape kShapes[] = {
+    {{}, 0, 1, 1, 8},          {{3}, 0, 65, 63, 16},      {{2, 4}, 2, 67, 131, 64},
+    {{1, 6}, 1, 33, 33, 24},   {{2, 1, 2}, 0, 5, 129, 8}, {{1, 1}, 0, 128, 128, 128},
+    {{1, 2}, 0, 131, 64, 256}, {{2, 2}, 1, 1, 70, 80},
+};
+
+TEST(Attention, KernelsAreRightOnEveryMaskAndDtype) {
+  torch::manual_seed(6);
+  for (const std::string name : {"tiled", "cpu"}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      for (const Shape& shape : kShapes) {
+        const auto inputs = random_inputs(shape, dtype, at::kCPU);
+        for (const auto& mask : attention_testing::masks()) {
+          expect_right(inputs, mask, name, attention_testing::text(shape));
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, TheLogsumexpHasAGradient) {
+  torch::manual_seed(7);
+  const auto inputs = random_inputs({{2, 2}, 1, 37, 45, 16}, at::kFloat, at::kCPU);
+  for (const std::string name : {"tiled", "cpu"}) {
+    for (const auto& mask : attention_testing::masks()) {
+      expect_right(inputs, mask, name, "gradient of both", /*with_grad_logsumexp=*/true);
+    }
+  }
+}
+
+TEST(Attention, PartsOfTheKeysMergeByTheirLogsumexp) {
+  torch::manual_seed(8);
+  const auto x = random_inputs({{2, 2}, 0, 9, 40, 16}, at::kFloat, at::kCPU);
+  const auto part = [&](int64_t begin, int64_t size) {
+    return attention_with_logsumexp(x.q, x.k.narrow(-2, begin, size), x.v.narrow(-2, begin, size));
+  };
+  const auto [a, la] = part(0, 13);
+  const auto [b, lb] = part(13, 27);
+  const auto whole = at::logaddexp(la, lb);
+  const auto merged = a * (la - whole).exp().unsqueeze(-1) + b * (lb - whole).exp().unsqueeze(-1);
+  EXPECT_TRUE(testing::close(merged, attention(x.q, x.k, x.v), 1e-6));
+}
+
+TEST(Attention, ResultsHaveTheLayoutOfTheirInputs) {
+  const auto q = torch::randn({2, 9, 4, 16}).transpose(1, 2).requires_grad_();  // (B, H, N, D)
+  for (const std::string name : {"tiled", "cpu"}) {
+    AttentionOptions options;
+    options.implementation = name;
+    const auto out = attention(q, q, q, options);
+    EXPECT_TRUE(out.transpose(1, 2).is_contiguous()) << name;
+  }
+}
+
+TEST(Attention, DoubleBackwardIsRefused) {
+  const auto q = torch::randn({1, 1, 5, 8}).requires_grad_();
+  AttentionOptions options;
+  options.implementation = "cpu";
+  const auto out = attention(q, q, q, options).pow(2).sum();
+  const auto gradient = torch::autograd::grad({out}, {q}, {}, true, /*create_graph=*/true)[0];
+  const auto twice = [&] { torch::autograd::grad({gradient.pow(2).sum()}, {q}); };
+  EXPECT_NE(refusal(twice).find("second derivatives are available with implementation naive only"),
+            std::string::npos)
+      << refusal(twice);
+}
+
+TEST(Attention, AutocastRoundsToItsDtype) {
+  const auto q = torch::randn({1, 2, 5, 8}).requires_grad_();
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  const auto out = attention(q, q, q.detach().to(at::kBFloat16));
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  EXPECT_EQ(out.scalar_type(), at::kBFloat16);
+  out.sum().backward();
+  EXPECT_EQ(q.grad().scalar_type(), at::kFloat);
+}
+
+TEST(Attention, MetaTensorsGiveShapes) {
+  const auto q = torch::empty({2, 4, 7, 16}, torch::TensorOptions(at::kMeta).dtype(at::kBFloat16));
+  const auto k = torch::empty({2, 2, 9, 16}, q.options());
+  const auto [out, logsumexp] = attention_with_logsumexp(q, k, k);
+  EXPECT_TRUE(out.is_meta() && logsumexp.is_meta());
+  EXPECT_EQ(out.sizes(), q.sizes());
+  EXPECT_EQ(logsumexp.sizes(), q.sizes().slice(0, 3));
+  EXPECT_EQ(logsumexp.scalar_type(), at::kFloat);
+}
+
+TEST(Attention, IsAnOperator) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("flashstep::attention", "");
+  const auto q = torch::randn({1, 2, 5, 8});
+  std::vector<c10::IValue> stack = {
+      q, q, q, true, false, c10::IValue(), "auto", c10::IValue(), 0.0, c10::IValue(), 0};
+  op.callBoxed(stack);
+  AttentionOptions options;
+  options.causal = true;
+  EXPECT_TRUE(testing::same_bits(stack.at(0).toTensor(), attention(q, q, q, options)));
+}
+
+TEST(Attention, NothingIsKeptWithoutGradients) {
+  const auto q = torch::randn({1, 2, 5, 8}).requires_grad_();
+  const torch::NoGradGuard no_grad;
+  EXPECT_FALSE(attention(q, q, q).requires_grad());
+}
+
+TEST(Attention, FourThreadsAtOnceAgree) {
+  torch::manual_seed(9);
+  const auto inputs = random_inputs({{1, 2}, 0, 150, 150, 32}, at::kFloat, at::kCPU);
+  AttentionOptions causal;
+  causal.causal = true;
+  for (const std::string name : {"tiled", "cpu"}) {
+    causal.implementation = name;
+    const auto gradients = [&] {
+      const auto q = inputs.q.clone().requires_grad_(), k = inputs.k.clone().requires_grad_();
+      const auto out = attention(q, k, inputs.v, causal);
+      const auto g = torch::autograd::grad({out}, {q, k}, {inputs.grad_out});
+      return std::vector<Tensor>{out.detach(), g[0], g[1]};
+    };
+    const auto alone = gradients();
+    std::vector<std::vector<Tensor>> results(4);
+    std::vector<std::thread> threads;
+    for (auto& result : results) threads.emplace_back([&] { result = gradients(); });
+    for (auto& thread : threads) thread.join();
+    for (const auto& result : results) {
+      for (size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_TRUE(testing::same_bits(result[i], alone[i])) << name << " " << i;
+      }
+    }
+  }
 }
 
 }  // namespace

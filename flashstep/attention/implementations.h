@@ -1,23 +1,87 @@
-// What an implementation of attention is: one entry in the table of dispatch.cc.
+// What an implementation of attention is. Two kinds: formulas, whose tensor operations bring their
+// own gradients, and kernels, which write outputs and gradients and stand behind one autograd
+// function (kernel_function.cc).
 #pragma once
 
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <torch/library.h>
 #include <torch/torch.h>
+
+#include "flashstep/attention/problem.h"
 
 namespace flashstep::internal {
 
-// Arguments after the checks of attention(): N, M, D >= 1 and everything resolved.
-struct AttentionProblem {
-  at::Tensor q, k, v;  // (B..., N, D), (B..., M, D), (B..., M, D), one dtype and device
+struct AttentionSettings {
   double scale;
   bool causal;
-  // Query i sees keys 0..i + diagonal; 0, or M - N where the last query sees the last key.
+  // With causal: query i sees keys 0..i + diagonal; 0, or M - N where the last query sees the last
+  // key.
   int64_t diagonal;
+  bool deterministic;
 };
 
-at::Tensor naive_attention(const AttentionProblem& problem);
+// Arguments after the checks of attention(): N, M, D >= 1 and everything resolved.
+struct AttentionProblem {
+  at::Tensor q, k, v;  // (B..., H, N, D), (B..., H_kv, M, D) twice, one dtype and device
+  AttentionSettings settings;
+};
+
+// Output and logsumexp; the latter undefined where an implementation gives none.
+using AttentionResult = std::pair<at::Tensor, at::Tensor>;
+
+// A formula: differentiable tensor operations.
+AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsumexp);
 at::Tensor sdpa_attention(const AttentionProblem& problem);
 
 // (N, M) bool, true where query i must not see key j.
 at::Tensor hidden_pairs(const AttentionProblem& problem);
+// k or v with every head repeated for the queries that read it: (B..., H, M, D).
+at::Tensor one_head_per_query_head(const at::Tensor& x, const at::Tensor& q);
+
+// A kernel reads and writes (B, H, rows, D) tensors with unit stride in D; logsumexp is (B, H, N)
+// float32 (float64 for float64), contiguous. Outputs are written whole.
+struct ForwardTensors {
+  at::Tensor q, k, v, out, logsumexp;
+};
+struct BackwardTensors {
+  at::Tensor q, k, v, out, logsumexp, grad_out;
+  at::Tensor grad_logsumexp;  // undefined for zero
+  at::Tensor grad_q, grad_k, grad_v;
+};
+
+struct AttentionKernel {
+  const char* name;
+  // What is expected instead of such inputs ("D a multiple of 8 from 8 to 256, got 20"); empty when
+  // the kernel takes them.
+  std::string (*refusal)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+  void (*forward)(const ForwardTensors& tensors, const AttentionSettings& settings);
+  void (*backward)(const BackwardTensors& tensors, const AttentionSettings& settings);
+};
+
+extern const AttentionKernel kTiledKernel, kCpuKernel, kCudaKernel;
+// nullptr when this build has no such kernel.
+const AttentionKernel* find_attention_kernel(std::string_view name);
+
+// Runs a kernel on tensors of any rank, with its gradients, through the operator
+// flashstep::attention_forward.
+AttentionResult kernel_attention(const AttentionKernel& kernel, const AttentionProblem& problem);
+
+// The name of the implementation that "auto" takes (auto.cc).
+std::string choose_attention(const AttentionProblem& problem, bool with_logsumexp);
+
+// Defines the operators flashstep::attention, attention_with_logsumexp, attention_forward and
+// attention_backward.
+void register_attention(torch::Library& library);
+
+// What the vector and GPU kernels take besides their device: dtype and head dim.
+std::string kernel_refusal(const at::Tensor& q);
+// Tensors as the kernels see them.
+attention_kernel::Problem kernel_problem(const at::Tensor& q, const at::Tensor& k,
+                                         const AttentionSettings& settings);
+attention_kernel::Input kernel_input(const at::Tensor& x);
+attention_kernel::Output kernel_output(const at::Tensor& x);
 
 }  // namespace flashstep::internal

@@ -13,23 +13,42 @@ double lowest(at::ScalarType dtype) {
   });
 }
 
+at::Tensor logsumexp(const at::Tensor& scores, const at::Tensor& hidden) {
+  const auto wide = scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat);
+  const auto sum = at::logsumexp(wide, -1);
+  if (!hidden.defined()) return sum;
+  return sum.masked_fill(hidden.all(-1), -std::numeric_limits<double>::infinity());
+}
+
 }  // namespace
 
 at::Tensor hidden_pairs(const AttentionProblem& problem) {
   const auto& q = problem.q;
   const int64_t n = q.size(-2), m = problem.k.size(-2);
-  return at::ones({n, m}, q.options().dtype(at::kBool)).triu(problem.diagonal + 1);
+  return at::ones({n, m}, q.options().dtype(at::kBool)).triu(problem.settings.diagonal + 1);
 }
 
-at::Tensor naive_attention(const AttentionProblem& problem) {
-  auto scores = at::matmul(problem.q, problem.k.transpose(-2, -1)) * problem.scale;
-  if (!problem.causal) return at::matmul(at::softmax(scores, -1), problem.v);
-  // The lowest finite number instead of -inf keeps a row that sees no key free of NaN, forward and
-  // backward; the second fill turns its uniform weights into zeros and changes nothing elsewhere.
-  const auto hidden = hidden_pairs(problem);
-  const auto weights = at::softmax(scores.masked_fill(hidden, lowest(scores.scalar_type())), -1)
-                           .masked_fill(hidden, 0);
-  return at::matmul(weights, problem.v);
+at::Tensor one_head_per_query_head(const at::Tensor& x, const at::Tensor& q) {
+  if (x.dim() < 3 || x.size(-3) == q.size(-3)) return x;
+  return x.repeat_interleave(q.size(-3) / x.size(-3), -3);
+}
+
+AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsumexp) {
+  const auto k = one_head_per_query_head(problem.k, problem.q);
+  const auto v = one_head_per_query_head(problem.v, problem.q);
+  auto scores = at::matmul(problem.q, k.transpose(-2, -1)) * problem.settings.scale;
+  at::Tensor hidden, weights;
+  if (problem.settings.causal) {
+    // The lowest finite number instead of -inf keeps a row that sees no key free of NaN, forward
+    // and backward; the second fill turns its uniform weights into zeros and changes nothing
+    // elsewhere.
+    hidden = hidden_pairs(problem);
+    scores = scores.masked_fill(hidden, lowest(scores.scalar_type()));
+    weights = at::softmax(scores, -1).masked_fill(hidden, 0);
+  } else {
+    weights = at::softmax(scores, -1);
+  }
+  return {at::matmul(weights, v), with_logsumexp ? logsumexp(scores, hidden) : at::Tensor()};
 }
 
 }  // namespace flashstep::internal

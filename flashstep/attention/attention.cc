@@ -1,0 +1,147 @@
+#include "flashstep/attention/attention.h"
+
+#include <cmath>
+
+#include <ATen/autocast_mode.h>
+
+#include "flashstep/attention/implementations.h"
+#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+using internal::AttentionProblem;
+using internal::AttentionResult;
+
+bool is_formula(const std::string& name) { return name == "naive" || name == "sdpa"; }
+
+void check_q(const Tensor& q) {
+  require(q.dim() >= 2, "[attention] expected q of shape (B..., N, D), got ", q.sizes());
+  require(q.is_floating_point(), "[attention] expected q of a floating dtype, got ",
+          q.scalar_type());
+  require(q.size(-1) > 0, "[attention] expected head dim D >= 1, got q ", q.sizes());
+}
+
+// k beside q: equal but for the rows and, in the dimension before them, fewer heads.
+void check_k(const Tensor& k, const Tensor& q) {
+  require(k.dim() == q.dim(), "[attention] expected k of rank ", q.dim(), " like q, got ",
+          k.sizes());
+  auto expected = q.sizes().vec(), compared = k.sizes().vec();
+  expected[q.dim() - 2] = compared[q.dim() - 2] = 0;
+  if (q.dim() > 2) {
+    const int64_t heads = q.size(-3), kv_heads = k.size(-3);
+    const bool divides = kv_heads > 0 && heads % kv_heads == 0;
+    if (divides) expected[q.dim() - 3] = compared[q.dim() - 3] = 0;
+  }
+  require(compared == expected, "[attention] expected k of shape (", q.dim() > 2 ? "B..., " : "",
+          "M, ", q.size(-1), ") with q's leading dimensions, or a number of heads that divides q's",
+          ", got ", k.sizes(), " beside q ", q.sizes());
+}
+
+void check_dtype_and_device(const char* name, const Tensor& x, const Tensor& q) {
+  require(x.scalar_type() == q.scalar_type(), "[attention] expected ", name, " of dtype ",
+          q.scalar_type(), " like q, got ", x.scalar_type());
+  require(x.device() == q.device(), "[attention] expected ", name, " on ", q.device(),
+          " like q, got ", x.device());
+}
+
+void check_options(const AttentionOptions& options, double scale) {
+  require(std::isfinite(scale), "[attention] expected a finite scale, got ", scale);
+  require(options.dropout_p == 0,
+          "[attention] dropout is not available: expected dropout_p 0, got ", options.dropout_p);
+  require(!options.bias.defined(), "[attention] a bias on the scores is not available, got one of ",
+          options.bias.defined() ? options.bias.sizes() : at::IntArrayRef());
+  require(options.window == 0, "[attention] sliding windows are not available: expected window 0, ",
+          "got ", options.window);
+}
+
+// Under autocast float32 and other 16-bit inputs become the autocast dtype.
+Tensor autocast(const Tensor& x) {
+  const auto device = x.device().type();
+  if (!at::autocast::is_autocast_available(device) || !at::autocast::is_autocast_enabled(device) ||
+      !x.is_floating_point() || x.scalar_type() == at::kDouble) {
+    return x;
+  }
+  return x.to(at::autocast::get_autocast_dtype(device));
+}
+
+AttentionProblem checked_problem(const Tensor& q_any, const Tensor& k_any, const Tensor& v_any,
+                                 const AttentionOptions& options) {
+  require(q_any.defined() && k_any.defined() && v_any.defined(),
+          "[attention] expected tensors q, k and v");
+  const Tensor q = autocast(q_any), k = autocast(k_any), v = autocast(v_any);
+  check_q(q);
+  check_k(k, q);
+  require(v.sizes() == k.sizes(), "[attention] expected v of shape ", k.sizes(), " like k, got ",
+          v.sizes());
+  check_dtype_and_device("k", k, q);
+  check_dtype_and_device("v", v, q);
+  const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(-1))));
+  check_options(options, scale);
+  const int64_t diagonal = options.align_last ? k.size(-2) - q.size(-2) : 0;
+  const bool deterministic =
+      options.deterministic.value_or(at::globalContext().deterministicAlgorithms());
+  return {q, k, v, {scale, options.causal, diagonal, deterministic}};
+}
+
+// The implementation by name. UserError if there is none, or it does not take such inputs.
+std::string resolved_name(const AttentionProblem& problem, const std::string& name,
+                          bool with_logsumexp) {
+  if (name == "auto") return internal::choose_attention(problem, with_logsumexp);
+  if (is_formula(name)) return name;
+  const auto* kernel = internal::find_attention_kernel(name);
+  require(kernel != nullptr, "[attention] expected implementation to be one of ",
+          join(attention_implementations()), ", got \"", name, "\"");
+  const std::string refusal = kernel->refusal(problem.q, problem.k, problem.v);
+  require(refusal.empty(), "[attention] implementation ", name, " expected ", refusal);
+  return name;
+}
+
+AttentionResult run(const Tensor& q, const Tensor& k, const Tensor& v,
+                    const AttentionOptions& options, bool with_logsumexp) {
+  const AttentionProblem problem = checked_problem(q, k, v, options);
+  std::string name = resolved_name(problem, options.implementation, with_logsumexp);
+  // Precision is decided: what runs below keeps the dtypes that it chooses.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::DispatchKeySet{c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA});
+  if (problem.q.numel() == 0 || problem.k.numel() == 0) name = "naive";  // nothing to compute
+  if (name == "naive") return internal::naive_attention(problem, with_logsumexp);
+  if (name == "sdpa") {
+    require(!with_logsumexp,
+            "[attention] implementation sdpa gives no logsumexp: expected another");
+    return {internal::sdpa_attention(problem), Tensor()};
+  }
+  return internal::kernel_attention(*internal::find_attention_kernel(name), problem);
+}
+
+}  // namespace
+
+std::vector<std::string> attention_implementations() {
+  std::vector<std::string> names = {"auto", "naive"};
+  for (const char* name : {"tiled", "cpu", "cuda"}) {
+    if (internal::find_attention_kernel(name) != nullptr) names.emplace_back(name);
+  }
+  names.emplace_back("sdpa");
+  return names;
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                 const AttentionOptions& options) {
+  return run(q, k, v, options, /*with_logsumexp=*/false).first;
+}
+
+std::pair<Tensor, Tensor> attention_with_logsumexp(const Tensor& q, const Tensor& k,
+                                                   const Tensor& v,
+                                                   const AttentionOptions& options) {
+  return run(q, k, v, options, /*with_logsumexp=*/true);
+}
+
+std::string attention_auto(const Tensor& q, const Tensor& k, const Tensor& v,
+                           const AttentionOptions& options) {
+  return internal::choose_attention(checked_problem(q, k, v, options),
+                                    /*with_logsumexp=*/false);
+}
+
+}  // namespace flashstep
