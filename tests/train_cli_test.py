@@ -2,6 +2,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -164,14 +165,13 @@ class TrainTest(unittest.TestCase):
         self.refused(["below"], "train", "config.json", "--run", "r", *given, "--set", "model.vocab_size=300")
 
     def test_resuming_on_other_tokens_is_refused(self):
-        changed = ["--set", "text.source=mine.txt", "--set", "text.directory=mine"]
-        with open("stories.txt") as source, open("mine.txt", "w") as target:
-            target.write(source.read().replace(" the ", " THE "))
-        stopped = flashstep("train", "config.json", "--run", "changed", *changed)
-        self.assertEqual(stopped.returncode, 0, stopped.stderr)
-        with open("stories.txt") as source, open("mine.txt", "w") as target:
-            target.write(source.read())
-        self.refused(["training data"], "train", "config.json", "--run", "changed", "--resume", *changed)
+        given = ["--set", "tokens.train=mine.npy", "--set", "tokens.validation=data/validation.npy",
+                 "--set", "tokenizer.path=data/tokenizer"]
+        shutil.copy("data/train.npy", "mine.npy")
+        first = flashstep("train", "config.json", "--run", "changed", *given)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        shutil.copy("data/validation.npy", "mine.npy")
+        self.refused(["training data"], "train", "config.json", "--run", "changed", "--resume", *given)
 
     def test_one_process_per_directory(self):
         process = subprocess.Popen([PROGRAM, "train", "config.json", "--run", "busy", "--set", "train.steps=100000"],
