@@ -67,7 +67,7 @@ struct Bf16Pairs {
                      room + r * kStride + c / 2);
         }
       }
-      transpose_words(room, x.width / 2, out + row / kPanel * panel_stride + row % kPanel, kPanel);
+      transpose_words(room, kStride, x.width / 2, out + row / kPanel * panel_stride + row % kPanel);
     }
   }
 

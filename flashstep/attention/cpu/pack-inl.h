@@ -7,6 +7,8 @@
 #define FLASHSTEP_ATTENTION_PACK_INL_H_
 #endif
 
+#include <type_traits>
+
 #include "flashstep/attention/cpu/product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -30,14 +32,50 @@ HWY_INLINE Rows<T> rows_of(const Strided& x, int64_t batch, int64_t head, int64_
           rows, width};
 }
 
-// The transpose of kLanes rows of words, kStride apart: out[c * out_stride + r] = in[r][c].
+#if HWY_TARGET == HWY_SCALAR
+
 template <typename Word>
-HWY_INLINE void transpose_words(const Word* HWY_RESTRICT in, int columns, Word* HWY_RESTRICT out,
-                                int64_t out_stride) {
-  for (int c = 0; c < columns; ++c) {
-    for (int r = 0; r < kLanes; ++r) out[c * out_stride + r] = in[r * kStride + c];
+HWY_INLINE void transpose_words(const Word* in, int64_t /*in_stride*/, int columns, Word* out) {
+  for (int c = 0; c < columns; ++c) out[c * kPanel] = in[c];
+}
+
+#else
+
+// Four words of each row 0, 4, 8, ..., in blocks of 128 bits.
+template <class D>
+HWY_INLINE hn::Vec<D> load_blocks(D d, const hn::TFromD<D>* in, int64_t in_stride) {
+  if constexpr (hn::MaxLanes(D()) <= 4) {
+    return hn::LoadU(d, in);
+  } else {
+    const hn::Half<D> half;
+    const int64_t upper = static_cast<int64_t>(hn::MaxLanes(half)) * in_stride;
+    return hn::Combine(d, load_blocks(half, in + upper, in_stride),
+                       load_blocks(half, in, in_stride));
   }
 }
+
+// The transpose of kLanes rows of words into a panel: out[c * kPanel + r] = in[r * in_stride + c].
+// `columns` is a multiple of 4.
+template <typename Word>
+HWY_INLINE void transpose_words(const Word* in, int64_t in_stride, int columns, Word* out) {
+  const hn::Rebind<Word, Floats> d;
+  for (int c = 0; c < columns; c += 4, in += 4, out += 4 * kPanel) {
+    const auto row0 = load_blocks(d, in, in_stride);
+    const auto row1 = load_blocks(d, in + in_stride, in_stride);
+    const auto row2 = load_blocks(d, in + 2 * in_stride, in_stride);
+    const auto row3 = load_blocks(d, in + 3 * in_stride, in_stride);
+    const auto even01 = hn::InterleaveLower(d, row0, row2);
+    const auto odd01 = hn::InterleaveLower(d, row1, row3);
+    const auto even23 = hn::InterleaveUpper(d, row0, row2);
+    const auto odd23 = hn::InterleaveUpper(d, row1, row3);
+    hn::StoreU(hn::InterleaveLower(d, even01, odd01), d, out);
+    hn::StoreU(hn::InterleaveUpper(d, even01, odd01), d, out + kPanel);
+    hn::StoreU(hn::InterleaveLower(d, even23, odd23), d, out + 2 * kPanel);
+    hn::StoreU(hn::InterleaveUpper(d, even23, odd23), d, out + 3 * kPanel);
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
 
 // Operands in float32, whatever the stored type.
 struct Fp32 {
@@ -83,14 +121,21 @@ struct Fp32 {
   static HWY_INLINE void pack_transposed(const Rows<T>& x, int64_t panel_stride, float* room,
                                          float* out) {
     for (int row = 0; row < x.rows; row += kLanes) {
+      float* to = out + row / kPanel * panel_stride + row % kPanel;
       const int rows = std::min(kLanes, x.rows - row);
+      if constexpr (std::is_same_v<T, float>) {
+        if (rows == kLanes) {
+          transpose_words(x.data + row * x.stride, x.stride, x.width, to);
+          continue;
+        }
+      }
       for (int r = 0; r < kLanes; ++r) {
         for (int c = 0; c < x.width; c += kLanes) {
           const T* from = x.data + (row + r) * x.stride + c;
           store(r < rows ? load(from, x.width - c) : hn::Zero(Floats()), room + r * kStride + c);
         }
       }
-      transpose_words(room, x.width, out + row / kPanel * panel_stride + row % kPanel, kPanel);
+      transpose_words(room, kStride, x.width, to);
     }
   }
 

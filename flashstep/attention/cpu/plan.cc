@@ -52,7 +52,7 @@ ForwardPlan plan_forward(const Problem& problem, const Machine& machine) {
   const int64_t rows = problem.batches * problem.heads * problem.n;
   const int64_t most_rows =
       std::clamp<int64_t>(rows / kTasksWanted, 2 * kMaxBlockRows, 8 * kMaxBlockRows);
-  plan.query_tile = equal_tile(problem.n, most_rows / kMaxBlockRows * kMaxBlockRows, 4);
+  plan.query_tile = equal_tile(problem.n, most_rows / kMaxBlockRows * kMaxBlockRows, kMaxBlockRows);
   plan.query_tiles = ceil_div(problem.n, plan.query_tile);
 
   plan.key_words = static_cast<int64_t>(plan.key_tile) * problem.head_dim / plan.elements_per_word;
