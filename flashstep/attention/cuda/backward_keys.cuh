@@ -49,8 +49,10 @@ struct KeysShape {
   static constexpr int kColumnWarps = divisor(kDim / 16, kWarps / kQueryWarps);
   static constexpr int kQueryRows = kTile.queries / (kMmaRows * kQueryWarps);
   static constexpr int kQueryColumns = kDim / (kMmaColumns * kColumnWarps);
-  using RowsOfKeys = std::conditional_t<kTile.resident, ResidentRows<Math, KeyRows, kDim, kRows>,
-                                        SharedRows<Math, KeyRows, kDim, kRows>>;
+  using LaneType = Lane<KeyRows::kRowBytes>;
+  using RowsOfKeys =
+      std::conditional_t<kTile.resident, ResidentRows<Math, KeyRows, LaneType, kDim, kRows>,
+                         SharedRows<Math, KeyRows, LaneType, kDim, kRows>>;
   static_assert(kRows >= 1 && kColumns % 2 == 0 && kQueryRows >= 1 && kQueryColumns % 2 == 0);
 
   // Shared memory, bytes from the start; ends where shared_bytes() says.
@@ -197,7 +199,7 @@ __device__ inline void add_from_registers(float (&dk)[Shape::kRows][Shape::kColu
                                           const float (&grads)[Shape::kRows][kGroupColumns][4],
                                           uint32_t q, uint32_t grad_out, uint32_t shared_scores,
                                           uint32_t shared_grads, int group, int first_column,
-                                          int lane) {
+                                          const typename Shape::LaneType& lane) {
   using Math = typename Shape::Math;
   using QueryRows = typename Shape::QueryRows;
   using ScoreRows = typename Shape::ScoreRows;
@@ -230,7 +232,7 @@ __device__ inline void add_from_registers(float (&dk)[Shape::kRows][Shape::kColu
 template <typename Shape>
 __device__ inline void add_from_shared(float (&c)[Shape::kRows][Shape::kColumns][4],
                                        uint32_t scores, uint32_t rows, int own, int first_column,
-                                       int lane) {
+                                       const typename Shape::LaneType& lane) {
   using Math = typename Shape::Math;
 #pragma unroll 1
   for (int part = 0; part < Shape::kTile.queries; part += Shape::kWarpQueries) {
@@ -250,7 +252,8 @@ __device__ inline void add_from_shared(float (&c)[Shape::kRows][Shape::kColumns]
 
 // dQ of the step, all keys of the block: added to the sums at `sums` of the step's first query.
 template <typename Shape, int kDim>
-__device__ inline void add_query_grads(float* sums, uint32_t shared, int warp, int lane) {
+__device__ inline void add_query_grads(float* sums, uint32_t shared, int warp,
+                                       const typename Shape::LaneType& lane) {
   using Math = typename Shape::Math;
   const int query = warp / Shape::kColumnWarps * Shape::kQueryRows * kMmaRows;
   const int first_column = warp % Shape::kColumnWarps * Shape::kQueryColumns * kMmaColumns;
@@ -266,7 +269,7 @@ __device__ inline void add_query_grads(float* sums, uint32_t shared, int warp, i
     multiply_columns<Math, typename Shape::KeyRows>(dq, left, shared + Shape::kKeysAt, key,
                                                     first_column, lane);
   }
-  put_sums<true>(sums + sum_block(query, first_column, kDim), kDim, dq, lane);
+  put_sums<true>(sums + sum_block(query, first_column, kDim), kDim, dq, lane.index);
 }
 
 // dK and dV of the warp, to the results or to the sums in the workspace.
@@ -274,7 +277,7 @@ template <typename Shape, int kDim, bool kOnePass>
 __device__ inline void finish_keys(const BackwardArguments& args, const KeysWork& work,
                                    const float (&dk)[Shape::kRows][Shape::kColumns][4],
                                    const float (&dv)[Shape::kRows][Shape::kColumns][4], int key_row,
-                                   int first_column, int lane) {
+                                   int first_column, const typename Shape::LaneType& lane) {
   constexpr Element kElement = Shape::Math::kElement;
   const Problem& problem = args.pass.problem;
   const int64_t first_key = work.tile * Shape::kTile.keys + key_row;
@@ -283,17 +286,17 @@ __device__ inline void finish_keys(const BackwardArguments& args, const KeysWork
     const int64_t at = slice * args.plan.k_slice +
                        (work.batch * problem.kv_heads + work.head) * args.plan.padded_m * kDim +
                        sum_block(first_key, first_column, kDim);
-    put_sums<kOnePass>(args.k_sums + at, kDim, dk, lane);
-    put_sums<kOnePass>(args.v_sums + at, kDim, dv, lane);
+    put_sums<kOnePass>(args.k_sums + at, kDim, dk, lane.index);
+    put_sums<kOnePass>(args.v_sums + at, kDim, dv, lane.index);
     return;
   }
   constexpr int kBytes = Shape::Math::kBytes;
   put_rows<kElement>(head_data<kBytes>(args.pass.grad_k, work.batch, work.head),
                      args.pass.grad_k.strides.row * kBytes, first_key, problem.m, first_column,
-                     problem.head_dim, problem.scale, dk, lane);
+                     problem.head_dim, problem.scale, dk, lane.index);
   put_rows<kElement>(head_data<kBytes>(args.pass.grad_v, work.batch, work.head),
                      args.pass.grad_v.strides.row * kBytes, first_key, problem.m, first_column,
-                     problem.head_dim, 1.0f, dv, lane);
+                     problem.head_dim, 1.0f, dv, lane.index);
 }
 
 template <Arithmetic kArithmetic, int kDim, bool kNarrow, bool kOnePass>
@@ -308,8 +311,10 @@ __global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kNarrow>::kThread
   if (!find_work<Shape>(args, work)) return;
   const Problem& problem = args.pass.problem;
   const uint32_t shared = shared_address(shared_memory);
-  const int warp = threadIdx.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
+  // The same in all lanes, as the compiler sees from lane 0's.
+  const int warp = __shfl_sync(kFullWarp, threadIdx.x / kWarp, 0);
+  const auto lane =
+      make_lane<typename Shape::KeyRows, typename Shape::ScoreRows>(threadIdx.x % kWarp);
   const int key_row = warp % kTile.key_warps * Shape::kRows * kMmaRows;
   const int column_warp = warp / kTile.key_warps;
   const int first_column = column_warp * Shape::kColumns * kMmaColumns;
@@ -372,7 +377,7 @@ __global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kNarrow>::kThread
     const int64_t first_query = static_cast<int64_t>(at.query_tile) * kTile.queries;
     const bool masked = needs_mask<Shape>(problem, first_key, first_query);
     if (warp_query < kTile.queries) {
-#pragma unroll 1
+#pragma unroll
       for (int group = warp_query; group < warp_query + Shape::kWarpQueries;
            group += Shape::kGroup) {
         constexpr int kGroupColumns = Shape::kGroup / kMmaColumns;
@@ -382,11 +387,12 @@ __global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kNarrow>::kThread
         multiply_rows<Math, typename Shape::QueryRows, kDim>(scores, keys, q + group_at, lane);
         multiply_rows<Math, typename Shape::QueryRows, kDim>(grads, values, grad_out + group_at,
                                                              lane);
-        const int query = group + lane % 4 * 2;
+        const int query = group + lane.index % 4 * 2;
         const uint32_t stats = shared + Shape::kStatsAt + at.stage * Shape::kStatBytes + query * 4;
         probabilities<Shape>(scores, args.scale_log2, stats);
         if (masked)
-          hide_scores<Shape>(scores, problem, first_key + key_row + lane / 4, first_query + query);
+          hide_scores<Shape>(scores, problem, first_key + key_row + lane.index / 4,
+                             first_query + query);
         score_gradients<Shape>(scores, grads, stats);
         add_from_registers<Shape, kOnePass || Shape::kShared>(
             dk, dv, scores, grads, q, grad_out, warp_scores, warp_grads, group, first_column, lane);

@@ -82,6 +82,43 @@ struct Multiply<Arithmetic::kTf32x3> {
   }
 };
 
+// The two ways in which ldmatrix's lanes lie on rows and chunks (mma.cuh). The registers of a B
+// fragment must be neighbours, so that each operand has its own.
+enum class Order { kA, kB };
+
+// A lane, and where it reads and writes 16-bit fragments: bytes from the start of a tile, found
+// once (the exchange of chunks takes several instructions). Tiles of kDimBytes a row are read at
+// `rows`, tiles of scores at `scores`, in both orders.
+template <int kDimBytes>
+struct Lane {
+  int index;
+  uint32_t rows[2], scores[2], stores;
+
+  template <typename TileType, Order kOrder>
+  __device__ uint32_t start() const {
+    if constexpr (TileType::kRowBytes == kDimBytes) {
+      return rows[static_cast<int>(kOrder)];
+    } else {
+      return scores[static_cast<int>(kOrder)];
+    }
+  }
+};
+
+// Comes from another lane as far as the compiler knows: kept in a register, not computed again.
+__device__ inline uint32_t keep(uint32_t value, int lane) {
+  return __shfl_sync(kFullWarp, value, lane);
+}
+
+template <typename DimTile, typename ScoreTile>
+__device__ inline Lane<DimTile::kRowBytes> make_lane(int index) {
+  return {index,
+          {keep(a_lane_address<DimTile>(0, index), index),
+           keep(b_lane_address<DimTile>(0, index), index)},
+          {keep(a_lane_address<ScoreTile>(0, index), index),
+           keep(b_lane_address<ScoreTile>(0, index), index)},
+          keep(ScoreTile::offset(index / 4, 0) + index % 4 * 4, index)};
+}
+
 // Reading and writing fragments. Row and column offsets are compile-time constants after unrolling:
 // rows multiples of 8, columns multiples of 16 (of the depth: of kDepth).
 template <Arithmetic kArithmetic>
@@ -94,47 +131,44 @@ struct Fragments : Multiply<kArithmetic> {
   static constexpr int kDepthBlocks = kDepth / kMmaColumns;  // C blocks that make an A fragment
 
   // A: rows row..row + 15, depth from `depth`.
-  template <typename TileType>
-  __device__ static Fragment a_of_rows(uint32_t tile, int row, int depth, int lane) {
+  template <typename TileType, typename LaneType>
+  __device__ static Fragment a_of_rows(uint32_t tile, int row, int depth, const LaneType& lane) {
     uint32_t r[4];
-    ldmatrix_x4(r, TileType::advance(a_lane_address<TileType>(tile, lane), depth * kBytes / 16) +
-                       row * TileType::kRowBytes);
+    ldmatrix_x4(r, address<TileType, Order::kA>(tile, row, depth * kBytes / 16, lane));
     return Math::prepare(r);
   }
 
   // B: rows row..row + 15 of the tile are the columns.
-  template <typename TileType>
-  __device__ static Fragment b_of_rows(uint32_t tile, int row, int depth, int lane) {
+  template <typename TileType, typename LaneType>
+  __device__ static Fragment b_of_rows(uint32_t tile, int row, int depth, const LaneType& lane) {
     uint32_t r[4];
-    ldmatrix_x4(r, TileType::advance(b_lane_address<TileType>(tile, lane), depth * kBytes / 16) +
-                       row * TileType::kRowBytes);
+    ldmatrix_x4(r, address<TileType, Order::kB>(tile, row, depth * kBytes / 16, lane));
     return Math::prepare(r);
   }
 
   // A in the order of columns: rows row..row + 15, to multiply with b_of_columns.
-  template <typename TileType>
-  __device__ static Fragment a_of_rows_paired(uint32_t tile, int row, int depth, int lane) {
+  template <typename TileType, typename LaneType>
+  __device__ static Fragment a_of_rows_paired(uint32_t tile, int row, int depth,
+                                              const LaneType& lane) {
     if constexpr (kBytes == 2) {
       return a_of_rows<TileType>(tile, row, depth, lane);
     } else {
-      const int pair = lane % 4;
-      const uint32_t address =
-          TileType::advance(tile + TileType::offset(lane / 4, pair / 2) + pair % 2 * 8, depth / 4) +
-          row * TileType::kRowBytes;
-      const uint2 upper = load_shared_pair(address);
-      const uint2 lower = load_shared_pair(address + 8 * TileType::kRowBytes);
+      const int pair = lane.index % 4;
+      const uint32_t start = tile + TileType::offset(lane.index / 4, pair / 2) + pair % 2 * 8;
+      const uint32_t upper_row = TileType::advance(start, depth / 4) + row * TileType::kRowBytes;
+      const uint2 upper = load_shared_pair(upper_row);
+      const uint2 lower = load_shared_pair(upper_row + 8 * TileType::kRowBytes);
       return Math::prepare({upper.x, lower.x, upper.y, lower.y});
     }
   }
 
   // B: columns column..column + 15 of the tile, summed over rows row..row + kDepth - 1.
-  template <typename TileType>
-  __device__ static Fragment b_of_columns(uint32_t tile, int row, int column, int lane) {
+  template <typename TileType, typename LaneType>
+  __device__ static Fragment b_of_columns(uint32_t tile, int row, int column,
+                                          const LaneType& lane) {
     uint32_t r[4];
     if constexpr (kBytes == 2) {
-      ldmatrix_x4_transposed(r,
-                             TileType::advance(a_lane_address<TileType>(tile, lane), column / 8) +
-                                 row * TileType::kRowBytes);
+      ldmatrix_x4_transposed(r, address<TileType, Order::kA>(tile, row, column / 8, lane));
     } else {
       read_columns<TileType>(r, tile, row, column, lane);
     }
@@ -142,19 +176,17 @@ struct Fragments : Multiply<kArithmetic> {
   }
 
   // A: rows of A are columns column..column + 15 of the tile, summed over its rows.
-  template <typename TileType>
-  __device__ static Fragment a_of_columns(uint32_t tile, int row, int column, int lane) {
+  template <typename TileType, typename LaneType>
+  __device__ static Fragment a_of_columns(uint32_t tile, int row, int column,
+                                          const LaneType& lane) {
     uint32_t r[4];
     if constexpr (kBytes == 2) {
-      ldmatrix_x4_transposed(r,
-                             TileType::advance(b_lane_address<TileType>(tile, lane), column / 8) +
-                                 row * TileType::kRowBytes);
+      ldmatrix_x4_transposed(r, address<TileType, Order::kB>(tile, row, column / 8, lane));
+      return Math::prepare(r);
     } else {
-      uint32_t columns[4];
-      read_columns<TileType>(columns, tile, row, column, lane);
-      r[0] = columns[0], r[1] = columns[2], r[2] = columns[1], r[3] = columns[3];
+      read_columns<TileType>(r, tile, row, column, lane);
+      return Math::prepare({r[0], r[2], r[1], r[3]});
     }
-    return Math::prepare(r);
   }
 
   // A from the accumulators of 16 rows and kDepth columns, rounded to the dtype.
@@ -174,42 +206,53 @@ struct Fragments : Multiply<kArithmetic> {
   }
 
   // Those registers into rows row..row + 15, columns from `column`, of a tile.
-  template <typename TileType>
+  template <typename TileType, typename LaneType>
   __device__ static void store_scores(const uint32_t (&r)[4], uint32_t tile, int row, int column,
-                                      int lane) {
-    const int pair = lane % 4;
+                                      const LaneType& lane) {
+    const uint32_t rows = tile + row * TileType::kRowBytes;
     if constexpr (kBytes == 2) {
-      const uint32_t start = tile + TileType::offset(lane / 4, 0) + pair * 4;
-      const uint32_t first = TileType::advance(start, column / 8) + row * TileType::kRowBytes;
-      const uint32_t second = TileType::advance(start, column / 8 + 1) + row * TileType::kRowBytes;
+      const uint32_t first = rows + TileType::advance(lane.stores, column / 8);
+      const uint32_t second = rows + TileType::advance(lane.stores, column / 8 + 1);
       store_shared(first, r[0]);
       store_shared(first + 8 * TileType::kRowBytes, r[1]);
       store_shared(second, r[2]);
       store_shared(second + 8 * TileType::kRowBytes, r[3]);
     } else {
-      const uint32_t first =
-          TileType::advance(tile + TileType::offset(lane / 4, pair / 2) + pair % 2 * 8,
-                            column / 4) +
-          row * TileType::kRowBytes;
+      const int pair = lane.index % 4;
+      const uint32_t start = TileType::offset(lane.index / 4, pair / 2) + pair % 2 * 8;
+      const uint32_t first = rows + TileType::advance(start, column / 4);
       store_shared_pair(first, r[0], r[2]);
       store_shared_pair(first + 8 * TileType::kRowBytes, r[1], r[3]);
     }
   }
 
  private:
-  // r[0], r[1]: rows row + 2t, row + 2t + 1 of column + g; r[2], r[3]: of column + 8 + g.
-  template <typename TileType>
+  template <typename TileType, Order kOrder, typename LaneType>
+  __device__ static uint32_t address(uint32_t tile, int row, int chunk, const LaneType& lane) {
+    uint32_t start;
+    if constexpr (kBytes == 2) {
+      start = lane.template start<TileType, kOrder>();
+    } else {
+      start = kOrder == Order::kA ? a_lane_address<TileType>(0, lane.index)
+                                  : b_lane_address<TileType>(0, lane.index);
+    }
+    return TileType::advance(start, chunk) + (tile + row * TileType::kRowBytes);
+  }
+
+  // float32: rows row + 2t, row + 2t + 1 of column + g (r[0], r[1]) and of column + 8 + g (r[2],
+  // r[3]).
+  template <typename TileType, typename LaneType>
   __device__ static void read_columns(uint32_t (&r)[4], uint32_t tile, int row, int column,
-                                      int lane) {
-    const int first_row = 2 * (lane % 4);
-    const int chunk = lane / 16;  // column g = lane / 4 lies in chunk g / 4
-    const uint32_t inside = tile + lane / 4 % 4 * 4 + row * TileType::kRowBytes;
-    const uint32_t even = inside + TileType::offset(first_row, chunk);
-    const uint32_t odd = inside + TileType::offset(first_row + 1, chunk);
-    r[0] = load_shared(TileType::advance(even, column / 4));
-    r[1] = load_shared(TileType::advance(odd, column / 4));
-    r[2] = load_shared(TileType::advance(even, column / 4 + 2));
-    r[3] = load_shared(TileType::advance(odd, column / 4 + 2));
+                                      const LaneType& lane) {
+    const int first_row = 2 * (lane.index % 4);
+    const int chunk = lane.index / 16;  // column g = lane / 4 lies in chunk g / 4
+    const uint32_t inside = tile + lane.index / 4 % 4 * 4 + row * TileType::kRowBytes;
+    const uint32_t even = TileType::offset(first_row, chunk);
+    const uint32_t odd = TileType::offset(first_row + 1, chunk);
+    r[0] = load_shared(inside + TileType::advance(even, column / 4));
+    r[1] = load_shared(inside + TileType::advance(odd, column / 4));
+    r[2] = load_shared(inside + TileType::advance(even, column / 4 + 2));
+    r[3] = load_shared(inside + TileType::advance(odd, column / 4 + 2));
   }
 };
 

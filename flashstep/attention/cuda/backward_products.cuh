@@ -7,11 +7,11 @@ namespace flashstep::attention_cuda {
 
 // A fragments of 16 kRows rows and all kDim columns of tile A, kept in registers; `a` is the
 // address of the first row.
-template <typename Math, typename TileA, int kDim, int kRows>
+template <typename Math, typename TileA, typename Lane, int kDim, int kRows>
 struct ResidentRows {
   typename Math::Fragment fragments[kDim / Math::kDepth][kRows];
 
-  __device__ void load(uint32_t a, int lane) {
+  __device__ void load(uint32_t a, const Lane& lane) {
 #pragma unroll
     for (int step = 0; step < kDim / Math::kDepth; ++step)
 #pragma unroll
@@ -25,12 +25,12 @@ struct ResidentRows {
 };
 
 // The same, read from shared memory whenever they are needed.
-template <typename Math, typename TileA, int kDim, int kRows>
+template <typename Math, typename TileA, typename Lane, int kDim, int kRows>
 struct SharedRows {
   uint32_t a;
-  int lane;
+  Lane lane;
 
-  __device__ void load(uint32_t address, int of_lane) {
+  __device__ void load(uint32_t address, const Lane& of_lane) {
     a = address;
     lane = of_lane;
   }
@@ -41,9 +41,10 @@ struct SharedRows {
 
 // c (16 kRows, 8 kColumns) = rows of A times rows of tile B, summed over the kDim columns of both.
 // `b` is the address of the first row of B.
-template <typename Math, typename TileB, int kDim, typename RowsOfA, int kRows, int kColumns>
+template <typename Math, typename TileB, int kDim, typename RowsOfA, typename Lane, int kRows,
+          int kColumns>
 __device__ inline void multiply_rows(float (&c)[kRows][kColumns][4], const RowsOfA& a, uint32_t b,
-                                     int lane) {
+                                     const Lane& lane) {
 #pragma unroll
   for (int row = 0; row < kRows; ++row)
 #pragma unroll
@@ -69,10 +70,10 @@ __device__ inline void multiply_rows(float (&c)[kRows][kColumns][4], const RowsO
 
 // c (16 kRows, 8 kColumns) += A times columns first_column, ... of tile B, one step: kDepth rows of
 // B from `row`. first_column is a multiple of 8 kColumns.
-template <typename Math, typename TileB, int kRows, int kColumns>
+template <typename Math, typename TileB, typename Lane, int kRows, int kColumns>
 __device__ inline void multiply_columns(float (&c)[kRows][kColumns][4],
                                         const typename Math::Fragment (&left)[kRows], uint32_t b,
-                                        int row, int first_column, int lane) {
+                                        int row, int first_column, const Lane& lane) {
   // A whole number of swizzled groups is a plain offset; else each address takes its exchange.
   constexpr bool kOffset = kColumns * Math::kBlockChunks % TileB::kSwizzle == 0;
   if constexpr (kOffset) b += first_column * Math::kBytes;

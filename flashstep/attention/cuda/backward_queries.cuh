@@ -97,8 +97,9 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
   if (!find_work<Shape>(args, work)) return;
   const Problem& problem = args.pass.problem;
   const uint32_t shared = shared_address(shared_memory);
-  const int lane = threadIdx.x % kWarp;
-  const int warp_row = threadIdx.x / kWarp * Shape::kRows * kMmaRows;
+  const auto lane =
+      make_lane<typename Shape::KeyRows, typename Shape::KeyRows>(threadIdx.x % kWarp);
+  const int warp_row = __shfl_sync(kFullWarp, threadIdx.x / kWarp, 0) * Shape::kRows * kMmaRows;
   const int64_t first_query = work.tile * kTile.queries;
   const int64_t key_head = work.head / (problem.heads / problem.kv_heads);
 
@@ -130,12 +131,13 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
       (work.batch * problem.heads + work.head) * args.plan.padded_n + first_query;
 #pragma unroll
   for (int r = 0; r < 2 * Shape::kRows; ++r) {
-    const int64_t row = stat_row + warp_row + lane / 4 + 8 * r;
+    const int64_t row = stat_row + warp_row + lane.index / 4 + 8 * r;
     stats.logsumexp[r] = args.logsumexp[row];
     stats.dot[r] = args.row_dots[row];
   }
 
-  SharedRows<Math, typename Shape::QueryRows, kDim, Shape::kRows> queries, query_grads;
+  SharedRows<Math, typename Shape::QueryRows, Lane<Shape::KeyRows::kRowBytes>, kDim, Shape::kRows>
+      queries, query_grads;
   queries.load(shared + warp_row * Shape::QueryRows::kRowBytes, lane);
   query_grads.load(shared + Shape::kGradsAt + warp_row * Shape::QueryRows::kRowBytes, lane);
   float dq[Shape::kRows][Shape::kColumns][4] = {};
@@ -162,7 +164,7 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
       for (int r = 0; r < 2 * Shape::kRows; ++r) {
         int64_t end = problem.m - first_key;
         const int64_t seen =
-            first_query + warp_row + lane / 4 + 8 * r + problem.diagonal + 1 - first_key;
+            first_query + warp_row + lane.index / 4 + 8 * r + problem.diagonal + 1 - first_key;
         if (problem.causal && seen < end) end = seen;
         end_key[r] = static_cast<int>(end < 0 ? 0 : end > Shape::kGroup ? Shape::kGroup : end);
       }
@@ -172,7 +174,7 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
       multiply_rows<Math, typename Shape::KeyRows, kDim>(scores, queries, group_at, lane);
       multiply_rows<Math, typename Shape::KeyRows, kDim>(grads, query_grads,
                                                          group_at + Shape::KeyRows::kBytes, lane);
-      score_gradients<Shape>(scores, grads, stats, masked, end_key, args.scale_log2, lane);
+      score_gradients<Shape>(scores, grads, stats, masked, end_key, args.scale_log2, lane.index);
 #pragma unroll
       for (int i = 0; i < kGroupColumns / Math::kDepthBlocks; ++i) {
         typename Math::Fragment left[Shape::kRows];
@@ -193,11 +195,11 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
     put_sums<false>(args.q_sums + work.chunk * args.plan.q_slice +
                         (work.batch * problem.heads + work.head) * args.plan.padded_n * kDim +
                         sum_block(row, 0, kDim),
-                    kDim, dq, lane);
+                    kDim, dq, lane.index);
   } else {
     put_rows<Math::kElement>(head_data<Math::kBytes>(args.pass.grad_q, work.batch, work.head),
                              args.pass.grad_q.strides.row * Math::kBytes, row, problem.n, 0,
-                             problem.head_dim, problem.scale, dq, lane);
+                             problem.head_dim, problem.scale, dq, lane.index);
   }
 }
 

@@ -95,15 +95,18 @@ constexpr KeysTile keys_tile(Arithmetic arithmetic, int padded_dim, bool narrow)
       return {64, 16, 4, 1, 2, 16, 1, false};  // 77
     case 128:
       return narrow ? KeysTile{32, 32, 2, 2, 1, 16, 1, false}   // 72
-                    : KeysTile{64, 32, 4, 2, 2, 16, 1, false};  // 145
+                    : KeysTile{64, 32, 4, 2, 1, 16, 2, false};  // 112
     case 192:
       return narrow ? KeysTile{32, 16, 2, 2, 1, 16, 1, false}   // 76
                     : KeysTile{32, 32, 2, 2, 2, 16, 1, false};  // 153
     case 256:
       return narrow ? KeysTile{16, 16, 1, 2, 1, 16, 1, false}   // 66
                     : KeysTile{32, 16, 2, 2, 2, 16, 1, false};  // 132
+    case 64:
+      return narrow ? KeysTile{64, 32, 4, 1, 2, 32, 2, false}    // 72
+                    : KeysTile{128, 32, 4, 2, 2, 16, 1, false};  // 129
     default:
-      return {64, 32, 4, 1, 2, 32, 2, false};  // 16: 24, 32: 40, 64: 72
+      return {64, 32, 4, 1, 2, 32, 2, false};  // 16: 24, 32: 40
   }
 }
 

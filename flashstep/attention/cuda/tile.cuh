@@ -56,18 +56,36 @@ template <typename TileType, int kThreads>
 __device__ inline void load_tile(uint32_t destination, const RowSource& source, int64_t first_row,
                                  int thread) {
   constexpr int kTotal = TileType::kRows * TileType::kChunks;
+  constexpr int kStepRows = kThreads / TileType::kChunks;
   const char* const start = source.data + first_row * source.row_bytes;
   const int rows = static_cast<int>(
       source.rows - first_row < TileType::kRows ? source.rows - first_row : TileType::kRows);
+  if constexpr (kThreads % TileType::kChunks == 0 && kStepRows % 8 == 0 &&
+                TileType::kRows % kStepRows == 0) {
+    // A thread keeps its chunk and goes down the rows in steps that do not change the exchange.
+    const int row = thread / TileType::kChunks;
+    const int chunk = thread % TileType::kChunks;
+    const int rows_below = chunk < source.chunks ? rows - row : 0;
+    const char* from = start + row * source.row_bytes + chunk * kChunkBytes;
+    const uint32_t to = destination + TileType::offset(row, chunk);
 #pragma unroll
-  for (int i = 0; i < (kTotal + kThreads - 1) / kThreads; ++i) {
-    const int index = thread + i * kThreads;
-    if (kTotal % kThreads != 0 && index >= kTotal) break;
-    const int row = index / TileType::kChunks;
-    const int chunk = index % TileType::kChunks;
-    const bool valid = row < rows && chunk < source.chunks;
-    cp_async_16(destination + TileType::offset(row, chunk),
-                valid ? start + row * source.row_bytes + chunk * kChunkBytes : source.data, valid);
+    for (int step = 0; step < TileType::kRows; step += kStepRows) {
+      const bool valid = step < rows_below;
+      cp_async_16(to + step * TileType::kRowBytes, valid ? from : source.data, valid);
+      from += kStepRows * source.row_bytes;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < (kTotal + kThreads - 1) / kThreads; ++i) {
+      const int index = thread + i * kThreads;
+      if (kTotal % kThreads != 0 && index >= kTotal) break;
+      const int row = index / TileType::kChunks;
+      const int chunk = index % TileType::kChunks;
+      const bool valid = row < rows && chunk < source.chunks;
+      cp_async_16(destination + TileType::offset(row, chunk),
+                  valid ? start + row * source.row_bytes + chunk * kChunkBytes : source.data,
+                  valid);
+    }
   }
 }
 
