@@ -128,7 +128,7 @@ void attend_tile(const ForwardPass& pass, int64_t task, int worker) {
   const int64_t padded = round_up(rows, kRowUnit);
   std::fill_n(room.top, padded, -FLT_MAX);
   std::fill_n(room.weight_sum, padded * kLanes, 0.0f);
-  std::fill_n(room.out, padded * kStride, 0.0f);
+  for (int64_t r = 0; r < padded; ++r) std::fill_n(room.out + r * kStride, plan.padded_dim, 0.0f);
   std::fill_n(room.factor, kMaxBlockRows, 1.0f);
 
   const int64_t seen = visible_keys(problem, first + rows - 1);
