@@ -1,12 +1,11 @@
 // Results against the formula in float64: at most twice the error of the formula in the tested
 // type.
-#include "flashstep/attention/cpu/kernels.h"
-
 #include <limits>
 
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
+#include "flashstep/attention/cpu/kernels.h"
 #include "flashstep/attention/cpu/test_problem.h"
 
 namespace flashstep::attention_cpu {

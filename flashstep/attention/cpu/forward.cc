@@ -14,32 +14,14 @@ namespace flashstep::attention_cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Task: one tile of keys and values of one head of the wave.
-template <typename Dot, typename T>
-void pack_tile(const ForwardPass& pass, int64_t task, int worker) {
-  using Word = typename Dot::Word;
-  const auto& plan = pass.plan;
-  const auto& problem = pass.problem;
-  const int64_t head = task / plan.key_tiles, tile = task % plan.key_tiles;
-  const int64_t batch = (pass.first_head + head) / problem.kv_heads;
-  const int64_t kv_head = (pass.first_head + head) % problem.kv_heads;
-  const int64_t first = tile * plan.key_tile;
-  const int rows = static_cast<int>(std::min<int64_t>(plan.key_tile, problem.m - first));
-  const int dim = problem.head_dim;
-  Word* keys = pass.packed_tile<Word>(head, tile);
-  Word* room = pass.scratch_of<Word>(worker);
-  Dot::pack_transposed(rows_of<T>(pass.args.k, batch, kv_head, first, rows, dim),
-                       dim / Dot::kPerWord * kPanel, room, keys);
-  Dot::pack_right(rows_of<T>(pass.args.v, batch, kv_head, first, rows, dim), 1.0f,
-                  plan.key_tile / Dot::kPerWord * kPanel, keys + plan.key_words);
-}
-
 // A worker's arrays.
 template <typename Word>
 struct Room {
   Room(const ForwardPlan& plan, Word* words)
       : queries(words + plan.queries),
         weights(words + plan.weights),
+        packing(words + plan.packing),
+        keys(words + plan.keys),
         scores(floats(words + plan.scores)),
         out(floats(words + plan.out)),
         top(floats(words + plan.top)),
@@ -47,9 +29,35 @@ struct Room {
         factor(floats(words + plan.factor)) {}
   static float* floats(Word* words) { return reinterpret_cast<float*>(words); }
 
-  Word *queries, *weights;
+  Word *queries, *weights, *packing, *keys;
   float *scores, *out, *top, *weight_sum, *factor;
 };
+
+// Packs one tile of keys and values of a head, counted over batches.
+template <typename Dot, typename T>
+HWY_INLINE void pack_keys(const ForwardPass& pass, int64_t head, int64_t tile,
+                          typename Dot::Word* room, typename Dot::Word* out) {
+  const auto& plan = pass.plan;
+  const auto& problem = pass.problem;
+  const int64_t batch = head / problem.kv_heads, kv_head = head % problem.kv_heads;
+  const int64_t first = tile * plan.key_tile;
+  const int rows = static_cast<int>(std::min<int64_t>(plan.key_tile, problem.m - first));
+  const int dim = problem.head_dim;
+  Dot::pack_transposed(rows_of<T>(pass.args.k, batch, kv_head, first, rows, dim),
+                       dim / Dot::kPerWord * kPanel, room, out);
+  Dot::pack_right(rows_of<T>(pass.args.v, batch, kv_head, first, rows, dim), 1.0f,
+                  plan.key_tile / Dot::kPerWord * kPanel, out + plan.key_words);
+}
+
+// Task: one tile of keys of one head of the wave.
+template <typename Dot, typename T>
+void pack_tile(const ForwardPass& pass, int64_t task, int worker) {
+  using Word = typename Dot::Word;
+  const int64_t head = task / pass.plan.key_tiles, tile = task % pass.plan.key_tiles;
+  const Room<Word> room(pass.plan, pass.scratch_of<Word>(worker));
+  pack_keys<Dot, T>(pass, pass.first_head + head, tile, room.packing,
+                    pass.packed_tile<Word>(head, tile));
+}
 
 // Rows [row, row + rows) of the query tile attend to `keys` keys of a packed tile; row `row` sees
 // those up to `shift`.
@@ -133,7 +141,10 @@ void attend_tile(const ForwardPass& pass, int64_t task, int worker) {
 
   const int64_t seen = visible_keys(problem, first + rows - 1);
   for (int64_t key = 0; key < seen; key += plan.key_tile) {
-    const Word* tile = pass.packed_tile<Word>(head / group - pass.first_head, key / plan.key_tile);
+    const int64_t index = key / plan.key_tile;
+    if (!plan.shared) pack_keys<Dot, T>(pass, head / group, index, room.packing, room.keys);
+    const Word* tile =
+        plan.shared ? pass.packed_tile<Word>(head / group - pass.first_head, index) : room.keys;
     const int keys = static_cast<int>(std::min<int64_t>(plan.key_tile, problem.m - key));
     for (int row = 0; row < rows; row += kBlockRows) {
       attend_block<Dot>(pass, room, tile, row, std::min(kBlockRows, rows - row), keys,
@@ -177,14 +188,17 @@ void forward(const Forward& args, const Parallel& parallel) {
   const int64_t heads = problem.batches * problem.kv_heads,
                 group = problem.heads / problem.kv_heads;
   const auto scratch = allocate(parallel.workers * pass.plan.scratch_words);
-  const auto packed = allocate(pass.plan.heads_per_wave * pass.plan.head_words);
+  const auto packed =
+      allocate(pass.plan.shared ? pass.plan.heads_per_wave * pass.plan.head_words : 0);
   pass.scratch = scratch.get();
   pass.packed = packed.get();
   for (pass.first_head = 0; pass.first_head < heads; pass.first_head += pass.plan.heads_per_wave) {
     const int64_t wave = std::min(pass.plan.heads_per_wave, heads - pass.first_head);
-    parallel.run(wave * pass.plan.key_tiles, [&](int64_t task, int worker) {
-      HWY_DYNAMIC_DISPATCH(pack)(pass, task, worker);
-    });
+    if (pass.plan.shared) {
+      parallel.run(wave * pass.plan.key_tiles, [&](int64_t task, int worker) {
+        HWY_DYNAMIC_DISPATCH(pack)(pass, task, worker);
+      });
+    }
     parallel.run(wave * group * pass.plan.query_tiles, [&](int64_t task, int worker) {
       HWY_DYNAMIC_DISPATCH(attend)(pass, task, worker);
     });

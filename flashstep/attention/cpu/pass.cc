@@ -26,7 +26,8 @@ Machine this_machine() {
 }
 
 Memory allocate(int64_t words) {
-  auto memory = hwy::AllocateAligned<float>(static_cast<size_t>(words));
+  // Highway aborts on an empty array.
+  auto memory = hwy::AllocateAligned<float>(static_cast<size_t>(std::max<int64_t>(words, 1)));
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }

@@ -8,7 +8,8 @@ namespace {
 // Enough tasks that the last ones to end do not matter, on as many as 16 threads.
 constexpr int64_t kTasksWanted = 32;
 // Packed keys and values, and partial gradients, that are alive at once unless one head needs more.
-constexpr int64_t kPackedBytes = int64_t{32} << 20;
+// Above 32 MiB malloc maps fresh pages at every call, which cost more than they hold.
+constexpr int64_t kPackedBytes = int64_t{16} << 20;
 constexpr int64_t kPartialBytes = int64_t{128} << 20;
 
 // Equal tiles of at most `most` rows, a multiple of `unit`.
@@ -61,18 +62,21 @@ ForwardPlan plan_forward(const Problem& problem, const Machine& machine) {
   plan.head_words = plan.tile_words * plan.key_tiles;
   plan.heads_per_wave = std::clamp<int64_t>(kPackedBytes / (4 * plan.head_words), 1,
                                             problem.batches * problem.kv_heads);
+  plan.shared = problem.heads / problem.kv_heads * plan.query_tiles > 1;
+  if (!plan.shared) plan.heads_per_wave = problem.batches * problem.kv_heads;
 
   Offsets offsets;
   const int64_t query_rows = plan.query_tile + kMaxBlockRows;
   plan.queries = offsets.take(query_rows * kStride);
   plan.scores = offsets.take(kMaxBlockRows * kStride);
   plan.weights = offsets.take(kMaxBlockRows * kStride);
+  plan.packing = offsets.take(16 * kStride);  // the rows of a vector
+  plan.keys = offsets.take(plan.shared ? 0 : plan.tile_words);
   plan.out = offsets.take(query_rows * kStride);
   plan.top = offsets.take(query_rows);
   plan.weight_sum = offsets.take(query_rows * 16);  // a vector a row
   plan.factor = offsets.take(2 * kMaxPanel);
-  // Packing one vector of key rows needs a tile of 16 rows, which the queries' place offers.
-  plan.scratch_words = std::max<int64_t>(offsets.total(), 17 * kStride);
+  plan.scratch_words = offsets.total();
   return plan;
 }
 

@@ -18,14 +18,15 @@ struct Machine {
 struct ForwardPlan {
   int key_tile;                               // a multiple of kMaxPanel
   int64_t key_tiles;                          // of a head
-  int query_tile;                             // a multiple of 4
+  int query_tile;                             // a multiple of kMaxBlockRows
   int64_t query_tiles;                        // of a head
   int64_t heads_per_wave;                     // key/value heads
+  bool shared;                                // packed keys serve several tasks
   int elements_per_word;                      // of an operand: 1 float32 or 2 bfloat16
   int padded_dim;                             // head dim up to whole panels
   int64_t key_words, tile_words, head_words;  // packed keys of a tile; with values; of all tiles
   // Where a worker's arrays begin in its scratch memory, in words.
-  int64_t queries, scores, weights, out, top, weight_sum, factor, scratch_words;
+  int64_t queries, scores, weights, packing, keys, out, top, weight_sum, factor, scratch_words;
 };
 
 // A task owns a chunk of the keys of one key/value head and goes over its tiles: for each, over all
