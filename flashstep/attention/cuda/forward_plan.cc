@@ -88,8 +88,12 @@ Candidate choose(const Problem& problem, const Device& device, int dim) {
   for (TileShape shape : kTileShapes) {
     const ForwardTile tile = forward_tile(problem.element, dim, shape);
     if (forward_shared_bytes(problem.element, dim, tile) > device.shared_bytes_per_block) continue;
-    const int64_t steps = ceil_div(problem.m, tile.keys);
-    for (int splits = 1; splits <= std::min<int64_t>(steps, kMostSplits); ++splits) {
+    // More blocks than four for each place they can be in only add to the merge.
+    const int64_t places = static_cast<int64_t>(device.sm_count) * tile.blocks_per_sm;
+    const int64_t unsplit = problem.batches * problem.heads * ceil_div(problem.n, tile.rows());
+    const int64_t most =
+        std::min({ceil_div(problem.m, tile.keys), 1 + 4 * places / unsplit, int64_t{kMostSplits}});
+    for (int splits = 1; splits <= most; ++splits) {
       const double cost = cost_of(problem, device, dim, tile, splits);
       if (cost < best.cost) best = {shape, splits, cost};
     }

@@ -49,16 +49,17 @@ constexpr ForwardTile forward_tile(Element element, int dim, TileShape shape) {
     if (dim <= 192) return {1, 4, 16, 2, false, 2};
     return {1, 2, 16, 2, false, 2};
   }
-  if (dim <= 192 && shape == TileShape::kNarrow) {
-    return dim <= 64 ? ForwardTile{1, 4, 64, 3, true, 3} : ForwardTile{1, 4, 32, 2, false, 2};
+  if (shape == TileShape::kNarrow) {
+    if (dim <= 32) return {1, 4, 64, 4, true, 4};
+    if (dim <= 64) return {1, 4, 64, 3, true, 3};
+    if (dim <= 128) return {1, 4, 64, 2, true, 2};
+    if (dim <= 192) return {1, 4, 32, 2, false, 2};
   }
-  if (dim >= 64 && dim <= 128 && shape == TileShape::kLarge) {
-    return {2, 8, 64, 2, dim <= 64, 1};
-  }
+  if (shape == TileShape::kLarge && dim > 64 && dim <= 128) return {2, 8, 64, 2, false, 1};
   if (dim <= 16) return {2, 4, 64, 2, true, 4};
   if (dim <= 32) return {2, 4, 64, 2, true, 3};
-  if (dim <= 64) return {2, 4, 64, 2, true, 2};
-  if (dim <= 128) return {2, 4, 64, 2, false, 2};
+  if (dim <= 64) return {2, 4, 64, 3, true, 2};
+  if (dim <= 128) return {2, 4, 32, 2, false, 2};
   if (dim <= 192) return {1, 8, 32, 2, false, 1};
   return {1, 4, 32, 2, false, 2};
 }
