@@ -23,9 +23,9 @@ constexpr int divisor(int number, int most) {
   return most;
 }
 
-template <Arithmetic kArithmetic, int kDim, bool kNarrow>
+template <Arithmetic kArithmetic, int kDim, Room kRoom>
 struct KeysShape {
-  static constexpr KeysTile kTile = keys_tile(kArithmetic, kDim, kNarrow);
+  static constexpr KeysTile kTile = keys_tile(kArithmetic, kDim, kRoom);
   using Math = Fragments<kArithmetic>;
   using KeyRows = Tile<Math::kBytes, kTile.keys, kDim>;
   using QueryRows = Tile<Math::kBytes, kTile.queries, kDim>;
@@ -107,27 +107,38 @@ struct StepPosition {
   int head, query_tile, stage;
 };
 
+// What the steps of a query head load from.
+struct HeadSources {
+  RowSource q, grad_out;
+  int64_t stats;  // row of the statistics' first query
+};
+
+template <typename Shape>
+__device__ inline HeadSources head_sources(const BackwardArguments& args, int64_t batch, int head) {
+  const Problem& problem = args.pass.problem;
+  return {
+      head_rows<Shape::Math::kBytes>(args.pass.q, batch, head, problem.n, problem.head_dim),
+      head_rows<Shape::Math::kBytes>(args.pass.grad_out, batch, head, problem.n, problem.head_dim),
+      (batch * problem.heads + head) * args.plan.padded_n};
+}
+
 // Starts the copies of a step's Q, dO and row statistics.
 template <typename Shape>
-__device__ inline void load_step(const BackwardArguments& args, uint32_t shared, int stage,
-                                 int64_t batch, int64_t head, int64_t query_tile) {
+__device__ inline void load_step(const BackwardArguments& args, const HeadSources& sources,
+                                 uint32_t shared, const StepPosition& position) {
   constexpr int kQueries = Shape::kTile.queries;
-  const Problem& problem = args.pass.problem;
-  const uint32_t rows = shared + Shape::kStagesAt + stage * Shape::kStageBytes;
-  load_tile<typename Shape::QueryRows, Shape::kThreads>(
-      rows, head_rows<Shape::Math::kBytes>(args.pass.q, batch, head, problem.n, problem.head_dim),
-      query_tile * kQueries, threadIdx.x);
-  load_tile<typename Shape::QueryRows, Shape::kThreads>(
-      rows + Shape::kGradsAt,
-      head_rows<Shape::Math::kBytes>(args.pass.grad_out, batch, head, problem.n, problem.head_dim),
-      query_tile * kQueries, threadIdx.x);
+  const int64_t first_query = static_cast<int64_t>(position.query_tile) * kQueries;
+  const uint32_t rows = shared + Shape::kStagesAt + position.stage * Shape::kStageBytes;
+  load_tile<typename Shape::QueryRows, Shape::kThreads>(rows, sources.q, first_query, threadIdx.x);
+  load_tile<typename Shape::QueryRows, Shape::kThreads>(rows + Shape::kGradsAt, sources.grad_out,
+                                                        first_query, threadIdx.x);
   constexpr int kChunks = kQueries * 4 / kChunkBytes;
   static_assert(2 * kChunks <= Shape::kThreads);
   if (threadIdx.x < 2 * kChunks) {
     const float* const stat = threadIdx.x < kChunks ? args.logsumexp : args.row_dots;
-    const int64_t row = (batch * problem.heads + head) * args.plan.padded_n + query_tile * kQueries;
-    cp_async_16(shared + Shape::kStatsAt + stage * Shape::kStatBytes + threadIdx.x * kChunkBytes,
-                stat + row + threadIdx.x % kChunks * 4, true);
+    cp_async_16(
+        shared + Shape::kStatsAt + position.stage * Shape::kStatBytes + threadIdx.x * kChunkBytes,
+        stat + sources.stats + first_query + threadIdx.x % kChunks * 4, true);
   }
 }
 
@@ -234,12 +245,17 @@ __device__ inline void add_from_shared(float (&c)[Shape::kRows][Shape::kColumns]
                                        uint32_t scores, uint32_t rows, int own, int first_column,
                                        const typename Shape::LaneType& lane) {
   using Math = typename Shape::Math;
-#pragma unroll 1
-  for (int part = 0; part < Shape::kTile.queries; part += Shape::kWarpQueries) {
-    if (part == own) continue;
+  // A warp without scores of its own (`own` is beyond the step) takes all, others skip the first.
+  constexpr bool kAllHaveOwn =
+      Shape::kWarpQueries * Shape::kTile.column_warps == Shape::kTile.queries;
+#pragma unroll
+  for (int part = kAllHaveOwn ? Shape::kWarpQueries : 0; part < Shape::kTile.queries;
+       part += Shape::kWarpQueries) {
+    if (!kAllHaveOwn && part == 0 && own < Shape::kTile.queries) continue;
+    const int first_query = (own + part) % Shape::kTile.queries;
 #pragma unroll
     for (int step = 0; step < Shape::kWarpQueries; step += Math::kDepth) {
-      const int query = part + step;
+      const int query = first_query + step;
       typename Math::Fragment left[Shape::kRows];
 #pragma unroll
       for (int row = 0; row < Shape::kRows; ++row)
@@ -299,11 +315,11 @@ __device__ inline void finish_keys(const BackwardArguments& args, const KeysWork
                      problem.head_dim, 1.0f, dv, lane.index);
 }
 
-template <Arithmetic kArithmetic, int kDim, bool kNarrow, bool kOnePass>
-__global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kNarrow>::kThreads,
-                                  KeysShape<kArithmetic, kDim, kNarrow>::kTile.blocks)
+template <Arithmetic kArithmetic, int kDim, Room kRoom, bool kOnePass>
+__global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kRoom>::kThreads,
+                                  KeysShape<kArithmetic, kDim, kRoom>::kTile.blocks)
     backward_keys_kernel(const __grid_constant__ BackwardArguments args) {
-  using Shape = KeysShape<kArithmetic, kDim, kNarrow>;
+  using Shape = KeysShape<kArithmetic, kDim, kRoom>;
   using Math = typename Shape::Math;
   constexpr KeysTile kTile = Shape::kTile;
   extern __shared__ __align__(128) char shared_memory[];
@@ -335,12 +351,13 @@ __global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kNarrow>::kThread
   if (work.begin < work.end)
     next = {static_cast<int>(work.head * group_heads) + work.begin / work.head_steps,
             work.first_query_tile + work.begin % work.head_steps, 0};
+  HeadSources sources = head_sources<Shape>(args, work.batch, next.head);
   const auto load = [&] {
-    load_step<Shape>(args, shared, next.stage, work.batch, next.head, next.query_tile);
+    load_step<Shape>(args, sources, shared, next);
     cp_async_commit();
     if (++next.query_tile == query_tiles) {
       next.query_tile = work.first_query_tile;
-      ++next.head;
+      sources = head_sources<Shape>(args, work.batch, ++next.head);
     }
     next.stage = (next.stage + 1) % kTile.stages;
   };

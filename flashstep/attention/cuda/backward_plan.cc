@@ -8,7 +8,7 @@
 namespace flashstep::attention_cuda {
 namespace {
 
-// Rows of a head in the workspace: a multiple of every tile.
+// Query rows of a head in the workspace: a multiple of every tile and step.
 constexpr int64_t kRowPadding = 128;
 
 // What the blocks of a section share in L2: half of the 50 MB of an H100, a whole A100's partition.
@@ -35,6 +35,12 @@ Arithmetic arithmetic_of(const Problem& problem) {
       break;
   }
   return problem.tf32 ? Arithmetic::kTf32 : Arithmetic::kTf32x3;
+}
+
+Room room_of(const Device& device) {
+  for (Room room : {Room::k227KiB, Room::k163KiB})
+    if (device.shared_bytes_per_block >= room_bytes(room)) return room;
+  return Room::k99KiB;
 }
 
 // Blocks that run at the same time.
@@ -110,12 +116,11 @@ BackwardPlan backward_plan(const Problem& problem, const Device& device) {
   plan.arithmetic = arithmetic_of(problem);
   plan.padded_dim = padded_dim(problem.head_dim);
   plan.one_pass = !problem.deterministic;
-  plan.narrow = shared_bytes(keys_tile(plan.arithmetic, plan.padded_dim, false), plan.arithmetic,
-                             plan.padded_dim) > device.shared_bytes_per_block;
-  plan.keys_tile = keys_tile(plan.arithmetic, plan.padded_dim, plan.narrow);
+  plan.room = room_of(device);
+  plan.keys_tile = keys_tile(plan.arithmetic, plan.padded_dim, plan.room);
   plan.queries_tile = queries_tile(plan.arithmetic, plan.padded_dim);
   plan.padded_n = ceil_div(problem.n, kRowPadding) * kRowPadding;
-  plan.padded_m = ceil_div(problem.m, kRowPadding) * kRowPadding;
+  plan.padded_m = ceil_div(problem.m, plan.keys_tile.keys) * plan.keys_tile.keys;
 
   const int64_t row_bytes = int64_t{2} * plan.padded_dim * element_bytes(plan.arithmetic);
   const int64_t sum_row_bytes = int64_t{4} * plan.padded_dim;

@@ -35,7 +35,7 @@ struct BackwardGrid {
 struct BackwardPlan {
   Arithmetic arithmetic;
   int padded_dim;
-  bool narrow;  // keys_tile's variant
+  Room room;
   bool one_pass;
   KeysTile keys_tile;
   QueriesTile queries_tile;

@@ -39,6 +39,21 @@ struct SharedRows {
   }
 };
 
+// What one step of multiply_rows multiplies.
+template <typename Math, int kRows, int kColumns>
+struct StepFragments {
+  typename Math::Fragment left[kRows], right[kColumns / 2];
+
+  template <typename TileB, typename RowsOfA, typename Lane>
+  __device__ void load(const RowsOfA& a, uint32_t b, int step, const Lane& lane) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) left[row] = a.fragment(step, row);
+#pragma unroll
+    for (int column = 0; column < kColumns; column += 2)
+      right[column / 2] = Math::template b_of_rows<TileB>(b, 8 * column, step * Math::kDepth, lane);
+  }
+};
+
 // c (16 kRows, 8 kColumns) = rows of A times rows of tile B, summed over the kDim columns of both.
 // `b` is the address of the first row of B.
 template <typename Math, typename TileB, int kDim, typename RowsOfA, typename Lane, int kRows,
@@ -51,18 +66,20 @@ __device__ inline void multiply_rows(float (&c)[kRows][kColumns][4], const RowsO
     for (int column = 0; column < kColumns; ++column)
 #pragma unroll
       for (int i = 0; i < 4; ++i) c[row][column][i] = 0;
+  // Each step's fragments are read a step ahead: 2 warps of a scheduler do not hide the latency.
+  constexpr int kSteps = kDim / Math::kDepth;
+  StepFragments<Math, kRows, kColumns> next;
+  next.template load<TileB>(a, b, 0, lane);
 #pragma unroll
-  for (int step = 0; step < kDim / Math::kDepth; ++step) {
-    typename Math::Fragment left[kRows];
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) left[row] = a.fragment(step, row);
+  for (int step = 0; step < kSteps; ++step) {
+    const StepFragments<Math, kRows, kColumns> now = next;
+    if (step + 1 < kSteps) next.template load<TileB>(a, b, step + 1, lane);
 #pragma unroll
     for (int column = 0; column < kColumns; column += 2) {
-      const auto right = Math::template b_of_rows<TileB>(b, 8 * column, step * Math::kDepth, lane);
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        Math::template mma<0>(c[row][column], left[row], right);
-        Math::template mma<1>(c[row][column + 1], left[row], right);
+        Math::template mma<0>(c[row][column], now.left[row], now.right[column / 2]);
+        Math::template mma<1>(c[row][column + 1], now.left[row], now.right[column / 2]);
       }
     }
   }

@@ -40,6 +40,8 @@ struct KeysTile {
   int group;      // queries whose scores a warp holds in registers
   int blocks;     // of a multiprocessor: bounds the registers
   bool resident;  // A fragments of K and V stay in registers
+
+  bool operator==(const KeysTile&) const = default;
 };
 
 constexpr int threads(const KeysTile& tile) { return 32 * tile.key_warps * tile.column_warps; }
@@ -69,30 +71,48 @@ constexpr int shared_bytes(const QueriesTile& tile, Arithmetic arithmetic, int p
   return 2 * (tile.queries + tile.stages * tile.keys) * padded_dim * element_bytes(arithmetic);
 }
 
-// Shared memory decides the shapes (KiB beside them), then registers: the accumulators of dK and dV
-// take keys / (16 key_warps) * padded_dim / column_warps registers of a thread, at most 128 of 255.
-// `narrow` is for GPUs whose blocks have 99 KiB (sm_86, sm_89).
-constexpr KeysTile keys_tile(Arithmetic arithmetic, int padded_dim, bool narrow) {
-  if (is_16_bit(arithmetic)) {
-    switch (padded_dim) {
-      case 96:
-        return {64, 64, 4, 1, 2, 64, 2, false};  // 81
-      case 128:
-        return narrow ? KeysTile{64, 32, 4, 1, 2, 32, 2, false}    // 69
-                      : KeysTile{128, 64, 4, 2, 2, 32, 1, false};  // 161
-      case 192:
-        return narrow ? KeysTile{32, 32, 2, 2, 2, 32, 2, false}   // 77
-                      : KeysTile{64, 64, 4, 2, 2, 64, 1, false};  // 161
-      case 256:
-        return narrow ? KeysTile{32, 32, 2, 2, 1, 32, 2, false}   // 69
-                      : KeysTile{64, 32, 4, 2, 2, 32, 1, false};  // 137
-      default:
-        return {128, 64, 4, 1, 2, 32, 2, padded_dim <= 32};  // 16: 33, 32: 49, 64: 81
-    }
-  }
+// Shared memory of a block, by the GPUs that have it: sm_90; sm_80; sm_86 and sm_89.
+enum class Room { k227KiB, k163KiB, k99KiB };
+
+constexpr int room_bytes(Room room) {
+  return (room == Room::k227KiB ? 227 : room == Room::k163KiB ? 163 : 99) * 1024;
+}
+
+// Registers decide the shapes: the accumulators of dK and dV take keys / (16 key_warps) *
+// padded_dim / column_warps of a thread, at most 128 of 255; then shared memory (KiB beside them).
+// Warps of 32 keys read every fragment of Q and dO for two rows of fragments, which halves what the
+// products read from shared memory, their bound beside the latency. Measured on an H200.
+constexpr KeysTile keys_tile_16_bit(int padded_dim, Room room) {
+  const bool narrow = room == Room::k99KiB;
   switch (padded_dim) {
+    case 64:
+      return {128, 64, 4, 1, 2, 32, 2, false};  // 81
     case 96:
-      return {64, 16, 4, 1, 2, 16, 1, false};  // 77
+      return narrow ? KeysTile{64, 64, 4, 1, 2, 64, 2, false}    // 81
+                    : KeysTile{128, 64, 4, 2, 2, 32, 1, false};  // 129
+    case 128:
+      return narrow ? KeysTile{64, 32, 4, 1, 2, 32, 2, false}    // 69
+                    : KeysTile{128, 64, 4, 2, 2, 32, 1, false};  // 161
+    case 192:
+      return narrow ? KeysTile{32, 32, 2, 2, 2, 32, 2, false}   // 77
+                    : KeysTile{64, 64, 2, 4, 2, 16, 1, false};  // 161
+    case 256:
+      return narrow                  ? KeysTile{32, 32, 2, 2, 1, 32, 2, false}   // 69
+             : room == Room::k163KiB ? KeysTile{64, 64, 2, 4, 1, 16, 1, false}   // 145
+                                     : KeysTile{64, 64, 2, 4, 2, 16, 1, false};  // 209
+    default:
+      return {128, 64, 4, 1, 2, 32, 2, true};  // 16: 33, 32: 49
+  }
+}
+
+constexpr KeysTile keys_tile_float32(int padded_dim, Room room) {
+  const bool narrow = room == Room::k99KiB;
+  switch (padded_dim) {
+    case 64:
+      return narrow ? KeysTile{64, 32, 4, 1, 2, 32, 2, false}    // 72
+                    : KeysTile{128, 32, 4, 2, 2, 16, 1, false};  // 129
+    case 96:
+      return {64, 16, 4, 1, 2, 16, 1, false};  // 76
     case 128:
       return narrow ? KeysTile{32, 32, 2, 2, 1, 16, 1, false}   // 72
                     : KeysTile{64, 32, 4, 2, 1, 16, 2, false};  // 112
@@ -102,12 +122,14 @@ constexpr KeysTile keys_tile(Arithmetic arithmetic, int padded_dim, bool narrow)
     case 256:
       return narrow ? KeysTile{16, 16, 1, 2, 1, 16, 1, false}   // 66
                     : KeysTile{32, 16, 2, 2, 2, 16, 1, false};  // 132
-    case 64:
-      return narrow ? KeysTile{64, 32, 4, 1, 2, 32, 2, false}    // 72
-                    : KeysTile{128, 32, 4, 2, 2, 16, 1, false};  // 129
     default:
       return {64, 32, 4, 1, 2, 32, 2, false};  // 16: 24, 32: 40
   }
+}
+
+constexpr KeysTile keys_tile(Arithmetic arithmetic, int padded_dim, Room room) {
+  return is_16_bit(arithmetic) ? keys_tile_16_bit(padded_dim, room)
+                               : keys_tile_float32(padded_dim, room);
 }
 
 constexpr QueriesTile queries_tile(Arithmetic arithmetic, int padded_dim) {

@@ -96,7 +96,7 @@ __device__ inline void add_to_global(float* sum, const float (&value)[4]) {
 }
 
 // Starts a copy of 16 bytes from global to shared memory past L1; zeros where `valid` is false
-// (nothing is read then, but the address must be one of global memory).
+// (nothing is read then, wherever the address points).
 __device__ inline void cp_async_16(uint32_t destination, const void* source, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(destination),
                "l"(__cvta_generic_to_global(source)), "r"(valid ? 16 : 0)

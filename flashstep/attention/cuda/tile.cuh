@@ -70,8 +70,7 @@ __device__ inline void load_tile(uint32_t destination, const RowSource& source, 
     const uint32_t to = destination + TileType::offset(row, chunk);
 #pragma unroll
     for (int step = 0; step < TileType::kRows; step += kStepRows) {
-      const bool valid = step < rows_below;
-      cp_async_16(to + step * TileType::kRowBytes, valid ? from : source.data, valid);
+      cp_async_16(to + step * TileType::kRowBytes, from, step < rows_below);
       from += kStepRows * source.row_bytes;
     }
   } else {
