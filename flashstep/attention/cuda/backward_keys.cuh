@@ -323,6 +323,7 @@ __global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kRoom>::kThreads,
   using Math = typename Shape::Math;
   constexpr KeysTile kTile = Shape::kTile;
   extern __shared__ __align__(128) char shared_memory[];
+  allow_next_kernel();
   KeysWork work;
   if (!find_work<Shape>(args, work)) return;
   const Problem& problem = args.pass.problem;
@@ -347,7 +348,8 @@ __global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kRoom>::kThreads,
       shared + Shape::kValuesAt,
       head_rows<Math::kBytes>(args.pass.v, work.batch, work.head, problem.m, problem.head_dim),
       first_key, threadIdx.x);
-  StepPosition next = {};  // the step to load
+  wait_for_previous_kernel();  // for the row statistics
+  StepPosition next = {};      // the step to load
   if (work.begin < work.end)
     next = {static_cast<int>(work.head * group_heads) + work.begin / work.head_steps,
             work.first_query_tile + work.begin % work.head_steps, 0};

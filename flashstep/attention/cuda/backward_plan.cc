@@ -18,7 +18,8 @@ constexpr int64_t kSectionBytes = int64_t{24} << 20;
 constexpr int64_t kSliceBytes = int64_t{256} << 20;
 
 // A block's start and end (loading its tile, storing its results) as a number of steps; and when it
-// leaves sums, which another kernel reads. Measured on an H200 to about 1 step.
+// leaves sums, which another kernel reads. With these an H200's times of one head, N 512..65536,
+// are within 10 % of those of the best number of chunks.
 constexpr double kBlockSteps = 1.5;
 constexpr double kSumBlockSteps = 3;
 
@@ -66,9 +67,9 @@ Steps count_steps(int64_t tiles, const StepsOfTile& steps_of_tile) {
   return steps;
 }
 
-// The chunks that let the pass end first, in steps of one multiprocessor's slot: all work evenly
-// spread plus half a chunk that the last blocks wait for each other, or one chunk where all blocks
-// run at once.
+// The chunks that let the pass end first, in steps of one multiprocessor's slot: one chunk where
+// all blocks run at once; else all work evenly spread and a tail in which slots wait for the last
+// blocks, half a chunk - less for whole tiles of a causal mask, whose last ones have few steps.
 BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_chunks,
                  int64_t head_bytes) {
   BackwardGrid best = {};

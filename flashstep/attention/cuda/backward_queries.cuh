@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
   using Math = typename Shape::Math;
   constexpr QueriesTile kTile = Shape::kTile;
   extern __shared__ __align__(128) char shared_memory[];
+  allow_next_kernel();
   QueriesWork work;
   if (!find_work<Shape>(args, work)) return;
   const Problem& problem = args.pass.problem;
@@ -126,6 +127,7 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
   };
   if (kTile.stages == 2 && work.begin < work.end) load(work.begin);
 
+  wait_for_previous_kernel();  // for the row statistics
   RowStats<Shape> stats;
   const int64_t stat_row =
       (work.batch * problem.heads + work.head) * args.plan.padded_n + first_query;

@@ -2,6 +2,7 @@
 #include "flashstep/attention/cuda/backward_launch.h"
 #include "flashstep/attention/cuda/backward_rows.cuh"
 #include "flashstep/attention/cuda/backward_sums.cuh"
+#include "flashstep/attention/cuda/launch.cuh"
 
 namespace flashstep::attention_cuda {
 namespace {
@@ -33,6 +34,7 @@ template <Element kElement>
 __global__ void __launch_bounds__(kThreads)
     backward_prepare_kernel(const __grid_constant__ BackwardArguments args, float4* zeros,
                             int64_t zero_count) {
+  allow_next_kernel();
   const Problem& problem = args.pass.problem;
   constexpr int kBytes = element_bytes(kElement);
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -129,6 +131,7 @@ __device__ inline void finish_rows(const Finish& finish, int64_t batches, int pa
 template <Element kElement>
 __global__ void __launch_bounds__(kThreads)
     backward_finish_kernel(const __grid_constant__ BackwardArguments args) {
+  wait_for_previous_kernel();
   const Problem& problem = args.pass.problem;
   const BackwardPlan& plan = args.plan;
   if (plan.q_slices > 0) {
@@ -181,8 +184,9 @@ cudaError_t finish(const BackwardArguments& args, int sm_count, cudaStream_t str
   const int64_t key_rows = args.plan.k_slices > 0 ? problem.kv_heads * problem.m : 0;
   const int64_t work =
       problem.batches * (rows > key_rows ? rows : key_rows) * (problem.head_dim / kMmaColumns);
-  backward_finish_kernel<kElement><<<blocks_for(work, sm_count), kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return launch_after(backward_finish_kernel<kElement>,
+                      dim3(static_cast<unsigned>(blocks_for(work, sm_count))), dim3(kThreads), 0,
+                      stream, args);
 }
 
 }  // namespace

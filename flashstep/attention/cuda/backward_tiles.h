@@ -94,8 +94,9 @@ constexpr KeysTile keys_tile_16_bit(int padded_dim, Room room) {
       return narrow ? KeysTile{64, 32, 4, 1, 2, 32, 2, false}    // 69
                     : KeysTile{128, 64, 4, 2, 2, 32, 1, false};  // 161
     case 192:
-      return narrow ? KeysTile{32, 32, 2, 2, 2, 32, 2, false}   // 77
-                    : KeysTile{64, 64, 2, 4, 2, 16, 1, false};  // 161
+      return narrow                  ? KeysTile{32, 32, 2, 2, 2, 32, 2, false}   // 77
+             : room == Room::k163KiB ? KeysTile{64, 64, 2, 4, 2, 16, 1, false}   // 161
+                                     : KeysTile{96, 64, 3, 4, 2, 16, 1, false};  // 194
     case 256:
       return narrow                  ? KeysTile{32, 32, 2, 2, 1, 32, 2, false}   // 69
              : room == Room::k163KiB ? KeysTile{64, 64, 2, 4, 1, 16, 1, false}   // 145

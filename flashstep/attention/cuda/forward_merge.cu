@@ -71,7 +71,7 @@ cudaError_t launch_merge(const ForwardArguments& a, cudaStream_t stream) {
   const auto& problem = a.pass.problem;
   const int64_t threads = problem.batches * problem.heads * a.n * (problem.head_dim / kColumns);
   return launch_after(merge_kernel<kElement>, dim3((threads + kThreads - 1) / kThreads),
-                      dim3(kThreads), stream, a);
+                      dim3(kThreads), 0, stream, a);
 }
 
 }  // namespace

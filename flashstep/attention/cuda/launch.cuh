@@ -17,13 +17,15 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int sha
   return cudaGetLastError();
 }
 
-// Launches a kernel that calls wait_for_previous_kernel: from sm_90 its blocks come to their
+// The same for a kernel that calls wait_for_previous_kernel: from sm_90 its blocks come to their
 // multiprocessors while the kernel before still runs, which hides a launch's 1-2 us.
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_after(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
-                         const Arguments&... arguments) {
+cudaError_t launch_after(void (*kernel)(Parameters...), dim3 grid, dim3 block, int shared_bytes,
+                         cudaStream_t stream, const Arguments&... arguments) {
   cudaFuncAttributes attributes;
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -31,6 +33,7 @@ cudaError_t launch_after(void (*kernel)(Parameters...), dim3 grid, dim3 block, c
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = attributes.ptxVersion >= 90 ? 1 : 0;  // older code has no wait in it
