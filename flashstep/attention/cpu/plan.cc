@@ -7,10 +7,16 @@ namespace {
 
 // Enough tasks that the last ones to end do not matter, on as many as 16 threads.
 constexpr int64_t kTasksWanted = 32;
-// Packed keys and values, and partial gradients, that are alive at once unless one head needs more.
+// Packed keys and values, or partial gradients, of a wave of heads, unless few tasks need more.
 // Above 32 MiB malloc maps fresh pages at every call, which cost more than they hold.
 constexpr int64_t kPackedBytes = int64_t{16} << 20;
-constexpr int64_t kPartialBytes = int64_t{128} << 20;
+constexpr int64_t kPartialBytes = int64_t{32} << 20;
+// The most that the partial gradients of one long head may take.
+constexpr int64_t kMostPartialBytes = int64_t{512} << 20;
+// One more array of grad_q, written and added up, costs as much as 10 keys of every query: 4 %.
+constexpr int64_t kChunkKeys = 256;
+// But a short head is cut in so many chunks all the same.
+constexpr int64_t kFewChunks = 8;
 
 // Equal tiles of at most `most` rows, a multiple of `unit`.
 int equal_tile(int64_t rows, int64_t most, int64_t unit) {
@@ -102,11 +108,15 @@ BackwardPlan plan_backward(const Problem& problem, const Machine& machine) {
   const int64_t group = problem.heads / problem.kv_heads;
   plan.grad_q_rows = group * plan.query_tiles * plan.query_tile;
   plan.grad_q_floats = plan.grad_q_rows * plan.padded_dim;
-  const int64_t arrays = std::max<int64_t>(1, kPartialBytes / (4 * plan.grad_q_floats));
-  const int64_t wanted = std::min({ceil_div(kTasksWanted, kv_heads), plan.key_tiles, arrays});
+  const int64_t bytes = 4 * plan.grad_q_floats;
+  const int64_t wanted = std::min({ceil_div(kTasksWanted, kv_heads), plan.key_tiles,
+                                   std::max(kFewChunks, problem.m / kChunkKeys),
+                                   std::max<int64_t>(1, kMostPartialBytes / bytes)});
   plan.tiles_per_chunk = ceil_div(plan.key_tiles, wanted);
   plan.chunks = ceil_div(plan.key_tiles, plan.tiles_per_chunk);
-  plan.heads_per_wave = std::clamp<int64_t>(arrays / plan.chunks, 1, kv_heads);
+  const int64_t wave =
+      std::max(kPartialBytes / (plan.chunks * bytes), ceil_div(kTasksWanted, plan.chunks));
+  plan.heads_per_wave = std::min(wave, kv_heads);
 
   Offsets offsets;
   const int64_t words = plan.elements_per_word;
