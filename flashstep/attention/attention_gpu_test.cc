@@ -30,7 +30,7 @@ class AttentionGpu : public ::testing::Test {
   }
 };
 
-constexpr at::Device kGpu(at::kCUDA, 0);
+const at::Device kGpu(at::kCUDA, 0);
 const at::ScalarType kDtypes[] = {at::kBFloat16, at::kHalf, at::kFloat};
 
 AttentionOptions cuda(bool causal, std::optional<bool> deterministic = {}) {
