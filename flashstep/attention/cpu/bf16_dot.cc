@@ -26,14 +26,7 @@ FLASHSTEP_BF16_TARGET void block(const Block<uint32_t>& b) {
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      const float* out = first_out + r * out_stride + v * kLanes;
-      if (b.update == Update::kStore) {
-        sums[r][v] = _mm512_setzero_ps();
-      } else if (b.update == Update::kAdd) {
-        sums[r][v] = _mm512_loadu_ps(out);
-      } else {
-        sums[r][v] = _mm512_mul_ps(_mm512_set1_ps(b.factor[r]), _mm512_loadu_ps(out));
-      }
+      sums[r][v] = _mm512_setzero_ps();
     }
   }
   const uint32_t* __restrict left = b.left;
@@ -58,7 +51,13 @@ FLASHSTEP_BF16_TARGET void block(const Block<uint32_t>& b) {
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      _mm512_storeu_ps(first_out + r * out_stride + v * kLanes, sums[r][v]);
+      float* out = first_out + r * out_stride + v * kLanes;
+      if (b.update == Update::kAdd) {
+        sums[r][v] = _mm512_add_ps(_mm512_loadu_ps(out), sums[r][v]);
+      } else if (b.update == Update::kScaleAndAdd) {
+        sums[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(b.factor[r]), _mm512_loadu_ps(out), sums[r][v]);
+      }
+      _mm512_storeu_ps(out, sums[r][v]);
     }
   }
 }

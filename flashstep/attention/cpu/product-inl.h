@@ -36,14 +36,7 @@ HWY_NOINLINE void fp32_block(const Block<float>& b) {
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(2)
     for (int v = 0; v < kVectors; ++v) {
-      const float* out = first_out + r * out_stride + v * kLanes;
-      if (b.update == Update::kStore) {
-        sums[r][v] = hn::Zero(d);
-      } else if (b.update == Update::kAdd) {
-        sums[r][v] = hn::LoadU(d, out);
-      } else {
-        sums[r][v] = hn::Mul(hn::Set(d, b.factor[r]), hn::LoadU(d, out));
-      }
+      sums[r][v] = hn::Zero(d);
     }
   }
   const float* HWY_RESTRICT left = b.left;
@@ -65,7 +58,14 @@ HWY_NOINLINE void fp32_block(const Block<float>& b) {
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(2)
     for (int v = 0; v < kVectors; ++v) {
-      hn::StoreU(sums[r][v], d, first_out + r * out_stride + v * kLanes);
+      // What `out` holds is added last: small partial sums lose less to rounding.
+      float* out = first_out + r * out_stride + v * kLanes;
+      if (b.update == Update::kAdd) {
+        sums[r][v] = hn::Add(hn::LoadU(d, out), sums[r][v]);
+      } else if (b.update == Update::kScaleAndAdd) {
+        sums[r][v] = hn::MulAdd(hn::Set(d, b.factor[r]), hn::LoadU(d, out), sums[r][v]);
+      }
+      hn::StoreU(sums[r][v], d, out);
     }
   }
 }
