@@ -110,7 +110,7 @@ void time_tensors(GridCell& cell, const AttentionContestant& contestant,
   AttentionOutcome outcome;
   weigh(cell, forward, inputs, grad_out, round.device, outcome);
   cell.wrong = 0;
-  for (const int64_t wrong : reference.wrong_elements(outcome)) *cell.wrong += wrong;
+  for (const int64_t wrong : reference.errors(outcome).wrong) *cell.wrong += wrong;
   outcome = {};
   cell.forward_seconds = mean_seconds([&] { call(); }, round.device, iterations, cell.passes);
   const at::Tensor out = call();
@@ -124,7 +124,7 @@ void time_rival(GridCell& cell, const AttentionContestant& contestant, const Att
                 const AttentionReference& reference, int64_t iterations) {
   const auto rival = contestant.enter(round);
   cell.wrong = 0;
-  for (const int64_t wrong : reference.wrong_elements(rival->outcome(true))) *cell.wrong += wrong;
+  for (const int64_t wrong : reference.errors(rival->outcome(true)).wrong) *cell.wrong += wrong;
   cell.passes = iterations;
   cell.forward_seconds = measure::mean(rival->turn(Pass::kForward, kWarmup, iterations, 1));
   cell.backward_seconds = measure::mean(rival->turn(Pass::kBackward, kWarmup, iterations, 1));

@@ -136,20 +136,22 @@ at::Tensor AttentionReference::some_heads(const at::Tensor& x) const {
   return x.reshape({all_heads_, x.size(-2), x.size(-1)}).index_select(0, heads_);
 }
 
-std::array<int64_t, 4> AttentionReference::wrong_elements(const AttentionOutcome& outcome) const {
-  std::array<int64_t, 4> wrong = {};
+AttentionErrors AttentionReference::errors(const AttentionOutcome& outcome) const {
+  AttentionErrors errors;
   for (size_t i = 0; i < (gradients_ ? oracle_.size() : 1); ++i) {
     const at::Tensor &expected = oracle_[i], &x = outcome[i];
     const int64_t rows = expected.size(1), width = expected.size(2);
     if (!x.defined() || x.numel() != all_heads_ * rows * width) {
-      wrong[i] = expected.numel();
+      errors.wrong[i] = expected.numel();
+      errors.worst[i] = std::numeric_limits<double>::infinity();
       continue;
     }
     const auto got = some_heads(x.reshape({all_heads_, rows, width})).to(at::kDouble);
-    const auto right = (got - expected).abs() <= tolerance_[i];  // a NaN is not
-    wrong[i] = right.logical_not().sum().item<int64_t>();
+    const auto error = (got - expected).abs() / tolerance_[i];
+    errors.wrong[i] = (error <= 1).logical_not().sum().item<int64_t>();  // a NaN is wrong
+    errors.worst[i] = error.max().item<double>();
   }
-  return wrong;
+  return errors;
 }
 
 }  // namespace flashstep::report

@@ -32,6 +32,14 @@ using AttentionOutcome = std::array<at::Tensor, 4>;
 at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& hidden);
 
+// How far an outcome is from the oracle, for each of its four.
+struct AttentionErrors {
+  std::array<int64_t, 4> wrong = {};  // elements beyond the tolerance
+  std::array<double, 4> worst = {};   // the largest error, in tolerances
+
+  bool operator==(const AttentionErrors&) const = default;
+};
+
 // The same formula and its gradients in float64 (the oracle) and, for the error that the dtype
 // costs it, in the case's own dtype. Where the (N, M) matrices would not fit, both are computed in
 // blocks of queries, whose shares of grad_k and grad_v are added in float64 and rounded once. Of
@@ -40,10 +48,10 @@ class AttentionReference {
  public:
   AttentionReference(const AttentionCase& c, const AttentionInputs& inputs, bool gradients);
 
-  // Elements that are further from the oracle than twice the largest error of the formula in the
-  // same dtype, plus one rounding of the largest element and some of float32's own.
-  // NaN counts as wrong, as does what is missing or of another shape. Counted for each of the four.
-  std::array<int64_t, 4> wrong_elements(const AttentionOutcome& outcome) const;
+  // Tolerated is twice the largest error of the formula in the same dtype, plus one rounding of the
+  // largest element and some of float32's own. NaN counts as wrong, as does what is missing or of
+  // another shape.
+  AttentionErrors errors(const AttentionOutcome& outcome) const;
 
   int64_t checked_heads() const { return heads_.numel(); }
   int64_t all_heads() const { return all_heads_; }

@@ -25,7 +25,7 @@ TEST(AttentionReference, FindsTheFormulaRight) {
       const AttentionCase c{dtype, 2, 3, 33, causal ? 33 : 20, 16, causal};
       const auto inputs = random_inputs(c, at::kCPU, 1);
       const AttentionReference reference(c, inputs, true);
-      EXPECT_EQ(reference.wrong_elements(plain_outcome(inputs, causal)), Counts{}) << dtype;
+      EXPECT_EQ(reference.errors(plain_outcome(inputs, causal)).wrong, Counts{}) << dtype;
       EXPECT_EQ(reference.checked_heads(), 6);
     }
   }
@@ -41,17 +41,17 @@ TEST(AttentionReference, CountsWhatIsWrongAndWhatIsMissing) {
   outcome[0][0][0][19][7] = NAN;
   outcome[2] = outcome[2].clone();
   outcome[2][0][0][0][0] = INFINITY;
-  EXPECT_EQ(reference.wrong_elements(outcome), (Counts{2, 0, 1, 0}));
+  EXPECT_EQ(reference.errors(outcome).wrong, (Counts{2, 0, 1, 0}));
   outcome[1] = at::Tensor();
   outcome[3] = outcome[3].narrow(2, 0, 19);
-  EXPECT_EQ(reference.wrong_elements(outcome), (Counts{2, 2 * 20 * 8, 1, 2 * 20 * 8}));
+  EXPECT_EQ(reference.errors(outcome).wrong, (Counts{2, 2 * 20 * 8, 1, 2 * 20 * 8}));
 }
 
 TEST(AttentionReference, LooksAtTheOutputAloneWhereThereAreNoGradients) {
   const AttentionCase c{"fp32", 1, 1, 16, 16, 8, false};
   const auto inputs = random_inputs(c, at::kCPU, 3);
   const AttentionReference reference(c, inputs, false);
-  EXPECT_EQ(reference.wrong_elements({plain_outcome(inputs, false)[0]}), Counts{});
+  EXPECT_EQ(reference.errors({plain_outcome(inputs, false)[0]}).wrong, Counts{});
 }
 
 // 16 heads and 8192 keys: some 64 queries a block.
@@ -59,7 +59,7 @@ TEST(AttentionReference, BlocksOfQueriesAddUp) {
   const AttentionCase c{"fp32", 1, 16, 150, 8192, 8, false};
   const auto inputs = random_inputs(c, at::kCPU, 4);
   const AttentionReference reference(c, inputs, true);
-  EXPECT_EQ(reference.wrong_elements(plain_outcome(inputs, false)), Counts{});
+  EXPECT_EQ(reference.errors(plain_outcome(inputs, false)).wrong, Counts{});
 }
 
 // 2^25 pairs are two heads of 4096 x 4096 and, with a mask, four: the first and the last among
@@ -71,10 +71,10 @@ TEST(AttentionReference, TakesSomeOfManyHeads) {
   EXPECT_EQ(reference.all_heads(), 16);
   EXPECT_EQ(reference.checked_heads(), 3);
   auto out = at::scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, {}, 0, true);
-  EXPECT_EQ(reference.wrong_elements({out})[0], 0);
+  EXPECT_EQ(reference.errors({out}).wrong[0], 0);
   out[0][0][4095][0] += 1;
   out[0][15][0][7] += 1;
-  EXPECT_EQ(reference.wrong_elements({out})[0], 2);
+  EXPECT_EQ(reference.errors({out}).wrong[0], 2);
 }
 
 TEST(RandomInputs, AreDrawnAsOthersDrawThem) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <unistd.h>
 
+#include "flashstep/attention/attention.h"
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/measure/gpu.h"
@@ -37,7 +38,7 @@ struct Entry {
   const AttentionContestant* contestant;
   std::unique_ptr<AttentionRival> rival;  // none: it is out
   std::string trouble;
-  std::array<int64_t, 4> wrong = {};
+  AttentionErrors errors;
   bool checked = false;
 };
 
@@ -52,16 +53,20 @@ void enter(Entry& entry, const AttentionRound& round, const AttentionReference& 
            bool gradients) {
   std::string trouble = trouble_of([&] {
     entry.rival = entry.contestant->enter(round);
-    entry.wrong = reference.wrong_elements(entry.rival->outcome(gradients));
+    entry.errors = reference.errors(entry.rival->outcome(gradients));
   });
   if (!trouble.empty()) return put_out(entry, std::move(trouble));
   entry.checked = true;
 }
 
-int64_t wrong_in(Pass pass, const std::array<int64_t, 4>& wrong) {
-  const int64_t gradients = wrong[1] + wrong[2] + wrong[3];
-  if (pass == Pass::kForward) return wrong[0];
-  return pass == Pass::kBackward ? gradients : wrong[0] + gradients;
+// The errors of what a pass computes.
+void note_errors(AttentionRun& run, Pass pass, const AttentionErrors& errors) {
+  run.wrong = 0;
+  for (size_t i = 0; i < errors.wrong.size(); ++i) {
+    if (i == 0 ? pass == Pass::kBackward : pass == Pass::kForward) continue;
+    *run.wrong += errors.wrong[i];
+    run.worst = std::fmax(run.worst, errors.worst[i]);
+  }
 }
 
 struct Plan {
@@ -196,6 +201,10 @@ std::vector<AttentionResult> race(const AttentionCase& c, const std::vector<Pass
     entries.push_back({&contestant, nullptr, "", {}, false});
     enter(entries.back(), round, reference, gradients);
   }
+  AttentionOptions options_of_auto;
+  options_of_auto.causal = c.causal;
+  const auto& first = round.inputs[0];
+  const std::string chosen = attention_auto(first.q, first.k, first.v, options_of_auto);
   std::vector<AttentionResult> results;
   for (const Pass pass : passes) {
     AttentionResult result{c,
@@ -203,13 +212,14 @@ std::vector<AttentionResult> race(const AttentionCase& c, const std::vector<Pass
                            {},
                            limit_seconds(c, pass, device),
                            reference.checked_heads(),
-                           reference.all_heads()};
+                           reference.all_heads(),
+                           chosen};
     for (const Entry& entry : entries) {
       AttentionRun run;
       run.contestant = entry.contestant->name;
       run.ours = entry.contestant->ours;
       run.trouble = entry.trouble;
-      if (entry.checked) run.wrong = wrong_in(pass, entry.wrong);
+      if (entry.checked) note_errors(run, pass, entry.errors);
       result.runs.push_back(std::move(run));
     }
     time_pass(pass, entries, result.runs, options);

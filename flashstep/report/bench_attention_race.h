@@ -30,6 +30,7 @@ struct AttentionRun {
   std::string trouble;
   std::string graph_trouble;     // why there is no graph where one was tried
   std::optional<int64_t> wrong;  // elements, of those that were checked
+  double worst = 0;              // the largest error, in tolerances
 
   double median() const;        // NaN without times
   double graph_median() const;  // NaN without a graph
@@ -41,6 +42,7 @@ struct AttentionResult {
   std::vector<AttentionRun> runs;  // in the order of the contestants
   double limit_seconds = 0;        // no machine of these limits is faster
   int64_t checked_heads = 0, all_heads = 0;
+  std::string chosen = {};  // the implementation that "auto" takes
 };
 
 // A result for each pass. Every contestant is first held against the float64 reference, then they

@@ -211,12 +211,16 @@ AttentionContestant naive_peer() {
 
 // The version of tensor operations makes some ten of them a pair of tiles: beyond this many pairs
 // of query and key it takes seconds and says nothing new.
-constexpr int64_t kLongestTiled = int64_t{1} << 22;
+int64_t most_tiled_pairs(const at::Device& device) {
+  return int64_t{1} << (device.is_cuda() ? 22 : 20);
+}
 
 AttentionContestant our(const std::string& name) {
   return tensor_contestant(name, true, false, [name](const AttentionRound& round) {
-    if (name == "tiled" && round.c.n * round.c.m > kLongestTiled)
-      throw UserError("refused: tensor operations on tiles, not timed beyond N M = 2^22");
+    const int64_t pairs =
+        round.c.batch * std::max<int64_t>(round.c.heads, 1) * round.c.n * round.c.m;
+    if (name == "tiled" && pairs > most_tiled_pairs(round.device))
+      throw UserError("refused: too many tiles for tensor operations to be timed");
     AttentionOptions options;
     options.causal = round.c.causal;
     options.implementation = name;

@@ -131,7 +131,7 @@ Table attention_table(const std::vector<AttentionResult>& results) {
   const auto add_columns = [&](std::vector<Column> columns) {
     for (auto& column : columns) table.columns.push_back(std::move(column));
   };
-  add_columns({milliseconds("time")});
+  add_columns({measure::text_column("auto is"), milliseconds("time")});
   add_columns(rate_columns());
   add_columns({measure::text_column("best peer"), measure::number_column("x best peer", "", 2)});
   if (graphs)
@@ -143,7 +143,7 @@ Table attention_table(const std::vector<AttentionResult>& results) {
     const AttentionRun none, *ours = our_run(result), *peer = fastest(result, false);
     const AttentionRun& run = ours != nullptr ? *ours : none;
     std::vector<Cell> cells = case_cells(result);
-    cells.push_back(time_cell(run));
+    append(cells, {result.chosen, time_cell(run)});
     append(cells, rate_cells(result, run));
     cells.push_back(peer != nullptr ? Cell(peer->contestant) : Cell());
     cells.push_back(peer != nullptr ? finite(peer->median() / run.median()) : Cell());
@@ -169,9 +169,10 @@ Table attention_runs_table(const std::vector<AttentionResult>& results) {
        {measure::text_column("contestant"), measure::text_column("whose"), milliseconds("time")})
     table.columns.push_back(std::move(column));
   for (Column column : rate_columns()) table.columns.push_back(std::move(column));
-  for (Column column : {measure::integer_column("samples"), milliseconds("in a graph"),
-                        measure::integer_column("wrong"), measure::integer_column("checked heads"),
-                        measure::text_column("trouble")})
+  for (Column column :
+       {measure::integer_column("samples"), milliseconds("in a graph"),
+        measure::integer_column("wrong"), measure::number_column("error", "tolerances", 3),
+        measure::integer_column("checked heads"), measure::text_column("trouble")})
     table.columns.push_back(std::move(column));
   for (const auto& result : results) {
     for (const auto& run : result.runs) {
@@ -179,8 +180,8 @@ Table attention_runs_table(const std::vector<AttentionResult>& results) {
       append(cells, {run.contestant, run.ours ? "ours" : "peer", time_cell(run)});
       append(cells, rate_cells(result, run));
       append(cells, {static_cast<int64_t>(run.seconds.size()), finite(run.graph_median() * 1e3),
-                     run.wrong ? Cell(*run.wrong) : Cell(), result.checked_heads,
-                     run.trouble.empty() ? run.graph_trouble : run.trouble});
+                     run.wrong ? Cell(*run.wrong) : Cell(), run.wrong ? Cell(run.worst) : Cell(),
+                     result.checked_heads, run.trouble.empty() ? run.graph_trouble : run.trouble});
       table.add_row(std::move(cells));
     }
   }

@@ -25,7 +25,7 @@ AttentionRun run_of(const std::string& name, bool ours, std::vector<double> seco
 
 AttentionResult result_of(const std::string& dtype, int64_t n, Pass pass,
                           std::vector<AttentionRun> runs) {
-  AttentionResult result{{dtype, 1, 1, n, n, 64, true}, pass, std::move(runs), 1e-4, 1, 1};
+  AttentionResult result{{dtype, 1, 1, n, n, 64, true}, pass, std::move(runs), 1e-4, 1, 1, "cpu"};
   return result;
 }
 
