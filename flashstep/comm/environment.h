@@ -38,11 +38,11 @@ using Variables = std::map<std::string, std::string>;
 // or contradicts another.
 Environment read_environment(const Variables& variables);
 
-// read_environment of this process.
-Environment read_environment();
+Variables variables_of_process();
+inline Environment read_environment() { return read_environment(variables_of_process()); }
 
-// The names in a Slurm host list: "gpu[01-03,7],login" -> gpu01 gpu02 gpu03 gpu7 login; only the
-// first is expanded. UserError if it is malformed.
+// The first name in a Slurm host list: "gpu[01-03,7],login" -> "gpu01". UserError if it is
+// malformed.
 std::string first_host(const std::string& host_list);
 
 }  // namespace flashstep::comm

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -103,13 +104,20 @@ class Group {
   void barrier(const std::string& what = "barrier",
                std::chrono::milliseconds timeout = std::chrono::milliseconds(0)) const;
   // Element by element over the ranks, in rank order's fixed sum: the same bits on every rank.
-  double all_reduce(double value, Reduce reduce) const;
-  int64_t all_reduce(int64_t value, Reduce reduce) const;  // kMean: rounds towards zero
+  double all_reduce(double value, Reduce reduce) const { return all_reduce(one(value), reduce)[0]; }
+  template <std::integral T>
+  int64_t all_reduce(T value, Reduce reduce) const {  // kMean: rounds towards zero
+    return all_reduce(one(static_cast<int64_t>(value)), reduce)[0];
+  }
   std::vector<double> all_reduce(const std::vector<double>& values, Reduce reduce) const;
   std::vector<int64_t> all_reduce(const std::vector<int64_t>& values, Reduce reduce) const;
   // Every rank's value or text, in rank order; texts may differ in length.
   std::vector<double> all_gather(double value) const;
   std::vector<int64_t> all_gather(int64_t value) const;
+  template <std::integral T>
+  std::vector<int64_t> all_gather(T value) const {
+    return all_gather(static_cast<int64_t>(value));
+  }
   std::vector<std::string> all_gather(const std::string& text) const;
   // What rank `from` passes (the others' argument is ignored); for JSON, configurations, decisions.
   std::string broadcast(const std::string& text, int from = 0) const;
@@ -118,6 +126,11 @@ class Group {
 
  private:
   struct Internals;
+  template <typename T>
+  static std::vector<T> one(T value) {
+    return {value};
+  }
+  void connect(const Environment& environment);
   // Inside a handler: throws MachineError for an error of the network, else the same exception.
   [[noreturn]] void explain(const std::string& what) const;
 

@@ -1,0 +1,26 @@
+// c10d's backends, each behind a function, so that one file each knows its headers.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace flashstep::comm {
+
+// Connects every rank with every other, by TCP at `address` of this machine.
+c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                            int world_size, const std::string& address,
+                                            std::chrono::milliseconds timeout);
+
+// True if `error` says that the network, a peer or the backend failed, not that the call was wrong.
+bool is_network_error(const std::exception& error);
+
+// On GPU `device_index`. UserError in a build without CUDA.
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                            int world_size, int device_index,
+                                            std::chrono::milliseconds timeout);
+
+}  // namespace flashstep::comm

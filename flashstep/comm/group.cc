@@ -1,0 +1,194 @@
+#include "flashstep/comm/group.h"
+
+#include <cstdio>
+#include <unistd.h>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "flashstep/base/error.h"
+#include "flashstep/comm/backends.h"
+#include "flashstep/comm/first_line.h"
+#include "flashstep/comm/group_internals.h"
+#include "flashstep/comm/meet.h"
+
+namespace flashstep::comm {
+namespace {
+
+using BackendType = c10d::ProcessGroup::BackendType;
+
+c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                               const Environment& environment,
+                                               const Timeouts& timeouts) {
+  const bool one_machine = environment.local_world_size == environment.world_size;
+  const std::string address = own_address(environment.master_address, one_machine);
+  const auto prefixed = c10::make_intrusive<c10d::PrefixStore>("gloo", store);
+  auto gloo =
+      make_gloo(prefixed, environment.rank, environment.world_size, address, timeouts.start);
+  gloo->setTimeout(timeouts.collective);  // connecting had `start`
+  return gloo;
+}
+
+uint64_t launched(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  return backend ? backend->getSequenceNumberForGroup() : 0;
+}
+
+// Gloo's connections since `recorder`: neither what the store at `port` has accepted, nor what
+// listens (Gloo ends the process when it cannot accept there any more).
+std::vector<OpenSocket> opened_since(const SocketRecorder& recorder, int port) {
+  std::vector<OpenSocket> sockets = recorder.opened();
+  std::erase_if(sockets, [port](const OpenSocket& socket) {
+    return socket.own_port == port || socket.peer_port == 0;
+  });
+  return sockets;
+}
+
+}  // namespace
+
+Group::Group(const Environment& environment, GroupOptions options)
+    : rank_(environment.rank),
+      world_size_(environment.world_size),
+      internals_(std::make_unique<Internals>()) {
+  Internals& in = *internals_;
+  in.options = std::move(options);
+  in.exceptions_at_start = std::uncaught_exceptions();
+  if (world_size_ == 1) {
+    in.store = c10::make_intrusive<c10d::HashStore>();
+    connect(environment);
+    return;
+  }
+  Meeting meeting = meet(environment, in.options.timeouts);
+  in.store = meeting.store;
+  in.connections = meeting.connection;
+  Watch::Options watch;
+  watch.rank = rank_;
+  watch.world_size = world_size_;
+  watch.timeouts = in.options.timeouts;
+  watch.names = meeting.names;
+  watch.store_name = meeting.store_name;
+  watch.on_stuck = in.options.on_stuck;
+  in.watch = std::make_unique<Watch>(meeting.watch_store, meeting.watch_connection, watch);
+  try {
+    connect(environment);
+  } catch (const std::exception& error) {
+    fail(first_line(error));
+    throw;
+  }
+}
+
+void Group::connect(const Environment& environment) {
+  Internals& in = *internals_;
+  const Timeouts& timeouts = in.options.timeouts;
+  process_group_ = c10::make_intrusive<c10d::ProcessGroup>(in.store, rank_, world_size_);
+  const SocketRecorder recorder;
+  const int port = environment.master_port;
+  if (in.watch) {
+    in.watch->guard([] { return uint64_t{0}; },
+                    [recorder, port, store = in.connections] {
+                      shut_down(store);
+                      shut_down(opened_since(recorder, port));
+                    });
+  }
+  guarded("connecting the ranks", [&] { in.gloo = connect_gloo(in.store, environment, timeouts); });
+  const std::vector<OpenSocket> opened = opened_since(recorder, port);
+  in.connections.insert(in.connections.end(), opened.begin(), opened.end());
+  process_group_->setBackend(c10::DeviceType::CPU, BackendType::GLOO, in.gloo);
+  process_group_->setDefaultBackend(BackendType::GLOO);
+  if (in.options.nccl) {
+    const int index =
+        in.options.device_index < 0 ? environment.local_rank : in.options.device_index;
+    const auto store = c10::make_intrusive<c10d::PrefixStore>("nccl", in.store);
+    in.nccl = make_nccl(store, rank_, world_size_, index, timeouts.collective);
+    process_group_->setBackend(c10::DeviceType::CUDA, BackendType::NCCL, in.nccl);
+    process_group_->setDefaultBackend(BackendType::NCCL);
+  }
+  if (in.watch) {
+    // Copies: the watch's threads shall not look into a group that is going away.
+    in.watch->guard([gloo = in.gloo, nccl = in.nccl] { return launched(gloo) + launched(nccl); },
+                    [connections = in.connections, nccl = in.nccl] {
+                      shut_down(connections);
+                      if (nccl) nccl->abort();
+                    });
+  }
+}
+
+Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> process_group)
+    : rank_(process_group->getRank()),
+      world_size_(process_group->getSize()),
+      process_group_(std::move(process_group)),
+      internals_(std::make_unique<Internals>()) {}
+
+Group::~Group() {
+  Internals& in = *internals_;
+  bool failed = false;
+  if (in.watch) {
+    if (std::uncaught_exceptions() > in.exceptions_at_start) {
+      in.watch->tell(str("rank ", rank_, " ended with an error of its own"));
+    }
+    in.watch->unguard();
+    failed = !in.watch->verdict().empty();
+  }
+  if (failed) {
+    in.watch->hurry();
+    shut_down(in.connections);  // else Gloo waits for works that nobody will answer
+  }
+  if (in.nccl) failed ? in.nccl->abort() : in.nccl->shutdown();
+  // Connections before the goodbye: a rank that still waits for this one learns that it is gone.
+  in.nccl.reset();
+  process_group_.reset();
+  in.gloo.reset();
+  in.watch.reset();
+}
+
+void Group::explain(const std::string& what) const {
+  std::string reason;
+  try {
+    throw;
+  } catch (const MachineError&) {
+    throw;
+  } catch (const std::exception& error) {
+    const bool doomed = internals_->watch && !internals_->watch->verdict().empty();
+    const bool of_torch = dynamic_cast<const c10::Error*>(&error) != nullptr;
+    if (!is_network_error(error) && !(doomed && of_torch)) throw;
+    reason = first_line(error);
+  }
+  Watch* const watch = internals_->watch.get();
+  const std::string verdict = watch ? watch->await_verdict() : "";
+  if (!verdict.empty()) {
+    watch->noticed();
+    throw MachineError(str("[", what, "] ", verdict));
+  }
+  if (watch) watch->tell(str("rank ", rank_, " failed in ", what, ": ", reason));
+  throw MachineError(str("[", what, "] rank ", rank_, " of ", world_size_,
+                         watch ? ", while every rank is alive: " : ": ", reason));
+}
+
+void Group::check(const std::string& what) const {
+  const Internals& in = *internals_;
+  if (in.watch && !in.watch->verdict().empty()) {
+    in.watch->noticed();
+    throw MachineError(str("[", what, "] ", in.watch->verdict()));
+  }
+  if (in.nccl && in.nccl->getError() != c10d::ErrorType::SUCCESS) {
+    guarded(what, [] { C10_THROW_ERROR(DistBackendError, "NCCL reports an error"); });
+  }
+}
+
+void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const std::string& what) const {
+  check(what);
+  guarded(what, [&] {
+    if (!work->wait()) C10_THROW_ERROR(DistBackendError, "the collective was aborted");
+  });
+}
+
+void Group::fail(const std::string& sentence) {
+  if (internals_->watch) internals_->watch->tell(str("rank ", rank_, " failed: ", sentence));
+}
+
+void end_process(const std::string& sentence) {
+  std::fprintf(stderr, "flashstep: %s\n", sentence.c_str());
+  std::fflush(stderr);
+  _exit(1);
+}
+
+}  // namespace flashstep::comm

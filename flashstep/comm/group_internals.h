@@ -1,0 +1,22 @@
+// What a Group is made of.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "flashstep/comm/group.h"
+#include "flashstep/comm/sockets.h"
+#include "flashstep/comm/watch.h"
+
+namespace flashstep::comm {
+
+struct Group::Internals {
+  GroupOptions options;
+  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::Backend> gloo, nccl;  // nccl: null without
+  std::vector<OpenSocket> connections;           // of the store and of Gloo
+  std::unique_ptr<Watch> watch;  // null for one rank, and for a group that others made
+  int exceptions_at_start = 0;
+};
+
+}  // namespace flashstep::comm

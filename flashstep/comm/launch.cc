@@ -1,0 +1,264 @@
+#include "flashstep/comm/launch.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <poll.h>
+#include <string_view>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/comm/child.h"
+
+namespace flashstep::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+void write_all(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = write(descriptor, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;  // whoever read our output is gone; the ranks' work is not
+    bytes.remove_prefix(static_cast<size_t>(count));
+  }
+}
+
+// One stream of a rank's output, passed on in whole lines.
+struct Stream {
+  int from = -1, to = -1;
+  std::string label, begun, last_line;
+
+  // What has come; a begun line only when `whole` or at the end of the stream, which is false.
+  bool pass_on(bool whole) {
+    char bytes[65536];
+    ssize_t count;
+    while ((count = read(from, bytes, sizeof bytes)) > 0 || (count < 0 && errno == EINTR)) {
+      if (count > 0) begun.append(bytes, static_cast<size_t>(count));
+    }
+    const bool open = count < 0 && errno == EAGAIN;
+    if ((whole || !open) && !begun.empty() && begun.back() != '\n') begun += '\n';
+    std::string lines;
+    size_t start = 0;
+    for (size_t end; (end = begun.find('\n', start)) != std::string::npos; start = end + 1) {
+      if (end > start) last_line = begun.substr(start, end - start);
+      lines += label;
+      lines.append(begun, start, end + 1 - start);
+    }
+    begun.erase(0, start);
+    write_all(to, lines);
+    return open;
+  }
+};
+
+struct Rank {
+  Child child;
+  Stream out, err;
+  bool ended = false;
+  int status = 0;
+};
+
+// Blocks signals while it lives, and reads them from a descriptor.
+class SignalQueue {
+ public:
+  SignalQueue() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : kForwarded) sigaddset(&signals, signal);
+    sigaddset(&signals, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &signals, &before_);
+    descriptor_ = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (descriptor_ < 0) {
+      sigprocmask(SIG_SETMASK, &before_, nullptr);
+      throw_errno(errno, "[launch] signalfd");
+    }
+  }
+  ~SignalQueue() {
+    ::close(descriptor_);
+    sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  // The next signal, 0 when there is none.
+  int next() {
+    signalfd_siginfo info;
+    return read(descriptor_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo)
+                                                                : 0;
+  }
+
+ private:
+  int descriptor_ = -1;
+  sigset_t before_;
+};
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options) : options_(options), ranks_(options.ranks) {}
+  ~Launcher();
+  int run();
+
+ private:
+  void start();
+  void signal_all(int signal);
+  void stop_others();
+  void wait_for_news();
+  void take_signals();
+  void reap();
+  void judge(int rank);
+  std::string last_words(const Rank& rank) const;
+  bool all_ended() const {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.ended; });
+  }
+
+  const LaunchOptions& options_;
+  SignalQueue signals_;
+  std::vector<Rank> ranks_;
+  int forwarded_ = 0;         // the last of SIGINT, SIGTERM and SIGHUP that came
+  int code_ = 0;              // of the first rank that failed
+  bool interrupted_ = false;  // a rank ended because of forwarded_
+  bool stopping_ = false, killed_ = false;
+  Clock::time_point kill_at_;
+};
+
+Launcher::~Launcher() {
+  for (Rank& rank : ranks_) {
+    if (rank.child.pid > 0 && !rank.ended) {
+      kill(-rank.child.pid, SIGKILL);
+      waitpid(rank.child.pid, nullptr, 0);
+    }
+    for (const int descriptor : {rank.child.out, rank.child.err}) {
+      if (descriptor >= 0) ::close(descriptor);
+    }
+  }
+}
+
+void Launcher::start() {
+  FreePort port;
+  Variables base = variables_of_process();
+  // Ranks that each use all cores take them from each other.
+  const unsigned share = std::max(1u, std::thread::hardware_concurrency() / options_.ranks);
+  base.emplace("OMP_NUM_THREADS", std::to_string(share));
+  for (int i = 0; i < options_.ranks; ++i) {
+    ChildOptions child;
+    child.command = options_.command;
+    child.variables = rank_variables(base, i, options_.ranks, port);
+    child.inherited = i == 0 ? port.descriptor() : -1;
+    child.death_signal = SIGTERM;
+    Rank& rank = ranks_[i];
+    rank.child = start_child(child);
+    const std::string label = options_.label ? str("[rank ", i, "] ") : "";
+    rank.out = {rank.child.out, options_.out, label, "", ""};
+    rank.err = {rank.child.err, options_.err, label, "", ""};
+  }
+}
+
+void Launcher::signal_all(int signal) {
+  for (const Rank& rank : ranks_) {
+    if (!rank.ended) kill(-rank.child.pid, signal);
+  }
+}
+
+void Launcher::stop_others() {
+  if (stopping_) return;
+  stopping_ = true;
+  kill_at_ =
+      Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options_.stop_seconds * 1000));
+  signal_all(SIGTERM);
+  signal_all(SIGCONT);  // a stopped rank takes no SIGTERM
+}
+
+void Launcher::wait_for_news() {
+  std::vector<pollfd> sources = {{signals_.descriptor(), POLLIN, 0}};
+  for (const Rank& rank : ranks_) {
+    for (const Stream* stream : {&rank.out, &rank.err}) {
+      if (stream->from >= 0) sources.push_back({stream->from, POLLIN, 0});
+    }
+  }
+  int timeout_ms = -1;
+  if (stopping_ && !killed_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(kill_at_ - Clock::now());
+    timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count()));
+  }
+  poll(sources.data(), sources.size(), timeout_ms);
+  for (Rank& rank : ranks_) {
+    for (Stream* stream : {&rank.out, &rank.err}) {
+      if (stream->from >= 0 && !stream->pass_on(false)) stream->from = -1;
+    }
+  }
+  if (stopping_ && !killed_ && Clock::now() >= kill_at_) {
+    killed_ = true;
+    signal_all(SIGKILL);
+  }
+}
+
+void Launcher::take_signals() {
+  while (const int signal = signals_.next()) {
+    if (signal == SIGCHLD) continue;  // reap() looks at everyone
+    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) forwarded_ = signal;
+    signal_all(signal);
+  }
+}
+
+std::string Launcher::last_words(const Rank& rank) const {
+  constexpr std::string_view kOurs = "flashstep: ";
+  std::string words = rank.err.last_line;
+  if (words.starts_with(kOurs)) words.erase(0, kOurs.size());
+  return words.empty() ? "" : ": " + words;
+}
+
+void Launcher::judge(int index) {
+  const Rank& rank = ranks_[index];
+  const int code = exit_code(rank.status);
+  if (code == 0 || stopping_) return;
+  const bool by_signal = WIFSIGNALED(rank.status) && WTERMSIG(rank.status) == forwarded_;
+  if (forwarded_ != 0 && (by_signal || code == 128 + forwarded_)) {
+    interrupted_ = true;
+    return;
+  }
+  code_ = code;
+  stop_others();
+  const bool alone = all_ended();
+  write_all(options_.err, str("flashstep: [launch] rank ", index, " of ", options_.ranks,
+                              " (process ", rank.child.pid, ") ", describe_end(rank.status),
+                              last_words(rank), alone ? "" : "; stopping the other ranks", "\n"));
+}
+
+void Launcher::reap() {
+  for (int i = 0; i < options_.ranks; ++i) {
+    Rank& rank = ranks_[i];
+    if (rank.ended || waitpid(rank.child.pid, &rank.status, WNOHANG) != rank.child.pid) continue;
+    rank.ended = true;
+    for (Stream* stream : {&rank.out, &rank.err}) {
+      if (stream->from >= 0) stream->pass_on(true);
+      stream->from = -1;  // what its own children may still print is not awaited
+    }
+    judge(i);
+  }
+}
+
+int Launcher::run() {
+  start();
+  while (!all_ended()) {
+    wait_for_news();
+    take_signals();
+    reap();
+  }
+  return code_ == 0 && interrupted_ ? 128 + forwarded_ : code_;
+}
+
+}  // namespace
+
+int launch(const LaunchOptions& options) {
+  require(options.ranks >= 1, "[launch] expected at least 1 rank, got ", options.ranks);
+  return Launcher(options).run();
+}
+
+}  // namespace flashstep::comm

@@ -1,0 +1,143 @@
+#include "flashstep/comm/launch.h"
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep::comm {
+namespace {
+
+struct Launched {
+  int code = -1;
+  double seconds = 0;
+  std::string out, err;
+};
+
+std::string content(std::FILE* file) {
+  std::string text;
+  std::rewind(file);
+  for (int c; (c = std::fgetc(file)) != EOF;) text += static_cast<char>(c);
+  return text;
+}
+
+// Runs `script` as `ranks` shells.
+Launched launch_shell(int ranks, const std::string& script, double stop_seconds = 15) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::tmpfile(), std::fclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> err(std::tmpfile(), std::fclose);
+  LaunchOptions options;
+  options.ranks = ranks;
+  options.command = {"sh", "-c", script};
+  options.stop_seconds = stop_seconds;
+  options.out = fileno(out.get());
+  options.err = fileno(err.get());
+  const auto start = std::chrono::steady_clock::now();
+  Launched launched;
+  launched.code = launch(options);
+  launched.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  launched.out = content(out.get());
+  launched.err = content(err.get());
+  return launched;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Launch, TellsRanksWhoTheyAreAndLabelsWhatTheySay) {
+  const Launched launched = launch_shell(
+      3,
+      "echo \"$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR\";"
+      "echo complaint >&2; printf 'no newline'");
+  EXPECT_EQ(launched.code, 0);
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string label = str("[rank ", rank, "] ");
+    EXPECT_TRUE(contains(launched.out, str(label, rank, " of 3, ", rank, " of 3 at 127.0.0.1\n")))
+        << launched.out;
+    EXPECT_TRUE(contains(launched.out, label + "no newline\n")) << launched.out;
+    EXPECT_TRUE(contains(launched.err, label + "complaint\n")) << launched.err;
+  }
+}
+
+TEST(Launch, PassesLongOutputOn) {
+  const Launched launched = launch_shell(2, "seq 1 20000");
+  EXPECT_EQ(launched.code, 0);
+  for (const char* line : {"[rank 0] 20000\n", "[rank 1] 20000\n", "[rank 1] 12345\n"}) {
+    EXPECT_TRUE(contains(launched.out, line)) << line;
+  }
+}
+
+TEST(Launch, ReturnsTheFirstFailuresCodeAndStopsTheOthers) {
+  const Launched launched = launch_shell(
+      3,
+      "if [ $RANK = 1 ]; then sleep 0.3; echo 'flashstep: [loop] no space left' >&2; exit 2; fi;"
+      "sleep 100");
+  EXPECT_EQ(launched.code, 2);
+  EXPECT_LT(launched.seconds, 10);
+  EXPECT_TRUE(contains(launched.err, "flashstep: [launch] rank 1 of 3 (process ")) << launched.err;
+  EXPECT_TRUE(contains(launched.err,
+                       ") ended with exit code 2: [loop] no space left; stopping the other ranks"))
+      << launched.err;
+  EXPECT_FALSE(contains(launched.err, "rank 0 of 3")) << "only the first failure is told";
+}
+
+TEST(Launch, AKilledRankIsTheMachinesFailure) {
+  const Launched launched = launch_shell(2, "if [ $RANK = 0 ]; then kill -KILL $$; fi; sleep 100");
+  EXPECT_EQ(launched.code, 1);
+  EXPECT_TRUE(contains(launched.err, "rank 0 of 2")) << launched.err;
+  EXPECT_TRUE(contains(launched.err, "was killed by SIGKILL")) << launched.err;
+}
+
+TEST(Launch, StoppedAndDeafRanksAreKilled) {
+  const Launched launched =
+      launch_shell(3,
+                   "case $RANK in 0) sleep 0.5; exit 1;; 1) kill -STOP $$;; 2) trap '' TERM;; esac;"
+                   "while true; do sleep 0.1; done",
+                   0.5);
+  EXPECT_EQ(launched.code, 1);
+  EXPECT_LT(launched.seconds, 10);
+}
+
+TEST(Launch, ForwardsSignals) {
+  sigset_t term, before;  // blocked in both threads, so that the launcher's descriptor gets it
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &term, &before);
+  std::thread interrupter([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    kill(getpid(), SIGTERM);
+  });
+  // As train does: save, then end with 128 + signal; one rank needs longer.
+  const Launched launched = launch_shell(
+      2, "trap 'sleep 0.$RANK; echo saved; exit 143' TERM; while true; do sleep 0.05; done");
+  interrupter.join();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(launched.code, 143);
+  EXPECT_TRUE(contains(launched.out, "[rank 0] saved\n")) << launched.out;
+  EXPECT_TRUE(contains(launched.out, "[rank 1] saved\n")) << launched.out;
+  EXPECT_FALSE(contains(launched.err, "[launch]")) << launched.err;  // that was no failure
+}
+
+TEST(Launch, SaysWhatCannotBeStarted) {
+  LaunchOptions options;
+  options.command = {"/no/such/program"};
+  try {
+    launch(options);
+    FAIL() << "expected a MachineError";
+  } catch (const MachineError& error) {
+    EXPECT_STREQ(error.what(), "[launch] cannot start /no/such/program: No such file or directory");
+  }
+  options.ranks = 0;
+  EXPECT_THROW(launch(options), UserError);
+}
+
+}  // namespace
+}  // namespace flashstep::comm

@@ -1,0 +1,43 @@
+#define USE_C10D_NCCL  // else LibTorch's header is empty
+#include <cstdlib>
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "flashstep/base/error.h"
+#include "flashstep/comm/backends.h"
+
+namespace flashstep::comm {
+namespace {
+
+// Before the first communicator; what the user has set is left alone.
+void leave_the_word_to_us() {
+  const std::pair<const char*, const char*> settings[] = {
+      // 2, clean up only: on an error communicators are aborted, so that kernels that wait end, and
+      // works carry the error; 1 and 3 end the process with SIGABRT.
+      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "2"},
+      {"TORCH_NCCL_ENABLE_MONITORING", "0"},    // its thread ends the process with SIGABRT
+      {"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"},      // pages of traces
+      {"TORCH_NCCL_PROPAGATE_ERROR", "0"},      // the watch does that, with a name
+      {"TORCH_NCCL_RETHROW_CUDA_ERRORS", "0"},  // else thrown in a thread of its own: SIGABRT
+  };
+  for (const auto& [name, value] : settings) setenv(name, value, /*overwrite=*/0);
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                            int world_size, int device_index,
+                                            std::chrono::milliseconds timeout) {
+  const int devices = c10::cuda::device_count();
+  require(device_index < devices, "[comm] expected a GPU for local rank ", device_index,
+          ", got a machine with ", devices, "; start fewer ranks here or train on the CPU");
+  leave_the_word_to_us();
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = timeout;
+  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, options);
+  // Not eagerConnectSingleDevice(): the first collective makes the communicator, under the watch.
+  return backend;
+}
+
+}  // namespace flashstep::comm

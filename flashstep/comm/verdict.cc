@@ -1,0 +1,84 @@
+#include "flashstep/comm/verdict.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "flashstep/base/text.h"
+
+namespace flashstep::comm {
+namespace {
+
+// Names joined, and the verb in the right number: "rank 1 (...) and rank 3 (...) have".
+std::string subject(const std::vector<Peer>& peers) {
+  std::vector<std::string> names;
+  for (const Peer& peer : peers) names.push_back(peer.name);
+  return join(names, " and ") + (names.size() == 1 ? " has" : " have");
+}
+
+bool is_there(const Peer& peer) {
+  return peer.beat.state == State::kRunning || peer.beat.state == State::kBroken;
+}
+
+std::optional<std::string> lost(const std::vector<Peer>& peers, bool broken,
+                                const Patience& patience) {
+  const double limit = broken ? patience.suspicion_seconds : patience.silence_seconds;
+  std::vector<Peer> silent;
+  double shortest = 0;
+  for (const Peer& peer : peers) {
+    if (!is_there(peer) || peer.silent_seconds < limit) continue;
+    shortest = silent.empty() ? peer.silent_seconds : std::min(shortest, peer.silent_seconds);
+    silent.push_back(peer);
+  }
+  if (silent.empty()) return std::nullopt;
+  return str(subject(silent), " not been heard for ", fixed(shortest, 1), " s",
+             broken ? ", and connections to it broke" : "");
+}
+
+std::optional<std::string> gone(const std::vector<Peer>& peers) {
+  std::vector<Peer> left;
+  for (const Peer& peer : peers) {
+    if (peer.beat.state == State::kLeft) left.push_back(peer);
+  }
+  if (left.empty()) return std::nullopt;
+  return str(subject(left), " left while others still communicate");
+}
+
+std::optional<std::string> behind(const std::vector<Peer>& peers) {
+  uint64_t most = 0;
+  for (const Peer& peer : peers) most = std::max(most, peer.beat.launched);
+  std::vector<Peer> late;
+  for (const Peer& peer : peers) {
+    if (peer.beat.launched < most) late.push_back(peer);
+  }
+  if (late.empty()) return std::nullopt;
+  return str(subject(late), " launched ", late.front().beat.launched,
+             " collectives, when others launched ", most, " and wait");
+}
+
+}  // namespace
+
+std::string encode(const Beat& beat) {
+  return str(beat.count, " ", beat.launched, " ", static_cast<char>(beat.state));
+}
+
+std::optional<Beat> decode(const std::string& text) {
+  std::istringstream in(text);
+  Beat beat;
+  char state = 0;
+  in >> beat.count >> beat.launched >> state;
+  if (in.fail() || std::string("rbtl").find(state) == std::string::npos) return std::nullopt;
+  beat.state = static_cast<State>(state);
+  return beat;
+}
+
+std::optional<std::string> judge(const std::vector<Peer>& peers, double broken_seconds,
+                                 const Patience& patience) {
+  const bool broken = broken_seconds > 0;
+  if (auto sentence = lost(peers, broken, patience)) return sentence;
+  // A dead rank's silence would have shown by now.
+  if (broken_seconds <= 2 * patience.suspicion_seconds) return std::nullopt;
+  if (auto sentence = gone(peers)) return sentence;
+  return behind(peers);
+}
+
+}  // namespace flashstep::comm

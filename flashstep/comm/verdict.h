@@ -1,0 +1,45 @@
+// What a rank says of itself in its heartbeats, and what the judge makes of everybody's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace flashstep::comm {
+
+enum class State : char {
+  kRunning = 'r',
+  kBroken = 'b',  // a collective failed here, and it is not known why
+  kTold = 't',    // knows the verdict, and is ending with it
+  kLeft = 'l',    // ended as it should
+};
+
+// A heartbeat as it stands in the store: "17 342 r".
+struct Beat {
+  uint64_t count = 0;     // of heartbeats; one that does not grow is not heard
+  uint64_t launched = 0;  // collectives
+  State state = State::kRunning;
+};
+std::string encode(const Beat& beat);
+std::optional<Beat> decode(const std::string& text);
+
+struct Peer {
+  int rank = 0;
+  std::string name;  // "rank 2 (process 4711 on node7)"
+  Beat beat;
+  double silent_seconds = 0;  // since its count last grew
+};
+
+struct Patience {
+  double silence_seconds;    // after which a rank is lost
+  double suspicion_seconds;  // the same, when some rank's connections broke
+};
+
+// The sentence that names who is to blame, if somebody is; `broken_seconds` is how long the judge
+// has known of a failed collective (0: it knows of none). In this order: a rank that is not heard,
+// one that left while others still communicate, one that has launched fewer collectives.
+std::optional<std::string> judge(const std::vector<Peer>& peers, double broken_seconds,
+                                 const Patience& patience);
+
+}  // namespace flashstep::comm

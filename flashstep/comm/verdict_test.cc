@@ -1,0 +1,66 @@
+#include "flashstep/comm/verdict.h"
+
+#include <gtest/gtest.h>
+
+namespace flashstep::comm {
+namespace {
+
+constexpr Patience kPatience = {30, 5};
+
+Peer peer(int rank, double silent_seconds, State state = State::kRunning, uint64_t launched = 7) {
+  return {rank, "rank " + std::to_string(rank), {10, launched, state}, silent_seconds};
+}
+
+std::string verdict(const std::vector<Peer>& peers, double broken_seconds = 0) {
+  return judge(peers, broken_seconds, kPatience).value_or("nobody");
+}
+
+TEST(Verdict, BeatsAreReadAsTheyWereWritten) {
+  const auto beat = decode(encode({17, 342, State::kBroken}));
+  ASSERT_TRUE(beat);
+  EXPECT_EQ(beat->count, 17u);
+  EXPECT_EQ(beat->launched, 342u);
+  EXPECT_EQ(beat->state, State::kBroken);
+  for (const char* wrong : {"", "17", "17 342", "17 342 x", "r 1 2"}) {
+    EXPECT_FALSE(decode(wrong)) << wrong;
+  }
+}
+
+TEST(Verdict, NobodyIsToBlameWhileAllAreHeard) {
+  EXPECT_EQ(verdict({peer(0, 0), peer(1, 29.9)}), "nobody");
+  EXPECT_EQ(verdict({peer(0, 0), peer(1, 4.9)}, 3), "nobody");
+}
+
+TEST(Verdict, ASilentRankIsLost) {
+  EXPECT_EQ(verdict({peer(0, 0), peer(1, 1), peer(2, 30.25)}),
+            "rank 2 has not been heard for 30.2 s");
+  EXPECT_EQ(verdict({peer(0, 0), peer(1, 31), peer(2, 40)}),
+            "rank 1 and rank 2 have not been heard for 31.0 s");
+}
+
+TEST(Verdict, ABrokenConnectionMakesImpatient) {
+  EXPECT_EQ(verdict({peer(0, 0), peer(1, 5.5)}, 1),
+            "rank 1 has not been heard for 5.5 s, and connections to it broke");
+}
+
+TEST(Verdict, WhoSaidGoodbyeIsNotLost) {
+  EXPECT_EQ(verdict({peer(0, 0), peer(1, 500, State::kLeft), peer(2, 500, State::kTold)}),
+            "nobody");
+}
+
+TEST(Verdict, WhoLeftWhileOthersCommunicateIsNamed) {
+  const std::vector<Peer> peers = {peer(0, 0, State::kBroken), peer(1, 500, State::kLeft)};
+  EXPECT_EQ(verdict(peers, 9), "nobody");  // a dead rank's silence would show first
+  EXPECT_EQ(verdict(peers, 10.5), "rank 1 has left while others still communicate");
+}
+
+TEST(Verdict, WhoLaunchedFewerIsNamed) {
+  const std::vector<Peer> peers = {peer(0, 0, State::kBroken, 18), peer(1, 1, State::kRunning, 17),
+                                   peer(2, 0, State::kBroken, 18)};
+  EXPECT_EQ(verdict(peers, 11),
+            "rank 1 has launched 17 collectives, when others launched 18 and wait");
+  EXPECT_EQ(verdict({peer(0, 0, State::kBroken), peer(1, 1, State::kBroken)}, 100), "nobody");
+}
+
+}  // namespace
+}  // namespace flashstep::comm
