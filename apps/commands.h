@@ -6,12 +6,18 @@
 
 namespace flashstep::apps {
 
+// Thrown by a command that has said everything itself.
+struct ExitCode {
+  int code;
+};
+
 void add_bench(CLI::App& app);
 void add_completion(CLI::App& app);
 void add_data(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_info(CLI::App& app);
+void add_launch(CLI::App& app);
 void add_plot(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_train(CLI::App& app);

@@ -18,9 +18,10 @@ namespace {
 using AddCommand = void (*)(CLI::App&);
 // In the order of --help: what people do first comes first.
 constexpr AddCommand kCommands[] = {
-    flashstep::apps::add_train, flashstep::apps::add_generate,  flashstep::apps::add_eval,
-    flashstep::apps::add_plot,  flashstep::apps::add_tokenizer, flashstep::apps::add_data,
-    flashstep::apps::add_bench, flashstep::apps::add_info,      flashstep::apps::add_completion,
+    flashstep::apps::add_train,      flashstep::apps::add_launch, flashstep::apps::add_generate,
+    flashstep::apps::add_eval,       flashstep::apps::add_plot,   flashstep::apps::add_tokenizer,
+    flashstep::apps::add_data,       flashstep::apps::add_bench,  flashstep::apps::add_info,
+    flashstep::apps::add_completion,
 };
 
 // Exit codes, everywhere: 0 done, 2 the caller's mistake, 1 the machine's failure, 130/143
@@ -60,6 +61,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
     return fail(kCallerMistake, usage_mistake(app, argc, argv, error));
+  } catch (const flashstep::apps::ExitCode& exit) {
+    return exit.code;
   } catch (const flashstep::Interrupted& interrupted) {
     return fail(128 + interrupted.signal(), interrupted.what());
   } catch (const flashstep::UserError& error) {

@@ -1,0 +1,59 @@
+"""`flashstep launch`: what a person sees of the ranks, and the exit codes."""
+import os
+import signal
+import subprocess
+import sys
+import time
+
+PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+
+
+def launch(*arguments):
+    return subprocess.run([PROGRAM, "launch", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def expect(condition, wanted, got):
+    if not condition:
+        sys.exit(f"expected {wanted}, got {got}")
+
+
+# flashstep itself as the ranks: the caller's mistake, in one rank's words and ours.
+run = launch("-n", "2", "--", "train", "/no/such/config.json", "--set", "train.steps=3")
+expect(run.returncode == 2, "exit code 2", run)
+expect("] flashstep: " in run.stderr and "/no/such/config.json" in run.stderr, "the rank's sentence", run)
+expect("flashstep: [launch] rank " in run.stderr and "ended with exit code 2" in run.stderr, "our sentence", run)
+
+run = launch("-n", "3", "--program", "sh", "--", "-c", "echo rank $RANK of $WORLD_SIZE")
+expect(run.returncode == 0 and run.stderr == "", "exit code 0", run)
+lines = sorted(run.stdout.splitlines())
+expect(lines == [f"[rank {rank}] rank {rank} of 3" for rank in range(3)], "three labelled lines", lines)
+
+run = launch("-n", "1", "--no-label", "--program", "sh", "--", "-c", "echo plain; exit 77")
+expect(run.returncode == 77 and run.stdout == "plain\n", "exit code 77 and a plain line", run)
+
+for arguments in (["-n", "2"], ["--", "info"], ["-n", "0", "--", "info"], ["-n", "two", "--", "info"]):
+    run = launch(*arguments)
+    expect(run.returncode == 2 and run.stderr.count("\n") == 1, "exit code 2 and one sentence", run)
+
+# When the launcher itself is killed, its ranks do not stay behind.
+orphans = subprocess.Popen(
+    [PROGRAM, "launch", "-n", "2", "--program", "sh", "--", "-c", "echo $$; exec sleep 1000"],
+    stdout=subprocess.PIPE, text=True)
+pids = [int(orphans.stdout.readline().split()[-1]) for _ in range(2)]
+orphans.send_signal(signal.SIGKILL)
+orphans.wait()
+deadline = time.monotonic() + 30
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+while any(is_alive(pid) for pid in pids):
+    expect(time.monotonic() < deadline, f"processes {pids} to end with their launcher", "living ones")
+    time.sleep(0.05)
+print("launch: all as expected")
