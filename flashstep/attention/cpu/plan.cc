@@ -10,7 +10,7 @@ constexpr int64_t kTasksWanted = 32;
 // Packed keys and values, or partial gradients, of a wave of heads, unless few tasks need more.
 // Above 32 MiB malloc maps fresh pages at every call, which cost more than they hold.
 constexpr int64_t kPackedBytes = int64_t{16} << 20;
-constexpr int64_t kPartialBytes = int64_t{32} << 20;
+constexpr int64_t kPartialBytes = int64_t{24} << 20;
 // The most that the partial gradients of one long head may take.
 constexpr int64_t kMostPartialBytes = int64_t{512} << 20;
 // One more array of grad_q, written and added up, costs as much as 10 keys of every query: 4 %.
@@ -109,9 +109,10 @@ BackwardPlan plan_backward(const Problem& problem, const Machine& machine) {
   plan.grad_q_rows = group * plan.query_tiles * plan.query_tile;
   plan.grad_q_floats = plan.grad_q_rows * plan.padded_dim;
   const int64_t bytes = 4 * plan.grad_q_floats;
-  const int64_t wanted = std::min({ceil_div(kTasksWanted, kv_heads), plan.key_tiles,
-                                   std::max(kFewChunks, problem.m / kChunkKeys),
-                                   std::max<int64_t>(1, kMostPartialBytes / bytes)});
+  const int64_t cheap = std::min(problem.m / kChunkKeys, kPartialBytes / bytes);
+  const int64_t wanted =
+      std::min({ceil_div(kTasksWanted, kv_heads), plan.key_tiles, std::max(kFewChunks, cheap),
+                std::max<int64_t>(1, kMostPartialBytes / bytes)});
   plan.tiles_per_chunk = ceil_div(plan.key_tiles, wanted);
   plan.chunks = ceil_div(plan.key_tiles, plan.tiles_per_chunk);
   const int64_t wave =
