@@ -1,0 +1,68 @@
+"""flashstep bench attention as a command: its files, read by Python's own readers, and its exit codes."""
+import csv
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+
+
+def command(*arguments):
+    return [PROGRAM, "bench", "attention", "--device", "cpu", *map(str, arguments)]
+
+
+def run(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, text=True)
+
+
+class BenchAttentionTest(unittest.TestCase):
+    def test_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            stem = Path(folder) / "sweep"
+            result = run("--preset", "sweep", "--pairs", "32:16", "16:48", "--warmup", 1, "--iterations", 2,
+                         "--dtype", "fp32", "--contestants", "auto,naive", "--out", stem)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("Verdict: ", result.stdout)
+            with open(f"{stem}.csv", newline="") as file:
+                runs = list(csv.DictReader(file))
+            self.assertEqual([(r["N"], r["M"], r["contestant"]) for r in runs],
+                             [("32", "16", "auto"), ("32", "16", "naive"), ("16", "48", "auto"), ("16", "48", "naive")])
+            self.assertTrue(all(float(r["time (ms)"]) > 0 and r["wrong"] == "0" for r in runs), runs)
+            table = json.loads(Path(f"{stem}.json").read_text())
+            self.assertEqual(len(table["rows"]), 2)
+            document = Path(f"{stem}.md").read_text()
+            for picture in ("forward", "heatmap", "scaling"):
+                name = f"sweep_{picture}_fp32_forward_b4h8_full.svg"
+                self.assertIn(f"({name})", document)
+                self.assertTrue((Path(folder) / name).exists())
+
+    def test_mistakes(self):
+        for arguments, word in (
+            (("--preset", "sweep", "--pairs", "128x64"), "128:64"),
+            (("--preset", "sweep", "--pairs", "0:64"), "0:64"),
+            (("--preset", "handout", "--n", "100"), "filter"),
+            (("--preset", "handout", "--contestants", "nobody"), "nobody"),
+            (("--preset", "handouts",), "handouts"),
+        ):
+            result = run(*arguments)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(word, result.stderr)
+
+    def test_interruption(self):
+        process = subprocess.Popen(command("--preset", "cpu"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True)
+        process.stderr.readline()  # the bar: it has begun
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130)
+        self.assertIn("Interrupted: ", output)
+
+
+if __name__ == "__main__":
+    unittest.main()
