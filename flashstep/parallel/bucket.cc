@@ -1,0 +1,146 @@
+#include "flashstep/parallel/bucket.h"
+
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/ScalarOps.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace flashstep::parallel {
+
+Bucket::Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameters,
+               const Averaging& averaging, SideStream& stream, const std::string& name)
+    : layout_(std::move(layout)),
+      averaging_(averaging),
+      stream_(stream),
+      name_(name),
+      filled_(layout_.parameters.size(), false) {
+  for (const int64_t index : layout_.parameters) parameters_.push_back(all_parameters[index]);
+  const at::Device device = parameters_.front().device();
+  backend_averages_ =
+      device.is_cuda() &&
+      averaging_.group.process_group().getBackend(device.type())->getBackendName() == "nccl";
+}
+
+void Bucket::fill(size_t slot) {
+  at::NoGradGuard no_grad;
+  if (averaging_.in_place) {
+    fill_in_place();
+  } else {
+    fill_slot(slot);
+  }
+  filled_[slot] = true;
+  ++ready_;
+}
+
+void Bucket::fill_in_place() {
+  const at::Tensor& parameter = parameters_.front();
+  at::Tensor& gradient = parameter.mutable_grad();
+  // Of another form than the other ranks', or in memory that a second gradient looks into: autograd
+  // may hand the same memory to two parameters, and it would be averaged twice.
+  if (gradient.strides() != gradient_strides(parameter) || gradient.storage().use_count() > 1) {
+    gradient = at::empty_strided(parameter.sizes(), gradient_strides(parameter), gradient.options())
+                   .copy_(gradient);
+  }
+  flat_ = flat_view(gradient);
+  if (!backend_averages_) flat_.mul_(1.0 / averaging_.group.world_size());
+}
+
+// After zero_grad without set_to_none gradients lie where the step before has left them.
+bool Bucket::lies_in_last_memory(const at::Tensor& gradient, size_t slot_index) const {
+  return last_memory_ && gradient.storage().unsafeGetStorageImpl() == last_memory_->lock().get() &&
+         gradient.storage_offset() == layout_.offsets[slot_index] &&
+         gradient.strides() == gradient_strides(parameters_[slot_index]);
+}
+
+void Bucket::fill_slot(size_t slot_index) {
+  const at::Tensor& parameter = parameters_[slot_index];
+  const at::Tensor gradient = parameter.grad();
+  if (!flat_.defined() && lies_in_last_memory(gradient, slot_index)) {
+    flat_ = whole_memory(gradient, layout_.numel);
+  }
+  at::Tensor place = slot(slot_index);
+  const double scale = 1.0 / averaging_.group.world_size();
+  stream_.run([&] {
+    if (is_same_view(gradient, place)) {
+      if (!backend_averages_) place.mul_(scale);
+    } else if (backend_averages_) {
+      place.copy_(gradient, /*non_blocking=*/true);
+    } else {
+      at::mul_out(place, gradient, at::native::wrapped_scalar_tensor(scale));
+    }
+  });
+  stream_.keep(gradient);
+  parameter.mutable_grad() = place;
+}
+
+void Bucket::fill_missing(size_t slot_index, double value) {
+  at::NoGradGuard no_grad;
+  if (averaging_.in_place) {
+    const at::Tensor& parameter = parameters_.front();
+    slot_in_place_ = at::empty_strided(parameter.sizes(), gradient_strides(parameter),
+                                       parameter.options().requires_grad(false))
+                         .fill_(value);
+    flat_ = flat_view(slot_in_place_);
+  } else {
+    const at::Tensor place = slot(slot_index);
+    stream_.run([&] { place.fill_(value); });
+  }
+  filled_[slot_index] = true;
+  ++ready_;
+}
+
+void Bucket::attach(size_t slot_index) {
+  parameters_[slot_index].mutable_grad() = averaging_.in_place ? slot_in_place_ : slot(slot_index);
+}
+
+void Bucket::launch() {
+  at::NoGradGuard no_grad;
+  stream_.run([&] {
+    wire_ = averaging_.communication_dtype ? flat_.to(*averaging_.communication_dtype) : flat_;
+    std::vector<at::Tensor> tensors = {wire_};
+    c10d::AllreduceOptions options;
+    options.reduceOp = backend_averages_ ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
+    work_ = averaging_.group.guarded(
+        name_, [&] { return averaging_.group.process_group().allreduce(tensors, options); });
+  });
+}
+
+void Bucket::wait() {
+  averaging_.group.wait(work_, name_);
+  work_.reset();
+  if (wire_.unsafeGetTensorImpl() != flat_.unsafeGetTensorImpl()) {
+    at::NoGradGuard no_grad;
+    flat_.copy_(wire_);
+    stream_.hand_over(wire_);
+  }
+  wire_.reset();
+}
+
+void Bucket::release() {
+  if (!averaging_.in_place && flat_.defined()) {
+    last_memory_ = flat_.storage().getWeakStorageImpl();
+  }
+  if (!averaging_.persistent || averaging_.in_place) flat_.reset();
+  slot_in_place_.reset();
+  filled_.assign(filled_.size(), false);
+  ready_ = 0;
+}
+
+at::Tensor Bucket::slot(size_t slot_index) {
+  if (!flat_.defined()) take_memory();
+  return slot_view(flat_, layout_.offsets[slot_index], parameters_[slot_index]);
+}
+
+void Bucket::take_memory() {
+  at::NoGradGuard no_grad;
+  flat_ = at::empty({layout_.numel}, parameters_.front().options().requires_grad(false));
+  // Padding between slots travels too, and shall not be whatever the memory held before.
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const int64_t end = layout_.offsets[i] + parameters_[i].numel();
+    const int64_t next = i + 1 < parameters_.size() ? layout_.offsets[i + 1] : layout_.numel;
+    if (next > end) flat_.slice(0, end, next).zero_();
+  }
+}
+
+}  // namespace flashstep::parallel

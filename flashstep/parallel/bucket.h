@@ -1,0 +1,71 @@
+// One bucket: gradients of several parameters, side by side in one flat tensor that one all-reduce
+// averages.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "flashstep/comm/group.h"
+#include "flashstep/parallel/buckets.h"
+#include "flashstep/parallel/side_stream.h"
+
+namespace flashstep::parallel {
+
+// How gradients become means.
+struct Averaging {
+  const comm::Group& group;
+  std::optional<at::ScalarType> communication_dtype;
+  bool persistent = false;  // flat tensors live from step to step
+  bool in_place = false;    // one parameter a bucket, reduced where its gradient lies
+};
+
+class Bucket {
+ public:
+  Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameters,
+         const Averaging& averaging, SideStream& stream, const std::string& name);
+
+  // Takes the gradient of the parameter in slot `slot`; from now on .grad is the slot.
+  void fill(size_t slot);
+  // Puts `value` where a gradient is missing. .grad stays undefined until attach().
+  void fill_missing(size_t slot, double value);
+  void attach(size_t slot);
+  bool is_filled(size_t slot) const { return filled_[slot]; }
+  bool is_full() const { return ready_ == filled_.size(); }
+
+  // Starts the all-reduce of a full bucket; all ranks start theirs in the same order.
+  void launch();
+  // When it returns (on a GPU: when the current stream goes on), every slot is the mean.
+  void wait();
+  // The step is over: the memory belongs to the gradients alone.
+  void release();
+
+  // Slot `slot` of this step; takes the bucket's memory if that was not done yet.
+  at::Tensor slot(size_t slot);
+  const BucketLayout& layout() const { return layout_; }
+
+ private:
+  void take_memory();
+  void fill_slot(size_t slot);
+  bool lies_in_last_memory(const at::Tensor& gradient, size_t slot) const;
+  void fill_in_place();
+
+  BucketLayout layout_;
+  std::vector<at::Tensor> parameters_;  // those in the slots
+  const Averaging& averaging_;
+  SideStream& stream_;        // gradients are copied, and collectives launched, from here
+  std::string name_;          // for messages
+  bool backend_averages_;     // NCCL divides by itself, Gloo only sums
+  at::Tensor flat_, wire_;    // (numel) gradients' dtype; what travels
+  at::Tensor slot_in_place_;  // in_place: what .grad is, or becomes if it is missing
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> last_memory_;  // flat_'s a step ago
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::vector<bool> filled_;
+  size_t ready_ = 0;
+};
+
+}  // namespace flashstep::parallel

@@ -1,0 +1,291 @@
+#include "flashstep/parallel/bucket_reduction.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <sstream>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep::parallel {
+namespace {
+
+constexpr double kBytesPerMegabyte = 1e6;
+
+// In reverse registration order, in which backward reaches the parameters of a plain stack.
+std::vector<int64_t> reversed(size_t count) {
+  std::vector<int64_t> order(count);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
+double bucket_bytes(const ReducerOptions& options) {
+  switch (options.strategy) {
+    case Strategy::kBucketed:
+      return options.bucket_megabytes * kBytesPerMegabyte;
+    case Strategy::kFlat:
+      return std::numeric_limits<double>::infinity();
+    default:
+      return 0;
+  }
+}
+
+bool is_in_place(Strategy strategy) {
+  return strategy == Strategy::kNaive || strategy == Strategy::kOverlapped;
+}
+
+std::vector<at::Tensor> hooked(const ReducedParameters& parameters, const comm::Group& group) {
+  return group.world_size() > 1 ? parameters.tensors : std::vector<at::Tensor>();
+}
+
+}  // namespace
+
+BucketReduction::BucketReduction(ReducedParameters parameters, const comm::Group& group,
+                                 const ReducerOptions& options)
+    : Reduction(std::move(parameters), group, options),
+      averaging_{group_, options.communication_dtype, options.persistent_buckets,
+                 is_in_place(options.strategy)},
+      order_(reversed(parameters_.tensors.size())),
+      counts_(parameters_.tensors.size()),
+      hooks_(hooked(parameters_, group_), [this](int64_t index) { fired(index); }) {
+  for (size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    index_of_[parameters_.tensors[i].unsafeGetTensorImpl()] = static_cast<int64_t>(i);
+  }
+  make_buckets();
+}
+
+bool BucketReduction::sends_in_backward() const {
+  return options_.strategy == Strategy::kOverlapped || options_.strategy == Strategy::kBucketed;
+}
+
+void BucketReduction::make_buckets() {
+  buckets_.clear();
+  if (group_.world_size() == 1) return;
+  places_.assign(parameters_.tensors.size(), {});
+  const auto layouts = plan_buckets(parameters_.tensors, order_, bucket_bytes(options_));
+  for (const BucketLayout& layout : layouts) {
+    const at::Device device = parameters_.tensors[layout.parameters.front()].device();
+    SideStream& stream = streams_.try_emplace(device.str(), device).first->second;
+    for (size_t slot = 0; slot < layout.parameters.size(); ++slot) {
+      places_[layout.parameters[slot]] = {buckets_.size(), slot};
+    }
+    const std::string name = layout.parameters.size() == 1
+                                 ? flashstep::str("averaging the gradient of ",
+                                                  parameters_.names[layout.parameters.front()])
+                                 : flashstep::str("averaging gradients, bucket ",
+                                                  buckets_.size() + 1, " of ", layouts.size());
+    buckets_.emplace_back(layout, parameters_.tensors, averaging_, stream, name);
+  }
+}
+
+void BucketReduction::check_gradient(int64_t index) const {
+  const at::Tensor& parameter = parameters_.tensors[index];
+  const at::Tensor& gradient = parameter.grad();
+  const std::string& name = parameters_.names[index];
+  require(gradient.layout() == at::kStrided,
+          "[parallel] expected dense gradients, got a sparse one for ", name);
+  const auto [bucket, slot] = places_[index];
+  const at::Tensor& first = parameters_.tensors[buckets_[bucket].layout().parameters.front()];
+  require(gradient.scalar_type() == parameter.scalar_type() &&
+              gradient.device() == parameter.device() &&
+              (averaging_.in_place || (parameter.scalar_type() == first.scalar_type() &&
+                                       parameter.device() == first.device())),
+          "[parallel] expected the gradient of ", name, " in the dtype and on the device that the ",
+          "parameter had when it was wrapped, got ", c10::toString(gradient.scalar_type()), " on ",
+          gradient.device(), "; wrap modules after moving them");
+  require(!at::GradMode::is_enabled() || !gradient.requires_grad(),
+          "[parallel] expected backward() without create_graph: the mean of ", name,
+          "'s gradient over the ranks has no graph");
+}
+
+// Called by autograd when it has added to the gradient.
+void BucketReduction::fired(int64_t index) {
+  const std::lock_guard lock(mutex_);
+  if (!is_enabled()) return;
+  Count& count = counts_[index];
+  ++count.fired;
+  count.last = ++clock_;
+  check_gradient(index);
+  if (recording_ || !sends_in_backward() || count.expected == 0) return;
+  require(
+      count.fired <= count.expected, "[parallel] expected the gradient of ",
+      parameters_.names[index], " to come ", count.expected,
+      " times before finish_gradient_synchronization(), as in the first step, but it came again");
+  if (count.fired < count.expected) return;
+  fill(index);
+  send_full_buckets();
+}
+
+void BucketReduction::fill(int64_t index) {
+  const auto [bucket, slot] = places_[index];
+  if (!buckets_[bucket].is_filled(slot)) buckets_[bucket].fill(slot);
+}
+
+void BucketReduction::send_full_buckets() {
+  while (next_ < buckets_.size() && buckets_[next_].is_full()) buckets_[next_++].launch();
+}
+
+// Parameters that have no gradient at the end of backward.
+std::vector<int64_t> BucketReduction::missing() const {
+  std::vector<int64_t> result;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const auto [bucket, slot] = places_[i];
+    if (!buckets_[bucket].is_filled(slot) && !parameters_.tensors[i].grad().defined())
+      result.push_back(static_cast<int64_t>(i));
+  }
+  return result;
+}
+
+// In the first step, when nothing was sent yet: every rank throws the same.
+void BucketReduction::agree_on(const std::vector<int64_t>& missing) const {
+  std::vector<int64_t> is_missing(parameters_.tensors.size(), 0);
+  for (const int64_t index : missing) is_missing[index] = 1;
+  const auto on_ranks = group_.all_reduce(is_missing, comm::Reduce::kSum);
+  std::vector<int64_t> nowhere, somewhere;
+  for (size_t i = 0; i < on_ranks.size(); ++i) {
+    if (on_ranks[i] == group_.world_size()) {
+      nowhere.push_back(static_cast<int64_t>(i));
+    } else if (on_ranks[i] > 0) {
+      somewhere.push_back(static_cast<int64_t>(i));
+    }
+  }
+  const auto& names = parameters_.names;
+  const std::string advice = ": give only parameters that the loss depends on, or set allow_unused";
+  require(nowhere.empty(), "[parallel] expected a gradient for every parameter, but backward gave ",
+          "none for ", names_of(nowhere, names), advice);
+  require(somewhere.empty(), "[parallel] expected a gradient for every parameter on every rank, ",
+          "but backward gave none on some ranks for ", names_of(somewhere, names), advice);
+}
+
+void BucketReduction::send_rest(const std::vector<int64_t>& missing) {
+  const bool one_by_one = options_.strategy == Strategy::kNaive;
+  // The means that a gradient is missing in are no means: they become NaN, so that no rank trains
+  // on with them.
+  const double stand_in = options_.allow_unused ? 0.0 : std::numeric_limits<double>::quiet_NaN();
+  for (size_t b = next_; b < buckets_.size(); ++b) {
+    for (size_t slot = 0; slot < buckets_[b].layout().parameters.size(); ++slot) {
+      const int64_t index = buckets_[b].layout().parameters[slot];
+      if (buckets_[b].is_filled(slot)) continue;
+      if (std::binary_search(missing.begin(), missing.end(), index)) {
+        buckets_[b].fill_missing(slot, stand_in);
+      } else {
+        check_gradient(index);
+        buckets_[b].fill(slot);
+      }
+    }
+    send_full_buckets();
+    if (one_by_one) buckets_[b].wait();
+  }
+}
+
+void BucketReduction::wait_for_all(const std::vector<int64_t>& missing) {
+  std::vector<int64_t> has_gradient;  // on some rank
+  if (options_.allow_unused) {
+    has_gradient.assign(parameters_.tensors.size(), 1);
+    for (const int64_t index : missing) has_gradient[index] = 0;
+    has_gradient = group_.all_reduce(has_gradient, comm::Reduce::kMax);
+  }
+  if (options_.strategy != Strategy::kNaive) {
+    for (Bucket& bucket : buckets_) bucket.wait();
+  }
+  for (const int64_t index : missing) {
+    const auto [bucket, slot] = places_[index];
+    if (!has_gradient.empty() && has_gradient[index] != 0) buckets_[bucket].attach(slot);
+  }
+}
+
+void BucketReduction::finish() {
+  const std::lock_guard lock(mutex_);
+  require(is_enabled(), "[parallel] expected finish_gradient_synchronization() outside of no_sync");
+  if (group_.world_size() == 1) return;
+  require(!is_broken_, "[parallel] expected no reduction after one that failed");
+  const std::vector<int64_t> missing = this->missing();
+  const bool must_agree = recording_ && !options_.allow_unused;
+  if (must_agree) agree_on(missing);
+  is_broken_ = true;  // until this comes to its end
+  send_rest(missing);
+  if (options_.debug && !must_agree && !options_.allow_unused) agree_on(missing);
+  wait_for_all(missing);
+  if (recording_) record();
+  begin_next_step();
+  is_broken_ = !missing.empty() && !options_.allow_unused;
+  require(!is_broken_, "[parallel] expected a gradient for every parameter, as in the first step, ",
+          "but this backward gave none for ", names_of(missing, parameters_.names),
+          " (allow_unused takes such steps)");
+}
+
+// After the first step: from now on a gradient is ready when it has come as often as in this one.
+void BucketReduction::record() {
+  recording_ = false;
+  for (Count& count : counts_) count.expected = count.fired;
+  if (!sends_in_backward() || !options_.reorder || order_is_given_ || order_.empty()) return;
+  std::vector<int64_t> order = order_;
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    // Those that did not come at all are last.
+    const auto time = [&](int64_t i) {
+      return counts_[i].fired > 0 ? counts_[i].last : std::numeric_limits<int64_t>::max();
+    };
+    return time(a) < time(b);
+  });
+  const at::Tensor chosen = at::tensor(order, at::kLong);
+  group_.broadcast(chosen, 0);
+  order_.assign(chosen.const_data_ptr<int64_t>(),
+                chosen.const_data_ptr<int64_t>() + chosen.numel());
+  order_is_given_ = true;
+  for (Bucket& bucket : buckets_) bucket.release();
+  make_buckets();
+}
+
+void BucketReduction::begin_next_step() {
+  for (Bucket& bucket : buckets_) bucket.release();
+  for (Count& count : counts_) count.fired = 0;
+  next_ = 0;
+}
+
+bool BucketReduction::is_unfinished() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(counts_.begin(), counts_.end(), [](const Count& c) { return c.fired > 0; });
+}
+
+void BucketReduction::set_order(const std::vector<int64_t>& order) {
+  std::vector<int64_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<int64_t> all(parameters_.tensors.size());
+  std::iota(all.begin(), all.end(), 0);
+  require(sorted == all, "[parallel] expected an order of the ", all.size(),
+          " parameters that are reduced, each once, got ", order.size(), " numbers that are none");
+  require(!is_unfinished(), "[parallel] expected a new order between steps, not after a backward");
+  order_ = order;
+  order_is_given_ = true;
+  make_buckets();
+}
+
+void BucketReduction::record_again() {
+  require(!is_unfinished(),
+          "[parallel] expected record_again() between steps, not after a backward");
+  recording_ = true;
+  order_is_given_ = false;
+}
+
+at::Tensor BucketReduction::slot(const at::Tensor& parameter) {
+  const std::lock_guard lock(mutex_);
+  const auto found = index_of_.find(parameter.unsafeGetTensorImpl());
+  if (found == index_of_.end() || buckets_.empty() || averaging_.in_place || recording_ ||
+      !is_enabled() || parameter.grad().defined()) {
+    return {};
+  }
+  at::NoGradGuard no_grad;
+  const auto [bucket, slot] = places_[found->second];
+  return buckets_[bucket].slot(slot);
+}
+
+std::vector<std::vector<int64_t>> BucketReduction::buckets() const {
+  std::vector<std::vector<int64_t>> result;
+  for (const Bucket& bucket : buckets_) result.push_back(bucket.layout().parameters);
+  return result;
+}
+
+}  // namespace flashstep::parallel

@@ -1,0 +1,76 @@
+// The strategies naive, flat, overlapped and bucketed: they differ in how parameters are put into
+// buckets, and in when a bucket is sent.
+//
+//   strategy     bucket                    gradient              sent
+//   naive        one parameter             reduced in place      after backward, one by one
+//   flat         all of a kind             copied into a slot    after backward
+//   overlapped   one parameter             reduced in place      when its gradient is ready
+//   bucketed     up to bucket_megabytes    copied into a slot    when its gradients are ready
+//
+// "Ready" is the moment at which the gradient has come as many times as in the first step, which is
+// therefore sent as a whole after backward (a parameter in a recomputed part can get its gradient
+// in several pieces, and only the first step tells in how many). Buckets are always sent in their
+// order, for every rank must launch the same collectives in the same order.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "flashstep/parallel/bucket.h"
+#include "flashstep/parallel/gradient_hooks.h"
+#include "flashstep/parallel/reduction.h"
+
+namespace flashstep::parallel {
+
+class BucketReduction : public Reduction {
+ public:
+  BucketReduction(ReducedParameters parameters, const comm::Group& group,
+                  const ReducerOptions& options);
+
+  void finish() override;
+  bool is_unfinished() const override;
+  std::vector<int64_t> order() const override { return order_; }
+  void set_order(const std::vector<int64_t>& order) override;
+  void record_again() override;
+  at::Tensor slot(const at::Tensor& parameter) override;
+  std::vector<std::vector<int64_t>> buckets() const override;
+
+ private:
+  // How often the gradient of one parameter has come since the last finish(), and when last.
+  struct Count {
+    int64_t fired = 0, expected = 0, last = 0;
+  };
+  bool sends_in_backward() const;
+  void make_buckets();
+  void fired(int64_t index);
+  void check_gradient(int64_t index) const;
+  void fill(int64_t index);
+  void send_full_buckets();
+  std::vector<int64_t> missing() const;
+  void agree_on(const std::vector<int64_t>& missing) const;
+  void send_rest(const std::vector<int64_t>& missing);
+  void wait_for_all(const std::vector<int64_t>& missing);
+  void record();
+  void begin_next_step();
+
+  Averaging averaging_;
+  std::map<std::string, SideStream> streams_;  // by device
+  std::vector<Bucket> buckets_;
+  std::vector<std::pair<size_t, size_t>> places_;  // of each parameter: bucket and slot
+  std::unordered_map<void*, int64_t> index_of_;
+  std::vector<int64_t> order_;
+  std::vector<Count> counts_;
+  int64_t clock_ = 0;      // counts gradients, to order them
+  size_t next_ = 0;        // the first bucket that was not sent yet
+  bool recording_ = true;  // this step is taken as the first
+  bool order_is_given_ = false;
+  bool is_broken_ = false;    // an earlier finish() threw half-way
+  mutable std::mutex mutex_;  // hooks come from the threads of several devices
+  GradientHooks hooks_;       // last: gone before what it calls
+};
+
+}  // namespace flashstep::parallel

@@ -1,0 +1,113 @@
+// Which parameters lie together, and the views through which gradients are seen.
+#include "flashstep/parallel/buckets.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "flashstep/parallel/cost.h"
+#include "flashstep/parallel/shards.h"
+#include "flashstep/testing/toy_modules.h"
+
+namespace flashstep::parallel {
+namespace {
+
+using torch::Tensor;
+using Indices = std::vector<std::vector<int64_t>>;
+
+Indices parameters_in(const std::vector<BucketLayout>& layouts) {
+  Indices result;
+  for (const BucketLayout& layout : layouts) result.push_back(layout.parameters);
+  return result;
+}
+
+std::vector<Tensor> trained(const torch::nn::Module& module) {
+  std::vector<Tensor> result;
+  for (const Tensor& p : module.parameters()) {
+    if (p.requires_grad()) result.push_back(p);
+  }
+  return result;
+}
+
+TEST(Buckets, TheParameterThatFillsABucketClosesIt) {
+  const testing::PlainToy toy;  // 400, 2000 and 1000 bytes
+  const auto parameters = trained(toy);
+  ASSERT_EQ(parameters.size(), 3u);
+  const std::vector<int64_t> order = {2, 1, 0};
+  const auto plan = [&](double bytes) {
+    return parameters_in(plan_buckets(parameters, order, bytes));
+  };
+  EXPECT_EQ(plan(1600), (Indices{{2, 1}, {0}}));
+  EXPECT_EQ(plan(100), (Indices{{2}, {1}, {0}}));
+  EXPECT_EQ(plan(1e4), (Indices{{2, 1, 0}}));
+  EXPECT_EQ(plan(0), (Indices{{2}, {1}, {0}}));
+  EXPECT_EQ(plan(std::numeric_limits<double>::infinity()), (Indices{{2, 1, 0}}));
+  EXPECT_EQ(plan(3000), (Indices{{2, 1}, {0}})) << "3000 bytes are at least 3000";
+  EXPECT_TRUE(plan_buckets({}, {}, 1).empty());
+}
+
+TEST(Buckets, SlotsAreAlignedAndDoNotOverlap) {
+  const std::vector<Tensor> parameters = {torch::zeros({3}), torch::zeros({16}), torch::zeros({}),
+                                          torch::zeros({0}), torch::zeros({17})};
+  const auto layouts = plan_buckets(parameters, {0, 1, 2, 3, 4}, 1e9);
+  ASSERT_EQ(layouts.size(), 1u);
+  EXPECT_EQ(layouts[0].offsets, (std::vector<int64_t>{0, 16, 32, 48, 48}));
+  EXPECT_EQ(layouts[0].numel, 48 + 32);
+}
+
+TEST(Buckets, OneKindPerBucketInTheOrderOfTheirLastParameter) {
+  const std::vector<Tensor> parameters = {torch::zeros({4}), torch::zeros({4}, torch::kDouble),
+                                          torch::zeros({4}), torch::zeros({4}, torch::kBFloat16),
+                                          torch::zeros({4}, torch::kDouble)};
+  EXPECT_EQ(parameters_in(plan_buckets(parameters, {0, 1, 2, 3, 4}, 1e9)),
+            (Indices{{0, 2}, {3}, {1, 4}}));
+}
+
+TEST(Buckets, SlotsAreNoViewsToAutograd) {
+  Tensor parameter = torch::randn({4, 3}).t().requires_grad_();  // dense, columns first
+  const Tensor flat = torch::zeros({32});
+  parameter.mutable_grad() = slot_view(flat, 16, parameter);
+  EXPECT_EQ(parameter.grad().strides(), parameter.strides());
+  EXPECT_FALSE(parameter.grad().is_view());
+  parameter.grad().fill_(2);
+  EXPECT_EQ(flat.sum().item<float>(), 24);
+  EXPECT_EQ(flat.slice(0, 0, 16).sum().item<float>(), 0);
+  torch::optim::SGD optimizer({parameter}, 0.1);
+  optimizer.zero_grad(/*set_to_none=*/false);  // detaches in place, which throws on views
+  EXPECT_EQ(flat.sum().item<float>(), 0);
+  (parameter * 3).sum().backward();
+  EXPECT_EQ(flat.sum().item<float>(), 36) << "autograd adds into the slot";
+  EXPECT_TRUE(is_same_view(parameter.grad(), slot_view(flat, 16, parameter)));
+  EXPECT_FALSE(is_same_view(parameter.grad(), slot_view(flat, 0, parameter)));
+}
+
+TEST(Shards, GreedyBySize) {
+  std::vector<int64_t> loads(2, 0);
+  EXPECT_EQ(assign_greedily({3, 7, 5, 4}, loads), (std::vector<int>{0, 0, 1, 1}));
+  EXPECT_EQ(loads, (std::vector<int64_t>{10, 9}));
+  EXPECT_NEAR(imbalance(loads), 10 / 9.5 - 1, 1e-12);
+  EXPECT_EQ(assign_greedily({2}, loads), (std::vector<int>{1}))
+      << "what came later is added on top";
+  EXPECT_EQ(imbalance({0, 0}), 0);
+  EXPECT_EQ(imbalance({4, 4, 4}), 0);
+}
+
+TEST(Cost, WhatEachSchemeSends) {
+  // 8 GB on 2 ranks: half of it there, half back.
+  EXPECT_EQ(all_reduce_bytes(8e9, 2), 8e9);
+  EXPECT_EQ(all_reduce_bytes(8e9, 4), 12e9);
+  EXPECT_EQ(all_gather_bytes(8e9, 4) + reduce_scatter_bytes(8e9, 4), all_reduce_bytes(8e9, 4));
+  EXPECT_EQ(all_reduce_bytes(8e9, 1), 0);
+  // The best bucket of 8 GB at 100 GB/s and 20 us a bucket.
+  const BucketModel model{8e9, 100e9, 20e-6};
+  const double best = best_bucket_bytes(model);
+  EXPECT_NEAR(best, 126.49e6, 0.01e6);
+  EXPECT_LT(bucket_overhead_s(model, best), bucket_overhead_s(model, best / 2));
+  EXPECT_LT(bucket_overhead_s(model, best), bucket_overhead_s(model, best * 2));
+  EXPECT_NEAR(bucket_overhead_s(model, best), 2 * std::sqrt(8e9 * 20e-6 / 100e9), 1e-9);
+}
+
+}  // namespace
+}  // namespace flashstep::parallel

@@ -1,0 +1,119 @@
+#include "flashstep/parallel/distributed_data_parallel.h"
+
+#include <map>
+#include <set>
+
+#include "flashstep/base/error.h"
+#include "flashstep/parallel/reduction.h"
+
+namespace flashstep::parallel {
+namespace {
+
+// Small tensors travel together up to this: a message of 32 MiB takes milliseconds on any link, so
+// its start (10 to 100 us) is lost in it, and the copy it needs stays small.
+constexpr int64_t kPieceBytes = 32 << 20;
+
+struct Named {
+  std::vector<at::Tensor> tensors;
+  std::vector<std::string> names;
+};
+
+Named parameters_of(const torch::nn::Module& module) {
+  Named named;
+  for (const auto& item : module.named_parameters()) {
+    named.tensors.push_back(item.value());
+    named.names.push_back(item.key());
+  }
+  return named;
+}
+
+// One message: tensors of one kind.
+void broadcast_piece(const std::vector<at::Tensor>& piece, const comm::Group& group) {
+  std::vector<at::Tensor> flat_parts;
+  for (const at::Tensor& tensor : piece) flat_parts.push_back(tensor.contiguous().view({-1}));
+  const at::Tensor flat = at::cat(flat_parts);
+  group.broadcast(flat, 0);
+  if (group.is_first()) return;
+  int64_t offset = 0;
+  for (at::Tensor tensor : piece) {
+    tensor.copy_(flat.slice(0, offset, offset + tensor.numel()).view(tensor.sizes()));
+    offset += tensor.numel();
+  }
+}
+
+}  // namespace
+
+void broadcast_from_first(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
+  torch::NoGradGuard no_grad;
+  struct Open {
+    std::vector<at::Tensor> tensors;
+    int64_t bytes = 0;
+  };
+  std::map<std::string, Open> open;  // by device type and dtype: the same order on every rank
+  std::set<void*> seen;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.numel() == 0) continue;
+    if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    Open& piece =
+        open[flashstep::str(tensor.device().type(), ' ', c10::toString(tensor.scalar_type()))];
+    piece.tensors.push_back(tensor.detach());
+    piece.bytes += static_cast<int64_t>(tensor.nbytes());
+    if (piece.bytes < kPieceBytes) continue;
+    broadcast_piece(piece.tensors, group);
+    piece = {};
+  }
+  for (const auto& [kind, piece] : open) {
+    if (!piece.tensors.empty()) broadcast_piece(piece.tensors, group);
+  }
+}
+
+ModuleSynchronizer::ModuleSynchronizer(const torch::nn::Module& module, const comm::Group& group,
+                                       ReducerOptions options)
+    : group_(group) {
+  const Named named = parameters_of(module);
+  for (size_t i = 0; i < named.tensors.size(); ++i) {
+    const at::Tensor& parameter = named.tensors[i];
+    seen_.push_back({named.names[i], parameter.unsafeGetTensorImpl(), parameter.device(),
+                     parameter.scalar_type(), parameter.requires_grad()});
+  }
+  // Before anything is sent: ranks whose modules differ say so instead of waiting for each other.
+  check_agreement({named.tensors, named.names}, group);
+  broadcast_from_first(named.tensors, group);
+  broadcast_buffers(module);
+  reducer_ = std::make_unique<GradientReducer>(named.tensors, group, options, named.names);
+}
+
+void ModuleSynchronizer::broadcast_buffers(const torch::nn::Module& module) {
+  broadcast_from_first(module.buffers(), group_);
+}
+
+void ModuleSynchronizer::before_forward(const torch::nn::Module& module) {
+  if (!torch::GradMode::is_enabled() || !module.is_training() || !reducer_->is_enabled()) return;
+  require(
+      !reducer_->is_unfinished(),
+      "[DistributedDataParallel] expected finish_gradient_synchronization() between a backward ",
+      "and the next forward; backward passes that only add gradients up go under no_sync()");
+  reducer_->prepare_for_backward();
+}
+
+void ModuleSynchronizer::check_module(const torch::nn::Module& module) const {
+  const Named named = parameters_of(module);
+  constexpr const char* kBefore =
+      "[DistributedDataParallel] expected the module as it was wrapped, ";
+  require(named.tensors.size() == seen_.size(), kBefore, "with ", seen_.size(), " parameters, got ",
+          named.tensors.size());
+  for (size_t i = 0; i < seen_.size(); ++i) {
+    const Seen& seen = seen_[i];
+    const at::Tensor& parameter = named.tensors[i];
+    require(parameter.unsafeGetTensorImpl() == seen.identity, kBefore, "but ", seen.name,
+            " is another tensor now");
+    require(parameter.device() == seen.device && parameter.scalar_type() == seen.dtype, kBefore,
+            "with ", seen.name, " in ", c10::toString(seen.dtype), " on ", seen.device,
+            ", but it was moved to ", c10::toString(parameter.scalar_type()), " on ",
+            parameter.device());
+    require(parameter.requires_grad() == seen.requires_grad, kBefore, "but ", seen.name,
+            seen.requires_grad ? " was frozen since" : " was unfrozen since");
+  }
+}
+
+}  // namespace flashstep::parallel

@@ -1,0 +1,96 @@
+// Data parallelism for a module of your own:
+//
+//   flashstep::comm::Group group(flashstep::comm::read_environment());
+//   flashstep::DistributedDataParallel net(my_net, group);       // a shared_ptr or module holder
+//   ...
+//   auto loss = criterion(net.forward(x), y);                     // whatever my_net's forward
+//   takes loss.backward(); net.finish_gradient_synchronization(); optimizer.step();
+//
+// Every rank starts from rank 0's parameters and buffers, computes the gradients of its own part of
+// the batch, and updates with their mean (S. Li et al., "PyTorch Distributed: Experiences on
+// Accelerating Data Parallel Training", VLDB 2020). The mean over ranks is the mean over the global
+// batch when the parts are of equal size; of an uneven last batch, drop the rest, or weight the
+// loss of each rank by its size times the world size over the global size.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "flashstep/parallel/gradient_reducer.h"
+
+namespace flashstep {
+namespace parallel {
+
+// What the wrapper does without knowing the module's type.
+class ModuleSynchronizer {
+ public:
+  ModuleSynchronizer(const torch::nn::Module& module, const comm::Group& group,
+                     ReducerOptions options);
+  // UserError if a parameter was moved or replaced since wrapping, or backward was called after
+  // another one that was not finished.
+  void before_forward(const torch::nn::Module& module);
+  void check_module(const torch::nn::Module& module) const;
+  void broadcast_buffers(const torch::nn::Module& module);
+  GradientReducer& reducer() { return *reducer_; }
+
+ private:
+  struct Seen {  // of a parameter, when the module was wrapped
+    std::string name;
+    void* identity;
+    at::Device device;
+    at::ScalarType dtype;
+    bool requires_grad;
+  };
+  const comm::Group& group_;
+  std::vector<Seen> seen_;
+  std::unique_ptr<GradientReducer> reducer_;
+};
+
+// Overwrites the tensors with rank 0's, in flat pieces; each distinct tensor once.
+void broadcast_from_first(const std::vector<at::Tensor>& tensors, const comm::Group& group);
+
+}  // namespace parallel
+
+// M is the module's class (for a holder made by TORCH_MODULE, the class behind it). The wrapper is
+// a module itself, with `module` as its only child: parameters, train(), eval() and saving work on
+// it.
+template <typename M>
+class DistributedDataParallel : public torch::nn::Module {
+ public:
+  DistributedDataParallel(std::shared_ptr<M> module, const comm::Group& group,
+                          ReducerOptions options = {})
+      : module_(register_module("module", std::move(module))),
+        synchronizer_(*module_, group, options) {}
+  DistributedDataParallel(const torch::nn::ModuleHolder<M>& module, const comm::Group& group,
+                          ReducerOptions options = {})
+      : DistributedDataParallel(module.ptr(), group, options) {}
+
+  // The module's own forward. Where gradients are on, ready for one backward.
+  template <typename... Arguments>
+  decltype(auto) forward(Arguments&&... arguments) {
+    synchronizer_.before_forward(*module_);
+    return module_->forward(std::forward<Arguments>(arguments)...);
+  }
+
+  // GradientReducer's, after checking that the module still has the parameters that were wrapped.
+  void finish_gradient_synchronization() {
+    synchronizer_.check_module(*module_);
+    reducer().finish_gradient_synchronization();
+  }
+  [[nodiscard]] GradientReducer::NoSync no_sync() { return reducer().no_sync(); }
+  // Buffers (running statistics, say) are rank 0's again. They are not kept equal by themselves.
+  void broadcast_buffers() { synchronizer_.broadcast_buffers(*module_); }
+
+  const std::shared_ptr<M>& module() const { return module_; }
+  GradientReducer& reducer() { return synchronizer_.reducer(); }
+
+ private:
+  std::shared_ptr<M> module_;
+  parallel::ModuleSynchronizer synchronizer_;
+};
+
+}  // namespace flashstep

@@ -1,0 +1,419 @@
+// What a wrapper stumbles over: mistakes that must become sentences, gradients that come in pieces,
+// other people's hooks, memory.
+#include "flashstep/parallel/distributed_data_parallel.h"
+
+#include <functional>
+#include <optional>
+#include <tuple>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/parallel/gradient_hooks.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/toy_modules.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using testing::PlainToy;
+using testing::same_bits;
+using torch::Tensor;
+
+// `body` throws a UserError whose text holds all of `words`.
+void expect_sentence(const std::function<void()>& body, const std::vector<std::string>& words) {
+  try {
+    body();
+    ADD_FAILURE() << "nothing was thrown; expected a sentence with " << join(words);
+  } catch (const UserError& error) {
+    for (const std::string& word : words) {
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos)
+          << "expected \"" << word << "\" in: " << error.what();
+    }
+  }
+}
+
+// --- in one process --------------------------------------------------------------------------
+
+struct Choosy : torch::nn::Module {
+  Tensor weight = register_parameter("weight", torch::ones({2}));
+  std::tuple<Tensor, int> forward(std::unique_ptr<int> only_moved, Tensor& changed,
+                                  double factor = 2) {
+    changed.add_(1);
+    return {weight * factor, *only_moved};
+  }
+  Tensor& forward() { return weight; }
+};
+TORCH_MODULE_IMPL(ChoosyHolder, Choosy);
+
+TEST(Forward, PassesEverythingOnAsItCame) {
+  const Group group{comm::Environment()};
+  DistributedDataParallel wrapped(std::make_shared<Choosy>(), group);
+  Tensor changed = torch::zeros({1});
+  const auto [y, number] = wrapped.forward(std::make_unique<int>(5), changed, 3.0);
+  EXPECT_EQ(number, 5);
+  EXPECT_EQ(changed.item<float>(), 1);
+  EXPECT_EQ(y[0].item<float>(), 3);
+  static_assert(std::is_same_v<decltype(wrapped.forward()), Tensor&>);
+  EXPECT_EQ(&wrapped.forward(), &wrapped.module()->weight);
+  // A holder, as TORCH_MODULE makes them, and modules of torch's own.
+  DistributedDataParallel held(ChoosyHolder(), group);
+  EXPECT_EQ(held.parameters().size(), 1u);
+  DistributedDataParallel linear(torch::nn::Linear(3, 2), group);
+  EXPECT_EQ(linear.forward(torch::ones({4, 3})).size(1), 2);
+  wrapped.eval();
+  EXPECT_FALSE(wrapped.module()->is_training());
+}
+
+struct Recorder : torch::autograd::PostAccumulateGradHook {
+  explicit Recorder(int* count) : count(count) {}
+  void operator()(const Tensor&) override { ++*count; }
+  int* count;
+};
+
+TEST(Hooks, AnEarlierHookStaysAndComesBack) {
+  Tensor parameter = torch::ones({2}).requires_grad_();
+  int theirs = 0, ours = 0;
+  torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Recorder>(&theirs));
+  {
+    parallel::GradientHooks hooks({parameter}, [&](int64_t index) {
+      EXPECT_EQ(index, 0);
+      EXPECT_EQ(theirs, ours + 1) << "the earlier one runs first";
+      ++ours;
+    });
+    (parameter * 2).sum().backward();
+  }
+  (parameter * 2).sum().backward();
+  EXPECT_EQ(theirs, 2);
+  EXPECT_EQ(ours, 1);
+  auto outer = std::make_unique<parallel::GradientHooks>(std::vector<Tensor>{parameter},
+                                                         [&](int64_t) { ++ours; });
+  parallel::GradientHooks inner({parameter}, [&](int64_t) { ++ours; });
+  outer.reset();  // the one below goes first: it stays in the chain and does nothing
+  (parameter * 2).sum().backward();
+  EXPECT_EQ(theirs, 3);
+  EXPECT_EQ(ours, 2);
+}
+
+TEST(Options, AreChecked) {
+  const Group group{comm::Environment()};
+  const std::vector<Tensor> parameters = {torch::ones({2}).requires_grad_()};
+  expect_sentence([] { strategy_by_name("buckets"); }, {"bucketed", "got buckets"});
+  expect_sentence([&] { GradientReducer({parameters[0] * 2}, group); }, {"leaves", "computed"});
+  expect_sentence([&] { GradientReducer(parameters, group, {}, {"a", "b"}); }, {"name for each"});
+  const auto expect_refused = [&](const std::function<void(ReducerOptions&)>& set,
+                                  const std::vector<std::string>& words) {
+    ReducerOptions options;
+    set(options);
+    expect_sentence([&] { GradientReducer(parameters, group, options); }, words);
+  };
+  expect_refused([](ReducerOptions& o) { o.bucket_megabytes = 0; }, {"bucket_megabytes above 0"});
+  expect_refused([](ReducerOptions& o) { o.communication_dtype = torch::kInt; },
+                 {"floating-point"});
+  expect_refused(
+      [](ReducerOptions& o) {
+        o.strategy = Strategy::kTorch;
+        o.allow_unused = true;
+      },
+      {"strategy torch", "allow_unused"});
+  const auto twice = GradientReducer({parameters[0], parameters[0]}, group).reduced_parameters();
+  EXPECT_EQ(twice.size(), 1u);
+}
+
+struct Replaceable : torch::nn::Module {
+  Replaceable() { register_parameter("weight", torch::ones({2})); }
+  void replace() { parameters_["weight"] = torch::zeros({2}).requires_grad_(); }
+  Tensor forward() { return parameters_["weight"] * 2; }
+};
+
+TEST(Module, ChangesAfterWrappingAreNamed) {
+  const Group group{comm::Environment()};
+  {
+    DistributedDataParallel wrapped(std::make_shared<PlainToy>(), group);
+    wrapped.to(torch::kDouble);
+    expect_sentence([&] { wrapped.finish_gradient_synchronization(); },
+                    {"fixed", "Float", "Double"});
+  }
+  {
+    DistributedDataParallel wrapped(std::make_shared<PlainToy>(), group);
+    wrapped.module()->fc3->weight.set_requires_grad(false);
+    expect_sentence([&] { wrapped.finish_gradient_synchronization(); }, {"fc3.weight", "frozen"});
+  }
+  {
+    DistributedDataParallel wrapped(std::make_shared<PlainToy>(), group);
+    wrapped.module()->register_parameter("late", torch::zeros({1}));
+    expect_sentence([&] { wrapped.finish_gradient_synchronization(); }, {"5 parameters", "got 6"});
+  }
+  {
+    DistributedDataParallel wrapped(std::make_shared<Replaceable>(), group);
+    wrapped.module()->replace();
+    expect_sentence([&] { wrapped.finish_gradient_synchronization(); },
+                    {"weight", "another tensor"});
+  }
+}
+
+// --- with several ranks ----------------------------------------------------------------------
+
+// Runs a layer without keeping what lies inside, and again in backward.
+struct Recompute : torch::autograd::Function<Recompute> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
+                        const std::shared_ptr<torch::nn::LinearImpl>& layer) {
+    context->save_for_backward({x});
+    context->saved_data["layer"] = reinterpret_cast<int64_t>(layer.get());
+    const torch::NoGradGuard no_grad;
+    return layer->forward(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    auto* layer = reinterpret_cast<torch::nn::LinearImpl*>(context->saved_data["layer"].toInt());
+    {
+      const torch::AutoGradMode with_grad(true);
+      torch::autograd::backward({layer->forward(x)}, {gradients[0]});
+    }
+    return {x.grad(), Tensor()};
+  }
+};
+
+struct Recomputing : torch::nn::Module {
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(6, 6))};
+  torch::nn::Linear shared{register_module("shared", torch::nn::Linear(6, 6))};
+  bool recompute = true;
+
+  // `uses` of the shared layer: as many pieces of its gradient.
+  Tensor forward(const Tensor& x, int uses = 2) {
+    Tensor y = first(x);
+    for (int i = 0; i < uses; ++i) {
+      y = recompute ? Recompute::apply(y, shared.ptr()) : shared(y);
+    }
+    return y;
+  }
+};
+
+void expect_recompute(const Group& group, Strategy strategy) {
+  torch::manual_seed(3);
+  ReducerOptions options;
+  options.strategy = strategy;
+  options.bucket_megabytes = 0.0001;
+  DistributedDataParallel wrapped(std::make_shared<Recomputing>(), group, options);
+  DistributedDataParallel plain(std::make_shared<Recomputing>(), group, options);
+  plain.module()->recompute = false;
+  {
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < 4; ++i) plain.parameters()[i].copy_(wrapped.parameters()[i]);
+  }
+  for (int step = 0; step < 3; ++step) {
+    torch::manual_seed(10 * step + group.rank());
+    const Tensor x = torch::randn({5, 6});
+    for (auto* net : {&wrapped, &plain}) {
+      net->zero_grad();
+      net->forward(x).pow(2).sum().backward();
+      net->finish_gradient_synchronization();
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      const Tensor expected = plain.parameters()[i].grad();
+      EXPECT_TRUE(testing::close(wrapped.parameters()[i].grad(), expected,
+                                 1e-5 * expected.abs().max().item<double>()))
+          << step << ", " << i;
+    }
+  }
+  if (strategy != Strategy::kOverlapped && strategy != Strategy::kBucketed) return;
+  wrapped.zero_grad();
+  const Tensor loss = wrapped.forward(torch::ones({5, 6}), 3).sum();
+  expect_sentence([&] { loss.backward(); }, {"shared.", "to come 2 times", "came again"});
+}
+
+TEST(Ranks, GradientsThatComeInPiecesAreReducedOnce) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    for (const Strategy strategy :
+         {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
+      SCOPED_TRACE(static_cast<int>(strategy));
+      expect_recompute(group, strategy);
+    }
+  });
+}
+
+TEST(Ranks, DifferencesBetweenRanksAreNamed) {
+  testing::run_ranks(3, [](const comm::Environment& environment) {
+    const Group group(environment);
+    const bool is_last = group.rank() == 2;
+    const auto wrap = [&](const std::vector<std::vector<int64_t>>& shapes) {
+      std::vector<Tensor> parameters;
+      std::vector<std::string> names;
+      for (const auto& shape : shapes) {
+        names.push_back(str("layer", parameters.size()));
+        parameters.push_back(torch::zeros(shape).requires_grad_());
+      }
+      GradientReducer(parameters, group, {}, names);
+    };
+    expect_sentence(
+        [&] {
+          wrap({{2}, is_last ? std::vector<int64_t>{4, 3} : std::vector<int64_t>{3, 4}});
+        },
+        {"number 1", "layer1", "[3, 4]", "on rank 0", "[4, 3]", "on rank 2"});
+    expect_sentence(
+        [&] {
+          wrap(is_last ? std::vector<std::vector<int64_t>>{{2}}
+                       : std::vector<std::vector<int64_t>>{{2}, {3}});
+        },
+        {"number 1", "no more parameters on rank 2"});
+  });
+}
+
+TEST(Ranks, MistakesBecomeSentences) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    for (const Strategy strategy :
+         {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
+      const Tensor a = torch::ones({3}).requires_grad_(), b = torch::ones({4}).requires_grad_();
+      ReducerOptions options;
+      options.strategy = strategy;
+      {
+        GradientReducer reducer({a, b}, group, options, {"a", "b"});
+        a.sum().backward();
+        expect_sentence([&] { reducer.finish_gradient_synchronization(); },
+                        {"none for b", "allow_unused"});
+      }
+      {
+        GradientReducer reducer({a, b}, group, options, {"a", "b"});
+        (group.is_first() ? a.sum() + b.sum() : a.sum()).backward();
+        expect_sentence([&] { reducer.finish_gradient_synchronization(); },
+                        {"on every rank", "some ranks for b"});
+      }
+      a.mutable_grad().reset();
+      b.mutable_grad().reset();
+      {
+        // Later than in the first step: the rank that lacks it says so, no rank waits for ever, and
+        // no rank can go on with a mean that is none.
+        GradientReducer reducer({a, b}, group, options, {"a", "b"});
+        (a.sum() + b.sum()).backward();
+        reducer.finish_gradient_synchronization();
+        a.mutable_grad().reset();
+        b.mutable_grad().reset();
+        (group.is_first() ? a.sum() + b.sum() : a.sum()).backward();
+        if (group.is_first()) {
+          reducer.finish_gradient_synchronization();
+          EXPECT_TRUE(b.grad().isnan().all().item<bool>());
+          EXPECT_EQ(a.grad()[0].item<float>(), 1);
+        } else {
+          expect_sentence([&] { reducer.finish_gradient_synchronization(); }, {"none for b"});
+          expect_sentence([&] { reducer.finish_gradient_synchronization(); }, {"one that failed"});
+        }
+      }
+      a.mutable_grad().reset();
+      b.mutable_grad().reset();
+      {
+        GradientReducer reducer({a, b}, group, options, {"a", "b"});
+        expect_sentence(
+            [&] {
+              (a.pow(2).sum() + b.pow(2).sum()).backward({}, std::nullopt, /*create_graph=*/true);
+            },
+            {"create_graph"});
+        a.mutable_grad().reset();
+        b.mutable_grad().reset();
+        const auto no_sync = reducer.no_sync();
+        expect_sentence([&] { reducer.finish_gradient_synchronization(); }, {"no_sync"});
+      }
+    }
+    torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, 2).sparse(true));
+    DistributedDataParallel sparse(table, group);
+    const Tensor loss = sparse.forward(torch::zeros({3}, torch::kLong)).sum();
+    expect_sentence([&] { loss.backward(); }, {"dense gradients", "sparse", "weight"});
+
+    DistributedDataParallel forgetful(torch::nn::Linear(2, 2), group);
+    forgetful.forward(torch::ones({1, 2})).sum().backward();
+    expect_sentence(
+        [&] {
+          forgetful.forward(torch::ones({1, 2}));
+        },
+        {"finish_gradient_synchronization() between", "no_sync"});
+    ReducerOptions torchs;
+    torchs.strategy = Strategy::kTorch;
+    GradientReducer unprepared(table->parameters(), group, torchs);
+    expect_sentence([&] { unprepared.finish_gradient_synchronization(); },
+                    {"prepare_for_backward()"});
+  });
+}
+
+// What writes its weight's gradient where the reducer wants it.
+struct WriteInPlace : torch::autograd::Function<WriteInPlace> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& weight,
+                        GradientReducer* reducer) {
+    context->saved_data["reducer"] = reinterpret_cast<int64_t>(reducer);
+    context->save_for_backward({weight});
+    return weight.sum();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto* reducer = reinterpret_cast<GradientReducer*>(context->saved_data["reducer"].toInt());
+    const Tensor weight = context->get_saved_variables()[0];
+    Tensor gradient = reducer->gradient_slot(weight);
+    if (!gradient.defined()) gradient = torch::empty_like(weight);
+    gradient.copy_(gradients[0].expand_as(gradient));
+    return {gradient, Tensor()};
+  }
+};
+
+TEST(Ranks, GradientsLieInBuckets) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    for (const bool persistent : {false, true}) {
+      const std::vector<Tensor> parameters = {torch::ones({40}).requires_grad_(),
+                                              torch::ones({3, 5}).requires_grad_()};
+      torch::optim::SGD optimizer(parameters, 0.1);
+      ReducerOptions options;
+      options.persistent_buckets = persistent;
+      GradientReducer reducer(parameters, group, options);
+      void* slot = nullptr;
+      std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> memory;
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        if (step == 2) {
+          EXPECT_EQ(memory->expired(), !persistent) << "zero_grad frees the bucket";
+        }
+        EXPECT_EQ(reducer.gradient_slot(parameters[0]).defined(), step > 0);
+        slot = step > 0 ? reducer.gradient_slot(parameters[0]).data_ptr() : nullptr;
+        const double scale = group.rank() + 1;
+        (WriteInPlace::apply(parameters[0], &reducer) * scale + parameters[1].sum() * scale)
+            .backward();
+        if (step > 0) {
+          EXPECT_EQ(parameters[0].grad().data_ptr(), slot);
+        }
+        reducer.finish_gradient_synchronization();
+        for (const Tensor& parameter : parameters) {
+          EXPECT_TRUE(same_bits(parameter.grad(), torch::full_like(parameter, 1.5)));
+          EXPECT_EQ(parameter.grad().storage().unsafeGetStorageImpl(),
+                    parameters[0].grad().storage().unsafeGetStorageImpl());
+          EXPECT_FALSE(parameter.grad().is_view());
+        }
+        memory = parameters[0].grad().storage().getWeakStorageImpl();
+      }
+    }
+  });
+}
+
+// Gradients that a user keeps are his: the next step does not write into them.
+TEST(Ranks, KeptGradientsStay) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    DistributedDataParallel wrapped(torch::nn::Linear(4, 4), group);
+    Tensor kept, value;
+    for (int step = 0; step < 3; ++step) {
+      wrapped.zero_grad();
+      wrapped.forward(torch::full({2, 4}, step + group.rank() + 1.0)).sum().backward();
+      wrapped.finish_gradient_synchronization();
+      if (step == 1) kept = wrapped.module()->weight.grad();
+      if (step == 1) value = kept.clone();
+    }
+    EXPECT_TRUE(same_bits(kept, value));
+    EXPECT_FALSE(wrapped.module()->weight.grad().equal(value));
+  });
+}
+
+}  // namespace
+}  // namespace flashstep

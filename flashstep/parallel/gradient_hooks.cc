@@ -1,0 +1,52 @@
+#include "flashstep/parallel/gradient_hooks.h"
+
+#include <utility>
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace flashstep::parallel {
+namespace {
+
+using torch::autograd::PostAccumulateGradHook;
+
+struct Hook : PostAccumulateGradHook {
+  std::unique_ptr<PostAccumulateGradHook> earlier;
+  std::shared_ptr<std::function<void(int64_t)>> fired;
+  int64_t index;
+
+  Hook(std::unique_ptr<PostAccumulateGradHook> earlier,
+       std::shared_ptr<std::function<void(int64_t)>> fired, int64_t index)
+      : earlier(std::move(earlier)), fired(std::move(fired)), index(index) {}
+
+  void operator()(const at::Tensor& parameter) override {
+    if (earlier) (*earlier)(parameter);
+    if (*fired) (*fired)(index);
+  }
+};
+
+}  // namespace
+
+GradientHooks::GradientHooks(std::vector<at::Tensor> parameters, std::function<void(int64_t)> fired)
+    : parameters_(std::move(parameters)),
+      fired_(std::make_shared<std::function<void(int64_t)>>(std::move(fired))) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    auto earlier = std::move(torch::autograd::impl::post_acc_grad_hooks(parameters_[i]));
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        parameters_[i],
+        std::make_unique<Hook>(std::move(earlier), fired_, static_cast<int64_t>(i)));
+  }
+}
+
+GradientHooks::~GradientHooks() {
+  *fired_ = nullptr;
+  for (const at::Tensor& parameter : parameters_) {
+    auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter);
+    // Somebody who came later has put ours behind theirs: it stays there and does nothing.
+    auto* ours = dynamic_cast<Hook*>(slot.get());
+    if (ours == nullptr || ours->fired != fired_) continue;
+    slot = std::unique_ptr<PostAccumulateGradHook>(std::move(ours->earlier));
+  }
+}
+
+}  // namespace flashstep::parallel

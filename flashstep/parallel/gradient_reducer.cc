@@ -1,0 +1,115 @@
+#include "flashstep/parallel/gradient_reducer.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "flashstep/base/error.h"
+#include "flashstep/parallel/bucket_reduction.h"
+#include "flashstep/parallel/torch_reduction.h"
+
+namespace flashstep {
+namespace {
+
+using parallel::ReducedParameters;
+
+struct NamedStrategy {
+  const char* name;
+  Strategy strategy;
+};
+constexpr NamedStrategy kStrategies[] = {{"naive", Strategy::kNaive},
+                                         {"flat", Strategy::kFlat},
+                                         {"overlapped", Strategy::kOverlapped},
+                                         {"bucketed", Strategy::kBucketed},
+                                         {"torch", Strategy::kTorch}};
+
+ReducedParameters choose(const std::vector<at::Tensor>& parameters,
+                         const std::vector<std::string>& names) {
+  require(names.empty() || names.size() == parameters.size(),
+          "[parallel] expected a name for each of ", parameters.size(), " parameters, got ",
+          names.size());
+  ReducedParameters chosen;
+  std::set<void*> seen;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& parameter = parameters[i];
+    const std::string name = names.empty() ? flashstep::str("parameter ", i) : names[i];
+    require(parameter.defined() && parameter.is_leaf(),
+            "[parallel] expected parameters that autograd collects gradients for (leaves), got ",
+            name, parameter.defined() ? ", which was computed" : ", which is undefined");
+    if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second)
+      continue;
+    require(parameter.layout() == at::kStrided, "[parallel] expected dense parameters, got ", name,
+            ", which is sparse");
+    chosen.tensors.push_back(parameter);
+    chosen.names.push_back(name);
+  }
+  return chosen;
+}
+
+std::unique_ptr<parallel::Reduction> make_reduction(ReducedParameters parameters,
+                                                    const comm::Group& group,
+                                                    const ReducerOptions& options) {
+  if (options.strategy == Strategy::kTorch) {
+    return std::make_unique<parallel::TorchReduction>(std::move(parameters), group, options);
+  }
+  return std::make_unique<parallel::BucketReduction>(std::move(parameters), group, options);
+}
+
+}  // namespace
+
+std::vector<std::string> strategy_names() {
+  std::vector<std::string> names;
+  for (const NamedStrategy& entry : kStrategies) names.emplace_back(entry.name);
+  return names;
+}
+
+Strategy strategy_by_name(const std::string& name) {
+  for (const NamedStrategy& entry : kStrategies) {
+    if (name == entry.name) return entry.strategy;
+  }
+  throw UserError(
+      flashstep::str("[parallel] expected one of ", join(strategy_names()), ", got ", name));
+}
+
+GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters,
+                                 const comm::Group& group, ReducerOptions options,
+                                 const std::vector<std::string>& names) {
+  require(options.bucket_megabytes > 0, "[parallel] expected bucket_megabytes above 0, got ",
+          options.bucket_megabytes);
+  require(!options.communication_dtype || at::isFloatingType(*options.communication_dtype),
+          "[parallel] expected a floating-point communication_dtype");
+  ReducedParameters chosen = choose(parameters, names);
+  parallel::check_agreement(chosen, group);
+  reduction_ = make_reduction(std::move(chosen), group, options);
+}
+
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::prepare_for_backward() { reduction_->prepare_for_backward(); }
+void GradientReducer::finish_gradient_synchronization() { reduction_->finish(); }
+bool GradientReducer::is_unfinished() const { return reduction_->is_unfinished(); }
+std::vector<int64_t> GradientReducer::bucket_order() const { return reduction_->order(); }
+void GradientReducer::set_bucket_order(const std::vector<int64_t>& order) {
+  reduction_->set_order(order);
+}
+void GradientReducer::record_again() { reduction_->record_again(); }
+at::Tensor GradientReducer::gradient_slot(const at::Tensor& parameter) {
+  return reduction_->slot(parameter);
+}
+const std::vector<at::Tensor>& GradientReducer::reduced_parameters() const {
+  return reduction_->parameters().tensors;
+}
+std::vector<std::vector<int64_t>> GradientReducer::buckets() const { return reduction_->buckets(); }
+const ReducerOptions& GradientReducer::options() const { return reduction_->options(); }
+bool GradientReducer::is_enabled() const { return reduction_->is_enabled(); }
+
+GradientReducer::NoSync::NoSync(GradientReducer& reducer) : reducer_(&reducer) {
+  reducer_->reduction_->enter_no_sync();
+}
+GradientReducer::NoSync::NoSync(NoSync&& other) noexcept
+    : reducer_(std::exchange(other.reducer_, nullptr)) {}
+GradientReducer::NoSync::~NoSync() {
+  if (reducer_ != nullptr) reducer_->reduction_->leave_no_sync();
+}
+
+}  // namespace flashstep

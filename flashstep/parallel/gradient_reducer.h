@@ -1,0 +1,127 @@
+// Averages gradients over the ranks of a group, for any list of parameters.
+//
+//   GradientReducer reducer(net->parameters(), group);
+//   loss.backward();
+//   reducer.finish_gradient_synchronization();   // every .grad is now the mean over the ranks
+//   optimizer.step();
+//
+// DistributedDataParallel wraps a module with it. How the strategies differ, and what each costs:
+// docs/parallel.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "flashstep/comm/group.h"
+
+namespace flashstep {
+
+namespace parallel {
+class Reduction;
+}
+
+enum class Strategy {
+  kNaive,       // one all-reduce per parameter, one after the other, after backward
+  kFlat,        // one all-reduce for all (of a device and dtype), after backward
+  kOverlapped,  // one per parameter, while backward goes on
+  kBucketed,    // one per bucket of parameters, while backward goes on
+  kTorch,       // c10d's own Reducer: the peer
+};
+Strategy strategy_by_name(const std::string& name);  // "naive", ..., "torch"; else UserError
+std::vector<std::string> strategy_names();
+
+struct ReducerOptions {
+  Strategy strategy = Strategy::kBucketed;
+  // A bucket is closed by the parameter that brings it to at least this (MB = 10^6 bytes).
+  double bucket_megabytes = 25;
+  // After the first step, buckets are made anew in the order in which gradients became ready on
+  // rank 0 (kOverlapped, kBucketed).
+  bool reorder = true;
+  // Some rank may have no gradient for some parameter in some step. It counts as zero there; a
+  // parameter without gradient on any rank keeps its .grad as it was. Costs a small all-reduce a
+  // step, and buckets that wait for such a parameter are sent after backward only. Off: a sentence
+  // names the parameters.
+  bool allow_unused = false;
+  // Buckets keep their memory from step to step. Else zero_grad frees it.
+  bool persistent_buckets = false;
+  // Gradients travel in this dtype (kBFloat16, say); undefined: their own.
+  std::optional<at::ScalarType> communication_dtype;
+  // Every step: ranks compare what they are about to reduce; the first difference is named.
+  bool debug = false;
+};
+
+class GradientReducer {
+ public:
+  // Parameters that need no gradient are left alone; one that is given twice (tied weights) is
+  // reduced once. `names`, for messages, goes with `parameters`; empty: "parameter 0", ... The
+  // group must outlive the reducer. All ranks call it: UserError, on all of them, that names the
+  // first parameter in which two ranks differ (name, shape, dtype or place).
+  GradientReducer(const std::vector<at::Tensor>& parameters, const comm::Group& group,
+                  ReducerOptions options = {}, const std::vector<std::string>& names = {});
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+
+  // Before a backward whose gradients shall be averaged. Only kTorch needs it;
+  // DistributedDataParallel's forward calls it.
+  void prepare_for_backward();
+
+  // After the last backward of a step: returns when every .grad is the mean over the ranks (on a
+  // GPU: when the current stream has been told to wait for it). Between backward and this, leave
+  // .grad alone. UserError for a parameter without gradient (but see allow_unused), or whose
+  // gradient is sparse or came another number of times than in the first step; MachineError for a
+  // lost rank.
+  void finish_gradient_synchronization();
+
+  // While the guard lives, backward only adds gradients up (gradient accumulation). The guard must
+  // not outlive the reducer.
+  class NoSync {
+   public:
+    explicit NoSync(GradientReducer& reducer);
+    ~NoSync();
+    NoSync(NoSync&& other) noexcept;
+    NoSync& operator=(NoSync&&) = delete;
+
+   private:
+    GradientReducer* reducer_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
+
+  // False under no_sync.
+  bool is_enabled() const;
+  // True after a backward that finish_gradient_synchronization has not followed yet.
+  bool is_unfinished() const;
+
+  // The order of parameters that buckets follow, as indices into reduced_parameters(). From three
+  // ranks on, a value's place in a bucket changes the bits of its sum: a checkpoint keeps the
+  // order, and a resumed run gives it back before its first step. Empty, and without effect:
+  // kTorch.
+  std::vector<int64_t> bucket_order() const;
+  void set_bucket_order(const std::vector<int64_t>& order);  // UserError unless a permutation
+
+  // The next step is again taken as the first: gradients are counted, buckets made anew. After a
+  // change of what backward does. All ranks call it at the same step.
+  void record_again();
+
+  // Where the gradient of `parameter` will lie in this step, for an operation that writes it there
+  // instead of handing it to autograd in a tensor of its own: if it returns this very tensor as the
+  // gradient, no copy is made. Undefined where gradients do not lie in buckets; right only for
+  // parameters whose gradient comes once in a backward.
+  at::Tensor gradient_slot(const at::Tensor& parameter);
+
+  // What is reduced: the distinct parameters that need gradients, in their first order.
+  const std::vector<at::Tensor>& reduced_parameters() const;
+  // Indices into reduced_parameters(), bucket by bucket; empty for kTorch.
+  std::vector<std::vector<int64_t>> buckets() const;
+  const ReducerOptions& options() const;
+
+ private:
+  std::unique_ptr<parallel::Reduction> reduction_;
+};
+
+}  // namespace flashstep

@@ -1,0 +1,114 @@
+// Step time of every strategy beside a step that sends nothing, taking turns on the same ranks:
+//   parallel_gradient_reducer_bench            2 ranks on this machine, CPU and Gloo
+//   flashstep launch -n 4 -- parallel_gradient_reducer_bench
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "flashstep/base/text.h"
+#include "flashstep/comm/launch.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/measure/stats.h"
+#include "flashstep/parallel/distributed_data_parallel.h"
+
+namespace flashstep {
+namespace {
+
+constexpr int kLayers = 8;
+constexpr int64_t kWidth = 512;  // 8 x 1 MB of weights
+constexpr int64_t kRows = 128;
+constexpr int kRounds = 40, kWarmup = 5;
+
+torch::nn::Sequential make_net() {
+  torch::nn::Sequential net;
+  for (int i = 0; i < kLayers; ++i) {
+    net->push_back(torch::nn::Linear(kWidth, kWidth));
+    net->push_back(torch::nn::ReLU());
+  }
+  return net;
+}
+
+struct Contestant {
+  std::string name;
+  torch::nn::Sequential net = make_net();
+  std::unique_ptr<DistributedDataParallel<torch::nn::SequentialImpl>> wrapped = nullptr;
+  std::unique_ptr<torch::optim::SGD> optimizer = nullptr;
+  std::vector<double> seconds = {};
+};
+
+void step(Contestant& contestant, const torch::Tensor& x) {
+  contestant.optimizer->zero_grad();
+  if (contestant.wrapped) {
+    contestant.wrapped->forward(x).pow(2).mean().backward();
+    contestant.wrapped->finish_gradient_synchronization();
+  } else {
+    contestant.net->forward(x).pow(2).mean().backward();
+  }
+  contestant.optimizer->step();
+}
+
+void run(const comm::Environment& environment) {
+  const comm::Group group(environment);
+  torch::set_num_threads(1);
+  std::vector<Contestant> contestants;
+  contestants.push_back({"nothing sent"});
+  const auto add = [&](Strategy strategy, double megabytes, const std::string& name) {
+    contestants.push_back({name});
+    ReducerOptions options;
+    options.strategy = strategy;
+    options.bucket_megabytes = megabytes;
+    contestants.back().wrapped =
+        std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(contestants.back().net,
+                                                                             group, options);
+  };
+  for (const char* name : {"naive", "flat", "overlapped"}) add(strategy_by_name(name), 1, name);
+  for (const double megabytes : {1.0, 2.0, 4.0}) {
+    add(Strategy::kBucketed, megabytes, str("bucketed, ", megabytes, " MB"));
+    add(Strategy::kTorch, megabytes, str("torch, ", megabytes, " MB"));
+  }
+  for (Contestant& contestant : contestants) {
+    contestant.optimizer = std::make_unique<torch::optim::SGD>(contestant.net->parameters(), 0.01);
+  }
+  const torch::Tensor x = torch::randn({kRows, kWidth});
+  for (int round = 0; round < kWarmup + kRounds; ++round) {
+    for (Contestant& contestant : contestants) {
+      group.barrier();
+      const double start = measure::steady_seconds();
+      step(contestant, x);
+      const double own = measure::steady_seconds() - start;
+      if (round >= kWarmup) {
+        contestant.seconds.push_back(group.all_reduce(own, comm::Reduce::kMax));
+      }
+    }
+  }
+  if (!group.is_first()) return;
+  const double alone = measure::median(contestants.front().seconds);
+  std::printf("%d ranks, %d layers of %d x %d float32, %d rows, one thread a rank, %d rounds\n",
+              group.world_size(), kLayers, static_cast<int>(kWidth), static_cast<int>(kWidth),
+              static_cast<int>(kRows), kRounds);
+  std::printf("%-18s %9s %9s %9s %9s\n", "strategy", "median ms", "p10", "p90", "added %");
+  for (const Contestant& contestant : contestants) {
+    const measure::Summary s = measure::summarize(contestant.seconds);
+    std::printf("%-18s %9.3f %9.3f %9.3f %9.1f\n", contestant.name.c_str(), s.median * 1e3,
+                s.p10 * 1e3, s.p90 * 1e3, (s.median / alone - 1) * 100);
+  }
+}
+
+}  // namespace
+}  // namespace flashstep
+
+int main() {
+  const flashstep::comm::Environment environment = flashstep::comm::read_environment();
+  if (environment.world_size == 1) {
+    flashstep::comm::LaunchOptions options;
+    options.ranks = 2;
+    options.command = {"/proc/self/exe"};
+    options.label = false;
+    return flashstep::comm::launch(options);
+  }
+  flashstep::run(environment);
+  return 0;
+}

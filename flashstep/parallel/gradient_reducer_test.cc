@@ -1,0 +1,393 @@
+// Gradients averaged by every strategy, on 2, 3 and 4 ranks.
+#include "flashstep/parallel/gradient_reducer.h"
+
+#include <algorithm>
+#include <functional>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/hash.h"
+#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/toy_modules.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using testing::PlainToy;
+using testing::same_bits;
+using testing::TiedToy;
+using torch::Tensor;
+
+constexpr int64_t kRows = 12;  // of the global batch: divisible by 2, 3 and 4 ranks
+constexpr int kSteps = 6;
+
+struct Case {
+  std::string name;
+  ReducerOptions options;
+};
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  const auto add = [&](const std::string& name, const std::function<void(ReducerOptions&)>& set) {
+    cases.push_back({name, {}});
+    set(cases.back().options);
+  };
+  for (const std::string& name : strategy_names()) {
+    add(name, [&](ReducerOptions& o) { o.strategy = strategy_by_name(name); });
+  }
+  for (const double megabytes : {0.0001, 0.0016, 0.01}) {
+    add(str("buckets of ", megabytes, " MB"),
+        [&](ReducerOptions& o) { o.bucket_megabytes = megabytes; });
+  }
+  add("torch, buckets of 0.0016 MB", [](ReducerOptions& o) {
+    o.strategy = Strategy::kTorch;
+    o.bucket_megabytes = 0.0016;
+  });
+  add("persistent", [](ReducerOptions& o) {
+    o.persistent_buckets = true;
+    o.bucket_megabytes = 0.0016;
+  });
+  add("unused allowed", [](ReducerOptions& o) { o.allow_unused = true; });
+  add("not reordered, debug", [](ReducerOptions& o) {
+    o.reorder = false;
+    o.debug = true;
+  });
+  return cases;
+}
+
+Tensor rows_of(const Group& group, const Tensor& all) {
+  const int64_t rows = all.size(0) / group.world_size();
+  return all.slice(0, group.rank() * rows, (group.rank() + 1) * rows);
+}
+
+// Every way in which a training loop gets rid of old gradients.
+void clear_gradients(int step, torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
+  switch (step % 5) {
+    case 0:
+      return optimizer.zero_grad();
+    case 1:
+      return optimizer.zero_grad(/*set_to_none=*/false);
+    case 2:
+      return module.zero_grad();
+    case 3:
+      return module.zero_grad(/*set_to_none=*/false);
+    default:
+      for (Tensor& parameter : module.parameters()) {
+        if (parameter.requires_grad()) parameter.mutable_grad() = torch::zeros_like(parameter);
+      }
+  }
+}
+
+std::vector<Tensor> copies(const torch::nn::Module& module) {
+  std::vector<Tensor> result;
+  for (const Tensor& parameter : module.parameters()) result.push_back(parameter.detach().clone());
+  for (const Tensor& buffer : module.buffers()) result.push_back(buffer.clone());
+  return result;
+}
+
+template <typename M>
+std::vector<Tensor> train_alone(std::shared_ptr<M> net, const Tensor& x, const Tensor& y) {
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    torch::mse_loss(net->forward(x), y).backward();
+    optimizer.step();
+  }
+  return copies(*net);
+}
+
+template <typename M>
+std::vector<Tensor> train_together(const Group& group, const ReducerOptions& options,
+                                   const Tensor& x, const Tensor& y) {
+  torch::manual_seed(100 + group.rank());  // wrapping must make rank 0's of it
+  const auto net = std::make_shared<M>();
+  DistributedDataParallel<M> wrapped(net, group, options);
+  torch::optim::SGD optimizer(wrapped.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < kSteps; ++step) {
+    clear_gradients(step, wrapped, optimizer);
+    torch::mse_loss(wrapped.forward(rows_of(group, x)), rows_of(group, y)).backward();
+    wrapped.finish_gradient_synchronization();
+    optimizer.step();
+  }
+  for (const Tensor& parameter : net->parameters()) {
+    EXPECT_TRUE(parameter.requires_grad() || !parameter.grad().defined());
+  }
+  return copies(*net);
+}
+
+std::string join_numbers(const std::vector<int64_t>& numbers) {
+  std::vector<std::string> parts;
+  for (const int64_t number : numbers) parts.push_back(std::to_string(number));
+  return join(parts);
+}
+
+std::string hash_of(const std::vector<Tensor>& tensors) {
+  std::string bytes;
+  for (const Tensor& tensor : tensors) {
+    const Tensor whole = tensor.contiguous();
+    bytes.append(static_cast<const char*>(whole.data_ptr()), whole.nbytes());
+  }
+  return hash_bytes(bytes);
+}
+
+template <typename M>
+void expect_single_process_training(const Group& group) {
+  torch::manual_seed(7);
+  const Tensor x = torch::randn({kRows, 10}), y = torch::randn({kRows, 5});
+  torch::manual_seed(100);  // rank 0's
+  const std::vector<Tensor> alone = train_alone(std::make_shared<M>(), x, y);
+  std::vector<Tensor> first;
+  for (const Case& c : all_cases()) {
+    SCOPED_TRACE(c.name);
+    const std::vector<Tensor> together = train_together<M>(group, c.options, x, y);
+    const auto hashes = group.all_gather(hash_of(together));
+    for (const std::string& hash : hashes) EXPECT_EQ(hash, hashes.front()) << "ranks differ";
+    if (first.empty()) first = together;
+    ASSERT_EQ(together.size(), alone.size());
+    for (size_t i = 0; i < alone.size(); ++i) {
+      // Sums of 12 and of 2 to 4 times fewer rows round differently: some last bits a step.
+      EXPECT_TRUE(testing::close(together[i], alone[i], 2e-6, 1e-5)) << i;
+      // Halving is exact and a sum of two has one order; of three, place and order matter.
+      if (group.world_size() == 2) {
+        EXPECT_TRUE(same_bits(together[i], first[i])) << i;
+      }
+      EXPECT_TRUE(testing::close(together[i], first[i], 1e-6, 1e-5)) << i;
+    }
+  }
+}
+
+TEST(Ranks, AllStrategiesTrainLikeOneProcess) {
+  for (const int world_size : {2, 3, 4}) {
+    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+      const Group group(environment);
+      expect_single_process_training<PlainToy>(group);
+      expect_single_process_training<TiedToy>(group);
+    });
+  }
+}
+
+TEST(Ranks, OneProcessNeedsNoOthers) {
+  const Group group{comm::Environment()};
+  torch::manual_seed(7);
+  const Tensor x = torch::randn({kRows, 10}), y = torch::randn({kRows, 5});
+  torch::manual_seed(100);
+  const auto alone = train_alone(std::make_shared<PlainToy>(), x, y);
+  const auto wrapped = train_together<PlainToy>(group, {}, x, y);
+  for (size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(same_bits(wrapped[i], alone[i]));
+}
+
+// The same sum of gradients as without wrapper, for micro-batches of which the last synchronizes.
+void expect_accumulation(const Group& group, const ReducerOptions& options) {
+  torch::manual_seed(7);
+  const Tensor x = torch::randn({kRows, 10}), y = torch::randn({kRows, 5});
+  torch::manual_seed(100);
+  const auto alone = std::make_shared<PlainToy>();
+  const auto net = std::make_shared<PlainToy>();
+  DistributedDataParallel<PlainToy> wrapped(net, group, options);
+  {
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < alone->parameters().size(); ++i) {
+      alone->parameters()[i].copy_(net->parameters()[i]);
+    }
+  }
+  for (int step = 0; step < 3; ++step) {
+    alone->zero_grad();
+    net->zero_grad(/*set_to_none=*/step != 1);
+    constexpr int64_t kMicroSteps = 3;
+    torch::mse_loss(alone->forward(x), y).backward();
+    for (int64_t m = 0; m < kMicroSteps; ++m) {
+      // Each rank's third of its own rows.
+      const Tensor own_x = rows_of(group, x).chunk(kMicroSteps)[m];
+      const Tensor own_y = rows_of(group, y).chunk(kMicroSteps)[m];
+      const auto backward = [&] {
+        (torch::mse_loss(wrapped.forward(own_x), own_y) / kMicroSteps).backward();
+      };
+      if (m + 1 < kMicroSteps) {
+        const auto no_sync = wrapped.no_sync();
+        backward();
+      } else {
+        backward();
+      }
+    }
+    wrapped.finish_gradient_synchronization();
+    for (size_t i = 0; i < alone->parameters().size(); ++i) {
+      const Tensor& expected = alone->parameters()[i].grad();
+      if (!expected.defined()) continue;
+      EXPECT_TRUE(testing::close(net->parameters()[i].grad(), expected, 1e-7, 1e-5)) << i;
+    }
+  }
+}
+
+TEST(Ranks, NoSyncAddsUp) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    for (const Case& c : all_cases()) {
+      SCOPED_TRACE(c.name);
+      expect_accumulation(group, c.options);
+    }
+  });
+}
+
+// Gradients that are whole numbers: means of 2 and 4 ranks are exact whatever the order.
+void expect_exact_means(const Group& group, const ReducerOptions& options,
+                        const std::vector<torch::ScalarType>& dtypes) {
+  std::vector<Tensor> parameters, factors;
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    const std::vector<int64_t> shape = i % 2 ? std::vector<int64_t>{7, 3} : std::vector<int64_t>{};
+    const Tensor value = torch::ones(shape, dtypes[i]);
+    parameters.push_back((i % 4 == 1 ? value.t() : value).detach().requires_grad_());
+    factors.push_back(
+        torch::full(parameters.back().sizes(), static_cast<double>(i + 1), dtypes[i]));
+  }
+  GradientReducer reducer(parameters, group, options);
+  for (int step = 0; step < 3; ++step) {
+    for (Tensor& parameter : parameters) parameter.mutable_grad().reset();
+    reducer.prepare_for_backward();
+    Tensor loss = torch::zeros({});
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      loss = loss + (parameters[i] * factors[i] * static_cast<double>(group.rank() + step))
+                        .sum()
+                        .to(torch::kFloat);
+    }
+    loss.backward();
+    reducer.finish_gradient_synchronization();
+    const double mean = (group.world_size() - 1) / 2.0 + step;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_TRUE(testing::close(parameters[i].grad(), factors[i].to(torch::kDouble) * mean, 0))
+          << i;
+      EXPECT_EQ(parameters[i].grad().dtype(), parameters[i].dtype());
+    }
+  }
+}
+
+TEST(Ranks, MixedDtypesAndStrides) {
+  for (const int world_size : {2, 4}) {
+    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+      const Group group(environment);
+      for (const Case& c : all_cases()) {
+        SCOPED_TRACE(c.name);
+        const auto f = torch::kFloat, d = torch::kDouble, b = torch::kBFloat16;
+        expect_exact_means(group, c.options, {f, f, f, f, f, f});
+        expect_exact_means(group, c.options, {f, f, d, d, b, b, f, d, b});
+      }
+      for (const Strategy strategy : {Strategy::kNaive, Strategy::kFlat, Strategy::kBucketed}) {
+        ReducerOptions options;  // whole numbers below 256 are exact in bfloat16, too
+        options.strategy = strategy;
+        options.communication_dtype = torch::kBFloat16;
+        expect_exact_means(group, options, {torch::kFloat, torch::kFloat, torch::kFloat});
+      }
+    });
+  }
+}
+
+// Reads as parameters[i] * (i + 1) * scale for the chosen ones.
+Tensor loss_of(const std::vector<Tensor>& parameters, const std::vector<size_t>& used,
+               double scale) {
+  Tensor loss = torch::zeros({}).requires_grad_();
+  for (const size_t i : used) loss = loss + (parameters[i] * (scale * (i + 1.0))).sum();
+  return loss;
+}
+
+std::vector<Tensor> three_parameters() {
+  return {torch::ones({4}).requires_grad_(), torch::ones({5}).requires_grad_(),
+          torch::ones({6}).requires_grad_()};
+}
+
+void expect_unused_counts_as_zero(const Group& group, Strategy strategy) {
+  const auto parameters = three_parameters();
+  ReducerOptions options;
+  options.strategy = strategy;
+  options.bucket_megabytes = 20e-6;
+  options.allow_unused = true;
+  GradientReducer reducer(parameters, group, options);
+  // By step and rank (rank 1 and up): which parameters the loss depends on.
+  const std::vector<std::vector<size_t>> first = {{0, 1}, {0, 1, 2}, {1}, {0, 1, 2}, {2}};
+  const std::vector<std::vector<size_t>> others = {{1}, {0, 1, 2}, {1, 0}, {1, 2}, {2}};
+  for (size_t step = 0; step < first.size(); ++step) {
+    for (const Tensor& parameter : parameters) parameter.mutable_grad().reset();
+    const auto& used = group.is_first() ? first[step] : others[step];
+    loss_of(parameters, used, group.world_size()).backward();
+    reducer.finish_gradient_synchronization();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const bool on_first = std::count(first[step].begin(), first[step].end(), i) > 0;
+      const bool on_others = std::count(others[step].begin(), others[step].end(), i) > 0;
+      ASSERT_EQ(parameters[i].grad().defined(), on_first || on_others) << step << ", " << i;
+      if (!on_first && !on_others) continue;
+      const double ranks = on_first + (on_others ? group.world_size() - 1 : 0);
+      EXPECT_TRUE(testing::close(parameters[i].grad(),
+                                 torch::full_like(parameters[i], ranks * (i + 1.0)), 1e-6))
+          << step << ", " << i;
+    }
+  }
+}
+
+TEST(Ranks, UnusedParametersCountAsZero) {
+  for (const int world_size : {2, 3}) {
+    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+      const Group group(environment);
+      for (const Strategy strategy :
+           {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
+        expect_unused_counts_as_zero(group, strategy);
+      }
+    });
+  }
+}
+
+// From three ranks on the order of a bucket decides the last bits: a run that goes on with the
+// saved order repeats the run that did not stop.
+TEST(Ranks, TheOrderComesFromRankZeroAndIsKept) {
+  testing::run_ranks(3, [](const comm::Environment& environment) {
+    const Group group(environment);
+    torch::manual_seed(100 + group.rank());
+    std::vector<Tensor> parameters, factors;
+    for (int i = 0; i < 8; ++i) {
+      parameters.push_back(torch::zeros({37 + i}).requires_grad_());
+      factors.push_back(torch::randn({37 + i}));
+    }
+    ReducerOptions options;
+    options.bucket_megabytes = 400e-6;
+    // On every rank gradients become ready in another order.
+    const auto backward = [&](const std::vector<Tensor>& own, int step) {
+      for (const Tensor& parameter : own) parameter.mutable_grad().reset();
+      Tensor loss = torch::zeros({});
+      for (int i = 0; i < 8; ++i) {
+        const int which = (i * (3 + 2 * group.rank()) + 1) % 8;
+        loss = (loss + (own[which] * factors[which]).sum()) * (1.0 + 0.1 * step);
+      }
+      loss.backward();
+    };
+    GradientReducer reducer(parameters, group, options);
+    EXPECT_EQ(reducer.bucket_order(), (std::vector<int64_t>{7, 6, 5, 4, 3, 2, 1, 0}));
+    for (int step = 0; step < 3; ++step) {
+      backward(parameters, step);
+      reducer.finish_gradient_synchronization();
+    }
+    const auto order = reducer.bucket_order();
+    EXPECT_NE(order, (std::vector<int64_t>{7, 6, 5, 4, 3, 2, 1, 0}));
+    for (const auto& text : group.all_gather(join_numbers(order)))
+      EXPECT_EQ(text, join_numbers(order));
+    EXPECT_GT(reducer.buckets().size(), 1u);
+
+    std::vector<Tensor> resumed;
+    for (const Tensor& parameter : parameters)
+      resumed.push_back(parameter.detach().clone().requires_grad_());
+    GradientReducer later(resumed, group, options);
+    later.set_bucket_order(order);
+    EXPECT_EQ(later.buckets(), reducer.buckets());
+    backward(resumed, 2);
+    later.finish_gradient_synchronization();
+    for (size_t i = 0; i < resumed.size(); ++i) {
+      EXPECT_TRUE(same_bits(resumed[i].grad(), parameters[i].grad())) << i;
+    }
+    EXPECT_THROW(later.set_bucket_order({0, 0, 1, 2, 3, 4, 5, 6}), UserError);
+    EXPECT_THROW(later.set_bucket_order({0}), UserError);
+  });
+}
+
+}  // namespace
+}  // namespace flashstep

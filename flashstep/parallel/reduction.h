@@ -1,0 +1,57 @@
+// What GradientReducer does, per strategy. BucketReduction is ours, TorchReduction c10d's.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "flashstep/parallel/gradient_reducer.h"
+
+namespace flashstep::parallel {
+
+// The distinct parameters that need gradients, and how messages call them.
+struct ReducedParameters {
+  std::vector<at::Tensor> tensors;
+  std::vector<std::string> names;
+};
+
+// Every rank must have the same parameters in the same order: UserError, on all ranks, that names
+// the first difference from rank 0.
+void check_agreement(const ReducedParameters& parameters, const comm::Group& group);
+
+// "fc1.weight, fc2.bias and 3 more"
+std::string names_of(const std::vector<int64_t>& indices, const std::vector<std::string>& names);
+
+class Reduction {
+ public:
+  Reduction(ReducedParameters parameters, const comm::Group& group, const ReducerOptions& options)
+      : parameters_(std::move(parameters)), group_(group), options_(options) {}
+  virtual ~Reduction() = default;
+
+  virtual void prepare_for_backward() {}
+  virtual void finish() = 0;
+  virtual bool is_unfinished() const = 0;
+  virtual std::vector<int64_t> order() const { return {}; }
+  virtual void set_order(const std::vector<int64_t>& /*order*/) {}
+  virtual void record_again() {}
+  virtual at::Tensor slot(const at::Tensor& /*parameter*/) { return {}; }
+  virtual std::vector<std::vector<int64_t>> buckets() const { return {}; }
+
+  void enter_no_sync() { ++no_sync_depth_; }
+  void leave_no_sync() { --no_sync_depth_; }
+  bool is_enabled() const { return no_sync_depth_ == 0; }
+  const ReducedParameters& parameters() const { return parameters_; }
+  const ReducerOptions& options() const { return options_; }
+
+ protected:
+  const ReducedParameters parameters_;
+  const comm::Group& group_;
+  const ReducerOptions options_;
+
+ private:
+  int no_sync_depth_ = 0;
+};
+
+}  // namespace flashstep::parallel

@@ -1,0 +1,246 @@
+// An optimizer divided between ranks does what the whole one does, bit for bit.
+#include "flashstep/parallel/sharded_optimizer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/toy_modules.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using testing::same_bits;
+using torch::Tensor;
+using torch::optim::OptimizerParamGroup;
+
+// Parameters of unlike sizes, one of them frozen; the same values on every rank.
+std::vector<Tensor> make_parameters() {
+  torch::manual_seed(11);
+  std::vector<Tensor> parameters;
+  for (const int64_t size : {3, 50, 7, 20, 1, 33}) {
+    parameters.push_back(torch::randn({size, 2}).requires_grad_());
+  }
+  parameters.push_back(torch::randn({64}));  // frozen
+  parameters.push_back(torch::randn({4, 6}).t().requires_grad_());
+  return parameters;
+}
+
+void set_gradients(const std::vector<Tensor>& parameters, int step) {
+  torch::manual_seed(1000 + step);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor gradient = torch::randn(parameters[i].sizes());
+    if (!parameters[i].requires_grad()) continue;
+    // One is without gradient now and then.
+    parameters[i].mutable_grad() = i == 2 && step % 2 == 1 ? Tensor() : gradient;
+  }
+}
+
+std::vector<OptimizerParamGroup> two_groups(const std::vector<Tensor>& parameters,
+                                            const torch::optim::AdamWOptions& options) {
+  const auto middle = parameters.begin() + 4;
+  auto other = std::make_unique<torch::optim::AdamWOptions>(options);
+  other->lr(0.02).weight_decay(0);
+  std::vector<OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<Tensor>(parameters.begin(), middle));
+  std::vector<Tensor> rest(middle, parameters.end());
+  groups.emplace_back(rest, std::move(other));
+  return groups;
+}
+
+void expect_equal(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_TRUE(same_bits(actual[i].contiguous(), expected[i].contiguous())) << i;
+  }
+}
+
+template <typename Optimizer>
+std::string archive_of(const Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream out;
+  archive.save_to(out);
+  return out.str();
+}
+
+void load_archive(torch::optim::Optimizer& optimizer, const std::string& bytes) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes.data(), bytes.size());
+  optimizer.load(archive);
+}
+
+void expect_whole(const Group& group) {
+  const torch::optim::AdamWOptions options(0.01);
+  const auto own = make_parameters(), reference = make_parameters();
+  ShardedOptimizer<torch::optim::AdamW> sharded(two_groups(own, options), options, group);
+  torch::optim::AdamW whole(two_groups(reference, options), options);
+  torch::optim::StepLR sharded_schedule(sharded, 2, 0.5), whole_schedule(whole, 2, 0.5);
+  const auto late = torch::full({9}, 1.0).requires_grad_();
+  const auto late_reference = late.detach().clone().requires_grad_();
+  auto all = own, all_reference = reference;
+  for (int step = 0; step < 5; ++step) {
+    if (step == 3) {
+      sharded.add_param_group(OptimizerParamGroup(std::vector<Tensor>{late}));
+      whole.add_param_group(OptimizerParamGroup(std::vector<Tensor>{late_reference}));
+      all.push_back(late);
+      all_reference.push_back(late_reference);
+    }
+    set_gradients(all, step);
+    set_gradients(all_reference, step);
+    int calls = 0;
+    const Tensor loss = sharded.step([&] {
+      ++calls;
+      return torch::full({}, 5.0);
+    });
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(loss.item<float>(), 5);
+    whole.step();
+    sharded_schedule.step();
+    whole_schedule.step();
+    expect_equal(all, all_reference);
+  }
+  // Each rank has state for its own parameters only, and all for all.
+  size_t states = 0;
+  int64_t elements = 0;
+  for (const Tensor& parameter : all) {
+    const bool is_own = sharded.owner(parameter) == group.rank();
+    const bool has_state = sharded.inner().state().count(parameter.unsafeGetTensorImpl()) > 0;
+    EXPECT_EQ(has_state, is_own && parameter.requires_grad());
+    states += has_state;
+    if (is_own && parameter.requires_grad()) elements += parameter.numel();
+  }
+  EXPECT_EQ(group.all_reduce(static_cast<int64_t>(states), comm::Reduce::kSum),
+            static_cast<int64_t>(all.size()) - 1);
+  EXPECT_EQ(sharded.elements_by_rank()[group.rank()], elements);
+  // Greedy is within 4/3 of the best, which is at least the mean and at least the largest (100).
+  const double mean = 261.0 / group.world_size();
+  EXPECT_LE((sharded.imbalance() + 1) * mean, 4.0 / 3 * std::max(100.0, mean));
+  EXPECT_EQ(sharded.owner(torch::zeros({1})), -1);
+
+  // Consolidated, it is the whole optimizer's: loaded into one, both go on alike.
+  EXPECT_THROW(archive_of(sharded), UserError);
+  sharded.consolidate(group.world_size() - 1);
+  std::string archive;
+  if (group.rank() == group.world_size() - 1) {
+    archive = archive_of(sharded);
+  } else {
+    EXPECT_THROW(archive_of(sharded), UserError);
+  }
+  archive = group.broadcast(archive, group.world_size() - 1);
+  torch::optim::AdamW restored(whole.param_groups(), options);
+  load_archive(restored, archive);
+  ASSERT_EQ(restored.state().size(), whole.state().size());
+  for (const auto& [key, state] : whole.state()) {
+    const auto& before = static_cast<const torch::optim::AdamWParamState&>(*state);
+    const auto& after =
+        static_cast<const torch::optim::AdamWParamState&>(*restored.state().at(key));
+    EXPECT_EQ(after.step(), before.step());
+    EXPECT_TRUE(same_bits(after.exp_avg(), before.exp_avg()));
+    EXPECT_TRUE(same_bits(after.exp_avg_sq(), before.exp_avg_sq()));
+  }
+  // And back: what the whole one saved goes on in shards.
+  const auto resumed = [&] {
+    std::vector<Tensor> copies;
+    for (const Tensor& p : all)
+      copies.push_back(p.detach().clone().requires_grad_(p.requires_grad()));
+    return copies;
+  }();
+  auto groups = two_groups({resumed.begin(), resumed.end() - 1}, options);
+  groups.emplace_back(std::vector<Tensor>{resumed.back()});
+  ShardedOptimizer<torch::optim::AdamW> again(groups, options, group);
+  load_archive(again, archive_of(whole));
+  set_gradients(resumed, 9);
+  set_gradients(all_reference, 9);
+  again.step();
+  whole.step();
+  expect_equal(resumed, all_reference);
+}
+
+TEST(Ranks, ShardedIsWhole) {
+  for (const int world_size : {2, 3, 4}) {
+    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+      const Group group(environment);
+      expect_whole(group);
+    });
+  }
+}
+
+TEST(Ranks, OneProcess) { expect_whole(Group(comm::Environment())); }
+
+template <typename Inner, typename Options>
+void expect_same(const Group& group, const Options& options) {
+  auto own = make_parameters(), reference = make_parameters();
+  own.push_back(own.front());  // tied
+  ShardedOptimizer<Inner> sharded(own, options, group);
+  Inner whole(reference, options);
+  for (int step = 0; step < 3; ++step) {
+    set_gradients({own.begin(), own.end() - 1}, step);
+    set_gradients(reference, step);
+    sharded.step();
+    whole.step();
+    expect_equal({own.begin(), own.end() - 1}, reference);
+  }
+}
+
+TEST(Ranks, AnyOptimizerThatUpdatesEachParameterAlone) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    expect_same<torch::optim::SGD>(group, torch::optim::SGDOptions(0.1).momentum(0.9));
+    expect_same<torch::optim::Adam>(group, torch::optim::AdamOptions(0.01).amsgrad(true));
+    expect_same<torch::optim::RMSprop>(group, torch::optim::RMSpropOptions(0.01));
+    expect_same<torch::optim::Adagrad>(group, torch::optim::AdagradOptions(0.01));
+    EXPECT_THROW((ShardedOptimizer<torch::optim::LBFGS>(make_parameters(),
+                                                        torch::optim::LBFGSOptions(1), group)),
+                 UserError);
+  });
+}
+
+// Saved by 3 ranks, taken up by 2.
+TEST(Ranks, AnotherNumberOfRanksGoesOn) {
+  const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / str("flashstep_sharded_", ::getppid(), ".pt");
+  const auto run = [&](const Group& group, int first, int last, bool load) {
+    const torch::optim::AdamWOptions options(0.01);
+    const auto own = make_parameters();
+    ShardedOptimizer<torch::optim::AdamW> sharded(own, options, group);
+    const auto reference = make_parameters();
+    torch::optim::AdamW whole(reference, options);
+    for (int step = 0; step < first; ++step) {
+      set_gradients(reference, step);
+      whole.step();
+    }
+    if (load) {
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < own.size(); ++i) own[i].copy_(reference[i]);
+      load_archive(sharded, read_file(file));
+    }
+    for (int step = first; step < last; ++step) {
+      set_gradients(own, step);
+      set_gradients(reference, step);
+      sharded.step();
+      whole.step();
+    }
+    expect_equal(own, reference);
+    sharded.consolidate();
+    if (group.is_first() && !load) write_file(file, archive_of(sharded));
+  };
+  testing::run_ranks(3, [&](const comm::Environment& environment) {
+    run(Group(environment), 0, 3, /*load=*/false);
+  });
+  testing::run_ranks(2, [&](const comm::Environment& environment) {
+    run(Group(environment), 3, 5, /*load=*/true);
+    if (environment.rank == 0) std::filesystem::remove(file);
+  });
+}
+
+}  // namespace
+}  // namespace flashstep

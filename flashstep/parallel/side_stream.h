@@ -1,0 +1,54 @@
+// Work beside the one that a device is doing: on a GPU a stream of its own, on a CPU nothing (it
+// runs at once). Uses c10's generic streams, so a build without CUDA compiles the same lines.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace flashstep::parallel {
+
+class SideStream {
+ public:
+  explicit SideStream(at::Device device) : device_(device) {
+    if (device.is_cpu()) return;
+    // High priority: a copy that a collective waits for goes before the products of backward.
+    stream_ =
+        c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*high*/ true);
+  }
+
+  // Runs `body` so that what it launches starts after what the current stream holds by now.
+  template <typename Body>
+  void run(Body&& body) {
+    if (!stream_) {
+      std::forward<Body>(body)();
+      return;
+    }
+    c10::Event reached(device_.type());
+    reached.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    const c10::StreamGuard guard(*stream_);
+    reached.block(*stream_);
+    std::forward<Body>(body)();
+  }
+
+  // The memory of `tensor` is not given to others before this stream has reached this point.
+  void keep(const at::Tensor& tensor) const {
+    if (stream_) tensor.record_stream(*stream_);
+  }
+  // The same of a tensor that was made on this stream, for the current one.
+  void hand_over(const at::Tensor& tensor) const {
+    if (stream_) {
+      tensor.record_stream(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    }
+  }
+
+ private:
+  at::Device device_;
+  std::optional<c10::Stream> stream_;
+};
+
+}  // namespace flashstep::parallel
