@@ -153,7 +153,7 @@ inline Ranks::~Ranks() {
       while (waitpid(rank.child.pid, &rank.status, 0) < 0 && errno == EINTR) {
       }
     }
-    close(rank.child.out);
+    ::close(rank.child.out);
   }
 }
 
