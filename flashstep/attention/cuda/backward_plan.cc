@@ -74,8 +74,10 @@ BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_
                  int64_t head_bytes) {
   BackwardGrid best = {};
   double best_time = INFINITY;
-  for (int64_t chunks = 1; chunks <= std::max<int64_t>(1, std::min(steps.longest, most_chunks));
-       ++chunks) {
+  // More than 8 blocks a slot, half of them empty under a causal mask, even out nothing.
+  const int64_t useful = 1 + 8 * slots / (steps.tiles * heads);
+  const int64_t most = std::max<int64_t>(1, std::min({steps.longest, most_chunks, useful}));
+  for (int64_t chunks = 1; chunks <= most; ++chunks) {
     const int64_t chunk_steps = std::max<int64_t>(1, ceil_div(steps.longest, chunks));
     if (ceil_div(steps.longest, chunk_steps) < chunks && chunks > 1) continue;
     const double overhead = chunks > 1 ? kSumBlockSteps : kBlockSteps;
@@ -85,9 +87,9 @@ BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_
         heads * (even ? static_cast<double>(steps.tiles * chunks)
                       : static_cast<double>(steps.total) / chunk_steps + 0.5 * steps.tiles);
     const double work = heads * static_cast<double>(steps.total) + blocks * overhead;
-    const double time = blocks <= slots
-                            ? chunk_steps + overhead
-                            : std::max(work / slots + 0.5 * chunk_steps, chunk_steps + overhead);
+    const double tail = (!even && chunks == 1 ? 0.1 : 0.5) * chunk_steps;
+    const double time = blocks <= slots ? chunk_steps + overhead
+                                        : std::max(work / slots + tail, chunk_steps + overhead);
     if (time < best_time) {
       best_time = time;
       best = {heads, steps.tiles, chunk_steps, chunks, 0, 0};
