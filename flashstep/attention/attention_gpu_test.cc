@@ -268,6 +268,20 @@ TEST_F(AttentionGpu, OffsetsBeyond32Bits) {
   }
 }
 
+TEST_F(AttentionGpu, AutoIsOursWhereBitsMustRepeat) {
+  const auto few = torch::zeros({1, 128, 64}, torch::TensorOptions(kGpu).dtype(at::kBFloat16));
+  const auto many = few.expand({1024, 128, 64});
+  AttentionOptions options;
+  for (const bool deterministic : {true, false}) {
+    options.deterministic = deterministic;
+    EXPECT_EQ(attention_auto(few, few, few, options), "cuda");
+    const bool hopper = measure::list_gpus().at(0).capability_major == 9;
+    EXPECT_EQ(attention_auto(many, many, many, options),
+              hopper && !deterministic ? "sdpa" : "cuda");
+    EXPECT_EQ(attention_with_logsumexp(many, many, many, options).second.size(1), 128);
+  }
+}
+
 TEST_F(AttentionGpu, RefusesOtherDevices) {
   const auto x = torch::zeros({1, 1, 4, 8});
   EXPECT_THROW(attention(x, x, x, cuda(false)), UserError);

@@ -61,6 +61,9 @@ struct AttentionKernel {
   void (*backward)(const BackwardTensors& tensors, const AttentionSettings& settings);
 };
 
+// 9 for a GPU of compute capability 9.0; 0 in a build without CUDA.
+int cuda_capability_major(int device_index);
+
 extern const AttentionKernel kTiledKernel, kCpuKernel, kCudaKernel;
 // nullptr when this build has no such kernel.
 const AttentionKernel* find_attention_kernel(std::string_view name);

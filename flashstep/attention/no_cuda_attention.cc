@@ -2,6 +2,8 @@
 
 namespace flashstep::internal {
 
+int cuda_capability_major(int) { return 0; }
+
 const AttentionKernel kCudaKernel = {"cuda", nullptr, nullptr, nullptr};
 
 }  // namespace flashstep::internal
