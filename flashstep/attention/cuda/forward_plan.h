@@ -30,7 +30,7 @@ void set_splits(ForwardPlan& plan, const Problem& problem, int wanted);
 
 ForwardPlan plan_forward(const Problem& problem, const Device& device);
 
-// One line: "64 x 64 keys 128 queries ...", for reports and failed tests.
+// One line: "head dim 64, tile 128 queries x 64 keys, ...", for reports and failed tests.
 std::string to_string(const ForwardPlan& plan, const Problem& problem);
 
 }  // namespace flashstep::attention_cuda

@@ -39,8 +39,9 @@ constexpr int padded_dim(int head_dim) {
 }
 
 // Registers of a thread: the output takes row_blocks * dim / 2, the scores row_blocks * keys / 2,
-// the queries in registers row_blocks * dim / 4 (16 bits), of 255; shared memory: shared_bytes()
-// below, at most 99 KiB (sm_86).
+// the queries in registers row_blocks * dim / 4 (16 bits), of 255. Shared memory is
+// forward_shared_bytes() below: at most 99 KiB (sm_86), but for large tiles, which the plan takes
+// only where they fit.
 constexpr ForwardTile forward_tile(Element element, int dim, TileShape shape) {
   if (element == Element::kFloat32) {
     if (dim <= 32) return {1, 4, 32, 3, false, 4};
