@@ -1,8 +1,11 @@
 #include "flashstep/comm/group.h"
 
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <unistd.h>
 
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -33,6 +36,18 @@ uint64_t launched(const c10::intrusive_ptr<c10d::Backend>& backend) {
   return backend ? backend->getSequenceNumberForGroup() : 0;
 }
 
+// What ranks change in their process.
+void prepare_process() {
+  // Gloo writes to connections that may be closed, which by default ends the process without a
+  // word.
+  struct sigaction pipe = {};
+  if (sigaction(SIGPIPE, nullptr, &pipe) == 0 && pipe.sa_handler == SIG_DFL) {
+    std::signal(SIGPIPE, SIG_IGN);
+  }
+  // c10d tells of every lost connection with pages of addresses; the watch does, in a sentence.
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+}
+
 // Gloo's connections since `recorder`: neither what the store at `port` has accepted, nor what
 // listens (Gloo ends the process when it cannot accept there any more).
 std::vector<OpenSocket> opened_since(const SocketRecorder& recorder, int port) {
@@ -57,6 +72,7 @@ Group::Group(const Environment& environment, GroupOptions options)
     connect(environment);
     return;
   }
+  prepare_process();
   Meeting meeting = meet(environment, in.options.timeouts);
   in.store = meeting.store;
   in.connections = meeting.connection;

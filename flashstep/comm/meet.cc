@@ -107,7 +107,7 @@ void tell_others(c10d::Store& store, const std::string& sentence) {
 [[noreturn]] void give_up(c10d::Store& store, const Environment& environment,
                           const std::string& sentence) {
   tell_others(store, sentence);
-  if (holds_store(environment)) std::this_thread::sleep_for(1.5 * kLook);  // for them to read it
+  if (holds_store(environment)) std::this_thread::sleep_for(2 * kLook);  // for them to read it
   throw MachineError("[comm] " + sentence);
 }
 
@@ -122,7 +122,7 @@ void wait_for_names(c10d::Store& store, const Environment& environment, const Ti
     } catch (const c10::DistStoreError&) {  // not yet
     }
     const std::string verdict = store.check({kVerdictKey}) ? store.get_to_str(kVerdictKey) : "";
-    if (!verdict.empty() && verdict != kNoVerdict) throw MachineError("[comm] " + verdict);
+    if (!verdict.empty() && verdict != kNoVerdict) give_up(store, environment, verdict);
     if (std::chrono::steady_clock::now() < deadline) continue;
     std::vector<std::string> missing;
     for (int rank = 0; rank < environment.world_size; ++rank) {

@@ -205,7 +205,9 @@ inline bool Ranks::wait_for_all(double seconds, int excepted) {
 inline std::string Ranks::all_output() const {
   std::string text;
   for (int rank = 0; rank < world_size(); ++rank) {
-    text += str("--- rank ", rank, "\n", ranks_[rank].output);
+    text += str("--- rank ", rank, " ",
+                ranks_[rank].ended ? comm::describe_end(ranks_[rank].status) : "runs", "\n",
+                ranks_[rank].output);
   }
   return text;
 }
