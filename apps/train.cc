@@ -6,6 +6,7 @@
 
 #include "apps/commands.h"
 #include "flashstep/base/text.h"
+#include "flashstep/comm/environment.h"
 #include "flashstep/train/config.h"
 #include "flashstep/train/pipeline.h"
 #include "flashstep/train/run_directory.h"
@@ -35,10 +36,14 @@ void train_command(Arguments arguments) {
       arguments.run.empty() ? train::default_run_directory(
                                   std::filesystem::path(arguments.config).stem(), arguments.resume)
                             : std::filesystem::path(arguments.run);
-  std::printf("%s", write_json(config).c_str());
-  std::printf("run directory: %s\n", options.run_directory.c_str());
-  std::fflush(stdout);
+  const bool is_first = comm::read_environment().rank == 0;
+  if (is_first) {
+    std::printf("%s", write_json(config).c_str());
+    std::printf("run directory: %s\n", options.run_directory.c_str());
+    std::fflush(stdout);
+  }
   const train::LoopResult result = train::train(config, options);
+  if (!is_first) return;
   std::printf("done: %s steps, held-out loss %s -> %s, all in %s\n",
               with_commas(result.steps).c_str(), fixed(result.first_held_out_loss, 3).c_str(),
               fixed(result.held_out_loss, 3).c_str(), options.run_directory.c_str());

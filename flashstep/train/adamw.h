@@ -16,6 +16,7 @@
 #include <torch/torch.h>
 
 #include "flashstep/train/safetensors.h"
+#include "flashstep/train/skippable.h"
 
 namespace flashstep::train {
 
@@ -30,7 +31,7 @@ struct AdamWState : public torch::optim::OptimizerCloneableParamState<AdamWState
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-class AdamW : public torch::optim::Optimizer {
+class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
  public:
   // UserError when an option is out of range or a parameter is not a dense floating-point tensor.
   explicit AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups,
@@ -40,10 +41,7 @@ class AdamW : public torch::optim::Optimizer {
   // Updates every parameter that has a gradient. With a closure, the closure's loss is returned.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
-  // The same update, unless `found_inf` is 1: then nothing changes, decided on the device.
-  // `found_inf` and `grad_scale` (gradients are divided by it; may be undefined) are () float32 on
-  // the parameters' device.
-  void step_unless(const torch::Tensor& found_inf, const torch::Tensor& grad_scale = {});
+  void step_unless(const torch::Tensor& found_inf, const torch::Tensor& grad_scale = {}) override;
 
   // Copies learning rates that changed since the last step to the device. step() does it too; a
   // captured graph must not hold the copy, so call this before capturing and before each replay.

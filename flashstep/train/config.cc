@@ -1,5 +1,6 @@
 #include "flashstep/train/config.h"
 
+#include <algorithm>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -34,6 +35,11 @@ bool must_agree(const std::string& path) {
   return (starts_with("model.") && path != "model.attention") || kTrain.contains(path) ||
          (starts_with("tokenizer.") && path != "tokenizer.threads") ||
          (starts_with("text.") && path != "text.directory" && path != "text.base_url");
+}
+
+int64_t rows_per_step(const Config& config) {
+  const int64_t ranks = std::max<int64_t>(config.parallel.world_size, 1);
+  return config.train.batch_size * config.train.accumulation_steps * ranks;
 }
 
 }  // namespace
@@ -125,7 +131,14 @@ void SamplingConfig::visit(FieldVisitor& v) {
 }
 
 void ParallelConfig::visit(FieldVisitor& v) {
-  v.field("wrapper", wrapper, {"none"}, "how gradients of several processes are averaged");
+  v.field("wrapper", wrapper, {"none", "naive", "flat", "overlapped", "bucketed", "torch"},
+          "how gradients of several processes are averaged; none: there is one process");
+  v.field("bucket_megabytes", bucket_megabytes, {1e-6, 1e6},
+          "gradients that are averaged together, MB (bucketed, torch)");
+  v.field("shard_optimizer", shard_optimizer, {"none", "whole"},
+          "whole: each process keeps the optimizer's state of some parameters");
+  v.field("world_size", world_size, {0, 1'000'000},
+          "processes that must take part; 0: as many as were started");
 }
 
 void Config::visit(FieldVisitor& v) {
@@ -187,11 +200,19 @@ std::vector<std::string> check_resumable(const Config& saved, const Config& now)
   flatten(Json::parse(write_json(saved)), "", before);
   flatten(Json::parse(write_json(now)), "", after);
   std::vector<std::string> changes;
+  const bool same_rows = rows_per_step(saved) == rows_per_step(now);
+  if (!same_rows && saved.parallel.world_size != now.parallel.world_size) {
+    changes.push_back(flashstep::str("[resume] a step took ", rows_per_step(saved),
+                                     " sequences, with another number of processes it takes ",
+                                     rows_per_step(now)));
+  }
   for (size_t i = 0; i < after.size(); ++i) {
     const auto& [path, value] = after[i];
     if (before[i].second == value) continue;
-    require(!must_agree(path), "[resume] expected ", path, " = ", before[i].second,
-            ", as the checkpoint has it, got ", value);
+    // The rows of a step may be divided among ranks and micro-batches in another way.
+    const bool divides_rows = path == "train.batch_size" || path == "train.accumulation_steps";
+    require(!must_agree(path) || (divides_rows && same_rows), "[resume] expected ", path, " = ",
+            before[i].second, ", as the checkpoint has it, got ", value);
     changes.push_back(
         flashstep::str("[resume] ", path, " was ", before[i].second, ", is now ", value));
   }

@@ -77,7 +77,10 @@ struct SamplingConfig {
 };
 
 struct ParallelConfig {
-  std::string wrapper = "none";
+  std::string wrapper = "bucketed";
+  double bucket_megabytes = 25;
+  std::string shard_optimizer = "none";
+  int64_t world_size = 0;
   void visit(FieldVisitor& v);
 };
 

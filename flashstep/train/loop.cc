@@ -7,11 +7,13 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/comm/group.h"
 #include "flashstep/train/checkpoint.h"
 #include "flashstep/train/loss_plot.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_log.h"
 #include "flashstep/train/run_state.h"
+#include "flashstep/train/shared_checkpoint.h"
 
 namespace flashstep::train {
 namespace {
@@ -26,7 +28,8 @@ std::vector<torch::Tensor> trained_parameters(const torch::optim::Optimizer& opt
 
 class Loop {
  public:
-  Loop(const Job& job, const LoopOptions& options, const RunDirectory& directory)
+  // `directory`: null on every rank but the first, which alone reads and writes files.
+  Loop(const Job& job, const LoopOptions& options, const RunDirectory* directory)
       : job_(job),
         options_(options),
         train_step_(trained_parameters(job.optimizer), job.optimizer, job.loss, options.step,
@@ -45,26 +48,14 @@ class Loop {
  private:
   // From the newest checkpoint, or anew.
   void begin() {
-    prepare_checkpoints(directory_.checkpoints());
+    if (directory_ != nullptr) prepare_checkpoints(directory_->checkpoints());
     std::vector<std::string> notes;  // what is said before there is a log
     RunCounters counters;
-    if (options_.resume) {
-      const auto warn = [&](const std::string& sentence) { notes.push_back(sentence); };
-      if (const auto checkpoint = load_newest(directory_.checkpoints(), warn)) {
-        require(checkpoint->step <= options_.steps, "[resume] the newest checkpoint is of step ",
-                checkpoint->step, ", but the run has only ", options_.steps, " steps");
-        counters = restore_checkpoint(*checkpoint, job_, train_step_);
-        step_ = saved_at_ = checkpoint->step;
-        notes.push_back(flashstep::str("[resume] going on after step ", step_));
-      } else {
-        notes.push_back(flashstep::str("[resume] no checkpoint in ", directory_.path().string(),
-                                       " yet: starting anew"));
-      }
-      discard_after(directory_.checkpoints(), step_);
-    }
+    if (options_.resume) counters = resume(notes);
     resumed_at_ = step_;
-    write_file(directory_.config(), job_.config_json);
-    log_ = std::make_unique<RunLog>(directory_, job_, options_, step_, counters);
+    if (directory_ == nullptr) return;
+    write_file(directory_->config(), job_.config_json);
+    log_ = std::make_unique<RunLog>(*directory_, job_, options_, step_, counters);
     for (const std::string& note : notes) log_->print(note);
     if (step_ == 0) {
       evaluate();
@@ -72,15 +63,41 @@ class Loop {
     }
   }
 
+  RunCounters resume(std::vector<std::string>& notes) {
+    const auto warn = [&](const std::string& sentence) { notes.push_back(sentence); };
+    std::optional<Checkpoint> checkpoint;
+    if (directory_ != nullptr) checkpoint = load_newest(directory_->checkpoints(), warn);
+    if (job_.parallel.group != nullptr) {
+      checkpoint = share_checkpoint(std::move(checkpoint), *job_.parallel.group);
+    }
+    RunCounters counters;
+    if (checkpoint) {
+      require(checkpoint->step <= options_.steps, "[resume] the newest checkpoint is of step ",
+              checkpoint->step, ", but the run has only ", options_.steps, " steps");
+      counters = restore_checkpoint(*checkpoint, job_, train_step_);
+      step_ = saved_at_ = checkpoint->step;
+      notes.push_back(flashstep::str("[resume] going on after step ", step_));
+    }
+    if (directory_ == nullptr) return counters;
+    if (!checkpoint) {
+      notes.push_back(flashstep::str("[resume] no checkpoint in ", directory_->path().string(),
+                                     " yet: starting anew"));
+    }
+    discard_after(directory_->checkpoints(), step_);
+    return counters;
+  }
+
   void take_step() {
     const double rate = set_learning_rate(step_ + 1);
     StepResult result = train_step_.run(step_);
     ++step_;
-    log_->add(step_, rate, std::move(result));
     const bool is_last = step_ == options_.steps;
-    if (is_last || (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0))
-      evaluate();
-    if (log_->is_due()) log_->flush(step_);
+    if (log_) {
+      log_->add(step_, rate, std::move(result));
+      if (is_last || (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0))
+        evaluate();
+      if (log_->is_due()) log_->flush(step_);
+    }
     if (!is_last && options_.checkpointing_interval > 0 &&
         step_ % options_.checkpointing_interval == 0) {
       save();
@@ -102,10 +119,12 @@ class Loop {
 
   void save() {
     if (saved_at_ == step_) return;
-    log_->sync(step_);
-    save_checkpoint(directory_.checkpoints(),
-                    make_checkpoint(job_, train_step_, log_->counters(), step_),
-                    options_.keep_checkpoints);
+    if (log_) log_->sync(step_);
+    const Checkpoint checkpoint =
+        make_checkpoint(job_, train_step_, log_ ? log_->counters() : RunCounters(), step_);
+    if (directory_ != nullptr) {
+      save_checkpoint(directory_->checkpoints(), checkpoint, options_.keep_checkpoints);
+    }
     saved_at_ = step_;
   }
 
@@ -117,37 +136,37 @@ class Loop {
 
   [[noreturn]] void stop(int signal) {
     save();
-    draw();
-    log_->finish();
-    throw Interrupted(
-        signal, flashstep::str("[train] stopped by ", signal == SIGINT ? "Ctrl-C" : "SIGTERM",
-                               " after step ", step_, " of ", options_.steps,
-                               "; all is saved, go on with --run ", directory_.path().string(),
-                               " --resume"));
+    finish();
+    const std::string directory = directory_ ? directory_->path().string() : "the first rank's";
+    throw Interrupted(signal,
+                      flashstep::str("[train] stopped by ", signal == SIGINT ? "Ctrl-C" : "SIGTERM",
+                                     " after step ", step_, " of ", options_.steps,
+                                     "; all is saved, go on with --run ", directory, " --resume"));
   }
 
   LoopResult end() {
     // A run that is resumed after its last step has all of this already.
     if (resumed_at_ < options_.steps || options_.steps == 0) {
-      if (job_.sample) log_->sample(step_, job_.sample());
+      if (log_ && job_.sample) log_->sample(step_, job_.sample());
       save();
     }
-    draw();
-    log_->finish();
-    const RunCounters& counters = log_->counters();
+    finish();
+    const RunCounters counters = log_ ? log_->counters() : RunCounters();
     return {step_, counters.skipped, counters.first_held_out_loss, counters.held_out_loss,
             counters.loss};
   }
 
-  void draw() const {
-    draw_loss({directory_.path()}, directory_.path() / "loss", job_.bigram_loss);
+  void finish() {
+    if (directory_ == nullptr) return;
+    draw_loss({directory_->path()}, directory_->path() / "loss", job_.bigram_loss);
+    log_->finish();
   }
 
   const Job& job_;
   const LoopOptions& options_;
   SignalGuard signals_;
   TrainStep train_step_;
-  const RunDirectory& directory_;
+  const RunDirectory* directory_;
   std::unique_ptr<RunLog> log_;
   int64_t step_ = 0, resumed_at_ = 0, saved_at_ = -1;  // updates done
 };
@@ -155,11 +174,21 @@ class Loop {
 }  // namespace
 
 LoopResult run(const Job& job, const LoopOptions& options) {
-  return run(job, options, RunDirectory(options.run_directory, options.resume));
+  std::optional<RunDirectory> directory;
+  if (job.parallel.is_main_rank()) directory.emplace(options.run_directory, options.resume);
+  return run(job, options, directory ? &*directory : nullptr);
 }
 
-LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory& directory) {
-  return Loop(job, options, directory).run();
+LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* directory) {
+  try {
+    return Loop(job, options, directory).run();
+  } catch (const Interrupted&) {
+    throw;  // every rank stops at the same step
+  } catch (const std::exception& error) {
+    // The others wait for this rank: they end now, and with its sentence.
+    if (job.parallel.group != nullptr) job.parallel.group->fail(error.what());
+    throw;
+  }
 }
 
 }  // namespace flashstep::train

@@ -81,10 +81,12 @@ struct LoopResult {
 
 // Trains. UserError for a directory in use, a checkpoint of another module, or a loss that stays
 // non-finite; MachineError when saving fails; Interrupted, after saving, when SIGINT or SIGTERM
-// came.
+// came. With several ranks (job.parallel) all of them call it; rank 0 alone evaluates, and reads
+// and writes files, and its result is whole.
 LoopResult run(const Job& job, const LoopOptions& options);
 
-// The same in a directory that the caller has locked already; options.run_directory is not read.
-LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory& directory);
+// The same in a directory that the caller has locked already (null on every rank but the first);
+// options.run_directory is not read.
+LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* directory);
 
 }  // namespace flashstep::train

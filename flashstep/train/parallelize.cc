@@ -1,13 +1,72 @@
 #include "flashstep/train/parallelize.h"
 
+#include <utility>
+
 #include "flashstep/base/error.h"
+#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/train/adamw.h"
+#include "flashstep/train/sharded_adamw.h"
 
 namespace flashstep::train {
+namespace {
 
-ParallelHooks parallelize(torch::nn::Module& /*module*/, const ParallelConfig& config) {
-  require(config.wrapper == "none", "[parallel] expected wrapper none, the only one there is, got ",
-          config.wrapper);
-  return {};
+using torch::Tensor;
+
+// Replaces a () tensor by its mean over the ranks, where it lies.
+void average(Tensor& value, const comm::Group& group) {
+  constexpr const char* kWhat = "averaging the loss";
+  const torch::NoGradGuard no_grad;
+  value = value.detach() / static_cast<double>(group.world_size());
+  std::vector<Tensor> message = {value};
+  group.wait(group.guarded(kWhat, [&] { return group.process_group().allreduce(message); }), kWhat);
+}
+
+}  // namespace
+
+ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& config,
+                          comm::Group* group) {
+  const int world_size = group == nullptr ? 1 : group->world_size();
+  require(config.world_size == 0 || config.world_size == world_size, "[parallel] expected ",
+          config.world_size, " processes (parallel.world_size), got ", world_size);
+  if (group == nullptr) return {};
+  require(config.wrapper != "none",
+          "[parallel] expected one process for parallel.wrapper none, got ", world_size);
+  ReducerOptions options;
+  options.strategy = strategy_by_name(config.wrapper);
+  options.bucket_megabytes = config.bucket_megabytes;
+  const auto synchronizer = std::make_shared<parallel::ModuleSynchronizer>(module, *group, options);
+  GradientReducer& reducer = synchronizer->reducer();
+  ParallelHooks hooks;
+  hooks.rank = group->rank();
+  hooks.world_size = world_size;
+  hooks.group = group;
+  hooks.no_sync = [synchronizer, &reducer] {
+    return std::make_shared<GradientReducer::NoSync>(reducer.no_sync());
+  };
+  hooks.before_last_backward = [synchronizer, &module] { synchronizer->before_forward(module); };
+  hooks.synchronize_gradients = [synchronizer, &reducer, &module] {
+    synchronizer->check_module(module);
+    reducer.finish_gradient_synchronization();
+  };
+  hooks.average = [group](Tensor& value) { average(value, *group); };
+  hooks.any_rank = [group](bool value) {
+    return group->all_reduce(static_cast<int64_t>(value), comm::Reduce::kMax) != 0;
+  };
+  hooks.bucket_order = [synchronizer, &reducer] { return reducer.bucket_order(); };
+  hooks.set_bucket_order = [synchronizer, &reducer](const std::vector<int64_t>& order) {
+    if (!order.empty()) reducer.set_bucket_order(order);
+  };
+  return hooks;
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
+                                                        const torch::optim::AdamWOptions& options,
+                                                        const ParallelConfig& config,
+                                                        comm::Group* group) {
+  if (group == nullptr || config.shard_optimizer == "none") {
+    return std::make_unique<AdamW>(module.parameters(), options);
+  }
+  return std::make_unique<ShardedAdamW>(module.parameters(), options, *group);
 }
 
 }  // namespace flashstep::train

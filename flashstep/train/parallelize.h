@@ -2,14 +2,26 @@
 // the hooks that the training step calls.
 #pragma once
 
+#include <memory>
+
 #include <torch/torch.h>
 
+#include "flashstep/comm/group.h"
 #include "flashstep/train/config.h"
 #include "flashstep/train/step.h"
 
 namespace flashstep::train {
 
-// Wraps `module` as `config.wrapper` says. UserError for a wrapper that is not there.
-ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& config);
+// Wraps `module` as `config.wrapper` says: every rank's parameters become rank 0's. `group`, null
+// for a single process, must outlive the hooks. UserError if wrapper and number of processes do not
+// go together.
+ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& config,
+                          comm::Group* group);
+
+// AdamW over the module's parameters, its state divided as `config.shard_optimizer` says.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
+                                                        const torch::optim::AdamWOptions& options,
+                                                        const ParallelConfig& config,
+                                                        comm::Group* group);
 
 }  // namespace flashstep::train

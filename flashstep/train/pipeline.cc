@@ -1,16 +1,20 @@
 #include "flashstep/train/pipeline.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "flashstep/attention/attention.h"
 #include "flashstep/base/error.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/progress.h"
+#include "flashstep/comm/group.h"
 #include "flashstep/data/batches.h"
 #include "flashstep/data/bigram.h"
 #include "flashstep/data/corpus.h"
@@ -116,31 +120,66 @@ double bigram_loss(const data::TokenFile& train, const data::TokenFile& validati
   return loss;
 }
 
+std::string describe_parallel(const Config& config, const comm::Environment& environment) {
+  const TrainConfig& train = config.train;
+  const int64_t ranks = config.parallel.world_size;
+  return flashstep::str(
+      "[parallel] ", ranks, " processes, started by ", environment.launcher, "; a step takes ",
+      ranks, " x ", train.accumulation_steps, " x ", train.batch_size, " = ",
+      ranks * train.accumulation_steps * train.batch_size, " sequences; wrapper ",
+      config.parallel.wrapper, ", optimizer shards ", config.parallel.shard_optimizer);
+}
+
 void check_attention(const std::string& name) {
   const auto names = attention_implementations();
   require(std::find(names.begin(), names.end(), name) != names.end(),
           "[config] expected model.attention to be one of ", join(names), ", got ", name);
 }
 
-}  // namespace
-
-torch::Device device_by_name(const std::string& name) {
-  if (name == "cpu") return torch::kCPU;
-  const bool has_cuda = torch::cuda::is_available();
-  if (name == "auto") return has_cuda ? torch::Device(torch::kCUDA, 0) : torch::Device(torch::kCPU);
-  require(name == "cuda", "[device] expected auto, cpu or cuda, got ", name);
-  require(has_cuda, "[device] expected a GPU for device cuda, but LibTorch finds none here");
-  return torch::Device(torch::kCUDA, 0);
+// The data are made once: by the first rank, then, where its files are not seen, by the first rank
+// of each machine.
+PreparedData prepare_together(const Config& config, const TrainOptions& options,
+                              const comm::Environment& environment, const comm::Group* group) {
+  const bool is_first = environment.rank == 0, is_first_here = environment.local_rank == 0;
+  const auto wait_for = [&](const char* what) {
+    // Downloads and tokenizer training take what they take; a rank that is lost ends the wait.
+    constexpr std::chrono::hours kLongest(72);
+    if (group != nullptr) group->barrier(what, kLongest);
+  };
+  std::optional<PreparedData> prepared;
+  const auto prepare = [&] { prepared = prepare_data(config, {options.skip_data, options.quiet}); };
+  if (is_first) prepare();
+  wait_for("waiting for rank 0 to prepare the data");
+  if (!is_first && is_first_here) prepare();
+  wait_for("waiting for every machine's first rank to prepare the data");
+  if (!prepared) prepare();
+  return std::move(*prepared);
 }
 
-LoopResult train(const Config& requested, const TrainOptions& options) {
-  Config config = requested;
-  set_up_machine(config.train);
-  const torch::Device device = device_by_name(config.train.device);
-  check_attention(config.model.attention);
-  const RunDirectory directory(options.run_directory, options.resume);
+// The ranks of one machine share its cores.
+void share_cores(const TrainConfig& config, const comm::Environment& environment) {
+  if (config.threads > 0 || environment.local_world_size == 1 || ::getenv("OMP_NUM_THREADS"))
+    return;
+  at::set_num_threads(std::max(1, at::get_num_threads() / environment.local_world_size));
+}
 
-  const PreparedData prepared = prepare_data(config, {options.skip_data, options.quiet});
+torch::Device device_of_rank(const TrainConfig& config, const comm::Environment& environment) {
+  const torch::Device device = device_by_name(config.device);
+  if (!device.is_cuda() || environment.world_size == 1) return device;
+  const torch::Device own(torch::kCUDA, static_cast<c10::DeviceIndex>(environment.local_rank));
+  c10::impl::VirtualGuardImpl(torch::kCUDA).setDevice(own);
+  return own;
+}
+
+LoopResult train_rank(Config config, TrainOptions options, const comm::Environment& environment,
+                      torch::Device device, comm::Group* group) {
+  const bool is_first = environment.rank == 0;
+  options.quiet = options.quiet || !is_first;
+  check_attention(config.model.attention);
+  std::optional<RunDirectory> directory;
+  if (is_first) directory.emplace(options.run_directory, options.resume);
+
+  const PreparedData prepared = prepare_together(config, options, environment, group);
   const tokenizer::Tokenizer& tokenizer = prepared.tokenizer;
   if (config.model.vocab_size == 0) config.model.vocab_size = tokenizer.vocab_size();
   config.model = resolved(config.model);
@@ -150,17 +189,20 @@ LoopResult train(const Config& requested, const TrainOptions& options) {
   const data::TokenFile validation_tokens(prepared.validation_tokens, vocab_size);
 
   Transformer model(config.model, static_cast<uint64_t>(config.train.seed), device);
-  const ParallelHooks parallel = parallelize(*model, config.parallel);
-  const data::BatchSampler batches(train_tokens, batch_options(config, parallel));
-  AdamW optimizer(model->parameters(), adamw_options(config));
-  if (!config.train.init_from.empty() && list_checkpoints(directory.checkpoints()).empty()) {
+  if (directory && !config.train.init_from.empty() &&
+      list_checkpoints(directory->checkpoints()).empty()) {
     const auto warn = [&](const std::string& sentence) { say(options, sentence); };
     load_module(*model, load_weights(config.train.init_from, warn), config.train.init_from);
   }
-  keep_tokenizer(tokenizer, directory.tokenizer());
+  const ParallelHooks parallel = parallelize(*model, config.parallel, group);
+  config.parallel.world_size = parallel.world_size;
+  const data::BatchSampler batches(train_tokens, batch_options(config, parallel));
+  const auto optimizer = make_optimizer(*model, adamw_options(config), config.parallel, group);
+  if (directory) keep_tokenizer(tokenizer, directory->tokenizer());
+  if (group != nullptr) say(options, describe_parallel(config, environment));
 
   const LogitsFunction logits = [&](const Tensor& ids) { return model->forward(ids); };
-  Job job{*model, optimizer, [&](int64_t step, int64_t micro_step) {
+  Job job{*model, *optimizer, [&](int64_t step, int64_t micro_step) {
             const data::Batch batch = batches.at(step, micro_step, device.is_cuda());
             return language_model_loss(logits(batch.inputs.to(device, /*non_blocking=*/true)),
                                        batch.targets.to(device, /*non_blocking=*/true));
@@ -202,9 +244,44 @@ LoopResult train(const Config& requested, const TrainOptions& options) {
     read_json(saved, saved_json, "the checkpoint's config");
     for (const std::string& change : check_resumable(saved, config)) say(options, change);
   };
-  job.bigram_loss =
-      bigram_loss(train_tokens, validation_tokens, config.model.vocab_size, options.quiet);
-  return run(job, loop_options(config, options), directory);
+  if (is_first) {
+    job.bigram_loss =
+        bigram_loss(train_tokens, validation_tokens, config.model.vocab_size, options.quiet);
+  }
+  return run(job, loop_options(config, options), directory ? &*directory : nullptr);
+}
+
+}  // namespace
+
+torch::Device device_by_name(const std::string& name) {
+  if (name == "cpu") return torch::kCPU;
+  const bool has_cuda = torch::cuda::is_available();
+  if (name == "auto") return has_cuda ? torch::Device(torch::kCUDA, 0) : torch::Device(torch::kCPU);
+  require(name == "cuda", "[device] expected auto, cpu or cuda, got ", name);
+  require(has_cuda, "[device] expected a GPU for device cuda, but LibTorch finds none here");
+  return torch::Device(torch::kCUDA, 0);
+}
+
+LoopResult train(const Config& config, const TrainOptions& options) {
+  const comm::Environment environment = comm::read_environment();
+  set_up_machine(config.train);
+  const torch::Device device = device_of_rank(config.train, environment);
+  if (environment.world_size == 1) {
+    return train_rank(config, options, environment, device, nullptr);
+  }
+  share_cores(config.train, environment);
+  comm::GroupOptions group_options;
+  group_options.nccl = device.is_cuda();
+  group_options.on_stuck = comm::end_process;
+  comm::Group group(environment, group_options);
+  try {
+    return train_rank(config, options, environment, device, &group);
+  } catch (const Interrupted&) {
+    throw;  // every rank stops at the same step
+  } catch (const std::exception& error) {
+    group.fail(error.what());
+    throw;
+  }
 }
 
 TrainedModel load_run(const std::filesystem::path& run, const std::string& device_name) {

@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/error.h"
+#include "flashstep/comm/group.h"
+#include "flashstep/train/sharded_adamw.h"
 
 namespace flashstep::train {
 namespace {
@@ -25,6 +27,13 @@ NamedTensors optimizer_tensors(const Job& job) {
   if (const auto* adamw = dynamic_cast<const AdamW*>(&job.optimizer)) {
     return optimizer_state(*adamw, module_tensors(job.module));
   }
+  if (const auto* sharded = dynamic_cast<const ShardedAdamW*>(&job.optimizer)) {
+    return gather_optimizer_state(*sharded, module_tensors(job.module), *job.parallel.group);
+  }
+  if (auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&job.optimizer)) {
+    sharded->consolidate(0);
+  }
+  if (!job.parallel.is_main_rank()) return {};
   torch::serialize::OutputArchive archive;
   job.optimizer.save(archive);
   std::ostringstream bytes;
@@ -38,6 +47,10 @@ NamedTensors optimizer_tensors(const Job& job) {
 void load_optimizer(const Job& job, const NamedTensors& tensors) {
   if (auto* adamw = dynamic_cast<AdamW*>(&job.optimizer)) {
     load_optimizer_state(*adamw, module_tensors(job.module), tensors);
+    return;
+  }
+  if (auto* sharded = dynamic_cast<ShardedAdamW*>(&job.optimizer)) {
+    load_optimizer_state(*sharded, module_tensors(job.module), tensors);
     return;
   }
   require(tensors.size() == 1 && tensors.front().first == kArchive,
@@ -71,10 +84,16 @@ at::Generator generator(torch::Device device) {
   return at::globalContext().defaultGenerator(device);
 }
 
-// The generators that a module's own code may draw from (dropout, say).
-Json random_state(torch::Device device) {
+// The generators that a module's own code may draw from (dropout, say), of every rank.
+Json random_state(const Job& job, torch::Device device) {
   Json state = {{"cpu", hex(generator(torch::kCPU).get_state())}};
   if (device.is_cuda()) state["cuda"] = hex(generator(device).get_state());
+  if (job.parallel.group == nullptr) return state;
+  Json ranks = Json::array();
+  for (const std::string& other : job.parallel.group->all_gather(state.dump())) {
+    ranks.push_back(Json::parse(other));
+  }
+  state["ranks"] = ranks;
   return state;
 }
 
@@ -84,10 +103,11 @@ struct State {
   std::string data_fingerprint;  // empty: the run had none
   RunCounters counters;
   Tensor cpu_generator, cuda_generator;  // the latter undefined without a GPU
+  std::vector<int64_t> bucket_order;
 };
 
 // The bytes are known to be whole; they may still be those of another version of this program.
-State parse_state(const Checkpoint& checkpoint) {
+State parse_state(const Checkpoint& checkpoint, const ParallelHooks& parallel) {
   try {
     const Json json = Json::parse(checkpoint.state_json);
     const auto number = [&](const char* name) {
@@ -102,7 +122,15 @@ State parse_state(const Checkpoint& checkpoint) {
     state.counters.first_held_out_loss = number("first_held_out_loss");
     state.counters.held_out_loss = number("held_out_loss");
     state.counters.loss = number("loss");
-    const Json& random = json.at("random");
+    const Json& all_random = json.at("random");
+    // Of a run on another number of ranks, the first rank's.
+    const bool has_ranks =
+        all_random.contains("ranks") &&
+        all_random.at("ranks").size() == static_cast<size_t>(parallel.world_size);
+    const Json& random = has_ranks ? all_random.at("ranks").at(parallel.rank) : all_random;
+    if (json.contains("bucket_order")) {
+      state.bucket_order = json.at("bucket_order").get<std::vector<int64_t>>();
+    }
     state.cpu_generator = from_hex(random.at("cpu"));
     if (random.contains("cuda")) state.cuda_generator = from_hex(random.at("cuda"));
     return state;
@@ -161,14 +189,15 @@ Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const Ru
   state["first_held_out_loss"] = counters.first_held_out_loss;  // NaN, none yet, is written as null
   state["held_out_loss"] = counters.held_out_loss;
   state["loss"] = counters.loss;
-  state["random"] = random_state(device_of(job.module));
+  state["random"] = random_state(job, device_of(job.module));
+  if (job.parallel.bucket_order) state["bucket_order"] = job.parallel.bucket_order();
   checkpoint.state_json = state.dump();
   return checkpoint;
 }
 
 RunCounters restore_checkpoint(const Checkpoint& checkpoint, const Job& job,
                                TrainStep& train_step) {
-  const State state = parse_state(checkpoint);
+  const State state = parse_state(checkpoint, job.parallel);
   if (job.check_config) job.check_config(state.config);
   require(state.data_fingerprint.empty() || job.data_fingerprint.empty() ||
               state.data_fingerprint == job.data_fingerprint,
@@ -179,6 +208,7 @@ RunCounters restore_checkpoint(const Checkpoint& checkpoint, const Job& job,
   const auto [own, optimizer] = split_optimizer(checkpoint.optimizer);
   load_optimizer(job, optimizer);
   train_step.load_state(own);
+  if (job.parallel.set_bucket_order) job.parallel.set_bucket_order(state.bucket_order);
   const torch::Device device = device_of(job.module);
   generator(torch::kCPU).set_state(state.cpu_generator);
   if (device.is_cuda() && state.cuda_generator.defined()) {

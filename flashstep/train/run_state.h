@@ -21,7 +21,8 @@ struct RunCounters {
 // Parameters and buffers by name, tied ones once.
 NamedTensors module_tensors(const torch::nn::Module& module);
 
-// `step` updates are done. The tensors are those of the job, not copies: save before going on.
+// `step` updates are done. The tensors are those of the job, not copies: save before going on. With
+// several ranks all of them call it, and rank 0's is whole.
 Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const RunCounters& counters,
                            int64_t step);
 

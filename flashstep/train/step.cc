@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "flashstep/base/error.h"
-#include "flashstep/train/adamw.h"
+#include "flashstep/train/skippable.h"
 
 namespace flashstep::train {
 
@@ -39,6 +39,7 @@ Tensor TrainStep::backward(int64_t step, int64_t micro_step) {
   const bool is_last = micro_step + 1 == options_.accumulation_steps;
   std::shared_ptr<void> no_sync;
   if (!is_last && hooks_.no_sync) no_sync = hooks_.no_sync();
+  if (is_last && hooks_.before_last_backward) hooks_.before_last_backward();
   Tensor loss;
   {
     std::optional<AutocastGuard> autocast;
@@ -59,8 +60,8 @@ Tensor TrainStep::backward(int64_t step, int64_t micro_step) {
 }
 
 void TrainStep::update(const Tensor& skip) {
-  if (auto* adamw = dynamic_cast<AdamW*>(&optimizer_)) {
-    adamw->step_unless(skip);
+  if (auto* skippable = dynamic_cast<SkippableOptimizer*>(&optimizer_)) {
+    skippable->step_unless(skip);
   } else if (skip.item<float>() == 0) {
     optimizer_.step();
   }

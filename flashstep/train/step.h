@@ -1,5 +1,5 @@
 // One training step of any module: forward and backward over the micro-batches, clipping, update.
-// The host never waits for the device in it (with flashstep's AdamW; see TrainStep).
+// The host never waits for the device in it (with a SkippableOptimizer; see TrainStep).
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,10 @@
 #include "flashstep/train/clip.h"
 #include "flashstep/train/precision.h"
 #include "flashstep/train/safetensors.h"
+
+namespace flashstep::comm {
+class Group;
+}
 
 namespace flashstep::train {
 
@@ -31,9 +35,12 @@ using LossFunction = std::function<torch::Tensor(int64_t step, int64_t micro_ste
 // Where a parallel recipe takes part. The defaults are those of a single process.
 struct ParallelHooks {
   int64_t rank = 0, world_size = 1;
+  comm::Group* group = nullptr;  // null: a single process
   // A guard that is held during every backward but the step's last: gradients are then only added
   // up.
   std::function<std::shared_ptr<void>()> no_sync;
+  // Before the forward of the step's last micro-batch, whose backward sends gradients.
+  std::function<void()> before_last_backward;
   // After the last backward: returns when the gradients are those of the global batch.
   std::function<void()> synchronize_gradients;
   // The norm over all gradients of the model, wherever its shards are.
@@ -42,6 +49,10 @@ struct ParallelHooks {
   std::function<void(torch::Tensor&)> average;
   // True if it is true on any rank: all ranks must stop at the same step.
   std::function<bool(bool)> any_rank;
+  // What decides the order in which gradients are summed, for a checkpoint to keep; set before the
+  // first step. Empty functions: nothing does.
+  std::function<std::vector<int64_t>()> bucket_order;
+  std::function<void(const std::vector<int64_t>&)> set_bucket_order;
 
   bool is_main_rank() const { return rank == 0; }
 };
@@ -62,8 +73,8 @@ struct StepResult {
 class TrainStep {
  public:
   // `parameters` are those that the optimizer updates, `optimizer` and what the functions refer to
-  // must outlive it. An optimizer other than flashstep::train::AdamW costs one wait for the device
-  // per step: the host must know whether to skip.
+  // must outlive it. An optimizer that is no SkippableOptimizer costs one wait for the device per
+  // step: the host must know whether to skip.
   TrainStep(std::vector<torch::Tensor> parameters, torch::optim::Optimizer& optimizer,
             LossFunction loss, StepOptions options, ParallelHooks hooks = {});
 

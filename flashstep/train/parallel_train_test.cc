@@ -1,0 +1,209 @@
+// The training loop on several ranks against the same loop on one.
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/testing/ranks.h"
+#include "flashstep/train/loop.h"
+#include "flashstep/train/parallelize.h"
+#include "flashstep/train/run_state.h"
+
+namespace flashstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+using torch::Tensor;
+
+constexpr int64_t kRows = 12;  // of one micro-batch, over all ranks
+constexpr int64_t kSteps = 12;
+
+struct Net : torch::nn::Module {
+  torch::nn::Linear in{register_module("in", torch::nn::Linear(6, 16))};
+  torch::nn::Linear out{register_module("out", torch::nn::Linear(16, 3))};
+  Tensor forward(const Tensor& x) { return out(torch::tanh(in(x))); }
+};
+
+struct Experiment {
+  fs::path directory;
+  ParallelConfig parallel;
+  int64_t steps = kSteps, accumulation_steps = 2;
+  bool resume = false;
+  int64_t nan_at = -1;  // a step in which rank 1's loss is not finite
+
+  // Returns the parameters after training.
+  std::vector<Tensor> run(comm::Group* group) const {
+    torch::manual_seed(group == nullptr ? 3 : 3 + group->rank());
+    Net net;
+    ParallelHooks hooks = parallelize(net, parallel, group);
+    const auto optimizer = make_optimizer(net, torch::optim::AdamWOptions(1e-2), parallel, group);
+    Job job{net, *optimizer,
+            [&](int64_t step, int64_t micro_step) { return loss(net, hooks, step, micro_step); }};
+    job.parallel = hooks;
+    LoopOptions options;
+    options.run_directory = directory;
+    options.resume = resume;
+    options.steps = steps;
+    options.step.accumulation_steps = accumulation_steps;
+    options.step.max_norm = 0.5;
+    options.checkpointing_interval = 5;
+    options.quiet = true;
+    flashstep::train::run(job, options);
+    std::vector<Tensor> result;
+    for (const Tensor& parameter : net.parameters()) result.push_back(parameter.detach().clone());
+    return result;
+  }
+
+  Tensor loss(Net& net, const ParallelHooks& hooks, int64_t step, int64_t micro_step) const {
+    // The same rows whatever the number of ranks: a function of the step alone.
+    const auto generator = at::make_generator<at::CPUGeneratorImpl>(1000 + 2 * step + micro_step);
+    const Tensor x = at::randn({kRows, 6}, generator), y = at::randn({kRows, 3}, generator);
+    const int64_t rows = kRows / hooks.world_size;
+    const Tensor own = net.forward(x.slice(0, hooks.rank * rows, (hooks.rank + 1) * rows));
+    const Tensor loss =
+        torch::mse_loss(own, y.slice(0, hooks.rank * rows, (hooks.rank + 1) * rows));
+    return step == nan_at && hooks.rank == hooks.world_size - 1 ? loss * NAN : loss;
+  }
+};
+
+std::vector<double> losses(const fs::path& directory) {
+  std::vector<double> result;
+  std::ifstream in(directory / "metrics.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.contains("loss") && !json.at("loss").is_null()) result.push_back(json.at("loss"));
+  }
+  return result;
+}
+
+// One folder per test, the same one for all of its ranks.
+fs::path folder(const std::string& name) {
+  return fs::temp_directory_path() / str("flashstep_parallel_train_", ::getppid(), "_", name);
+}
+
+ParallelConfig config(const std::string& wrapper, const std::string& shards = "none") {
+  ParallelConfig config;
+  config.wrapper = wrapper;
+  config.bucket_megabytes = 0.0003;
+  config.shard_optimizer = shards;
+  return config;
+}
+
+void expect_close(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
+                  double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const double difference = (actual[i] - expected[i]).abs().max().item<double>();
+    EXPECT_TRUE(difference <= tolerance) << i << ": " << difference;
+  }
+}
+
+// Removes what the ranks of a test leave behind, in rank 0 and at the end.
+struct Cleared {
+  fs::path path;
+  const comm::Group& group;
+  Cleared(fs::path path, const comm::Group& group) : path(std::move(path)), group(group) {
+    if (group.is_first()) fs::remove_all(this->path);
+    group.barrier();
+  }
+  ~Cleared() {
+    if (group.is_first()) fs::remove_all(path);
+  }
+};
+
+TEST(Ranks, LossCurveIsThatOfOneProcess) {
+  for (const int world_size : {2, 4}) {
+    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+      comm::Group group(environment);
+      const Cleared base(folder("curve"), group);
+      std::vector<Tensor> alone;
+      if (group.is_first()) alone = Experiment{base.path / "alone", config("none")}.run(nullptr);
+      for (const char* wrapper : {"naive", "flat", "overlapped", "bucketed", "torch"}) {
+        for (const char* shards : {"none", "whole"}) {
+          SCOPED_TRACE(str(wrapper, ", shards ", shards));
+          const fs::path run = base.path / str(wrapper, shards);
+          const auto together = Experiment{run, config(wrapper, shards)}.run(&group);
+          const auto again = Experiment{run / "again", config(wrapper, shards)}.run(&group);
+          expect_close(again, together, 0);  // repeated runs: bit for bit
+          if (!group.is_first()) continue;
+          // AdamW's first updates have the size of the learning rate, 1e-2, whatever the gradient's
+          // size, so that rounding of tiny gradients shows: allow 1 % of one update.
+          expect_close(together, alone, 1e-4);
+          const auto own = losses(run), expected = losses(base.path / "alone");
+          ASSERT_EQ(own.size(), expected.size());
+          for (size_t i = 0; i < own.size(); ++i) EXPECT_NEAR(own[i], expected[i], 1e-5) << i;
+        }
+      }
+    });
+  }
+}
+
+// Stopped after 5 or 7 steps and taken up by another number of ranks, or by the same: bit for bit.
+TEST(Ranks, ResumedIsNeverStopped) {
+  const auto run = [&](const std::string& shards, comm::Group& group) {
+    const Cleared base(folder("resume"), group);
+    const auto whole = Experiment{base.path / "whole", config("bucketed", shards)}.run(&group);
+    Experiment part{base.path / "part", config("bucketed", shards)};
+    part.steps = 7;
+    part.run(&group);
+    part.steps = kSteps;
+    part.resume = true;
+    expect_close(part.run(&group), whole, 0);
+    // On one process, with the rows of all ranks.
+    Experiment first{base.path / "first", config("bucketed", shards)};
+    first.steps = 7;
+    first.run(&group);
+    if (group.is_first()) {
+      first.steps = kSteps;
+      first.resume = true;
+      expect_close(first.run(nullptr), whole, 1e-4);
+    }
+    group.barrier();
+  };
+  for (const int world_size : {2, 3}) {
+    testing::run_ranks(world_size, [&](const comm::Environment& environment) {
+      comm::Group group(environment);
+      for (const char* shards : {"none", "whole"}) {
+        SCOPED_TRACE(shards);
+        run(shards, group);
+      }
+    });
+  }
+}
+
+TEST(Ranks, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    comm::Group group(environment);
+    const Cleared base(folder("skip"), group);
+    for (const char* shards : {"none", "whole"}) {
+      Experiment experiment{base.path / shards, config("bucketed", shards)};
+      experiment.nan_at = 4;
+      const auto parameters = experiment.run(&group);
+      for (const Tensor& p : parameters) EXPECT_TRUE(p.isfinite().all().item<bool>());
+      const auto sums = group.all_gather(parameters.front().sum().item<double>());
+      EXPECT_EQ(sums.front(), sums.back());
+    }
+  });
+}
+
+TEST(Parallelize, RefusesWhatDoesNotGoTogether) {
+  Net net;
+  ParallelConfig four = config("bucketed");
+  four.world_size = 4;
+  EXPECT_THROW(parallelize(net, four, nullptr), UserError);
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    comm::Group group(environment);
+    Net net;
+    EXPECT_THROW(parallelize(net, config("none"), &group), UserError);
+  });
+}
+
+}  // namespace
+}  // namespace flashstep::train
