@@ -88,10 +88,10 @@ __device__ inline void add_to_global(float* sum, const float (&value)[4]) {
                : "memory");
 #else
   for (int i = 0; i < 4; ++i)
-    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(
-                     __cvta_generic_to_global(sum + i)),
-                 "f"(value[i])
-                 : "memory");
+    asm volatile(
+        "red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(sum + i)),
+        "f"(value[i])
+        : "memory");
 #endif
 }
 
