@@ -1,6 +1,7 @@
 // What "auto" takes: rules by device, dtype and shape, from measurements that are named here. They
 // are never taken at run time, so that a run repeats bit for bit wherever it is repeated.
 #include "flashstep/attention/attention.h"
+#include "flashstep/attention/cost.h"
 #include "flashstep/attention/implementations.h"
 
 namespace flashstep::internal {
@@ -11,35 +12,47 @@ bool takes(const char* name, const AttentionProblem& problem) {
   return kernel != nullptr && kernel->refusal(problem.q, problem.k, problem.v).empty();
 }
 
-int64_t rows_of_queries(const AttentionProblem& problem) {  // B H N
-  return problem.q.numel() / problem.q.size(-1);
-}
-
 // Where PyTorch's kernels are faster than ours.
 struct Rule {
   int capability_major;  // of the GPU
   int64_t least_d, most_d;
-  int64_t least_rows;  // B H N
+  int64_t least_heads;  // B H
+  int64_t least_pairs;  // of a query and a key that it sees, over all heads
 };
 
 // Compute capability 9.0, bfloat16 (float16 has the same instructions): cuDNN's kernels, which
-// scaled_dot_product_attention takes there, drive the matrix units by wgmma and win wherever there
-// are tiles enough to fill the GPU; with fewer rows, and with D up to 32, ours win. Measured on an
-// H200: reports/attention_h200_2026-11-21/handout.md (one head), throughput.md beside it (64
-// heads). Other GPUs are not measured: there and for float32 ours is taken.
-constexpr Rule kSdpaIsFaster[] = {{9, 40, 128, 32768}};
+// scaled_dot_product_attention takes there, drive the matrix units by wgmma and win as soon as the
+// work fills the GPU. One head fills it late, as cuDNN does not split its keys; with less work, and
+// with D up to 32, ours win. From an H200: reports/attention_h200_2026-11-21, where `sweep` has 32
+// heads, `throughput` 64, `handout` one. Other GPUs are not measured: there ours is taken, as for
+// float32.
+constexpr Rule kSdpaIsFaster[] = {
+    {9, 40, 128, 32, int64_t{1} << 24},  // sweep: 512 x 1024 (2^24) 1.37x, 512 x 512 (2^23) 0.93x
+    {9, 40, 64, 1, int64_t{1} << 28},    // handout, D 64: N 32768 (2^29) 1.11x, 16384 (2^27) 0.95x
+    {9, 72, 128, 1, int64_t{1} << 27},   // handout, D 128: N 16384 1.09x, 8192 (2^25) below 1
+};
+
+int64_t pairs_of(const AttentionProblem& problem) {
+  const auto& [scale, causal, diagonal, deterministic] = problem.settings;
+  AttentionSize size;
+  size.n = problem.q.size(-2);
+  size.m = problem.k.size(-2);
+  size.causal = causal;
+  size.diagonal = diagonal;
+  return visible_pairs(size);
+}
 
 bool sdpa_is_faster(const AttentionProblem& problem) {
-  const bool wide = problem.q.scalar_type() == at::kFloat;
-  // cuDNN's gradients are added up by atomics: their bits do not repeat.
-  if (wide || problem.settings.deterministic) return false;
-  if (problem.settings.causal && problem.settings.diagonal != 0)
-    return false;  // needs a mask there
+  // Elsewhere than on the first key's diagonal PyTorch needs a mask in memory.
+  if (problem.settings.causal && problem.settings.diagonal != 0) return false;
+  // cuDNN adds gradients up by atomics: their bits do not repeat.
+  if (problem.q.scalar_type() == at::kFloat || problem.settings.deterministic) return false;
+  const int64_t d = problem.q.size(-1), heads = problem.q.numel() / (d * problem.q.size(-2));
+  const int64_t pairs = heads * pairs_of(problem);
   const int major = cuda_capability_major(problem.q.device().index());
-  const int64_t d = problem.q.size(-1), rows = rows_of_queries(problem);
   for (const Rule& rule : kSdpaIsFaster) {
     if (major == rule.capability_major && d >= rule.least_d && d <= rule.most_d &&
-        rows >= rule.least_rows) {
+        heads >= rule.least_heads && pairs >= rule.least_pairs) {
       return true;
     }
   }
