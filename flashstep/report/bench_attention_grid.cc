@@ -93,7 +93,7 @@ void weigh(GridCell& cell, const AttentionForward& forward, const std::vector<at
 }
 
 void time_tensors(GridCell& cell, const AttentionContestant& contestant,
-                  const AttentionRound& round, const AttentionReference& reference,
+                  const AttentionRound& round, AttentionReference& reference,
                   int64_t iterations) {
   const AttentionForward forward = contestant.function(round);
   const auto leaf = [&](const at::Tensor& x) {
@@ -109,6 +109,7 @@ void time_tensors(GridCell& cell, const AttentionContestant& contestant,
   }
   AttentionOutcome outcome;
   weigh(cell, forward, inputs, grad_out, round.device, outcome);
+  if (is_formula(contestant)) reference.formula_outcome(outcome);
   cell.wrong = 0;
   for (const int64_t wrong : reference.errors(outcome).wrong) *cell.wrong += wrong;
   outcome = {};
@@ -121,7 +122,7 @@ void time_tensors(GridCell& cell, const AttentionContestant& contestant,
 
 // A process of its own: its memory is not seen.
 void time_rival(GridCell& cell, const AttentionContestant& contestant, const AttentionRound& round,
-                const AttentionReference& reference, int64_t iterations) {
+                AttentionReference& reference, int64_t iterations) {
   const auto rival = contestant.enter(round);
   cell.wrong = 0;
   for (const int64_t wrong : reference.errors(rival->outcome(true)).wrong) *cell.wrong += wrong;
@@ -131,7 +132,7 @@ void time_rival(GridCell& cell, const AttentionContestant& contestant, const Att
 }
 
 GridCell measure_cell(const AttentionContestant& contestant, const AttentionRound& round,
-                      const AttentionReference& reference, int64_t iterations) {
+                      AttentionReference& reference, int64_t iterations) {
   GridCell cell{.contestant = contestant.name, .c = round.c};
   cell.trouble = trouble_of([&] {
     const auto work = contestant.function ? time_tensors : time_rival;
@@ -145,11 +146,16 @@ std::vector<GridCell> measure_case(const AttentionCase& c, const at::Device& dev
                                    const std::vector<AttentionContestant>& contestants,
                                    int64_t iterations) {
   const AttentionRound round{c, device, kSeed, {random_inputs(c, device, kSeed)}};
-  const AttentionReference reference(c, round.inputs[0], true);
+  AttentionReference reference(c, round.inputs[0], true);
   measure::release_cached_gpu_memory();
-  std::vector<GridCell> cells;
-  for (const auto& contestant : contestants)
-    cells.push_back(measure_cell(contestant, round, reference, iterations));
+  std::vector<GridCell> cells(contestants.size());
+  // The formula comes first: its error is the measure of all others'.
+  for (const bool formula : {true, false}) {
+    for (size_t i = 0; i < contestants.size(); ++i) {
+      if (is_formula(contestants[i]) == formula)
+        cells[i] = measure_cell(contestants[i], round, reference, iterations);
+    }
+  }
   return cells;
 }
 

@@ -47,6 +47,33 @@ TEST(AttentionReference, CountsWhatIsWrongAndWhatIsMissing) {
   EXPECT_EQ(reference.errors(outcome).wrong, (Counts{2, 2 * 20 * 8, 1, 2 * 20 * 8}));
 }
 
+TEST(AttentionReference, ToleratesTwiceTheErrorOfTheFormulaInOnePiece) {
+  const AttentionCase c{"fp32", 1, 2, 20, 20, 8, true};
+  const auto inputs = random_inputs(c, at::kCPU, 6);
+  AttentionReference reference(c, inputs, true);
+  // Off by `tolerances` in one element of grad_q, against what was tolerated at first.
+  const auto exact = plain_outcome(inputs, true);
+  auto off_by_one = exact;
+  off_by_one[1] = exact[1].clone();
+  off_by_one[1].view(-1)[3] += 1;
+  const double tolerance = 1 / reference.errors(off_by_one).worst[1];
+  const auto off = [&](double tolerances) {
+    auto outcome = exact;
+    outcome[1] = exact[1].clone();
+    outcome[1].view(-1)[3] += tolerances * tolerance;
+    return outcome;
+  };
+  EXPECT_EQ(reference.errors(off(5)).wrong, (Counts{0, 1, 0, 0}));
+  reference.formula_outcome(off(300));  // no rounding
+  auto broken = exact;
+  broken[1] = at::full_like(exact[1], NAN);
+  reference.formula_outcome(broken);
+  EXPECT_EQ(reference.errors(off(5)).wrong, (Counts{0, 1, 0, 0}));
+  reference.formula_outcome(off(3));
+  EXPECT_EQ(reference.errors(off(4)).wrong, Counts{});
+  EXPECT_EQ(reference.errors(off(9)).wrong, (Counts{0, 1, 0, 0}));
+}
+
 TEST(AttentionReference, LooksAtTheOutputAloneWhereThereAreNoGradients) {
   const AttentionCase c{"fp32", 1, 1, 16, 16, 8, false};
   const auto inputs = random_inputs(c, at::kCPU, 3);
