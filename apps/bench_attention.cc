@@ -21,7 +21,7 @@ struct Arguments {
   report::BenchAttentionOptions options;
   std::vector<std::string> passes, pairs;
   std::string python = "scripts/python", script = "scripts/peers/attention_torch.py";
-  std::string stem;
+  std::string directory;
 };
 
 // "128:64": queries and keys.
@@ -55,6 +55,7 @@ void save(const report::AttentionReport& report, const std::string& stem) {
 void run(Arguments& arguments) {
   auto& options = arguments.options;
   if (options.device.empty()) options.device = measure::list_gpus().empty() ? "cpu" : "cuda";
+  if (!arguments.directory.empty()) make_directories(arguments.directory);  // before all work
   keep_freed_memory();  // as flashstep train does
   for (const auto& pass : arguments.passes)
     options.filter.passes.push_back(report::pass_by_name(pass));
@@ -69,7 +70,7 @@ void run(Arguments& arguments) {
   const auto report = report::bench_attention(options);
   bar.finish();
   std::cout << measure::to_text(report.table);
-  if (!arguments.stem.empty()) save(report, arguments.stem);
+  if (!arguments.directory.empty()) save(report, arguments.directory + "/" + options.preset);
   if (report.signal != 0)
     throw Interrupted(report.signal, "interrupted; what was measured is shown");
 }
@@ -115,8 +116,9 @@ void add_bench_attention(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--peer-script", arguments->script, "The compiled peer; empty: none")
       ->capture_default_str();
-  command->add_option("--out", arguments->stem,
-                      "Also write STEM.txt, .md, .csv, .json, and the pictures");
+  command->add_option(
+      "--out", arguments->directory,
+      "Also write PRESET.txt, .md, .csv, .json and the pictures into this directory");
   command->callback([arguments] { run(*arguments); });
 }
 

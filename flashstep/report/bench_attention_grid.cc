@@ -1,6 +1,7 @@
 #include "flashstep/report/bench_attention_grid.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "flashstep/base/error.h"
@@ -49,9 +50,9 @@ double peak(const at::Device& device) {
   return device.is_cuda() ? static_cast<double>(measure::gpu_peak_allocated_bytes()) : 0;
 }
 
-// Mean seconds of `passes` calls, each waited for, after one that tells how many there is time for.
-double mean_seconds(const std::function<void()>& call, const at::Device& device, int64_t wanted,
-                    int64_t& passes) {
+// Seconds of `wanted` calls, each waited for, after some that warm up; fewer on a CPU.
+std::vector<double> seconds_of(const std::function<void()>& call, const at::Device& device,
+                               int64_t wanted) {
   const auto timed = [&] {
     if (const int signal = SignalGuard::received(); signal != 0)
       throw Interrupted(signal, "interrupted");
@@ -62,16 +63,16 @@ double mean_seconds(const std::function<void()>& call, const at::Device& device,
     return measure::steady_seconds() - start;
   };
   const double first = timed();
-  passes = wanted;
+  int64_t passes = wanted;
   if (device.is_cpu()) {
     const auto affordable = static_cast<int64_t>(std::min(kCpuSeconds / 2 / first, 1e6));
     passes = std::min(wanted, std::max<int64_t>(affordable, 1));
   }
-  if (passes == 1) return first;
+  if (passes == 1) return {first};
   for (int64_t i = 1; i < kWarmup; ++i) timed();
-  double total = 0;
-  for (int64_t i = 0; i < passes; ++i) total += timed();
-  return total / static_cast<double>(passes);
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < passes; ++i) seconds.push_back(timed());
+  return seconds;
 }
 
 // One forward and one backward pass, with what they allocate.
@@ -93,7 +94,7 @@ void weigh(GridCell& cell, const AttentionForward& forward, const std::vector<at
 }
 
 void time_tensors(GridCell& cell, const AttentionContestant& contestant,
-                  const AttentionRound& round, AttentionReference& reference,
+                  const AttentionRound& round, const AttentionReference& reference,
                   int64_t iterations) {
   const AttentionForward forward = contestant.function(round);
   const auto leaf = [&](const at::Tensor& x) {
@@ -109,30 +110,28 @@ void time_tensors(GridCell& cell, const AttentionContestant& contestant,
   }
   AttentionOutcome outcome;
   weigh(cell, forward, inputs, grad_out, round.device, outcome);
-  if (is_formula(contestant)) reference.formula_outcome(outcome);
   cell.wrong = 0;
   for (const int64_t wrong : reference.errors(outcome).wrong) *cell.wrong += wrong;
   outcome = {};
-  cell.forward_seconds = mean_seconds([&] { call(); }, round.device, iterations, cell.passes);
+  cell.forward_seconds = seconds_of([&] { call(); }, round.device, iterations);
   const at::Tensor out = call();
   cell.backward_seconds =
-      mean_seconds([&] { torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true); },
-                   round.device, iterations, cell.passes);
+      seconds_of([&] { torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true); },
+                 round.device, iterations);
 }
 
 // A process of its own: its memory is not seen.
 void time_rival(GridCell& cell, const AttentionContestant& contestant, const AttentionRound& round,
-                AttentionReference& reference, int64_t iterations) {
+                const AttentionReference& reference, int64_t iterations) {
   const auto rival = contestant.enter(round);
   cell.wrong = 0;
   for (const int64_t wrong : reference.errors(rival->outcome(true)).wrong) *cell.wrong += wrong;
-  cell.passes = iterations;
-  cell.forward_seconds = measure::mean(rival->turn(Pass::kForward, kWarmup, iterations, 1));
-  cell.backward_seconds = measure::mean(rival->turn(Pass::kBackward, kWarmup, iterations, 1));
+  cell.forward_seconds = rival->turn(Pass::kForward, kWarmup, iterations, 1);
+  cell.backward_seconds = rival->turn(Pass::kBackward, kWarmup, iterations, 1);
 }
 
 GridCell measure_cell(const AttentionContestant& contestant, const AttentionRound& round,
-                      AttentionReference& reference, int64_t iterations) {
+                      const AttentionReference& reference, int64_t iterations) {
   GridCell cell{.contestant = contestant.name, .c = round.c};
   cell.trouble = trouble_of([&] {
     const auto work = contestant.function ? time_tensors : time_rival;
@@ -146,14 +145,16 @@ std::vector<GridCell> measure_case(const AttentionCase& c, const at::Device& dev
                                    const std::vector<AttentionContestant>& contestants,
                                    int64_t iterations) {
   const AttentionRound round{c, device, kSeed, {random_inputs(c, device, kSeed)}};
-  AttentionReference reference(c, round.inputs[0], true);
+  std::vector<GridCell> cells;
+  std::optional<AttentionReference> reference;
+  const std::string trouble = trouble_of([&] { reference.emplace(c, round.inputs[0], true); });
   measure::release_cached_gpu_memory();
-  std::vector<GridCell> cells(contestants.size());
-  // The formula comes first: its error is the measure of all others'.
-  for (const bool formula : {true, false}) {
-    for (size_t i = 0; i < contestants.size(); ++i) {
-      if (is_formula(contestants[i]) == formula)
-        cells[i] = measure_cell(contestants[i], round, reference, iterations);
+  for (const auto& contestant : contestants) {
+    if (reference) {
+      cells.push_back(measure_cell(contestant, round, *reference, iterations));
+    } else {
+      cells.push_back(
+          {.contestant = contestant.name, .c = c, .trouble = "no reference: " + trouble});
     }
   }
   return cells;
@@ -178,35 +179,105 @@ Cell mebibytes(const GridCell& cell, double bytes) {
   return bytes > 0 || cell.before_backward > 0 ? Cell(bytes / (1 << 20)) : Cell();
 }
 
-Cell milliseconds(const GridCell& cell, double seconds) {
-  if (seconds > 0) return seconds * 1e3;
-  return cell.trouble.empty() ? Cell() : Cell(cell.trouble.substr(0, cell.trouble.find(':')));
+// Median, p10, p90 in milliseconds, or what went wrong.
+void append_times(std::vector<Cell>& cells, const GridCell& cell,
+                  const std::vector<double>& seconds) {
+  if (seconds.empty()) {
+    cells.push_back(cell.trouble.empty() ? Cell()
+                                         : Cell(cell.trouble.substr(0, cell.trouble.find(':'))));
+    cells.insert(cells.end(), 2, Cell());
+    return;
+  }
+  for (const double q : {0.5, 0.1, 0.9}) cells.push_back(measure::quantile(seconds, q) * 1e3);
 }
 
-measure::Table grid_table(const std::vector<GridCell>& cells) {
+bool timed(const GridCell& cell) {
+  return !cell.forward_seconds.empty() && !cell.backward_seconds.empty();
+}
+
+// A forward and a backward pass.
+double both_seconds(const GridCell& cell) {
+  return measure::median(cell.forward_seconds) + measure::median(cell.backward_seconds);
+}
+
+bool is_peer(const GridCell& cell) {
+  return cell.contestant != "auto" && cell.contestant != "cuda" && cell.contestant != "cpu" &&
+         cell.contestant != "tiled";
+}
+
+// The fastest peer's time over this cell's; NaN for a peer, or without one.
+double times_best_peer(const std::vector<GridCell>& cells, const GridCell& cell) {
+  double best = NAN;
+  for (const GridCell& other : cells) {
+    if (is_peer(other) && timed(other) && other.c == cell.c)
+      best = std::fmin(best, both_seconds(other));
+  }
+  return is_peer(cell) || !timed(cell) ? NAN : best / both_seconds(cell);
+}
+
+std::vector<measure::Column> grid_columns() {
+  using measure::integer_column;
+  using measure::number_column;
+  using measure::text_column;
+  return {text_column("contestant"),
+          text_column("dtype"),
+          integer_column("B"),
+          integer_column("D"),
+          integer_column("N"),
+          number_column("forward", "ms", 3),
+          number_column("forward p10", "ms", 3),
+          number_column("forward p90", "ms", 3),
+          number_column("backward", "ms", 3),
+          number_column("backward p10", "ms", 3),
+          number_column("backward p90", "ms", 3),
+          number_column("rate", "TFLOP/s", 2),
+          number_column("of limit", "%", 1),
+          number_column("x best peer", "", 2),
+          integer_column("passes"),
+          number_column("forward peak", "MiB", 1),
+          number_column("before backward", "MiB", 1),
+          number_column("backward peak", "MiB", 1),
+          number_column("after backward", "MiB", 1),
+          integer_column("wrong")};
+}
+
+measure::Table grid_table(const std::vector<GridCell>& cells, const at::Device& device) {
   measure::Table table;
-  table.columns = {measure::text_column("contestant"),
-                   measure::text_column("dtype"),
-                   measure::integer_column("B"),
-                   measure::integer_column("D"),
-                   measure::integer_column("N"),
-                   measure::number_column("forward", "ms", 3),
-                   measure::number_column("backward", "ms", 3),
-                   measure::integer_column("passes"),
-                   measure::number_column("forward peak", "MiB", 1),
-                   measure::number_column("before backward", "MiB", 1),
-                   measure::number_column("backward peak", "MiB", 1),
-                   measure::number_column("after backward", "MiB", 1),
-                   measure::integer_column("wrong")};
+  table.columns = grid_columns();
   for (const GridCell& cell : cells) {
-    table.add_row({cell.contestant, cell.c.dtype, cell.c.batch, cell.c.head_dim, cell.c.n,
-                   milliseconds(cell, cell.forward_seconds),
-                   milliseconds(cell, cell.backward_seconds),
-                   cell.passes > 0 ? Cell(cell.passes) : Cell(), mebibytes(cell, cell.forward_peak),
-                   mebibytes(cell, cell.before_backward), mebibytes(cell, cell.backward_peak),
-                   mebibytes(cell, cell.after_backward), cell.wrong ? Cell(*cell.wrong) : Cell()});
+    std::vector<Cell> row = {cell.contestant, cell.c.dtype, cell.c.batch, cell.c.head_dim,
+                             cell.c.n};
+    append_times(row, cell, cell.forward_seconds);
+    append_times(row, cell, cell.backward_seconds);
+    const double seconds = both_seconds(cell), best = times_best_peer(cells, cell);
+    const bool there = timed(cell);
+    row.push_back(there ? Cell(pass_flops(cell.c, Pass::kBoth) / seconds / 1e12) : Cell());
+    row.push_back(there ? Cell(100 * limit_seconds(cell.c, Pass::kBoth, device) / seconds)
+                        : Cell());
+    row.push_back(std::isfinite(best) ? Cell(best) : Cell());
+    row.push_back(there ? Cell(static_cast<int64_t>(cell.forward_seconds.size())) : Cell());
+    for (const double bytes :
+         {cell.forward_peak, cell.before_backward, cell.backward_peak, cell.after_backward})
+      row.push_back(mebibytes(cell, bytes));
+    row.push_back(cell.wrong ? Cell(*cell.wrong) : Cell());
+    table.add_row(std::move(row));
   }
   return table;
+}
+
+// How ours stand to the peers: the last line.
+std::string grid_verdict(const std::vector<GridCell>& cells) {
+  std::vector<double> ratios;
+  for (const GridCell& cell : cells) {
+    const double ratio = times_best_peer(cells, cell);
+    if (std::isfinite(ratio)) ratios.push_back(ratio);
+  }
+  if (ratios.empty()) return "Verdict: no cell with ours and a peer.";
+  return str("Verdict: a forward and a backward pass of ours are ",
+             fixed(measure::geometric_mean(ratios), 2),
+             " x the best peer's speed in geometric mean, at least ",
+             fixed(*std::min_element(ratios.begin(), ratios.end()), 2), " x, in ", ratios.size(),
+             " cells.");
 }
 
 // `value` of each contestant's cells against N, at head dim 64 or the largest.
@@ -233,9 +304,8 @@ measure::Plot grid_plot(const std::vector<GridCell>& cells, const Value& value) 
 }
 
 std::vector<NamedPicture> grid_pictures(const std::vector<GridCell>& cells) {
-  auto time = grid_plot(cells, [](const GridCell& cell) {
-    return cell.backward_seconds > 0 ? (cell.forward_seconds + cell.backward_seconds) * 1e3 : 0;
-  });
+  auto time = grid_plot(
+      cells, [](const GridCell& cell) { return timed(cell) ? both_seconds(cell) * 1e3 : 0; });
   time.title = "Attention: a forward and a backward pass";
   time.y = {"ms", measure::Scale::kLog, {}};
   auto memory =
@@ -257,7 +327,8 @@ std::vector<std::string> grid_notes(const std::vector<GridCell>& cells) {
       cells.begin(), cells.end(), int64_t{0},
       [](int64_t sum, const GridCell& cell) { return sum + cell.wrong.value_or(0); });
   notes.push_back(
-      str("Times: means, every pass waited for. Memory: tensors beyond the inputs; after backward "
+      str("Times: medians of single passes, every one waited for; rate, limit and x best peer: a "
+          "forward and a backward pass. Memory: tensors beyond the inputs; after backward "
           "the output and three gradients are left. Wrong elements of all: ",
           wrong, "."));
   return notes;
@@ -310,7 +381,7 @@ AttentionReport bench_attention_grid(const BenchAttentionOptions& options) {
   require(!cases.empty(), "[bench attention] expected cases of grid, the filter leaves none");
   BenchAttentionOptions chosen = options;
   if (chosen.contestants.empty()) {
-    chosen.contestants = {"auto", "naive", "sdpa"};
+    chosen.contestants = {device.is_cuda() ? "cuda" : "cpu", "naive", "sdpa"};
     if (device.is_cuda() && !options.peer_command.empty()) chosen.contestants.push_back("compiled");
   }
   const auto contestants = chosen_contestants(chosen, device);
@@ -339,7 +410,7 @@ AttentionReport bench_attention_grid(const BenchAttentionOptions& options) {
   }
 
   const measure::Machine machine = measure::describe_machine();
-  report.table = report.runs = grid_table(cells);
+  report.table = report.runs = grid_table(cells, device);
   report.table.title = report.runs.title = str("Attention: grid on ", options.device);
   auto& notes = report.table.notes;
   notes = grid_notes(cells);
@@ -351,6 +422,7 @@ AttentionReport bench_attention_grid(const BenchAttentionOptions& options) {
       str(measure::one_line(machine), state ? "; now " + measure::describe(*state) : "", "."));
   if (report.signal != 0)
     notes.push_back(str("Interrupted: ", cells.size(), " cells were measured."));
+  notes.push_back(grid_verdict(cells));
   if (!options.quick) report.pictures = grid_pictures(cells);
   return report;
 }

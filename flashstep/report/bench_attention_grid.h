@@ -14,8 +14,8 @@ namespace flashstep::report {
 struct GridCell {
   std::string contestant;
   AttentionCase c;
-  double forward_seconds = 0, backward_seconds = 0;  // means of `passes`, each waited for; 0: none
-  int64_t passes = 0;
+  std::vector<double> forward_seconds = {},
+                      backward_seconds = {};  // single passes, each waited for
   // Bytes of tensors beyond the inputs (on a GPU; 0 elsewhere): the most during the forward pass,
   // what is there before backward, the most during it, what is left when its graph is gone.
   double forward_peak = 0, before_backward = 0, backward_peak = 0, after_backward = 0;
@@ -23,8 +23,8 @@ struct GridCell {
   std::optional<int64_t> wrong = {};
 };
 
-// `iterations` forward and backward passes a cell (fewer on a CPU, where a cell has ten seconds).
-// When the naive formula fits everywhere, N is doubled until it does not.
+// `options.passes` forward and backward passes a cell (fewer on a CPU, where a cell has ten
+// seconds). When the naive formula fits everywhere, N is doubled until it does not.
 AttentionReport bench_attention_grid(const BenchAttentionOptions& options);
 
 // Of the first cell of naive that was out of memory: which matrices it needed, from what the

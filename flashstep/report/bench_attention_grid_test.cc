@@ -41,12 +41,22 @@ TEST(BenchAttentionGrid, MeasuresPasses) {
   options.filter.lengths = {256};
   options.filter.head_dims = {16, 32};
   const auto report = bench_attention(options);
-  ASSERT_EQ(report.table.rows.size(), 6u);  // auto, naive, sdpa
+  ASSERT_EQ(report.table.rows.size(), 6u);  // cpu, naive, sdpa
+  const auto at = [&](const std::vector<measure::Cell>& row, const std::string& name) {
+    for (size_t i = 0; i < row.size(); ++i)
+      if (report.table.columns[i].name == name) return row[i];
+    ADD_FAILURE() << "no column " << name;
+    return measure::Cell();
+  };
   for (const auto& row : report.table.rows) {
-    EXPECT_GT(std::get<double>(row[5].value()), 0);  // forward
-    EXPECT_GT(std::get<double>(row[6].value()), 0);  // backward
-    EXPECT_EQ(row[12], measure::Cell(0));            // wrong elements
+    EXPECT_GT(std::get<double>(at(row, "forward").value()), 0);
+    EXPECT_GT(std::get<double>(at(row, "backward").value()), 0);
+    EXPECT_GT(std::get<double>(at(row, "rate").value()), 0);
+    EXPECT_EQ(at(row, "wrong"), measure::Cell(0));
+    EXPECT_EQ(at(row, "x best peer") == measure::Cell(),
+              at(row, "contestant") != measure::Cell("cpu"));
   }
+  EXPECT_NE(report.table.notes.back().find("Verdict: "), std::string::npos);
 }
 
 }  // namespace

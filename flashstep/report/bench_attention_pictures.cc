@@ -164,7 +164,7 @@ void add_bars(std::vector<NamedPicture>& pictures, const Group& group,
     }
     plot.series.push_back(std::move(series));
   }
-  pictures.push_back({str("forward_", group.stem()), std::move(plot)});
+  pictures.push_back({str("bars_", group.stem()), std::move(plot)});
 }
 
 // Each contestant against the naive formula.
@@ -218,8 +218,12 @@ std::vector<NamedPicture> attention_pictures(const std::string& preset, const Re
       add_scaling(pictures, group, members, footnote);
       continue;
     }
+    if (members.size() == 1) {
+      add_bars(pictures, group, members, footnote);  // nothing to draw a line against
+      continue;
+    }
     add_curves(pictures, group, members, footnote);
-    if (members.size() > 1) add_heat_map(pictures, group, members, footnote);
+    add_heat_map(pictures, group, members, footnote);
   }
   return pictures;
 }

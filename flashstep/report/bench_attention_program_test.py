@@ -25,7 +25,7 @@ class BenchAttentionTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             stem = Path(folder) / "sweep"
             result = run("--preset", "sweep", "--pairs", "32:16", "16:48", "--warmup", 1, "--iterations", 2,
-                         "--dtype", "fp32", "--contestants", "auto,naive", "--out", stem)
+                         "--dtype", "fp32", "--contestants", "auto,naive", "--out", folder)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn("Verdict: ", result.stdout)
             with open(f"{stem}.csv", newline="") as file:
@@ -36,7 +36,7 @@ class BenchAttentionTest(unittest.TestCase):
             table = json.loads(Path(f"{stem}.json").read_text())
             self.assertEqual(len(table["rows"]), 2)
             document = Path(f"{stem}.md").read_text()
-            for picture in ("forward", "heatmap", "scaling"):
+            for picture in ("bars", "heatmap", "scaling"):
                 name = f"sweep_{picture}_fp32_forward_b4h8_full.svg"
                 self.assertIn(f"({name})", document)
                 self.assertTrue((Path(folder) / name).exists())

@@ -49,13 +49,11 @@ void put_out(Entry& entry, std::string trouble) {
   measure::release_cached_gpu_memory();
 }
 
-void enter(Entry& entry, const AttentionRound& round, AttentionReference& reference,
+void enter(Entry& entry, const AttentionRound& round, const AttentionReference& reference,
            bool gradients) {
   std::string trouble = trouble_of([&] {
     entry.rival = entry.contestant->enter(round);
-    const AttentionOutcome outcome = entry.rival->outcome(gradients);
-    if (is_formula(*entry.contestant)) reference.formula_outcome(outcome);
-    entry.errors = reference.errors(outcome);
+    entry.errors = reference.errors(entry.rival->outcome(gradients));
   });
   if (!trouble.empty()) return put_out(entry, std::move(trouble));
   entry.checked = true;
@@ -196,17 +194,12 @@ std::vector<AttentionResult> race(const AttentionCase& c, const std::vector<Pass
   const AttentionRound round{c, device, kSeed, rotated_inputs(c, device, kSeed)};
   const bool gradients =
       std::any_of(passes.begin(), passes.end(), [](Pass pass) { return pass != Pass::kForward; });
-  AttentionReference reference(c, round.inputs[0], gradients);
+  const AttentionReference reference(c, round.inputs[0], gradients);
   std::vector<Entry> entries;
-  for (const auto& contestant : contestants)
+  for (const auto& contestant : contestants) {
+    stop_if_asked();
     entries.push_back({&contestant, nullptr, "", {}, false});
-  // The formula comes first: its error is the measure of all others'.
-  for (const bool formula : {true, false}) {
-    for (Entry& entry : entries) {
-      if (is_formula(*entry.contestant) != formula) continue;
-      stop_if_asked();
-      enter(entry, round, reference, gradients);
-    }
+    enter(entries.back(), round, reference, gradients);
   }
   AttentionOptions options_of_auto;
   options_of_auto.causal = c.causal;

@@ -51,9 +51,6 @@ struct AttentionContestant {
   std::function<AttentionForward(const AttentionRound&)> function;
 };
 
-// Whether it is the formula itself, by whose error the others are judged.
-inline bool is_formula(const AttentionContestant& contestant) { return contestant.name == "naive"; }
-
 // Ours by their names ("auto" first; the formula and PyTorch's are peers here), then the peers of
 // this device: naive; PyTorch's scaled_dot_product_attention as it chooses itself (sdpa) and, on a
 // GPU, as math, flash, efficient and cudnn, each with only that backend switched on.

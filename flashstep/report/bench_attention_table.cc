@@ -115,6 +115,9 @@ const AttentionRun* fastest(const AttentionResult& result, bool ours) {
 }
 
 const AttentionRun* our_run(const AttentionResult& result) {
+  for (const char* name : {"cuda", "cpu"}) {
+    if (const AttentionRun* run = find_run(result, name)) return run;
+  }
   for (const auto& run : result.runs) {
     if (run.ours) return &run;
   }
@@ -131,19 +134,19 @@ Table attention_table(const std::vector<AttentionResult>& results) {
   const auto add_columns = [&](std::vector<Column> columns) {
     for (auto& column : columns) table.columns.push_back(std::move(column));
   };
-  add_columns({measure::text_column("auto is"), milliseconds("time")});
+  add_columns({measure::text_column("ours"), milliseconds("time")});
   add_columns(rate_columns());
   add_columns({measure::text_column("best peer"), measure::number_column("x best peer", "", 2)});
   if (graphs)
     add_columns({milliseconds("in a graph"), measure::number_column("x in a graph", "", 2)});
-  add_columns({measure::integer_column("wrong")});
+  add_columns({measure::integer_column("wrong"), measure::text_column("auto takes")});
   for (const auto& name : contestants) add_columns({milliseconds(name)});
 
   for (const auto& result : results) {
     const AttentionRun none, *ours = our_run(result), *peer = fastest(result, false);
     const AttentionRun& run = ours != nullptr ? *ours : none;
     std::vector<Cell> cells = case_cells(result);
-    append(cells, {result.chosen, time_cell(run)});
+    append(cells, {ours != nullptr ? Cell(ours->contestant) : Cell(), time_cell(run)});
     append(cells, rate_cells(result, run));
     cells.push_back(peer != nullptr ? Cell(peer->contestant) : Cell());
     cells.push_back(peer != nullptr ? finite(peer->median() / run.median()) : Cell());
@@ -151,7 +154,7 @@ Table attention_table(const std::vector<AttentionResult>& results) {
       cells.push_back(finite(run.graph_median() * 1e3));
       cells.push_back(finite(best_graph(result) / run.graph_median()));
     }
-    cells.push_back(run.wrong ? Cell(*run.wrong) : Cell());
+    append(cells, {run.wrong ? Cell(*run.wrong) : Cell(), result.chosen});
     for (const auto& name : contestants) {
       const AttentionRun* other = find_run(result, name);
       cells.push_back(other != nullptr ? time_cell(*other) : Cell());

@@ -13,8 +13,8 @@
 
 namespace flashstep::report {
 
-// One line a case and pass: ours (the first contestant of ours, "auto"), its share of the limit,
-// the best peer and every contestant's time.
+// One line a case and pass: our_run(), its share of the limit, the best peer and every contestant's
+// time.
 measure::Table attention_table(const std::vector<AttentionResult>& results);
 
 // One line a contestant, case and pass, with all that was measured.
@@ -43,7 +43,8 @@ std::vector<NamedPicture> attention_pictures(const std::string& preset,
 const AttentionRun* find_run(const AttentionResult& result, const std::string& contestant);
 // The fastest run with a time of ours (`ours`) or of the peers; null without one.
 const AttentionRun* fastest(const AttentionResult& result, bool ours);
-// The first contestant of ours: what a caller gets.
+// What stands for ours: the device's own kernel ("cuda", "cpu"); without it the first of ours.
+// ("auto" may take a peer's, whose time says nothing about ours.)
 const AttentionRun* our_run(const AttentionResult& result);
 
 }  // namespace flashstep::report
