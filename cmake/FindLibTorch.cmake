@@ -50,13 +50,22 @@ if(LibTorch_FOUND AND FLASHSTEP_CUDA AND NOT TARGET LibTorch::cuda)
   find_path(LibTorch_CUDA_INCLUDE_DIR cuda_runtime_api.h NO_DEFAULT_PATH
             PATHS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} /usr/local/cuda/include
                   "${FLASHSTEP_LIBTORCH}/../nvidia/cu13/include")
-  if(NOT LibTorch_CUDA_LIBRARY OR NOT LibTorch_CUDART_LIBRARY OR NOT LibTorch_CUDA_INCLUDE_DIR)
-    message(FATAL_ERROR "expected the CUDA LibTorch with libcudart.so.13, got ${FLASHSTEP_LIBTORCH}; run scripts/bootstrap --cuda")
+  # LibTorch's headers include cuSPARSE's and others: of the toolkit, beside LibTorch, or fetched alone.
+  set(_cache_home "$ENV{XDG_CACHE_HOME}")
+  if(NOT _cache_home)
+    set(_cache_home "$ENV{HOME}/.cache")
+  endif()
+  find_path(LibTorch_CUDA_LIBRARIES_INCLUDE_DIR cusparse.h NO_DEFAULT_PATH
+            PATHS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} /usr/local/cuda/include
+                  "${FLASHSTEP_LIBTORCH}/../nvidia/cu13/include" "${_cache_home}/flashstep/cuda_headers")
+  if(NOT LibTorch_CUDA_LIBRARY OR NOT LibTorch_CUDART_LIBRARY OR NOT LibTorch_CUDA_INCLUDE_DIR
+     OR NOT LibTorch_CUDA_LIBRARIES_INCLUDE_DIR)
+    message(FATAL_ERROR "expected the CUDA LibTorch with libcudart.so.13, and the headers of CUDA's libraries, got ${FLASHSTEP_LIBTORCH}; run scripts/bootstrap --cuda")
   endif()
   add_library(LibTorch::cuda INTERFACE IMPORTED)
   set_target_properties(LibTorch::cuda PROPERTIES
-    INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_CUDA_INCLUDE_DIR}"
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${LibTorch_CUDA_INCLUDE_DIR}"
+    INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_CUDA_INCLUDE_DIR};${LibTorch_CUDA_LIBRARIES_INCLUDE_DIR}"
+    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${LibTorch_CUDA_INCLUDE_DIR};${LibTorch_CUDA_LIBRARIES_INCLUDE_DIR}"
     INTERFACE_LINK_LIBRARIES
       "LibTorch::cpu;-Wl,--no-as-needed;${LibTorch_CUDA_LIBRARY};${LibTorch_C10_CUDA_LIBRARY};${LibTorch_CUDART_LIBRARY};-Wl,--as-needed")
 endif()
