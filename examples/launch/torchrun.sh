@@ -6,9 +6,10 @@
 # On several machines run the same line on each, with NODES=2 and MASTER=name-of-the-first. The run
 # directory must be one that all of them see. When a rank dies, torchrun stops the others and starts
 # all of them again, up to RESTARTS times; --resume makes them go on from the newest checkpoint.
+# Without the -- in front of the program torchrun takes its --run for an abbreviation of --run-path.
 set -eu
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
 ranks=${RANKS:-$([ "$gpus" -gt 0 ] && echo "$gpus" || echo 2)}
 exec torchrun --no-python --nproc-per-node "$ranks" --max-restarts "${RESTARTS:-3}" \
   --nnodes "${NODES:-1}" --rdzv-backend c10d --rdzv-endpoint "${MASTER:-127.0.0.1}:${PORT:-29400}" \
-  "${FLASHSTEP:-flashstep}" train "$@" --resume
+  -- "${FLASHSTEP:-flashstep}" train "$@" --resume

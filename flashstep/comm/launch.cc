@@ -124,6 +124,7 @@ class Launcher {
   int forwarded_ = 0;         // the last of SIGINT, SIGTERM and SIGHUP that came
   int code_ = 0;              // of the first rank that failed
   bool interrupted_ = false;  // a rank ended because of forwarded_
+  bool cut_short_ = false;    // and was killed by it: it was not ready to save anything
   bool stopping_ = false, killed_ = false;
   Clock::time_point kill_at_;
 };
@@ -221,8 +222,10 @@ void Launcher::judge(int index) {
   const bool by_signal = WIFSIGNALED(rank.status) && WTERMSIG(rank.status) == forwarded_;
   if (forwarded_ != 0 && (by_signal || code == 128 + forwarded_)) {
     interrupted_ = true;
+    cut_short_ = cut_short_ || by_signal;
     return;
   }
+  if (cut_short_) return;  // it lost a rank that the user has ended
   code_ = code;
   stop_others();
   const bool alone = all_ended();

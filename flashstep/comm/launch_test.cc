@@ -48,6 +48,22 @@ Launched launch_shell(int ranks, const std::string& script, double stop_seconds 
   return launched;
 }
 
+// The same with two, and a SIGTERM when they have come to their traps.
+Launched launch_and_interrupt(const std::string& script) {
+  sigset_t term, before;  // blocked in both threads, so that the launcher's descriptor gets it
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &term, &before);
+  std::thread interrupter([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    kill(getpid(), SIGTERM);
+  });
+  Launched launched = launch_shell(2, script);
+  interrupter.join();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return launched;
+}
+
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
@@ -107,23 +123,23 @@ TEST(Launch, StoppedAndDeafRanksAreKilled) {
 }
 
 TEST(Launch, ForwardsSignals) {
-  sigset_t term, before;  // blocked in both threads, so that the launcher's descriptor gets it
-  sigemptyset(&term);
-  sigaddset(&term, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &term, &before);
-  std::thread interrupter([] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(700));
-    kill(getpid(), SIGTERM);
-  });
   // As train does: save, then end with 128 + signal; one rank needs longer.
-  const Launched launched = launch_shell(
-      2, "trap 'sleep 0.$RANK; echo saved; exit 143' TERM; while true; do sleep 0.05; done");
-  interrupter.join();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const Launched launched = launch_and_interrupt(
+      "trap 'sleep 0.$RANK; echo saved; exit 143' TERM; while true; do sleep 0.05; done");
   EXPECT_EQ(launched.code, 143);
   EXPECT_TRUE(contains(launched.out, "[rank 0] saved\n")) << launched.out;
   EXPECT_TRUE(contains(launched.out, "[rank 1] saved\n")) << launched.out;
   EXPECT_FALSE(contains(launched.err, "[launch]")) << launched.err;  // that was no failure
+}
+
+// One rank was not ready to save when the signal came; the other one cannot go on without it.
+TEST(Launch, AnInterruptedStartIsNoFailure) {
+  const Launched launched = launch_and_interrupt(
+      "if [ $RANK = 1 ]; then sleep 100; fi; trap 'sleep 0.5; echo lost rank 1 >&2; exit 1' TERM;"
+      "while true; do sleep 0.05; done");
+  EXPECT_EQ(launched.code, 143);
+  EXPECT_TRUE(contains(launched.err, "[rank 0] lost rank 1\n")) << launched.err;
+  EXPECT_FALSE(contains(launched.err, "[launch]")) << launched.err;
 }
 
 TEST(Launch, SaysWhatCannotBeStarted) {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kMany = 1'000'000'000'000;
 constexpr double kHuge = 1e30;
+constexpr double kLongestSeconds = 1e7;  // four months: any longer is no limit
 
 using Json = nlohmann::ordered_json;
 
@@ -139,6 +140,12 @@ void ParallelConfig::visit(FieldVisitor& v) {
           "whole: each process keeps the optimizer's state of some parameters");
   v.field("world_size", world_size, {0, 1'000'000},
           "processes that must take part; 0: as many as were started");
+  v.field("start_seconds", start_seconds, {0.1, kLongestSeconds},
+          "for all processes to start and connect");
+  v.field("silence_seconds", silence_seconds, {0.1, kLongestSeconds},
+          "a process that was not heard for this long is lost, and all end");
+  v.field("collective_seconds", collective_seconds, {0.1, kLongestSeconds},
+          "a collective that takes longer fails");
 }
 
 void Config::visit(FieldVisitor& v) {

@@ -81,6 +81,7 @@ struct ParallelConfig {
   double bucket_megabytes = 25;
   std::string shard_optimizer = "none";
   int64_t world_size = 0;
+  double start_seconds = 300, silence_seconds = 30, collective_seconds = 1800;  // comm::Timeouts
   void visit(FieldVisitor& v);
 };
 

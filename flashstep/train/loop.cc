@@ -122,6 +122,9 @@ class Loop {
     if (log_) log_->sync(step_);
     const Checkpoint checkpoint =
         make_checkpoint(job_, train_step_, log_ ? log_->counters() : RunCounters(), step_);
+    // A rank that was lost meanwhile may have left garbage in the gradients (NCCL's kernels end
+    // early).
+    if (job_.parallel.group != nullptr) job_.parallel.group->check("saving a checkpoint");
     if (directory_ != nullptr) {
       save_checkpoint(directory_->checkpoints(), checkpoint, options_.keep_checkpoints);
     }
@@ -130,18 +133,19 @@ class Loop {
 
   int stop_signal() const {
     const int signal = SignalGuard::received();
-    if (!job_.parallel.any_rank) return signal;
-    return job_.parallel.any_rank(signal != 0) ? (signal != 0 ? signal : SIGTERM) : 0;
+    return job_.parallel.greatest ? static_cast<int>(job_.parallel.greatest(signal)) : signal;
   }
 
   [[noreturn]] void stop(int signal) {
     save();
     finish();
-    const std::string directory = directory_ ? directory_->path().string() : "the first rank's";
-    throw Interrupted(signal,
-                      flashstep::str("[train] stopped by ", signal == SIGINT ? "Ctrl-C" : "SIGTERM",
-                                     " after step ", step_, " of ", options_.steps,
-                                     "; all is saved, go on with --run ", directory, " --resume"));
+    std::string sentence =
+        flashstep::str("[train] stopped by ", signal == SIGINT ? "Ctrl-C" : "SIGTERM",
+                       " after step ", step_, " of ", options_.steps, "; all is saved");
+    if (directory_ != nullptr) {
+      sentence += flashstep::str(", go on with --run ", directory_->path().string(), " --resume");
+    }
+    throw Interrupted(signal, sentence);
   }
 
   LoopResult end() {

@@ -49,9 +49,7 @@ ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& confi
     reducer.finish_gradient_synchronization();
   };
   hooks.average = [group](Tensor& value) { average(value, *group); };
-  hooks.any_rank = [group](bool value) {
-    return group->all_reduce(static_cast<int64_t>(value), comm::Reduce::kMax) != 0;
-  };
+  hooks.greatest = [group](int64_t value) { return group->all_reduce(value, comm::Reduce::kMax); };
   hooks.bucket_order = [synchronizer, &reducer] { return reducer.bucket_order(); };
   hooks.set_bucket_order = [synchronizer, &reducer](const std::vector<int64_t>& order) {
     if (!order.empty()) reducer.set_bucket_order(order);

@@ -163,6 +163,18 @@ void share_cores(const TrainConfig& config, const comm::Environment& environment
   at::set_num_threads(std::max(1, at::get_num_threads() / environment.local_world_size));
 }
 
+comm::Timeouts timeouts(const ParallelConfig& config) {
+  const auto from_seconds = [](double seconds) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::duration<double>(seconds));
+  };
+  comm::Timeouts result;
+  result.start = from_seconds(config.start_seconds);
+  result.silence = from_seconds(config.silence_seconds);
+  result.collective = from_seconds(config.collective_seconds);
+  return result;
+}
+
 torch::Device device_of_rank(const TrainConfig& config, const comm::Environment& environment) {
   const torch::Device device = device_by_name(config.device);
   if (!device.is_cuda() || environment.world_size == 1) return device;
@@ -272,6 +284,7 @@ LoopResult train(const Config& config, const TrainOptions& options) {
   share_cores(config.train, environment);
   comm::GroupOptions group_options;
   group_options.nccl = device.is_cuda();
+  group_options.timeouts = timeouts(config.parallel);
   group_options.on_stuck = comm::end_process;
   comm::Group group(environment, group_options);
   try {

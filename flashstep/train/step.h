@@ -47,8 +47,8 @@ struct ParallelHooks {
   NormFunction norm = global_norm;
   // Replaces a () tensor by its mean over the ranks.
   std::function<void(torch::Tensor&)> average;
-  // True if it is true on any rank: all ranks must stop at the same step.
-  std::function<bool(bool)> any_rank;
+  // The greatest over the ranks: all must stop at the same step, and because of the same signal.
+  std::function<int64_t(int64_t)> greatest;
   // What decides the order in which gradients are summed, for a checkpoint to keep; set before the
   // first step. Empty functions: nothing does.
   std::function<std::vector<int64_t>()> bucket_order;

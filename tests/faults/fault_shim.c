@@ -5,8 +5,8 @@
 // As a preload: FLASHSTEP_FAULT="FOLDER|FUNCTION|N|WHAT[|sticky]", for example
 // "/tmp/run|fsync|3|ENOSPC": the third fsync below /tmp/run fails. FUNCTION is write (also pwrite),
 // fsync (also fdatasync), rename, ftruncate, open (only where it creates), mkdir, remove (unlink,
-// rmdir) or any. WHAT is an error, SHORT (writes half) or KILL (SIGKILL before the call). sticky:
-// all later ones as well.
+// rmdir) or any. WHAT is an error, SHORT (writes half), KILL (SIGKILL before the call) or STOP
+// (SIGSTOP before the call). sticky: all later ones as well.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,7 +21,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { kShort = -1, kKill = -2 };
+enum { kShort = -1, kKill = -2, kStop = -3 };
 
 static char folder[PATH_MAX], function[32];
 static long nth, count;
@@ -61,6 +61,7 @@ __attribute__((constructor)) static void arm_from_environment(void) {
   const int number = strcmp(error, "ENOSPC") == 0  ? ENOSPC
                      : strcmp(error, "EIO") == 0   ? EIO
                      : strcmp(error, "SHORT") == 0 ? kShort
+                     : strcmp(error, "STOP") == 0  ? kStop
                                                    : kKill;
   flashstep_fault(under, name, n, number, sticky[0] != '\0');
 }
@@ -77,6 +78,7 @@ static int fault(const char* name, const char* path) {
   if (count < nth || (count > nth && !is_sticky)) return 0;
   has_fired = 1;
   if (what == kKill) kill(getpid(), SIGKILL);
+  if (what == kStop) kill(getpid(), SIGSTOP);  // and goes on when somebody continues it
   return what;
 }
 
