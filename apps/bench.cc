@@ -12,6 +12,7 @@ namespace {
 
 using AddBenchmark = void (*)(CLI::App&);
 constexpr AddBenchmark kBenchmarks[] = {
+    add_bench_allreduce,
     add_bench_attention,
     add_bench_step,
     add_bench_tokenizer,

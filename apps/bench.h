@@ -10,6 +10,7 @@
 
 namespace flashstep::apps {
 
+void add_bench_allreduce(CLI::App& bench);
 void add_bench_attention(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 void add_bench_tokenizer(CLI::App& bench);

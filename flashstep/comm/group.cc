@@ -117,6 +117,8 @@ void Group::connect(const Environment& environment) {
     in.nccl = make_nccl(store, rank_, world_size_, index, timeouts.collective);
     process_group_->setBackend(c10::DeviceType::CUDA, BackendType::NCCL, in.nccl);
     process_group_->setDefaultBackend(BackendType::NCCL);
+  } else {
+    process_group_->setBackend(c10::DeviceType::CUDA, BackendType::GLOO, in.gloo);
   }
   if (in.watch) {
     // Copies: the watch's threads shall not look into a group that is going away.

@@ -20,6 +20,7 @@ void leave_the_word_to_us() {
       {"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"},      // pages of traces
       {"TORCH_NCCL_PROPAGATE_ERROR", "0"},      // the watch does that, with a name
       {"TORCH_NCCL_RETHROW_CUDA_ERRORS", "0"},  // else thrown in a thread of its own: SIGABRT
+      {"TORCH_NCCL_TRACE_BUFFER_SIZE", "0"},    // a record of every call, which nobody reads
   };
   for (const auto& [name, value] : settings) setenv(name, value, /*overwrite=*/0);
 }

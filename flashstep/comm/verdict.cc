@@ -34,10 +34,15 @@ std::optional<std::string> lost(const std::vector<Peer>& peers, bool broken,
              broken ? ", and connections to it broke" : "");
 }
 
-std::optional<std::string> gone(const std::vector<Peer>& peers) {
+// Who left; `before` the others' last collective, or at all.
+std::optional<std::string> gone(const std::vector<Peer>& peers, bool before) {
+  uint64_t most = 0;
+  for (const Peer& peer : peers) most = std::max(most, peer.beat.launched);
   std::vector<Peer> left;
   for (const Peer& peer : peers) {
-    if (peer.beat.state == State::kLeft) left.push_back(peer);
+    if (peer.beat.state == State::kLeft && !(before && peer.beat.launched == most)) {
+      left.push_back(peer);
+    }
   }
   if (left.empty()) return std::nullopt;
   return str(subject(left), " left while others still communicate");
@@ -75,9 +80,11 @@ std::optional<std::string> judge(const std::vector<Peer>& peers, double broken_s
                                  const Patience& patience) {
   const bool broken = broken_seconds > 0;
   if (auto sentence = lost(peers, broken, patience)) return sentence;
+  // NCCL's kernels wait without an error when a peer is gone, but the counts tell.
+  if (auto sentence = gone(peers, /*before=*/true)) return sentence;
   // A dead rank's silence would have shown by now.
   if (broken_seconds <= 2 * patience.suspicion_seconds) return std::nullopt;
-  if (auto sentence = gone(peers)) return sentence;
+  if (auto sentence = gone(peers, /*before=*/false)) return sentence;
   return behind(peers);
 }
 

@@ -54,6 +54,15 @@ TEST(Verdict, WhoLeftWhileOthersCommunicateIsNamed) {
   EXPECT_EQ(verdict(peers, 10.5), "rank 1 has left while others still communicate");
 }
 
+TEST(Verdict, WhoLeftBeforeTheLastCollectiveIsNamedAtOnce) {
+  const std::vector<Peer> peers = {peer(0, 0), peer(1, 1, State::kLeft, 6),
+                                   peer(2, 1, State::kLeft, 7)};
+  EXPECT_EQ(verdict(peers), "rank 1 has left while others still communicate");
+  // Whose beat is only older than the leaver's word.
+  EXPECT_EQ(verdict({peer(0, 0), peer(1, 1, State::kRunning, 6), peer(2, 1, State::kLeft, 7)}),
+            "nobody");
+}
+
 TEST(Verdict, WhoLaunchedFewerIsNamed) {
   const std::vector<Peer> peers = {peer(0, 0, State::kBroken, 18), peer(1, 1, State::kRunning, 17),
                                    peer(2, 0, State::kBroken, 18)};

@@ -72,6 +72,7 @@ void Watch::unguard() {
   std::thread interrupter;
   {
     const std::lock_guard lock(mutex_);
+    if (launched_) own_.launched = launched_();  // the goodbye says how many
     launched_ = nullptr;
     interrupt_ = nullptr;
     interrupter = std::move(interrupter_);

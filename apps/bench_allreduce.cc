@@ -1,0 +1,111 @@
+// flashstep bench allreduce: sums over ranks of this machine, which it starts itself.
+#include "flashstep/report/bench_allreduce.h"
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/bench.h"
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/base/progress.h"
+#include "flashstep/base/signals.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/report/bench_ranks.h"
+
+namespace flashstep::apps {
+namespace {
+
+struct Arguments {
+  report::BenchAllreduceOptions options;
+  std::string preset = "2026", dtype = "fp32", stem;
+  std::vector<std::string> backends, devices;
+  std::vector<double> megabytes;
+  std::vector<int64_t> ranks;
+};
+
+// The preset with what was given in place of its lists.
+report::AllreducePlan plan_of(const Arguments& arguments) {
+  report::AllreducePlan plan = report::allreduce_preset(arguments.preset);
+  if (!arguments.backends.empty() || !arguments.devices.empty()) {
+    plan.transports = report::transports_of(arguments.backends, arguments.devices);
+  } else if (measure::list_gpus().empty()) {
+    plan.transports = report::transports_of({"gloo"}, {"cpu"});
+  }
+  if (!arguments.megabytes.empty()) plan.megabytes = arguments.megabytes;
+  if (!arguments.ranks.empty()) plan.ranks = arguments.ranks;
+  plan.dtype = arguments.dtype;
+  return plan;
+}
+
+void save(const report::AllreduceReport& report, const std::string& stem) {
+  write_file(stem + ".txt", measure::to_text(report.table));
+  std::string document = measure::to_markdown(report.table);
+  for (const auto& [name, picture] : report.pictures) {
+    const auto written = measure::write_plot(picture, stem + "_" + name);
+    document += str("\n![", name, "](", written.svg.filename().string(), ")\n");
+  }
+  write_file(stem + ".md", document);
+  write_file(stem + ".csv", measure::to_csv(report.runs));
+  write_file(stem + ".json", measure::to_json(report.table));
+  write_file(stem + "_runs.json", measure::to_json(report.runs));
+}
+
+void run(Arguments& arguments) {
+  if (const auto task = report::rank_task()) return report::run_allreduce_rank(*task);
+  arguments.options.plan = plan_of(arguments);
+  const SignalGuard signals;
+  ProgressBar bar("all-reduce", ProgressBar::Unit::kCount);
+  arguments.options.progress = [&](uint64_t done, uint64_t total, const std::string& note) {
+    bar.update(done, total, note);
+  };
+  const auto report = report::bench_allreduce(arguments.options);
+  bar.finish();
+  std::cout << measure::to_text(report.table);
+  if (!arguments.stem.empty()) save(report, arguments.stem);
+  if (report.signal != 0)
+    throw Interrupted(report.signal, "interrupted; what was measured is shown");
+  if (!report.failure.empty()) throw MachineError("[bench allreduce] " + report.failure);
+}
+
+}  // namespace
+
+void add_bench_allreduce(CLI::App& bench) {
+  auto* command = bench.add_subcommand("allreduce", "Sums over ranks, which it starts: NCCL, Gloo");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("--preset", arguments->preset, "The course's year: 2024, 2025, 2026")
+      ->check(CLI::IsMember(report::allreduce_presets()))
+      ->capture_default_str();
+  command
+      ->add_option("--megabytes", arguments->megabytes,
+                   "Sizes in 10^6 bytes, such as 1,10,100,1000; the preset's")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  command->add_option("--ranks", arguments->ranks, "Numbers of ranks, such as 2,4,6; the preset's")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 1024));
+  command->add_option("--backend", arguments->backends, "nccl, gloo; the preset's")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"nccl", "gloo"}));
+  command
+      ->add_option("--device", arguments->devices,
+                   "cuda, cpu; the preset's, or cpu where there is no GPU")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"cuda", "cpu"}));
+  command->add_option("--dtype", arguments->dtype, "fp32, bf16, fp16")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  command
+      ->add_option("--seconds", arguments->options.cell_seconds,
+                   "For the timed calls of one contestant and case")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--quick", arguments->options.quick,
+                    "One short turn a cell: only to see that all runs");
+  command->add_option("--out", arguments->stem,
+                      "Also write STEM.txt, .md, .csv, .json, and the pictures");
+  command->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace flashstep::apps

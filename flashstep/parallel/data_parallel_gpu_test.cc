@@ -1,0 +1,306 @@
+// Data parallelism and the sharded optimizer over NCCL on two GPUs.
+#include <algorithm>
+#include <functional>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/gpus.h"
+#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/toy_modules.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using testing::PlainToy;
+using testing::same_bits;
+using testing::TiedToy;
+using torch::Tensor;
+
+constexpr int64_t kRows = 12;  // of the global batch
+constexpr int kSteps = 6;
+
+comm::GroupOptions over_nccl() {
+  comm::GroupOptions options;
+  options.nccl = true;
+  return options;
+}
+
+// Runs `body` on two ranks, each with its GPU.
+void on_two_gpus(const std::function<void(const Group&, at::Device)>& body) {
+  testing::run_ranks(2, [&](const comm::Environment& environment) {
+    const at::Device device = testing::take_gpu(environment);
+    at::globalContext().setAllowTF32CuBLAS(false);
+    body(Group(environment, over_nccl()), device);
+  });
+}
+
+struct Case {
+  std::string name;
+  ReducerOptions options;
+};
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  const auto add = [&](const std::string& name, const std::function<void(ReducerOptions&)>& set) {
+    cases.push_back({name, {}});
+    set(cases.back().options);
+  };
+  for (const std::string& name : strategy_names()) {
+    add(name, [&](ReducerOptions& o) { o.strategy = strategy_by_name(name); });
+  }
+  for (const double megabytes : {0.0001, 0.0016, 0.01}) {
+    add(str("buckets of ", megabytes, " MB"),
+        [&](ReducerOptions& o) { o.bucket_megabytes = megabytes; });
+  }
+  add("persistent", [](ReducerOptions& o) {
+    o.persistent_buckets = true;
+    o.bucket_megabytes = 0.0016;
+  });
+  add("unused allowed", [](ReducerOptions& o) { o.allow_unused = true; });
+  return cases;
+}
+
+Tensor rows_of(const Group& group, const Tensor& all) {
+  const int64_t rows = all.size(0) / group.world_size();
+  return all.slice(0, group.rank() * rows, (group.rank() + 1) * rows);
+}
+
+std::vector<Tensor> copies(const torch::nn::Module& module) {
+  std::vector<Tensor> result;
+  for (const Tensor& parameter : module.parameters()) result.push_back(parameter.detach().clone());
+  for (const Tensor& buffer : module.buffers()) result.push_back(buffer.clone());
+  return result;
+}
+
+// Rank `seed - 100`'s module, made on the CPU so that its numbers are those of any device.
+template <typename M>
+std::shared_ptr<M> make_module(int seed, at::Device device) {
+  torch::manual_seed(seed);
+  auto net = std::make_shared<M>();
+  net->to(device);
+  return net;
+}
+
+template <typename M>
+std::vector<Tensor> train_alone(at::Device device, const Tensor& x, const Tensor& y) {
+  const auto net = make_module<M>(100, device);
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    torch::mse_loss(net->forward(x), y).backward();
+    optimizer.step();
+  }
+  return copies(*net);
+}
+
+template <typename M>
+std::vector<Tensor> train_together(const Group& group, at::Device device,
+                                   const ReducerOptions& options, const Tensor& x,
+                                   const Tensor& y) {
+  const auto net = make_module<M>(100 + group.rank(), device);
+  DistributedDataParallel<M> wrapped(net, group, options);
+  torch::optim::SGD optimizer(wrapped.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad(/*set_to_none=*/step % 2 == 0);
+    torch::mse_loss(wrapped.forward(rows_of(group, x)), rows_of(group, y)).backward();
+    wrapped.finish_gradient_synchronization();
+    optimizer.step();
+  }
+  return copies(*net);
+}
+
+template <typename M>
+void expect_single_process_training(const Group& group, at::Device device) {
+  torch::manual_seed(7);
+  const Tensor x = torch::randn({kRows, 10}).to(device), y = torch::randn({kRows, 5}).to(device);
+  const std::vector<Tensor> alone = train_alone<M>(device, x, y);
+  std::vector<Tensor> first;
+  for (const Case& c : all_cases()) {
+    SCOPED_TRACE(c.name);
+    const std::vector<Tensor> together = train_together<M>(group, device, c.options, x, y);
+    if (first.empty()) first = together;
+    ASSERT_EQ(together.size(), alone.size());
+    for (size_t i = 0; i < alone.size(); ++i) {
+      // Sums of 12 and of 2 times 6 rows round differently: some last bits a step.
+      EXPECT_TRUE(testing::close(together[i], alone[i], 2e-6, 1e-5)) << i;
+      // Halving is exact, and a sum of two has one order.
+      EXPECT_TRUE(same_bits(together[i].cpu(), first[i].cpu())) << i;
+      const Tensor theirs = together[i].clone();
+      group.broadcast(theirs, 1);
+      EXPECT_TRUE(same_bits(together[i].cpu(), theirs.cpu())) << "ranks differ in " << i;
+    }
+  }
+}
+
+TEST(GpuRanks, AllStrategiesTrainLikeOneProcess) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](const Group& group, at::Device device) {
+    expect_single_process_training<PlainToy>(group, device);
+    expect_single_process_training<TiedToy>(group, device);
+  });
+}
+
+// Enough work for a copy or a collective to overtake it, if it did not wait: the numbers are whole,
+// so that the mean is exact, and memory of earlier steps is given to others.
+void expect_exact_means(const Group& group, at::Device device, const ReducerOptions& options) {
+  constexpr int kParameters = 12;
+  constexpr int64_t kSide = 1500;
+  const auto make = [&] { return torch::ones({kSide, kSide}, device); };
+  std::vector<Tensor> parameters;
+  for (int i = 0; i < kParameters; ++i) parameters.push_back(make().requires_grad_());
+  GradientReducer reducer(parameters, group, options);
+  for (int step = 0; step < 8; ++step) {
+    for (Tensor& parameter : parameters) parameter.mutable_grad().reset();
+    reducer.prepare_for_backward();
+    // The gradient of parameter i is (i + 1) (rank + step) everywhere, out of a matrix product.
+    Tensor loss = torch::zeros({}, device);
+    const Tensor one = torch::full({1, kSide}, 1.0 * (group.rank() + step), device);
+    for (int i = 0; i < kParameters; ++i) {
+      const Tensor column = torch::full({kSide, 1}, i + 1.0, device);
+      loss = loss + torch::matmul(torch::matmul(one, parameters[i]), column).sum();
+    }
+    loss.backward();
+    reducer.finish_gradient_synchronization();
+    const double mean = 0.5 + step;
+    for (int i = 0; i < kParameters; ++i) {
+      EXPECT_TRUE(same_bits(parameters[i].grad(), make() * ((i + 1) * mean)))
+          << "step " << step << ", parameter " << i;
+    }
+  }
+}
+
+TEST(GpuRanks, CopiesAndCollectivesWaitForTheirInputs) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](const Group& group, at::Device device) {
+    for (const Case& c : all_cases()) {
+      SCOPED_TRACE(c.name);
+      expect_exact_means(group, device, c.options);
+    }
+    ReducerOptions options;  // whole and half numbers below 128 are exact in bfloat16, too
+    options.communication_dtype = torch::kBFloat16;
+    SCOPED_TRACE("bf16 communication");
+    expect_exact_means(group, device, options);
+  });
+}
+
+TEST(GpuRanks, NoSyncAddsUp) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](const Group& group, at::Device device) {
+    torch::manual_seed(7);
+    const Tensor x = torch::randn({kRows, 10}).to(device), y = torch::randn({kRows, 5}).to(device);
+    for (const Case& c : all_cases()) {
+      SCOPED_TRACE(c.name);
+      const auto alone = make_module<PlainToy>(100, device);
+      torch::mse_loss(alone->forward(x), y).backward();
+      const auto net = make_module<PlainToy>(100, device);
+      DistributedDataParallel<PlainToy> wrapped(net, group, c.options);
+      const Tensor own_x = rows_of(group, x), own_y = rows_of(group, y);
+      const auto backward = [&](int64_t m) {
+        (torch::mse_loss(wrapped.forward(own_x.chunk(2)[m]), own_y.chunk(2)[m]) / 2).backward();
+      };
+      {
+        const auto no_sync = wrapped.no_sync();
+        backward(0);
+      }
+      backward(1);
+      wrapped.finish_gradient_synchronization();
+      for (size_t i = 0; i < alone->parameters().size(); ++i) {
+        const Tensor& expected = alone->parameters()[i].grad();
+        if (!expected.defined()) continue;
+        EXPECT_TRUE(testing::close(net->parameters()[i].grad(), expected, 1e-7, 1e-5)) << i;
+      }
+    }
+  });
+}
+
+// --- the sharded optimizer -------------------------------------------------------------------
+
+std::vector<Tensor> make_parameters(at::Device device) {
+  torch::manual_seed(11);
+  std::vector<Tensor> parameters;
+  for (const int64_t size : {3, 50'000, 7, 20, 1, 33'333}) {
+    parameters.push_back(torch::randn({size, 2}).to(device).requires_grad_());
+  }
+  parameters.push_back(torch::randn({64}).to(device));  // frozen
+  parameters.push_back(torch::randn({4, 6}).to(device).t().requires_grad_());
+  return parameters;
+}
+
+void set_gradients(const std::vector<Tensor>& parameters, int step) {
+  torch::manual_seed(1000 + step);
+  for (const Tensor& parameter : parameters) {
+    const Tensor gradient = torch::randn(parameter.sizes()).to(parameter.device());
+    if (parameter.requires_grad()) parameter.mutable_grad() = gradient;
+  }
+}
+
+template <typename Inner, typename Options>
+void expect_whole(const Group& group, at::Device device, const Options& options) {
+  const auto own = make_parameters(device), reference = make_parameters(device);
+  ShardedOptimizer<Inner> sharded(own, options, group);
+  Inner whole(reference, options);
+  for (int step = 0; step < 5; ++step) {
+    set_gradients(own, step);
+    set_gradients(reference, step);
+    sharded.step();
+    whole.step();
+    for (size_t i = 0; i < own.size(); ++i) {
+      EXPECT_TRUE(
+          same_bits(own[i].detach().cpu().contiguous(), reference[i].detach().cpu().contiguous()))
+          << "step " << step << ", parameter " << i;
+    }
+  }
+  for (const Tensor& parameter : own) {
+    const bool has_state = sharded.inner().state().count(parameter.unsafeGetTensorImpl()) > 0;
+    EXPECT_EQ(has_state, parameter.requires_grad() && sharded.owner(parameter) == group.rank());
+  }
+}
+
+TEST(GpuRanks, ShardedIsWhole) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](const Group& group, at::Device device) {
+    expect_whole<torch::optim::AdamW>(group, device, torch::optim::AdamWOptions(0.01));
+    expect_whole<torch::optim::SGD>(group, device, torch::optim::SGDOptions(0.1).momentum(0.9));
+  });
+}
+
+// Wrapper and sharded optimizer together, beside the wrapper with a whole one.
+TEST(GpuRanks, ShardedUnderDdpIsWhole) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](const Group& group, at::Device device) {
+    torch::manual_seed(7);
+    const Tensor x = torch::randn({kRows, 10}).to(device), y = torch::randn({kRows, 5}).to(device);
+    const torch::optim::AdamWOptions options(0.01);
+    const auto train = [&](bool is_sharded) {
+      const auto net = make_module<TiedToy>(100, device);
+      DistributedDataParallel<TiedToy> wrapped(net, group);
+      std::unique_ptr<torch::optim::Optimizer> optimizer;
+      if (is_sharded) {
+        optimizer = std::make_unique<ShardedOptimizer<torch::optim::AdamW>>(wrapped.parameters(),
+                                                                            options, group);
+      } else {
+        optimizer = std::make_unique<torch::optim::AdamW>(wrapped.parameters(), options);
+      }
+      for (int step = 0; step < kSteps; ++step) {
+        optimizer->zero_grad();
+        torch::mse_loss(wrapped.forward(rows_of(group, x)), rows_of(group, y)).backward();
+        wrapped.finish_gradient_synchronization();
+        optimizer->step();
+      }
+      return copies(*net);
+    };
+    const auto whole = train(false), sharded = train(true);
+    for (size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_TRUE(same_bits(sharded[i].cpu(), whole[i].cpu())) << i;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace flashstep

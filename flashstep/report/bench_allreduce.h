@@ -1,0 +1,49 @@
+// All-reduce over ranks of this machine, beside the bare library below it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "flashstep/measure/plot.h"
+#include "flashstep/measure/table.h"
+#include "flashstep/report/bench_allreduce_cases.h"
+#include "flashstep/report/link_limit.h"
+
+namespace flashstep::report {
+
+struct BenchAllreduceOptions {
+  AllreducePlan plan;
+  double cell_seconds = 1;  // for the timed calls of one contestant and case
+  bool quick = false;       // one short turn a cell: only to see that all runs
+  // The flashstep that is started as ranks, and what makes it one.
+  std::string program = "/proc/self/exe";
+  std::vector<std::string> arguments = {"bench", "allreduce"};
+  std::function<void(uint64_t done, uint64_t total, const std::string& note)> progress;
+};
+
+struct AllreduceReport {
+  measure::Table table;                                         // a line a case
+  measure::Table runs;                                          // a line a contestant and case
+  std::vector<std::pair<std::string, measure::Plot>> pictures;  // none for "quick"
+  std::string failure;  // of ranks that ended with an error: the rest was measured
+  int signal = 0;       // came before the end: the report is of what was done
+};
+
+// Starts the ranks of each transport and number of ranks in turn.
+AllreduceReport bench_allreduce(const BenchAllreduceOptions& options);
+// The same, in a process that it started as a rank.
+void run_allreduce_rank(const std::string& task);
+
+// By device and backend; where there is none, shares of the limit are left out.
+using Links = std::map<std::pair<std::string, std::string>, Link>;
+
+measure::Table allreduce_table(const std::vector<AllreduceResult>& results, const Links& links);
+measure::Table allreduce_runs_table(const std::vector<AllreduceResult>& results);
+// How the results stand to the bars; the last sentence is the verdict.
+std::vector<std::string> allreduce_verdict(const std::vector<AllreduceResult>& results);
+std::vector<std::pair<std::string, measure::Plot>> allreduce_pictures(
+    const std::vector<AllreduceResult>& results, const Links& links, const std::string& footnote);
+
+}  // namespace flashstep::report

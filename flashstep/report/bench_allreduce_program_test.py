@@ -1,0 +1,83 @@
+"""flashstep bench allreduce as a command on the CPU: its ranks, its files, its exit codes."""
+import csv
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+
+
+def command(*arguments):
+    return [PROGRAM, "bench", "allreduce", *map(str, arguments)]
+
+
+def run(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240)
+
+
+def children_of(pid):
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return []
+
+
+class BenchAllreduceTest(unittest.TestCase):
+    def test_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            stem = Path(folder) / "sums"
+            result = run("--device", "cpu", "--megabytes", "0.01,1", "--ranks", "2,3", "--seconds", 0.05, "--out", stem)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("Verdict: 4 of 4 cases measured, 0 failed, 0 wrong elements; bars kept.", result.stdout)
+            with open(f"{stem}.csv", newline="") as file:
+                runs = list(csv.DictReader(file))
+            self.assertEqual([(r["ranks"], r["size (MB)"], r["contestant"]) for r in runs],
+                             [(ranks, size, who) for ranks in "23" for size in ("0.01", "1") for who in ("flashstep", "bare")])
+            self.assertTrue(all(float(r["median (ms)"]) > 0 and r["wrong"] == "0" for r in runs), runs)
+            table = json.loads(Path(f"{stem}.json").read_text())
+            self.assertEqual(len(table["rows"]), 4)
+            document = Path(f"{stem}.md").read_text()
+            for picture in ("bus", "time"):
+                self.assertIn(f"(sums_{picture}.svg)", document)
+                self.assertTrue((Path(folder) / f"sums_{picture}.svg").exists())
+
+    def test_mistakes(self):
+        for arguments, word in (
+            (("--preset", "2023"), "2023"),
+            (("--backend", "nccl", "--device", "cpu"), "NCCL knows no CPU"),
+            (("--device", "cpu", "--ranks", "1"), "1"),
+            (("--device", "cpu", "--megabytes", "0.000001"), "an element"),
+        ):
+            result = run(*arguments)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+            self.assertIn(word, result.stderr)
+
+    def test_interruption(self):
+        """Ctrl-C stops the ranks, and what was measured is shown."""
+        process = subprocess.Popen(command("--device", "cpu", "--megabytes", "0.01", "--ranks", "2,3", "--seconds", 60),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        ranks = []
+        while not ranks and time.monotonic() < deadline:
+            ranks = [rank for launcher in children_of(process.pid) for rank in children_of(launcher)]
+            time.sleep(0.02)
+        self.assertEqual(len(ranks), 2)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertIn("Interrupted: 0 of 2 cases", output)
+        self.assertIn("interrupted; what was measured is shown", errors)
+        for rank in ranks:
+            self.assertFalse(Path(f"/proc/{rank}").exists() and children_of(rank), rank)
+            with self.assertRaises(ProcessLookupError, msg=rank):
+                os.kill(int(rank), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,200 @@
+#include "flashstep/report/bench_allreduce_rank.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/error.h"
+#include "flashstep/comm/tensors.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/report/bare_collectives.h"
+#include "flashstep/report/bench_allreduce_pattern.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/gpu_timing.h"
+
+namespace flashstep::report {
+namespace {
+
+using comm::Group;
+using comm::Reduce;
+using Json = nlohmann::json;
+
+// Of calls in a sample and of samples. A sample is long against what the ranks' starts differ by,
+// and against the clock; one call is enough where it takes that long.
+constexpr double kSampleSeconds = 5e-3;
+constexpr int64_t kMostCalls = 50, kLeastSamples = 3, kMostSamples = 40;
+// As nccl-tests has them, of the size that is measured; fewer where one takes long.
+constexpr int64_t kWarmupCalls = 5;
+constexpr double kWarmupSeconds = 0.2;
+
+struct Contestant {
+  std::string name;
+  std::function<void()> call;
+};
+
+// One case on this rank.
+class Race {
+ public:
+  Race(const Group& group, const AllreduceCase& c, const AllreduceTask& task)
+      : group_(group), case_(c), task_(task) {}
+
+  AllreduceResult run() {
+    AllreduceResult result{case_, {}, ""};
+    if (!take_memory()) {
+      result.trouble = "OOM";
+      return result;
+    }
+    const std::vector<Contestant> contestants = make_contestants();
+    for (const Contestant& contestant : contestants) {
+      result.runs.push_back({contestant.name, {}, {}, count_wrong_of(contestant)});
+    }
+    const Plan plan = plan_of(contestants);
+    for (int64_t turn = 0; turn < plan.samples; ++turn) {
+      // In turns, and each first as often: what the machine does beside meets both alike.
+      for (size_t i = 0; i < contestants.size(); ++i) {
+        const size_t which = (i + static_cast<size_t>(turn)) % contestants.size();
+        take_sample(contestants[which], plan.calls, result.runs[which]);
+      }
+    }
+    for (size_t i = 0; i < contestants.size(); ++i) {
+      result.runs[i].wrong += count_wrong_of(contestants[i]);
+    }
+    return result;
+  }
+
+ private:
+  struct Plan {
+    int64_t calls, samples;
+  };
+
+  // False, on every rank, when it is too little on one.
+  bool take_memory() {
+    bool taken = true;
+    try {
+      tensor_ = at::empty({case_.bytes / element_bytes(case_.dtype)},
+                          at::TensorOptions(element_type(case_.dtype)).device(device()));
+      fill();
+    } catch (const c10::OutOfMemoryError&) {
+      taken = false;
+    } catch (const std::bad_alloc&) {
+      taken = false;
+    }
+    return group_.all_reduce(taken ? 1 : 0, Reduce::kMin) == 1;
+  }
+
+  std::vector<Contestant> make_contestants() {
+    std::vector<Contestant> contestants = {
+        {"flashstep", [this] { comm::all_reduce(group_, tensor_, Reduce::kSum); }}};
+    if (case_.backend == "nccl") bare_ = make_bare_nccl(group_, tensor_);
+    if (case_.device == "cpu") bare_ = make_bare_gloo(group_, tensor_);
+    if (bare_) contestants.push_back({"bare", [this] { bare_->run(); }});
+    return contestants;
+  }
+
+  at::Device device() const { return case_.device == "cpu" ? at::kCPU : at::kCUDA; }
+  bool on_gpu() const { return case_.device == "cuda"; }
+  void fill() { fill_pattern(tensor_, case_.dtype, case_.ranks, group_.rank()); }
+  double slowest(double seconds) const { return group_.all_reduce(seconds, Reduce::kMax); }
+  void synchronize() const {
+    if (on_gpu()) c10::impl::VirtualGuardImpl(at::kCUDA).getStream(tensor_.device()).synchronize();
+  }
+
+  int64_t count_wrong_of(const Contestant& contestant) {
+    fill();
+    contestant.call();
+    return group_.all_reduce(count_wrong(tensor_, case_.dtype, case_.ranks), Reduce::kSum);
+  }
+
+  // How many calls and samples fit, by the slower contestant on the slowest rank.
+  Plan plan_of(const std::vector<Contestant>& contestants) {
+    double call_seconds = 0;
+    for (const Contestant& contestant : contestants) {
+      double last = 0, spent = 0;
+      for (int64_t call = 0; call < kWarmupCalls && spent < kWarmupSeconds; ++call) {
+        spent += last = sample_alone(contestant, 1);
+      }
+      call_seconds = std::max(call_seconds, last);
+    }
+    if (task_.quick) return {1, 1};
+    const auto bounded = [](double wanted, int64_t least, int64_t most) {
+      return static_cast<int64_t>(
+          std::clamp(wanted, static_cast<double>(least), static_cast<double>(most)));
+    };
+    const int64_t calls = bounded(kSampleSeconds / call_seconds, 1, kMostCalls);
+    const double sample_seconds = call_seconds * static_cast<double>(calls);
+    return {calls, bounded(task_.cell_seconds / sample_seconds, kLeastSamples, kMostSamples)};
+  }
+
+  void take_sample(const Contestant& contestant, int64_t calls, AllreduceRun& run) {
+    run.alone.push_back(sample_alone(contestant, calls));
+    run.seconds.push_back(on_gpu() ? sample_in_a_row(contestant, calls) : run.alone.back());
+  }
+
+  void prepare() {
+    fill();
+    synchronize();
+    group_.barrier();
+  }
+
+  // Seconds a call, of calls one after the other on the GPU, on the slowest rank.
+  double sample_in_a_row(const Contestant& contestant, int64_t calls) {
+    prepare();
+    contestant.call();  // meets the other ranks: those behind it start together
+    return slowest(gpu_seconds([&](int64_t) { contestant.call(); }, 0, 1, calls)[0]);
+  }
+
+  // Seconds from a call's launch to its end, by the host's clock, on the slowest rank.
+  double sample_alone(const Contestant& contestant, int64_t calls) {
+    prepare();
+    const double start = measure::steady_seconds();
+    for (int64_t i = 0; i < calls; ++i) {
+      contestant.call();
+      synchronize();
+    }
+    return slowest((measure::steady_seconds() - start) / static_cast<double>(calls));
+  }
+
+  const Group& group_;
+  const AllreduceCase& case_;
+  const AllreduceTask& task_;
+  at::Tensor tensor_;
+  std::unique_ptr<BareAllreduce> bare_;
+};
+
+}  // namespace
+
+std::string to_json(const AllreduceTask& task) {
+  return Json({{"cases", to_json(task.cases)},
+               {"cell_seconds", task.cell_seconds},
+               {"quick", task.quick}})
+      .dump();
+}
+
+AllreduceTask task_from_json(const std::string& text) {
+  const Json json = Json::parse(text);
+  return {cases_from_json(json.at("cases")), json.at("cell_seconds"), json.at("quick")};
+}
+
+void measure_allreduce(const AllreduceTask& task,
+                       const std::function<void(const AllreduceResult&)>& report) {
+  require(!task.cases.empty(), "[bench allreduce] expected cases, got none");
+  const AllreduceCase& first = task.cases.front();
+  const auto group = make_rank_group(first.backend, first.device);
+  std::optional<GpuStream> stream;
+  if (first.device == "cuda") stream.emplace();
+  for (const AllreduceCase& c : task.cases) {
+    require(
+        c.ranks == group->world_size() && c.backend == first.backend && c.device == first.device,
+        "[bench allreduce] expected cases of ", group->world_size(), " ranks, got ", describe(c));
+    tell_progress(describe(c));
+    report(Race(*group, c, task).run());
+  }
+}
+
+}  // namespace flashstep::report

@@ -1,0 +1,25 @@
+// What each rank of `flashstep bench allreduce` does.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "flashstep/report/bench_allreduce_cases.h"
+
+namespace flashstep::report {
+
+struct AllreduceTask {
+  std::vector<AllreduceCase> cases;  // of one transport and number of ranks
+  double cell_seconds = 1;           // for the timed calls of one contestant and case
+  bool quick = false;                // one short turn: only to see that all runs
+};
+std::string to_json(const AllreduceTask& task);
+AllreduceTask task_from_json(const std::string& text);
+
+// Measures the cases in turn as one of `task.cases[0].ranks` ranks. Every rank calls it; `report`
+// gets each result, on rank 0 of interest only.
+void measure_allreduce(const AllreduceTask& task,
+                       const std::function<void(const AllreduceResult&)>& report);
+
+}  // namespace flashstep::report

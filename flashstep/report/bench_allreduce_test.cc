@@ -1,0 +1,189 @@
+#include "flashstep/report/bench_allreduce.h"
+
+#include <cmath>
+#include <cstdlib>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/report/bare_collectives.h"
+#include "flashstep/report/bench_allreduce_pattern.h"
+#include "flashstep/report/bench_allreduce_rank.h"
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep::report {
+namespace {
+
+TEST(AllreduceCases, PresetsHoldEachYearsLists) {
+  const auto old = cases_of(allreduce_preset("2024"));
+  EXPECT_EQ(old.size(), 3u * 3 * 7);
+  EXPECT_EQ(old.front(), (AllreduceCase{"gloo", "cpu", "fp32", 2, 512'000}));
+  const auto middle = cases_of(allreduce_preset("2025"));
+  EXPECT_EQ(middle.size(), 2u * 3 * 4);
+  const auto recent = cases_of(allreduce_preset("2026"));
+  EXPECT_EQ(recent.size(), 3u * 4);
+  EXPECT_EQ(recent.back(), (AllreduceCase{"nccl", "cuda", "fp32", 6, 1'000'000'000}));
+  EXPECT_EQ(cases_from_json(to_json(recent)), recent);
+}
+
+TEST(AllreduceCases, MistakesAreSentences) {
+  EXPECT_THROW(allreduce_preset("2023"), UserError);
+  EXPECT_THROW(transports_of({"nccl"}, {"cpu"}), UserError);
+  EXPECT_EQ(transports_of({}, {"cuda"}).size(), 2u);
+  AllreducePlan plan{{{"gloo", "cpu"}}, {1}, {2}, "fp32"};
+  EXPECT_EQ(cases_of(plan).size(), 1u);
+  plan.ranks = {1};
+  EXPECT_THROW(cases_of(plan), UserError);
+  plan.ranks = {4};
+  plan.megabytes = {8e-6};  // two elements for four ranks
+  EXPECT_THROW(cases_of(plan), UserError);
+  plan = {{{"gloo", "cpu"}}, {1}, {40}, "bf16"};  // 820 is no exact sum in bf16
+  EXPECT_THROW(cases_of(plan), UserError);
+}
+
+TEST(AllreduceCases, BandwidthsAsNcclTestsDefinesThem) {
+  const AllreduceCase c{"nccl", "cuda", "fp32", 4, 1'000'000'000};
+  EXPECT_DOUBLE_EQ(algorithm_bandwidth(c, 0.01), 1e11);
+  EXPECT_DOUBLE_EQ(bus_bandwidth(c, 0.01), 1.5e11);  // 2 (4 - 1) / 4
+}
+
+TEST(AllreducePattern, EverySumIsExactAndEveryErrorFound) {
+  for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+    for (const int64_t ranks : {2, 3, 6, 12}) {
+      const int64_t elements = ranks == 2 ? (int64_t{1} << 22) + 1000 : 1003;
+      at::Tensor sum = at::zeros({elements}, element_type(dtype));
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        at::Tensor part = at::full({elements}, NAN, element_type(dtype));
+        fill_pattern(part, dtype, ranks, rank);
+        sum += part;
+      }
+      EXPECT_EQ(count_wrong(sum, dtype, ranks), 0) << dtype << " " << ranks;
+      sum[elements - 1] = NAN;
+      sum[0] += 1;
+      sum[500] = 0;
+      EXPECT_EQ(count_wrong(sum, dtype, ranks), 3) << dtype << " " << ranks;
+      // A block that came from elsewhere.
+      EXPECT_GT(count_wrong(at::roll(sum, 256), dtype, ranks), elements / 3);
+    }
+  }
+}
+
+TEST(BareGloo, AddsUp) {
+  testing::run_ranks(3, [](const comm::Environment& environment) {
+    const comm::Group group(environment);
+    for (const char* dtype : {"fp32", "fp16", "bf16"}) {
+      for (const int64_t elements : {1, 2, 3, 1000, 1'000'003}) {
+        at::Tensor tensor = at::empty({elements}, element_type(dtype));
+        const auto bare = make_bare_gloo(group, tensor);
+        for (int call = 0; call < 2; ++call) {
+          fill_pattern(tensor, dtype, 3, group.rank());
+          bare->run();
+          EXPECT_EQ(count_wrong(tensor, dtype, 3), 0) << dtype << " " << elements;
+        }
+        EXPECT_EQ(group.all_reduce(1, comm::Reduce::kSum), 3);  // the group goes on as before
+      }
+    }
+  });
+}
+
+TEST(MeasureAllreduce, EveryRankTakesPart) {
+  testing::run_ranks(3, [](const comm::Environment& environment) {
+    AllreduceTask task;
+    task.cases = {{"gloo", "cpu", "fp32", 3, 4'000}, {"gloo", "cpu", "fp16", 3, 1'000'002}};
+    task.cell_seconds = 0.02;
+    std::vector<AllreduceResult> results;
+    measure_allreduce(task_from_json(to_json(task)), [&](const AllreduceResult& result) {
+      results.push_back(result_from_json(to_json(result)));
+    });
+    ASSERT_EQ(results.size(), 2u);
+    for (size_t i = 0; i < results.size(); ++i) {
+      EXPECT_EQ(results[i].c, task.cases[i]);
+      ASSERT_EQ(results[i].runs.size(), 2u);
+      for (const AllreduceRun& run : results[i].runs) {
+        EXPECT_EQ(run.wrong, 0);
+        EXPECT_GE(run.seconds.size(), 3u);
+        for (const double seconds : run.seconds) EXPECT_GT(seconds, 0);
+        EXPECT_EQ(run.alone.size(), run.seconds.size());
+      }
+    }
+    task.cases[0].ranks = environment.world_size - 1;
+    EXPECT_THROW(measure_allreduce(task, [](const AllreduceResult&) {}), UserError);
+  });
+}
+
+// --- the report ------------------------------------------------------------------------------
+
+AllreduceResult result_of(double megabytes, double ours_us, double bare_us, int64_t wrong = 0) {
+  AllreduceResult result{{"nccl", "cuda", "fp32", 4, std::llround(megabytes * 1e6)}, {}, ""};
+  const auto seconds = [](double us) { return std::vector<double>(5, us * 1e-6); };
+  result.runs = {{"flashstep", seconds(ours_us), seconds(ours_us + 9), wrong},
+                 {"bare", seconds(bare_us), seconds(bare_us + 4), 0}};
+  return result;
+}
+
+std::string verdict_of(const std::vector<AllreduceResult>& results) {
+  return join(allreduce_verdict(results), "\n");
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(AllreduceReport, BarsAreKeptOrBroken) {
+  const std::string good = verdict_of({result_of(1, 29, 20), result_of(100, 1000, 980)});
+  EXPECT_TRUE(has(good, "at least 98.0 %")) << good;
+  EXPECT_TRUE(has(good, "at most 9.0 us above")) << good;
+  EXPECT_TRUE(has(good, "alone at most 14.0 us")) << good;
+  EXPECT_FALSE(has(good, "BROKEN")) << good;
+  EXPECT_TRUE(has(verdict_of({result_of(1, 31, 20)}), "(bar 10 us: BROKEN)"));
+  EXPECT_TRUE(has(verdict_of({result_of(100, 1000, 960)}), "(bar 97 %: BROKEN)"));
+  EXPECT_TRUE(has(verdict_of({result_of(1, 21, 20, 3)}), "3 wrong elements; bars BROKEN"));
+  EXPECT_TRUE(has(verdict_of({result_of(1, NAN, 20)}), "BROKEN"));
+  const AllreduceResult failed{{"nccl", "cuda", "fp32", 4, 1'000'000}, {}, "failed"};
+  EXPECT_TRUE(
+      has(verdict_of({result_of(1, 21, 20), failed}), "1 failed, 0 wrong elements; bars BROKEN"));
+  EXPECT_TRUE(has(verdict_of({}), "0 of 0 cases measured"));
+}
+
+TEST(AllreduceReport, TableHasALineACaseAndReasons) {
+  Links links;
+  links[{"nccl", "cuda"}] = *nvlink_limit("NVIDIA H200");
+  const AllreduceResult large{{"nccl", "cuda", "fp32", 6, 1'000'000}, {}, "needs 6 GPUs"};
+  const std::vector<AllreduceResult> results = {result_of(1000, 5000, 5000), large};
+  const measure::Table table = allreduce_table(results, links);
+  ASSERT_EQ(table.rows.size(), 2u);
+  const std::string text = measure::to_text(table);
+  EXPECT_TRUE(has(text, "300.00")) << text;  // 1 GB in 5 ms: 200 GB/s, times 1.5
+  EXPECT_TRUE(has(text, "66.7")) << text;    // of 450 GB/s
+  EXPECT_TRUE(has(text, "needs 6 GPUs")) << text;
+  EXPECT_EQ(allreduce_runs_table(results).rows.size(), 2u);
+  const auto pictures = allreduce_pictures(results, links, "here");
+  ASSERT_EQ(pictures.size(), 2u);
+  EXPECT_EQ(pictures[0].second.series.size(), 2u);
+  EXPECT_FALSE(measure::to_svg(pictures[0].second).empty());
+  EXPECT_TRUE(allreduce_pictures({large}, links, "here").empty());
+}
+
+TEST(LinkLimit, IsKnownOrMeasured) {
+  EXPECT_EQ(nvlink_limit("NVIDIA H200")->bytes_per_s, 450e9);
+  EXPECT_EQ(nvlink_limit("NVIDIA H100 PCIe")->bytes_per_s, 300e9);
+  EXPECT_FALSE(nvlink_limit("NVIDIA GeForce RTX 4090"));
+  const double rate = measure_loopback(0.05).bytes_per_s;
+  EXPECT_GT(rate, 1e7);
+  EXPECT_LT(rate, 1e12);
+}
+
+// Without a GPU, cases of NCCL are cells that say so, and nothing is started.
+TEST(BenchAllreduce, SaysWhatIsMissing) {
+  BenchAllreduceOptions options;
+  options.plan = {{{"nccl", "cuda"}}, {1}, {500}, "fp32"};
+  options.program = "/no/such/program";
+  const AllreduceReport report = bench_allreduce(options);
+  const std::string text = measure::to_text(report.table);
+  EXPECT_TRUE(has(text, "needs a GPU") || has(text, "needs 500 GPUs")) << text;
+  EXPECT_TRUE(has(text, "Verdict: 0 of 1 cases measured")) << text;
+}
+
+}  // namespace
+}  // namespace flashstep::report

@@ -1,0 +1,60 @@
+// A benchmark of several processes starts its own ranks, and gets back what rank 0 measured.
+//
+// The benchmark runs `flashstep launch -n N -- ARGUMENTS`, ARGUMENTS being its own command once
+// more; there rank_task() has what shall be measured, in words of the benchmark's own (JSON, say):
+//
+//   if (const auto task = report::rank_task()) return measure_as_rank(*task);   // in each rank
+//   RankJob job;
+//   job.arguments = {"bench", "x"};
+//   job.task = ...;
+//   const RanksOutcome outcome = run_ranks(job);
+//
+// Rank 0 hands over one result after the other, so that what was measured before a failure (memory
+// that is too small, a lost rank) is kept.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "flashstep/comm/group.h"
+
+namespace flashstep::report {
+
+struct RankJob {
+  int ranks = 2;
+  std::vector<std::string> arguments;       // after the program's name, the same for every rank
+  std::string task;                         // less than 100 kB
+  std::string program = "/proc/self/exe";   // what each rank runs
+  std::string launcher = "/proc/self/exe";  // a flashstep, for its command `launch`
+  std::map<std::string, std::string> variables;           // of the ranks' environment, beside ours
+  std::function<void(const std::string& line)> progress;  // gets what rank 0 told; may be empty
+};
+
+struct RanksOutcome {
+  std::vector<std::string> results;  // rank 0's, in order
+  // Empty when all ranks ended with 0; else "rank 1 of 4 (process 4711) ended with exit code 1:
+  // ...".
+  std::string failure;
+  int exit_code = 0;
+};
+
+// Returns when all ranks have ended. What else they print goes to our stderr as it comes. A SIGINT
+// or SIGTERM, while a SignalGuard is alive, stops the ranks and becomes Interrupted. MachineError
+// if they cannot be started.
+RanksOutcome run_ranks(const RankJob& job);
+
+// In a rank: its task; nothing in a process that run_ranks did not start.
+std::optional<std::string> rank_task();
+// In rank 0 of a job (does nothing in the others): texts without a line break.
+void hand_over(const std::string& result);
+void tell_progress(const std::string& line);
+
+// The group of a rank's job, on "cpu" or "cuda" with "gloo" or "nccl"; the rank's GPU becomes the
+// current one. Gloo's ranks share GPUs where there are fewer; NCCL's cannot: UserError.
+std::unique_ptr<comm::Group> make_rank_group(const std::string& backend, const std::string& device);
+
+}  // namespace flashstep::report

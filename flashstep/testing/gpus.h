@@ -1,0 +1,30 @@
+// How many GPUs a test has.
+#pragma once
+
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+
+#include "flashstep/comm/environment.h"
+
+// Skips the running test, with the reason, where there are fewer than `count`.
+#define FLASHSTEP_NEED_GPUS(count)                 \
+  if (::flashstep::testing::gpu_count() < (count)) \
+  GTEST_SKIP() << "needs " << (count) << " GPUs, here are " << ::flashstep::testing::gpu_count()
+
+namespace flashstep::testing {
+
+inline int gpu_count() {
+  if (!at::hasCUDA()) return 0;
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+}
+
+// Makes the rank's GPU the current one.
+inline at::Device take_gpu(const comm::Environment& environment) {
+  const at::Device device(c10::DeviceType::CUDA,
+                          static_cast<c10::DeviceIndex>(environment.local_rank));
+  c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(device);
+  return device;
+}
+
+}  // namespace flashstep::testing
