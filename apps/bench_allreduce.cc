@@ -19,7 +19,7 @@ namespace {
 
 struct Arguments {
   report::BenchAllreduceOptions options;
-  std::string preset = "2026", dtype = "fp32", stem;
+  std::string preset = "2026", dtype = "fp32", directory;
   std::vector<std::string> backends, devices;
   std::vector<double> megabytes;
   std::vector<int64_t> ranks;
@@ -55,6 +55,7 @@ void save(const report::AllreduceReport& report, const std::string& stem) {
 void run(Arguments& arguments) {
   if (const auto task = report::rank_task()) return report::run_allreduce_rank(*task);
   arguments.options.plan = plan_of(arguments);
+  if (!arguments.directory.empty()) make_directories(arguments.directory);  // before all work
   const SignalGuard signals;
   ProgressBar bar("all-reduce", ProgressBar::Unit::kCount);
   arguments.options.progress = [&](uint64_t done, uint64_t total, const std::string& note) {
@@ -63,7 +64,7 @@ void run(Arguments& arguments) {
   const auto report = report::bench_allreduce(arguments.options);
   bar.finish();
   std::cout << measure::to_text(report.table);
-  if (!arguments.stem.empty()) save(report, arguments.stem);
+  if (!arguments.directory.empty()) save(report, arguments.directory + "/allreduce");
   if (report.signal != 0)
     throw Interrupted(report.signal, "interrupted; what was measured is shown");
   if (!report.failure.empty()) throw MachineError("[bench allreduce] " + report.failure);
@@ -103,8 +104,9 @@ void add_bench_allreduce(CLI::App& bench) {
       ->capture_default_str();
   command->add_flag("--quick", arguments->options.quick,
                     "One short turn a cell: only to see that all runs");
-  command->add_option("--out", arguments->stem,
-                      "Also write STEM.txt, .md, .csv, .json, and the pictures");
+  command->add_option(
+      "--out", arguments->directory,
+      "Also write allreduce.txt, .md, .csv, .json and the pictures into this directory");
   command->callback([arguments] { run(*arguments); });
 }
 

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 #include <unistd.h>
 
 #include <c10/util/Logging.h>
@@ -19,6 +20,9 @@ namespace flashstep::comm {
 namespace {
 
 using BackendType = c10d::ProcessGroup::BackendType;
+
+// How often a rank that leaves looks whether the others do.
+constexpr std::chrono::milliseconds kPartingLook(20);
 
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                                const Environment& environment,
@@ -99,7 +103,7 @@ void Group::connect(const Environment& environment) {
   const SocketRecorder recorder;
   const int port = environment.master_port;
   if (in.watch) {
-    in.watch->guard([] { return uint64_t{0}; },
+    in.watch->guard([] { return Watch::Launched(); },
                     [recorder, port, store = in.connections] {
                       shut_down(store);
                       shut_down(opened_since(recorder, port));
@@ -122,11 +126,14 @@ void Group::connect(const Environment& environment) {
   }
   if (in.watch) {
     // Copies: the watch's threads shall not look into a group that is going away.
-    in.watch->guard([gloo = in.gloo, nccl = in.nccl] { return launched(gloo) + launched(nccl); },
-                    [connections = in.connections, nccl = in.nccl] {
-                      shut_down(connections);
-                      if (nccl) nccl->abort();
-                    });
+    in.watch->guard(
+        [gloo = in.gloo, nccl = in.nccl] {
+          return Watch::Launched{launched(gloo) + launched(nccl), launched(nccl)};
+        },
+        [connections = in.connections, nccl = in.nccl] {
+          shut_down(connections);
+          if (nccl) nccl->abort();
+        });
   }
 }
 
@@ -143,8 +150,9 @@ Group::~Group() {
     if (std::uncaught_exceptions() > in.exceptions_at_start) {
       in.watch->tell(str("rank ", rank_, " ended with an error of its own"));
     }
+    const bool parted = !in.nccl || (in.watch->verdict().empty() && part_together());
     in.watch->unguard();
-    failed = !in.watch->verdict().empty();
+    failed = !parted || !in.watch->verdict().empty();
   }
   if (failed) {
     in.watch->hurry();
@@ -156,6 +164,26 @@ Group::~Group() {
   process_group_.reset();
   in.gloo.reset();
   in.watch.reset();
+}
+
+// NCCL frees communicators together, on each machine at least, and who comes first waits inside it
+// for the others, whom nothing can interrupt there. So the ranks meet before; false when that is in
+// vain, because a rank was lost or somebody still waits for a collective of this one.
+bool Group::part_together() const {
+  const Internals& in = *internals_;
+  const auto deadline = std::chrono::steady_clock::now() + in.options.timeouts.collective;
+  in.watch->part();
+  try {
+    int64_t parted = in.store->add("parted", 1);
+    while (parted < world_size_ && in.watch->verdict().empty() &&
+           std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(kPartingLook);
+      parted = in.store->add("parted", 0);
+    }
+    return parted >= world_size_;
+  } catch (const std::exception&) {
+    return false;  // no store, no group
+  }
 }
 
 void Group::explain(const std::string& what) const {

@@ -132,6 +132,7 @@ class Group {
     return {value};
   }
   void connect(const Environment& environment);
+  bool part_together() const;
   // Inside a handler: throws MachineError for an error of the network, else the same exception.
   [[noreturn]] void explain(const std::string& what) const;
 

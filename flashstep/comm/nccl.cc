@@ -35,7 +35,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
           ", got a machine with ", devices, "; start fewer ranks here or train on the CPU");
   leave_the_word_to_us();
   auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = timeout;
+  options->timeout = 2 * timeout;  // the watch is first, and knows whom to name
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, options);
   // Not eagerConnectSingleDevice(): the first collective makes the communicator, under the watch.
   return backend;

@@ -16,7 +16,8 @@ std::string subject(const std::vector<Peer>& peers) {
 }
 
 bool is_there(const Peer& peer) {
-  return peer.beat.state == State::kRunning || peer.beat.state == State::kBroken;
+  return peer.beat.state == State::kRunning || peer.beat.state == State::kBroken ||
+         peer.beat.state == State::kParting;
 }
 
 std::optional<std::string> lost(const std::vector<Peer>& peers, bool broken,
@@ -40,38 +41,39 @@ std::optional<std::string> gone(const std::vector<Peer>& peers, bool before) {
   for (const Peer& peer : peers) most = std::max(most, peer.beat.launched);
   std::vector<Peer> left;
   for (const Peer& peer : peers) {
-    if (peer.beat.state == State::kLeft && !(before && peer.beat.launched == most)) {
-      left.push_back(peer);
-    }
+    const bool parted = peer.beat.state == State::kLeft || peer.beat.state == State::kParting;
+    if (parted && !(before && peer.beat.launched == most)) left.push_back(peer);
   }
   if (left.empty()) return std::nullopt;
   return str(subject(left), " left while others still communicate");
 }
 
-std::optional<std::string> behind(const std::vector<Peer>& peers) {
+// Who launched fewer, by the count that `launched` takes from a beat, and is idle for that long.
+std::optional<std::string> behind(const std::vector<Peer>& peers, uint64_t Beat::*launched,
+                                  double idle_seconds) {
   uint64_t most = 0;
-  for (const Peer& peer : peers) most = std::max(most, peer.beat.launched);
+  for (const Peer& peer : peers) most = std::max(most, peer.beat.*launched);
   std::vector<Peer> late;
   for (const Peer& peer : peers) {
-    if (peer.beat.launched < most) late.push_back(peer);
+    if (peer.beat.*launched < most && peer.idle_seconds >= idle_seconds) late.push_back(peer);
   }
   if (late.empty()) return std::nullopt;
-  return str(subject(late), " launched ", late.front().beat.launched,
+  return str(subject(late), " launched ", late.front().beat.*launched,
              " collectives, when others launched ", most, " and wait");
 }
 
 }  // namespace
 
 std::string encode(const Beat& beat) {
-  return str(beat.count, " ", beat.launched, " ", static_cast<char>(beat.state));
+  return str(beat.count, " ", beat.launched, " ", static_cast<char>(beat.state), " ", beat.on_gpu);
 }
 
 std::optional<Beat> decode(const std::string& text) {
   std::istringstream in(text);
   Beat beat;
   char state = 0;
-  in >> beat.count >> beat.launched >> state;
-  if (in.fail() || std::string("rbtl").find(state) == std::string::npos) return std::nullopt;
+  in >> beat.count >> beat.launched >> state >> beat.on_gpu;
+  if (in.fail() || std::string("rbtpl").find(state) == std::string::npos) return std::nullopt;
   beat.state = static_cast<State>(state);
   return beat;
 }
@@ -82,10 +84,11 @@ std::optional<std::string> judge(const std::vector<Peer>& peers, double broken_s
   if (auto sentence = lost(peers, broken, patience)) return sentence;
   // NCCL's kernels wait without an error when a peer is gone, but the counts tell.
   if (auto sentence = gone(peers, /*before=*/true)) return sentence;
+  if (auto sentence = behind(peers, &Beat::on_gpu, patience.collective_seconds)) return sentence;
   // A dead rank's silence would have shown by now.
   if (broken_seconds <= 2 * patience.suspicion_seconds) return std::nullopt;
   if (auto sentence = gone(peers, /*before=*/false)) return sentence;
-  return behind(peers);
+  return behind(peers, &Beat::launched, /*idle_seconds=*/0);
 }
 
 }  // namespace flashstep::comm

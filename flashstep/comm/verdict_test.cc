@@ -5,10 +5,10 @@
 namespace flashstep::comm {
 namespace {
 
-constexpr Patience kPatience = {30, 5};
+constexpr Patience kPatience = {30, 5, 1800};
 
 Peer peer(int rank, double silent_seconds, State state = State::kRunning, uint64_t launched = 7) {
-  return {rank, "rank " + std::to_string(rank), {10, launched, state}, silent_seconds};
+  return {rank, "rank " + std::to_string(rank), {10, launched, state, 0}, silent_seconds, 0};
 }
 
 std::string verdict(const std::vector<Peer>& peers, double broken_seconds = 0) {
@@ -16,12 +16,13 @@ std::string verdict(const std::vector<Peer>& peers, double broken_seconds = 0) {
 }
 
 TEST(Verdict, BeatsAreReadAsTheyWereWritten) {
-  const auto beat = decode(encode({17, 342, State::kBroken}));
+  const auto beat = decode(encode({17, 342, State::kBroken, 120}));
   ASSERT_TRUE(beat);
   EXPECT_EQ(beat->count, 17u);
   EXPECT_EQ(beat->launched, 342u);
   EXPECT_EQ(beat->state, State::kBroken);
-  for (const char* wrong : {"", "17", "17 342", "17 342 x", "r 1 2"}) {
+  EXPECT_EQ(beat->on_gpu, 120u);
+  for (const char* wrong : {"", "17", "17 342", "17 342 r", "17 342 x 1", "r 1 2 3"}) {
     EXPECT_FALSE(decode(wrong)) << wrong;
   }
 }
@@ -58,9 +59,27 @@ TEST(Verdict, WhoLeftBeforeTheLastCollectiveIsNamedAtOnce) {
   const std::vector<Peer> peers = {peer(0, 0), peer(1, 1, State::kLeft, 6),
                                    peer(2, 1, State::kLeft, 7)};
   EXPECT_EQ(verdict(peers), "rank 1 has left while others still communicate");
+  EXPECT_EQ(verdict({peer(0, 0), peer(1, 1, State::kParting, 6)}),
+            "rank 1 has left while others still communicate");
+  // Until all part it must be heard, unlike one that has left.
+  EXPECT_EQ(verdict({peer(0, 0), peer(1, 31, State::kParting)}),
+            "rank 1 has not been heard for 31.0 s");
   // Whose beat is only older than the leaver's word.
   EXPECT_EQ(verdict({peer(0, 0), peer(1, 1, State::kRunning, 6), peer(2, 1, State::kLeft, 7)}),
             "nobody");
+}
+
+// The host waits in a kernel that waits, and no connection breaks.
+TEST(Verdict, WhoIsCaughtElsewhereWhileGpusWaitIsNamed) {
+  std::vector<Peer> peers = {peer(0, 0), peer(1, 1)};
+  peers[0].beat.on_gpu = 18;
+  peers[1].beat.on_gpu = 17;
+  peers[0].idle_seconds = peers[1].idle_seconds = 1799;
+  EXPECT_EQ(verdict(peers), "nobody");
+  peers[0].idle_seconds = peers[1].idle_seconds = 1801;
+  EXPECT_EQ(verdict(peers), "rank 1 has launched 17 collectives, when others launched 18 and wait");
+  peers[1].beat.on_gpu = 18;  // all compute, for as long as they like
+  EXPECT_EQ(verdict(peers), "nobody");
 }
 
 TEST(Verdict, WhoLaunchedFewerIsNamed) {

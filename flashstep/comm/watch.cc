@@ -24,7 +24,7 @@ double interval_of(const Timeouts& timeouts) {
 // Three heartbeats missed, or a sixth of the usual patience: a rank that is only slow is back then.
 Patience patience_of(const Timeouts& timeouts) {
   const double silence = seconds(timeouts.silence);
-  return {silence, std::max(3 * interval_of(timeouts), silence / 6)};
+  return {silence, std::max(3 * interval_of(timeouts), silence / 6), seconds(timeouts.collective)};
 }
 
 // The looker's own pace, as a part of the interval; a longer gap means that it was stopped itself.
@@ -43,7 +43,7 @@ Watch::Watch(c10::intrusive_ptr<c10d::Store> store, std::vector<OpenSocket> conn
       patience_(patience_of(options_.timeouts)) {
   for (int rank = 0; rank < options_.world_size; ++rank) {
     if (rank != options_.rank && (is_judge() || rank == 0)) {
-      peers_.push_back({rank, options_.names[rank], Beat(), 0});
+      peers_.push_back({rank, options_.names[rank], Beat(), 0, 0});
     }
   }
   talker_ = std::thread([this] { talk(); });
@@ -62,7 +62,7 @@ Watch::~Watch() {
   looker_.join();
 }
 
-void Watch::guard(std::function<uint64_t()> launched, std::function<void()> interrupt) {
+void Watch::guard(std::function<Launched()> launched, std::function<void()> interrupt) {
   const std::lock_guard lock(mutex_);
   launched_ = std::move(launched);
   interrupt_ = std::move(interrupt);
@@ -72,12 +72,19 @@ void Watch::unguard() {
   std::thread interrupter;
   {
     const std::lock_guard lock(mutex_);
-    if (launched_) own_.launched = launched_();  // the goodbye says how many
+    count_launched();  // for the goodbye
     launched_ = nullptr;
     interrupt_ = nullptr;
     interrupter = std::move(interrupter_);
   }
   if (interrupter.joinable()) interrupter.join();
+}
+
+void Watch::count_launched() {
+  if (!launched_) return;
+  const Launched launched = launched_();
+  own_.launched = launched.all;
+  own_.on_gpu = launched.on_gpu;
 }
 
 std::string Watch::verdict() const {
@@ -118,6 +125,14 @@ void Watch::set_verdict(const std::string& sentence) {
   verdict_ = sentence;
   left_at_ = Clock::now();  // who is leaving stays a little longer, for this to be heard
   if (!leaving_) stuck_at_ = Clock::now() + options_.timeouts.grace;
+  urgent_ = true;
+  news_.notify_all();
+}
+
+void Watch::part() {
+  const std::lock_guard lock(mutex_);
+  count_launched();
+  own_.state = State::kParting;
   urgent_ = true;
   news_.notify_all();
 }
@@ -164,7 +179,7 @@ bool Watch::exchange() {
   std::unique_lock lock(mutex_);
   urgent_ = false;
   ++own_.count;
-  if (launched_) own_.launched = launched_();
+  count_launched();
   Beat beat = own_;
   if (!verdict_.empty()) beat.state = State::kTold;
   const std::string sentence = published_ ? "" : verdict_;
@@ -187,6 +202,7 @@ bool Watch::exchange() {
   for (size_t i = 0; i < peers_.size(); ++i) {
     const auto beat_there = decode({values[i + 1].begin(), values[i + 1].end()});
     if (beat_there && beat_there->count != peers_[i].beat.count) {
+      if (beat_there->on_gpu != peers_[i].beat.on_gpu) peers_[i].idle_seconds = 0;
       peers_[i].beat = *beat_there;
       peers_[i].silent_seconds = 0;
     }
@@ -214,7 +230,13 @@ void Watch::talk() {
 
 void Watch::grow_silence(double elapsed) {
   store_silent_seconds_ += elapsed;
-  for (Peer& peer : peers_) peer.silent_seconds += elapsed;
+  for (Peer& peer : peers_) {
+    peer.silent_seconds += elapsed;
+    peer.idle_seconds += elapsed;
+  }
+  const uint64_t before = own_.on_gpu;
+  count_launched();
+  own_idle_seconds_ = own_.on_gpu != before ? 0 : own_idle_seconds_ + elapsed;
   const bool broken = own_.state == State::kBroken ||
                       std::any_of(peers_.begin(), peers_.end(),
                                   [](const Peer& p) { return p.beat.state == State::kBroken; });
@@ -233,8 +255,7 @@ void Watch::judge_all() {
         str(options_.store_name, " has not answered for ", fixed(store_silent_seconds_, 1), " s"));
   } else {
     std::vector<Peer> everybody = peers_;
-    everybody.push_back({options_.rank, options_.names[options_.rank], own_, 0});
-    if (launched_) everybody.back().beat.launched = launched_();
+    everybody.push_back({options_.rank, options_.names[options_.rank], own_, 0, own_idle_seconds_});
     // Only the judge sees all, and thus who is behind.
     const double broken = is_judge() ? broken_seconds_ : 0;
     if (const auto sentence = judge(everybody, broken, patience_)) set_verdict(*sentence);

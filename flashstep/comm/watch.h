@@ -57,9 +57,12 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
+  struct Launched {
+    uint64_t all = 0, on_gpu = 0;
+  };
   // `launched` tells how many collectives this rank launched; `interrupt` makes those that wait
   // fail. Until unguard().
-  void guard(std::function<uint64_t()> launched, std::function<void()> interrupt);
+  void guard(std::function<Launched()> launched, std::function<void()> interrupt);
   void unguard();
 
   // The sentence; empty while all is well.
@@ -69,6 +72,8 @@ class Watch {
   std::string await_verdict();
   // The caller is ending because of the verdict: on_stuck is not needed any more.
   void noticed();
+  // Heartbeats say from now on that this rank launches no more; the watch goes on until leave().
+  void part();
   // What comes before leave() may hang: on_stuck is needed again until then.
   void hurry();
   // Makes `sentence` the verdict, unless there is one.
@@ -88,6 +93,7 @@ class Watch {
   void act(std::unique_lock<std::mutex>& lock);
   bool others_are_off() const;
   double stay_seconds() const;
+  void count_launched();
   bool is_judge() const { return options_.rank == 0; }
 
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -100,7 +106,7 @@ class Watch {
   std::condition_variable news_;
   Beat own_;
   std::vector<Peer> peers_;  // those this rank hears: the judge all others, others rank 0
-  double store_silent_seconds_ = 0, broken_seconds_ = 0;
+  double store_silent_seconds_ = 0, broken_seconds_ = 0, own_idle_seconds_ = 0;
   bool store_gone_ = false;
   std::string verdict_;
   bool published_ = false;  // the store has the verdict
@@ -108,7 +114,7 @@ class Watch {
   bool leaving_ = false, talk_ended_ = false, stop_looking_ = false;
   Clock::time_point left_at_;
   std::optional<Clock::time_point> stuck_at_;
-  std::function<uint64_t()> launched_;
+  std::function<Launched()> launched_;
   std::function<void()> interrupt_;
   bool interrupted_ = false;
   std::thread interrupter_, talker_, looker_;

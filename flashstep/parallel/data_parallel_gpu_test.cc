@@ -278,8 +278,8 @@ TEST(GpuRanks, ShardedUnderDdpIsWhole) {
     const Tensor x = torch::randn({kRows, 10}).to(device), y = torch::randn({kRows, 5}).to(device);
     const torch::optim::AdamWOptions options(0.01);
     const auto train = [&](bool is_sharded) {
-      const auto net = make_module<TiedToy>(100, device);
-      DistributedDataParallel<TiedToy> wrapped(net, group);
+      const auto net = make_module<PlainToy>(100, device);
+      DistributedDataParallel<PlainToy> wrapped(net, group);
       std::unique_ptr<torch::optim::Optimizer> optimizer;
       if (is_sharded) {
         optimizer = std::make_unique<ShardedOptimizer<torch::optim::AdamW>>(wrapped.parameters(),

@@ -30,8 +30,8 @@ def children_of(pid):
 class BenchAllreduceTest(unittest.TestCase):
     def test_files(self):
         with tempfile.TemporaryDirectory() as folder:
-            stem = Path(folder) / "sums"
-            result = run("--device", "cpu", "--megabytes", "0.01,1", "--ranks", "2,3", "--seconds", 0.05, "--out", stem)
+            stem = Path(folder) / "new" / "allreduce"
+            result = run("--device", "cpu", "--megabytes", "0.01,1", "--ranks", "2,3", "--seconds", 0.05, "--out", stem.parent)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn("Verdict: 4 of 4 cases measured, 0 failed, 0 wrong elements; bars kept.", result.stdout)
             with open(f"{stem}.csv", newline="") as file:
@@ -43,8 +43,8 @@ class BenchAllreduceTest(unittest.TestCase):
             self.assertEqual(len(table["rows"]), 4)
             document = Path(f"{stem}.md").read_text()
             for picture in ("bus", "time"):
-                self.assertIn(f"(sums_{picture}.svg)", document)
-                self.assertTrue((Path(folder) / f"sums_{picture}.svg").exists())
+                self.assertIn(f"(allreduce_{picture}.svg)", document)
+                self.assertTrue(Path(f"{stem}_{picture}.svg").exists())
 
     def test_mistakes(self):
         for arguments, word in (

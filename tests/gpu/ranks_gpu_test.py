@@ -1,7 +1,7 @@
 """`flashstep launch -n 2 -- train` on two GPUs: repeats bit for bit, resumes bit for bit, and when a rank is killed or
 stopped the other ends with a sentence that names it, and the run goes on from its checkpoint as if nothing had been.
 
-FLASHSTEP_RANKS_TEST_DEVICE=cpu runs the same on the CPU.
+ranks_gpu_test.py [PART...] runs some parts; FLASHSTEP_RANKS_TEST_DEVICE=cpu runs the same on the CPU.
 """
 import json
 import os
@@ -89,37 +89,64 @@ def strike(run, victim, number, **options):
     print(f"signal {number} to rank {victim}: after {took:.1f} s rank {1 - victim} ended with \"{sentences[0]}\"")
 
 
+def whole(shard):
+    """The outcome of a run that nothing disturbs."""
+    run = f"whole_{shard}"
+    if not Path(run).exists():
+        launch(run, shard=shard)
+    return outcome(run)
+
+
+def repeats(shard):
+    wanted = whole(shard)
+    launch(f"again_{shard}", shard=shard)
+    expect_same(f"again_{shard}", wanted, f"a repeated run, shard_optimizer {shard}")
+    print(f"shard_optimizer {shard}: repeats bit for bit")
+
+
+def wrappers():
+    wanted = whole("none")
+    for wrapper in ("naive", "flat", "overlapped"):
+        launch(wrapper, wrapper=wrapper)
+        model = {name: content for name, content in outcome(wrapper).items() if name.startswith("model")}
+        assert model, "the checkpoint has no model"
+        for name, content in model.items():
+            assert wanted[name] == content, f"{wrapper}: {name} differs from bucketed's"
+        print(f"{wrapper}: the same model as bucketed, bit for bit")
+
+
+def struck(victim, number, shard="none"):
+    wanted = whole(shard)
+    run = f"signal_{number}_rank_{victim}_{shard}"
+    strike(run, victim, number, shard=shard)
+    launch(run, "--resume", shard=shard)
+    expect_same(run, wanted, f"{run}, resumed")
+    print(f"{run}: resumed and ended as if nothing had been, bit for bit")
+
+
+PARTS = {
+    "repeats": lambda: repeats("none"),
+    "repeats_sharded": lambda: repeats("whole"),
+    "wrappers": wrappers,
+    "killed_1": lambda: struck(1, signal.SIGKILL),
+    "stopped_1": lambda: struck(1, signal.SIGSTOP),
+    "killed_0": lambda: struck(0, signal.SIGKILL),
+    "stopped_0": lambda: struck(0, signal.SIGSTOP),
+    "killed_sharded": lambda: struck(1, signal.SIGKILL, shard="whole"),
+}
+
+
 def main():
     info = json.loads(subprocess.run([PROGRAM, "info", "--json"], capture_output=True, text=True, check=True).stdout)
     gpus = len(info.get("gpus") or [])
     if DEVICE == "cuda" and gpus < 2:
         print(f"SKIPPED: needs 2 GPUs, here are {gpus}")
         return 77
+    parts = sys.argv[1:] or list(PARTS)
     with tempfile.TemporaryDirectory() as directory:
         os.chdir(directory)
-        wanted = {}
-        for name, options in {"ddp": {}, "sharded": {"shard": "whole"}}.items():
-            launch(f"{name}_whole", **options)
-            wanted[name] = outcome(f"{name}_whole")
-            launch(f"{name}_again", **options)
-            expect_same(f"{name}_again", wanted[name], f"{name}: a repeated run")
-            print(f"{name}: repeats bit for bit")
-        for wrapper in ("naive", "flat", "overlapped"):
-            launch(wrapper, wrapper=wrapper)
-            model = {key: value for key, value in outcome(wrapper).items() if key.startswith("model")}
-            for key, value in model.items():
-                assert wanted["ddp"][key] == value, f"{wrapper}: {key} differs from bucketed's"
-            assert model, "the checkpoint has no model"
-            print(f"{wrapper}: the same model as bucketed, bit for bit")
-        for run, victim, number, options, name in (
-            ("killed_1", 1, signal.SIGKILL, {}, "ddp"), ("stopped_1", 1, signal.SIGSTOP, {}, "ddp"),
-            ("killed_0", 0, signal.SIGKILL, {}, "ddp"), ("stopped_0", 0, signal.SIGSTOP, {}, "ddp"),
-            ("killed_sharded", 1, signal.SIGKILL, {"shard": "whole"}, "sharded"),
-        ):
-            strike(run, victim, number, **options)
-            launch(run, "--resume", **options)
-            expect_same(run, wanted[name], f"{run}, resumed")
-            print(f"{run}: resumed and ended as if nothing had been, bit for bit")
+        for part in parts:
+            PARTS[part]()
     return 0
 
 

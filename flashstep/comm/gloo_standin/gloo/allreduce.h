@@ -5,11 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <vector>
-
 #include <gloo/context.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <memory>
+#include <vector>
 
 namespace gloo {
 
