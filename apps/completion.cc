@@ -6,6 +6,7 @@
 
 #include "apps/commands.h"
 #include "flashstep/base/text.h"
+#include "flashstep/train/config.h"
 
 namespace flashstep::apps {
 namespace {
@@ -32,6 +33,13 @@ std::string parents(const CLI::App& root) {
   return names.empty() ? "-" : join(names, "|");
 }
 
+// The values that follow an option, where they are known.
+std::string value_cases() {
+  return "    --set) words=\"" + join(field_paths(train::Config()), " ") +
+         "\"; compopt -o nospace 2>/dev/null ;;\n"  // zsh has no compopt
+         "    --device) words=\"cpu cuda\" ;;\n";
+}
+
 std::string bash_script(const CLI::App& root) {
   std::string cases;
   write_cases(root, "", cases);
@@ -43,6 +51,11 @@ std::string bash_script(const CLI::App& root) {
          parents(root) +
          ") path+=\" ${COMP_WORDS[2]}\" ;; esac\n"
          "  fi\n"
+         "  case ${COMP_WORDS[COMP_CWORD - 1]} in\n" +
+         value_cases() +
+         "  esac\n"
+         "  if [[ -n $words ]]; then COMPREPLY=($(compgen -W \"$words\" -- \"$current\")); return; "
+         "fi\n"
          "  case $path in\n" +
          cases +
          "  esac\n"

@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/base/places.h"
 #include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
@@ -38,16 +39,14 @@ void add_stories(CLI::App& data) {
       ->check(CLI::Range(int64_t{1}, kMaxMegabytes));
   command->add_option("--seed", arguments->seed, "The same seed gives the same bytes, anywhere")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, INT64_MAX));
   command->add_option("--out", arguments->out, "The file to write")->required();
   command->callback([arguments] {
+    require_place_for_file(arguments->out);
     const SignalGuard guard;
     ProgressBar bar("stories", ProgressBar::Unit::kBytes);
-    const auto progress = [&bar](uint64_t done, uint64_t total) {
-      bar.update(done, total);
-      const int signal = SignalGuard::received();
-      if (signal != 0) throw Interrupted(signal, "interrupted; nothing was written");
-    };
+    const auto progress =
+        interruptible(bar.callback(), "[data stories] interrupted; nothing was written");
     data::write_stories(arguments->out, static_cast<uint64_t>(arguments->megabytes) * 1'000'000,
                         arguments->seed, progress);
     bar.finish();
@@ -126,7 +125,8 @@ void add_inspect(CLI::App& data) {
   auto arguments = std::make_shared<Arguments>();
   command->add_option("file", arguments->file, "TOKENS.npy or a text")->required();
   command->add_option("--top", arguments->top, "How many of the commonest token ids to show")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 32));
   command->callback([arguments] {
     const fs::path path = arguments->file;
     const bool is_npy =

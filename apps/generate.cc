@@ -36,14 +36,15 @@ void add_generate(CLI::App& app) {
       ->check(CLI::Range(1e-6, 1.0));
   command->add_option("--seed", sampling.seed, "The same seed writes the same text")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, INT64_MAX));
   command->add_option("--device", arguments->device, "Default: the run's")
       ->option_text("cpu|cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command->callback([arguments] {
     train::TrainedModel trained = train::load_run(arguments->run, arguments->device);
-    const std::string text = train::write_sample(trained.model, trained.tokenizer,
-                                                 arguments->prompt, arguments->sampling);
+    const std::string text =
+        train::write_sample(trained.model, trained.tokenizer, arguments->prompt,
+                            arguments->sampling, trained.config.text.document_end);
     std::printf("%s\n", text.c_str());
   });
 }

@@ -1,13 +1,16 @@
 // flashstep: from raw text to a trained Transformer language model. A table of commands; each
 // stands in a file of its own beside this one.
-#include <csignal>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <c10/util/Exception.h>
 
 #include "apps/commands.h"
 #include "flashstep/base/error.h"
@@ -33,27 +36,93 @@ int fail(int code, const std::string& sentence) {
   return code;
 }
 
-// What was wrong with the command line; a mistyped command gets the nearest one.
-std::string usage_mistake(const CLI::App& app, int argc, char** argv,
-                          const CLI::ParseError& error) {
-  if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
+// A mistyped command, at any depth, gets the nearest one; empty if all are known.
+std::string unknown_command(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* parent = &app;
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
     std::vector<std::string> names;
-    for (const CLI::App* command : app.get_subcommands(nullptr))
+    const CLI::App* found = nullptr;
+    for (const CLI::App* command : parent->get_subcommands(nullptr)) {
       names.push_back(command->get_name());
-    const std::string meant = flashstep::nearest(argv[1], names);
-    return flashstep::str("unknown command \"", argv[1], "\"; ",
-                          meant.empty() ? "expected one of " + flashstep::join(names)
-                                        : "did you mean \"" + meant + "\"?");
+      if (command->check_name(argv[i])) found = command;
+    }
+    if (names.empty()) return "";
+    if (found == nullptr) {
+      const std::string meant = flashstep::nearest(argv[i], names);
+      return flashstep::str("unknown command \"", argv[i], "\"; ",
+                            meant.empty() ? "expected one of " + flashstep::join(names)
+                                          : "did you mean \"" + meant + "\"?");
+    }
+    parent = found;
   }
-  return flashstep::str(error.what(), " (see --help)");
+  return "";
 }
 
-}  // namespace
+// "--vocab-size = abc" in the words of the option that it is about; empty if there is none.
+std::string mistyped_number(const CLI::App& app, const std::string& what) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name() + " = ";
+    const size_t at = what.find(name);
+    if (at == std::string::npos) continue;
+    const char* expected = option->get_type_name().starts_with("INT") ? "a whole number"
+                           : option->get_type_name().starts_with("UINT")
+                               ? "a whole number from 0 on"
+                               : "a number";
+    return flashstep::str("expected ", option->get_name(), " to be ", expected, ", got ",
+                          what.substr(at + name.size()));
+  }
+  for (const CLI::App* command : app.get_subcommands()) {
+    const std::string sentence = mistyped_number(*command, what);
+    if (!sentence.empty()) return sentence;
+  }
+  return "";
+}
 
-int main(int argc, char** argv) {
+// What was wrong with the command line.
+std::string usage_mistake(const CLI::App& app, int argc, char** argv,
+                          const CLI::ParseError& error) {
+  std::string sentence = unknown_command(app, argc, argv);
+  if (sentence.empty() && error.get_name() == "ConversionError") {
+    sentence = mistyped_number(app, error.what());
+  }
+  return sentence.empty() ? flashstep::str(error.what(), " (see --help)") : sentence;
+}
+
+// LibTorch's errors carry a backtrace, which is not for people.
+std::string first_line(const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  return text.substr(0, text.find('\n'));
+}
+
+int fail_in_torch(const c10::Error& error) {
+  const std::string line = first_line(error);
+  const bool is_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+                         line.find("can't allocate memory") != std::string::npos;
+  return fail(kMachineFailure,
+              is_memory ? "out of memory (a smaller model or train.batch_size needs less): " + line
+                        : "LibTorch failed: " + line);
+}
+
+// What a command printed may be in a buffer still; a full disk shows when that is written.
+int end_output(int code) {
+  errno = 0;
+  std::cout.flush();
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (written || code != 0) return code;
+  return fail(kMachineFailure,
+              flashstep::str("the output could not be written", errno != 0 ? ": " : "",
+                             errno != 0 ? std::strerror(errno) : ""));
+}
+
+int run(int argc, char** argv) {
   CLI::App app("Train Transformer language models in C++: from raw text to samples.", "flashstep");
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Print the help of every command");
+  app.set_version_flag("--version", flashstep::str("flashstep ", FLASHSTEP_VERSION),
+                       "Print the version");
+  app.footer(
+      "Exit codes: 0 done; 2 a mistake in arguments, config or input files; 1 a failure of the\n"
+      "machine; 130 and 143 interrupted, with everything saved. Each comes with one sentence.");
   for (const AddCommand add : kCommands) add(app);
   try {
     app.parse(argc, argv);
@@ -67,9 +136,15 @@ int main(int argc, char** argv) {
     return fail(128 + interrupted.signal(), interrupted.what());
   } catch (const flashstep::UserError& error) {
     return fail(kCallerMistake, error.what());
+  } catch (const c10::Error& error) {
+    return fail_in_torch(error);
   } catch (const std::bad_alloc&) {
     return fail(kMachineFailure, "out of memory");
   } catch (const std::exception& error) {
     return fail(kMachineFailure, error.what());
   }
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return end_output(run(argc, argv)); }

@@ -13,7 +13,9 @@
 #include "apps/commands.h"
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/base/places.h"
 #include "flashstep/base/progress.h"
+#include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data/token_file.h"
 
@@ -22,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kNothingWritten = "[tokenizer] interrupted; nothing was written";
+
 struct TrainArguments {
   std::vector<std::string> texts;
   tokenizer::TrainOptions options;
@@ -29,10 +33,13 @@ struct TrainArguments {
 };
 
 void run_train(TrainArguments arguments) {
+  require(!fs::is_regular_file(arguments.out), "expected --out to be a folder, got the file ",
+          arguments.out);
+  const SignalGuard guard;
   ProgressBar reading("counting words", ProgressBar::Unit::kBytes);
   ProgressBar merging("learning merges", ProgressBar::Unit::kCount);
-  arguments.options.progress = reading.callback();
-  arguments.options.merge_progress = merging.callback();
+  arguments.options.progress = interruptible(reading.callback(), kNothingWritten);
+  arguments.options.merge_progress = interruptible(merging.callback(), kNothingWritten);
   const auto trained =
       tokenizer::train({arguments.texts.begin(), arguments.texts.end()}, arguments.options);
   reading.finish();
@@ -73,10 +80,13 @@ struct EncodeArguments {
 };
 
 void run_encode(EncodeArguments arguments) {
+  require_place_for_file(arguments.out);
+  for (const std::string& text : arguments.texts) require_other_file(text, arguments.out);
   const auto tokenizer = tokenizer::Tokenizer::load(arguments.tokenizer);
+  const SignalGuard guard;
   data::TokenFileWriter writer(arguments.out, tokenizer.vocab_size());
   ProgressBar bar("encoding", ProgressBar::Unit::kBytes);
-  arguments.options.progress = bar.callback();
+  arguments.options.progress = interruptible(bar.callback(), kNothingWritten);
   const uint64_t tokens =
       tokenizer::encode_files(tokenizer, {arguments.texts.begin(), arguments.texts.end()},
                               arguments.options, [&](auto ids) { writer.append(ids); });
@@ -117,6 +127,10 @@ void decode_pieces(const tokenizer::Tokenizer& tokenizer, const data::TokenFile&
 
 void run_decode(const std::string& token_path, const std::string& tokenizer_path,
                 const std::string& out) {
+  if (!out.empty()) {
+    require_place_for_file(out);
+    require_other_file(token_path, out);
+  }
   const auto tokenizer = tokenizer::Tokenizer::load(tokenizer_path);
   const data::TokenFile tokens(token_path, tokenizer.vocab_size());
   if (!out.empty()) {  // the bytes as they are

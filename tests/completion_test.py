@@ -27,6 +27,8 @@ expect(complete("tra"), ["train"], ["tra"])
 expect(complete("tokenizer", "en"), ["encode"], ["tokenizer", "en"])
 expect(complete("tokenizer", "train", "--vocab"), ["--vocab-size"], ["tokenizer", "train", "--vocab"])
 expect(complete("train", "config.json", "--res"), ["--resume"], ["train", "config.json", "--res"])
+expect(complete("train", "config.json", "--set", "model.d_m"), ["model.d_model"], ["--set", "model.d_m"])
+expect(complete("train", "config.json", "--device", ""), ["cpu", "cuda"], ["--device", ""])
 if "--vocab-size" in complete("train", "--vocab"):
     sys.exit("expected --vocab-size to be offered for the tokenizer only")
 syntax = subprocess.run([PROGRAM, "completion", "zsh"], capture_output=True, text=True, check=True)

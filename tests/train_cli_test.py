@@ -1,4 +1,5 @@
 """The `train`, `generate` and `eval` commands as a user types them: files, exit codes, sentences, stopping and resuming."""
+import fcntl
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import time
 import unittest
+from pathlib import Path
 
 PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
 CONFIG = {
@@ -68,6 +70,18 @@ class TrainTest(unittest.TestCase):
         last = result.stderr.strip().splitlines()[-1]
         self.assertTrue(last.startswith("flashstep: "), result.stderr)
         return result
+
+    def start(self, *arguments):
+        process = subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   text=True)
+        self.addCleanup(process.kill)
+        return process
+
+    def wait_until(self, condition, seconds=60):
+        deadline = time.time() + seconds
+        while not condition():
+            self.assertLess(time.time(), deadline, "waited too long")
+            time.sleep(0.002)
 
     def test_leaves_everything_in_the_run_directory(self):
         for name in ("config.json", "metrics.jsonl", "loss.svg", "samples.txt", "tokenizer/vocab.json", "tensorboard"):
@@ -147,6 +161,10 @@ class TrainTest(unittest.TestCase):
         self.refused(["runs/none"], "generate", "runs/none", "--prompt", "x")
         self.refused(["no.npy"], "eval", "whole", "no.npy")
         self.refused(["--prompt"], "generate", "whole")
+        self.refused(["train.steps", "whole number"], *train, "--set", "train.steps=\udcff")
+        self.refused(["--seed", "0"], "generate", "whole", "--prompt", "x", "--seed", "-1")
+        self.refused(["--top", "0"], "data", "inspect", "data/train.npy", "--top", "-1")
+        self.refused(["stores", "stories"], "data", "stores")
 
     def test_skip_data_refuses_what_is_missing_or_disagrees(self):
         result = flashstep("train", "config.json", "--run", "skip", "--skip-data")
@@ -174,16 +192,131 @@ class TrainTest(unittest.TestCase):
         self.refused(["training data"], "train", "config.json", "--run", "changed", "--resume", *given)
 
     def test_one_process_per_directory(self):
-        process = subprocess.Popen([PROGRAM, "train", "config.json", "--run", "busy", "--set", "train.steps=100000"],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while not os.path.exists("busy/metrics.jsonl"):
-            time.sleep(0.01)
+        # No checkpoint before the last step: what the killed process leaves is begun again.
+        settings = ("--set", "train.steps=100000", "--set", "checkpointing.checkpointing_interval=0")
+        process = self.start("train", "config.json", "--run", "busy", *settings)
+        self.wait_until(lambda: os.path.exists("busy/metrics.jsonl"))
         self.refused(["in use"], "train", "config.json", "--run", "busy", "--resume")
         process.kill()
-        process.wait()
+        process.communicate()
         resumed = flashstep("train", "config.json", "--run", "busy", "--resume")
-        self.assertIn(resumed.returncode, (0, 2), resumed.stderr)  # 2: already beyond 12 steps
-        self.assertNotIn("in use", resumed.stderr)
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        self.assertEqual(metrics("whole"), metrics("busy"))
+
+    def test_the_text_is_never_written_over(self):
+        with open("stories.txt") as file:
+            text = file.read()
+        for name in ("train.txt", "validation.txt", "stories.txt"):
+            os.makedirs("mine", exist_ok=True)
+            shutil.copy("stories.txt", f"mine/{name}")
+            settings = ("--run", "r", "--set", f"text.source=mine/{name}", "--set", "text.directory=mine")
+            self.refused([f"mine/{name}"], "train", "config.json", *settings)
+            with open(f"mine/{name}") as file:
+                self.assertEqual(file.read(), text)
+            os.remove(f"mine/{name}")
+        shutil.copy("stories.txt", "mine/all.txt")
+        for source, directory in (("mine", "mine"), ("mine", "mine/data"), (".", "data")):
+            self.refused(["text.directory"], "train", "config.json", "--run", "r", "--set", f"text.source={source}",
+                         "--set", f"text.directory={directory}")
+
+    def test_runs_that_share_a_directory_wait_for_each_other(self):
+        os.mkdir("shared")
+        train = ("train", "config.json", "--set", "text.directory=shared", "--set")
+        with open("shared/lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            waiting = self.start(*train, "tokenizer.vocab_size=300", "--run", "shared300")
+            self.assertIn("waiting for another run", waiting.stderr.readline())
+            stopped = self.start(*train, "tokenizer.vocab_size=350", "--run", "shared350")
+            self.assertIn("waiting for another run", stopped.stderr.readline())
+            stopped.send_signal(signal.SIGINT)
+            self.assertIn("goes on from here", stopped.communicate(timeout=60)[1])
+            self.assertEqual(stopped.returncode, 130)
+        at_once = [waiting] + [self.start(*train, f"tokenizer.vocab_size={size}", "--run", f"shared{size}")
+                               for size in (310, 320)]
+        for process in at_once:
+            stderr = process.communicate(timeout=120)[1]
+            self.assertEqual(process.returncode, 0, stderr)
+        for size in (300, 310, 320):  # each trained on tokens of its own tokenizer, to the end
+            with open(f"shared{size}/tokenizer/vocab.json") as file:
+                self.assertEqual(len(json.load(file)), size)
+            self.assertEqual(metrics(f"shared{size}")[-1]["step"], 12)
+
+    def test_stopped_while_data_are_prepared(self):
+        with open("all.txt") as source, open("long.txt", "w") as target:
+            for _ in range(100):
+                target.write(source.read())
+                source.seek(0)
+        for code in (signal.SIGINT, signal.SIGTERM):
+            process = self.start("train", "config.json", "--run", "early", "--set", "text.source=long.txt", "--set",
+                                 f"text.directory=long{code}")
+            self.wait_until(lambda: "long.txt" in Path(f"/proc/{process.pid}/maps").read_text())
+            process.send_signal(code)
+            stderr = process.communicate(timeout=60)[1]
+            self.assertEqual(process.returncode, 128 + code, stderr)
+            self.assertIn("goes on from here", stderr.splitlines()[-1])
+            left = [name for name in os.listdir(f"long{code}") if ".tmp" in name or "unfinished" in name]
+            self.assertEqual(left, [])
+
+    def test_resuming_with_another_tokenizer_leaves_the_data_alone(self):
+        before = os.stat("data/train.npy").st_mtime_ns, os.stat("data/tokenizer/vocab.json").st_mtime_ns
+        self.refused(["tokenizer.vocab_size", "400", "500"], "train", "config.json", "--run", "whole", "--resume",
+                     "--set", "tokenizer.vocab_size=500")
+        after = os.stat("data/train.npy").st_mtime_ns, os.stat("data/tokenizer/vocab.json").st_mtime_ns
+        self.assertEqual(before, after)
+
+    def test_a_start_that_was_killed_early_binds_nobody(self):
+        shutil.copytree("whole/tokenizer", "killed/tokenizer")  # all that is there before config.json
+        started = flashstep("train", "config.json", "--run", "killed", "--set", "tokenizer.vocab_size=300", "--set",
+                            "text.directory=data300")
+        self.assertEqual(started.returncode, 0, started.stderr)
+        with open("killed/tokenizer/vocab.json") as file:
+            self.assertEqual(len(json.load(file)), 300)
+
+    def test_the_bigram_loss_is_counted_once_and_ids_are_checked_when_asked(self):
+        self.assertEqual(flashstep("train", "config.json", "--run", "counted", "--set", "train.steps=4").returncode, 0)
+        with open("counted/bigram.json") as file:
+            kept = json.load(file)
+        kept["loss"] = 1.25
+        with open("counted/bigram.json", "w") as file:
+            json.dump(kept, file)
+        resumed = flashstep("train", "config.json", "--run", "counted", "--resume")
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        self.assertNotIn("bigram model", resumed.stderr)
+        self.assertEqual(metrics("counted")[12]["bigram_loss"], 1.25)
+        unchecked = flashstep("train", "config.json", "--run", "unchecked", "--set", "tokens.check_ids=false")
+        self.assertEqual(unchecked.returncode, 0, unchecked.stderr)
+        self.assertNotIn("bigram_loss", metrics("unchecked")[12])
+
+    def test_samples_end_where_documents_end(self):
+        texts = []
+        for name, end in (("endless", "no such token"), ("ends", "e")):  # one of the commonest tokens
+            shutil.copytree("whole", name)
+            with open(f"{name}/config.json") as file:
+                config = json.load(file)
+            config["text"]["document_end"] = end
+            with open(f"{name}/config.json", "w") as file:
+                json.dump(config, file)
+            done = flashstep("generate", name, "--prompt", "Once", "--max-tokens", 300, "--temperature", 1)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            texts.append(done.stdout.rstrip("\n"))
+        whole, ended = texts
+        self.assertTrue(whole.startswith(ended), ended)
+        self.assertLess(len(ended), len(whole))
+
+    def test_what_cannot_be_printed_is_a_failure(self):
+        for arguments in (["generate", "whole", "--prompt", "Once"], ["eval", "whole", "data/validation.npy"], ["--help"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("No space left", done.stderr.splitlines()[-1])
+
+    def test_out_of_memory_is_one_sentence(self):
+        def little_memory():
+            resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+
+        result = self.refused(["out of memory"], "train", "config.json", "--run", "huge", "--set",
+                              "model.vocab_size=2147483648", code=1, preexec_fn=little_memory)
+        self.assertNotIn("frame #", result.stderr)
 
     def test_a_full_disk_leaves_the_checkpoint_before(self):
         self.assertEqual(flashstep("train", "config.json", "--run", "full", "--set", "train.steps=4").returncode, 0)

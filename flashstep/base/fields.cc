@@ -13,13 +13,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// As JSON; what is no UTF-8 (a shell passes any bytes) becomes U+FFFD.
+std::string text_of(const Json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
 // What JSON holds in the words of a person: "the text \"4k\"", "the number 3.5".
 std::string describe(const Json& value) {
   switch (value.type()) {
     case Json::value_t::string:
-      return "the text " + value.dump();
+      return "the text " + text_of(value);
     case Json::value_t::boolean:
-      return value.dump();
+      return text_of(value);
     case Json::value_t::null:
       return "null";
     case Json::value_t::object:
@@ -27,8 +32,14 @@ std::string describe(const Json& value) {
     case Json::value_t::array:
       return "a list";
     default:
-      return value.dump();
+      return text_of(value);
   }
+}
+
+// "a, b", the empty one as "".
+std::string list_choices(std::vector<std::string> choices, const char* separator) {
+  std::replace(choices.begin(), choices.end(), std::string(), std::string("\"\""));
+  return join(choices, separator);
 }
 
 std::string number(double value) {
@@ -83,7 +94,8 @@ class Lister : public PathVisitor {
   }
   void field(const char* name, std::string& value, const std::vector<std::string>& choices,
              const char* help) override {
-    fields.push_back({path_of(name), choices.empty() ? "text" : join(choices, " | "), help, value});
+    fields.push_back(
+        {path_of(name), choices.empty() ? "text" : list_choices(choices, " | "), help, value});
   }
   void field(const char* name, std::vector<std::string>& value, const char* help) override {
     fields.push_back({path_of(name), "a list of texts", help, value});
@@ -139,14 +151,15 @@ class Reader : public PathVisitor {
              const char*) override {
     const Json* json = find(name);
     if (json == nullptr) return;
-    expect(json->is_string(), name, choices.empty() ? "text" : "one of " + join(choices), *json);
+    expect(json->is_string(), name,
+           choices.empty() ? "text" : "one of " + list_choices(choices, ", "), *json);
     const auto given = json->get<std::string>();
     const bool known =
         choices.empty() || std::find(choices.begin(), choices.end(), given) != choices.end();
     if (!known) {
       const std::string meant = nearest(given, choices);
-      throw UserError(str(source_, ": expected ", path_of(name), " to be one of ", join(choices),
-                          ", got \"", given, "\"",
+      throw UserError(str(source_, ": expected ", path_of(name), " to be one of ",
+                          list_choices(choices, ", "), ", got \"", printable_utf8(given), "\"",
                           meant.empty() ? "" : str("; did you mean \"", meant, "\"?")));
     }
     value = given;
@@ -222,10 +235,11 @@ Lister list(Visitable& config) {
     for (const auto& entry : known.fields) {
       if (entry.path == meant) allowed = " (" + entry.allowed + ")";
     }
-    throw UserError(
-        str(source, ": unknown key \"", path, "\"; did you mean \"", meant, "\"", allowed, "?"));
+    throw UserError(str(source, ": unknown key \"", printable_utf8(path), "\"; did you mean \"",
+                        meant, "\"", allowed, "?"));
   }
-  throw UserError(str(source, ": unknown key \"", path, "\"; expected one of ", join(siblings)));
+  throw UserError(str(source, ": unknown key \"", printable_utf8(path), "\"; expected one of ",
+                      join(siblings)));
 }
 
 void refuse_unknown_keys(const Lister& known, const Json& object, const std::string& prefix,
@@ -297,7 +311,7 @@ std::string write_json(Visitable& config) {
 void set_field(Visitable& config, const std::string& assignment) {
   const size_t equals = assignment.find('=');
   require(equals != std::string::npos && equals > 0, "--set: expected a.b=value, got \"",
-          assignment, "\"");
+          printable_utf8(assignment), "\"");
   const std::string path = assignment.substr(0, equals), text = assignment.substr(equals + 1);
   const std::string source = "--set " + path;
   const Lister known = list(config);
@@ -322,7 +336,7 @@ std::string describe_fields(Visitable& config) {
   std::string out;
   for (const auto& entry : known.fields) {
     out += "  " + entry.path + std::string(width + 2 - entry.path.size(), ' ') + entry.help + "\n" +
-           std::string(width + 4, ' ') + "(" + entry.allowed + "; default " + entry.value.dump() +
+           std::string(width + 4, ' ') + "(" + entry.allowed + "; default " + text_of(entry.value) +
            ")\n";
   }
   return out;

@@ -113,6 +113,9 @@ TEST(FieldsTest, SetTakesOneAssignment) {
   EXPECT_EQ(refuse("schedule.peak_rat=1"),
             "--set: unknown key \"schedule.peak_rat\"; did you mean \"schedule.peak_rate\" "
             "(0.0 to 1.0)?");
+  EXPECT_EQ(refuse("schedule.warmup_steps=\xFF"),
+            "--set schedule.warmup_steps: expected schedule.warmup_steps to be a whole number from "
+            "0 to 1000000, got the text \"\xEF\xBF\xBD\"");
   EXPECT_EQ(refuse("fast"), "--set: expected a.b=value, got \"fast\"");
   EXPECT_EQ(refuse("fast=maybe"),
             "--set fast: expected fast to be true or false, got the text \"maybe\"");

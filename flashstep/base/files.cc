@@ -79,7 +79,7 @@ struct Descriptor {
   int value;
 };
 
-struct stat regular_file_status(int descriptor, const std::filesystem::path& path) {
+struct stat file_status(int descriptor, const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) throw_errno(errno, str("cannot examine ", path));
   require(!S_ISDIR(status.st_mode), "expected a file, got the directory ", path);
@@ -151,7 +151,7 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
 
 std::string read_file(const std::filesystem::path& path) {
   const Descriptor file(open_for_reading(path));
-  const struct stat status = regular_file_status(file.value, path);
+  const struct stat status = file_status(file.value, path);
   std::string bytes;
   bytes.reserve(static_cast<size_t>(status.st_size) + 1);
   char chunk[1 << 16];
@@ -166,7 +166,11 @@ std::string read_file(const std::filesystem::path& path) {
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
   const Descriptor file(open_for_reading(path));
-  size_bytes_ = static_cast<size_t>(regular_file_status(file.value, path).st_size);
+  const struct stat status = file_status(file.value, path);
+  // A pipe has no size, and would count as empty.
+  require(S_ISREG(status.st_mode), "expected a regular file, got ", path,
+          ", a pipe or device: write what it gives into a file first");
+  size_bytes_ = static_cast<size_t>(status.st_size);
   if (size_bytes_ == 0) return;  // an empty mapping is refused by the kernel
   void* mapped = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_PRIVATE, file.value, 0);
   if (mapped == MAP_FAILED) throw_errno(errno, str("cannot map ", path));

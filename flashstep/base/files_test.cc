@@ -1,6 +1,8 @@
 #include "flashstep/base/files.h"
 
+#include <fcntl.h>
 #include <fstream>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -137,6 +139,15 @@ TEST_F(FilesTest, LockRefusesASecondProcessAndDiesWithTheFirst) {
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
   FileLock now_free(path, "busy");
+}
+
+TEST_F(FilesTest, APipeIsNoFileToMap) {
+  const fs::path pipe = directory_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int both = ::open(pipe.c_str(), O_RDWR);  // else opening waits for the other end
+  ASSERT_GE(both, 0);
+  EXPECT_THROW((MappedFile(pipe)), UserError);
+  ::close(both);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace flashstep::data {
 enum class Order {
   kRandom,      // each row starts at a token drawn uniformly, with replacement
   kEpoch,       // each window of the corpus once per epoch, shuffled anew, at a new offset
-  kSequential,  // each window once, in the order of the file, then again (evaluation)
+  kSequential,  // each window once, in the order of the file, then again
 };
 
 // "random", "epoch", "sequential"; UserError for any other name.

@@ -101,8 +101,8 @@ Corpus cut_validation(const CorpusOptions& options, const Paths& files) {
                  tail = options.directory / "validation.txt";
   const Stage stage = {"validation", {{"cut at byte", str(cut.offset)}}, {whole}, {head, tail}};
   check_or_make(options, manifest_path(tail), stage, [&] {
-    copy_range(whole, 0, cut.offset, head, options.progress);
     copy_range(whole, cut.offset, fs::file_size(whole), tail);
+    copy_range(whole, 0, cut.offset, head, options.progress);
   });
   corpus.train.push_back(head);
   corpus.validation.front() = tail;
@@ -182,9 +182,39 @@ void copy_range(const fs::path& from, uint64_t begin, uint64_t end, const fs::pa
   copy.commit();
 }
 
+void refuse_own_outputs(const fs::path& input, const fs::path& directory, const char* field) {
+  std::error_code error;
+  const fs::path own = fs::weakly_canonical(directory, error), given = fs::weakly_canonical(input);
+  if (fs::is_directory(given, error)) {
+    const auto holds = [](const fs::path& outer, const fs::path& inner) {
+      return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first ==
+             outer.end();
+    };
+    // What is made from the text would be text of the next run, held-out text among it.
+    require(!holds(own, given) && !holds(given, own), "[corpus] expected ", field,
+            " and text.directory to lie apart, got ", input.string(), " and ", directory.string(),
+            ", one in the other: what is written would be read as text");
+    return;
+  }
+  // By file, not by name: a link to one of them is one of them.
+  for (const char* name :
+       {"train.txt", "validation.txt", "stories.txt", "train.npy", "validation.npy", "lock",
+        "tokenizer/vocab.json", "tokenizer/merges.txt", "tokenizer/tokenizer.json"}) {
+    require(!fs::equivalent(input, directory / name, error), "[corpus] expected ", field,
+            " other than what is written itself, got ", input.string(), ", which is ", name,
+            " of text.directory: rename it, or give another text.directory");
+  }
+}
+
 Corpus prepare_corpus(const CorpusOptions& options) {
   const bool from_tinystories = options.source == "tinystories";
   const TinyStories remote = tinystories(options.base_url);
+  if (!from_tinystories && options.source != "stories") {
+    refuse_own_outputs(options.source, options.directory, "text.source");
+  }
+  if (!options.validation.empty()) {
+    refuse_own_outputs(options.validation, options.directory, "text.validation");
+  }
   Paths files;
   if (from_tinystories) {
     files = tinystories_file(options, remote.train);

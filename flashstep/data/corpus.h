@@ -32,8 +32,15 @@ struct Corpus {
   std::vector<std::filesystem::path> train, validation;  // neither is empty; in reading order
 };
 
+// UserError if `input`, a file or directory of text, is what a run writes into `directory` (the
+// text's parts, tokenizer and tokens), or holds it: the run would overwrite it, or read its own
+// output.
+void refuse_own_outputs(const std::filesystem::path& input, const std::filesystem::path& directory,
+                        const char* field);
+
 // Makes what is not there yet, each part with a manifest beside it by which the next call skips it.
-// UserError for a source that is missing, unreadable or empty, or cannot be cut.
+// UserError for a source that is missing, unreadable, empty, or what refuse_own_outputs() refuses,
+// or that cannot be cut.
 Corpus prepare_corpus(const CorpusOptions& options);
 
 // `path` itself if it is a file. The text files of a directory and all below it, sorted by path:

@@ -149,6 +149,44 @@ TEST_F(CorpusTest, PreparesAndSkipsACut) {
   EXPECT_NE(fs::last_write_time(corpus.train[0]), written);
 }
 
+TEST_F(CorpusTest, NeverOverwritesWhatItReads) {
+  const std::string text = "first<|endoftext|>second<|endoftext|>third<|endoftext|>";
+  CorpusOptions options;
+  options.directory = directory_ / "data";
+  for (const char* name : {"train.txt", "validation.txt", "stories.txt"}) {
+    options.source = write(str("data/", name), text).string();
+    EXPECT_THROW(prepare_corpus(options), UserError) << name;
+    EXPECT_EQ(read_file(options.source), text);
+    fs::create_symlink(options.source, directory_ / "link.txt");
+    options.source = directory_ / "link.txt";
+    EXPECT_THROW(prepare_corpus(options), UserError) << name;
+    fs::remove(directory_ / "link.txt");
+    fs::remove(options.directory / name);
+  }
+  options.source = write("all.txt", text).string();
+  options.validation = write("data/train.txt", text).string();
+  EXPECT_THROW(prepare_corpus(options), UserError);
+  EXPECT_EQ(read_file(options.validation), text);
+}
+
+TEST_F(CorpusTest, TextsAndWhatIsMadeOfThemLieApart) {
+  const std::string text = "first<|endoftext|>second<|endoftext|>";
+  write("texts/a.txt", text);
+  write("texts/more/b.txt", text);
+  CorpusOptions options;
+  const auto prepare = [&](const fs::path& source, const fs::path& directory) {
+    options.source = source.string();
+    options.directory = directory;
+    return prepare_corpus(options);
+  };
+  const fs::path texts = directory_ / "texts";
+  EXPECT_THROW(prepare(texts, texts), UserError);
+  EXPECT_THROW(prepare(texts, texts / "." / "more"), UserError);
+  EXPECT_THROW(prepare(texts, texts / "not_there_yet"), UserError);
+  EXPECT_THROW(prepare(texts / "more", texts), UserError);
+  EXPECT_EQ(prepare(texts, directory_ / "texts_made").validation.size(), 1u);
+}
+
 TEST_F(CorpusTest, UsesAValidationFileOfItsOwn) {
   CorpusOptions options;
   options.source = write("train.txt", "no separator at all").string();

@@ -243,8 +243,7 @@ class Downloader {
       discard();
       throw MachineError(failure);
     }
-    const std::string expected =
-        options_.sha256.empty() ? transfer.headers.linked_sha256 : options_.sha256;
+    const std::string& expected = transfer.headers.linked_sha256;
     if (expected.empty()) return "";
     const std::string actual = sha256_of(file_.path());
     if (actual == expected) return "";

@@ -13,15 +13,14 @@ namespace flashstep::data {
 struct DownloadOptions {
   // What the file is known to be; a server that says or sends otherwise is refused.
   std::optional<uint64_t> size_bytes;
-  std::string sha256;  // 64 lower-case digits, or empty: the server's word counts, if it gives one
-  int attempts = 6;    // in all; only failures that may pass are tried again
+  int attempts = 6;                // in all; only failures that may pass are tried again
   double first_pause_seconds = 1;  // before the second attempt, then doubled
   ProgressFunction progress;       // bytes
 };
 
 // Fetches an http or https `url`, redirects followed, into `path`. Bytes gather in
 // `path` + ".partial", which outlives a failure: the next call asks for the rest only (Range).
-// The content is held against the size and SHA-256 in `options` and against those that Hugging
+// The content is held against the size in `options`, and against the size and SHA-256 that Hugging
 // Face sends for large files (X-Linked-Size, X-Linked-Etag).
 // MachineError, naming the server, when it cannot be reached, sends something else, or the disk is
 // full; Interrupted when a SignalGuard caught SIGINT or SIGTERM.

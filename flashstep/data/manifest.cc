@@ -9,6 +9,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 #include "flashstep/base/hash.h"
+#include "flashstep/base/json_depth.h"
 #include "flashstep/base/text.h"
 
 namespace flashstep::data {
@@ -130,6 +131,8 @@ void write_manifest(const fs::path& path, const Stage& stage) {
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& name) {
+  require(json_depth(text) <= kMaxJsonDepth, "[", name, "] expected a manifest, got JSON nested ",
+          "more than ", kMaxJsonDepth, " deep");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   require(json.is_object(), "[", name, "] expected a manifest, got no JSON object");
   Manifest manifest;

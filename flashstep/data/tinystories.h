@@ -1,6 +1,7 @@
 // TinyStories by name: the GPT-4 part of version 2 of the corpus of Eldan and Li, "TinyStories: How
 // small can language models be and still speak coherent English?" (2023), as published in
-// https://huggingface.co/datasets/roneneldan/TinyStories.
+// https://huggingface.co/datasets/roneneldan/TinyStories. Sizes are known here; of the contents the
+// SHA-256 that the server itself sends with them is all that is checked.
 #pragma once
 
 #include <cstdint>

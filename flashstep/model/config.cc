@@ -1,5 +1,6 @@
 #include "flashstep/model/config.h"
 
+#include "flashstep/attention/attention.h"
 #include "flashstep/base/error.h"
 
 namespace flashstep {
@@ -38,7 +39,10 @@ void ModelConfig::visit(FieldVisitor& v) {
   v.field("num_heads", num_heads, kDimension, "attention heads; d_model / num_heads must be even");
   v.field("rope_theta", rope_theta, {1.0, 1e12}, "base of the rotary wavelengths");
   v.field("norm_epsilon", norm_epsilon, {0.0, 1.0}, "added to the mean square in RMSNorm");
-  v.field("attention", attention, {}, "implementation of attention");
+  // No choices: a run that was trained with a GPU's kernels can be read without them.
+  static const std::string kAttentionHelp =
+      "implementation of attention: " + join(attention_implementations());
+  v.field("attention", attention, {}, kAttentionHelp.c_str());
 }
 
 std::vector<std::string> model_size_names() {

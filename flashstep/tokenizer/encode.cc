@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "flashstep/base/error.h"
+
 namespace flashstep::tokenizer {
 
 void Encoder::encode(std::string_view text, TokenBuffer& out) {
@@ -69,6 +71,8 @@ uint64_t encode_files(const Tokenizer& tokenizer, const std::vector<std::filesys
   std::vector<Encoder> encoders;
   for (int i = 0; i < threads; ++i) encoders.emplace_back(tokenizer);
   ChunkReader reader(texts, tokenizer.specials(), options.chunk_bytes);
+  require(reader.total_bytes() > 0, "[tokenizer encode] expected text, got ", texts.size(),
+          texts.size() == 1 ? " empty file" : " empty files");
   uint64_t total = 0;
   process_chunks(
       reader, threads,

@@ -3,11 +3,14 @@
 #include <algorithm>
 
 #include "flashstep/base/error.h"
+#include "flashstep/base/json_depth.h"
 #include "flashstep/tokenizer/byte_alphabet.h"
 
 namespace flashstep::tokenizer::internal {
 
 nlohmann::json parse_json(std::string_view text, const std::string& source) {
+  require(json_depth(text) <= kMaxJsonDepth, "[", source, "] expected JSON nested at most ",
+          kMaxJsonDepth, " deep");
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& error) {

@@ -47,6 +47,8 @@ void PairLearner::add_word(std::string_view word, uint64_t count) {
 
 std::vector<PairLearner::Pair> PairLearner::learn(int64_t merges,
                                                   const ProgressFunction& progress) {
+  // A merge takes a place at least out of the text.
+  merges = std::min(merges, static_cast<int64_t>(symbols_.size()));
   const size_t vocabulary = 256 + static_cast<size_t>(merges);
   for (Side* side : {&left_, &right_}) {
     side->counts.assign(vocabulary, 0);

@@ -2,9 +2,11 @@
 """`flashstep tokenizer` from the outside: round trips, and bad input with one sentence and exit code 2."""
 import os
 import random
+import signal
 import struct
 import subprocess
 import tempfile
+import time
 
 PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
 
@@ -25,6 +27,42 @@ def expect_refusal(words, *arguments):
 def npy(ids):
     header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(ids)},), }}".ljust(117).encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack(f"<{len(ids)}H", *ids)
+
+
+def check_pipes_and_full_disks(work, text):
+    """What has no size is refused rather than taken for empty; output that is lost is a failure."""
+    arguments = ["encode", "/dev/stdin", "--tokenizer", f"{work}/tok", "--out", f"{work}/new"]
+    done = subprocess.run([PROGRAM, "tokenizer", *arguments], input=b"the cat", capture_output=True)
+    assert done.returncode == 2 and b"regular file" in done.stderr, done
+    assert run("encode", text, "--tokenizer", f"{work}/tok", "--out", f"{work}/ids.npy").returncode == 0
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([PROGRAM, "tokenizer", "decode", f"{work}/ids.npy", "--tokenizer", f"{work}/tok"],
+                              stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1 and b"No space left" in done.stderr, done
+
+
+def check_signals(work):
+    """Stopped in the middle: one sentence, 128 + signal, and nothing is left."""
+    size = 200_000_000
+    big = write(f"{work}/big.txt", b"")
+    with open(big, "wb") as file:
+        for _ in range(size // 1_000_000):
+            file.write(b"the cat sat on the mat again. " * 33_334)
+    os.mkdir(f"{work}/out")
+    for code in (signal.SIGINT, signal.SIGTERM):
+        for arguments in (["encode", big, "--tokenizer", f"{work}/tok", "--threads", "1", "--out", f"{work}/out/ids.npy"],
+                          ["train", big, "--vocab-size", "300", "--threads", "1", "--out", f"{work}/out/tok"]):
+            process = subprocess.Popen([PROGRAM, "tokenizer", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            deadline = time.time() + 60
+            while time.time() < deadline and process.poll() is None:  # until the text is mapped: it is being read then
+                with open(f"/proc/{process.pid}/maps") as maps:
+                    if big in maps.read():
+                        break
+            process.send_signal(code)
+            errors = process.communicate(timeout=60)[1].decode().strip().splitlines()
+            assert process.returncode == 128 + code, (process.returncode, errors)
+            assert "interrupted" in errors[-1], errors
+            assert os.listdir(f"{work}/out") == [], os.listdir(f"{work}/out")
 
 
 def write(path, data):
@@ -63,6 +101,15 @@ def check_bad_input(work, text):
     expect_refusal([work], "train", work, "--vocab-size", 300, *out)
     expect_refusal(["text", "empty"], "train", write(f"{work}/empty", b""), "--vocab-size", 300, *out)
     expect_refusal(["257", "256"], "train", text, "--vocab-size", 256, "--special-token", "<|a|>", *out)
+    expect_refusal(["encode", "empty"], "encode", f"{work}/empty", "--tokenizer", f"{work}/tok", *out)
+    expect_refusal(["directory"], "encode", text, "--tokenizer", f"{work}/tok", "--out", work)
+    expect_refusal(["no", "missing"], "encode", text, "--tokenizer", f"{work}/tok", "--out", f"{work}/missing/x.npy")
+    expect_refusal(["read"], "encode", text, "--tokenizer", f"{work}/tok", "--out", text)
+    expect_refusal(["folder"], "train", text, "--vocab-size", 300, "--out", text)
+    for nested in (b"[" * 1_000_000, b'{"model":{"type":"BPE","merges":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}}"):
+        expect_refusal(["nested"], "encode", text, "--tokenizer", write(f"{work}/nested.json", nested), *out)
+    expect_refusal(["trian", "train"], "trian", text)
+    expect_refusal(["--vocab-size", "whole number", "abc"], "train", text, "--vocab-size", "abc", *out)
     expect_refusal(["twice"], "train", text, "--vocab-size", 300, "--special-token", "<|a|>", "--special-token",
                    "<|a|>", *out)
     expect_refusal(["--vocab-size"], "train", text, *out)
@@ -83,6 +130,8 @@ def main():
         text = write(f"{work}/text.txt", "the cat sat on the mat, the cat's ü<|a|>\n".encode() * 20)
         check_round_trip(work, text)
         check_bad_input(work, text)
+        check_pipes_and_full_disks(work, text)
+        check_signals(work)
     print("flashstep tokenizer keeps its promises")
 
 

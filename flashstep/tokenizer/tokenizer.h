@@ -86,7 +86,8 @@ struct EncodeOptions {
 };
 
 // Encodes the files one after the other; `sink` gets the ids in order, a piece at a time, on the
-// calling thread. Returns their number. Memory does not grow with the files.
+// calling thread. Returns their number. Memory does not grow with the files. UserError for files
+// without text.
 uint64_t encode_files(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& texts,
                       const EncodeOptions& options,
                       const std::function<void(std::span<const uint32_t>)>& sink);

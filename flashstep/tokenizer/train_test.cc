@@ -216,5 +216,11 @@ TEST_F(TrainTest, RefusesBadInput) {
   }
 }
 
+TEST_F(TrainTest, AVocabularyBeyondTheTextCostsNothing) {
+  TrainOptions options;
+  options.vocab_size = 1'000'000'000;  // 24 GB, were memory laid out for every one of them
+  EXPECT_EQ(train({write("abab")}, options).vocab_size(), 258);
+}
+
 }  // namespace
 }  // namespace flashstep::tokenizer

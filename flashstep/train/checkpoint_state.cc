@@ -7,6 +7,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
+#include "flashstep/base/json_depth.h"
 
 namespace flashstep::train {
 namespace {
@@ -19,30 +20,9 @@ constexpr std::string_view kBeforeHash = "{\n  \"xxh3_128\": \"";
 constexpr std::string_view kAfterHash = "\",\n";
 constexpr size_t kHashDigits = 32;
 constexpr size_t kMaxBytes = 64 << 20;  // a config and some counters; far above any honest file
-constexpr int kMaxDepth = 64;           // the JSON library writes nested values by recursion
-
-// The deepest nesting of arrays and objects; counts brackets outside of text.
-int nesting_depth(std::string_view json) {
-  int depth = 0, deepest = 0;
-  bool in_text = false;
-  for (size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (in_text) {
-      if (c == '\\') ++i;
-      if (c == '"') in_text = false;
-    } else if (c == '"') {
-      in_text = true;
-    } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return deepest;
-}
 
 Json parse_object(std::string_view text, const std::string& source) {
-  require(nesting_depth(text) <= kMaxDepth, source, ": expected at most ", kMaxDepth,
+  require(json_depth(text) <= kMaxJsonDepth, source, ": expected at most ", kMaxJsonDepth,
           " nested values, got more");
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   require(json.is_object(), source, ": expected a JSON object, got other text");

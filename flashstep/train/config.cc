@@ -73,7 +73,8 @@ void TokensConfig::visit(FieldVisitor& v) {
   v.field("train", train, {}, "a .npy of token ids to train on; empty: the text is encoded");
   v.field("validation", validation, {}, "a .npy of held-out token ids; empty: the text is encoded");
   v.field("check_ids", check_ids,
-          "read every id once before training: each must be below the vocabulary");
+          "read all tokens before training: every id must be below the vocabulary, and a bigram "
+          "model's loss is drawn beside the run's");
 }
 
 void OptimizerConfig::visit(FieldVisitor& v) {
@@ -97,8 +98,8 @@ void TrainConfig::visit(FieldVisitor& v) {
   v.field("steps", steps, {1, kMany}, "optimizer updates in all");
   v.field("batch_size", batch_size, {1, 1'000'000}, "sequences in a micro-batch, per rank");
   v.field("accumulation_steps", accumulation_steps, {1, 1'000'000}, "micro-batches in a step");
-  v.field("order", order, {"random", "epoch"},
-          "where sequences start: anywhere, or each window once an epoch");
+  v.field("order", order, {"random", "epoch", "sequential"},
+          "where sequences start: anywhere, each window once an epoch, or in the file's order");
   v.field("precision", precision, {"fp32", "bf16", "fp16"}, "of matrix products, by autocast");
   v.field("device", device, {"auto", "cpu", "cuda"}, "auto: the GPU if there is one");
   v.field("seed", seed, {0, kMany}, "of weights and batches");

@@ -13,16 +13,15 @@
 #include "flashstep/attention/attention.h"
 #include "flashstep/base/error.h"
 #include "flashstep/base/heap.h"
-#include "flashstep/base/progress.h"
+#include "flashstep/base/signals.h"
 #include "flashstep/comm/group.h"
 #include "flashstep/data/batches.h"
-#include "flashstep/data/bigram.h"
-#include "flashstep/data/corpus.h"
 #include "flashstep/data/token_file.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/model/generate.h"
 #include "flashstep/train/adamw.h"
+#include "flashstep/train/bigram_loss.h"
 #include "flashstep/train/checkpoint.h"
 #include "flashstep/train/parallelize.h"
 #include "flashstep/train/prepare_data.h"
@@ -100,24 +99,27 @@ data::BatchOptions batch_options(const Config& config, const ParallelHooks& para
   return batches;
 }
 
-// The run keeps the tokenizer that its ids mean; another one would make the weights nonsense.
-void keep_tokenizer(const tokenizer::Tokenizer& tokenizer, const std::filesystem::path& directory) {
-  if (std::filesystem::exists(directory)) {
-    require(tokenizer::Tokenizer::load(directory).fingerprint() == tokenizer.fingerprint(),
-            "[resume] expected the tokenizer that the run began with, in ", directory.string(),
-            ", got another one");
+// The run keeps the tokenizer that its ids mean; another one would make its weights nonsense. A run
+// that was stopped before its first checkpoint has none yet, and takes what it is given.
+void keep_tokenizer(const tokenizer::Tokenizer& tokenizer, const RunDirectory& run) {
+  if (list_checkpoints(run.checkpoints()).empty() || !std::filesystem::exists(run.tokenizer())) {
+    save_tokenizer(tokenizer, run.tokenizer());
     return;
   }
-  save_tokenizer(tokenizer, directory);
+  require(tokenizer::Tokenizer::load(run.tokenizer()).fingerprint() == tokenizer.fingerprint(),
+          "[resume] expected the tokenizer that the run began with, in ", run.tokenizer().string(),
+          ", got another one");
 }
 
-double bigram_loss(const data::TokenFile& train, const data::TokenFile& validation,
-                   int64_t vocab_size, bool quiet) {
-  if (quiet) return data::bigram_cross_entropy(train, validation, vocab_size);
-  ProgressBar bar("bigram model", ProgressBar::Unit::kCount);
-  const double loss = data::bigram_cross_entropy(train, validation, vocab_size, bar.callback());
-  bar.finish();
-  return loss;
+// What a checkpoint would refuse is refused before the data, which other runs may share, are made
+// anew.
+void check_saved_config(Config now, const RunDirectory& run, int world_size) {
+  if (list_checkpoints(run.checkpoints()).empty() || !std::filesystem::exists(run.config())) return;
+  const Config saved = load_run_config(run.path());
+  if (now.model.vocab_size == 0) now.model.vocab_size = saved.model.vocab_size;
+  now.model = resolved(now.model);
+  now.parallel.world_size = world_size;
+  check_resumable(saved, now);
 }
 
 std::string describe_parallel(const Config& config, const comm::Environment& environment) {
@@ -139,7 +141,7 @@ void check_attention(const std::string& name) {
 // The data are made once: by the first rank, then, where its files are not seen, by the first rank
 // of each machine.
 PreparedData prepare_together(const Config& config, const TrainOptions& options,
-                              const comm::Environment& environment, const comm::Group* group) {
+                              const comm::Environment& environment, comm::Group* group) {
   const bool is_first = environment.rank == 0, is_first_here = environment.local_rank == 0;
   const auto wait_for = [&](const char* what) {
     // Downloads and tokenizer training take what they take; a rank that is lost ends the wait.
@@ -148,7 +150,12 @@ PreparedData prepare_together(const Config& config, const TrainOptions& options,
   };
   std::optional<PreparedData> prepared;
   const auto prepare = [&] { prepared = prepare_data(config, {options.skip_data, options.quiet}); };
-  if (is_first) prepare();
+  try {
+    if (is_first) prepare();
+  } catch (const Interrupted& interrupted) {
+    if (group != nullptr) group->fail(interrupted.what());  // the others wait for the data
+    throw;
+  }
   wait_for("waiting for rank 0 to prepare the data");
   if (!is_first && is_first_here) prepare();
   wait_for("waiting for every machine's first rank to prepare the data");
@@ -190,15 +197,18 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   check_attention(config.model.attention);
   std::optional<RunDirectory> directory;
   if (is_first) directory.emplace(options.run_directory, options.resume);
+  if (directory && options.resume) check_saved_config(config, *directory, environment.world_size);
 
   const PreparedData prepared = prepare_together(config, options, environment, group);
   const tokenizer::Tokenizer& tokenizer = prepared.tokenizer;
   if (config.model.vocab_size == 0) config.model.vocab_size = tokenizer.vocab_size();
   config.model = resolved(config.model);
-  const auto vocab_size =
-      config.tokens.check_ids ? std::make_optional(config.model.vocab_size) : std::nullopt;
-  const data::TokenFile train_tokens(prepared.train_tokens, vocab_size);
-  const data::TokenFile validation_tokens(prepared.validation_tokens, vocab_size);
+  const data::TokenFile& train_tokens = prepared.train_tokens;
+  const data::TokenFile& validation_tokens = prepared.validation_tokens;
+  if (config.tokens.check_ids) {
+    train_tokens.check_ids_below(config.model.vocab_size);
+    validation_tokens.check_ids_below(config.model.vocab_size);
+  }
 
   Transformer model(config.model, static_cast<uint64_t>(config.train.seed), device);
   if (directory && !config.train.init_from.empty() &&
@@ -210,7 +220,7 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   config.parallel.world_size = parallel.world_size;
   const data::BatchSampler batches(train_tokens, batch_options(config, parallel));
   const auto optimizer = make_optimizer(*model, adamw_options(config), config.parallel, group);
-  if (directory) keep_tokenizer(tokenizer, directory->tokenizer());
+  if (directory) keep_tokenizer(tokenizer, *directory);
   if (group != nullptr) say(options, describe_parallel(config, environment));
 
   const LogitsFunction logits = [&](const Tensor& ids) { return model->forward(ids); };
@@ -236,7 +246,8 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   job.sample = [&] {
     std::vector<std::string> samples;
     for (const std::string& prompt : config.sampling.prompts) {
-      samples.push_back(write_sample(model, tokenizer, prompt, config.sampling));
+      samples.push_back(
+          write_sample(model, tokenizer, prompt, config.sampling, config.text.document_end));
     }
     return join(samples, "\n\n");
   };
@@ -256,9 +267,9 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
     read_json(saved, saved_json, "the checkpoint's config");
     for (const std::string& change : check_resumable(saved, config)) say(options, change);
   };
-  if (is_first) {
-    job.bigram_loss =
-        bigram_loss(train_tokens, validation_tokens, config.model.vocab_size, options.quiet);
+  if (directory && config.tokens.check_ids) {
+    job.bigram_loss = bigram_loss_of_run(directory->bigram(), train_tokens, validation_tokens,
+                                         config.model.vocab_size, options.quiet);
   }
   return run(job, loop_options(config, options), directory ? &*directory : nullptr);
 }
@@ -279,6 +290,7 @@ LoopResult train(const Config& config, const TrainOptions& options) {
   set_up_machine(config.train);
   const torch::Device device = device_of_rank(config.train, environment);
   if (environment.world_size == 1) {
+    const SignalGuard signals;  // from here on a signal ends a run with a sentence
     return train_rank(config, options, environment, device, nullptr);
   }
   share_cores(config.train, environment);
@@ -316,7 +328,8 @@ TrainedModel load_run(const std::filesystem::path& run, const std::string& devic
 }
 
 std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokenizer,
-                         const std::string& prompt, const SamplingConfig& sampling) {
+                         const std::string& prompt, const SamplingConfig& sampling,
+                         const std::string& document_end) {
   const std::vector<uint32_t> ids = tokenizer.encode(prompt);
   require(!ids.empty(), "[generate] expected a prompt of at least one token, got an empty one");
   GenerateOptions options;
@@ -325,7 +338,7 @@ std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokeniz
   options.top_k = sampling.top_k;
   options.top_p = sampling.top_p;
   options.seed = static_cast<uint64_t>(sampling.seed);
-  if (const auto end = tokenizer.token_id(data::kDocumentEnd)) options.stop_token = *end;
+  if (const auto end = tokenizer.token_id(document_end)) options.stop_token = *end;
   const bool was_training = model->is_training();
   model->eval();
   const std::vector<int64_t> written =

@@ -37,10 +37,11 @@ struct TrainedModel {
 // run's.
 TrainedModel load_run(const std::filesystem::path& run, const std::string& device = "");
 
-// `prompt` and what the model writes after it, malformed UTF-8 as U+FFFD. Stops at the end of a
-// document.
+// `prompt` and what the model writes after it, malformed UTF-8 as U+FFFD. Stops at `document_end`
+// (TextConfig), where that is a token.
 std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokenizer,
-                         const std::string& prompt, const SamplingConfig& sampling);
+                         const std::string& prompt, const SamplingConfig& sampling,
+                         const std::string& document_end);
 
 // "auto", "cpu" or "cuda" to a device. UserError for cuda where there is none.
 torch::Device device_by_name(const std::string& name);

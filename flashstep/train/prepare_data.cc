@@ -1,11 +1,13 @@
 #include "flashstep/train/prepare_data.h"
 
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/base/places.h"
 #include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/data/corpus.h"
@@ -17,34 +19,58 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kStopped =
+    "[data] stopped while the data were prepared; the same command goes on from here";
+
 class Preparation {
  public:
   Preparation(const Config& config, const PrepareOptions& options)
       : config_(config), options_(options), directory_(config.text.directory) {}
 
   PreparedData run() {
+    const SignalGuard guard;
     const bool tokens_given = !config_.tokens.train.empty();
-    data::Corpus corpus;
     // Given tokens and a given tokenizer need no text.
-    if (!tokens_given || config_.tokenizer.path.empty()) corpus = text();
+    const bool needs_text = !tokens_given || config_.tokenizer.path.empty();
+    const std::unique_ptr<FileLock> lock = needs_text ? lock_directory() : nullptr;
+    const data::Corpus corpus = needs_text ? text() : data::Corpus();
     tokenizer::Tokenizer tokenizer = this->tokenizer(corpus);
-    PreparedData result{corpus.train, corpus.validation, std::move(tokenizer), {}, {}};
-    if (tokens_given) {
-      result.train_tokens = config_.tokens.train;
-      result.validation_tokens = config_.tokens.validation;
-    } else {
-      result.train_tokens = encode(result.tokenizer, corpus.train, directory_ / "train.npy");
-      result.validation_tokens =
-          encode(result.tokenizer, corpus.validation, directory_ / "validation.npy");
+    fs::path train = config_.tokens.train, validation = config_.tokens.validation;
+    if (!tokens_given) {
+      train = encode(tokenizer, corpus.train, directory_ / "train.npy");
+      validation = encode(tokenizer, corpus.validation, directory_ / "validation.npy");
     }
-    return result;
+    return {corpus.train, corpus.validation, std::move(tokenizer), data::TokenFile(train),
+            data::TokenFile(validation)};
   }
 
  private:
-  // Shows a stage's progress for as long as the result lives.
-  std::shared_ptr<ProgressBar> bar(const std::string& label) const {
-    if (options_.quiet) return nullptr;
-    return std::make_shared<ProgressBar>(label, ProgressBar::Unit::kBytes);
+  // Null where nothing will be written: with skip_data the directory may be read-only.
+  std::unique_ptr<FileLock> lock_directory() const {
+    if (options_.skip_data && !fs::is_directory(directory_)) return nullptr;  // text() says so
+    bool said = false;
+    const auto wait = [&] {
+      check_interrupted(kStopped);
+      if (!options_.quiet && !std::exchange(said, true)) {
+        std::fprintf(stderr, "[data] waiting for another run that prepares its data in %s\n",
+                     directory_.c_str());
+      }
+    };
+    try {
+      if (!options_.skip_data) make_directories(directory_);
+      return wait_for_lock(directory_ / "lock", wait);
+    } catch (const MachineError&) {
+      if (options_.skip_data) return nullptr;
+      throw;
+    }
+  }
+
+  // A stage's progress, shown unless quiet; throws Interrupted.
+  ProgressFunction progress(const std::string& label) const {
+    if (options_.quiet) return interruptible({}, kStopped);
+    const auto bar = std::make_shared<ProgressBar>(label, ProgressBar::Unit::kBytes);
+    return interruptible([bar](uint64_t done, uint64_t total) { bar->update(done, total); },
+                         kStopped);
   }
 
   // True if `stage` is done; with skip_data it must be.
@@ -67,14 +93,9 @@ class Preparation {
     options.stories_seed = static_cast<uint64_t>(text.stories_seed);
     options.base_url = text.base_url;
     options.only_check = options_.skip_data;
-    const auto progress = bar("text");
-    if (progress) options.progress = progress->callback();
-    const SignalGuard guard;  // an interrupted download keeps what has come
+    options.progress = progress("text");
     data::Corpus corpus = data::prepare_corpus(options);
-    if (const int signal = SignalGuard::received(); signal != 0) {
-      throw Interrupted(
-          signal, "[data] stopped after the text was prepared; the same command goes on from here");
-    }
+    check_interrupted(kStopped);
     return corpus;
   }
 
@@ -92,8 +113,8 @@ class Preparation {
     options.vocab_size = settings.vocab_size;
     options.special_tokens = settings.special_tokens;
     options.threads = static_cast<int>(settings.threads);
-    const auto progress = bar("tokenizer");
-    if (progress) options.progress = progress->callback();
+    options.progress = progress("tokenizer");
+    options.merge_progress = interruptible({}, kStopped);
     const tokenizer::Tokenizer trained = tokenizer::train(corpus.train, options);
     save_tokenizer(trained, output);
     data::write_manifest(data::manifest_path(output), stage);
@@ -106,9 +127,7 @@ class Preparation {
     if (is_done(output, stage)) return output;
     tokenizer::EncodeOptions options;
     options.threads = static_cast<int>(config_.tokenizer.threads);
-    const auto progress = bar(output.filename().string());
-    if (progress) options.progress = progress->callback();
-    make_directories(directory_);
+    options.progress = progress(output.filename().string());
     data::TokenFileWriter writer(output, tokenizer.vocab_size());
     tokenizer::encode_files(tokenizer, texts, options,
                             [&](std::span<const uint32_t> ids) { writer.append(ids); });

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "flashstep/data/token_file.h"
 #include "flashstep/tokenizer/tokenizer.h"
 #include "flashstep/train/config.h"
 
@@ -13,7 +14,8 @@ namespace flashstep::train {
 struct PreparedData {
   std::vector<std::filesystem::path> train_text, validation_text;  // empty if the tokens were given
   tokenizer::Tokenizer tokenizer;
-  std::filesystem::path train_tokens, validation_tokens;  // .npy
+  // Mapped: another run that makes new files in the same directory leaves these as they are.
+  data::TokenFile train_tokens, validation_tokens;
 };
 
 struct PrepareOptions {
@@ -27,7 +29,9 @@ struct PrepareOptions {
 void save_tokenizer(const tokenizer::Tokenizer& tokenizer, const std::filesystem::path& directory);
 
 // config.text, config.tokenizer and config.tokens say what to do; what is made lies in
-// config.text.directory: the text itself, tokenizer/, train.npy, validation.npy.
+// config.text.directory: the text itself, tokenizer/, train.npy, validation.npy. Of several runs
+// that share the directory one works at a time, the others wait and say so. Interrupted when SIGINT
+// or SIGTERM came: what is finished stays, the same call goes on from there.
 PreparedData prepare_data(const Config& config, const PrepareOptions& options = {});
 
 }  // namespace flashstep::train

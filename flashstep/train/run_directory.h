@@ -1,6 +1,7 @@
 // The directory of a run: one process at a time, nothing overwritten.
 //   RUN/{config.json, metrics.jsonl, loss.svg, loss.png, samples.txt, tensorboard/, tokenizer/,
-//   checkpoints/, lock}
+//   checkpoints/, bigram.json,
+//   lock}
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,7 @@ class RunDirectory {
   std::filesystem::path tensorboard() const { return path_ / "tensorboard"; }
   std::filesystem::path config() const { return path_ / "config.json"; }
   std::filesystem::path samples() const { return path_ / "samples.txt"; }
+  std::filesystem::path bigram() const { return path_ / "bigram.json"; }
   std::filesystem::path tokenizer() const { return path_ / "tokenizer"; }
 
  private:

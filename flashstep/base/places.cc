@@ -1,0 +1,41 @@
+#include "flashstep/base/places.h"
+
+#include <chrono>
+#include <system_error>
+#include <thread>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep {
+
+void require_place_for_file(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  // A finished file takes the place of what has its name, /dev/null included.
+  const auto there = std::filesystem::status(path, error);
+  require(!std::filesystem::exists(there) || std::filesystem::is_regular_file(there),
+          "expected the name of a file to write, got ",
+          std::filesystem::is_directory(there) ? "the directory " : "the device ", path);
+  require(std::filesystem::is_directory(folder, error), "expected to write ", path,
+          " into a directory, but there is no ", folder);
+}
+
+void require_other_file(const std::filesystem::path& input, const std::filesystem::path& output) {
+  std::error_code error;  // a missing one is another
+  require(!std::filesystem::equivalent(input, output, error),
+          "expected to write another file than ", input, ", which is read");
+}
+
+std::unique_ptr<FileLock> wait_for_lock(const std::filesystem::path& path,
+                                        const std::function<void()>& while_waiting) {
+  while (true) {
+    try {
+      return std::make_unique<FileLock>(path, "held");
+    } catch (const UserError&) {  // it is held; all else is a MachineError
+    }
+    while_waiting();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+}  // namespace flashstep

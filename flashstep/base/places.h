@@ -1,0 +1,24 @@
+// Places on the disk that a command asks for before it begins long work.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "flashstep/base/files.h"
+
+namespace flashstep {
+
+// Before work whose result goes to `path`: UserError if that is a directory or a device, or lies in
+// a directory that does not exist.
+void require_place_for_file(const std::filesystem::path& path);
+
+// UserError if the two names, of what is read and of what is written, are one file.
+void require_other_file(const std::filesystem::path& input, const std::filesystem::path& output);
+
+// The lock on `path` as soon as nobody else holds it; until then `while_waiting` is called ten
+// times a second, and may throw.
+std::unique_ptr<FileLock> wait_for_lock(const std::filesystem::path& path,
+                                        const std::function<void()>& while_waiting);
+
+}  // namespace flashstep

@@ -1,0 +1,53 @@
+#include "flashstep/base/places.h"
+
+#include <memory>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PlacesTest : public ::testing::Test {
+ protected:
+  PlacesTest() { fs::create_directories(directory_); }
+  ~PlacesTest() override { fs::remove_all(directory_); }
+
+  const fs::path directory_ = fs::path(::testing::TempDir()) / str("places_test_", ::getpid());
+};
+
+TEST_F(PlacesTest, FilesNeedADirectoryAndANameOfTheirOwn) {
+  require_place_for_file(directory_ / "new");
+  require_place_for_file("new");
+  write_file(directory_ / "old", "x");
+  require_place_for_file(directory_ / "old");
+  EXPECT_THROW(require_place_for_file(directory_), UserError);
+  EXPECT_THROW(require_place_for_file("/dev/null"), UserError);
+  EXPECT_THROW(require_place_for_file(directory_ / "missing" / "new"), UserError);
+}
+
+TEST_F(PlacesTest, WhatIsReadIsNotWritten) {
+  write_file(directory_ / "a", "x");
+  fs::create_symlink(directory_ / "a", directory_ / "link");
+  require_other_file(directory_ / "a", directory_ / "b");
+  EXPECT_THROW(require_other_file(directory_ / "a", directory_ / "link"), UserError);
+}
+
+TEST_F(PlacesTest, ALockIsWaitedForUntilTheWaitIsGivenUp) {
+  const fs::path path = directory_ / "lock";
+  auto first = std::make_unique<FileLock>(path, "busy");
+  EXPECT_THROW(wait_for_lock(path, [] { throw MachineError("enough"); }), MachineError);
+  int waits = 0;
+  const auto second = wait_for_lock(path, [&] {
+    if (++waits == 2) first.reset();
+  });
+  EXPECT_EQ(waits, 2);
+  EXPECT_THROW(FileLock(path, "busy"), UserError);
+}
+
+}  // namespace
+}  // namespace flashstep

@@ -1,0 +1,51 @@
+#include "flashstep/train/bigram_loss.h"
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/files.h"
+#include "flashstep/base/progress.h"
+#include "flashstep/base/signals.h"
+#include "flashstep/data/bigram.h"
+
+namespace flashstep::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double count(const data::TokenFile& train, const data::TokenFile& validation, int64_t vocab_size,
+             bool quiet) {
+  constexpr const char* kStopped =
+      "[train] stopped before the first step; the same command with --resume begins again";
+  if (quiet) {
+    return data::bigram_cross_entropy(train, validation, vocab_size, interruptible({}, kStopped));
+  }
+  ProgressBar bar("bigram model", ProgressBar::Unit::kCount);
+  const double loss = data::bigram_cross_entropy(train, validation, vocab_size,
+                                                 interruptible(bar.callback(), kStopped));
+  bar.finish();
+  return loss;
+}
+
+}  // namespace
+
+double bigram_loss_of_run(const std::filesystem::path& path, const data::TokenFile& train,
+                          const data::TokenFile& validation, int64_t vocab_size, bool quiet) {
+  const Json key = {{"train", train.fingerprint()},
+                    {"validation", validation.fingerprint()},
+                    {"vocab_size", vocab_size}};
+  if (std::filesystem::exists(path)) {
+    const Json kept = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+    // Anything else, damage included, is counted anew.
+    if (kept.is_object() && kept.value("of", Json()) == key && kept.contains("loss") &&
+        kept["loss"].is_number()) {
+      return kept["loss"].get<double>();
+    }
+  }
+  const double loss = count(train, validation, vocab_size, quiet);
+  write_file(path, Json({{"of", key}, {"loss", loss}}).dump(2) + "\n");
+  return loss;
+}
+
+}  // namespace flashstep::train
