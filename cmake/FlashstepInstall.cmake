@@ -7,7 +7,10 @@ install(TARGETS flashstep EXPORT flashstep LIBRARY DESTINATION "${CMAKE_INSTALL_
         INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(TARGETS flashstep_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/flashstep" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-        FILES_MATCHING PATTERN "*.h")
+        FILES_MATCHING PATTERN "*.h"
+        PATTERN "testing" EXCLUDE PATTERN "gloo_standin" EXCLUDE  # what only tests and twins of libraries need
+        PATTERN "*_test.h" EXCLUDE PATTERN "test_*.h" EXCLUDE PATTERN "reference_words.h" EXCLUDE
+        PATTERN "hard_text.h" EXCLUDE)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/configs" DESTINATION "${CMAKE_INSTALL_DATADIR}/flashstep" OPTIONAL)
 install(EXPORT flashstep NAMESPACE flashstep:: DESTINATION "${_package_dir}" FILE flashstepTargets.cmake)
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake" "${PROJECT_SOURCE_DIR}/scripts/libtorch_path"

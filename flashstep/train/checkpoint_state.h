@@ -1,13 +1,13 @@
 // state.json of a checkpoint, without tensors: which files belong to it, and the trainer's state.
 //
+// clang-format off
 //   {
 //     "xxh3_128": "0123456789abcdef0123456789abcdef",    <- of all bytes after this line
 //     "format": "flashstep checkpoint", "version": 1, "step": 100,
-//     "files": [{"name": "model.safetensors", "part": "model", "size_bytes": 12, "xxh3_128":
-//     "..."},
-//               ...],
+//     "files": [{"name": "model.safetensors", "part": "model", "size_bytes": 12, "xxh3_128": "..."}, ...],
 //     "state": {...}
 //   }
+// clang-format on
 #pragma once
 
 #include <cstdint>

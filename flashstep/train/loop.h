@@ -1,9 +1,13 @@
 // The training loop of any module: steps, metrics, evaluation, checkpoints, resuming, stopping.
 //
+// clang-format off
 //   flashstep::train::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-3));
-//   flashstep::train::Job job{*net, optimizer, [&](int64_t step, int64_t micro_step) { return loss;
-//   }}; flashstep::train::LoopOptions options; options.run_directory = "my_run"; options.steps =
-//   1000; flashstep::train::run(job, options);
+//   flashstep::train::Job job{*net, optimizer, [&](int64_t step, int64_t micro_step) { return loss; }};
+//   flashstep::train::LoopOptions options;
+//   options.run_directory = "my_run";
+//   options.steps = 1000;
+//   flashstep::train::run(job, options);
+// clang-format on
 //
 // (examples/own_module.cc is a whole program.) A run that was stopped, or killed at any moment, and
 // is started again with options.resume goes on from its newest checkpoint as if it had never

@@ -1,0 +1,42 @@
+// Sources: flashstep/train/metrics_log.cc
+// Any bytes as metrics.jsonl: refused with UserError, or cut to a file of which every line is kept
+// when it is opened and cut again.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <unistd.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/train/metrics_log.h"
+
+namespace {
+
+// In memory: a fuzzer opens it thousands of times a second.
+struct TemporaryFile {
+  const std::filesystem::path path = flashstep::str("/dev/shm/flashstep_metrics_fuzz_", ::getpid());
+  ~TemporaryFile() { std::filesystem::remove(path); }
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const TemporaryFile file;
+  std::ofstream(file.path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  try {
+    const int64_t last = flashstep::train::MetricsLog(file.path).truncate_after(5);
+    if (last > 5) std::abort();
+    const std::string kept = flashstep::read_file(file.path);
+    if (!text.starts_with(kept)) std::abort();
+    flashstep::train::MetricsLog again(file.path);
+    if (again.truncate_after(5) != last || flashstep::read_file(file.path) != kept) std::abort();
+  } catch (const flashstep::UserError&) {
+  }
+  return 0;
+}
