@@ -144,6 +144,29 @@ TEST(GroupFaults, AnExceptionIsToldToTheOthers) {
       });
 }
 
+// Messages to one rank only, as states are brought to rank 0, are no collectives: who has sent its
+// own and leaves is not missed while rank 0 still writes them down.
+TEST(GroupFaults, WhoHasSentItsPartMayLeave) {
+  testing::run_ranks(3, [](const Environment& environment) {
+    GroupOptions options = impatient();
+    options.timeouts.silence = milliseconds(1500);
+    const Group group(environment, options);
+    std::vector<at::Tensor> message = {at::full({100}, 1.0 * group.rank())};
+    if (!group.is_first()) {
+      for (int i = 0; i < 5; ++i) group.wait(group.process_group().send(message, 0, 0), "send");
+      return;
+    }
+    for (const int rank : {1, 2}) {
+      for (int i = 0; i < 5; ++i) {
+        group.wait(group.process_group().recv(message, rank, 0), "receive");
+        EXPECT_EQ(message[0][0].item<double>(), rank);
+      }
+    }
+    std::this_thread::sleep_for(milliseconds(4000));
+    group.check();
+  });
+}
+
 TEST(GroupFaults, WhoLeavesEarlyIsNamed) {
   testing::start_ranks(
       3,

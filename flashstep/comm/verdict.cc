@@ -35,14 +35,15 @@ std::optional<std::string> lost(const std::vector<Peer>& peers, bool broken,
              broken ? ", and connections to it broke" : "");
 }
 
-// Who left; `before` the others' last collective, or at all.
+// Who left; `before` the others' last collective on GPUs, or at all. (Messages from one rank to one
+// other count as launched, too, through Gloo: those counts differ by right.)
 std::optional<std::string> gone(const std::vector<Peer>& peers, bool before) {
   uint64_t most = 0;
-  for (const Peer& peer : peers) most = std::max(most, peer.beat.launched);
+  for (const Peer& peer : peers) most = std::max(most, peer.beat.on_gpu);
   std::vector<Peer> left;
   for (const Peer& peer : peers) {
     const bool parted = peer.beat.state == State::kLeft || peer.beat.state == State::kParting;
-    if (parted && !(before && peer.beat.launched == most)) left.push_back(peer);
+    if (parted && !(before && peer.beat.on_gpu == most)) left.push_back(peer);
   }
   if (left.empty()) return std::nullopt;
   return str(subject(left), " left while others still communicate");

@@ -44,8 +44,9 @@ struct Patience {
 
 // The sentence that names who is to blame, if somebody is; `broken_seconds` is how long the judge
 // has known of a failed collective (0: it knows of none). In this order: a rank that is not heard,
-// one that left before a collective that others launched, one that is caught elsewhere while others
-// wait on GPUs, one that left while connections broke, one that has launched fewer collectives.
+// one that left before a collective on GPUs that others launched, one that is caught elsewhere
+// while others wait on GPUs, one that left while connections broke, one that has launched fewer
+// collectives.
 std::optional<std::string> judge(const std::vector<Peer>& peers, double broken_seconds,
                                  const Patience& patience);
 

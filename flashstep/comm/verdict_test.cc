@@ -55,18 +55,25 @@ TEST(Verdict, WhoLeftWhileOthersCommunicateIsNamed) {
   EXPECT_EQ(verdict(peers, 10.5), "rank 1 has left while others still communicate");
 }
 
-TEST(Verdict, WhoLeftBeforeTheLastCollectiveIsNamedAtOnce) {
-  const std::vector<Peer> peers = {peer(0, 0), peer(1, 1, State::kLeft, 6),
-                                   peer(2, 1, State::kLeft, 7)};
+TEST(Verdict, WhoLeftBeforeTheLastCollectiveOnGpusIsNamedAtOnce) {
+  const auto on_gpu = [](Peer peer, uint64_t launched) {
+    peer.beat.on_gpu = launched;
+    return peer;
+  };
+  const std::vector<Peer> peers = {on_gpu(peer(0, 0), 7), on_gpu(peer(1, 1, State::kLeft), 6),
+                                   on_gpu(peer(2, 1, State::kLeft), 7)};
   EXPECT_EQ(verdict(peers), "rank 1 has left while others still communicate");
-  EXPECT_EQ(verdict({peer(0, 0), peer(1, 1, State::kParting, 6)}),
+  EXPECT_EQ(verdict({on_gpu(peer(0, 0), 7), on_gpu(peer(1, 1, State::kParting), 6)}),
             "rank 1 has left while others still communicate");
   // Until all part it must be heard, unlike one that has left.
   EXPECT_EQ(verdict({peer(0, 0), peer(1, 31, State::kParting)}),
             "rank 1 has not been heard for 31.0 s");
   // Whose beat is only older than the leaver's word.
-  EXPECT_EQ(verdict({peer(0, 0), peer(1, 1, State::kRunning, 6), peer(2, 1, State::kLeft, 7)}),
-            "nobody");
+  EXPECT_EQ(
+      verdict({on_gpu(peer(0, 0), 7), on_gpu(peer(1, 1), 6), on_gpu(peer(2, 1, State::kLeft), 7)}),
+      "nobody");
+  // On the CPU messages count, too, and a rank may have more of them than one that left.
+  EXPECT_EQ(verdict({peer(0, 0, State::kRunning, 9), peer(1, 1, State::kLeft, 6)}), "nobody");
 }
 
 // The host waits in a kernel that waits, and no connection breaks.
