@@ -64,7 +64,7 @@ class BenchAllreduceTest(unittest.TestCase):
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
         ranks = []
-        while not ranks and time.monotonic() < deadline:
+        while len(ranks) < 2 and time.monotonic() < deadline:
             ranks = [rank for launcher in children_of(process.pid) for rank in children_of(launcher)]
             time.sleep(0.02)
         self.assertEqual(len(ranks), 2)
@@ -74,8 +74,7 @@ class BenchAllreduceTest(unittest.TestCase):
         self.assertIn("Interrupted: 0 of 2 cases", output)
         self.assertIn("interrupted; what was measured is shown", errors)
         for rank in ranks:
-            self.assertFalse(Path(f"/proc/{rank}").exists() and children_of(rank), rank)
-            with self.assertRaises(ProcessLookupError, msg=rank):
+            with self.assertRaises(ProcessLookupError, msg=f"rank {rank} still runs"):
                 os.kill(int(rank), 0)
 
 
