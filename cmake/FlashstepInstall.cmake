@@ -8,7 +8,8 @@ install(TARGETS flashstep EXPORT flashstep LIBRARY DESTINATION "${CMAKE_INSTALL_
 install(TARGETS flashstep_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/flashstep" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h"
-        PATTERN "testing" EXCLUDE PATTERN "gloo_standin" EXCLUDE  # what only tests and twins of libraries need
+        # What only tests, and twins of libraries, need.
+        PATTERN "testing" EXCLUDE PATTERN "testdata" EXCLUDE PATTERN "gloo_standin" EXCLUDE
         PATTERN "*_test.h" EXCLUDE PATTERN "test_*.h" EXCLUDE PATTERN "reference_words.h" EXCLUDE
         PATTERN "hard_text.h" EXCLUDE)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/configs" DESTINATION "${CMAKE_INSTALL_DATADIR}/flashstep" OPTIONAL)
