@@ -16,9 +16,9 @@
 
 namespace {
 
-// In memory: a fuzzer opens it thousands of times a second.
 struct TemporaryFile {
-  const std::filesystem::path path = flashstep::str("/dev/shm/flashstep_metrics_fuzz_", ::getpid());
+  const std::filesystem::path path = std::filesystem::temp_directory_path() /
+                                     flashstep::str("flashstep_metrics_fuzz_", ::getpid());
   ~TemporaryFile() { std::filesystem::remove(path); }
 };
 
