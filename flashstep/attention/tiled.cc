@@ -102,6 +102,8 @@ void backward(const BackwardTensors& t, const AttentionSettings& settings) {
   Tensor d_all = (do_all * wide(t.out)).sum(-1, /*keepdim=*/true);
   // dL/dS_ij = P_ij: a gradient of the logsumexp joins where D does, with the other sign.
   if (t.grad_logsumexp.defined()) d_all = d_all - t.grad_logsumexp.unsqueeze(-1);
+  d_all =
+      d_all.masked_fill(l_all == -kInfinity, 0);  // no key is seen: whatever is given for the row
   const auto query_tiles = tiles(t.q.size(2), kRows), key_tiles = tiles(t.k.size(2), kColumns);
   const auto pair_of = [&](Tile i, Tile j) {
     return recompute(rows(q_all, i), rows(do_all, i), rows(l_all, i), rows(d_all, i),

@@ -1,5 +1,6 @@
 // Results against the formula in float64: at most twice the error of the formula in the tested
 // type.
+#include <bit>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -160,6 +161,24 @@ TEST(CpuAttention, AgreesOnEveryInstructionSet) {
     }
   }
   hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().DeInit();
+}
+
+// A NaN that carries bits beside the quiet one, as computed ones may.
+TEST(CpuAttention, KeepsEveryNanOnEveryInstructionSet) {
+  const Case c = {.n = 5, .m = 40, .dim = 16};
+  for (int64_t rest = hwy::SupportedTargets(); rest != 0; rest &= rest - 1) {
+    hwy::SetSupportedTargetsForTest(rest & -rest);
+    hwy::GetChosenTarget().DeInit();
+    for (const uint32_t bits : {0x7fc00000u, 0x7fc00001u, 0x7fffffffu, 0xffc000ffu}) {
+      testing::Inputs inputs(c, Element::kFloat32);
+      inputs.q.set(0, 0, 3, 2, std::bit_cast<float>(bits));
+      const auto results = testing::run(c, Element::kFloat32, inputs, in_order());
+      EXPECT_TRUE(std::isnan(results.out.get(0, 0, 3, 0))) << bits << " of target " << rest;
+      EXPECT_TRUE(std::isnan(results.grad_q.get(0, 0, 3, 0))) << bits << " of target " << rest;
+    }
+    hwy::SetSupportedTargetsForTest(0);
+  }
   hwy::GetChosenTarget().DeInit();
 }
 

@@ -46,7 +46,9 @@ HWY_INLINE FloatVector exp2_of(FloatVector x) {
   const auto p = exp2_of_fraction(hn::Sub(x, hn::Sub(shifted, magic)));
   const auto exponent = hn::ShiftLeft<23>(hn::BitCast(words, shifted));
   const auto power = hn::BitCast(d, hn::Add(hn::BitCast(words, p), exponent));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), power);
+  const auto result = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), power);
+  // The integer addition turns some NaNs into numbers.
+  return hn::Or(result, hn::VecFromMask(d, hn::IsNaN(x)));
 #endif
 }
 

@@ -67,8 +67,12 @@ __global__ void __launch_bounds__(kThreads)
     if (row < problem.n) {
       const int64_t stat = head * problem.n + row;
       const float given = args.pass.logsumexp[stat];
-      if (given != -INFINITY) logsumexp = given * kLog2E;
-      if (args.pass.grad_logsumexp != nullptr) sum -= args.pass.grad_logsumexp[stat];
+      if (given == -INFINITY) {
+        sum = 0;  // no key is seen: no gradient, whatever is given for the row
+      } else {
+        logsumexp = given * kLog2E;
+        if (args.pass.grad_logsumexp != nullptr) sum -= args.pass.grad_logsumexp[stat];
+      }
     }
     args.logsumexp[padded_row] = logsumexp;
     args.row_dots[padded_row] = sum;

@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kThreads)
     const float2 state = a.partial_state[s * rows + head_row];
     const float4 part = *reinterpret_cast<const float4*>(
         a.partial_out + (s * rows + head_row) * problem.head_dim + column);
-    if (state.y > 0.0f) {  // else the part hides all its keys from this query
+    // 0: the part hides all its keys from this query. A sum that is NaN is not, and stays NaN.
+    if (state.y != 0.0f) {
       const float larger = fmaxf(reference, state.x);
       const float old_factor = exp2_approx(reference - larger);
       const float factor = exp2_approx(state.x - larger);
