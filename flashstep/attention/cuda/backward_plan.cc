@@ -23,6 +23,12 @@ constexpr int64_t kSliceBytes = int64_t{256} << 20;
 constexpr double kBlockSteps = 1.5;
 constexpr double kSumBlockSteps = 3;
 
+// Queries (or keys) whose parts one accumulator adds in a row where float32 accuracy is promised:
+// the first keys of a causal mask get large parts first and thousands of small ones after, each
+// rounded against the large sum. On an H200, N 65536, D 64, dK's and dV's errors are 19 and 15
+// times those of a formula summed in blocks without the bound, 2 with it, and no slower.
+constexpr int64_t kLongestSum = 2048;
+
 constexpr int64_t kRegisters = 65536;      // of a multiprocessor
 constexpr int64_t kThreadRegisters = 256;  // at most, and these kernels come near
 
@@ -67,19 +73,26 @@ Steps count_steps(int64_t tiles, const StepsOfTile& steps_of_tile) {
   return steps;
 }
 
+// Steps of `rows` queries or keys that one block may add up.
+int64_t most_steps(Arithmetic arithmetic, int rows) {
+  return arithmetic == Arithmetic::kTf32x3 ? kLongestSum / rows : INT64_MAX;
+}
+
 // The chunks that let the pass end first, in steps of one multiprocessor's slot: one chunk where
 // all blocks run at once; else all work evenly spread and a tail in which slots wait for the last
 // blocks, half a chunk - less for whole tiles of a causal mask, whose last ones have few steps.
-BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_chunks,
-                 int64_t head_bytes) {
+BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_steps,
+                 int64_t most_chunks, int64_t head_bytes) {
   BackwardGrid best = {};
   double best_time = INFINITY;
   // More than 8 blocks a slot, half of them empty under a causal mask, even out nothing.
   const int64_t useful = 1 + 8 * slots / (steps.tiles * heads);
-  const int64_t most = std::max<int64_t>(1, std::min({steps.longest, most_chunks, useful}));
-  for (int64_t chunks = 1; chunks <= most; ++chunks) {
+  const int64_t allowed = std::max<int64_t>(1, std::min(steps.longest, most_chunks));
+  const int64_t least = std::clamp<int64_t>(ceil_div(steps.longest, most_steps), 1, allowed);
+  const int64_t most = std::clamp<int64_t>(useful, least, allowed);
+  for (int64_t chunks = least; chunks <= most; ++chunks) {
     const int64_t chunk_steps = std::max<int64_t>(1, ceil_div(steps.longest, chunks));
-    if (ceil_div(steps.longest, chunk_steps) < chunks && chunks > 1) continue;
+    if (ceil_div(steps.longest, chunk_steps) < chunks && chunks > least) continue;
     const double overhead = chunks > 1 ? kSumBlockSteps : kBlockSteps;
     // The last chunk of a tile is half full on average where tiles differ.
     const bool even = steps.total == steps.tiles * steps.longest;
@@ -95,7 +108,11 @@ BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_
       best = {heads, steps.tiles, chunk_steps, chunks, 0, 0};
     }
   }
-  best.section_heads = std::clamp<int64_t>(kSectionBytes / head_bytes, 1, heads);
+  // Sections of one size: a last one of few heads would begin its longest tiles when the others
+  // end.
+  const int64_t sections =
+      ceil_div(heads, std::clamp<int64_t>(kSectionBytes / head_bytes, 1, heads));
+  best.section_heads = ceil_div(heads, sections);
   best.blocks = ceil_div(heads, best.section_heads) * best.section_heads * best.tiles * best.chunks;
   return best;
 }
@@ -139,6 +156,7 @@ BackwardPlan backward_plan(const Problem& problem, const Device& device) {
           key_heads,
           block_slots(device, shared_bytes(plan.keys_tile, plan.arithmetic, plan.padded_dim),
                       plan.keys_tile.blocks),
+          most_steps(plan.arithmetic, plan.keys_tile.queries),
           plan.one_pass ? INT64_MAX : kSliceBytes / key_slice_bytes,
           problem.heads / problem.kv_heads * problem.n *
               (row_bytes + (plan.one_pass ? sum_row_bytes : 0)));
@@ -153,7 +171,8 @@ BackwardPlan backward_plan(const Problem& problem, const Device& device) {
             query_heads,
             block_slots(device, shared_bytes(plan.queries_tile, plan.arithmetic, plan.padded_dim),
                         kRegisters / (kThreadRegisters * threads(plan.queries_tile))),
-            kSliceBytes / query_slice_bytes, problem.m * row_bytes);
+            most_steps(plan.arithmetic, plan.queries_tile.keys), kSliceBytes / query_slice_bytes,
+            problem.m * row_bytes);
     plan.q_slices = plan.queries.chunks == 1 ? 0 : plan.queries.chunks;
   }
   lay_out(plan, problem);

@@ -126,6 +126,39 @@ TEST(BackwardPlan, SkipsHiddenTilesOnly) {
   }
 }
 
+// float32 accuracy: no accumulator adds more than 2048 rows in a row.
+TEST(BackwardPlan, Float32SumsAreShort) {
+  const auto longest = [](const Problem& problem) {
+    const BackwardPlan plan = backward_plan(problem, kH200);
+    return std::max(plan.keys.chunk_steps * plan.keys_tile.queries,
+                    plan.queries.chunk_steps * plan.queries_tile.keys);
+  };
+  for (const int head_dim : {16, 64, 128}) {
+    for (const int64_t heads : {1, 64}) {
+      for (const int64_t n : {1024, 8192, 65536}) {
+        Problem problem = make_problem(Element::kFloat32, heads, n, n, head_dim, true);
+        EXPECT_LE(longest(problem), 2048) << heads << " heads, N " << n << ", D " << head_dim;
+        problem.tf32 = true;  // rounds more than long sums do
+        if (heads == 64 && n == 65536) {
+          EXPECT_GT(longest(problem), 2048);
+        }
+      }
+    }
+    // Two passes keep a slice for each chunk, as long as there is room.
+    Problem problem = make_problem(Element::kFloat32, 1, 8192, 8192, head_dim, true);
+    problem.deterministic = true;
+    EXPECT_LE(longest(problem), 2048) << "two passes, D " << head_dim;
+  }
+}
+
+TEST(BackwardPlan, SectionsAreEven) {
+  for_each_plan([](const Device&, const Problem&, const BackwardPlan& plan) {
+    const int64_t sections = ceil_div(plan.keys.heads, plan.keys.section_heads);
+    // The last section lacks less than one head of each other one.
+    ASSERT_LT(sections * plan.keys.section_heads - plan.keys.heads, sections) << describe(plan);
+  });
+}
+
 TEST(BackwardPlan, OneHeadFillsTheGpu) {
   for (int64_t n : {4096, 16384}) {
     const BackwardPlan plan =
