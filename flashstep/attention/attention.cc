@@ -72,12 +72,7 @@ AttentionProblem checked_problem(const Tensor& q_any, const Tensor& k_any, const
   require(q_any.defined() && k_any.defined() && v_any.defined(),
           "[attention] expected tensors q, k and v");
   const Tensor q = autocast(q_any), k = autocast(k_any), v = autocast(v_any);
-  check_q(q);
-  check_k(k, q);
-  require(v.sizes() == k.sizes(), "[attention] expected v of shape ", k.sizes(), " like k, got ",
-          v.sizes());
-  check_dtype_and_device("k", k, q);
-  check_dtype_and_device("v", v, q);
+  internal::check_attention_tensors(q, k, v);
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(-1))));
   check_options(options, scale);
   const int64_t diagonal = options.align_last ? k.size(-2) - q.size(-2) : 0;
@@ -117,6 +112,19 @@ AttentionResult run(const Tensor& q, const Tensor& k, const Tensor& v,
 }
 
 }  // namespace
+
+namespace internal {
+
+void check_attention_tensors(const Tensor& q, const Tensor& k, const Tensor& v) {
+  check_q(q);
+  check_k(k, q);
+  require(v.sizes() == k.sizes(), "[attention] expected v of shape ", k.sizes(), " like k, got ",
+          v.sizes());
+  check_dtype_and_device("k", k, q);
+  check_dtype_and_device("v", v, q);
+}
+
+}  // namespace internal
 
 std::vector<std::string> attention_implementations() {
   std::vector<std::string> names = {"auto", "naive"};

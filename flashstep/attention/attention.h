@@ -22,7 +22,8 @@ struct AttentionOptions {
   // One of attention_implementations().
   std::string implementation = "auto";
   // Equal inputs give equal bits, also in the gradients; unless given, as
-  // at::globalContext().deterministicAlgorithms() says.
+  // at::globalContext().deterministicAlgorithms() says. On a GPU implementation sdpa with gradients
+  // is refused then: PyTorch may take kernels that add them up in any order.
   std::optional<bool> deterministic = {};
 
   // Not available: UserError by name unless left as they are.

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 #include <torch/library.h>
 
 #include "flashstep/attention/attention_test.h"
@@ -312,12 +313,173 @@ TEST(Attention, DoubleBackwardIsRefused) {
   const auto q = torch::randn({1, 1, 5, 8}).requires_grad_();
   AttentionOptions options;
   options.implementation = "cpu";
-  const auto out = attention(q, q, q, options).pow(2).sum();
-  const auto gradient = torch::autograd::grad({out}, {q}, {}, true, /*create_graph=*/true)[0];
-  const auto twice = [&] { torch::autograd::grad({gradient.pow(2).sum()}, {q}); };
-  EXPECT_NE(refusal(twice).find("second derivatives are available with implementation naive only"),
-            std::string::npos)
-      << refusal(twice);
+  const auto out = attention(q, q, q, options);
+  // The gradient of a plain sum is a constant: then q, k and v alone ask for second derivatives.
+  for (const auto& loss : {out.pow(2).sum(), out.sum()}) {
+    const auto gradient = torch::autograd::grad({loss}, {q}, {}, true, /*create_graph=*/true)[0];
+    const auto twice = [&] { torch::autograd::grad({gradient.pow(2).sum()}, {q}); };
+    EXPECT_NE(
+        refusal(twice).find("second derivatives are available with implementation naive only"),
+        std::string::npos)
+        << refusal(twice);
+  }
+}
+
+// A row that sees no key has no gradient, whatever is given for its logsumexp.
+TEST(Attention, NothingComesFromQueriesThatSeeNothing) {
+  torch::manual_seed(10);
+  auto x = random_inputs({{1, 2}, 0, 70, 40, 8}, at::kFloat, at::kCPU);  // rows 0..29 see nothing
+  AttentionOptions options;
+  options.causal = options.align_last = true;
+  for (const std::string name : {"naive", "tiled", "cpu"}) {
+    const auto clean = run(x, options, name, at::kFloat, /*with_grad_logsumexp=*/true);
+    auto poisoned = x;
+    poisoned.grad_logsumexp = x.grad_logsumexp.clone();
+    poisoned.grad_logsumexp.narrow(-1, 0, 30).fill_(NAN);
+    const auto got = run(poisoned, options, name, at::kFloat, /*with_grad_logsumexp=*/true);
+    EXPECT_TRUE(testing::same_bits(got.grad_q, clean.grad_q)) << name;
+    EXPECT_TRUE(testing::same_bits(got.grad_k, clean.grad_k)) << name;
+    EXPECT_TRUE(testing::same_bits(got.grad_v, clean.grad_v)) << name;
+  }
+}
+
+TEST(Attention, NanInOneKeyReachesEveryQueryThatSeesIt) {
+  auto x = random_inputs({{1}, 0, 7, 4099, 8}, at::kFloat, at::kCPU);
+  x.k.index_put_({0, 4000, 3}, NAN);
+  AttentionOptions options;
+  for (const std::string name : {"tiled", "cpu"}) {
+    options.implementation = name;
+    const auto [out, logsumexp] = attention_with_logsumexp(x.q, x.k, x.v, options);
+    EXPECT_TRUE(at::isnan(out).all().item<bool>()) << name;
+    EXPECT_TRUE(at::isnan(logsumexp).all().item<bool>()) << name;
+  }
+}
+
+TEST(Attention, RowsThatOverlapGiveWhatTheirCopiesGive) {
+  torch::manual_seed(11);
+  const auto series = torch::randn({2, 40});
+  const auto windows = series.unfold(1, 16, 1);  // (2, 25, 16), strides (40, 1, 1)
+  const auto copies = windows.contiguous();
+  AttentionOptions options;
+  options.causal = true;
+  for (const std::string name : {"tiled", "cpu"}) {
+    options.implementation = name;
+    const auto gradients = [&](const Tensor& rows) {
+      const auto q = rows.detach().requires_grad_();
+      const auto out = attention(q, q, q, options);
+      return std::pair(out.detach(), torch::autograd::grad({out.pow(2).sum()}, {q})[0]);
+    };
+    const auto got = gradients(windows), expected = gradients(copies);
+    EXPECT_EQ(got.first.stride(-1), 1) << name;
+    EXPECT_TRUE(testing::same_bits(got.first, expected.first)) << name;
+    EXPECT_TRUE(testing::same_bits(got.second, expected.second)) << name;
+  }
+}
+
+TEST(Attention, DeterministicIsAsTheContextSaysUnlessGiven) {
+  static bool deterministic;
+  const auto observer = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& call)
+                                     -> std::unique_ptr<at::ObserverContext> {
+        if (std::string_view(call.name()) == "flashstep::attention_forward") {
+          deterministic = call.inputs()[6].toBool();
+        }
+        return nullptr;
+      }).needsInputs(true));
+  const auto q = torch::randn({1, 2, 5, 8});
+  auto& context = at::globalContext();
+  for (const bool strict : {true, false}) {
+    context.setDeterministicAlgorithms(strict, /*warn_only=*/false);
+    deterministic = !strict;
+    attention(q, q, q, with(&AttentionOptions::implementation, "cpu"));
+    EXPECT_EQ(deterministic, strict);
+    AttentionOptions options;
+    options.implementation = "cpu";
+    options.deterministic = !strict;
+    attention(q, q, q, options);
+    EXPECT_EQ(deterministic, !strict) << "given";
+  }
+  at::removeCallback(observer);
+}
+
+// The operators stand open beside attention().
+TEST(Attention, KernelOperatorsRefuseWhatDoesNotFit) {
+  const auto q = torch::randn({2, 3, 5, 8}), k = torch::randn({2, 3, 7, 8});
+  const auto forward = [](const Tensor& q, const Tensor& k, const Tensor& v, const char* kernel) {
+    std::vector<c10::IValue> stack = {q, k, v, 1.0, false, 0, false, kernel};
+    c10::Dispatcher::singleton()
+        .findSchemaOrThrow("flashstep::attention_forward", "")
+        .callBoxed(stack);
+    return std::pair(stack.at(0).toTensor(), stack.at(1).toTensor());
+  };
+  const auto says = [&](const std::string& text, const std::function<void()>& call) {
+    EXPECT_NE(refusal(call).find(text), std::string::npos) << refusal(call);
+  };
+  says("expected k of rank 4", [&] { forward(q, k[0], k[0], "cpu"); });
+  says("expected v of shape", [&] { forward(q, k, q, "cpu"); });
+  says("expected v of dtype Float", [&] { forward(q, k, k.to(at::kDouble), "cpu"); });
+  says("kernel cpu expected a head dim D", [&] {
+    const auto odd = torch::randn({1, 1, 4, 12});
+    forward(odd, odd, odd, "cpu");
+  });
+  says("expected a kernel of this build", [&] { forward(q, k, k, "naive"); });
+  says("expected a query and a key",
+       [&] { forward(q, k.narrow(2, 0, 0), k.narrow(2, 0, 0), "cpu"); });
+  const auto [out, logsumexp] = forward(q, k, k, "cpu");
+  const auto backward = [&](const Tensor& grad_out, const c10::IValue& grad_logsumexp,
+                            const Tensor& out, const Tensor& logsumexp) {
+    std::vector<c10::IValue> stack = {grad_out, grad_logsumexp, q, k,     k,    out, logsumexp,
+                                      1.0,      false,          0, false, "cpu"};
+    c10::Dispatcher::singleton()
+        .findSchemaOrThrow("flashstep::attention_backward", "")
+        .callBoxed(stack);
+  };
+  EXPECT_NO_THROW(backward(q, c10::IValue(), out, logsumexp));
+  says("expected grad_out [2, 3, 5, 8] of Float", [&] { backward(k, {}, out, logsumexp); });
+  says("expected grad_out", [&] { backward(q.to(at::kHalf), {}, out, logsumexp); });
+  says("expected out", [&] { backward(q, {}, out[0], logsumexp); });
+  says("expected logsumexp [2, 3, 5]", [&] { backward(q, {}, out, logsumexp[0]); });
+  says("expected grad_logsumexp [2, 3, 5]", [&] { backward(q, logsumexp[0], out, logsumexp); });
+}
+
+// What the comparison is for: rows that see many keys have small outputs, of which a whole tile of
+// keys is a small part.
+TEST(AttentionTest, ADroppedTileOfKeysIsSeenInLateRows) {
+  torch::manual_seed(12);
+  constexpr int64_t kLength = 2048;
+  auto x = random_inputs({{1}, 0, kLength, kLength, 64}, at::kBFloat16, at::kCPU);
+  x.q = x.q / 4;  // no key has most of the weight
+  const auto formula = [&](at::ScalarType dtype, bool drop) {
+    auto hidden = torch::ones({kLength, kLength}, at::kBool).triu(1);
+    if (drop) hidden.narrow(0, 1920, 128).narrow(1, 64, 64).fill_(true);
+    const auto scores = at::matmul(x.q.to(dtype), x.k.to(dtype).transpose(1, 2)) / 8;
+    return at::matmul(at::softmax(scores.masked_fill(hidden, -1e30), -1), x.v.to(dtype));
+  };
+  const auto oracle = formula(at::kDouble, false), naive = formula(at::kBFloat16, false);
+  const auto broken = formula(at::kDouble, true).to(at::kBFloat16);
+  const double unit = attention_testing::unit_of(at::kBFloat16, 64);
+  EXPECT_TRUE(
+      testing::within_twice_naive(broken, naive, oracle, unit * oracle.abs().max().item<double>()))
+      << "one bound for the whole tensor would do";
+  EXPECT_FALSE(attention_testing::within_twice_naive_by_rows(broken, naive, oracle, oracle, unit));
+  AttentionOptions causal;
+  causal.causal = true;
+  EXPECT_TRUE(attention_testing::within_twice_naive_by_rows(attention(x.q, x.k, x.v, causal), naive,
+                                                            oracle, oracle, unit));
+}
+
+TEST(Attention, MixedTf32SwitchesDoNotStopIt) {
+  auto& context = at::globalContext();
+  const auto backend = at::Float32Backend::CUDA;
+  const auto op = at::Float32Op::MATMUL;
+  const auto before = context.float32Precision(backend, op);
+  context.setAllowTF32CuBLAS(false);
+  context.setFloat32Precision(backend, op, at::Float32Precision::TF32);
+  EXPECT_ANY_THROW(context.allowTF32CuBLAS());  // PyTorch's own answer to such a program
+  const auto q = torch::randn({1, 2, 5, 8});
+  EXPECT_NO_THROW(attention(q, q, q, with(&AttentionOptions::implementation, "cpu")));
+  context.setAllowTF32CuBLAS(false);
+  context.setFloat32Precision(backend, op, before);
 }
 
 TEST(Attention, AutocastRoundsToItsDtype) {

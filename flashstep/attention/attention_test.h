@@ -71,44 +71,112 @@ inline Results run(const Inputs& inputs, AttentionOptions options, const std::st
   return {out.detach(), logsumexp.detach(), gradients[0], gradients[1], gradients[2]};
 }
 
-// What rounding alone may add where the naive formula happens to be exact: a few units in the last
-// place of the result's magnitude. And in float32, where dS = P (dP - D) cancels: dP and D are sums
-// of D products of order 1, each rounded to 2^-24 of a sum of order sqrt(D), in another order.
-inline double epsilon_of(at::ScalarType dtype, const Tensor& oracle) {
-  const double d = static_cast<double>(oracle.size(-1));
-  const double unit = dtype == at::kDouble  ? 1e-14
-                      : dtype == at::kFloat ? std::max(6e-7, d * std::exp2(-24))
-                      : dtype == at::kHalf  ? 1e-3
-                                            : 8e-3;
-  const double largest = oracle.numel() ? oracle.abs().nan_to_num(0, 0, 0).max().item<double>() : 0;
-  return unit * std::max(largest, 1.0);
+// What rounding alone may add where the naive formula happens to be exact, relative to the largest
+// magnitude nearby: one or two units in the last place. In float32 also the sums of D products in
+// dP and D, each rounded to 2^-24 of a sum of order sqrt(D), in another order.
+inline double unit_of(at::ScalarType dtype, int64_t d) {
+  return dtype == at::kDouble  ? 1e-14
+         : dtype == at::kFloat ? std::max(6e-7, static_cast<double>(d) * std::exp2(-24))
+         : dtype == at::kHalf  ? 1e-3
+                               : 8e-3;
 }
 
-// Compares all five results of `name` with float64, allowing twice the error of naive.
+// The largest |x| (..., rows, D) of all heads in each block of 64 rows, for every row: (rows, 1).
+inline Tensor largest_by_rows(const Tensor& x) {
+  constexpr int64_t kRows = 64;
+  const int64_t rows = x.size(-2), blocks = (rows + kRows - 1) / kRows;
+  const auto of_rows =
+      x.detach().to(at::kDouble).abs().reshape({-1, rows, x.size(-1)}).amax({0, 2});
+  const auto padded = at::constant_pad_nd(of_rows, {0, blocks * kRows - rows});
+  const auto of_blocks = padded.view({blocks, kRows}).amax(1, /*keepdim=*/true);
+  return of_blocks.expand({blocks, kRows}).flatten().narrow(0, 0, rows).unsqueeze(1);
+}
+
+// The rule of twice the naive error, by blocks of 64 rows: under a causal mask the rows of a tensor
+// differ in size, and one bound for all would hide what is wrong in the small ones. `magnitude`
+// (like oracle) is what the roundings of an element are relative to.
+inline ::testing::AssertionResult within_twice_naive_by_rows(const Tensor& actual,
+                                                             const Tensor& naive,
+                                                             const Tensor& oracle,
+                                                             const Tensor& magnitude, double unit) {
+  if (oracle.numel() == 0) return testing::close(actual, oracle, 0);
+  return testing::close_within(
+      actual, oracle,
+      2 * largest_by_rows(naive.to(at::kDouble) - oracle) + unit * largest_by_rows(magnitude));
+}
+
+// What the roundings of dq and dk are relative to. dS = P (dP - D) cancels, often to zero: each of
+// its roundings is relative to P |dP| and P |D|, and they add up with signs of their own, so
+//   dq: scale sqrt(sum_j P_ij^2 (dP_ij^2 + D_i^2) k_j^2), dk: likewise with q_i, summed over i.
+struct GradMagnitudes {
+  Tensor q, k;
+};
+
+inline GradMagnitudes grad_magnitudes(const Inputs& x, const AttentionOptions& options,
+                                      const Results& oracle, bool with_grad_logsumexp) {
+  const auto wide = [](const Tensor& t) { return t.detach().to(at::kDouble); };
+  const auto per_query_head = [&](const Tensor& t) {
+    const bool grouped = t.dim() > 2 && t.size(-3) != x.q.size(-3);
+    return grouped ? wide(t).repeat_interleave(x.q.size(-3) / t.size(-3), -3) : wide(t);
+  };
+  const auto k = per_query_head(x.k), v = per_query_head(x.v);
+  const int64_t n = x.q.size(-2), m = x.k.size(-2);
+  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(x.q.size(-1))));
+  auto p = at::matmul(wide(x.q), k.transpose(-2, -1)).mul_(scale);
+  p.sub_(oracle.logsumexp.unsqueeze(-1)).exp_();
+  if (options.causal) p.tril_(options.align_last ? m - n : 0);
+  auto dots = (wide(x.grad_out) * oracle.out).sum(-1, /*keepdim=*/true);
+  if (with_grad_logsumexp) dots = dots - wide(x.grad_logsumexp).unsqueeze(-1);
+  const auto terms = at::matmul(wide(x.grad_out), v.transpose(-2, -1)).square_();
+  const auto squares = terms.add_(dots.square()).mul_(p.square_());
+  auto of_k = at::matmul(squares.transpose(-2, -1), wide(x.q).square());
+  if (x.k.sizes() != k.sizes()) {
+    const int64_t group = x.q.size(-3) / x.k.size(-3);
+    of_k = of_k.unflatten(-3, std::vector<int64_t>{x.k.size(-3), group}).sum(-3);
+  }
+  return {at::matmul(squares, k.square()).sqrt_().mul_(std::abs(scale)),
+          of_k.sqrt_().mul_(std::abs(scale))};
+}
+
+// Compares the results `got` of these inputs with float64's, allowing twice the error of naive and
+// `unit` of the magnitudes nearby.
+inline void expect_results(const Results& got, const Inputs& inputs,
+                           const AttentionOptions& options, double unit, const std::string& what,
+                           bool with_grad_logsumexp = false) {
+  const auto dtype = inputs.q.scalar_type();
+  const Results oracle = run(inputs, options, "naive", at::kDouble, with_grad_logsumexp);
+  const Results naive = run(inputs, options, "naive", dtype, with_grad_logsumexp);
+  const auto check = [&](const char* part, Tensor Results::*member, const Tensor& magnitude) {
+    EXPECT_TRUE(within_twice_naive_by_rows(got.*member, naive.*member, oracle.*member,
+                                           at::maximum((oracle.*member).abs(), magnitude.abs()),
+                                           unit))
+        << part << " of " << dtype << ", " << what
+        << (options.causal ? options.align_last ? ", causal, last" : ", causal" : ", full");
+  };
+  const auto magnitudes = grad_magnitudes(inputs, options, oracle, with_grad_logsumexp);
+  check("out", &Results::out, oracle.out);
+  check("dq", &Results::grad_q, magnitudes.q);
+  check("dk", &Results::grad_k, magnitudes.k);
+  check("dv", &Results::grad_v, oracle.grad_v);
+  // The naive formula's scores are rounded to 16 bits before the exponential: float32 of them.
+  const auto seen = at::isfinite(oracle.logsumexp);
+  EXPECT_TRUE(testing::same_bits(at::isfinite(got.logsumexp), seen)) << what;
+  // TF32's scores (a unit above float32's) are rounded as well.
+  const double absolute = dtype == at::kDouble                 ? 1e-12
+                          : dtype == at::kFloat && unit > 1e-4 ? unit
+                                                               : 2e-5;
+  EXPECT_TRUE(testing::close(got.logsumexp.masked_fill(~seen, 0),
+                             oracle.logsumexp.masked_fill(~seen, 0), absolute, 1e-6))
+      << "logsumexp of " << what;
+}
+
+// The same for what implementation `name` gives.
 inline void expect_right(const Inputs& inputs, const AttentionOptions& options,
                          const std::string& name, const std::string& what,
                          bool with_grad_logsumexp = false) {
   const auto dtype = inputs.q.scalar_type();
-  const Results oracle = run(inputs, options, "naive", at::kDouble, with_grad_logsumexp);
-  const Results naive = run(inputs, options, "naive", dtype, with_grad_logsumexp);
-  const Results got = run(inputs, options, name, dtype, with_grad_logsumexp);
-  const auto check = [&](const char* part, Tensor Results::*member) {
-    EXPECT_TRUE(testing::within_twice_naive(got.*member, naive.*member, oracle.*member,
-                                            epsilon_of(dtype, oracle.*member)))
-        << part << " of " << name << ", " << dtype << ", " << what
-        << (options.causal ? options.align_last ? ", causal, last" : ", causal" : ", full");
-  };
-  check("out", &Results::out);
-  check("dq", &Results::grad_q);
-  check("dk", &Results::grad_k);
-  check("dv", &Results::grad_v);
-  // The naive formula's scores are rounded to 16 bits before the exponential: float32 of them.
-  const auto seen = at::isfinite(oracle.logsumexp);
-  EXPECT_TRUE(testing::same_bits(at::isfinite(got.logsumexp), seen)) << name << " " << what;
-  EXPECT_TRUE(testing::close(got.logsumexp.masked_fill(~seen, 0),
-                             oracle.logsumexp.masked_fill(~seen, 0),
-                             dtype == at::kDouble ? 1e-12 : 2e-5, 1e-6))
-      << "logsumexp of " << name << ", " << what;
+  expect_results(run(inputs, options, name, dtype, with_grad_logsumexp), inputs, options,
+                 unit_of(dtype, inputs.q.size(-1)), name + ", " + what, with_grad_logsumexp);
 }
 
 inline std::vector<AttentionOptions> masks() {

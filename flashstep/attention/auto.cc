@@ -45,6 +45,7 @@ int64_t pairs_of(const AttentionProblem& problem) {
 bool sdpa_is_faster(const AttentionProblem& problem) {
   // Elsewhere than on the first key's diagonal PyTorch needs a mask in memory.
   if (problem.settings.causal && problem.settings.diagonal != 0) return false;
+  if (!at::globalContext().userEnabledCuDNNSDP()) return false;  // the kernel that was measured
   // cuDNN adds gradients up by atomics: their bits do not repeat.
   if (problem.q.scalar_type() == at::kFloat || problem.settings.deterministic) return false;
   const int64_t d = problem.q.size(-1), heads = problem.q.numel() / (d * problem.q.size(-2));
@@ -59,11 +60,13 @@ bool sdpa_is_faster(const AttentionProblem& problem) {
   return false;
 }
 
-// Where no measurement says otherwise: the device's own kernel, else PyTorch's, which takes any D.
+// Where no measurement says otherwise: the device's own kernel, else PyTorch's, which takes any D
+// (on a GPU not with gradients that repeat).
 std::string own_kernel_or_sdpa(const char* own, const AttentionProblem& problem,
                                bool with_logsumexp) {
   if (takes(own, problem)) return own;
-  return with_logsumexp ? "naive" : "sdpa";
+  const bool repeats = problem.settings.deterministic && problem.q.is_cuda();
+  return with_logsumexp || repeats ? "naive" : "sdpa";
 }
 
 }  // namespace

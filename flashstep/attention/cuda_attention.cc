@@ -43,9 +43,15 @@ Tensor aligned(const Tensor& x) {
 
 // Device memory for a pass, held by PyTorch's allocator on the current stream.
 Tensor workspace(size_t bytes, const Tensor& like) {
-  return bytes == 0 ? Tensor()
-                    : at::detail::empty_cuda({static_cast<int64_t>(bytes)},
-                                             like.options().dtype(at::kByte));
+  if (bytes == 0) return Tensor();
+  const Tensor room =
+      at::detail::empty_cuda({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte));
+  // By the rule of at::empty, so that what is read before it is written shows: NaN in float32.
+  const auto& context = at::globalContext();
+  if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) {
+    room.fill_(0xff);
+  }
+  return room;
 }
 
 void* data(const Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }

@@ -79,6 +79,13 @@ std::string choose_attention(const AttentionProblem& problem, bool with_logsumex
 // attention_backward.
 void register_attention(torch::Library& library);
 
+// UserError unless q, k and v have shapes, dtypes and devices that go together.
+void check_attention_tensors(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+
+// x with its leading dimensions as one, or with more of size 1: a view, or a copy where there is
+// none.
+at::Tensor with_rank(const at::Tensor& x, int64_t rank);
+
 // What the vector and GPU kernels take besides their device: dtype and head dim.
 std::string kernel_refusal(const at::Tensor& q);
 // Tensors as the kernels see them.

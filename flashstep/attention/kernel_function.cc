@@ -1,5 +1,6 @@
 // The one autograd function behind which the kernels stand, as operators that PyTorch's dispatcher
 // knows: flashstep::attention_forward and attention_backward.
+#include <cmath>
 #include <tuple>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -37,26 +38,27 @@ const AttentionKernel& kernel_named(std::string_view name) {
 }
 
 // Room for a result in x's own layout where D has unit stride there, so that what was transposed
-// for the call can be transposed back for free.
+// for the call can be transposed back for free. (Rows that overlap have no layout of their own:
+// empty_like then orders the dimensions as it likes.)
 Tensor room_like(const Tensor& x) {
-  return x.stride(-1) == 1 ? at::empty_like(x) : at::empty(x.sizes(), x.options());
+  if (x.stride(-1) == 1) {
+    const Tensor room = at::empty_like(x);
+    if (room.stride(-1) == 1) return room;
+  }
+  return at::empty(x.sizes(), x.options());
+}
+
+at::ScalarType wide_dtype(at::ScalarType dtype) {  // of the logsumexp
+  return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 // Room for the logsumexp of q's rows.
 Tensor room_for_logsumexp(const Tensor& q) {
-  const auto dtype = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return at::empty(q.sizes().slice(0, q.dim() - 1), q.options().dtype(dtype));
-}
-
-// (B..., H, N, D) as (B, H, N, D): a view, or a copy where there is none.
-Tensor four_dimensions(const Tensor& x) {
-  Tensor view = x;
-  while (view.dim() < 4) view = view.unsqueeze(0);
-  return view.dim() > 4 ? view.flatten(0, view.dim() - 4) : view;
+  return at::empty(q.sizes().slice(0, q.dim() - 1), q.options().dtype(wide_dtype(q.scalar_type())));
 }
 
 Tensor readable(const Tensor& x) {
-  const Tensor view = four_dimensions(x);
+  const Tensor view = with_rank(x, 4);
   return view.stride(3) == 1 || view.size(3) == 1 ? view : view.contiguous();
 }
 
@@ -65,19 +67,34 @@ Tensor writable_room(const Tensor& x) {
   return x.dim() > 4 ? at::empty(x.sizes(), x.options()) : room_like(x);
 }
 
-Tensor rows_of(const Tensor& logsumexp) {  // (B..., H, N) as (B, H, N)
-  Tensor view = logsumexp;
-  while (view.dim() < 3) view = view.unsqueeze(0);
-  return view.dim() > 3 ? view.flatten(0, view.dim() - 3) : view;
+// The operators are open to callers that come past attention(): what they give is checked here.
+const AttentionKernel& checked_kernel(std::string_view name, const Tensor& q, const Tensor& k,
+                                      const Tensor& v, double scale) {
+  const AttentionKernel& kernel = kernel_named(name);
+  check_attention_tensors(q, k, v);
+  require(q.numel() > 0 && k.numel() > 0, "[attention] expected a query and a key, got q ",
+          q.sizes(), " and k ", k.sizes());
+  require(std::isfinite(scale), "[attention] expected a finite scale, got ", scale);
+  const std::string refusal = kernel.refusal(q, k, v);
+  require(refusal.empty(), "[attention] kernel ", kernel.name, " expected ", refusal);
+  return kernel;
+}
+
+void check_like(const char* name, const Tensor& x, at::IntArrayRef sizes, at::ScalarType dtype,
+                at::Device device) {
+  require(x.sizes() == sizes && x.scalar_type() == dtype && x.device() == device,
+          "[attention] expected ", name, " ", sizes, " of ", dtype, " on ", device, ", got ",
+          x.sizes(), " of ", x.scalar_type(), " on ", x.device());
 }
 
 std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v, double scale,
                                    bool causal, int64_t diagonal, bool deterministic,
                                    std::string_view kernel) {
   const at::NoGradGuard no_grad;
+  const AttentionKernel& checked = checked_kernel(kernel, q, k, v, scale);
   Tensor out = writable_room(q), logsumexp = room_for_logsumexp(q);
-  kernel_named(kernel).forward(
-      {readable(q), readable(k), readable(v), four_dimensions(out), rows_of(logsumexp)},
+  checked.forward(
+      {readable(q), readable(k), readable(v), with_rank(out, 4), with_rank(logsumexp, 3)},
       {scale, causal, diagonal, deterministic});
   return {out, logsumexp};
 }
@@ -89,17 +106,25 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad_out,
                                             double scale, bool causal, int64_t diagonal,
                                             bool deterministic, std::string_view kernel) {
   const at::NoGradGuard no_grad;
+  const AttentionKernel& checked = checked_kernel(kernel, q, k, v, scale);
+  check_like("out", out, q.sizes(), q.scalar_type(), q.device());
+  check_like("grad_out", grad_out, q.sizes(), q.scalar_type(), q.device());
+  const auto rows = q.sizes().slice(0, q.dim() - 1);
+  const auto wide = wide_dtype(q.scalar_type());
+  check_like("logsumexp", logsumexp, rows, wide, q.device());
+  if (grad_logsumexp) check_like("grad_logsumexp", *grad_logsumexp, rows, wide, q.device());
   Tensor grad_q = writable_room(q), grad_k = writable_room(k), grad_v = writable_room(v);
-  kernel_named(kernel).backward(
-      {readable(q), readable(k), readable(v), readable(out), rows_of(logsumexp.contiguous()),
-       readable(grad_out), grad_logsumexp ? rows_of(grad_logsumexp->contiguous()) : Tensor(),
-       four_dimensions(grad_q), four_dimensions(grad_k), four_dimensions(grad_v)},
+  checked.backward(
+      {readable(q), readable(k), readable(v), readable(out), with_rank(logsumexp.contiguous(), 3),
+       readable(grad_out), grad_logsumexp ? with_rank(grad_logsumexp->contiguous(), 3) : Tensor(),
+       with_rank(grad_q, 4), with_rank(grad_k, 4), with_rank(grad_v, 4)},
       {scale, causal, diagonal, deterministic});
   return {grad_q, grad_k, grad_v};
 }
 
-std::tuple<Tensor, Tensor> forward_shapes(const Tensor& q, const Tensor&, const Tensor&, double,
+std::tuple<Tensor, Tensor> forward_shapes(const Tensor& q, const Tensor& k, const Tensor& v, double,
                                           bool, int64_t, bool, std::string_view) {
+  check_attention_tensors(q, k, v);
   return {writable_room(q), room_for_logsumexp(q)};
 }
 
@@ -107,22 +132,26 @@ std::tuple<Tensor, Tensor, Tensor> backward_shapes(const Tensor&, const std::opt
                                                    const Tensor& q, const Tensor& k,
                                                    const Tensor& v, const Tensor&, const Tensor&,
                                                    double, bool, int64_t, bool, std::string_view) {
+  check_attention_tensors(q, k, v);
   return {writable_room(q), writable_room(k), writable_room(v)};
 }
 
-// The gradients, as a function that refuses to be differentiated once more.
+// The gradients, as a function that refuses to be differentiated once more. All that they depend on
+// are arguments of their own: autograd looks for inputs there, not inside of vectors, and grad_out
+// alone may be a constant.
 class Gradients : public torch::autograd::Function<Gradients> {
  public:
   static variable_list forward(AutogradContext*, const Tensor& grad_out,
-                               const std::optional<Tensor>& grad_logsumexp,
-                               const variable_list& saved, AttentionSettings settings,
+                               const std::optional<Tensor>& grad_logsumexp, const Tensor& q,
+                               const Tensor& k, const Tensor& v, const Tensor& out,
+                               const Tensor& logsumexp, AttentionSettings settings,
                                std::string_view kernel) {
     static const auto op = operator_named<BackwardSignature>("flashstep::attention_backward");
     const at::AutoDispatchBelowADInplaceOrView below;
     const auto& [scale, causal, diagonal, deterministic] = settings;
-    auto [q, k, v] = op.call(grad_out, grad_logsumexp, saved[0], saved[1], saved[2], saved[3],
-                             saved[4], scale, causal, diagonal, deterministic, kernel);
-    return {q, k, v};
+    auto [grad_q, grad_k, grad_v] = op.call(grad_out, grad_logsumexp, q, k, v, out, logsumexp,
+                                            scale, causal, diagonal, deterministic, kernel);
+    return {grad_q, grad_k, grad_v};
   }
   static variable_list backward(AutogradContext*, variable_list) {
     throw UserError(
@@ -161,7 +190,7 @@ class Attention : public torch::autograd::Function<Attention> {
     auto inputs =
         Gradients::apply(of_out.defined() ? of_out : at::zeros_like(saved[3]),
                          of_logsumexp.defined() ? std::make_optional(of_logsumexp) : std::nullopt,
-                         saved, settings, kernel);
+                         saved[0], saved[1], saved[2], saved[3], saved[4], settings, kernel);
     return {inputs[0], inputs[1], inputs[2], Tensor(), Tensor()};
   }
 };

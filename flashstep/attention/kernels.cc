@@ -4,11 +4,19 @@
 
 namespace flashstep::internal {
 
+// A kernel for Hopper alone (wgmma, TMA: sm90/) joins this list as "sm90", refusing other GPUs by
+// name; choose_attention() then asks it before "cuda".
 const AttentionKernel* find_attention_kernel(std::string_view name) {
   for (const AttentionKernel* kernel : {&kTiledKernel, &kCpuKernel, &kCudaKernel}) {
     if (kernel->forward != nullptr && name == kernel->name) return kernel;
   }
   return nullptr;
+}
+
+at::Tensor with_rank(const at::Tensor& x, int64_t rank) {
+  at::Tensor view = x;
+  while (view.dim() < rank) view = view.unsqueeze(0);
+  return view.dim() > rank ? view.flatten(0, view.dim() - rank) : view;
 }
 
 std::string kernel_refusal(const at::Tensor& q) {
@@ -39,7 +47,11 @@ attention_kernel::Problem kernel_problem(const at::Tensor& q, const at::Tensor& 
   problem.causal = settings.causal;
   problem.diagonal = settings.diagonal;
   problem.deterministic = settings.deterministic;
-  problem.tf32 = at::globalContext().allowTF32CuBLAS();
+  // Asked by the new name only, which knows what the old one was told: allowTF32CuBLAS() throws
+  // where a program used both.
+  problem.tf32 = q.is_cuda() && q.scalar_type() == at::kFloat &&
+                 at::globalContext().float32Precision(
+                     at::Float32Backend::CUDA, at::Float32Op::MATMUL) == at::Float32Precision::TF32;
   return problem;
 }
 

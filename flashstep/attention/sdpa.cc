@@ -1,15 +1,7 @@
 #include "flashstep/attention/implementations.h"
+#include "flashstep/base/error.h"
 
 namespace flashstep::internal {
-namespace {
-
-// PyTorch's fused kernels want exactly (B, H, N, D).
-at::Tensor as_four_dimensions(at::Tensor x) {
-  while (x.dim() < 4) x = x.unsqueeze(0);
-  return x.dim() > 4 ? x.flatten(0, x.dim() - 4) : x;
-}
-
-}  // namespace
 
 at::Tensor sdpa_attention(const AttentionProblem& problem) {
   const auto& [scale, causal, diagonal, deterministic] = problem.settings;
@@ -18,12 +10,20 @@ at::Tensor sdpa_attention(const AttentionProblem& problem) {
   // except that a single query at the last key sees everything. A row that sees nothing (n > m)
   // is left to the formula.
   if (causal && diagonal < 0) return naive_attention(problem, /*with_logsumexp=*/false).first;
+  // On a GPU cuDNN's and the memory-efficient backward passes add up by atomics, and which of
+  // PyTorch's kernels runs is not ours to say.
+  const bool differentiates =
+      at::GradMode::is_enabled() &&
+      (problem.q.requires_grad() || problem.k.requires_grad() || problem.v.requires_grad());
+  require(!(deterministic && differentiates && problem.q.is_cuda()),
+          "[attention] expected implementation cuda or naive where gradients must repeat bit for "
+          "bit, got sdpa with deterministic");
   const bool aligned_first = causal && diagonal == 0;
   const bool needs_mask = causal && diagonal > 0 && diagonal < m - 1;
   std::optional<at::Tensor> visible;
   if (needs_mask) visible = hidden_pairs(problem).logical_not();
-  const auto q = as_four_dimensions(problem.q), k = as_four_dimensions(problem.k),
-             v = as_four_dimensions(problem.v);
+  // PyTorch's fused kernels want exactly (B, H, N, D).
+  const auto q = with_rank(problem.q, 4), k = with_rank(problem.k, 4), v = with_rank(problem.v, 4);
   const auto out = at::scaled_dot_product_attention(q, k, v, visible, /*dropout_p=*/0.0,
                                                     /*is_causal=*/aligned_first, scale,
                                                     /*enable_gqa=*/k.size(1) != q.size(1));

@@ -1,0 +1,262 @@
+// The CUDA kernels as other GPUs cut their work, in TF32, and with numbers that are none.
+#include <bit>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+#include "flashstep/attention/attention_test.h"
+#include "flashstep/attention/cuda/kernels.h"
+#include "flashstep/attention/implementations.h"
+#include "flashstep/base/error.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+using attention_testing::expect_results;
+using attention_testing::Inputs;
+using attention_testing::masks;
+using attention_testing::random_inputs;
+using attention_testing::Results;
+using attention_testing::unit_of;
+
+const at::Device kGpu(at::kCUDA, 0);
+const at::ScalarType kDtypes[] = {at::kBFloat16, at::kHalf, at::kFloat};
+constexpr int64_t kPaddedDims[] = {16, 32, 64, 96, 128, 192, 256};
+constexpr double kTf32Unit = 4e-3;  // two roundings to 2^-11 in each of the products in a row
+
+class AttentionKernelsGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU that LibTorch can use";
+    at::globalContext().setAllowTF32CuBLAS(false);
+    torch::manual_seed(21);
+  }
+  void TearDown() override { at::globalContext().setAllowTF32CuBLAS(false); }
+};
+
+AttentionOptions cuda(bool causal, std::optional<bool> deterministic = {}) {
+  AttentionOptions options;
+  options.implementation = "cuda";
+  options.causal = causal;
+  options.deterministic = deterministic;
+  return options;
+}
+
+Tensor not_a_number(at::IntArrayRef sizes, at::ScalarType dtype) {
+  return at::full(sizes, NAN, at::TensorOptions(kGpu).dtype(dtype));
+}
+
+// Both passes as they are cut for `device`, which need not be the GPU that runs them. What is to be
+// written, and the workspace, is NaN before.
+Results run_as(const attention_cuda::Device& device, const Inputs& x,
+               const AttentionOptions& options) {
+  const Tensor q = x.q, k = x.k, v = x.v, grad_out = x.grad_out;
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+  const int64_t diagonal = options.align_last ? k.size(2) - q.size(2) : 0;
+  const auto problem = internal::kernel_problem(
+      q, k, {scale, options.causal, diagonal, options.deterministic.value_or(false)});
+  Results to{not_a_number(q.sizes(), q.scalar_type()),
+             not_a_number(q.sizes().slice(0, 3), at::kFloat),
+             not_a_number(q.sizes(), q.scalar_type()), not_a_number(k.sizes(), q.scalar_type()),
+             not_a_number(k.sizes(), q.scalar_type())};
+  const auto workspace = [](size_t bytes) {
+    return not_a_number({static_cast<int64_t>(bytes / sizeof(float))}, at::kFloat);
+  };
+  const auto stream = at::cuda::getCurrentCUDAStream();
+  using internal::kernel_input;
+  using internal::kernel_output;
+  const Tensor of_forward = workspace(attention_cuda::forward_workspace_bytes(problem, device));
+  C10_CUDA_CHECK(
+      attention_cuda::forward({problem, kernel_input(q), kernel_input(k), kernel_input(v),
+                               kernel_output(to.out), to.logsumexp.data_ptr<float>()},
+                              device, of_forward.mutable_data_ptr(), stream));
+  const Tensor of_backward = workspace(attention_cuda::backward_workspace_bytes(problem, device));
+  C10_CUDA_CHECK(attention_cuda::backward(
+      {problem, kernel_input(q), kernel_input(k), kernel_input(v), kernel_input(to.out),
+       kernel_input(grad_out), to.logsumexp.const_data_ptr<float>(), nullptr,
+       kernel_output(to.grad_q), kernel_output(to.grad_k), kernel_output(to.grad_v)},
+      device, of_backward.mutable_data_ptr(), stream));
+  return to;
+}
+
+TEST_F(AttentionKernelsGpu, TilesForLessSharedMemoryAreRight) {
+  constexpr int kKiB = 1024;
+  for (const attention_cuda::Device& device :
+       {attention_cuda::Device{132, 99 * kKiB, 100 * kKiB},
+        attention_cuda::Device{108, 163 * kKiB, 164 * kKiB},
+        attention_cuda::Device{132, 227 * kKiB, 228 * kKiB}}) {
+    for (const int64_t d : kPaddedDims) {
+      for (const auto dtype : kDtypes) {
+        const Inputs x = random_inputs({{2, 4}, 2, 147, 203, d}, dtype, kGpu);
+        for (AttentionOptions mask : masks()) {
+          for (const bool deterministic : {true, false}) {
+            mask.deterministic = deterministic;
+            expect_results(run_as(device, x, mask), x, mask, unit_of(dtype, d),
+                           str("room ", device.shared_bytes_per_block, ", D ", d,
+                               deterministic ? " deterministic" : " fastest"));
+          }
+        }
+        if (HasFailure()) return;  // the first shape says enough
+      }
+    }
+  }
+}
+
+TEST_F(AttentionKernelsGpu, Tf32AtEveryHeadDim) {
+  for (const int64_t d : kPaddedDims) {
+    const Inputs x = random_inputs({{2, 3}, 0, 147, 203, d}, at::kFloat, kGpu);
+    for (const bool deterministic : {true, false}) {
+      const AttentionOptions options = cuda(true, deterministic);
+      const auto results = [&](bool allowed) {
+        at::globalContext().setAllowTF32CuBLAS(allowed);
+        const Results got = attention_testing::run(x, options, "cuda", at::kFloat);
+        at::globalContext().setAllowTF32CuBLAS(false);
+        return got;
+      };
+      const Results full = results(false), tf32 = results(true);
+      expect_results(tf32, x, options, kTf32Unit, str("TF32, D ", d));
+      expect_results(full, x, options, unit_of(at::kFloat, d), str("float32, D ", d));
+      // And the switch is not ignored: each result's error is 10 times that of float32 at least.
+      const Results oracle = attention_testing::run(x, options, "naive", at::kDouble);
+      for (const auto part :
+           {&Results::out, &Results::grad_q, &Results::grad_k, &Results::grad_v}) {
+        const auto error = [&](const Results& r) {
+          return (r.*part - oracle.*part).abs().mean().item<double>();
+        };
+        EXPECT_GT(error(tf32), 10 * error(full)) << "D " << d;
+      }
+    }
+  }
+}
+
+TEST_F(AttentionKernelsGpu, NanInOneKeyReachesEveryQuery) {  // of split keys as of whole ones
+  for (const auto dtype : kDtypes) {
+    for (const int64_t m : {197, 4099}) {
+      Inputs x = random_inputs({{1}, 0, 7, m, 64}, dtype, kGpu);
+      x.k.index_put_({0, m / 3, 5}, NAN);
+      const auto [out, logsumexp] = attention_with_logsumexp(x.q, x.k, x.v, cuda(false));
+      EXPECT_TRUE(at::isnan(out).all().item<bool>()) << dtype << " " << m;
+      EXPECT_TRUE(at::isnan(logsumexp).all().item<bool>()) << dtype << " " << m;
+    }
+  }
+}
+
+// 0x7fffffff, which the GPU's own arithmetic gives, overflows where bits are rounded as integers.
+TEST_F(AttentionKernelsGpu, EveryNanStaysOne) {
+  for (const bool tf32 : {false, true}) {
+    at::globalContext().setAllowTF32CuBLAS(tf32);
+    for (const uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7fc00000u}) {
+      for (const bool deterministic : {true, false}) {
+        for (const auto part : {&Inputs::q, &Inputs::k, &Inputs::v, &Inputs::grad_out}) {
+          Inputs x = random_inputs({{1}, 0, 33, 40, 64}, at::kFloat, kGpu);
+          (x.*part).view(at::kInt).index_put_({0, 20, 9}, std::bit_cast<int32_t>(bits));
+          const Results got =
+              attention_testing::run(x, cuda(false, deterministic), "cuda", at::kFloat);
+          const auto nan = [](const Tensor& t) { return at::isnan(t).any().item<bool>(); };
+          const bool forward = part != &Inputs::grad_out;
+          EXPECT_EQ(nan(got.out), forward) << bits;
+          EXPECT_TRUE(nan(got.grad_q)) << bits;
+          EXPECT_TRUE(nan(got.grad_k)) << bits;
+          EXPECT_EQ(nan(got.grad_v), part != &Inputs::v) << bits;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(AttentionKernelsGpu, InfinitiesGiveNoFiniteNumber) {
+  for (const auto dtype : kDtypes) {
+    Inputs x = random_inputs({{1, 2}, 0, 40, 40, 32}, dtype, kGpu);
+    x.q.index_put_({0, 1, 20, 3}, INFINITY);  // scores of both infinite signs
+    const Tensor out = attention(x.q, x.k, x.v, cuda(true));
+    EXPECT_FALSE(at::isfinite(out.index({0, 1, 20})).any().item<bool>()) << dtype;
+    EXPECT_TRUE(at::isfinite(out.index({0, 0})).all().item<bool>()) << dtype;
+    EXPECT_TRUE(at::isfinite(out.index({0, 1}).narrow(0, 0, 20)).all().item<bool>()) << dtype;
+    EXPECT_TRUE(at::isfinite(out.index({0, 1}).narrow(0, 21, 19)).all().item<bool>()) << dtype;
+  }
+}
+
+TEST_F(AttentionKernelsGpu, NothingComesFromQueriesThatSeeNothing) {
+  for (const auto dtype : kDtypes) {
+    const Inputs x = random_inputs({{1, 2}, 0, 170, 40, 64}, dtype, kGpu);  // 130 rows see nothing
+    Inputs poisoned = x;
+    poisoned.grad_logsumexp = x.grad_logsumexp.clone();
+    poisoned.grad_logsumexp.narrow(-1, 0, 130).fill_(NAN);
+    AttentionOptions options = cuda(true, true);
+    options.align_last = true;
+    const Results clean = attention_testing::run(x, options, "cuda", dtype, true);
+    const Results got = attention_testing::run(poisoned, options, "cuda", dtype, true);
+    EXPECT_TRUE(testing::same_bits(got.grad_q, clean.grad_q)) << dtype;
+    EXPECT_TRUE(testing::same_bits(got.grad_k, clean.grad_k)) << dtype;
+    EXPECT_TRUE(testing::same_bits(got.grad_v, clean.grad_v)) << dtype;
+    options.deterministic = false;
+    const Results fastest = attention_testing::run(poisoned, options, "cuda", dtype, true);
+    EXPECT_TRUE(at::isfinite(fastest.grad_q).all().item<bool>()) << dtype;
+    EXPECT_TRUE(at::isfinite(fastest.grad_k).all().item<bool>()) << dtype;
+  }
+}
+
+TEST_F(AttentionKernelsGpu, ExpandedAndOverlappingRows) {
+  for (const auto dtype : kDtypes) {
+    Inputs x = random_inputs({{2, 3}, 0, 70, 90, 64}, dtype, kGpu);
+    x.q = x.q.narrow(1, 0, 1).expand({2, 3, 70, 64});  // stride 0 from head to head
+    x.k = x.k.narrow(2, 0, 1).expand({2, 3, 90, 64});  // and from row to row
+    attention_testing::expect_right(x, cuda(true), "cuda", "expanded");
+    const auto series = torch::randn({2, 3, 200}).to(kGpu, dtype);
+    x.q = series.unfold(2, 64, 1).narrow(2, 0, 70);
+    x.v = series.unfold(2, 64, 1).narrow(2, 0, 90);
+    attention_testing::expect_right(x, cuda(true), "cuda", "overlapping");
+  }
+}
+
+TEST_F(AttentionKernelsGpu, AutocastRoundsToItsDtype) {
+  const auto q = torch::randn({1, 2, 40, 64}, kGpu).requires_grad_();
+  at::autocast::set_autocast_enabled(at::kCUDA, true);
+  at::autocast::set_autocast_dtype(at::kCUDA, at::kBFloat16);
+  const auto out = attention(q, q, q.detach().to(at::kBFloat16), cuda(true));
+  at::autocast::set_autocast_enabled(at::kCUDA, false);
+  EXPECT_EQ(out.scalar_type(), at::kBFloat16);
+  const auto rounded = q.detach().to(at::kBFloat16);
+  EXPECT_TRUE(testing::same_bits(out.detach(), attention(rounded, rounded, rounded, cuda(true))));
+  out.sum().backward();
+  EXPECT_EQ(q.grad().scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::isfinite(q.grad()).all().item<bool>());
+}
+
+TEST_F(AttentionKernelsGpu, SdpaIsRefusedWhereBitsMustRepeat) {
+  const auto q = torch::randn({1, 2, 40, 64}, kGpu).to(at::kBFloat16).requires_grad_();
+  AttentionOptions options;
+  options.implementation = "sdpa";
+  options.deterministic = true;
+  EXPECT_THROW(attention(q, q, q, options), UserError);
+  {
+    const torch::NoGradGuard no_grad;
+    EXPECT_NO_THROW(attention(q, q, q, options));
+  }
+  options.deterministic = false;
+  EXPECT_NO_THROW(attention(q, q, q, options));
+  // Nor does auto take it, not even for a head dim that the kernels do not take.
+  const auto odd = torch::randn({1, 2, 40, 20}, kGpu).to(at::kBFloat16).requires_grad_();
+  options.implementation = "auto";
+  EXPECT_EQ(attention_auto(odd, odd, odd, options), "sdpa");
+  options.deterministic = true;
+  EXPECT_EQ(attention_auto(odd, odd, odd, options), "naive");
+}
+
+TEST_F(AttentionKernelsGpu, AutoFollowsTheContext) {
+  const auto many = torch::zeros({1, 128, 64}, at::TensorOptions(kGpu).dtype(at::kBFloat16))
+                        .expand({1024, 128, 64});
+  auto& context = at::globalContext();
+  if (attention_auto(many, many, many) != "sdpa") GTEST_SKIP() << "a GPU where auto is ours";
+  context.setDeterministicAlgorithms(true, /*warn_only=*/true);
+  EXPECT_EQ(attention_auto(many, many, many), "cuda");
+  context.setDeterministicAlgorithms(false, /*warn_only=*/false);
+  context.setSDPUseCuDNN(false);  // whose times auto's rule stands on
+  EXPECT_EQ(attention_auto(many, many, many), "cuda");
+  context.setSDPUseCuDNN(true);
+}
+
+}  // namespace
+}  // namespace flashstep
