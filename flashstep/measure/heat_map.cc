@@ -13,7 +13,7 @@ namespace {
 
 using namespace internal;
 
-constexpr double kTitleSize = 17, kSubtitleSize = 13, kFootnoteSize = 10.5, kFieldSize = 11.5;
+constexpr double kFieldSize = 11.5;
 constexpr double kRowHeight = 26, kWidestRowName = 220;
 constexpr double kStrongest = 2;  // log2: a factor of four
 
@@ -34,15 +34,6 @@ void check(const HeatMap& map) {
   require(map.labels.empty() || map.labels.size() == fields,
           "[heat map] expected a label for each of the ", fields, " fields, got ",
           map.labels.size());
-}
-
-double draw_lines(SvgWriter& svg, const std::vector<std::string>& lines, double y,
-                  double line_height, const TextStyle& style) {
-  for (const std::string& line : lines) {
-    svg.text(kMargin, y + style.size * 0.9, line, style);
-    y += line_height;
-  }
-  return y;
 }
 
 double row_names_width(const HeatMap& map) {
@@ -110,21 +101,16 @@ std::string ratio_color(double ratio) {
 
 std::string to_svg(const HeatMap& map) {
   check(map);
-  const double width = map.width - 2 * kMargin;
   SvgWriter svg;
-  double y = draw_lines(svg, wrap_text(map.title, kTitleSize, width / 1.13, 2), kMargin, 22,
-                        {.size = kTitleSize, .fill = kInk, .bold = true});
-  y = draw_lines(svg, wrap_text(map.subtitle, kSubtitleSize, width, 3), y + 1, 18,
-                 {.size = kSubtitleSize, .fill = kSoftInk});
+  double y = draw_heading(svg, map.title, map.subtitle, map.width);
   y = draw_fields(svg, map, y + 8);
   if (!map.x_label.empty()) {
     const double middle = (kMargin + row_names_width(map) + 10 + map.width - kMargin) / 2;
-    svg.text(middle, y + 16, fit_text(map.x_label, kTextSize, width / 2, Cut::kEnd),
+    svg.text(middle, y + 16, fit_text(map.x_label, kTextSize, map.width / 2, Cut::kEnd),
              {.size = kTextSize, .anchor = "middle", .fill = kSoftInk});
     y += 22;
   }
-  y = draw_lines(svg, wrap_text(map.footnote, kFootnoteSize, width, 3), y + 6, 14,
-                 {.size = kFootnoteSize, .fill = "#777777"});
+  y = draw_footnote(svg, map.footnote, map.width, y + 6);
   return document_head(map.title, str(map.y_label, " by ", map.x_label), map.width,
                        std::ceil(y + 8)) +
          svg.take() + "</svg>\n";

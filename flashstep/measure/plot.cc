@@ -46,10 +46,7 @@ double draw_lines(SvgWriter& svg, const std::vector<std::string>& lines, double 
 double draw_head(SvgWriter& svg, const Plot& plot, const Legend& legend,
                  const std::vector<Pen>& pens) {
   const double width = plot.width - 2 * kMargin;
-  double y = draw_lines(svg, wrap_text(plot.title, kTitleSize, width / kBoldWidening, 2), kMargin,
-                        22, {.size = kTitleSize, .fill = kInk, .bold = true});
-  y = draw_lines(svg, wrap_text(plot.subtitle, kSubtitleSize, width, 3), y + 1, 18,
-                 {.size = kSubtitleSize, .fill = kSoftInk});
+  double y = draw_heading(svg, plot.title, plot.subtitle, plot.width);
   if (legend.height > 0) {
     draw_legend(svg, plot, legend, pens, kMargin, y + 5);
     y += legend.height + 5;
@@ -93,6 +90,21 @@ std::string internal::document_head(const std::string& title, const std::string&
              "\" viewBox=\"0 0 ", w, " ", h, "\" role=\"img\" font-family=\"", kFonts,
              "\">\n<title>", xml_escape(title), "</title>\n<desc>", xml_escape(description),
              "</desc>\n<rect width=\"", w, "\" height=\"", h, "\" fill=\"#ffffff\"/>\n");
+}
+
+double internal::draw_heading(SvgWriter& svg, const std::string& title, const std::string& subtitle,
+                              double page_width) {
+  const double width = page_width - 2 * kMargin;
+  const double y = draw_lines(svg, wrap_text(title, kTitleSize, width / kBoldWidening, 2), kMargin,
+                              22, {.size = kTitleSize, .fill = kInk, .bold = true});
+  return draw_lines(svg, wrap_text(subtitle, kSubtitleSize, width, 3), y + 1, 18,
+                    {.size = kSubtitleSize, .fill = kSoftInk});
+}
+
+double internal::draw_footnote(SvgWriter& svg, const std::string& footnote, double page_width,
+                               double y) {
+  const auto lines = wrap_text(footnote, kFootnoteSize, page_width - 2 * kMargin, 3);
+  return draw_lines(svg, lines, y, 14, {.size = kFootnoteSize, .fill = "#777777"});
 }
 
 WrittenPlot internal::write_picture(const std::string& svg,
@@ -139,7 +151,7 @@ std::string to_svg(const Plot& plot) {
              {.size = kTextSize, .anchor = "middle", .fill = kSoftInk});
     y += 22;
   }
-  y = draw_lines(svg, footnotes, y + 4, 14, {.size = kFootnoteSize, .fill = "#777777"});
+  y = draw_footnote(svg, plot.footnote, plot.width, y + 4);
   return document_head(plot.title, description(plot), plot.width, std::ceil(y + 8)) + svg.take() +
          "</svg>\n";
 }

@@ -45,6 +45,7 @@ struct Pen {
 // One pen a series: colours of the palette in turn; with each round through it another dash
 // pattern.
 std::vector<Pen> pens_of(const std::vector<Series>& series);
+std::string palette_color(int index);  // from 0 on, again from the first after the last
 
 // Names of series with their keys, in as many lines as they need. Positions count from its corner.
 struct Legend {
@@ -62,6 +63,11 @@ struct Legend {
 // The beginning of an SVG document, up to its white page.
 std::string document_head(const std::string& title, const std::string& description, double width,
                           double height);
+// Title and subtitle at the top of a page of this width; returns where they end.
+double draw_heading(SvgWriter& svg, const std::string& title, const std::string& subtitle,
+                    double page_width);
+// The footnote from `y` on, in at most three lines; returns where it ends.
+double draw_footnote(SvgWriter& svg, const std::string& footnote, double page_width, double y);
 // PATH_STEM.svg, and PATH_STEM.png where it can be drawn.
 WrittenPlot write_picture(const std::string& svg, const std::filesystem::path& path_stem);
 

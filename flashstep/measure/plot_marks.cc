@@ -214,6 +214,8 @@ std::vector<Box> label_places(const Reference& reference, const Frame& frame, do
 
 }  // namespace
 
+std::string palette_color(int index) { return kPalette[index % kPaletteSize]; }
+
 std::vector<Pen> pens_of(const std::vector<Series>& series) {
   std::vector<Pen> pens;
   int next = 0;
@@ -224,7 +226,7 @@ std::vector<Pen> pens_of(const std::vector<Series>& series) {
       continue;
     }
     const int round = color / kPaletteSize % 3;
-    pens.push_back({kPalette[color % kPaletteSize], s.dashed ? "5 4" : kDashes[round]});
+    pens.push_back({palette_color(color), s.dashed ? "5 4" : kDashes[round]});
   }
   return pens;
 }
