@@ -34,7 +34,9 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
   require(device_index < devices, "[comm] expected a GPU for local rank ", device_index,
           ", got a machine with ", devices, "; start fewer ranks here or train on the CPU");
   leave_the_word_to_us();
-  auto options = c10d::ProcessGroupNCCL::Options::create();
+  // High priority: a collective that has begun holds multiprocessors until both sides are there, so
+  // its blocks go before those of the products beside it.
+  auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = 2 * timeout;  // the watch is first, and knows whom to name
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, options);
   // Not eagerConnectSingleDevice(): the first collective makes the communicator, under the watch.

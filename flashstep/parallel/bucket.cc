@@ -14,6 +14,8 @@ Bucket::Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameter
       averaging_(averaging),
       stream_(stream),
       name_(name),
+      pieces_(layout_.parameters.size()),
+      missing_(layout_.parameters.size()),
       filled_(layout_.parameters.size(), false) {
   for (const int64_t index : layout_.parameters) parameters_.push_back(all_parameters[index]);
   const at::Device device = parameters_.front().device();
@@ -25,7 +27,7 @@ Bucket::Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameter
 void Bucket::fill(size_t slot) {
   at::NoGradGuard no_grad;
   if (averaging_.in_place) {
-    fill_in_place();
+    fill_in_place(slot);
   } else {
     fill_slot(slot);
   }
@@ -33,8 +35,8 @@ void Bucket::fill(size_t slot) {
   ++ready_;
 }
 
-void Bucket::fill_in_place() {
-  const at::Tensor& parameter = parameters_.front();
+void Bucket::fill_in_place(size_t slot_index) {
+  const at::Tensor& parameter = parameters_[slot_index];
   at::Tensor& gradient = parameter.mutable_grad();
   // Of another form than the other ranks', or in memory that a second gradient looks into: autograd
   // may hand the same memory to two parameters, and it would be averaged twice.
@@ -42,8 +44,8 @@ void Bucket::fill_in_place() {
     gradient = at::empty_strided(parameter.sizes(), gradient_strides(parameter), gradient.options())
                    .copy_(gradient);
   }
-  flat_ = flat_view(gradient);
-  if (!backend_averages_) flat_.mul_(1.0 / averaging_.group.world_size());
+  pieces_[slot_index] = flat_view(gradient);
+  if (!backend_averages_) pieces_[slot_index].mul_(1.0 / averaging_.group.world_size());
 }
 
 // After zero_grad without set_to_none gradients lie where the step before has left them.
@@ -56,8 +58,8 @@ bool Bucket::lies_in_last_memory(const at::Tensor& gradient, size_t slot_index) 
 void Bucket::fill_slot(size_t slot_index) {
   const at::Tensor& parameter = parameters_[slot_index];
   const at::Tensor gradient = parameter.grad();
-  if (!flat_.defined() && lies_in_last_memory(gradient, slot_index)) {
-    flat_ = whole_memory(gradient, layout_.numel);
+  if (flat_.empty() && lies_in_last_memory(gradient, slot_index)) {
+    flat_.push_back(whole_memory(gradient, layout_.numel));
   }
   at::Tensor place = slot(slot_index);
   const double scale = 1.0 / averaging_.group.world_size();
@@ -77,11 +79,11 @@ void Bucket::fill_slot(size_t slot_index) {
 void Bucket::fill_missing(size_t slot_index, double value) {
   at::NoGradGuard no_grad;
   if (averaging_.in_place) {
-    const at::Tensor& parameter = parameters_.front();
-    slot_in_place_ = at::empty_strided(parameter.sizes(), gradient_strides(parameter),
-                                       parameter.options().requires_grad(false))
-                         .fill_(value);
-    flat_ = flat_view(slot_in_place_);
+    const at::Tensor& parameter = parameters_[slot_index];
+    missing_[slot_index] = at::empty_strided(parameter.sizes(), gradient_strides(parameter),
+                                             parameter.options().requires_grad(false))
+                               .fill_(value);
+    pieces_[slot_index] = flat_view(missing_[slot_index]);
   } else {
     const at::Tensor place = slot(slot_index);
     stream_.run([&] { place.fill_(value); });
@@ -91,55 +93,63 @@ void Bucket::fill_missing(size_t slot_index, double value) {
 }
 
 void Bucket::attach(size_t slot_index) {
-  parameters_[slot_index].mutable_grad() = averaging_.in_place ? slot_in_place_ : slot(slot_index);
+  parameters_[slot_index].mutable_grad() =
+      averaging_.in_place ? missing_[slot_index] : slot(slot_index);
 }
 
 void Bucket::launch() {
   at::NoGradGuard no_grad;
   stream_.run([&] {
-    wire_ = averaging_.communication_dtype ? flat_.to(*averaging_.communication_dtype) : flat_;
-    std::vector<at::Tensor> tensors = {wire_};
-    c10d::AllreduceOptions options;
+    wire_ = parts();
+    if (averaging_.communication_dtype) {
+      for (at::Tensor& part : wire_) part = part.to(*averaging_.communication_dtype);
+    }
+    c10d::AllreduceCoalescedOptions options;
     options.reduceOp = backend_averages_ ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
-    work_ = averaging_.group.guarded(
-        name_, [&] { return averaging_.group.process_group().allreduce(tensors, options); });
+    c10d::ProcessGroup& process_group = averaging_.group.process_group();
+    work_ = averaging_.group.guarded(name_, [&] {
+      return wire_.size() == 1 ? process_group.allreduce(wire_, options)
+                               : process_group.allreduce_coalesced(wire_, options);
+    });
   });
 }
 
 void Bucket::wait() {
   averaging_.group.wait(work_, name_);
   work_.reset();
-  if (wire_.unsafeGetTensorImpl() != flat_.unsafeGetTensorImpl()) {
+  if (averaging_.communication_dtype) {
     at::NoGradGuard no_grad;
-    flat_.copy_(wire_);
-    stream_.hand_over(wire_);
+    for (size_t i = 0; i < wire_.size(); ++i) {
+      if (wire_[i].unsafeGetTensorImpl() == parts()[i].unsafeGetTensorImpl()) continue;
+      parts()[i].copy_(wire_[i]);
+      stream_.hand_over(wire_[i]);
+    }
   }
-  wire_.reset();
+  wire_.clear();
 }
 
 void Bucket::release() {
-  if (!averaging_.in_place && flat_.defined()) {
-    last_memory_ = flat_.storage().getWeakStorageImpl();
-  }
-  if (!averaging_.persistent || averaging_.in_place) flat_.reset();
-  slot_in_place_.reset();
+  if (!flat_.empty()) last_memory_ = flat_.front().storage().getWeakStorageImpl();
+  if (!averaging_.persistent) flat_.clear();
+  pieces_.assign(pieces_.size(), {});
+  missing_.assign(missing_.size(), {});
   filled_.assign(filled_.size(), false);
   ready_ = 0;
 }
 
 at::Tensor Bucket::slot(size_t slot_index) {
-  if (!flat_.defined()) take_memory();
-  return slot_view(flat_, layout_.offsets[slot_index], parameters_[slot_index]);
+  if (flat_.empty()) take_memory();
+  return slot_view(flat_.front(), layout_.offsets[slot_index], parameters_[slot_index]);
 }
 
 void Bucket::take_memory() {
   at::NoGradGuard no_grad;
-  flat_ = at::empty({layout_.numel}, parameters_.front().options().requires_grad(false));
+  flat_ = {at::empty({layout_.numel}, parameters_.front().options().requires_grad(false))};
   // Padding between slots travels too, and shall not be whatever the memory held before.
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const int64_t end = layout_.offsets[i] + parameters_[i].numel();
     const int64_t next = i + 1 < parameters_.size() ? layout_.offsets[i + 1] : layout_.numel;
-    if (next > end) flat_.slice(0, end, next).zero_();
+    if (next > end) flat_.front().slice(0, end, next).zero_();
   }
 }
 

@@ -1,5 +1,6 @@
-// One bucket: gradients of several parameters, side by side in one flat tensor that one all-reduce
-// averages.
+// One bucket: gradients of several parameters that one launch averages. They lie side by side in
+// one flat tensor, or (`in_place`) stay where autograd has put them: NCCL takes many tensors in one
+// launch.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct Averaging {
   const comm::Group& group;
   std::optional<at::ScalarType> communication_dtype;
   bool persistent = false;  // flat tensors live from step to step
-  bool in_place = false;    // one parameter a bucket, reduced where its gradient lies
+  bool in_place = false;    // reduced where the gradients lie; several a bucket: NCCL only
 };
 
 class Bucket {
@@ -52,16 +53,19 @@ class Bucket {
   void take_memory();
   void fill_slot(size_t slot);
   bool lies_in_last_memory(const at::Tensor& gradient, size_t slot) const;
-  void fill_in_place();
+  void fill_in_place(size_t slot);
+  const std::vector<at::Tensor>& parts() const { return averaging_.in_place ? pieces_ : flat_; }
 
   BucketLayout layout_;
   std::vector<at::Tensor> parameters_;  // those in the slots
   const Averaging& averaging_;
-  SideStream& stream_;        // gradients are copied, and collectives launched, from here
-  std::string name_;          // for messages
-  bool backend_averages_;     // NCCL divides by itself, Gloo only sums
-  at::Tensor flat_, wire_;    // (numel) gradients' dtype; what travels
-  at::Tensor slot_in_place_;  // in_place: what .grad is, or becomes if it is missing
+  SideStream& stream_;               // gradients are copied, and collectives launched, from here
+  std::string name_;                 // for messages
+  bool backend_averages_;            // NCCL divides by itself, Gloo only sums
+  std::vector<at::Tensor> flat_;     // one (numel), gradients' dtype, or none; not in_place
+  std::vector<at::Tensor> pieces_;   // in_place: each gradient as a flat tensor over its memory
+  std::vector<at::Tensor> missing_;  // in_place: what .grad becomes where it is missing
+  std::vector<at::Tensor> wire_;     // what travels: the parts, or copies in another dtype
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> last_memory_;  // flat_'s a step ago
   c10::intrusive_ptr<c10d::Work> work_;
   std::vector<bool> filled_;

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "flashstep/base/error.h"
 
@@ -33,8 +34,19 @@ double bucket_bytes(const ReducerOptions& options) {
   }
 }
 
-bool is_in_place(Strategy strategy) {
-  return strategy == Strategy::kNaive || strategy == Strategy::kOverlapped;
+bool goes_through_nccl(const at::Tensor& tensor, const comm::Group& group) {
+  return tensor.is_cuda() && group.world_size() > 1 &&
+         group.process_group().getBackend(tensor.device().type())->getBackendName() == "nccl";
+}
+
+bool is_in_place(const ReducerOptions& options, const ReducedParameters& parameters,
+                 const comm::Group& group) {
+  if (options.strategy != Strategy::kBucketed) return options.strategy != Strategy::kFlat;
+  if (options.persistent_buckets) return false;
+  const auto& tensors = parameters.tensors;
+  return !options.flat_buckets.value_or(
+      !std::all_of(tensors.begin(), tensors.end(),
+                   [&](const at::Tensor& tensor) { return goes_through_nccl(tensor, group); }));
 }
 
 std::vector<at::Tensor> hooked(const ReducedParameters& parameters, const comm::Group& group) {
@@ -47,7 +59,7 @@ BucketReduction::BucketReduction(ReducedParameters parameters, const comm::Group
                                  const ReducerOptions& options)
     : Reduction(std::move(parameters), group, options),
       averaging_{group_, options.communication_dtype, options.persistent_buckets,
-                 is_in_place(options.strategy)},
+                 is_in_place(options, parameters_, group_)},
       order_(reversed(parameters_.tensors.size())),
       counts_(parameters_.tensors.size()),
       hooks_(hooked(parameters_, group_), [this](int64_t index) { fired(index); }) {

@@ -78,6 +78,9 @@ GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters,
           options.bucket_megabytes);
   require(!options.communication_dtype || at::isFloatingType(*options.communication_dtype),
           "[parallel] expected a floating-point communication_dtype");
+  require(
+      !options.persistent_buckets || options.flat_buckets.value_or(true),
+      "[parallel] expected flat_buckets with persistent_buckets: only they have memory to keep");
   ReducedParameters chosen = choose(parameters, names);
   parallel::check_agreement(chosen, group);
   reduction_ = make_reduction(std::move(chosen), group, options);

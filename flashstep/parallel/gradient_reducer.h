@@ -47,7 +47,11 @@ struct ReducerOptions {
   // step, and buckets that wait for such a parameter are sent after backward only. Off: a sentence
   // names the parameters.
   bool allow_unused = false;
-  // Buckets keep their memory from step to step. Else zero_grad frees it.
+  // kBucketed: gradients are copied side by side into one flat tensor a bucket, and .grad becomes a
+  // view of it. Else they stay where autograd has put them, and a bucket is many tensors in one
+  // launch, which NCCL takes as they are and Gloo copies. Unless given: flat, except on NCCL.
+  std::optional<bool> flat_buckets;
+  // Flat buckets keep their memory from step to step. Else zero_grad frees it.
   bool persistent_buckets = false;
   // Gradients travel in this dtype (kBFloat16, say); undefined: their own.
   std::optional<at::ScalarType> communication_dtype;

@@ -52,6 +52,14 @@ std::vector<Case> all_cases() {
     o.persistent_buckets = true;
     o.bucket_megabytes = 0.0016;
   });
+  add("buckets in place", [](ReducerOptions& o) {
+    o.flat_buckets = false;
+    o.bucket_megabytes = 0.0016;
+  });
+  add("buckets in place, unused allowed", [](ReducerOptions& o) {
+    o.flat_buckets = false;
+    o.allow_unused = true;
+  });
   add("unused allowed", [](ReducerOptions& o) { o.allow_unused = true; });
   add("not reordered, debug", [](ReducerOptions& o) {
     o.reorder = false;
@@ -280,6 +288,8 @@ TEST(Ranks, MixedDtypesAndStrides) {
         options.strategy = strategy;
         options.communication_dtype = torch::kBFloat16;
         expect_exact_means(group, options, {torch::kFloat, torch::kFloat, torch::kFloat});
+        options.flat_buckets = false;
+        expect_exact_means(group, options, {torch::kFloat, torch::kFloat, torch::kFloat});
       }
     });
   }
@@ -298,10 +308,11 @@ std::vector<Tensor> three_parameters() {
           torch::ones({6}).requires_grad_()};
 }
 
-void expect_unused_counts_as_zero(const Group& group, Strategy strategy) {
+void expect_unused_counts_as_zero(const Group& group, Strategy strategy, bool flat_buckets) {
   const auto parameters = three_parameters();
   ReducerOptions options;
   options.strategy = strategy;
+  options.flat_buckets = flat_buckets;
   options.bucket_megabytes = 20e-6;
   options.allow_unused = true;
   GradientReducer reducer(parameters, group, options);
@@ -332,7 +343,8 @@ TEST(Ranks, UnusedParametersCountAsZero) {
       const Group group(environment);
       for (const Strategy strategy :
            {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
-        expect_unused_counts_as_zero(group, strategy);
+        expect_unused_counts_as_zero(group, strategy, /*flat_buckets=*/true);
+        expect_unused_counts_as_zero(group, strategy, /*flat_buckets=*/false);
       }
     });
   }
