@@ -2,20 +2,22 @@
 // verdict below.
 #include "apps/bench.h"
 
+#include <cstdio>
 #include <iostream>
 
 #include "apps/commands.h"
+#include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/parallel/gradient_reducer.h"
 
 namespace flashstep::apps {
 namespace {
 
 using AddBenchmark = void (*)(CLI::App&);
 constexpr AddBenchmark kBenchmarks[] = {
-    add_bench_allreduce,
-    add_bench_attention,
-    add_bench_step,
-    add_bench_tokenizer,
+    add_bench_allreduce, add_bench_attention, add_bench_ddp,       add_bench_matrix,
+    add_bench_sharding,  add_bench_step,      add_bench_tokenizer,
 };
 
 }  // namespace
@@ -29,6 +31,82 @@ void BenchOutput::show(const measure::Table& table) const {
   if (stem.empty()) return;
   write_file(stem + ".md", measure::to_markdown(table));
   write_file(stem + ".json", measure::to_json(table));
+}
+
+void ParallelFlags::add_options(CLI::App& command) {
+  command.add_option("--preset", preset, "The lists of a year's handout: 2024, 2025, 2026")
+      ->check(CLI::IsMember({"2024", "2025", "2026"}))
+      ->capture_default_str();
+  command
+      .add_option("--model", given.models,
+                  "Sizes by name, or as d_model/d_ff/layers/heads: 1600/6400/48/25")
+      ->delimiter(',');
+  command.add_option("--context", given.contexts, "Tokens of a row")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 24));
+  command.add_option("--precision", given.precisions, "fp32, bf16 (autocast)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  command.add_option("--ranks", given.ranks, "Processes on this machine")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  command.add_option("--batch", given.batch_size, "Rows of one rank")
+      ->check(CLI::Range(1, 1 << 20));
+  command.add_option("--vocab", given.vocab_size, "Tokens in the vocabulary; else the size's own")
+      ->check(CLI::Range(1, 1 << 30));
+  given.device.clear();
+  command.add_option("--device", given.device, "cpu (Gloo) or cuda (NCCL); GPUs if there are any")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  command.add_option(
+      "--out", directory,
+      "Also write the tables (.txt, .md, .csv, .json) and pictures into this directory");
+}
+
+void ParallelFlags::apply(report::ParallelAxes& axes) const {
+  if (!given.models.empty()) axes.models = given.models;
+  if (!given.contexts.empty()) axes.contexts = given.contexts;
+  if (!given.precisions.empty()) axes.precisions = given.precisions;
+  if (!given.ranks.empty()) axes.ranks = given.ranks;
+  if (given.batch_size > 0) axes.batch_size = given.batch_size;
+  if (given.vocab_size > 0) axes.vocab_size = given.vocab_size;
+  axes.device = given.device;
+  if (axes.device.empty()) axes.device = measure::list_gpus().empty() ? "cpu" : "cuda";
+  axes.attention = given.attention;
+  if (!directory.empty()) make_directories(directory);  // before all work
+}
+
+void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
+                  std::vector<double>& bucket_megabytes) {
+  std::vector<std::string> names = strategy_names();
+  names.insert(names.begin(), "none");
+  command.add_option("--wrapper", wrappers, join(names) + "; none: every process by itself")
+      ->delimiter(',')
+      ->check(CLI::IsMember(names));
+  command.add_option("--bucket-mb", bucket_megabytes, "Sizes of buckets, 10^6 bytes")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+}
+
+void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& steps) {
+  command.add_option("--turns", turns, "Of every contestant, one after the other")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  command.add_option("--warmup", warmup, "Steps a turn that are not timed")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  command.add_option("--steps", steps, "Timed steps a turn")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+}
+
+void print_progress(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+
+void show(const report::BenchReport& report, const std::string& directory,
+          const std::string& name) {
+  std::cout << measure::to_text(report.table);
+  if (!directory.empty()) report::save(report, directory + "/" + name);
+  if (report.signal != 0)
+    throw Interrupted(report.signal, "interrupted; what was measured is shown");
 }
 
 void add_bench(CLI::App& app) {

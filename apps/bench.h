@@ -2,16 +2,23 @@
 // and is listed in bench.cc.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "flashstep/measure/table.h"
+#include "flashstep/report/bench_report.h"
+#include "flashstep/report/parallel_case.h"
 
 namespace flashstep::apps {
 
 void add_bench_allreduce(CLI::App& bench);
 void add_bench_attention(CLI::App& bench);
+void add_bench_ddp(CLI::App& bench);
+void add_bench_matrix(CLI::App& bench);
+void add_bench_sharding(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 void add_bench_tokenizer(CLI::App& bench);
 
@@ -22,5 +29,31 @@ struct BenchOutput {
   void add_option(CLI::App& command);  // --out STEM
   void show(const measure::Table& table) const;
 };
+
+// What the benchmarks of several processes measure: each flag that is given replaces a list of the
+// preset.
+struct ParallelFlags {
+  std::string preset = "2025";
+  report::ParallelAxes given = {
+      .models = {}, .contexts = {}, .precisions = {}, .ranks = {}, .batch_size = 0};
+  std::string directory;
+
+  // --preset, --model, --context, --precision, --ranks, --batch, --vocab, --device, --out
+  void add_options(CLI::App& command);
+  // Puts what was given into the preset's axes; without --device the GPUs if there are any. Makes
+  // the directory of --out.
+  void apply(report::ParallelAxes& axes) const;
+};
+
+// --wrapper and --bucket-mb, lists; --turns, --warmup and --steps.
+void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
+                  std::vector<double>& bucket_megabytes);
+void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& steps);
+
+void print_progress(const std::string& line);  // on stderr
+
+// Prints a report, writes its files DIRECTORY/NAME.* (none without a directory), and ends as
+// Interrupted if it was.
+void show(const report::BenchReport& report, const std::string& directory, const std::string& name);
 
 }  // namespace flashstep::apps

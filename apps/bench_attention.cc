@@ -1,7 +1,6 @@
 // flashstep bench attention: attention beside its peers, in presets.
 #include "flashstep/report/bench_attention.h"
 
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,20 +37,6 @@ std::pair<int64_t, int64_t> pair_of(const std::string& text) {
   return {number(text.substr(0, colon)), number(text.substr(colon + 1))};
 }
 
-void save(const report::AttentionReport& report, const std::string& stem) {
-  write_file(stem + ".txt", measure::to_text(report.table));
-  std::string document = measure::to_markdown(report.table);
-  for (const auto& [name, picture] : report.pictures) {
-    const auto written = std::visit(
-        [&](const auto& p) { return measure::write_plot(p, stem + "_" + name); }, picture);
-    document += str("\n![", name, "](", written.svg.filename().string(), ")\n");
-  }
-  write_file(stem + ".md", document);
-  write_file(stem + ".csv", measure::to_csv(report.runs));
-  write_file(stem + ".json", measure::to_json(report.table));
-  write_file(stem + "_runs.json", measure::to_json(report.runs));
-}
-
 void run(Arguments& arguments) {
   auto& options = arguments.options;
   if (options.device.empty()) options.device = measure::list_gpus().empty() ? "cpu" : "cuda";
@@ -69,10 +54,7 @@ void run(Arguments& arguments) {
   };
   const auto report = report::bench_attention(options);
   bar.finish();
-  std::cout << measure::to_text(report.table);
-  if (!arguments.directory.empty()) save(report, arguments.directory + "/" + options.preset);
-  if (report.signal != 0)
-    throw Interrupted(report.signal, "interrupted; what was measured is shown");
+  show(report, arguments.directory, options.preset);
 }
 
 }  // namespace

@@ -26,12 +26,8 @@ struct BenchAttentionOptions {
   std::function<void(uint64_t done, uint64_t total, const std::string& note)> progress;
 };
 
-struct AttentionReport {
-  measure::Table table;                // a line a case and pass
-  measure::Table runs;                 // a line a contestant, case and pass
-  std::vector<NamedPicture> pictures;  // empty for "quick"
-  int signal = 0;                      // came before the end: the report is of what was done
-};
+// `runs`: a line a contestant, case and pass; no pictures for "quick".
+using AttentionReport = BenchReport;
 
 // Runs a preset. A signal (while a SignalGuard is alive) ends it after the call that is running.
 // UserError for an unknown preset, contestant or device, and where the filter leaves nothing.

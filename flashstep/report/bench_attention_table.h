@@ -2,14 +2,10 @@
 #pragma once
 
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
-#include "flashstep/measure/heat_map.h"
-#include "flashstep/measure/plot.h"
-#include "flashstep/measure/table.h"
 #include "flashstep/report/bench_attention_race.h"
+#include "flashstep/report/bench_report.h"
 
 namespace flashstep::report {
 
@@ -27,11 +23,6 @@ std::vector<std::string> attention_verdict(const std::string& preset,
 
 // Why cells are empty: a sentence for each contestant and reason.
 std::vector<std::string> attention_troubles(const std::vector<AttentionResult>& results);
-
-struct NamedPicture {
-  std::string name;  // appended to the files' stem
-  std::variant<measure::Plot, measure::HeatMap> picture;
-};
 
 // Time and TFLOP/s against N for each dtype and pass (at head dim 64, or the largest there is), and
 // heat maps of x the best peer; for "sweep" grouped bars, a heat map and time against N M.

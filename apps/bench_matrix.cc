@@ -1,0 +1,72 @@
+// flashstep bench matrix: training with every attention under every wrapper.
+#include "flashstep/report/bench_matrix.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/bench.h"
+#include "flashstep/attention/attention.h"
+#include "flashstep/base/error.h"
+#include "flashstep/base/signals.h"
+#include "flashstep/report/bench_ranks.h"
+
+namespace flashstep::apps {
+namespace {
+
+struct Arguments {
+  ParallelFlags flags;
+  report::BenchMatrixOptions options;  // without axes
+};
+
+void run(const Arguments& arguments) {
+  if (const auto task = report::rank_task()) return report::bench_matrix_rank(*task);
+  report::BenchMatrixOptions options = arguments.options;
+  require(!options.plan.train.empty() && !options.plan.validation.empty(),
+          "[bench matrix] expected token files: --train T.npy --val V.npy");
+  options.axes = report::matrix_preset(arguments.flags.preset).axes;
+  arguments.flags.apply(options.axes);
+  options.axes.attention = options.attention.front();
+  options.progress = print_progress;
+  const SignalGuard signals;
+  show(report::bench_matrix(options), arguments.flags.directory, "matrix");
+}
+
+void add_training(CLI::App& command, report::MatrixPlan& plan) {
+  command.add_option("--train", plan.train, "Token file (.npy)");
+  command.add_option("--val", plan.validation, "Token file (.npy)");
+  command.add_option("--epochs", plan.epochs, "Over the token file")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command.add_option("--max-steps", plan.most_steps, "At most so many an epoch; 0: all")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
+  command.add_option("--val-tokens", plan.validation_tokens, "Only the first so many; 0: all")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
+  command.add_option("--lr", plan.learning_rate, "Of AdamW, constant")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_bench_matrix(CLI::App& bench) {
+  auto* command =
+      bench.add_subcommand("matrix", "Training with every attention under every wrapper");
+  auto arguments = std::make_shared<Arguments>();
+  auto& options = arguments->options;
+  arguments->flags.add_options(*command);
+  options.attention = {"auto", "naive"};
+  command
+      ->add_option("--attention", options.attention,
+                   "Implementations: " + join(attention_implementations()))
+      ->delimiter(',')
+      ->check(CLI::IsMember(attention_implementations()))
+      ->capture_default_str();
+  add_training(*command, options.plan);
+  add_wrappers(*command, options.wrappers, options.bucket_megabytes);
+  command->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace flashstep::apps

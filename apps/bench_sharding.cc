@@ -1,0 +1,57 @@
+// flashstep bench sharding: what dividing the optimizer's state between ranks saves and costs.
+#include "flashstep/report/bench_sharding.h"
+
+#include <memory>
+#include <string>
+
+#include "apps/bench.h"
+#include "flashstep/base/signals.h"
+#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/report/bench_ranks.h"
+
+namespace flashstep::apps {
+namespace {
+
+struct Arguments {
+  ParallelFlags flags;
+  report::ShardingPlan plan;
+};
+
+void run(const Arguments& arguments) {
+  if (const auto task = report::rank_task()) return report::bench_sharding_rank(*task);
+  report::BenchShardingOptions options = report::sharding_preset(arguments.flags.preset);
+  arguments.flags.apply(options.axes);
+  options.plan = arguments.plan;
+  options.progress = print_progress;
+  const SignalGuard signals;
+  show(report::bench_sharding(options), arguments.flags.directory, "sharding");
+}
+
+}  // namespace
+
+void add_bench_sharding(CLI::App& bench) {
+  auto* command = bench.add_subcommand(
+      "sharding", "Memory and time of an optimizer whose state is divided between ranks");
+  auto arguments = std::make_shared<Arguments>();
+  arguments->flags.add_options(*command);
+  auto& plan = arguments->plan;
+  command
+      ->add_option("--attention", arguments->flags.given.attention, "Implementation of attention")
+      ->capture_default_str();
+  command
+      ->add_option("--shard", plan.contestants,
+                   "Ways to divide it, as parallel.shard_optimizer names them")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"none", "whole"}))
+      ->capture_default_str();
+  command->add_option("--wrapper", plan.wrapper, "How gradients are averaged")
+      ->check(CLI::IsMember(strategy_names()))
+      ->capture_default_str();
+  command->add_option("--bucket-mb", plan.bucket_megabytes, "Size of buckets, 10^6 bytes")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_turns(*command, plan.turns, plan.warmup, plan.steps);
+  command->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace flashstep::apps

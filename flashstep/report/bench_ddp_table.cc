@@ -1,0 +1,227 @@
+// The results of `flashstep bench ddp` as a table, sentences and pictures.
+#include <cmath>
+#include <limits>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/stats.h"
+#include "flashstep/report/bench_ddp.h"
+
+namespace flashstep::report {
+namespace {
+
+using measure::Cell;
+using measure::number_column;
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+const DdpRun* find_run(const DdpResult& result, const std::string& contestant) {
+  for (const DdpRun& run : result.runs) {
+    if (run.contestant == contestant && run.has_times()) return &run;
+  }
+  return nullptr;
+}
+
+// The fastest of those whose name begins so; null without one.
+const DdpRun* fastest(const DdpResult& result, const std::string& prefix) {
+  const DdpRun* best = nullptr;
+  for (const DdpRun& run : result.runs) {
+    if (!run.has_times() || run.contestant.rfind(prefix, 0) != 0) continue;
+    if (best == nullptr || run.median() < best->median()) best = &run;
+  }
+  return best;
+}
+
+double added_percent(const DdpResult& result, const DdpRun& run) {
+  const DdpRun* none = find_run(result, "none");
+  return none == nullptr ? kNothing : 100 * (run.median() / none->median() - 1);
+}
+
+double added_memory_percent(const DdpResult& result, const DdpRun& run) {
+  const DdpRun* none = find_run(result, "none");
+  return none == nullptr ? kNothing : 100 * (run.peak_bytes / none->peak_bytes - 1);
+}
+
+Cell finite(double value) { return std::isfinite(value) ? Cell(value) : Cell(); }
+Cell measured(double value, double factor = 1) {
+  return value >= 0 || std::isnan(value) ? Cell(value * factor) : Cell();
+}
+
+// The most that weights may differ in, as a share of the largest movement. Two ranks' sums have one
+// order and halving is exact: only what kernels round differently from call to call is left. From
+// three on sums round in another order; in bf16 a weight on the edge of two values then falls to
+// the other side in the second step (2^-9).
+double weight_tolerance(const ParallelCase& c) { return c.precision == "fp32" ? 1e-3 : 2e-2; }
+
+const char* standing(bool kept) { return kept ? "kept" : "BROKEN"; }
+
+// What a bucketed step may add to the one of a single process, in percent: bars for this size on
+// GPUs.
+double step_bar_percent(const ParallelCase& c) {
+  if (c.device != "cuda" || c.model != "xl") return kNothing;
+  return c.precision == "bf16" ? 8 : 5;
+}
+
+void judge_speed(const DdpResult& result, std::vector<std::string>& sentences) {
+  const DdpRun *ours = fastest(result, "bucketed"), *torch = fastest(result, "torch");
+  if (ours == nullptr) return;
+  const double added = added_percent(result, *ours), bar = step_bar_percent(result.c);
+  std::string sentence = str(describe(result.c), ": ", ours->contestant, " MB adds ",
+                             fixed(added, 1), " % to the step");
+  if (!std::isnan(bar))
+    sentence += str(" (bar ", fixed(bar, 0), " %: ", standing(added <= bar), ")");
+  if (torch != nullptr) {
+    const double ratio = torch->median() / ours->median();
+    sentence += str(", torch ", fixed(added_percent(result, *torch), 1), " %: ", fixed(ratio, 3),
+                    " x torch's speed");
+    // On a CPU that is the bar; the grain of two cores' clocks is a percent.
+    if (result.c.device == "cpu")
+      sentence += str(" (bar 1 less a percent: ", standing(ratio >= 0.99), ")");
+  }
+  sentences.push_back(sentence + ".");
+}
+
+void judge_hiding_and_memory(const DdpResult& result, std::vector<std::string>& sentences) {
+  const DdpRun* ours = fastest(result, "bucketed");
+  if (ours == nullptr || result.c.device != "cuda") return;
+  if (ours->communication >= 0) {
+    sentences.push_back(
+        str(describe(result.c), ": ", fixed(100 * ours->hidden, 1),
+            " % of the communication hidden (bar 90: ", standing(ours->hidden >= 0.9), ")."));
+  }
+  const double memory = added_memory_percent(result, *ours);
+  if (std::isnan(memory)) return;
+  sentences.push_back(str(describe(result.c), ": peak memory of ", ours->contestant, " MB ",
+                          fixed(memory, 2),
+                          " % above a single process's (bar 2: ", standing(memory <= 2), ")."));
+}
+
+std::string judge_weights(const std::vector<DdpResult>& results) {
+  int compared = 0, wrong = 0;
+  for (const DdpResult& result : results) {
+    for (const DdpRun& run : result.runs) {
+      if (run.weight_error < 0) continue;
+      ++compared;
+      if (!(run.weight_error <= weight_tolerance(result.c))) ++wrong;
+    }
+  }
+  if (compared == 0) return "Verdict: no weights were compared.";
+  if (wrong > 0) return str("Verdict: WRONG weights in ", wrong, " of ", compared, " runs.");
+  return str("Verdict: the weights of all ", compared, " compared runs are a single process's.");
+}
+
+void add_bars(const DdpResult& result, const std::string& stem, const std::string& footnote,
+              std::vector<NamedPicture>& pictures) {
+  measure::Plot plot;
+  plot.title = "A training step in its parts";
+  plot.subtitle = describe(result.c) + "; backward ends when every gradient is the mean";
+  plot.footnote = footnote;
+  plot.y.label = "ms";
+  const std::pair<const char*, std::vector<double> DdpRun::*> parts[] = {
+      {"forward", &DdpRun::forward},
+      {"backward", &DdpRun::backward},
+      {"optimizer", &DdpRun::optimizer},
+      {"step", &DdpRun::total}};
+  for (const auto& [name, values] : parts) {
+    measure::Series series{.name = name, .kind = measure::Series::Kind::kBars};
+    for (const DdpRun& run : result.runs) series.y.push_back(measure::median(run.*values) * 1e3);
+    plot.series.push_back(std::move(series));
+  }
+  for (const DdpRun& run : result.runs) plot.categories.push_back(run.contestant);
+  pictures.push_back({stem + "_parts", std::move(plot)});
+}
+
+void add_lanes(const DdpResult& result, const std::string& stem, const std::string& footnote,
+               std::vector<NamedPicture>& pictures) {
+  measure::LaneChart chart;
+  chart.title = "What runs when in a training step";
+  chart.subtitle = describe(result.c) + "; rank 0 under the profiler, which slows the host down";
+  chart.footnote = footnote;
+  const DdpRun *bucketed = fastest(result, "bucketed"), *torch = fastest(result, "torch");
+  for (const DdpRun& run : result.runs) {
+    const bool drawn = run.contestant == "naive" || run.contestant == "overlapped" ||
+                       &run == bucketed || &run == torch;
+    if (!drawn || run.communication < 0) continue;
+    chart.groups.push_back(lanes_of(run.trace, str(run.contestant, ": ", fixed(100 * run.hidden, 1),
+                                                   " % of the communication hidden")));
+  }
+  if (!chart.groups.empty()) pictures.push_back({stem + "_lanes", std::move(chart)});
+}
+
+// What may stand in a file's name.
+std::string stem_of(const ParallelCase& c) {
+  std::string stem =
+      str(c.model, "_", c.ranks, "x", c.batch_size, "x", c.context_length, "_", c.precision);
+  for (char& letter : stem) letter = letter == '/' ? '-' : letter;
+  return stem;
+}
+
+}  // namespace
+
+measure::Table ddp_table(const std::vector<DdpResult>& results) {
+  measure::Table table;
+  table.title = "Data parallelism: a training step";
+  table.columns = case_columns();
+  for (const measure::Column& column :
+       {measure::text_column("wrapper"), number_column("forward", "ms", 2),
+        number_column("backward", "ms", 2), number_column("optimizer", "ms", 2),
+        number_column("step", "ms", 2), number_column("p10", "ms", 2),
+        number_column("p90", "ms", 2), number_column("added", "%", 1),
+        number_column("communication", "ms", 2), number_column("exposed", "ms", 2),
+        number_column("hidden", "%", 1), number_column("peak memory", "GiB", 3),
+        number_column("added memory", "%", 2),
+        measure::Column{"weights",
+                        "",
+                        measure::Align::kRight,
+                        {measure::NumberFormat::Style::kScientific, 1}}}) {
+    table.columns.push_back(column);
+  }
+  for (const DdpResult& result : results) {
+    for (const DdpRun& run : result.runs) {
+      std::vector<Cell> cells = case_cells(result.c);
+      const auto median_ms = [&](const std::vector<double>& seconds) {
+        return seconds.empty() ? Cell() : Cell(1e3 * measure::median(seconds));
+      };
+      const auto quantile_ms = [&](double q) {
+        return run.has_times() ? Cell(1e3 * measure::quantile(run.total, q)) : Cell();
+      };
+      const std::string trouble = run.trouble.substr(0, run.trouble.find(':'));
+      for (const Cell& cell :
+           {Cell(run.contestant), median_ms(run.forward), median_ms(run.backward),
+            median_ms(run.optimizer), trouble.empty() ? median_ms(run.total) : Cell(trouble),
+            quantile_ms(0.1), quantile_ms(0.9),
+            run.has_times() ? finite(added_percent(result, run)) : Cell(),
+            measured(run.communication, 1e3), measured(run.exposed, 1e3),
+            run.communication > 0 ? finite(100 * run.hidden) : Cell(),
+            run.has_times() ? Cell(run.peak_bytes / kGiB) : Cell(),
+            run.has_times() ? finite(added_memory_percent(result, run)) : Cell(),
+            measured(run.weight_error)}) {
+        cells.push_back(cell);
+      }
+      table.add_row(std::move(cells));
+    }
+  }
+  return table;
+}
+
+std::vector<std::string> ddp_verdict(const std::vector<DdpResult>& results) {
+  std::vector<std::string> sentences;
+  for (const DdpResult& result : results) {
+    judge_speed(result, sentences);
+    judge_hiding_and_memory(result, sentences);
+  }
+  sentences.push_back(judge_weights(results));
+  return sentences;
+}
+
+std::vector<NamedPicture> ddp_pictures(const std::vector<DdpResult>& results,
+                                       const std::string& footnote) {
+  std::vector<NamedPicture> pictures;
+  for (const DdpResult& result : results) {
+    add_bars(result, stem_of(result.c), footnote, pictures);
+    add_lanes(result, stem_of(result.c), footnote, pictures);
+  }
+  return pictures;
+}
+
+}  // namespace flashstep::report

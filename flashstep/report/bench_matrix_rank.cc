@@ -1,0 +1,208 @@
+// What a rank of `flashstep bench matrix` does, and the lines in which rank 0 tells it.
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <memory>
+
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/data/batches.h"
+#include "flashstep/data/token_file.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/model/transformer.h"
+#include "flashstep/report/bench_matrix.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/rank_jobs.h"
+#include "flashstep/report/replica.h"
+#include "flashstep/train/evaluate.h"
+#include "flashstep/train/parallelize.h"
+
+namespace flashstep::report {
+namespace {
+
+using Json = nlohmann::json;
+using at::Tensor;
+
+constexpr uint64_t kSeed = 1;
+constexpr double kClipNorm = 1;
+
+struct Tokens {
+  data::TokenFile train, validation;
+};
+
+// One cell: a training run of its own.
+class Training {
+ public:
+  Training(const MatrixPlan& plan, const MatrixRun& run, const Tokens& tokens, comm::Group& group,
+           at::Device device)
+      : plan_(plan),
+        tokens_(tokens),
+        group_(group),
+        device_(device),
+        model_(model_of(run.attention()), kSeed, torch::TensorOptions(device)),
+        batches_(tokens.train, batch_options()) {
+    const train::ParallelConfig division = division_by_name(run.wrapper());
+    comm::Group* parallel = run.wrapper() == "none" ? nullptr : &group;
+    train::ParallelHooks hooks = train::parallelize(*model_, division, parallel);
+    optimizer_ = train::make_optimizer(
+        *model_, torch::optim::AdamWOptions(plan.learning_rate).betas({0.9, 0.95}), division,
+        parallel);
+    train::StepOptions options;
+    options.max_norm = kClipNorm;
+    options.precision = train::precision_by_name(plan.c.precision);
+    step_ = std::make_unique<train::TrainStep>(
+        model_->parameters(), *optimizer_,
+        [this](int64_t step, int64_t micro_step) {
+          const data::Batch batch = batches_.at(step, micro_step, device_.is_cuda());
+          return train::language_model_loss(
+              model_->forward(batch.inputs.to(device_, /*non_blocking=*/true)),
+              batch.targets.to(device_, /*non_blocking=*/true));
+        },
+        options, hooks);
+  }
+
+  Json run() {
+    Json json;
+    reset_peak_memory(device_);
+    const int64_t whole = steps_in_epoch();
+    const int64_t steps = plan_.most_steps > 0 ? std::min(whole, plan_.most_steps) : whole;
+    for (int64_t epoch = 0; epoch < plan_.epochs; ++epoch) {
+      group_.barrier("beginning an epoch");
+      const double begin = measure::steady_seconds();
+      for (const double seconds : train_epoch(epoch * whole, steps)) {
+        json["steps"].push_back(seconds);
+      }
+      json["epoch_seconds"].push_back(measure::steady_seconds() - begin);
+      // The parameters are the same on every rank.
+      if (group_.is_first()) json["validation_loss"].push_back(validate());
+      group_.barrier("waiting for rank 0 to evaluate", std::chrono::hours(1));
+    }
+    json["peak_bytes"] = group_.all_reduce(peak_memory_bytes(device_), comm::Reduce::kMax);
+    json["epoch_steps"] = static_cast<double>(whole);
+    json["tokens_per_step"] =
+        static_cast<double>(plan_.c.batch_size * plan_.c.context_length * group_.world_size());
+    return json;
+  }
+
+ private:
+  ModelConfig model_of(const std::string& attention) const {
+    ParallelCase c = plan_.c;
+    c.attention = attention;
+    return report::model_of(c);
+  }
+
+  data::BatchOptions batch_options() const {
+    data::BatchOptions options;
+    options.batch_size = plan_.c.batch_size;
+    options.context_length = plan_.c.context_length;
+    options.seed = kSeed;
+    options.order = data::Order::kEpoch;
+    options.rank = group_.rank();
+    options.world_size = group_.world_size();
+    return options;
+  }
+
+  // Whole steps: rows that do not fill one belong to the next epoch.
+  int64_t steps_in_epoch() const {
+    const auto windows = static_cast<int64_t>(batches_.order().windows());
+    const int64_t steps = windows / (plan_.c.batch_size * group_.world_size());
+    require(steps > 0, "[bench matrix] expected tokens for a step of ", group_.world_size(), " x ",
+            plan_.c.batch_size, " rows of ", plan_.c.context_length, ", got ", windows, " rows");
+    return steps;
+  }
+
+  std::vector<double> train_epoch(int64_t first_step, int64_t steps) {
+    Marks marks(device_);
+    marks.set();
+    for (int64_t i = 0; i < steps; ++i) {
+      step_->run(first_step + i);
+      marks.set();
+    }
+    return marks.seconds();
+  }
+
+  double validate() {
+    train::EvaluateOptions options;
+    options.batch_size = plan_.c.batch_size;
+    options.context_length = plan_.c.context_length;
+    options.max_tokens = static_cast<uint64_t>(plan_.validation_tokens);
+    options.device = device_;
+    options.precision = train::precision_by_name(plan_.c.precision);
+    model_->eval();
+    const double loss = train::evaluate_loss(
+        [&](const Tensor& ids) { return model_->forward(ids); }, tokens_.validation, options);
+    model_->train();
+    return loss;
+  }
+
+  const MatrixPlan& plan_;
+  const Tokens& tokens_;
+  comm::Group& group_;
+  at::Device device_;
+  Transformer model_;
+  data::BatchSampler batches_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<train::TrainStep> step_;
+};
+
+std::vector<double> numbers(const Json& json, const char* key) {
+  std::vector<double> result;
+  for (const Json& value : json.value(key, Json::array())) {
+    result.push_back(value.is_number() ? value.get<double>()
+                                       : std::numeric_limits<double>::quiet_NaN());
+  }
+  return result;
+}
+
+}  // namespace
+
+void MatrixPlan::visit(FieldVisitor& v) {
+  constexpr Range<int64_t> kCount = {0, int64_t{1} << 40};
+  v.section("case", c, "what is measured");
+  v.field("contestants", contestants, "attention and wrapper");
+  v.field("train", train, {}, "token file");
+  v.field("validation", validation, {}, "token file");
+  v.field("epochs", epochs, {1, 1'000'000}, "over the token file");
+  v.field("most_steps", most_steps, kCount, "of an epoch; 0: all");
+  v.field("validation_tokens", validation_tokens, kCount, "0: all");
+  v.field("learning_rate", learning_rate, {0, 1e6}, "of AdamW");
+}
+
+void bench_matrix_rank(const std::string& task) {
+  MatrixPlan plan;
+  read_json(plan, task, "the task of a rank");
+  const auto group = begin_rank(plan.c);
+  const Tokens tokens = {data::TokenFile(plan.train, model_of(plan.c).vocab_size),
+                         data::TokenFile(plan.validation, model_of(plan.c).vocab_size)};
+  const at::Device device = current_device(plan.c.device);
+  for (const MatrixRun& run : runs_of<MatrixRun>(plan.contestants)) {
+    tell_progress(run.contestant);
+    hand_over(Json({{"begins", run.contestant}}).dump());
+    Json json = Training(plan, run, tokens, *group, device).run();
+    json["contestant"] = run.contestant;
+    hand_over(json.dump());
+  }
+}
+
+std::vector<MatrixRun> matrix_runs(const MatrixPlan& plan,
+                                   const std::vector<std::string>& handed_over) {
+  auto runs = runs_of<MatrixRun>(plan.contestants);
+  for (MatrixRun& run : runs) {
+    run.ranks = plan.c.ranks;
+    for (const std::string& line : handed_over) {
+      const Json json = Json::parse(line);
+      if (json.value("contestant", "") != run.contestant) continue;
+      run.steps = numbers(json, "steps");
+      run.epoch_seconds = numbers(json, "epoch_seconds");
+      run.validation_loss = numbers(json, "validation_loss");
+      run.peak_bytes = json["peak_bytes"];
+      run.epoch_steps = json["epoch_steps"];
+      run.tokens_per_step = json["tokens_per_step"];
+    }
+  }
+  return runs;
+}
+
+}  // namespace flashstep::report

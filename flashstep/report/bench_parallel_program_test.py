@@ -1,0 +1,123 @@
+"""flashstep bench ddp, sharding and matrix as commands: they start their own ranks; files and exit codes."""
+import csv
+import json
+import os
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+SMALL = ("--device", "cpu", "--model", "32/64/2/2", "--vocab", 64, "--context", 16, "--batch", 2, "--ranks", 2,
+         "--precision", "fp32")
+FEW = ("--turns", 2, "--warmup", 2, "--steps", 2)
+
+
+def command(*arguments):
+    return [PROGRAM, "bench", *map(str, arguments)]
+
+
+def run(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240)
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_tokens(path, ids):
+    """A vector of uint16 as NumPy's .npy, version 1."""
+    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(ids)},), }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                     struct.pack(f"<{len(ids)}H", *ids))
+
+
+class BenchParallelTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = Path(self.folder.name)
+
+    def test_ddp(self):
+        stem = self.path / "ddp"
+        result = run("ddp", *SMALL, *FEW, "--bucket-mb", "0.01,1000", "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("Verdict: the weights of all 7 compared runs are a single process's.", result.stdout)
+        rows = rows_of(f"{stem}.csv")
+        self.assertEqual([row["wrapper"] for row in rows],
+                         ["none", "naive", "flat", "overlapped", "bucketed 0.01", "bucketed 1000", "torch 0.01",
+                          "torch 1000"])
+        for row in rows:
+            self.assertGreater(float(row["step (ms)"]), 0)
+            if row["wrapper"] != "none":
+                self.assertEqual(float(row["weights"]), 0, row)
+                self.assertGreater(float(row["communication (ms)"]), 0, row)
+        self.assertEqual(len(json.loads(Path(f"{stem}.json").read_text())["rows"]), 8)
+        document = Path(f"{stem}.md").read_text()
+        for picture in ("parts", "lanes"):
+            name = f"ddp_32-64-2-2_2x2x16_fp32_{picture}.svg"
+            self.assertIn(f"({name})", document)
+            self.assertTrue((self.path / name).exists())
+
+    def test_sharding(self):
+        stem = self.path / "sharding"
+        result = run("sharding", *SMALL, *FEW, "--bucket-mb", 0.01, "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = rows_of(f"{stem}.csv")
+        self.assertEqual([row["optimizer"] for row in rows], ["none", "whole"])
+        state = [float(row["state (GiB)"]) for row in rows]
+        self.assertLess(state[1], 0.6 * state[0])
+        self.assertIn("of the state a rank", result.stdout)
+
+    def test_matrix(self):
+        train, validation, stem = self.path / "train.npy", self.path / "val.npy", self.path / "matrix"
+        write_tokens(train, [i * i % 64 for i in range(16 * 40 + 1)])
+        write_tokens(validation, [i * i % 64 for i in range(100, 200)])
+        result = run("matrix", *SMALL, "--train", train, "--val", validation, "--epochs", 2, "--attention",
+                     "cpu,naive", "--wrapper", "none,naive,bucketed", "--bucket-mb", 0.01, "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = rows_of(f"{stem}.csv")
+        self.assertEqual([(row["attention"], row["wrapper"], row["ranks"]) for row in rows],
+                         [(attention, wrapper, ranks) for attention in ("cpu", "naive")
+                          for wrapper, ranks in (("none", "1"), ("naive", "2"), ("bucketed 0.01", "2"))])
+        for row in rows:
+            self.assertGreater(float(row["tokens (1/s)"]), 0)
+            self.assertLess(float(row["validation loss (nats)"]), 4.2, "ln 64 is 4.16")
+        losses = {row["wrapper"]: float(row["validation loss (nats)"]) for row in rows if row["attention"] == "cpu"}
+        self.assertAlmostEqual(losses["naive"], losses["bucketed 0.01"], places=6)
+        for picture in ("time", "memory", "throughput", "speedup"):
+            self.assertTrue((self.path / f"matrix_{picture}.svg").exists())
+            self.assertIn(f"matrix_{picture}.svg", Path(f"{stem}.md").read_text())
+
+    def test_mistakes(self):
+        for arguments, word in (
+            (("ddp", "--device", "cpu", "--model", "huge"), "huge"),
+            (("ddp", "--device", "cpu", "--wrapper", "fsdp"), "fsdp"),
+            (("ddp", "--device", "cpu", "--preset", "2023"), "2023"),
+            (("sharding", *SMALL, "--shard", "quarter"), "quarter"),
+            (("matrix", *SMALL), "--train"),
+            (("matrix", *SMALL, "--train", self.path / "no.npy", "--val", self.path / "no.npy"), "no.npy"),
+        ):
+            result = run(*arguments)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(word, result.stderr)
+
+    def test_interruption(self):
+        process = subprocess.Popen(command("ddp", *SMALL, "--turns", 10000, "--check-steps", 0),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while "turn 1" not in process.stderr.readline():
+            pass
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertIn("Interrupted: ", output)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,139 @@
+// What a rank of `flashstep bench sharding` does, and the lines in which rank 0 tells it.
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/bench_sharding.h"
+#include "flashstep/report/rank_jobs.h"
+#include "flashstep/report/replica.h"
+#include "flashstep/train/adamw.h"
+
+namespace flashstep::report {
+namespace {
+
+using Json = nlohmann::json;
+using at::Tensor;
+
+double bytes_of(const std::vector<Tensor>& tensors) {
+  double bytes = 0;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.defined()) bytes += static_cast<double>(tensor.nbytes());
+  }
+  return bytes;
+}
+
+// Of the moments that this rank keeps.
+double state_bytes(const torch::optim::Optimizer& optimizer) {
+  const auto* sharded = dynamic_cast<const parallel::ShardedOptimizerBase*>(&optimizer);
+  const torch::optim::Optimizer& inner = sharded == nullptr ? optimizer : sharded->inner();
+  double bytes = 0;
+  for (const auto& [parameter, state] : inner.state()) {
+    const auto& adamw = static_cast<const train::AdamWState&>(*state);
+    bytes += bytes_of({adamw.step, adamw.exp_avg, adamw.exp_avg_sq, adamw.max_exp_avg_sq});
+  }
+  return bytes;
+}
+
+std::vector<Tensor> gradients_of(const TransformerImpl& model) {
+  std::vector<Tensor> gradients;
+  for (const Tensor& parameter : model.parameters()) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+// The second step: the first one sends its gradients after backward, and makes the state.
+ShardingMemory measure_memory(Replica& replica) {
+  ShardingMemory memory;
+  const auto peak = [&] {
+    synchronize(replica.device());
+    return peak_memory_bytes(replica.device());
+  };
+  memory.after_init = peak();
+  replica.run(1);
+  synchronize(replica.device());
+  reset_peak_memory(replica.device());
+  replica.backward(replica.forward());
+  memory.before_step = peak();
+  memory.gradients = bytes_of(gradients_of(replica.model()));
+  replica.update();
+  memory.after_step = peak();
+  memory.parameters = bytes_of(replica.model().parameters());
+  memory.state = state_bytes(replica.optimizer());
+  replica.zero_grad();
+  return memory;
+}
+
+std::vector<double*> fields_of(ShardingMemory& memory) {
+  return {&memory.after_init, &memory.before_step, &memory.after_step,
+          &memory.parameters, &memory.gradients,   &memory.state};
+}
+
+// Every figure of the rank that has most of it.
+std::vector<double> largest_of_ranks(ShardingMemory memory, const comm::Group& group) {
+  std::vector<double> values;
+  for (const double* field : fields_of(memory)) values.push_back(*field);
+  return group.all_reduce(values, comm::Reduce::kMax);
+}
+
+}  // namespace
+
+void ShardingPlan::visit(FieldVisitor& v) {
+  v.section("case", c, "what is measured");
+  v.field("contestants", contestants, "ways to divide the optimizer");
+  v.field("wrapper", wrapper, {}, "how gradients are averaged");
+  v.field("bucket_megabytes", bucket_megabytes, {1e-6, 1e9}, "of a bucket");
+  v.field("turns", turns, {1, 1'000'000}, "of every contestant");
+  v.field("warmup", warmup, {1, 1'000'000}, "steps a turn that are not timed");
+  v.field("steps", steps, {1, 1'000'000}, "timed steps a turn");
+}
+
+void bench_sharding_rank(const std::string& task) {
+  ShardingPlan plan;
+  read_json(plan, task, "the task of a rank");
+  const auto group = begin_rank(plan.c);
+  Replica replica(replica_options(plan.c), *group, current_device(plan.c.device));
+  for (int64_t turn = 0; turn < plan.turns; ++turn) {
+    for (const std::string& contestant : plan.contestants) {
+      tell_progress(str("turn ", turn + 1, " of ", plan.turns, ", ", contestant));
+      hand_over(Json({{"begins", contestant}}).dump());
+      train::ParallelConfig division;
+      division.wrapper = plan.wrapper;
+      division.bucket_megabytes = plan.bucket_megabytes;
+      division.shard_optimizer = contestant;
+      replica.divide(division);
+      Json json = {{"contestant", contestant}};
+      if (turn == 0) {
+        synchronize(replica.device());
+        reset_peak_memory(replica.device());
+        json["memory"] = largest_of_ranks(measure_memory(replica), *group);
+      }
+      replica.run(plan.warmup);
+      group->barrier("beginning a turn");
+      for (const StepTimes& t : replica.run(plan.steps)) {
+        json["optimizer"].push_back(t.optimizer);
+        json["total"].push_back(t.total);
+      }
+      hand_over(json.dump());
+    }
+  }
+}
+
+ShardingResult sharding_result(const ShardingPlan& plan,
+                               const std::vector<std::string>& handed_over) {
+  ShardingResult result{plan.c, runs_of<ShardingRun>(plan.contestants)};
+  for (const std::string& line : handed_over) {
+    const Json json = Json::parse(line);
+    for (ShardingRun& run : result.runs) {
+      if (json.value("contestant", "") != run.contestant) continue;
+      for (const double seconds : json["optimizer"]) run.optimizer.push_back(seconds);
+      for (const double seconds : json["total"]) run.total.push_back(seconds);
+      if (!json.contains("memory")) continue;
+      const auto fields = fields_of(run.memory);
+      for (size_t i = 0; i < fields.size(); ++i) *fields[i] = json["memory"][i];
+    }
+  }
+  return result;
+}
+
+}  // namespace flashstep::report

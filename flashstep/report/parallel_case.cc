@@ -1,0 +1,125 @@
+#include "flashstep/report/parallel_case.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/parallel/gradient_reducer.h"
+
+namespace flashstep::report {
+namespace {
+
+constexpr int64_t kMost = int64_t{1} << 31;
+constexpr int64_t kHandoutVocabulary = 10'000;
+
+bool has_buckets(const std::string& wrapper) { return wrapper == "bucketed" || wrapper == "torch"; }
+
+}  // namespace
+
+void ParallelCase::visit(FieldVisitor& v) {
+  v.field("model", model, {}, "a named size, or d_model/d_ff/layers/heads");
+  v.field("vocab_size", vocab_size, {0, kMost}, "tokens in the vocabulary");
+  v.field("batch_size", batch_size, {1, kMost}, "rows of one rank");
+  v.field("context_length", context_length, {0, kMost}, "tokens of a row");
+  v.field("precision", precision, {"fp32", "bf16"}, "bf16: autocast");
+  v.field("attention", attention, {}, "implementation of attention");
+  v.field("ranks", ranks, {1, kMost}, "processes");
+  v.field("device", device, {"cpu", "cuda"}, "where ranks compute");
+  v.field("backend", backend, {"gloo", "nccl"}, "how they communicate");
+}
+
+ModelConfig model_of(const ParallelCase& c) {
+  ModelConfig config;
+  const std::vector<std::string> names = model_size_names();
+  if (std::find(names.begin(), names.end(), c.model) != names.end()) {
+    config.size = c.model;
+  } else {
+    std::istringstream in(c.model);
+    int64_t* const fields[] = {&config.d_model, &config.d_ff, &config.num_layers,
+                               &config.num_heads};
+    bool good = true;
+    for (int64_t* field : fields) {
+      if (field != fields[0]) good = good && in.get() == '/';
+      good = good && in >> *field && *field > 0;
+    }
+    require(good && in.peek() == std::istringstream::traits_type::eof(),
+            "[bench] expected a model of ", join(names),
+            " or d_model/d_ff/layers/heads, such as 1600/6400/48/25, got \"", c.model, "\"");
+    config.vocab_size = kHandoutVocabulary;
+  }
+  if (c.vocab_size > 0) config.vocab_size = c.vocab_size;
+  config.context_length = c.context_length;
+  config.attention = c.attention;
+  return resolved(config);
+}
+
+std::vector<ParallelCase> cases_of(const ParallelAxes& axes) {
+  std::vector<ParallelCase> cases;
+  for (const std::string& model : axes.models) {
+    for (const int64_t context : axes.contexts) {
+      for (const std::string& precision : axes.precisions) {
+        for (const int64_t ranks : axes.ranks) {
+          ParallelCase c;
+          c.model = model;
+          c.vocab_size = axes.vocab_size;
+          c.batch_size = axes.batch_size;
+          c.context_length = context;
+          c.precision = precision;
+          c.attention = axes.attention;
+          c.ranks = ranks;
+          c.device = axes.device;
+          c.backend = axes.device == "cuda" ? "nccl" : "gloo";
+          c.context_length = model_of(c).context_length;  // says what is wrong before anything runs
+          cases.push_back(c);
+        }
+      }
+    }
+  }
+  require(!cases.empty(),
+          "[bench] expected models, contexts, precisions and ranks, got none of one");
+  return cases;
+}
+
+std::string describe(const ParallelCase& c) {
+  return str(c.model, ", ", c.ranks, c.ranks == 1 ? " rank" : " ranks", ", batch ", c.batch_size,
+             ", context ", c.context_length, ", ", c.precision);
+}
+
+std::vector<measure::Column> case_columns() {
+  return {measure::text_column("model"), measure::integer_column("ranks"),
+          measure::integer_column("batch"), measure::integer_column("context"),
+          measure::text_column("precision")};
+}
+
+std::vector<measure::Cell> case_cells(const ParallelCase& c) {
+  return {c.model, c.ranks, c.batch_size, c.context_length, c.precision};
+}
+
+train::ParallelConfig division_by_name(const std::string& name) {
+  train::ParallelConfig division;
+  std::istringstream in(name);
+  in >> division.wrapper;
+  if (division.wrapper != "none") strategy_by_name(division.wrapper);
+  if (has_buckets(division.wrapper)) {
+    require(static_cast<bool>(in >> division.bucket_megabytes) && division.bucket_megabytes > 0,
+            "[bench] expected ", division.wrapper, " with the megabytes of a bucket, got \"", name,
+            "\"");
+  }
+  return division;
+}
+
+std::vector<std::string> division_names(const std::vector<std::string>& wrappers,
+                                        const std::vector<double>& bucket_megabytes) {
+  std::vector<std::string> names;
+  for (const std::string& wrapper : wrappers) {
+    if (!has_buckets(wrapper)) names.push_back(wrapper);
+    for (const double megabytes : has_buckets(wrapper) ? bucket_megabytes : std::vector<double>()) {
+      names.push_back(str(wrapper, ' ', megabytes));
+    }
+  }
+  for (const std::string& name : names) division_by_name(name);
+  return names;
+}
+
+}  // namespace flashstep::report

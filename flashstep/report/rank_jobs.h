@@ -1,0 +1,63 @@
+// Contestants that are measured on the same ranks, where some may fail.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/parallel_case.h"
+
+namespace flashstep::report {
+
+struct Failure {
+  std::string contestant;  // that was being measured
+  std::string sentence;    // "OOM: ..." where memory was too small, else "failed: ..."
+};
+struct JobResults {
+  std::vector<std::string> handed_over;
+  std::vector<Failure> failures;
+  int signal = 0;
+};
+
+// Runs `job`, whose task `task_of` makes for a list of contestants. Rank 0 hands over
+// {"begins": contestant} before it measures one. Where the ranks fail, the contestant that had
+// begun is left out, and the ranks are started once more for the others. UserError when they end
+// with its exit code, MachineError when they fail before any contestant has begun.
+JobResults run_contestants(
+    RankJob job, std::vector<std::string> contestants,
+    const std::function<std::string(const std::vector<std::string>& contestants)>& task_of);
+
+// The job of `flashstep bench COMMAND` for a case, its progress under the case's name.
+using TellProgress = std::function<void(const std::string& line)>;
+RankJob job_of(const std::string& command, const ParallelCase& c, const TellProgress& progress);
+
+// The ranks of a plan, which is their task and has a case and contestants.
+template <typename Plan>
+JobResults run_plan(const std::string& command, const Plan& plan, const TellProgress& progress) {
+  return run_contestants(job_of(command, plan.c, progress), plan.contestants,
+                         [&](const std::vector<std::string>& left) {
+                           Plan part = plan;
+                           part.contestants = left;
+                           return write_json(part);
+                         });
+}
+
+// A result, still empty, for each contestant.
+template <typename Run>
+std::vector<Run> runs_of(const std::vector<std::string>& contestants) {
+  std::vector<Run> runs(contestants.size());
+  for (size_t i = 0; i < runs.size(); ++i) runs[i].contestant = contestants[i];
+  return runs;
+}
+
+template <typename Run>
+void put_failures(const std::vector<Failure>& failures, std::vector<Run>& runs) {
+  for (const Failure& failure : failures) {
+    for (Run& run : runs) {
+      if (run.contestant == failure.contestant) run.trouble = failure.sentence;
+    }
+  }
+}
+
+}  // namespace flashstep::report

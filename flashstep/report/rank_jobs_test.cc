@@ -1,0 +1,78 @@
+#include "flashstep/report/rank_jobs.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep::report {
+namespace {
+
+using Json = nlohmann::json;
+
+// Ranks are this test's own program, which runs this test only; flashstep launches them.
+RankJob job_of_test() {
+  const ::testing::TestInfo* info = ::testing::UnitTest::GetInstance()->current_test_info();
+  RankJob job;
+  job.arguments = {str("--gtest_filter=", info->test_suite_name(), ".", info->name()),
+                   "--gtest_brief=1"};
+  const char* launcher = std::getenv("FLASHSTEP_PROGRAM");
+  job.launcher = launcher ? launcher : "flashstep";
+  return job;
+}
+
+std::string as_task(const std::vector<std::string>& contestants) {
+  return Json(contestants).dump();
+}
+
+// Measures the contestants of a task; what happens to the one that fails is `fail`'s.
+template <typename Fail>
+void be_rank(const std::string& task, const Fail& fail) {
+  for (const std::string contestant : Json::parse(task)) {
+    hand_over(Json({{"begins", contestant}}).dump());
+    if (contestant == "large") fail();
+    hand_over(Json({{"contestant", contestant}}).dump());
+  }
+}
+
+[[noreturn]] void end_with(int code, const char* sentence) {
+  std::fprintf(stderr, "flashstep: %s\n", sentence);  // whoever is first is quoted
+  std::_Exit(code);
+}
+
+TEST(RankJobs, OneThatFailsIsLeftOutAndTheOthersAreMeasured) {
+  if (const auto task = rank_task())
+    return be_rank(*task, [] { end_with(1, "CUDA out of memory. Tried to allocate 20 GiB"); });
+  const JobResults results = run_contestants(job_of_test(), {"small", "large", "medium"}, as_task);
+  ASSERT_EQ(results.failures.size(), 1u);
+  EXPECT_EQ(results.failures[0].contestant, "large");
+  EXPECT_EQ(results.failures[0].sentence.find("OOM: "), 0u) << results.failures[0].sentence;
+  std::vector<std::string> measured;
+  for (const std::string& line : results.handed_over) {
+    const Json json = Json::parse(line);
+    if (json.contains("contestant")) measured.push_back(json["contestant"]);
+  }
+  EXPECT_EQ(measured, (std::vector<std::string>{"small", "medium"}));
+}
+
+TEST(RankJobs, AMistakeOfTheCallersStaysOne) {
+  if (const auto task = rank_task())
+    return be_rank(*task, [] { end_with(2, "[bench] expected something else"); });
+  EXPECT_THROW(run_contestants(job_of_test(), {"large"}, as_task), UserError);
+}
+
+TEST(RankJobs, FailuresFindTheirRuns) {
+  struct Run {
+    std::string contestant, trouble;
+  };
+  std::vector<Run> runs = runs_of<Run>({"a", "b"});
+  put_failures({{"b", "OOM: too large"}}, runs);
+  EXPECT_EQ(runs[0].trouble, "");
+  EXPECT_EQ(runs[1].trouble, "OOM: too large");
+}
+
+}  // namespace
+}  // namespace flashstep::report

@@ -1,0 +1,190 @@
+#include "flashstep/report/replica.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "flashstep/base/heap.h"
+#include "flashstep/ops/cross_entropy.h"
+#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/train/parallelize.h"
+
+namespace flashstep::report {
+namespace {
+
+using at::Tensor;
+
+constexpr double kLearningRate = 1e-4;  // of AdamW: its value costs nothing
+// Of the comparison's gradient descent: far enough for the movement to stand out of the weights'
+// own rounding, near enough that no loss explodes.
+constexpr double kDescentRate = 0.1;
+
+// While alive, equal inputs give equal bits wherever LibTorch and our kernels can.
+class Deterministic {
+ public:
+  Deterministic() : was_(at::globalContext().deterministicAlgorithms()) {
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  }
+  ~Deterministic() { at::globalContext().setDeterministicAlgorithms(was_, /*warn_only=*/false); }
+  Deterministic(const Deterministic&) = delete;
+  Deterministic& operator=(const Deterministic&) = delete;
+
+ private:
+  bool was_;
+};
+
+// The larger one; NaN if one is.
+double worse(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
+
+double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    largest = worse(largest, (a[i] - b[i]).abs().max().item<double>());
+  return largest;
+}
+
+}  // namespace
+
+ReplicaOptions replica_options(const ParallelCase& c) {
+  return {model_of(c), c.batch_size, c.context_length, c.precision};
+}
+
+std::unique_ptr<comm::Group> begin_rank(const ParallelCase& c) {
+  keep_freed_memory();
+  // The ranks share the machine's cores, unless somebody said how.
+  if (c.ranks > 1 && std::getenv("OMP_NUM_THREADS") == nullptr)
+    at::set_num_threads(std::max(1, at::get_num_threads() / static_cast<int>(c.ranks)));
+  return make_rank_group(c.backend, c.device);
+}
+
+at::Device current_device(const std::string& type) {
+  const at::Device device(type);
+  return device.is_cpu() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+Replica::Replica(const ReplicaOptions& options, comm::Group& group, at::Device device)
+    : options_(options),
+      group_(group),
+      device_(device),
+      model_(options.model, options.seed, torch::TensorOptions(device_)) {
+  const std::vector<int64_t> shape = {options.batch_size, options.context_length};
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    auto generator =
+        at::make_generator<at::CPUGeneratorImpl>(options.seed + static_cast<uint64_t>(rank));
+    const auto tokens = [&] {
+      return at::randint(options.model.vocab_size, shape, generator, at::kLong).to(device_);
+    };
+    Tensor inputs = tokens();
+    rows_.push_back({std::move(inputs), tokens()});
+  }
+}
+
+void Replica::divide(const train::ParallelConfig& division) {
+  model_->zero_grad();
+  optimizer_.reset();
+  hooks_ = {};
+  parallel::broadcast_from_first(model_->parameters(), group_);
+  comm::Group* group = division.wrapper == "none" ? nullptr : &group_;
+  hooks_ = train::parallelize(*model_, division, group);
+  optimizer_ =
+      train::make_optimizer(*model_, torch::optim::AdamWOptions(kLearningRate), division, group);
+}
+
+Tensor Replica::loss_of(const Rows& rows) {
+  std::optional<train::AutocastGuard> autocast;
+  if (options_.precision == "bf16") autocast.emplace(device_.type(), at::kBFloat16);
+  return cross_entropy(model_->forward(rows.inputs), rows.targets);
+}
+
+Tensor Replica::forward() {
+  if (hooks_.before_last_backward) hooks_.before_last_backward();
+  return loss_of(rows_[static_cast<size_t>(group_.rank())]);
+}
+
+void Replica::backward(const Tensor& loss) {
+  loss.backward();
+  if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
+}
+
+std::vector<StepTimes> Replica::run(int64_t steps) {
+  Marks marks(device_);
+  for (int64_t i = 0; i < steps; ++i) {
+    marks.set();
+    zero_grad();
+    const Tensor loss = forward();
+    marks.set();
+    backward(loss);
+    marks.set();
+    update();
+    marks.set();
+  }
+  const std::vector<double> seconds = marks.seconds();
+  constexpr size_t kMarks = 4;  // of a step
+  std::vector<StepTimes> times;
+  for (size_t at = 0; at + kMarks <= seconds.size() + 1; at += kMarks) {
+    times.push_back({seconds[at], seconds[at + 1], seconds[at + 2],
+                     seconds[at] + seconds[at + 1] + seconds[at + 2]});
+  }
+  return times;
+}
+
+Trace Replica::trace_step() {
+  return trace(device_, [&] {
+    group_.barrier("beginning a traced step");  // the profiler's start takes each rank its time
+    run(1);
+    synchronize(device_);
+  });
+}
+
+std::vector<Tensor> Replica::copy_of_weights() const {
+  std::vector<Tensor> copies;
+  for (const Tensor& parameter : model_->parameters()) copies.push_back(parameter.detach().clone());
+  return copies;
+}
+
+void Replica::descend() {
+  const torch::NoGradGuard no_grad;
+  for (Tensor& parameter : model_->parameters()) parameter.sub_(parameter.grad(), kDescentRate);
+}
+
+double Replica::weight_error(const train::ParallelConfig& division, int64_t steps) {
+  const Deterministic deterministic;
+  divide({.wrapper = "none"});
+  const std::vector<Tensor> begin = copy_of_weights();
+  for (int64_t i = 0; i < steps; ++i) {
+    zero_grad();
+    for (const Rows& rows : rows_) (loss_of(rows) / static_cast<double>(rows_.size())).backward();
+    descend();
+  }
+  const std::vector<Tensor> expected = copy_of_weights();
+  {
+    const torch::NoGradGuard no_grad;
+    std::vector<Tensor> parameters = model_->parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(begin[i]);
+  }
+  divide(division);
+  for (int64_t i = 0; i < steps; ++i) {
+    zero_grad();
+    backward(forward());
+    descend();
+  }
+  zero_grad();
+  const torch::NoGradGuard no_grad;
+  const double error =
+      largest_difference(model_->parameters(), expected) / largest_difference(expected, begin);
+  const std::vector<double> errors = group_.all_gather(error);
+  return std::accumulate(errors.begin(), errors.end(), 0.0, worse);
+}
+
+int64_t Replica::tokens_per_step() const {
+  return options_.batch_size * options_.context_length * group_.world_size();
+}
+
+}  // namespace flashstep::report

@@ -1,0 +1,94 @@
+// One rank's part of a data-parallel training step, for the benchmarks: the course's model, AdamW
+// and random tokens, wrapped now one way and now another.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "flashstep/comm/group.h"
+#include "flashstep/model/transformer.h"
+#include "flashstep/report/parallel_case.h"
+#include "flashstep/report/step_marks.h"
+#include "flashstep/report/trace.h"
+#include "flashstep/train/config.h"
+#include "flashstep/train/step.h"
+
+namespace flashstep::report {
+
+struct ReplicaOptions {
+  ModelConfig model;
+  int64_t batch_size = 4;  // rows of one rank
+  int64_t context_length = 128;
+  std::string precision = "fp32";  // or "bf16": autocast
+  uint64_t seed = 1;
+};
+
+ReplicaOptions replica_options(const ParallelCase& c);
+
+// In a rank that a benchmark started: the memory and the threads as flashstep train has them, and
+// the group of all ranks.
+std::unique_ptr<comm::Group> begin_rank(const ParallelCase& c);
+
+// "cpu", or "cuda": this rank's GPU, which begin_rank() has made the current one.
+at::Device current_device(const std::string& type);
+
+struct StepTimes {  // seconds on the device
+  double forward = 0;
+  double backward = 0;  // until every gradient is the mean
+  double optimizer = 0;
+  double total = 0;
+};
+
+class Replica {
+ public:
+  // `group` must outlive it.
+  Replica(const ReplicaOptions& options, comm::Group& group, at::Device device);
+
+  // From now on steps go as `division` says (wrapper "none": every rank by itself), from rank 0's
+  // weights and with a new optimizer. What the division before held is freed.
+  void divide(const train::ParallelConfig& division);
+
+  // Steps one after the other, as a training loop makes them: the host does not wait for the device
+  // between them.
+  std::vector<StepTimes> run(int64_t steps);
+  Trace trace_step();
+
+  // Largest difference of a weight from a single process's after so many steps, as a share of how
+  // far the weight that moved most moved: both update by gradient descent, which no wrong factor
+  // escapes (AdamW is blind to one), from the same weights, the single process taking all ranks'
+  // rows in micro-batches. divide() comes with it.
+  double weight_error(const train::ParallelConfig& division, int64_t steps);
+
+  int64_t tokens_per_step() const;  // of all ranks
+  const TransformerImpl& model() const { return *model_; }
+  const torch::optim::Optimizer& optimizer() const { return *optimizer_; }
+  at::Device device() const { return device_; }
+
+  // A step in its parts, for who measures between them.
+  void zero_grad() { model_->zero_grad(); }
+  at::Tensor forward();
+  void backward(const at::Tensor& loss);  // until every gradient is the mean
+  void update() { optimizer_->step(); }
+
+ private:
+  struct Rows {
+    at::Tensor inputs, targets;  // (B, N) int64
+  };
+  at::Tensor loss_of(const Rows& rows);
+  void descend();
+  std::vector<at::Tensor> copy_of_weights() const;
+
+  ReplicaOptions options_;
+  comm::Group& group_;
+  at::Device device_;
+  Transformer model_;
+  std::vector<Rows> rows_;  // by rank
+  train::ParallelHooks hooks_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+};
+
+}  // namespace flashstep::report

@@ -1,0 +1,146 @@
+#include "flashstep/report/trace.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+#include "flashstep/base/text.h"
+
+namespace flashstep::report {
+namespace {
+
+using measure::Span;
+using torch::autograd::profiler::KinetoEvent;
+using Events = std::vector<KinetoEvent>;
+
+// libkineto's ActivityType, whose header LibTorch does not bring: copies, fills and kernels. Other
+// device events are the shadows of ranges on the host.
+bool is_device_work(const KinetoEvent& event) {
+  constexpr int kGpuMemcpy = 3, kGpuMemset = 4, kConcurrentKernel = 5;
+  const int type = event.activityType();
+  return event.deviceType() == c10::DeviceType::CUDA &&
+         (type == kGpuMemcpy || type == kGpuMemset || type == kConcurrentKernel);
+}
+
+bool begins_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+
+Span span_of(const KinetoEvent& event) {
+  return {static_cast<double>(event.startNs()) * 1e-9, static_cast<double>(event.endNs()) * 1e-9};
+}
+
+void sort_gpu_events(const Events& events, Trace& trace) {
+  std::map<int64_t, std::vector<Span>> by_stream;
+  for (const KinetoEvent& event : events) {
+    if (!is_device_work(event)) continue;
+    if (begins_with(event.name(), "nccl")) {
+      trace.communication.push_back(span_of(event));
+    } else {
+      by_stream[event.deviceResourceId()].push_back(span_of(event));
+    }
+  }
+  const auto busiest =
+      std::max_element(by_stream.begin(), by_stream.end(), [](const auto& a, const auto& b) {
+        return measure::covered_seconds(a.second) < measure::covered_seconds(b.second);
+      });
+  for (auto stream = by_stream.begin(); stream != by_stream.end(); ++stream) {
+    auto& lane = stream == busiest ? trace.compute : trace.copies;
+    const auto spans = measure::merged(stream->second, stream == busiest ? kLaunchGap : 0);
+    lane.insert(lane.end(), spans.begin(), spans.end());
+  }
+}
+
+void sort_cpu_events(const Events& events, Trace& trace) {
+  for (const KinetoEvent& event : events) {
+    const std::string name = event.name();
+    if (begins_with(name, "gloo:")) {
+      trace.communication.push_back(span_of(event));
+    } else if (begins_with(name, "aten::") || begins_with(name, "flashstep::")) {
+      trace.compute.push_back(span_of(event));
+    }
+  }
+}
+
+void count_from_first(Trace& trace) {
+  double first = std::numeric_limits<double>::infinity();
+  auto lanes = {&trace.compute, &trace.copies, &trace.communication};
+  for (const auto* lane : lanes) {
+    for (const Span& span : *lane) first = std::min(first, span.begin);
+  }
+  for (auto* lane : lanes) {
+    for (Span& span : *lane) span = {span.begin - first, span.end - first};
+    *lane = measure::merged(std::move(*lane));
+  }
+}
+
+std::string milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
+
+}  // namespace
+
+double Trace::communication_seconds() const { return measure::covered_seconds(communication); }
+
+double Trace::exposed_seconds() const {
+  return communication_seconds() - measure::shared_seconds(communication, compute);
+}
+
+double Trace::hidden_share() const {
+  const double all = communication_seconds();
+  return all > 0 ? 1 - exposed_seconds() / all : std::numeric_limits<double>::quiet_NaN();
+}
+
+double Trace::seconds() const {
+  double end = 0;
+  for (const auto* lane : {&compute, &copies, &communication}) {
+    for (const Span& span : *lane) end = std::max(end, span.end);
+  }
+  return end;
+}
+
+Trace trace(c10::Device device, const std::function<void()>& work) {
+  using torch::profiler::impl::ActivityType;
+  using torch::profiler::impl::ProfilerConfig;
+  using torch::profiler::impl::ProfilerState;
+  namespace profiler = torch::autograd::profiler;
+  // On a GPU the host's operators stay out: recording them would slow the host down.
+  const std::set<ActivityType> activities = {device.is_cuda() ? ActivityType::CUDA
+                                                              : ActivityType::CPU};
+  const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/false,
+                              /*profile_memory=*/false, /*with_stack=*/false, /*with_flops=*/false,
+                              /*with_modules=*/false);
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities);
+  try {
+    work();
+  } catch (...) {
+    profiler::disableProfiler();
+    throw;
+  }
+  const auto result = profiler::disableProfiler();
+  Trace trace;
+  if (device.is_cuda()) {
+    sort_gpu_events(result->events(), trace);
+  } else {
+    sort_cpu_events(result->events(), trace);
+  }
+  if (trace.compute.empty()) trace.trouble = "the profiler has seen no work on the device";
+  count_from_first(trace);
+  return trace;
+}
+
+measure::LaneGroup lanes_of(const Trace& trace, const std::string& title) {
+  measure::LaneGroup group = {title, {}};
+  const auto add = [&](const char* name, const std::vector<Span>& spans, int color) {
+    if (spans.empty()) return;
+    group.lanes.push_back({name, spans, color, milliseconds(measure::covered_seconds(spans))});
+  };
+  add("compute", trace.compute, 0);
+  add("copies", trace.copies, 4);
+  add("communication", trace.communication, 1);
+  return group;
+}
+
+}  // namespace flashstep::report

@@ -1,0 +1,40 @@
+// What ran when during a piece of work, as LibTorch's profiler (Kineto) saw it.
+//
+// On a GPU: kernels and copies by their own clock; NCCL's kernels are the communication (they run
+// from the moment a rank is ready until the slowest one has been heard), what else runs on the
+// stream that computes is compute, and what runs on further streams is copies. That stream takes a
+// microsecond or two from one kernel to the next, whatever runs beside it: gaps below kLaunchGap
+// count as compute. On a CPU: operators are compute, and a collective of Gloo runs from its start
+// until its result is there.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include "flashstep/measure/lane_chart.h"
+#include "flashstep/measure/spans.h"
+
+namespace flashstep::report {
+
+inline constexpr double kLaunchGap = 10e-6;  // seconds; waiting for a message takes longer
+
+struct Trace {
+  std::vector<measure::Span> compute, copies, communication;  // seconds from the first of them
+  std::string trouble;  // why there is nothing; empty when there is
+
+  double communication_seconds() const;  // at least one collective runs
+  double exposed_seconds() const;        // of it, nothing computes
+  double hidden_share() const;           // 1 - exposed / communication; NaN without communication
+  double seconds() const;                // from the first span to the end of the last
+};
+
+// Runs `work`, which must wait for the device before it returns.
+Trace trace(c10::Device device, const std::function<void()>& work);
+
+// Two or three lanes with their times, for a picture.
+measure::LaneGroup lanes_of(const Trace& trace, const std::string& title);
+
+}  // namespace flashstep::report

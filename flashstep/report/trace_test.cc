@@ -1,0 +1,65 @@
+#include "flashstep/report/trace.h"
+
+#include <cmath>
+
+#include <torch/torch.h>
+
+#include "flashstep/comm/group.h"
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep::report {
+namespace {
+
+TEST(Trace, SharesOfCommunication) {
+  Trace trace;
+  EXPECT_TRUE(std::isnan(trace.hidden_share()));
+  trace.compute = {{0, 4}, {5, 6}};
+  trace.communication = {{3, 5.5}};
+  EXPECT_DOUBLE_EQ(trace.communication_seconds(), 2.5);
+  EXPECT_DOUBLE_EQ(trace.exposed_seconds(), 1);
+  EXPECT_DOUBLE_EQ(trace.hidden_share(), 0.6);
+  EXPECT_DOUBLE_EQ(trace.seconds(), 6);
+  const auto lanes = lanes_of(trace, "title").lanes;
+  ASSERT_EQ(lanes.size(), 2u) << "no copies, no lane";
+  EXPECT_EQ(lanes[1].label, "2500.0 ms");
+}
+
+TEST(Trace, SeesOperatorsOnTheCpu) {
+  const at::Tensor x = torch::randn({256, 256});
+  const Trace trace = report::trace(at::kCPU, [&] {
+    for (int i = 0; i < 10; ++i) x.mm(x);
+  });
+  EXPECT_EQ(trace.trouble, "");
+  EXPECT_FALSE(trace.compute.empty());
+  EXPECT_TRUE(trace.communication.empty());
+  EXPECT_NE(report::trace(at::kCPU, [] {}).trouble, "");
+}
+
+// A collective that a rank waits for is exposed; one beside which it computes is hidden.
+TEST(Trace, TellsHiddenFromExposedCommunication) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    comm::Group group(environment);
+    const at::Tensor x = torch::randn({512, 512});
+    std::vector<at::Tensor> message = {torch::ones({1 << 20})};
+    const auto send = [&] { return group.process_group().allreduce(message); };
+    group.wait(send(), "warming up");
+
+    const Trace exposed = trace(at::kCPU, [&] {
+      x.mm(x);
+      group.wait(send(), "test");
+    });
+    EXPECT_GT(exposed.communication_seconds(), 0);
+    EXPECT_LT(exposed.hidden_share(), 0.5);
+
+    const Trace hidden = trace(at::kCPU, [&] {
+      const auto work = send();
+      // Until the message has surely arrived.
+      for (int i = 0; i < 1000 && !(i > 5 && work->isCompleted()); ++i) x.mm(x);
+      group.wait(work, "test");
+    });
+    EXPECT_GT(hidden.hidden_share(), 0.8);
+  });
+}
+
+}  // namespace
+}  // namespace flashstep::report
