@@ -7,6 +7,10 @@ namespace flashstep::attention_kernel {
 
 enum class Element { kFloat32, kBfloat16, kFloat16 };
 
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+constexpr double kLog2E = 1.4426950408889634;  // log2(e): exp(x) = exp2(x log2(e))
+
 // Distances in elements. The head dim has unit stride.
 struct Strides {
   int64_t batch, head, row;

@@ -35,7 +35,7 @@ void prepare_rows(const BackwardPass& pass, int64_t task) {
     const float grad_logsumexp =
         pass.args.grad_logsumexp == nullptr ? 0.0f : pass.args.grad_logsumexp[row];
     const bool sees_nothing = pass.args.logsumexp[row] == -INFINITY;
-    constexpr float kLog2E = 1.44269504f;
+    constexpr auto kLog2E = static_cast<float>(attention_kernel::kLog2E);
     pass.logsumexp[row] = sees_nothing ? INFINITY : pass.args.logsumexp[row] * kLog2E;
     pass.delta[row] = sees_nothing ? 0.0f : sum_of(products) - grad_logsumexp;
   }

@@ -14,8 +14,8 @@ namespace flashstep::attention_cpu {
 Scale split_scale(float scale) {
   // Below float32's smallest normal number no product with a score leaves a trace in the softmax.
   if (std::abs(scale) < FLT_MIN) return {0, 1};
-  constexpr float kLog2E = 1.44269504f;
-  return {std::copysign(1.0f, scale), std::min(std::abs(scale), FLT_MAX / 2) * kLog2E};
+  return {std::copysign(1.0f, scale),
+          std::min(std::abs(scale), FLT_MAX / 2) * static_cast<float>(attention_kernel::kLog2E)};
 }
 
 Machine this_machine() {

@@ -13,6 +13,7 @@
 
 namespace flashstep::attention_cpu {
 
+using attention_kernel::ceil_div;
 using attention_kernel::Problem;
 
 constexpr int kMaxTile = 256;  // keys of a tile, and the largest head dim
@@ -22,7 +23,6 @@ constexpr int kMaxBlockRows = 12;  // rows of the largest block of accumulators
 constexpr int kMaxPanel = 32;      // columns of a panel of two AVX-512 vectors
 
 constexpr int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
-constexpr int64_t ceil_div(int64_t x, int64_t unit) { return (x + unit - 1) / unit; }
 
 // Keys that a query sees: 0..visible_keys - 1.
 inline int64_t visible_keys(const Problem& problem, int64_t query) {

@@ -5,10 +5,12 @@
 
 #include "flashstep/attention/cuda/backward_launch.h"
 #include "flashstep/attention/cuda/backward_plan.h"
-#include "flashstep/attention/cuda/backward_rows.cuh"
 #include "flashstep/attention/cuda/kernels.h"
 
 namespace flashstep::attention_cuda {
+
+using attention_kernel::kLog2E;
+
 namespace {
 
 template <Arithmetic kArithmetic, int kDim>
@@ -74,7 +76,8 @@ cudaError_t backward(const Backward& pass, const Device& device, void* workspace
   args.pass.problem = with_bounded_diagonal(pass.problem);
   args.plan = backward_plan(args.pass.problem, device);
   const BackwardPlan& plan = args.plan;
-  args.scale_log2 = std::clamp(args.pass.problem.scale * kLog2E, -FLT_MAX, FLT_MAX);
+  args.scale_log2 = static_cast<float>(
+      std::clamp(args.pass.problem.scale * kLog2E, -1.0 * FLT_MAX, 1.0 * FLT_MAX));
   // Steps and blocks are counted in 32 bits on the device.
   const int64_t steps = std::max(plan.keys.chunk_steps * plan.keys.chunks,
                                  plan.queries.chunk_steps * plan.queries.chunks);

@@ -20,6 +20,7 @@
 namespace flashstep::attention_cuda {
 
 using attention_kernel::Backward;
+using attention_kernel::ceil_div;
 using attention_kernel::Problem;
 
 // The blocks of a pass over the tiles (of keys, or of queries) of all heads.
@@ -52,8 +53,6 @@ BackwardPlan backward_plan(const Problem& problem, const Device& device);
 
 // One line: what the plan says, for reports and failing tests.
 std::string describe(const BackwardPlan& plan);
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The first tile of queries with one that sees key `first_key` or a later one; all before are
 // skipped.

@@ -5,8 +5,8 @@
 
 #include "flashstep/attention/cuda/backward_plan.h"
 #include "flashstep/attention/cuda/backward_products.cuh"
-#include "flashstep/attention/cuda/backward_rows.cuh"
 #include "flashstep/attention/cuda/backward_sums.cuh"
+#include "flashstep/attention/cuda/head_rows.cuh"
 
 namespace flashstep::attention_cuda {
 

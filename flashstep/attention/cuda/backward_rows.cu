@@ -1,10 +1,13 @@
 // The kernels around the backward passes that work row by row, bound by memory.
 #include "flashstep/attention/cuda/backward_launch.h"
-#include "flashstep/attention/cuda/backward_rows.cuh"
 #include "flashstep/attention/cuda/backward_sums.cuh"
+#include "flashstep/attention/cuda/head_rows.cuh"
 #include "flashstep/attention/cuda/launch.cuh"
 
 namespace flashstep::attention_cuda {
+
+using attention_kernel::kLog2E;
+
 namespace {
 
 constexpr int kThreads = 256;
@@ -70,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
       if (given == -INFINITY) {
         sum = 0;  // no key is seen: no gradient, whatever is given for the row
       } else {
-        logsumexp = given * kLog2E;
+        logsumexp = given * static_cast<float>(kLog2E);
         if (args.pass.grad_logsumexp != nullptr) sum -= args.pass.grad_logsumexp[stat];
       }
     }

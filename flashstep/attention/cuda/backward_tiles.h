@@ -2,6 +2,7 @@
 // on the host and by the kernels at compile time.
 #pragma once
 
+#include "flashstep/attention/cuda/padded_dim.h"
 #include "flashstep/attention/problem.h"
 
 namespace flashstep::attention_cuda {
@@ -17,15 +18,6 @@ constexpr bool is_16_bit(Arithmetic arithmetic) {
 }
 
 constexpr int element_bytes(Arithmetic arithmetic) { return is_16_bit(arithmetic) ? 2 : 4; }
-
-// The head dims that kernels are compiled for; others are padded with zeros to the next.
-constexpr int kPaddedDims[] = {16, 32, 64, 96, 128, 192, 256};
-
-constexpr int padded_dim(int head_dim) {
-  for (int padded : kPaddedDims)
-    if (head_dim <= padded) return padded;
-  return 0;
-}
 
 // The pass over key tiles: a block owns `keys` keys, keeps their K, V, dK and dV, and steps over
 // tiles of queries (Q, dO).

@@ -12,9 +12,6 @@ using attention_kernel::Element;
 
 constexpr int element_bytes(Element element) { return element == Element::kFloat32 ? 4 : 2; }
 
-// Numbers of the head dim (or of keys) that one matrix instruction sums: 32 bytes of either size.
-constexpr int mma_depth(Element element) { return 32 / element_bytes(element); }
-
 // pack: two float32 to the dtype, in one register (16-bit dtypes).
 // store_pair: two neighbours of a row, rounded to the dtype; the address is a multiple of their
 // size.
@@ -33,7 +30,6 @@ struct ElementTraits<Element::kBfloat16> {
   __device__ static float2 unpack(uint32_t pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
   }
-  static constexpr uint32_t kSignBits = 0x80008000u;
 };
 
 template <>
@@ -46,7 +42,6 @@ struct ElementTraits<Element::kFloat16> {
     *static_cast<uint32_t*>(address) = pack(low, high);
   }
   __device__ static float2 unpack(uint32_t pair) { return unpack_f16(pair); }
-  static constexpr uint32_t kSignBits = 0x80008000u;
 };
 
 template <>
@@ -54,7 +49,6 @@ struct ElementTraits<Element::kFloat32> {
   __device__ static void store_pair(void* address, float low, float high) {
     *static_cast<float2*>(address) = make_float2(low, high);
   }
-  static constexpr uint32_t kSignBits = 0x80000000u;
 };
 
 }  // namespace flashstep::attention_cuda

@@ -10,9 +10,10 @@
 #include "flashstep/attention/cuda/kernels.h"
 
 namespace flashstep::attention_cuda {
-namespace {
 
-constexpr double kLog2E = 1.4426950408889634;
+using attention_kernel::kLog2E;
+
+namespace {
 
 ForwardArguments make_arguments(const Forward& pass, const ForwardPlan& plan, void* workspace) {
   const Problem& problem = pass.problem;

@@ -11,6 +11,7 @@
 #include "flashstep/attention/cuda/forward_softmax.cuh"
 #include "flashstep/attention/cuda/forward_tile.h"
 #include "flashstep/attention/cuda/forward_work.cuh"
+#include "flashstep/attention/cuda/head_rows.cuh"
 
 namespace flashstep::attention_cuda {
 
@@ -25,13 +26,6 @@ template <Accuracy kAccuracy>
 struct ProductsOf<Element::kFloat32, kAccuracy> {
   using Type = Float32Products<kAccuracy == Accuracy::kFull>;
 };
-
-__device__ inline RowSource rows_of(const attention_kernel::Input& input, int64_t batch,
-                                    int64_t head, int64_t rows, int head_dim, int element_bytes) {
-  const int64_t offset = batch * input.strides.batch + head * input.strides.head;
-  return {static_cast<const char*>(input.data) + offset * element_bytes,
-          input.strides.row * element_bytes, rows, head_dim * element_bytes / kChunkBytes};
-}
 
 // Turns the signs of the queries, or makes them zero, so that the scale left is positive: then the
 // row's largest score has the largest weight, and -infinity times the scale is -infinity.
@@ -75,9 +69,10 @@ __global__ void __launch_bounds__(Planned::kTile.threads(), Planned::kTile.block
 
   const auto& problem = a.pass.problem;
   const int64_t kv_head = work.head / (problem.heads / problem.kv_heads);
-  const RowSource q = rows_of(a.pass.q, work.batch, work.head, problem.n, problem.head_dim, kBytes);
-  const RowSource k = rows_of(a.pass.k, work.batch, kv_head, problem.m, problem.head_dim, kBytes);
-  const RowSource v = rows_of(a.pass.v, work.batch, kv_head, problem.m, problem.head_dim, kBytes);
+  const RowSource q =
+      head_rows<kBytes>(a.pass.q, work.batch, work.head, problem.n, problem.head_dim);
+  const RowSource k = head_rows<kBytes>(a.pass.k, work.batch, kv_head, problem.m, problem.head_dim);
+  const RowSource v = head_rows<kBytes>(a.pass.v, work.batch, kv_head, problem.m, problem.head_dim);
   const int steps = (work.end_key - work.first_key + kTile.keys - 1) / kTile.keys;
   const auto load_step = [&](int step) {
     if (step < steps) {

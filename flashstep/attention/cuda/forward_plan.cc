@@ -6,9 +6,10 @@
 #include <sstream>
 
 namespace flashstep::attention_cuda {
-namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+using attention_kernel::ceil_div;
+
+namespace {
 
 // Keys and values of the heads that run side by side: well inside the L2 of an A100 (40 MB) or H100
 // (50 MB), half of which is near to a multiprocessor.

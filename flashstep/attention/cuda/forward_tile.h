@@ -2,6 +2,7 @@
 // shape.
 #pragma once
 
+#include "flashstep/attention/cuda/padded_dim.h"
 #include "flashstep/attention/problem.h"
 
 namespace flashstep::attention_cuda {
@@ -27,16 +28,6 @@ struct ForwardTile {
 // often.
 enum class TileShape { kNarrow, kWide, kLarge };
 constexpr TileShape kTileShapes[] = {TileShape::kNarrow, TileShape::kWide, TileShape::kLarge};
-
-constexpr int kPaddedDims[] = {16, 32, 64, 96, 128, 192, 256};
-
-// The smallest padded head dim that holds head_dim.
-constexpr int padded_dim(int head_dim) {
-  for (int padded : kPaddedDims) {
-    if (head_dim <= padded) return padded;
-  }
-  return 0;
-}
 
 // Registers of a thread: the output takes row_blocks * dim / 2, the scores row_blocks * keys / 2,
 // the queries in registers row_blocks * dim / 4 (16 bits), of 255. Shared memory is

@@ -43,22 +43,27 @@ __device__ inline uint32_t b_lane_address(uint32_t tile, int lane) {
   return tile + TileType::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 }
 
-// TF32 keeps 11 significant bits of float32; half of the last one is bit 12. Rounds to nearest,
-// ties away from zero, if the bits below are cut off afterwards, as the matrix units do.
-__device__ inline uint32_t round_to_tf32(uint32_t bits) { return bits + 0x1000u; }
+// TF32 keeps 11 significant bits of float32; half of the last one is bit 12. The matrix units cut
+// the bits below, so that adding it rounds to nearest, ties away from zero.
+constexpr uint32_t kHalfTf32Bit = 0x1000u;
 
-// float32 as the sum of two TF32 numbers, to 2^-24: x = big + small, big rounded to nearest (the
-// rest has 12 bits and a sign), small too. Three products of them, without small * small, are a
-// float32 product to 2^-22.
-// Source: Markidis et al., "NVIDIA Tensor Core Programmability, Performance & Precision" (2018).
+// A NaN stays as it is: the GPU's own, 0x7fffffff, would become -0.
+__device__ inline uint32_t round_to_tf32(uint32_t bits) {
+  return isnan(__uint_as_float(bits)) ? bits : bits + kHalfTf32Bit;
+}
+
+// float32 as the sum of two TF32 numbers: x = big + small, big rounded to nearest. The rest has at
+// most 12 bits and a sign; the units cut it to 11, which is x's last bit at most. Three products of
+// them, without small * small, are a float32 product to 2^-22. The rest of a NaN is NaN, whatever
+// big became. Source: Markidis et al., "NVIDIA Tensor Core Programmability, Performance &
+// Precision" (2018).
 struct SplitFloat {
   uint32_t big, small;
 };
 
 __device__ inline SplitFloat split_float(uint32_t bits) {
-  const uint32_t big = round_to_tf32(bits) & 0xffffe000u;
-  const float rest = __uint_as_float(bits) - __uint_as_float(big);
-  return {big, round_to_tf32(__float_as_uint(rest))};
+  const uint32_t big = (bits + kHalfTf32Bit) & 0xffffe000u;
+  return {big, __float_as_uint(__uint_as_float(bits) - __uint_as_float(big))};
 }
 
 template <int kCount>

@@ -1,4 +1,4 @@
-// Rows of a head of the arguments, and the row statistics' units.
+// Rows of a head of the arguments.
 #pragma once
 
 #include "flashstep/attention/cuda/tile.cuh"
@@ -8,8 +8,6 @@ namespace flashstep::attention_cuda {
 
 using attention_kernel::Input;
 using attention_kernel::Output;
-
-constexpr float kLog2E = 1.44269504088896340736f;  // log2(e): exp(x) = exp2(x log2(e))
 
 template <int kElementBytes>
 __device__ inline char* head_data(const Output& output, int64_t batch, int64_t head) {
