@@ -42,7 +42,7 @@ RaceOptions race_options(const BenchAttentionOptions& options) {
 }
 
 const char* kHowToRead =
-    "Time: median of a call of auto, launches included; rate: 4 B H D FLOPs for each visible pair "
+    "Time: median of a call of ours, launches included; rate: 4 B H D FLOPs for each visible pair "
     "forward, "
     "2.5 times that backward; limit: these FLOPs at the measured matmul rate of the dtype, or the "
     "least bytes at the memory rate. Wrong: elements of the output and the gradients further from "
