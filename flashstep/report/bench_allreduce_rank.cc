@@ -185,13 +185,16 @@ void measure_allreduce(const AllreduceTask& task,
                        const std::function<void(const AllreduceResult&)>& report) {
   require(!task.cases.empty(), "[bench allreduce] expected cases, got none");
   const AllreduceCase& first = task.cases.front();
+  // Before the group is made, so that every rank says so, not only the first to look.
+  const int64_t ranks = comm::read_environment().world_size;
+  for (const AllreduceCase& c : task.cases) {
+    require(c.ranks == ranks && c.backend == first.backend && c.device == first.device,
+            "[bench allreduce] expected cases of ", ranks, " ranks, got ", describe(c));
+  }
   const auto group = make_rank_group(first.backend, first.device);
   std::optional<GpuStream> stream;
   if (first.device == "cuda") stream.emplace();
   for (const AllreduceCase& c : task.cases) {
-    require(
-        c.ranks == group->world_size() && c.backend == first.backend && c.device == first.device,
-        "[bench allreduce] expected cases of ", group->world_size(), " ranks, got ", describe(c));
     tell_progress(describe(c));
     report(Race(*group, c, task).run());
   }
