@@ -27,11 +27,11 @@ Watch::Options alone() {
 
 template <typename Counter>
 void count_while_watched() {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
   store->set(flashstep::comm::kVerdictKey, flashstep::comm::kNoVerdict);
   Watch watch(store, {}, alone());
   Counter launched{0};
-  watch.guard([&launched] { return static_cast<uint64_t>(launched); }, [] {});
+  watch.guard([&launched] { return Watch::Launched{static_cast<uint64_t>(launched), 0}; }, [] {});
   for (int i = 0; i < 40; ++i) {  // two seconds: the watch looks and talks several times
     launched = launched + 1;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
