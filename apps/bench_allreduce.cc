@@ -1,7 +1,6 @@
 // flashstep bench allreduce: sums over ranks of this machine, which it starts itself.
 #include "flashstep/report/bench_allreduce.h"
 
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,19 +38,6 @@ report::AllreducePlan plan_of(const Arguments& arguments) {
   return plan;
 }
 
-void save(const report::AllreduceReport& report, const std::string& stem) {
-  write_file(stem + ".txt", measure::to_text(report.table));
-  std::string document = measure::to_markdown(report.table);
-  for (const auto& [name, picture] : report.pictures) {
-    const auto written = measure::write_plot(picture, stem + "_" + name);
-    document += str("\n![", name, "](", written.svg.filename().string(), ")\n");
-  }
-  write_file(stem + ".md", document);
-  write_file(stem + ".csv", measure::to_csv(report.runs));
-  write_file(stem + ".json", measure::to_json(report.table));
-  write_file(stem + "_runs.json", measure::to_json(report.runs));
-}
-
 void run(Arguments& arguments) {
   if (const auto task = report::rank_task()) return report::run_allreduce_rank(*task);
   arguments.options.plan = plan_of(arguments);
@@ -63,10 +49,7 @@ void run(Arguments& arguments) {
   };
   const auto report = report::bench_allreduce(arguments.options);
   bar.finish();
-  std::cout << measure::to_text(report.table);
-  if (!arguments.directory.empty()) save(report, arguments.directory + "/allreduce");
-  if (report.signal != 0)
-    throw Interrupted(report.signal, "interrupted; what was measured is shown");
+  show(report, arguments.directory, "allreduce");
   if (!report.failure.empty()) throw MachineError("[bench allreduce] " + report.failure);
 }
 

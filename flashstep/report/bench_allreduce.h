@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/measure/plot.h"
-#include "flashstep/measure/table.h"
 #include "flashstep/report/bench_allreduce_cases.h"
+#include "flashstep/report/bench_report.h"
 #include "flashstep/report/link_limit.h"
 
 namespace flashstep::report {
@@ -23,12 +22,9 @@ struct BenchAllreduceOptions {
   std::function<void(uint64_t done, uint64_t total, const std::string& note)> progress;
 };
 
-struct AllreduceReport {
-  measure::Table table;                                         // a line a case
-  measure::Table runs;                                          // a line a contestant and case
-  std::vector<std::pair<std::string, measure::Plot>> pictures;  // none for "quick"
+// `runs`: a line a contestant and case; no pictures for "quick".
+struct AllreduceReport : BenchReport {
   std::string failure;  // of ranks that ended with an error: the rest was measured
-  int signal = 0;       // came before the end: the report is of what was done
 };
 
 // Starts the ranks of each transport and number of ranks in turn.
@@ -43,7 +39,7 @@ measure::Table allreduce_table(const std::vector<AllreduceResult>& results, cons
 measure::Table allreduce_runs_table(const std::vector<AllreduceResult>& results);
 // How the results stand to the bars; the last sentence is the verdict.
 std::vector<std::string> allreduce_verdict(const std::vector<AllreduceResult>& results);
-std::vector<std::pair<std::string, measure::Plot>> allreduce_pictures(
-    const std::vector<AllreduceResult>& results, const Links& links, const std::string& footnote);
+std::vector<NamedPicture> allreduce_pictures(const std::vector<AllreduceResult>& results,
+                                             const Links& links, const std::string& footnote);
 
 }  // namespace flashstep::report

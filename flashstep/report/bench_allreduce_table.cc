@@ -213,9 +213,8 @@ std::vector<std::string> allreduce_verdict(const Results& results) {
   return sentences;
 }
 
-std::vector<std::pair<std::string, measure::Plot>> allreduce_pictures(const Results& results,
-                                                                      const Links& links,
-                                                                      const std::string& footnote) {
+std::vector<NamedPicture> allreduce_pictures(const Results& results, const Links& links,
+                                             const std::string& footnote) {
   measure::Plot bus;
   bus.title = "All-reduce: bus bandwidth";
   bus.footnote = footnote;
@@ -233,7 +232,7 @@ std::vector<std::pair<std::string, measure::Plot>> allreduce_pictures(const Resu
             [](const AllreduceCase& c, double seconds) { return bus_bandwidth(c, seconds) / 1e9; });
   add_lines(time, results, [](const AllreduceCase&, double seconds) { return seconds * 1e3; });
   if (bus.series.empty()) return {};
-  return {{"bus", bus}, {"time", time}};
+  return {{"bus", std::move(bus)}, {"time", std::move(time)}};
 }
 
 }  // namespace flashstep::report

@@ -160,8 +160,9 @@ TEST(AllreduceReport, TableHasALineACaseAndReasons) {
   EXPECT_EQ(allreduce_runs_table(results).rows.size(), 2u);
   const auto pictures = allreduce_pictures(results, links, "here");
   ASSERT_EQ(pictures.size(), 2u);
-  EXPECT_EQ(pictures[0].second.series.size(), 2u);
-  EXPECT_FALSE(measure::to_svg(pictures[0].second).empty());
+  const auto& bus = std::get<measure::Plot>(pictures[0].picture);
+  EXPECT_EQ(bus.series.size(), 2u);
+  EXPECT_FALSE(measure::to_svg(bus).empty());
   EXPECT_TRUE(allreduce_pictures({large}, links, "here").empty());
 }
 

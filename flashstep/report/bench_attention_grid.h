@@ -27,6 +27,15 @@ struct GridCell {
 // seconds). When the naive formula fits everywhere, N is doubled until it does not.
 AttentionReport bench_attention_grid(const BenchAttentionOptions& options);
 
+// The results: a line a cell, what to know of them, how ours stand (the last sentence), and curves.
+measure::Table grid_table(const std::vector<GridCell>& cells, const at::Device& device);
+std::vector<std::string> grid_notes(const std::vector<GridCell>& cells);
+std::string grid_verdict(const std::vector<GridCell>& cells);
+std::vector<NamedPicture> grid_pictures(const std::vector<GridCell>& cells);
+
+// Whether it is a cell of the formula that did not fit.
+bool out_of_memory(const GridCell& cell);
+
 // Of the first cell of naive that was out of memory: which matrices it needed, from what the
 // largest one that fitted held. `memory_bytes`: of the device. Empty where all fitted.
 std::vector<std::string> grid_accounting(const std::vector<GridCell>& cells, double memory_bytes);
