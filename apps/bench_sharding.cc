@@ -42,7 +42,7 @@ void add_bench_sharding(CLI::App& bench) {
       ->add_option("--shard", plan.contestants,
                    "Ways to divide it, as parallel.shard_optimizer names them")
       ->delimiter(',')
-      ->check(CLI::IsMember({"none", "whole"}))
+      ->check(CLI::IsMember({"none", "whole", "flat"}))
       ->capture_default_str();
   command->add_option("--wrapper", plan.wrapper, "How gradients are averaged")
       ->check(CLI::IsMember(strategy_names()))

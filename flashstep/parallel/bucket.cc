@@ -9,11 +9,13 @@
 namespace flashstep::parallel {
 
 Bucket::Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameters,
-               const Averaging& averaging, SideStream& stream, const std::string& name)
+               const Averaging& averaging, SideStream& stream, const std::string& name,
+               size_t number)
     : layout_(std::move(layout)),
       averaging_(averaging),
       stream_(stream),
       name_(name),
+      number_(number),
       pieces_(layout_.parameters.size()),
       missing_(layout_.parameters.size()),
       filled_(layout_.parameters.size(), false) {
@@ -93,12 +95,32 @@ void Bucket::fill_missing(size_t slot_index, double value) {
 }
 
 void Bucket::attach(size_t slot_index) {
+  if (averaging_.scatter) {
+    averaging_.scatter->set_gradient(number_, slot_index);
+    return;
+  }
   parameters_[slot_index].mutable_grad() =
       averaging_.in_place ? missing_[slot_index] : slot(slot_index);
 }
 
+void Bucket::launch_scatter() {
+  std::vector<bool> has_gradient;
+  for (const at::Tensor& parameter : parameters_) {
+    has_gradient.push_back(parameter.grad().defined());
+    parameter.mutable_grad().reset();
+  }
+  at::Tensor flat = flat_.front();
+  if (!averaging_.persistent) flat_.clear();
+  averaging_.scatter->launch(number_, std::move(flat), std::move(has_gradient),
+                             {backend_averages_, averaging_.communication_dtype, name_}, stream_);
+}
+
 void Bucket::launch() {
   at::NoGradGuard no_grad;
+  if (averaging_.scatter) {
+    launch_scatter();
+    return;
+  }
   stream_.run([&] {
     wire_ = parts();
     if (averaging_.communication_dtype) {
@@ -115,6 +137,10 @@ void Bucket::launch() {
 }
 
 void Bucket::wait() {
+  if (averaging_.scatter) {
+    averaging_.scatter->wait(number_, stream_);
+    return;
+  }
   averaging_.group.wait(work_, name_);
   work_.reset();
   if (averaging_.communication_dtype) {

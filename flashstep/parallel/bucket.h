@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 
 #include "flashstep/comm/group.h"
 #include "flashstep/parallel/buckets.h"
+#include "flashstep/parallel/gradient_scatter.h"
 #include "flashstep/parallel/side_stream.h"
 
 namespace flashstep::parallel {
@@ -23,12 +25,14 @@ struct Averaging {
   std::optional<at::ScalarType> communication_dtype;
   bool persistent = false;  // flat tensors live from step to step
   bool in_place = false;    // reduced where the gradients lie; several a bucket: NCCL only
+  // Where set, it takes full buckets instead of an all-reduce, and gradients end there.
+  std::shared_ptr<GradientScatter> scatter;
 };
 
 class Bucket {
  public:
   Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameters,
-         const Averaging& averaging, SideStream& stream, const std::string& name);
+         const Averaging& averaging, SideStream& stream, const std::string& name, size_t number);
 
   // Takes the gradient of the parameter in slot `slot`; from now on .grad is the slot.
   void fill(size_t slot);
@@ -52,6 +56,7 @@ class Bucket {
  private:
   void take_memory();
   void fill_slot(size_t slot);
+  void launch_scatter();
   bool lies_in_last_memory(const at::Tensor& gradient, size_t slot) const;
   void fill_in_place(size_t slot);
   const std::vector<at::Tensor>& parts() const { return averaging_.in_place ? pieces_ : flat_; }
@@ -61,6 +66,7 @@ class Bucket {
   const Averaging& averaging_;
   SideStream& stream_;               // gradients are copied, and collectives launched, from here
   std::string name_;                 // for messages
+  size_t number_;                    // among the buckets
   bool backend_averages_;            // NCCL divides by itself, Gloo only sums
   std::vector<at::Tensor> flat_;     // one (numel), gradients' dtype, or none; not in_place
   std::vector<at::Tensor> pieces_;   // in_place: each gradient as a flat tensor over its memory

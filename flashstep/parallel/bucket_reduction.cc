@@ -59,7 +59,7 @@ BucketReduction::BucketReduction(ReducedParameters parameters, const comm::Group
                                  const ReducerOptions& options)
     : Reduction(std::move(parameters), group, options),
       averaging_{group_, options.communication_dtype, options.persistent_buckets,
-                 is_in_place(options, parameters_, group_)},
+                 is_in_place(options, parameters_, group_), nullptr},
       order_(reversed(parameters_.tensors.size())),
       counts_(parameters_.tensors.size()),
       hooks_(hooked(parameters_, group_), [this](int64_t index) { fired(index); }) {
@@ -77,7 +77,9 @@ void BucketReduction::make_buckets() {
   buckets_.clear();
   if (group_.world_size() == 1) return;
   places_.assign(parameters_.tensors.size(), {});
-  const auto layouts = plan_buckets(parameters_.tensors, order_, bucket_bytes(options_));
+  const auto layouts = averaging_.scatter
+                           ? averaging_.scatter->layouts()
+                           : plan_buckets(parameters_.tensors, order_, bucket_bytes(options_));
   for (const BucketLayout& layout : layouts) {
     const at::Device device = parameters_.tensors[layout.parameters.front()].device();
     SideStream& stream = streams_.try_emplace(device.str(), device).first->second;
@@ -89,7 +91,7 @@ void BucketReduction::make_buckets() {
                                                   parameters_.names[layout.parameters.front()])
                                  : flashstep::str("averaging gradients, bucket ",
                                                   buckets_.size() + 1, " of ", layouts.size());
-    buckets_.emplace_back(layout, parameters_.tensors, averaging_, stream, name);
+    buckets_.emplace_back(layout, parameters_.tensors, averaging_, stream, name, buckets_.size());
   }
 }
 
@@ -233,7 +235,10 @@ void BucketReduction::finish() {
 void BucketReduction::record() {
   recording_ = false;
   for (Count& count : counts_) count.expected = count.fired;
-  if (!sends_in_backward() || !options_.reorder || order_is_given_ || order_.empty()) return;
+  if (!sends_in_backward() || !options_.reorder || order_is_given_ || order_.empty() ||
+      averaging_.scatter) {
+    return;
+  }
   std::vector<int64_t> order = order_;
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     // Those that did not come at all are last.
@@ -260,6 +265,24 @@ void BucketReduction::begin_next_step() {
 bool BucketReduction::is_unfinished() const {
   const std::lock_guard lock(mutex_);
   return std::any_of(counts_.begin(), counts_.end(), [](const Count& c) { return c.fired > 0; });
+}
+
+// Shards lie where they lie: their buckets follow no order that is found out later.
+std::vector<int64_t> BucketReduction::order() const {
+  return averaging_.scatter ? std::vector<int64_t>() : order_;
+}
+
+bool BucketReduction::scatter_to(std::shared_ptr<GradientScatter> scatter) {
+  require(
+      !is_unfinished(),
+      "[parallel] expected gradients to be divided from a step's beginning, not after backward");
+  const bool has_buckets =
+      options_.strategy == Strategy::kFlat || options_.strategy == Strategy::kBucketed;
+  if (!has_buckets || group_.world_size() == 1) return false;
+  averaging_.in_place = false;  // a bucket is divided between ranks as one flat tensor
+  averaging_.scatter = std::move(scatter);
+  make_buckets();
+  return true;
 }
 
 void BucketReduction::set_order(const std::vector<int64_t>& order) {

@@ -33,11 +33,12 @@ class BucketReduction : public Reduction {
 
   void finish() override;
   bool is_unfinished() const override;
-  std::vector<int64_t> order() const override { return order_; }
+  std::vector<int64_t> order() const override;
   void set_order(const std::vector<int64_t>& order) override;
   void record_again() override;
   at::Tensor slot(const at::Tensor& parameter) override;
   std::vector<std::vector<int64_t>> buckets() const override;
+  bool scatter_to(std::shared_ptr<GradientScatter> scatter) override;
 
  private:
   // How often the gradient of one parameter has come since the last finish(), and when last.

@@ -100,6 +100,19 @@ TEST(Cost, WhatEachSchemeSends) {
   EXPECT_EQ(all_reduce_bytes(8e9, 4), 12e9);
   EXPECT_EQ(all_gather_bytes(8e9, 4) + reduce_scatter_bytes(8e9, 4), all_reduce_bytes(8e9, 4));
   EXPECT_EQ(all_reduce_bytes(8e9, 1), 0);
+  // Flat shards send what an all-reduce sends, and keep 1/W of gradients and state.
+  const ShardedStepSizes sizes{8e9, 16e9, 25e6, 64e6};
+  const ShardedStep none = sharded_step(Sharding::kNone, sizes, 4),
+                    whole = sharded_step(Sharding::kWhole, sizes, 4),
+                    flat = sharded_step(Sharding::kFlat, sizes, 4);
+  EXPECT_EQ(none.sent_bytes, 12e9);
+  EXPECT_EQ(whole.sent_bytes, 18e9);
+  EXPECT_EQ(flat.sent_bytes, 12e9);
+  EXPECT_EQ(whole.gradient_bytes, 8e9);
+  EXPECT_EQ(flat.gradient_bytes, 2e9);
+  EXPECT_EQ(flat.state_bytes, 4e9);
+  EXPECT_EQ(whole.state_bytes, 4e9);
+  EXPECT_EQ(flat.launches, 320 + 32);  // 2e9 / 64e6 = 31.25 parts
   // The best bucket of 8 GB at 100 GB/s and 20 us a bucket.
   const BucketModel model{8e9, 100e9, 20e-6};
   const double best = best_bucket_bytes(model);

@@ -26,6 +26,25 @@ Memory data_parallel_memory(int64_t parameters, double gradient_bytes_per_parame
                             double bucket_bytes, double state_bytes_per_parameter,
                             int state_shards);
 
+// What a step costs each rank with the optimizer's state divided, or not: docs/parallel.md, "A
+// sharded optimizer".
+enum class Sharding { kNone, kWhole, kFlat };
+struct ShardedStep {
+  double sent_bytes = 0;      // and received: gradients, then parameters
+  double launches = 0;        // of collectives
+  double gradient_bytes = 0;  // kept until the update
+  double transit_bytes = 0;   // at most, of buckets on their way, beside what is kept
+  double state_bytes = 0;
+};
+struct ShardedStepSizes {
+  double bytes = 0;         // of all parameters, and so of all gradients
+  double state_bytes = 0;   // of the whole optimizer
+  double bucket_bytes = 0;  // kFlat: of a flat tensor, too
+  double part_bytes = 0;    // ShardOptions::part_megabytes
+  bool nccl = true;         // else Gloo
+};
+ShardedStep sharded_step(Sharding sharding, const ShardedStepSizes& sizes, int world_size);
+
 // Time that communication adds to a step when it runs beside backward: what is sent after backward
 // has ended is the last bucket, and every bucket costs a start.
 struct BucketModel {

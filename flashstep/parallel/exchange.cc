@@ -1,49 +1,30 @@
-// Sending parameters from their owners to all ranks (sharded_optimizer.h).
+#include "flashstep/parallel/exchange.h"
+
 #include <algorithm>
 #include <map>
-#include <utility>
 
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "flashstep/base/error.h"
 #include "flashstep/parallel/buckets.h"
-#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/parallel/gradient_scatter.h"
 
 namespace flashstep::parallel {
 namespace {
 
-using torch::Tensor;
+using at::Tensor;
 
 constexpr const char* kWhat = "sending updated parameters";
 
-// What one rank sends at a time on Gloo, which copies into a flat message: the messages of all
-// ranks lie in memory together.
-constexpr int64_t kPieceBytes = 16 << 20;
+// Rounds that travel at a time on Gloo, whose messages are copies: one is sent while the next is
+// being filled.
+constexpr size_t kRoundsInFlight = 2;
 
-// Tensors of one owner, device and dtype that travel in one message.
-struct Piece {
-  int owner;
-  std::vector<Tensor> tensors;
-  int64_t bytes = 0;
-};
-
-// Pieces of one owner after another's, so that consecutive ones are sent by different ranks.
-std::vector<Piece> make_pieces(const std::vector<Tensor>& tensors, const std::vector<int>& owners) {
-  std::map<std::pair<std::string, int>, std::vector<Piece>> by_kind;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    auto& pieces = by_kind[{
-        flashstep::str(tensors[i].device(), c10::toString(tensors[i].scalar_type())), owners[i]}];
-    if (pieces.empty() || pieces.back().bytes >= kPieceBytes) pieces.push_back({owners[i], {}});
-    pieces.back().tensors.push_back(tensors[i]);
-    pieces.back().bytes += static_cast<int64_t>(tensors[i].nbytes());
-  }
-  std::vector<Piece> result;
-  for (size_t round = 0, added = 1; added > 0; ++round) {
-    added = 0;
-    for (auto& [kind, pieces] : by_kind) {
-      if (round >= pieces.size()) continue;
-      result.push_back(std::move(pieces[round]));
-      ++added;
-    }
-  }
-  return result;
+bool is_nccl(const std::vector<Tensor>& tensors, const comm::Group& group) {
+  const auto on_cuda = [](const Tensor& tensor) { return tensor.is_cuda(); };
+  return std::all_of(tensors.begin(), tensors.end(), on_cuda) &&
+         group.process_group().getBackend(at::kCUDA)->getBackendName() == "nccl";
 }
 
 c10::intrusive_ptr<c10d::Work> broadcast(const Tensor& tensor, int owner,
@@ -54,70 +35,94 @@ c10::intrusive_ptr<c10d::Work> broadcast(const Tensor& tensor, int owner,
   return group.guarded(kWhat, [&] { return group.process_group().broadcast(message, options); });
 }
 
-void exchange_in_pieces(const std::vector<Tensor>& tensors, const std::vector<int>& owners,
-                        const comm::Group& group) {
-  struct Message {
-    const Piece* piece;
-    Tensor flat;
-    c10::intrusive_ptr<c10d::Work> work;
-  };
-  const std::vector<Piece> pieces = make_pieces(tensors, owners);
-  const auto at_once = static_cast<size_t>(group.world_size());
-  for (size_t begin = 0; begin < pieces.size(); begin += at_once) {
-    std::vector<Message> messages;
-    for (size_t i = begin; i < std::min(begin + at_once, pieces.size()); ++i) {
-      std::vector<Tensor> parts;
-      int64_t numel = 0;
-      for (const Tensor& tensor : pieces[i].tensors) {
-        parts.push_back(flat_view(tensor));
-        numel += tensor.numel();
-      }
-      Tensor flat = pieces[i].owner == group.rank() ? at::cat(parts)
-                                                    : at::empty({numel}, parts.front().options());
-      auto work = broadcast(flat, pieces[i].owner, group);
-      messages.push_back({&pieces[i], std::move(flat), std::move(work)});
-    }
-    for (const Message& message : messages) {
-      group.wait(message.work, kWhat);
-      if (message.piece->owner == group.rank()) continue;
-      int64_t offset = 0;
-      for (const Tensor& tensor : message.piece->tensors) {
-        flat_view(tensor).copy_(message.flat.slice(0, offset, offset + tensor.numel()));
-        offset += tensor.numel();
-      }
-    }
-  }
+c10::intrusive_ptr<c10d::Work> gather(Tensor flat, const comm::Group& group) {
+  Tensor own = part_of(flat, group.rank(), group.world_size());
+  return group.guarded(kWhat, [&] { return group.process_group()._allgather_base(flat, own); });
 }
 
-// NCCL takes all sends in one launch, from where the parameters lie.
-void exchange_in_one_group(const std::vector<Tensor>& tensors, const std::vector<int>& owners,
-                           const comm::Group& group) {
-  const auto device = tensors.front().device().type();
-  group.guarded(kWhat, [&] { group.process_group().startCoalescing(device); });
-  for (size_t i = 0; i < tensors.size(); ++i) broadcast(flat_view(tensors[i]), owners[i], group);
-  const auto work =
-      group.guarded(kWhat, [&] { return group.process_group().endCoalescing(device); });
-  if (work) group.wait(work, kWhat);
+// One launch for all collectives that `body` starts.
+template <typename Body>
+c10::intrusive_ptr<c10d::Work> in_one_launch(const comm::Group& group, Body&& body) {
+  group.guarded(kWhat, [&] { group.process_group().startCoalescing(at::kCUDA); });
+  body();
+  return group.guarded(kWhat, [&] { return group.process_group().endCoalescing(at::kCUDA); });
 }
 
 }  // namespace
 
-void exchange(const std::vector<Tensor>& tensors, const std::vector<int>& owners,
-              const comm::Group& group) {
-  if (group.world_size() == 1 || tensors.empty()) return;
-  torch::NoGradGuard no_grad;
-  for (const Tensor& tensor : tensors) {
-    require(tensor.is_non_overlapping_and_dense(),
-            "[ShardedOptimizer] expected parameters that are dense in memory, got strides ",
-            tensor.strides(), " for shape ", tensor.sizes());
+void Exchange::start(const std::vector<Tensor>& tensors, const std::vector<int>& owners) {
+  if (group_.world_size() == 1 || tensors.empty()) return;
+  at::NoGradGuard no_grad;
+  if (!is_nccl(tensors, group_)) {
+    start_in_pieces(tensors, owners);
+    return;
   }
-  const bool all_cuda = std::all_of(tensors.begin(), tensors.end(),
-                                    [](const Tensor& tensor) { return tensor.is_cuda(); });
-  if (all_cuda) {
-    exchange_in_one_group(tensors, owners, group);
+  auto work = in_one_launch(group_, [&] {
+    for (size_t i = 0; i < tensors.size(); ++i) broadcast(flat_view(tensors[i]), owners[i], group_);
+  });
+  rounds_.push_back({{std::move(work), {}, {}}});
+}
+
+void Exchange::start_gather(const std::vector<Tensor>& flats) {
+  if (group_.world_size() == 1 || flats.empty()) return;
+  at::NoGradGuard no_grad;
+  std::vector<Message> round;
+  if (is_nccl(flats, group_)) {
+    auto work = in_one_launch(group_, [&] {
+      for (const Tensor& flat : flats) gather(flat, group_);
+    });
+    round.push_back({std::move(work), {}, {}});
   } else {
-    exchange_in_pieces(tensors, owners, group);
+    limit(kRoundsInFlight - 1);
+    for (const Tensor& flat : flats) round.push_back({gather(flat, group_), flat, {}});
+  }
+  rounds_.push_back(std::move(round));
+}
+
+void Exchange::start_in_pieces(const std::vector<Tensor>& tensors, const std::vector<int>& owners) {
+  limit(kRoundsInFlight - 1);
+  std::map<std::pair<std::string, int>, std::vector<Tensor>> pieces;  // by kind and owner
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    // The device's type, for its number differs from rank to rank.
+    const std::string kind =
+        flashstep::str(tensors[i].device().type(), ' ', c10::toString(tensors[i].scalar_type()));
+    pieces[{kind, owners[i]}].push_back(tensors[i]);
+  }
+  std::vector<Message> round;
+  for (auto& [key, piece] : pieces) {
+    const int owner = key.second;
+    std::vector<Tensor> flat_parts;
+    int64_t numel = 0;
+    for (const Tensor& tensor : piece) {
+      flat_parts.push_back(flat_view(tensor));
+      numel += tensor.numel();
+    }
+    const bool is_own = owner == group_.rank();
+    Tensor flat = is_own ? at::cat(flat_parts) : at::empty({numel}, flat_parts.front().options());
+    auto work = broadcast(flat, owner, group_);
+    round.push_back({std::move(work), flat, is_own ? std::vector<Tensor>() : std::move(piece)});
+  }
+  rounds_.push_back(std::move(round));
+}
+
+void Exchange::take(const Message& message) {
+  if (message.work) group_.wait(message.work, kWhat);
+  int64_t offset = 0;
+  for (const Tensor& tensor : message.tensors) {
+    flat_view(tensor).copy_(message.flat.slice(0, offset, offset + tensor.numel()));
+    offset += tensor.numel();
   }
 }
+
+// Takes the oldest rounds until at most `rounds` are on their way.
+void Exchange::limit(size_t rounds) {
+  at::NoGradGuard no_grad;
+  while (rounds_.size() > rounds) {
+    for (const Message& message : rounds_.front()) take(message);
+    rounds_.erase(rounds_.begin());
+  }
+}
+
+void Exchange::finish() { limit(0); }
 
 }  // namespace flashstep::parallel

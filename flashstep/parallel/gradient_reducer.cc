@@ -104,6 +104,9 @@ const std::vector<at::Tensor>& GradientReducer::reduced_parameters() const {
 }
 std::vector<std::vector<int64_t>> GradientReducer::buckets() const { return reduction_->buckets(); }
 const ReducerOptions& GradientReducer::options() const { return reduction_->options(); }
+bool GradientReducer::scatter_to(std::shared_ptr<parallel::GradientScatter> scatter) {
+  return reduction_->scatter_to(std::move(scatter));
+}
 bool GradientReducer::is_enabled() const { return reduction_->is_enabled(); }
 
 GradientReducer::NoSync::NoSync(GradientReducer& reducer) : reducer_(&reducer) {

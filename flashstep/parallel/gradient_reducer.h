@@ -23,7 +23,8 @@ namespace flashstep {
 
 namespace parallel {
 class Reduction;
-}
+class GradientScatter;
+}  // namespace parallel
 
 enum class Strategy {
   kNaive,       // one all-reduce per parameter, one after the other, after backward
@@ -117,6 +118,12 @@ class GradientReducer {
   // gradient, no copy is made. Undefined where gradients do not lie in buckets; right only for
   // parameters whose gradient comes once in a backward.
   at::Tensor gradient_slot(const at::Tensor& parameter);
+
+  // From the next step on the means are divided instead of being on every rank: `scatter` takes the
+  // buckets, made as its layouts say, and .grad is undefined after the step's last backward. Null:
+  // as before. False, without effect, for a strategy without buckets and for a single process. What
+  // ShardedOptimizer calls for flat shards.
+  bool scatter_to(std::shared_ptr<parallel::GradientScatter> scatter);
 
   // What is reduced: the distinct parameters that need gradients, in their first order.
   const std::vector<at::Tensor>& reduced_parameters() const;

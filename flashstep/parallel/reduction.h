@@ -1,6 +1,7 @@
 // What GradientReducer does, per strategy. BucketReduction is ours, TorchReduction c10d's.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +39,8 @@ class Reduction {
   virtual void record_again() {}
   virtual at::Tensor slot(const at::Tensor& /*parameter*/) { return {}; }
   virtual std::vector<std::vector<int64_t>> buckets() const { return {}; }
+  // False: it cannot.
+  virtual bool scatter_to(std::shared_ptr<GradientScatter> /*scatter*/) { return false; }
 
   void enter_no_sync() { ++no_sync_depth_; }
   void leave_no_sync() { --no_sync_depth_; }

@@ -1,11 +1,13 @@
 #include "flashstep/parallel/sharded_optimizer.h"
 
-#include <algorithm>
-#include <set>
-#include <sstream>
+#include <limits>
+#include <utility>
 
-#include "flashstep/parallel/buckets.h"
+#include "flashstep/parallel/flat_shards.h"
+#include "flashstep/parallel/optimizer_state.h"
 #include "flashstep/parallel/shards.h"
+#include "flashstep/parallel/state_pieces.h"
+#include "flashstep/parallel/whole_shards.h"
 
 namespace flashstep::parallel {
 namespace {
@@ -14,80 +16,84 @@ using torch::Tensor;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 
-std::string bytes_of(const Optimizer& optimizer) {
-  torch::serialize::OutputArchive archive;
-  optimizer.save(archive);
-  std::ostringstream out;
-  archive.save_to(out);
-  return out.str();
+constexpr double kBytesPerMegabyte = 1e6;
+
+// Flat tensors are the reducer's buckets where there is a reducer.
+double flat_bytes(const ShardOptions& options) {
+  if (options.reducer == nullptr) return options.bucket_megabytes * kBytesPerMegabyte;
+  const ReducerOptions& reducer = options.reducer->options();
+  return reducer.strategy == Strategy::kFlat ? std::numeric_limits<double>::infinity()
+                                             : reducer.bucket_megabytes * kBytesPerMegabyte;
 }
 
-void load_bytes(Optimizer& optimizer, const std::string& bytes) {
-  torch::serialize::InputArchive archive;
-  archive.load_from(bytes.data(), bytes.size());
-  optimizer.load(archive);
+std::unique_ptr<ShardPlan> make_plan(const comm::Group& group, const ShardOptions& options) {
+  require(options.bucket_megabytes > 0 && options.part_megabytes > 0,
+          "[ShardedOptimizer] expected bucket_megabytes and part_megabytes above 0, got ",
+          options.bucket_megabytes, " and ", options.part_megabytes);
+  const double part_bytes = options.part_megabytes * kBytesPerMegabyte;
+  if (options.mode == ShardMode::kWhole) return std::make_unique<WholeShards>(group, part_bytes);
+  return std::make_unique<FlatShards>(group, flat_bytes(options), part_bytes, options.reducer);
 }
 
 }  // namespace
 
 ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
                                            std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                                           const comm::Group& group, Factory make_inner)
+                                           const comm::Group& group, const ShardOptions& options,
+                                           Factory make_inner)
     : Optimizer(groups, std::move(defaults)),
       group_(group),
+      mode_(options.mode),
       make_inner_(std::move(make_inner)),
-      loads_(group.world_size(), 0) {
+      plan_(make_plan(group, options)) {
   reconcile();
 }
 
-void ShardedOptimizerBase::reconcile() {
-  struct New {
-    Tensor parameter;
-    size_t group;
-  };
-  std::vector<New> found;
-  std::vector<int64_t> sizes;
-  std::set<void*> seen;
+// Parameters that the plan does not have, each in the first group that names it.
+std::vector<GroupedParameter> ShardedOptimizerBase::new_parameters() {
+  std::vector<GroupedParameter> found;
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     for (const Tensor& parameter : param_groups_[g].params()) {
-      void* identity = parameter.unsafeGetTensorImpl();
-      if (owners_.contains(identity) || !seen.insert(identity).second) continue;
-      found.push_back({parameter, g});
-      // A frozen parameter has an owner, in case it is unfrozen, but no state.
-      sizes.push_back(parameter.requires_grad() ? parameter.numel() : 0);
+      // Flat memory holds what is trained; a frozen parameter joins when it is unfrozen.
+      if (mode_ == ShardMode::kFlat && !parameter.requires_grad()) continue;
+      if (known_.insert(parameter.unsafeGetTensorImpl()).second) found.push_back({parameter, g});
     }
   }
-  const std::vector<int> ranks = assign_greedily(sizes, loads_);
-  for (size_t i = 0; i < found.size(); ++i) {
-    owners_[found[i].parameter.unsafeGetTensorImpl()] = ranks[i];
+  return found;
+}
+
+ShardedOptimizerBase::Groups ShardedOptimizerBase::own_groups(
+    const std::vector<OwnPiece>& pieces) const {
+  std::vector<std::vector<Tensor>> tensors(param_groups_.size());
+  for (const OwnPiece& piece : pieces) tensors[piece.group].push_back(piece.inner);
+  Groups groups;
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    groups.emplace_back(std::move(tensors[g]), param_groups_[g].options().clone());
   }
-  if (!inner_) {
-    inner_ = make_inner_(groups_of(group_.rank()));
-    return;
+  return groups;
+}
+
+void ShardedOptimizerBase::reconcile() {
+  const std::vector<GroupedParameter> found = new_parameters();
+  if (!found.empty()) {
+    const std::vector<OwnPiece> added = plan_->add(found);
+    own_.insert(own_.end(), added.begin(), added.end());
+    if (inner_) {
+      const Groups groups = own_groups(added);
+      for (size_t g = inner_->param_groups().size(); g < groups.size(); ++g) {
+        inner_->add_param_group(
+            OptimizerParamGroup(std::vector<Tensor>(), groups[g].options().clone()));
+      }
+      for (const OwnPiece& piece : added) {
+        inner_->param_groups()[piece.group].params().push_back(piece.inner);
+      }
+    }
   }
+  if (!inner_) inner_ = make_inner_(own_groups(own_));
   for (size_t g = inner_->param_groups().size(); g < param_groups_.size(); ++g) {
     inner_->add_param_group(
         OptimizerParamGroup(std::vector<Tensor>(), param_groups_[g].options().clone()));
   }
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (ranks[i] != group_.rank()) continue;
-    inner_->param_groups()[found[i].group].params().push_back(found[i].parameter);
-  }
-}
-
-// The groups of the inner optimizer of `rank`, each parameter in the first group that names it.
-ShardedOptimizerBase::Groups ShardedOptimizerBase::groups_of(int rank) const {
-  Groups groups;
-  std::set<void*> seen;
-  for (const OptimizerParamGroup& group : param_groups_) {
-    std::vector<Tensor> own;
-    for (const Tensor& parameter : group.params()) {
-      void* identity = parameter.unsafeGetTensorImpl();
-      if (owners_.at(identity) == rank && seen.insert(identity).second) own.push_back(parameter);
-    }
-    groups.emplace_back(std::move(own), group.options().clone());
-  }
-  return groups;
 }
 
 void ShardedOptimizerBase::carry_options() {
@@ -106,48 +112,94 @@ Tensor ShardedOptimizerBase::step(LossClosure closure) {
   return loss;
 }
 
+void ShardedOptimizerBase::set_inner_parameters(
+    const std::function<bool(const OwnPiece&)>& chosen) {
+  for (OptimizerParamGroup& group : inner_->param_groups()) group.params().clear();
+  for (const OwnPiece& piece : own_) {
+    if (chosen(piece)) inner_->param_groups()[piece.group].params().push_back(piece.inner);
+  }
+}
+
 void ShardedOptimizerBase::update_with(const std::function<void(Optimizer& inner)>& update) {
   consolidated_.reset();
   reconcile();
   carry_options();
-  update(*inner_);
-  send_parameters();
+  plan_->bring_gradients(own_);
+  const auto all = [](const OwnPiece&) { return true; };
+  try {
+    for (size_t part = 0; part < plan_->parts(); ++part) {
+      set_inner_parameters([&](const OwnPiece& piece) { return piece.part == part; });
+      update(*inner_);
+      plan_->send(part);
+    }
+  } catch (...) {
+    set_inner_parameters(all);
+    throw;
+  }
+  set_inner_parameters(all);
+  plan_->finish();
+  for (const OwnPiece& piece : own_) {
+    if (!piece.inner.is_same(piece.parameter)) piece.inner.mutable_grad().reset();
+  }
 }
 
-void ShardedOptimizerBase::send_parameters() {
-  std::vector<Tensor> tensors;
-  std::vector<int> owners;
-  std::set<void*> seen;
-  for (const OptimizerParamGroup& group : param_groups_) {
-    for (const Tensor& parameter : group.params()) {
-      void* identity = parameter.unsafeGetTensorImpl();
-      if (!parameter.requires_grad() || !seen.insert(identity).second) continue;
-      tensors.push_back(parameter);
-      owners.push_back(owners_.at(identity));
+std::vector<Tensor> ShardedOptimizerBase::gradients() {
+  reconcile();
+  return plan_->gradients(own_);
+}
+
+double ShardedOptimizerBase::imbalance() const { return parallel::imbalance(elements_by_rank()); }
+
+NamedTensors ShardedOptimizerBase::named_own(const NamedTensors& parameters) const {
+  NamedTensors result;
+  for (const auto& [name, parameter] : parameters) {
+    for (const OwnPiece& piece : own_) {
+      if (!piece.parameter.is_same(parameter)) continue;
+      const bool is_whole = piece.inner.is_same(parameter);
+      result.emplace_back(is_whole ? name : piece_name(name, parameter, piece.begin, piece.end),
+                          piece.inner);
     }
   }
-  exchange(tensors, owners, group_);
+  return result;
 }
 
-int ShardedOptimizerBase::owner(const Tensor& parameter) const {
-  const auto found = owners_.find(parameter.unsafeGetTensorImpl());
-  return found == owners_.end() ? -1 : found->second;
-}
-
-double ShardedOptimizerBase::imbalance() const { return parallel::imbalance(loads_); }
-
-// An inner optimizer over all parameters with everybody's state, on rank `to`; else nullptr.
-std::unique_ptr<Optimizer> ShardedOptimizerBase::gather_shards(int to) {
-  const std::string own = bytes_of(*inner_);
-  auto whole = group_.rank() == to ? make_inner_(param_groups_) : nullptr;
-  for (int rank = 0; rank < group_.world_size(); ++rank) {
-    const std::string bytes = group_.broadcast(rank == group_.rank() ? own : "", rank);
-    if (!whole) continue;
-    const auto shard = make_inner_(groups_of(rank));
-    load_bytes(*shard, bytes);
-    for (auto& [parameter, state] : shard->state()) whole->state()[parameter] = std::move(state);
+NamedTensors ShardedOptimizerBase::own_share(const NamedTensors& whole_state,
+                                             const NamedTensors& parameters) const {
+  std::vector<NamedPiece> pieces;
+  for (const auto& [name, parameter] : parameters) {
+    for (const OwnPiece& piece : own_) {
+      if (!piece.parameter.is_same(parameter)) continue;
+      const bool is_whole = piece.inner.is_same(parameter);
+      pieces.push_back({name, parameter, is_whole ? -1 : piece.begin, piece.end});
+    }
   }
-  return whole;
+  return cut_pieces(whole_state, pieces);
+}
+
+// All parameters under their number, each once.
+NamedTensors ShardedOptimizerBase::numbered_parameters() const {
+  NamedTensors result;
+  std::unordered_set<void*> seen;
+  for (const OptimizerParamGroup& group : param_groups_) {
+    for (const Tensor& parameter : group.params()) {
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      result.emplace_back(flashstep::str(result.size()), parameter);
+    }
+  }
+  return result;
+}
+
+// State of the class that the optimizer inside uses, as it is after one step; null if it keeps
+// none.
+std::unique_ptr<torch::optim::OptimizerParamState> ShardedOptimizerBase::blank_state() const {
+  const Tensor scratch = torch::zeros({1}).requires_grad_();
+  scratch.mutable_grad() = torch::zeros({1});
+  Groups groups;
+  groups.emplace_back(std::vector<Tensor>{scratch}, param_groups_.front().options().clone());
+  const auto optimizer = make_inner_(groups);
+  optimizer->step();
+  if (optimizer->state().empty()) return nullptr;
+  return optimizer->state().begin()->second->clone();
 }
 
 void ShardedOptimizerBase::consolidate(int to) {
@@ -155,7 +207,13 @@ void ShardedOptimizerBase::consolidate(int to) {
           group_.world_size(), " to bring the state to, got ", to);
   reconcile();
   carry_options();
-  consolidated_ = gather_shards(to);
+  const NamedTensors parameters = numbered_parameters();
+  const NamedTensors state = gather_tensors(read_state(*inner_, named_own(parameters)), group_, to);
+  consolidated_.reset();
+  if (group_.rank() != to) return;
+  consolidated_ = make_inner_(param_groups_);
+  if (state.empty()) return;
+  write_state(*consolidated_, parameters, join_pieces(state, parameters), *blank_state());
 }
 
 void ShardedOptimizerBase::save(torch::serialize::OutputArchive& archive) const {
@@ -173,10 +231,23 @@ void ShardedOptimizerBase::load(torch::serialize::InputArchive& archive) {
     param_groups_[g].set_options(whole->param_groups()[g].options().clone());
   }
   carry_options();
+  const NamedTensors parameters = numbered_parameters();
+  const NamedTensors state = own_share(read_state(*whole, parameters), parameters);
   inner_->state().clear();
-  for (auto& [parameter, state] : whole->state()) {
-    if (owners_.at(parameter) == group_.rank()) inner_->state()[parameter] = std::move(state);
-  }
+  if (state.empty()) return;
+  write_state(*inner_, named_own(parameters), state, *blank_state());
+}
+
+Tensor norm_over_ranks(const Tensor& own_norm, const comm::Group& group) {
+  constexpr const char* kWhat = "the norm of gradients";
+  const torch::NoGradGuard no_grad;
+  Tensor own = own_norm.to(torch::kDouble).square().reshape({1});
+  Tensor all = torch::empty({group.world_size()}, own.options());
+  group.wait(group.guarded(kWhat, [&] { return group.process_group()._allgather_base(all, own); }),
+             kWhat);
+  Tensor sum = all[0];
+  for (int rank = 1; rank < group.world_size(); ++rank) sum = sum + all[rank];
+  return sum.sqrt().to(own_norm.dtype());
 }
 
 }  // namespace flashstep::parallel

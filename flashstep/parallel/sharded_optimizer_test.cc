@@ -78,10 +78,51 @@ void load_archive(torch::optim::Optimizer& optimizer, const std::string& bytes) 
   optimizer.load(archive);
 }
 
-void expect_whole(const Group& group) {
+ShardOptions small_shards(ShardMode mode) {
+  return {.mode = mode, .bucket_megabytes = 0.0003, .part_megabytes = 0.0002};
+}
+
+// Each rank has state for its own parameters only, and all for all.
+void expect_balanced(const ShardedOptimizer<torch::optim::AdamW>& sharded,
+                     const std::vector<Tensor>& all, const Group& group) {
+  size_t states = 0;
+  int64_t elements = 0;
+  for (const Tensor& parameter : all) {
+    const bool is_own = sharded.owner(parameter) == group.rank();
+    const bool has_state = sharded.inner().state().count(parameter.unsafeGetTensorImpl()) > 0;
+    EXPECT_EQ(has_state, is_own && parameter.requires_grad());
+    states += has_state;
+    if (is_own && parameter.requires_grad()) elements += parameter.numel();
+  }
+  EXPECT_EQ(group.all_reduce(static_cast<int64_t>(states), comm::Reduce::kSum),
+            static_cast<int64_t>(all.size()) - 1);
+  EXPECT_EQ(sharded.elements_by_rank()[group.rank()], elements);
+  // Greedy is within 4/3 of the best, which is at least the mean and at least the largest (100).
+  const double mean = 261.0 / group.world_size();
+  EXPECT_LE((sharded.imbalance() + 1) * mean, 4.0 / 3 * std::max(100.0, mean));
+}
+
+// Each rank has state for its own elements only, and no rank has much more than others.
+void expect_equal_parts(const ShardedOptimizer<torch::optim::AdamW>& sharded,
+                        const std::vector<Tensor>& all, const Group& group) {
+  int64_t elements = 0;
+  for (const auto& inner_group : sharded.inner().param_groups()) {
+    for (const Tensor& piece : inner_group.params()) {
+      EXPECT_EQ(sharded.inner().state().count(piece.unsafeGetTensorImpl()), 1u);
+      elements += piece.numel();
+    }
+  }
+  EXPECT_EQ(sharded.elements_by_rank()[group.rank()], elements);
+  int64_t trained = 0;
+  for (const Tensor& parameter : all) trained += parameter.requires_grad() ? parameter.numel() : 0;
+  EXPECT_EQ(group.all_reduce(elements, comm::Reduce::kSum), trained);
+}
+
+void expect_whole(const Group& group, ShardMode mode) {
   const torch::optim::AdamWOptions options(0.01);
   const auto own = make_parameters(), reference = make_parameters();
-  ShardedOptimizer<torch::optim::AdamW> sharded(two_groups(own, options), options, group);
+  ShardedOptimizer<torch::optim::AdamW> sharded(two_groups(own, options), options, group,
+                                                small_shards(mode));
   torch::optim::AdamW whole(two_groups(reference, options), options);
   torch::optim::StepLR sharded_schedule(sharded, 2, 0.5), whole_schedule(whole, 2, 0.5);
   const auto late = torch::full({9}, 1.0).requires_grad_();
@@ -108,22 +149,11 @@ void expect_whole(const Group& group) {
     whole_schedule.step();
     expect_equal(all, all_reference);
   }
-  // Each rank has state for its own parameters only, and all for all.
-  size_t states = 0;
-  int64_t elements = 0;
-  for (const Tensor& parameter : all) {
-    const bool is_own = sharded.owner(parameter) == group.rank();
-    const bool has_state = sharded.inner().state().count(parameter.unsafeGetTensorImpl()) > 0;
-    EXPECT_EQ(has_state, is_own && parameter.requires_grad());
-    states += has_state;
-    if (is_own && parameter.requires_grad()) elements += parameter.numel();
+  if (mode == ShardMode::kWhole) {
+    expect_balanced(sharded, all, group);
+  } else {
+    expect_equal_parts(sharded, all, group);
   }
-  EXPECT_EQ(group.all_reduce(static_cast<int64_t>(states), comm::Reduce::kSum),
-            static_cast<int64_t>(all.size()) - 1);
-  EXPECT_EQ(sharded.elements_by_rank()[group.rank()], elements);
-  // Greedy is within 4/3 of the best, which is at least the mean and at least the largest (100).
-  const double mean = 261.0 / group.world_size();
-  EXPECT_LE((sharded.imbalance() + 1) * mean, 4.0 / 3 * std::max(100.0, mean));
   EXPECT_EQ(sharded.owner(torch::zeros({1})), -1);
 
   // Consolidated, it is the whole optimizer's: loaded into one, both go on alike.
@@ -156,7 +186,7 @@ void expect_whole(const Group& group) {
   }();
   auto groups = two_groups({resumed.begin(), resumed.end() - 1}, options);
   groups.emplace_back(std::vector<Tensor>{resumed.back()});
-  ShardedOptimizer<torch::optim::AdamW> again(groups, options, group);
+  ShardedOptimizer<torch::optim::AdamW> again(groups, options, group, small_shards(mode));
   load_archive(again, archive_of(whole));
   set_gradients(resumed, 9);
   set_gradients(all_reference, 9);
@@ -169,18 +199,22 @@ TEST(Ranks, ShardedIsWhole) {
   for (const int world_size : {2, 3, 4}) {
     testing::run_ranks(world_size, [](const comm::Environment& environment) {
       const Group group(environment);
-      expect_whole(group);
+      expect_whole(group, ShardMode::kWhole);
+      expect_whole(group, ShardMode::kFlat);
     });
   }
 }
 
-TEST(Ranks, OneProcess) { expect_whole(Group(comm::Environment())); }
+TEST(Ranks, OneProcess) {
+  expect_whole(Group(comm::Environment()), ShardMode::kWhole);
+  expect_whole(Group(comm::Environment()), ShardMode::kFlat);
+}
 
 template <typename Inner, typename Options>
-void expect_same(const Group& group, const Options& options) {
+void expect_same(const Group& group, const Options& options, ShardMode mode) {
   auto own = make_parameters(), reference = make_parameters();
   own.push_back(own.front());  // tied
-  ShardedOptimizer<Inner> sharded(own, options, group);
+  ShardedOptimizer<Inner> sharded(own, options, group, small_shards(mode));
   Inner whole(reference, options);
   for (int step = 0; step < 3; ++step) {
     set_gradients({own.begin(), own.end() - 1}, step);
@@ -194,12 +228,21 @@ void expect_same(const Group& group, const Options& options) {
 TEST(Ranks, AnyOptimizerThatUpdatesEachParameterAlone) {
   testing::run_ranks(2, [](const comm::Environment& environment) {
     const Group group(environment);
-    expect_same<torch::optim::SGD>(group, torch::optim::SGDOptions(0.1).momentum(0.9));
-    expect_same<torch::optim::Adam>(group, torch::optim::AdamOptions(0.01).amsgrad(true));
-    expect_same<torch::optim::RMSprop>(group, torch::optim::RMSpropOptions(0.01));
-    expect_same<torch::optim::Adagrad>(group, torch::optim::AdagradOptions(0.01));
+    for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
+      expect_same<torch::optim::SGD>(group, torch::optim::SGDOptions(0.1).momentum(0.9), mode);
+      expect_same<torch::optim::Adam>(group, torch::optim::AdamOptions(0.01).amsgrad(true), mode);
+      expect_same<torch::optim::RMSprop>(group, torch::optim::RMSpropOptions(0.01), mode);
+      expect_same<torch::optim::Adagrad>(group, torch::optim::AdagradOptions(0.01), mode);
+    }
     EXPECT_THROW((ShardedOptimizer<torch::optim::LBFGS>(make_parameters(),
                                                         torch::optim::LBFGSOptions(1), group)),
+                 UserError);
+    // Two tensors over one memory: flat shards would part them.
+    const Tensor memory = torch::zeros({8});
+    const std::vector<Tensor> overlapping = {memory.slice(0, 0, 6).detach().requires_grad_(),
+                                             memory.slice(0, 2, 8).detach().requires_grad_()};
+    EXPECT_THROW((ShardedOptimizer<torch::optim::SGD>(overlapping, torch::optim::SGDOptions(0.1),
+                                                      group, small_shards(ShardMode::kFlat))),
                  UserError);
   });
 }
@@ -208,10 +251,10 @@ TEST(Ranks, AnyOptimizerThatUpdatesEachParameterAlone) {
 TEST(Ranks, AnotherNumberOfRanksGoesOn) {
   const std::filesystem::path file =
       std::filesystem::temp_directory_path() / str("flashstep_sharded_", ::getppid(), ".pt");
-  const auto run = [&](const Group& group, int first, int last, bool load) {
+  const auto run = [&](const Group& group, ShardMode mode, int first, int last, bool load) {
     const torch::optim::AdamWOptions options(0.01);
     const auto own = make_parameters();
-    ShardedOptimizer<torch::optim::AdamW> sharded(own, options, group);
+    ShardedOptimizer<torch::optim::AdamW> sharded(own, options, group, small_shards(mode));
     const auto reference = make_parameters();
     torch::optim::AdamW whole(reference, options);
     for (int step = 0; step < first; ++step) {
@@ -233,13 +276,16 @@ TEST(Ranks, AnotherNumberOfRanksGoesOn) {
     sharded.consolidate();
     if (group.is_first() && !load) write_file(file, archive_of(sharded));
   };
-  testing::run_ranks(3, [&](const comm::Environment& environment) {
-    run(Group(environment), 0, 3, /*load=*/false);
-  });
-  testing::run_ranks(2, [&](const comm::Environment& environment) {
-    run(Group(environment), 3, 5, /*load=*/true);
-    if (environment.rank == 0) std::filesystem::remove(file);
-  });
+  for (const ShardMode before : {ShardMode::kWhole, ShardMode::kFlat}) {
+    const ShardMode after = before == ShardMode::kWhole ? ShardMode::kFlat : ShardMode::kWhole;
+    testing::run_ranks(3, [&](const comm::Environment& environment) {
+      run(Group(environment), before, 0, 3, /*load=*/false);
+    });
+    testing::run_ranks(2, [&](const comm::Environment& environment) {
+      run(Group(environment), after, 3, 5, /*load=*/true);
+      if (environment.rank == 0) std::filesystem::remove(file);
+    });
+  }
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ class Training {
     train::ParallelHooks hooks = train::parallelize(*model_, division, parallel);
     optimizer_ = train::make_optimizer(
         *model_, torch::optim::AdamWOptions(plan.learning_rate).betas({0.9, 0.95}), division,
-        parallel);
+        hooks);
     train::StepOptions options;
     options.max_norm = kClipNorm;
     options.precision = train::precision_by_name(plan.c.precision);

@@ -69,9 +69,10 @@ class BenchParallelTest(unittest.TestCase):
         result = run("sharding", *SMALL, *FEW, "--bucket-mb", 0.01, "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
         rows = rows_of(f"{stem}.csv")
-        self.assertEqual([row["optimizer"] for row in rows], ["none", "whole"])
+        self.assertEqual([row["optimizer"] for row in rows], ["none", "whole", "flat"])
         state = [float(row["state (GiB)"]) for row in rows]
         self.assertLess(state[1], 0.6 * state[0])
+        self.assertLess(state[2], 0.6 * state[0])
         self.assertIn("of the state a rank", result.stdout)
 
     def test_matrix(self):

@@ -39,9 +39,11 @@ const ShardingRun* find_run(const ShardingResult& result, const std::string& con
 
 parallel::Memory theory(const ParallelCase& c, const ShardingRun& run, double bucket_megabytes) {
   const bool sharded = run.contestant != "none";
-  return parallel::data_parallel_memory(parameter_count(model_of(c)), kGradientBytes,
-                                        bucket_megabytes * 1e6, kMomentBytes,
-                                        sharded ? static_cast<int>(c.ranks) : 1);
+  const auto ranks = static_cast<double>(c.ranks);
+  return parallel::data_parallel_memory(
+      parameter_count(model_of(c)),
+      run.contestant == "flat" ? kGradientBytes / ranks : kGradientBytes, bucket_megabytes * 1e6,
+      kMomentBytes, sharded ? static_cast<int>(c.ranks) : 1);
 }
 
 std::vector<Cell> cells_of(const ShardingResult& result, const ShardingRun& run,

@@ -14,7 +14,7 @@ namespace flashstep::report {
 // parallel.shard_optimizer names them.
 struct ShardingPlan {
   ParallelCase c;
-  std::vector<std::string> contestants = {"none", "whole"};
+  std::vector<std::string> contestants = {"none", "whole", "flat"};
   std::string wrapper = "bucketed";
   double bucket_megabytes = 25;
   int64_t turns = 3, warmup = 3, steps = 5;

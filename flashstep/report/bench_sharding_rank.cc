@@ -36,10 +36,14 @@ double state_bytes(const torch::optim::Optimizer& optimizer) {
   return bytes;
 }
 
-std::vector<Tensor> gradients_of(const TransformerImpl& model) {
+// Whole ones, or what this rank keeps of them.
+double gradient_bytes(Replica& replica) {
+  auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&replica.optimizer());
+  if (sharded != nullptr && sharded->gradients_are_divided()) return bytes_of(sharded->gradients());
   std::vector<Tensor> gradients;
-  for (const Tensor& parameter : model.parameters()) gradients.push_back(parameter.grad());
-  return gradients;
+  for (const Tensor& parameter : replica.model().parameters())
+    gradients.push_back(parameter.grad());
+  return bytes_of(gradients);
 }
 
 // The second step: the first one sends its gradients after backward, and makes the state.
@@ -55,7 +59,7 @@ ShardingMemory measure_memory(Replica& replica) {
   reset_peak_memory(replica.device());
   replica.backward(replica.forward());
   memory.before_step = peak();
-  memory.gradients = bytes_of(gradients_of(replica.model()));
+  memory.gradients = gradient_bytes(replica);
   replica.update();
   memory.after_step = peak();
   memory.parameters = bytes_of(replica.model().parameters());

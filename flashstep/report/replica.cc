@@ -94,7 +94,7 @@ void Replica::divide(const train::ParallelConfig& division) {
   comm::Group* group = division.wrapper == "none" ? nullptr : &group_;
   hooks_ = train::parallelize(*model_, division, group);
   optimizer_ =
-      train::make_optimizer(*model_, torch::optim::AdamWOptions(kLearningRate), division, group);
+      train::make_optimizer(*model_, torch::optim::AdamWOptions(kLearningRate), division, hooks_);
 }
 
 Tensor Replica::loss_of(const Rows& rows) {

@@ -65,7 +65,7 @@ class Replica {
 
   int64_t tokens_per_step() const;  // of all ranks
   const TransformerImpl& model() const { return *model_; }
-  const torch::optim::Optimizer& optimizer() const { return *optimizer_; }
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
   at::Device device() const { return device_; }
 
   // A step in its parts, for who measures between them.

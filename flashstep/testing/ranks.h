@@ -137,7 +137,7 @@ inline Ranks::Ranks(int world_size, int call, const comm::Variables& extra) : ra
                        str("--gtest_filter=", info->test_suite_name(), ".", info->name())};
     options.variables = comm::rank_variables(comm::variables_of_process(), rank, world_size, port);
     options.variables["FLASHSTEP_TEST_CALL"] = std::to_string(call);
-    options.variables["OMP_NUM_THREADS"] = "1";
+    options.variables["OMP_NUM_THREADS"] = std::string("1");
     options.variables.erase("GTEST_OUTPUT");  // else every rank overwrites the test's report
     for (const auto& [name, value] : extra) options.variables[name] = value;
     options.inherited = rank == 0 ? port.descriptor() : -1;

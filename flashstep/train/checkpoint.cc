@@ -103,7 +103,8 @@ void remove_surplus(const fs::path& checkpoints, int64_t newest_step, int64_t ke
   }
 }
 
-void write_checkpoint(const fs::path& directory, const Checkpoint& checkpoint) {
+void write_checkpoint(const fs::path& directory, const Checkpoint& checkpoint,
+                      const WriteOptimizer& write_optimizer) {
   CheckpointState state{checkpoint.step, {}, checkpoint.state_json};
   const auto write_part = [&](const std::string& part, const NamedTensors& tensors) {
     const std::string name = part + ".safetensors";
@@ -111,7 +112,11 @@ void write_checkpoint(const fs::path& directory, const Checkpoint& checkpoint) {
     state.files.push_back({name, part, written.size_bytes, written.hash});
   };
   write_part("model", checkpoint.model);
-  write_part("optimizer", checkpoint.optimizer);
+  if (write_optimizer) {
+    for (CheckpointFile& file : write_optimizer(directory)) state.files.push_back(std::move(file));
+  } else {
+    write_part("optimizer", checkpoint.optimizer);
+  }
   write_file(directory / kStateName, format_checkpoint_state(state));
   sync_directory(directory);
 }
@@ -210,7 +215,8 @@ void prepare_checkpoints(const fs::path& checkpoints) {
   sync_directory(checkpoints);
 }
 
-fs::path save_checkpoint(const fs::path& checkpoints, const Checkpoint& checkpoint, int64_t keep) {
+fs::path save_checkpoint(const fs::path& checkpoints, const Checkpoint& checkpoint, int64_t keep,
+                         const WriteOptimizer& write_optimizer) {
   require(checkpoint.step >= 0 && keep >= 0,
           "[checkpoint] expected step and keep of at least 0, got ", checkpoint.step, " and ",
           keep);
@@ -220,7 +226,7 @@ fs::path save_checkpoint(const fs::path& checkpoints, const Checkpoint& checkpoi
     make_directories(checkpoints);
     remove_tree(unfinished);
     make_directories(unfinished);
-    write_checkpoint(unfinished, checkpoint);
+    write_checkpoint(unfinished, checkpoint, write_optimizer);
     replace_directory(unfinished, directory);
     remove_surplus(checkpoints, checkpoint.step, keep);
   } catch (const std::exception& error) {

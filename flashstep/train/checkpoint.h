@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "flashstep/train/checkpoint_state.h"
 #include "flashstep/train/safetensors.h"
 
 namespace flashstep::train {
@@ -35,13 +36,18 @@ struct Checkpoint {
 // none.
 void prepare_checkpoints(const std::filesystem::path& checkpoints);
 
+// Writes the optimizer's tensors into files of its own in `directory`, and returns their records.
+using WriteOptimizer = std::function<std::vector<CheckpointFile>(const std::filesystem::path&)>;
+
 // Writes `checkpoint` and removes all but the newest `keep` (0 keeps all). Checkpoints of later
 // steps, which can only be damaged or belong to a future that was given up, are removed too. Write
 // everything else about the step (MetricsLog::sync) before: what is done after the checkpoint may
 // be lost. Throws MachineError when the machine fails: the checkpoints that were there are still
-// there then, and nothing half-written is. Returns the checkpoint's directory.
+// there then, and nothing half-written is. Returns the checkpoint's directory. `write_optimizer`,
+// if not empty, is called instead of writing checkpoint.optimizer, when the model is written.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
-                                      const Checkpoint& checkpoint, int64_t keep);
+                                      const Checkpoint& checkpoint, int64_t keep,
+                                      const WriteOptimizer& write_optimizer = {});
 
 // The steps that have a checkpoint, ascending; empty if the directory is missing.
 std::vector<int64_t> list_checkpoints(const std::filesystem::path& checkpoints);

@@ -137,8 +137,10 @@ void ParallelConfig::visit(FieldVisitor& v) {
           "how gradients of several processes are averaged; none: there is one process");
   v.field("bucket_megabytes", bucket_megabytes, {1e-6, 1e6},
           "gradients that are averaged together, MB (bucketed, torch)");
-  v.field("shard_optimizer", shard_optimizer, {"none", "whole"},
-          "whole: each process keeps the optimizer's state of some parameters");
+  v.field(
+      "shard_optimizer", shard_optimizer, {"none", "whole", "flat"},
+      "each process keeps the optimizer's state of; whole: some parameters; flat: an equal part of "
+      "all, and of their gradients");
   v.field("world_size", world_size, {0, 1'000'000},
           "processes that must take part; 0: as many as were started");
   v.field("start_seconds", start_seconds, {0.1, kLongestSeconds},

@@ -1,13 +1,16 @@
 #include "flashstep/train/evaluate.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/comm/group.h"
 #include "flashstep/ops/cross_entropy.h"
 
 namespace flashstep::train {
@@ -43,19 +46,31 @@ double evaluate_loss(const LogitsFunction& logits, const data::TokenFile& tokens
     autocast.emplace(options.device.type(),
                      options.precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf);
   }
+  const int rank = options.group == nullptr ? 0 : options.group->rank();
+  const int world_size = options.group == nullptr ? 1 : options.group->world_size();
   const uint64_t predicted = size - 1;
-  Tensor sum = at::zeros({}, at::TensorOptions(options.device).dtype(at::kDouble));
+  std::vector<Tensor> sums;  // over one batch's tokens, () float64; zero where another rank's
+  const Tensor nothing = at::zeros({}, at::TensorOptions(options.device).dtype(at::kDouble));
   for (uint64_t begin = 0; begin < predicted;) {
     const int64_t left = static_cast<int64_t>(predicted - begin);
     const int64_t length = std::min(options.context_length, left);
     const int64_t rows = std::clamp<int64_t>(left / length, 1, options.batch_size);
-    const auto [inputs, targets] = windows(tokens, begin, rows, length, options.device);
-    sum += language_model_loss(logits(inputs), targets).to(at::kDouble) *
-           static_cast<double>(rows * length);
+    const bool is_own = static_cast<int>(sums.size() % world_size) == rank;
+    sums.push_back(nothing);
+    if (is_own) {
+      const auto [inputs, targets] = windows(tokens, begin, rows, length, options.device);
+      sums.back() = language_model_loss(logits(inputs), targets).to(at::kDouble) *
+                    static_cast<double>(rows * length);
+    }
     begin += static_cast<uint64_t>(rows * length);
     if (options.progress) options.progress(begin, predicted);
   }
-  return sum.item<double>() / static_cast<double>(predicted);
+  const Tensor here = at::stack(sums).cpu();
+  std::vector<double> all(here.const_data_ptr<double>(),
+                          here.const_data_ptr<double>() + here.numel());
+  // Each is added to zeros only, and then all in the order in which one process adds them.
+  if (options.group != nullptr) all = options.group->all_reduce(all, comm::Reduce::kSum);
+  return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(predicted);
 }
 
 }  // namespace flashstep::train

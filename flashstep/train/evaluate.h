@@ -21,6 +21,9 @@ struct EvaluateOptions {
   torch::Device device = torch::kCPU;
   Precision precision = Precision::kFloat32;
   ProgressFunction progress = {};  // tokens
+  // The ranks share the batches, and all of them call evaluate_loss and get the same: that of one
+  // process, bit for bit where the ranks compute a batch alike. Null: a single process.
+  const comm::Group* group = nullptr;
 };
 
 // Mean cross-entropy in nats per token, accumulated in float64, over all tokens but the first: the

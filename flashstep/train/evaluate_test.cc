@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/comm/group.h"
+#include "flashstep/testing/ranks.h"
 
 namespace flashstep::train {
 namespace {
@@ -17,7 +19,7 @@ using torch::Tensor;
 
 constexpr int64_t kVocab = 11;
 
-class EvaluateTest : public testing::Test {
+class EvaluateTest : public ::testing::Test {
  protected:
   void SetUp() override {
     path_ = fs::temp_directory_path() / flashstep::str("evaluate_test_", ::getpid(), ".npy");
@@ -89,6 +91,24 @@ TEST_F(EvaluateTest, LossIsComputedInFloat32) {
   const Tensor loss = language_model_loss(logits, torch::zeros({2, 3}, torch::kLong));
   EXPECT_EQ(loss.scalar_type(), torch::kFloat);
   EXPECT_NEAR(loss.item<double>(), std::log(static_cast<double>(kVocab)), 1e-6);
+}
+
+// More ranks than batches, fewer, and as many: the value of one process, bit for bit, on every
+// rank.
+TEST_F(EvaluateTest, RanksShareTheBatches) {
+  for (const int world_size : {2, 3}) {
+    flashstep::testing::run_ranks(world_size, [&](const comm::Environment& environment) {
+      const comm::Group group(environment);
+      for (const int64_t size : {2, 33, 100}) {
+        const data::TokenFile tokens = write(size);
+        EvaluateOptions options{.batch_size = 2, .context_length = 8};
+        const double alone = evaluate_loss(model(), tokens, options);
+        options.group = &group;
+        EXPECT_EQ(evaluate_loss(model(), tokens, options), alone);
+      }
+      TearDown();  // the process ends here
+    });
+  }
 }
 
 }  // namespace

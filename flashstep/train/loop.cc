@@ -13,10 +13,13 @@
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_log.h"
 #include "flashstep/train/run_state.h"
+#include "flashstep/train/sharded_checkpoint.h"
 #include "flashstep/train/shared_checkpoint.h"
 
 namespace flashstep::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::vector<torch::Tensor> trained_parameters(const torch::optim::Optimizer& optimizer) {
   std::vector<torch::Tensor> parameters;
@@ -48,18 +51,34 @@ class Loop {
  private:
   // From the newest checkpoint, or anew.
   void begin() {
+    check_agreement();
     if (directory_ != nullptr) prepare_checkpoints(directory_->checkpoints());
     std::vector<std::string> notes;  // what is said before there is a log
     RunCounters counters;
     if (options_.resume) counters = resume(notes);
     resumed_at_ = step_;
-    if (directory_ == nullptr) return;
-    write_file(directory_->config(), job_.config_json);
-    log_ = std::make_unique<RunLog>(*directory_, job_, options_, step_, counters);
-    for (const std::string& note : notes) log_->print(note);
+    if (directory_ != nullptr) {
+      write_file(directory_->config(), job_.config_json);
+      log_ = std::make_unique<RunLog>(*directory_, job_, options_, step_, counters);
+      for (const std::string& note : notes) log_->print(note);
+    }
     if (step_ == 0) {
       evaluate();
-      if (job_.sample) log_->sample(0, job_.sample());
+      if (log_ && job_.sample) log_->sample(0, job_.sample());
+    }
+  }
+
+  // Ranks that do not take the same steps would wait for each other for ever.
+  void check_agreement() const {
+    if (job_.parallel.group == nullptr) return;
+    const std::string own = flashstep::str(
+        options_.steps, " steps of ", options_.step.accumulation_steps,
+        " micro-batches, a checkpoint every ", options_.checkpointing_interval,
+        ", an evaluation every ", options_.evaluate_every, options_.resume ? ", resumed" : "");
+    const std::vector<std::string> all = job_.parallel.group->all_gather(own);
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      require(all[rank] == all[0], "[train] expected the same steps on every rank, got ", all[0],
+              " on rank 0 and ", all[rank], " on rank ", rank);
     }
   }
 
@@ -92,12 +111,10 @@ class Loop {
     StepResult result = train_step_.run(step_);
     ++step_;
     const bool is_last = step_ == options_.steps;
-    if (log_) {
-      log_->add(step_, rate, std::move(result));
-      if (is_last || (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0))
-        evaluate();
-      if (log_->is_due()) log_->flush(step_);
-    }
+    if (log_) log_->add(step_, rate, std::move(result));
+    if (is_last || (options_.evaluate_every > 0 && step_ % options_.evaluate_every == 0))
+      evaluate();
+    if (log_ && log_->is_due()) log_->flush(step_);
     if (!is_last && options_.checkpointing_interval > 0 &&
         step_ % options_.checkpointing_interval == 0) {
       save();
@@ -113,8 +130,8 @@ class Loop {
 
   void evaluate() {
     std::optional<double> loss;
-    if (job_.held_out_loss) loss = job_.held_out_loss();
-    log_->flush(step_, loss);
+    if (job_.held_out_loss && (log_ || job_.evaluates_together)) loss = job_.held_out_loss();
+    if (log_) log_->flush(step_, loss);
   }
 
   void save() {
@@ -125,8 +142,12 @@ class Loop {
     // A rank that was lost meanwhile may have left garbage in the gradients (NCCL's kernels end
     // early).
     if (job_.parallel.group != nullptr) job_.parallel.group->check("saving a checkpoint");
-    if (directory_ != nullptr) {
-      save_checkpoint(directory_->checkpoints(), checkpoint, options_.keep_checkpoints);
+    const fs::path checkpoints = directory_ != nullptr ? directory_->checkpoints() : fs::path();
+    if (job_.parallel.group != nullptr && has_divided_state(job_)) {
+      save_checkpoint_together(checkpoints, checkpoint, options_.keep_checkpoints,
+                               *job_.parallel.group);
+    } else if (directory_ != nullptr) {
+      save_checkpoint(checkpoints, checkpoint, options_.keep_checkpoints);
     }
     saved_at_ = step_;
   }

@@ -40,6 +40,8 @@ struct Job {
   std::function<double(int64_t t)> learning_rate = {};
   // Mean loss on held-out data, in the units of `loss`; empty: no evaluation.
   std::function<double()> held_out_loss = {};
+  // held_out_loss is called on all ranks, which divide the work; else on rank 0 only.
+  bool evaluates_together = false;
   // Text for samples.txt and the terminal, made before the first and after the last step; empty:
   // none.
   std::function<std::string()> sample = {};
@@ -85,8 +87,9 @@ struct LoopResult {
 
 // Trains. UserError for a directory in use, a checkpoint of another module, or a loss that stays
 // non-finite; MachineError when saving fails; Interrupted, after saving, when SIGINT or SIGTERM
-// came. With several ranks (job.parallel) all of them call it; rank 0 alone evaluates, and reads
-// and writes files, and its result is whole.
+// came. With several ranks (job.parallel) all of them call it, with the same numbers of steps
+// (UserError on all if not); rank 0 alone keeps the log and reads and writes files (but for
+// save_checkpoint_together), and its result is whole.
 LoopResult run(const Job& job, const LoopOptions& options);
 
 // The same in a directory that the caller has locked already (null on every rank but the first);

@@ -1,4 +1,6 @@
 // The training loop on several ranks against the same loop on one.
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -12,6 +14,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 #include "flashstep/testing/ranks.h"
+#include "flashstep/train/checkpoint.h"
 #include "flashstep/train/loop.h"
 #include "flashstep/train/parallelize.h"
 #include "flashstep/train/run_state.h"
@@ -34,7 +37,7 @@ struct Net : torch::nn::Module {
 struct Experiment {
   fs::path directory;
   ParallelConfig parallel;
-  int64_t steps = kSteps, accumulation_steps = 2;
+  int64_t steps = kSteps, accumulation_steps = 2, checkpointing_interval = 5;
   bool resume = false;
   int64_t nan_at = -1;  // a step in which rank 1's loss is not finite
 
@@ -43,7 +46,7 @@ struct Experiment {
     torch::manual_seed(group == nullptr ? 3 : 3 + group->rank());
     Net net;
     ParallelHooks hooks = parallelize(net, parallel, group);
-    const auto optimizer = make_optimizer(net, torch::optim::AdamWOptions(1e-2), parallel, group);
+    const auto optimizer = make_optimizer(net, torch::optim::AdamWOptions(1e-2), parallel, hooks);
     Job job{net, *optimizer,
             [&](int64_t step, int64_t micro_step) { return loss(net, hooks, step, micro_step); }};
     job.parallel = hooks;
@@ -53,7 +56,7 @@ struct Experiment {
     options.steps = steps;
     options.step.accumulation_steps = accumulation_steps;
     options.step.max_norm = 0.5;
-    options.checkpointing_interval = 5;
+    options.checkpointing_interval = checkpointing_interval;
     options.quiet = true;
     flashstep::train::run(job, options);
     std::vector<Tensor> result;
@@ -126,7 +129,7 @@ TEST(Ranks, LossCurveIsThatOfOneProcess) {
       std::vector<Tensor> alone;
       if (group.is_first()) alone = Experiment{base.path / "alone", config("none")}.run(nullptr);
       for (const char* wrapper : {"naive", "flat", "overlapped", "bucketed", "torch"}) {
-        for (const char* shards : {"none", "whole"}) {
+        for (const char* shards : {"none", "whole", "flat"}) {
           SCOPED_TRACE(str(wrapper, ", shards ", shards));
           const fs::path run = base.path / str(wrapper, shards);
           const auto together = Experiment{run, config(wrapper, shards)}.run(&group);
@@ -170,7 +173,7 @@ TEST(Ranks, ResumedIsNeverStopped) {
   for (const int world_size : {2, 3}) {
     testing::run_ranks(world_size, [&](const comm::Environment& environment) {
       comm::Group group(environment);
-      for (const char* shards : {"none", "whole"}) {
+      for (const char* shards : {"none", "whole", "flat"}) {
         SCOPED_TRACE(shards);
         run(shards, group);
       }
@@ -178,11 +181,98 @@ TEST(Ranks, ResumedIsNeverStopped) {
   }
 }
 
+// Written by 3 ranks in one way of dividing, taken up by 2 in another.
+TEST(Ranks, AnotherNumberOfRanksAndAnotherDivisionGoOn) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"flat", "flat"}, {"flat", "whole"}, {"whole", "flat"}, {"none", "flat"}, {"flat", "none"}};
+  for (const auto& [before, after] : cases) {
+    const auto part = [](const char* shards) {
+      Experiment experiment{folder("reshard") / "part", config("bucketed", shards)};
+      experiment.steps = 7;
+      return experiment;
+    };
+    testing::run_ranks(3, [&](const comm::Environment& environment) {
+      comm::Group group(environment);
+      if (group.is_first()) fs::remove_all(folder("reshard"));
+      group.barrier();
+      part(before).run(&group);
+      const std::string name = "optimizer.00002-of-00003.safetensors";
+      const fs::path file = folder("reshard") / "part/checkpoints/step_00000007" / name;
+      // Rank 0 gives the checkpoint its name when all have written.
+      const bool expected = group.is_first() && before != std::string("none");
+      EXPECT_EQ(group.is_first() && fs::exists(file), expected) << file;
+    });
+    testing::run_ranks(2, [&](const comm::Environment& environment) {
+      comm::Group group(environment);
+      Experiment second = part(after);
+      second.steps = kSteps;
+      second.resume = true;
+      const auto resumed = second.run(&group);
+      const auto whole = Experiment{folder("reshard") / "whole", config("bucketed")}.run(&group);
+      expect_close(resumed, whole, 1e-4);
+      group.barrier();
+      if (group.is_first()) fs::remove_all(folder("reshard"));
+    });
+  }
+}
+
+// One rank is killed while checkpoints are written one after the other: those that have their name
+// are whole, and the run goes on from the newest.
+TEST(Ranks, AnyRankKilledWhileSaving) {
+  const fs::path directory =
+      fs::temp_directory_path() / str("flashstep_parallel_train_kill_", ::getpid());
+  for (int trial = 0; trial < 6; ++trial) {
+    const auto body = [](const comm::Environment& environment) {
+      comm::Group group(environment);
+      const fs::path here =
+          fs::temp_directory_path() / str("flashstep_parallel_train_kill_", ::getppid());
+      Experiment experiment{here, config("bucketed", "flat")};
+      experiment.steps = 100000;
+      experiment.checkpointing_interval = 1;
+      experiment.resume = true;
+      experiment.run(&group);
+    };
+    // Only the starting process comes here.
+    testing::start_ranks(3, body, [&](testing::Ranks& ranks) {
+      const auto newest = [&] {
+        const auto steps = list_checkpoints(directory / "checkpoints");
+        return steps.empty() ? int64_t{-1} : steps.back();
+      };
+      const int64_t before = newest();
+      const auto start = std::chrono::steady_clock::now();
+      while (newest() <= before + 1 && !ranks.has_ended(0) &&
+             std::chrono::steady_clock::now() - start < std::chrono::seconds(60)) {
+        ranks.wait_for_end(0, 0.01);
+      }
+      ranks.wait_for_end(0, 0.003 * trial);  // s: another place in what is going on
+      ranks.signal(trial % 3, SIGKILL);
+      EXPECT_TRUE(ranks.wait_for_all(60)) << ranks.all_output();
+      int warnings = 0;
+      const auto checkpoint =
+          load_newest(directory / "checkpoints", [&](const std::string&) { ++warnings; });
+      EXPECT_EQ(warnings, 0);
+      ASSERT_TRUE(checkpoint.has_value()) << ranks.all_output();
+      EXPECT_GT(checkpoint->step, before) << ranks.all_output();
+    });
+  }
+  fs::remove_all(directory);
+}
+
+TEST(Ranks, DifferentNumbersOfStepsAreRefusedByName) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    comm::Group group(environment);
+    const Cleared base(folder("steps"), group);
+    Experiment experiment{base.path / "run", config("bucketed")};
+    experiment.steps = kSteps + group.rank();
+    EXPECT_THROW(experiment.run(&group), UserError);
+  });
+}
+
 TEST(Ranks, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
   testing::run_ranks(2, [](const comm::Environment& environment) {
     comm::Group group(environment);
     const Cleared base(folder("skip"), group);
-    for (const char* shards : {"none", "whole"}) {
+    for (const char* shards : {"none", "whole", "flat"}) {
       Experiment experiment{base.path / shards, config("bucketed", shards)};
       experiment.nan_at = 4;
       const auto parameters = experiment.run(&group);

@@ -40,6 +40,7 @@ ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& confi
   hooks.rank = group->rank();
   hooks.world_size = world_size;
   hooks.group = group;
+  hooks.reducer = &reducer;
   hooks.no_sync = [synchronizer, &reducer] {
     return std::make_shared<GradientReducer::NoSync>(reducer.no_sync());
   };
@@ -60,11 +61,25 @@ ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& confi
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                         const torch::optim::AdamWOptions& options,
                                                         const ParallelConfig& config,
-                                                        comm::Group* group) {
-  if (group == nullptr || config.shard_optimizer == "none") {
+                                                        ParallelHooks& hooks) {
+  if (hooks.group == nullptr || config.shard_optimizer == "none") {
     return std::make_unique<AdamW>(module.parameters(), options);
   }
-  return std::make_unique<ShardedAdamW>(module.parameters(), options, *group);
+  ShardOptions shards;
+  if (config.shard_optimizer == "flat") {
+    shards.mode = ShardMode::kFlat;
+    shards.reducer = hooks.reducer;
+  }
+  auto optimizer =
+      std::make_unique<ShardedAdamW>(module.parameters(), options, *hooks.group, shards);
+  if (optimizer->gradients_are_divided()) {
+    hooks.gradients = [sharded = optimizer.get()] { return sharded->gradients(); };
+    hooks.norm = [group = hooks.group,
+                  device = module.parameters().front().device()](const auto& gradients) {
+      return parallel::norm_over_ranks(global_norm(gradients).to(device), *group);
+    };
+  }
+  return optimizer;
 }
 
 }  // namespace flashstep::train

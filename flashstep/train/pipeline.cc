@@ -216,10 +216,10 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
     const auto warn = [&](const std::string& sentence) { say(options, sentence); };
     load_module(*model, load_weights(config.train.init_from, warn), config.train.init_from);
   }
-  const ParallelHooks parallel = parallelize(*model, config.parallel, group);
+  ParallelHooks parallel = parallelize(*model, config.parallel, group);
   config.parallel.world_size = parallel.world_size;
   const data::BatchSampler batches(train_tokens, batch_options(config, parallel));
-  const auto optimizer = make_optimizer(*model, adamw_options(config), config.parallel, group);
+  const auto optimizer = make_optimizer(*model, adamw_options(config), config.parallel, parallel);
   if (directory) keep_tokenizer(tokenizer, *directory);
   if (group != nullptr) say(options, describe_parallel(config, environment));
 
@@ -237,6 +237,8 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   evaluate.max_tokens = static_cast<uint64_t>(config.train.evaluation_tokens);
   evaluate.device = device;
   evaluate.precision = precision_by_name(config.train.precision);
+  evaluate.group = group;
+  job.evaluates_together = group != nullptr;
   job.held_out_loss = [&] {
     model->eval();
     const double loss = evaluate_loss(logits, validation_tokens, evaluate);

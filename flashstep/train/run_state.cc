@@ -12,6 +12,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/comm/group.h"
+#include "flashstep/parallel/state_pieces.h"
 #include "flashstep/train/sharded_adamw.h"
 
 namespace flashstep::train {
@@ -28,7 +29,7 @@ NamedTensors optimizer_tensors(const Job& job) {
     return optimizer_state(*adamw, module_tensors(job.module));
   }
   if (const auto* sharded = dynamic_cast<const ShardedAdamW*>(&job.optimizer)) {
-    return gather_optimizer_state(*sharded, module_tensors(job.module), *job.parallel.group);
+    return optimizer_state(*sharded, module_tensors(job.module));
   }
   if (auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&job.optimizer)) {
     sharded->consolidate(0);
@@ -46,7 +47,9 @@ NamedTensors optimizer_tensors(const Job& job) {
 
 void load_optimizer(const Job& job, const NamedTensors& tensors) {
   if (auto* adamw = dynamic_cast<AdamW*>(&job.optimizer)) {
-    load_optimizer_state(*adamw, module_tensors(job.module), tensors);
+    // Ranks that divided it may have written it.
+    const NamedTensors parameters = module_tensors(job.module);
+    load_optimizer_state(*adamw, parameters, parallel::join_pieces(tensors, parameters));
     return;
   }
   if (auto* sharded = dynamic_cast<ShardedAdamW*>(&job.optimizer)) {
@@ -157,6 +160,10 @@ std::pair<NamedTensors, NamedTensors> split_optimizer(const NamedTensors& tensor
 
 }  // namespace
 
+bool has_divided_state(const Job& job) {
+  return dynamic_cast<const ShardedAdamW*>(&job.optimizer) != nullptr;
+}
+
 NamedTensors module_tensors(const torch::nn::Module& module) {
   NamedTensors tensors;
   std::set<void*> seen;
@@ -178,7 +185,9 @@ Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const Ru
   checkpoint.step = step;
   checkpoint.model = module_tensors(job.module);
   checkpoint.optimizer = optimizer_tensors(job);
-  for (auto& entry : train_step.state()) checkpoint.optimizer.push_back(std::move(entry));
+  if (job.parallel.is_main_rank()) {
+    for (auto& entry : train_step.state()) checkpoint.optimizer.push_back(std::move(entry));
+  }
   Json state;
   state["config"] = Json::parse(job.config_json);
   // Which rows a step reads is a pure function of the step: the position in the data is one number.

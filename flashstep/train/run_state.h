@@ -21,8 +21,13 @@ struct RunCounters {
 // Parameters and buffers by name, tied ones once.
 NamedTensors module_tensors(const torch::nn::Module& module);
 
+// Whether every rank holds a share of the optimizer's state, to be written by
+// save_checkpoint_together.
+bool has_divided_state(const Job& job);
+
 // `step` updates are done. The tensors are those of the job, not copies: save before going on. With
-// several ranks all of them call it, and rank 0's is whole.
+// several ranks all of them call it, and rank 0's is whole, but for an optimizer's state that is
+// divided, of which each rank's holds its share.
 Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const RunCounters& counters,
                            int64_t step);
 

@@ -1,8 +1,6 @@
 #include "flashstep/train/sharded_adamw.h"
 
-#include <unordered_map>
-
-#include "flashstep/train/shared_checkpoint.h"
+#include "flashstep/parallel/state_pieces.h"
 
 namespace flashstep::train {
 
@@ -12,30 +10,15 @@ void ShardedAdamW::step_unless(const torch::Tensor& found_inf, const torch::Tens
   });
 }
 
-NamedTensors gather_optimizer_state(const ShardedAdamW& optimizer, const NamedTensors& parameters,
-                                    const comm::Group& group) {
-  const NamedTensors gathered =
-      gather_tensors(optimizer_state(optimizer.inner(), parameters), group);
-  // In the order in which the whole optimizer's state stands.
-  const std::unordered_map<std::string, torch::Tensor> by_name(gathered.begin(), gathered.end());
-  NamedTensors result;
-  for (const auto& [name, parameter] : parameters) {
-    for (const char* kind : {"/exp_avg", "/exp_avg_sq", "/max_exp_avg_sq", "/step"}) {
-      const auto found = by_name.find(name + kind);
-      if (found != by_name.end()) result.emplace_back(found->first, found->second);
-    }
-  }
-  return result;
+NamedTensors optimizer_state(const ShardedAdamW& optimizer, const NamedTensors& parameters) {
+  return optimizer_state(optimizer.inner(), optimizer.named_own(parameters));
 }
 
 void load_optimizer_state(ShardedAdamW& optimizer, const NamedTensors& parameters,
                           const NamedTensors& state) {
-  AdamW& inner = optimizer.inner();
-  load_optimizer_state(inner, parameters, state);
-  for (const auto& [name, parameter] : parameters) {
-    const bool is_own = optimizer.owner(parameter) == optimizer.rank();
-    if (!is_own) inner.state().erase(parameter.unsafeGetTensorImpl());
-  }
+  const NamedTensors whole = parallel::join_pieces(state, parameters);
+  load_optimizer_state(optimizer.inner(), optimizer.named_own(parameters),
+                       optimizer.own_share(whole, parameters));
 }
 
 }  // namespace flashstep::train

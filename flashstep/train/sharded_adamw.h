@@ -4,7 +4,12 @@
 #include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/train/adamw.h"
 
-namespace flashstep::train {
+namespace flashstep {
+
+template <>
+inline constexpr bool updates_each_element_alone<train::AdamW> = true;
+
+namespace train {
 
 class ShardedAdamW : public ShardedOptimizer<AdamW>, public SkippableOptimizer {
  public:
@@ -12,13 +17,14 @@ class ShardedAdamW : public ShardedOptimizer<AdamW>, public SkippableOptimizer {
   void step_unless(const torch::Tensor& found_inf, const torch::Tensor& grad_scale = {}) override;
 };
 
-// optimizer_state of the whole optimizer, on rank 0 (on the CPU); empty on the others. All ranks
-// call it.
-NamedTensors gather_optimizer_state(const ShardedAdamW& optimizer, const NamedTensors& parameters,
-                                    const comm::Group& group);
+// What this rank keeps, under the names of parallel/state_pieces.h: those of all ranks together are
+// the whole optimizer's state.
+NamedTensors optimizer_state(const ShardedAdamW& optimizer, const NamedTensors& parameters);
 
-// Takes this rank's share of the whole optimizer's state.
+// Takes this rank's share of the whole optimizer's state, which another number of ranks, or one
+// process, may have written. UserError if something is missing.
 void load_optimizer_state(ShardedAdamW& optimizer, const NamedTensors& parameters,
                           const NamedTensors& state);
 
-}  // namespace flashstep::train
+}  // namespace train
+}  // namespace flashstep

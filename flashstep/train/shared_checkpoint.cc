@@ -9,10 +9,7 @@
 namespace flashstep::train {
 namespace {
 
-using torch::Tensor;
 using Json = nlohmann::ordered_json;
-
-constexpr const char* kGather = "bringing the optimizer's state to rank 0";
 
 // Names, types and shapes, from which a receiver makes the tensors that it receives into.
 Json describe(const NamedTensors& tensors) {
@@ -60,29 +57,6 @@ std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
     }
   }
   return checkpoint;
-}
-
-NamedTensors gather_tensors(const NamedTensors& own, const comm::Group& group) {
-  const std::vector<std::string> descriptions = group.all_gather(describe(own).dump());
-  if (!group.is_first()) {
-    for (const auto& [name, tensor] : own) {
-      std::vector<Tensor> message = {tensor.cpu().contiguous()};
-      group.wait(group.guarded(kGather, [&] { return group.process_group().send(message, 0, 0); }),
-                 kGather);
-    }
-    return {};
-  }
-  NamedTensors all = own;
-  for (int rank = 1; rank < group.world_size(); ++rank) {
-    for (auto& [name, tensor] : empty_like(Json::parse(descriptions[rank]))) {
-      std::vector<Tensor> message = {tensor};
-      group.wait(
-          group.guarded(kGather, [&] { return group.process_group().recv(message, rank, 0); }),
-          kGather);
-      all.emplace_back(name, tensor);
-    }
-  }
-  return all;
 }
 
 }  // namespace flashstep::train

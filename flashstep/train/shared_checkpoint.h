@@ -1,4 +1,4 @@
-// Tensors and checkpoints that go from one rank to others.
+// Checkpoints that go from one rank to others.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,5 @@ namespace flashstep::train {
 // call it; the others' argument is ignored.
 std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
                                            const comm::Group& group);
-
-// Every rank's tensors, in rank order, on rank 0 (on the CPU); empty on the others.
-NamedTensors gather_tensors(const NamedTensors& own, const comm::Group& group);
 
 }  // namespace flashstep::train

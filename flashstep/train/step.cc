@@ -76,7 +76,8 @@ StepResult TrainStep::run(int64_t step) {
   if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
   if (hooks_.average) hooks_.average(loss);
 
-  const std::vector<Tensor> gradients = gradients_of(parameters_);
+  const std::vector<Tensor> gradients =
+      hooks_.gradients ? hooks_.gradients() : gradients_of(parameters_);
   Tensor overflow;
   if (scaler_) overflow = scaler_->unscale(gradients);
   const Tensor norm = hooks_.norm(gradients);

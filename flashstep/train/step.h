@@ -14,9 +14,12 @@
 #include "flashstep/train/precision.h"
 #include "flashstep/train/safetensors.h"
 
-namespace flashstep::comm {
+namespace flashstep {
+class GradientReducer;
+namespace comm {
 class Group;
 }
+}  // namespace flashstep
 
 namespace flashstep::train {
 
@@ -35,7 +38,8 @@ using LossFunction = std::function<torch::Tensor(int64_t step, int64_t micro_ste
 // Where a parallel recipe takes part. The defaults are those of a single process.
 struct ParallelHooks {
   int64_t rank = 0, world_size = 1;
-  comm::Group* group = nullptr;  // null: a single process
+  comm::Group* group = nullptr;        // null: a single process
+  GradientReducer* reducer = nullptr;  // lives as long as the functions below
   // A guard that is held during every backward but the step's last: gradients are then only added
   // up.
   std::function<std::shared_ptr<void>()> no_sync;
@@ -43,6 +47,9 @@ struct ParallelHooks {
   std::function<void()> before_last_backward;
   // After the last backward: returns when the gradients are those of the global batch.
   std::function<void()> synchronize_gradients;
+  // The gradients that the optimizer will use, to be unscaled and clipped; empty: every
+  // parameter's.
+  std::function<std::vector<torch::Tensor>()> gradients;
   // The norm over all gradients of the model, wherever its shards are.
   NormFunction norm = global_norm;
   // Replaces a () tensor by its mean over the ranks.

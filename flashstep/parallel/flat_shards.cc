@@ -1,0 +1,227 @@
+#include "flashstep/parallel/flat_shards.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep::parallel {
+namespace {
+
+using at::Tensor;
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// In the order in which backward reaches the parameters of a plain stack.
+std::vector<int64_t> reversed(size_t count) {
+  std::vector<int64_t> order(count);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
+std::vector<Tensor> tensors_of(const std::vector<GroupedParameter>& parameters) {
+  std::vector<Tensor> tensors;
+  for (const GroupedParameter& parameter : parameters) tensors.push_back(parameter.tensor);
+  return tensors;
+}
+
+// Two parameters that look into the same memory would be parted by moving them.
+void check_movable(const std::vector<GroupedParameter>& parameters) {
+  std::vector<std::pair<const char*, const char*>> ranges;
+  for (const auto& [tensor, group] : parameters) {
+    require(tensor.is_non_overlapping_and_dense(),
+            "[ShardedOptimizer] expected parameters that are dense in memory, got strides ",
+            tensor.strides(), " for shape ", tensor.sizes());
+    if (tensor.numel() == 0) continue;
+    const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+    ranges.emplace_back(begin, begin + tensor.nbytes());
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    require(ranges[i].first >= ranges[i - 1].second,
+            "[ShardedOptimizer] expected parameters in memory of their own for flat shards, got "
+            "two different tensors over the same memory (tie weights by using one tensor twice)");
+  }
+}
+
+// Elements [begin, end) of a flat tensor as a tensor of its own over the same memory, which an
+// optimizer takes for a parameter.
+Tensor as_parameter(const Tensor& flat, int64_t begin, int64_t end) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  Tensor piece = flat.as_strided({end - begin}, {1}, flat.storage_offset() + begin);
+  piece.set_requires_grad(true);
+  return piece;
+}
+
+}  // namespace
+
+std::vector<BucketLayout> plan_flat(const std::vector<Tensor>& parameters,
+                                    const std::vector<int64_t>& order, double bucket_bytes,
+                                    int world_size) {
+  std::vector<BucketLayout> layouts = plan_buckets(parameters, order, bucket_bytes);
+  for (BucketLayout& layout : layouts) {
+    const int64_t element_bytes = parameters[layout.parameters.front()].element_size();
+    const int64_t multiple = std::max<int64_t>(1, kPartAlignmentBytes / element_bytes);
+    layout.numel = 0;
+    for (size_t slot = 0; slot < layout.parameters.size(); ++slot) {
+      layout.offsets[slot] = layout.numel;
+      layout.numel += round_up(parameters[layout.parameters[slot]].numel(), multiple);
+    }
+    layout.numel = round_up(layout.numel, multiple * world_size);
+  }
+  return layouts;
+}
+
+FlatShards::FlatShards(const comm::Group& group, double bucket_bytes, double part_bytes,
+                       GradientReducer* reducer)
+    : group_(group),
+      bucket_bytes_(bucket_bytes),
+      part_bytes_(part_bytes),
+      reducer_(reducer),
+      exchange_(group),
+      loads_(group.world_size(), 0) {}
+
+FlatShards::~FlatShards() {
+  if (!scatter_) return;
+  try {
+    reducer_->scatter_to(nullptr);
+  } catch (const UserError&) {
+    // Gone in the middle of a step: the reducer goes on dividing gradients.
+  }
+}
+
+std::vector<OwnPiece> FlatShards::add(const std::vector<GroupedParameter>& parameters) {
+  std::vector<GroupedParameter> trainable;
+  for (const GroupedParameter& parameter : parameters) {
+    if (parameter.tensor.requires_grad()) trainable.push_back(parameter);
+  }
+  check_movable(trainable);
+  std::vector<OwnPiece> own;
+  if (reducer_ != nullptr && !scatter_) add_reduced(trainable, own);
+  std::erase_if(trainable, [&](const GroupedParameter& parameter) {
+    return places_.contains(parameter.tensor.unsafeGetTensorImpl());
+  });
+  const auto layouts = plan_flat(tensors_of(trainable), reversed(trainable.size()), bucket_bytes_,
+                                 group_.world_size());
+  for (const BucketLayout& layout : layouts) add_flat(layout, trainable, -1, own);
+  return own;
+}
+
+// Those that the reducer reduces, in the reducer's order: its buckets are the shards.
+void FlatShards::add_reduced(const std::vector<GroupedParameter>& parameters,
+                             std::vector<OwnPiece>& own) {
+  const std::vector<Tensor>& reduced = reducer_->reduced_parameters();
+  std::vector<GroupedParameter> ordered;
+  for (const Tensor& tensor : reduced) {
+    const auto found = std::find_if(parameters.begin(), parameters.end(), [&](const auto& other) {
+      return other.tensor.is_same(tensor);
+    });
+    require(found != parameters.end(), "[ShardedOptimizer] expected all ", reduced.size(),
+            " parameters of the reducer in the optimizer, for a gradient that is divided is "
+            "nowhere whole; give no reducer to divide only some of them");
+    ordered.push_back(*found);
+  }
+  auto scatter = std::make_shared<GradientScatter>(
+      plan_flat(reduced, reversed(reduced.size()), bucket_bytes_, group_.world_size()), group_);
+  if (!reducer_->scatter_to(scatter)) {
+    reducer_ = nullptr;  // it averages, and every rank takes its parts of the means
+    return;
+  }
+  scatter_ = std::move(scatter);
+  for (size_t bucket = 0; bucket < scatter_->layouts().size(); ++bucket) {
+    add_flat(scatter_->layouts()[bucket], ordered, static_cast<int64_t>(bucket), own);
+  }
+}
+
+void FlatShards::add_flat(const BucketLayout& layout,
+                          const std::vector<GroupedParameter>& parameters, int64_t scatter_bucket,
+                          std::vector<OwnPiece>& own) {
+  at::NoGradGuard no_grad;
+  const Tensor& first = parameters[layout.parameters.front()].tensor;
+  const Tensor flat = at::zeros({layout.numel}, first.options().requires_grad(false));
+  if (parts_.empty() || open_bytes_ >= part_bytes_) {
+    parts_.emplace_back();
+    open_bytes_ = 0;
+  }
+  parts_.back().push_back(flat);
+  const int64_t part_numel = layout.numel / group_.world_size();
+  open_bytes_ += static_cast<double>(part_numel * flat.element_size());
+  for (size_t slot = 0; slot < layout.parameters.size(); ++slot) {
+    const auto& [tensor, group] = parameters[layout.parameters[slot]];
+    const int64_t offset = layout.offsets[slot], numel = tensor.numel();
+    const Tensor place = slot_view(flat, offset, tensor);
+    place.copy_(tensor);
+    tensor.set_data(place);
+    places_[tensor.unsafeGetTensorImpl()] = {flat, offset, scatter_bucket, slot};
+    for (int rank = 0; rank < group_.world_size(); ++rank) {
+      const int64_t begin = std::max(rank * part_numel - offset, int64_t{0});
+      const int64_t end = std::min((rank + 1) * part_numel - offset, numel);
+      // An empty parameter is its first rank's.
+      const bool is_here = begin < end || (numel == 0 && offset / part_numel == rank);
+      if (!is_here) continue;
+      loads_[rank] += end - begin;
+      if (rank != group_.rank()) continue;
+      own.push_back({tensor, begin, end, as_parameter(flat, offset + begin, offset + end), group,
+                     parts_.size() - 1});
+    }
+  }
+}
+
+int FlatShards::owner(const Tensor& parameter) const {
+  const auto found = places_.find(parameter.unsafeGetTensorImpl());
+  if (found == places_.end()) return -1;
+  const Place& place = found->second;
+  return static_cast<int>(place.offset / (place.flat.numel() / group_.world_size()));
+}
+
+Tensor FlatShards::gradient_of(const OwnPiece& piece) const {
+  const Place& place = places_.at(piece.parameter.unsafeGetTensorImpl());
+  if (place.bucket >= 0) {
+    if (!scatter_->has_gradient(place.bucket, place.slot)) return {};
+    const Tensor& part = scatter_->part(place.bucket);
+    const int64_t begin = place.offset + piece.begin - group_.rank() * part.numel();
+    return part.slice(0, begin, begin + piece.end - piece.begin);
+  }
+  Tensor& gradient = piece.parameter.mutable_grad();
+  if (!gradient.defined()) return {};
+  require(gradient.layout() == at::kStrided,
+          "[ShardedOptimizer] expected dense gradients, got a "
+          "sparse one for the parameter of shape ",
+          piece.parameter.sizes());
+  const std::vector<int64_t> strides = gradient_strides(piece.parameter);
+  if (gradient.strides() != strides) {
+    gradient = at::empty_strided(gradient.sizes(), strides, gradient.options()).copy_(gradient);
+  }
+  return flat_view(gradient).slice(0, piece.begin, piece.end);
+}
+
+void FlatShards::bring_gradients(const std::vector<OwnPiece>& own) {
+  at::NoGradGuard no_grad;
+  require(
+      !scatter_ || !reducer_->is_unfinished(),
+      "[ShardedOptimizer] expected finish_gradient_synchronization() between backward and step");
+  for (const OwnPiece& piece : own) piece.inner.mutable_grad() = gradient_of(piece);
+}
+
+std::vector<Tensor> FlatShards::gradients(const std::vector<OwnPiece>& own) {
+  at::NoGradGuard no_grad;
+  std::vector<Tensor> gradients;
+  for (const OwnPiece& piece : own) {
+    if (Tensor gradient = gradient_of(piece); gradient.defined()) gradients.push_back(gradient);
+  }
+  return gradients;
+}
+
+void FlatShards::finish() {
+  exchange_.finish();
+  if (scatter_) scatter_->clear();
+}
+
+}  // namespace flashstep::parallel

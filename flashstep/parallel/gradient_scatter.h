@@ -1,0 +1,79 @@
+// Gradients that are reduced and divided in one step: of every bucket, rank r gets the mean of part
+// r of W equal ones, and no other (reduce-scatter, half of an all-reduce). What a rank does not own
+// it forgets: its gradients shrink to 1/W (stage 2 of ZeRO).
+//
+// NCCL reduces and divides by itself. Gloo's reduce-scatter is an all-reduce of which the rest is
+// thrown away; here every rank sends part r to rank r (all-to-all) and sums what it received in the
+// order of ranks: (W - 1) / W of the bytes, as it should be, for one more bucket of memory, and the
+// bits of a sum do not depend on where in a bucket it stands.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "flashstep/comm/group.h"
+#include "flashstep/parallel/buckets.h"
+#include "flashstep/parallel/side_stream.h"
+
+namespace flashstep::parallel {
+
+// Part `rank` of `world_size` equal ones of flat (numel), numel a multiple of world_size.
+at::Tensor part_of(const at::Tensor& flat, int rank, int world_size);
+
+// Buckets that travel at a time. An earlier one is taken before a further one is sent, which frees
+// its memory: so many buckets of gradients, and not all, lie in memory beside the parts.
+inline constexpr size_t kBucketsInFlight = 4;
+
+// How a bucket travels.
+struct ScatterOptions {
+  bool backend_averages = false;  // else the gradients were divided by W before
+  std::optional<at::ScalarType> communication_dtype;
+  std::string name;  // for messages
+};
+
+class GradientScatter {
+ public:
+  // The layouts' `parameters` are indices into what the reducer reduces; each numel is a multiple
+  // of the world size. The group must outlive it.
+  GradientScatter(std::vector<BucketLayout> layouts, const comm::Group& group);
+
+  const std::vector<BucketLayout>& layouts() const { return layouts_; }
+
+  // For the reducer. Takes bucket number `bucket`, full, and starts to send it, from `stream`;
+  // has_gradient says which slots hold a gradient. All ranks launch in the same order.
+  void launch(size_t bucket, at::Tensor flat, std::vector<bool> has_gradient,
+              const ScatterOptions& options, SideStream& stream);
+  // Some other rank has a gradient for this slot.
+  void set_gradient(size_t bucket, size_t slot) { buckets_[bucket].has_gradient[slot] = true; }
+  // When it returns (on a GPU: when the current stream goes on), part() is the mean.
+  void wait(size_t bucket, SideStream& stream);
+
+  // For the optimizer: (numel / W), undefined if nothing was reduced since clear().
+  const at::Tensor& part(size_t bucket) const { return buckets_[bucket].part; }
+  bool has_gradient(size_t bucket, size_t slot) const {
+    return buckets_[bucket].part.defined() && buckets_[bucket].has_gradient[slot];
+  }
+  void clear();
+
+ private:
+  struct Bucket {
+    at::Tensor flat, received;  // what is sent, what came (all-to-all); while it travels
+    at::Tensor part;            // (numel / W)
+    at::ScalarType dtype;       // of the gradients
+    std::vector<bool> has_gradient;
+    c10::intrusive_ptr<c10d::Work> work;
+    std::string name;
+  };
+  void take(Bucket& bucket);
+
+  const std::vector<BucketLayout> layouts_;
+  const comm::Group& group_;
+  std::vector<Bucket> buckets_;
+};
+
+}  // namespace flashstep::parallel

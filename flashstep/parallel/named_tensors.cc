@@ -1,0 +1,73 @@
+#include "flashstep/parallel/named_tensors.h"
+
+#include <sstream>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep::parallel {
+namespace {
+
+using at::Tensor;
+
+constexpr const char* kWhat = "bringing tensors to one rank";
+
+// One line a tensor: type, number of axes, sizes, name.
+std::string describe(const NamedTensors& tensors) {
+  std::ostringstream text;
+  for (const auto& [name, tensor] : tensors) {
+    text << static_cast<int>(tensor.scalar_type()) << ' ' << tensor.dim();
+    for (const int64_t size : tensor.sizes()) text << ' ' << size;
+    text << ' ' << name << '\n';
+  }
+  return text.str();
+}
+
+NamedTensors empty_as(const std::string& description) {
+  NamedTensors tensors;
+  std::istringstream text(description);
+  int type = 0, dim = 0;
+  while (text >> type >> dim) {
+    std::vector<int64_t> sizes(dim);
+    for (int64_t& size : sizes) text >> size;
+    text.get();  // the space before the name
+    std::string name;
+    std::getline(text, name);
+    tensors.emplace_back(name, at::empty(sizes, static_cast<at::ScalarType>(type)));
+  }
+  return tensors;
+}
+
+}  // namespace
+
+NamedTensors gather_tensors(const NamedTensors& own, const comm::Group& group, int to) {
+  const std::vector<std::string> descriptions = group.all_gather(describe(own));
+  NamedTensors all;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    if (rank == group.rank()) {
+      for (const auto& [name, tensor] : own) {
+        const Tensor here = tensor.detach().cpu().contiguous();
+        if (group.rank() == to) {
+          all.emplace_back(name, here);
+          continue;
+        }
+        std::vector<Tensor> message = {here};
+        group.wait(group.guarded(kWhat, [&] { return group.process_group().send(message, to, 0); }),
+                   kWhat);
+      }
+    } else if (group.rank() == to) {
+      for (const auto& [name, tensor] : empty_as(descriptions[rank])) {
+        std::vector<Tensor> message = {tensor};
+        group.wait(
+            group.guarded(kWhat, [&] { return group.process_group().recv(message, rank, 0); }),
+            kWhat);
+        all.emplace_back(name, tensor);
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace flashstep::parallel

@@ -1,0 +1,53 @@
+// Which rank updates what of an optimizer's parameters, and how the others get it: whole parameters
+// (whole_shards.h) or equal parts of flat memory (flat_shards.h). Every rank makes the same calls.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace flashstep::parallel {
+
+// A parameter that an optimizer got, and the group that names it first.
+struct GroupedParameter {
+  at::Tensor tensor;
+  size_t group;
+};
+
+// What this rank updates: elements [begin, end) of `parameter` in the order of its memory.
+struct OwnPiece {
+  at::Tensor parameter;
+  int64_t begin, end;
+  at::Tensor inner;  // what the optimizer inside is given: the parameter itself, or (end - begin)
+  size_t group;
+  size_t part;  // of the update
+};
+
+class ShardPlan {
+ public:
+  virtual ~ShardPlan() = default;
+
+  // Divides further parameters between the ranks; pieces of earlier ones stay. Returns this rank's
+  // new pieces.
+  virtual std::vector<OwnPiece> add(const std::vector<GroupedParameter>& parameters) = 0;
+  // The rank that updates the parameter, or its first element; -1: not divided here.
+  virtual int owner(const at::Tensor& parameter) const = 0;
+  // Elements of trainable parameters, by rank.
+  virtual std::vector<int64_t> elements_by_rank() const = 0;
+
+  // Sees to it that every piece has its gradient in inner.grad(), undefined for none.
+  virtual void bring_gradients(const std::vector<OwnPiece>& own) = 0;
+  // The gradients that the pieces are updated with, each element on one rank (`divided`) or on all.
+  virtual std::vector<at::Tensor> gradients(const std::vector<OwnPiece>& own) = 0;
+  virtual bool divided() const = 0;
+
+  // An update goes part by part: when all ranks have updated theirs of one, it is on its way while
+  // they update the next.
+  virtual size_t parts() const = 0;
+  virtual void send(size_t part) = 0;
+  // All parameters have arrived (on a GPU: when the current stream goes on).
+  virtual void finish() = 0;
+};
+
+}  // namespace flashstep::parallel

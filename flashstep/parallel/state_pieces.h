@@ -1,0 +1,40 @@
+// The state of a divided optimizer as named tensors, independent of how it is divided: what one
+// number of ranks wrote, another reads.
+//
+//   layers.0.w/exp_avg              the state of a whole parameter, of the parameter's shape
+//   layers.0.w@128:640/exp_avg      of its elements 128 to 639: (512)
+//   layers.0.w@128:640/step         what belongs to the parameter as a whole, again with each piece
+//
+// Elements are counted in the order of the parameter's memory. Where that is not row by row, the
+// strides stand behind: layers.0.w@128:640@1,64.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "flashstep/parallel/named_tensors.h"
+
+namespace flashstep::parallel {
+
+std::string piece_name(const std::string& name, const at::Tensor& parameter, int64_t begin,
+                       int64_t end);
+
+// State by pieces, of all ranks, to state of whole parameters, in the order of `parameters`. Whole
+// entries stay. UserError, naming it, for a parameter that is not in `parameters`, of which
+// something is missing or twice there, or whose memory is ordered differently now.
+NamedTensors join_pieces(const NamedTensors& state, const NamedTensors& parameters);
+
+// A piece of a parameter: elements [begin, end), or the whole one.
+struct NamedPiece {
+  std::string name;  // the parameter's
+  at::Tensor parameter;
+  int64_t begin = -1, end = -1;  // -1: the whole parameter, in its shape
+};
+
+// Of whole state what belongs to `pieces`, as new tensors. A parameter without state has none.
+NamedTensors cut_pieces(const NamedTensors& whole, const std::vector<NamedPiece>& pieces);
+
+}  // namespace flashstep::parallel

@@ -1,0 +1,27 @@
+#include "flashstep/parallel/uneven.h"
+
+#include <ATen/ATen.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/parallel/buckets.h"
+
+namespace flashstep::parallel {
+
+BatchShare share_of_batch(int64_t own_rows, const comm::Group& group) {
+  require(own_rows >= 0, "[parallel] expected a batch of at least 0 rows, got ", own_rows);
+  const int64_t rows = group.all_reduce(own_rows, comm::Reduce::kSum);
+  if (rows == 0) return {};
+  return {rows, static_cast<double>(own_rows * group.world_size()) / static_cast<double>(rows)};
+}
+
+void give_zero_gradients(GradientReducer& reducer) {
+  require(reducer.options().strategy != Strategy::kTorch,
+          "[parallel] expected a batch on every rank for strategy torch, got a rank without one");
+  for (const at::Tensor& parameter : reducer.reduced_parameters()) {
+    at::Tensor zeros = at::empty_strided(parameter.sizes(), gradient_strides(parameter),
+                                         parameter.options().requires_grad(false));
+    parameter.mutable_grad() = zeros.zero_();
+  }
+}
+
+}  // namespace flashstep::parallel

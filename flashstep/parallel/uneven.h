@@ -1,0 +1,34 @@
+// Ranks whose batches differ in size, or of which some have none left while others go on.
+//
+//   while (true) {
+//     const Batch batch = next();                                      // may be empty
+//     const auto share = parallel::share_of_batch(batch.rows, group);
+//     if (share.rows == 0) break;                                      // on all ranks at once
+//     if (batch.rows > 0) (loss(net, batch) * share.weight).backward();
+//     else parallel::give_zero_gradients(net.reducer());
+//     net.finish_gradient_synchronization();
+//     optimizer.step();
+//   }
+#pragma once
+
+#include <cstdint>
+
+#include "flashstep/comm/group.h"
+#include "flashstep/parallel/gradient_reducer.h"
+
+namespace flashstep::parallel {
+
+struct BatchShare {
+  int64_t rows = 0;   // of all ranks together
+  double weight = 0;  // for the mean loss of this rank's rows: own rows times W over all rows
+};
+
+// With the loss so weighted, the mean over the ranks is the mean over all rows. All ranks call it
+// before each step; costs one small message.
+BatchShare share_of_batch(int64_t own_rows, const comm::Group& group);
+
+// On a rank without rows in this step, instead of backward. Not for strategy torch, which sends
+// from within backward: UserError.
+void give_zero_gradients(GradientReducer& reducer);
+
+}  // namespace flashstep::parallel
