@@ -29,6 +29,8 @@ std::vector<torch::Tensor> trained_parameters(const torch::optim::Optimizer& opt
   return parameters;
 }
 
+constexpr int kGaveUp = 1000;  // a reason to stop above those of all signals
+
 class Loop {
  public:
   // `directory`: null on every rank but the first, which alone reads and writes files.
@@ -43,7 +45,9 @@ class Loop {
     begin();
     while (step_ < options_.steps) {
       take_step();
-      if (const int signal = stop_signal(); signal != 0 && step_ < options_.steps) stop(signal);
+      const int reason = reason_to_stop();
+      if (reason == kGaveUp) give_up();
+      if (reason != 0 && step_ < options_.steps) stop(reason);
     }
     return end();
   }
@@ -64,7 +68,7 @@ class Loop {
     }
     if (step_ == 0) {
       evaluate();
-      if (log_ && job_.sample) log_->sample(0, job_.sample());
+      sample();
     }
   }
 
@@ -130,13 +134,23 @@ class Loop {
 
   void evaluate() {
     std::optional<double> loss;
-    if (job_.held_out_loss && (log_ || job_.evaluates_together)) loss = job_.held_out_loss();
+    if (job_.held_out_loss && (log_ || job_.evaluates_together)) {
+      const RunLog::Pause pause(log_.get());
+      loss = job_.held_out_loss();
+    }
     if (log_) log_->flush(step_, loss);
+  }
+
+  void sample() {
+    if (!log_ || !job_.sample) return;
+    const RunLog::Pause pause(log_.get());
+    log_->sample(step_, job_.sample());
   }
 
   void save() {
     if (saved_at_ == step_) return;
     if (log_) log_->sync(step_);
+    const RunLog::Pause pause(log_.get());
     const Checkpoint checkpoint =
         make_checkpoint(job_, train_step_, log_ ? log_->counters() : RunCounters(), step_);
     // A rank that was lost meanwhile may have left garbage in the gradients (NCCL's kernels end
@@ -152,9 +166,20 @@ class Loop {
     saved_at_ = step_;
   }
 
-  int stop_signal() const {
-    const int signal = SignalGuard::received();
-    return job_.parallel.greatest ? static_cast<int>(job_.parallel.greatest(signal)) : signal;
+  // 0, a signal, or kGaveUp; the same on every rank.
+  int reason_to_stop() const {
+    const int reason = log_ && log_->gave_up() ? kGaveUp : SignalGuard::received();
+    return job_.parallel.greatest ? static_cast<int>(job_.parallel.greatest(reason)) : reason;
+  }
+
+  // Steps that are not finite change nothing: what is saved is the state before them.
+  [[noreturn]] void give_up() {
+    save();
+    finish();
+    if (job_.parallel.group != nullptr) {  // a rank that fails earlier would end those that save
+      job_.parallel.group->barrier("saving the state before the steps that were not finite");
+    }
+    throw UserError(log_ ? log_->why_given_up() : "[train] stopped by the first rank");
   }
 
   [[noreturn]] void stop(int signal) {
@@ -172,7 +197,7 @@ class Loop {
   LoopResult end() {
     // A run that is resumed after its last step has all of this already.
     if (resumed_at_ < options_.steps || options_.steps == 0) {
-      if (log_ && job_.sample) log_->sample(step_, job_.sample());
+      sample();
       save();
     }
     finish();

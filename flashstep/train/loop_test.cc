@@ -5,6 +5,7 @@
 #include <csignal>
 #include <fstream>
 #include <memory>
+#include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -45,7 +46,7 @@ struct Experiment {
   LoopOptions options;
   int64_t nan_from = -1, nan_until = -1;  // steps whose loss is not finite
   int64_t signal_at = -1, throw_at = -1;  // steps during which something comes
-  int evaluations = 0, samples = 0;
+  int evaluations = 0, samples = 0, evaluation_ms = 0;
 
   explicit Experiment(const fs::path& directory, int64_t width = 12) : net(width) {
     optimizer = std::make_unique<AdamW>(net.parameters(), torch::optim::AdamWOptions(1e-2));
@@ -64,6 +65,7 @@ struct Experiment {
     job.learning_rate = [](int64_t t) { return learning_rate_at({1e-2, 1e-3, 5, 20}, t); };
     job.held_out_loss = [this] {
       ++evaluations;
+      std::this_thread::sleep_for(std::chrono::milliseconds(evaluation_ms));
       torch::NoGradGuard no_grad;
       net.eval();
       const Tensor x = torch::ones({4, 6});
@@ -235,6 +237,27 @@ TEST_F(LoopTest, ManyInARowStopTheRun) {
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("4 steps in a row, up to step 7"), std::string::npos)
         << error.what();
+  }
+  // What was learned before is kept, and goes on once the steps are finite again.
+  const auto saved = load_newest(at("run") / "checkpoints", nullptr);
+  ASSERT_TRUE(saved.has_value());
+  EXPECT_GE(saved->step, 7);
+  for (const auto& [name, tensor] : saved->model) {
+    EXPECT_TRUE(!tensor.is_floating_point() || tensor.isfinite().all().item<bool>()) << name;
+  }
+  Experiment again(at("run"));
+  again.options.resume = true;
+  EXPECT_EQ(again.run().steps, 20);
+}
+
+TEST_F(LoopTest, EvaluatingAndSavingAreNoTimeOfAStep) {
+  Experiment experiment(at("run"));
+  experiment.evaluation_ms = 300;
+  experiment.run();
+  std::ifstream file(at("run") / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto row = nlohmann::json::parse(line);
+    EXPECT_LT(row.value("step_ms", 0.0), 300) << line;
   }
 }
 

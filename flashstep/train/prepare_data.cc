@@ -40,6 +40,7 @@ class Preparation {
       train = encode(tokenizer, corpus.train, directory_ / "train.npy");
       validation = encode(tokenizer, corpus.validation, directory_ / "validation.npy");
     }
+    check_interrupted(kStopped);
     return {corpus.train, corpus.validation, std::move(tokenizer), data::TokenFile(train),
             data::TokenFile(validation)};
   }

@@ -62,11 +62,31 @@ bool RunLog::is_due() const {
 void RunLog::count_skipped(int64_t step, bool skipped) {
   counters_.skipped += skipped;
   counters_.skipped_in_a_row = skipped ? counters_.skipped_in_a_row + 1 : 0;
-  require(counters_.skipped_in_a_row < options_.max_skipped_in_a_row,
-          "[train] the loss or a gradient was "
-          "not finite in ",
-          options_.max_skipped_in_a_row, " steps in a row, up to step ", step,
-          "; expected finite ones: try a lower learning rate or a longer warm-up");
+  if (gave_up() || counters_.skipped_in_a_row < options_.max_skipped_in_a_row) return;
+  gave_up_at_ = step;
+  counters_.skipped_in_a_row = 0;  // who resumes has changed something, and is counted anew
+}
+
+std::string RunLog::why_given_up() const {
+  return flashstep::str(
+      "[train] the loss or a gradient was not finite in ", options_.max_skipped_in_a_row,
+      " steps in a row, up to step ", gave_up_at_,
+      "; expected finite ones: try a lower learning rate or a longer warm-up. The state before "
+      "them is saved, --resume goes on from there");
+}
+
+RunLog::Pause::Pause(RunLog* log) : log_(log) {
+  if (log_ == nullptr) return;
+  if (!log_->pending_.empty()) {
+    const torch::Device device = log_->pending_.back().result.loss.device();
+    if (device.is_cuda())
+      torch::cuda::synchronize(device.index());  // the steps' own work ends here
+  }
+  began_s_ = now_s();
+}
+
+RunLog::Pause::~Pause() {
+  if (log_ != nullptr) log_->paused_s_ += now_s() - began_s_;
 }
 
 void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
@@ -77,7 +97,7 @@ void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
     }
   }
   const Tensor on_host = values.empty() ? Tensor() : at::stack(values).cpu();
-  const double elapsed_s = now_s() - flushed_at_s_;
+  const double elapsed_s = now_s() - flushed_at_s_ - paused_s_;
   if (!pending_.empty() && job_.tokens_per_step > 0) {
     tokens_per_s_ = static_cast<double>(pending_.size()) *
                     static_cast<double>(job_.tokens_per_step) / elapsed_s;
@@ -120,6 +140,7 @@ void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
   }
   show(step);
   flushed_at_s_ = now_s();
+  paused_s_ = 0;
 }
 
 void RunLog::sync(int64_t step) {

@@ -30,10 +30,27 @@ class RunLog {
   // True when it is time to look: half a second has gone by, or many steps wait.
   bool is_due() const;
   // Writes all that waits, with the held-out loss at its last step if there is one (at step 0 there
-  // are no others). Waits for the device. UserError when too many steps in a row were skipped.
+  // are no others). Waits for the device.
   void flush(int64_t step, std::optional<double> held_out_loss = std::nullopt);
   // flush(), then durable.
   void sync(int64_t step);
+
+  // True when too many steps in a row were skipped; then why_given_up() says so for people.
+  bool gave_up() const { return gave_up_at_ >= 0; }
+  std::string why_given_up() const;
+
+  // While one is alive no steps are taken: evaluating, saving and sampling are none of their time.
+  class Pause {
+   public:
+    explicit Pause(RunLog* log);  // null: nothing is measured
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    RunLog* log_;
+    double began_s_ = 0;
+  };
 
   // A line for people, above the bar.
   void print(const std::string& line);
@@ -59,7 +76,8 @@ class RunLog {
   std::unique_ptr<ProgressBar> bar_;
   RunCounters counters_;
   std::vector<Pending> pending_;
-  double flushed_at_s_, tokens_per_s_ = 0;
+  int64_t gave_up_at_ = -1;  // the step, if too many in a row were skipped
+  double flushed_at_s_, paused_s_ = 0, tokens_per_s_ = 0;
 };
 
 }  // namespace flashstep::train
