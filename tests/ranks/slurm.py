@@ -2,6 +2,7 @@
 import getpass
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -95,6 +96,18 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        self.end_steps()
+
+    def end_steps(self):
+        """A step that ends with its controller gone would tell it so for ever."""
+        mark = f"SLURM_CONF={self.variables['SLURM_CONF']}".encode()
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as environment:
+                    if mark in environment.read().split(b"\0"):
+                        os.kill(int(entry), signal.SIGKILL)
+            except OSError:  # gone, or somebody else's
+                continue
 
     def start(self, tool, *arguments):
         with open(self.directory / f"{tool}.out", "w") as out:
