@@ -111,6 +111,13 @@ std::string markdown_escaped(const std::string& text) {
 
 }  // namespace
 
+Cell::Cell() noexcept = default;
+Cell::Cell(const Cell&) = default;
+Cell::Cell(Cell&&) noexcept = default;
+Cell& Cell::operator=(const Cell&) = default;
+Cell& Cell::operator=(Cell&&) noexcept = default;
+Cell::~Cell() = default;
+
 Column text_column(std::string name) { return {std::move(name), "", Align::kLeft, {}}; }
 
 Column integer_column(std::string name, std::string unit) {

@@ -42,7 +42,13 @@ Column number_column(std::string name, std::string unit, int digits);
 class Cell {
  public:
   using Value = std::variant<std::monostate, int64_t, double, std::string>;
-  Cell() = default;
+  // Not inline: GCC 12 takes the move of a number for a read of text that was never there.
+  Cell() noexcept;
+  Cell(const Cell&);
+  Cell(Cell&&) noexcept;
+  Cell& operator=(const Cell&);
+  Cell& operator=(Cell&&) noexcept;
+  ~Cell();
   Cell(int value) : value_(int64_t{value}) {}
   Cell(long value) : value_(int64_t{value}) {}
   Cell(long long value) : value_(int64_t{value}) {}
