@@ -1,5 +1,7 @@
 #include "flashstep/report/trace.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include <torch/torch.h>
@@ -35,29 +37,36 @@ TEST(Trace, SeesOperatorsOnTheCpu) {
   EXPECT_NE(report::trace(at::kCPU, [] {}).trouble, "");
 }
 
-// A collective that a rank waits for is exposed; one beside which it computes is hidden.
+// A collective that a rank waits for is exposed; one beside which it computes is hidden. On a busy
+// machine a rank may be put aside at any moment: the best of a few tries counts.
 TEST(Trace, TellsHiddenFromExposedCommunication) {
   testing::run_ranks(2, [](const comm::Environment& environment) {
+    at::set_num_threads(1);
     comm::Group group(environment);
     const at::Tensor x = torch::randn({512, 512});
-    std::vector<at::Tensor> message = {torch::ones({1 << 20})};
+    std::vector<at::Tensor> message = {torch::ones({1 << 22})};
     const auto send = [&] { return group.process_group().allreduce(message); };
     group.wait(send(), "warming up");
 
-    const Trace exposed = trace(at::kCPU, [&] {
-      x.mm(x);
-      group.wait(send(), "test");
-    });
-    EXPECT_GT(exposed.communication_seconds(), 0);
-    EXPECT_LT(exposed.hidden_share(), 0.5);
+    double least = 1, most = 0;
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      const Trace exposed = trace(at::kCPU, [&] {
+        x.mm(x);
+        group.wait(send(), "test");
+      });
+      EXPECT_GT(exposed.communication_seconds(), 0);
+      least = std::min(least, exposed.hidden_share());
 
-    const Trace hidden = trace(at::kCPU, [&] {
-      const auto work = send();
-      // Until the message has surely arrived.
-      for (int i = 0; i < 1000 && !(i > 5 && work->isCompleted()); ++i) x.mm(x);
-      group.wait(work, "test");
-    });
-    EXPECT_GT(hidden.hidden_share(), 0.8);
+      const Trace hidden = trace(at::kCPU, [&] {
+        const auto work = send();
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+        while (!work->isCompleted() && std::chrono::steady_clock::now() < deadline) x.mm(x);
+        group.wait(work, "test");
+      });
+      most = std::max(most, hidden.hidden_share());
+    }
+    EXPECT_LT(least, 0.2);
+    EXPECT_GT(most, 0.8);
   });
 }
 

@@ -191,7 +191,8 @@ torch::Device device_of_rank(const TrainConfig& config, const comm::Environment&
 }
 
 LoopResult train_rank(Config config, TrainOptions options, const comm::Environment& environment,
-                      torch::Device device, comm::Group* group) {
+                      torch::Device device, comm::Group* group,
+                      std::optional<SignalGuard>& signals) {
   const bool is_first = environment.rank == 0;
   options.quiet = options.quiet || !is_first;
   check_attention(config.model.attention);
@@ -273,6 +274,7 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
     job.bigram_loss = bigram_loss_of_run(directory->bigram(), train_tokens, validation_tokens,
                                          config.model.vocab_size, options.quiet);
   }
+  if (!signals) signals.emplace();
   return run(job, loop_options(config, options), directory ? &*directory : nullptr);
 }
 
@@ -291,9 +293,12 @@ LoopResult train(const Config& config, const TrainOptions& options) {
   const comm::Environment environment = comm::read_environment();
   set_up_machine(config.train);
   const torch::Device device = device_of_rank(config.train, environment);
+  // Outlives the group: a rank that failed waits for the others there, and launchers end ranks by
+  // SIGTERM as soon as one has failed. It must not die of that before it has said why.
+  std::optional<SignalGuard> signals;
   if (environment.world_size == 1) {
-    const SignalGuard signals;  // from here on a signal ends a run with a sentence
-    return train_rank(config, options, environment, device, nullptr);
+    signals.emplace();  // from here on a signal ends a run with a sentence
+    return train_rank(config, options, environment, device, nullptr, signals);
   }
   share_cores(config.train, environment);
   comm::GroupOptions group_options;
@@ -302,7 +307,7 @@ LoopResult train(const Config& config, const TrainOptions& options) {
   group_options.on_stuck = comm::end_process;
   comm::Group group(environment, group_options);
   try {
-    return train_rank(config, options, environment, device, &group);
+    return train_rank(config, options, environment, device, &group, signals);
   } catch (const Interrupted&) {
     throw;  // every rank stops at the same step
   } catch (const std::exception& error) {
