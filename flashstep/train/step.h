@@ -89,6 +89,10 @@ class TrainStep {
   // and optimizer stay as they are.
   StepResult run(int64_t step);
 
+  // The part of run() that follows the last backward, for who does the rest: gradients become those
+  // of the global batch, are clipped and update the parameters. `loss`: (), of the micro-batches.
+  StepResult finish(torch::Tensor loss);
+
   // What a checkpoint must keep of it: the loss scale, with fp16.
   NamedTensors state() const;
   void load_state(const NamedTensors& state);  // UserError if something is missing
