@@ -1,6 +1,7 @@
 #include "apps/workload_flags.h"
 
 #include "flashstep/attention/attention.h"
+#include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
 
 namespace flashstep::apps {
@@ -32,7 +33,8 @@ void WorkloadFlags::add_options(CLI::App& command) {
       ->delimiter(',')
       ->check(CLI::Range(0, 1 << 24));
   command.add_option("--batch", given_.common.batch_size, "Rows")->check(CLI::Range(1, 1 << 20));
-  command.add_option("--mode", given_.modes, join(report::workload_modes()) + ": how much of a step")
+  command
+      .add_option("--mode", given_.modes, join(report::workload_modes()) + ": how much of a step")
       ->delimiter(',')
       ->check(CLI::IsMember(report::workload_modes()));
   command.add_option("--precision", given_.precisions, "fp32, tf32 (GPUs), bf16 (autocast)")

@@ -170,8 +170,7 @@ std::string describe(const Workload& w) {
 
 double pass_flops(const Workload& w) {
   if (has_backward(w)) return step_flops(w.model, w.batch_size, w.model.context_length);
-  return static_cast<double>(w.batch_size) *
-         forward_flops(w.model, w.model.context_length).total();
+  return static_cast<double>(w.batch_size) * forward_flops(w.model, w.model.context_length).total();
 }
 
 std::vector<Workload> workloads_of(const WorkloadAxes& axes) {
@@ -229,11 +228,10 @@ ModelRun::ModelRun(const Workload& workload)
       rows_(random_rows(workload_.model, workload_.batch_size,
                         static_cast<uint64_t>(workload_.seed), device_)),
       optimizer_(model_->parameters(), torch::optim::AdamWOptions(kLearningRate)),
-      step_(
-          model_->parameters(), optimizer_, [this](int64_t, int64_t) { return forward(); },
-          {.accumulation_steps = 1,
-           .max_norm = workload_.max_norm,
-           .precision = train::Precision::kFloat32}) {}
+      step_(model_->parameters(), optimizer_, [this](int64_t, int64_t) { return forward(); },
+            {.accumulation_steps = 1,
+             .max_norm = workload_.max_norm,
+             .precision = train::Precision::kFloat32}) {}
 
 Tensor ModelRun::forward() {
   const measure::ScopedRange range("forward");

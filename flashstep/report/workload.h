@@ -56,8 +56,8 @@ ModelConfig model_by_name(const std::string& name);
 // The opposite, of a resolved model: "xl", or the four numbers where they are nobody's.
 std::string model_name(const ModelConfig& model);
 
-// With nothing left to the size. UserError for what cannot be: a size, mode, precision or attention that
-// is none, tf32 on a CPU, no GPU for cuda.
+// With nothing left to the size. UserError for what cannot be: a size, mode, precision or attention
+// that is none, tf32 on a CPU, no GPU for cuda.
 Workload resolved_workload(const Workload& workload);
 
 std::string describe(const Workload& workload);  // "small, batch 4, context 128, bf16, step"
