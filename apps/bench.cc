@@ -103,10 +103,11 @@ void print_progress(const std::string& line) { std::fprintf(stderr, "%s\n", line
 
 void show(const report::BenchReport& report, const std::string& directory,
           const std::string& name) {
-  std::cout << measure::to_text(report.table);
+  std::cout << report::to_text(report);
   if (!directory.empty()) report::save(report, directory + "/" + name);
   if (report.signal != 0)
     throw Interrupted(report.signal, "interrupted; what was measured is shown");
+  if (!report.failure.empty()) throw MachineError(report.failure);
 }
 
 void add_bench(CLI::App& app) {
