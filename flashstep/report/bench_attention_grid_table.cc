@@ -189,11 +189,11 @@ std::vector<std::string> grid_accounting(const std::vector<GridCell>& cells, dou
   };
   const double needed = matrix(*failed);
   std::vector<std::string> sentences;
-  sentences.push_back(
-      str("The first that does not fit: naive, ", describe(failed->c), ". One (B, N, N) matrix is ",
-          failed->c.batch, " x ", failed->c.n, "^2 x ", element_bytes(failed->c),
-          " bytes = ", fixed(gibibytes(needed), 2), " GiB; the device has ",
-          fixed(gibibytes(memory_bytes), 1), " GiB."));
+  sentences.push_back(str("The first that does not fit: naive, ", describe(failed->c),
+                          ". One (B, N, N) matrix is ", failed->c.batch, " x ", failed->c.n,
+                          "^2 x ", element_bytes(failed->c),
+                          " bytes = ", fixed(gibibytes(needed), 2), " GiB; the device has ",
+                          fixed(gibibytes(memory_bytes), 1), " GiB."));
   // What a smaller one held, in matrices: its vectors are nothing beside them.
   const GridCell* largest = nullptr;
   for (const GridCell& cell : cells) {
