@@ -49,4 +49,10 @@ double attention_matrix_bytes(const AttentionSize& s, int64_t element_bytes) {
   return static_cast<double>(element_bytes * s.batches * s.heads) * static_cast<double>(s.n * s.m);
 }
 
+NaiveAttentionMemory naive_attention_memory(const AttentionSize& s, int64_t element_bytes) {
+  const double matrix = attention_matrix_bytes(s, element_bytes);
+  const double kept = (s.causal ? 2 : 1) * matrix;
+  return {.kept = kept, .forward_peak = kept + matrix, .backward_peak = 3 * matrix};
+}
+
 }  // namespace flashstep

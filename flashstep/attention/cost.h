@@ -39,4 +39,14 @@ double attention_backward_bytes(const AttentionSize& size, int64_t element_bytes
 // One (B, H, N, M) matrix, of which the naive formula makes several.
 double attention_matrix_bytes(const AttentionSize& size, int64_t element_bytes);
 
+// The (B, H, N, M) matrices that implementation naive holds under autograd, in bytes. Kept for
+// backward: the weights, with a mask twice (before and after its zeros). Forward holds the scores
+// beside what it keeps; backward holds the weights beside their gradient and that of the scores.
+struct NaiveAttentionMemory {
+  double kept = 0;
+  double forward_peak = 0;   // at once
+  double backward_peak = 0;  // at once
+};
+NaiveAttentionMemory naive_attention_memory(const AttentionSize& size, int64_t element_bytes);
+
 }  // namespace flashstep

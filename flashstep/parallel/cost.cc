@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "flashstep/parallel/gradient_scatter.h"
 
@@ -56,6 +57,45 @@ ShardedStep sharded_step(Sharding sharding, const ShardedStepSizes& sizes, int w
     }
   }
   return {};
+}
+
+ZeroCost zero_cost(ZeroStage stage, const ZeroSizes& sizes, int world_size) {
+  const auto part = [&](ZeroStage from) { return stage >= from ? 1.0 / world_size : 1.0; };
+  ZeroCost cost;
+  cost.state = sizes.state_bytes * part(ZeroStage::kState);
+  cost.gradients = sizes.gradient_bytes * part(ZeroStage::kGradients);
+  cost.parameters = sizes.parameter_bytes * part(ZeroStage::kParameters);
+  if (stage == ZeroStage::kParameters && world_size > 1) cost.gathered = 2 * sizes.layer_bytes;
+  const double gathers = stage == ZeroStage::kParameters ? 2 : 1;
+  cost.sent_bytes = stage == ZeroStage::kNone
+                        ? all_reduce_bytes(sizes.sent_gradient_bytes, world_size)
+                        : reduce_scatter_bytes(sizes.sent_gradient_bytes, world_size) +
+                              gathers * all_gather_bytes(sizes.sent_parameter_bytes, world_size);
+  return cost;
+}
+
+AllReduceCost all_reduce_cost(AllReduce algorithm, double bytes, int world_size, const Link& link) {
+  const double hops = world_size - 1;
+  const auto in_steps = [&](double steps, double step_bytes, double sent_bytes) {
+    const double step_s = step_bytes / link.bytes_per_second + link.latency_s;
+    return AllReduceCost{.steps = steps, .sent_bytes = sent_bytes, .seconds = steps * step_s};
+  };
+  switch (algorithm) {
+    case AllReduce::kRing:
+      return in_steps(2 * hops, bytes / world_size, all_reduce_bytes(bytes, world_size));
+    case AllReduce::kTwoRings:
+      return in_steps(2 * hops, bytes / 2 / world_size, all_reduce_bytes(bytes, world_size));
+    case AllReduce::kWholeTensors:
+      return in_steps(hops, bytes, hops * bytes);
+    case AllReduce::kThroughOneRank:  // ranks inside the chain send the sum on, and back
+      return in_steps(2 * hops, bytes, std::min(hops, 2.0) * bytes);
+  }
+  return {};
+}
+
+double whole_tensors_limit_bytes(int world_size, const Link& link) {
+  if (world_size <= 2) return std::numeric_limits<double>::infinity();
+  return link.latency_s * link.bytes_per_second * world_size / (world_size - 2);
 }
 
 double bucket_overhead_s(const BucketModel& model, double bucket_bytes) {
