@@ -14,7 +14,6 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/ranges.h"
-#include "flashstep/model/cost.h"
 #include "flashstep/ops/cross_entropy.h"
 #include "flashstep/train/precision.h"
 
@@ -130,23 +129,29 @@ ModelConfig model_by_name(const std::string& name) {
 }
 
 std::string model_name(const ModelConfig& model) {
-  // The name that was given first: two handouts have the same size under different names.
-  if (!model.size.empty() && same_sizes(named_model(model.size), model)) return model.size;
+  // The size that was named comes first: two handouts have the same one under different names.
+  if (!model.size.empty() && same_sizes(resolved({.size = model.size}), resolved(model)))
+    return model.size;
   for (const SmallSize& size : kSmallSizes) {
     if (same_sizes(model_by_name(size.name), model)) return size.name;
   }
   return str(model.d_model, '/', model.d_ff, '/', model.num_layers, '/', model.num_heads);
 }
 
+ModelConfig resolved_model(const ModelConfig& given) {
+  ModelConfig model = given;
+  const SmallSize* small = small_size(model_name(given));
+  if (small != nullptr && model.context_length == 0) model.context_length = small->context_length;
+  return resolved(model);
+}
+
 Workload resolved_workload(const Workload& given) {
   Workload workload = given;
-  const SmallSize* small = nullptr;
-  if (given.model.size.empty()) small = small_size(model_name(given.model));
-  if (small != nullptr && workload.model.context_length == 0)
-    workload.model.context_length = small->context_length;
-  if (workload.batch_size == 0)
+  workload.model = resolved_model(given.model);
+  if (workload.batch_size == 0) {
+    const SmallSize* small = small_size(model_name(workload.model));
     workload.batch_size = small != nullptr ? small->batch_size : kHandoutBatch;
-  workload.model = resolved(workload.model);
+  }
   const auto known = [](const char* what, const std::string& word,
                         const std::vector<std::string>& words) {
     require(is_one_of(word, words), "[workload] expected ", what, " ", join(words), ", got \"",
@@ -166,6 +171,16 @@ Workload resolved_workload(const Workload& given) {
 std::string describe(const Workload& w) {
   return str(model_name(w.model), ", batch ", w.batch_size, ", context ", w.model.context_length,
              ", ", w.precision, ", ", w.mode);
+}
+
+PassShape pass_shape(const Workload& w) {
+  PassShape shape;
+  shape.batch_size = w.batch_size;
+  shape.seq_len = w.model.context_length;
+  shape.bf16 = w.precision == "bf16";
+  shape.naive_attention = w.model.attention == "naive";
+  shape.fused_ops = w.device == "cpu";
+  return shape;
 }
 
 double pass_flops(const Workload& w) {

@@ -16,6 +16,7 @@
 #include <torch/torch.h>
 
 #include "flashstep/base/fields.h"
+#include "flashstep/model/cost.h"
 #include "flashstep/model/transformer.h"
 #include "flashstep/report/step_marks.h"
 #include "flashstep/train/adamw.h"
@@ -53,7 +54,9 @@ std::vector<std::string> workload_size_names();
 // A size by its name, or as d_model/d_ff/layers/heads ("1600/6400/48/25", vocabulary 10,000). What
 // a workload may leave to its size is 0. UserError for others.
 ModelConfig model_by_name(const std::string& name);
-// The opposite, of a resolved model: "xl", or the four numbers where they are nobody's.
+// What it leaves open filled in by its size, and checked, as resolved() does for named sizes.
+ModelConfig resolved_model(const ModelConfig& model);
+// The opposite of model_by_name(): "xl", or the four numbers where they are nobody's.
 std::string model_name(const ModelConfig& model);
 
 // With nothing left to the size. UserError for what cannot be: a size, mode, precision or attention
@@ -62,7 +65,8 @@ Workload resolved_workload(const Workload& workload);
 
 std::string describe(const Workload& workload);  // "small, batch 4, context 128, bf16, step"
 
-// Model FLOPs of one pass (model/cost.h).
+// For the formulas of model/cost.h; and by them the model FLOPs of one pass.
+PassShape pass_shape(const Workload& workload);
 double pass_flops(const Workload& workload);
 
 // Every combination of the lists, sizes first, resolved.
