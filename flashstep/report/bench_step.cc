@@ -48,10 +48,20 @@ double total_memory_bytes(const std::string& device) {
                                               : machine.memory_bytes);
 }
 
+// On a GPU all of it: what other programs hold of it, LibTorch does not say.
 double free_memory_bytes(const std::string& device) {
-  if (device == "cuda")
-    return total_memory_bytes(device) - static_cast<double>(measure::gpu_allocated_bytes());
-  return static_cast<double>(measure::available_bytes());
+  return device == "cuda" ? total_memory_bytes(device)
+                          : static_cast<double>(measure::available_bytes());
+}
+
+// After an error of CUDA's own nothing can be measured any more in its process.
+bool gpu_answers() {
+  try {
+    measure::synchronize_gpu();
+    return true;
+  } catch (const MachineError&) {
+    return false;
+  }
 }
 
 // Measures case after case, and keeps what there is.
@@ -63,7 +73,10 @@ class Bench {
   BenchReport run() {
     const double begin = measure::steady_seconds();
     try {
-      for (const Workload& workload : workloads_) measure_workload(workload);
+      for (size_t i = 0; i < workloads_.size(); ++i) {
+        place_ = str(i + 1, " of ", workloads_.size(), ": ");
+        measure_workload(workloads_[i]);
+      }
     } catch (const Interrupted& interrupted) {
       report_.signal = interrupted.signal();
     } catch (const MachineError& error) {
@@ -78,7 +91,11 @@ class Bench {
 
  private:
   void measure_workload(const Workload& workload) {
-    for (StepResult& result : measure_warmups(workload)) keep(std::move(result));
+    for (const int64_t warmup : options_.warmups) {
+      keep(measure_one(workload, warmup));
+      // What does not run after one warm-up does not run after another.
+      if (!results_.back().measured()) break;
+    }
     if (!results_.back().out_of_memory() || !options_.reduce) return;
     for (StepResult& result : measure_reduced(workload)) keep(std::move(result));
   }
@@ -89,16 +106,6 @@ class Bench {
     results_.push_back(std::move(result));
   }
 
-  // One after the other; what does not run after one warm-up does not run after another.
-  std::vector<StepResult> measure_warmups(const Workload& workload) {
-    std::vector<StepResult> results;
-    for (const int64_t warmup : options_.warmups) {
-      results.push_back(measure_one(workload, warmup));
-      if (!results.back().measured()) break;
-    }
-    return results;
-  }
-
   StepResult measure_one(const Workload& workload, int64_t warmup) {
     StepTask task;
     task.workload = workload;
@@ -107,7 +114,10 @@ class Bench {
     task.turns = options_.turns;
     task.peers = options_.peers;
     task.peer_command = options_.peer_command;
-    say(str(describe(workload), ", after ", warmup, warmup == 1 ? " step" : " steps"));
+    if (options_.progress) {
+      options_.progress(
+          str(place_, describe(workload), ", after ", warmup, warmup == 1 ? " step" : " steps"));
+    }
     const double least = needed_bytes(workload).least, there = total_memory_bytes(workload.device);
     if (least > there) {
       StepResult result;
@@ -134,8 +144,7 @@ class Bench {
       result.trouble = "OOM: the allocator has no more";
     } catch (const c10::Error& error) {
       result.trouble = trouble_of(first_line(error.what_without_backtrace()));
-      // After another error of CUDA's nothing can be measured any more in this process.
-      if (!result.out_of_memory() && task.workload.device == "cuda") {
+      if (!result.out_of_memory() && task.workload.device == "cuda" && !gpu_answers()) {
         results_.push_back(result);
         throw MachineError("[bench step] the GPU failed: " +
                            first_line(error.what_without_backtrace()));
@@ -182,10 +191,7 @@ class Bench {
     int64_t layers = fitting_layers(workload, room), too_many = workload.model.num_layers;
     constexpr int kTries = 4;
     for (int i = 0; i < kTries && layers > 0; ++i) {
-      Workload fewer = workload;
-      fewer.model.num_layers = layers;
-      std::vector<StepResult> results = measure_warmups(fewer);
-      for (StepResult& result : results) result.whole_layers = workload.model.num_layers;
+      std::vector<StepResult> results = measure_layers(workload, layers);
       if (!results.back().measured()) {
         too_many = layers;
         if (!best.empty()) break;
@@ -193,7 +199,7 @@ class Bench {
         continue;
       }
       best = std::move(results);
-      const double factor = best.back().peak_bytes / needed_bytes(fewer).about;
+      const double factor = best.back().peak_bytes / needed_bytes(best.back().task.workload).about;
       const int64_t next = std::min(fitting_layers(workload, room, factor), too_many - 1);
       if (next <= layers + layers / 10) break;  // not worth another measurement
       layers = next;
@@ -201,8 +207,16 @@ class Bench {
     return best;
   }
 
-  void say(const std::string& line) {
-    if (options_.progress) options_.progress(line);
+  std::vector<StepResult> measure_layers(const Workload& whole, int64_t layers) {
+    Workload workload = whole;
+    workload.model.num_layers = layers;
+    std::vector<StepResult> results;
+    for (const int64_t warmup : options_.warmups) {
+      results.push_back(measure_one(workload, warmup));
+      results.back().whole_layers = whole.model.num_layers;
+      if (!results.back().measured()) break;
+    }
+    return results;
   }
 
   void fill_report(double seconds) {
@@ -225,6 +239,7 @@ class Bench {
 
   const BenchStepOptions& options_;
   std::vector<Workload> workloads_;
+  std::string place_;  // of the workload among all
   std::vector<StepResult> results_;
   BenchReport report_;
   std::exception_ptr mistake_;

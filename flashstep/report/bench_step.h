@@ -109,6 +109,8 @@ NeededBytes needed_bytes(const Workload& workload);
 // not one.
 int64_t fitting_layers(const Workload& workload, double available_bytes, double factor = 1);
 
+// "xl", or what stands in its place: "xl, 21 of 48 layers *".
+std::string shown_model(const StepResult& result);
 measure::Table step_table(const std::vector<StepResult>& results);
 measure::Table step_runs(const std::vector<StepResult>& results);
 std::vector<std::string> step_notes(const std::vector<StepResult>& results);

@@ -133,6 +133,7 @@ void tell(const std::function<void(const StepResult&)>& told, const StepResult& 
 void take_turns(StepResult& result, const std::function<void(const StepResult&)>& told) {
   const StepTask& task = result.task;
   const at::Device device = current_device(task.workload.device);
+  at::empty({1}, device);  // LibTorch's allocator counts a GPU's memory from its first use on
   const double before = memory_bytes(device);
   auto run = std::make_unique<ModelRun>(task.workload);
   reset_peak_memory(device);

@@ -1,7 +1,6 @@
-// The results of `flashstep bench step` as tables, sentences and pictures.
+// The results of `flashstep bench step` as tables and sentences.
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/limits.h"
@@ -24,15 +23,6 @@ Column significant_column(const char* name, const char* unit, int digits) {
   return {name, unit, measure::Align::kRight, {measure::NumberFormat::Style::kSignificant, digits}};
 }
 
-// "xl", or what stands in its place: "xl, 21 of 48 layers *".
-std::string name_of(const StepResult& r) {
-  const ModelConfig& model = r.task.workload.model;
-  if (r.whole_layers == 0) return model_name(model);
-  ModelConfig whole = model;
-  whole.num_layers = r.whole_layers;
-  return str(model_name(whole), ", ", model.num_layers, " of ", r.whole_layers, " layers *");
-}
-
 std::vector<Column> case_columns() {
   return {text_column("model"),     number_column("parameters", "M", 2),
           integer_column("batch"),  integer_column("context"),
@@ -42,10 +32,10 @@ std::vector<Column> case_columns() {
 
 std::vector<Cell> case_cells(const StepResult& r) {
   const Workload& w = r.task.workload;
-  return {name_of(r),   static_cast<double>(parameter_count(w.model)) / 1e6,
-          w.batch_size, w.model.context_length,
-          w.precision,  w.model.attention,
-          w.mode,       r.task.warmup};
+  return {shown_model(r), static_cast<double>(parameter_count(w.model)) / 1e6,
+          w.batch_size,   w.model.context_length,
+          w.precision,    w.model.attention,
+          w.mode,         r.task.warmup};
 }
 
 // The peers of all results, in order.
@@ -169,63 +159,15 @@ void add_run_rows(const StepResult& r, const std::string& who, const std::vector
   }
 }
 
-std::string file_name(std::string text) {
-  std::replace(text.begin(), text.end(), '/', '-');
-  return text;
-}
-
-// Forward, backward and optimizer of every size, of one context, precision and attention.
-void add_parts(const std::vector<const StepResult*>& results, const std::string& key,
-               const std::string& footnote, std::vector<NamedPicture>& pictures) {
-  const Workload& w = results.front()->task.workload;
-  measure::Plot plot;
-  plot.title = "A training step in its parts";
-  plot.subtitle = str("batch ", w.batch_size, ", context ", w.model.context_length, ", ",
-                      w.precision, ", attention ", w.model.attention, "; medians");
-  plot.footnote = footnote;
-  plot.y.label = "ms";
-  const std::pair<const char*, double StepTimes::*> parts[] = {
-      {"forward", &StepTimes::forward},
-      {"backward", &StepTimes::backward},
-      {"optimizer", &StepTimes::optimizer}};
-  for (const auto& [name, part] : parts) {
-    measure::Series series{.name = name, .kind = measure::Series::Kind::kBars};
-    for (const StepResult* r : results) series.y.push_back(measure::median(r->milliseconds(part)));
-    plot.series.push_back(std::move(series));
-  }
-  for (const StepResult* r : results) plot.categories.push_back(name_of(*r));
-  pictures.push_back({"parts_" + file_name(key), std::move(plot)});
-}
-
-// Every single step of processes that began cold, by how many of them were not counted.
-void add_warmup(const std::vector<const StepResult*>& results, const std::string& footnote,
-                std::vector<NamedPicture>& pictures) {
-  measure::Plot plot;
-  plot.title = "Every single step of a process, from its first one on";
-  plot.subtitle = describe(results.front()->task.workload);
-  plot.footnote = footnote;
-  plot.x.label = "step";
-  plot.y.label = "ms";
-  plot.y.scale = measure::Scale::kLog;
-  for (const StepResult* r : results) {
-    measure::Series series{.kind = measure::Series::Kind::kLineAndPoints};
-    const auto counted = r->milliseconds(&StepTimes::total);
-    series.name =
-        str(r->task.warmup, " not counted: mean ", fixed(measure::mean(counted), 1), " ms");
-    for (const TimedStep& step : r->steps) {
-      if (step.turn > 0) break;
-      series.x.push_back(static_cast<double>(series.x.size() + 1));
-      series.y.push_back(step.times.total * 1e3);
-    }
-    plot.series.push_back(std::move(series));
-  }
-  const Workload& w = results.front()->task.workload;
-  pictures.push_back({file_name(str("warmup_", model_name(w.model), "_n", w.model.context_length,
-                                    "_", w.precision, "_", w.model.attention, "_", w.mode)),
-                      std::move(plot)});
-}
-
 }  // namespace
+
+std::string shown_model(const StepResult& r) {
+  const ModelConfig& model = r.task.workload.model;
+  if (r.whole_layers == 0) return model_name(model);
+  ModelConfig whole = model;
+  whole.num_layers = r.whole_layers;
+  return str(model_name(whole), ", ", model.num_layers, " of ", r.whole_layers, " layers *");
+}
 
 measure::Table step_table(const std::vector<StepResult>& results) {
   measure::Table table = empty_table(results);
@@ -267,7 +209,7 @@ measure::Table step_runs(const std::vector<StepResult>& results) {
 std::vector<std::string> step_notes(const std::vector<StepResult>& results) {
   std::vector<std::string> notes;
   for (const StepResult& r : results) {
-    const std::string what = str(name_of(r), ", ", describe(r.task.workload));
+    const std::string what = str(shown_model(r), ", ", describe(r.task.workload));
     if (!r.measured()) notes.push_back(str(what, ": ", r.trouble, "."));
     for (const PeerSteps& peer : r.peers) {
       if (!peer.trouble.empty())
@@ -306,28 +248,6 @@ std::vector<std::string> step_verdict(const std::vector<StepResult>& results) {
                             fixed(measure::geometric_mean(ratios), 2), "."));
   }
   return sentences;
-}
-
-std::vector<NamedPicture> step_pictures(const std::vector<StepResult>& results,
-                                        const std::string& footnote) {
-  std::vector<NamedPicture> pictures;
-  std::map<std::string, std::vector<const StepResult*>> steps, warmups;
-  std::vector<std::string> keys;  // in the order of the results
-  for (const StepResult& r : results) {
-    if (!r.measured()) continue;
-    const Workload& w = r.task.workload;
-    const std::string key = str("b", w.batch_size, "_n", w.model.context_length, "_", w.precision,
-                                "_", w.model.attention);
-    warmups[str(name_of(r), key, w.mode)].push_back(&r);
-    if (!has_update(w) || r.task.warmup != results.front().task.warmup) continue;
-    if (!steps.contains(key)) keys.push_back(key);
-    steps[key].push_back(&r);
-  }
-  for (const std::string& key : keys) add_parts(steps[key], key, footnote, pictures);
-  for (const auto& [key, of_one_case] : warmups) {
-    if (of_one_case.size() > 1) add_warmup(of_one_case, footnote, pictures);
-  }
-  return pictures;
 }
 
 }  // namespace flashstep::report
