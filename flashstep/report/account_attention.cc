@@ -76,7 +76,7 @@ Account account_attention(const AttentionAccount& inputs) {
                            significant_column("one matrix", "MiB", 4),
                            significant_column("before backward", "MiB", 4),
                            significant_column("peak", "MiB", 4),
-                           measure::text_column(str("fits in ", number(inputs.memory_gb), " GB")),
+                           measure::text_column(str("fits in ", inputs.memory_gb, " GB")),
                            significant_column("kernel's peak", "MiB", 4),
                            measure::number_column("saved", "x", 1)};
   std::optional<std::pair<AttentionSize, Memory>> told;

@@ -58,27 +58,31 @@ void account_state(const MeshAccount& inputs, Account& account) {
   account.table.add_row({"kept for backward by a token", a_token / kMB, "MB"});
   account.table.add_row(
       {str("kept for backward by ", with_commas(inputs.tokens), " tokens"), saved / kGB, "GB"});
-  account.table.add_row({str("accelerators of ", number(inputs.gpu_gb), " GB"), gpus, ""});
-  account.table.add_row({str("N_FSDP for less than ", number(inputs.limit_gb), " GB"),
+  account.table.add_row({str("accelerators of ", inputs.gpu_gb, " GB"), gpus, ""});
+  account.table.add_row({str("N_FSDP for less than ", inputs.limit_gb, " GB"),
                          ranks > 0 ? measure::Cell(ranks) : measure::Cell("none"), ""});
   account.derivation.push_back(str("parameters = blocks x m D F = ", inputs.blocks, " x ",
-                                   layer.matrices, " x ", number(layer.d_model, 6), " x ",
-                                   number(layer.d_ff, 6), " = ",
+                                   layer.matrices, " x ", layer.d_model, " x ", layer.d_ff, " = ",
                                    with_commas(static_cast<int64_t>(parameters))));
   account.derivation.push_back(str("state = (4 + 4 + 8) bytes a parameter in float32 = ",
                                    number(state.total() / kGB, 6), " GB"));
   account.derivation.push_back(
       str("kept for backward = the inputs of the matrix products, ",
-          layer.matrices == 2 ? "D + F" : "D + 3 F", " elements of ", number(layer.element_bytes),
+          layer.matrices == 2 ? "D + F" : "D + 3 F", " elements of ", layer.element_bytes,
           " bytes in each block = ", number(a_token / kMB, 5), " MB a token"));
-  account.derivation.push_back(str("accelerators = ceil(", number(all / kGB, 6), " / ",
-                                   number(inputs.gpu_gb), ") = ", gpus));
   account.derivation.push_back(
-      str("per device: (state + kept / 2) / N + kept / 2 < ", number(inputs.limit_gb),
+      str("accelerators = ceil(", number(all / kGB, 6), " / ", inputs.gpu_gb, ") = ", gpus));
+  account.derivation.push_back(
+      str("per device: (state + kept / 2) / N + kept / 2 < ", inputs.limit_gb,
           " GB (every second layer's activations are divided)",
           ranks > 0 ? str(" from N = ", ranks, " on: ",
                           number(parallel::divided_bytes(state.total(), saved, ranks) / kGB), " GB")
                     : ": for no N, half of the activations alone is more"));
+}
+
+// A bound, or what it means that there is none.
+measure::Cell bound(double value, const char* without) {
+  return std::isfinite(value) ? measure::Cell(value) : measure::Cell(without);
 }
 
 // (c): compute-bound on the mesh, forward.
@@ -95,8 +99,9 @@ void account_batch(const MeshAccount& inputs, Account& account) {
   } kCases[] = {{"axes at once", true}, {"axes one after the other", false}};
   for (const auto& [name, at_once] : kCases) {
     const double tokens = parallel::least_tokens(layer, mesh, accelerator, at_once);
-    account.table.add_row({str("least batch, ", name), tokens, "tokens"});
-    account.table.add_row({str("least batch a device, ", name), tokens / count, "tokens"});
+    account.table.add_row({str("least batch, ", name), bound(tokens, "none"), "tokens"});
+    account.table.add_row(
+        {str("least batch a device, ", name), bound(tokens / count, "none"), "tokens"});
   }
   const double e = layer.element_bytes;
   // (N - 1) / N taken for 1, as in the least batch.
@@ -109,12 +114,12 @@ void account_batch(const MeshAccount& inputs, Account& account) {
   const double at_once = parallel::least_tokens(layer, mesh, accelerator, true);
   account.derivation.push_back(
       str("forward on X = ", mesh.data, " (FSDP) by Y = ", mesh.tensor,
-          " (TP), M_X = ", number(mesh.data_links), ", M_Y = ", number(mesh.tensor_links),
+          " (TP), M_X = ", mesh.data_links, ", M_Y = ", mesh.tensor_links,
           ": compute 2 m B D F / (X Y C); weights gathered e m D F / (Y W M_X); activations "
           "all-reduced 2 e B D / (X W M_Y); (N - 1) / N taken for 1"));
-  account.derivation.push_back(str("weights hidden: B > X e C / (2 W M_X) = ", mesh.data, " x ",
-                                   number(e), " x ", number(ratio, 5), " / (2 x ",
-                                   number(mesh.data_links), ") = ", number(at_once, 6),
+  account.derivation.push_back(str("weights hidden: B > X e C / (2 W M_X) = ", mesh.data, " x ", e,
+                                   " x ", number(ratio, 5), " / (2 x ", mesh.data_links,
+                                   ") = ", number(at_once, 6),
                                    " tokens, B / (X Y) = ", number(at_once / count, 5)));
   account.derivation.push_back(str(
       "activations hidden: Y < m F W M_Y / (e C) = ", number(tensor_most),
@@ -144,9 +149,9 @@ Mesh best_mesh(const FeedForward& layer, double tokens, int64_t ranks) {
 class BoundsTable {
  public:
   BoundsTable(const BoundsAccount& inputs, Account& account) : in_(inputs), table_(account.table) {
-    table_.title = str("One feed-forward layer on ", inputs.ranks, " accelerators: D ",
-                       number(inputs.layer.d_model, 6), ", F ", number(inputs.layer.d_ff, 6),
-                       ", batch of ", number(inputs.tokens, 6), " tokens");
+    table_.title =
+        str("One feed-forward layer on ", inputs.ranks, " accelerators: D ", inputs.layer.d_model,
+            ", F ", inputs.layer.d_ff, ", batch of ", inputs.tokens, " tokens");
     table_.columns = {measure::text_column("strategy"),
                       measure::text_column("pass"),
                       significant_column("FLOPs a device", "TFLOP", 4),
@@ -163,7 +168,7 @@ class BoundsTable {
         at_once ? std::max(times.data_s, times.tensor_s) : times.data_s + times.tensor_s;
     table_.add_row({strategy, pass, times.flops / 1e12, ms(times.compute_s), ms(times.data_s),
                     ms(times.tensor_s), sent > times.compute_s ? "communication" : "compute",
-                    most});
+                    bound(most, "any")});
   }
 
   PassTimes forward(const Mesh& mesh) const {
@@ -182,9 +187,9 @@ void derive_bounds(const BoundsAccount& inputs, Account& account) {
   const double m = inputs.layer.matrices, e = inputs.layer.element_bytes;
   const double c_over_w = inputs.accelerator.flops_per_s / inputs.accelerator.bytes_per_s;
   account.derivation = {
-      str("B = ", number(inputs.tokens, 6), " tokens, D, F, m = ", number(m), " matrices, e = ",
-          number(e), " bytes an element, C / W = ", number(inputs.accelerator.flops_per_s), " / ",
-          number(inputs.accelerator.bytes_per_s), " = ", number(c_over_w), " FLOP a byte."),
+      str("B = ", inputs.tokens, " tokens, D, F, m = ", m, " matrices, e = ", e,
+          " bytes an element, C / W = ", inputs.accelerator.flops_per_s, " / ",
+          inputs.accelerator.bytes_per_s, " = ", number(c_over_w), " FLOP a byte."),
       "FLOPs a device: forward 2 m B D F / N, backward twice that (m products for dx, m for dW).",
       "DP, backward: all-reduce of m e D F bytes, 2 (N - 1) / N m e D F / W <= 4 m B D F / (N C): "
       "N <= 1 + 2 B W / (e C). Forward sends nothing.",
@@ -196,9 +201,9 @@ void derive_bounds(const BoundsAccount& inputs, Account& account) {
       "x^T dx2_i, dx = all-reduce(dx1_i W1_i^T + dx2_i W2_i^T).",
       "FSDP + TP, forward, (N - 1) / N taken for 1: weights e m D F / (Y W), activations 2 e B D / "
       "(X W). At once: X <= 2 B W / (e C) and Y <= m F W / (e C), so N <= 2 m B F (W / (e C))^2.",
-      "One after the other: the sum is least at X / Y = 2 B / (m F), 2 e D sqrt(2 m B F / N) / W "
-      "<= "
-      "2 m B D F / (N C): N <= m B F / 2 (W / (e C))^2, a quarter.",
+      "One after the other: the sum is least at X / Y = 2 B / (m F), where it is 2 e D sqrt(2 m B "
+      "F "
+      "/ N) / W, at most 2 m B D F / (N C): N <= m B F / 2 (W / (e C))^2, a quarter.",
   };
 }
 
@@ -207,9 +212,9 @@ void derive_bounds(const BoundsAccount& inputs, Account& account) {
 Account account_mesh(const MeshAccount& inputs) {
   check(inputs);
   Account account{.name = "mesh",
-                  .table = quantity_table(
-                      str("Communication accounting: ", inputs.blocks, " feed-forward layers, D ",
-                          number(inputs.layer.d_model, 6), ", F ", number(inputs.layer.d_ff, 6))),
+                  .table = quantity_table(str("Communication accounting: ", inputs.blocks,
+                                              " feed-forward layers, D ", inputs.layer.d_model,
+                                              ", F ", inputs.layer.d_ff)),
                   .derivation = {}};
   account_state(inputs, account);
   account_batch(inputs, account);

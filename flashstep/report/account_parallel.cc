@@ -114,8 +114,8 @@ Account account_ring(const RingAccount& inputs) {
   const parallel::Link link{.bytes_per_second = inputs.gigabytes_per_s * kGB,
                             .latency_s = inputs.latency_us * 1e-6};
   Account account{.name = "ring", .table = {}, .derivation = {}};
-  account.table.title = str("All-reduce over links of ", number(inputs.gigabytes_per_s),
-                            " GB/s, latency ", number(inputs.latency_us), " us");
+  account.table.title = str("All-reduce over links of ", inputs.gigabytes_per_s, " GB/s, latency ",
+                            inputs.latency_us, " us");
   account.table.columns = {
       measure::integer_column("ranks"),       significant_column("size", "MB", 4),
       measure::text_column("algorithm"),      measure::integer_column("steps"),

@@ -2,17 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "flashstep/attention/attention.h"
 #include "flashstep/attention/cost.h"
 #include "flashstep/base/error.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/model/layers.h"
+#include "flashstep/model/transformer.h"
+#include "flashstep/ops/cross_entropy.h"
 #include "flashstep/train/precision.h"
 
 namespace flashstep::report {
@@ -102,8 +105,8 @@ TEST(Account, OfAttentionByTheFormula) {
   EXPECT_EQ(number_of(cell(account, last, "peak")), 8 * 64 + 3 * 8192);
   EXPECT_EQ(number_of(cell(account, last, "kernel's peak")), 8 * 64 + 0.5);  // 4 x 131,072 bytes
   // The first that does not fit in 20 GB has 3 x 8 GiB; 3 x 2 GiB fit.
-  EXPECT_EQ(cell(account, {8192, 128}, "fits in 20.00 GB"), measure::Cell("yes"));
-  EXPECT_EQ(cell(account, {16384, 16}, "fits in 20.00 GB"), measure::Cell("no"));
+  EXPECT_EQ(cell(account, {8192, 128}, "fits in 20 GB"), measure::Cell("yes"));
+  EXPECT_EQ(cell(account, {16384, 16}, "fits in 20 GB"), measure::Cell("no"));
   EXPECT_TRUE(some_line_has({account.derivation.front()},
                             {"First case that does not fit, N 16,384, D 16"}));
   EXPECT_TRUE(
@@ -145,16 +148,21 @@ TEST(Account, OfTheHandoutsMesh) {
   const Account account = account_mesh({});
   EXPECT_EQ(value(account, "parameters"), 219'848'638'464);
   EXPECT_NEAR(value(account, "state in all"), 3517.578215, 1e-6);
-  EXPECT_EQ(value(account, "accelerators of 80.00 GB"), 44);
-  EXPECT_EQ(value(account, "N_FSDP for less than 95.00 GB"), 38);
+  EXPECT_EQ(value(account, "accelerators of 80 GB"), 44);
+  EXPECT_EQ(value(account, "N_FSDP for less than 95 GB"), 38);
   EXPECT_NEAR(value(account, "least batch, axes at once"), 20444.44, 0.01);
   EXPECT_NEAR(value(account, "least batch a device, axes at once"), 319.44, 0.01);
   EXPECT_NEAR(value(account, "least batch a device, axes one after the other"), 395.34, 0.01);
   EXPECT_TRUE(some_line_has(account.derivation, {"= 219,848,638,464"}));
   // 1,000 tokens keep 17.547 GB, half of it on every device: (3517.578 + 8.774) / N < 86.226.
-  EXPECT_EQ(value(account_mesh({.tokens = 1000}), "N_FSDP for less than 95.00 GB"), 41);
-  EXPECT_EQ(cell(account_mesh({.tokens = 20000}), {"N_FSDP for less than 95.00 GB"}, "value"),
+  EXPECT_EQ(value(account_mesh({.tokens = 1000}), "N_FSDP for less than 95 GB"), 41);
+  EXPECT_EQ(cell(account_mesh({.tokens = 20000}), {"N_FSDP for less than 95 GB"}, "value"),
             measure::Cell("none"));
+}
+
+TEST(Account, OfAMeshThatNoBatchKeepsBusy) {
+  const Account account = account_mesh({.mesh = {.data = 2, .tensor = 32}});  // 20.8 are most
+  EXPECT_EQ(cell(account, {"least batch, axes at once"}, "value"), measure::Cell("none"));
 }
 
 // C / W = 2197.78: 1 + 65536 / 2197.78; 1 + 1.5 x 11008 / 2197.78; 1.5 x 65536 x 11008 / 2197.78^2.
@@ -303,6 +311,37 @@ TEST(AccountMeasured, TheFormulaHoldsSoManyMatrices) {
     out.backward(gradient);
     EXPECT_NEAR(before + backward.peak(), expected.backward_peak, 0.2 * matrix) << causal;
   }
+}
+
+// FLOPs of the matrix products that LibTorch's profiler sees in `work`.
+double profiled_flops(const std::function<void()>& work) {
+  using torch::profiler::impl::ActivityType;
+  const torch::profiler::impl::ProfilerConfig config(
+      torch::profiler::impl::ProfilerState::KINETO, /*report_input_shapes=*/true,
+      /*profile_memory=*/false, /*with_stack=*/false, /*with_flops=*/true);
+  torch::autograd::profiler::prepareProfiler(config, {ActivityType::CPU});
+  torch::autograd::profiler::enableProfiler(config, {ActivityType::CPU});
+  work();
+  const auto result = torch::autograd::profiler::disableProfiler();
+  double flops = 0;
+  for (const auto& event : result->events()) {
+    const std::string name = event.name();
+    if (name == "aten::mm" || name == "aten::bmm" || name == "aten::addmm")
+      flops += static_cast<double>(event.flops());
+  }
+  return flops;
+}
+
+// The formula of attention computes the pairs that the mask hides, too.
+TEST(AccountMeasured, FlopsAreTheProfilers) {
+  const ModelConfig config = measured_model("naive");
+  Transformer model(config);
+  const at::Tensor tokens = at::randint(100, {3, 40}), targets = at::randint(100, {3, 40});
+  at::Tensor loss;
+  EXPECT_EQ(profiled_flops([&] { loss = cross_entropy(model->forward(tokens), targets); }),
+            3 * forward_flops(config, 40, /*causal=*/false).total());
+  EXPECT_EQ(profiled_flops([&] { loss.backward(); }),
+            step_flops(config, 3, 40, false) - 3 * forward_flops(config, 40, false).total());
 }
 
 }  // namespace

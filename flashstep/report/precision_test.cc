@@ -8,6 +8,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
+#include "flashstep/report/precision_sizes.h"
 
 namespace flashstep::report {
 namespace {
@@ -161,6 +162,33 @@ TEST(PrecisionSizes, MeasureErrorAndSpeed) {
   EXPECT_EQ(report.runs.rows.size(), 2u * 2 * 2);
   EXPECT_EQ(cell(report.runs, {"64/128/2/2", "bf16", "forward"}, "passes"), measure::Cell(2));
   EXPECT_TRUE(some_line_has({report.table.notes.back()}, {"Verdict: "}));
+  EXPECT_EQ(report.pictures.size(), 1u);
+}
+
+// fp32 takes 10 ms a pass, bf16 what is asked for.
+SizeResult timed(const char* name, double bf16_seconds) {
+  SizeResult result{.name = name, .parameters = 1e6};
+  result.times[0] = {{0.01}, {0.01}};
+  result.times[1] = {{bf16_seconds}, {bf16_seconds}};
+  return result;
+}
+
+TEST(PrecisionSizes, TurnTheirVerdictWithTheNumbers) {
+  const auto verdict = [](const std::vector<SizeResult>& results) {
+    return precision_sizes_report(results, {}).table.notes.back();
+  };
+  EXPECT_EQ(verdict({timed("small", 0.005), timed("large", 0.0025)}),
+            "Verdict: forward and backward of small are 2.00 times as fast in bf16 as in fp32, "
+            "large 4.00 times as fast: the gain grows with the size.");
+  EXPECT_EQ(verdict({timed("small", 0.02), timed("large", 0.04)}),
+            "Verdict: forward and backward of small take 2.00 times as LONG in bf16 as in fp32, "
+            "large 0.25 times as fast: the gain shrinks with the size.");
+  EXPECT_EQ(verdict({timed("small", 0.02)}),
+            "Verdict: forward and backward of small take 2.00 times as LONG in bf16 as in fp32.");
+  SizeResult failed{.name = "huge", .trouble = "out of memory"};
+  EXPECT_EQ(verdict({timed("small", 0.01), failed}),
+            "Verdict: forward and backward of small are 1.00 times as fast in bf16 as in fp32.");
+  EXPECT_EQ(precision_sizes_report({failed}, {}).table.rows[0][1], measure::Cell("out of memory"));
 }
 
 TEST(PrecisionSizes, SayWhatDoesNotFit) {
