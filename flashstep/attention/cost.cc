@@ -35,6 +35,12 @@ double attention_forward_flops(const AttentionSize& s) {
 
 double attention_backward_flops(const AttentionSize& s) { return 2.5 * attention_forward_flops(s); }
 
+double attention_softmax_flops(const AttentionSize& s) { return 5 * attention_matrix_bytes(s, 1); }
+
+double attention_softmax_backward_flops(const AttentionSize& s) {
+  return 4 * attention_matrix_bytes(s, 1);
+}
+
 double attention_forward_bytes(const AttentionSize& s, int64_t element_bytes) {
   const auto element = static_cast<double>(element_bytes);
   return element * (2 * query_elements(s) + 2 * key_elements(s)) + logsumexp_bytes(s);

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "flashstep/measure/flame_graph.h"
 #include "flashstep/measure/heat_map.h"
 #include "flashstep/measure/lane_chart.h"
 #include "flashstep/measure/plot.h"
@@ -14,7 +15,7 @@ namespace flashstep::report {
 
 struct NamedPicture {
   std::string name;  // appended to the files' stem
-  std::variant<measure::Plot, measure::HeatMap, measure::LaneChart> picture;
+  std::variant<measure::Plot, measure::HeatMap, measure::LaneChart, measure::FlameGraph> picture;
 };
 
 struct NamedTable {
