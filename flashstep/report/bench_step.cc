@@ -12,9 +12,9 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/machine.h"
-#include "flashstep/measure/memory.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/case_memory.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
@@ -25,34 +25,7 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 // Of the memory that is there: the rest is for what lives for a moment only.
 constexpr double kUsableShare = 0.9;
 
-bool contains(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
-
-// How a process of ours failed, from the launcher's sentence about its only rank.
-std::string trouble_of(const std::string& sentence) {
-  if (contains(sentence, "SIGKILL")) return "OOM: the kernel ended the process (SIGKILL)";
-  const size_t end =
-      sentence.find("exit code ");  // "rank 0 of 1 (...) ended with exit code 1: ..."
-  const size_t own = end == std::string::npos ? end : sentence.find(": ", end);
-  const std::string words = own == std::string::npos ? sentence : sentence.substr(own + 2);
-  const bool memory = contains(words, "out of memory") || contains(words, "can't allocate memory");
-  return (memory ? "OOM: " : "failed: ") + words;
-}
-
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
-double total_memory_bytes(const std::string& device) {
-  const measure::Machine machine = measure::describe_machine();
-  return static_cast<double>(device == "cuda" ? machine.gpus.at(0).memory_bytes
-                                              : machine.memory_bytes);
-}
-
-// On a GPU all of it: what other programs hold of it, LibTorch does not say.
-double free_memory_bytes(const std::string& device) {
-  return device == "cuda" ? total_memory_bytes(device)
-                          : static_cast<double>(measure::available_bytes());
-}
 
 // After an error of CUDA's own nothing can be measured any more in its process.
 bool gpu_answers() {
@@ -143,7 +116,7 @@ class Bench {
     } catch (const std::bad_alloc&) {
       result.trouble = "OOM: the allocator has no more";
     } catch (const c10::Error& error) {
-      result.trouble = trouble_of(first_line(error.what_without_backtrace()));
+      result.trouble = process_trouble(first_line(error.what_without_backtrace()));
       if (!result.out_of_memory() && task.workload.device == "cuda" && !gpu_answers()) {
         results_.push_back(result);
         throw MachineError("[bench step] the GPU failed: " +
@@ -164,7 +137,7 @@ class Bench {
     result.task = task;
     if (!outcome.results.empty()) result = step_result_from_json(outcome.results.back());
     if (outcome.failure.empty()) return result;
-    const std::string trouble = trouble_of(outcome.failure);
+    const std::string trouble = process_trouble(outcome.failure);
     if (outcome.exit_code == 2) {
       note_mistake(result, trouble.substr(trouble.find(": ") + 2));
     } else if (result.steps.empty()) {
