@@ -251,18 +251,6 @@ Checkpoint load_checkpoint(const fs::path& directory) {
   return checkpoint;
 }
 
-Checkpoint load_step(const fs::path& checkpoints, int64_t step) {
-  const fs::path directory = checkpoint_directory(checkpoints, step);
-  if (!fs::is_directory(directory)) {
-    std::vector<std::string> steps;
-    for (const int64_t there : list_checkpoints(checkpoints)) steps.push_back(str(there));
-    throw UserError(str("[checkpoint] expected a checkpoint of step ", step, " in ",
-                        checkpoints.string(), ", got ",
-                        steps.empty() ? "none at all" : "those of " + join(steps)));
-  }
-  return load_checkpoint(directory);
-}
-
 std::optional<Checkpoint> load_newest(const fs::path& checkpoints, const WarnFunction& warn) {
   return newest_with(checkpoints, warn, load_checkpoint);
 }
