@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/testing/toy_modules.h"
 
 namespace flashstep::train {
@@ -14,6 +15,9 @@ namespace {
 using torch::Tensor;
 using torch::optim::AdamWOptions;
 using torch::optim::OptimizerParamGroup;
+
+// With these two headers alone flat shards take it.
+static_assert(updates_each_element_alone<AdamW>);
 
 const std::vector<std::vector<int64_t>> kShapes = {{7, 5}, {1}, {33}, {2, 3, 4}, {}};
 
