@@ -33,13 +33,13 @@ struct ShardedStep {
   double sent_bytes = 0;      // and received: gradients, then parameters
   double launches = 0;        // of collectives
   double gradient_bytes = 0;  // kept until the update
-  double transit_bytes = 0;   // at most, of buckets on their way, beside what is kept
+  double transit_bytes = 0;   // at most, of what is on its way, beside what is kept
   double state_bytes = 0;
 };
 struct ShardedStepSizes {
   double bytes = 0;         // of all parameters, and so of all gradients
   double state_bytes = 0;   // of the whole optimizer
-  double bucket_bytes = 0;  // kFlat: of a flat tensor, too
+  double bucket_bytes = 0;  // kFlat: of a flat tensor, too; infinity: all in one
   double part_bytes = 0;    // ShardOptions::part_megabytes
   bool nccl = true;         // else Gloo
 };
@@ -54,6 +54,13 @@ struct BucketModel {
 };
 double bucket_overhead_s(const BucketModel& model, double bucket_bytes);  // b / w + (s / b) o
 double best_bucket_bytes(const BucketModel& model);                       // sqrt(s w o)
+
+// What bucket_megabytes 0 stands for, in bytes: on NCCL the best bucket of the model as it was
+// measured between two H200s, at least 25 MB; elsewhere 25 MB.
+double chosen_bucket_bytes(double gradient_bytes, bool nccl);
+// The same for flat shards, whose buckets are copies: not so large that what is on its way takes
+// more than what a rank keeps of its gradients, s / W, as long as that allows 25 MB.
+double chosen_flat_bytes(double gradient_bytes, bool nccl, int world_size);
 
 // ---- Stages of ZeRO (Rajbhandari et al., 2020): each divides one thing more among the ranks.
 
