@@ -109,6 +109,42 @@ struct Net : torch::nn::Module {
   }
 };
 
+// What three steps in fp16 leave: the weights, and the loss scale. In the second one, one element
+// of one rank's gradient overflows when the loss is scaled.
+std::vector<Tensor> trained_in_fp16(const std::string& shards, Group& group) {
+  Net net;
+  ParallelConfig config;
+  config.shard_optimizer = shards;
+  ParallelHooks hooks = parallelize(net, config, &group);
+  const auto optimizer = make_optimizer(net, AdamWOptions(0.01), config, hooks);
+  const auto loss = [&](int64_t step, int64_t) {
+    Tensor factors = torch::ones({100});
+    if (step == 1 && group.rank() == 1) factors[7] = 1e36;
+    Tensor sum = torch::zeros({});
+    for (const Tensor& weight : net.weights) sum = sum + (weight * factors).sum();
+    return sum;
+  };
+  TrainStep train_step(net.parameters(), *optimizer, loss, {.precision = Precision::kFloat16},
+                       hooks);
+  for (int64_t step = 0; step < 3; ++step)
+    EXPECT_EQ(train_step.run(step).skipped.item<float>(), step == 1) << "step " << step;
+  std::vector<Tensor> result;
+  for (const Tensor& weight : net.weights) result.push_back(weight.detach().clone());
+  result.push_back(train_step.state().front().second.clone());
+  return result;
+}
+
+TEST(ShardedAdamW, OverflowInOneRanksPartSkipsTheStepOnAll) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    Group group(environment);
+    const auto expected = trained_in_fp16("none", group);
+    EXPECT_EQ(expected.back().item<float>(), 32768);  // halved once
+    const auto divided = trained_in_fp16("flat", group);
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(same_bits(divided[i], expected[i])) << i;
+  });
+}
+
 // A run that can be resumed, with `bucket_megabytes` in its config.
 struct Resumable {
   Net net;
