@@ -75,7 +75,7 @@ class ReportTest(unittest.TestCase):
 
         compared = run("compare", self.path, self.path)
         self.assertEqual(compared.returncode, 0, compared.stderr)
-        self.assertIn("0 of 0 numbers", compared.stdout)
+        self.assertIn("0 of 0 numbers with a spread", compared.stdout)
 
     def test_damaged_results_are_named_and_kept(self):
         self.assertEqual(run("--only", "account", "--no-pdf", "--out", self.path).returncode, 0)
@@ -122,11 +122,7 @@ class ReportTest(unittest.TestCase):
     def test_interruption_keeps_what_is_done(self):
         process = subprocess.Popen(command("--only", "account,attention", "--no-pdf", "--out", self.path),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 120
-        while not list((self.path / "results").glob("account*")) and time.monotonic() < deadline:
-            # attention comes before the accounts: the first result is there when the second runs
-            if list((self.path / "logs").glob("attention*")):
-                break
+        while not (self.path / "logs").exists() and process.poll() is None:
             time.sleep(0.05)
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)

@@ -27,7 +27,8 @@ Sentences answer_timeline(const Evidence& evidence) {
   std::optional<size_t> forward, step;
   for (size_t row = 0; row < table.rows(); ++row) {
     if (std::isnan(table.number(row, "peak"))) continue;
-    (is_forward(table.text(row, "mode")) ? forward : step) = row;
+    auto& first = is_forward(table.text(row, "mode")) ? forward : step;
+    if (!first) first = row;
   }
   for (const auto& row : {forward, step}) {
     if (!row) continue;

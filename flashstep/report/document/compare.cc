@@ -13,35 +13,43 @@ namespace {
 
 using measure::Cell;
 
-// A column whose values have a spread in the same row.
+enum class Spread { kNone, kSpan, kDeviation };
+
+// A column of measured values.
 struct Metric {
-  size_t value = 0, low = 0, high = 0;
-  bool deviation = false;  // `low` is the standard deviation
+  size_t value = 0;
+  Spread spread = Spread::kNone;
 };
 
-std::optional<size_t> column_named(const measure::Table& table, const std::string& name,
-                                   size_t from) {
-  for (size_t i = from; i < table.columns.size(); ++i) {
+std::optional<size_t> column_named(const measure::Table& table, const std::string& name) {
+  for (size_t i = 0; i < table.columns.size(); ++i) {
     if (table.columns[i].name == name) return i;
   }
   return std::nullopt;
 }
 
-// "time, p10, p90", "forward, forward p10, forward p90", "mean, deviation": as our tables have
-// them.
+// How the columns after a value tell its spread: "time, p10, p90", "forward, forward p10, forward
+// p90", "mean, deviation".
+Spread spread_at(const measure::Table& table, size_t column) {
+  const auto name = [&](size_t i) {
+    return i < table.columns.size() ? table.columns[i].name : std::string();
+  };
+  const std::string value = name(column), next = name(column + 1), last = name(column + 2);
+  if (value == "mean" && next == "deviation") return Spread::kDeviation;
+  const bool span =
+      (next == "p10" && last == "p90") || (next == value + " p10" && last == value + " p90");
+  return span ? Spread::kSpan : Spread::kNone;
+}
+
+// The columns that have a spread; in a table without any, those that have a unit.
 std::vector<Metric> metrics_of(const measure::Table& table) {
-  std::vector<Metric> metrics;
-  for (size_t i = 0; i + 1 < table.columns.size(); ++i) {
-    const std::string& name = table.columns[i].name;
-    const std::string& next = table.columns[i + 1].name;
-    if (name == "mean" && next == "deviation") metrics.push_back({i, i + 1, i + 1, true});
-    if (i + 2 >= table.columns.size()) continue;
-    const std::string& last = table.columns[i + 2].name;
-    const bool spread =
-        (next == "p10" && last == "p90") || (next == name + " p10" && last == name + " p90");
-    if (spread) metrics.push_back({i, i + 1, i + 2, false});
+  std::vector<Metric> metrics, others;
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    const Spread spread = spread_at(table, i);
+    if (spread != Spread::kNone) metrics.push_back({i, spread});
+    if (!table.columns[i].unit.empty()) others.push_back({i, Spread::kNone});
   }
-  return metrics;
+  return metrics.empty() ? others : metrics;
 }
 
 // What a row is about: its texts, and the whole numbers before the first measured one.
@@ -71,9 +79,15 @@ struct Span {
 
 std::optional<Span> span_of(const measure::Table& table, size_t row, const Metric& metric) {
   const auto value = number_in(table, row, metric.value);
-  const auto low = number_in(table, row, metric.low), high = number_in(table, row, metric.high);
-  if (!value || !low || !high) return std::nullopt;
-  if (metric.deviation) return Span{*value, *value - 2 * *low, *value + 2 * *low};
+  if (!value) return std::nullopt;
+  if (metric.spread == Spread::kNone) return Span{*value, *value, *value};
+  const auto low = number_in(table, row, metric.value + 1);
+  if (metric.spread == Spread::kDeviation) {
+    const double deviation = low.value_or(0);
+    return Span{*value, *value - 2 * deviation, *value + 2 * deviation};
+  }
+  const auto high = number_in(table, row, metric.value + 2);
+  if (!low || !high) return std::nullopt;
   return Span{*value, *low, *high};
 }
 
@@ -92,10 +106,12 @@ class Comparison {
         measure::text_column("noise")};
   }
 
+  // Tables of every single run are left out: the others are made of them.
   void add(const Result& a, const Result& b) {
     for (const NamedTable& left : a.tables) {
       for (const NamedTable& right : b.tables) {
-        if (left.name == right.name) add(a.measurement, left.table, right.table);
+        if (left.name == right.name && !left.name.ends_with("_runs"))
+          add(a.measurement, left.table, right.table);
       }
     }
   }
@@ -104,7 +120,7 @@ class Comparison {
     table_.notes.push_back(
         str("Change: B over A less 1. Beyond the noise: the spans from p10 to p90 "
             "(or two standard deviations around the mean) do not touch. ",
-            beyond_, " of ", count_of(table_.rows.size(), "number"),
+            beyond_, " of ", count_of(known_, "number"), " with a spread",
             beyond_ == 1 ? " differs" : " differ", " by more than the noise."));
     return std::move(table_);
   }
@@ -113,11 +129,12 @@ class Comparison {
   void add(const std::string& name, const measure::Table& a, const measure::Table& b) {
     const auto metrics = metrics_of(a);
     if (metrics.empty()) return;
+    const auto first = column_named(b, a.columns[metrics.front().value].name);
+    if (!first) return;
     for (size_t row = 0; row < a.rows.size(); ++row) {
       const std::string label = label_of(a, row, metrics.front().value);
       for (size_t other = 0; other < b.rows.size(); ++other) {
-        if (label_of(b, other, std::min(metrics.front().value, b.columns.size())) != label)
-          continue;
+        if (label_of(b, other, *first) != label) continue;
         for (const Metric& metric : metrics) add(name, label, a, row, metric, b, other);
         break;
       }
@@ -127,21 +144,23 @@ class Comparison {
   void add(const std::string& name, const std::string& label, const measure::Table& a, size_t row,
            const Metric& metric, const measure::Table& b, size_t other) {
     const measure::Column& column = a.columns[metric.value];
-    // The other table may have further columns: by name, from the same place on or before it.
-    const auto at = column_named(b, column.name, 0);
-    if (!at || *at + (metric.high - metric.value) >= b.columns.size()) return;
-    const Metric there{*at, *at + (metric.low - metric.value), *at + (metric.high - metric.value),
-                       metric.deviation};
-    const auto left = span_of(a, row, metric), right = span_of(b, other, there);
+    // The other table may have columns that this one has not.
+    const auto there = column_named(b, column.name);
+    if (!there || spread_at(b, *there) != metric.spread) return;
+    const auto left = span_of(a, row, metric);
+    const auto right = span_of(b, other, {*there, metric.spread});
     if (!left || !right) return;
     const bool beyond = right->low > left->high || right->high < left->low;
-    beyond_ += beyond;
+    const bool known = metric.spread != Spread::kNone;
+    beyond_ += known && beyond;
+    known_ += known;
     table_.add_row({name, label, column.name, column.unit, left->value, right->value,
-                    100 * (right->value / left->value - 1), beyond ? "beyond" : "within"});
+                    100 * (right->value / left->value - 1),
+                    !known ? Cell() : Cell(beyond ? "beyond" : "within")});
   }
 
   measure::Table table_;
-  size_t beyond_ = 0;
+  size_t beyond_ = 0, known_ = 0;
 };
 
 std::vector<Result> results_of(const std::filesystem::path& directory,

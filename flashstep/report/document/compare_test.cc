@@ -54,7 +54,8 @@ TEST_F(CompareTest, ChangesAndNoise) {
   EXPECT_EQ(view.text(0, "noise"), "beyond");
   EXPECT_EQ(view.text(1, "what"), "mean");
   EXPECT_EQ(view.text(1, "noise"), "within");
-  EXPECT_SAYS(compared.table.notes.back(), "1 of 2 numbers differs by more than the noise");
+  EXPECT_SAYS(compared.table.notes.back(),
+              "1 of 2 numbers with a spread differs by more than the noise");
 }
 
 TEST_F(CompareTest, AWideSpreadHidesAChange) {
@@ -64,6 +65,25 @@ TEST_F(CompareTest, AWideSpreadHidesAChange) {
   const TableView view(none, compared.table);
   EXPECT_EQ(view.text(0, "noise"), "within");
   EXPECT_EQ(view.text(1, "noise"), "beyond");
+}
+
+TEST_F(CompareTest, NumbersWithoutASpreadAreShownWithoutAVerdict) {
+  for (const auto& [name, state] : {std::pair("a", 8.0), std::pair("b", 4.0)}) {
+    Result result =
+        for_tests::result_of("sharding", "sharding_2025",
+                             {for_tests::table_of({"optimizer", "state"}, {{"whole", state}})});
+    result.tables[0].table.columns[1].unit = "GiB";
+    result.key = "0123456789abcdef";
+    make_directories(folder_ / name / "results");
+    write_file(result_file(folder_ / name, result.measurement, result.key), to_json(result));
+  }
+  const BenchReport compared = compare_reports(folder_ / "a", folder_ / "b");
+  const Result none;
+  const TableView view(none, compared.table);
+  ASSERT_EQ(view.rows(), 1u);
+  EXPECT_NEAR(view.number(0, "change"), -50, 1e-9);
+  EXPECT_EQ(view.text(0, "noise"), "");
+  EXPECT_SAYS(compared.table.notes.back(), "0 of 0 numbers with a spread");
 }
 
 TEST_F(CompareTest, NothingToCompareIsASentence) {

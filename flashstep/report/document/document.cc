@@ -44,6 +44,12 @@ bool wanted(const RunRecord& record, const std::string& section) {
          std::find(record.only.begin(), record.only.end(), section) != record.only.end();
 }
 
+// A year's report leaves the other years' questions, unless something answers them.
+bool is_asked(const Question& question, const std::string& preset) {
+  const bool one_year = preset != "quick" && preset != "all";
+  return !one_year || std::string_view(question.years).find(preset) != std::string_view::npos;
+}
+
 // Machines and versions that the results come from, where they are several.
 std::vector<std::string> differences(const std::vector<Result>& results) {
   std::set<std::string> machines, versions;
@@ -148,8 +154,10 @@ Document make_document(const std::vector<Result>& results, const RunRecord& reco
     }
     if (!out.results.empty() || wanted(record, section.name)) {
       for (const Question& question : questions()) {
-        if (question.section == std::string_view(section.name))
-          out.answers.push_back(answer(question, results, record.left_out));
+        if (question.section != std::string_view(section.name)) continue;
+        Answer answered = answer(question, results, record.left_out);
+        if (answered.measured || is_asked(question, record.preset))
+          out.answers.push_back(std::move(answered));
       }
     }
     if (!out.results.empty() || !out.left_out.empty() || !out.answers.empty())

@@ -71,6 +71,20 @@ TEST(Document, CountsItsAnswers) {
   EXPECT_EQ(part.asked(), 1u);
 }
 
+TEST(Document, AYearLeavesTheOthersQuestions) {
+  const auto has = [](const std::string& preset, const std::string& name) {
+    return to_markdown(make_document({}, {preset, {}, {}}, {})).find("### " + name) !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(has("2024", "flame_graph"));
+  EXPECT_FALSE(has("2025", "flame_graph"));
+  EXPECT_TRUE(has("2025", "communication_accounting (a)"));
+  EXPECT_FALSE(has("2026", "communication_accounting (a)"));
+  EXPECT_TRUE(has("2026", "fsdp"));
+  EXPECT_TRUE(has("all", "flame_graph"));
+  EXPECT_TRUE(has("all", "fsdp"));
+}
+
 TEST(Document, SaysWhereMachinesAndVersionsDiffer) {
   std::vector<Result> results = hostile_results();
   EXPECT_TRUE(make_document(results, record(), {}).remarks.empty());

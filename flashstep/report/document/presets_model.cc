@@ -1,4 +1,6 @@
 // Presets of what is measured of one model on one device.
+#include <algorithm>
+
 #include "flashstep/report/document/presets.h"
 
 namespace flashstep::report {
@@ -24,6 +26,11 @@ std::vector<std::string> contexts_of(const std::string& year) {
   if (year == "2024") return {"128"};
   if (year == "2025") return {"128", "256", "512", "1024"};
   return {"256", "512", "1024"};
+}
+
+// "0128": names of results are sorted as text.
+std::string padded(const std::string& context) {
+  return std::string(4 - std::min<size_t>(4, context.size()), '0') + context;
 }
 
 void add(const std::string& name, const std::string& line, double seconds, const Machine& machine,
@@ -67,7 +74,7 @@ void add_step(const std::string& year, const Machine& machine, Plan& plan) {
     return;
   }
   for (const std::string& context : contexts_of(year)) {
-    add(str("step_n", context, "_", year),
+    add(str("step_n", padded(context), "_", year),
         str("bench step --size ", sizes_of(year), " --context ", context,
             " --mode forward,step --precision fp32,bf16", counts),
         150, machine, plan, {.gpus = 1});
@@ -99,7 +106,7 @@ void add_profile(const std::string& year, const Machine& machine, Plan& plan) {
     return;
   }
   for (const std::string& context : contexts_of(year)) {
-    add(str("profile_n", context, "_", year),
+    add(str("profile_n", padded(context), "_", year),
         str("profile --size ", sizes_of(year), " --context ", context,
             " --mode step --attention naive,auto --batch ", year == "2024" ? 16 : 4),
         120, machine, plan, {.gpus = 1});
@@ -131,8 +138,8 @@ void add_memory(const std::string& year, const Machine& machine, Plan& plan) {
 
 void add_precision(const std::string& year, const Machine& machine, Plan& plan) {
   if (year == "quick" || !has_gpu(machine)) {
-    add("precision_quick", str("precision --size ", kQuickSizes, " --context 64"), 20, machine,
-        plan);
+    add("precision_quick", str("precision --size ", kQuickSizes, " --context 64 --device cpu"), 20,
+        machine, plan);
     return;
   }
   add("precision_" + year, str("precision --size ", sizes_of(year), " --context 128"), 120, machine,

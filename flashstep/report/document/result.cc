@@ -85,6 +85,18 @@ std::vector<fs::path> sorted_files(const fs::path& folder) {
   return files;
 }
 
+// The files in folders of `folder`, relative to it.
+std::vector<std::string> files_below(const fs::path& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
+    if (entry.is_regular_file() && entry.path().parent_path() != folder)
+      files.push_back(fs::relative(entry.path(), folder).string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 // Of two results of a measurement, whether `a` is to be shown.
 bool better(const Result& a, const Result& b, const std::vector<std::string>& keys) {
   const auto rank = [&](const Result& result) {
@@ -196,6 +208,7 @@ Result collect(const fs::path& folder) {
       result.files.push_back(name);
     }
   }
+  for (std::string& file : files_below(folder)) result.files.push_back(std::move(file));
   return result;
 }
 

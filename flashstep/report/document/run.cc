@@ -49,38 +49,59 @@ std::string clocks_now() {
   return text.empty() ? "" : str("processor at ", text, " MHz");
 }
 
+// Of what a measurement wrote, the files that its result does not hold.
+void keep_only(const fs::path& folder, const std::vector<std::string>& files) {
+  std::error_code error;
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
+    const std::string name = fs::relative(entry.path(), folder).string();
+    if (entry.is_regular_file() && std::find(files.begin(), files.end(), name) == files.end())
+      others.push_back(entry.path());
+  }
+  for (const fs::path& other : others) fs::remove(other, error);
+  if (files.empty()) fs::remove_all(folder, error);
+}
+
 class Session {
  public:
   Session(const std::vector<Measurement>& measurements, const RunOptions& options)
-      : measurements_(measurements), options_(options) {
-    for (const Measurement& measurement : measurements) total_ += measurement.seconds;
+      : options_(options) {
+    for (const Measurement& measurement : measurements) {
+      const std::string key = key_of(measurement, options.version, options.machine);
+      outcome_.keys.push_back(key);
+      if (has_result(measurement, key)) {
+        ++outcome_.reused;
+        continue;
+      }
+      todo_.push_back({&measurement, key});
+      total_ += measurement.seconds;
+    }
   }
 
   RunOutcome run() {
-    for (size_t i = 0; i < measurements_.size() && outcome_.signal == 0; ++i) {
-      const Measurement& measurement = measurements_[i];
-      place_ = str(i + 1, " of ", measurements_.size(), ", ", measurement.name);
-      outcome_.keys.push_back(key_of(measurement, options_.version, options_.machine));
-      if (has_result(measurement))
-        ++outcome_.reused;
-      else
-        measure(measurement);
+    for (size_t i = 0; i < todo_.size() && outcome_.signal == 0; ++i) {
+      const Measurement& measurement = *todo_[i].measurement;
+      place_ = str(i + 1, " of ", todo_.size(), ", ", measurement.name);
+      measure(measurement, todo_[i].key);
       done_ += measurement.seconds;
-      if (outcome_.signal == 0) tell(done_, place_);
       if (outcome_.signal == 0) outcome_.signal = SignalGuard::received();
     }
+    if (outcome_.signal == 0 && !todo_.empty()) tell(done_, "");
     return std::move(outcome_);
   }
 
  private:
-  const std::string& key() const { return outcome_.keys.back(); }
+  struct Todo {
+    const Measurement* measurement;
+    std::string key;
+  };
 
   void tell(double done, const std::string& note) {
     if (options_.progress) options_.progress(done, total_, note);
   }
 
-  bool has_result(const Measurement& measurement) {
-    const fs::path path = result_file(options_.directory, measurement.name, key());
+  bool has_result(const Measurement& measurement, const std::string& key) {
+    const fs::path path = result_file(options_.directory, measurement.name, key);
     if (!fs::exists(path)) return false;
     try {
       return result_from_json(read_file(path), path.string()).trouble.empty();
@@ -91,8 +112,8 @@ class Session {
     }
   }
 
-  void measure(const Measurement& measurement) {
-    const fs::path relative = fs::path("runs") / (measurement.name + "-" + key().substr(0, 12));
+  void measure(const Measurement& measurement, const std::string& key) {
+    const fs::path relative = fs::path("runs") / (measurement.name + "-" + key.substr(0, 12));
     const fs::path folder = options_.directory / relative;
     std::error_code error;
     fs::remove_all(folder, error);  // of a run that was stopped
@@ -104,14 +125,15 @@ class Session {
     if (outcome_.signal != 0 && (!result.trouble.empty() || result.tables.empty())) return;
     result.measurement = measurement.name;
     result.section = measurement.section;
-    result.key = key();
+    result.key = key;
+    keep_only(folder, result.files);
     for (std::string& file : result.files) file = (relative / file).string();
     if (result.trouble.empty())
       ++outcome_.measured;
     else
       outcome_.failed.push_back(measurement.name + ": " + result.trouble);
     make_directories(options_.directory / "results");
-    write_file(result_file(options_.directory, measurement.name, key()), to_json(result));
+    write_file(result_file(options_.directory, measurement.name, key), to_json(result));
   }
 
   Result run_commands(const Measurement& measurement, const fs::path& folder) {
@@ -171,8 +193,8 @@ class Session {
                outcome.last_error.empty() ? "" : ": ", outcome.last_error);
   }
 
-  const std::vector<Measurement>& measurements_;
   const RunOptions& options_;
+  std::vector<Todo> todo_;
   RunOutcome outcome_;
   std::string place_, clocks_;
   double total_ = 0, done_ = 0;

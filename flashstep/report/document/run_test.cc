@@ -27,6 +27,8 @@ case $1 in
   good) echo '{
   "title": "T", "columns": [{"name": "a", "unit": "", "align": "right", "style": "fixed", "digits": 0}],
   "rows": [[1]], "notes": []}' >"$last/t.json" ;;
+  files) mkdir "$last/sub"; echo x >"$last/sub/snapshot.pickle"; echo y >"$last/t.csv"
+    cp report/template "$last/t.json" ;;
   bad) echo "something broke" >&2; exit 1 ;;
   killed) kill -9 $$ ;;
   make) echo made >"$last" ;;
@@ -119,6 +121,23 @@ TEST_F(RunTest, InputsAreMadeOnce) {
   EXPECT_EQ(calls(), (std::vector<std::string>{"make", "good", "good"}));
   m.before = {{"bad", "@DATA/never"}};
   EXPECT_SAYS(run_measurements({m}, options_).failed.at(0), "something broke");
+}
+
+TEST_F(RunTest, KeepsOnlyWhatTheResultDoesNotHold) {
+  run_measurements({measurement("good")}, options_);
+  EXPECT_TRUE(fs::is_empty(options_.directory / "runs"));
+  write_file(options_.directory / "template", measure::to_json(for_tests::table_of({"a"}, {{1}})));
+  run_measurements({measurement("files")}, options_);
+  for (const Result& result : read_results(options_.directory).results) {
+    if (result.measurement != "files_quick") continue;
+    ASSERT_EQ(result.files.size(), 1u);
+    EXPECT_SAYS(result.files[0], "sub/snapshot.pickle");
+    EXPECT_EQ(read_file(options_.directory / result.files[0]), "x\n");
+    const fs::path folder = (options_.directory / result.files[0]).parent_path().parent_path();
+    EXPECT_FALSE(fs::exists(folder / "t.csv"));
+    return;
+  }
+  ADD_FAILURE() << "no result";
 }
 
 TEST_F(RunTest, StopsAtASignalAndGoesOnLater) {

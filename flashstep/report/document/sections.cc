@@ -1,5 +1,6 @@
 // The table of sections, and what a machine can run of them.
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 
 #include "flashstep/base/error.h"
@@ -112,6 +113,8 @@ std::string why_not(const Needs& needs, const measure::Machine& machine) {
     return str("needs ", human_bytes(needs.gpu_memory_bytes), " of GPU memory, this GPU has ",
                human_bytes(machine.gpus[0].memory_bytes));
   }
+  if (needs.python && !std::filesystem::exists("scripts/python"))
+    return "needs Python's torch, and there is no scripts/python in this directory";
   return "";
 }
 
