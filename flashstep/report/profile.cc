@@ -210,6 +210,14 @@ class Profiler {
     const std::string machine = measure::one_line(measure::describe_machine());
     if (options_.record)
       fill_tables(cases_, options_.top, "flashstep profile; " + machine, report_);
+    if (!options_.record) {
+      report_.table.title = "Profile: ranges only, for another profiler";
+      report_.table.columns = {measure::text_column("case"), measure::integer_column("steps")};
+      for (const ProfileCase& c : cases_) {
+        report_.table.add_row(
+            {c.name, c.trouble.empty() ? measure::Cell(options_.steps) : measure::Cell(c.trouble)});
+      }
+    }
     auto& notes = report_.table.notes;
     std::string how = str("Batch ", workloads_.front().batch_size, "; ", options_.steps,
                           " steps by the clock after ", options_.warmup, ", then ",
