@@ -37,7 +37,8 @@ std::optional<EventKind> kind_of(std::string_view category) {
 
 class Reader {
  public:
-  Reader(std::string_view text, std::string_view source) : scanner_(text, source) {}
+  Reader(std::string_view text, std::string_view source)
+      : scanner_(text, source), size_(text.size()) {}
 
   // `passed(offset)` is told now and then how far it has come.
   template <typename Passed>
@@ -46,6 +47,7 @@ class Reader {
       scanner_.array([&] {
         read_event();
         if (scanner_.offset() < next_report_) return;
+        if (next_report_ == kStride) reserve_events();
         passed(scanner_.offset());
         next_report_ += kStride;
       });
@@ -69,6 +71,14 @@ class Reader {
 
  private:
   std::string_view source() const { return scanner_.source(); }
+
+  // By those of the beginning: a vector that grows by doubling holds its content twice.
+  void reserve_events() {
+    const double share = static_cast<double>(scanner_.offset()) / static_cast<double>(size_);
+    constexpr double kMargin = 1.1;
+    result_.events.reserve(
+        static_cast<size_t>(kMargin * static_cast<double>(result_.events.size()) / share));
+  }
 
   void read_event() {
     RawEvent raw;
@@ -214,6 +224,7 @@ class Reader {
   }
 
   JsonScanner scanner_;
+  size_t size_;  // of the text
   TraceEvents result_;
   std::vector<signed char> may_work_;  // by name: unknown, no, yes
   std::vector<Operand> operands_;

@@ -17,14 +17,26 @@ std::vector<std::unique_ptr<at::RecordFunction>>& open_ranges() {
   return ranges;
 }
 
+using Nvtx = torch::profiler::impl::ProfilerStubs;
+
+// Null where LibTorch has no CUDA.
+const Nvtx* nvtx() {
+  static const Nvtx* const stubs = torch::profiler::impl::cudaStubs();
+  return stubs->enabled() ? stubs : nullptr;
+}
+
+// A node of the backward pass: on a GPU they run on a thread of their own, on which none of the
+// program's ranges is open.
+std::unique_ptr<at::ObserverContext> begin_node(const at::RecordFunction& node) {
+  nvtx()->rangePush(node.name());
+  return nullptr;
+}
+void end_node(const at::RecordFunction&, at::ObserverContext*) { nvtx()->rangePop(); }
+
 class Listener : public measure::RangeListener {
  public:
-  Listener() : nvtx_(torch::profiler::impl::cudaStubs()) {
-    if (!nvtx_->enabled()) nvtx_ = nullptr;
-  }
-
   void begin_range(const char* name) override {
-    if (nvtx_ != nullptr) nvtx_->rangePush(name);
+    if (nvtx() != nullptr) nvtx()->rangePush(name);
     auto annotation = std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE);
     if (annotation->isActive()) {
       annotation->before(name, static_cast<int64_t>(at::sequence_number::peek()));
@@ -34,11 +46,8 @@ class Listener : public measure::RangeListener {
 
   void end_range() override {
     open_ranges().pop_back();
-    if (nvtx_ != nullptr) nvtx_->rangePop();
+    if (nvtx() != nullptr) nvtx()->rangePop();
   }
-
- private:
-  const torch::profiler::impl::ProfilerStubs* nvtx_;
 };
 
 // Lives as long as the process: a range may end after the last ProfilerRanges.
@@ -49,7 +58,16 @@ Listener& listener() {
 
 }  // namespace
 
-ProfilerRanges::ProfilerRanges() { measure::listen_to_ranges(&listener()); }
-ProfilerRanges::~ProfilerRanges() { measure::listen_to_ranges(nullptr); }
+ProfilerRanges::ProfilerRanges() {
+  measure::listen_to_ranges(&listener());
+  if (nvtx() == nullptr) return;
+  node_callback_ = at::addGlobalCallback(at::RecordFunctionCallback(begin_node, end_node)
+                                             .scopes({at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+ProfilerRanges::~ProfilerRanges() {
+  measure::listen_to_ranges(nullptr);
+  if (node_callback_) at::removeCallback(*node_callback_);
+}
 
 }  // namespace flashstep::report

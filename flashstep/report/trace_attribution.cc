@@ -215,6 +215,7 @@ class Attributor {
   }
 
   void add_host_items() {
+    result_.items.reserve(host_.size());
     for (const uint32_t index : host_) {
       const TraceEvent& event = trace_.events[index];
       const Place& place = places_[index];
