@@ -6,6 +6,7 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/csrc/cuda/memory_snapshot.h>
+#include <torch/cuda.h>
 
 namespace flashstep::measure {
 namespace {

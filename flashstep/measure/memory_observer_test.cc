@@ -4,7 +4,8 @@
 #include <thread>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/measure/ranges.h"

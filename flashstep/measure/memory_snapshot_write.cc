@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "flashstep/measure/memory_snapshot.h"
@@ -85,7 +86,7 @@ class SnapshotWriter {
     pickle_.end();
   }
 
-  static int64_t microseconds(double seconds) { return static_cast<int64_t>(seconds * 1e6); }
+  static int64_t microseconds(double seconds) { return std::llround(seconds * 1e6); }
 
   void write_event(const MemoryEvent& event, const char* action) {
     const Allocation& allocation = trace_.allocations[event.allocation];

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <torch/nn/modules/container/modulelist.h>
+
 #include "flashstep/base/error.h"
 #include "flashstep/measure/ranges.h"
 #include "flashstep/model/init.h"

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
 
 #include "flashstep/model/config.h"
 #include "flashstep/model/layers.h"

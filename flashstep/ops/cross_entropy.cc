@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/measure/ranges.h"

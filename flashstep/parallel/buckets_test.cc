@@ -5,7 +5,9 @@
 #include <limits>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "flashstep/parallel/cost.h"
 #include "flashstep/parallel/shards.h"

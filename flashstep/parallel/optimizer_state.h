@@ -7,7 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include "flashstep/parallel/named_tensors.h"
 

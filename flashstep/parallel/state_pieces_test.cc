@@ -2,7 +2,7 @@
 #include "flashstep/parallel/state_pieces.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/testing/allocated.h"

@@ -72,10 +72,11 @@ Account account_recompute(const RecomputeAccount& inputs) {
           "; passes = 2 n"));
   account.derivation.push_back(
       str("halves of halves: peak = ceil(log2 n) A + R = O(log n), passes = n (1 + log2 n) = ",
-          number(halves.block_forwards)));
+          with_commas(static_cast<int64_t>(halves.block_forwards))));
   account.derivation.push_back(
       str("from the start each time: peak = A + R = O(1), passes = n (n + 1) / 2 = ",
-          number(n * (n + 1) / 2), " = O(n^2): the least memory, whatever it costs"));
+          with_commas(stack.blocks * (stack.blocks + 1) / 2),
+          " = O(n^2): the least memory, whatever it costs"));
   account.derivation.push_back(
       "step: passes forward and two for backward, over the three of a step that keeps everything");
   return account;

@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"

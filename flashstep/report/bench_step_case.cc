@@ -4,7 +4,7 @@
 #include <optional>
 
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/heap.h"

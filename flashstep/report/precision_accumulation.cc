@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/report/account_text.h"
 #include "flashstep/report/precision.h"

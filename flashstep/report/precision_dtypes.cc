@@ -2,7 +2,11 @@
 #include <set>
 
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
 
 #include "flashstep/measure/gpu.h"
 #include "flashstep/ops/cross_entropy.h"

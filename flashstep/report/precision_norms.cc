@@ -5,7 +5,7 @@
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/report/account_text.h"

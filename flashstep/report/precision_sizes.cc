@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"

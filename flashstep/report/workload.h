@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/fields.h"
 #include "flashstep/model/cost.h"

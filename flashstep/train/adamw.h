@@ -13,7 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
 #include "flashstep/train/safetensors.h"
 #include "flashstep/train/skippable.h"

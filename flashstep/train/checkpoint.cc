@@ -6,7 +6,7 @@
 #include <set>
 #include <system_error>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"

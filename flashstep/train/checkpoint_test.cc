@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
@@ -65,8 +65,8 @@ TEST_F(CheckpointTest, ComesBackAsItWas) {
   EXPECT_EQ(newest(), -1);
   save(100);
   EXPECT_EQ(checkpoint_directory(checkpoints_, 100).filename(), "step_00000100");
-  for (const Checkpoint& read :
-       {load_checkpoint(checkpoint_directory(checkpoints_, 100)), *load_newest(checkpoints_, nullptr)}) {
+  for (const Checkpoint& read : {load_checkpoint(checkpoint_directory(checkpoints_, 100)),
+                                 *load_newest(checkpoints_, nullptr)}) {
     EXPECT_EQ(read.step, 100);
     EXPECT_EQ(read.state_json, "{\"seed\":100}");
     ASSERT_EQ(read.optimizer.size(), 1u);

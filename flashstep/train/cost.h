@@ -52,8 +52,7 @@ int64_t best_group_size(const BlockStack& stack);
 RecomputeCost recompute_halves(const BlockStack& stack);
 
 // Only the first input is kept; for every block all blocks before it run again: one boundary, one
-// block, n (n + 1) / 2 forwards. No scheme on blocks
-// needs less memory.
+// block, n (n + 1) / 2 forwards. No scheme that divides the stack into blocks needs less memory.
 RecomputeCost recompute_from_start(const BlockStack& stack);
 
 // The fewest forwards with at most `kept` boundaries beside the first input: run m blocks, keep

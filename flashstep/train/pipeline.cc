@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/cuda.h>
 
 #include "flashstep/attention/attention.h"
 #include "flashstep/base/error.h"

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
+#include <torch/cuda.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"

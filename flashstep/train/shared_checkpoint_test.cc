@@ -2,7 +2,7 @@
 #include "flashstep/train/shared_checkpoint.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/testing/allocated.h"
 #include "flashstep/testing/ranks.h"

@@ -1,7 +1,7 @@
 // Optimizers whose update can be called off on the device.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace flashstep::train {
 

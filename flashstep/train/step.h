@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include "flashstep/train/clip.h"
 #include "flashstep/train/precision.h"
