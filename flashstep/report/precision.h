@@ -26,7 +26,7 @@ Account precision_dtypes();
 // rows of several deviations: the largest error of the result as a share of its root mean square,
 // beside what rounding the exact result costs. Inputs are rounded to the dtype first, so that only
 // the steps err. The derivation says which steps suffer: those whose error is more than
-// kSufferingFactor times the rounding's, or whose result is not finite.
+// kSufferingFactor times the rounding's, or that overflow (an infinite square makes a result of 0).
 constexpr double kSufferingFactor = 4;  // one more rounding of equal size is at most 2
 struct NormOptions {
   int64_t rows = 64, width = 1024;

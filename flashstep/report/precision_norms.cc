@@ -51,17 +51,29 @@ constexpr Row kRows[] = {
 };
 
 struct Input {
-  const char* name;
+  const char* name;   // of a column
+  const char* words;  // in a sentence
   double mean, deviation;
 };
 constexpr Input kInputs[] = {
-    {"deviation 1", 0, 1},
-    {"deviation 300", 0, 300},          // squares up to 10^6: float16 ends at 65,504
-    {"deviation 1e-4", 0, 1e-4},        // squares of 10^-8: float16's smallest step is 6e-8
-    {"mean 100, deviation 1", 100, 1},  // the deviation is what a difference leaves
+    {"sd 1", "standard deviation 1", 0, 1},
+    // Squares up to 10^6: float16 ends at 65,504.
+    {"sd 300", "standard deviation 300", 0, 300},
+    // Squares of 10^-8: float16's smallest step is 6e-8.
+    {"sd 1e-4", "standard deviation 1e-4", 0, 1e-4},
+    // A difference leaves a hundredth of what it is taken from.
+    {"mean 100", "mean 100 and standard deviation 1", 100, 1},
 };
-constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {{at::kHalf, "float16"},
-                                                              {at::kBFloat16, "bfloat16"}};
+struct Dtype {
+  at::ScalarType dtype;
+  const char* name;
+};
+constexpr Dtype kDtypes[] = {{at::kHalf, "fp16"}, {at::kBFloat16, "bf16"}};
+
+struct Normed {
+  Tensor y;                 // float64
+  bool overflowed = false;  // a step gave what is not finite, whatever became of it
+};
 
 // The norm of rows x (R, C) in float64, except for `steps`, which take and give `dtype`.
 class Norm {
@@ -72,20 +84,26 @@ class Norm {
         weight_(std::move(weight)),
         bias_(std::move(bias)) {}
 
-  Tensor operator()(const Tensor& x, unsigned steps, at::ScalarType dtype) const {
+  Normed operator()(const Tensor& x, unsigned steps, at::ScalarType dtype) const {
+    bool overflowed = false;
+    const auto seen = [&](const Tensor& value) {
+      overflowed = overflowed || !at::isfinite(value).all().item<bool>();
+      return value;
+    };
     const auto in = [&](Step step, const auto& compute, const auto&... inputs) {
-      return steps & step ? compute(inputs.to(dtype)...).to(at::kDouble) : compute(inputs...);
+      return seen(steps & step ? compute(seen(inputs.to(dtype))...).to(at::kDouble)
+                               : compute(inputs...));
     };
     Tensor centered = x;
     if (layer_norm_) {
-      const Tensor mean = mean_of(x, steps & kMeanInDtype, steps & kMeanRounded, dtype);
+      const Tensor mean = seen(mean_of(x, steps & kMeanInDtype, steps & kMeanRounded, dtype));
       centered = in(
           kDifference, [](const Tensor& a, const Tensor& b) { return a - b; }, x, mean);
     }
     const Tensor squares = in(
         kSquare, [](const Tensor& a) { return a * a; }, centered);
     const Tensor mean_square =
-        mean_of(squares, steps & kMeanSquareInDtype, steps & kMeanSquareRounded, dtype);
+        seen(mean_of(squares, steps & kMeanSquareInDtype, steps & kMeanSquareRounded, dtype));
     const Tensor root = in(
         kRoot, [&](const Tensor& a) { return (a + epsilon_).rsqrt(); }, mean_square);
     const Tensor normalized = in(
@@ -93,8 +111,9 @@ class Norm {
     const Tensor y = in(
         kWeight, [&](const Tensor& a, const Tensor& w, const Tensor& b) { return a * w + b; },
         normalized, weight_, bias_);
-    return in(
+    const Tensor result = in(
         kResult, [](const Tensor& a) { return a; }, y);
+    return {result, overflowed};
   }
 
  private:
@@ -115,15 +134,15 @@ class Norm {
   Tensor weight_, bias_;
 };
 
-// The largest error as a share of the root mean square; infinite for what is not finite.
-double error_of(const Tensor& y, const Tensor& expected) {
-  const double worst = (y - expected).abs().max().item<double>();
-  if (!std::isfinite(worst)) return std::numeric_limits<double>::infinity();
+// The largest error as a share of the root mean square; infinite where something overflowed.
+double error_of(const Normed& normed, const Tensor& expected) {
+  if (normed.overflowed) return std::numeric_limits<double>::infinity();
+  const double worst = (normed.y - expected).abs().max().item<double>();
   return worst / expected.square().mean().sqrt().item<double>();
 }
 
 measure::Cell cell(double error) {
-  return std::isfinite(error) ? measure::Cell(error) : measure::Cell("not finite");
+  return std::isfinite(error) ? measure::Cell(error) : measure::Cell("overflow");
 }
 
 // Steps that suffer, for one norm and dtype, by input.
@@ -153,20 +172,20 @@ void add_norm(const std::string& name, const Norm& norm, bool layer_norm, const 
   for (const Input& input : kInputs) {
     for (const auto& [dtype, dtype_name] : kDtypes) {
       const Tensor x = (noise * input.deviation + input.mean).to(dtype).to(at::kDouble);
-      const Tensor expected = norm(x, 0, dtype);
-      Suffering suffering{name, dtype_name, input.name, {}};
+      const Tensor expected = norm(x, 0, dtype).y;
+      Suffering suffering{name, dtype_name, input.words, {}};
       double rounding = 0;
       size_t line = 0;
       for (const Row& row : kRows) {
         if (!layer_norm && row.layer_norm_only) continue;
         const double error = error_of(norm(x, row.steps, dtype), expected);
-        if (row.steps == kResult) rounding = error;
-        if (!(error <= kSufferingFactor * rounding)) {
-          suffering.steps.push_back(
-              str(row.name, std::isfinite(error) ? str(" (x ", number(error / rounding, 2), ")")
-                                                 : " (not finite)"));
-        }
         lines[line++].push_back(cell(error));
+        if (row.steps == kResult) rounding = error;
+        const bool single = (row.steps & (row.steps - 1)) == 0;
+        if (!single || error <= kSufferingFactor * rounding) continue;
+        suffering.steps.push_back(str(row.name, std::isfinite(error)
+                                                    ? str(" (x ", number(error / rounding, 2), ")")
+                                                    : " (overflow)"));
       }
       sufferings.push_back(std::move(suffering));
     }
@@ -184,7 +203,7 @@ Account precision_norms(const NormOptions& options) {
   account.table.columns = {measure::text_column("norm"), measure::text_column("in 16 bits")};
   for (const Input& input : kInputs) {
     for (const auto& dtype : kDtypes) {
-      account.table.columns.push_back({str(dtype.second, ", ", input.name),
+      account.table.columns.push_back({str(dtype.name, " ", input.name),
                                        "",
                                        measure::Align::kRight,
                                        {measure::NumberFormat::Style::kScientific, 1}});
@@ -204,9 +223,8 @@ Account precision_norms(const NormOptions& options) {
            account.table, sufferings);
   for (const Suffering& suffering : sufferings) account.derivation.push_back(sentence(suffering));
   account.derivation.push_back(
-      str("A step suffers when its error is more than ", number(kSufferingFactor),
-          " times that of rounding the exact result (x: how many times), or when something is not "
-          "finite."));
+      str("A step suffers when its error is more than ", kSufferingFactor,
+          " times that of rounding the exact result (x: how many times), or when it overflows."));
   return account;
 }
 

@@ -102,8 +102,8 @@ class PrecisionNorms : public testing::Test {
 // Half a unit of the last of 11 or 8 bits, at values below 8 root mean squares.
 TEST_F(PrecisionNorms, RoundTheResultAsTheDtypeDoes) {
   for (const char* norm : {"LayerNorm", "RMSNorm"}) {
-    const double half = error(norm, "result rounded", "float16, deviation 1");
-    const double brain = error(norm, "result rounded", "bfloat16, deviation 1");
+    const double half = error(norm, "result rounded", "fp16 sd 1");
+    const double brain = error(norm, "result rounded", "bf16 sd 1");
     EXPECT_GT(half, 0);
     EXPECT_LE(half, std::ldexp(4, -11) * 1.1);
     EXPECT_GT(brain, 4 * half);
@@ -116,18 +116,18 @@ TEST_F(PrecisionNorms, OverflowWhereSquaresDo) {
   for (const char* norm : {"LayerNorm", "RMSNorm"}) {
     for (const char* step :
          {"square", "mean square, summed in 16 bits", "all, summed in float32"}) {
-      EXPECT_FALSE(is_finite(norm, step, "float16, deviation 300")) << norm << " " << step;
-      EXPECT_TRUE(is_finite(norm, step, "bfloat16, deviation 300")) << norm << " " << step;
-      EXPECT_TRUE(is_finite(norm, step, "float16, deviation 1")) << norm << " " << step;
+      EXPECT_FALSE(is_finite(norm, step, "fp16 sd 300")) << norm << " " << step;
+      EXPECT_TRUE(is_finite(norm, step, "bf16 sd 300")) << norm << " " << step;
+      EXPECT_TRUE(is_finite(norm, step, "fp16 sd 1")) << norm << " " << step;
     }
   }
   EXPECT_TRUE(some_line_has(account().derivation,
-                            {"RMSNorm in float16, deviation 300", "square (not finite)"}));
+                            {"RMSNorm in fp16, standard deviation 300: square (overflow)"}));
 }
 
 // A sum of 512 terms in bfloat16 stops growing at 2^8 times its addend.
 TEST_F(PrecisionNorms, SufferFromSumsInSixteenBits) {
-  const char* column = "bfloat16, deviation 1";
+  const char* column = "bf16 sd 1";
   EXPECT_GT(error("RMSNorm", "mean square, summed in 16 bits", column),
             3 * error("RMSNorm", "mean square, summed in float32", column));
 }
