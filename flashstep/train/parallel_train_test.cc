@@ -11,6 +11,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/torch.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
