@@ -5,6 +5,9 @@
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/testing/toy_modules.h"
