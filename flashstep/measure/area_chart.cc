@@ -98,8 +98,11 @@ void draw_layers(SvgWriter& svg, const AreaChart& chart, const Frame& frame,
   }
 }
 
+// A name that is wider than its span reaches back over the one before, as far as that is empty.
 void draw_spans(SvgWriter& svg, const AreaChart& chart, const Frame& frame) {
   const double top = frame.top - kSpanHeight;
+  const double baseline = top + (kSpanHeight - 4) / 2 + kTextSize * kBaseline;
+  double written = frame.left;  // up to here
   for (const AreaSpan& span : chart.spans) {
     const double left = std::clamp(frame.x_at(span.begin), frame.left, frame.right);
     const double right = std::clamp(frame.x_at(span.end), frame.left, frame.right);
@@ -108,9 +111,16 @@ void draw_spans(SvgWriter& svg, const AreaChart& chart, const Frame& frame) {
                "stroke=\"#555555\" stroke-width=\"1\" stroke-dasharray=\"2 3\"");
     }
     svg.rect(left, top, right - left, kSpanHeight - 4, "fill=\"#eeeeee\"");
-    const std::string label = fit_text(span.label, kTextSize, right - left - 4, Cut::kEnd);
-    svg.text((left + right) / 2, top + (kSpanHeight - 4) / 2 + kTextSize * kBaseline, label,
-             {.size = kTextSize, .anchor = "middle", .fill = kInk});
+    const double width = text_width(span.label, kTextSize);
+    if (width + 4 <= right - left) {
+      svg.text((left + right) / 2, baseline, span.label,
+               {.size = kTextSize, .anchor = "middle", .fill = kInk});
+      written = (left + right + width) / 2;
+    } else if (written + 8 + width <= right) {
+      svg.text(right, baseline, span.label,
+               {.size = kTextSize, .anchor = "end", .fill = kInk, .halo = true});
+      written = right;
+    }
   }
 }
 

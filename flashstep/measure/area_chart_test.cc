@@ -34,6 +34,16 @@ TEST(AreaChart, DrawsLayersSpansAndLegend) {
   EXPECT_NO_THROW(render_png(svg, 1));
 }
 
+TEST(AreaChart, NamesOfNarrowSpansReachBackWhereThereIsRoom) {
+  AreaChart chart = small_chart();
+  chart.spans = {{0, 2.9, "backward"}, {2.9, 3, "optimizer"}};
+  EXPECT_NE(to_svg(chart).find(">optimizer<"), std::string::npos);
+  chart.spans = {{0, 0.01, "too narrow for this"}, {0.01, 3, "the rest"}};
+  const std::string svg = to_svg(chart);
+  EXPECT_EQ(svg.find(">too narrow for this<"), std::string::npos);
+  EXPECT_NE(svg.find(">the rest<"), std::string::npos);
+}
+
 // The heights of a layer's upper edge, from its path "Mx yHxVy...".
 std::vector<double> upper_edge(const std::string& svg, const std::string& color) {
   const size_t end = svg.find(color + "\" fill-opacity");

@@ -114,7 +114,9 @@ std::string shape_of(const at::Tensor& tensor) {
 void tell_shape(MemoryRecorder& recorder, const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   const void* address = tensor.storage().data();
-  if (address != nullptr) recorder.shape(number(address), shape_of(tensor));
+  // A view of a part says little of the whole.
+  if (address != nullptr && tensor.nbytes() == tensor.storage().nbytes())
+    recorder.shape(number(address), shape_of(tensor));
 }
 
 void operator_ends(const at::RecordFunction& function, at::ObserverContext*) {

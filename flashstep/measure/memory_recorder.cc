@@ -68,7 +68,11 @@ void find_lines(const std::vector<void*>& addresses, std::vector<MemoryFrame>& f
   try {
     const auto found = torch::unwind::symbolize(own_addresses, torch::unwind::Mode::fast);
     for (size_t i = 0; i < found.size() && i < own.size(); ++i) {
-      if (found[i].lineno == 0) continue;
+      // Without a line it names the library and the place in it.
+      if (found[i].lineno == 0 || found[i].filename.find(".so") != std::string::npos ||
+          found[i].filename == file) {
+        continue;
+      }
       frames[own[i]].file = found[i].filename;
       frames[own[i]].line = static_cast<int64_t>(found[i].lineno);
     }

@@ -38,6 +38,12 @@ bool is_passed_over(std::string_view name) {
          name.starts_with("aten::resize_") || name.starts_with("autograd::engine::");
 }
 
+// Those who record, and who only had the model run: neither asked for memory.
+bool is_onlooker(std::string_view function) {
+  return function.starts_with("flashstep::measure::") ||
+         function.starts_with("flashstep::report::");
+}
+
 std::string_view without_arguments(std::string_view function) {
   return function.substr(0, function.find('('));
 }
@@ -163,8 +169,7 @@ std::string source_of(const MemoryTrace& trace, const MemorySite& site) {
   for (const uint32_t index : site.frames) {
     const MemoryFrame& frame = trace.frames[index];
     const std::string_view name = without_arguments(frame.function);
-    // The recorder itself is no source.
-    if (!name.starts_with("flashstep::") || name.starts_with("flashstep::measure::")) continue;
+    if (!name.starts_with("flashstep::") || is_onlooker(name)) continue;
     if (frame.line == 0) return std::string(name);
     return str(name, " (", last_name(frame.file), ":", frame.line, ")");
   }

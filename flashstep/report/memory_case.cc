@@ -42,9 +42,11 @@ std::vector<Tensor> state_of(const train::AdamW& optimizer) {
   return tensors;
 }
 
-// A pass as ModelRun::pass() makes it, with what its parts leave behind labelled.
-void labelled_pass(ModelRun& run, MemoryObserver& observer) {
+// A pass as ModelRun::pass() makes it, in a range, with what its parts leave behind labelled. The
+// gradients of the one before are gone when it begins.
+void labelled_pass(const char* name, ModelRun& run, MemoryObserver& observer) {
   run.optimizer().zero_grad();
+  const measure::ScopedRange range(name);
   const Tensor loss = run.forward();
   if (!has_backward(run.workload())) return;
   run.backward(loss);
@@ -209,15 +211,9 @@ MemoryResult measure_memory(const MemoryTask& task) {
   MemoryObserver observer(device.type());
   ModelRun run(workload);
   observer.label(MemoryKind::kParameters, run.model().parameters());
-  for (int64_t i = 0; i < task.warmup; ++i) {
-    const measure::ScopedRange range("warm-up");
-    labelled_pass(run, observer);
-  }
+  for (int64_t i = 0; i < task.warmup; ++i) labelled_pass("warm-up", run, observer);
   reset_peak_memory(device);
-  {
-    const measure::ScopedRange range("step");
-    labelled_pass(run, observer);
-  }
+  labelled_pass("step", run, observer);
   synchronize(device);
   result.device_bytes = peak_memory_bytes(device);
   result.block = workload.model.num_layers / 2;

@@ -236,20 +236,33 @@ Table residual_table(const std::vector<MemoryResult>& results) {
 
 // ---- Pictures
 
-// Peaks over the context, a bar for each mode, precision and attention; one picture a size.
-std::vector<NamedPicture> peak_pictures(const std::vector<MemoryResult>& results) {
-  std::map<std::string, measure::Plot> plots;
-  std::map<std::string, std::map<std::string, std::map<std::string, double>>> peaks;
-  std::vector<std::string> sizes;
+// "step, bf16", and the attention where there are several.
+std::vector<std::string> series_names(const std::vector<MemoryResult>& results) {
+  std::set<std::string> attentions;
+  for (const MemoryResult& r : results) attentions.insert(r.task.workload.model.attention);
+  std::vector<std::string> names;
   for (const MemoryResult& r : results) {
     const Workload& w = r.task.workload;
+    names.push_back(w.mode + ", " + w.precision);
+    if (attentions.size() > 1) names.back() += ", attention " + w.model.attention;
+  }
+  return names;
+}
+
+// Peaks over the context, a bar for each mode, precision and attention; one picture a size.
+std::vector<NamedPicture> peak_pictures(const std::vector<MemoryResult>& results) {
+  const std::vector<std::string> names = series_names(results);
+  std::map<std::string, measure::Plot> plots;
+  std::map<std::string, std::map<std::string, std::map<std::string, double>>> peaks;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const MemoryResult& r = results[i];
     measure::Plot& plot = plots[size_of(r)];
-    const std::string context = str("context ", w.model.context_length);
+    const std::string context = str("context ", r.task.workload.model.context_length);
     if (std::find(plot.categories.begin(), plot.categories.end(), context) ==
         plot.categories.end()) {
       plot.categories.push_back(context);
     }
-    peaks[size_of(r)][str(w.mode, ", ", w.precision, ", attention ", w.model.attention)][context] =
+    peaks[size_of(r)][names[i]][context] =
         r.measured() ? static_cast<double>(measure::total(r.at_peak)) / kMiB : -1;
   }
   std::vector<NamedPicture> pictures;
