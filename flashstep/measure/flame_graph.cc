@@ -15,7 +15,8 @@ constexpr double kFrameHeight = 20;
 constexpr double kNarrowest =
     0.4;                          // pixels: narrower frames, and what stands on them, are left out
 constexpr double kTextRoom = 24;  // narrower frames have no text
-constexpr const char* kRangeFill = "#e3e3e3";
+constexpr const char* kLightFill = "#e3e3e3";
+constexpr const char* kDarkFill = "#b9b9b9";
 
 bool is_drawn(const FlameFrame& frame) { return std::isfinite(frame.value) && frame.value > 0; }
 
@@ -37,7 +38,10 @@ std::string lightened(const std::string& color) {  // "#rrggbb" halfway to white
   return result;
 }
 
-std::string fill_of(int color) { return color < 0 ? kRangeFill : lightened(palette_color(color)); }
+std::string fill_of(int color) {
+  if (color == kDarkGrey) return kDarkFill;
+  return color < 0 ? kLightFill : lightened(palette_color(color));
+}
 
 // Draws `frame` and what stands on it; `bottom` is where its lower edge is.
 void draw_frame(SvgWriter& svg, const FlameGraph& graph, const FlameFrame& frame, double left,

@@ -10,6 +10,8 @@
 
 namespace flashstep::measure {
 
+constexpr int kDarkGrey = -3;  // a colour for frames, beside those of plot.h
+
 struct FlameFrame {
   std::string name;
   double value = 0;   // with all that it contains; what is not positive and finite is left out

@@ -84,9 +84,11 @@ void note_ranges(const ProfileCase& c, std::vector<std::string>& notes) {
   for (const StepTimes& times : c.step->timers) seconds.push_back(times.total);
   if (seconds.empty()) return;
   const double one = silent_range_seconds();
+  const double share = one * c.ranges / measure::median(seconds);
+  constexpr double kTiny = 1e-5;
   notes.push_back(str(c.name, ": ", fixed(c.ranges, 0), " ranges in a step; while nobody listens ",
                       "they cost ", fixed(one * 1e9, 1), " ns each, ",
-                      fixed(100 * one * c.ranges / measure::median(seconds), 5),
+                      share < kTiny ? "less than 0.001" : fixed(100 * share, 3),
                       " % of the step."));
 }
 

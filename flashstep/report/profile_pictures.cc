@@ -22,6 +22,12 @@ std::vector<double> shares(const ProfileRun& run) {
   return percent;
 }
 
+// The palette has seven colours, for the classes that compute, move or communicate.
+int color_of(WorkClass work_class) {
+  const bool neutral = work_class == WorkClass::kHost || work_class == WorkClass::kOther;
+  return neutral ? measure::kDarkGrey : static_cast<int>(work_class);
+}
+
 }  // namespace
 
 std::string file_name(const std::string& case_name) {
@@ -51,15 +57,15 @@ measure::FlameGraph flame_graph(const ProfileCase& c, const ProfileRun& run,
         &measure::child_frame(graph.root, pass_name(cell.pass), measure::kGrey);
     for (const std::string& name : run.sums.ranges.path(cell.range))
       frame = &measure::child_frame(*frame, name, measure::kGrey);
-    const auto color = static_cast<int>(cell.work_class);
-    used[static_cast<size_t>(color)] = true;
-    measure::child_frame(*frame, short_kernel_name(cell.name), color).value +=
+    used[static_cast<size_t>(cell.work_class)] = true;
+    measure::child_frame(*frame, short_kernel_name(cell.name), color_of(cell.work_class)).value +=
         milliseconds(run, cell.sums.seconds);
   }
   measure::add_up(graph.root);
   for (int i = 0; i < kWorkClasses; ++i) {
+    const auto work_class = static_cast<WorkClass>(i);
     if (used[static_cast<size_t>(i)])
-      graph.keys.push_back({class_name(static_cast<WorkClass>(i)), i});
+      graph.keys.push_back({class_name(work_class), color_of(work_class)});
   }
   return graph;
 }
