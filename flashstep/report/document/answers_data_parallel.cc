@@ -276,6 +276,13 @@ Sentences answer_bucket_model(const Evidence& evidence) {
       "= sqrt(s / (w o)): buckets of s / n = sqrt(s w o) bytes.",
       str("Measured with ", backend, " between 2 ranks: w = ", three_digits(link.bandwidth / 1e9),
           " GB/s, o = ", three_digits(link.overhead * 1e6), " us.")};
+  if (!(link.overhead > 0)) {
+    sentences.emplace_back(
+        "A call costs nothing there beyond its bytes, as far as these sizes tell: the model asks "
+        "for "
+        "the smallest buckets.");
+    return sentences;
+  }
   for (const Case& c : cases_of(table)) {
     const double bytes = gradient_bytes(table.text(c.rows.front(), "model"));
     const auto best = row_of(table, c, "bucketed");

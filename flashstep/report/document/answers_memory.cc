@@ -34,7 +34,7 @@ Sentences answer_timeline(const Evidence& evidence) {
     if (!row) continue;
     std::string sentence =
         str(case_name(table, *row), ": the peak of ", mebibytes(table.number(*row, "peak")),
-            " comes in the ", table.text(*row, "peak in"), " pass");
+            " comes in ", table.text(*row, "peak in"));
     std::string most;
     double value = -1;
     for (const char* kind : {"parameters", "gradients", "optimizer state", "activations",
@@ -121,7 +121,8 @@ Sentences answer_largest(const Evidence& evidence) {
   Sentences sentences;
   for (size_t row = 0; row < table.rows() && sentences.size() < 3; ++row) {
     if (!is_forward(table.text(row, "mode"))) continue;
-    const std::string source = table.text(row, "source");
+    std::string source = table.text(row, "source");
+    if (source == table.text(row, "made by")) source.clear();
     sentences.push_back(str(mebibytes(table.number(row, "bytes")), ", ", table.text(row, "count"),
                             " times: ", table.text(row, "kind"), " of shape ",
                             table.text(row, "shape"), ", made by ", table.text(row, "made by"),
@@ -131,8 +132,9 @@ Sentences answer_largest(const Evidence& evidence) {
 }
 
 Sentences answer_block(const Evidence& evidence) {
-  const TableView table = evidence.table(
-      "memory", {"size", "context", "block", "saved", "formula", "gradients", "expected"});
+  const TableView table =
+      evidence.table("memory", {"size", "context", "precision", "attention", "block", "saved",
+                                "formula", "gradients", "expected"});
   Sentences sentences;
   for (size_t row = 0; row < table.rows(); ++row) {
     const double saved = table.number(row, "saved"), formula = table.number(row, "formula");
@@ -140,8 +142,9 @@ Sentences answer_block(const Evidence& evidence) {
     const double expected = table.number(row, "expected");
     if (std::isnan(saved)) continue;
     std::string sentence =
-        str(table.text(row, "size"), ", context ", table.text(row, "context"), ": a block saves ",
-            mebibytes(saved), " for backward, ",
+        str(table.text(row, "size"), ", context ", table.text(row, "context"), ", ",
+            table.text(row, "precision"), ", attention ", table.text(row, "attention"),
+            ": a block saves ", mebibytes(saved), " for backward, ",
             std::abs(saved / formula - 1) <= kAgrees ? "as the formula says ("
                                                      : "NOT what the formula says (",
             mebibytes(formula), ")");

@@ -1,4 +1,6 @@
 // Results that reverse each conclusion about ranks turn the text.
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "flashstep/report/document/answers_test.h"

@@ -1,7 +1,6 @@
 // Answers about mixed precision.
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "flashstep/base/text.h"
 #include "flashstep/report/document/question.h"
@@ -70,27 +69,27 @@ Sentences answer_dtypes(const Evidence& evidence) {
 }
 
 struct Suffering {
+  bool known = false;  // the table has this dtype
   std::vector<std::string> steps;
   bool not_finite = false;
 };
 
-// Steps of LayerNorm whose error is far above that of rounding the result, for one dtype.
+// Steps of LayerNorm whose error is far above that of rounding the result, for one dtype ("fp16"),
+// over the columns of its inputs ("fp16 sd 300"). A cell that is no number overflowed.
 Suffering suffering_in(const TableView& table, const std::string& dtype) {
   Suffering suffering;
   const auto rows = table.where({{"norm", "LayerNorm"}});
+  const auto reference = table.first({{"norm", "LayerNorm"}, {"in 16 bits", "result rounded"}});
   for (const measure::Column& column : table.table().columns) {
-    if (column.name.rfind(dtype + ",", 0) != 0 || rows.empty()) continue;
+    if (column.name.rfind(dtype + " ", 0) != 0 || !reference) continue;
+    suffering.known = true;
     // The result's own rounding is the least that any 16-bit norm errs.
-    double rounding = INFINITY;
+    const double rounding = table.number(*reference, column.name);
     for (const size_t row : rows) {
       const std::string step = table.text(row, "in 16 bits");
-      if (step.find("result") != std::string::npos) rounding = table.number(row, column.name);
-    }
-    for (const size_t row : rows) {
-      const std::string step = table.text(row, "in 16 bits");
-      const bool lost = table.text(row, column.name) == "not finite";
-      if (!lost && !(table.number(row, column.name) > kSufferingFactor * rounding)) continue;
-      suffering.not_finite |= lost;
+      const double error = table.number(row, column.name);
+      if (error <= kSufferingFactor * rounding) continue;
+      suffering.not_finite |= std::isnan(error);
       if (std::find(suffering.steps.begin(), suffering.steps.end(), step) == suffering.steps.end())
         suffering.steps.push_back(step);
     }
@@ -98,23 +97,22 @@ Suffering suffering_in(const TableView& table, const std::string& dtype) {
   return suffering;
 }
 
+std::string suffering_sentence(const std::string& dtype, const Suffering& suffering) {
+  if (suffering.steps.empty())
+    return str("In ", dtype, " no step of LayerNorm errs much more than rounding its result.");
+  return str("In ", dtype, " these steps of LayerNorm err more than ",
+             three_digits(kSufferingFactor),
+             " times what rounding its result costs: ", join(suffering.steps, "; "),
+             suffering.not_finite ? "; some are not finite any more." : ".");
+}
+
 Sentences answer_norms(const Evidence& evidence) {
   const TableView table = evidence.table("precision", {"norm", "in 16 bits"});
   if (!table) return {};
-  Sentences sentences;
-  std::map<std::string, Suffering> found;
-  for (const char* dtype : {"float16", "bfloat16"}) {
-    const Suffering suffering = found[dtype] = suffering_in(table, dtype);
-    sentences.push_back(
-        suffering.steps.empty()
-            ? str("In ", dtype, " no step of LayerNorm errs much more than rounding its result.")
-            : str("In ", dtype,
-                  " these steps of LayerNorm err more than four times what rounding "
-                  "its result costs: ",
-                  join(suffering.steps, "; "),
-                  suffering.not_finite ? "; some overflow or divide by zero." : "."));
-  }
-  const Suffering &half = found["float16"], &brain = found["bfloat16"];
+  const Suffering half = suffering_in(table, "fp16"), brain = suffering_in(table, "bf16");
+  if (!half.known || !brain.known) return {};
+  Sentences sentences = {suffering_sentence("float16", half),
+                         suffering_sentence("bfloat16", brain)};
   sentences.push_back(half.not_finite && !brain.not_finite
                           ? "bfloat16 has float32's range, so that nothing overflows or vanishes; "
                           : "bfloat16 does not behave better in range here; ");

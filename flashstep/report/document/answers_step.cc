@@ -81,19 +81,21 @@ Sentences answer_warmup(const Evidence& evidence) {
   Sentences sentences;
   size_t slower = 0, compared = 0;
   for (const size_t none : table.where({{"warm-up", "0"}})) {
-    std::string sentence = str(case_name(table, none), ", ", table.text(none, "mode"), ":");
-    double settled = NAN;
+    std::string sentence =
+        str(case_name(table, none), ", ", table.text(none, "mode"), ", by warm-up steps:");
+    double settled = NAN, noise = 0;
     for (size_t row = 0; row < table.rows(); ++row) {
       if (!same(table, none, row, {"model", "context", "precision", "attention", "mode"})) continue;
-      sentence += str(" ", table.text(row, "warm-up"), " warm-up steps ",
-                      three_digits(table.number(row, "mean")), " +- ",
-                      three_digits(table.number(row, "deviation")), " ms,");
+      sentence +=
+          str(" after ", table.text(row, "warm-up"), " ", three_digits(table.number(row, "mean")),
+              " +- ", three_digits(table.number(row, "deviation")), " ms,");
       settled = table.number(row, "mean");  // the last one has the most warm-up
+      noise = table.number(row, "deviation");
     }
     const double ratio = table.number(none, "mean") / settled;
     if (std::isnan(ratio)) continue;
     ++compared;
-    slower += ratio > 1 + kSmallDeviation;
+    slower += ratio > 1 + kSmallDeviation && table.number(none, "mean") - settled > noise;
     sentences.push_back(str(sentence, " so that without warm-up the mean is ", fixed(ratio, 2),
                             " times that with the most."));
   }
@@ -104,7 +106,8 @@ Sentences answer_warmup(const Evidence& evidence) {
             "start, kernels are loaded and their algorithms chosen, AdamW's state is made, clocks "
             "rise. One or two warm-up steps pay most of it; caches, allocator and clocks settle "
             "during the next ones."
-          : "Here the first steps cost little more than the others: what is done once is small "
+          : "Here the first steps cost no more than the others vary anyway: what is done once is "
+            "small "
             "beside a step.");
   return sentences;
 }

@@ -137,13 +137,16 @@ void add_memory(const std::string& year, const Machine& machine, Plan& plan) {
 }
 
 void add_precision(const std::string& year, const Machine& machine, Plan& plan) {
+  add("precision", "precision --only accumulation,dtypes,norms", 8, machine, plan);
   if (year == "quick" || !has_gpu(machine)) {
-    add("precision_quick", str("precision --size ", kQuickSizes, " --context 64 --device cpu"), 20,
+    add("precision_sizes_quick",
+        str("precision --only sizes --size ", kQuickSizes, " --context 64 --device cpu"), 15,
         machine, plan);
     return;
   }
-  add("precision_" + year, str("precision --size ", sizes_of(year), " --context 128"), 120, machine,
-      plan, {.gpus = 1});
+  add("precision_sizes_" + year,
+      str("precision --only sizes --size ", sizes_of(year), " --context 128"), 120, machine, plan,
+      {.gpus = 1});
 }
 
 void add_account(const std::string&, const Machine& machine, Plan& plan) {
@@ -163,7 +166,7 @@ void add_tokenizer(const std::string& year, const Machine& machine, Plan& plan) 
     measurement.arguments = words_of("bench tokenizer");
     measurement.seconds = 120;
   } else {
-    measurement.arguments.emplace_back("--peers=");
+    measurement.arguments.insert(measurement.arguments.end(), {"--peers", ""});
   }
   add_if_possible(std::move(measurement), machine, plan);
 }

@@ -64,9 +64,7 @@ Answer answer(const Question& question, const std::vector<Result>& results,
     answer.sentences = {why.empty() ? str("Not measured: needs ", question.needs, ".")
                                     : str("Not measured: ", why, ".")};
   } else if (all_quick(answer.used)) {
-    answer.sentences.emplace_back(
-        "(Cases smaller than the handout's, chosen to be quick; what they say of speed holds for "
-        "these sizes.)");
+    answer.sentences.emplace_back("(From the preset quick: smaller cases than the handout's.)");
   }
   return answer;
 }

@@ -40,6 +40,14 @@ std::vector<std::string> in_place(std::vector<std::string> words, const fs::path
   return words;
 }
 
+// As it would be typed.
+std::string command_line(const std::vector<std::string>& words) {
+  std::string line = "flashstep";
+  for (const std::string& word : words)
+    line += word.empty() || word.find(' ') != std::string::npos ? " '" + word + "'" : " " + word;
+  return line;
+}
+
 // The clocks of the GPU while it works, or what the processor says of its own.
 std::string clocks_now() {
   if (const auto state = measure::gpu_state()) return measure::describe(*state);
@@ -145,7 +153,7 @@ class Session {
       if (outcome_.signal != 0) return {};
     }
     auto words = in_place(measurement.arguments, options_.directory);
-    const std::string command = "flashstep " + join(words, " ");
+    const std::string command = command_line(words);
     words.emplace_back("--out");
     words.push_back(measurement.stem_out ? (folder / measurement.name).string() : folder.string());
     if (trouble.empty()) trouble = run_one(measurement, words);
