@@ -149,6 +149,10 @@ class Profiler {
       c.trouble = "OOM: " + first_line(error.what_without_backtrace());
     } catch (const std::bad_alloc&) {
       c.trouble = "OOM: the allocator has no more";
+    } catch (const c10::Error& error) {  // a GPU that failed answers nobody any more
+      c.trouble = "failed: " + first_line(error.what_without_backtrace());
+      throw MachineError("[profile] LibTorch failed: " +
+                         first_line(error.what_without_backtrace()));
     }
     if (c.workload->device == "cuda") measure::release_cached_gpu_memory();
   }

@@ -76,9 +76,10 @@ void add(const KinetoEvent& recorded, EventKind kind, TraceEvents& trace) {
 }
 
 void save(profiler::ProfilerResult& result, const std::string& file) {
+  std::error_code error;
+  std::filesystem::remove(file, error);
   result.save(file);
   // Kineto logs what goes wrong and returns.
-  std::error_code error;
   if (std::filesystem::file_size(file, error) == 0 || error)
     throw MachineError(str("[profile] the trace could not be written to ", file));
 }
