@@ -117,7 +117,8 @@ TEST(Options, AreChecked) {
     set(options);
     expect_sentence([&] { GradientReducer(parameters, group, options); }, words);
   };
-  expect_refused([](ReducerOptions& o) { o.bucket_megabytes = 0; }, {"bucket_megabytes above 0"});
+  expect_refused([](ReducerOptions& o) { o.bucket_megabytes = -1; },
+                 {"bucket_megabytes of at least 0"});
   expect_refused([](ReducerOptions& o) { o.communication_dtype = torch::kInt; },
                  {"floating-point"});
   expect_refused(
