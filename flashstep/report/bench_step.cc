@@ -198,7 +198,7 @@ class Bench {
     auto& notes = report_.table.notes;
     for (std::string& note : step_notes(results_)) notes.push_back(std::move(note));
     const std::string machine = measure::one_line(measure::describe_machine());
-    std::string how = str(options_.steps * options_.turns, " timed steps in ", options_.turns,
+    std::string how = str("Timed steps: ", options_.steps * options_.turns, " in ", options_.turns,
                           options_.turns == 1 ? " turn; " : " turns; ", machine);
     if (workloads_.front().device == "cuda") {
       if (const auto state = measure::gpu_state()) how += "; " + measure::describe(*state);

@@ -209,7 +209,8 @@ measure::Table step_runs(const std::vector<StepResult>& results) {
 std::vector<std::string> step_notes(const std::vector<StepResult>& results) {
   std::vector<std::string> notes;
   for (const StepResult& r : results) {
-    const std::string what = str(shown_model(r), ", ", describe(r.task.workload));
+    const std::string what =
+        (r.whole_layers > 0 ? shown_model(r) + ": " : "") + describe(r.task.workload);
     if (!r.measured()) notes.push_back(str(what, ": ", r.trouble, "."));
     for (const PeerSteps& peer : r.peers) {
       if (!peer.trouble.empty())
