@@ -15,7 +15,7 @@ const char* const kPageStyle = R"css(
   --picture: invert(.91) hue-rotate(180deg); }
 * { box-sizing: border-box; }
 html { scroll-padding-top: 1rem; }
-body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.5;
+body { margin: 0; background: var(--page); color: var(--ink); overflow-wrap: anywhere;
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 a { color: var(--accent); }
 .layout { display: grid; grid-template-columns: 15rem minmax(0, 1fr); gap: 2rem; max-width: 90rem;
@@ -44,7 +44,7 @@ h3 { margin: 1.6rem 0 .4rem; font-size: 1.05rem; }
 .scroll { overflow-x: auto; margin: .6rem 0; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap;
+th, td { overflow-wrap: normal; padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap;
   vertical-align: bottom; }
 th.left, td.left { text-align: left; }
 th { cursor: pointer; user-select: none; position: sticky; top: 0; background: var(--page); }

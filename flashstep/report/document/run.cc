@@ -183,7 +183,7 @@ class Session {
     command.command.insert(command.command.end(), words.begin(), words.end());
     command.log = options_.directory / "logs" / (measurement.name + ".txt");
     const double begin = measure::steady_seconds();
-    double looked = begin;
+    double looked = begin - kClockSeconds;
     command.while_running = [&](const std::string& last_line) {
       const double now = measure::steady_seconds(), most = kAlmost * measurement.seconds;
       tell(done_ + std::min(now - begin, most),
