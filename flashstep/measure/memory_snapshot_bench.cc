@@ -10,7 +10,7 @@
 namespace flashstep::measure {
 namespace {
 
-constexpr double kBytesAnEvent = 80;  // of the pickle, about: to begin with a good guess
+constexpr double kBytesAnEvent = 65;  // of the pickle, about: to begin with a good guess
 
 // Allocations of which each lives through the next few thousand.
 MemoryTrace synthetic(uint32_t count) {

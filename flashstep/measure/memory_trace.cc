@@ -48,6 +48,12 @@ std::string_view without_arguments(std::string_view function) {
   return function.substr(0, function.find('('));
 }
 
+// "f (file.cc:12)"
+std::string with_line(std::string_view name, const MemoryFrame& frame) {
+  if (frame.line == 0) return std::string(name);
+  return str(name, " (", last_name(frame.file), ":", frame.line, ")");
+}
+
 }  // namespace
 
 const char* name_of(MemoryKind kind) {
@@ -169,9 +175,14 @@ std::string source_of(const MemoryTrace& trace, const MemorySite& site) {
   for (const uint32_t index : site.frames) {
     const MemoryFrame& frame = trace.frames[index];
     const std::string_view name = without_arguments(frame.function);
-    if (!name.starts_with("flashstep::") || is_onlooker(name)) continue;
-    if (frame.line == 0) return std::string(name);
-    return str(name, " (", last_name(frame.file), ":", frame.line, ")");
+    if (name.starts_with("flashstep::") && !is_onlooker(name)) return with_line(name, frame);
+  }
+  // A snapshot of a Python program: its own code, not PyTorch's.
+  for (const uint32_t index : site.frames) {
+    const MemoryFrame& frame = trace.frames[index];
+    if (frame.file.ends_with(".py") && frame.file.find("/torch/") == std::string::npos) {
+      return with_line(frame.function, frame);
+    }
   }
   return "";
 }

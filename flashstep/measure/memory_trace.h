@@ -111,7 +111,8 @@ const MemoryRange* find_range(const MemoryTrace& trace, std::string_view path);
 bool is_within(std::string_view ranges, std::string_view path);
 
 // The function of ours nearest to the allocation ("flashstep::rms_norm", with file and line where
-// they are known); empty if none is known.
+// they are known); in a snapshot of a Python program that function of it which is not PyTorch's.
+// Empty if none is known.
 std::string source_of(const MemoryTrace& trace, const MemorySite& site);
 // "aten::linear > aten::mm": the outermost operator, and the innermost that does more than to make
 // room. Where that is all that is known of it: the source.

@@ -140,6 +140,10 @@ TEST(MemoryTrace, WhoMadeIt) {
   trace.frames.push_back({"flashstep::report::ModelRun::backward(at::Tensor const&)", "x.so", 0});
   site.frames = {4};
   EXPECT_EQ(source_of(trace, site), "") << "a caller of backward made nothing";
+  trace.frames.push_back({"forward", "/x/torch/nn/linear.py", 125});
+  trace.frames.push_back({"step", "/home/me/train.py", 30});
+  site.frames = {0, 5, 6};
+  EXPECT_EQ(source_of(trace, site), "step (train.py:30)");
   site.frames = {0, 3};
   EXPECT_EQ(source_of(trace, site), "flashstep::outer");
   site.operators = "aten::linear/aten::mm/aten::resize_";

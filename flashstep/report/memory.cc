@@ -44,7 +44,8 @@ class Cases {
   MemoryResult measure_one(const Workload& workload) {
     MemoryResult result;
     result.task = {workload, options_.warmup, options_.largest, options_.directory};
-    if (options_.progress) options_.progress(describe(workload));
+    if (options_.progress)
+      options_.progress(describe(workload) + ", attention " + workload.model.attention);
     const double least = needed_bytes(workload).least, there = total_memory_bytes(workload.device);
     if (least > there) {
       result.trouble = str("OOM: what lives through a step takes ", fixed(least / kGiB, 1),

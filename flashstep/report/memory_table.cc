@@ -93,7 +93,8 @@ std::vector<std::string> peak_notes(const std::vector<MemoryResult>& results) {
       "Bytes that tensors asked the allocator for; kinds are those at the moment of the peak. "
       "Activations: made by the forward pass and there at its end; temporaries: whatever else a "
       "pass makes; other: inputs and tables. Formulas: what lives through the step and what "
-      "backward needs (model/cost.h, train/cost.h), without temporaries. On the device: the "
+      "backward needs (model/cost.h, train/cost.h), all at once, without temporaries. On the "
+      "device: the "
       "allocator's own count, in its blocks (GPU), or what the process had resident (CPU)."};
   for (const MemoryResult& r : results) {
     if (!r.measured()) {
