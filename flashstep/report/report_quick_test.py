@@ -97,10 +97,10 @@ class QuickReportTest(unittest.TestCase):
           const first = document.querySelector('th'); first.click(); first.click();
           document.getElementById('theme').click();
           const seen = {tables: document.querySelectorAll('table').length,
-            pictures: document.querySelectorAll('figure svg').length,
+            pictures: document.querySelectorAll('figure > svg').length,
             sorted: first.getAttribute('aria-sort'), theme: document.documentElement.dataset.theme,
             requests: performance.getEntriesByType('resource').map(entry => entry.name),
-            broken: Array.from(document.querySelectorAll('figure svg')).filter(
+            broken: Array.from(document.querySelectorAll('figure > svg')).filter(
               svg => svg.getBoundingClientRect().width < 10).length};
           document.title = 'seen ' + btoa(JSON.stringify(seen));
         </script></body>"""
