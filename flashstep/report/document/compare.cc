@@ -152,6 +152,7 @@ class Comparison {
     if (!left || !right) return;
     const bool beyond = right->low > left->high || right->high < left->low;
     const bool known = metric.spread != Spread::kNone;
+    if (!known && left->value == right->value) return;  // counted or calculated, and the same
     beyond_ += known && beyond;
     known_ += known;
     table_.add_row({name, label, column.name, column.unit, left->value, right->value,
