@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <unistd.h>
 
 #include "apps/commands.h"
 #include "flashstep/base/error.h"
@@ -72,7 +73,7 @@ void ParallelFlags::apply(report::ParallelAxes& axes) const {
   axes.device = given.device;
   if (axes.device.empty()) axes.device = measure::list_gpus().empty() ? "cpu" : "cuda";
   axes.attention = given.attention;
-  if (!directory.empty()) make_directories(directory);  // before all work
+  make_output_directory(directory);
 }
 
 void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
@@ -99,14 +100,26 @@ void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& step
       ->capture_default_str();
 }
 
+void make_output_directory(const std::string& directory) {
+  if (directory.empty()) return;
+  try {
+    make_directories(directory);
+  } catch (const MachineError& error) {
+    throw UserError(str("[--out] ", error.what()));
+  }
+  require(::access(directory.c_str(), W_OK | X_OK) == 0,
+          "[--out] expected a directory that can be written to, got ", directory);
+}
+
 void print_progress(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 void show(const report::BenchReport& report, const std::string& directory,
           const std::string& name) {
-  std::cout << measure::to_text(report.table);
+  std::cout << report::to_text(report);
   if (!directory.empty()) report::save(report, directory + "/" + name);
   if (report.signal != 0)
     throw Interrupted(report.signal, "interrupted; what was measured is shown");
+  if (!report.failure.empty()) throw MachineError(report.failure);
 }
 
 void add_bench(CLI::App& app) {

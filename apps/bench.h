@@ -52,8 +52,12 @@ void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& step
 
 void print_progress(const std::string& line);  // on stderr
 
+// The directory of --out, before all work; nothing for "". UserError if it cannot be made or
+// written to.
+void make_output_directory(const std::string& directory);
+
 // Prints a report, writes its files DIRECTORY/NAME.* (none without a directory), and ends as
-// Interrupted if it was.
+// Interrupted, or with MachineError, if that was its end.
 void show(const report::BenchReport& report, const std::string& directory, const std::string& name);
 
 }  // namespace flashstep::apps

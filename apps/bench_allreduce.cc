@@ -7,7 +7,6 @@
 
 #include "apps/bench.h"
 #include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/measure/gpu.h"
@@ -41,7 +40,7 @@ report::AllreducePlan plan_of(const Arguments& arguments) {
 void run(Arguments& arguments) {
   if (const auto task = report::rank_task()) return report::run_allreduce_rank(*task);
   arguments.options.plan = plan_of(arguments);
-  if (!arguments.directory.empty()) make_directories(arguments.directory);  // before all work
+  make_output_directory(arguments.directory);
   const SignalGuard signals;
   ProgressBar bar("all-reduce", ProgressBar::Unit::kCount);
   arguments.options.progress = [&](uint64_t done, uint64_t total, const std::string& note) {

@@ -7,7 +7,6 @@
 
 #include "apps/bench.h"
 #include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
@@ -40,7 +39,7 @@ std::pair<int64_t, int64_t> pair_of(const std::string& text) {
 void run(Arguments& arguments) {
   auto& options = arguments.options;
   if (options.device.empty()) options.device = measure::list_gpus().empty() ? "cpu" : "cuda";
-  if (!arguments.directory.empty()) make_directories(arguments.directory);  // before all work
+  make_output_directory(arguments.directory);
   keep_freed_memory();  // as flashstep train does
   for (const auto& pass : arguments.passes)
     options.filter.passes.push_back(report::pass_by_name(pass));

@@ -1,84 +1,90 @@
-// flashstep bench step: the CPU training step of three models beside PyTorch's.
+// flashstep bench step: forward, backward and the whole step of models on one device, beside
+// PyTorch's where that is wanted.
 #include "flashstep/report/bench_step.h"
 
-#include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/bench.h"
+#include "apps/workload_flags.h"
 #include "flashstep/base/heap.h"
+#include "flashstep/base/signals.h"
+#include "flashstep/report/bench_ranks.h"
 
 namespace flashstep::apps {
 namespace {
 
 struct Arguments {
-  std::vector<std::string> sizes, precisions = {"fp32", "bf16"}, peers = {"eager"};
+  WorkloadFlags workload;
+  std::string preset, directory;
+  std::vector<int64_t> warmups;
+  int64_t steps = 0, turns = 0;  // 0: the preset's
+  std::vector<std::string> peers;
   std::string python = "scripts/python", script = "scripts/peers/step_torch.py";
-  int64_t rounds = 5, steps = 3;
+  bool no_reduced = false;
 };
 
-std::vector<std::string> size_names() {
-  std::vector<std::string> names;
-  for (const auto& c : report::peer_step_cases()) names.push_back(c.name);
-  return names;
+void run(const Arguments& arguments) {
+  if (const auto task = report::rank_task()) return report::bench_step_process(*task);
+  report::BenchStepOptions options = report::step_preset(arguments.preset);
+  arguments.workload.apply(options.axes);
+  if (!arguments.warmups.empty()) options.warmups = arguments.warmups;
+  if (arguments.steps > 0) options.steps = arguments.steps;
+  if (arguments.turns > 0) options.turns = arguments.turns;
+  if (!arguments.peers.empty()) options.peers = arguments.peers;
+  std::erase(options.peers, "none");
+  options.peer_command = {arguments.python, arguments.script};
+  options.reduce = !arguments.no_reduced;
+  options.progress = print_progress;
+  make_output_directory(arguments.directory);
+  keep_freed_memory();  // as flashstep train
+  const SignalGuard signals;
+  show(report::bench_step(options), arguments.directory, "step");
 }
 
-report::BenchStepOptions options_of(const Arguments& arguments) {
-  report::BenchStepOptions options;
-  for (const auto& c : report::peer_step_cases()) {
-    const auto& wanted = arguments.sizes;
-    if (std::find(wanted.begin(), wanted.end(), c.name) != wanted.end()) options.cases.push_back(c);
-  }
-  const auto races = [&](const char* peer) {
-    return std::find(arguments.peers.begin(), arguments.peers.end(), peer) != arguments.peers.end();
-  };
-  options.precisions = arguments.precisions;
-  options.rounds = arguments.rounds;
-  options.steps = arguments.steps;
-  options.eager = races("eager");
-  options.compiled = races("compiled");
-  if (options.eager || options.compiled)
-    options.peer_command = {arguments.python, arguments.script};
-  options.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
-  return options;
+void add_counts(CLI::App& command, Arguments& arguments) {
+  command
+      .add_option("--warmup", arguments.warmups,
+                  "Steps before the timed ones (5); several: each in a process that begins cold")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 100'000));
+  command.add_option("--steps", arguments.steps, "Timed steps in a turn (10)")
+      ->check(CLI::Range(1, 100'000));
+  command.add_option("--turns", arguments.turns, "Of ours and of each peer (1)")
+      ->check(CLI::Range(1, 100'000));
+}
+
+void add_peers(CLI::App& command, Arguments& arguments) {
+  command.add_option("--peers", arguments.peers, "PyTorch beside ours: eager, compiled, none")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"eager", "compiled", "none"}));
+  command.add_option("--python", arguments.python, "Python that has torch 2.11")
+      ->capture_default_str();
+  command.add_option("--peer-script", arguments.script, "The peer's program")
+      ->capture_default_str();
 }
 
 }  // namespace
 
 void add_bench_step(CLI::App& bench) {
-  auto* command = bench.add_subcommand("step", "Training step on the CPU, beside PyTorch's");
+  auto* command = bench.add_subcommand(
+      "step", "Forward, backward and whole steps of models on one device, beside PyTorch's");
   auto arguments = std::make_shared<Arguments>();
-  arguments->sizes = size_names();
-  auto output = std::make_shared<BenchOutput>();
-  command->add_option("--size", arguments->sizes, "Models: tiny, mini, base")
-      ->delimiter(',')
-      ->check(CLI::IsMember(size_names()))
-      ->capture_default_str();
-  command->add_option("--precision", arguments->precisions, "fp32, bf16 (autocast)")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
-  command->add_option("--peers", arguments->peers, "eager, compiled (PyTorch), none")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"eager", "compiled", "none"}))
-      ->capture_default_str();
-  command->add_option("--rounds", arguments->rounds, "Turns of ours and the peers")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--steps", arguments->steps, "Timed steps in a turn")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--python", arguments->python, "Python that has torch 2.11")
-      ->capture_default_str();
-  command->add_option("--peer-script", arguments->script, "The peer's program")
-      ->capture_default_str();
-  output->add_option(*command);
-  command->callback([arguments, output] {
-    keep_freed_memory();  // as flashstep train does
-    output->show(report::bench_step(options_of(*arguments)));
-  });
+  command
+      ->add_option("--preset", arguments->preset,
+                   "The lists of a year's handout (2024, 2025, 2026); peers: tiny, mini and base "
+                   "beside PyTorch. Flags replace them")
+      ->check(CLI::IsMember({"2024", "2025", "2026", "peers"}));
+  arguments->workload.add_options(*command);
+  add_counts(*command, *arguments);
+  add_peers(*command, *arguments);
+  command->add_flag("--no-reduced", arguments->no_reduced,
+                    "Nothing in the place of a size that does not fit into memory");
+  command->add_option(
+      "--out", arguments->directory,
+      "Also write the tables (.txt, .md, .csv, .json) and pictures into this directory");
+  command->callback([arguments] { run(*arguments); });
 }
 
 }  // namespace flashstep::apps

@@ -11,6 +11,7 @@ struct ExitCode {
   int code;
 };
 
+void add_account(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_completion(CLI::App& app);
 void add_data(CLI::App& app);
@@ -18,7 +19,11 @@ void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_info(CLI::App& app);
 void add_launch(CLI::App& app);
+void add_memory(CLI::App& app);
 void add_plot(CLI::App& app);
+void add_precision(CLI::App& app);
+void add_profile(CLI::App& app);
+void add_report(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_train(CLI::App& app);
 

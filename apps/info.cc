@@ -4,11 +4,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/bench.h"
 #include "apps/commands.h"
 #include "flashstep/base/text.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/table.h"
+#include "flashstep/report/bench_report.h"
+#include "flashstep/report/limits_table.h"
 
 namespace flashstep::apps {
 namespace {
@@ -19,41 +22,10 @@ using measure::Machine;
 
 struct InfoOptions {
   bool json = false, measure = false;
+  std::string directory;
 };
 
 bool is_matmul(const Limit& limit) { return limit.name.starts_with("matmul"); }
-
-measure::Table limits_table(const Machine& machine, const std::vector<Limits>& all) {
-  measure::Table table;
-  table.title = "Limits";
-  table.columns = {measure::text_column("device"),
-                   measure::text_column("limit"),
-                   measure::number_column("measured", "", 1),
-                   measure::text_column("unit"),
-                   measure::number_column("median", "%", 0),
-                   measure::number_column("data sheet", "", 1),
-                   measure::number_column("share", "%", 0),
-                   measure::text_column("method")};
-  table.columns[4].name = "median call";
-  for (const Limits& limits : all) {
-    for (const Limit& limit : limits.limits) {
-      const double unit = 1e9;
-      const auto sheet = measure::data_sheet_rate(machine, limit);
-      table.add_row({limit.device, limit.name, limit.rate / unit,
-                     is_matmul(limit) ? "GFLOP/s" : "GB/s", 100 * limit.median_rate / limit.rate,
-                     sheet ? measure::Cell(*sheet / unit) : measure::Cell(),
-                     sheet ? measure::Cell(100 * limit.rate / *sheet) : measure::Cell(),
-                     limit.method});
-    }
-    table.notes.push_back(
-        limits.busy ? "Other programs were running: these rates are too low, and not kept. Run "
-                      "flashstep info again when the machine is quiet."
-                    : str("Measured ", limits.measured_at, " and kept in ",
-                          measure::limits_cache_file(machine).string(), "."));
-  }
-  if (table.notes.size() == 2 && table.notes[0] == table.notes[1]) table.notes.pop_back();
-  return table;
-}
 
 void print_text(const Machine& machine, const std::vector<Limits>& limits) {
   const auto line = [](const char* name, const std::string& value) {
@@ -76,7 +48,7 @@ void print_text(const Machine& machine, const std::vector<Limits>& limits) {
     line("GPU", "present, but this program was built without CUDA (cmake --preset cuda)");
   else
     line("GPU", measure::built_with_cuda() ? "none" : "none (and built without CUDA)");
-  std::cout << "\n" << to_text(limits_table(machine, limits));
+  std::cout << "\n" << measure::to_text(report::limits_table(machine, limits));
 }
 
 void print_json(const Machine& machine, const std::vector<Limits>& all) {
@@ -121,6 +93,12 @@ void run_info(const InfoOptions& options) {
   std::vector<Limits> limits = {measure::machine_limits(machine, "cpu", options.measure)};
   if (!machine.gpus.empty())
     limits.push_back(measure::machine_limits(machine, "cuda", options.measure));
+  if (!options.directory.empty()) {
+    make_output_directory(options.directory);
+    report::BenchReport files;
+    files.table = report::limits_table(machine, limits);
+    report::save(files, options.directory + "/limits");
+  }
   if (options.json)
     print_json(machine, limits);
   else
@@ -136,6 +114,8 @@ void add_info(CLI::App& app) {
   command->add_flag("--json", options->json, "Print JSON, rates in FLOP/s and bytes/s");
   command->add_flag("--measure", options->measure,
                     "Measure the limits anew (otherwise once per machine, then kept in the cache)");
+  command->add_option("--out", options->directory,
+                      "Also write the limits (limits.txt, .md, .csv, .json) into this directory");
   command->callback([options] { run_info(*options); });
 }
 

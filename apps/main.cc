@@ -21,10 +21,11 @@ namespace {
 using AddCommand = void (*)(CLI::App&);
 // In the order of --help: what people do first comes first.
 constexpr AddCommand kCommands[] = {
-    flashstep::apps::add_train,      flashstep::apps::add_launch, flashstep::apps::add_generate,
-    flashstep::apps::add_eval,       flashstep::apps::add_plot,   flashstep::apps::add_tokenizer,
-    flashstep::apps::add_data,       flashstep::apps::add_bench,  flashstep::apps::add_info,
-    flashstep::apps::add_completion,
+    flashstep::apps::add_train,  flashstep::apps::add_launch,    flashstep::apps::add_generate,
+    flashstep::apps::add_eval,   flashstep::apps::add_plot,      flashstep::apps::add_tokenizer,
+    flashstep::apps::add_data,   flashstep::apps::add_bench,     flashstep::apps::add_profile,
+    flashstep::apps::add_memory, flashstep::apps::add_precision, flashstep::apps::add_account,
+    flashstep::apps::add_report, flashstep::apps::add_info,      flashstep::apps::add_completion,
 };
 
 // Exit codes, everywhere: 0 done, 2 the caller's mistake, 1 the machine's failure, 130/143

@@ -3,6 +3,8 @@
 #include <flashstep/train/loop.h>
 #include <flashstep/train/schedule.h>
 
+#include <torch/torch.h>
+
 namespace train = flashstep::train;
 
 // Learns to add the numbers of its input.

@@ -15,7 +15,8 @@
 #include <ATen/Version.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
 
 #include "flashstep/base/files.h"
 #include "flashstep/base/rng.h"

@@ -6,6 +6,8 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/cuda.h>
 
 #include "flashstep/attention/attention_test.h"
 #include "flashstep/base/error.h"

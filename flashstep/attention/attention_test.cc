@@ -4,6 +4,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 
 #include "flashstep/attention/attention_test.h"

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <torch/csrc/autograd/autograd.h>
+
 #include "flashstep/attention/attention.h"
 #include "flashstep/base/text.h"
 #include "flashstep/testing/compare.h"

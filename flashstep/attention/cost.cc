@@ -35,6 +35,12 @@ double attention_forward_flops(const AttentionSize& s) {
 
 double attention_backward_flops(const AttentionSize& s) { return 2.5 * attention_forward_flops(s); }
 
+double attention_softmax_flops(const AttentionSize& s) { return 5 * attention_matrix_bytes(s, 1); }
+
+double attention_softmax_backward_flops(const AttentionSize& s) {
+  return 4 * attention_matrix_bytes(s, 1);
+}
+
 double attention_forward_bytes(const AttentionSize& s, int64_t element_bytes) {
   const auto element = static_cast<double>(element_bytes);
   return element * (2 * query_elements(s) + 2 * key_elements(s)) + logsumexp_bytes(s);
@@ -47,6 +53,12 @@ double attention_backward_bytes(const AttentionSize& s, int64_t element_bytes) {
 
 double attention_matrix_bytes(const AttentionSize& s, int64_t element_bytes) {
   return static_cast<double>(element_bytes * s.batches * s.heads) * static_cast<double>(s.n * s.m);
+}
+
+NaiveAttentionMemory naive_attention_memory(const AttentionSize& s, int64_t element_bytes) {
+  const double matrix = attention_matrix_bytes(s, element_bytes);
+  const double kept = (s.causal ? 2 : 1) * matrix;
+  return {.kept = kept, .forward_peak = kept + matrix, .backward_peak = 3 * matrix};
 }
 
 }  // namespace flashstep

@@ -29,6 +29,11 @@ double attention_forward_flops(const AttentionSize& size);
 // Five products for the two of the forward pass: q k^T again, dv, dweights, dq, dk.
 double attention_backward_flops(const AttentionSize& size);
 
+// What the formula's softmax does beside its products, for each of the N M scores, hidden ones too:
+// maximum, difference, exponential, sum, quotient; backward product, sum, difference, product.
+double attention_softmax_flops(const AttentionSize& size);
+double attention_softmax_backward_flops(const AttentionSize& size);
+
 // The least that passes through memory: q, k and v read once, the output (and 4 bytes of
 // logsumexp a query) written once.
 double attention_forward_bytes(const AttentionSize& size, int64_t element_bytes);
@@ -38,5 +43,15 @@ double attention_backward_bytes(const AttentionSize& size, int64_t element_bytes
 
 // One (B, H, N, M) matrix, of which the naive formula makes several.
 double attention_matrix_bytes(const AttentionSize& size, int64_t element_bytes);
+
+// The (B, H, N, M) matrices that implementation naive holds under autograd, in bytes. Kept for
+// backward: the weights, with a mask twice (before and after its zeros). Forward holds the scores
+// beside what it keeps; backward holds the weights beside their gradient and that of the scores.
+struct NaiveAttentionMemory {
+  double kept = 0;
+  double forward_peak = 0;   // at once
+  double backward_peak = 0;  // at once
+};
+NaiveAttentionMemory naive_attention_memory(const AttentionSize& size, int64_t element_bytes);
 
 }  // namespace flashstep

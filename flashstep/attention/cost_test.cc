@@ -43,6 +43,20 @@ TEST(AttentionCost, FollowsTheFormulas) {
   EXPECT_EQ(attention_matrix_bytes(size, 4), 4.0 * 2 * 4 * 100 * 50);
 }
 
+// (2, 4, 100, 50) in 2 bytes: 80,000 bytes a matrix.
+TEST(AttentionCost, CountsTheFormulasMatrices) {
+  AttentionSize size{.batches = 2, .heads = 4, .kv_heads = 2, .n = 100, .m = 50, .head_dim = 8};
+  NaiveAttentionMemory memory = naive_attention_memory(size, 2);
+  EXPECT_EQ(memory.kept, 80000);
+  EXPECT_EQ(memory.forward_peak, 160000);
+  EXPECT_EQ(memory.backward_peak, 240000);
+  size.causal = true;
+  memory = naive_attention_memory(size, 2);
+  EXPECT_EQ(memory.kept, 160000);
+  EXPECT_EQ(memory.forward_peak, 240000);
+  EXPECT_EQ(memory.backward_peak, 240000);
+}
+
 // B H N D and N^2 beyond 2^31.
 TEST(AttentionCost, CountsLargeSizes) {
   AttentionSize size{

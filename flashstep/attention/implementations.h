@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <torch/library.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/attention/problem.h"
 

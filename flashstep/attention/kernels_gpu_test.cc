@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
+#include <torch/cuda.h>
 
 #include "flashstep/attention/attention_test.h"
 #include "flashstep/attention/cuda/kernels.h"

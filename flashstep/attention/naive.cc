@@ -3,6 +3,7 @@
 #include <ATen/Dispatch.h>
 
 #include "flashstep/attention/implementations.h"
+#include "flashstep/measure/ranges.h"
 
 namespace flashstep::internal {
 namespace {
@@ -36,9 +37,13 @@ at::Tensor one_head_per_query_head(const at::Tensor& x, const at::Tensor& q) {
 AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsumexp) {
   const auto k = one_head_per_query_head(problem.k, problem.q);
   const auto v = one_head_per_query_head(problem.v, problem.q);
-  auto scores = at::matmul(problem.q, k.transpose(-2, -1)) * problem.settings.scale;
-  at::Tensor hidden, weights;
+  at::Tensor scores, hidden, weights;
+  {
+    const measure::ScopedRange range("scores");
+    scores = at::matmul(problem.q, k.transpose(-2, -1)) * problem.settings.scale;
+  }
   if (problem.settings.causal) {
+    const measure::ScopedRange range("softmax");
     // The lowest finite number instead of -inf keeps a row that sees no key free of NaN, forward
     // and backward; the second fill turns its uniform weights into zeros and changes nothing
     // elsewhere.
@@ -46,8 +51,10 @@ AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsu
     scores = scores.masked_fill(hidden, lowest(scores.scalar_type()));
     weights = at::softmax(scores, -1).masked_fill(hidden, 0);
   } else {
+    const measure::ScopedRange range("softmax");
     weights = at::softmax(scores, -1);
   }
+  const measure::ScopedRange range("values");
   return {at::matmul(weights, v), with_logsumexp ? logsumexp(scores, hidden) : at::Tensor()};
 }
 

@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace flashstep::data {
 

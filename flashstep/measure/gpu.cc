@@ -14,6 +14,10 @@
 #include "flashstep/measure/bandwidth.h"
 #include "flashstep/measure/stats.h"
 
+// Of libcudart; cuda_profiler_api.h, which declares them, is a package of its own.
+extern "C" cudaError_t CUDARTAPI cudaProfilerStart();
+extern "C" cudaError_t CUDARTAPI cudaProfilerStop();
+
 namespace flashstep::measure {
 namespace {
 
@@ -99,6 +103,9 @@ std::string cuda_runtime_version() {
   check(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
   return version_text(version);
 }
+
+void start_gpu_capture() { check(cudaProfilerStart(), "cudaProfilerStart"); }
+void stop_gpu_capture() { check(cudaProfilerStop(), "cudaProfilerStop"); }
 
 void synchronize_gpu(int index) {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));

@@ -25,6 +25,11 @@ std::string
 gpu_driver_version();  // "580.95.05", or the CUDA version that the driver offers; "" without
 std::string cuda_runtime_version();  // "13.0"; "" without
 
+// What runs between the two is what NVIDIA's profilers record when they are told to wait for it
+// (nsys --capture-range=cudaProfilerApi, ncu --profile-from-start off). Otherwise nothing happens.
+void start_gpu_capture();
+void stop_gpu_capture();
+
 // Waits until the GPU has done all that it was given. Nothing to wait for: nothing happens.
 void synchronize_gpu(int index = 0);
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <unistd.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/clock.h"

@@ -7,6 +7,10 @@ namespace flashstep::measure {
 
 uint64_t resident_bytes();  // now; 0 where /proc does not say
 
+// What a process may still take before the kernel has to kill one: by /proc/meminfo, and by the
+// limits of this process's container. 0 where neither says.
+uint64_t available_bytes();
+
 // The most that was resident at once, since the start or since reset_peak_resident().
 uint64_t peak_resident_bytes();
 

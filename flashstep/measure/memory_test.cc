@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -23,6 +24,13 @@ TEST(Memory, PeakSeesWhatWasFreedAndStartsAnew) {
   EXPECT_GE(peak_resident_bytes(), before + 190 * kMiB);
   if (!reset_peak_resident()) GTEST_SKIP() << "this kernel cannot reset the peak";
   EXPECT_LT(peak_resident_bytes(), before + 100 * kMiB);
+}
+
+TEST(Memory, AvailableIsAPartOfTheMachines) {
+  const uint64_t machine =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  EXPECT_GT(available_bytes(), 0U);
+  EXPECT_LE(available_bytes(), machine);
 }
 
 }  // namespace

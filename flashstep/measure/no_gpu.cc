@@ -7,6 +7,8 @@ bool built_with_cuda() { return false; }
 std::vector<Gpu> list_gpus() { return {}; }
 std::string gpu_driver_version() { return ""; }
 std::string cuda_runtime_version() { return ""; }
+void start_gpu_capture() {}
+void stop_gpu_capture() {}
 void synchronize_gpu(int) {}
 uint64_t gpu_allocated_bytes(int) { return 0; }
 uint64_t gpu_peak_allocated_bytes(int) { return 0; }

@@ -132,6 +132,10 @@ void SvgWriter::path(const std::string& data, const std::string& style) {
   text_ += "<path d=\"" + data + "\" " + style + "/>\n";
 }
 
+void SvgWriter::title(std::string_view content) {
+  text_ += "<title>" + xml_escape(content) + "</title>\n";
+}
+
 void SvgWriter::text(double x, double y, std::string_view content, const TextStyle& style) {
   std::string attributes = str("x=\"", svg_number(x), "\" y=\"", svg_number(y), "\" font-size=\"",
                                svg_number(style.size), "\" fill=\"", style.fill, "\"");

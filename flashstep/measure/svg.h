@@ -46,6 +46,7 @@ class SvgWriter {
   void rect(double x, double y, double width, double height, const std::string& style);
   void circle(double x, double y, double radius, const std::string& style);
   void path(const std::string& data, const std::string& style);
+  void title(std::string_view content);  // what a browser shows over the element that is open
   void text(double x, double y, std::string_view content, const TextStyle& style);
   std::string take() { return std::move(text_); }
 

@@ -1,5 +1,7 @@
 #include "flashstep/model/cost.h"
 
+#include <algorithm>
+
 #include "flashstep/attention/cost.h"
 
 namespace flashstep {
@@ -10,12 +12,31 @@ int64_t block_matrix_parameters(const ModelConfig& c) {
   return 4 * c.d_model * c.d_model + 3 * c.d_model * c.d_ff;
 }
 
+NaiveAttentionMemory naive_memory(const ModelConfig& c, const PassShape& shape) {
+  const AttentionSize size{.batches = shape.batch_size,
+                           .heads = c.num_heads,
+                           .kv_heads = c.num_heads,
+                           .n = shape.seq_len,
+                           .m = shape.seq_len,
+                           .head_dim = c.d_model / c.num_heads,
+                           .causal = true};
+  return naive_attention_memory(size, shape.bf16 ? 2 : 4);
+}
+
 }  // namespace
 
-int64_t parameter_count(const ModelConfig& config) {
-  const int64_t norms = (2 * config.num_layers + 1) * config.d_model;
-  return 2 * config.vocab_size * config.d_model +
-         config.num_layers * block_matrix_parameters(config) + norms;
+ParameterCounts parameter_counts(const ModelConfig& c) {
+  return {.embedding = c.vocab_size * c.d_model,
+          .attention = c.num_layers * 4 * c.d_model * c.d_model,
+          .feed_forward = c.num_layers * 3 * c.d_model * c.d_ff,
+          .norms = (2 * c.num_layers + 1) * c.d_model,
+          .head = c.vocab_size * c.d_model};
+}
+
+int64_t parameter_count(const ModelConfig& config) { return parameter_counts(config).total(); }
+
+int64_t block_parameter_count(const ModelConfig& config) {
+  return block_matrix_parameters(config) + 2 * config.d_model;
 }
 
 ForwardFlops forward_flops(const ModelConfig& config, int64_t seq_len, bool causal) {
@@ -34,6 +55,83 @@ ForwardFlops forward_flops(const ModelConfig& config, int64_t seq_len, bool caus
 
 double step_flops(const ModelConfig& config, int64_t batch_size, int64_t seq_len, bool causal) {
   return 3 * static_cast<double>(batch_size) * forward_flops(config, seq_len, causal).total();
+}
+
+std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassShape& shape) {
+  const auto tokens = static_cast<double>(shape.batch_size * shape.seq_len);
+  const double element = shape.bf16 ? 2 : 4;
+  const double width = tokens * static_cast<double>(c.d_model);
+  const double inner = tokens * static_cast<double>(c.d_ff);
+  std::vector<SavedTensor> saved;
+  const auto keep = [&](const char* name, double bytes) { saved.push_back({name, bytes}); };
+  const auto keep_norm = [&](const std::string& name) {
+    saved.push_back({name + ": 1 / root mean square", 4 * tokens});
+    if (!shape.fused_ops) saved.push_back({name + ": normalized, float32", 4 * width});
+    saved.push_back({name + ": output", element * width});
+  };
+  keep("input", 4 * width);
+  keep_norm("ln1");
+  keep("q", element * width);
+  keep("k", element * width);
+  keep("v", element * width);
+  if (shape.naive_attention) {
+    keep("mask", static_cast<double>(shape.seq_len) * static_cast<double>(shape.seq_len));
+    keep("attention weights", naive_memory(c, shape).kept);
+  } else {
+    keep("logsumexp", 4 * tokens * static_cast<double>(c.num_heads));
+  }
+  keep("attention: output", element * width);
+  keep("residual stream after attention", 4 * width);
+  keep_norm("ln2");
+  const double gate = shape.fused_ops ? element : 4;  // tensor operations widen to float32
+  keep("w1 x", gate * inner);
+  if (!shape.fused_ops) keep("silu(w1 x)", gate * inner);
+  keep("w3 x", gate * inner);
+  keep("silu(w1 x) * w3 x", element * inner);
+  if (shape.bf16) keep("weights in bfloat16", 2 * static_cast<double>(block_matrix_parameters(c)));
+  return saved;
+}
+
+double block_saved_bytes(const ModelConfig& config, const PassShape& shape) {
+  double bytes = 0;
+  for (const SavedTensor& tensor : block_saved_tensors(config, shape)) bytes += tensor.bytes;
+  return bytes;
+}
+
+std::vector<SavedTensor> head_saved_tensors(const ModelConfig& c, const PassShape& shape) {
+  const auto tokens = static_cast<double>(shape.batch_size * shape.seq_len);
+  const double element = shape.bf16 ? 2 : 4;
+  const double width = tokens * static_cast<double>(c.d_model);
+  const auto vocabulary = static_cast<double>(c.vocab_size);
+  std::vector<SavedTensor> saved = {{"input of the final norm", 4 * width},
+                                    {"ln_final: 1 / root mean square", 4 * tokens}};
+  if (!shape.fused_ops) saved.push_back({"ln_final: normalized, float32", 4 * width});
+  saved.push_back({"ln_final: output", element * width});
+  if (shape.bf16)
+    saved.push_back({"lm_head in bfloat16", 2 * static_cast<double>(c.d_model) * vocabulary});
+  // The kernel makes the gradient at once; tensor operations keep log(softmax) in float32.
+  saved.push_back(shape.fused_ops
+                      ? SavedTensor{"gradient of the logits", element * tokens * vocabulary}
+                      : SavedTensor{"log(softmax) of the logits", 4 * tokens * vocabulary});
+  return saved;
+}
+
+double forward_temporaries_bytes(const ModelConfig& c, const PassShape& shape) {
+  const auto tokens = static_cast<double>(shape.batch_size * shape.seq_len);
+  const double element = shape.bf16 ? 2 : 4;
+  const double width = tokens * static_cast<double>(c.d_model);
+  const double inner = tokens * static_cast<double>(c.d_ff);
+  const double mixed =
+      shape.naive_attention ? naive_memory(c, shape).forward_peak : element * width;
+  const double attention = 3 * element * width + mixed;       // q, k, v
+  const double feed_forward = element * (width + 3 * inner);  // ln2's output; w1 x, w3 x, gated
+  const double head = 2 * element * tokens * static_cast<double>(c.vocab_size);  // and its softmax
+  return residual_stream_bytes(c, shape) + std::max({attention, feed_forward, head});
+}
+
+double residual_stream_bytes(const ModelConfig& config, const PassShape& shape) {
+  return 4.0 * static_cast<double>(shape.batch_size * shape.seq_len) *
+         static_cast<double>(config.d_model);
 }
 
 }  // namespace flashstep

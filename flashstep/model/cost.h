@@ -1,11 +1,13 @@
-// Parameters and floating-point operations of the model: the only home of these formulas.
-// Torch-free.
+// Parameters, floating-point operations and activations of the model: the only home of these
+// formulas. Torch-free.
 //
 // A multiplication and an addition count as two operations. Only matrix products are counted:
 // norms, rotations, gates and the softmax are below one percent at these sizes.
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "flashstep/model/config.h"
 
@@ -19,7 +21,18 @@ struct ForwardFlops {
   double total() const { return linear + attention + head; }
 };
 
-int64_t parameter_count(const ModelConfig& config);
+// L blocks, width C, feed-forward width F, vocabulary V.
+struct ParameterCounts {
+  int64_t embedding = 0;     // V C
+  int64_t attention = 0;     // 4 C^2 a block
+  int64_t feed_forward = 0;  // 3 C F a block
+  int64_t norms = 0;         // (2 L + 1) C
+  int64_t head = 0;          // V C
+  int64_t total() const { return embedding + attention + feed_forward + norms + head; }
+};
+ParameterCounts parameter_counts(const ModelConfig& config);
+int64_t parameter_count(const ModelConfig& config);        // the total
+int64_t block_parameter_count(const ModelConfig& config);  // 4 C^2 + 3 C F + 2 C
 
 // `causal` counts only the seq_len * (seq_len + 1) / 2 pairs that the mask leaves; without it all
 // seq_len^2, as a kernel that masks afterwards computes them.
@@ -29,5 +42,34 @@ ForwardFlops forward_flops(const ModelConfig& config, int64_t seq_len, bool caus
 // the forward pass. Recomputation inside a kernel is not counted (these are the model's FLOPs).
 double step_flops(const ModelConfig& config, int64_t batch_size, int64_t seq_len,
                   bool causal = true);
+
+// A forward pass under autograd, as far as it decides what is kept for backward.
+struct PassShape {
+  int64_t batch_size = 1;
+  int64_t seq_len = 1;
+  bool bf16 = false;             // autocast: the residual stream and the weights stay float32
+  bool naive_attention = false;  // else a kernel that keeps a logsumexp instead of the weights
+  bool fused_ops = true;  // ops/ run their kernels (CPU); else tensor operations, which keep more
+};
+
+struct SavedTensor {
+  std::string name;
+  double bytes = 0;
+};
+
+// What one block keeps for backward, its input included, in the order of the forward pass. Weights
+// are not counted, but their copies in bfloat16 are, which live as long.
+std::vector<SavedTensor> block_saved_tensors(const ModelConfig& config, const PassShape& shape);
+double block_saved_bytes(const ModelConfig& config, const PassShape& shape);
+
+// What is kept outside of the blocks: around the final norm, and for the loss.
+std::vector<SavedTensor> head_saved_tensors(const ModelConfig& config, const PassShape& shape);
+
+// The most that a pass without a graph holds at once besides the weights, roughly: the stream and
+// the largest of what attention, the feed-forward network and the head compute beside it.
+double forward_temporaries_bytes(const ModelConfig& config, const PassShape& shape);
+
+// One tensor (B, N, C) of the residual stream: float32 also under autocast.
+double residual_stream_bytes(const ModelConfig& config, const PassShape& shape);
 
 }  // namespace flashstep

@@ -2,6 +2,7 @@
 
 #include "flashstep/attention/attention.h"
 #include "flashstep/base/error.h"
+#include "flashstep/measure/ranges.h"
 #include "flashstep/ops/rms_norm.h"
 #include "flashstep/ops/swiglu.h"
 
@@ -16,7 +17,10 @@ EmbeddingImpl::EmbeddingImpl(int64_t rows, int64_t width, const torch::TensorOpt
 RmsNormImpl::RmsNormImpl(int64_t width, double epsilon, const torch::TensorOptions& options)
     : weight(register_parameter("weight", torch::ones({width}, options))), epsilon_(epsilon) {}
 
-at::Tensor RmsNormImpl::forward(const at::Tensor& x) { return rms_norm(x, weight, epsilon_); }
+at::Tensor RmsNormImpl::forward(const at::Tensor& x) {
+  const measure::ScopedRange range("norm");
+  return rms_norm(x, weight, epsilon_);
+}
 
 CausalSelfAttentionImpl::CausalSelfAttentionImpl(const ModelConfig& config,
                                                  const torch::TensorOptions& options)
@@ -45,19 +49,27 @@ void extend(LayerCache& cache, at::Tensor& k, at::Tensor& v) {
 }  // namespace
 
 at::Tensor CausalSelfAttentionImpl::forward(const at::Tensor& x, const BlockContext& context) {
+  const measure::ScopedRange whole("self-attention");
   const int64_t b = x.size(0), n = x.size(1);
   const auto heads = [&](Linear& projection) {  // (B, N, C) -> (B, H, N, D)
     return projection->forward(x).view({b, n, num_heads_, -1}).transpose(1, 2);
   };
-  const auto q = rope(heads(q_proj), context.rotary);
-  auto k = rope(heads(k_proj), context.rotary);
+  const auto turned = [&](const at::Tensor& x) {
+    const measure::ScopedRange range("rope");
+    return rope(x, context.rotary);
+  };
+  const auto q = turned(heads(q_proj));
+  auto k = turned(heads(k_proj));
   auto v = heads(v_proj);
   if (context.cache != nullptr) extend(*context.cache, k, v);
   AttentionOptions options;
   options.causal = true;
   options.align_last = context.cache != nullptr;
   options.implementation = implementation_;
-  const auto mixed = attention(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options);
+  const auto mixed = [&] {
+    const measure::ScopedRange range("attention");
+    return attention(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options);
+  }();
   return output_proj->forward(mixed.transpose(1, 2).reshape({b, n, -1}));
 }
 
@@ -69,7 +81,13 @@ SwigluNetworkImpl::SwigluNetworkImpl(int64_t d_model, int64_t d_ff,
 }
 
 at::Tensor SwigluNetworkImpl::forward(const at::Tensor& x) {
-  return w2->forward(swiglu(w1->forward(x), w3->forward(x)));
+  const measure::ScopedRange range("feed-forward");
+  const auto a = w1->forward(x), b = w3->forward(x);
+  const auto gated = [&] {
+    const measure::ScopedRange inner("swiglu");
+    return swiglu(a, b);
+  }();
+  return w2->forward(gated);
 }
 
 TransformerBlockImpl::TransformerBlockImpl(const ModelConfig& config,

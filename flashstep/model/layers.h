@@ -1,7 +1,9 @@
 // The parts of the Transformer, as modules with the course's parameter names. No biases.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
 
 #include "flashstep/model/config.h"
 #include "flashstep/ops/rope.h"

@@ -1,7 +1,8 @@
 #include <cmath>
 #include <map>
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"

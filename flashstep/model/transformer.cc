@@ -2,7 +2,10 @@
 
 #include <cmath>
 
+#include <torch/nn/modules/container/modulelist.h>
+
 #include "flashstep/base/error.h"
+#include "flashstep/measure/ranges.h"
 #include "flashstep/model/init.h"
 
 namespace flashstep {
@@ -65,6 +68,16 @@ RotaryTables TransformerImpl::rotary_rows(int64_t begin, int64_t length, at::Dev
   return rotary_.slice(begin, length);
 }
 
+at::Tensor TransformerImpl::embed(const at::Tensor& tokens) {
+  const measure::ScopedRange range("embedding");
+  return token_embeddings->forward(tokens);
+}
+
+at::Tensor TransformerImpl::head(const at::Tensor& hidden) {
+  const measure::ScopedRange range("head");
+  return lm_head->forward(hidden);
+}
+
 at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cache) {
   require(tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
           "[model] expected int64 tokens of shape (B, N), got ", tokens.sizes(), " of ",
@@ -77,21 +90,21 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
   std::vector<BlockCall> calls;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr};
-    calls.push_back({i, str("layers.", i), layers[i].ptr(),
-                     [block = layers[i], context](const at::Tensor& x) mutable {
-                       return block->forward(x, context);
-                     }});
+    const std::string name = str("layers.", i);
+    calls.push_back(
+        {i, name, layers[i].ptr(), [block = layers[i], context, name](const at::Tensor& x) mutable {
+           const measure::ScopedRange range(name.c_str());
+           return block->forward(x, context);
+         }});
   }
-  return ln_final->forward(block_runner_(calls, token_embeddings->forward(tokens)));
+  return ln_final->forward(block_runner_(calls, embed(tokens)));
 }
 
-at::Tensor TransformerImpl::forward(const at::Tensor& tokens) {
-  return lm_head->forward(hidden(tokens));
-}
+at::Tensor TransformerImpl::forward(const at::Tensor& tokens) { return head(hidden(tokens)); }
 
 at::Tensor TransformerImpl::forward(const at::Tensor& tokens, KeyValueCache& cache) {
   const at::NoGradGuard no_grad;
-  return lm_head->forward(hidden(tokens, &cache));
+  return head(hidden(tokens, &cache));
 }
 
 }  // namespace flashstep

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
 
 #include "flashstep/model/config.h"
 #include "flashstep/model/layers.h"
@@ -80,6 +82,8 @@ class TransformerImpl : public torch::nn::Module {
 
  private:
   RotaryTables rotary_rows(int64_t begin, int64_t length, at::Device device);
+  at::Tensor embed(const at::Tensor& tokens);  // (B, N) -> (B, N, C)
+  at::Tensor head(const at::Tensor& hidden);   // (B, N, C) -> (B, N, V)
 
   ModelConfig config_;
   RotaryTables

@@ -3,8 +3,10 @@
 #include <numeric>
 
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/measure/ranges.h"
 #include "flashstep/ops/element.h"
 
 namespace flashstep {
@@ -55,6 +57,7 @@ at::Tensor cross_entropy_reference(const at::Tensor& logits, const at::Tensor& t
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
+  const measure::ScopedRange range("loss");
   require(logits.dim() >= 1 && logits.is_floating_point() && logits.size(-1) > 0,
           "[cross_entropy] expected logits of shape (..., V) and a floating dtype, got ",
           logits.sizes(), " of ", logits.scalar_type());

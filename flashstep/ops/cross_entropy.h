@@ -1,7 +1,7 @@
 // The loss of a language model.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace flashstep {
 

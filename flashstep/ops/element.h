@@ -1,7 +1,7 @@
 // The bridge from tensors to the vector kernels.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/ops/kernels_cpu.h"
 

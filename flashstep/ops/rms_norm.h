@@ -1,7 +1,7 @@
 // Root-mean-square normalization.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace flashstep {
 

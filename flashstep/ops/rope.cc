@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/ops/element.h"

@@ -1,7 +1,7 @@
 // Rotary position embedding on interleaved pairs.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace flashstep {
 

@@ -1,6 +1,7 @@
 #include "flashstep/ops/swiglu.h"
 
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/ops/element.h"

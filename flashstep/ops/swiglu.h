@@ -1,7 +1,7 @@
 // The gate of the SwiGLU feed-forward network.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace flashstep {
 

@@ -6,6 +6,8 @@
 #include <ATen/ScalarOps.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "flashstep/parallel/backend.h"
+
 namespace flashstep::parallel {
 
 Bucket::Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameters,
@@ -20,10 +22,7 @@ Bucket::Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameter
       missing_(layout_.parameters.size()),
       filled_(layout_.parameters.size(), false) {
   for (const int64_t index : layout_.parameters) parameters_.push_back(all_parameters[index]);
-  const at::Device device = parameters_.front().device();
-  backend_averages_ =
-      device.is_cuda() &&
-      averaging_.group.process_group().getBackend(device.type())->getBackendName() == "nccl";
+  backend_averages_ = goes_through_nccl({parameters_.front()}, averaging_.group);
 }
 
 void Bucket::fill(size_t slot) {

@@ -1,6 +1,7 @@
 // One bucket: gradients of several parameters that one launch averages. They lie side by side in
 // one flat tensor, or (`in_place`) stay where autograd has put them: NCCL takes many tensors in one
-// launch.
+// launch. Where gradients are divided (`scatter`), a full flat tensor is handed over, and nothing
+// of it is left here.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +39,16 @@ class Bucket {
   void fill(size_t slot);
   // Puts `value` where a gradient is missing. .grad stays undefined until attach().
   void fill_missing(size_t slot, double value);
+  // With scatter: notes that some rank has a gradient there.
   void attach(size_t slot);
   bool is_filled(size_t slot) const { return filled_[slot]; }
   bool is_full() const { return ready_ == filled_.size(); }
 
-  // Starts the all-reduce of a full bucket; all ranks start theirs in the same order.
+  // Starts the all-reduce of a full bucket, with scatter its reduce-scatter; all ranks start theirs
+  // in the same order.
   void launch();
-  // When it returns (on a GPU: when the current stream goes on), every slot is the mean.
+  // When it returns (on a GPU: when the current stream goes on), every slot is the mean, with
+  // scatter this rank's part of it (GradientScatter::part).
   void wait();
   // The step is over: the memory belongs to the gradients alone.
   void release();

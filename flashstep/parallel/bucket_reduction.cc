@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "flashstep/base/error.h"
+#include "flashstep/parallel/backend.h"
 
 namespace flashstep::parallel {
 namespace {
@@ -34,19 +35,11 @@ double bucket_bytes(const ReducerOptions& options) {
   }
 }
 
-bool goes_through_nccl(const at::Tensor& tensor, const comm::Group& group) {
-  return tensor.is_cuda() && group.world_size() > 1 &&
-         group.process_group().getBackend(tensor.device().type())->getBackendName() == "nccl";
-}
-
 bool is_in_place(const ReducerOptions& options, const ReducedParameters& parameters,
                  const comm::Group& group) {
   if (options.strategy != Strategy::kBucketed) return options.strategy != Strategy::kFlat;
   if (options.persistent_buckets) return false;
-  const auto& tensors = parameters.tensors;
-  return !options.flat_buckets.value_or(
-      !std::all_of(tensors.begin(), tensors.end(),
-                   [&](const at::Tensor& tensor) { return goes_through_nccl(tensor, group); }));
+  return !options.flat_buckets.value_or(!goes_through_nccl(parameters.tensors, group));
 }
 
 std::vector<at::Tensor> hooked(const ReducedParameters& parameters, const comm::Group& group) {
@@ -258,7 +251,11 @@ void BucketReduction::record() {
 
 void BucketReduction::begin_next_step() {
   for (Bucket& bucket : buckets_) bucket.release();
-  for (Count& count : counts_) count.fired = 0;
+  for (Count& count : counts_) {
+    // First seen here: a rank without rows in the first step had nothing to count.
+    if (count.expected == 0) count.expected = count.fired;
+    count.fired = 0;
+  }
   next_ = 0;
 }
 
@@ -279,13 +276,18 @@ bool BucketReduction::scatter_to(std::shared_ptr<GradientScatter> scatter) {
   const bool has_buckets =
       options_.strategy == Strategy::kFlat || options_.strategy == Strategy::kBucketed;
   if (!has_buckets || group_.world_size() == 1) return false;
-  averaging_.in_place = false;  // a bucket is divided between ranks as one flat tensor
+  // Its owner and this. One whose owner is gone (in the middle of a step) may be replaced.
+  require(scatter == nullptr || averaging_.scatter.use_count() <= 1,
+          "[parallel] expected one sharded optimizer at a time to take a reducer's gradients, got "
+          "another one; end the first before (optimizer.reset()) the next is made");
+  // A bucket is divided between ranks as one flat tensor.
+  averaging_.in_place = scatter == nullptr && is_in_place(options_, parameters_, group_);
   averaging_.scatter = std::move(scatter);
   make_buckets();
   return true;
 }
 
-void BucketReduction::set_order(const std::vector<int64_t>& order) {
+void BucketReduction::set_order(const std::vector<int64_t>& order, double bucket_megabytes) {
   std::vector<int64_t> sorted = order;
   std::sort(sorted.begin(), sorted.end());
   std::vector<int64_t> all(parameters_.tensors.size());
@@ -293,6 +295,9 @@ void BucketReduction::set_order(const std::vector<int64_t>& order) {
   require(sorted == all, "[parallel] expected an order of the ", all.size(),
           " parameters that are reduced, each once, got ", order.size(), " numbers that are none");
   require(!is_unfinished(), "[parallel] expected a new order between steps, not after a backward");
+  require(bucket_megabytes >= 0, "[parallel] expected bucket_megabytes of at least 0, got ",
+          bucket_megabytes);
+  if (bucket_megabytes > 0) options_.bucket_megabytes = bucket_megabytes;
   order_ = order;
   order_is_given_ = true;
   make_buckets();

@@ -10,7 +10,9 @@
 // "Ready" is the moment at which the gradient has come as many times as in the first step, which is
 // therefore sent as a whole after backward (a parameter in a recomputed part can get its gradient
 // in several pieces, and only the first step tells in how many). Buckets are always sent in their
-// order, for every rank must launch the same collectives in the same order.
+// order, for every rank must launch the same collectives in the same order. On NCCL buckets, too,
+// are reduced in place (flat_buckets); where gradients are divided (scatter_to), the buckets of
+// flat and bucketed are what the scatter lays out, and always copied into.
 #pragma once
 
 #include <map>
@@ -34,7 +36,7 @@ class BucketReduction : public Reduction {
   void finish() override;
   bool is_unfinished() const override;
   std::vector<int64_t> order() const override;
-  void set_order(const std::vector<int64_t>& order) override;
+  void set_order(const std::vector<int64_t>& order, double bucket_megabytes) override;
   void record_again() override;
   at::Tensor slot(const at::Tensor& parameter) override;
   std::vector<std::vector<int64_t>> buckets() const override;

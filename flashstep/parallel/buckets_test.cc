@@ -5,7 +5,9 @@
 #include <limits>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "flashstep/parallel/cost.h"
 #include "flashstep/parallel/shards.h"
@@ -113,6 +115,7 @@ TEST(Cost, WhatEachSchemeSends) {
   EXPECT_EQ(flat.state_bytes, 4e9);
   EXPECT_EQ(whole.state_bytes, 4e9);
   EXPECT_EQ(flat.launches, 320 + 32);  // 2e9 / 64e6 = 31.25 parts
+  EXPECT_EQ(flat.transit_bytes, 5 * 25e6);
   // The best bucket of 8 GB at 100 GB/s and 20 us a bucket.
   const BucketModel model{8e9, 100e9, 20e-6};
   const double best = best_bucket_bytes(model);
@@ -120,6 +123,40 @@ TEST(Cost, WhatEachSchemeSends) {
   EXPECT_LT(bucket_overhead_s(model, best), bucket_overhead_s(model, best / 2));
   EXPECT_LT(bucket_overhead_s(model, best), bucket_overhead_s(model, best * 2));
   EXPECT_NEAR(bucket_overhead_s(model, best), 2 * std::sqrt(8e9 * 20e-6 / 100e9), 1e-9);
+}
+
+TEST(Cost, FlatShardsWithFewBuckets) {
+  // Three buckets on Gloo: all are sent and received at once. Parts are so small that the update's
+  // copies are less.
+  ShardedStepSizes sizes{75e6, 150e6, 25e6, 1e6, /*nccl=*/false};
+  EXPECT_EQ(sharded_step(Sharding::kFlat, sizes, 2).transit_bytes, 3 * 2 * 25e6);
+  sizes.nccl = true;
+  EXPECT_EQ(sharded_step(Sharding::kFlat, sizes, 2).transit_bytes, 3 * 25e6);
+  // Many buckets on Gloo: nine, or two parts of every rank, gathered into copies.
+  sizes = {8e9, 16e9, 25e6, 1e6, /*nccl=*/false};
+  EXPECT_EQ(sharded_step(Sharding::kFlat, sizes, 4).transit_bytes, 9 * 25e6);
+  sizes.part_bytes = 64e6;
+  EXPECT_EQ(sharded_step(Sharding::kFlat, sizes, 4).transit_bytes, 2 * 4 * 64e6);
+  // All in one bucket, as strategy flat has it.
+  sizes = {8e9, 16e9, std::numeric_limits<double>::infinity(), 64e6};
+  const ShardedStep flat = sharded_step(Sharding::kFlat, sizes, 4);
+  EXPECT_EQ(flat.launches, 1 + 1);
+  EXPECT_EQ(flat.transit_bytes, 8e9);
+  EXPECT_EQ(sharded_step(Sharding::kNone, sizes, 4).transit_bytes, 8e9);
+}
+
+TEST(Cost, TheSizeOfBucketsIsChosenByGradientsAndBackend) {
+  EXPECT_EQ(chosen_bucket_bytes(8e9, /*nccl=*/false), 25e6);
+  EXPECT_EQ(chosen_bucket_bytes(5e7, /*nccl=*/true), 25e6);
+  EXPECT_EQ(chosen_bucket_bytes(0, /*nccl=*/true), 25e6);
+  // Of 8 GB the best that was measured lies between 200 and 400 MB.
+  EXPECT_NEAR(chosen_bucket_bytes(8e9, /*nccl=*/true), 269.8e6, 0.1e6);
+  EXPECT_NEAR(chosen_bucket_bytes(32e9, /*nccl=*/true), 2 * 269.8e6, 0.2e6);
+  // Flat shards: five buckets at most what is kept, 8e9 / W.
+  EXPECT_EQ(chosen_flat_bytes(8e9, /*nccl=*/true, 2), chosen_bucket_bytes(8e9, /*nccl=*/true));
+  EXPECT_EQ(chosen_flat_bytes(8e9, /*nccl=*/true, 16), 100e6);
+  EXPECT_EQ(chosen_flat_bytes(8e9, /*nccl=*/true, 1000), 25e6);
+  EXPECT_EQ(chosen_flat_bytes(8e9, /*nccl=*/false, 2), 25e6);
 }
 
 }  // namespace

@@ -1,9 +1,17 @@
 // Data parallelism and the sharded optimizer over NCCL on two GPUs.
 #include <algorithm>
 #include <functional>
+#include <memory>
+#include <optional>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/nn/module.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
@@ -25,18 +33,14 @@ using torch::Tensor;
 constexpr int64_t kRows = 12;  // of the global batch
 constexpr int kSteps = 6;
 
-comm::GroupOptions over_nccl() {
-  comm::GroupOptions options;
-  options.nccl = true;
-  return options;
-}
-
-// Runs `body` on two ranks, each with its GPU.
-void on_two_gpus(const std::function<void(const Group&, at::Device)>& body) {
+// Runs `body` on two ranks, each with its GPU, over NCCL or Gloo.
+void on_two_gpus(const std::function<void(const Group&, at::Device)>& body, bool nccl = true) {
   testing::run_ranks(2, [&](const comm::Environment& environment) {
     const at::Device device = testing::take_gpu(environment);
     at::globalContext().setAllowTF32CuBLAS(false);
-    body(Group(environment, over_nccl()), device);
+    comm::GroupOptions options;
+    options.nccl = nccl;
+    body(Group(environment, options), device);
   });
 }
 
@@ -270,20 +274,25 @@ TEST(GpuRanks, ShardedIsWhole) {
   });
 }
 
-// Wrapper and sharded optimizer together, beside the wrapper with a whole one.
+// Wrapper and sharded optimizer together, beside the wrapper with a whole one. Between two ranks
+// every sum has one order, divided or not.
 TEST(GpuRanks, ShardedUnderDdpIsWhole) {
   FLASHSTEP_NEED_GPUS(2);
   on_two_gpus([](const Group& group, at::Device device) {
     torch::manual_seed(7);
     const Tensor x = torch::randn({kRows, 10}).to(device), y = torch::randn({kRows, 5}).to(device);
     const torch::optim::AdamWOptions options(0.01);
-    const auto train = [&](bool is_sharded) {
+    ReducerOptions small_buckets;
+    small_buckets.bucket_megabytes = 0.0001;
+    const auto train = [&](std::optional<ShardMode> mode) {
       const auto net = make_module<PlainToy>(100, device);
-      DistributedDataParallel<PlainToy> wrapped(net, group);
+      DistributedDataParallel<PlainToy> wrapped(net, group, small_buckets);
       std::unique_ptr<torch::optim::Optimizer> optimizer;
-      if (is_sharded) {
+      if (mode) {
+        ShardOptions shards = {.mode = *mode, .part_megabytes = 1e-4};
+        if (*mode == ShardMode::kFlat) shards.reducer = &wrapped.reducer();
         optimizer = std::make_unique<ShardedOptimizer<torch::optim::AdamW>>(wrapped.parameters(),
-                                                                            options, group);
+                                                                            options, group, shards);
       } else {
         optimizer = std::make_unique<torch::optim::AdamW>(wrapped.parameters(), options);
       }
@@ -295,11 +304,126 @@ TEST(GpuRanks, ShardedUnderDdpIsWhole) {
       }
       return copies(*net);
     };
-    const auto whole = train(false), sharded = train(true);
-    for (size_t i = 0; i < whole.size(); ++i) {
-      EXPECT_TRUE(same_bits(sharded[i].cpu(), whole[i].cpu())) << i;
+    const auto whole = train(std::nullopt);
+    for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
+      const auto sharded = train(mode);
+      for (size_t i = 0; i < whole.size(); ++i) {
+        EXPECT_TRUE(same_bits(sharded[i].cpu(), whole[i].cpu()))
+            << i << (mode == ShardMode::kFlat ? ", flat" : ", whole");
+      }
     }
   });
+}
+
+// --- flat shards ------------------------------------------------------------------------------
+
+// Gives its weight a gradient of `value` everywhere, written where the reducer wants it.
+struct WriteInPlace : torch::autograd::Function<WriteInPlace> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& weight,
+                        GradientReducer* reducer) {
+    context->saved_data["reducer"] = reinterpret_cast<int64_t>(reducer);
+    context->save_for_backward({weight});
+    return weight.sum();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto* reducer = reinterpret_cast<GradientReducer*>(context->saved_data["reducer"].toInt());
+    const Tensor weight = context->get_saved_variables()[0];
+    Tensor gradient = reducer->gradient_slot(weight);
+    if (!gradient.defined()) gradient = torch::empty_like(weight);
+    gradient.copy_(gradients[0].expand_as(gradient));
+    return {gradient, Tensor()};
+  }
+};
+
+// Whole and half numbers: means, sums and updates are exact. SGD with a learning rate of 1 takes
+// (i + 1) (1/2 + step) from every element of parameter i. Twelve buckets of 9 MB (options
+// permitting) and products between them: what does not wait for its input reads another step's
+// numbers.
+void expect_exact_updates(const Group& group, at::Device device, const ReducerOptions& options) {
+  constexpr int kParameters = 12;
+  constexpr int64_t kSide = 1500;
+  std::vector<Tensor> parameters;
+  for (int i = 0; i < kParameters; ++i)
+    parameters.push_back(torch::ones({kSide, kSide}, device).requires_grad_());
+  GradientReducer reducer(parameters, group, options);
+  ShardedOptimizer<torch::optim::SGD> optimizer(
+      parameters, torch::optim::SGDOptions(1), group,
+      {.mode = ShardMode::kFlat, .reducer = &reducer, .part_megabytes = 5});
+  double taken = 0;
+  for (int step = 0; step < 8; ++step) {
+    optimizer.zero_grad();
+    reducer.prepare_for_backward();
+    Tensor loss = torch::zeros({}, device);
+    const Tensor one = torch::full({1, kSide}, 1.0 * (group.rank() + step), device);
+    for (int i = 0; i < kParameters; ++i) {
+      const Tensor column = torch::full({kSide, 1}, i + 1.0, device);
+      loss = loss + (i % 4 == 3 ? WriteInPlace::apply(parameters[i], &reducer) *
+                                      ((i + 1.0) * (group.rank() + step))
+                                : torch::matmul(torch::matmul(one, parameters[i]), column).sum());
+    }
+    loss.backward();
+    reducer.finish_gradient_synchronization();
+    // Doubled and halved where the step will look for them.
+    for (const Tensor& gradient : optimizer.gradients()) gradient.mul_(2).div_(2);
+    optimizer.step();
+    taken += 0.5 + step;
+    for (int i = 0; i < kParameters; ++i) {
+      EXPECT_TRUE(same_bits(parameters[i].detach(),
+                            torch::full({kSide, kSide}, 1 - (i + 1) * taken, device)))
+          << "step " << step << ", parameter " << i;
+    }
+  }
+}
+
+void expect_exact_updates_of_all(const Group& group, at::Device device,
+                                 const std::vector<Case>& cases) {
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    expect_exact_updates(group, device, c.options);
+    ReducerOptions options = c.options;
+    if (options.strategy == Strategy::kTorch) continue;
+    options.communication_dtype = torch::kBFloat16;  // exact below 128 in halves
+    SCOPED_TRACE("bf16 communication");
+    expect_exact_updates(group, device, options);
+  }
+}
+
+TEST(GpuRanks, FlatShardsWaitForTheirInputs) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](const Group& group, at::Device device) {
+    expect_exact_updates_of_all(group, device, all_cases());
+  });
+}
+
+// Gloo sums up what it received in kernels of the side stream.
+TEST(GpuRanks, FlatShardsOverGlooWaitForTheirInputs) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus(
+      [](const Group& group, at::Device device) {
+        ReducerOptions options;
+        options.bucket_megabytes = 1;
+        ReducerOptions persistent = options;
+        persistent.persistent_buckets = true;
+        expect_exact_updates_of_all(group, device,
+                                    {{"buckets", options}, {"persistent", persistent}});
+      },
+      /*nccl=*/false);
+}
+
+TEST(GpuRanks, NormOverRanksIsTheSameOnAll) {
+  FLASHSTEP_NEED_GPUS(2);
+  for (const bool nccl : {true, false}) {
+    on_two_gpus(
+        [](const Group& group, at::Device device) {
+          const Tensor own = torch::full({}, group.rank() == 0 ? 3.0 : 4.0, device);
+          const Tensor norm = parallel::norm_over_ranks(own, group);
+          EXPECT_EQ(norm.device(), device);
+          EXPECT_EQ(norm.scalar_type(), torch::kFloat);
+          EXPECT_EQ(norm.item<float>(), 5);
+        },
+        nccl);
+  }
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 // Data parallelism for a module of your own:
 //
 //   flashstep::comm::Group group(flashstep::comm::read_environment());
-//   flashstep::DistributedDataParallel net(my_net, group);       // a shared_ptr or module holder
+//   flashstep::DistributedDataParallel net(my_net, group);  // a shared_ptr or module holder
 //   ...
-//   auto loss = criterion(net.forward(x), y);                     // whatever my_net's forward
-//   takes loss.backward(); net.finish_gradient_synchronization(); optimizer.step();
+//   auto loss = criterion(net.forward(x), y);               // forward takes what my_net's takes
+//   loss.backward();
+//   net.finish_gradient_synchronization();
+//   optimizer.step();
 //
 // Every rank starts from rank 0's parameters and buffers, computes the gradients of its own part of
 // the batch, and updates with their mean (S. Li et al., "PyTorch Distributed: Experiences on
@@ -18,7 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
 
 #include "flashstep/parallel/gradient_reducer.h"
 

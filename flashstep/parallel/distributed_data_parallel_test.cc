@@ -8,8 +8,13 @@
 #include <unistd.h>
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/gradient_hooks.h"
@@ -112,7 +117,8 @@ TEST(Options, AreChecked) {
     set(options);
     expect_sentence([&] { GradientReducer(parameters, group, options); }, words);
   };
-  expect_refused([](ReducerOptions& o) { o.bucket_megabytes = 0; }, {"bucket_megabytes above 0"});
+  expect_refused([](ReducerOptions& o) { o.bucket_megabytes = -1; },
+                 {"bucket_megabytes of at least 0"});
   expect_refused([](ReducerOptions& o) { o.communication_dtype = torch::kInt; },
                  {"floating-point"});
   expect_refused(

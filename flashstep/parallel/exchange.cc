@@ -1,12 +1,12 @@
 #include "flashstep/parallel/exchange.h"
 
-#include <algorithm>
 #include <map>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "flashstep/base/error.h"
+#include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/gradient_scatter.h"
 
@@ -20,12 +20,6 @@ constexpr const char* kWhat = "sending updated parameters";
 // Rounds that travel at a time on Gloo, whose messages are copies: one is sent while the next is
 // being filled.
 constexpr size_t kRoundsInFlight = 2;
-
-bool is_nccl(const std::vector<Tensor>& tensors, const comm::Group& group) {
-  const auto on_cuda = [](const Tensor& tensor) { return tensor.is_cuda(); };
-  return std::all_of(tensors.begin(), tensors.end(), on_cuda) &&
-         group.process_group().getBackend(at::kCUDA)->getBackendName() == "nccl";
-}
 
 c10::intrusive_ptr<c10d::Work> broadcast(const Tensor& tensor, int owner,
                                          const comm::Group& group) {
@@ -53,7 +47,7 @@ c10::intrusive_ptr<c10d::Work> in_one_launch(const comm::Group& group, Body&& bo
 void Exchange::start(const std::vector<Tensor>& tensors, const std::vector<int>& owners) {
   if (group_.world_size() == 1 || tensors.empty()) return;
   at::NoGradGuard no_grad;
-  if (!is_nccl(tensors, group_)) {
+  if (!goes_through_nccl(tensors, group_)) {
     start_in_pieces(tensors, owners);
     return;
   }
@@ -67,7 +61,7 @@ void Exchange::start_gather(const std::vector<Tensor>& flats) {
   if (group_.world_size() == 1 || flats.empty()) return;
   at::NoGradGuard no_grad;
   std::vector<Message> round;
-  if (is_nccl(flats, group_)) {
+  if (goes_through_nccl(flats, group_)) {
     auto work = in_one_launch(group_, [&] {
       for (const Tensor& flat : flats) gather(flat, group_);
     });

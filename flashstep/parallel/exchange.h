@@ -22,7 +22,8 @@ class Exchange {
   // and dtype. All ranks call it, with tensors of the same shapes.
   void start(const std::vector<at::Tensor>& tensors, const std::vector<int>& owners);
   // The same, of equal parts: part r of each flat (numel), a multiple of the world size, comes from
-  // rank r (all-gather, in place).
+  // rank r (all-gather). NCCL writes into the flats; c10d's Gloo gathers into a copy of the whole
+  // flat first, so that of flats, too, two rounds of copies lie in memory.
   void start_gather(const std::vector<at::Tensor>& flats);
   // Everything has arrived (on a GPU: when the current stream goes on).
   void finish();

@@ -74,7 +74,7 @@ std::vector<BucketLayout> plan_flat(const std::vector<Tensor>& parameters,
       layout.offsets[slot] = layout.numel;
       layout.numel += round_up(parameters[layout.parameters[slot]].numel(), multiple);
     }
-    layout.numel = round_up(layout.numel, multiple * world_size);
+    layout.numel = round_up(std::max<int64_t>(layout.numel, 1), multiple * world_size);
   }
   return layouts;
 }
@@ -159,12 +159,12 @@ void FlatShards::add_flat(const BucketLayout& layout,
     const Tensor place = slot_view(flat, offset, tensor);
     place.copy_(tensor);
     tensor.set_data(place);
-    places_[tensor.unsafeGetTensorImpl()] = {flat, offset, scatter_bucket, slot};
+    const Place& where =
+        places_[tensor.unsafeGetTensorImpl()] = {tensor, flat, offset, scatter_bucket, slot};
     for (int rank = 0; rank < group_.world_size(); ++rank) {
       const int64_t begin = std::max(rank * part_numel - offset, int64_t{0});
       const int64_t end = std::min((rank + 1) * part_numel - offset, numel);
-      // An empty parameter is its first rank's.
-      const bool is_here = begin < end || (numel == 0 && offset / part_numel == rank);
+      const bool is_here = begin < end || (numel == 0 && first_owner(where) == rank);
       if (!is_here) continue;
       loads_[rank] += end - begin;
       if (rank != group_.rank()) continue;
@@ -177,8 +177,27 @@ void FlatShards::add_flat(const BucketLayout& layout,
 int FlatShards::owner(const Tensor& parameter) const {
   const auto found = places_.find(parameter.unsafeGetTensorImpl());
   if (found == places_.end()) return -1;
-  const Place& place = found->second;
-  return static_cast<int>(place.offset / (place.flat.numel() / group_.world_size()));
+  return first_owner(found->second);
+}
+
+// An empty parameter may stand behind the last element of its flat tensor.
+int FlatShards::first_owner(const Place& place) const {
+  const int64_t part_numel = place.flat.numel() / group_.world_size();
+  return static_cast<int>(std::min<int64_t>(place.offset / part_numel, group_.world_size() - 1));
+}
+
+// Loading into a tensor can give it other memory, and then the flat one, which is updated and sent,
+// is nobody's parameter any more.
+void FlatShards::check_memory() const {
+  for (const auto& [identity, place] : places_) {
+    require(
+        place.parameter.storage().is_alias_of(place.flat.storage()) &&
+            place.parameter.storage_offset() == place.flat.storage_offset() + place.offset,
+        "[ShardedOptimizer] expected the parameter of shape ", place.parameter.sizes(),
+        " in the flat memory that it was moved to, got it in memory of its own: load (torch::load "
+        "gives parameters new memory) or move the module before this optimizer is made, or copy "
+        "into its parameters");
+  }
 }
 
 Tensor FlatShards::gradient_of(const OwnPiece& piece) const {
@@ -204,6 +223,7 @@ Tensor FlatShards::gradient_of(const OwnPiece& piece) const {
 
 void FlatShards::bring_gradients(const std::vector<OwnPiece>& own) {
   at::NoGradGuard no_grad;
+  check_memory();
   require(
       !scatter_ || !reducer_->is_unfinished(),
       "[ShardedOptimizer] expected finish_gradient_synchronization() between backward and step");
@@ -212,6 +232,7 @@ void FlatShards::bring_gradients(const std::vector<OwnPiece>& own) {
 
 std::vector<Tensor> FlatShards::gradients(const std::vector<OwnPiece>& own) {
   at::NoGradGuard no_grad;
+  check_memory();
   std::vector<Tensor> gradients;
   for (const OwnPiece& piece : own) {
     if (Tensor gradient = gradient_of(piece); gradient.defined()) gradients.push_back(gradient);

@@ -21,7 +21,7 @@ namespace flashstep::parallel {
 inline constexpr int64_t kPartAlignmentBytes = 128;
 
 // plan_buckets with slots at multiples of kPartAlignmentBytes and each numel a multiple of
-// world_size times that.
+// world_size times that, at least once it (also where all parameters are empty).
 std::vector<BucketLayout> plan_flat(const std::vector<at::Tensor>& parameters,
                                     const std::vector<int64_t>& order, double bucket_bytes,
                                     int world_size);
@@ -29,7 +29,7 @@ std::vector<BucketLayout> plan_flat(const std::vector<at::Tensor>& parameters,
 class FlatShards : public ShardPlan {
  public:
   // `reducer`, if not null, gives every rank the means of its parts only (GradientScatter); it must
-  // outlive this. Else .grad is expected to hold the mean on every rank.
+  // outlive this, and serves one at a time. Else .grad is expected to hold the mean on every rank.
   FlatShards(const comm::Group& group, double bucket_bytes, double part_bytes,
              GradientReducer* reducer);
   ~FlatShards() override;  // the reducer averages again
@@ -39,6 +39,7 @@ class FlatShards : public ShardPlan {
   std::vector<OwnPiece> add(const std::vector<GroupedParameter>& parameters) override;
   int owner(const at::Tensor& parameter) const override;
   std::vector<int64_t> elements_by_rank() const override { return loads_; }
+  // These two: UserError, on every rank, if a parameter has left its flat memory.
   void bring_gradients(const std::vector<OwnPiece>& own) override;
   std::vector<at::Tensor> gradients(const std::vector<OwnPiece>& own) override;
   bool divided() const override { return group_.world_size() > 1; }
@@ -47,7 +48,8 @@ class FlatShards : public ShardPlan {
   void finish() override;
 
  private:
-  struct Place {  // of a parameter
+  struct Place {
+    at::Tensor parameter;
     at::Tensor flat;
     int64_t offset;       // elements
     int64_t bucket = -1;  // of scatter_; -1: its gradient is not divided
@@ -56,6 +58,8 @@ class FlatShards : public ShardPlan {
   void add_flat(const BucketLayout& layout, const std::vector<GroupedParameter>& parameters,
                 int64_t scatter_bucket, std::vector<OwnPiece>& own);
   void add_reduced(const std::vector<GroupedParameter>& parameters, std::vector<OwnPiece>& own);
+  int first_owner(const Place& place) const;
+  void check_memory() const;
   at::Tensor gradient_of(const OwnPiece& piece) const;
 
   const comm::Group& group_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <torch/nn/utils/clip_grad.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/distributed_data_parallel.h"

@@ -1,17 +1,22 @@
 #include "flashstep/parallel/gradient_reducer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
 #include "flashstep/base/error.h"
+#include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/bucket_reduction.h"
+#include "flashstep/parallel/cost.h"
 #include "flashstep/parallel/torch_reduction.h"
 
 namespace flashstep {
 namespace {
 
 using parallel::ReducedParameters;
+
+constexpr double kBytesPerMegabyte = 1e6;
 
 struct NamedStrategy {
   const char* name;
@@ -46,6 +51,20 @@ ReducedParameters choose(const std::vector<at::Tensor>& parameters,
   return chosen;
 }
 
+double total_bytes(const std::vector<at::Tensor>& tensors) {
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<double>(tensor.nbytes());
+  return bytes;
+}
+
+// c10d's Reducer, the peer, comes with the size it has in PyTorch, which is that of Gloo here.
+double chosen_megabytes(const ReducedParameters& parameters, const comm::Group& group,
+                        Strategy strategy) {
+  const bool nccl =
+      strategy != Strategy::kTorch && parallel::goes_through_nccl(parameters.tensors, group);
+  return parallel::chosen_bucket_bytes(total_bytes(parameters.tensors), nccl) / kBytesPerMegabyte;
+}
+
 std::unique_ptr<parallel::Reduction> make_reduction(ReducedParameters parameters,
                                                     const comm::Group& group,
                                                     const ReducerOptions& options) {
@@ -73,8 +92,10 @@ Strategy strategy_by_name(const std::string& name) {
 
 GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters,
                                  const comm::Group& group, ReducerOptions options,
-                                 const std::vector<std::string>& names) {
-  require(options.bucket_megabytes > 0, "[parallel] expected bucket_megabytes above 0, got ",
+                                 const std::vector<std::string>& names)
+    : bucket_size_is_chosen_(options.bucket_megabytes == 0) {
+  require(options.bucket_megabytes >= 0,
+          "[parallel] expected bucket_megabytes of at least 0 (0: chosen), got ",
           options.bucket_megabytes);
   require(!options.communication_dtype || at::isFloatingType(*options.communication_dtype),
           "[parallel] expected a floating-point communication_dtype");
@@ -83,6 +104,8 @@ GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters,
       "[parallel] expected flat_buckets with persistent_buckets: only they have memory to keep");
   ReducedParameters chosen = choose(parameters, names);
   parallel::check_agreement(chosen, group);
+  if (bucket_size_is_chosen_)
+    options.bucket_megabytes = chosen_megabytes(chosen, group, options.strategy);
   reduction_ = make_reduction(std::move(chosen), group, options);
 }
 
@@ -92,8 +115,8 @@ void GradientReducer::prepare_for_backward() { reduction_->prepare_for_backward(
 void GradientReducer::finish_gradient_synchronization() { reduction_->finish(); }
 bool GradientReducer::is_unfinished() const { return reduction_->is_unfinished(); }
 std::vector<int64_t> GradientReducer::bucket_order() const { return reduction_->order(); }
-void GradientReducer::set_bucket_order(const std::vector<int64_t>& order) {
-  reduction_->set_order(order);
+void GradientReducer::set_bucket_order(const std::vector<int64_t>& order, double bucket_megabytes) {
+  reduction_->set_order(order, bucket_megabytes);
 }
 void GradientReducer::record_again() { reduction_->record_again(); }
 at::Tensor GradientReducer::gradient_slot(const at::Tensor& parameter) {
@@ -104,6 +127,27 @@ const std::vector<at::Tensor>& GradientReducer::reduced_parameters() const {
 }
 std::vector<std::vector<int64_t>> GradientReducer::buckets() const { return reduction_->buckets(); }
 const ReducerOptions& GradientReducer::options() const { return reduction_->options(); }
+std::string GradientReducer::describe() const {
+  const Strategy strategy = options().strategy;
+  std::string text;
+  for (const NamedStrategy& entry : kStrategies) {
+    if (entry.strategy == strategy) text = entry.name;
+  }
+  const char* chosen = bucket_size_is_chosen() ? " (chosen)" : "";
+  if (strategy == Strategy::kTorch)
+    text += flashstep::str(", buckets of ", options().bucket_megabytes, " MB", chosen);
+  if (strategy != Strategy::kBucketed) return text;
+  double most = 0;
+  const auto buckets = this->buckets();
+  for (const std::vector<int64_t>& bucket : buckets) {
+    std::vector<at::Tensor> tensors;
+    for (const int64_t index : bucket) tensors.push_back(reduced_parameters()[index]);
+    most = std::max(most, total_bytes(tensors));
+  }
+  return flashstep::str(text, ", ", buckets.size(),
+                        buckets.size() == 1 ? " bucket of up to " : " buckets of up to ",
+                        std::ceil(most / kBytesPerMegabyte), " MB", chosen);
+}
 bool GradientReducer::scatter_to(std::shared_ptr<parallel::GradientScatter> scatter) {
   return reduction_->scatter_to(std::move(scatter));
 }

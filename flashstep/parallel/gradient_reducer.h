@@ -38,8 +38,9 @@ std::vector<std::string> strategy_names();
 
 struct ReducerOptions {
   Strategy strategy = Strategy::kBucketed;
-  // A bucket is closed by the parameter that brings it to at least this (MB = 10^6 bytes).
-  double bucket_megabytes = 25;
+  // A bucket is closed by the parameter that brings it to at least this (MB = 10^6 bytes). 0:
+  // chosen by the size of all gradients and the backend (parallel::chosen_bucket_bytes).
+  double bucket_megabytes = 0;
   // After the first step, buckets are made anew in the order in which gradients became ready on
   // rank 0 (kOverlapped, kBucketed).
   bool reorder = true;
@@ -50,7 +51,8 @@ struct ReducerOptions {
   bool allow_unused = false;
   // kBucketed: gradients are copied side by side into one flat tensor a bucket, and .grad becomes a
   // view of it. Else they stay where autograd has put them, and a bucket is many tensors in one
-  // launch, which NCCL takes as they are and Gloo copies. Unless given: flat, except on NCCL.
+  // launch, which NCCL takes as they are and Gloo copies. Unless given: flat, except on NCCL. What
+  // divides gradients (scatter_to) needs flat ones, whatever is given.
   std::optional<bool> flat_buckets;
   // Flat buckets keep their memory from step to step. Else zero_grad frees it.
   bool persistent_buckets = false;
@@ -107,7 +109,8 @@ class GradientReducer {
   // order, and a resumed run gives it back before its first step. Empty, and without effect:
   // kTorch.
   std::vector<int64_t> bucket_order() const;
-  void set_bucket_order(const std::vector<int64_t>& order);  // UserError unless a permutation
+  // With the size that buckets had, MB; 0: as it is. UserError unless a permutation.
+  void set_bucket_order(const std::vector<int64_t>& order, double bucket_megabytes = 0);
 
   // The next step is again taken as the first: gradients are counted, buckets made anew. After a
   // change of what backward does. All ranks call it at the same step.
@@ -121,17 +124,24 @@ class GradientReducer {
 
   // From the next step on the means are divided instead of being on every rank: `scatter` takes the
   // buckets, made as its layouts say, and .grad is undefined after the step's last backward. Null:
-  // as before. False, without effect, for a strategy without buckets and for a single process. What
-  // ShardedOptimizer calls for flat shards.
+  // as before. False, without effect, for a strategy without buckets and for a single process.
+  // UserError while somebody else holds the scatter that was given before. What ShardedOptimizer
+  // calls for flat shards.
   bool scatter_to(std::shared_ptr<parallel::GradientScatter> scatter);
 
   // What is reduced: the distinct parameters that need gradients, in their first order.
   const std::vector<at::Tensor>& reduced_parameters() const;
   // Indices into reduced_parameters(), bucket by bucket; empty for kTorch.
   std::vector<std::vector<int64_t>> buckets() const;
+  // "bucketed, 31 buckets of up to 298 MB (chosen)"
+  std::string describe() const;
+  // As given, except that bucket_megabytes is the size in use.
   const ReducerOptions& options() const;
+  // Whether that size was chosen here, not given.
+  bool bucket_size_is_chosen() const { return bucket_size_is_chosen_; }
 
  private:
+  bool bucket_size_is_chosen_;
   std::unique_ptr<parallel::Reduction> reduction_;
 };
 

@@ -6,7 +6,12 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "flashstep/base/text.h"
 #include "flashstep/comm/launch.h"

@@ -5,7 +5,11 @@
 #include <functional>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"

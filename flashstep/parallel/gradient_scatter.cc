@@ -42,7 +42,11 @@ void GradientScatter::launch(size_t index, at::Tensor flat, std::vector<bool> ha
   // The bucket was made for another stream; it must not go to others before this one has read it.
   stream.keep(flat);
   stream.run([&] {
-    if (index >= kBucketsInFlight) take(buckets_[index - kBucketsInFlight]);
+    if (index >= kBucketsInFlight) {
+      Bucket& earlier = buckets_[index - kBucketsInFlight];
+      take(earlier);
+      earlier.is_summed_aside = !options.backend_averages;
+    }
     Bucket& bucket = buckets_[index];
     bucket.dtype = flat.scalar_type();
     bucket.name = options.name;
@@ -55,7 +59,7 @@ void GradientScatter::launch(size_t index, at::Tensor flat, std::vector<bool> ha
   });
 }
 
-// Frees what only the sending needed, once the current stream has what came.
+// Sums up what came, and frees what only the sending needed, in the order of the current stream.
 void GradientScatter::take(Bucket& bucket) {
   if (!bucket.work) return;
   group_.wait(bucket.work, bucket.name);
@@ -74,6 +78,8 @@ void GradientScatter::wait(size_t index, SideStream& stream) {
   Bucket& bucket = buckets_[index];
   take(bucket);
   bucket.work.reset();
+  if (bucket.is_summed_aside) stream.join();
+  bucket.is_summed_aside = false;
   stream.hand_over(bucket.part);
   bucket.part = bucket.part.to(bucket.dtype);
 }

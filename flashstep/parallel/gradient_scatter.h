@@ -26,7 +26,8 @@ namespace flashstep::parallel {
 at::Tensor part_of(const at::Tensor& flat, int rank, int world_size);
 
 // Buckets that travel at a time. An earlier one is taken before a further one is sent, which frees
-// its memory: so many buckets of gradients, and not all, lie in memory beside the parts.
+// its memory: so many buckets of gradients, and not all, lie in memory beside the parts. (On a GPU
+// the host does not wait: docs/parallel.md, "A sharded optimizer".)
 inline constexpr size_t kBucketsInFlight = 4;
 
 // How a bucket travels.
@@ -68,6 +69,7 @@ class GradientScatter {
     std::vector<bool> has_gradient;
     c10::intrusive_ptr<c10d::Work> work;
     std::string name;
+    bool is_summed_aside = false;  // by kernels of the side stream
   };
   void take(Bucket& bucket);
 

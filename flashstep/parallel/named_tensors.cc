@@ -49,6 +49,7 @@ NamedTensors gather_tensors(const NamedTensors& own, const comm::Group& group, i
     if (rank == group.rank()) {
       for (const auto& [name, tensor] : own) {
         const Tensor here = tensor.detach().cpu().contiguous();
+        if (group.rank() != to && here.numel() == 0) continue;
         if (group.rank() == to) {
           all.emplace_back(name, here);
           continue;
@@ -59,11 +60,12 @@ NamedTensors gather_tensors(const NamedTensors& own, const comm::Group& group, i
       }
     } else if (group.rank() == to) {
       for (const auto& [name, tensor] : empty_as(descriptions[rank])) {
+        all.emplace_back(name, tensor);
+        if (tensor.numel() == 0) continue;
         std::vector<Tensor> message = {tensor};
         group.wait(
             group.guarded(kWhat, [&] { return group.process_group().recv(message, rank, 0); }),
             kWhat);
-        all.emplace_back(name, tensor);
       }
     }
   }

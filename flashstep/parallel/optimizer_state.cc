@@ -1,100 +1,142 @@
 #include "flashstep/parallel/optimizer_state.h"
 
-#include <map>
 #include <sstream>
+#include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "flashstep/base/error.h"
+#include "flashstep/parallel/buckets.h"
 
 namespace flashstep::parallel {
 namespace {
 
 using torch::Tensor;
+using torch::optim::Optimizer;
+using torch::optim::OptimizerParamGroup;
 using torch::optim::OptimizerParamState;
+using torch::serialize::InputArchive;
+using torch::serialize::OutputArchive;
 
-using Kinds = std::map<std::string, c10::IValue>;
+constexpr std::string_view kInt = ":int", kDouble = ":double";
 
-torch::serialize::InputArchive reopened(const torch::serialize::OutputArchive& archive) {
+InputArchive reopened(OutputArchive& archive) {
   std::ostringstream out;
-  const_cast<torch::serialize::OutputArchive&>(archive).save_to(out);
+  archive.save_to(out);
   const std::string bytes = out.str();
-  torch::serialize::InputArchive result;
+  InputArchive result;
   result.load_from(bytes.data(), bytes.size());
   return result;
 }
 
-Kinds kinds_of(const OptimizerParamState& state) {
-  torch::serialize::OutputArchive written;
+// What is no number and no tensor (LBFGS keeps lists) is left out.
+void read_kinds(const std::string& name, const OptimizerParamState& state, NamedTensors& result) {
+  OutputArchive written;
   state.serialize(written);
-  torch::serialize::InputArchive archive = reopened(written);
-  Kinds kinds;
+  InputArchive archive = reopened(written);
   for (const std::string& key : archive.keys()) {
     c10::IValue value;
-    if (archive.try_read(key, value)) kinds[key] = value;
+    if (!archive.try_read(key, value)) continue;
+    const std::string text = name + "/" + key;
+    if (value.isTensor() && value.toTensor().defined()) {
+      result.emplace_back(text, value.toTensor());
+    } else if (value.isInt()) {
+      result.emplace_back(text + std::string(kInt), torch::full({}, value.toInt(), torch::kLong));
+    } else if (value.isDouble()) {
+      result.emplace_back(text + std::string(kDouble),
+                          torch::full({}, value.toDouble(), torch::kDouble));
+    }
   }
-  return kinds;
 }
 
-// Undefined for what is no number and no tensor (LBFGS keeps lists).
-Tensor as_tensor(const c10::IValue& value) {
-  if (value.isTensor()) return value.toTensor();
-  if (value.isInt()) return torch::full({}, value.toInt(), torch::kLong);
-  if (value.isDouble()) return torch::full({}, value.toDouble(), torch::kDouble);
-  return {};
+// On the parameter's device; of its shape: as its gradient lies, for kernels that walk over both by
+// one index.
+Tensor beside(const Tensor& parameter, const Tensor& value) {
+  const auto strides = gradient_strides(parameter);
+  if (value.sizes() != parameter.sizes() || value.strides() == strides)
+    return value.to(parameter.device());
+  return torch::empty_strided(parameter.sizes(), strides,
+                              value.options().device(parameter.device()))
+      .copy_(value);
 }
 
-c10::IValue as_value(const Tensor& tensor, const c10::IValue& form) {
-  if (form.isInt()) return tensor.item<int64_t>();
-  if (form.isDouble()) return tensor.item<double>();
-  return tensor;
+void write_kinds(const NamedTensors& kinds, const Tensor& parameter, OutputArchive& archive) {
+  for (const auto& [kind, value] : kinds) {
+    const std::string_view text = kind;
+    const auto without = [&](std::string_view end) {
+      return std::string(text.substr(0, text.size() - end.size()));
+    };
+    if (text.ends_with(kInt)) {
+      archive.write(without(kInt), c10::IValue(value.item<int64_t>()));
+    } else if (text.ends_with(kDouble)) {
+      archive.write(without(kDouble), c10::IValue(value.item<double>()));
+    } else {
+      archive.write(kind, c10::IValue(beside(parameter, value)));
+    }
+  }
 }
 
-std::unique_ptr<OptimizerParamState> make_state(const OptimizerParamState& form, Kinds kinds) {
-  torch::serialize::OutputArchive written;
-  for (const auto& [key, value] : kinds) written.write(key, value);
-  torch::serialize::InputArchive archive = reopened(written);
-  auto state = form.clone();
-  state->serialize(archive);
-  return state;
+// What torch::optim::serialize writes for an optimizer of one parameter with this state. The key
+// stands for the parameter: a number, by which it is found again.
+InputArchive archive_of_one(const NamedTensors& kinds, const Tensor& parameter,
+                            const torch::optim::OptimizerOptions& options) {
+  constexpr const char* kKey = "1";
+  OutputArchive archive;
+  const auto unit = archive.compilation_unit();
+  OutputArchive states(unit), state(unit), groups(unit), group(unit), written_options(unit);
+  write_kinds(kinds, parameter, state);
+  states.write(kKey, state);
+  options.serialize(written_options);
+  group.write("params/size", torch::tensor(int64_t{1}));
+  group.write("params/0", c10::IValue(kKey));
+  group.write("options", written_options);
+  groups.write("param_groups/size", torch::tensor(int64_t{1}));
+  groups.write("param_groups/0", group);
+  archive.write("pytorch_version", c10::IValue("1.5.0"));  // of the format
+  archive.write("state", states);
+  archive.write("param_groups", groups);
+  return reopened(archive);
 }
 
 }  // namespace
 
-NamedTensors read_state(const torch::optim::Optimizer& optimizer, const NamedTensors& parameters) {
+NamedTensors read_state(const Optimizer& optimizer, const NamedTensors& parameters) {
   NamedTensors result;
   for (const auto& [name, parameter] : parameters) {
     const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
     if (found == optimizer.state().end()) continue;
-    for (const auto& [kind, value] : kinds_of(*found->second)) {
-      const Tensor tensor = as_tensor(value);
-      if (tensor.defined()) result.emplace_back(name + "/" + kind, tensor);
-    }
+    // torch::optim::serialize moves the state away when it finds a parameter a second time.
+    require(found->second != nullptr,
+            "[ShardedOptimizer] expected an archive of an optimizer that ",
+            "names every parameter once, got one that names parameter ", name, " twice");
+    read_kinds(name, *found->second, result);
   }
   return result;
 }
 
-void write_state(torch::optim::Optimizer& optimizer, const NamedTensors& parameters,
-                 const NamedTensors& state, const OptimizerParamState& form) {
-  const Kinds blank = kinds_of(form);
-  std::map<std::string, Kinds> by_name;
+void write_state(Optimizer& optimizer, const NamedTensors& parameters, const NamedTensors& state,
+                 const MakeOptimizer& make) {
+  std::unordered_map<std::string, NamedTensors> by_name;  // kinds
   for (const auto& [text, tensor] : state) {
     const size_t slash = text.rfind('/');
-    const std::string name = text.substr(0, slash), kind = text.substr(slash + 1);
-    const auto kind_form = blank.find(kind);
-    require(kind_form != blank.end(),
-            "[ShardedOptimizer] expected state that the optimizer inside ", "knows, got ", text);
-    by_name.try_emplace(name, blank).first->second[kind] = as_value(tensor, kind_form->second);
+    by_name[text.substr(0, slash)].emplace_back(text.substr(slash + 1), tensor);
   }
   optimizer.state().clear();
+  const auto& options = optimizer.param_groups().front().options();  // for their class
   for (const auto& [name, parameter] : parameters) {
     const auto found = by_name.find(name);
     if (found == by_name.end()) continue;
-    for (auto& [kind, value] : found->second) {
-      if (value.isTensor() && value.toTensor().defined()) {
-        value = value.toTensor().to(parameter.device());
-      }
-    }
-    optimizer.state()[parameter.unsafeGetTensorImpl()] = make_state(form, std::move(found->second));
+    std::vector<OptimizerParamGroup> group;
+    group.emplace_back(std::vector<Tensor>{parameter}, options.clone());
+    const auto reader = make(group);
+    InputArchive archive = archive_of_one(found->second, parameter, options);
+    reader->load(archive);
+    auto& read = reader->state()[parameter.unsafeGetTensorImpl()];
+    require(read != nullptr, "[ShardedOptimizer] expected an optimizer that loads the state of ",
+            name, " as torch's own do (torch::optim::serialize), but it has none then");
+    optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(read);
+    by_name.erase(found);
   }
 }
 

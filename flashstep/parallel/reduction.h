@@ -35,7 +35,7 @@ class Reduction {
   virtual void finish() = 0;
   virtual bool is_unfinished() const = 0;
   virtual std::vector<int64_t> order() const { return {}; }
-  virtual void set_order(const std::vector<int64_t>& /*order*/) {}
+  virtual void set_order(const std::vector<int64_t>& /*order*/, double /*bucket_megabytes*/) {}
   virtual void record_again() {}
   virtual at::Tensor slot(const at::Tensor& /*parameter*/) { return {}; }
   virtual std::vector<std::vector<int64_t>> buckets() const { return {}; }
@@ -51,7 +51,7 @@ class Reduction {
  protected:
   const ReducedParameters parameters_;
   const comm::Group& group_;
-  const ReducerOptions options_;
+  ReducerOptions options_;
 
  private:
   int no_sync_depth_ = 0;

@@ -3,6 +3,8 @@
 #include <limits>
 #include <utility>
 
+#include "flashstep/parallel/backend.h"
+#include "flashstep/parallel/cost.h"
 #include "flashstep/parallel/flat_shards.h"
 #include "flashstep/parallel/optimizer_state.h"
 #include "flashstep/parallel/shards.h"
@@ -18,21 +20,39 @@ using torch::optim::OptimizerParamGroup;
 
 constexpr double kBytesPerMegabyte = 1e6;
 
-// Flat tensors are the reducer's buckets where there is a reducer.
-double flat_bytes(const ShardOptions& options) {
-  if (options.reducer == nullptr) return options.bucket_megabytes * kBytesPerMegabyte;
-  const ReducerOptions& reducer = options.reducer->options();
-  return reducer.strategy == Strategy::kFlat ? std::numeric_limits<double>::infinity()
-                                             : reducer.bucket_megabytes * kBytesPerMegabyte;
+double chosen_bytes(const NamedTensors& parameters, const comm::Group& group) {
+  std::vector<Tensor> trained;
+  double bytes = 0;
+  for (const auto& [name, parameter] : parameters) {
+    if (!parameter.requires_grad()) continue;
+    trained.push_back(parameter);
+    bytes += static_cast<double>(parameter.nbytes());
+  }
+  return chosen_flat_bytes(bytes, goes_through_nccl(trained, group), group.world_size());
 }
 
-std::unique_ptr<ShardPlan> make_plan(const comm::Group& group, const ShardOptions& options) {
-  require(options.bucket_megabytes > 0 && options.part_megabytes > 0,
-          "[ShardedOptimizer] expected bucket_megabytes and part_megabytes above 0, got ",
-          options.bucket_megabytes, " and ", options.part_megabytes);
+// Flat tensors are the reducer's buckets where there is a reducer.
+double flat_bytes(const NamedTensors& parameters, const comm::Group& group,
+                  const ShardOptions& options) {
+  double megabytes = options.bucket_megabytes;
+  if (options.reducer != nullptr) {
+    const ReducerOptions& reducer = options.reducer->options();
+    if (reducer.strategy == Strategy::kFlat) return std::numeric_limits<double>::infinity();
+    megabytes = options.reducer->bucket_size_is_chosen() ? 0 : reducer.bucket_megabytes;
+  }
+  return megabytes > 0 ? megabytes * kBytesPerMegabyte : chosen_bytes(parameters, group);
+}
+
+std::unique_ptr<ShardPlan> make_plan(const NamedTensors& parameters, const comm::Group& group,
+                                     const ShardOptions& options) {
+  require(options.bucket_megabytes >= 0 && options.part_megabytes > 0,
+          "[ShardedOptimizer] expected bucket_megabytes of at least 0 (0: chosen) and ",
+          "part_megabytes above 0, got ", options.bucket_megabytes, " and ",
+          options.part_megabytes);
   const double part_bytes = options.part_megabytes * kBytesPerMegabyte;
   if (options.mode == ShardMode::kWhole) return std::make_unique<WholeShards>(group, part_bytes);
-  return std::make_unique<FlatShards>(group, flat_bytes(options), part_bytes, options.reducer);
+  return std::make_unique<FlatShards>(group, flat_bytes(parameters, group, options), part_bytes,
+                                      options.reducer);
 }
 
 }  // namespace
@@ -45,18 +65,21 @@ ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
       group_(group),
       mode_(options.mode),
       make_inner_(std::move(make_inner)),
-      plan_(make_plan(group, options)) {
+      plan_(make_plan(numbered_parameters(), group, options)) {
   reconcile();
 }
 
 // Parameters that the plan does not have, each in the first group that names it.
 std::vector<GroupedParameter> ShardedOptimizerBase::new_parameters() {
   std::vector<GroupedParameter> found;
+  std::unordered_set<void*> seen;
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     for (const Tensor& parameter : param_groups_[g].params()) {
       // Flat memory holds what is trained; a frozen parameter joins when it is unfrozen.
       if (mode_ == ShardMode::kFlat && !parameter.requires_grad()) continue;
-      if (known_.insert(parameter.unsafeGetTensorImpl()).second) found.push_back({parameter, g});
+      void* const identity = parameter.unsafeGetTensorImpl();
+      if (!known_.contains(identity) && seen.insert(identity).second)
+        found.push_back({parameter, g});
     }
   }
   return found;
@@ -76,7 +99,8 @@ ShardedOptimizerBase::Groups ShardedOptimizerBase::own_groups(
 void ShardedOptimizerBase::reconcile() {
   const std::vector<GroupedParameter> found = new_parameters();
   if (!found.empty()) {
-    const std::vector<OwnPiece> added = plan_->add(found);
+    const std::vector<OwnPiece> added = plan_->add(found);  // may refuse them, again and again
+    for (const auto& [tensor, group] : found) known_.insert(tensor.unsafeGetTensorImpl());
     own_.insert(own_.end(), added.begin(), added.end());
     if (inner_) {
       const Groups groups = own_groups(added);
@@ -163,7 +187,7 @@ NamedTensors ShardedOptimizerBase::named_own(const NamedTensors& parameters) con
   return result;
 }
 
-NamedTensors ShardedOptimizerBase::own_share(const NamedTensors& whole_state,
+NamedTensors ShardedOptimizerBase::own_share(NamedTensors state,
                                              const NamedTensors& parameters) const {
   std::vector<NamedPiece> pieces;
   for (const auto& [name, parameter] : parameters) {
@@ -173,7 +197,7 @@ NamedTensors ShardedOptimizerBase::own_share(const NamedTensors& whole_state,
       pieces.push_back({name, parameter, is_whole ? -1 : piece.begin, piece.end});
     }
   }
-  return cut_pieces(whole_state, pieces);
+  return cut_joined(std::move(state), parameters, pieces);
 }
 
 // All parameters under their number, each once.
@@ -189,31 +213,18 @@ NamedTensors ShardedOptimizerBase::numbered_parameters() const {
   return result;
 }
 
-// State of the class that the optimizer inside uses, as it is after one step; null if it keeps
-// none.
-std::unique_ptr<torch::optim::OptimizerParamState> ShardedOptimizerBase::blank_state() const {
-  const Tensor scratch = torch::zeros({1}).requires_grad_();
-  scratch.mutable_grad() = torch::zeros({1});
-  Groups groups;
-  groups.emplace_back(std::vector<Tensor>{scratch}, param_groups_.front().options().clone());
-  const auto optimizer = make_inner_(groups);
-  optimizer->step();
-  if (optimizer->state().empty()) return nullptr;
-  return optimizer->state().begin()->second->clone();
-}
-
 void ShardedOptimizerBase::consolidate(int to) {
   require(to >= 0 && to < group_.world_size(), "[ShardedOptimizer] expected a rank below ",
           group_.world_size(), " to bring the state to, got ", to);
   reconcile();
   carry_options();
   const NamedTensors parameters = numbered_parameters();
-  const NamedTensors state = gather_tensors(read_state(*inner_, named_own(parameters)), group_, to);
+  NamedTensors state = gather_tensors(read_state(*inner_, named_own(parameters)), group_, to);
   consolidated_.reset();
   if (group_.rank() != to) return;
-  consolidated_ = make_inner_(param_groups_);
-  if (state.empty()) return;
-  write_state(*consolidated_, parameters, join_pieces(state, parameters), *blank_state());
+  auto whole = make_inner_(param_groups_);
+  write_state(*whole, parameters, join_pieces(std::move(state), parameters), make_inner_);
+  consolidated_ = std::move(whole);
 }
 
 void ShardedOptimizerBase::save(torch::serialize::OutputArchive& archive) const {
@@ -233,9 +244,7 @@ void ShardedOptimizerBase::load(torch::serialize::InputArchive& archive) {
   carry_options();
   const NamedTensors parameters = numbered_parameters();
   const NamedTensors state = own_share(read_state(*whole, parameters), parameters);
-  inner_->state().clear();
-  if (state.empty()) return;
-  write_state(*inner_, named_own(parameters), state, *blank_state());
+  write_state(*inner_, named_own(parameters), state, make_inner_);
 }
 
 Tensor norm_over_ranks(const Tensor& own_norm, const comm::Group& group) {

@@ -8,14 +8,17 @@
 //   optimizer.step();
 //
 // It is a torch::optim::Optimizer: parameter groups, add_param_group, learning-rate schedulers,
-// zero_grad and closures work as with the optimizer inside. Every rank makes the same calls.
+// zero_grad and closures work as with the optimizer inside, which saves and loads itself as torch's
+// own do (torch::optim::serialize). Every rank makes the same calls.
 //
 // Two ways to divide, ShardOptions::mode (what each costs: docs/parallel.md):
 //   kWhole  whole parameters; for any optimizer that updates each parameter by itself
 //   kFlat   equal parts of flat memory (stages 1 and 2 of S. Rajbhandari et al., "ZeRO: Memory
 //           Optimizations Toward Training Trillion Parameter Models", SC 2020); for optimizers that
-//           update each element by itself. With `reducer`, DistributedDataParallel's, gradients are
-//           reduced to the rank that needs them and kept there only:
+//           update each element by itself. Parameters move into that memory: what replaces their
+//           memory later (torch::load into the module, to()) is refused at the next step. With
+//           `reducer`, DistributedDataParallel's, gradients are reduced to the rank that needs them
+//           and kept there only:
 //
 //   flashstep::ShardedOptimizer<torch::optim::AdamW> optimizer(
 //       net.parameters(), torch::optim::AdamWOptions(1e-3), group,
@@ -30,7 +33,15 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/comm/group.h"
@@ -45,13 +56,17 @@ enum class ShardMode { kWhole, kFlat };
 struct ShardOptions {
   ShardMode mode = ShardMode::kWhole;
   // kFlat: from now on gradients come divided from this reducer, all of whose parameters must be
-  // the optimizer's. After finish_gradient_synchronization() .grad is undefined everywhere; clip by
-  // gradients() and norm_over_ranks(), not by functions that look at .grad; step() consumes the
-  // gradients. (Strategies without buckets go on giving every rank all means, which is right too.)
-  // The reducer must outlive the optimizer. Null: .grad holds the means on every rank.
+  // the optimizer's, to one optimizer at a time. After finish_gradient_synchronization() .grad is
+  // undefined everywhere; clip by gradients() and norm_over_ranks(), not by functions that look at
+  // .grad; step() consumes the gradients, and zero_grad() does not: it knows .grad only.
+  // (Strategies without buckets go on giving every rank all means, which is right too.) The first
+  // step, and the first of a resumed run, holds all gradients whole, for nothing is sent before the
+  // end of its backward. The reducer must outlive the optimizer. Null: .grad holds the means on
+  // every rank.
   GradientReducer* reducer = nullptr;
-  // kFlat without reducer: size of a flat tensor (MB = 10^6 bytes); else the reducer's buckets.
-  double bucket_megabytes = 25;
+  // kFlat without reducer: size of a flat tensor (MB = 10^6 bytes); else the reducer's buckets. 0,
+  // there too: chosen (parallel::chosen_flat_bytes).
+  double bucket_megabytes = 0;
   // A rank updates about so much of its parameters, then sends it beside the next part's update. 64
   // MB take a third of a millisecond between H200s, 10 times the start of a message.
   double part_megabytes = 64;
@@ -83,19 +98,23 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   double imbalance() const;
 
   // Brings all of the state to rank `to`, whose save() then writes what the optimizer inside, not
-  // sharded, would write. Holds until the next step. All ranks call it.
+  // sharded, would write. Until the next step, the next consolidate() or load() it lies there
+  // whole, on the parameters' devices. All ranks call it. What fails on rank `to` alone (memory)
+  // throws there alone; the others hear of it at their next collective.
   void consolidate(int to = 0);
   // UserError on a rank that the state was not brought to.
   void save(torch::serialize::OutputArchive& archive) const override;
-  // Takes what save() wrote, on any number of ranks: each keeps its share. All ranks call it.
+  // Takes what save() wrote, on any number of ranks: each keeps its share. All ranks call it, with
+  // the same archive. Sends nothing: an archive that only one rank finds wrong throws there alone.
   void load(torch::serialize::InputArchive& archive) override;
 
   // What the optimizer inside updates, with names: for state in files of one rank each
   // (state_pieces.h). `parameters`: names of all parameters; those that it does not know are left
   // out.
   NamedTensors named_own(const NamedTensors& parameters) const;
-  // Of the state of whole parameters ("NAME/KIND") this rank's share, named as named_own names it.
-  NamedTensors own_share(const NamedTensors& whole_state, const NamedTensors& parameters) const;
+  // This rank's share of `state`, of whole parameters ("NAME/KIND") or in pieces, named as
+  // named_own names it (cut_joined).
+  NamedTensors own_share(NamedTensors state, const NamedTensors& parameters) const;
 
   int rank() const { return group_.rank(); }
   const comm::Group& group() const { return group_; }
@@ -119,7 +138,6 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   void carry_options();
   void set_inner_parameters(const std::function<bool(const OwnPiece&)>& chosen);
   NamedTensors numbered_parameters() const;
-  std::unique_ptr<torch::optim::OptimizerParamState> blank_state() const;
 
   const comm::Group& group_;
   const ShardMode mode_;
@@ -144,12 +162,15 @@ template <typename Inner>
 inline constexpr bool updates_each_parameter_alone = !std::is_same_v<Inner, torch::optim::LBFGS>;
 
 // True for optimizers that update each element from its own gradient and state, so that a parameter
-// can be cut anywhere. Specialize it for yours.
+// can be cut anywhere. A class of yours says so by a member `static constexpr bool
+// kUpdatesEachElementAlone = true`; specialize it for somebody else's.
 template <typename Inner>
 inline constexpr bool updates_each_element_alone =
     std::is_same_v<Inner, torch::optim::AdamW> || std::is_same_v<Inner, torch::optim::Adam> ||
     std::is_same_v<Inner, torch::optim::SGD> || std::is_same_v<Inner, torch::optim::RMSprop> ||
-    std::is_same_v<Inner, torch::optim::Adagrad>;
+    std::is_same_v<Inner, torch::optim::Adagrad> || requires {
+  requires Inner::kUpdatesEachElementAlone;
+};
 
 template <typename Inner>
 class ShardedOptimizer : public parallel::ShardedOptimizerBase {

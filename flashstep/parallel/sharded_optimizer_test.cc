@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <gtest/gtest.h>
+#include <torch/optim/schedulers/step_lr.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"

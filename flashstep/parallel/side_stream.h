@@ -35,6 +35,14 @@ class SideStream {
     std::forward<Body>(body)();
   }
 
+  // What the current stream gets from now on starts after what this one holds by now.
+  void join() const {
+    if (!stream_) return;
+    c10::Event reached(device_.type());
+    reached.record(*stream_);
+    reached.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  }
+
   // The memory of `tensor` is not given to others before this stream has reached this point.
   void keep(const at::Tensor& tensor) const {
     if (stream_) tensor.record_stream(*stream_);

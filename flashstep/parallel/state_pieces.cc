@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -109,6 +110,57 @@ Tensor join_kind(const std::string& what, std::vector<Piece>& pieces, const Tens
   return whole;
 }
 
+struct Kind {  // of state, of one parameter
+  std::string name;
+  Tensor whole;
+  std::vector<Piece> pieces;
+};
+
+std::unordered_map<std::string, std::vector<Kind>> by_parameter(NamedTensors state,
+                                                                const NamedTensors& parameters) {
+  const ByName by_name(parameters.begin(), parameters.end());
+  std::unordered_map<std::string, std::vector<Kind>> kinds;
+  for (auto& [text, tensor] : state) {
+    const Key key = parse(text, by_name);
+    auto& own = kinds[key.name];
+    auto found = std::find_if(own.begin(), own.end(),
+                              [&](const Kind& kind) { return kind.name == key.kind; });
+    if (found == own.end()) found = own.insert(own.end(), {key.kind, {}, {}});
+    if (key.end < 0) {
+      require(!found->whole.defined(), "[resume] expected ", text, " once, got it twice");
+      found->whole = std::move(tensor);
+      continue;
+    }
+    require(key.order == order_of(by_name.at(key.name)), "[resume] expected ", text,
+            " in the order of the parameter's memory, strides ", by_name.at(key.name).strides(),
+            ", but it was written in another one");
+    found->pieces.push_back({key.begin, key.end, std::move(tensor)});
+  }
+  return kinds;
+}
+
+// Calls `use` with the whole state of each parameter, one after the other; pieces that are joined
+// are freed before.
+template <typename Use>
+void join_each(NamedTensors state, const NamedTensors& parameters, Use use) {
+  at::NoGradGuard no_grad;
+  auto kinds = by_parameter(std::move(state), parameters);
+  for (const auto& [name, parameter] : parameters) {
+    const auto found = kinds.find(name);
+    if (found == kinds.end()) continue;
+    NamedTensors whole;
+    for (Kind& kind : found->second) {
+      const std::string what = name + "/" + kind.name;
+      require(!kind.whole.defined() || kind.pieces.empty(), "[resume] expected ", what,
+              " once, got it whole and in pieces");
+      whole.emplace_back(
+          what, kind.whole.defined() ? kind.whole : join_kind(what, kind.pieces, parameter));
+    }
+    kinds.erase(found);
+    use(std::move(whole));
+  }
+}
+
 }  // namespace
 
 std::string piece_name(const std::string& name, const Tensor& parameter, int64_t begin,
@@ -117,43 +169,11 @@ std::string piece_name(const std::string& name, const Tensor& parameter, int64_t
   return str(name, "@", begin, ":", end, order.empty() ? "" : "@" + order);
 }
 
-NamedTensors join_pieces(const NamedTensors& state, const NamedTensors& parameters) {
-  at::NoGradGuard no_grad;
-  const ByName by_name(parameters.begin(), parameters.end());
-  struct Kind {
-    std::string name;
-    Tensor whole;
-    std::vector<Piece> pieces;
-  };
-  std::unordered_map<std::string, std::vector<Kind>> kinds;  // by parameter
-  for (const auto& [text, tensor] : state) {
-    const Key key = parse(text, by_name);
-    auto& own = kinds[key.name];
-    auto found = std::find_if(own.begin(), own.end(),
-                              [&](const Kind& kind) { return kind.name == key.kind; });
-    if (found == own.end()) found = own.insert(own.end(), {key.kind, {}, {}});
-    if (key.end < 0) {
-      found->whole = tensor;
-      continue;
-    }
-    require(key.order == order_of(by_name.at(key.name)), "[resume] expected ", text,
-            " in the order of the parameter's memory, strides ", by_name.at(key.name).strides(),
-            ", but it was written in another one");
-    found->pieces.push_back({key.begin, key.end, tensor});
-  }
+NamedTensors join_pieces(NamedTensors state, const NamedTensors& parameters) {
   NamedTensors result;
-  for (const auto& [name, parameter] : parameters) {
-    const auto found = kinds.find(name);
-    if (found == kinds.end()) continue;
-    for (Kind& kind : found->second) {
-      const std::string what = name + "/" + kind.name;
-      require(!kind.whole.defined() || kind.pieces.empty(), "[resume] expected ", what,
-              " once, got it whole and in pieces");
-      result.emplace_back(
-          what, kind.whole.defined() ? kind.whole : join_kind(what, kind.pieces, parameter));
-    }
-    kinds.erase(found);
-  }
+  join_each(std::move(state), parameters, [&](NamedTensors whole) {
+    std::move(whole.begin(), whole.end(), std::back_inserter(result));
+  });
   return result;
 }
 
@@ -182,6 +202,16 @@ NamedTensors cut_pieces(const NamedTensors& whole, const std::vector<NamedPiece>
       result.emplace_back(name + kind, flat_view(ordered).slice(0, piece.begin, piece.end).clone());
     }
   }
+  return result;
+}
+
+NamedTensors cut_joined(NamedTensors state, const NamedTensors& parameters,
+                        const std::vector<NamedPiece>& pieces) {
+  NamedTensors result;
+  join_each(std::move(state), parameters, [&](const NamedTensors& whole) {
+    NamedTensors own = cut_pieces(whole, pieces);
+    std::move(own.begin(), own.end(), std::back_inserter(result));
+  });
   return result;
 }
 

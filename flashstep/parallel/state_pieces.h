@@ -23,9 +23,11 @@ std::string piece_name(const std::string& name, const at::Tensor& parameter, int
                        int64_t end);
 
 // State by pieces, of all ranks, to state of whole parameters, in the order of `parameters`. Whole
-// entries stay. UserError, naming it, for a parameter that is not in `parameters`, of which
-// something is missing or twice there, or whose memory is ordered differently now.
-NamedTensors join_pieces(const NamedTensors& state, const NamedTensors& parameters);
+// entries stay. Takes `state` as its own and lets go of pieces when their parameter is joined, so
+// that memory holds the state once. UserError, naming it, for a parameter that is not in
+// `parameters`, of which something is missing or twice there, or whose memory is ordered
+// differently now.
+NamedTensors join_pieces(NamedTensors state, const NamedTensors& parameters);
 
 // A piece of a parameter: elements [begin, end), or the whole one.
 struct NamedPiece {
@@ -36,5 +38,10 @@ struct NamedPiece {
 
 // Of whole state what belongs to `pieces`, as new tensors. A parameter without state has none.
 NamedTensors cut_pieces(const NamedTensors& whole, const std::vector<NamedPiece>& pieces);
+
+// cut_pieces(join_pieces(state, parameters), pieces), one parameter after the other: of the state
+// only `pieces` and one whole parameter are there beside what is left of `state`.
+NamedTensors cut_joined(NamedTensors state, const NamedTensors& parameters,
+                        const std::vector<NamedPiece>& pieces);
 
 }  // namespace flashstep::parallel

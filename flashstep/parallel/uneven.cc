@@ -17,7 +17,9 @@ BatchShare share_of_batch(int64_t own_rows, const comm::Group& group) {
 void give_zero_gradients(GradientReducer& reducer) {
   require(reducer.options().strategy != Strategy::kTorch,
           "[parallel] expected a batch on every rank for strategy torch, got a rank without one");
+  if (reducer.options().allow_unused) return;
   for (const at::Tensor& parameter : reducer.reduced_parameters()) {
+    if (parameter.grad().defined()) continue;
     at::Tensor zeros = at::empty_strided(parameter.sizes(), gradient_strides(parameter),
                                          parameter.options().requires_grad(false));
     parameter.mutable_grad() = zeros.zero_();

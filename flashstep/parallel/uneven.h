@@ -24,11 +24,15 @@ struct BatchShare {
 };
 
 // With the loss so weighted, the mean over the ranks is the mean over all rows. All ranks call it
-// before each step; costs one small message.
+// before each step, with the rows of the whole step: where gradients are accumulated, of all its
+// micro-batches together, each of whose mean losses counts by its share of them. Costs one small
+// message.
 BatchShare share_of_batch(int64_t own_rows, const comm::Group& group);
 
-// On a rank without rows in this step, instead of backward. Not for strategy torch, which sends
-// from within backward: UserError.
+// On a rank without rows, instead of the step's last backward: parameters without gradient get one
+// of zeros, what earlier micro-batches have added up stays. With allow_unused it does nothing, for
+// a gradient that is missing counts as zero already (and one that is missing on all ranks leaves
+// its parameter alone). Not for strategy torch, which sends from within backward: UserError.
 void give_zero_gradients(GradientReducer& reducer);
 
 }  // namespace flashstep::parallel

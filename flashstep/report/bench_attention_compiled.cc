@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <torch/serialize.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"

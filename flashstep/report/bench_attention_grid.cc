@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include <torch/csrc/autograd/autograd.h>
+
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include <torch/csrc/autograd/autograd.h>
+
 namespace flashstep::report {
 namespace {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/report/bench_attention_cases.h"
 

@@ -4,6 +4,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "flashstep/attention/attention.h"
 #include "flashstep/base/error.h"

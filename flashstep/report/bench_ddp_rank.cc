@@ -110,7 +110,7 @@ void bench_ddp_rank(const std::string& task) {
   DdpPlan plan;
   read_json(plan, task, "the task of a rank");
   const auto group = begin_rank(plan.c);
-  Replica replica(replica_options(plan.c), *group, current_device(plan.c.device));
+  Replica replica(workload_of(plan.c), *group, current_device(plan.c.device));
   // Correctness first: a fast wrong answer is not measured.
   for (const std::string& contestant : plan.contestants) {
     if (plan.checked_steps == 0 || contestant == "none") continue;

@@ -5,7 +5,9 @@
 #include <memory>
 
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/data/batches.h"

@@ -2,17 +2,31 @@
 
 #include "flashstep/base/files.h"
 #include "flashstep/base/text.h"
+#include "flashstep/report/picture_json.h"
 
 namespace flashstep::report {
 
+std::string to_text(const BenchReport& report) {
+  std::string text = measure::to_text(report.table);
+  for (const NamedTable& named : report.tables) text += "\n" + measure::to_text(named.table);
+  return text;
+}
+
 void save(const BenchReport& report, const std::string& stem) {
   const bool has_runs = !report.runs.columns.empty();
-  write_file(stem + ".txt", measure::to_text(report.table));
+  write_file(stem + ".txt", to_text(report));
   std::string document = measure::to_markdown(report.table);
-  for (const auto& [name, picture] : report.pictures) {
+  for (const NamedTable& named : report.tables) {
+    document += "\n" + measure::to_markdown(named.table);
+    write_file(stem + "_" + named.name + ".csv", measure::to_csv(named.table));
+    write_file(stem + "_" + named.name + ".json", measure::to_json(named.table));
+  }
+  for (const NamedPicture& named : report.pictures) {
+    const std::string picture_stem = stem + "_" + named.name;
     const auto written = std::visit(
-        [&](const auto& p) { return measure::write_plot(p, stem + "_" + name); }, picture);
-    document += str("\n![", name, "](", written.svg.filename().string(), ")\n");
+        [&](const auto& p) { return measure::write_plot(p, picture_stem); }, named.picture);
+    write_file(picture_stem + ".picture.json", to_json(named));
+    document += str("\n![", named.name, "](", written.svg.filename().string(), ")\n");
   }
   write_file(stem + ".md", document);
   write_file(stem + ".csv", measure::to_csv(has_runs ? report.runs : report.table));

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "flashstep/measure/flame_graph.h"
 #include "flashstep/measure/heat_map.h"
 #include "flashstep/measure/lane_chart.h"
 #include "flashstep/measure/plot.h"
@@ -14,18 +15,29 @@ namespace flashstep::report {
 
 struct NamedPicture {
   std::string name;  // appended to the files' stem
-  std::variant<measure::Plot, measure::HeatMap, measure::LaneChart> picture;
+  std::variant<measure::Plot, measure::HeatMap, measure::LaneChart, measure::FlameGraph> picture;
+};
+
+struct NamedTable {
+  std::string name;  // appended to the files' stem
+  measure::Table table;
 };
 
 struct BenchReport {
   measure::Table table;  // for people: a line a case
   measure::Table runs;   // all that was measured; without columns: nothing beyond the table
+  std::vector<NamedTable> tables = {};  // further ones for people, below the first
   std::vector<NamedPicture> pictures;
-  int signal = 0;  // came before the end: the report is of what was done
+  int signal = 0;       // came before the end: the report is of what was done
+  std::string failure;  // of the machine, that ended the measuring; empty: none
 };
 
 // STEM.txt, .md (with the pictures), .csv, .json, _runs.json (where there are runs; .csv is theirs
-// then), and the pictures. MachineError when that fails.
+// then); of each further table STEM_NAME.csv and .json; and the pictures: STEM_NAME.svg, .png and
+// .picture.json, the data it is drawn from. MachineError when that fails.
 void save(const BenchReport& report, const std::string& stem);
+
+// Its tables for people, under each other.
+std::string to_text(const BenchReport& report);
 
 }  // namespace flashstep::report

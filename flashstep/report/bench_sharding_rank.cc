@@ -96,7 +96,7 @@ void bench_sharding_rank(const std::string& task) {
   ShardingPlan plan;
   read_json(plan, task, "the task of a rank");
   const auto group = begin_rank(plan.c);
-  Replica replica(replica_options(plan.c), *group, current_device(plan.c.device));
+  Replica replica(workload_of(plan.c), *group, current_device(plan.c.device));
   for (int64_t turn = 0; turn < plan.turns; ++turn) {
     for (const std::string& contestant : plan.contestants) {
       tell_progress(str("turn ", turn + 1, " of ", plan.turns, ", ", contestant));

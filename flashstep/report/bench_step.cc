@@ -1,246 +1,280 @@
 #include "flashstep/report/bench_step.h"
 
 #include <algorithm>
-#include <chrono>
-#include <memory>
+#include <exception>
+#include <utility>
 
-#include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
-#include "flashstep/measure/limits.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/machine.h"
-#include "flashstep/measure/stats.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/model/transformer.h"
-#include "flashstep/ops/cross_entropy.h"
-#include "flashstep/report/peer_process.h"
-#include "flashstep/train/adamw.h"
-#include "flashstep/train/step.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/case_memory.h"
+#include "flashstep/train/cost.h"
 
 namespace flashstep::report {
 namespace {
 
-using Json = nlohmann::json;
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-constexpr int64_t kWarmupSteps = 2;  // of each competitor, before its first turn
+// Of the memory that is there: the rest is for what lives for a moment only.
+constexpr double kUsableShare = 0.9;
 
-// Ours, ready to step.
-class OurStep {
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// After an error of CUDA's own nothing can be measured any more in its process.
+bool gpu_answers() {
+  try {
+    measure::synchronize_gpu();
+    return true;
+  } catch (const MachineError&) {
+    return false;
+  }
+}
+
+// Measures case after case, and keeps what there is.
+class Bench {
  public:
-  OurStep(const StepCase& c, const std::string& precision)
-      : model_(c.model, /*seed=*/0),
-        optimizer_(model_->parameters(), torch::optim::AdamWOptions(1e-4)),
-        inputs_(torch::randint(c.model.vocab_size, {c.batch_size, c.model.context_length})),
-        targets_(torch::randint(c.model.vocab_size, {c.batch_size, c.model.context_length})),
-        step_(
-            model_->parameters(), optimizer_,
-            [this](int64_t, int64_t) { return cross_entropy(model_->forward(inputs_), targets_); },
-            {.accumulation_steps = 1,
-             .max_norm = 1.0,
-             .precision = train::precision_by_name(precision)}) {}
+  explicit Bench(const BenchStepOptions& options)
+      : options_(options), workloads_(workloads_of(options.axes)) {}
 
-  std::vector<double> run(int64_t steps) {
-    std::vector<double> seconds;
-    for (int64_t i = 0; i < steps; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      step_.run(done_++);
-      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-      seconds.push_back(elapsed.count());
+  BenchReport run() {
+    const double begin = measure::steady_seconds();
+    try {
+      for (size_t i = 0; i < workloads_.size(); ++i) {
+        place_ = str(i + 1, " of ", workloads_.size(), ": ");
+        measure_workload(workloads_[i]);
+      }
+    } catch (const Interrupted& interrupted) {
+      report_.signal = interrupted.signal();
+    } catch (const MachineError& error) {
+      report_.failure = error.what();
     }
-    return seconds;
+    const bool any = std::any_of(results_.begin(), results_.end(),
+                                 [](const StepResult& result) { return result.measured(); });
+    if (!any && mistake_ != nullptr) std::rethrow_exception(mistake_);
+    fill_report(measure::steady_seconds() - begin);
+    return std::move(report_);
   }
 
  private:
-  Transformer model_;
-  train::AdamW optimizer_;
-  at::Tensor inputs_, targets_;
-  train::TrainStep step_;
-  int64_t done_ = 0;
-};
-
-// The gradient for one sequence as one long vector in float64.
-at::Tensor gradient(const StepCase& c, const std::string& precision, at::ScalarType dtype) {
-  Transformer model(c.model, /*seed=*/0, torch::TensorOptions(dtype));
-  const auto tokens =
-      at::arange(c.model.context_length + 1, at::kLong).square() % c.model.vocab_size;
-  const auto inputs = tokens.narrow(0, 0, c.model.context_length).unsqueeze(0);
-  const auto targets = tokens.narrow(0, 1, c.model.context_length).unsqueeze(0);
-  {
-    const train::AutocastGuard autocast(at::kCPU, at::kBFloat16, train::AutocastGuard::Cache::kOn,
-                                        precision == "bf16");
-    cross_entropy(model->forward(inputs), targets).backward();
-  }
-  std::vector<at::Tensor> parts;
-  for (const auto& parameter : model->parameters()) {
-    parts.push_back(parameter.grad().flatten().to(at::kDouble));
-  }
-  return at::cat(parts);
-}
-
-// In float64 every operation takes its reference path.
-double gradient_error(const StepCase& c, const std::string& precision) {
-  const auto expected = gradient(c, "fp32", at::kDouble);
-  const auto difference = gradient(c, precision, at::kFloat) - expected;
-  const double error = (difference.norm() / expected.norm()).item<double>();
-  const double tolerance = precision == "fp32" ? 1e-4 : 0.1;  // rounding errors of some ten layers
-  if (!(error <= tolerance)) {
-    throw MachineError(str("[bench step] ", c.name, " ", precision, ": expected a gradient within ",
-                           tolerance, " of the reference, got ", error));
-  }
-  return error;
-}
-
-// One competitor beside ours.
-struct Peer {
-  std::string name;
-  bool compiled;
-  std::vector<double> seconds;
-  std::string failure;
-};
-
-Json request(const StepCase& c, const std::string& precision, bool compiled) {
-  return {{"vocab", c.model.vocab_size},  {"context", c.model.context_length},
-          {"d_model", c.model.d_model},   {"d_ff", c.model.d_ff},
-          {"layers", c.model.num_layers}, {"heads", c.model.num_heads},
-          {"batch", c.batch_size},        {"precision", precision},
-          {"compile", compiled},          {"threads", at::get_num_threads()}};
-}
-
-void take_turn(PeerProcess& process, Peer& peer, Json request, int64_t warmup, int64_t steps) {
-  if (!peer.failure.empty()) return;
-  request["warmup"] = warmup;
-  request["steps"] = steps;
-  const auto answer = process.ask(request.dump());
-  const Json result = answer ? Json::parse(*answer, nullptr, /*allow_exceptions=*/false) : Json();
-  if (!result.is_object() || !result.contains("seconds")) {
-    peer.failure = str("PyTorch ", peer.name, " did not run");
-    return;
-  }
-  for (const double s : result["seconds"]) peer.seconds.push_back(s);
-}
-
-measure::Table empty_table(const std::vector<Peer>& peers) {
-  measure::Table table;
-  table.title = "Training step on the CPU";
-  table.columns = {measure::text_column("model"),
-                   measure::number_column("parameters", "M", 2),
-                   measure::text_column("precision"),
-                   measure::number_column("time", "ms", 1),
-                   measure::number_column("p10", "ms", 1),
-                   measure::number_column("p90", "ms", 1),
-                   measure::number_column("tokens", "1/s", 0),
-                   measure::number_column("rate", "GFLOP/s", 1),
-                   measure::number_column("of limit", "%", 1),
-                   {"gradient error",
-                    "",
-                    measure::Align::kRight,
-                    {measure::NumberFormat::Style::kScientific, 1}}};
-  for (const Peer& peer : peers) {
-    table.columns.push_back(measure::number_column(peer.name, "tokens/s", 0));
-    table.columns.push_back(measure::number_column(str("x ", peer.name), "", 2));
-  }
-  return table;
-}
-
-// Measures one row; ours and the peers take turns.
-std::vector<measure::Cell> measure_row(const StepCase& c, const std::string& precision,
-                                       const BenchStepOptions& options, PeerProcess* process,
-                                       std::vector<Peer>& peers, std::vector<double>& ratios) {
-  OurStep ours(c, precision);
-  ours.run(kWarmupSteps);
-  std::vector<double> seconds;
-  for (int64_t round = 0; round < options.rounds; ++round) {
-    ours.run(1);  // the peers' turn has emptied the caches
-    for (const double s : ours.run(options.steps)) seconds.push_back(s);
-    for (Peer& peer : peers) {
-      const int64_t warmup = round == 0 ? kWarmupSteps + 1 : 1;
-      if (process)
-        take_turn(*process, peer, request(c, precision, peer.compiled), warmup, options.steps);
+  void measure_workload(const Workload& workload) {
+    for (const int64_t warmup : options_.warmups) {
+      keep(measure_one(workload, warmup));
+      // What does not run after one warm-up does not run after another.
+      if (!results_.back().measured()) break;
     }
+    if (!results_.back().out_of_memory() || !options_.reduce) return;
+    for (StepResult& result : measure_reduced(workload)) keep(std::move(result));
   }
-  const auto tokens = static_cast<double>(c.batch_size * c.model.context_length);
-  const double time = measure::median(seconds);
-  const double flops = step_flops(c.model, c.batch_size, c.model.context_length);
-  std::vector<measure::Cell> cells = {
-      c.name,
-      static_cast<double>(parameter_count(c.model)) / 1e6,
-      precision,
-      time * 1e3,
-      measure::quantile(seconds, 0.1) * 1e3,
-      measure::quantile(seconds, 0.9) * 1e3,
-      tokens / time,
-      flops / time / 1e9,
-      100 * flops / time / measure::matmul_limit_flops("cpu", precision),
-      gradient_error(c, precision)};
-  for (const Peer& peer : peers) {
-    if (peer.seconds.empty()) {
-      cells.insert(cells.end(), {measure::Cell(), measure::Cell()});
-      continue;
+
+  void keep(StepResult result) {
+    const std::string trouble = gradient_trouble(result);
+    if (!trouble.empty()) report_.failure = trouble;
+    results_.push_back(std::move(result));
+  }
+
+  StepResult measure_one(const Workload& workload, int64_t warmup) {
+    StepTask task;
+    task.workload = workload;
+    task.warmup = warmup;
+    task.steps = options_.steps;
+    task.turns = options_.turns;
+    task.peers = options_.peers;
+    task.peer_command = options_.peer_command;
+    if (options_.progress) {
+      options_.progress(
+          str(place_, describe(workload), ", after ", warmup, warmup == 1 ? " step" : " steps"));
     }
-    const double theirs = measure::median(peer.seconds);
-    cells.insert(cells.end(), {measure::Cell(tokens / theirs), measure::Cell(theirs / time)});
-    if (!peer.compiled) ratios.push_back(theirs / time);
+    const double least = needed_bytes(workload).least, there = total_memory_bytes(workload.device);
+    if (least > there) {
+      StepResult result;
+      result.task = task;
+      result.trouble = str("OOM: what lives through a step takes ", fixed(least / kGiB, 1),
+                           " GiB of ", fixed(there / kGiB, 1));
+      return result;
+    }
+    const bool own =
+        options_.own_process && (workload.device == "cpu" || options_.warmups.size() > 1);
+    return own ? measure_in_own_process(task) : measure_here(task);
   }
-  return cells;
-}
+
+  StepResult measure_here(const StepTask& task) {
+    StepResult result;
+    result.task = task;
+    try {
+      return measure_step(task);
+    } catch (const UserError& error) {
+      note_mistake(result, error.what());
+    } catch (const c10::OutOfMemoryError& error) {
+      result.trouble = "OOM: " + first_line(error.what_without_backtrace());
+    } catch (const std::bad_alloc&) {
+      result.trouble = "OOM: the allocator has no more";
+    } catch (const c10::Error& error) {
+      result.trouble = process_trouble(first_line(error.what_without_backtrace()));
+      if (!result.out_of_memory() && task.workload.device == "cuda" && !gpu_answers()) {
+        results_.push_back(result);
+        throw MachineError("[bench step] the GPU failed: " +
+                           first_line(error.what_without_backtrace()));
+      }
+    }
+    return result;
+  }
+
+  StepResult measure_in_own_process(const StepTask& task) {
+    RankJob job;
+    job.ranks = 1;
+    job.arguments = {"bench", "step"};
+    job.task = write_json(task);
+    job.program = job.launcher = options_.program;
+    const RanksOutcome outcome = run_ranks(job);
+    StepResult result;
+    result.task = task;
+    if (!outcome.results.empty()) result = step_result_from_json(outcome.results.back());
+    if (outcome.failure.empty()) return result;
+    const std::string trouble = process_trouble(outcome.failure);
+    if (outcome.exit_code == 2) {
+      note_mistake(result, trouble.substr(trouble.find(": ") + 2));
+    } else if (result.steps.empty()) {
+      result.trouble = trouble;
+    } else {  // ours is there; what came after it was a peer, or a check
+      for (PeerSteps& peer : result.peers) {
+        if (peer.steps.empty() && peer.trouble.empty()) peer.trouble = trouble;
+      }
+    }
+    return result;
+  }
+
+  // What the caller asked for and this implementation or size cannot do is a cell, unless nothing
+  // can.
+  void note_mistake(StepResult& result, const std::string& sentence) {
+    if (mistake_ == nullptr) mistake_ = std::make_exception_ptr(UserError(sentence));
+    result.trouble = "failed: " + sentence;
+  }
+
+  // The same with fewer layers, by the formulas and then by what the measured peak says of them.
+  std::vector<StepResult> measure_reduced(const Workload& workload) {
+    const double room = kUsableShare * free_memory_bytes(workload.device);
+    std::vector<StepResult> best;
+    int64_t layers = fitting_layers(workload, room), too_many = workload.model.num_layers;
+    constexpr int kTries = 4;
+    for (int i = 0; i < kTries && layers > 0; ++i) {
+      std::vector<StepResult> results = measure_layers(workload, layers);
+      if (!results.back().measured()) {
+        too_many = layers;
+        if (!best.empty()) break;
+        layers = layers * 4 / 5;
+        continue;
+      }
+      best = std::move(results);
+      const double factor = best.back().peak_bytes / needed_bytes(best.back().task.workload).about;
+      const int64_t next = std::min(fitting_layers(workload, room, factor), too_many - 1);
+      if (next <= layers + layers / 10) break;  // not worth another measurement
+      layers = next;
+    }
+    return best;
+  }
+
+  std::vector<StepResult> measure_layers(const Workload& whole, int64_t layers) {
+    Workload workload = whole;
+    workload.model.num_layers = layers;
+    std::vector<StepResult> results;
+    for (const int64_t warmup : options_.warmups) {
+      results.push_back(measure_one(workload, warmup));
+      results.back().whole_layers = whole.model.num_layers;
+      if (!results.back().measured()) break;
+    }
+    return results;
+  }
+
+  void fill_report(double seconds) {
+    report_.table = step_table(results_);
+    report_.runs = step_runs(results_);
+    auto& notes = report_.table.notes;
+    for (std::string& note : step_notes(results_)) notes.push_back(std::move(note));
+    const std::string machine = measure::one_line(measure::describe_machine());
+    std::string how = str("Timed steps: ", options_.steps * options_.turns, " in ", options_.turns,
+                          options_.turns == 1 ? " turn; " : " turns; ", machine);
+    if (workloads_.front().device == "cuda") {
+      if (const auto state = measure::gpu_state()) how += "; " + measure::describe(*state);
+    }
+    notes.push_back(str(how, "; ", human_seconds(seconds), "."));
+    if (report_.signal != 0) notes.emplace_back("Interrupted: the rest was not measured.");
+    if (!report_.failure.empty()) notes.push_back("Ended early: " + report_.failure + ".");
+    for (std::string& sentence : step_verdict(results_)) notes.push_back(std::move(sentence));
+    report_.pictures = step_pictures(results_, "flashstep bench step; " + machine);
+  }
+
+  const BenchStepOptions& options_;
+  std::vector<Workload> workloads_;
+  std::string place_;  // of the workload among all
+  std::vector<StepResult> results_;
+  BenchReport report_;
+  std::exception_ptr mistake_;
+};
 
 }  // namespace
 
-std::vector<StepCase> peer_step_cases() {
-  const auto make = [](const char* name, int64_t d_model, int64_t d_ff, int64_t layers,
-                       int64_t heads, int64_t context, int64_t batch) {
-    ModelConfig model;
-    model.vocab_size = 4096;
-    model.context_length = context;
-    model.d_model = d_model;
-    model.d_ff = d_ff;
-    model.num_layers = layers;
-    model.num_heads = heads;
-    return StepCase{name, model, batch};
-  };
-  return {make("tiny", 128, 384, 4, 4, 128, 32), make("mini", 256, 704, 4, 8, 256, 16),
-          make("base", 512, 1376, 6, 8, 256, 8)};
+NeededBytes needed_bytes(const Workload& w) {
+  const train::StateBytes state = train::state_bytes(static_cast<double>(parameter_count(w.model)));
+  const PassShape shape = pass_shape(w);
+  double saved = 0;
+  for (const SavedTensor& tensor : head_saved_tensors(w.model, shape)) saved += tensor.bytes;
+  // Without a graph one block is there at a time.
+  const int64_t blocks = has_backward(w) ? w.model.num_layers : 1;
+  saved += static_cast<double>(blocks) * block_saved_bytes(w.model, shape);
+  const double least = state.parameters + (has_backward(w) ? state.gradients : 0) +
+                       (has_update(w) ? state.optimizer : 0);
+  return {least, least + saved};
 }
 
-measure::Table bench_step(const BenchStepOptions& options) {
-  std::vector<Peer> peers;
-  std::unique_ptr<PeerProcess> process;
-  if (!options.peer_command.empty()) {
-    if (options.eager) peers.push_back({"eager", false, {}, ""});
-    if (options.compiled) peers.push_back({"compiled", true, {}, ""});
-    process = std::make_unique<PeerProcess>(options.peer_command);
-    if (!process->read_line()) process.reset();  // no PyTorch there
+int64_t fitting_layers(const Workload& workload, double available_bytes, double factor) {
+  Workload fewer = workload;
+  while (--fewer.model.num_layers > 0) {
+    if (factor * needed_bytes(fewer).about <= available_bytes) break;
   }
-  measure::Table table = empty_table(peers);
-  if (!peers.empty() && !process) {
-    table.notes.push_back(str("No peer: ", join(options.peer_command, " "), " did not start."));
+  return fewer.model.num_layers;
+}
+
+BenchStepOptions step_preset(const std::string& name) {
+  BenchStepOptions options;
+  if (name.empty()) return options;
+  WorkloadAxes& axes = options.axes;
+  if (name == "peers") {
+    axes.sizes = {"tiny", "mini", "base"};
+    axes.contexts = {0};
+    axes.precisions = {"fp32", "bf16"};
+    options.warmups = {2};
+    options.steps = 3;
+    options.turns = 5;
+    options.peers = {"eager"};
+    return options;
   }
-  std::vector<double> ratios;
-  for (const StepCase& c : options.cases) {
-    for (const std::string& precision : options.precisions) {
-      if (options.progress) options.progress(str(c.name, " ", precision));
-      std::vector<Peer> contestants = peers;
-      table.add_row(measure_row(c, precision, options, process.get(), contestants, ratios));
-      for (const Peer& peer : contestants) {
-        if (!peer.failure.empty()) {
-          table.notes.push_back(str(c.name, " ", precision, ": ", peer.failure, "."));
-        }
-      }
-    }
+  axes.sizes = handout_sizes(name);
+  axes.modes = {"forward", "step"};
+  if (name == "2024") {
+    axes.common.batch_size = 16;
+    options.warmups = {1};
+    options.steps = 5;
+  } else {
+    axes.contexts =
+        name == "2025" ? std::vector<int64_t>{128, 256, 512, 1024} : std::vector<int64_t>{512};
+    axes.precisions = {"fp32", "bf16"};
   }
-  table.notes.push_back(str("Median of ", options.rounds * options.steps, " steps in ",
-                            options.rounds, " turns; ",
-                            measure::one_line(measure::describe_machine()), "."));
-  if (!ratios.empty()) {
-    const double worst = *std::min_element(ratios.begin(), ratios.end());
-    table.notes.push_back(str("Verdict: ", worst >= 1 ? "at least " : "NOT everywhere at least ",
-                              "PyTorch eager's speed; the worst case has ", fixed(worst, 2),
-                              " times its tokens/s, the geometric mean is ",
-                              fixed(measure::geometric_mean(ratios), 2), "."));
-  }
-  return table;
+  return options;
+}
+
+BenchReport bench_step(const BenchStepOptions& options) {
+  require(!options.warmups.empty() && options.steps > 0 && options.turns > 0,
+          "[bench step] expected numbers of warm-up steps, timed steps and turns, got none of one");
+  require(options.peers.empty() || !options.peer_command.empty(),
+          "[bench step] expected the command of the peers, got none");
+  return Bench(options).run();
 }
 
 }  // namespace flashstep::report

@@ -1,73 +1,326 @@
 #include "flashstep/report/bench_step.h"
 
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <unistd.h>
+
 #include <gtest/gtest.h>
 
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/model/cost.h"
 
 namespace flashstep::report {
 namespace {
 
+namespace fs = std::filesystem;
+
 BenchStepOptions small_options() {
-  StepCase c = peer_step_cases().front();
-  c.name = "small";
-  c.model.context_length = 8;
-  c.model.num_layers = 1;
-  c.model.vocab_size = 64;
-  c.batch_size = 2;
   BenchStepOptions options;
-  options.cases = {c};
-  options.rounds = 2;
+  options.axes.sizes = {"32/64/2/2"};
+  options.axes.contexts = {16};
+  options.axes.common.model.vocab_size = 64;
+  options.axes.common.batch_size = 2;
+  options.warmups = {1};
   options.steps = 2;
+  options.own_process = false;
+  const char* program = std::getenv("FLASHSTEP_PROGRAM");
+  options.program = program ? program : "flashstep";
   return options;
 }
 
 measure::Cell cell(const measure::Table& table, size_t row, const std::string& column) {
   for (size_t i = 0; i < table.columns.size(); ++i) {
-    if (table.columns[i].name == column) return table.rows[row][i];
+    if (table.columns[i].name == column) return table.rows.at(row)[i];
   }
   ADD_FAILURE() << "no column " << column;
   return {};
 }
 
-TEST(BenchStep, HasThePeersSizes) {
-  std::vector<std::string> millions;
-  for (const auto& c : peer_step_cases()) {
-    millions.push_back(fixed(static_cast<double>(parameter_count(resolved(c.model))) / 1e6, 2));
-  }
-  EXPECT_EQ(millions, (std::vector<std::string>{"1.90", "5.31", "23.17"}));
+double number(const measure::Table& table, size_t row, const std::string& column) {
+  const auto value = cell(table, row, column).value();
+  EXPECT_TRUE(std::holds_alternative<double>(value)) << column << ", row " << row;
+  return std::holds_alternative<double>(value) ? std::get<double>(value) : std::nan("");
 }
 
-TEST(BenchStep, MeasuresOursAlone) {
-  const auto table = bench_step(small_options());
-  ASSERT_EQ(table.rows.size(), 2u);  // fp32, bf16
-  for (size_t row = 0; row < 2; ++row) {
-    EXPECT_GT(std::get<double>(cell(table, row, "tokens").value()), 0);
-    EXPECT_GT(std::get<double>(cell(table, row, "of limit").value()), 0);
+bool says(const measure::Table& table, const std::string& words) {
+  for (const std::string& note : table.notes) {
+    if (note.find(words) != std::string::npos) return true;
   }
+  return false;
+}
+
+// A result whose steps take these milliseconds, the first of them for warming up.
+StepResult result_of(const std::vector<double>& milliseconds, const std::string& mode = "step") {
+  StepResult result;
+  result.task.workload = workloads_of(small_options().axes).front();
+  result.task.workload.mode = mode;
+  result.task.warmup = 1;
+  for (const double ms : milliseconds) {
+    result.steps.push_back({0, result.steps.empty(), {ms * 2e-4, ms * 5e-4, ms * 3e-4, ms * 1e-3}});
+  }
+  result.peak_bytes = 3.0 * (1 << 30);
+  return result;
+}
+
+TEST(BenchStep, PresetsHaveTheHandoutsLists) {
+  const BenchStepOptions y2024 = step_preset("2024"), y2025 = step_preset("2025");
+  EXPECT_EQ(y2024.axes.common.batch_size, 16);
+  EXPECT_EQ(y2024.warmups, std::vector<int64_t>{1});
+  EXPECT_EQ(y2024.steps, 5);
+  EXPECT_EQ(y2025.axes.contexts, (std::vector<int64_t>{128, 256, 512, 1024}));
+  EXPECT_EQ(y2025.warmups, std::vector<int64_t>{5});
+  EXPECT_EQ(y2025.steps, 10);
+  EXPECT_EQ(workloads_of(y2025.axes).size(), 5u * 4 * 2 * 2);
+  EXPECT_EQ(step_preset("2026").axes.sizes.back(), "10B");
+  EXPECT_EQ(workloads_of(step_preset("").axes).size(), 1u);
+  std::vector<std::string> millions;
+  for (const Workload& w : workloads_of(step_preset("peers").axes))
+    millions.push_back(fixed(static_cast<double>(parameter_count(w.model)) / 1e6, 2));
+  EXPECT_EQ(millions, (std::vector<std::string>{"1.90", "1.90", "5.31", "5.31", "23.17", "23.17"}));
+  EXPECT_THROW(step_preset("2023"), UserError);
+}
+
+TEST(BenchStep, MeasuresEveryModeAndPrecision) {
+  BenchStepOptions options = small_options();
+  options.axes.precisions = {"fp32", "bf16"};
+  options.axes.modes = workload_modes();
+  const BenchReport report = bench_step(options);
+  ASSERT_EQ(report.table.rows.size(), 6u);
+  for (size_t row = 0; row < 6; ++row) {
+    EXPECT_GT(number(report.table, row, "mean"), 0);
+    EXPECT_GE(number(report.table, row, "deviation"), 0);
+    EXPECT_GT(number(report.table, row, "tokens"), 0);
+    EXPECT_GT(number(report.table, row, "of limit"), 0);
+    EXPECT_EQ(cell(report.table, row, "backward") == measure::Cell(), row % 3 == 0);
+    EXPECT_EQ(cell(report.table, row, "optimizer") == measure::Cell(), row % 3 != 2);
+  }
+  EXPECT_EQ(report.runs.rows.size(), 6u * 3);  // one for warming up, two timed
+  EXPECT_EQ(cell(report.runs, 0, "kind"), measure::Cell("warm-up"));
+  EXPECT_EQ(cell(report.runs, 1, "kind"), measure::Cell("timed"));
+  ASSERT_EQ(report.pictures.size(), 2u);  // the parts of a step in both precisions
+  EXPECT_EQ(report.pictures[0].name, "parts_b2_n16_fp32_auto");
+  EXPECT_EQ(report.failure, "");
+}
+
+TEST(BenchStep, StatisticsAreOfTheTimedSteps) {
+  const measure::Table table = step_table({result_of({100, 1, 2, 3, 4, 5})});
+  EXPECT_NEAR(number(table, 0, "mean"), 3, 1e-9);
+  EXPECT_NEAR(number(table, 0, "deviation"), std::sqrt(2.5), 1e-9);
+  EXPECT_NEAR(number(table, 0, "median"), 3, 1e-9);
+  EXPECT_NEAR(number(table, 0, "p10"), 1.4, 1e-9);
+  EXPECT_NEAR(number(table, 0, "p90"), 4.6, 1e-9);
+  EXPECT_NEAR(number(table, 0, "backward"), 1.5, 1e-9);
+  EXPECT_NEAR(number(table, 0, "tokens"), 32 / 3e-3, 1e-6);
+  EXPECT_NEAR(number(table, 0, "peak memory"), 3, 1e-9);
+  const measure::Table one = step_table({result_of({100, 1})});
+  EXPECT_EQ(cell(one, 0, "deviation"), measure::Cell());  // of one step there is none
+}
+
+TEST(BenchStep, OutOfMemoryIsACellAndWhatFitsIsMarked) {
+  StepResult whole = result_of({}), part = result_of({100, 1, 2});
+  whole.trouble = "OOM: too much";
+  part.task.workload.model.num_layers = 1;
+  part.whole_layers = 2;
+  const std::vector<StepResult> results = {whole, part};
+  const measure::Table table = step_table(results);
+  EXPECT_EQ(cell(table, 0, "mean"), measure::Cell("OOM"));
+  EXPECT_EQ(cell(table, 0, "median"), measure::Cell());
+  EXPECT_EQ(cell(table, 1, "model"), measure::Cell("32/64/2/2, 1 of 2 layers *"));
+  measure::Table notes;
+  notes.notes = step_notes(results);
+  EXPECT_TRUE(says(notes, "OOM: too much"));
+  EXPECT_TRUE(says(notes, "*: the size does not fit"));
+}
+
+TEST(BenchStep, SeveralWarmupsShowEveryStep) {
+  BenchStepOptions options = small_options();
+  options.warmups = {0, 2};
+  const BenchReport report = bench_step(options);
+  ASSERT_EQ(report.table.rows.size(), 2u);
+  EXPECT_EQ(cell(report.table, 1, "warm-up"), measure::Cell(2));
+  EXPECT_EQ(report.runs.rows.size(), 2u + 4);
+  ASSERT_EQ(report.pictures.size(), 2u);
+  EXPECT_EQ(report.pictures[1].name, "warmup_32-64-2-2_n16_fp32_auto_step");
+  const auto& plot = std::get<measure::Plot>(report.pictures[1].picture);
+  ASSERT_EQ(plot.series.size(), 2u);
+  EXPECT_EQ(plot.series[1].x, (std::vector<double>{1, 2, 3, 4}));
+}
+
+TEST(BenchStep, ResultsTravelAsJson) {
+  StepResult result = result_of({100, 1, 2});
+  result.gradient_error = std::numeric_limits<double>::quiet_NaN();
+  result.peers = {{"eager", {{1, false, {0.1, 0.2, 0.3, 0.6}}}, 7, ""}, {"compiled", {}, 0, "no"}};
+  result.task.peers = {"eager", "compiled"};
+  const StepResult back = step_result_from_json(to_json(result));
+  EXPECT_EQ(describe(back.task.workload), describe(result.task.workload));
+  ASSERT_EQ(back.steps.size(), 3u);
+  EXPECT_TRUE(back.steps[0].warmup);
+  EXPECT_EQ(back.steps[2].times.backward, result.steps[2].times.backward);
+  ASSERT_TRUE(back.gradient_error.has_value());
+  EXPECT_TRUE(std::isnan(*back.gradient_error));
+  ASSERT_EQ(back.peers.size(), 2u);
+  EXPECT_EQ(back.peers[0].steps.at(0).turn, 1);
+  EXPECT_EQ(back.peers[0].steps.at(0).times.total, 0.6);
+  EXPECT_EQ(back.peers[1].trouble, "no");
+  result.gradient_error.reset();
+  EXPECT_FALSE(step_result_from_json(to_json(result)).gradient_error.has_value());
 }
 
 TEST(BenchStep, SetsAPeerBeside) {
   BenchStepOptions options = small_options();
-  options.precisions = {"fp32"};
-  // A peer that always says half a second: 16 tokens a step are 32 tokens/s.
+  options.peers = {"eager"};
+  options.turns = 2;
+  // A peer that always says half a second: 32 tokens a step are 64 tokens/s.
   options.peer_command = {"sh", "-c",
                           "echo ready; while read line; do echo '{\"seconds\": [0.5, 0.5]}'; done"};
-  const auto table = bench_step(options);
-  EXPECT_EQ(std::get<double>(cell(table, 0, "eager").value()), 32.0);
-  EXPECT_NE(table.notes.back().find("Verdict: at least PyTorch eager's speed"), std::string::npos)
-      << table.notes.back();
+  const BenchReport report = bench_step(options);
+  EXPECT_EQ(number(report.table, 0, "eager"), 64.0);
+  EXPECT_LE(number(report.table, 0, "gradient error"), 1e-4);
+  EXPECT_TRUE(says(report.table, "Verdict: at least PyTorch eager's speed"));
+  // Two turns of two timed steps; ours begins them with one that is not timed.
+  EXPECT_EQ(report.runs.rows.size(), 2u * 3 + 2 * 2);
 }
 
 TEST(BenchStep, LeavesTheCellsOfAPeerEmptyThatDoesNotRun) {
   BenchStepOptions options = small_options();
-  options.precisions = {"fp32"};
-  for (const char* command : {"exit 1", "echo ready; read line; exit 1"}) {
+  options.peers = {"eager"};
+  for (const char* command : {"exit 1", "echo ready; read line; exit 1",
+                              "echo ready; read line; echo '{\"error\": \"out of memory\"}'"}) {
     options.peer_command = {"sh", "-c", command};
-    const auto table = bench_step(options);
-    EXPECT_EQ(cell(table, 0, "eager"), measure::Cell()) << command;
-    EXPECT_GE(table.notes.size(), 2u);
+    const BenchReport report = bench_step(options);
+    const bool memory = std::string(command).find("memory") != std::string::npos;
+    EXPECT_EQ(cell(report.table, 0, "eager"), memory ? measure::Cell("OOM") : measure::Cell());
+    EXPECT_GT(number(report.table, 0, "mean"), 0);
+    EXPECT_TRUE(says(report.table, "PyTorch eager: ")) << command;
   }
+  options.peer_command = {"/no/such/program"};
+  EXPECT_TRUE(says(bench_step(options).table, "PyTorch eager: "));
+  options.peer_command.clear();
+  EXPECT_THROW(bench_step(options), UserError);
+}
+
+TEST(BenchStep, AWrongGradientIsToldAndSoIsNoNumber) {
+  StepResult result = result_of({100, 1});
+  EXPECT_EQ(gradient_trouble(result), "");  // nothing was compared
+  result.gradient_error = 1e-5;
+  EXPECT_EQ(gradient_trouble(result), "");
+  for (const double wrong : {1e-3, std::numeric_limits<double>::quiet_NaN()}) {
+    result.gradient_error = wrong;
+    EXPECT_NE(gradient_trouble(result), "") << wrong;
+  }
+  EXPECT_LE(gradient_error(result.task.workload), gradient_tolerance("fp32"));
+  result.task.workload.precision = "bf16";
+  const double rounded = gradient_error(result.task.workload);
+  EXPECT_GT(rounded, gradient_tolerance("fp32"));
+  EXPECT_LE(rounded, gradient_tolerance("bf16"));
+}
+
+TEST(BenchStep, NeededBytesAndTheLayersThatFit) {
+  Workload workload = workloads_of(small_options().axes).front();
+  workload.model.num_layers = 10;
+  const double parameters = static_cast<double>(parameter_count(workload.model));
+  EXPECT_EQ(needed_bytes(workload).least, 16 * parameters);
+  EXPECT_GT(needed_bytes(workload).about, needed_bytes(workload).least);
+  for (const auto& [mode, bytes] :
+       std::vector<std::pair<std::string, double>>{{"forward", 4}, {"forward-backward", 8}}) {
+    workload.mode = mode;
+    EXPECT_EQ(needed_bytes(workload).least, bytes * parameters);
+  }
+  workload.mode = "step";
+  Workload four = workload;
+  four.model.num_layers = 4;
+  EXPECT_EQ(fitting_layers(workload, needed_bytes(four).about), 4);
+  EXPECT_EQ(fitting_layers(workload, needed_bytes(four).about - 1), 3);
+  EXPECT_EQ(fitting_layers(workload, 2 * needed_bytes(four).about, 2), 4);
+  EXPECT_EQ(fitting_layers(workload, 1e18), 9);  // fewer than there are
+  EXPECT_EQ(fitting_layers(workload, 1), 0);
+}
+
+TEST(BenchStep, WhatNoMachineHoldsIsNotTried) {
+  BenchStepOptions options = small_options();
+  options.axes.sizes = {"1048576/1048576/1000/64", "32/64/2/2"};
+  options.reduce = false;
+  const BenchReport report = bench_step(options);
+  ASSERT_EQ(report.table.rows.size(), 2u);
+  EXPECT_EQ(cell(report.table, 0, "mean"), measure::Cell("OOM"));
+  EXPECT_GT(number(report.table, 1, "mean"), 0);
+}
+
+TEST(BenchStep, MeasuresInProcessesOfTheirOwn) {
+  BenchStepOptions options = small_options();
+  options.own_process = true;
+  options.warmups = {0, 1};
+  const BenchReport report = bench_step(options);
+  ASSERT_EQ(report.table.rows.size(), 2u);
+  EXPECT_GT(number(report.table, 1, "mean"), 0);
+  EXPECT_EQ(report.runs.rows.size(), 2u + 3);
+  // What the caller asked for cannot be done by anybody: his mistake.
+  options.axes.attentions = {"tiled", "cpu"};
+  options.axes.sizes = {"10/16/1/1"};  // a head of 10, which is no multiple of 8
+  const BenchReport one = bench_step(options);
+  EXPECT_EQ(cell(one.table, 2, "mean"), measure::Cell("failed"));
+  options.axes.attentions = {"cpu"};
+  EXPECT_THROW(bench_step(options), UserError);
+}
+
+// A flashstep whose process the kernel ends when it is told to make four layers.
+fs::path program_without_memory(const fs::path& folder, const std::string& program) {
+  const fs::path path = folder / "flashstep_without_memory";
+  write_file(path,
+             str("#!/bin/sh\n", "if [ -n \"$RANK\" ]; then case \"$FLASHSTEP_BENCH_TASK\" in\n",
+                 "  *'\"num_layers\": 4,'*) kill -KILL $$ ;;\n", "esac; fi\n", "exec '", program,
+                 "' \"$@\"\n"));
+  fs::permissions(path, fs::perms::owner_all);
+  return path;
+}
+
+TEST(BenchStep, WhatTheKernelEndsIsOutOfMemory) {
+  const fs::path folder = fs::temp_directory_path() / str("bench_step_test_", getpid());
+  fs::create_directories(folder);
+  BenchStepOptions options = small_options();
+  options.own_process = true;
+  options.axes.sizes = {"32/64/4/2", "32/64/2/2"};
+  options.program = program_without_memory(folder, options.program).string();
+  const BenchReport report = bench_step(options);
+  fs::remove_all(folder);
+  ASSERT_EQ(report.table.rows.size(), 3u);
+  EXPECT_EQ(cell(report.table, 0, "mean"), measure::Cell("OOM"));
+  EXPECT_EQ(cell(report.table, 1, "model"), measure::Cell("32/64/4/2, 3 of 4 layers *"));
+  EXPECT_GT(number(report.table, 1, "mean"), 0);
+  EXPECT_GT(number(report.table, 2, "mean"), 0);
+  EXPECT_TRUE(says(report.table, "OOM: the kernel ended the process"));
+}
+
+TEST(BenchStep, ASignalKeepsWhatWasMeasured) {
+  const SignalGuard signals;
+  BenchStepOptions options = small_options();
+  options.axes.contexts = {16, 32};
+  int64_t cases = 0;
+  options.progress = [&](const std::string&) {
+    if (++cases == 2) std::raise(SIGTERM);
+  };
+  const BenchReport report = bench_step(options);
+  EXPECT_EQ(report.signal, SIGTERM);
+  EXPECT_EQ(report.table.rows.size(), 1u);
+  EXPECT_TRUE(says(report.table, "Interrupted"));
+}
+
+TEST(BenchStep, MistakesAreSentences) {
+  BenchStepOptions options = small_options();
+  options.axes.sizes = {"huge"};
+  EXPECT_THROW(bench_step(options), UserError);
+  options = small_options();
+  options.warmups.clear();
+  EXPECT_THROW(bench_step(options), UserError);
+  options = small_options();
+  options.steps = 0;
+  EXPECT_THROW(bench_step(options), UserError);
 }
 
 }  // namespace

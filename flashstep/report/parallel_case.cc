@@ -1,17 +1,16 @@
 #include "flashstep/report/parallel_case.h"
 
-#include <algorithm>
 #include <sstream>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/report/workload.h"
 
 namespace flashstep::report {
 namespace {
 
 constexpr int64_t kMost = int64_t{1} << 31;
-constexpr int64_t kHandoutVocabulary = 10'000;
 
 bool has_buckets(const std::string& wrapper) { return wrapper == "bucketed" || wrapper == "torch"; }
 
@@ -30,28 +29,20 @@ void ParallelCase::visit(FieldVisitor& v) {
 }
 
 ModelConfig model_of(const ParallelCase& c) {
-  ModelConfig config;
-  const std::vector<std::string> names = model_size_names();
-  if (std::find(names.begin(), names.end(), c.model) != names.end()) {
-    config.size = c.model;
-  } else {
-    std::istringstream in(c.model);
-    int64_t* const fields[] = {&config.d_model, &config.d_ff, &config.num_layers,
-                               &config.num_heads};
-    bool good = true;
-    for (int64_t* field : fields) {
-      if (field != fields[0]) good = good && in.get() == '/';
-      good = good && in >> *field && *field > 0;
-    }
-    require(good && in.peek() == std::istringstream::traits_type::eof(),
-            "[bench] expected a model of ", join(names),
-            " or d_model/d_ff/layers/heads, such as 1600/6400/48/25, got \"", c.model, "\"");
-    config.vocab_size = kHandoutVocabulary;
-  }
+  ModelConfig config = model_by_name(c.model);
   if (c.vocab_size > 0) config.vocab_size = c.vocab_size;
   config.context_length = c.context_length;
   config.attention = c.attention;
-  return resolved(config);
+  return resolved_model(config);
+}
+
+Workload workload_of(const ParallelCase& c) {
+  Workload workload;
+  workload.model = model_of(c);
+  workload.batch_size = c.batch_size;
+  workload.precision = c.precision;
+  workload.device = c.device;
+  return workload;
 }
 
 std::vector<ParallelCase> cases_of(const ParallelAxes& axes) {

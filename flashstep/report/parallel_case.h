@@ -13,6 +13,8 @@
 
 namespace flashstep::report {
 
+struct Workload;  // workload.h
+
 struct ParallelCase {
   std::string model = "xl";    // a named size, or "1600/6400/48/25": d_model/d_ff/layers/heads
   int64_t vocab_size = 0;      // 0: the named size's, 10,000 for others
@@ -26,6 +28,8 @@ struct ParallelCase {
 
 // The model of the case. UserError for a size that is no name and no four numbers.
 ModelConfig model_of(const ParallelCase& c);
+// What one rank computes of it.
+Workload workload_of(const ParallelCase& c);
 
 // Every combination of the lists, models first. An empty list of models, contexts, precisions or
 // ranks leaves the case without: UserError.

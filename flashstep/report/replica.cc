@@ -4,14 +4,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
-#include <optional>
 #include <utility>
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include "flashstep/base/heap.h"
-#include "flashstep/ops/cross_entropy.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/train/parallelize.h"
@@ -52,10 +47,6 @@ double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor
 
 }  // namespace
 
-ReplicaOptions replica_options(const ParallelCase& c) {
-  return {model_of(c), c.batch_size, c.context_length, c.precision};
-}
-
 std::unique_ptr<comm::Group> begin_rank(const ParallelCase& c) {
   keep_freed_memory();
   // The ranks share the machine's cores, unless somebody said how.
@@ -64,25 +55,14 @@ std::unique_ptr<comm::Group> begin_rank(const ParallelCase& c) {
   return make_rank_group(c.backend, c.device);
 }
 
-at::Device current_device(const std::string& type) {
-  const at::Device device(type);
-  return device.is_cpu() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
-}
-
-Replica::Replica(const ReplicaOptions& options, comm::Group& group, at::Device device)
-    : options_(options),
+Replica::Replica(const Workload& workload, comm::Group& group, at::Device device)
+    : workload_(workload),
       group_(group),
       device_(device),
-      model_(options.model, options.seed, torch::TensorOptions(device_)) {
-  const std::vector<int64_t> shape = {options.batch_size, options.context_length};
+      model_(workload.model, static_cast<uint64_t>(workload.seed), torch::TensorOptions(device_)) {
   for (int rank = 0; rank < group.world_size(); ++rank) {
-    auto generator =
-        at::make_generator<at::CPUGeneratorImpl>(options.seed + static_cast<uint64_t>(rank));
-    const auto tokens = [&] {
-      return at::randint(options.model.vocab_size, shape, generator, at::kLong).to(device_);
-    };
-    Tensor inputs = tokens();
-    rows_.push_back({std::move(inputs), tokens()});
+    rows_.push_back(random_rows(workload.model, workload.batch_size,
+                                static_cast<uint64_t>(workload.seed + rank), device_));
   }
 }
 
@@ -97,15 +77,9 @@ void Replica::divide(const train::ParallelConfig& division) {
       train::make_optimizer(*model_, torch::optim::AdamWOptions(kLearningRate), division, hooks_);
 }
 
-Tensor Replica::loss_of(const Rows& rows) {
-  std::optional<train::AutocastGuard> autocast;
-  if (options_.precision == "bf16") autocast.emplace(device_.type(), at::kBFloat16);
-  return cross_entropy(model_->forward(rows.inputs), rows.targets);
-}
-
 Tensor Replica::forward() {
   if (hooks_.before_last_backward) hooks_.before_last_backward();
-  return loss_of(rows_[static_cast<size_t>(group_.rank())]);
+  return loss_of(*model_, rows_[static_cast<size_t>(group_.rank())], workload_.precision);
 }
 
 void Replica::backward(const Tensor& loss) {
@@ -160,7 +134,10 @@ double Replica::weight_error(const train::ParallelConfig& division, int64_t step
   const std::vector<Tensor> begin = copy_of_weights();
   for (int64_t i = 0; i < steps; ++i) {
     zero_grad();
-    for (const Rows& rows : rows_) (loss_of(rows) / static_cast<double>(rows_.size())).backward();
+    for (const TokenRows& rows : rows_) {
+      const Tensor loss = loss_of(*model_, rows, workload_.precision);
+      (loss / static_cast<double>(rows_.size())).backward();
+    }
     descend();
   }
   const std::vector<Tensor> expected = copy_of_weights();
@@ -184,7 +161,7 @@ double Replica::weight_error(const train::ParallelConfig& division, int64_t step
 }
 
 int64_t Replica::tokens_per_step() const {
-  return options_.batch_size * options_.context_length * group_.world_size();
+  return workload_.batch_size * workload_.model.context_length * group_.world_size();
 }
 
 }  // namespace flashstep::report

@@ -7,46 +7,26 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include "flashstep/comm/group.h"
-#include "flashstep/model/transformer.h"
 #include "flashstep/report/parallel_case.h"
-#include "flashstep/report/step_marks.h"
 #include "flashstep/report/trace.h"
+#include "flashstep/report/workload.h"
 #include "flashstep/train/config.h"
 #include "flashstep/train/step.h"
 
 namespace flashstep::report {
 
-struct ReplicaOptions {
-  ModelConfig model;
-  int64_t batch_size = 4;  // rows of one rank
-  int64_t context_length = 128;
-  std::string precision = "fp32";  // or "bf16": autocast
-  uint64_t seed = 1;
-};
-
-ReplicaOptions replica_options(const ParallelCase& c);
-
 // In a rank that a benchmark started: the memory and the threads as flashstep train has them, and
 // the group of all ranks.
 std::unique_ptr<comm::Group> begin_rank(const ParallelCase& c);
 
-// "cpu", or "cuda": this rank's GPU, which begin_rank() has made the current one.
-at::Device current_device(const std::string& type);
-
-struct StepTimes {  // seconds on the device
-  double forward = 0;
-  double backward = 0;  // until every gradient is the mean
-  double optimizer = 0;
-  double total = 0;
-};
-
 class Replica {
  public:
-  // `group` must outlive it.
-  Replica(const ReplicaOptions& options, comm::Group& group, at::Device device);
+  // `group` must outlive it. The batch is one rank's; the mode is always a whole step.
+  Replica(const Workload& workload, comm::Group& group, at::Device device);
 
   // From now on steps go as `division` says (wrapper "none": every rank by itself), from rank 0's
   // weights and with a new optimizer. What the division before held is freed.
@@ -75,18 +55,14 @@ class Replica {
   void update() { optimizer_->step(); }
 
  private:
-  struct Rows {
-    at::Tensor inputs, targets;  // (B, N) int64
-  };
-  at::Tensor loss_of(const Rows& rows);
   void descend();
   std::vector<at::Tensor> copy_of_weights() const;
 
-  ReplicaOptions options_;
+  Workload workload_;
   comm::Group& group_;
   at::Device device_;
   Transformer model_;
-  std::vector<Rows> rows_;  // by rank
+  std::vector<TokenRows> rows_;  // by rank
   train::ParallelHooks hooks_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };

@@ -7,14 +7,14 @@
 namespace flashstep::report {
 namespace {
 
-ReplicaOptions small(const std::string& precision = "fp32") {
+Workload small(const std::string& precision = "fp32") {
   ParallelCase c;
   c.model = "32/64/2/2";
   c.vocab_size = 64;
   c.context_length = 16;
   c.batch_size = 2;
   c.precision = precision;
-  return replica_options(c);
+  return workload_of(c);
 }
 
 TEST(Marks, SecondsBetweenMoments) {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cmath>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/comm/group.h"
 #include "flashstep/testing/ranks.h"

@@ -1,7 +1,9 @@
 // Modules for tests of data parallelism: small, with what wrappers stumble over.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 namespace flashstep::testing {
 

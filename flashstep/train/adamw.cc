@@ -1,8 +1,10 @@
 #include "flashstep/train/adamw.h"
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <ATen/ATen.h>
 #include <torch/optim/serialize.h>
@@ -129,14 +131,16 @@ void AdamW::refresh_learning_rates() {
   }
 }
 
-void AdamW::update(const Tensor& found_inf, const Tensor& grad_scale) {
+void AdamW::update(const Tensor& found_inf) {
   torch::NoGradGuard no_grad;
+  std::unordered_set<void*> seen;
   for (size_t index = 0; index < param_groups_.size(); ++index) {
     const auto& group = param_groups_[index];
     const auto& options = static_cast<const AdamWOptions&>(group.options());
     std::map<std::string, Batch> batches;  // ordered, so that runs launch alike
     for (const Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
       Batch& batch = batches[key_of(parameter)];
       AdamWState& state = state_of(parameter, options.amsgrad());
       batch.parameters.push_back(parameter);
@@ -149,17 +153,15 @@ void AdamW::update(const Tensor& found_inf, const Tensor& grad_scale) {
     const auto [beta1, beta2] = options.betas();
     for (auto& [key, batch] : batches) {
       const torch::Device device = batch.parameters.front().device();
-      const auto on_device = [&](const Tensor& flag) {
-        return flag.defined() ? std::make_optional(flag.to(device)) : std::nullopt;
-      };
-      const std::optional<Tensor> skip = on_device(found_inf);
+      const auto skip =
+          found_inf.defined() ? std::make_optional(found_inf.to(device)) : std::nullopt;
       // The kernel takes the step counts as they are after this update; a skipped one is taken
       // back.
       at::_foreach_add_(batch.steps, 1);
       at::_fused_adamw_(batch.parameters, batch.gradients, batch.exp_avgs, batch.exp_avg_sqs,
                         batch.max_exp_avg_sqs, batch.steps, learning_rate(index, device), beta1,
                         beta2, options.weight_decay(), options.eps(), options.amsgrad(),
-                        /*maximize=*/false, on_device(grad_scale), skip);
+                        /*maximize=*/false, /*grad_scale=*/std::nullopt, skip);
       if (skip) at::_foreach_sub_(batch.steps, std::vector<Tensor>(batch.steps.size(), *skip));
     }
   }
@@ -171,13 +173,11 @@ torch::Tensor AdamW::step(LossClosure closure) {
     torch::AutoGradMode with_grad(true);
     loss = closure();
   }
-  update({}, {});
+  update({});
   return loss;
 }
 
-void AdamW::step_unless(const Tensor& found_inf, const Tensor& grad_scale) {
-  update(found_inf, grad_scale);
-}
+void AdamW::step_unless(const Tensor& found_inf) { update(found_inf); }
 
 void AdamW::save(torch::serialize::OutputArchive& archive) const {
   torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this);

@@ -13,7 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
 #include "flashstep/train/safetensors.h"
 #include "flashstep/train/skippable.h"
@@ -33,15 +36,19 @@ struct AdamWState : public torch::optim::OptimizerCloneableParamState<AdamWState
 
 class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
  public:
+  static constexpr bool kUpdatesEachElementAlone = true;  // for ShardedOptimizer's flat shards
+
   // UserError when an option is out of range or a parameter is not a dense floating-point tensor.
   explicit AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                  torch::optim::AdamWOptions defaults = {});
   explicit AdamW(std::vector<torch::Tensor> parameters, torch::optim::AdamWOptions defaults = {});
 
-  // Updates every parameter that has a gradient. With a closure, the closure's loss is returned.
+  // Updates every parameter that has a gradient, each once, in the first group that names it: a
+  // module's parameters() of LibTorch names a tied tensor as often as the module does. With a
+  // closure, the closure's loss is returned.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
-  void step_unless(const torch::Tensor& found_inf, const torch::Tensor& grad_scale = {}) override;
+  void step_unless(const torch::Tensor& found_inf) override;
 
   // Copies learning rates that changed since the last step to the device. step() does it too; a
   // captured graph must not hold the copy, so call this before capturing and before each replay.
@@ -61,7 +68,7 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
   };
   AdamWState& state_of(const torch::Tensor& parameter, bool amsgrad);
   torch::Tensor learning_rate(size_t group, torch::Device device);
-  void update(const torch::Tensor& found_inf, const torch::Tensor& grad_scale);
+  void update(const torch::Tensor& found_inf);
 
   std::map<std::pair<size_t, std::string>, LearningRate> learning_rates_;  // by group and device
 };

@@ -6,7 +6,7 @@
 #include <set>
 #include <system_error>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
@@ -249,18 +249,6 @@ Checkpoint load_checkpoint(const fs::path& directory) {
   load_part(directory, state, "model", checkpoint.model);
   load_part(directory, state, "optimizer", checkpoint.optimizer);
   return checkpoint;
-}
-
-Checkpoint load_step(const fs::path& checkpoints, int64_t step) {
-  const fs::path directory = checkpoint_directory(checkpoints, step);
-  if (!fs::is_directory(directory)) {
-    std::vector<std::string> steps;
-    for (const int64_t there : list_checkpoints(checkpoints)) steps.push_back(str(there));
-    throw UserError(str("[checkpoint] expected a checkpoint of step ", step, " in ",
-                        checkpoints.string(), ", got ",
-                        steps.empty() ? "none at all" : "those of " + join(steps)));
-  }
-  return load_checkpoint(directory);
 }
 
 std::optional<Checkpoint> load_newest(const fs::path& checkpoints, const WarnFunction& warn) {

@@ -3,6 +3,8 @@
 // A checkpoint is a directory, RUN/checkpoints/step_00000100/, with
 //   model.safetensors, optimizer.safetensors   tensors by name
 //   state.json                                 step, the other files' hashes, the trainer's state
+// (ranks that divide the optimizer's state write it into files of their own, each a share:
+// optimizer.00002-of-00004.safetensors, sharded_checkpoint.h).
 // It is written under a temporary name, its files and itself fsynced, and renamed: a checkpoint
 // that has its name is complete, whenever the process was killed or the power failed. On reading,
 // every file is held against its hash; a damaged checkpoint is named, the one before it used.
@@ -66,8 +68,6 @@ std::optional<Checkpoint> load_newest(const std::filesystem::path& checkpoints,
 // The checkpoint in `directory` (.../step_00000100). UserError if it is damaged, naming the file.
 // All tensors are on the CPU.
 Checkpoint load_checkpoint(const std::filesystem::path& directory);
-// The checkpoint of one step.
-Checkpoint load_step(const std::filesystem::path& checkpoints, int64_t step);
 
 // To be called when a run goes on from `step`, before it writes anything: checkpoints of later
 // steps are set aside (renamed to *.discarded, removed by the next save), so that a second resume

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
@@ -65,16 +65,15 @@ TEST_F(CheckpointTest, ComesBackAsItWas) {
   EXPECT_EQ(newest(), -1);
   save(100);
   EXPECT_EQ(checkpoint_directory(checkpoints_, 100).filename(), "step_00000100");
-  for (const Checkpoint& read :
-       {load_checkpoint(checkpoint_directory(checkpoints_, 100)), load_step(checkpoints_, 100),
-        *load_newest(checkpoints_, nullptr)}) {
+  for (const Checkpoint& read : {load_checkpoint(checkpoint_directory(checkpoints_, 100)),
+                                 *load_newest(checkpoints_, nullptr)}) {
     EXPECT_EQ(read.step, 100);
     EXPECT_EQ(read.state_json, "{\"seed\":100}");
     ASSERT_EQ(read.optimizer.size(), 1u);
     EXPECT_EQ(read.optimizer[0].first, "w.exp_avg");
     EXPECT_TRUE(torch::equal(read.optimizer[0].second, make(100).optimizer[0].second));
   }
-  EXPECT_THROW(load_step(checkpoints_, 99), UserError);
+  EXPECT_THROW(load_checkpoint(checkpoint_directory(checkpoints_, 99)), UserError);
 }
 
 TEST_F(CheckpointTest, KeepsTheNewest) {
@@ -118,7 +117,7 @@ TEST_F(CheckpointTest, DamagedOnesOnlyAreAnErrorNotANewStart) {
 TEST_F(CheckpointTest, ACheckpointUnderAnothersNameIsRefused) {
   save(1);
   fs::rename(checkpoint_directory(checkpoints_, 1), checkpoint_directory(checkpoints_, 2));
-  EXPECT_THROW(load_step(checkpoints_, 2), UserError);
+  EXPECT_THROW(load_checkpoint(checkpoint_directory(checkpoints_, 2)), UserError);
 }
 
 TEST_F(CheckpointTest, WhatAKilledProcessLeftIsCleared) {
@@ -144,7 +143,7 @@ TEST_F(CheckpointTest, TheSameStepIsReplaced) {
   Checkpoint other = make(1);
   other.state_json = "{\"seed\":2}";
   save_checkpoint(checkpoints_, other, 1);
-  EXPECT_EQ(load_step(checkpoints_, 1).state_json, "{\"seed\":2}");
+  EXPECT_EQ(load_checkpoint(checkpoint_directory(checkpoints_, 1)).state_json, "{\"seed\":2}");
   EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001"}));
 }
 

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <unordered_set>
 
 #include <ATen/ATen.h>
 
@@ -48,8 +49,10 @@ void clip_to_norm(const std::vector<Tensor>& gradients, const Tensor& norm, doub
 
 std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
   std::vector<Tensor> gradients;
+  std::unordered_set<void*> seen;
   for (const Tensor& parameter : parameters) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    if (!parameter.grad().defined()) continue;
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) gradients.push_back(parameter.grad());
   }
   return gradients;
 }

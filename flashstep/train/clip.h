@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace flashstep::train {
 
@@ -21,7 +21,7 @@ torch::Tensor global_norm(const std::vector<torch::Tensor>& gradients);
 void clip_to_norm(const std::vector<torch::Tensor>& gradients, const torch::Tensor& norm,
                   double max_norm);
 
-// The gradients of the parameters that have one.
+// The gradients of the parameters that have one, each once: a tied tensor may come twice.
 std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parameters);
 
 }  // namespace flashstep::train

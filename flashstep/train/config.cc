@@ -135,8 +135,8 @@ void SamplingConfig::visit(FieldVisitor& v) {
 void ParallelConfig::visit(FieldVisitor& v) {
   v.field("wrapper", wrapper, {"none", "naive", "flat", "overlapped", "bucketed", "torch"},
           "how gradients of several processes are averaged; none: there is one process");
-  v.field("bucket_megabytes", bucket_megabytes, {1e-6, 1e6},
-          "gradients that are averaged together, MB (bucketed, torch)");
+  v.field("bucket_megabytes", bucket_megabytes, {0, 1e6},
+          "gradients that are averaged together, MB (bucketed, torch); 0: chosen");
   v.field(
       "shard_optimizer", shard_optimizer, {"none", "whole", "flat"},
       "each process keeps the optimizer's state of; whole: some parameters; flat: an equal part of "

@@ -78,7 +78,7 @@ struct SamplingConfig {
 
 struct ParallelConfig {
   std::string wrapper = "bucketed";
-  double bucket_megabytes = 25;
+  double bucket_megabytes = 0;
   std::string shard_optimizer = "none";
   int64_t world_size = 0;
   double start_seconds = 300, silence_seconds = 30, collective_seconds = 1800;  // comm::Timeouts

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/progress.h"
 #include "flashstep/data/token_file.h"

@@ -97,8 +97,8 @@ class Loop {
     if (checkpoint) {
       require(checkpoint->step <= options_.steps, "[resume] the newest checkpoint is of step ",
               checkpoint->step, ", but the run has only ", options_.steps, " steps");
-      counters = restore_checkpoint(*checkpoint, job_, train_step_);
       step_ = saved_at_ = checkpoint->step;
+      counters = restore_checkpoint(std::move(*checkpoint), job_, train_step_);
       notes.push_back(flashstep::str("[resume] going on after step ", step_));
     }
     if (directory_ == nullptr) return counters;
@@ -172,19 +172,22 @@ class Loop {
     return job_.parallel.greatest ? static_cast<int>(job_.parallel.greatest(reason)) : reason;
   }
 
-  // Steps that are not finite change nothing: what is saved is the state before them.
-  [[noreturn]] void give_up() {
+  // Before the exception that ends the run on all ranks: a rank that it ended earlier is lost to
+  // the others, and would end one that still writes a checkpoint.
+  void save_before_the_end() {
     save();
     finish();
-    if (job_.parallel.group != nullptr) {  // a rank that fails earlier would end those that save
-      job_.parallel.group->barrier("saving the state before the steps that were not finite");
-    }
+    if (job_.parallel.group != nullptr) job_.parallel.group->barrier("saving before the end");
+  }
+
+  // Skipped steps change nothing: what is saved is finite.
+  [[noreturn]] void give_up() {
+    save_before_the_end();
     throw UserError(log_ ? log_->why_given_up() : "[train] stopped by the first rank");
   }
 
   [[noreturn]] void stop(int signal) {
-    save();
-    finish();
+    save_before_the_end();
     std::string sentence =
         flashstep::str("[train] stopped by ", signal == SIGINT ? "Ctrl-C" : "SIGTERM",
                        " after step ", step_, " of ", options_.steps, "; all is saved");

@@ -21,7 +21,9 @@
 #include <limits>
 #include <string>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/step.h"

@@ -10,9 +10,16 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/testing/toy_modules.h"
 #include "flashstep/train/adamw.h"
 #include "flashstep/train/checkpoint.h"
 #include "flashstep/train/run_directory.h"
@@ -88,13 +95,13 @@ struct Experiment {
   }
 };
 
-class LoopTest : public testing::Test {
+class LoopTest : public ::testing::Test {
  protected:
   void SetUp() override {
     torch::set_num_threads(1);  // these tensors are too small for two
     directory_ = fs::temp_directory_path() /
                  flashstep::str("loop_test_", ::getpid(), "_",
-                                testing::UnitTest::GetInstance()->current_test_info()->name());
+                                ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(directory_);
   }
   void TearDown() override { fs::remove_all(directory_); }
@@ -217,6 +224,40 @@ TEST_F(LoopTest, OtherOptimizersResumeToo) {
   EXPECT_EQ(metrics(at("whole")), metrics(at("run")));
 }
 
+// One tensor under two names: updated once, kept once, and given back.
+TEST_F(LoopTest, TiedTensorsResumeToo) {
+  const auto run = [&](const char* name, int64_t throw_at, bool resume) {
+    torch::manual_seed(7);
+    testing::TiedToy net;
+    AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+    Job job{net, optimizer, [&](int64_t step, int64_t) {
+              if (step == throw_at) throw MachineError("pulled the plug");
+              const auto generator = at::make_generator<at::CPUGeneratorImpl>(1000 + step);
+              return net.forward(at::randn({8, 10}, generator)).square().mean();
+            }};
+    LoopOptions options;
+    options.run_directory = at(name);
+    options.resume = resume;
+    options.steps = 6;
+    options.step.max_norm = 0.1;
+    options.checkpointing_interval = 2;
+    options.quiet = true;
+    flashstep::train::run(job, options);
+  };
+  run("whole", -1, false);
+  EXPECT_THROW(run("run", 3, false), MachineError);
+  run("run", -1, true);
+  expect_same(at("whole"), at("run"));
+  const auto saved = load_newest(at("run") / "checkpoints", nullptr);
+  EXPECT_EQ(saved->model.size(), 4u);
+  EXPECT_EQ(saved->optimizer.size(), 3 * 4u);
+  for (const auto& [name, tensor] : saved->optimizer) {
+    if (name == "fc2/step") {
+      EXPECT_EQ(tensor.item<float>(), 6);
+    }
+  }
+}
+
 TEST_F(LoopTest, SkippedStepsAreCountedAndAFewAreForgiven) {
   Experiment experiment(at("run"));
   experiment.nan_from = 3, experiment.nan_until = 6;
@@ -248,6 +289,25 @@ TEST_F(LoopTest, ManyInARowStopTheRun) {
   Experiment again(at("run"));
   again.options.resume = true;
   EXPECT_EQ(again.run().steps, 20);
+}
+
+// The loop hears of steps in batches: those behind the last one that was waited for do not count
+// against the run that goes on.
+TEST_F(LoopTest, WhoResumesAfterGivingUpIsCountedAnew) {
+  Experiment experiment(at("run"));
+  experiment.nan_from = 3, experiment.nan_until = 20;
+  experiment.options.max_skipped_in_a_row = 4;
+  experiment.options.evaluate_every = 16;
+  experiment.options.checkpointing_interval = -1;
+  EXPECT_THROW(experiment.run(), UserError);
+  const int64_t saved = list_checkpoints(at("run") / "checkpoints").back();
+  Experiment again(at("run"));
+  again.options = experiment.options;
+  again.options.resume = true;
+  again.nan_from = saved, again.nan_until = saved + 1;
+  const LoopResult result = again.run();
+  EXPECT_EQ(result.steps, 20);
+  EXPECT_EQ(result.skipped, saved - 3 + 1);
 }
 
 TEST_F(LoopTest, EvaluatingAndSavingAreNoTimeOfAStep) {

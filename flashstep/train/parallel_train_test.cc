@@ -4,12 +4,14 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/torch.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
@@ -39,7 +41,9 @@ struct Experiment {
   ParallelConfig parallel;
   int64_t steps = kSteps, accumulation_steps = 2, checkpointing_interval = 5;
   bool resume = false;
-  int64_t nan_at = -1;  // a step in which rank 1's loss is not finite
+  int64_t nan_at = -1;     // a step in which the last rank's loss is not finite
+  int64_t signal_at = -1;  // a step in which the last rank is asked to stop
+  std::chrono::seconds saving = std::chrono::seconds(0);  // that rank 0 takes longer to save
 
   // Returns the parameters after training.
   std::vector<Tensor> run(comm::Group* group) const {
@@ -50,6 +54,13 @@ struct Experiment {
     Job job{net, *optimizer,
             [&](int64_t step, int64_t micro_step) { return loss(net, hooks, step, micro_step); }};
     job.parallel = hooks;
+    if (saving.count() > 0 && hooks.rank == 0) {
+      // Asked for when a checkpoint is made, after all that ranks do together for it.
+      job.parallel.bucket_order = [&] {
+        std::this_thread::sleep_for(saving);
+        return hooks.bucket_order();
+      };
+    }
     LoopOptions options;
     options.run_directory = directory;
     options.resume = resume;
@@ -65,6 +76,8 @@ struct Experiment {
   }
 
   Tensor loss(Net& net, const ParallelHooks& hooks, int64_t step, int64_t micro_step) const {
+    const bool is_last = hooks.rank == hooks.world_size - 1;
+    if (step == signal_at && is_last && micro_step == 0) ::raise(SIGTERM);
     // The same rows whatever the number of ranks: a function of the step alone.
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(1000 + 2 * step + micro_step);
     const Tensor x = at::randn({kRows, 6}, generator), y = at::randn({kRows, 3}, generator);
@@ -72,7 +85,7 @@ struct Experiment {
     const Tensor own = net.forward(x.slice(0, hooks.rank * rows, (hooks.rank + 1) * rows));
     const Tensor loss =
         torch::mse_loss(own, y.slice(0, hooks.rank * rows, (hooks.rank + 1) * rows));
-    return step == nan_at && hooks.rank == hooks.world_size - 1 ? loss * NAN : loss;
+    return step == nan_at && is_last ? loss * NAN : loss;
   }
 };
 
@@ -256,6 +269,34 @@ TEST(Ranks, AnyRankKilledWhileSaving) {
     });
   }
   fs::remove_all(directory);
+}
+
+// Rank 0 takes longer to write the checkpoint than ranks give one that is lost; the others must not
+// be lost to it meanwhile.
+TEST(Ranks, ASignalEndsNoRankThatStillSaves) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    Experiment experiment{folder("signal"), config("bucketed")};
+    experiment.checkpointing_interval = 0;
+    experiment.signal_at = 3;
+    experiment.saving = std::chrono::seconds(5);
+    if (environment.rank == 0) fs::remove_all(experiment.directory);
+    comm::GroupOptions options;
+    options.timeouts.grace = std::chrono::seconds(1);
+    options.on_stuck = comm::end_process;
+    int signal = 0;
+    try {
+      comm::Group group(environment, options);  // ends by the exception, as the program's does
+      experiment.run(&group);
+    } catch (const Interrupted& interrupted) {
+      signal = interrupted.signal();
+    }
+    EXPECT_EQ(signal, SIGTERM);
+    if (environment.rank == 0) {
+      const std::vector<int64_t> saved = {4};
+      EXPECT_EQ(list_checkpoints(experiment.directory / "checkpoints"), saved);
+      fs::remove_all(experiment.directory);
+    }
+  });
 }
 
 TEST(Ranks, DifferentNumbersOfStepsAreRefusedByName) {

@@ -52,8 +52,10 @@ ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& confi
   hooks.average = [group](Tensor& value) { average(value, *group); };
   hooks.greatest = [group](int64_t value) { return group->all_reduce(value, comm::Reduce::kMax); };
   hooks.bucket_order = [synchronizer, &reducer] { return reducer.bucket_order(); };
-  hooks.set_bucket_order = [synchronizer, &reducer](const std::vector<int64_t>& order) {
-    if (!order.empty()) reducer.set_bucket_order(order);
+  hooks.bucket_megabytes = [synchronizer, &reducer] { return reducer.options().bucket_megabytes; };
+  hooks.set_bucket_order = [synchronizer, &reducer, is_given = config.bucket_megabytes > 0](
+                               const std::vector<int64_t>& order, double megabytes) {
+    if (!order.empty()) reducer.set_bucket_order(order, is_given ? 0 : megabytes);
   };
   return hooks;
 }

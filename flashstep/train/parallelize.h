@@ -4,7 +4,10 @@
 
 #include <memory>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include "flashstep/comm/group.h"
 #include "flashstep/train/config.h"

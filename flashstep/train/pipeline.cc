@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/cuda.h>
 
 #include "flashstep/attention/attention.h"
 #include "flashstep/base/error.h"
@@ -20,6 +21,7 @@
 #include "flashstep/measure/limits.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/model/generate.h"
+#include "flashstep/parallel/gradient_reducer.h"
 #include "flashstep/train/adamw.h"
 #include "flashstep/train/bigram_loss.h"
 #include "flashstep/train/checkpoint.h"
@@ -122,14 +124,15 @@ void check_saved_config(Config now, const RunDirectory& run, int world_size) {
   check_resumable(saved, now);
 }
 
-std::string describe_parallel(const Config& config, const comm::Environment& environment) {
+std::string describe_parallel(const Config& config, const GradientReducer& reducer,
+                              const comm::Environment& environment) {
   const TrainConfig& train = config.train;
   const int64_t ranks = config.parallel.world_size;
-  return flashstep::str(
-      "[parallel] ", ranks, " processes, started by ", environment.launcher, "; a step takes ",
-      ranks, " x ", train.accumulation_steps, " x ", train.batch_size, " = ",
-      ranks * train.accumulation_steps * train.batch_size, " sequences; wrapper ",
-      config.parallel.wrapper, ", optimizer shards ", config.parallel.shard_optimizer);
+  return flashstep::str("[parallel] ", ranks, " processes, started by ", environment.launcher,
+                        "; a step takes ", ranks, " x ", train.accumulation_steps, " x ",
+                        train.batch_size, " = ",
+                        ranks * train.accumulation_steps * train.batch_size, " sequences; wrapper ",
+                        reducer.describe(), "; optimizer shards ", config.parallel.shard_optimizer);
 }
 
 void check_attention(const std::string& name) {
@@ -222,7 +225,7 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   const data::BatchSampler batches(train_tokens, batch_options(config, parallel));
   const auto optimizer = make_optimizer(*model, adamw_options(config), config.parallel, parallel);
   if (directory) keep_tokenizer(tokenizer, *directory);
-  if (group != nullptr) say(options, describe_parallel(config, environment));
+  if (group != nullptr) say(options, describe_parallel(config, *parallel.reducer, environment));
 
   const LogitsFunction logits = [&](const Tensor& ids) { return model->forward(ids); };
   Job job{*model, *optimizer, [&](int64_t step, int64_t micro_step) {

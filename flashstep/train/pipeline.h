@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/model/transformer.h"
 #include "flashstep/tokenizer/tokenizer.h"

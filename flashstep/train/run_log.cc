@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
+#include <torch/cuda.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
@@ -61,8 +62,9 @@ bool RunLog::is_due() const {
 
 void RunLog::count_skipped(int64_t step, bool skipped) {
   counters_.skipped += skipped;
+  if (gave_up()) return;  // steps that were under way already
   counters_.skipped_in_a_row = skipped ? counters_.skipped_in_a_row + 1 : 0;
-  if (gave_up() || counters_.skipped_in_a_row < options_.max_skipped_in_a_row) return;
+  if (counters_.skipped_in_a_row < options_.max_skipped_in_a_row) return;
   gave_up_at_ = step;
   counters_.skipped_in_a_row = 0;  // who resumes has changed something, and is counted anew
 }
@@ -71,8 +73,8 @@ std::string RunLog::why_given_up() const {
   return flashstep::str(
       "[train] the loss or a gradient was not finite in ", options_.max_skipped_in_a_row,
       " steps in a row, up to step ", gave_up_at_,
-      "; expected finite ones: try a lower learning rate or a longer warm-up. The state before "
-      "them is saved, --resume goes on from there");
+      "; expected finite ones: try a lower learning rate or a longer warm-up. A state with "
+      "finite parameters is saved; --resume goes on from it, if steps are left");
 }
 
 RunLog::Pause::Pause(RunLog* log) : log_(log) {

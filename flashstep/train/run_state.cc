@@ -14,6 +14,7 @@
 #include "flashstep/comm/group.h"
 #include "flashstep/parallel/state_pieces.h"
 #include "flashstep/train/sharded_adamw.h"
+#include "flashstep/train/shared_checkpoint.h"
 
 namespace flashstep::train {
 namespace {
@@ -45,15 +46,24 @@ NamedTensors optimizer_tensors(const Job& job) {
                                 at::kByte)}};
 }
 
-void load_optimizer(const Job& job, const NamedTensors& tensors) {
+// Of state that any number of ranks may have written what this rank's optimizer takes.
+NamedTensors own_tensors(const Job& job, const NamedTensors& parameters, NamedTensors tensors) {
+  if (dynamic_cast<const AdamW*>(&job.optimizer) != nullptr) {
+    return parallel::join_pieces(std::move(tensors), parameters);
+  }
+  if (const auto* sharded = dynamic_cast<const ShardedAdamW*>(&job.optimizer)) {
+    return sharded->own_share(std::move(tensors), parameters);
+  }
+  return tensors;
+}
+
+void load_optimizer(const Job& job, const NamedTensors& parameters, const NamedTensors& tensors) {
   if (auto* adamw = dynamic_cast<AdamW*>(&job.optimizer)) {
-    // Ranks that divided it may have written it.
-    const NamedTensors parameters = module_tensors(job.module);
-    load_optimizer_state(*adamw, parameters, parallel::join_pieces(tensors, parameters));
+    load_optimizer_state(*adamw, parameters, tensors);
     return;
   }
   if (auto* sharded = dynamic_cast<ShardedAdamW*>(&job.optimizer)) {
-    load_optimizer_state(*sharded, module_tensors(job.module), tensors);
+    load_optimizer_state(*sharded, parameters, tensors);
     return;
   }
   require(tensors.size() == 1 && tensors.front().first == kArchive,
@@ -107,6 +117,7 @@ struct State {
   RunCounters counters;
   Tensor cpu_generator, cuda_generator;  // the latter undefined without a GPU
   std::vector<int64_t> bucket_order;
+  double bucket_megabytes = 0;  // 0: to be chosen
 };
 
 // The bytes are known to be whole; they may still be those of another version of this program.
@@ -134,6 +145,12 @@ State parse_state(const Checkpoint& checkpoint, const ParallelHooks& parallel) {
     if (json.contains("bucket_order")) {
       state.bucket_order = json.at("bucket_order").get<std::vector<int64_t>>();
     }
+    // Sums are repeated to the bit by as many ranks only. Checkpoints of earlier versions have the
+    // size in their config.
+    if (has_ranks) {
+      const Json::json_pointer in_config("/config/parallel/bucket_megabytes");
+      state.bucket_megabytes = json.value("bucket_megabytes", json.value(in_config, 0.0));
+    }
     state.cpu_generator = from_hex(random.at("cpu"));
     if (random.contains("cuda")) state.cuda_generator = from_hex(random.at("cuda"));
     return state;
@@ -150,12 +167,12 @@ torch::Device device_of(const torch::nn::Module& module) {
 }
 
 // Splits the trainer's own tensors from the optimizer's by their first name.
-std::pair<NamedTensors, NamedTensors> split_optimizer(const NamedTensors& tensors) {
+std::pair<NamedTensors, NamedTensors> split_optimizer(NamedTensors tensors) {
   NamedTensors own, optimizer;
-  for (const auto& entry : tensors) {
-    (entry.first.rfind("scaler/", 0) == 0 ? own : optimizer).push_back(entry);
+  for (auto& entry : tensors) {
+    (entry.first.rfind("scaler/", 0) == 0 ? own : optimizer).push_back(std::move(entry));
   }
-  return {own, optimizer};
+  return {std::move(own), std::move(optimizer)};
 }
 
 }  // namespace
@@ -200,12 +217,12 @@ Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const Ru
   state["loss"] = counters.loss;
   state["random"] = random_state(job, device_of(job.module));
   if (job.parallel.bucket_order) state["bucket_order"] = job.parallel.bucket_order();
+  if (job.parallel.bucket_megabytes) state["bucket_megabytes"] = job.parallel.bucket_megabytes();
   checkpoint.state_json = state.dump();
   return checkpoint;
 }
 
-RunCounters restore_checkpoint(const Checkpoint& checkpoint, const Job& job,
-                               TrainStep& train_step) {
+RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job, TrainStep& train_step) {
   const State state = parse_state(checkpoint, job.parallel);
   if (job.check_config) job.check_config(state.config);
   require(state.data_fingerprint.empty() || job.data_fingerprint.empty() ||
@@ -214,10 +231,19 @@ RunCounters restore_checkpoint(const Checkpoint& checkpoint, const Job& job,
           state.data_fingerprint, "), got other data (", job.data_fingerprint, ")");
   load_module(job.module, checkpoint.model,
               flashstep::str("the checkpoint of step ", checkpoint.step));
-  const auto [own, optimizer] = split_optimizer(checkpoint.optimizer);
-  load_optimizer(job, optimizer);
-  train_step.load_state(own);
-  if (job.parallel.set_bucket_order) job.parallel.set_bucket_order(state.bucket_order);
+  checkpoint.model.clear();
+  const NamedTensors parameters = module_tensors(job.module);
+  const auto shared = [&](NamedTensors tensors, const KeepFunction& keep) {
+    if (job.parallel.group == nullptr) return keep(std::move(tensors));
+    return share_state(std::move(tensors), parameters, *job.parallel.group, keep);
+  };
+  auto [own, optimizer] = split_optimizer(std::move(checkpoint.optimizer));
+  load_optimizer(job, parameters, shared(std::move(optimizer), [&](NamedTensors tensors) {
+                   return own_tensors(job, parameters, std::move(tensors));
+                 }));
+  train_step.load_state(shared(std::move(own), [](NamedTensors tensors) { return tensors; }));
+  if (job.parallel.set_bucket_order)
+    job.parallel.set_bucket_order(state.bucket_order, state.bucket_megabytes);
   const torch::Device device = device_of(job.module);
   generator(torch::kCPU).set_state(state.cpu_generator);
   if (device.is_cuda() && state.cuda_generator.defined()) {

@@ -31,9 +31,12 @@ bool has_divided_state(const Job& job);
 Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const RunCounters& counters,
                            int64_t step);
 
-// Gives everything back. UserError if the checkpoint is of another module (a name or shape
-// differs), of another optimizer, read other data, or is refused by job.check_config.
-RunCounters restore_checkpoint(const Checkpoint& checkpoint, const Job& job, TrainStep& train_step);
+// Gives everything back, and lets go of the checkpoint's tensors on the way, so that the state is
+// not there twice. With several ranks all of them call it, with what share_checkpoint gave them:
+// each takes its share of rank 0's optimizer state. UserError if the checkpoint is of another
+// module (a name or shape differs), of another optimizer, read other data, or is refused by
+// job.check_config.
+RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job, TrainStep& train_step);
 
 // Weights alone, by name, into `module`. UserError naming what is missing, too many or of another
 // shape; `source` says where they come from.

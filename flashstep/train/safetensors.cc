@@ -5,7 +5,8 @@
 #include <bit>
 #include <cstring>
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"

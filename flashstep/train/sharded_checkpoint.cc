@@ -1,12 +1,16 @@
+// Rank 0 tells the others twice: where to write their shares, and how it ended; or only that it
+// ended.
 #include "flashstep/train/sharded_checkpoint.h"
 
 #include <cstdio>
+#include <random>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
 #include "flashstep/parallel/named_tensors.h"
 
 namespace flashstep::train {
@@ -15,6 +19,28 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+// A path that is no UTF-8 is then seen by rank 0 only, who writes for all.
+std::string text_of(const Json& message) {
+  return message.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// Lies in rank 0's directory while the shares are written, with a word of this save alone: on
+// another disk a directory of the same name may have been left behind by an earlier job.
+constexpr const char* kWordName = "word_of_rank_0";
+
+std::string random_word() {
+  std::random_device device;
+  return str(device(), "-", device(), "-", device(), "-", device());
+}
+
+bool holds_word(const fs::path& directory, const std::string& word) {
+  try {
+    return read_file(directory / kWordName) == word;
+  } catch (const std::exception&) {
+    return false;  // a disk that cannot be read is none to write to
+  }
+}
+
 // "00002-of-00004", as files of many parts are commonly numbered.
 std::string part_name(int rank, int world_size) {
   char name[48];
@@ -22,57 +48,121 @@ std::string part_name(int rank, int world_size) {
   return name;
 }
 
+Json failure(const std::exception& error) { return {{"error", error.what()}}; }
+
 // Writes one file; returns its record, or why it could not be written.
 Json try_write(const fs::path& directory, const std::string& name, const NamedTensors& tensors) {
   try {
     const WrittenFile written = write_safetensors(directory / name, tensors, {{"format", "pt"}});
     return {{"name", name}, {"size_bytes", written.size_bytes}, {"hash", written.hash}};
-  } catch (const MachineError& error) {
-    return {{"error", error.what()}};
+  } catch (const std::exception& error) {
+    return failure(error);
   }
 }
 
-// Every rank's share, in files in rank 0's `directory`. All ranks call it and get the same.
-std::vector<CheckpointFile> write_shares(const fs::path& directory, const NamedTensors& own,
-                                         const comm::Group& group) {
-  const fs::path shared =
-      group.broadcast(group.is_first() ? fs::absolute(directory).string() : "", 0);
-  std::error_code error;
-  const bool sees_it = fs::exists(shared / "model.safetensors", error);
+// Copies on the host, so that handing them over cannot fail half-way.
+NamedTensors on_host(const NamedTensors& tensors) {
+  NamedTensors copies;
+  for (const auto& [name, tensor] : tensors) {
+    copies.emplace_back(name, tensor.detach().cpu().contiguous());
+  }
+  return copies;
+}
+
+// Every rank writes its share into rank 0's `directory`. All ranks call it and get everybody's
+// records.
+std::vector<std::string> write_shares(const fs::path& directory, const std::string& word,
+                                      const NamedTensors& own, const comm::Group& group) {
   Json records = Json::array();
-  if (sees_it) {
-    records.push_back(try_write(shared, part_name(group.rank(), group.world_size()), own));
+  NamedTensors handed_over;
+  if (holds_word(directory, word)) {
+    records.push_back(try_write(directory, part_name(group.rank(), group.world_size()), own));
+  } else {
+    try {
+      handed_over = on_host(own);
+    } catch (const std::exception& error) {
+      records.push_back(failure(error));
+    }
   }
-  const NamedTensors of_others =
-      parallel::gather_tensors(sees_it ? NamedTensors() : own, group, /*to=*/0);
+  const NamedTensors of_others = parallel::gather_tensors(handed_over, group, /*to=*/0);
   if (!of_others.empty()) {
-    records.push_back(try_write(shared, "optimizer.others.safetensors", of_others));
+    records.push_back(try_write(directory, "optimizer.others.safetensors", of_others));
   }
+  return group.all_gather(text_of(records));
+}
+
+// What the ranks wrote, as rank 0 sees it.
+std::vector<CheckpointFile> written_files(const fs::path& directory,
+                                          const std::vector<std::string>& records_of_ranks) {
   std::vector<CheckpointFile> files;
-  const std::vector<std::string> all = group.all_gather(records.dump());
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    for (const Json& record : Json::parse(all[rank])) {
+  for (size_t rank = 0; rank < records_of_ranks.size(); ++rank) {
+    for (const Json& record : Json::parse(records_of_ranks[rank])) {
       if (record.contains("error")) {
         throw MachineError(str("[checkpoint] rank ", rank,
                                " cannot write its share: ", record.at("error").get<std::string>()));
       }
       files.push_back({record.at("name"), "optimizer", record.at("size_bytes"), record.at("hash")});
+      const CheckpointFile& file = files.back();
+      std::error_code error;
+      const uint64_t size_bytes = fs::file_size(directory / file.name, error);
+      if (error || size_bytes != file.size_bytes) {
+        throw MachineError(str("[checkpoint] rank ", rank, " wrote ", file.size_bytes, " bytes of ",
+                               file.name, ", but rank 0 sees ",
+                               error ? error.message() : str(size_bytes, " bytes"), " in ",
+                               directory.string()));
+      }
     }
   }
   return files;
+}
+
+void save_as_first(const fs::path& checkpoints, const Checkpoint& checkpoint, int64_t keep,
+                   const comm::Group& group) {
+  const auto tell = [&](const Json& message) { group.broadcast(text_of(message), 0); };
+  bool others_listen = true;  // and are not in the middle of an exchange
+  const auto write_optimizer = [&](const fs::path& relative) {
+    const fs::path directory = fs::absolute(relative);
+    const std::string word = random_word();
+    write_file(directory / kWordName, word);
+    tell({{"directory", directory.string()}, {"word", word}});
+    others_listen = false;
+    const auto records = write_shares(directory, word, checkpoint.optimizer, group);
+    others_listen = true;
+    std::vector<CheckpointFile> files = written_files(directory, records);
+    fs::remove(directory / kWordName);
+    return files;
+  };
+  try {
+    save_checkpoint(checkpoints, checkpoint, keep, write_optimizer);
+  } catch (const std::exception& error) {
+    if (others_listen) tell(failure(error));
+    throw;
+  }
+  tell(Json::object());
+}
+
+void save_as_other(const NamedTensors& own, const comm::Group& group) {
+  const auto listen = [&] { return Json::parse(group.broadcast("", 0)); };
+  Json message = listen();
+  if (message.contains("directory")) {
+    write_shares(message.at("directory").get<std::string>(), message.at("word"), own, group);
+    message = listen();
+  }
+  if (message.contains("error")) {
+    throw MachineError(
+        str("[checkpoint] rank 0 could not save: ", message.at("error").get<std::string>()));
+  }
 }
 
 }  // namespace
 
 void save_checkpoint_together(const fs::path& checkpoints, const Checkpoint& checkpoint,
                               int64_t keep, const comm::Group& group) {
-  if (!group.is_first()) {
-    write_shares({}, checkpoint.optimizer, group);
-    return;
+  if (group.is_first()) {
+    save_as_first(checkpoints, checkpoint, keep, group);
+  } else {
+    save_as_other(checkpoint.optimizer, group);
   }
-  save_checkpoint(checkpoints, checkpoint, keep, [&](const fs::path& directory) {
-    return write_shares(directory, checkpoint.optimizer, group);
-  });
 }
 
 }  // namespace flashstep::train

@@ -1,5 +1,8 @@
 #include "flashstep/train/shared_checkpoint.h"
 
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -30,6 +33,37 @@ NamedTensors empty_like(const Json& description) {
   return tensors;
 }
 
+// On rank 0 sends, on the others receives.
+void broadcast(NamedTensors& tensors, const comm::Group& group) {
+  for (auto& [name, tensor] : tensors) {
+    tensor = tensor.cpu().contiguous();
+    group.broadcast(tensor, 0);
+  }
+}
+
+// The parameter whose state bears this name; the name itself, if there is none.
+std::string parameter_of(const std::string& text, const std::unordered_set<std::string>& names) {
+  for (size_t end = text.find_last_of("/@"); end != std::string::npos && end > 0;
+       end = text.find_last_of("/@", end - 1)) {
+    if (names.contains(text.substr(0, end))) return text.substr(0, end);
+  }
+  return text;
+}
+
+// In the order in which parameters come first.
+std::vector<NamedTensors> by_parameter(NamedTensors state, const NamedTensors& parameters) {
+  std::unordered_set<std::string> names;
+  for (const auto& [name, parameter] : parameters) names.insert(name);
+  std::unordered_map<std::string, size_t> places;
+  std::vector<NamedTensors> parts;
+  for (auto& entry : state) {
+    const auto [place, is_new] = places.try_emplace(parameter_of(entry.first, names), parts.size());
+    if (is_new) parts.emplace_back();
+    parts[place->second].push_back(std::move(entry));
+  }
+  return parts;
+}
+
 }  // namespace
 
 std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
@@ -38,8 +72,7 @@ std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
   if (group.is_first() && checkpoint) {
     description = {{"step", checkpoint->step},
                    {"state", checkpoint->state_json},
-                   {"model", describe(checkpoint->model)},
-                   {"optimizer", describe(checkpoint->optimizer)}};
+                   {"model", describe(checkpoint->model)}};
   }
   description = Json::parse(group.broadcast(description.dump(), 0));
   if (description.is_null()) return std::nullopt;
@@ -48,15 +81,25 @@ std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
     checkpoint->step = description.at("step");
     checkpoint->state_json = description.at("state");
     checkpoint->model = empty_like(description.at("model"));
-    checkpoint->optimizer = empty_like(description.at("optimizer"));
   }
-  for (NamedTensors* part : {&checkpoint->model, &checkpoint->optimizer}) {
-    for (auto& [name, tensor] : *part) {
-      tensor = tensor.cpu().contiguous();
-      group.broadcast(tensor, 0);
-    }
-  }
+  broadcast(checkpoint->model, group);
   return checkpoint;
+}
+
+NamedTensors share_state(NamedTensors state, const NamedTensors& parameters,
+                         const comm::Group& group, const KeepFunction& keep) {
+  std::vector<NamedTensors> parts;  // rank 0's
+  if (group.is_first()) parts = by_parameter(std::move(state), parameters);
+  Json descriptions = Json::array();
+  for (const NamedTensors& part : parts) descriptions.push_back(describe(part));
+  descriptions = Json::parse(group.broadcast(descriptions.dump(), 0));
+  NamedTensors kept;
+  for (size_t i = 0; i < descriptions.size(); ++i) {
+    NamedTensors part = group.is_first() ? std::move(parts[i]) : empty_like(descriptions[i]);
+    broadcast(part, group);
+    for (auto& entry : keep(std::move(part))) kept.push_back(std::move(entry));
+  }
+  return kept;
 }
 
 }  // namespace flashstep::train

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/measure/ranges.h"
 #include "flashstep/train/skippable.h"
 
 namespace flashstep::train {
@@ -42,6 +43,7 @@ Tensor TrainStep::backward(int64_t step, int64_t micro_step) {
   if (is_last && hooks_.before_last_backward) hooks_.before_last_backward();
   Tensor loss;
   {
+    const measure::ScopedRange range("forward");
     std::optional<AutocastGuard> autocast;
     if (options_.precision != Precision::kFloat32) {
       autocast.emplace(device_.type(),
@@ -55,6 +57,7 @@ Tensor TrainStep::backward(int64_t step, int64_t micro_step) {
   loss = loss.reshape({}).to(at::kFloat);
   if (options_.accumulation_steps > 1)
     loss = loss / static_cast<double>(options_.accumulation_steps);
+  const measure::ScopedRange range("backward");
   (scaler_ ? scaler_->scale_loss(loss) : loss).backward();
   return loss.detach();
 }
@@ -73,9 +76,14 @@ StepResult TrainStep::run(int64_t step) {
   for (int64_t micro_step = 1; micro_step < options_.accumulation_steps; ++micro_step) {
     loss = loss + backward(step, micro_step);
   }
+  return finish(std::move(loss));
+}
+
+StepResult TrainStep::finish(Tensor loss) {
   if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
   if (hooks_.average) hooks_.average(loss);
 
+  const measure::ScopedRange range("optimizer");
   const std::vector<Tensor> gradients =
       hooks_.gradients ? hooks_.gradients() : gradients_of(parameters_);
   Tensor overflow;

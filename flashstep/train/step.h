@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include "flashstep/train/clip.h"
 #include "flashstep/train/precision.h"
@@ -56,10 +57,12 @@ struct ParallelHooks {
   std::function<void(torch::Tensor&)> average;
   // The greatest over the ranks: all must stop at the same step, and because of the same signal.
   std::function<int64_t(int64_t)> greatest;
-  // What decides the order in which gradients are summed, for a checkpoint to keep; set before the
-  // first step. Empty functions: nothing does.
+  // What decides the order in which gradients are summed, for a checkpoint to keep: the order of
+  // parameters in buckets, and these' size. Set before the first step; a size of 0 is none that was
+  // kept, and one that the config gives goes before it. Empty functions: nothing does.
   std::function<std::vector<int64_t>()> bucket_order;
-  std::function<void(const std::vector<int64_t>&)> set_bucket_order;
+  std::function<double()> bucket_megabytes;
+  std::function<void(const std::vector<int64_t>& order, double megabytes)> set_bucket_order;
 
   bool is_main_rank() const { return rank == 0; }
 };
@@ -88,6 +91,10 @@ class TrainStep {
   // Runs step number `step`, counted from 0. If the loss or any gradient is not finite, parameters
   // and optimizer stay as they are.
   StepResult run(int64_t step);
+
+  // The part of run() that follows the last backward, for who does the rest: gradients become those
+  // of the global batch, are clipped and update the parameters. `loss`: (), of the micro-batches.
+  StepResult finish(torch::Tensor loss);
 
   // What a checkpoint must keep of it: the loss scale, with fp16.
   NamedTensors state() const;

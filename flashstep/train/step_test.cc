@@ -5,8 +5,12 @@
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/testing/toy_modules.h"
 #include "flashstep/train/adamw.h"
 #include "flashstep/train/schedule.h"
 
@@ -36,6 +40,21 @@ TEST(Clip, NormAndFactorAreTorchs) {
     EXPECT_NEAR(norm.item<double>(), expected, 1e-6 * expected);
     clip_to_norm(gradients, norm, max_norm);
     for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(ours[i].grad().allclose(theirs[i].grad(), 1e-6, 0));
+  }
+}
+
+TEST(Clip, ATiedParameterCountsOnce) {
+  testing::TiedToy tied;
+  const std::vector<Tensor> parameters = tied.parameters();  // the second is the fourth, too
+  for (Tensor parameter : parameters) parameter.mutable_grad() = torch::ones_like(parameter);
+  const auto gradients = gradients_of(parameters);
+  ASSERT_EQ(gradients.size(), 4u);
+  const Tensor norm = global_norm(gradients);
+  EXPECT_NEAR(norm.item<double>(), std::sqrt(50 * 10 + 10 * 50 + 50 * 10 + 5 * 10), 1e-4);
+  clip_to_norm(gradients, norm, 1);
+  const double clipped = 1 / (norm.item<double>() + 1e-6);
+  for (const Tensor& parameter : parameters) {
+    EXPECT_NEAR(parameter.grad().max().item<double>(), clipped, 1e-6 * clipped);
   }
 }
 

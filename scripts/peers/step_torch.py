@@ -1,13 +1,19 @@
-"""The peer of `flashstep bench step`: the same model and training step in PyTorch, eager or compiled.
+"""The peer of `flashstep bench step`: the same model and the same part of a training step in PyTorch, eager or
+compiled.
 
-Started by the benchmark, which writes one request a line and reads one answer a line (JSON), so that
-the two programs take turns on the machine:
-    {"vocab": V, "context": N, "d_model": C, "d_ff": F, "layers": L, "heads": H, "batch": B,
-     "precision": "fp32" | "bf16", "compile": false, "threads": 2, "warmup": 2, "steps": 4}
-    -> {"seconds": [...], "loss": the first step's}
-A request equal to the one before (but for warmup and steps) goes on with the same model.
+Started by the benchmark, which writes one request a line and reads one answer a line (JSON), so that the two
+programs take turns on the machine:
+    {"vocab": V, "context": N, "d_model": C, "d_ff": F, "layers": L, "heads": H, "theta": 10000, "epsilon": 1e-5,
+     "batch": B, "mode": "forward" | "forward-backward" | "step", "precision": "fp32" | "tf32" | "bf16",
+     "device": "cpu" | "cuda", "max_norm": 1, "compile": false, "threads": 2, "warmup": 2, "steps": 4}
+    -> {"seconds": [...], "forward": [...], "backward": [...], "optimizer": [...], "loss": the last step's,
+        "peak_bytes": of tensors, on a GPU}
+    -> {"error": "out of memory"}
+Forward, backward and optimizer are 0 where the mode leaves them out. A request equal to the one before (but for
+warmup and steps) goes on with the same model.
 """
 
+import contextlib
 import json
 import sys
 import time
@@ -18,13 +24,14 @@ import torch.nn.functional as F
 
 
 class RmsNorm(nn.Module):
-    def __init__(self, width):
+    def __init__(self, width, epsilon):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
+        self.epsilon = epsilon
 
     def forward(self, x):
         wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.epsilon)
         return (self.weight * wide).to(x.dtype)
 
 
@@ -35,13 +42,13 @@ def rotate(x, cos, sin):
 
 
 class Block(nn.Module):
-    def __init__(self, width, inner, heads):
+    def __init__(self, width, inner, heads, epsilon):
         super().__init__()
         self.heads = heads
         linear = lambda a, b: nn.Linear(a, b, bias=False)
         self.q, self.k, self.v, self.o = (linear(width, width) for _ in range(4))
         self.w1, self.w2, self.w3 = linear(width, inner), linear(inner, width), linear(width, inner)
-        self.norm1, self.norm2 = RmsNorm(width), RmsNorm(width)
+        self.norm1, self.norm2 = RmsNorm(width, epsilon), RmsNorm(width, epsilon)
 
     def forward(self, x, cos, sin):
         y = self.norm1(x)
@@ -59,11 +66,12 @@ class Model(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(r["vocab"], r["d_model"])
         self.blocks = nn.ModuleList(
-            Block(r["d_model"], r["d_ff"], r["heads"]) for _ in range(r["layers"]))
-        self.norm, self.head = RmsNorm(r["d_model"]), nn.Linear(r["d_model"], r["vocab"], bias=False)
+            Block(r["d_model"], r["d_ff"], r["heads"], r["epsilon"]) for _ in range(r["layers"]))
+        self.norm = RmsNorm(r["d_model"], r["epsilon"])
+        self.head = nn.Linear(r["d_model"], r["vocab"], bias=False)
         dim = r["d_model"] // r["heads"]
         angle = torch.outer(torch.arange(r["context"]).float(),
-                            10000.0 ** (-torch.arange(0, dim, 2).float() / dim))
+                            r["theta"] ** (-torch.arange(0, dim, 2).float() / dim))
         self.register_buffer("cos", angle.cos(), persistent=False)
         self.register_buffer("sin", angle.sin(), persistent=False)
 
@@ -74,28 +82,94 @@ class Model(nn.Module):
         return self.head(self.norm(x))
 
 
+class Marks:
+    """Moments of a step: events on a GPU, which nobody waits for, the clock on a CPU."""
+
+    def __init__(self, device):
+        self.gpu = device == "cuda"
+        self.moments = []
+
+    def set(self):
+        if self.gpu:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.moments.append(event)
+        else:
+            self.moments.append(time.perf_counter())
+
+    def seconds(self):
+        """Of the three parts; those that were left out are 0."""
+        pairs = zip(self.moments, self.moments[1:])
+        parts = [a.elapsed_time(b) * 1e-3 if self.gpu else b - a for a, b in pairs]
+        return parts + [0.0] * (3 - len(parts))
+
+
 class Trainer:
     def __init__(self, r):
         torch._dynamo.reset()
         torch.set_num_threads(r["threads"])
         torch.manual_seed(0)
+        torch.backends.cuda.matmul.allow_tf32 = r["precision"] == "tf32"
+        self.device, self.mode, self.max_norm = r["device"], r["mode"], r["max_norm"]
         self.bf16 = r["precision"] == "bf16"
-        model = Model(r)
+        model = Model(r).to(self.device)
         self.parameters = list(model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, fused=True)
         self.forward = torch.compile(model) if r["compile"] else model
         shape = (r["batch"], r["context"])
-        self.inputs, self.targets = torch.randint(r["vocab"], shape), torch.randint(r["vocab"], shape)
+        self.inputs, self.targets = (torch.randint(r["vocab"], shape).to(self.device) for _ in range(2))
 
-    def step(self):
-        self.optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+    def synchronize(self):
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def loss(self):
+        graph = torch.no_grad() if self.mode == "forward" else contextlib.nullcontext()
+        with graph, torch.autocast(self.device, torch.bfloat16, enabled=self.bf16):
             logits = self.forward(self.inputs)
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), self.targets.flatten())
+            return F.cross_entropy(logits.flatten(0, 1).float(), self.targets.flatten())
+
+    def pass_(self, marks):
+        marks.set()
+        self.optimizer.zero_grad()
+        loss = self.loss()
+        marks.set()
+        if self.mode == "forward":
+            return loss
         loss.backward()
-        nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        self.optimizer.step()
+        marks.set()
+        if self.mode == "step":
+            if self.max_norm > 0:
+                nn.utils.clip_grad_norm_(self.parameters, self.max_norm)
+            self.optimizer.step()
+            marks.set()
         return loss
+
+    def timed(self):
+        """Seconds, those of the parts, and the loss."""
+        marks = Marks(self.device)
+        self.synchronize()
+        start = time.perf_counter()
+        loss = self.pass_(marks)
+        self.synchronize()
+        return time.perf_counter() - start, marks.seconds(), loss
+
+
+def answer(trainer, warmup, steps):
+    if trainer.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(warmup):
+        trainer.timed()
+    timed = []
+    for _ in range(steps):
+        seconds, parts, loss = trainer.timed()
+        timed.append((seconds, parts))  # the loss goes: its graph would keep memory
+    result = {"seconds": [seconds for seconds, _ in timed], "loss": loss.item()}
+    for i, part in enumerate(("forward", "backward", "optimizer")):
+        result[part] = [parts[i] for _, parts in timed]
+    if trainer.device == "cuda":
+        result["peak_bytes"] = torch.cuda.max_memory_allocated()
+    return result
 
 
 def main():
@@ -104,17 +178,15 @@ def main():
     for line in sys.stdin:
         request = json.loads(line)
         key = {k: v for k, v in request.items() if k not in ("warmup", "steps")}
-        if key != current:
-            current, trainer = key, None  # frees the old model before the new one is made
-            trainer = Trainer(request)
-        for _ in range(request["warmup"]):
-            loss = trainer.step()
-        seconds = []
-        for _ in range(request["steps"]):
-            start = time.perf_counter()
-            loss = trainer.step()
-            seconds.append(time.perf_counter() - start)
-        print(json.dumps({"seconds": seconds, "loss": loss.item()}), flush=True)
+        try:
+            if key != current:
+                current, trainer = key, None  # frees the old model before the new one is made
+                trainer = Trainer(request)
+            result = answer(trainer, request["warmup"], request["steps"])
+        except torch.OutOfMemoryError:
+            current = trainer = None
+            result = {"error": "out of memory"}
+        print(json.dumps(result), flush=True)
 
 
 main()

@@ -1,6 +1,6 @@
 #include "tests/faults/small_run.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"

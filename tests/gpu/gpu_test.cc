@@ -7,7 +7,9 @@
 #include <limits>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/cuda.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
 
 #include "flashstep/measure/limits.h"
 #include "flashstep/model/generate.h"

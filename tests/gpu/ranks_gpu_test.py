@@ -127,12 +127,14 @@ def struck(victim, number, shard="none"):
 PARTS = {
     "repeats": lambda: repeats("none"),
     "repeats_sharded": lambda: repeats("whole"),
+    "repeats_flat": lambda: repeats("flat"),
     "wrappers": wrappers,
     "killed_1": lambda: struck(1, signal.SIGKILL),
     "stopped_1": lambda: struck(1, signal.SIGSTOP),
     "killed_0": lambda: struck(0, signal.SIGKILL),
     "stopped_0": lambda: struck(0, signal.SIGSTOP),
     "killed_sharded": lambda: struck(1, signal.SIGKILL, shard="whole"),
+    "killed_flat": lambda: struck(1, signal.SIGKILL, shard="flat"),
 }
 
 

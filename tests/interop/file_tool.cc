@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/train/safetensors.h"

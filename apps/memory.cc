@@ -1,0 +1,69 @@
+// flashstep memory: where the memory of a model goes, or what a memory snapshot holds.
+#include "flashstep/report/memory.h"
+
+#include <memory>
+#include <string>
+
+#include "apps/bench.h"
+#include "apps/commands.h"
+#include "apps/workload_flags.h"
+#include "flashstep/base/signals.h"
+#include "flashstep/report/bench_ranks.h"
+
+namespace flashstep::apps {
+namespace {
+
+struct Arguments {
+  WorkloadFlags workload;
+  std::string preset, directory, snapshot;
+  int64_t warmup = 1, largest = 15;
+  bool no_reduced = false;
+};
+
+void run(const Arguments& arguments) {
+  if (const auto task = report::rank_task()) return report::memory_process(*task);
+  if (!arguments.directory.empty()) make_output_directory(arguments.directory);
+  if (!arguments.snapshot.empty()) {
+    return show(report::snapshot_report(arguments.snapshot, arguments.largest, arguments.directory),
+                arguments.directory, "memory");
+  }
+  report::MemoryOptions options = report::memory_preset(arguments.preset);
+  arguments.workload.apply(options.axes);
+  options.warmup = arguments.warmup;
+  options.largest = arguments.largest;
+  options.reduce = !arguments.no_reduced;
+  options.directory = arguments.directory;
+  options.progress = print_progress;
+  const SignalGuard signals;
+  show(report::memory_report(options), arguments.directory, "memory");
+}
+
+}  // namespace
+
+void add_memory(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("memory", "Where the memory of a model goes, allocation by allocation");
+  auto arguments = std::make_shared<Arguments>();
+  command
+      ->add_option("--preset", arguments->preset,
+                   "Size, contexts, modes and precisions of a year's handout (2024, 2025, 2026). "
+                   "Flags replace them")
+      ->check(CLI::IsMember({"2024", "2025", "2026"}));
+  arguments->workload.add_options(*command);
+  command->add_option("--warmup", arguments->warmup, "Passes before the recorded one")
+      ->check(CLI::Range(0, 100'000))
+      ->capture_default_str();
+  command->add_option("--largest", arguments->largest, "Lines a case among the largest allocations")
+      ->check(CLI::Range(0, 10'000))
+      ->capture_default_str();
+  command->add_flag("--no-reduced", arguments->no_reduced,
+                    "Nothing in the place of a size that does not fit into memory");
+  command->add_option("--snapshot", arguments->snapshot,
+                      "Measure nothing: read this memory_snapshot.pickle, PyTorch's or ours");
+  command->add_option("--out", arguments->directory,
+                      "Also write tables, pictures over time (memory_timeline_*.svg) and snapshots "
+                      "for pytorch.org/memory_viz (*/memory_snapshot.pickle) into this directory");
+  command->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace flashstep::apps

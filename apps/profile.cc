@@ -1,0 +1,93 @@
+// flashstep profile: where the time of a model's step goes, or of a trace that was recorded.
+#include "flashstep/report/profile.h"
+
+#include <memory>
+#include <string>
+
+#include "apps/bench.h"
+#include "apps/commands.h"
+#include "apps/workload_flags.h"
+#include "flashstep/base/heap.h"
+#include "flashstep/base/progress.h"
+#include "flashstep/base/signals.h"
+
+namespace flashstep::apps {
+namespace {
+
+struct Arguments {
+  WorkloadFlags workload;
+  std::string preset, directory, trace;
+  int64_t warmup = 0, steps = 0, recorded = 0, top = 10;  // 0: the preset's
+  bool warmup_given = false, no_inference = false, no_record = false;
+};
+
+void read_trace(const Arguments& arguments) {
+  ProgressBar bar("reading " + arguments.trace, ProgressBar::Unit::kBytes);
+  const auto report = report::trace_report(arguments.trace, arguments.top, bar.callback());
+  bar.finish();
+  show(report, arguments.directory, "profile");
+}
+
+void run(const Arguments& arguments) {
+  make_output_directory(arguments.directory);
+  if (!arguments.trace.empty()) return read_trace(arguments);
+  report::ProfileOptions options = report::profile_preset(arguments.preset);
+  arguments.workload.apply(options.axes);
+  if (arguments.warmup_given) options.warmup = arguments.warmup;
+  if (arguments.steps > 0) options.steps = arguments.steps;
+  if (arguments.recorded > 0) options.recorded = arguments.recorded;
+  options.top = arguments.top;
+  options.inference = !arguments.no_inference;
+  options.record = !arguments.no_record;
+  options.directory = arguments.directory;
+  options.progress = print_progress;
+  keep_freed_memory();  // as flashstep train
+  const SignalGuard signals;
+  show(report::profile_report(options), arguments.directory, "profile");
+}
+
+void add_counts(CLI::App& command, Arguments& arguments) {
+  command
+      .add_option_function<int64_t>(
+          "--warmup",
+          [&arguments](int64_t steps) {
+            arguments.warmup = steps;
+            arguments.warmup_given = true;
+          },
+          "Steps before the timed ones (5)")
+      ->check(CLI::Range(0, 100'000));
+  command.add_option("--steps", arguments.steps, "Steps by the clock (10)")
+      ->check(CLI::Range(1, 100'000));
+  command.add_option("--recorded", arguments.recorded, "Steps under the profiler (2)")
+      ->check(CLI::Range(1, 1000));
+  command.add_option("--top", arguments.top, "Kernels in a case's table")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "profile", "Where the time of a step goes: kernels, classes of work, ranges; flame graphs");
+  auto arguments = std::make_shared<Arguments>();
+  command
+      ->add_option(
+          "--preset", arguments->preset,
+          "The lists of a year's handout (2024, 2025, 2026), each case with attention auto "
+          "and naive. Flags replace them")
+      ->check(CLI::IsMember({"2024", "2025", "2026"}));
+  arguments->workload.add_options(*command);
+  add_counts(*command, *arguments);
+  command->add_flag("--no-inference", arguments->no_inference,
+                    "No forward pass by itself beside the steps");
+  command->add_flag("--no-record", arguments->no_record,
+                    "Only ranges, between cudaProfilerStart and Stop: for nsys and ncu");
+  command->add_option("--trace", arguments->trace,
+                      "Read this chrome trace (flashstep's or PyTorch's) instead of measuring");
+  command->add_option("--out", arguments->directory,
+                      "Also write tables, pictures and chrome traces into this directory");
+  command->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace flashstep::apps

@@ -1,0 +1,101 @@
+#include "apps/workload_flags.h"
+
+#include "flashstep/attention/attention.h"
+#include "flashstep/base/text.h"
+#include "flashstep/measure/gpu.h"
+
+namespace flashstep::apps {
+namespace {
+
+void replace(int64_t given, int64_t& value) {
+  if (given > 0) value = given;
+}
+
+template <typename T>
+void replace(const std::vector<T>& given, std::vector<T>& values) {
+  if (!given.empty()) values = given;
+}
+
+template <typename T>
+void replace(const std::optional<T>& given, T& value) {
+  if (given) value = *given;
+}
+
+}  // namespace
+
+void WorkloadFlags::add_options(CLI::App& command) {
+  command
+      .add_option("--size", given_.sizes,
+                  join(report::workload_size_names()) +
+                      "; all: those of 2025's handout; or d_model/d_ff/layers/heads")
+      ->delimiter(',');
+  command.add_option("--context", given_.contexts, "Tokens of a row; 0: the size's own")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 24));
+  command.add_option("--batch", given_.common.batch_size, "Rows")->check(CLI::Range(1, 1 << 20));
+  command
+      .add_option("--mode", given_.modes, join(report::workload_modes()) + ": how much of a step")
+      ->delimiter(',')
+      ->check(CLI::IsMember(report::workload_modes()));
+  command.add_option("--precision", given_.precisions, "fp32, tf32 (GPUs), bf16 (autocast)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(report::workload_precisions()));
+  command
+      .add_option("--attention", given_.attentions,
+                  "Implementation of attention: " + join(attention_implementations()))
+      ->delimiter(',')
+      ->check(CLI::IsMember(attention_implementations()));
+  command.add_option("--device", given_.common.device, "cpu or cuda; the GPU if there is one")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  add_hyperparameters(command);
+}
+
+void WorkloadFlags::add_hyperparameters(CLI::App& command) {
+  const CLI::Range dimension(1, 1 << 20);
+  ModelConfig& model = given_.common.model;
+  command.add_option("--d-model", model.d_model, "Width of the residual stream")->check(dimension);
+  command.add_option("--d-ff", model.d_ff, "Width inside the feed-forward network")
+      ->check(dimension);
+  command.add_option("--layers", model.num_layers, "Transformer blocks")
+      ->check(CLI::Range(1, 10'000));
+  command.add_option("--heads", model.num_heads, "Attention heads")->check(dimension);
+  command.add_option("--vocab", model.vocab_size, "Tokens in the vocabulary")
+      ->check(CLI::Range(1, 1 << 30));
+  command.add_option("--rope-theta", rope_theta_, "Base of the rotary wavelengths (10000)")
+      ->check(CLI::Range(1.0, 1e12));
+  command.add_option("--norm-epsilon", norm_epsilon_, "Added to the mean square in RMSNorm (1e-5)")
+      ->check(CLI::Range(0.0, 1.0));
+  command.add_option("--clip", max_norm_, "Norm that gradients are clipped to (1); 0: not at all")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--seed", seed_, "Of weights and tokens (1)")->check(CLI::Range(0, 1 << 30));
+}
+
+void WorkloadFlags::apply(report::WorkloadAxes& axes) const {
+  axes.sizes = given_.sizes.empty() ? axes.sizes : std::vector<std::string>();
+  for (const std::string& size : given_.sizes) {
+    const auto all = size == "all" ? report::handout_sizes("2025") : std::vector{size};
+    axes.sizes.insert(axes.sizes.end(), all.begin(), all.end());
+  }
+  replace(given_.contexts, axes.contexts);
+  replace(given_.precisions, axes.precisions);
+  replace(given_.attentions, axes.attentions);
+  replace(given_.modes, axes.modes);
+  const ModelConfig& given = given_.common.model;
+  ModelConfig& model = axes.common.model;
+  for (int64_t ModelConfig::*field :
+       {&ModelConfig::d_model, &ModelConfig::d_ff, &ModelConfig::num_layers,
+        &ModelConfig::num_heads, &ModelConfig::vocab_size}) {
+    replace(given.*field, model.*field);
+  }
+  replace(rope_theta_, model.rope_theta);
+  replace(norm_epsilon_, model.norm_epsilon);
+  replace(given_.common.batch_size, axes.common.batch_size);
+  replace(max_norm_, axes.common.max_norm);
+  replace(seed_, axes.common.seed);
+  axes.common.device = given_.common.device;
+  if (axes.common.device.empty()) {
+    axes.common.device = measure::list_gpus().empty() ? "cpu" : "cuda";
+  }
+}
+
+}  // namespace flashstep::apps

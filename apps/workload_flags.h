@@ -1,0 +1,37 @@
+// The flags of the commands that measure one model on one device: bench step, profile, memory.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "flashstep/report/workload.h"
+
+namespace flashstep::apps {
+
+// Each flag that is given replaces a list, or a value, of the command's own axes.
+class WorkloadFlags {
+ public:
+  // --size, --context, --batch, --mode, --precision, --attention, --device, --clip, --seed, and by
+  // hand --d-model, --d-ff, --layers, --heads, --vocab, --rope-theta, --norm-epsilon. It must
+  // outlive the parsing.
+  void add_options(CLI::App& command);
+
+  // Without --device the GPU if there is one. `all` among the sizes: those of the 2025 handout.
+  void apply(report::WorkloadAxes& axes) const;
+
+ private:
+  void add_hyperparameters(CLI::App& command);
+
+  report::WorkloadAxes given_ = {.sizes = {},
+                                 .contexts = {},
+                                 .precisions = {},
+                                 .attentions = {},
+                                 .modes = {},
+                                 .common = {.model = {}, .device = ""}};
+  std::optional<double> max_norm_, rope_theta_, norm_epsilon_;
+  std::optional<int64_t> seed_;
+};
+
+}  // namespace flashstep::apps

@@ -1,0 +1,155 @@
+#include "flashstep/measure/memory_snapshot.h"
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/measure/memory.h"
+#include "flashstep/measure/pickle.h"
+
+namespace flashstep::measure {
+namespace {
+
+// `count` allocations, each freed three later, of which every tenth stays.
+MemoryTrace long_trace(uint32_t count) {
+  MemoryTrace trace;
+  trace.frames = {{"flashstep::f()", "/x/f.cc", 7}, {"main", "/x/main.cc", 1}};
+  trace.sites.push_back({"step/forward", "aten::mm", {0, 1}});
+  trace.sites.push_back({"step/backward", "", {1}});
+  const auto add = [&](uint32_t allocation, bool is_free) {
+    const auto event = static_cast<uint32_t>(trace.events.size());
+    Allocation& a = trace.allocations[allocation];
+    (is_free ? a.end : a.begin) = event;
+    trace.events.push_back({event * 1e-6, allocation, is_free});
+  };
+  for (uint32_t i = 0; i < count; ++i) {
+    Allocation a;
+    a.address = 0x7f0000000000 + i * 4096ull;
+    a.bytes = 1 + i % 5000;
+    a.site = 1 + i % 2;
+    a.kind = i % 3 == 0 ? MemoryKind::kActivations : MemoryKind::kTemporaries;
+    trace.allocations.push_back(a);
+    add(i, false);
+    if (i >= 3 && i % 10 != 0) add(i - 3, true);
+  }
+  trace.ranges = {{"step/forward", {0, count / 2}, 0, trace.events[count / 2].seconds}};
+  return trace;
+}
+
+TEST(MemorySnapshot, ReadsWhatWasWritten) {
+  const MemoryTrace trace = long_trace(500);
+  const MemoryTrace read = read_snapshot(to_snapshot(trace), "test");
+  ASSERT_EQ(read.events.size(), trace.events.size());
+  ASSERT_EQ(read.allocations.size(), trace.allocations.size());
+  for (size_t i = 0; i < trace.allocations.size(); ++i) {
+    const Allocation &a = trace.allocations[i], &b = read.allocations[i];
+    EXPECT_EQ(a.address, b.address);
+    EXPECT_EQ(a.bytes, b.bytes);
+    EXPECT_EQ(a.begin, b.begin);
+    EXPECT_EQ(a.end, b.end);
+    EXPECT_EQ(a.kind, b.kind);
+    EXPECT_EQ(trace.sites[a.site].ranges, read.sites[b.site].ranges);
+    EXPECT_EQ(maker_of(trace, trace.sites[a.site]), maker_of(read, read.sites[b.site]));
+    EXPECT_EQ(source_of(trace, trace.sites[a.site]), source_of(read, read.sites[b.site]));
+  }
+  EXPECT_EQ(peak(trace, trace.all()).bytes, peak(read, read.all()).bytes);
+  const MemoryRange* range = find_range(read, "step/forward");
+  ASSERT_NE(range, nullptr);
+  EXPECT_EQ(range->events.end, 250u);
+}
+
+// What LibTorch writes for CUDA: no categories, rounded blocks, allocations from before the
+// history.
+TEST(MemorySnapshot, ReadsAHistoryThatBeginsInTheMiddle) {
+  PickleWriter p;
+  const auto event = [&](const char* action, int64_t address, int64_t size, int64_t time) {
+    p.begin_dict();
+    p.text("action");
+    p.text(action);
+    p.text("addr");
+    p.integer(address);
+    p.text("size");
+    p.integer(size);
+    p.text("time_us");
+    p.integer(time);
+    p.end();
+  };
+  p.begin_dict();
+  p.text("segments");
+  p.begin_list();
+  p.begin_dict();
+  p.text("device");
+  p.integer(1);
+  p.text("address");
+  p.integer(10'000);
+  p.text("blocks");
+  p.begin_list();
+  for (const char* state : {"active_allocated", "inactive", "active_allocated"}) {
+    p.begin_dict();
+    p.text("size");
+    p.integer(512);
+    p.text("requested_size");
+    p.integer(500);
+    p.text("state");
+    p.text(state);
+    p.end();
+  }
+  p.end();
+  p.end();
+  p.end();
+  p.text("device_traces");
+  p.begin_list();
+  p.begin_list();
+  p.end();
+  p.begin_list();
+  event("alloc", 10'000, 500, 100);  // the first block: lives at the end
+  event("free_requested", 10'512, 300, 110);
+  event("free_completed", 10'512, 300, 120);  // was there before
+  event("segment_alloc", 1, 1, 130);
+  p.end();
+  p.end();
+  p.end();
+  const MemoryTrace trace = read_snapshot(p.take(), "test");
+  ASSERT_EQ(trace.events.size(), 2u);
+  EXPECT_DOUBLE_EQ(trace.events[1].seconds, 20e-6);
+  EXPECT_EQ(total(before(trace, trace.all()).bytes), 300 + 500) << "the freed one, the third block";
+  EXPECT_EQ(total(peak(trace, trace.all()).bytes), 300 + 500 + 500);
+  EXPECT_EQ(alive_after(trace, 1).size(), 2u);
+}
+
+TEST(MemorySnapshot, OtherPicklesAreRefused) {
+  PickleWriter list;
+  list.begin_list();
+  list.end();
+  EXPECT_THROW(read_snapshot(list.take(), "test"), UserError);
+  EXPECT_THROW(read_snapshot("", "test"), UserError);
+  const std::string whole = to_snapshot(long_trace(20));
+  EXPECT_THROW(read_snapshot(whole.substr(0, whole.size() / 2), "test"), UserError);
+}
+
+TEST(MemorySnapshot, AnEmptyTraceIsASnapshotToo) {
+  const MemoryTrace read = read_snapshot(to_snapshot(MemoryTrace()), "test");
+  EXPECT_TRUE(read.events.empty());
+  EXPECT_EQ(total(peak(read, read.all()).bytes), 0);
+}
+
+// Sanitizers keep freed memory, and much beside it.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(MemorySnapshot, AHundredMegabytesFitIntoOneGigabyte) {
+  std::string bytes;
+  size_t events = 0;
+  {
+    const MemoryTrace trace = long_trace(700'000);
+    events = trace.events.size();
+    bytes = to_snapshot(trace);
+  }
+  ASSERT_GT(bytes.size(), 100'000'000u);
+  if (!reset_peak_resident()) GTEST_SKIP() << "SKIPPED: this kernel does not reset the peak";
+  const uint64_t before = resident_bytes();
+  const MemoryTrace read = read_snapshot(bytes, "test");
+  EXPECT_EQ(read.events.size(), events);
+  EXPECT_LT(peak_resident_bytes() - before, 1'000'000'000u);
+}
+#endif
+
+}  // namespace
+}  // namespace flashstep::measure

@@ -1,0 +1,47 @@
+// The size of buckets: chosen, given, or kept from the run that is resumed.
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using torch::Tensor;
+
+TEST(Ranks, TheSizeOfBucketsIsChosenGivenOrKept) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    std::vector<Tensor> parameters;
+    for (int i = 0; i < 4; ++i) parameters.push_back(torch::ones({100}).requires_grad_());
+    GradientReducer chosen(parameters, group);
+    EXPECT_EQ(chosen.options().bucket_megabytes, 25);  // Gloo
+    EXPECT_EQ(chosen.describe(), "bucketed, 1 bucket of up to 1 MB (chosen)");
+    ReducerOptions options;
+    options.bucket_megabytes = 0.0008;
+    GradientReducer given(parameters, group, options);
+    EXPECT_FALSE(given.bucket_size_is_chosen());
+    EXPECT_EQ(given.describe(), "bucketed, 2 buckets of up to 1 MB");
+    // A run that resumes goes on with the buckets that it had.
+    const std::vector<int64_t> order = {0, 2, 1, 3};
+    given.set_bucket_order(order);
+    chosen.set_bucket_order(order, given.options().bucket_megabytes);
+    EXPECT_EQ(chosen.buckets(), (std::vector<std::vector<int64_t>>{{0, 2}, {1, 3}}));
+    EXPECT_EQ(chosen.buckets(), given.buckets());
+    EXPECT_THROW(chosen.set_bucket_order(order, -1), UserError);
+    options.bucket_megabytes = -1;
+    EXPECT_THROW(GradientReducer(parameters, group, options), UserError);
+    options = {};
+    options.strategy = Strategy::kTorch;
+    EXPECT_EQ(GradientReducer(parameters, group, options).describe(),
+              "torch, buckets of 25 MB (chosen)");
+  });
+}
+
+}  // namespace
+}  // namespace flashstep

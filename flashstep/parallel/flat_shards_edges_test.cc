@@ -1,0 +1,283 @@
+// Flat shards where something is unusual: parameters that are empty or fewer than ranks, memory
+// that was replaced, optimizers that come and go, ranks without rows.
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/parallel/flat_shards.h"
+#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/parallel/uneven.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/toy_modules.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using testing::PlainToy;
+using torch::Tensor;
+using torch::optim::AdamW;
+using torch::optim::AdamWOptions;
+using torch::optim::SGD;
+using torch::optim::SGDOptions;
+using FlatSgd = ShardedOptimizer<SGD>;
+
+std::vector<Tensor> parameters_of(const std::vector<std::vector<int64_t>>& shapes) {
+  torch::manual_seed(31);
+  std::vector<Tensor> parameters;
+  for (const auto& shape : shapes) parameters.push_back(torch::randn(shape).requires_grad_());
+  return parameters;
+}
+
+// The gradient of each element of parameter i is i + 1.
+Tensor loss_of(const std::vector<Tensor>& parameters) {
+  Tensor loss = torch::zeros({});
+  for (size_t i = 0; i < parameters.size(); ++i) loss = loss + (parameters[i] * (i + 1.0)).sum();
+  return loss;
+}
+
+// Trains as the whole optimizer does, and its consolidated state is the whole one's.
+void expect_as_whole(const std::vector<std::vector<int64_t>>& shapes, const Group& group,
+                     double bucket_megabytes, bool divides_gradients) {
+  const auto own = parameters_of(shapes), reference = parameters_of(shapes);
+  ReducerOptions options;
+  options.bucket_megabytes = bucket_megabytes;
+  GradientReducer reducer(own, group, options);
+  ShardedOptimizer<AdamW> sharded(own, AdamWOptions(0.01), group,
+                                  {.mode = ShardMode::kFlat,
+                                   .reducer = divides_gradients ? &reducer : nullptr,
+                                   .bucket_megabytes = bucket_megabytes});
+  AdamW whole(reference, AdamWOptions(0.01));
+  for (const Tensor& parameter : own) {
+    EXPECT_GE(sharded.owner(parameter), 0);
+    EXPECT_LT(sharded.owner(parameter), group.world_size());
+  }
+  for (int step = 0; step < 3; ++step) {
+    sharded.zero_grad();
+    whole.zero_grad();
+    loss_of(own).backward();
+    reducer.finish_gradient_synchronization();
+    loss_of(reference).backward();
+    sharded.step();
+    whole.step();
+    // A mean over three ranks rounds once more than the gradient itself.
+    for (size_t i = 0; i < own.size(); ++i)
+      EXPECT_TRUE(testing::close(own[i], reference[i], 1e-6)) << "step " << step << ", " << i;
+  }
+  const int last = group.world_size() - 1;
+  sharded.consolidate(last);
+  if (group.rank() != last) return;
+  std::stringstream file;
+  torch::serialize::OutputArchive written;
+  sharded.save(written);
+  written.save_to(file);
+  AdamW restored(reference, AdamWOptions(0.01));
+  torch::serialize::InputArchive archive;
+  archive.load_from(file);
+  restored.load(archive);
+  EXPECT_EQ(restored.state().size(), own.size());
+}
+
+TEST(Ranks, EmptyParametersAndFewerElementsThanRanks) {
+  const auto run = [](const Group& group) {
+    for (const bool divides_gradients : {false, true}) {
+      for (const double megabytes : {1e-4, 1e-6, 25.0}) {
+        SCOPED_TRACE(str(megabytes, " MB, ", divides_gradients));
+        expect_as_whole({{0, 4}, {5}, {0}, {32}}, group, megabytes, divides_gradients);
+        expect_as_whole({{32}, {0}}, group, megabytes, divides_gradients);
+        expect_as_whole({{0}, {2, 0}}, group, megabytes, divides_gradients);
+        expect_as_whole({{3}}, group, megabytes, divides_gradients);
+      }
+    }
+  };
+  run(Group(comm::Environment()));
+  for (const int world_size : {2, 3, 4}) {
+    testing::run_ranks(world_size,
+                       [&](const comm::Environment& environment) { run(Group(environment)); });
+  }
+}
+
+TEST(PlanFlat, FlatTensorsOfEmptyParametersCanBeDivided) {
+  const std::vector<Tensor> parameters = {torch::zeros({0}), torch::zeros({32})};
+  for (const int world_size : {1, 2, 3}) {
+    for (const auto& layout : parallel::plan_flat(parameters, {1, 0}, 100, world_size)) {
+      EXPECT_GT(layout.numel, 0);
+      EXPECT_EQ(layout.numel % world_size, 0);
+    }
+  }
+}
+
+void backward(DistributedDataParallel<PlainToy>& net, int seed) {
+  torch::manual_seed(seed);
+  net.forward(torch::randn({4, 10})).square().mean().backward();
+}
+
+// One whole step; whether it changed the first parameter.
+bool moves(DistributedDataParallel<PlainToy>& net, torch::optim::Optimizer& optimizer, int seed) {
+  const Tensor before = net.module()->fc1->weight.detach().clone();
+  optimizer.zero_grad();
+  backward(net, seed);
+  net.finish_gradient_synchronization();
+  optimizer.step();
+  return !torch::equal(net.module()->fc1->weight.detach(), before);
+}
+
+std::unique_ptr<FlatSgd> flat_sgd(DistributedDataParallel<PlainToy>& net, const Group& group) {
+  return std::make_unique<FlatSgd>(
+      net.parameters(), SGDOptions(0.1), group,
+      ShardOptions{.mode = ShardMode::kFlat, .reducer = &net.reducer()});
+}
+
+TEST(Ranks, ReplacedMemoryIsRefused) {
+  const auto run = [](const Group& group) {
+    DistributedDataParallel<PlainToy> net(std::make_shared<PlainToy>(), group);
+    const auto optimizer = flat_sgd(net, group);
+    EXPECT_TRUE(moves(net, *optimizer, 1));
+    std::stringstream file;
+    {
+      torch::serialize::OutputArchive archive;
+      net.module()->save(archive);
+      archive.save_to(file);
+    }
+    {  // copied: stays where it is
+      const torch::NoGradGuard no_grad;
+      for (const Tensor& parameter : net.parameters()) parameter.copy_(parameter.clone());
+    }
+    EXPECT_TRUE(moves(net, *optimizer, 2));
+    torch::serialize::InputArchive archive;
+    archive.load_from(file);
+    net.module()->load(archive);
+    backward(net, 3);
+    net.finish_gradient_synchronization();
+    EXPECT_THROW(optimizer->gradients(), UserError);
+    EXPECT_THROW(optimizer->step(), UserError);
+  };
+  run(Group(comm::Environment()));
+  testing::run_ranks(2, [&](const comm::Environment& environment) { run(Group(environment)); });
+}
+
+TEST(Ranks, AReducerServesOneOptimizerAtATime) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    DistributedDataParallel<PlainToy> net(std::make_shared<PlainToy>(), group);
+    auto optimizer = flat_sgd(net, group);
+    EXPECT_THROW(flat_sgd(net, group), UserError);
+    EXPECT_TRUE(moves(net, *optimizer, 1)) << "the refused one took nothing away";
+    optimizer.reset();
+    optimizer = flat_sgd(net, group);
+    EXPECT_TRUE(moves(net, *optimizer, 2));
+    // In the middle of a step: the next one comes when the step is over.
+    backward(net, 3);
+    optimizer.reset();
+    net.finish_gradient_synchronization();
+    optimizer = flat_sgd(net, group);
+    EXPECT_TRUE(moves(net, *optimizer, 4));
+  });
+}
+
+TEST(Ranks, GradientsStayInPlaceAgainAfterTheOptimizer) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    ReducerOptions options;
+    options.flat_buckets = false;
+    DistributedDataParallel<PlainToy> net(std::make_shared<PlainToy>(), group, options);
+    EXPECT_TRUE(moves(net, *flat_sgd(net, group), 1));
+    backward(net, 2);
+    net.finish_gradient_synchronization();
+    const Tensor first = net.module()->fc1->weight.grad(), other = net.module()->fc3->weight.grad();
+    EXPECT_FALSE(first.storage().is_alias_of(other.storage())) << "copied into one bucket";
+  });
+}
+
+TEST(Ranks, RefusedLateParametersAreRefusedAgain) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    FlatSgd optimizer(parameters_of({{8}}), SGDOptions(0.1), group, {.mode = ShardMode::kFlat});
+    const Tensor memory = torch::zeros({8});
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup(
+        std::vector<Tensor>{memory.slice(0, 0, 6).detach().requires_grad_(),
+                            memory.slice(0, 2, 8).detach().requires_grad_()}));
+    EXPECT_THROW(optimizer.step(), UserError);
+    EXPECT_THROW(optimizer.step(), UserError);
+  });
+}
+
+// A rank without rows in the first step counts gradients later: from then on it, too, sends within
+// backward, which takes a divided gradient away.
+TEST(Ranks, ARankWithoutRowsInTheFirstStepOverlapsLater) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    DistributedDataParallel<PlainToy> net(std::make_shared<PlainToy>(), group);
+    const auto optimizer = flat_sgd(net, group);
+    for (int step = 0; step < 3; ++step) {
+      optimizer->zero_grad();
+      if (step == 0 && group.rank() == 1) {
+        parallel::give_zero_gradients(net.reducer());
+      } else {
+        backward(net, step);
+      }
+      EXPECT_EQ(net.module()->fc1->weight.grad().defined(),
+                step == 0 || (step == 1 && group.rank() == 1))
+          << "step " << step;
+      net.finish_gradient_synchronization();
+      optimizer->step();
+    }
+  });
+}
+
+// Rank 1 has rows in the first micro-batch only.
+TEST(Ranks, ZeroGradientsKeepWhatWasAddedUp) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    const Tensor weight = torch::ones({4}).requires_grad_(),
+                 late = torch::ones({2}).requires_grad_();
+    GradientReducer reducer({weight, late}, group);
+    for (int step = 0; step < 2; ++step) {
+      weight.mutable_grad().reset();
+      late.mutable_grad().reset();
+      {
+        const auto no_sync = reducer.no_sync();
+        (weight * (group.rank() + 1.0)).sum().backward();  // 1 and 2
+      }
+      if (group.rank() == 0) {
+        ((weight * 5.0).sum() + late.sum()).backward();
+      } else {
+        parallel::give_zero_gradients(reducer);
+      }
+      reducer.finish_gradient_synchronization();
+      EXPECT_TRUE(testing::close(weight.grad(), torch::full({4}, (6.0 + 2.0) / 2), 0));
+      EXPECT_TRUE(testing::close(late.grad(), torch::full({2}, 0.5), 0));
+    }
+  });
+}
+
+TEST(Ranks, ZeroGradientsLeaveUnusedParametersAlone) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    const Tensor weight = torch::ones({4}).requires_grad_(),
+                 unused = torch::ones({2}).requires_grad_();
+    ReducerOptions options;
+    options.allow_unused = true;
+    GradientReducer reducer({weight, unused}, group, options);
+    for (int step = 0; step < 2; ++step) {
+      weight.mutable_grad().reset();
+      if (group.rank() == 0) {
+        weight.sum().backward();
+      } else {
+        parallel::give_zero_gradients(reducer);
+      }
+      reducer.finish_gradient_synchronization();
+      EXPECT_TRUE(testing::close(weight.grad(), torch::full({4}, 0.5), 0));
+      EXPECT_FALSE(unused.grad().defined());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace flashstep

@@ -1,0 +1,166 @@
+// State goes from the optimizer inside to archives and back whatever the options of each group.
+#include "flashstep/parallel/optimizer_state.h"
+
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep::parallel {
+namespace {
+
+using comm::Group;
+using testing::same_bits;
+using torch::Tensor;
+using torch::optim::OptimizerParamGroup;
+
+std::vector<Tensor> make_parameters() {
+  torch::manual_seed(41);
+  return {torch::randn({5, 3}).requires_grad_(), torch::randn({40}).requires_grad_(),
+          torch::randn({4, 6}).t().requires_grad_(), torch::randn({9}).requires_grad_()};
+}
+
+// The first two in one group, the others in another.
+template <typename Options>
+std::vector<OptimizerParamGroup> groups_of(const std::vector<Tensor>& parameters,
+                                           const Options& first, const Options& second) {
+  std::vector<OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<Tensor>{parameters[0], parameters[1]},
+                      std::make_unique<Options>(first));
+  groups.emplace_back(std::vector<Tensor>{parameters[2], parameters[3]},
+                      std::make_unique<Options>(second));
+  return groups;
+}
+
+void set_gradients(const std::vector<Tensor>& parameters, int step) {
+  torch::manual_seed(2000 + step);
+  for (const Tensor& parameter : parameters)
+    parameter.mutable_grad() = torch::empty_like(parameter).normal_();
+}
+
+std::string archive_of(const torch::optim::Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream out;
+  archive.save_to(out);
+  return out.str();
+}
+
+void load_archive(torch::optim::Optimizer& optimizer, const std::string& bytes) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes.data(), bytes.size());
+  optimizer.load(archive);
+}
+
+NamedTensors named(const std::vector<Tensor>& parameters) {
+  NamedTensors result;
+  for (size_t i = 0; i < parameters.size(); ++i) result.emplace_back(str("p", i), parameters[i]);
+  return result;
+}
+
+void expect_equal(const NamedTensors& actual, const NamedTensors& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_EQ(actual[i].first, expected[i].first);
+    EXPECT_TRUE(same_bits(actual[i].second, expected[i].second)) << actual[i].first;
+    EXPECT_EQ(actual[i].second.strides(), expected[i].second.strides()) << actual[i].first;
+  }
+}
+
+// Trained, consolidated on rank 0 and loaded into the whole optimizer and back. `change` may set
+// other options when training is over.
+template <typename Inner, typename Options>
+void expect_round_trip(
+    const Group& group, ShardMode mode, const Options& first, const Options& second,
+    const std::function<void(torch::optim::Optimizer&)>& change = [](auto&) {}) {
+  const auto own = make_parameters(), reference = make_parameters();
+  const ShardOptions shards = {.mode = mode, .bucket_megabytes = 1e-4};
+  ShardedOptimizer<Inner> sharded(groups_of(own, first, second), first, group, shards);
+  Inner whole(groups_of(reference, first, second), first);
+  for (int step = 0; step < 3; ++step) {
+    set_gradients(own, step);
+    set_gradients(reference, step);
+    sharded.step();
+    whole.step();
+  }
+  change(sharded);
+  change(whole);
+  sharded.consolidate(0);
+  const std::string archive = group.broadcast(group.is_first() ? archive_of(sharded) : "");
+  Inner restored(groups_of(reference, first, second), first);
+  load_archive(restored, archive);
+  expect_equal(read_state(restored, named(reference)), read_state(whole, named(reference)));
+
+  const auto later = make_parameters();
+  {
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < later.size(); ++i) later[i].copy_(reference[i]);
+  }
+  ShardedOptimizer<Inner> again(groups_of(later, first, second), first, group, shards);
+  load_archive(again, archive_of(whole));
+  set_gradients(later, 9);
+  set_gradients(reference, 9);
+  again.step();
+  whole.step();
+  for (size_t i = 0; i < later.size(); ++i)
+    EXPECT_TRUE(same_bits(later[i].detach(), reference[i].detach())) << i;
+}
+
+template <typename Inner, typename Options>
+void expect_both_ways(const Group& group, const Options& plain, const Options& other) {
+  for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
+    SCOPED_TRACE(mode == ShardMode::kWhole ? "whole" : "flat");
+    expect_round_trip<Inner>(group, mode, plain, other);
+    expect_round_trip<Inner>(group, mode, other, plain);
+    expect_round_trip<Inner>(group, mode, plain, plain);
+  }
+}
+
+void expect_options_by_group(const Group& group) {
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace)
+  expect_both_ways<SGD>(group, SGDOptions(0.1), SGDOptions(0.1).momentum(0.9));
+  expect_both_ways<Adam>(group, AdamOptions(0.01), AdamOptions(0.01).amsgrad(true));
+  expect_both_ways<AdamW>(group, AdamWOptions(0.01), AdamWOptions(0.01).amsgrad(true));
+  expect_both_ways<RMSprop>(group, RMSpropOptions(0.01),
+                            RMSpropOptions(0.01).momentum(0.5).centered(true));
+  // Momentum for all steps but the last ones: its state is there, and stays.
+  const SGDOptions momentum = SGDOptions(0.1).momentum(0.9);
+  for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
+    expect_round_trip<SGD>(group, mode, momentum, momentum, [](Optimizer& optimizer) {
+      for (OptimizerParamGroup& parameters : optimizer.param_groups())
+        static_cast<SGDOptions&>(parameters.options()).momentum(0);
+    });
+  }
+}
+
+TEST(OptimizerState, OptionsMayDifferByGroup) {
+  expect_options_by_group(Group(comm::Environment()));
+  for (const int world_size : {2, 3}) {
+    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+      expect_options_by_group(Group(environment));
+    });
+  }
+}
+
+// torch's own archive loses the state of a parameter that stands in it twice.
+TEST(OptimizerState, AnArchiveThatNamesAParameterTwiceIsRefused) {
+  auto parameters = make_parameters();
+  parameters.push_back(parameters.front());
+  const torch::optim::AdamWOptions options(0.01);
+  torch::optim::AdamW whole(parameters, options);
+  set_gradients(parameters, 0);
+  whole.step();
+  const Group group{comm::Environment()};
+  ShardedOptimizer<torch::optim::AdamW> sharded(parameters, options, group);
+  EXPECT_THROW(load_archive(sharded, archive_of(whole)), UserError);
+}
+
+}  // namespace
+}  // namespace flashstep::parallel

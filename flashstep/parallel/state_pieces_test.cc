@@ -1,0 +1,96 @@
+// State by pieces: what is cut of it, what it costs, what is refused.
+#include "flashstep/parallel/state_pieces.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/testing/allocated.h"
+
+namespace flashstep::parallel {
+namespace {
+
+using torch::Tensor;
+
+constexpr int64_t kElements = 30000, kParameters = 8, kRanks = 3;
+constexpr int64_t kBytes = kElements * 4;  // of one parameter's state
+
+NamedTensors make_parameters() {
+  NamedTensors parameters;
+  for (int64_t i = 0; i < kParameters; ++i) {
+    parameters.emplace_back(str("p", i), torch::zeros({kElements}));
+  }
+  return parameters;
+}
+
+// The thirds of each parameter, one for each rank.
+std::vector<NamedPiece> pieces_of(const NamedTensors& parameters, int64_t rank) {
+  std::vector<NamedPiece> pieces;
+  for (const auto& [name, parameter] : parameters) {
+    pieces.push_back({name, parameter, rank * kElements / kRanks, (rank + 1) * kElements / kRanks});
+  }
+  return pieces;
+}
+
+// What all ranks wrote; element k of parameter i is i * kElements + k.
+NamedTensors make_state(const NamedTensors& parameters) {
+  NamedTensors state;
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    for (const NamedPiece& piece : pieces_of(parameters, rank)) {
+      const int64_t first = std::stoll(piece.name.substr(1)) * kElements;
+      state.emplace_back(piece_name(piece.name, piece.parameter, piece.begin, piece.end) + "/m",
+                         torch::arange(static_cast<double>(first + piece.begin),
+                                       static_cast<double>(first + piece.end), torch::kFloat));
+    }
+  }
+  return state;
+}
+
+TEST(CutJoined, IsThePartOfWhatWasJoined) {
+  const NamedTensors parameters = make_parameters(), state = make_state(parameters);
+  // Other limits than those of the pieces that were written.
+  const std::vector<NamedPiece> pieces = {{"p1", parameters[1].second, 500, 25000},
+                                          {"p3", parameters[3].second}};
+  const NamedTensors expected = cut_pieces(join_pieces(state, parameters), pieces);
+  const NamedTensors own = cut_joined(state, parameters, pieces);
+  ASSERT_EQ(own.size(), 2u);
+  for (size_t i = 0; i < own.size(); ++i) {
+    EXPECT_EQ(own[i].first, expected[i].first);
+    EXPECT_TRUE(own[i].second.equal(expected[i].second)) << own[i].first;
+  }
+  EXPECT_EQ(own[0].second[0].item<float>(), kElements + 500);
+  EXPECT_EQ(own[1].second.numel(), kElements);
+}
+
+TEST(CutJoined, MemoryHoldsTheStateOnce) {
+  const NamedTensors parameters = make_parameters();
+  const testing::Allocated allocated;
+  NamedTensors state = make_state(parameters);
+  ASSERT_GE(allocated.bytes(), kParameters * kBytes);
+  const int64_t before = allocated.bytes();
+  const NamedTensors own = cut_joined(std::move(state), parameters, pieces_of(parameters, 1));
+  // Beside the state: a whole parameter, its pieces not yet freed, and copies of one.
+  EXPECT_LE(allocated.peak_bytes(), before + 3 * kBytes);
+  EXPECT_LE(allocated.bytes(), kParameters * kBytes / kRanks + kBytes);
+  EXPECT_EQ(own.size(), static_cast<size_t>(kParameters));
+}
+
+TEST(JoinPieces, MemoryHoldsTheStateOnce) {
+  const NamedTensors parameters = make_parameters();
+  const testing::Allocated allocated;
+  NamedTensors state = make_state(parameters);
+  const int64_t before = allocated.bytes();
+  const NamedTensors whole = join_pieces(std::move(state), parameters);
+  EXPECT_LE(allocated.peak_bytes(), before + 2 * kBytes);
+  EXPECT_EQ(whole.size(), static_cast<size_t>(kParameters));
+}
+
+TEST(JoinPieces, RefusesAWholeEntryTwice) {
+  const NamedTensors parameters = make_parameters();
+  const Tensor m = torch::ones({kElements});
+  EXPECT_EQ(join_pieces({{"p0/m", m}}, parameters).size(), 1u);
+  EXPECT_THROW(join_pieces({{"p0/m", m}, {"p0/m", m}}, parameters), UserError);
+}
+
+}  // namespace
+}  // namespace flashstep::parallel

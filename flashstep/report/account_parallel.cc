@@ -1,0 +1,157 @@
+// Accounts of data parallelism: what each rank keeps and sends, and all-reduce in rings.
+#include "flashstep/base/error.h"
+#include "flashstep/model/cost.h"
+#include "flashstep/report/account.h"
+#include "flashstep/report/account_text.h"
+#include "flashstep/report/workload.h"
+#include "flashstep/train/cost.h"
+
+namespace flashstep::report {
+namespace {
+
+using parallel::AllReduce;
+using parallel::ZeroStage;
+
+constexpr std::pair<ZeroStage, const char*> kStages[] = {
+    {ZeroStage::kNone, "DDP"},
+    {ZeroStage::kState, "ZeRO-1"},
+    {ZeroStage::kGradients, "ZeRO-2"},
+    {ZeroStage::kParameters, "ZeRO-3 (FSDP)"},
+};
+
+constexpr std::pair<AllReduce, const char*> kAllReduces[] = {
+    {AllReduce::kRing, "ring"},
+    {AllReduce::kTwoRings, "ring both ways"},
+    {AllReduce::kWholeTensors, "whole tensors (alternate)"},
+    {AllReduce::kThroughOneRank, "chain to one rank and back"},
+};
+
+void check_ranks(const std::vector<int64_t>& ranks) {
+  require(!ranks.empty(), "[account] expected a number of ranks");
+  for (const int64_t count : ranks)
+    require(count >= 1 && count <= 1 << 20, "[account] expected 1 to 1,048,576 ranks, got ", count);
+}
+
+parallel::ZeroSizes sizes_of(const ModelConfig& model, double sent_bytes) {
+  const auto parameters = static_cast<double>(parameter_count(model));
+  const train::StateBytes state = train::state_bytes(parameters);
+  return {.parameter_bytes = state.parameters,
+          .gradient_bytes = state.gradients,
+          .state_bytes = state.optimizer,
+          .sent_parameter_bytes = sent_bytes * parameters,
+          .sent_gradient_bytes = sent_bytes * parameters,
+          .layer_bytes = sent_bytes * static_cast<double>(block_parameter_count(model))};
+}
+
+void derive_sharding(const ModelConfig& model, double sent_bytes, Account& account) {
+  const auto parameters = static_cast<double>(parameter_count(model));
+  const std::string s = number(4 * parameters / kGB);
+  const std::string e = number(sent_bytes * parameters / kGB);
+  account.derivation = {
+      str("P = ", with_commas(parameter_count(model)), " parameters: 4 P = ", s,
+          " GB of parameters, as much of gradients, 8 P = ", number(8 * parameters / kGB),
+          " GB of AdamW's moments; one copy on its way has ", e, " GB."),
+      "DDP: all 16 P on each of W ranks; all-reduce of gradients sends 2 (W - 1) / W of a copy.",
+      "ZeRO-1: moments / W. Gradients reduce-scattered, updated parameters all-gathered: (W - 1) / "
+      "W each, the same bytes.",
+      "ZeRO-2: gradients / W too, since a rank needs only those of its part; the same bytes.",
+      "ZeRO-3: parameters / W too, gathered for forward and again for backward: 3 (W - 1) / W. "
+      "Two layers are whole at a time, the one that computes and the next.",
+      "Whole parameters shared out (the handout's optimizer): moments / W, but gradients are "
+      "all-reduced, since no rank's part is contiguous, and parameters sent after: 3 (W - 1) / W, "
+      "where ZeRO-1 sends 2.",
+  };
+}
+
+}  // namespace
+
+Account account_sharding(const ShardingAccount& inputs) {
+  check_ranks(inputs.ranks);
+  require(inputs.sent == "fp32" || inputs.sent == "bf16",
+          "[account] expected the dtype that is sent to be fp32 or bf16, got \"", inputs.sent,
+          "\"");
+  const ModelConfig model = resolved(inputs.model);
+  const double sent_bytes = inputs.sent == "bf16" ? 2 : 4;
+  const parallel::ZeroSizes sizes = sizes_of(model, sent_bytes);
+  Account account{.name = "sharding", .table = {}, .derivation = {}};
+  account.table.title = str("State and traffic of one rank: ", model_name(model), ", AdamW, ",
+                            inputs.sent, " on the wire");
+  account.table.columns = {measure::integer_column("ranks"),
+                           measure::text_column("strategy"),
+                           measure::number_column("parameters", "GB", 2),
+                           measure::number_column("gradients", "GB", 2),
+                           measure::number_column("moments", "GB", 2),
+                           measure::number_column("gathered", "GB", 2),
+                           measure::number_column("in all", "GB", 2),
+                           measure::number_column("of DDP", "%", 1),
+                           measure::number_column("sent a step", "GB", 2)};
+  for (const int64_t ranks : inputs.ranks) {
+    const auto world_size = static_cast<int>(ranks);
+    const double plain = parallel::zero_cost(ZeroStage::kNone, sizes, world_size).total();
+    const auto add = [&](const char* name, const parallel::ZeroCost& cost) {
+      account.table.add_row({ranks, name, cost.parameters / kGB, cost.gradients / kGB,
+                             cost.state / kGB, cost.gathered / kGB, cost.total() / kGB,
+                             100 * cost.total() / plain, cost.sent_bytes / kGB});
+    };
+    for (const auto& [stage, name] : kStages) {
+      add(name, parallel::zero_cost(stage, sizes, world_size));
+      if (stage != ZeroStage::kState) continue;
+      parallel::ZeroCost whole = parallel::zero_cost(stage, sizes, world_size);
+      whole.sent_bytes = parallel::all_reduce_bytes(sizes.sent_gradient_bytes, world_size) +
+                         parallel::all_gather_bytes(sizes.sent_parameter_bytes, world_size);
+      add("whole parameters", whole);
+    }
+  }
+  derive_sharding(model, sent_bytes, account);
+  return account;
+}
+
+Account account_ring(const RingAccount& inputs) {
+  check_ranks(inputs.ranks);
+  require(inputs.gigabytes_per_s > 0 && inputs.latency_us >= 0,
+          "[account] expected a link of more than 0 GB/s and a latency from 0 us on, got ",
+          inputs.gigabytes_per_s, " and ", inputs.latency_us);
+  const parallel::Link link{.bytes_per_second = inputs.gigabytes_per_s * kGB,
+                            .latency_s = inputs.latency_us * 1e-6};
+  Account account{.name = "ring", .table = {}, .derivation = {}};
+  account.table.title = str("All-reduce over links of ", inputs.gigabytes_per_s, " GB/s, latency ",
+                            inputs.latency_us, " us");
+  account.table.columns = {
+      measure::integer_column("ranks"),       significant_column("size", "MB", 4),
+      measure::text_column("algorithm"),      measure::integer_column("steps"),
+      significant_column("sent", "MB", 4),    significant_column("time", "ms", 4),
+      measure::number_column("x ring", "", 2)};
+  for (const int64_t ranks : inputs.ranks) {
+    for (const double megabytes : inputs.megabytes) {
+      require(megabytes > 0, "[account] expected sizes above 0 MB, got ", megabytes);
+      const auto cost_of = [&](AllReduce algorithm) {
+        return parallel::all_reduce_cost(algorithm, megabytes * kMB, static_cast<int>(ranks), link);
+      };
+      const double ring = cost_of(AllReduce::kRing).seconds;
+      for (const auto& [algorithm, name] : kAllReduces) {
+        const parallel::AllReduceCost cost = cost_of(algorithm);
+        account.table.add_row({ranks, megabytes, name, static_cast<int64_t>(cost.steps),
+                               cost.sent_bytes / kMB, cost.seconds * 1e3,
+                               ring > 0 ? measure::Cell(cost.seconds / ring) : measure::Cell()});
+      }
+    }
+  }
+  account.derivation = {
+      "S bytes, N ranks, W bytes/s of a link, o seconds a message.",
+      "ring: reduce-scatter and all-gather, N - 1 steps of S / N each: 2 (N - 1) (S / (N W) + o).",
+      "ring both ways: half of the bytes each way round: 2 (N - 1) (S / (2 N W) + o).",
+      "whole tensors (the handout's alternate ring): N - 1 steps, in each of which every rank "
+      "passes on a whole tensor and adds it up: (N - 1) (S / W + o), N / 2 times the ring's bytes.",
+      "chain to one rank and back: 2 (N - 1) steps of S, of which only one link is busy at a time: "
+      "2 (N - 1) (S / W + o).",
+  };
+  for (const int64_t ranks : inputs.ranks) {
+    const double limit = parallel::whole_tensors_limit_bytes(static_cast<int>(ranks), link);
+    account.derivation.push_back(
+        str("N = ", ranks, ": whole tensors beat the ring below S = o W N / (N - 2) = ",
+            ranks <= 2 ? "infinity (as many bytes, half the steps)" : number(limit / kMB) + " MB"));
+  }
+  return account;
+}
+
+}  // namespace flashstep::report

@@ -1,0 +1,99 @@
+"""flashstep account and precision as commands: files, flags, exit codes."""
+import csv
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+TOPICS = ("step", "block", "attention", "sharding", "ring", "mesh", "bounds", "recompute")
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True)
+
+
+def values(folder, topic):
+    with open(Path(folder) / f"account_{topic}.csv", newline="") as file:
+        return {row["quantity"]: row["value"] for row in csv.DictReader(file)}
+
+
+class AccountTest(unittest.TestCase):
+    def test_all_topics(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = run("account", "--out", Path(folder) / "new")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            for topic in TOPICS:
+                table = json.loads((Path(folder) / "new" / f"account_{topic}.json").read_text())
+                self.assertGreater(len(table["rows"]), 0, topic)
+                self.assertGreater(len(table["notes"]), 0, topic)
+                self.assertIn(table["title"], result.stdout)
+
+    def test_inputs_are_flags(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = run("account", "mesh", "--d-model", 100, "--d-ff", 200, "--blocks", 10, "--gpu-gb", 0.003,
+                         "--limit-gb", 0.001, "--flops", 1000, "--bandwidth", 10, "--x", 4, "--y", 1, "--mx", 1,
+                         "--out", folder)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            mesh = values(folder, "mesh")
+            self.assertEqual(float(mesh["parameters"]), 10 * 2 * 100 * 200)
+            self.assertEqual(float(mesh["accelerators of 0.003 GB"]), 3)  # 6.4 MB in 3 MB each
+            self.assertEqual(float(mesh["N_FSDP for less than 0.001 GB"]), 7)
+            self.assertEqual(float(mesh["least batch, axes at once"]), 4 * 1000 / 10)
+            result = run("account", "step", "--size", "small", "--layers", 2, "--batch", 1, "--context", 8,
+                         "--mode", "forward", "--out", folder)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            step = values(folder, "step")
+            block = 4 * 768 ** 2 + 3 * 768 * 3072 + 2 * 768
+            self.assertEqual(float(step["parameters"]), 2 * 10000 * 768 + 2 * block + 768)
+
+    def test_mistakes(self):
+        for arguments, word in (
+            (("step", "--mode", "sideways"), "sideways"),
+            (("step", "--size", "huge"), "huge"),
+            (("attention", "--precision", "fp8"), "fp8"),
+            (("mesh", "--x", 0), "mesh"),
+            (("ring", "--ranks", 0), "ranks"),
+            (("rings",), "ring"),
+            (("recompute", "--saved-mib", -1), "-1"),
+        ):
+            result = run("account", *arguments)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(word, result.stderr)
+        result = run("account", "ring", "--out", "/dev/null/folder")
+        self.assertEqual(result.returncode, 1, result.stderr)
+
+
+class PrecisionTest(unittest.TestCase):
+    def test_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = run("precision", "--size", "32/64/1/2", "--context", 16, "--batch", 2, "--warmup", 1,
+                         "--steps", 2, "--norm-width", 64, "--device", "cpu", "--out", folder)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("9.9531", result.stdout)
+            for part in ("accumulation", "dtypes", "norms", "sizes", "sizes_runs"):
+                table = json.loads((Path(folder) / f"precision_{part}.json").read_text())
+                self.assertGreater(len(table["rows"]), 0, part)
+
+    def test_only(self):
+        result = run("precision", "--only", "accumulation")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("10.0021", result.stdout)
+        self.assertNotIn("LayerNorm", result.stdout)
+
+    def test_mistakes(self):
+        for arguments, word in (
+            (("--only", "everything"), "everything"),
+            (("--only", "sizes", "--device", "cpu", "--size", "huge"), "huge"),
+            (("--only", "sizes", "--device", "cpu", "--attention", "nobody"), "nobody"),
+            (("--steps", 0), "--steps"),
+        ):
+            result = run("precision", *arguments)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(word, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

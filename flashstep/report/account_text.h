@@ -1,0 +1,35 @@
+// How accounts write numbers, and the table that most of them fill.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/table.h"
+
+namespace flashstep::report {
+
+constexpr double kGiB = 1073741824.0, kMiB = 1048576.0, kGB = 1e9, kMB = 1e6;
+
+// Four significant digits: "3,517", "0.01235", "1.8e+11" from 10^13 on.
+inline std::string number(double value, int digits = 4) {
+  return measure::display(value, {measure::NumberFormat::Style::kSignificant, digits});
+}
+
+inline measure::Column significant_column(std::string name, std::string unit, int digits = 5) {
+  return {std::move(name),
+          std::move(unit),
+          measure::Align::kRight,
+          {measure::NumberFormat::Style::kSignificant, digits}};
+}
+
+// A line a quantity, each with its own unit.
+inline measure::Table quantity_table(std::string title) {
+  measure::Table table;
+  table.title = std::move(title);
+  table.columns = {measure::text_column("quantity"), significant_column("value", ""),
+                   measure::text_column("unit")};
+  return table;
+}
+
+}  // namespace flashstep::report

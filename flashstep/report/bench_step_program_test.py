@@ -1,0 +1,120 @@
+"""flashstep bench step as a command: processes of its own, files, PyTorch beside it, and exit codes."""
+import csv
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+SCRIPT = Path(os.environ["FLASHSTEP_SOURCE"]) / "scripts/peers/step_torch.py"
+SMALL = ("--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 16, "--batch", 2)
+
+
+def command(*arguments):
+    return [PROGRAM, "bench", "step", *map(str, arguments)]
+
+
+def run(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240)
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def column(table, name):
+    index = [c["name"] for c in table["columns"]].index(name)
+    return [row[index] for row in table["rows"]]
+
+
+class BenchStepTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = Path(self.folder.name)
+
+    def table(self):
+        return json.loads((self.path / "step.json").read_text())
+
+    def test_files_and_every_single_step(self):
+        result = run(*SMALL, "--mode", "forward,step", "--warmup", "0,2", "--steps", 3, "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = rows_of(self.path / "step.csv")  # of every step
+        self.assertEqual(len(rows), 2 * (3 + 5))
+        self.assertTrue(all(float(row["total (ms)"]) > 0 for row in rows), rows)
+        self.assertEqual(sum(row["kind"] == "warm-up" for row in rows), 2 * 2)
+        table = self.table()
+        self.assertEqual(column(table, "mode"), ["forward", "forward", "step", "step"])
+        self.assertEqual(column(table, "warm-up"), [0, 2, 0, 2])
+        for name in ("step_parts_b2_n16_fp32_auto", "step_warmup_32-64-2-2_n16_fp32_auto_step"):
+            self.assertTrue((self.path / f"{name}.svg").exists(), list(self.path.iterdir()))
+
+    def test_hyper_parameters_by_hand(self):
+        result = run("--device", "cpu", "--size", "small", "--layers", 1, "--d-model", 48, "--d-ff", 80, "--heads", 3,
+                     "--vocab", 100, "--context", 8, "--batch", 3, "--steps", 1, "--warmup", 0, "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        table = self.table()
+        self.assertEqual(column(table, "model"), ["48/80/1/3"])
+        # Embedding and head, four (C, C), three (C, F), three norms.
+        parameters = 2 * 100 * 48 + 4 * 48 * 48 + 3 * 48 * 80 + 3 * 48
+        self.assertAlmostEqual(column(table, "parameters")[0], parameters / 1e6)
+        self.assertEqual((column(table, "batch"), column(table, "context")), ([3], [8]))
+
+    def test_out_of_memory_is_a_cell(self):
+        result = run("--device", "cpu", "--size", "1048576/1048576/1000/64,32/64/2/2", "--vocab", 64, "--context", 16,
+                     "--batch", 2, "--steps", 1, "--no-reduced", "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        means = column(self.table(), "mean")
+        self.assertEqual(means[0], "OOM")
+        self.assertGreater(means[1], 0)
+
+    def test_peers(self):
+        if importlib.util.find_spec("torch") is None:
+            self.skipTest("this Python has no torch")
+        result = run(*SMALL, "--peers", "eager", "--turns", 2, "--steps", 2, "--mode", "forward,step", "--precision",
+                     "fp32,bf16", "--peer-script", SCRIPT, "--python", SCRIPT.parent.parent / "python",
+                     "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        table = self.table()
+        self.assertTrue(all(value > 0 for value in column(table, "x eager")), table["notes"])
+        self.assertTrue(all(value < 0.1 for value in column(table, "gradient error") if value is not None))
+        theirs = [row for row in rows_of(self.path / "step.csv") if row["who"] == "eager"]
+        self.assertEqual(len(theirs), 4 * 2 * 2)
+        for row in theirs:
+            self.assertEqual(row["optimizer (ms)"] != "", row["mode"] == "step", row)
+        self.assertIn("PyTorch eager's speed", result.stdout)
+
+    def test_interrupted(self):
+        process = subprocess.Popen(command(*SMALL[:-4], "--context", "16,1024", "--batch", 2, "--steps", 100000,
+                                           "--warmup", 0, "--out", self.path),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertIn("interrupted", errors)
+        self.assertIn("Interrupted: the rest was not measured.", self.table()["notes"])
+
+    def test_mistakes(self):
+        file = self.path / "file"
+        file.write_text("")
+        for arguments in (("--size", "huge"), ("--mode", "backward"), ("--warmup", -1), ("--warmup", "x"),
+                          ("--steps", 0), ("--precision", "fp8"), ("--precision", "tf32"), ("--attention", "flash"),
+                          ("--context", -5), ("--batch", 0), ("--heads", 5), ("--preset", 2023),
+                          ("--peers", "lazy"), ("--out", file)):
+            result = run(*SMALL, *arguments)
+            self.assertEqual(result.returncode, 2, (arguments, result.stderr))
+            self.assertEqual(len(result.stderr.strip().splitlines()), 1, (arguments, result.stderr))
+        missing = run(*SMALL, "--steps", 1, "--peers", "eager", "--python", "/no/such/python")
+        self.assertEqual(missing.returncode, 0, missing.stderr)
+        self.assertIn("PyTorch eager: ", missing.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

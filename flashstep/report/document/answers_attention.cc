@@ -1,0 +1,275 @@
+// Answers about attention: the plain formula, what compiling it brings, and tiled kernels.
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/stats.h"
+#include "flashstep/report/document/question.h"
+
+namespace flashstep::report {
+namespace {
+
+const std::vector<std::string> kGrid = {"contestant", "dtype",          "D", "N", "forward",
+                                        "backward",   "before backward"};
+const std::vector<std::string> kRace = {"dtype", "N",    "D",    "mask",
+                                        "pass",  "ours", "time", "x best peer"};
+const std::vector<std::string> kRuns = {"dtype", "N", "pass", "contestant", "whose", "wrong"};
+
+// The kernel of this device among the grid's contestants.
+std::string our_name(const TableView& table) {
+  for (const char* name : {"cuda", "cpu"}) {
+    if (table.first({{"contestant", name}})) return name;
+  }
+  return "auto";
+}
+
+double geometric(const std::vector<double>& ratios) { return measure::geometric_mean(ratios); }
+
+// How fast a column grows between the two longest lengths that `contestant` has at its last head
+// dim: the exponent of N. NaN without two of them.
+double exponent(const TableView& table, const std::string& contestant, const std::string& column) {
+  std::optional<size_t> shorter, longer;
+  for (const size_t row : table.where({{"contestant", contestant}})) {
+    if (!(table.number(row, column) > 0)) continue;
+    const bool same = longer && table.text(row, "D") == table.text(*longer, "D") &&
+                      table.text(row, "dtype") == table.text(*longer, "dtype") &&
+                      table.number(row, "N") > table.number(*longer, "N");
+    shorter = same ? longer : std::nullopt;
+    longer = row;
+  }
+  if (!shorter) return NAN;
+  return std::log(table.number(*longer, column) / table.number(*shorter, column)) /
+         std::log(table.number(*longer, "N") / table.number(*shorter, "N"));
+}
+
+std::string growth(double power) {
+  return str("N^", fixed(power, 1),
+             power > 1.5 ? ", with the square of the length" : ", about with the length");
+}
+
+Sentences describe_largest(const TableView& table) {
+  std::optional<size_t> largest;
+  for (const size_t row : table.where({{"contestant", "naive"}})) {
+    if (std::isnan(table.number(row, "backward"))) continue;
+    if (!largest || table.number(row, "N") >= table.number(*largest, "N")) largest = row;
+  }
+  if (!largest) return {};
+  return {str("The formula's longest case that fits (N ", table.text(*largest, "N"), ", D ",
+              table.text(*largest, "D"), ", ", table.text(*largest, "dtype"), ") takes ",
+              milliseconds(table.number(*largest, "forward")), " forward and ",
+              milliseconds(table.number(*largest, "backward")), " backward.")};
+}
+
+// The first of the formula's rows without room, and what it would have needed.
+std::string out_of_memory(const TableView& table) {
+  std::optional<size_t> smallest;
+  for (const size_t row : table.where({{"contestant", "naive"}})) {
+    if (table.text(row, "forward") != "OOM" && table.text(row, "backward") != "OOM") continue;
+    if (!smallest || table.number(row, "N") < table.number(*smallest, "N")) smallest = row;
+  }
+  if (!smallest) {
+    double longest = 0;
+    for (const size_t row : table.where({{"contestant", "naive"}}))
+      longest = std::fmax(longest, table.number(row, "N"));
+    return str("No case of the formula runs out of memory here, up to N ", fixed(longest, 0), ".");
+  }
+  const double n = table.number(*smallest, "N"), batch = table.number(*smallest, "B");
+  const double element = table.text(*smallest, "dtype") == "fp32" ? 4 : 2;
+  const double matrix = batch * n * n * element / (1 << 30);
+  return str("The smallest that runs out of memory has N ", table.text(*smallest, "N"), ", D ",
+             table.text(*smallest, "D"), ", ", table.text(*smallest, "dtype"),
+             ": one (B, N, N) matrix is ", table.text(*smallest, "B"), " x ",
+             table.text(*smallest, "N"), "^2 x ", element, " bytes = ", fixed(matrix, 2),
+             " GiB. Forward holds scores, scaled scores and weights at once, backward the kept "
+             "weights and the gradients of weights and scores: about ",
+             fixed(3 * matrix, 1), " GiB, beside which Q, K, V and their gradients are nothing.");
+}
+
+// What the tiled kernel keeps at the longest case of both.
+std::string remedy(const TableView& table) {
+  const std::string ours = our_name(table);
+  for (const char* column : {"before backward", "backward"}) {
+    double ratio = NAN;
+    std::string where;
+    for (const size_t row : table.where({{"contestant", "naive"}})) {
+      const auto other = table.first({{"contestant", ours},
+                                      {"dtype", table.text(row, "dtype")},
+                                      {"D", table.text(row, "D")},
+                                      {"N", table.text(row, "N")}});
+      if (!other) continue;
+      const double theirs = table.number(row, column), value = table.number(*other, column);
+      if (!(theirs > 0) || !(value > 0)) continue;
+      ratio = theirs / value;
+      where = str("N ", table.text(row, "N"), ", D ", table.text(row, "D"));
+    }
+    if (std::isnan(ratio)) continue;
+    const bool memory = std::string(column) == "before backward";
+    const std::string what = memory ? "memory kept for backward" : "time of backward";
+    return str(
+        "Computing in tiles with a running maximum and sum (FlashAttention-2) stores no (N, "
+        "N) matrix: the ",
+        what, " at ", where, " is ",
+        ratio > 1 ? three_digits(ratio) + " times smaller with `" + ours +
+                        "` than with the "
+                        "formula."
+                  : "NOT smaller with `" + ours + "` (" + fixed(ratio, 2) +
+                        " of the formula's over its own).");
+  }
+  return "";
+}
+
+Sentences answer_grid(const Evidence& evidence) {
+  const TableView table = evidence.table("attention_grid", kGrid);
+  if (!table || !table.first({{"contestant", "naive"}})) return {};
+  Sentences sentences = describe_largest(table);
+  sentences.push_back(out_of_memory(table));
+  const double memory = exponent(table, "naive", "before backward");
+  const double time = exponent(table, "naive", "backward");
+  if (!std::isnan(memory)) {
+    sentences.push_back("Memory kept for backward grows as " + growth(memory) + ".");
+  } else if (!std::isnan(time)) {
+    sentences.push_back(
+        "Memory of tensors is counted on GPUs alone; the time of backward grows as " +
+        growth(time) + ".");
+  }
+  const std::string tiled = remedy(table);
+  if (!tiled.empty()) sentences.push_back(tiled);
+  return sentences;
+}
+
+Sentences answer_compiled(const Evidence& evidence) {
+  const TableView table = evidence.table("attention_grid", kGrid);
+  std::vector<double> forward, backward;
+  for (const size_t row : table.where({{"contestant", "naive"}})) {
+    const auto other = table.first({{"contestant", "compiled"},
+                                    {"dtype", table.text(row, "dtype")},
+                                    {"D", table.text(row, "D")},
+                                    {"N", table.text(row, "N")}});
+    if (!other) continue;
+    const double f = table.number(row, "forward") / table.number(*other, "forward");
+    const double b = table.number(row, "backward") / table.number(*other, "backward");
+    if (f > 0 && b > 0) forward.push_back(f), backward.push_back(b);
+  }
+  if (forward.empty()) return {};
+  return {
+      str("torch.compile makes the formula ", fixed(geometric(forward), 2),
+          " times as fast forward and ", fixed(geometric(backward), 2),
+          " times backward (geometric mean over ", count_of(forward.size(), "case"), "): ",
+          geometric(forward) > 1.02
+              ? "it fuses scaling, mask and softmax, which saves reading and writing the (N, N) "
+                "matrices; they are stored all the same."
+              : "compiling does not pay for it here.")};
+}
+
+// Whether ours agree with float64.
+Sentences answer_kernels(const Evidence& evidence, const std::vector<std::string>& passes) {
+  const TableView table = evidence.table("attention", kRuns);
+  size_t checked = 0, broken = 0;
+  double wrong = 0;
+  std::vector<std::string> names;
+  for (const size_t row : table.where({{"whose", "ours"}})) {
+    const std::string pass = table.text(row, "pass");
+    if (std::find(passes.begin(), passes.end(), pass) == passes.end()) continue;
+    const double elements = table.number(row, "wrong");
+    if (std::isnan(elements)) continue;
+    ++checked;
+    broken += elements != 0;
+    wrong += elements;
+    const std::string name = "`" + table.text(row, "contestant") + "`";
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  if (checked == 0) return {};
+  if (broken > 0) {
+    return {str("NOT right: ", fixed(wrong, 0), " elements in ", broken, " of ",
+                count_of(checked, "run"),
+                " are further from the formula in float64 than twice the "
+                "formula's own error in the same dtype.")};
+  }
+  return {
+      str("Right: in ", count_of(checked, "run"), " (", join(names),
+          ") no element of the output or a gradient is further from the formula in float64 than "
+          "twice the formula's own error in the same dtype.")};
+}
+
+Sentences answer_forward(const Evidence& evidence) {
+  return answer_kernels(evidence, {"forward", "both"});
+}
+Sentences answer_backward(const Evidence& evidence) {
+  return answer_kernels(evidence, {"backward", "both"});
+}
+
+Sentences answer_race(const Evidence& evidence) {
+  const TableView table = evidence.table("attention", kRace);
+  Sentences sentences;
+  for (const std::string& dtype : table.distinct("dtype")) {
+    for (const std::string& pass : table.distinct("pass")) {
+      std::vector<double> peers, naive;
+      size_t without_room = 0;
+      for (const size_t row : table.where({{"dtype", dtype}, {"pass", pass}})) {
+        const double ratio = table.number(row, "x best peer");
+        if (ratio > 0) peers.push_back(ratio);
+        const double formula = table.number(row, "naive") / table.number(row, "time");
+        if (formula > 0) naive.push_back(formula);
+        without_room += table.text(row, "naive") == "OOM";
+      }
+      if (peers.empty()) continue;
+      std::string sentence =
+          str(dtype, " ", pass, ": ours is ", speed_words(geometric(peers)),
+              " the best peer (geometric mean of ", count_of(peers.size(), "case"), ", at least ",
+              fixed(*std::min_element(peers.begin(), peers.end()), 2), ")");
+      if (!naive.empty()) sentence += str(", ", speed_words(geometric(naive)), " the formula");
+      if (without_room > 0)
+        sentence += str("; the formula has no room for ", count_of(without_room, "case"));
+      sentences.push_back(sentence + ".");
+    }
+  }
+  return sentences;
+}
+
+Sentences answer_leaderboard(const Evidence& evidence) {
+  const TableView table = evidence.table("leaderboard", kRace);
+  const auto row = table.first({{"pass", "both"}});
+  if (!row || std::isnan(table.number(*row, "time"))) return {};
+  return {str("Forward and backward (bf16, causal, 16 heads of 64, N ", table.text(*row, "N"),
+              "): ", milliseconds(table.number(*row, "time")), " with `", table.text(*row, "ours"),
+              "`, ", speed_words(table.number(*row, "x best peer")), " the best peer, ",
+              table.text(*row, "best peer"), ".")};
+}
+
+}  // namespace
+
+void add_attention_questions(std::vector<Question>& questions) {
+  const char* race = "`flashstep bench attention --preset handout`";
+  const std::vector<Question> all = {
+      {"pytorch_attention", "2025 2026", "attention_grid",
+       "Time and memory of plain attention over lengths and head dims: where does memory run out, "
+       "what does the smallest such case need, how does the memory kept for backward grow, and "
+       "what "
+       "would avoid it?",
+       "`flashstep bench attention --preset grid`", answer_grid},
+      {"torch_compile (a)", "2025 2026", "attention_grid",
+       "What does compiling that formula change?",
+       "Python's torch with a compiler on a GPU, for the contestant `compiled`", answer_compiled},
+      {"flash_forward", "2025 2026", "attention",
+       "Attention in tiles, without the (N, N) matrix, with and without a causal mask: is it "
+       "right?",
+       race, answer_forward},
+      {"flash_backward", "2025 2026", "attention",
+       "Its backward pass, recomputing from the logsumexp: is it right?", race, answer_backward},
+      {"flash_benchmarking", "2025 2026", "attention",
+       "How fast are forward, backward and both, against the formula and others' kernels, over "
+       "lengths, head dims and dtypes?",
+       race, answer_race},
+      {"leaderboard", "2025", "leaderboard",
+       "Forward and backward of 16 causal heads of 64 at length 16,384 in bf16: how long?", "a GPU",
+       answer_leaderboard},
+      {"leaderboard", "2026", "leaderboard",
+       "A training step of 34 layers, d_model 4,096, at length 32,768, on two GPUs: how long?",
+       "fully sharded data parallelism and recomputed activations, which flashstep does not have "
+       "yet",
+       nullptr},
+  };
+  questions.insert(questions.end(), all.begin(), all.end());
+}
+
+}  // namespace flashstep::report

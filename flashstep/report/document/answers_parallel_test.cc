@@ -1,0 +1,152 @@
+// Results that reverse each conclusion about ranks turn the text.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/report/document/answers_test.h"
+
+namespace flashstep::report {
+namespace {
+
+using namespace for_tests;
+using measure::Cell;
+
+std::vector<Result> allreduce(const Rows& rows) {
+  return {result_of("allreduce", "allreduce_2025",
+                    {table_of({"backend", "device", "ranks", "size", "time", "bus", "of link",
+                               "algorithm", "alone"},
+                              rows)})};
+}
+
+TEST(AnswersCommunication, SizeDecidesOrTheCallDoes) {
+  const auto row = [](int ranks, double size, double time) {
+    return std::vector<Cell>{"gloo", "cpu", ranks, size, time, 1.0, 50.0, 1.0, time};
+  };
+  const char* name = "distributed_communication_single_node";
+  EXPECT_SAYS(answer_text(name, allreduce({row(2, 1, 1), row(2, 10, 10)})),
+              "the bandwidth decides already at 1");
+  EXPECT_SAYS(answer_text(name, allreduce({row(2, 1, 1), row(2, 10, 2)})),
+              "the fixed cost of a call still counts");
+  EXPECT_SAYS(answer_text(name, allreduce({row(2, 10, 10), row(4, 10, 15)})), "that explains it");
+  EXPECT_SAYS(answer_text(name, allreduce({row(2, 10, 10), row(4, 10, 40)})),
+              "get in each other's way");
+}
+
+TEST(AnswersCommunication, TheFasterBackendIsNamed) {
+  const auto rows = [](double nccl, double gloo) {
+    return allreduce({{"nccl", "cuda", 2, 10.0, nccl, 1.0, 50.0, 1.0, nccl},
+                      {"gloo", "cpu", 2, 10.0, gloo, 1.0, 50.0, 1.0, gloo}});
+  };
+  const char* name = "distributed_communication_single_node";
+  EXPECT_SAYS(answer_text(name, rows(1, 20)), "NCCL is 20.0 times faster than Gloo");
+  EXPECT_SAYS(answer_text(name, rows(20, 1)), "NCCL is 20.0 times slower than Gloo");
+}
+
+struct Ddp {
+  double none = 100, naive = 140, flat = 130, overlapped = 110, bucketed = 105, small_bucket = 120;
+  double naive_hidden = 0, overlapped_hidden = 80, weights = 0;
+};
+
+std::vector<Result> ddp(const Ddp& d) {
+  const auto row = [&](const char* wrapper, double step, Cell communication, double hidden,
+                       Cell weights) {
+    return std::vector<Cell>{"small",       2,    128,    "fp32", wrapper, step,
+                             communication, 10.0, hidden, weights};
+  };
+  return {
+      result_of("ddp", "ddp_2025",
+                {table_of({"model", "ranks", "context", "precision", "wrapper", "step",
+                           "communication", "exposed", "hidden", "weights"},
+                          {row("none", d.none, Cell(), 0, Cell()),
+                           row("naive", d.naive, 40.0, d.naive_hidden, d.weights),
+                           row("flat", d.flat, 30.0, 0, d.weights),
+                           row("overlapped", d.overlapped, 40.0, d.overlapped_hidden, d.weights),
+                           row("bucketed 1", d.small_bucket, 40.0, 70, d.weights),
+                           row("bucketed 25", d.bucketed, 35.0, 85, d.weights)})})};
+}
+
+TEST(AnswersDataParallel, WeightsAreHeldAgainstASingleProcess) {
+  for (const char* name :
+       {"naive_ddp", "ddp_overlap_individual_parameters", "ddp_overlap_bucketed"}) {
+    EXPECT_SAYS(answer_text(name, ddp({})), "bit for bit");
+    EXPECT_SAYS(answer_text(name, ddp({.weights = 0.5})), "NOT those of a single process");
+    EXPECT_SAYS(answer_text(name, ddp({.weights = NAN})), "NOT those of a single process");
+  }
+}
+
+TEST(AnswersDataParallel, WhatAveragingAdds) {
+  EXPECT_SAYS(answer_text("naive_ddp_benchmarking", ddp({})), "adds 40.0 %");
+  EXPECT_SAYS(answer_text("naive_ddp_benchmarking", ddp({})), "29 %");
+  EXPECT_SAYS(answer_text("naive_ddp_benchmarking", ddp({.naive = 90})), "adds nothing");
+}
+
+TEST(AnswersDataParallel, FlatAndOverlappedAgainstNaive) {
+  EXPECT_SAYS(answer_text("minimal_ddp_flat_benchmarking", ddp({})), "beats one for each");
+  EXPECT_SAYS(answer_text("minimal_ddp_flat_benchmarking", ddp({.flat = 200})), "does not beat");
+  const char* name = "ddp_overlap_individual_parameters_benchmarking (a)";
+  EXPECT_SAYS(answer_text(name, ddp({})), "beats sending all at the end");
+  EXPECT_SAYS(answer_text(name, ddp({.overlapped = 300})), "does not beat sending all at the end");
+  const char* traces = "ddp_overlap_individual_parameters_benchmarking (b)";
+  EXPECT_SAYS(answer_text(traces, ddp({})), "overlap (the picture's lanes)");
+  EXPECT_SAYS(answer_text(traces, ddp({.overlapped_hidden = 1})), "do not overlap more");
+}
+
+TEST(AnswersDataParallel, TheFastestBucketIsNamed) {
+  const char* name = "ddp_bucketed_benchmarking (a)";
+  EXPECT_SAYS(answer_text(name, ddp({})), "buckets of 25.0 MB are the fastest");
+  EXPECT_SAYS(answer_text(name, ddp({})), "buckets pay");
+  EXPECT_SAYS(answer_text(name, ddp({.bucketed = 150})), "buckets of 1.00 MB are the fastest");
+  EXPECT_SAYS(answer_text(name, ddp({.bucketed = 150})), "buckets do not pay here");
+}
+
+TEST(AnswersDataParallel, TheModelOfBucketsIsHeldAgainstTheMeasured) {
+  // small: 128 M parameters, s = 514 MB; w = 1 GB/s.
+  const auto with = [](double alone) {
+    auto results = ddp({});
+    // 1 MB alone takes `alone` ms, of which 1 ms are its bytes.
+    results.push_back(allreduce({{"gloo", "cpu", 2, 1.0, alone, 1.0, 50.0, 1.0, alone}}).front());
+    return results;
+  };
+  const char* name = "ddp_bucketed_benchmarking (b)";
+  // o = 1 ms: sqrt(0.514e9 x 1e9 x 1e-3) = 23 MB.
+  EXPECT_SAYS(answer_text(name, with(2)), "within a factor of four");
+  // o = 99 ms: 226 MB.
+  EXPECT_SAYS(answer_text(name, with(100)), "is off");
+}
+
+std::vector<Result> sharding(double state, double peak, double step, double flat_step) {
+  const auto row = [](const char* optimizer, double peak, double state, double step) {
+    return std::vector<Cell>{"xl", 2,   "fp32", optimizer, 8.0,  peak,
+                             peak, 8.0, 8.0,    state,     20.0, step};
+  };
+  return {result_of(
+      "sharding", "sharding_2025",
+      {table_of({"model", "ranks", "precision", "optimizer", "after init", "before update",
+                 "after update", "parameters", "gradients", "state", "update", "step"},
+                {row("none", 40, 16, 100), row("whole", peak, state, step),
+                 row("flat", peak, state, flat_step)})})};
+}
+
+TEST(AnswersSharding, StateMemoryAndTime) {
+  const auto good = sharding(8, 32, 90, 80), bad = sharding(16, 40, 130, 140);
+  EXPECT_SAYS(answer_text("optimizer_state_sharding", good), "divided evenly");
+  EXPECT_SAYS(answer_text("optimizer_state_sharding", bad), "NOT divided evenly");
+  const char* memory = "optimizer_state_sharding_accounting (a)";
+  EXPECT_SAYS(answer_text(memory, good), "which is what the peak loses");
+  EXPECT_SAYS(answer_text(memory, sharding(8, 40, 90, 80)), "something else sets it");
+  const char* time = "optimizer_state_sharding_accounting (b)";
+  EXPECT_SAYS(answer_text(time, good), "10.0 % faster");
+  EXPECT_SAYS(answer_text(time, bad), "30.0 % slower");
+  const char* zero = "optimizer_state_sharding_accounting (c)";
+  EXPECT_SAYS(answer_text(zero, good), "cut through tensors is faster");
+  EXPECT_SAYS(answer_text(zero, bad), "cut through tensors is not faster");
+}
+
+TEST(AnswersSharding, WhatIsNotBuiltSaysSo) {
+  EXPECT_SAYS(answer_text("fsdp", {}), "Not measured: needs fully sharded data parallelism");
+  EXPECT_SAYS(answer_text("distributed_communication_multi_node", {}),
+              "Not measured: needs a second machine");
+}
+
+}  // namespace
+}  // namespace flashstep::report

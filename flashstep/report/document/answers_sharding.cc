@@ -1,0 +1,150 @@
+// Answers about dividing the optimizer's state between ranks.
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+#include "flashstep/report/document/question.h"
+
+namespace flashstep::report {
+namespace {
+
+const std::vector<std::string> kColumns = {"model",      "ranks",         "optimizer",
+                                           "after init", "before update", "after update",
+                                           "state",      "update",        "step"};
+
+std::string case_name(const TableView& table, size_t row) {
+  std::string name = table.text(row, "model") + ", " + table.text(row, "ranks") + " ranks";
+  const std::string precision = table.text(row, "precision");
+  return precision.empty() ? name : name + ", " + precision;
+}
+
+// Calls `visit(case, unsharded row, sharded row)` for each way to divide in each case.
+template <typename Visit>
+void for_each_pair(const TableView& table, const Visit& visit) {
+  for (size_t row = 0; row < table.rows(); ++row) {
+    if (table.text(row, "optimizer") == "none" || std::isnan(table.number(row, "step"))) continue;
+    for (size_t other = 0; other < table.rows(); ++other) {
+      if (table.text(other, "optimizer") == "none" && !std::isnan(table.number(other, "step")) &&
+          case_name(table, other) == case_name(table, row)) {
+        visit(case_name(table, row), other, row);
+      }
+    }
+  }
+}
+
+Sentences answer_state(const Evidence& evidence) {
+  const TableView table = evidence.table("sharding", kColumns);
+  Sentences sentences;
+  for_each_pair(table, [&](const std::string& name, size_t whole, size_t shard) {
+    const double share = table.number(shard, "state") / table.number(whole, "state");
+    const double wanted = 1 / table.number(shard, "ranks");
+    sentences.push_back(
+        str(name, ", ", table.text(shard, "optimizer"), ": a rank holds ", percent(share, 1),
+            " of the optimizer's state; 1 / ranks is ", percent(wanted, 1), ": ",
+            share <= 1.02 * wanted ? "it is divided evenly." : "it is NOT divided evenly."));
+  });
+  return sentences;
+}
+
+Sentences answer_memory(const Evidence& evidence) {
+  const TableView table = evidence.table("sharding", kColumns);
+  Sentences sentences;
+  for_each_pair(table, [&](const std::string& name, size_t whole, size_t shard) {
+    std::string sentence = str(name, ", ", table.text(shard, "optimizer"), ":");
+    for (const char* moment : {"after init", "before update", "after update"}) {
+      sentence += str(" ", moment, " ", fixed(table.number(whole, moment), 2), " -> ",
+                      fixed(table.number(shard, moment), 2), " GiB",
+                      std::string(moment) == "after update" ? "" : ",");
+    }
+    const double saved = table.number(whole, "after update") - table.number(shard, "after update");
+    const double state = table.number(whole, "state") - table.number(shard, "state");
+    sentence += str("; the state itself is ", fixed(state, 2), " GiB smaller, ",
+                    saved > 0.5 * state ? "which is what the peak loses"
+                                        : "which the peak does not show: something else sets it",
+                    ".");
+    sentences.push_back(sentence);
+  });
+  if (const auto first = table.first({{"optimizer", "none"}}); first && !sentences.empty()) {
+    sentences.push_back(str("Without shards a rank holds ",
+                            fixed(table.number(*first, "parameters"), 2), " GiB of parameters, ",
+                            fixed(table.number(*first, "gradients"), 2), " GiB of gradients and ",
+                            fixed(table.number(*first, "state"), 2),
+                            " GiB of the optimizer's state."));
+  }
+  return sentences;
+}
+
+Sentences answer_time(const Evidence& evidence) {
+  const TableView table = evidence.table("sharding", kColumns);
+  Sentences sentences;
+  for_each_pair(table, [&](const std::string& name, size_t whole, size_t shard) {
+    const double before = table.number(whole, "step"), after = table.number(shard, "step");
+    const double ratio = after / before;
+    sentences.push_back(str(name, ", ", table.text(shard, "optimizer"), ": ", milliseconds(before),
+                            " a step without "
+                            "shards, ",
+                            milliseconds(after), " with them (",
+                            std::abs(ratio - 1) <= 0.01 ? "the same within 1 %"
+                                                        : percent(std::abs(ratio - 1), 1) +
+                                                              (ratio < 1 ? " faster" : " slower"),
+                            "); the update alone ", milliseconds(table.number(whole, "update")),
+                            " -> ", milliseconds(table.number(shard, "update")), "."));
+  });
+  return sentences;
+}
+
+// What ours does is in the code; what it costs is measured.
+Sentences answer_zero(const Evidence& evidence) {
+  const TableView table = evidence.table("sharding", kColumns);
+  if (!table) return {};
+  const auto whole = table.first({{"optimizer", "whole"}}),
+             flat = table.first({{"optimizer", "flat"}});
+  if (!whole) return {};
+  Sentences sentences = {
+      "`whole` gives each tensor to one rank, all-reduces gradients as data parallelism does and "
+      "broadcasts the updated parameters: every rank keeps all gradients. ZeRO's first stage cuts "
+      "through tensors instead, so that shares are equal, reduce-scatters gradients and gathers "
+      "parameters: with n ranks (n - 1) / n of the bytes each, together what one all-reduce "
+      "sends."};
+  if (flat && !std::isnan(table.number(*flat, "step"))) {
+    const double ours = table.number(*whole, "step"), zero = table.number(*flat, "step");
+    const double gradients = table.number(*flat, "gradients") / table.number(*whole, "gradients");
+    sentences.push_back(str("`flat` does that here: gradients take ", percent(gradients),
+                            " of `whole`'s memory, and a step ", milliseconds(zero), " against ",
+                            milliseconds(ours), ": ",
+                            zero < ours ? "the cut through tensors is faster."
+                                        : "the cut through tensors is not faster."));
+  }
+  return sentences;
+}
+
+}  // namespace
+
+void add_sharding_questions(std::vector<Question>& questions) {
+  const char* needs = "`flashstep bench sharding`";
+  const std::vector<Question> all = {
+      {"optimizer_state_sharding", "2024 2025 2026", "sharding",
+       "An optimizer whose state is divided between ranks: what does a rank hold?", needs,
+       answer_state},
+      {"optimizer_state_sharding_accounting (a)", "2024 2025 2026", "sharding",
+       "Peak memory after initialization, before and after the update, with and without it: does "
+       "it "
+       "agree with what one expects, and what holds what?",
+       needs, answer_memory},
+      {"optimizer_state_sharding_accounting (b)", "2024 2025 2026", "sharding",
+       "What does it do to the time of a step?", needs, answer_time},
+      {"optimizer_state_sharding_accounting (c)", "2024 2025 2026", "sharding",
+       "How does it differ from ZeRO's first stage, in memory and in communication?", needs,
+       answer_zero},
+      {"fsdp", "2026", "sharding",
+       "A wrapper that divides parameters too, gathers them layer by layer and computes in another "
+       "dtype.",
+       "fully sharded data parallelism, which flashstep does not have yet", nullptr},
+      {"fsdp_accounting (b)", "2026", "sharding",
+       "Does gathering a layer's parameters end before they are needed?",
+       "fully sharded data parallelism, which flashstep does not have yet", nullptr},
+  };
+  questions.insert(questions.end(), all.begin(), all.end());
+}
+
+}  // namespace flashstep::report

@@ -1,0 +1,163 @@
+// Answers about the time of a training step.
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/stats.h"
+#include "flashstep/report/document/question.h"
+
+namespace flashstep::report {
+namespace {
+
+const std::vector<std::string> kColumns = {"model",   "context", "precision", "attention",
+                                           "mode",    "warm-up", "mean",      "deviation",
+                                           "forward", "backward"};
+// A deviation that does not move a conclusion.
+constexpr double kSmallDeviation = 0.05;
+
+std::string case_name(const TableView& table, size_t row) {
+  return str(table.text(row, "model"), ", context ", table.text(row, "context"), ", ",
+             table.text(row, "precision"));
+}
+
+bool same(const TableView& table, size_t a, size_t b, const std::vector<std::string>& columns) {
+  return std::all_of(columns.begin(), columns.end(), [&](const std::string& column) {
+    return table.text(a, column) == table.text(b, column);
+  });
+}
+
+Sentences answer_script(const Evidence& evidence) {
+  const TableView table = evidence.table("step", kColumns);
+  if (!table) return {};
+  size_t timed = 0;
+  for (size_t row = 0; row < table.rows(); ++row) timed += !std::isnan(table.number(row, "mean"));
+  return {str("`", table.result().made.command,
+              "`: a model by its size or its hyper-parameters, a "
+              "batch of random tokens, warm-up steps and timed ones, with the host waiting for the "
+              "device after each; ",
+              timed, " of ", count_of(table.rows(), "case"), " were timed.")};
+}
+
+Sentences answer_times(const Evidence& evidence) {
+  const TableView table = evidence.table("step", kColumns);
+  Sentences sentences;
+  double most = 0;
+  std::string shakiest;
+  size_t without_room = 0;
+  for (size_t row = 0; row < table.rows(); ++row) {
+    without_room += table.text(row, "mean") == "OOM";
+    const double forward = table.number(row, "forward"), backward = table.number(row, "backward");
+    if (std::isnan(forward) || std::isnan(backward)) continue;
+    if (table.text(row, "warm-up") == "0") continue;
+    sentences.push_back(str(case_name(table, row), ": forward ", milliseconds(forward),
+                            ", backward ", milliseconds(backward), " (",
+                            fixed(backward / forward, 1), " times forward)."));
+    const double share = table.number(row, "deviation") / table.number(row, "mean");
+    if (share > most) most = share, shakiest = case_name(table, row);
+  }
+  if (sentences.empty()) return {};
+  if (most > 0) {
+    sentences.push_back(str(
+        "The largest standard deviation is ", percent(most, 1), " of its mean (", shakiest, "): ",
+        most <= kSmallDeviation ? "the times hardly vary." : "the times vary from step to step."));
+  }
+  if (without_room > 0)
+    sentences.push_back(str(count_of(without_room, "case"), " did not fit into memory."));
+  return sentences;
+}
+
+// A table with cases that differ in nothing but their warm-up.
+TableView warmup_table(const Evidence& evidence) {
+  for (const TableView& table : evidence.tables("step", kColumns)) {
+    if (table.distinct("warm-up").size() < 2) continue;
+    evidence.use(table);
+    return table;
+  }
+  return {};
+}
+
+Sentences answer_warmup(const Evidence& evidence) {
+  const TableView table = warmup_table(evidence);
+  Sentences sentences;
+  size_t slower = 0, compared = 0;
+  for (const size_t none : table.where({{"warm-up", "0"}})) {
+    std::string sentence =
+        str(case_name(table, none), ", ", table.text(none, "mode"), ", by warm-up steps:");
+    double settled = NAN, noise = 0;
+    for (size_t row = 0; row < table.rows(); ++row) {
+      if (!same(table, none, row, {"model", "context", "precision", "attention", "mode"})) continue;
+      sentence +=
+          str(" after ", table.text(row, "warm-up"), " ", three_digits(table.number(row, "mean")),
+              " +- ", three_digits(table.number(row, "deviation")), " ms,");
+      settled = table.number(row, "mean");  // the last one has the most warm-up
+      noise = table.number(row, "deviation");
+    }
+    const double ratio = table.number(none, "mean") / settled;
+    if (std::isnan(ratio)) continue;
+    ++compared;
+    slower += ratio > 1 + kSmallDeviation && table.number(none, "mean") - settled > noise;
+    sentences.push_back(str(sentence, " so that without warm-up the mean is ", fixed(ratio, 2),
+                            " times that with the most."));
+  }
+  if (compared == 0) return {};
+  sentences.push_back(
+      2 * slower > compared
+          ? "The first steps pay for what is done once: memory is taken from the system, threads "
+            "start, kernels are loaded and their algorithms chosen, AdamW's state is made, clocks "
+            "rise. One or two warm-up steps pay most of it; caches, allocator and clocks settle "
+            "during the next ones."
+          : "Here the first steps cost no more than the others vary anyway: what is done once is "
+            "small "
+            "beside a step.");
+  return sentences;
+}
+
+Sentences answer_compiled(const Evidence& evidence) {
+  std::vector<std::string> columns = kColumns;
+  columns.insert(columns.end(), {"eager", "compiled", "tokens"});
+  const TableView table = evidence.table("step", columns);
+  Sentences sentences;
+  std::vector<double> ratios;
+  for (size_t row = 0; row < table.rows(); ++row) {
+    const double eager = table.number(row, "eager"), compiled = table.number(row, "compiled");
+    if (!(eager > 0) || !(compiled > 0)) continue;
+    ratios.push_back(compiled / eager);
+    sentences.push_back(str(case_name(table, row), ", ", table.text(row, "mode"), ": PyTorch ",
+                            three_digits(eager), " tokens/s, compiled ", three_digits(compiled),
+                            ", flashstep ", three_digits(table.number(row, "tokens")), "."));
+  }
+  if (ratios.empty()) return {};
+  const double mean = measure::geometric_mean(ratios);
+  sentences.push_back(
+      str("torch.compile makes PyTorch's model ", fixed(mean, 2),
+          " times as fast (geometric mean of ", count_of(ratios.size(), "case"),
+          "): ", mean > 1.02 ? "fusing element-wise operations pays." : "it does not pay here."));
+  return sentences;
+}
+
+}  // namespace
+
+void add_step_questions(std::vector<Question>& questions) {
+  const char* needs = "`flashstep bench step`";
+  const std::vector<Question> all = {
+      {"benchmarking_script (a)", "2024 2025 2026", "step",
+       "A program that times forward and backward passes of a model by its hyper-parameters.",
+       needs, answer_script},
+      {"benchmarking_script (b)", "2024 2025 2026", "step",
+       "How long do forward and backward passes of each size take, and how much do the times vary?",
+       needs, answer_times},
+      {"benchmarking_script (c)", "2024 2025 2026", "step",
+       "What happens without warm-up steps, or with one or two, and why?",
+       "`flashstep bench step --warmup 0,1,2,5`", answer_warmup},
+      {"torch_compile (b)", "2025 2026", "step",
+       "What does compiling the whole model change, forward alone and in a training step?",
+       "Python's torch (`flashstep bench step --peers eager,compiled`)", answer_compiled},
+      {"rmsnorm", "2024", "step",
+       "RMSNorm beside LayerNorm and beside a fused kernel, forward and backward, alone and in the "
+       "model: how fast?",
+       "a benchmark of norms by themselves, which flashstep does not have yet", nullptr},
+  };
+  questions.insert(questions.end(), all.begin(), all.end());
+}
+
+}  // namespace flashstep::report

@@ -1,0 +1,31 @@
+// Another program that a report runs and waits for: a measurement, or a browser that prints.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace flashstep::report {
+
+struct CommandOptions {
+  std::vector<std::string> command;  // looked up in PATH
+  std::filesystem::path log;         // gets all that it prints; empty: nobody does
+  double most_seconds = 0;           // ends it after so long; 0: never
+  // Ten times a second: the last line that it printed on stderr, or none yet.
+  std::function<void(const std::string& last_line)> while_running;
+};
+
+struct CommandOutcome {
+  int exit_code = 0;       // 1 for a killed one
+  std::string how;         // "ended with exit code 2", "was killed by SIGKILL"
+  std::string last_error;  // line on its stderr
+  bool timed_out = false;
+  int signal = 0;  // SIGINT or SIGTERM that came to this process, and was passed on
+};
+
+// A SIGINT or SIGTERM while a SignalGuard is alive is passed on to the command, which is waited
+// for. MachineError if it cannot be started.
+CommandOutcome run_command(const CommandOptions& options);
+
+}  // namespace flashstep::report

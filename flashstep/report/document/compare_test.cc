@@ -1,0 +1,96 @@
+// Two reports beside each other: what differs by more than the noise is said to.
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/report/document/answers_test.h"
+#include "flashstep/report/document/evidence.h"
+#include "flashstep/report/document/report.h"
+
+namespace flashstep::report {
+namespace {
+
+namespace fs = std::filesystem;
+using measure::Cell;
+
+class CompareTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) /
+              ("compare_test_" +
+               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    fs::remove_all(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // A report with one row of a time and its spread, and one of a mean and its deviation.
+  fs::path report(const std::string& name, double time, double spread, double mean,
+                  double deviation) {
+    Result result = for_tests::result_of(
+        "ddp", "ddp_2025",
+        {for_tests::table_of({"wrapper", "ranks", "time", "p10", "p90"},
+                             {{"naive", 2, time, time - spread, time + spread},
+                              {"naive", 4, "OOM", Cell(), Cell()}}),
+         for_tests::table_of({"model", "mean", "deviation"}, {{"small", mean, deviation}})});
+    result.key = "0123456789abcdef";
+    make_directories(folder_ / name / "results");
+    write_file(result_file(folder_ / name, result.measurement, result.key), to_json(result));
+    return folder_ / name;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(CompareTest, ChangesAndNoise) {
+  const BenchReport compared =
+      compare_reports(report("a", 100, 2, 10, 0.1), report("b", 120, 2, 10.1, 0.1));
+  ASSERT_EQ(compared.table.rows.size(), 2u);
+  const Result none;
+  const TableView view(none, compared.table);
+  EXPECT_EQ(view.text(0, "case"), "naive, ranks 2");
+  EXPECT_EQ(view.number(0, "A"), 100);
+  EXPECT_EQ(view.number(0, "B"), 120);
+  EXPECT_NEAR(view.number(0, "change"), 20, 1e-9);
+  EXPECT_EQ(view.text(0, "noise"), "beyond");
+  EXPECT_EQ(view.text(1, "what"), "mean");
+  EXPECT_EQ(view.text(1, "noise"), "within");
+  EXPECT_SAYS(compared.table.notes.back(),
+              "1 of 2 numbers with a spread differs by more than the noise");
+}
+
+TEST_F(CompareTest, AWideSpreadHidesAChange) {
+  const BenchReport compared =
+      compare_reports(report("a", 100, 15, 10, 0.1), report("b", 120, 15, 5, 0.1));
+  const Result none;
+  const TableView view(none, compared.table);
+  EXPECT_EQ(view.text(0, "noise"), "within");
+  EXPECT_EQ(view.text(1, "noise"), "beyond");
+}
+
+TEST_F(CompareTest, NumbersWithoutASpreadAreShownWithoutAVerdict) {
+  for (const auto& [name, state] : {std::pair("a", 8.0), std::pair("b", 4.0)}) {
+    Result result =
+        for_tests::result_of("sharding", "sharding_2025",
+                             {for_tests::table_of({"optimizer", "state"}, {{"whole", state}})});
+    result.tables[0].table.columns[1].unit = "GiB";
+    result.key = "0123456789abcdef";
+    make_directories(folder_ / name / "results");
+    write_file(result_file(folder_ / name, result.measurement, result.key), to_json(result));
+  }
+  const BenchReport compared = compare_reports(folder_ / "a", folder_ / "b");
+  const Result none;
+  const TableView view(none, compared.table);
+  ASSERT_EQ(view.rows(), 1u);
+  EXPECT_NEAR(view.number(0, "change"), -50, 1e-9);
+  EXPECT_EQ(view.text(0, "noise"), "");
+  EXPECT_SAYS(compared.table.notes.back(), "0 of 0 numbers with a spread");
+}
+
+TEST_F(CompareTest, NothingToCompareIsASentence) {
+  const fs::path a = report("a", 100, 1, 10, 1);
+  EXPECT_THROW(compare_reports(a, folder_ / "nowhere"), UserError);
+  EXPECT_THROW(compare_reports(folder_ / "nowhere", a), UserError);
+}
+
+}  // namespace
+}  // namespace flashstep::report

@@ -1,0 +1,190 @@
+#include "flashstep/report/document/document.h"
+
+#include <algorithm>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/base/text.h"
+#include "flashstep/measure/plot_frame.h"
+
+namespace flashstep::report {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// "ddp" of measurement "ddp_2025" is "ddp_2025"; "ddp_runs" is "ddp_2025_runs".
+std::string stem_of(const Result& result, const std::string& name) {
+  if (result.measurement.rfind(name, 0) == 0) return result.measurement;
+  return result.measurement + "_" + name;
+}
+
+DocumentResult result_in_document(const Result& result) {
+  DocumentResult out{.measurement = result.measurement,
+                     .made = result.made,
+                     .tables = {},
+                     .pictures = {},
+                     .files = result.files,
+                     .trouble = result.trouble};
+  for (const NamedTable& named : result.tables)
+    out.tables.push_back({stem_of(result, named.name), named.table, named.name.ends_with("_runs")});
+  for (const StoredPicture& picture : result.pictures) {
+    std::string title = title_of(picture);
+    if (title.empty()) title = picture.name;
+    out.pictures.push_back({stem_of(result, picture.name), title, to_svg(picture)});
+  }
+  return out;
+}
+
+bool wanted(const RunRecord& record, const std::string& section) {
+  return record.only.empty() ||
+         std::find(record.only.begin(), record.only.end(), section) != record.only.end();
+}
+
+// A year's report leaves the other years' questions, unless something answers them.
+bool is_asked(const Question& question, const std::string& preset) {
+  const bool one_year = preset != "quick" && preset != "all";
+  return !one_year || std::string_view(question.years).find(preset) != std::string_view::npos;
+}
+
+// Machines and versions that the results come from, where they are several.
+std::vector<std::string> differences(const std::vector<Result>& results) {
+  std::set<std::string> machines, versions;
+  for (const Result& result : results) {
+    machines.insert(result.made.machine);
+    versions.insert(result.made.version);
+  }
+  std::vector<std::string> remarks;
+  if (machines.size() > 1) {
+    remarks.push_back("The results come from several machines: " +
+                      join({machines.begin(), machines.end()}, "; ") + ".");
+  }
+  if (versions.size() > 1) {
+    remarks.push_back("The results come from several versions of the code: " +
+                      join({versions.begin(), versions.end()}, "; ") + ".");
+  }
+  return remarks;
+}
+
+std::string subtitle_of(const std::vector<Result>& results, const RunRecord& record) {
+  const auto latest = std::max_element(
+      results.begin(), results.end(),
+      [](const auto& a, const auto& b) { return a.made.measured_at < b.made.measured_at; });
+  if (latest == results.end()) return "Preset " + record.preset + "; nothing was measured.";
+  return str("Preset ", record.preset, "; ", latest->made.machine,
+             latest->made.driver.empty() ? "" : ", driver " + latest->made.driver, "; flashstep, ",
+             latest->made.version, "; last measured ", latest->made.measured_at, ".");
+}
+
+void write_table(const DocumentTable& table, const fs::path& folder) {
+  const std::string stem = (folder / table.file).string();
+  write_file(stem + ".csv", measure::to_csv(table.table));
+  write_file(stem + ".md", measure::to_markdown(table.table));
+  write_file(stem + ".tex", measure::to_latex(table.table));
+  write_file(stem + ".json", measure::to_json(table.table));
+}
+
+}  // namespace
+
+size_t Document::measured() const {
+  size_t count = 0;
+  for (const DocumentSection& section : sections) {
+    for (const Answer& answer : section.answers) count += answer.measured;
+  }
+  return count;
+}
+
+size_t Document::asked() const {
+  size_t count = 0;
+  for (const DocumentSection& section : sections) count += section.answers.size();
+  return count;
+}
+
+void write_record(const RunRecord& record, const fs::path& directory) {
+  Json json = {{"preset", record.preset}, {"only", record.only}, {"left_out", Json::array()}};
+  for (const LeftOut& left_out : record.left_out) {
+    json["left_out"].push_back(
+        {{"section", left_out.section}, {"what", left_out.what}, {"why", left_out.why}});
+  }
+  write_file(directory / "report.json", json.dump(1) + "\n");
+}
+
+RunRecord read_record(const fs::path& directory) {
+  RunRecord record;
+  const fs::path path = directory / "report.json";
+  if (!fs::exists(path)) return record;
+  try {
+    const Json json = Json::parse(read_file(path));
+    record.preset = json.at("preset").get<std::string>();
+    record.only = json.at("only").get<std::vector<std::string>>();
+    for (const Json& entry : json.at("left_out")) {
+      record.left_out.push_back({entry.at("what").get<std::string>(),
+                                 entry.at("why").get<std::string>(),
+                                 entry.at("section").get<std::string>()});
+    }
+  } catch (const Json::exception& error) {
+    throw UserError(
+        str("[report] expected the record of a report in ", path.string(), ": ", error.what()));
+  }
+  return record;
+}
+
+Document make_document(const std::vector<Result>& results, const RunRecord& record,
+                       const std::vector<std::string>& complaints) {
+  Document document;
+  document.title = "flashstep: what was measured";
+  document.subtitle = subtitle_of(results, record);
+  document.remarks = complaints;
+  for (std::string& remark : differences(results)) document.remarks.push_back(std::move(remark));
+  for (const Section& section : sections()) {
+    DocumentSection out{.name = section.name,
+                        .title = section.title,
+                        .about = section.about,
+                        .results = {},
+                        .left_out = {},
+                        .answers = {}};
+    for (const Result& result : results) {
+      if (result.section == section.name) out.results.push_back(result_in_document(result));
+    }
+    for (const LeftOut& left_out : record.left_out) {
+      if (left_out.section == section.name) out.left_out.push_back(left_out);
+    }
+    if (!out.results.empty() || wanted(record, section.name)) {
+      for (const Question& question : questions()) {
+        if (question.section != std::string_view(section.name)) continue;
+        Answer answered = answer(question, results, record.left_out);
+        if (answered.measured || is_asked(question, record.preset))
+          out.answers.push_back(std::move(answered));
+      }
+    }
+    if (!out.results.empty() || !out.left_out.empty() || !out.answers.empty())
+      document.sections.push_back(std::move(out));
+  }
+  return document;
+}
+
+void write_document(const Document& document, const fs::path& directory) {
+  make_directories(directory / "tables");
+  make_directories(directory / "pictures");
+  for (const DocumentSection& section : document.sections) {
+    for (const DocumentResult& result : section.results) {
+      for (const DocumentTable& table : result.tables) write_table(table, directory / "tables");
+      for (const DocumentPicture& picture : result.pictures)
+        measure::internal::write_picture(picture.svg, directory / "pictures" / picture.file);
+    }
+  }
+  write_file(directory / "report.md", to_markdown(document));
+  write_file(directory / "report.html", to_html(document));
+}
+
+std::string describe(const Provenance& made) {
+  return str("`", made.command, "`; ", made.machine,
+             made.driver.empty() ? "" : ", driver " + made.driver,
+             made.clocks.empty() ? "" : "; " + made.clocks, "; ", made.version, "; ",
+             made.measured_at, ", ", human_seconds(made.seconds), ".");
+}
+
+}  // namespace flashstep::report

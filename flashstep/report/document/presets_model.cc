@@ -1,0 +1,174 @@
+// Presets of what is measured of one model on one device.
+#include <algorithm>
+
+#include "flashstep/report/document/presets.h"
+
+namespace flashstep::report {
+namespace {
+
+using measure::Machine;
+
+// Small enough for two cores: 2 and 7 M parameters.
+constexpr const char* kQuickSizes = "64/256/2/4,128/512/4/4";
+constexpr const char* kQuickSize = "64/256/2/4";
+
+std::string sizes_of(const std::string& year) {
+  return year == "2026" ? "small,medium,large,xl26,10B" : "small,medium,large,xl,2.7B";
+}
+std::string largest_sizes(const std::string& year) { return year == "2026" ? "xl26" : "2.7B"; }
+
+// Steps that each handout warms up with and times.
+std::string counts_of(const std::string& year) {
+  return year == "2024" ? " --warmup 1 --steps 5 --batch 16" : " --warmup 5 --steps 10 --batch 4";
+}
+
+std::vector<std::string> contexts_of(const std::string& year) {
+  if (year == "2024") return {"128"};
+  if (year == "2025") return {"128", "256", "512", "1024"};
+  return {"256", "512", "1024"};
+}
+
+// "0128": names of results are sorted as text.
+std::string padded(const std::string& context) {
+  return std::string(4 - std::min<size_t>(4, context.size()), '0') + context;
+}
+
+void add(const std::string& name, const std::string& line, double seconds, const Machine& machine,
+         Plan& plan, const Needs& needs = {}) {
+  add_if_possible({.name = name, .arguments = words_of(line), .seconds = seconds, .needs = needs},
+                  machine, plan);
+}
+
+// A machine without GPU measures the smallest size and leaves the others.
+void add_on_cpu(const std::string& name, const std::string& line, double seconds,
+                const Machine& machine, Plan& plan) {
+  add(name, line, seconds, machine, plan, {.memory_bytes = uint64_t{8} << 30});
+  leave_to_gpus(name + ", larger sizes and contexts", machine, plan);
+}
+
+}  // namespace
+
+void add_limits(const std::string&, const Machine& machine, Plan& plan) {
+  add("limits", "info", 5, machine, plan);
+}
+
+void add_step(const std::string& year, const Machine& machine, Plan& plan) {
+  if (year == "quick") {
+    const std::string cases = " --context 64 --batch 4 --device cpu";
+    add("step_quick",
+        str("bench step --size ", kQuickSizes, cases,
+            " --mode forward,step --precision fp32,bf16 --warmup 2 --steps 5"),
+        15, machine, plan);
+    add("step_warmup_quick",
+        str("bench step --size ", kQuickSize, cases, " --mode step --warmup 0,1,2,5 --steps 5"), 15,
+        machine, plan);
+    return;
+  }
+  const std::string counts = counts_of(year);
+  if (!has_gpu(machine)) {
+    add_on_cpu("step_" + year,
+               "bench step --size small --context 128 --mode forward,step --precision fp32,bf16 "
+               "--device cpu" +
+                   counts,
+               300, machine, plan);
+    return;
+  }
+  for (const std::string& context : contexts_of(year)) {
+    add(str("step_n", padded(context), "_", year),
+        str("bench step --size ", sizes_of(year), " --context ", context,
+            " --mode forward,step --precision fp32,bf16", counts),
+        150, machine, plan, {.gpus = 1});
+  }
+  add("step_warmup_" + year,
+      str("bench step --size small,large --context ", contexts_of(year).front(),
+          " --mode step --warmup 0,1,2,5 --steps 10 --batch 4"),
+      120, machine, plan, {.gpus = 1});
+  add("step_peers_" + year,
+      "bench step --size small,large --context 128 --mode forward,step "
+      "--precision fp32,bf16 --peers eager,compiled",
+      300, machine, plan, {.gpus = 1, .python = true});
+}
+
+void add_profile(const std::string& year, const Machine& machine, Plan& plan) {
+  if (year == "quick") {
+    add("profile_quick",
+        str("profile --size ", kQuickSize,
+            " --context 64 --batch 4 --mode step "
+            "--attention naive,auto --device cpu"),
+        15, machine, plan);
+    return;
+  }
+  if (!has_gpu(machine)) {
+    add_on_cpu("profile_" + year,
+               "profile --size small --context 128 --batch 4 --mode step --attention "
+               "naive,auto --device cpu",
+               90, machine, plan);
+    return;
+  }
+  for (const std::string& context : contexts_of(year)) {
+    add(str("profile_n", padded(context), "_", year),
+        str("profile --size ", sizes_of(year), " --context ", context,
+            " --mode step --attention naive,auto --batch ", year == "2024" ? 16 : 4),
+        120, machine, plan, {.gpus = 1});
+  }
+}
+
+void add_memory(const std::string& year, const Machine& machine, Plan& plan) {
+  if (year == "quick") {
+    add("memory_quick",
+        str("memory --size ", kQuickSize,
+            " --context 64,128 --batch 4 --mode forward,step "
+            "--precision fp32,bf16 --device cpu"),
+        20, machine, plan);
+    return;
+  }
+  if (!has_gpu(machine)) {
+    add_on_cpu("memory_" + year,
+               "memory --size small --context 128 --batch 4 --mode forward,step --precision "
+               "fp32,bf16 --device cpu",
+               60, machine, plan);
+    return;
+  }
+  const std::string contexts = year == "2026" ? "128,2048" : year == "2025" ? "128,256,512" : "128";
+  add("memory_" + year,
+      str("memory --size ", largest_sizes(year), " --context ", contexts,
+          " --mode forward,step --precision fp32,bf16 --batch 4"),
+      120, machine, plan, {.gpus = 1});
+}
+
+void add_precision(const std::string& year, const Machine& machine, Plan& plan) {
+  add("precision", "precision --only accumulation,dtypes,norms", 8, machine, plan);
+  if (year == "quick" || !has_gpu(machine)) {
+    add("precision_sizes_quick",
+        str("precision --only sizes --size ", kQuickSizes, " --context 64 --device cpu"), 15,
+        machine, plan);
+    return;
+  }
+  add("precision_sizes_" + year,
+      str("precision --only sizes --size ", sizes_of(year), " --context 128"), 120, machine, plan,
+      {.gpus = 1});
+}
+
+void add_account(const std::string&, const Machine& machine, Plan& plan) {
+  add("account", "account", 2, machine, plan);
+}
+
+void add_tokenizer(const std::string& year, const Machine& machine, Plan& plan) {
+  // No peers: what they are compared with would be installed first.
+  Measurement measurement{
+      .name = "tokenizer_quick",
+      .arguments = words_of("bench tokenizer --megabytes 4 --encode-megabytes 2 "
+                            "--memory-megabytes 0 --vocab-size 1000 --repeats 3"),
+      .seconds = 10,
+      .stem_out = true};
+  if (year != "quick") {
+    measurement.name = "tokenizer";
+    measurement.arguments = words_of("bench tokenizer");
+    measurement.seconds = 120;
+  } else {
+    measurement.arguments.insert(measurement.arguments.end(), {"--peers", ""});
+  }
+  add_if_possible(std::move(measurement), machine, plan);
+}
+
+}  // namespace flashstep::report

@@ -1,0 +1,189 @@
+// Presets: every section in each, names that are told apart, needs that are judged.
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/report/document/answers_test.h"
+
+namespace flashstep::report {
+namespace {
+
+measure::Machine machine_with(int gpus, uint64_t memory_gib = 24) {
+  measure::Machine machine;
+  machine.memory_bytes = memory_gib << 30;
+  for (int i = 0; i < gpus; ++i)
+    machine.gpus.push_back({"NVIDIA H200", uint64_t{141} << 30, 9, 0, 132});
+  return machine;
+}
+
+TEST(Sections, NamesAreDistinctAndEveryQuestionHasItsSection) {
+  std::set<std::string> names;
+  for (const Section& section : sections()) EXPECT_TRUE(names.insert(section.name).second);
+  for (const Question& question : questions()) {
+    EXPECT_TRUE(names.count(question.section)) << question.name;
+    EXPECT_NE(std::string(question.needs), "") << question.name;
+  }
+}
+
+// A measurement of one preset is not taken for that of another.
+TEST(Sections, MeasurementsOfOneNameAreTheSame) {
+  for (const int gpus : {0, 1, 2, 8}) {
+    std::map<std::string, std::vector<std::string>> arguments;
+    for (const std::string& preset : report_presets()) {
+      for (const Section& section : sections()) {
+        for (const Measurement& m : plan_of(section, preset, machine_with(gpus)).measurements) {
+          EXPECT_EQ(m.section, section.name);
+          EXPECT_GT(m.seconds, 0);
+          EXPECT_FALSE(m.arguments.empty());
+          EXPECT_EQ(arguments.try_emplace(m.name, m.arguments).first->second, m.arguments)
+              << m.name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Sections, QuickNeedsNoGpuAndIsQuick) {
+  double seconds = 0;
+  for (const Section& section : sections()) {
+    const Plan plan = plan_of(section, "quick", machine_with(0, 4));
+    EXPECT_TRUE(plan.left_out.empty()) << section.name;
+    const bool gpu_only = std::string(section.name) == "leaderboard";
+    EXPECT_EQ(plan.measurements.empty(), gpu_only) << section.name;
+    for (const Measurement& m : plan.measurements) seconds += m.seconds;
+  }
+  EXPECT_LT(seconds, 300);
+}
+
+TEST(Sections, SaysWhatAMachineLacks) {
+  const auto left_out = [](const char* section, const char* preset, int gpus) {
+    for (const Section& s : sections()) {
+      if (std::string(s.name) == section) return plan_of(s, preset, machine_with(gpus)).left_out;
+    }
+    return std::vector<LeftOut>();
+  };
+  ASSERT_EQ(left_out("leaderboard", "2025", 0).size(), 1u);
+  EXPECT_EQ(left_out("leaderboard", "2025", 0)[0].why, "needs a GPU, this machine has none");
+  EXPECT_TRUE(left_out("leaderboard", "2025", 1).empty());
+  ASSERT_EQ(left_out("ddp", "2025", 1).size(), 1u);
+  EXPECT_EQ(left_out("ddp", "2025", 1)[0].why, "needs 2 GPUs, this machine has 1");
+  EXPECT_TRUE(left_out("ddp", "2025", 2).empty());
+  EXPECT_SAYS(why_not({.memory_bytes = uint64_t{64} << 30}, machine_with(0)),
+              "needs 64.0 GiB of memory, this machine has 24.0 GiB");
+  EXPECT_SAYS(why_not({.gpus = 1, .gpu_memory_bytes = uint64_t{200} << 30}, machine_with(1)),
+              "of GPU memory");
+  EXPECT_THROW(plan_of(sections()[0], "2023", machine_with(0)), UserError);
+}
+
+TEST(Sections, AllHoldsEveryYear) {
+  const auto names = [](const std::string& preset) {
+    std::set<std::string> set;
+    for (const Section& section : sections()) {
+      for (const Measurement& m : plan_of(section, preset, machine_with(8)).measurements)
+        set.insert(m.name);
+    }
+    return set;
+  };
+  const std::set<std::string> all = names("all");
+  for (const char* year : {"2024", "2025", "2026"}) {
+    for (const std::string& name : names(year)) EXPECT_TRUE(all.count(name)) << name;
+  }
+}
+
+// The handouts' problems, by year: none is forgotten.
+TEST(Questions, EveryProblemOfTheHandoutsIsThere) {
+  const std::map<std::string, std::vector<std::string>> problems = {
+      {"2024",
+       {"benchmarking_script", "function_call_table", "flame_graph", "benchmarking_mixed_precision",
+        "memory_profiling", "rmsnorm", "distributed_communication_single_node",
+        "distributed_communication_multi_node", "naive_ddp", "naive_ddp_benchmarking",
+        "minimal_ddp_flat_benchmarking", "ddp_overlap_individual_parameters",
+        "ddp_overlap_individual_parameters_benchmarking", "ddp_overlap_bucketed",
+        "ddp_bucketed_benchmarking", "optimizer_state_sharding",
+        "optimizer_state_sharding_accounting"}},
+      {"2025",
+       {"benchmarking_script",
+        "nsys_profile",
+        "mixed_precision_accumulation",
+        "benchmarking_mixed_precision",
+        "memory_profiling",
+        "pytorch_attention",
+        "torch_compile",
+        "flash_forward",
+        "flash_backward",
+        "flash_benchmarking",
+        "leaderboard",
+        "distributed_communication_single_node",
+        "naive_ddp",
+        "naive_ddp_benchmarking",
+        "minimal_ddp_flat_benchmarking",
+        "ddp_overlap_individual_parameters",
+        "ddp_overlap_individual_parameters_benchmarking",
+        "ddp_overlap_bucketed",
+        "ddp_bucketed_benchmarking",
+        "communication_accounting",
+        "optimizer_state_sharding",
+        "optimizer_state_sharding_accounting"}},
+      {"2026",
+       {"benchmarking_script",
+        "nsys_profile",
+        "mixed_precision_accumulation",
+        "benchmarking_mixed_precision",
+        "memory_profiling",
+        "gradient_checkpointing",
+        "pytorch_attention",
+        "torch_compile",
+        "flash_forward",
+        "flash_backward",
+        "flash_benchmarking",
+        "leaderboard",
+        "distributed_communication_single_node",
+        "naive_ddp",
+        "naive_ddp_benchmarking",
+        "minimal_ddp_flat_benchmarking",
+        "ddp_overlap_individual_parameters",
+        "ddp_overlap_individual_parameters_benchmarking",
+        "optimizer_state_sharding",
+        "optimizer_state_sharding_accounting",
+        "fsdp",
+        "fsdp_accounting",
+        "alternate_ring_all_reduce",
+        "dp_bound",
+        "fsdp_bound",
+        "tp_bound",
+        "fsdp_tp_bound"}}};
+  for (const auto& [year, names] : problems) {
+    for (const std::string& name : names) {
+      const bool there = std::any_of(questions().begin(), questions().end(), [&](const auto& q) {
+        const std::string full = q.name;
+        return full.substr(0, full.find(" (")) == name &&
+               std::string(q.years).find(year) != std::string::npos;
+      });
+      EXPECT_TRUE(there) << year << " " << name;
+    }
+  }
+}
+
+TEST(Questions, WithoutResultsEveryAnswerSaysWhatIsMissing) {
+  for (const Question& question : questions()) {
+    const Answer empty = answer(question, {}, {});
+    EXPECT_FALSE(empty.measured) << question.name;
+    ASSERT_EQ(empty.sentences.size(), 1u);
+    EXPECT_TRUE(empty.sentences[0].starts_with("Not measured: needs ")) << empty.sentences[0];
+  }
+}
+
+TEST(Questions, AFailureAndWhatWasLeftOutAreReasons) {
+  const Question& question = questions().front();
+  Result failed = for_tests::result_of(question.section, "x_2025", {});
+  failed.trouble = "ended with exit code 1: out of memory";
+  EXPECT_EQ(answer(question, {failed}, {}).sentences.at(0),
+            "Not measured: x_2025 ended with exit code 1: out of memory.");
+  const LeftOut left_out{"x_2025", "needs a GPU, this machine has none", question.section};
+  EXPECT_EQ(answer(question, {}, {left_out}).sentences.at(0),
+            "Not measured: needs a GPU, this machine has none.");
+}
+
+}  // namespace
+}  // namespace flashstep::report

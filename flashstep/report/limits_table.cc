@@ -1,0 +1,41 @@
+#include "flashstep/report/limits_table.h"
+
+#include "flashstep/base/text.h"
+
+namespace flashstep::report {
+
+measure::Table limits_table(const measure::Machine& machine,
+                            const std::vector<measure::Limits>& all) {
+  measure::Table table;
+  table.title = "Limits";
+  table.columns = {measure::text_column("device"),
+                   measure::text_column("limit"),
+                   measure::number_column("measured", "", 1),
+                   measure::text_column("unit"),
+                   measure::number_column("median", "%", 0),
+                   measure::number_column("data sheet", "", 1),
+                   measure::number_column("share", "%", 0),
+                   measure::text_column("method")};
+  table.columns[4].name = "median call";
+  for (const measure::Limits& limits : all) {
+    for (const measure::Limit& limit : limits.limits) {
+      const double unit = 1e9;
+      const auto sheet = measure::data_sheet_rate(machine, limit);
+      table.add_row({limit.device, limit.name, limit.rate / unit,
+                     limit.name.starts_with("matmul") ? "GFLOP/s" : "GB/s",
+                     100 * limit.median_rate / limit.rate,
+                     sheet ? measure::Cell(*sheet / unit) : measure::Cell(),
+                     sheet ? measure::Cell(100 * limit.rate / *sheet) : measure::Cell(),
+                     limit.method});
+    }
+    table.notes.push_back(
+        limits.busy ? "Other programs were running: these rates are too low, and not kept. Run "
+                      "flashstep info again when the machine is quiet."
+                    : str("Measured ", limits.measured_at, " and kept in ",
+                          measure::limits_cache_file(machine).string(), "."));
+  }
+  if (table.notes.size() == 2 && table.notes[0] == table.notes[1]) table.notes.pop_back();
+  return table;
+}
+
+}  // namespace flashstep::report

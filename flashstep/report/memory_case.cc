@@ -1,0 +1,239 @@
+// One case of `flashstep memory`: a pass under the observer, and what is read from its trace.
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/measure/gpu_memory.h"
+#include "flashstep/measure/machine.h"
+#include "flashstep/measure/memory_observer.h"
+#include "flashstep/measure/memory_snapshot.h"
+#include "flashstep/measure/ranges.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/memory.h"
+
+namespace flashstep::report {
+namespace {
+
+using at::Tensor;
+using measure::Allocation;
+using measure::EventRange;
+using measure::MemoryKind;
+using measure::MemoryObserver;
+using measure::MemoryTrace;
+
+constexpr std::string_view kStep = "step/";  // the range of the recorded pass
+
+std::vector<Tensor> gradients_of(TransformerImpl& model) {
+  std::vector<Tensor> gradients;
+  for (const Tensor& parameter : model.parameters()) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+std::vector<Tensor> state_of(const train::AdamW& optimizer) {
+  std::vector<Tensor> tensors;
+  for (const auto& [parameter, state] : optimizer.state()) {
+    const auto& adamw = static_cast<const train::AdamWState&>(*state);
+    tensors.insert(tensors.end(), {adamw.step, adamw.exp_avg, adamw.exp_avg_sq});
+  }
+  return tensors;
+}
+
+// A pass as ModelRun::pass() makes it, in a range, with what its parts leave behind labelled. The
+// gradients of the one before are gone when it begins.
+void labelled_pass(const char* name, ModelRun& run, MemoryObserver& observer) {
+  run.optimizer().zero_grad();
+  const measure::ScopedRange range(name);
+  const Tensor loss = run.forward();
+  if (!has_backward(run.workload())) return;
+  run.backward(loss);
+  observer.label(MemoryKind::kGradients, gradients_of(run.model()));
+  if (!has_update(run.workload())) return;
+  run.update(loss);
+  observer.label(MemoryKind::kOptimizerState, state_of(run.optimizer()));
+}
+
+std::string block_name(int64_t block) { return str("layers.", block); }
+
+int64_t gradient_bytes(TransformerImpl& model, const std::string& prefix) {
+  int64_t bytes = 0;
+  for (const auto& parameter : model.named_parameters()) {
+    const Tensor& gradient = parameter.value().grad();
+    if (parameter.key().starts_with(prefix + ".") && gradient.defined()) {
+      bytes += static_cast<int64_t>(gradient.storage().nbytes());
+    }
+  }
+  return bytes;
+}
+
+std::string without_step(const std::string& ranges) {
+  return ranges.starts_with(kStep) ? ranges.substr(kStep.size()) : ranges;
+}
+
+// "forward/layers.3/norm" -> "forward/layers.*/norm"
+std::string of_any_block(const std::string& ranges) {
+  constexpr std::string_view kBlock = "layers.";
+  const size_t at = ranges.find(kBlock);
+  if (at == std::string::npos) return ranges;
+  const size_t number = at + kBlock.size(), end = ranges.find('/', number);
+  return ranges.substr(0, number) + "*" + (end == std::string::npos ? "" : ranges.substr(end));
+}
+
+bool was_there(const Allocation& allocation, EventRange window) {
+  const bool began_before_its_end =
+      allocation.begin == measure::kNoEvent || allocation.begin < window.end;
+  return began_before_its_end && allocation.end >= window.begin;  // kNoEvent is the largest
+}
+
+int64_t peak_of(const MemoryTrace& trace, const std::string& pass) {
+  const auto* range = measure::find_range(trace, pass);
+  return range == nullptr ? 0 : measure::total(measure::peak(trace, range->events).bytes);
+}
+
+std::string range_at(const MemoryTrace& trace, uint32_t event) {
+  if (event == measure::kNoEvent) return "";
+  const Allocation& allocation = trace.allocations[trace.events[event].allocation];
+  return without_step(trace.sites[allocation.site].ranges);
+}
+
+// A sum of the residual stream and what a block adds is made right in the block's own range.
+int64_t residual_bytes(const MemoryTrace& trace, const std::string& block_range) {
+  int64_t bytes = 0;
+  for (const Allocation& allocation : trace.allocations) {
+    if (trace.sites[allocation.site].ranges == block_range) bytes = allocation.bytes;
+  }
+  return bytes;
+}
+
+void read_trace(const MemoryTrace& trace, MemoryResult& result) {
+  const auto* step = measure::find_range(trace, "step");
+  require(step != nullptr, "[memory] expected a trace with a step");
+  const measure::MemoryMoment peak = measure::peak(trace, step->events);
+  result.at_peak = peak.bytes;
+  result.peak_range = range_at(trace, peak.event);
+  result.forward = peak_of(trace, "step/forward");
+  result.backward = peak_of(trace, "step/backward");
+  result.update = peak_of(trace, "step/optimizer");
+  const std::string block = "step/forward/" + block_name(result.block);
+  result.saved_by = saved_by_operator(trace, block);
+  for (const SavedByOperator& saved : result.saved_by) result.block_saved += saved.bytes;
+  result.residual_bytes = residual_bytes(trace, block);
+  result.largest = largest_allocations(trace, step->events, result.task.largest);
+}
+
+void write_files(const MemoryTask& task, const MemoryTrace& trace, const std::string& snapshot) {
+  const std::filesystem::path directory = task.directory;
+  const std::string name = case_name(task.workload);
+  make_directories(directory / name);
+  write_file(directory / name / "memory_snapshot.pickle", snapshot);
+  const std::string machine = measure::one_line(measure::describe_machine());
+  measure::write_plot(
+      memory_timeline(trace, measure::find_range(trace, "step")->events,
+                      "Memory of " + describe(task.workload), "flashstep memory; " + machine),
+      directory / ("memory_timeline_" + name));
+}
+
+}  // namespace
+
+void MemoryTask::visit(FieldVisitor& v) {
+  v.section("workload", workload, "what is measured");
+  v.field("warmup", warmup, {0, 1'000'000}, "passes before the recorded one");
+  v.field("largest", largest, {0, 1'000'000}, "allocations that are listed");
+  v.field("directory", directory, {}, "for files; empty: none");
+}
+
+std::string case_name(const Workload& w) {
+  std::string size = model_name(w.model);
+  std::replace(size.begin(), size.end(), '/', '-');
+  return str(size, "_c", w.model.context_length, "_b", w.batch_size, "_", w.mode, "_", w.precision,
+             "_", w.model.attention);
+}
+
+std::vector<LargeAllocation> largest_allocations(const MemoryTrace& trace, EventRange window,
+                                                 int64_t count) {
+  // Grouped by what is kept as numbers, then by the words, which are costly, for those that lead.
+  std::map<std::tuple<int64_t, MemoryKind, uint32_t, uint32_t>, int64_t> groups;
+  for (const Allocation& a : trace.allocations) {
+    if (was_there(a, window)) ++groups[{-a.bytes, a.kind, a.site, a.shape}];
+  }
+  std::vector<LargeAllocation> largest;
+  for (const auto& [key, occurrences] : groups) {
+    const auto& [negative_bytes, kind, site_index, shape] = key;
+    const bool is_full = static_cast<int64_t>(largest.size()) >= count;
+    if (is_full && (largest.empty() || -negative_bytes < largest.back().bytes)) break;
+    const measure::MemorySite& site = trace.sites[site_index];
+    const LargeAllocation line = {-negative_bytes,
+                                  occurrences,
+                                  measure::name_of(kind),
+                                  trace.shapes[shape],
+                                  of_any_block(without_step(site.ranges)),
+                                  measure::maker_of(trace, site),
+                                  measure::source_of(trace, site)};
+    const auto same = std::find_if(largest.begin(), largest.end(), [&](const auto& other) {
+      return std::tie(other.bytes, other.kind, other.shape, other.range, other.maker,
+                      other.source) ==
+             std::tie(line.bytes, line.kind, line.shape, line.range, line.maker, line.source);
+    });
+    if (same != largest.end()) {
+      same->count += line.count;
+    } else if (!is_full) {
+      largest.push_back(line);
+    }
+  }
+  return largest;
+}
+
+std::vector<SavedByOperator> saved_by_operator(const MemoryTrace& trace,
+                                               const std::string& ranges) {
+  std::map<std::string, int64_t> bytes;
+  for (const Allocation& a : trace.allocations) {
+    const measure::MemorySite& site = trace.sites[a.site];
+    if (a.kind != MemoryKind::kActivations || !measure::is_within(site.ranges, ranges)) continue;
+    bytes[measure::maker_of(trace, site)] += a.bytes;
+  }
+  std::vector<SavedByOperator> saved;
+  for (const auto& [maker, sum] : bytes) saved.push_back({maker, sum});
+  std::stable_sort(saved.begin(), saved.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  return saved;
+}
+
+MemoryResult measure_memory(const MemoryTask& task) {
+  MemoryResult result;
+  result.task = task;
+  Workload& workload = result.task.workload;
+  workload = resolved_workload(task.workload);
+  const at::Device device = current_device(workload.device);
+  if (device.is_cuda()) measure::record_gpu_memory_history(true);
+  MemoryObserver observer(device.type());
+  ModelRun run(workload);
+  observer.label(MemoryKind::kParameters, run.model().parameters());
+  for (int64_t i = 0; i < task.warmup; ++i) labelled_pass("warm-up", run, observer);
+  reset_peak_memory(device);
+  labelled_pass("step", run, observer);
+  synchronize(device);
+  result.device_bytes = peak_memory_bytes(device);
+  result.block = workload.model.num_layers / 2;
+  result.block_gradients = gradient_bytes(run.model(), block_name(result.block));
+  const MemoryTrace trace = observer.take();
+  read_trace(trace, result);
+  if (!task.directory.empty()) {
+    write_files(result.task, trace,
+                device.is_cuda() ? measure::gpu_memory_snapshot() : measure::to_snapshot(trace));
+  }
+  if (device.is_cuda()) measure::record_gpu_memory_history(false);
+  return result;
+}
+
+void memory_process(const std::string& text) {
+  // Where memory ends, the kernel shall take this process and no other.
+  std::ofstream("/proc/self/oom_score_adj") << 1000 << std::flush;
+  MemoryTask task;
+  read_json(task, text, "the task of a process");
+  hand_over(to_json(measure_memory(task)));
+}
+
+}  // namespace flashstep::report

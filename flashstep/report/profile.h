@@ -1,0 +1,89 @@
+// Where the time of a model's step goes: by pass, by range of the model, by kernel (on a CPU: by
+// operator) and by class of work, as tables, flame graphs and chrome traces.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "flashstep/report/bench_report.h"
+#include "flashstep/report/profile_sums.h"
+#include "flashstep/report/workload.h"
+
+namespace flashstep::report {
+
+struct ProfileOptions {
+  WorkloadAxes axes;
+  int64_t warmup = 5;     // steps that are neither timed nor recorded, in a range of that name
+  int64_t steps = 10;     // timed by the clock (on a GPU by events), without the profiler
+  int64_t recorded = 2;   // under LibTorch's profiler
+  int64_t top = 10;       // lines a case in the table of kernels
+  bool inference = true;  // beside a mode with a backward pass: the forward pass by itself
+  // false: only ranges, between cudaProfilerStart and Stop, for a profiler from outside (nsys,
+  // ncu), beside which LibTorch's cannot run.
+  bool record = true;
+  std::string directory;  // for the chrome traces; empty: none are written
+  std::function<void(const std::string& line)> progress = {};  // may be empty
+};
+
+// "": small, with attention auto and naive; "2024", "2025", "2026": the handout's sizes and
+// contexts, each with both: the steps of attention (scores, softmax, values) are kernels of their
+// own in naive only. UserError for others.
+ProfileOptions profile_preset(const std::string& name);
+
+// The table of times, and below it "kernels", "classes", "shares", "ranges", "blocks" and (with
+// attention naive) "attention"; docs/measuring.md says what their columns mean. Pictures: a flame
+// graph and the shares of the classes, for each case. Where memory is too small the cells say so
+// and the rest is measured. UserError for what cannot be measured at all, before anything is.
+BenchReport profile_report(const ProfileOptions& options);
+
+// The same tables of a chrome trace, of flashstep or PyTorch, as far as it has ranges; without
+// limits and timers. UserError where the file is none.
+BenchReport trace_report(const std::filesystem::path& file, int64_t top,
+                         const std::function<void(uint64_t, uint64_t)>& progress = {});
+
+// ---- Inside
+
+// What this machine can do at most, with the case's dtype; 0: not known.
+struct ProfileLimits {
+  double flops = 0, bytes = 0;  // a second
+};
+
+struct ProfileRun {  // one mode of one case
+  ProfileSums sums;
+  std::vector<StepTimes> timers;  // none for a trace that was read
+};
+
+struct ProfileCase {
+  std::string name;  // "small, context 128, fp32, naive", or a file's name
+  std::optional<Workload> workload;
+  ProfileLimits limits;
+  std::optional<ProfileRun> step;       // as the workload's mode says
+  std::optional<ProfileRun> inference;  // the forward pass by itself, without a graph
+  std::string trouble;                  // why there is nothing: "OOM: ..."
+  double ranges = 0;                    // in a step
+};
+
+// profile_tables.cc
+measure::Table times_table(const std::vector<ProfileCase>& cases);
+measure::Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top);
+measure::Table classes_table(const std::vector<ProfileCase>& cases);
+measure::Table shares_table(const std::vector<ProfileCase>& cases);
+measure::Table ranges_table(const std::vector<ProfileCase>& cases);
+measure::Table blocks_table(const std::vector<ProfileCase>& cases);
+// Of the cases that ran the formula; without rows where none did.
+measure::Table attention_table(const std::vector<ProfileCase>& cases);
+
+// profile_pictures.cc
+measure::FlameGraph flame_graph(const ProfileCase& c, const ProfileRun& run,
+                                const std::string& footnote);
+measure::Plot shares_plot(const ProfileCase& c, const std::string& footnote);
+std::string file_name(const std::string& case_name);  // letters, digits, "_", "." and "-"
+
+// profile_notes.cc
+std::vector<std::string> profile_notes(const std::vector<ProfileCase>& cases);
+
+}  // namespace flashstep::report

@@ -1,0 +1,81 @@
+"""flashstep profile as a command: files that their real readers open, a trace read back, and exit codes."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+import xml.etree.ElementTree
+from pathlib import Path
+
+PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+SMALL = ("--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 16, "--batch", 2, "--warmup", 1,
+         "--steps", 2, "--recorded", 1)
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, "profile", *map(str, arguments)], capture_output=True, text=True, timeout=240)
+
+
+def column(table, name):
+    index = [c["name"] for c in table["columns"]].index(name)
+    return [row[index] for row in table["rows"]]
+
+
+class ProfileTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = Path(self.folder.name)
+
+    def table(self, name):
+        return json.loads((self.path / f"{name}.json").read_text())
+
+    def test_tables_pictures_and_traces(self):
+        result = run(*SMALL, "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(set(column(self.table("profile"), "attention")), {"auto", "naive"})
+        shares = self.table("profile_shares")
+        for attention in ("auto", "naive"):
+            of_case = [share for share, name in zip(column(shares, "step share"), column(shares, "attention"))
+                       if name == attention]
+            self.assertAlmostEqual(sum(of_case), 100, delta=2)
+            case = f"32_64_2_2_context_16_fp32_{attention}"
+            xml.etree.ElementTree.parse(self.path / f"profile_flame_{case}.svg")
+            trace = json.loads((self.path / f"trace_{case}.json").read_text())  # as Perfetto does
+            ranges = {e["name"] for e in trace["traceEvents"] if e.get("cat") == "user_annotation"}
+            self.assertLessEqual({"step", "forward", "backward", "optimizer", "layers.0", "layers.1", "norm"}, ranges)
+            self.assertEqual(attention == "naive", "softmax" in ranges)
+        self.assertEqual(set(column(self.table("profile_attention"), "attention")), {"naive"})
+
+    def test_reads_its_own_trace(self):
+        self.assertEqual(run(*SMALL, "--attention", "naive", "--out", self.path).returncode, 0)
+        measured = self.table("profile_ranges")
+        result = run("--trace", self.path / "trace_32_64_2_2_context_16_fp32_naive.json", "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("layers.* > self-attention > attention > softmax", result.stdout)
+        self.assertEqual(column(self.table("profile_ranges"), "range"), column(measured, "range"))
+
+    def test_only_ranges_for_other_profilers(self):
+        result = run(*SMALL, "--no-record", "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertFalse(list(self.path.glob("trace_*")))
+
+    def test_mistakes(self):
+        damaged = self.path / "damaged.json"
+        damaged.write_text('{"traceEvents": [{"ph": "X", "cat": "kernel"')
+        for arguments, word in (
+                (("--trace", damaged), "at byte"),
+                (("--trace", self.path / "missing.json"), "missing.json"),
+                (("--size", "gigantic"), "gigantic"),
+                (("--mode", "sideways"), "sideways"),
+                (("--warmup", -1), "warmup"),
+                (("--steps", 0), "steps"),
+                ((*SMALL, "--out", "/proc/nowhere"), "--out")):
+            result = run(*arguments)
+            self.assertEqual(result.returncode, 2, (arguments, result.stderr))
+            self.assertIn(word, result.stderr)
+            self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

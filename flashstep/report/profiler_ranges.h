@@ -1,0 +1,28 @@
+// The library's ranges (measure/ranges.h) for profilers: NVTX for NVIDIA's tools (nsys, ncu), user
+// annotations for LibTorch's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "flashstep/measure/ranges.h"
+
+namespace flashstep::report {
+
+// While one lives, every ScopedRange is an NVTX range where LibTorch has CUDA (calls into NVTX
+// return at once unless a tool listens), and a RecordFunction of user scope. The latter carries
+// autograd's sequence number, by which trace_attribution.h finds the range that a node of the
+// backward pass belongs to. For NVTX these nodes are ranges by their own names, too. Ranges that
+// are open when it ends may end after it; the listener is the process's.
+class ProfilerRanges {
+ public:
+  ProfilerRanges();
+  ~ProfilerRanges();
+  ProfilerRanges(const ProfilerRanges&) = delete;
+  ProfilerRanges& operator=(const ProfilerRanges&) = delete;
+
+ private:
+  std::optional<uint64_t> node_callback_;
+};
+
+}  // namespace flashstep::report

@@ -1,0 +1,137 @@
+"""flashstep report as a command: results that are kept, redrawn, compared; mistakes and interruptions."""
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from html.parser import HTMLParser
+from pathlib import Path
+
+PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+
+
+def command(*arguments):
+    return [PROGRAM, "report", *map(str, arguments)]
+
+
+def run(*arguments, **options):
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=280, **options)
+
+
+class Balance(HTMLParser):
+    """Whether what is opened is closed."""
+    VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.wrong = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append((tag, self.getpos()))
+
+
+class ReportTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = Path(self.folder.name) / "report"
+
+    def test_account_and_back(self):
+        result = run("--only", "account", "--no-pdf", "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("1 measured, 0 taken from earlier", result.stdout)
+        html = (self.path / "report.html").read_text()
+        self.assertIn("communication_accounting (a)", html)
+        self.assertNotIn("Not measured", html)
+        balance = Balance()
+        balance.feed(html)
+        self.assertEqual(balance.wrong, [])
+        self.assertEqual(balance.open, [])
+        for form in ("csv", "md", "tex", "json"):
+            self.assertTrue(list((self.path / "tables").glob(f"*.{form}")), form)
+        stored = json.loads(next((self.path / "results").glob("*.json")).read_text())
+        self.assertEqual(stored["made"]["command"], "flashstep account")
+        self.assertRegex(stored["made"]["version"], "sources [0-9a-f]{10}")
+
+        again = run("--only", "account", "--no-pdf", "--out", self.path)
+        self.assertIn("0 measured, 1 taken from earlier", again.stdout)
+        (self.path / "report.html").unlink()
+        begin = time.monotonic()
+        redrawn = run("--redraw", "--no-pdf", "--out", self.path)
+        self.assertEqual(redrawn.returncode, 0, redrawn.stderr)
+        self.assertLess(time.monotonic() - begin, 60)
+        self.assertEqual((self.path / "report.html").read_text(), html)
+
+        compared = run("compare", self.path, self.path)
+        self.assertEqual(compared.returncode, 0, compared.stderr)
+        self.assertIn("0 of 0 numbers with a spread", compared.stdout)
+
+    def test_damaged_results_are_named_and_kept(self):
+        self.assertEqual(run("--only", "account", "--no-pdf", "--out", self.path).returncode, 0)
+        (self.path / "results" / "other-0123.json").write_text("{\"format\": 1,")
+        (self.path / "results" / "newer-0123.json").write_text("{\"format\": 99}")
+        redrawn = run("--redraw", "--no-pdf", "--out", self.path)
+        self.assertEqual(redrawn.returncode, 0, redrawn.stderr)
+        self.assertIn("other-0123.json", redrawn.stdout)
+        self.assertIn("it has format 99, this program reads 1", redrawn.stdout)
+        self.assertTrue((self.path / "results" / "other-0123.json").exists())
+        self.assertIn("communication_accounting", (self.path / "report.html").read_text())
+
+    def test_mistakes(self):
+        file = Path(self.folder.name) / "file"
+        file.write_text("")
+        for arguments, word in (
+            (("--preset", "2023", "--out", self.path), "2023"),
+            (("--only", "acount", "--out", self.path), 'did you mean "account"'),
+            (("--only", "account", "--out", file / "below"), "expected a directory that can be written"),
+            (("--only", "account", "--out", "/proc/report"), "expected a directory that can be written"),
+            (("--redraw", "--out", self.path), "expected results in"),
+            (("--redraw", "--preset", "2025", "--out", self.path), "--preset"),
+            (("compare", self.path, self.path), "expected results in"),
+        ):
+            result = run(*arguments)
+            self.assertEqual(result.returncode, 2, (arguments, result.stdout, result.stderr))
+            self.assertIn(word, result.stderr)
+            self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+
+    def test_two_at_once(self):
+        self.path.mkdir()
+        first = subprocess.Popen(command("--only", "attention", "--no-pdf", "--out", self.path),
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            while not (self.path / "logs").exists() and first.poll() is None:
+                time.sleep(0.05)
+            second = run("--only", "account", "--no-pdf", "--out", self.path)
+            self.assertEqual(second.returncode, 2, second.stderr)
+            self.assertIn("another flashstep report", second.stderr)
+        finally:
+            first.send_signal(signal.SIGTERM)
+            first.communicate(timeout=120)
+
+    def test_interruption_keeps_what_is_done(self):
+        process = subprocess.Popen(command("--only", "account,attention", "--no-pdf", "--out", self.path),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not (self.path / "logs").exists() and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertIn("the same command goes on", errors)
+        self.assertTrue((self.path / "report.html").exists())
+        self.assertFalse(re.search("failed", output), output)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,164 @@
+#include "flashstep/report/work_class.h"
+
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace flashstep::report {
+namespace {
+
+using Expected = std::pair<const char*, WorkClass>;
+
+// As Kineto and nsys write them on an H200 with CUDA 13.0.
+TEST(WorkClass, KnowsKernelsByTheirNames) {
+  const std::vector<Expected> kernels = {
+      {"nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NNT", WorkClass::kMatmul},
+      {"sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_"
+       "alignc4_execute_kernel__5x_cublas",
+       WorkClass::kMatmul},
+      {"void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn_align8>"
+       "(cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn_align8::Params)",
+       WorkClass::kMatmul},
+      {"void cublasLt::splitKreduce_kernel<32, 16, int, float, float, float, float, true, 1, 0, 0>"
+       "(cublasLt::cublasSplitKParams<float>, float const*, float const*)",
+       WorkClass::kMatmul},
+      {"void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>(...)",
+       WorkClass::kMatmul},
+      {"void flashstep::attention_cuda::forward_kernel<(flashstep::attention_cuda::Element)0, 64, "
+       "flashstep::attention_cuda::PlannedTile<...>>(flashstep::attention_cuda::ForwardArguments)",
+       WorkClass::kAttention},
+      {"flashstep::attention_cuda::(anonymous namespace)::backward_prepare_kernel("
+       "flashstep::attention_cuda::BackwardArguments, float4*, long)",
+       WorkClass::kAttention},
+      {"void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, false>>(...)",
+       WorkClass::kAttention},
+      {"void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<...>(...)",
+       WorkClass::kAttention},
+      {"fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<...>)",
+       WorkClass::kAttention},
+      {"cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_31_64x128x64_4x1x1_"
+       "kernel0_0",
+       WorkClass::kAttention},
+      {"void cudnn::fusion::compute_dot_do_o_specialized<false, __nv_bfloat16, 128, 64>(...)",
+       WorkClass::kAttention},
+      {"void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, "
+       "false>(...)",
+       WorkClass::kSoftmax},
+      {"void at::native::(anonymous namespace)::cunn_SoftMaxBackwardSmem<4, float, float, float, "
+       "at::native::(anonymous namespace)::LogSoftMaxBackwardEpilogue>(...)",
+       WorkClass::kSoftmax},
+      {"void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+       "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)",
+       WorkClass::kElementwise},
+      {"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous "
+       "namespace)::FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::"
+       "FusedAdamMathFunctor<float, 4, (at::native::ADAM_MODE)1, false>, float const*, ...>(...)",
+       WorkClass::kElementwise},
+      {"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous "
+       "namespace)::TensorListMetadata<1>, at::native::(anonymous namespace)::LpNormFunctor<float, "
+       "(at::native::NormType)2, float, 1, 1, 0>, float*, int>(...)",
+       WorkClass::kReduction},
+      {"void at::native::triu_tril_kernel<bool, int, true, 4, false>(...)",
+       WorkClass::kElementwise},
+      {"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<"
+       "float, float, float, float>, unsigned int, float, 4, 4> >(...)",
+       WorkClass::kReduction},
+      {"void at::native::(anonymous namespace)::embedding_backward_feature_kernel<float, float, "
+       "long>(...)",
+       WorkClass::kReduction},
+      {"void cub::CUB_300001_SM_900::detail::radix_sort::DeviceRadixSortOnesweepKernel<...>(...)",
+       WorkClass::kReduction},
+      {"void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::"
+       "TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}, ...>(...)",
+       WorkClass::kCopy},
+      {"void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda("
+       "at::TensorIteratorBase&)::{lambda(float)#1}, std::array<char*, 2ul> >(...)",
+       WorkClass::kCopy},
+      {"void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "
+       "std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)",
+       WorkClass::kCopy},
+      {"void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<...>(...)",
+       WorkClass::kCopy},
+      {"void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, ...)",
+       WorkClass::kCopy},
+      {"Memcpy HtoD (Pageable -> Device)", WorkClass::kCopy},
+      {"Memset (Device)", WorkClass::kCopy},
+      {"ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+       WorkClass::kCommunication},
+      {"triton_red_fused__softmax_2", WorkClass::kSoftmax},
+      {"triton_poi_fused_add_mul_0", WorkClass::kElementwise},
+      {"something_nobody_knows", WorkClass::kOther},
+  };
+  for (const auto& [name, expected] : kernels)
+    EXPECT_EQ(class_name(class_of_kernel(name)), std::string(class_name(expected))) << name;
+}
+
+TEST(WorkClass, KnowsOperatorsAndNodes) {
+  const std::vector<Expected> operators = {
+      {"aten::mm", WorkClass::kMatmul},
+      {"aten::baddbmm_", WorkClass::kMatmul},
+      {"aten::_softmax", WorkClass::kSoftmax},
+      {"aten::_softmax_backward_data", WorkClass::kSoftmax},
+      {"aten::add_", WorkClass::kElementwise},
+      {"aten::silu_backward", WorkClass::kElementwise},
+      {"aten::_foreach_mul_", WorkClass::kElementwise},
+      {"aten::_fused_adamw_", WorkClass::kElementwise},
+      {"aten::linalg_vector_norm", WorkClass::kReduction},
+      {"aten::_foreach_norm", WorkClass::kReduction},
+      {"aten::copy_", WorkClass::kCopy},
+      {"aten::embedding", WorkClass::kCopy},
+      {"aten::embedding_dense_backward", WorkClass::kReduction},
+      {"aten::transpose", WorkClass::kHost},
+      {"aten::t", WorkClass::kHost},
+      {"flashstep::attention_backward", WorkClass::kAttention},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu", WorkClass::kAttention},
+      {"gloo:all_reduce", WorkClass::kCommunication},
+      {"MmBackward0", WorkClass::kHost},
+      {"autograd::engine::evaluate_function: CppNode<FusedRmsNorm>", WorkClass::kHost},
+      {"torch::autograd::CppNode<flashstep::(anonymous namespace)::FusedRmsNorm>",
+       WorkClass::kReduction},
+      {"torch::autograd::AccumulateGrad", WorkClass::kHost},
+      {"aten::nobody_knows", WorkClass::kOther},
+  };
+  for (const auto& [name, expected] : operators)
+    EXPECT_EQ(class_name(class_of_operator(name)), std::string(class_name(expected))) << name;
+  EXPECT_EQ(class_of_range("norm"), WorkClass::kReduction);
+  EXPECT_EQ(class_of_range("layers.3"), WorkClass::kHost);
+}
+
+TEST(WorkClass, ShortensKernelsToWhatPeopleCallThem) {
+  EXPECT_EQ(short_kernel_name("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, "
+                              "at::native::MeanOps<float> > >(at::native::ReduceOp<float>)"),
+            "reduce_kernel");
+  EXPECT_EQ(short_kernel_name("void at::native::vectorized_elementwise_kernel<4, at::native::"
+                              "CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"),
+            "vectorized_elementwise_kernel (CUDAFunctor_add)");
+  EXPECT_EQ(
+      short_kernel_name(
+          "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<"
+          "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}> >(int)"),
+      "elementwise_kernel (direct_copy_kernel_cuda)");
+  EXPECT_EQ(
+      short_kernel_name(
+          "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::"
+          "(anonymous namespace)::FusedOptimizerTensorListMetadata<4>, at::native::(anonymous "
+          "namespace)::FusedAdamMathFunctor<float, 4> >(int)"),
+      "multi_tensor_apply_kernel (FusedAdamMathFunctor)");
+  EXPECT_EQ(short_kernel_name("flashstep::attention_cuda::(anonymous namespace)::"
+                              "backward_prepare_kernel(flashstep::attention_cuda::Args, float4*)"),
+            "backward_prepare_kernel");
+  EXPECT_EQ(short_kernel_name("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NNT"),
+            "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NNT");
+  EXPECT_EQ(short_kernel_name("Memcpy HtoD (Pageable -> Device)"),
+            "Memcpy HtoD (Pageable -> Device)");
+  EXPECT_EQ(short_kernel_name("aten::mm"), "mm");
+  EXPECT_EQ(short_kernel_name("torch::autograd::CppNode<flashstep::(anonymous namespace)::"
+                              "FusedRmsNorm>"),
+            "FusedRmsNorm (backward)");
+  EXPECT_EQ(short_kernel_name(""), "");
+  EXPECT_EQ(short_kernel_name("broken<template"), "broken");
+}
+
+}  // namespace
+}  // namespace flashstep::report

@@ -1,0 +1,206 @@
+#include "flashstep/report/workload.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/measure/ranges.h"
+#include "flashstep/model/cost.h"
+
+namespace flashstep::report {
+namespace {
+
+Workload small(const std::string& mode = "step") {
+  Workload workload;
+  workload.model = model_by_name("32/64/2/2");
+  workload.model.vocab_size = 64;
+  workload.model.context_length = 16;
+  workload.batch_size = 2;
+  workload.mode = mode;
+  return workload;
+}
+
+TEST(Workload, SizesByNameAndByNumbers) {
+  for (const std::string& name : workload_size_names()) {
+    const Workload workload = resolved_workload({.model = model_by_name(name)});
+    EXPECT_EQ(model_name(workload.model), name);
+    EXPECT_GT(workload.batch_size, 0);
+  }
+  const Workload tiny = resolved_workload({.model = model_by_name("tiny")});
+  EXPECT_EQ(tiny.batch_size, 32);
+  EXPECT_EQ(tiny.model.context_length, 128);
+  EXPECT_EQ(tiny.model.vocab_size, 4096);
+  EXPECT_EQ(resolved_workload({.model = model_by_name("xl")}).batch_size, 4);
+  EXPECT_EQ(model_name(small().model), "32/64/2/2");
+  Workload fewer = {.model = model_by_name("xl")};
+  fewer.model.num_layers = 20;
+  EXPECT_EQ(model_name(resolved_workload(fewer).model), "1600/6400/20/25");
+  for (const char* wrong : {"", "xxl", "64/256/2", "64/256/2/4/8", "64/256/2/x", "0/256/2/4"})
+    EXPECT_THROW(model_by_name(wrong), UserError) << wrong;
+  for (const char* year : {"2024", "2025", "2026"}) EXPECT_EQ(handout_sizes(year).size(), 5u);
+  EXPECT_THROW(handout_sizes("2023"), UserError);
+}
+
+TEST(Workload, WhatCannotBeIsASentence) {
+  const auto refused = [](void (*spoil)(Workload&)) {
+    Workload workload = small();
+    spoil(workload);
+    EXPECT_THROW(resolved_workload(workload), UserError);
+  };
+  refused([](Workload& w) { w.mode = "backward"; });
+  refused([](Workload& w) { w.precision = "fp16"; });
+  refused([](Workload& w) { w.precision = "tf32"; });  // on a CPU
+  refused([](Workload& w) { w.device = "tpu"; });
+  refused([](Workload& w) { w.model.attention = "flash"; });
+  refused([](Workload& w) { w.model.context_length = 0; });  // these numbers have none of their own
+  refused([](Workload& w) { w.model.num_heads = 3; });
+  if (measure::list_gpus().empty()) refused([](Workload& w) { w.device = "cuda"; });
+}
+
+TEST(Workload, EveryCombinationSizesFirst) {
+  WorkloadAxes axes;
+  axes.sizes = {"small", "32/64/2/2"};
+  axes.contexts = {16, 32};
+  axes.precisions = {"fp32", "bf16"};
+  axes.attentions = {"naive"};
+  axes.modes = {"forward", "step"};
+  axes.common.batch_size = 3;
+  axes.common.model.num_layers = 1;
+  axes.common.max_norm = 0;
+  const auto workloads = workloads_of(axes);
+  ASSERT_EQ(workloads.size(), 16u);
+  EXPECT_EQ(describe(workloads[0]), "768/3072/1/12, batch 3, context 16, fp32, forward");
+  EXPECT_EQ(describe(workloads[1]), "768/3072/1/12, batch 3, context 16, fp32, step");
+  EXPECT_EQ(describe(workloads[15]), "32/64/1/2, batch 3, context 32, bf16, step");
+  EXPECT_EQ(workloads[15].model.attention, "naive");
+  EXPECT_EQ(workloads[15].max_norm, 0);
+  axes.modes.clear();
+  EXPECT_THROW(workloads_of(axes), UserError);
+}
+
+TEST(Workload, TravelsAsJson) {
+  Workload workload = resolved_workload(small("forward")), back;
+  workload.model.attention = "naive";
+  workload.max_norm = 0.25;
+  read_json(back, write_json(workload), "test");
+  EXPECT_EQ(describe(back), describe(workload));
+  EXPECT_EQ(back.model.attention, "naive");
+  EXPECT_EQ(back.max_norm, 0.25);
+}
+
+TEST(Workload, FlopsOfAPass) {
+  const Workload forward = small("forward"), step = small("step");
+  // Two rows of 16 tokens; 2 (4 C^2 + 3 C F) a layer and token, 2 C V for the head, and 4 C for
+  // each of 16 * 17 / 2 visible pairs of a layer.
+  const double layer = 2.0 * (4 * 32 * 32 + 3 * 32 * 64), head = 2.0 * 32 * 64;
+  const double expected = 2 * (16 * (2 * layer + head) + 2 * 4.0 * 32 * 136);
+  EXPECT_EQ(pass_flops(forward), expected);
+  EXPECT_EQ(pass_flops(step), 3 * expected);
+  EXPECT_EQ(pass_flops(small("forward-backward")), 3 * expected);
+}
+
+TEST(Workload, RowsAreDrawnFromTheSeedAlone) {
+  const ModelConfig model = resolved_workload(small()).model;
+  torch::manual_seed(5);
+  const TokenRows a = random_rows(model, 2, 7, at::kCPU);
+  const double after = torch::rand({1}).item<double>();
+  torch::manual_seed(5);
+  EXPECT_EQ(torch::rand({1}).item<double>(), after) << "LibTorch's own generator was used";
+  const TokenRows b = random_rows(model, 2, 7, at::kCPU), c = random_rows(model, 2, 8, at::kCPU);
+  EXPECT_TRUE(a.inputs.equal(b.inputs) && a.targets.equal(b.targets));
+  EXPECT_FALSE(a.inputs.equal(c.inputs));
+  EXPECT_FALSE(a.inputs.equal(a.targets));
+  EXPECT_EQ(a.inputs.sizes(), (std::vector<int64_t>{2, 16}));
+  EXPECT_LT(a.inputs.max().item<int64_t>(), model.vocab_size);
+}
+
+at::Tensor weights_of(ModelRun& run) {
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& parameter : run.model().parameters())
+    parts.push_back(parameter.detach().flatten().clone());
+  return at::cat(parts);
+}
+
+TEST(ModelRun, DoesAsMuchAsTheModeSays) {
+  for (const std::string& mode : workload_modes()) {
+    ModelRun run(small(mode));
+    const at::Tensor before = weights_of(run);
+    run.pass();
+    const bool has_gradient = run.model().parameters().front().grad().defined();
+    EXPECT_EQ(has_gradient, mode != "forward") << mode;
+    EXPECT_EQ(weights_of(run).equal(before), mode != "step") << mode;
+    EXPECT_EQ(run.forward().requires_grad(), mode != "forward") << mode;
+  }
+}
+
+TEST(ModelRun, AStepIsTrainsStep) {
+  ModelRun run(small());
+  Transformer model(run.workload().model, 1);
+  train::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
+  train::TrainStep step(model->parameters(), optimizer,
+                        [&](int64_t, int64_t) { return loss_of(*model, run.rows(), "fp32"); },
+                        {.max_norm = 1});
+  for (int i = 0; i < 3; ++i) {
+    run.pass();
+    step.run(i);
+  }
+  const auto theirs = model->parameters(), ours = run.model().parameters();
+  for (size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(ours[i].equal(theirs[i])) << i;
+}
+
+TEST(ModelRun, ThePartsMakeAPass) {
+  ModelRun whole(small()), parts(small());
+  whole.pass();
+  const at::Tensor loss = parts.forward();
+  parts.backward(loss);
+  parts.update(loss);
+  EXPECT_TRUE(weights_of(whole).equal(weights_of(parts)));
+}
+
+TEST(ModelRun, TimesOfTheParts) {
+  for (const std::string& mode : workload_modes()) {
+    ModelRun run(small(mode));
+    const StepTimes times = run.timed_pass();
+    EXPECT_GT(times.forward, 0) << mode;
+    EXPECT_EQ(times.backward > 0, mode != "forward") << mode;
+    EXPECT_EQ(times.optimizer > 0, mode == "step") << mode;
+    EXPECT_GE(times.total, times.forward + times.backward + times.optimizer) << mode;
+  }
+}
+
+TEST(ModelRun, Bfloat16RoundsTheLoss) {
+  Workload workload = small("forward");
+  ModelRun wide(workload);
+  workload.precision = "bf16";
+  ModelRun narrow(workload);
+  const double a = wide.forward().item<double>(), b = narrow.forward().item<double>();
+  EXPECT_NE(a, b);
+  EXPECT_NEAR(a, b, 0.05);  // of about ln 64: a hundredth
+}
+
+class Heard : public measure::RangeListener {
+ public:
+  void begin_range(const char* name) override { names.emplace_back(name); }
+  void end_range() override { ++ended; }
+  std::vector<std::string> names;
+  size_t ended = 0;
+};
+
+TEST(ModelRun, HasARangeForEachPart) {
+  ModelRun run(small());
+  Heard heard;
+  measure::listen_to_ranges(&heard);
+  run.pass();
+  measure::listen_to_ranges(nullptr);
+  std::vector<std::string> parts;  // the model may have ranges of its own within
+  for (const std::string& name : heard.names) {
+    if (name == "forward" || name == "backward" || name == "optimizer") parts.push_back(name);
+  }
+  EXPECT_EQ(parts, (std::vector<std::string>{"forward", "backward", "optimizer"}));
+  EXPECT_EQ(heard.ended, heard.names.size());
+}
+
+}  // namespace
+}  // namespace flashstep::report

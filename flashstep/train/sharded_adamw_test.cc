@@ -1,0 +1,201 @@
+// The divided AdamW: its state as a whole, and the buckets that a checkpoint keeps.
+#include "flashstep/train/sharded_adamw.h"
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
+#include "flashstep/train/parallelize.h"
+#include "flashstep/train/run_state.h"
+
+namespace flashstep::train {
+namespace {
+
+using comm::Group;
+using testing::same_bits;
+using torch::Tensor;
+using torch::optim::AdamWOptions;
+
+// Two of them are not row by row in memory.
+std::vector<Tensor> make_parameters() {
+  torch::manual_seed(51);
+  std::vector<Tensor> parameters = {
+      torch::randn({5, 3}), torch::randn({4, 6}).t(),
+      torch::randn({2, 3, 4, 5}).contiguous(torch::MemoryFormat::ChannelsLast)};
+  for (Tensor& parameter : parameters) parameter = parameter.detach().requires_grad_();
+  return parameters;
+}
+
+void set_gradients(const std::vector<Tensor>& parameters, int step) {
+  torch::manual_seed(3000 + step);
+  for (const Tensor& parameter : parameters)
+    parameter.mutable_grad() = torch::randn(parameter.sizes());
+}
+
+std::string archive_of(const torch::optim::Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream out;
+  archive.save_to(out);
+  return out.str();
+}
+
+void load_archive(torch::optim::Optimizer& optimizer, const std::string& bytes) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes.data(), bytes.size());
+  optimizer.load(archive);
+}
+
+void expect_step(torch::optim::Optimizer& actual, const std::vector<Tensor>& own,
+                 torch::optim::Optimizer& expected, const std::vector<Tensor>& reference,
+                 int step) {
+  set_gradients(own, step);
+  set_gradients(reference, step);
+  actual.step();
+  expected.step();
+  for (size_t i = 0; i < own.size(); ++i)
+    EXPECT_TRUE(same_bits(own[i].detach(), reference[i].detach())) << "step " << step << ", " << i;
+}
+
+void copy(const std::vector<Tensor>& from, const std::vector<Tensor>& to) {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
+}
+
+// Its kernel takes parameter, gradient and moments by one index: moments that came back in another
+// order of memory would be other elements'.
+void expect_whole(const Group& group, ShardMode mode) {
+  const AdamWOptions options(0.01);
+  const ShardOptions shards = {.mode = mode, .bucket_megabytes = 1e-4};
+  const auto own = make_parameters(), reference = make_parameters();
+  ShardedAdamW sharded(own, options, group, shards);
+  AdamW whole(reference, options);
+  for (int step = 0; step < 3; ++step) expect_step(sharded, own, whole, reference, step);
+  sharded.consolidate(0);
+  const std::string archive = group.broadcast(group.is_first() ? archive_of(sharded) : "");
+
+  const auto single = make_parameters(), again = make_parameters();
+  copy(own, single);
+  copy(own, again);
+  AdamW restored(single, options);
+  load_archive(restored, archive);
+  expect_step(restored, single, whole, reference, 3);
+  ShardedAdamW resumed(again, options, group, shards);
+  load_archive(resumed, archive);
+  set_gradients(again, 3);
+  resumed.step();
+  expect_step(resumed, again, whole, reference, 4);
+}
+
+TEST(ShardedAdamW, ConsolidatedStateKeepsTheOrderOfMemory) {
+  for (const int world_size : {2, 3}) {
+    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+      const Group group(environment);
+      expect_whole(group, ShardMode::kWhole);
+      expect_whole(group, ShardMode::kFlat);
+    });
+  }
+}
+
+struct Net : torch::nn::Module {
+  std::vector<Tensor> weights;
+  Net() {
+    for (int i = 0; i < 6; ++i)
+      weights.push_back(register_parameter(str("w", i), torch::ones({100}) * (i + 1)));
+  }
+};
+
+// What three steps in fp16 leave: the weights, and the loss scale. In the second one, one element
+// of one rank's gradient overflows when the loss is scaled.
+std::vector<Tensor> trained_in_fp16(const std::string& shards, Group& group) {
+  Net net;
+  ParallelConfig config;
+  config.shard_optimizer = shards;
+  ParallelHooks hooks = parallelize(net, config, &group);
+  const auto optimizer = make_optimizer(net, AdamWOptions(0.01), config, hooks);
+  const auto loss = [&](int64_t step, int64_t) {
+    Tensor factors = torch::ones({100});
+    if (step == 1 && group.rank() == 1) factors[7] = 1e36;
+    Tensor sum = torch::zeros({});
+    for (const Tensor& weight : net.weights) sum = sum + (weight * factors).sum();
+    return sum;
+  };
+  TrainStep train_step(net.parameters(), *optimizer, loss, {.precision = Precision::kFloat16},
+                       hooks);
+  for (int64_t step = 0; step < 3; ++step)
+    EXPECT_EQ(train_step.run(step).skipped.item<float>(), step == 1) << "step " << step;
+  std::vector<Tensor> result;
+  for (const Tensor& weight : net.weights) result.push_back(weight.detach().clone());
+  result.push_back(train_step.state().front().second.clone());
+  return result;
+}
+
+TEST(ShardedAdamW, OverflowInOneRanksPartSkipsTheStepOnAll) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    Group group(environment);
+    const auto expected = trained_in_fp16("none", group);
+    EXPECT_EQ(expected.back().item<float>(), 32768);  // halved once
+    const auto divided = trained_in_fp16("flat", group);
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(same_bits(divided[i], expected[i])) << i;
+  });
+}
+
+// A run that can be resumed, with `bucket_megabytes` in its config.
+struct Resumable {
+  Net net;
+  ParallelHooks hooks;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::unique_ptr<Job> job;
+  std::unique_ptr<TrainStep> step;
+
+  Resumable(double bucket_megabytes, Group& group) {
+    ParallelConfig config;
+    config.bucket_megabytes = bucket_megabytes;
+    hooks = parallelize(net, config, &group);
+    optimizer = make_optimizer(net, AdamWOptions(0.01), config, hooks);
+    job.reset(new Job{net, *optimizer, [this](int64_t, int64_t) {
+                        Tensor loss = torch::zeros({});
+                        for (const Tensor& weight : net.weights) loss = loss + weight.sum();
+                        return loss;
+                      }});
+    job->parallel = hooks;
+    job->config_json = str(R"({"parallel": {"bucket_megabytes": )", bucket_megabytes, "}}");
+    step =
+        std::make_unique<TrainStep>(net.parameters(), *optimizer, job->loss, StepOptions(), hooks);
+  }
+  size_t buckets() const { return hooks.reducer->buckets().size(); }
+};
+
+TEST(Resume, BucketsAreThoseOfTheCheckpointUnlessTheConfigGivesTheirSize) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    Group group(environment);
+    Resumable before(0.0008, group);  // two parameters each
+    before.step->run(0);
+    EXPECT_EQ(before.buckets(), 3u);
+    const Checkpoint checkpoint = make_checkpoint(*before.job, *before.step, {}, 1);
+    Resumable chosen(0, group);
+    EXPECT_EQ(chosen.buckets(), 1u);  // 25 MB
+    restore_checkpoint(checkpoint, *chosen.job, *chosen.step);
+    EXPECT_EQ(chosen.hooks.reducer->buckets(), before.hooks.reducer->buckets());
+    Resumable given(0.0012, group);
+    restore_checkpoint(checkpoint, *given.job, *given.step);
+    EXPECT_EQ(given.buckets(), 2u);
+    // An earlier version's checkpoint has the size in its config only.
+    Checkpoint old = checkpoint;
+    auto json = nlohmann::ordered_json::parse(old.state_json);
+    EXPECT_EQ(json.erase("bucket_megabytes"), 1u);
+    old.state_json = json.dump();
+    Resumable other(0, group);
+    restore_checkpoint(old, *other.job, *other.step);
+    EXPECT_EQ(other.buckets(), 3u);
+  });
+}
+
+}  // namespace
+}  // namespace flashstep::train

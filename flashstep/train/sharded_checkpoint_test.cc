@@ -1,0 +1,210 @@
+// Checkpoints that ranks write together: disks of their own, and failures on one of them.
+#include "flashstep/train/sharded_checkpoint.h"
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Every rank's own folder under one path for all, as a disk of each machine: a rank's folder is
+// where it works.
+const fs::path kOwnDisk = "/proc/self/cwd/checkpoints";
+
+class Disks {
+ public:
+  Disks(const std::string& test, const comm::Group& group) : group_(group) {
+    const std::string parent = std::to_string(::getppid());  // of all ranks
+    base_ = fs::temp_directory_path() / ("sharded_checkpoint_test_" + parent) / test;
+    if (group.is_first()) fs::remove_all(base_);
+    group.barrier();
+    fs::create_directories(of(group.rank()));
+    fs::current_path(of(group.rank()));
+    group.barrier();
+  }
+  ~Disks() {
+    fs::current_path("/");
+    if (group_.is_first()) fs::remove_all(base_.parent_path());
+  }
+  fs::path of(int rank) const { return base_ / std::to_string(rank); }
+
+ private:
+  const comm::Group& group_;
+  fs::path base_;
+};
+
+Checkpoint checkpoint_of(const comm::Group& group, int64_t step) {
+  Checkpoint checkpoint;
+  checkpoint.step = step;
+  checkpoint.model = {{"w", torch::full({6}, static_cast<double>(step))}};
+  checkpoint.optimizer = {
+      {str("of_rank_", group.rank()), torch::full({2000}, static_cast<double>(group.rank()))}};
+  return checkpoint;
+}
+
+// The newest on rank 0's disk, with every rank's tensors; the other ranks wait.
+void expect_whole(const fs::path& checkpoints, int64_t step, const comm::Group& group) {
+  if (group.is_first()) {
+    const Checkpoint read = load_checkpoint(checkpoint_directory(checkpoints, step));
+    EXPECT_EQ(read.optimizer.size(), static_cast<size_t>(group.world_size()));
+    int rank = 0;
+    for (const auto& [name, tensor] : read.optimizer) {
+      EXPECT_EQ(name, str("of_rank_", rank));
+      EXPECT_TRUE((tensor == rank++).all().item<bool>()) << name;
+    }
+  }
+  group.barrier();
+}
+
+std::string unfinished(int64_t step) {
+  return checkpoint_directory("", step).string() + ".unfinished";
+}
+
+// What an earlier job left on rank 1's machine bears the name of rank 0's directory.
+TEST(ShardedCheckpoint, ADirectoryOfTheSameNameIsNotRankZeros) {
+  testing::run_ranks(3, [](const comm::Environment& environment) {
+    const comm::Group group(environment);
+    const Disks disks("stale", group);
+    const fs::path stale = disks.of(1) / "checkpoints" / unfinished(5);
+    if (group.rank() == 1) {
+      fs::create_directories(stale);
+      for (const char* name : {"model.safetensors", "word_of_rank_0"}) std::ofstream(stale / name);
+    }
+    save_checkpoint_together(kOwnDisk, checkpoint_of(group, 5), 2, group);
+    expect_whole(kOwnDisk, 5, group);
+    if (group.is_first()) {
+      const fs::path written = checkpoint_directory(kOwnDisk, 5);
+      EXPECT_TRUE(fs::exists(written / "optimizer.00000-of-00003.safetensors"));
+      EXPECT_TRUE(fs::exists(written / "optimizer.others.safetensors"));
+      EXPECT_FALSE(fs::exists(written / "word_of_rank_0"));
+    }
+    if (group.rank() == 1) {
+      EXPECT_FALSE(fs::exists(stale / "optimizer.00001-of-00003.safetensors"));
+    }
+    group.barrier();
+  });
+}
+
+// Rank 1 sees the word, but what it writes does not come to where rank 0 looks.
+TEST(ShardedCheckpoint, AShareThatDoesNotArriveIsMissed) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const comm::Group group(environment);
+    const Disks disks("lost", group);
+    if (group.rank() == 1) {
+      const fs::path mine = disks.of(1) / "checkpoints" / unfinished(5);
+      fs::create_directories(mine);
+      fs::create_symlink(disks.of(0) / "checkpoints" / unfinished(5) / "word_of_rank_0",
+                         mine / "word_of_rank_0");
+    }
+    try {
+      save_checkpoint_together(kOwnDisk, checkpoint_of(group, 5), 2, group);
+      ADD_FAILURE() << "expected MachineError";
+    } catch (const MachineError& error) {
+      EXPECT_NE(std::string(error.what()).find("optimizer.00001-of-00002"), std::string::npos)
+          << error.what();
+    }
+    if (group.is_first()) {
+      EXPECT_TRUE(list_checkpoints(kOwnDisk).empty());
+    }
+    group.barrier();
+  });
+}
+
+// Files of this process end at so many bytes, as on a disk that is full.
+struct FullDisk {
+  rlimit before = {};
+  explicit FullDisk(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before);
+    rlimit limit = before;
+    limit.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() { setrlimit(RLIMIT_FSIZE, &before); }
+};
+
+// All ranks throw, the older checkpoint stays, and all can go on.
+void expect_failure(const char* what, const fs::path& checkpoints, const Checkpoint& checkpoint,
+                    const comm::Group& group) {
+  SCOPED_TRACE(what);
+  EXPECT_THROW(save_checkpoint_together(checkpoints, checkpoint, 1, group), MachineError);
+  expect_whole(checkpoints, 1, group);
+}
+
+TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    comm::GroupOptions options;
+    options.timeouts.collective = std::chrono::seconds(20);  // what waits in vain
+    const comm::Group group(environment, options);
+    const Disks disks("failures", group);
+    const fs::path shared = disks.of(0) / "checkpoints";
+    save_checkpoint_together(shared, checkpoint_of(group, 1), 1, group);
+    expect_whole(shared, 1, group);
+
+    // Before the shares: rank 0 has no room for the model.
+    {
+      std::optional<FullDisk> full;
+      if (group.is_first()) full.emplace(64);
+      expect_failure("model", shared, checkpoint_of(group, 2), group);
+    }
+    // A share: no room, or a type that files do not know.
+    {
+      std::optional<FullDisk> full;
+      if (group.rank() == 1) full.emplace(4096);
+      expect_failure("share", shared, checkpoint_of(group, 2), group);
+    }
+    Checkpoint complex = checkpoint_of(group, 2);
+    if (group.rank() == 1) complex.optimizer[0].second = torch::ones({2}, torch::kComplexDouble);
+    expect_failure("type", shared, complex, group);
+
+    // After the shares: what stands in the way of the name cannot be moved aside.
+    const fs::path blocked = checkpoint_directory(shared, 2);
+    if (group.is_first()) {
+      fs::create_directories(blocked);
+      fs::create_directories(fs::path(blocked) += ".replaced/more");
+    }
+    group.barrier();
+    expect_failure("name", shared, checkpoint_of(group, 2), group);
+    if (group.is_first()) {
+      fs::remove_all(blocked);
+      fs::remove_all(fs::path(blocked) += ".replaced");
+    }
+    save_checkpoint_together(shared, checkpoint_of(group, 3), 1, group);
+    expect_whole(shared, 3, group);
+  });
+}
+
+// What is wrong with rank 0's own call is the others' error as well.
+TEST(ShardedCheckpoint, AMistakeOfRankZeroIsToldToo) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    comm::GroupOptions options;
+    options.timeouts.collective = std::chrono::seconds(20);
+    const comm::Group group(environment, options);
+    const Disks disks("mistake", group);
+    const auto save = [&] {
+      save_checkpoint_together(kOwnDisk, checkpoint_of(group, 1), /*keep=*/-1, group);
+    };
+    if (group.is_first()) {
+      EXPECT_THROW(save(), UserError);
+    } else {
+      EXPECT_THROW(save(), MachineError);
+    }
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace flashstep::train
