@@ -6,7 +6,6 @@
 #   TORCH      the folder includes torch headers: the large ones are precompiled once for all such folders, and
 #              the files that include none of those are compiled without
 #   LIBRARIES  third-party targets the folder needs
-set(FLASHSTEP_TORCH_PCH "" CACHE INTERNAL "")
 
 # What is precompiled: LibTorch's modules, optimizers and operators. Not torch/torch.h, which no file of ours includes:
 # GCC instantiates the templates that a precompiled header uses anew in every file, and those of torch/torch.h
@@ -16,18 +15,19 @@ set(FLASHSTEP_PRECOMPILED torch/nn/module.h torch/nn/pimpl.h torch/optim/adamw.h
 # Code that calls LibTorch, writes reports or tests waits for kernels that are compiled elsewhere.
 set(FLASHSTEP_QUICKLY_COMPILED $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
 
-# Sets RESULT to YES when FILE includes a large torch header, itself or through a header of ours.
-function(flashstep_includes_torch FILE RESULT)
-  get_property(answer GLOBAL PROPERTY "FLASHSTEP_INCLUDES_TORCH_${FILE}")
+# Sets RESULT to YES when FILE includes a header that matches PATTERN, itself or through a header of ours. KEY names the pattern.
+function(flashstep_includes FILE KEY PATTERN RESULT)
+  set(known "FLASHSTEP_INCLUDES_${KEY}_${FILE}")
+  get_property(answer GLOBAL PROPERTY "${known}")
   if("${answer}" STREQUAL "")
-    set_property(GLOBAL PROPERTY "FLASHSTEP_INCLUDES_TORCH_${FILE}" NO)  # while it is being found out
+    set_property(GLOBAL PROPERTY "${known}" NO)  # while it is being found out
     set(answer NO)
     file(STRINGS "${FILE}" includes REGEX "^[ \t]*#[ \t]*include")
     foreach(line IN LISTS includes)
-      if(line MATCHES "<(torch/|ATen/ATen.h)")
+      if(line MATCHES "${PATTERN}")
         set(answer YES)
       elseif(line MATCHES "\"((flashstep|apps|tests)/[^\"]+)\"" AND EXISTS "${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1}")
-        flashstep_includes_torch("${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1}" below)
+        flashstep_includes("${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1}" ${KEY} "${PATTERN}" below)
         if(below)
           set(answer YES)
         endif()
@@ -36,35 +36,55 @@ function(flashstep_includes_torch FILE RESULT)
         break()
       endif()
     endforeach()
-    set_property(GLOBAL PROPERTY "FLASHSTEP_INCLUDES_TORCH_${FILE}" ${answer})
+    set_property(GLOBAL PROPERTY "${known}" ${answer})
   endif()
   set(${RESULT} ${answer} PARENT_SCOPE)
+endfunction()
+
+# The target whose precompiled headers all others use: of its own, so that no room's options are in them.
+function(flashstep_precompile)
+  if(TARGET flashstep_precompiled)
+    return()
+  endif()
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/precompiled.cc" CONTENT "")
+  add_library(flashstep_precompiled OBJECT "${PROJECT_BINARY_DIR}/precompiled.cc")
+  target_include_directories(flashstep_precompiled PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(flashstep_precompiled PRIVATE LibTorch::cpu)
+  target_compile_options(flashstep_precompiled PRIVATE -fopenmp)
+  list(TRANSFORM FLASHSTEP_PRECOMPILED REPLACE "(.+)" "<\\1$<ANGLE-R>" OUTPUT_VARIABLE headers)
+  target_precompile_headers(flashstep_precompiled PRIVATE ${headers})
 endfunction()
 
 # Compiles and links TARGET with LibTorch. Its large headers are precompiled once for all targets; reading that
 # takes seconds too, so that files without such a header go without.
 function(flashstep_use_torch TARGET)
   # Without -fopenmp at::parallel_for, which is a template in LibTorch's headers, runs on one thread.
-  target_link_libraries(${TARGET} PRIVATE ${FLASHSTEP_LIBTORCH_TARGET})
+  target_link_libraries(${TARGET} PRIVATE LibTorch::cpu)
   target_compile_options(${TARGET} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
   target_link_options(${TARGET} PRIVATE -fopenmp)
+  flashstep_precompile()
+  target_precompile_headers(${TARGET} REUSE_FROM flashstep_precompiled)
   get_target_property(sources ${TARGET} SOURCES)
   foreach(source IN LISTS sources)
     get_filename_component(path "${source}" ABSOLUTE)
-    flashstep_includes_torch("${path}" torch)
+    if(NOT EXISTS "${path}")
+      continue()
+    endif()
+    flashstep_includes("${path}" TORCH "<(torch/|ATen/ATen.h)" torch)
     if(torch)
       set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS ${FLASHSTEP_QUICKLY_COMPILED})
     else()
       set_source_files_properties("${source}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
     endif()
+    # CUDA's headers for the files that want them: the objects of all others are those of a build without CUDA.
+    if(FLASHSTEP_CUDA AND source MATCHES "\\.cc$")
+      flashstep_includes("${path}" CUDA "<(nccl.h|cuda_runtime|(c10|ATen|torch/csrc)/cuda|.*ProcessGroupNCCL)" cuda)
+      if(cuda)
+        set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS
+          "-isystem${LibTorch_CUDA_INCLUDE_DIR}" "-isystem${LibTorch_CUDA_LIBRARIES_INCLUDE_DIR}")
+      endif()
+    endif()
   endforeach()
-  if(NOT FLASHSTEP_TORCH_PCH)
-    set(FLASHSTEP_TORCH_PCH ${TARGET} CACHE INTERNAL "")
-    list(TRANSFORM FLASHSTEP_PRECOMPILED REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:<\\1$<ANGLE-R>>" OUTPUT_VARIABLE headers)
-    target_precompile_headers(${TARGET} PRIVATE ${headers})
-  else()
-    target_precompile_headers(${TARGET} REUSE_FROM ${FLASHSTEP_TORCH_PCH})
-  endif()
 endfunction()
 
 function(flashstep_folder NAME)
