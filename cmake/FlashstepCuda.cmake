@@ -51,5 +51,5 @@ add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -fPIC,-Wall,-We
                     $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>
                     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
 if(FLASHSTEP_WERROR)
-  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings -Xcompiler -Werror>")
+  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--Werror all-warnings -Xcompiler=-Werror>")
 endif()

@@ -75,7 +75,8 @@ Steps count_steps(int64_t tiles, const StepsOfTile& steps_of_tile) {
 
 // Steps of `rows` queries or keys that one block may add up.
 int64_t most_steps(Arithmetic arithmetic, int rows) {
-  return arithmetic == Arithmetic::kTf32x3 ? kLongestSum / rows : INT64_MAX;
+  constexpr int64_t kAny = int64_t{1} << 40;  // more than fit into memory, and far from overflow
+  return arithmetic == Arithmetic::kTf32x3 ? kLongestSum / rows : kAny;
 }
 
 // The chunks that let the pass end first, in steps of one multiprocessor's slot: one chunk where
