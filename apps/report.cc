@@ -107,6 +107,9 @@ void add_report(CLI::App& app) {
                  "Measure nothing: draw the document anew from the results that are there")
       ->excludes("--only")
       ->excludes("--preset");
+  command->add_flag("--any-machine", arguments->options.any_machine,
+                    "Results of other machines will do, if the same sources and commands made "
+                    "them: machines that come and go each measure what is left");
   command->add_flag("--no-pdf", arguments->no_pdf, "No report.pdf, even where there is a Chromium");
   add_compare(*command);
   command->callback([command, arguments] {

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <optional>
 
+#include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/csrc/cuda/memory_snapshot.h>
 #include <torch/cuda.h>
@@ -31,6 +32,8 @@ void tell(const TraceEntry& entry) {
 void listen_to_gpu_memory(GpuMemoryListener* listener) {
   // The allocator has no way to take a tracker back: one stays, and passes on.
   static const bool attached = [] {
+    // Before, there is no allocator of any GPU that could be listened to.
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(tell);
     return true;
   }();

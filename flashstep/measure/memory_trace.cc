@@ -26,6 +26,19 @@ bool is_pass(const MemoryRange& range) {
   return name == "forward" || name == "backward" || name == "optimizer";
 }
 
+// The outermost range around a pass: "step" of "step/forward". Nothing where it has none.
+const MemoryRange* step_of(const MemoryTrace& trace, const MemoryRange& pass) {
+  const size_t end = pass.path.find('/');
+  if (end == std::string::npos) return nullptr;
+  const std::string_view name = std::string_view(pass.path).substr(0, end);
+  for (const MemoryRange& range : trace.ranges) {
+    if (range.path == name && range.events.begin <= pass.events.begin &&
+        range.events.end >= pass.events.end)
+      return &range;
+  }
+  return nullptr;
+}
+
 bool is_communication(const MemorySite& site) {
   return site.operators.find("c10d::") != std::string::npos ||
          str("/", site.ranges, "/").find("/communication/") != std::string::npos;
@@ -140,9 +153,11 @@ std::vector<uint32_t> alive_after(const MemoryTrace& trace, uint32_t event) {
 }
 
 void conclude_kinds(MemoryTrace& trace) {
-  std::vector<const MemoryRange*> passes;  // in order; they do not overlap
+  std::vector<const MemoryRange*> passes, steps;  // in order; they do not overlap
   for (const MemoryRange& range : trace.ranges) {
-    if (is_pass(range)) passes.push_back(&range);
+    if (!is_pass(range)) continue;
+    passes.push_back(&range);
+    steps.push_back(step_of(trace, range));
   }
   for (Allocation& allocation : trace.allocations) {
     if (allocation.labelled) continue;
@@ -155,6 +170,9 @@ void conclude_kinds(MemoryTrace& trace) {
     if (is_communication(trace.sites[allocation.site])) {
       allocation.kind = MemoryKind::kCommunication;
     } else if (pass != nullptr && allocation.begin < pass->events.end) {
+      const MemoryRange* step = steps[static_cast<size_t>(after - passes.begin()) - 1];
+      // Made once and kept: cuBLAS's workspaces, tables that were moved to the GPU.
+      if (step != nullptr && allocation.end >= step->events.end) continue;
       const bool stays = last_name(pass->path) == "forward" && allocation.end >= pass->events.end;
       allocation.kind = stays ? MemoryKind::kActivations : MemoryKind::kTemporaries;
     }

@@ -73,6 +73,25 @@ TEST(MemoryTrace, ConcludesKindsFromPasses) {
   }
 }
 
+TEST(MemoryTrace, WhatOutlivesItsStepIsNoActivation) {
+  Builder b;
+  const uint32_t begin = b.now();
+  const uint32_t workspace = b.alloc(32, "step/forward"), kept = b.alloc(40, "step/forward");
+  b.range("step/forward", begin);
+  const uint32_t backward = b.now();
+  const uint32_t scratch = b.alloc(7, "step/backward"), second = b.alloc(32, "step/backward");
+  b.free(kept);
+  b.free(scratch);
+  b.range("step/backward", backward);
+  b.range("step", begin);
+  b.free(second);
+  conclude_kinds(b.trace);
+  EXPECT_EQ(b.trace.allocations[workspace].kind, MemoryKind::kOther);
+  EXPECT_EQ(b.trace.allocations[second].kind, MemoryKind::kOther);
+  EXPECT_EQ(b.trace.allocations[kept].kind, MemoryKind::kActivations);
+  EXPECT_EQ(b.trace.allocations[scratch].kind, MemoryKind::kTemporaries);
+}
+
 TEST(MemoryTrace, PeakIsTheGreatestSumAndWhatItHolds) {
   const MemoryTrace trace = a_step().trace;
   const MemoryMoment moment = peak(trace, trace.all());

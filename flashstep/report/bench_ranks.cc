@@ -22,6 +22,7 @@ namespace {
 constexpr const char* kTaskVariable = "FLASHSTEP_BENCH_TASK";
 // Rank 0's lines on its stdout, which are not for people.
 constexpr std::string_view kResult = "flashstep-result ", kProgress = "flashstep-progress ";
+constexpr std::string_view kOurs = "flashstep: ";              // before a sentence on stderr
 constexpr std::string_view kVerdict = "flashstep: [launch] ";  // how the launcher names who failed
 
 // The whole lines that a stream has brought.
@@ -61,7 +62,23 @@ std::string absolute(const std::string& program) {
   return program == "/proc/self/exe" ? std::filesystem::read_symlink(program).string() : program;
 }
 
+// One rank needs nobody to watch it beside us: a program less to start and to wait for.
+comm::Child start_alone(const RankJob& job) {
+  const comm::FreePort port;
+  comm::Variables variables = comm::variables_of_process();
+  for (const auto& [name, value] : job.variables) variables[name] = value;
+  variables[kTaskVariable] = job.task;
+  comm::ChildOptions child;
+  child.command = {absolute(job.program)};
+  child.command.insert(child.command.end(), job.arguments.begin(), job.arguments.end());
+  child.variables = comm::rank_variables(std::move(variables), /*rank=*/0, /*world_size=*/1, port);
+  child.inherited = port.descriptor();
+  child.death_signal = SIGTERM;
+  return comm::start_child(child);
+}
+
 comm::Child start(const RankJob& job) {
+  if (job.ranks == 1) return start_alone(job);
   comm::ChildOptions child;
   child.command = {
       job.launcher,          "launch", "-n", std::to_string(job.ranks), "--no-label", "--program",
@@ -74,7 +91,7 @@ comm::Child start(const RankJob& job) {
   return comm::start_child(child);
 }
 
-// The launcher while it runs.
+// The launcher, or the only rank, while it runs.
 class Launched {
  public:
   explicit Launched(const RankJob& job)
@@ -100,13 +117,18 @@ class Launched {
       throw Interrupted(signal_, "interrupted; the ranks were stopped");
     }
     if (outcome_.exit_code != 0 && outcome_.failure.empty()) {
-      outcome_.failure = str("the ranks' launcher ", comm::describe_end(status_),
-                             last_.empty() ? "" : ": ", last_);
+      outcome_.failure = str(who(), comm::describe_end(status_), last_.empty() ? "" : ": ",
+                             last_.substr(last_.starts_with(kOurs) ? kOurs.size() : 0));
     }
     return std::move(outcome_);
   }
 
  private:
+  std::string who() const {
+    return job_.ranks == 1 ? str("rank 0 of 1 (process ", child_.pid, ") ")
+                           : "the ranks' launcher ";
+  }
+
   void pass_on_signal() {
     const int signal = SignalGuard::received();
     if (signal == 0 || signal_ != 0 || ended_) return;

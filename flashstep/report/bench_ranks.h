@@ -9,6 +9,8 @@
 //   job.task = ...;
 //   const RanksOutcome outcome = run_ranks(job);
 //
+// A job of one rank is started as that rank, without the launcher.
+//
 // Rank 0 hands over one result after the other, so that what was measured before a failure (memory
 // that is too small, a lost rank) is kept.
 #pragma once

@@ -63,6 +63,29 @@ TEST(BenchRanks, AFailureKeepsWhatWasThere) {
   for (const std::string& result : outcome.results) EXPECT_EQ(result, "before");
 }
 
+TEST(BenchRanks, OneRankNeedsNoLauncher) {
+  if (const auto task = rank_task()) {
+    EXPECT_STREQ(std::getenv("WORLD_SIZE"), "1");
+    EXPECT_NE(std::getenv("MASTER_PORT"), nullptr);
+    hand_over(*task + ", done");
+    if (*task == "work") return;
+    std::fprintf(stderr, "flashstep: no memory left\n");
+    std::_Exit(3);
+  }
+  RankJob job = job_of_test(1, "work");
+  job.launcher = "/no/such/program";
+  const RanksOutcome good = run_ranks(job);
+  EXPECT_EQ(good.exit_code, 0);
+  EXPECT_EQ(good.failure, "");
+  EXPECT_EQ(good.results, (std::vector<std::string>{"work, done"}));
+  job.task = "fail";
+  const RanksOutcome bad = run_ranks(job);
+  EXPECT_EQ(bad.exit_code, 3);
+  EXPECT_EQ(bad.results, (std::vector<std::string>{"fail, done"}));
+  EXPECT_EQ(bad.failure.find("rank 0 of 1 (process "), 0u) << bad.failure;
+  EXPECT_TRUE(bad.failure.ends_with(") ended with exit code 3: no memory left")) << bad.failure;
+}
+
 TEST(BenchRanks, ASignalStopsTheRanks) {
   if (rank_task()) {
     hand_over("here");

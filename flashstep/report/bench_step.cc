@@ -108,7 +108,7 @@ class Bench {
     StepResult result;
     result.task = task;
     try {
-      return measure_step(task);
+      return measure_step(task, {}, peers_);
     } catch (const UserError& error) {
       note_mistake(result, error.what());
     } catch (const c10::OutOfMemoryError& error) {
@@ -214,6 +214,7 @@ class Bench {
   std::vector<Workload> workloads_;
   std::string place_;  // of the workload among all
   std::vector<StepResult> results_;
+  PeerProcesses peers_;
   BenchReport report_;
   std::exception_ptr mistake_;
 };

@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "flashstep/report/bench_report.h"
+#include "flashstep/report/peer_process.h"
 #include "flashstep/report/workload.h"
 
 namespace flashstep::report {
@@ -83,9 +86,14 @@ struct StepResult {
   std::vector<double> milliseconds(double StepTimes::*part) const;
 };
 
-// Measures in this process. `told` gets the result so far, whenever there is more of it.
-StepResult measure_step(const StepTask& task,
-                        const std::function<void(const StepResult&)>& told = {});
+// PyTorch's processes by the peers' names. One serves case after case: to import PyTorch takes
+// longer than most cases do.
+using PeerProcesses = std::map<std::string, std::unique_ptr<PeerProcess>>;
+
+// Measures in this process. `told` gets the result so far, whenever there is more of it. Peers that
+// are not among `started` are started, and stay there with their memory given back.
+StepResult measure_step(const StepTask& task, const std::function<void(const StepResult&)>& told,
+                        PeerProcesses& started);
 // In a process that bench_step() has started.
 void bench_step_process(const std::string& task);
 

@@ -45,10 +45,12 @@ Tensor gradient(const Workload& workload, bool reference) {
   return at::cat(parts);
 }
 
-// PyTorch in a process of its own, one for each way to run it.
+// PyTorch in a process of its own, one for each way to run it. Between cases it holds no model.
 class Peer {
  public:
-  Peer(PeerSteps& steps, const StepTask& task) : steps_(steps), task_(task) {
+  Peer(PeerSteps& steps, const StepTask& task, PeerProcesses& started)
+      : steps_(steps), task_(task), process_(started[steps.name]) {
+    if (process_ != nullptr) return;
     try {
       process_ = std::make_unique<PeerProcess>(task.peer_command);
     } catch (const MachineError& error) {
@@ -59,6 +61,12 @@ class Peer {
       give_up(str("\"", join(task.peer_command, " "), "\" did not start"));
     }
   }
+
+  ~Peer() {
+    if (process_ != nullptr && !process_->ask(R"({"release": true})")) process_.reset();
+  }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
 
   void take_turn(int64_t turn, int64_t warmup) {
     if (process_ == nullptr) return;
@@ -115,7 +123,7 @@ class Peer {
 
   PeerSteps& steps_;
   const StepTask& task_;
-  std::unique_ptr<PeerProcess> process_;
+  std::unique_ptr<PeerProcess>& process_;  // among those that are started; none: it gave up
 };
 
 void take_our_turn(ModelRun& run, int64_t turn, int64_t warmup, StepResult& result) {
@@ -130,7 +138,8 @@ void tell(const std::function<void(const StepResult&)>& told, const StepResult& 
 }
 
 // Ours and the peers, one after the other.
-void take_turns(StepResult& result, const std::function<void(const StepResult&)>& told) {
+void take_turns(StepResult& result, const std::function<void(const StepResult&)>& told,
+                PeerProcesses& started) {
   const StepTask& task = result.task;
   const at::Device device = current_device(task.workload.device);
   at::empty({1}, device);  // LibTorch's allocator counts a GPU's memory from its first use on
@@ -148,7 +157,7 @@ void take_turns(StepResult& result, const std::function<void(const StepResult&)>
       if (device.is_cuda()) measure::release_cached_gpu_memory();
     }
     for (size_t i = 0; i < result.peers.size(); ++i) {
-      if (turn == 0) peers.push_back(std::make_unique<Peer>(result.peers[i], task));
+      if (turn == 0) peers.push_back(std::make_unique<Peer>(result.peers[i], task, started));
       // What is compiled is compiled in the first step.
       peers[i]->take_turn(turn, turn == 0 ? warmup + 1 : warmup);
       if (turn + 1 == task.turns) peers[i].reset();
@@ -218,7 +227,8 @@ std::string gradient_trouble(const StepResult& result) {
              " of the reference, got ", *result.gradient_error);
 }
 
-StepResult measure_step(const StepTask& task, const std::function<void(const StepResult&)>& told) {
+StepResult measure_step(const StepTask& task, const std::function<void(const StepResult&)>& told,
+                        PeerProcesses& started) {
   StepResult result;
   result.task = task;
   result.task.workload = resolved_workload(task.workload);
@@ -227,7 +237,7 @@ StepResult measure_step(const StepTask& task, const std::function<void(const Ste
     peer.name = name;
     result.peers.push_back(peer);
   }
-  take_turns(result, told);
+  take_turns(result, told, started);
   const Workload& workload = result.task.workload;
   if (!task.peers.empty() && has_backward(workload) &&
       parameter_count(workload.model) <= kCheckedParameters) {
@@ -243,7 +253,9 @@ void bench_step_process(const std::string& text) {
   keep_freed_memory();  // as flashstep train does
   StepTask task;
   read_json(task, text, "the task of a process");
-  measure_step(task, [](const StepResult& result) { hand_over(to_json(result)); });
+  PeerProcesses peers;
+  measure_step(
+      task, [](const StepResult& result) { hand_over(to_json(result)); }, peers);
 }
 
 std::string to_json(const StepResult& result) {

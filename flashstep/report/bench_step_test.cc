@@ -187,6 +187,22 @@ TEST(BenchStep, SetsAPeerBeside) {
   EXPECT_EQ(report.runs.rows.size(), 2u * 3 + 2 * 2);
 }
 
+TEST(BenchStep, OnePeerServesAllCasesAndGivesItsMemoryBack) {
+  const fs::path log = fs::temp_directory_path() / str("bench_step_peer_", getpid());
+  BenchStepOptions options = small_options();
+  options.axes.contexts = {8, 16};
+  options.peers = {"eager"};
+  options.peer_command = {"sh", "-c",
+                          str("echo started >>'", log.string(), "'; echo ready; while read line; ",
+                              "do case $line in *release*) echo released >>'", log.string(),
+                              "'; echo '{}' ;; *) echo asked >>'", log.string(),
+                              "'; echo '{\"seconds\": [0.5]}' ;; esac; done")};
+  const BenchReport report = bench_step(options);
+  EXPECT_EQ(read_file(log), "started\nasked\nreleased\nasked\nreleased\n");
+  EXPECT_EQ(number(report.table, 1, "eager"), 64.0);
+  fs::remove(log);
+}
+
 TEST(BenchStep, LeavesTheCellsOfAPeerEmptyThatDoesNotRun) {
   BenchStepOptions options = small_options();
   options.peers = {"eager"};

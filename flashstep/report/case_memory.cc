@@ -33,7 +33,9 @@ std::string process_trouble(const std::string& failure) {
 }
 
 bool is_out_of_memory(const std::string& words) {
-  return contains(words, "out of memory") || contains(words, "can't allocate memory");
+  // LibTorch's allocators, and CUDA's libraries (CUBLAS_STATUS_ALLOC_FAILED).
+  return contains(words, "out of memory") || contains(words, "can't allocate memory") ||
+         contains(words, "ALLOC_FAILED");
 }
 
 }  // namespace flashstep::report

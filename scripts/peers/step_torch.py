@@ -9,11 +9,13 @@ programs take turns on the machine:
     -> {"seconds": [...], "forward": [...], "backward": [...], "optimizer": [...], "loss": the last step's,
         "peak_bytes": of tensors, on a GPU}
     -> {"error": "out of memory"}
+    {"release": true}    -> {"released": true}, with the model and its memory gone
 Forward, backward and optimizer are 0 where the mode leaves them out. A request equal to the one before (but for
 warmup and steps) goes on with the same model.
 """
 
 import contextlib
+import gc
 import json
 import sys
 import time
@@ -172,11 +174,23 @@ def answer(trainer, warmup, steps):
     return result
 
 
+def give_memory_back():
+    torch._dynamo.reset()  # compiled code knows its model
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 def main():
     current = trainer = None
     print(json.dumps({"torch": torch.__version__}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
+        if "release" in request:
+            current = trainer = None
+            give_memory_back()
+            print(json.dumps({"released": True}), flush=True)
+            continue
         key = {k: v for k, v in request.items() if k not in ("warmup", "steps")}
         try:
             if key != current:

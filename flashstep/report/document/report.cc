@@ -113,6 +113,7 @@ ReportOutcome make_report(const ReportOptions& options) {
   run.program = options.program;
   run.version = measured_version();
   run.machine = machine;
+  run.any_machine = options.any_machine;
   run.progress = options.progress;
   const RunOutcome ran = run_measurements(plan.measurements, run);
 

@@ -22,7 +22,8 @@ struct ReportOptions {
   std::string preset = "quick";   // "quick", "2024", "2025", "2026", "all"
   std::vector<std::string> only;  // sections by name; empty: all
   std::filesystem::path directory = "report";
-  bool pdf = true;                                        // where there is a Chromium
+  bool any_machine = false;  // a result of another machine will do: RunOptions has it
+  bool pdf = true;           // where there is a Chromium
   std::vector<std::string> program = {"/proc/self/exe"};  // a flashstep, that measures
   // Expected seconds of what is done, and of all; what is being done.
   std::function<void(double done, double total, const std::string& note)> progress;

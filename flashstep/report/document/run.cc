@@ -70,14 +70,21 @@ void keep_only(const fs::path& folder, const std::vector<std::string>& files) {
   if (files.empty()) fs::remove_all(folder, error);
 }
 
+// "commit 1a2b, sources 3c4d" -> "sources 3c4d": what a commit changes elsewhere is not measured.
+std::string sources_in(const std::string& version) {
+  const size_t at = version.find("sources ");
+  return at == std::string::npos ? version : version.substr(at);
+}
+
 class Session {
  public:
   Session(const std::vector<Measurement>& measurements, const RunOptions& options)
       : options_(options) {
+    if (options.any_machine) others_ = read_results(options.directory).results;
     for (const Measurement& measurement : measurements) {
       const std::string key = key_of(measurement, options.version, options.machine);
       outcome_.keys.push_back(key);
-      if (has_result(measurement, key)) {
+      if (has_result(measurement, key) || was_measured_elsewhere(measurement)) {
         ++outcome_.reused;
         continue;
       }
@@ -118,6 +125,15 @@ class Session {
       fs::rename(path, path.string() + ".damaged", error);
       return false;
     }
+  }
+
+  bool was_measured_elsewhere(const Measurement& measurement) const {
+    const std::string command = command_line(in_place(measurement.arguments, options_.directory));
+    const std::string sources = sources_in(describe(options_.version));
+    return std::any_of(others_.begin(), others_.end(), [&](const Result& result) {
+      return result.measurement == measurement.name && result.trouble.empty() &&
+             result.made.command == command && sources_in(result.made.version) == sources;
+    });
   }
 
   void measure(const Measurement& measurement, const std::string& key) {
@@ -202,6 +218,7 @@ class Session {
   }
 
   const RunOptions& options_;
+  std::vector<Result> others_;  // what there is, where results of any machine will do
   std::vector<Todo> todo_;
   RunOutcome outcome_;
   std::string place_, clocks_;

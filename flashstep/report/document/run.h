@@ -16,6 +16,9 @@ struct RunOptions {
   std::vector<std::string> program = {"/proc/self/exe"};
   MeasuredVersion version;
   measure::Machine machine;
+  // A result of another machine will do, if the same sources made it by the same command: where
+  // machines come and go, each measures what is left.
+  bool any_machine = false;
   // While it measures: expected seconds of what is done, and of all; what is being done.
   std::function<void(double done, double total, const std::string& note)> progress;
 };

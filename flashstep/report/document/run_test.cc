@@ -87,6 +87,25 @@ TEST_F(RunTest, KeepsResultsAndDoesNotMeasureTwice) {
   EXPECT_EQ(read_results(options_.directory).results.size(), 2u) << "earlier results are kept";
 }
 
+TEST_F(RunTest, WhatAnotherMachineMeasuredWillDoIfThatIsSaid) {
+  options_.machine.driver_version = "580.1";
+  run_measurements({measurement("good"), measurement("bad")}, options_);
+  options_.machine.driver_version = "580.2";
+  options_.any_machine = true;
+  const RunOutcome outcome = run_measurements({measurement("good"), measurement("bad")}, options_);
+  EXPECT_EQ(outcome.reused, 1);
+  EXPECT_EQ(outcome.failed.size(), 1u) << "what failed is measured again";
+  Measurement other = measurement("good");
+  other.arguments.emplace_back("--otherwise");
+  EXPECT_EQ(run_measurements({other}, options_).measured, 1) << "another command";
+  options_.version.sources = "other sources";
+  EXPECT_EQ(run_measurements({measurement("good")}, options_).measured, 1);
+  options_.version.sources = "sources";
+  options_.machine.driver_version = "580.3";
+  options_.any_machine = false;
+  EXPECT_EQ(run_measurements({measurement("good")}, options_).measured, 1) << "it was not said";
+}
+
 TEST_F(RunTest, AFailureIsAResultAndTheNextOneFollows) {
   const RunOutcome outcome = run_measurements(
       {measurement("bad"), measurement("killed"), measurement("empty"), measurement("good")},
