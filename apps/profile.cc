@@ -18,7 +18,7 @@ struct Arguments {
   WorkloadFlags workload;
   std::string preset, directory, trace;
   int64_t warmup = 0, steps = 0, recorded = 0, top = 10;  // 0: the preset's
-  bool warmup_given = false, no_inference = false, no_record = false;
+  bool warmup_given = false, no_inference = false, no_record = false, no_traces = false;
 };
 
 void read_trace(const Arguments& arguments) {
@@ -39,7 +39,7 @@ void run(const Arguments& arguments) {
   options.top = arguments.top;
   options.inference = !arguments.no_inference;
   options.record = !arguments.no_record;
-  options.directory = arguments.directory;
+  if (!arguments.no_traces) options.directory = arguments.directory;
   options.progress = print_progress;
   keep_freed_memory();  // as flashstep train
   const SignalGuard signals;
@@ -54,9 +54,9 @@ void add_counts(CLI::App& command, Arguments& arguments) {
             arguments.warmup = steps;
             arguments.warmup_given = true;
           },
-          "Steps before the timed ones (5)")
+          "Steps before the timed ones (3)")
       ->check(CLI::Range(0, 100'000));
-  command.add_option("--steps", arguments.steps, "Steps by the clock (10)")
+  command.add_option("--steps", arguments.steps, "Steps by the clock (5)")
       ->check(CLI::Range(1, 100'000));
   command.add_option("--recorded", arguments.recorded, "Steps under the profiler (2)")
       ->check(CLI::Range(1, 1000));
@@ -83,6 +83,8 @@ void add_profile(CLI::App& app) {
                     "No forward pass by itself beside the steps");
   command->add_flag("--no-record", arguments->no_record,
                     "Only ranges, between cudaProfilerStart and Stop: for nsys and ncu");
+  command->add_flag("--no-traces", arguments->no_traces,
+                    "Write no chrome traces into --out (tens of MB for a large model)");
   command->add_option("--trace", arguments->trace,
                       "Read this chrome trace (flashstep's or PyTorch's) instead of measuring");
   command->add_option("--out", arguments->directory,

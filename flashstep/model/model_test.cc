@@ -156,6 +156,16 @@ TEST(Initialization, RepeatsForASeedAndHasNotChanged) {
   EXPECT_EQ(hash_of(model), hash_of(alone));
 }
 
+TEST(Initialization, IsDrawnByWhomeverIsAsked) {
+  Transformer model(tiny(), std::nullopt);
+  model->initialize([](const at::Tensor& parameter, double standard_deviation, double bound,
+                       const std::string& name) {
+    fill_truncated_normal(parameter, standard_deviation, bound, 1, name);
+  });
+  Transformer expected(tiny(), 1);
+  EXPECT_EQ(hash_of(model), hash_of(expected));
+}
+
 TEST(Initialization, DoesNotDependOnOtherLayers) {
   auto deeper = tiny();
   deeper.num_layers = 5;

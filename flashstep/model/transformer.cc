@@ -6,7 +6,6 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/measure/ranges.h"
-#include "flashstep/model/init.h"
 
 namespace flashstep {
 
@@ -30,7 +29,7 @@ void KeyValueCache::clear() {
   for (auto& layer : layers_) layer.length = 0;
 }
 
-TransformerImpl::TransformerImpl(const ModelConfig& config, uint64_t seed,
+TransformerImpl::TransformerImpl(const ModelConfig& config, std::optional<uint64_t> seed,
                                  const torch::TensorOptions& options)
     : config_(resolved(config)) {
   token_embeddings =
@@ -44,18 +43,25 @@ TransformerImpl::TransformerImpl(const ModelConfig& config, uint64_t seed,
   ln_final = register_module("ln_final", RmsNorm(config_.d_model, config_.norm_epsilon, options));
   lm_head = register_module("lm_head", Linear(config_.d_model, config_.vocab_size, options));
   rotary_ = rotary_tables(config_.context_length, config_.head_dim(), config_.rope_theta);
-  initialize(seed);
+  if (seed) initialize(*seed);
 }
 
 void TransformerImpl::initialize(uint64_t seed) {
+  initialize([seed](const at::Tensor& parameter, double standard_deviation, double bound,
+                    const std::string& name) {
+    fill_truncated_normal(parameter, standard_deviation, bound, seed, name);
+  });
+}
+
+void TransformerImpl::initialize(const ParameterFill& fill) {
   constexpr double kTruncation = 3.0;  // standard deviations, as the course's model has it
   for (const auto& module : named_modules("", /*include_self=*/false)) {
     const std::string name = module.key() + ".weight";
     if (const auto* linear = module.value()->as<LinearImpl>()) {
       const double fan_sum = static_cast<double>(linear->weight.size(0) + linear->weight.size(1));
-      fill_truncated_normal(linear->weight, std::sqrt(2.0 / fan_sum), kTruncation, seed, name);
+      fill(linear->weight, std::sqrt(2.0 / fan_sum), kTruncation, name);
     } else if (const auto* embedding = module.value()->as<EmbeddingImpl>()) {
-      fill_truncated_normal(embedding->weight, 1.0, kTruncation, seed, name);
+      fill(embedding->weight, 1.0, kTruncation, name);
     } else if (const auto* norm = module.value()->as<RmsNormImpl>()) {
       const at::NoGradGuard no_grad;
       norm->weight.fill_(1.0);

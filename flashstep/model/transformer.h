@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include <torch/types.h>
 
 #include "flashstep/model/config.h"
+#include "flashstep/model/init.h"
 #include "flashstep/model/layers.h"
 
 namespace flashstep {
@@ -57,8 +59,8 @@ class TransformerImpl : public torch::nn::Module {
   // UserError as resolved(config) has it. Parameters are made with `options` (device, dtype) and
   // initialized from `seed`, with the same values on every device: linear weights with standard
   // deviation sqrt(2 / (in + out)), embeddings with 1, both truncated at 3 standard deviations;
-  // norms are ones.
-  explicit TransformerImpl(const ModelConfig& config, uint64_t seed = 0,
+  // norms are ones. nullopt: their values are left to initialize(fill).
+  explicit TransformerImpl(const ModelConfig& config, std::optional<uint64_t> seed = 0,
                            const torch::TensorOptions& options = {});
 
   // tokens (B, N) int64 -> logits (B, N, V). UserError for another shape or dtype or N beyond
@@ -70,6 +72,7 @@ class TransformerImpl : public torch::nn::Module {
   at::Tensor hidden(const at::Tensor& tokens, KeyValueCache* cache = nullptr);
 
   void initialize(uint64_t seed);
+  void initialize(const ParameterFill& fill);  // the same distributions, drawn by `fill`
   const ModelConfig& config() const { return config_; }
 
   const BlockRunner& block_runner() const { return block_runner_; }

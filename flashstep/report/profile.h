@@ -17,9 +17,9 @@ namespace flashstep::report {
 
 struct ProfileOptions {
   WorkloadAxes axes;
-  int64_t warmup = 5;     // steps that are neither timed nor recorded, in a range of that name
-  int64_t steps = 10;     // timed by the clock (on a GPU by events), without the profiler
-  int64_t recorded = 2;   // under LibTorch's profiler
+  int64_t warmup = 3;     // steps that are not timed, in a range of that name
+  int64_t steps = 5;      // timed by the clock (on a GPU by events), without the profiler
+  int64_t recorded = 2;   // under LibTorch's profiler, after one more, in which it is slow
   int64_t top = 10;       // lines a case in the table of kernels
   bool inference = true;  // beside a mode with a backward pass: the forward pass by itself
   // false: only ranges, between cudaProfilerStart and Stop, for a profiler from outside (nsys,
@@ -55,6 +55,11 @@ struct ProfileLimits {
 struct ProfileRun {  // one mode of one case
   ProfileSums sums;
   std::vector<StepTimes> timers;  // none for a trace that was read
+
+  // Of all recorded steps: what shares are of. On a GPU by the clock, where there is one: recording
+  // slows the host down, and what was recorded would be idle for longer than a step is.
+  double wall_seconds() const;
+  double idle_seconds() const;  // of it nothing runs, on a GPU; 0 on a CPU
 };
 
 struct ProfileCase {
@@ -64,7 +69,7 @@ struct ProfileCase {
   std::optional<ProfileRun> step;       // as the workload's mode says
   std::optional<ProfileRun> inference;  // the forward pass by itself, without a graph
   std::string trouble;                  // why there is nothing: "OOM: ..."
-  double ranges = 0;                    // in a step
+  double ranges = 0;                    // in a recorded step
 };
 
 // profile_tables.cc

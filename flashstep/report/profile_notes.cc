@@ -51,9 +51,8 @@ void note_tops(const ProfileCase& c, std::vector<std::string>& notes) {
 void note_products(const ProfileCase& c, std::vector<std::string>& notes) {
   if (!c.inference) return;
   const CellFilter products{.classes = {WorkClass::kMatmul}};
-  const double before =
-      add_up(c.inference->sums, products).seconds / c.inference->sums.wall_seconds;
-  const double after = add_up(c.step->sums, products).seconds / c.step->sums.wall_seconds;
+  const double before = add_up(c.inference->sums, products).seconds / c.inference->wall_seconds();
+  const double after = add_up(c.step->sums, products).seconds / c.step->wall_seconds();
   notes.push_back(str(c.name, ": matrix products take ", percent(before),
                       " of the forward pass alone and ", percent(after), " of the ",
                       c.workload ? c.workload->mode : "trace", "."));

@@ -16,9 +16,9 @@ std::vector<double> shares(const ProfileRun& run) {
   std::vector<double> percent;
   for (int i = 0; i < kWorkClasses; ++i) {
     const WorkSums sums = add_up(run.sums, {.classes = {static_cast<WorkClass>(i)}});
-    percent.push_back(100 * sums.seconds / run.sums.wall_seconds);
+    percent.push_back(100 * sums.seconds / run.wall_seconds());
   }
-  percent.push_back(100 * run.sums.idle_seconds() / run.sums.wall_seconds);
+  percent.push_back(100 * run.idle_seconds() / run.wall_seconds());
   return percent;
 }
 

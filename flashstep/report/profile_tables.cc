@@ -36,6 +36,12 @@ void add_row(Table& table, const ProfileCase& c, std::vector<Cell> cells) {
   table.add_row(std::move(row));
 }
 
+double median_of(const ProfileRun& run, double StepTimes::*part) {
+  std::vector<double> seconds;
+  for (const StepTimes& times : run.timers) seconds.push_back(times.*part);
+  return measure::median(seconds);
+}
+
 double steps_of(const ProfileRun& run) { return static_cast<double>(run.sums.steps); }
 double milliseconds(const ProfileRun& run, double seconds) { return seconds * 1e3 / steps_of(run); }
 
@@ -53,9 +59,7 @@ Cell calls_cell(const ProfileRun& run, const WorkSums& sums) {
 Cell share_cell(double part, double whole) { return whole > 0 ? Cell(100 * part / whole) : Cell(); }
 
 Cell timer_cell(const ProfileRun& run, double StepTimes::*part) {
-  std::vector<double> seconds;
-  for (const StepTimes& times : run.timers) seconds.push_back(times.*part);
-  const double median = measure::median(seconds);
+  const double median = median_of(run, part);
   return median > 0 ? Cell(median * 1e3) : Cell();
 }
 
@@ -134,7 +138,7 @@ double unseen_seconds(const ProfileSums& sums, WorkClass work_class) {
 constexpr double kUnseenShare = 0.05;
 
 void add_class_rows(const ProfileCase& c, const ProfileRun& run, const char* work, Table& table) {
-  const double wall = run.sums.wall_seconds;
+  const double wall = run.wall_seconds();
   for (int i = 0; i < kWorkClasses; ++i) {
     const auto work_class = static_cast<WorkClass>(i);
     const WorkSums sums = add_up(run.sums, {.classes = {work_class}});
@@ -152,7 +156,7 @@ void add_class_rows(const ProfileCase& c, const ProfileRun& run, const char* wor
              limited ? share_cell(limit.seconds, sums.seconds) : Cell()});
   }
   if (run.sums.on_gpu) {
-    const double idle = run.sums.idle_seconds();
+    const double idle = run.idle_seconds();
     add_row(table, c,
             {work, "idle", milliseconds(run, idle), share_cell(idle, wall), Cell(), Cell(), Cell(),
              Cell(), Cell(), Cell()});
@@ -164,6 +168,15 @@ bool ran_formula(const ProfileCase& c) {
 }
 
 }  // namespace
+
+double ProfileRun::wall_seconds() const {
+  if (!sums.on_gpu || timers.empty()) return sums.wall_seconds;
+  return std::max(median_of(*this, &StepTimes::total) * steps_of(*this), sums.busy_seconds);
+}
+
+double ProfileRun::idle_seconds() const {
+  return sums.on_gpu ? std::max(wall_seconds() - sums.busy_seconds, 0.0) : 0;
+}
 
 Table times_table(const std::vector<ProfileCase>& cases) {
   Table table = table_of(
@@ -242,8 +255,8 @@ Table shares_table(const std::vector<ProfileCase>& cases) {
     if (!c.step || !c.inference) continue;
     const auto add = [&](const char* name, double of_inference, double of_step) {
       if (of_inference == 0 && of_step == 0) return;
-      const double before = 100 * of_inference / c.inference->sums.wall_seconds;
-      const double after = 100 * of_step / c.step->sums.wall_seconds;
+      const double before = 100 * of_inference / c.inference->wall_seconds();
+      const double after = 100 * of_step / c.step->wall_seconds();
       add_row(table, c,
               {name, milliseconds(*c.inference, of_inference), before,
                milliseconds(*c.step, of_step), after, after - before});
@@ -253,7 +266,7 @@ Table shares_table(const std::vector<ProfileCase>& cases) {
       add(class_name(static_cast<WorkClass>(i)), add_up(c.inference->sums, filter).seconds,
           add_up(c.step->sums, filter).seconds);
     }
-    add("idle", c.inference->sums.idle_seconds(), c.step->sums.idle_seconds());
+    add("idle", c.inference->idle_seconds(), c.step->idle_seconds());
   }
   return table;
 }

@@ -213,6 +213,38 @@ TEST(Profile, ReadsATraceOfSomebodyElse) {
   std::filesystem::remove(file);
 }
 
+// The recorded step of 100 us has kernels in 57 of them.
+TEST(Profile, AGpuIsIdleForAsLongAsTheClockSays) {
+  const TraceEvents trace = parse_chrome_trace(gpu_like_trace(), "x");
+  ProfileRun run{.sums = sums_of(trace, attribute(trace)), .timers = {}};
+  EXPECT_NEAR(run.wall_seconds(), 100e-6, 1e-9);
+  EXPECT_NEAR(run.idle_seconds(), 43e-6, 1e-9) << "no clock: as recorded";
+  run.timers = {{.total = 70e-6}, {.total = 80e-6}, {.total = 90e-6}};
+  EXPECT_NEAR(run.wall_seconds(), 80e-6, 1e-9);
+  EXPECT_NEAR(run.idle_seconds(), 23e-6, 1e-9);
+  run.timers = {{.total = 50e-6}};
+  EXPECT_NEAR(run.wall_seconds(), 57e-6, 1e-9) << "never less than what ran";
+  EXPECT_EQ(run.idle_seconds(), 0);
+}
+
+// Neither the step that begins a recording nor the number of steps shows.
+TEST(Profile, ShowsOneStepHoweverManyAreRecorded) {
+  ProfileOptions options = small_options();
+  const auto ranges_note = [](const BenchReport& report) {
+    for (const std::string& note : report.table.notes) {
+      const size_t at = note.find(" ranges in a step");
+      if (at != note.npos) return note.substr(0, at);
+    }
+    return std::string("no note of ranges");
+  };
+  options.recorded = 1;
+  const BenchReport one = profile_report(options);
+  options.recorded = 3;
+  const BenchReport three = profile_report(options);
+  EXPECT_EQ(texts(one.table, "calls"), texts(three.table, "calls"));
+  EXPECT_EQ(ranges_note(one), ranges_note(three));
+}
+
 TEST(Profile, FileNamesAreHarmless) {
   EXPECT_EQ(file_name("1600/6400/48/25, context 128, bf16, naive"),
             "1600_6400_48_25_context_128_bf16_naive");

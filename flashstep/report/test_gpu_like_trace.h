@@ -78,6 +78,9 @@ inline std::string gpu_like_trace() {
             forward(7) + ", \"Input type\": [\"float\", \"Scalar\"], \"Input Dims\": [[4, 16], []]")
       .device("kernel", "nvjet_tst_64x64", 30, 10, 9, 12)
       .device("kernel", "void softmax_warp_forward<float>(float*)", 42, 5, 12, 13)
+      // Kineto repeats ranges on the device, and tells of its own work: no work of the program's.
+      .device("gpu_user_annotation", "forward", 30, 17, 4, 0)
+      .host("overhead", "Activity Buffer Request", kMain, 33, 1, 0)
       // Backward: softmax of layers.1, mm of layers.0's attention, the node of its norm.
       .host("user_annotation", "backward", kMain, 40, 30, 20)
       .host("cpu_op", "autograd::engine::evaluate_function: SoftmaxBackward0", kAutograd, 41, 8, 21,
@@ -86,6 +89,7 @@ inline std::string gpu_like_trace() {
       .host("cpu_op", "autograd::engine::evaluate_function: MmBackward0", kAutograd, 50, 8, 23,
             node(6))
       .host("cpu_op", "aten::mm", kAutograd, 51, 4, 24, mm_back)
+      .host("cuda_driver", "cuLaunchKernelEx", kAutograd, 52, 1, 24, ", \"correlation\": 15")
       .host("cpu_op", "autograd::engine::evaluate_function: CppNode<FusedRmsNorm>", kAutograd, 60,
             8, 25, node(5))
       .host("cpu_op", "aten::sum", kAutograd, 61, 2, 26)

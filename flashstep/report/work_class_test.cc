@@ -82,6 +82,43 @@ TEST(WorkClass, KnowsKernelsByTheirNames) {
        WorkClass::kCopy},
       {"void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, ...)",
        WorkClass::kCopy},
+      // As LibTorch 2.11 registers them.
+      {"void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>("
+       "cutlass_80_simt_sgemm_256x128_8x4_tn_align1::Params)",
+       WorkClass::kMatmul},
+      {"void at::native::(anonymous namespace)::krn_partials_per_segment<long>(long*, long const*, "
+       "long const*, long)",
+       WorkClass::kReduction},
+      {"void at::native::(anonymous namespace)::krn_partial_segment_offset<long>(long*, long "
+       "const*, "
+       "long const*, long const*, long const*)",
+       WorkClass::kReduction},
+      {"void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float, float>(float "
+       "const*, "
+       "at::native::TensorListAddresses, int)",
+       WorkClass::kReduction},
+      {"void at::native::lpmax_cleanup<float>(float const*, at::native::TensorListAddresses, int)",
+       WorkClass::kReduction},
+      {"void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::"
+       "_cuda_scatter_gather_internal_kernel<false, at::native::OpaqueType<4>, "
+       "long>::operator()...>"
+       "(int, ...)",
+       WorkClass::kCopy},
+      {"void at::native::(anonymous namespace)::cunn_SoftMaxForwardReg<float, float, float, "
+       "at::native::(anonymous namespace)::LogSoftMaxForwardEpilogue, int, 3>(float*, float "
+       "const*, "
+       "int)",
+       WorkClass::kSoftmax},
+      {"void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::"
+       "(anonymous namespace)::masked_fill_kernel(at::TensorIterator&, c10::Scalar const&)...>",
+       WorkClass::kElementwise},
+      {"void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::"
+       "pow_tensor_scalar_kernel_impl<float, float>(at::TensorIteratorBase&, float)...>",
+       WorkClass::kElementwise},
+      {"void at::native::detail::chunk_cat_cuda_kernel<float, c10::BFloat16>(...)",
+       WorkClass::kCopy},
+      {"void c10d::symmetric_memory::two_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(...)",
+       WorkClass::kCommunication},
       {"Memcpy HtoD (Pageable -> Device)", WorkClass::kCopy},
       {"Memset (Device)", WorkClass::kCopy},
       {"ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",

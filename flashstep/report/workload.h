@@ -115,8 +115,9 @@ class Tf32Switch {
   bool before_;
 };
 
-// A model ready to compute. The host does not wait for a GPU unless that is said. It opens the
-// ranges "forward", "backward" and "optimizer" (measure/ranges.h).
+// A model ready to compute, its weights drawn from the seed (on a GPU by the GPU: other numbers
+// than on a CPU, of the same distributions). The host does not wait for a GPU unless that is said.
+// It opens the ranges "forward", "backward" and "optimizer" (measure/ranges.h).
 class ModelRun {
  public:
   // Resolves the workload. c10::OutOfMemoryError (as everything below) where memory is too small.
