@@ -20,6 +20,7 @@ namespace {
 struct Arguments {
   report::ReportOptions options;
   std::string directory = "report";
+  double minutes = 0;
   bool redraw = false, no_pdf = false;
 };
 
@@ -39,6 +40,7 @@ void print(const report::ReportOutcome& outcome) {
   };
   lines("left out  ", outcome.left_out);
   lines("failed    ", outcome.failed);
+  lines("later     ", outcome.later);
   lines("", outcome.remarks);
   std::cout << outcome.measured << " measured, " << outcome.reused << " taken from earlier; "
             << outcome.answered << " of " << outcome.questions << " questions answered\n";
@@ -49,6 +51,7 @@ void run(Arguments& arguments) {
   report::ReportOptions& options = arguments.options;
   options.directory = arguments.directory;
   options.pdf = !arguments.no_pdf;
+  options.most_seconds = 60 * arguments.minutes;
   const SignalGuard signals;
   ProgressBar bar("report", ProgressBar::Unit::kCount);
   options.progress = [&](double done, double total, const std::string& note) {
@@ -107,6 +110,10 @@ void add_report(CLI::App& app) {
                  "Measure nothing: draw the document anew from the results that are there")
       ->excludes("--only")
       ->excludes("--preset");
+  command
+      ->add_option("--minutes", arguments->minutes,
+                   "Begin nothing that is expected to end later; the same command goes on")
+      ->check(CLI::Range(0.0, 1e6));
   command->add_flag("--any-machine", arguments->options.any_machine,
                     "Results of other machines will do, if the same sources and commands made "
                     "them: machines that come and go each measure what is left");

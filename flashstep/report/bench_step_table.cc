@@ -7,6 +7,7 @@
 #include "flashstep/measure/stats.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/bench_step.h"
+#include "flashstep/report/case_memory.h"
 
 namespace flashstep::report {
 namespace {
@@ -130,8 +131,7 @@ std::vector<Cell> peer_cells(const StepResult& r, const std::string& name) {
   const PeerSteps* peer = find_peer(r, name);
   if (peer == nullptr) return {Cell(), Cell()};
   if (peer->steps.empty()) {
-    const bool memory = peer->trouble.find("memory") != std::string::npos ||
-                        peer->trouble.find("OOM") != std::string::npos;
+    const bool memory = is_out_of_memory(peer->trouble) || peer->trouble.starts_with("OOM");
     return {memory ? Cell("OOM") : Cell(), Cell()};
   }
   const Workload& w = r.task.workload;

@@ -200,6 +200,10 @@ def main():
         except torch.OutOfMemoryError:
             current = trainer = None
             result = {"error": "out of memory"}
+        except Exception as error:  # a compiler that is missing, say: the reader shall know
+            current = trainer = None
+            words = str(error).strip().splitlines() or [""]
+            result = {"error": f"{type(error).__name__}: {words[0]}"}
         print(json.dumps(result), flush=True)
 
 

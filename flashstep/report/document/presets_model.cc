@@ -77,12 +77,13 @@ void add_step(const std::string& year, const Machine& machine, Plan& plan) {
     add(str("step_n", padded(context), "_", year),
         str("bench step --size ", sizes_of(year), " --context ", context,
             " --mode forward,step --precision fp32,bf16", counts),
-        150, machine, plan, {.gpus = 1});
+        // An H200's fp32 steps: nearly all of the time, and in proportion to the tokens.
+        25 + 0.11 * std::stod(context), machine, plan, {.gpus = 1});
   }
   add("step_warmup_" + year,
       str("bench step --size small,large --context ", contexts_of(year).front(),
           " --mode step --warmup 0,1,2,5 --steps 10 --batch 4"),
-      120, machine, plan, {.gpus = 1});
+      70, machine, plan, {.gpus = 1});
   add("step_peers_" + year,
       "bench step --size small,large --context 128 --mode forward,step "
       "--precision fp32,bf16 --peers eager,compiled",
@@ -136,7 +137,7 @@ void add_memory(const std::string& year, const Machine& machine, Plan& plan) {
   add("memory_" + year,
       str("memory --size ", largest_sizes(year), " --context ", contexts,
           " --mode forward,step --precision fp32,bf16 --batch 4"),
-      120, machine, plan, {.gpus = 1});
+      150, machine, plan, {.gpus = 1});
 }
 
 void add_precision(const std::string& year, const Machine& machine, Plan& plan) {
@@ -148,7 +149,7 @@ void add_precision(const std::string& year, const Machine& machine, Plan& plan) 
     return;
   }
   add("precision_sizes_" + year,
-      str("precision --only sizes --size ", sizes_of(year), " --context 128"), 120, machine, plan,
+      str("precision --only sizes --size ", sizes_of(year), " --context 128"), 30, machine, plan,
       {.gpus = 1});
 }
 

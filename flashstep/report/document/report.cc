@@ -114,6 +114,7 @@ ReportOutcome make_report(const ReportOptions& options) {
   run.version = measured_version();
   run.machine = machine;
   run.any_machine = options.any_machine;
+  run.most_seconds = options.most_seconds;
   run.progress = options.progress;
   const RunOutcome ran = run_measurements(plan.measurements, run);
 
@@ -121,6 +122,7 @@ ReportOutcome make_report(const ReportOptions& options) {
   outcome.measured = ran.measured;
   outcome.reused = ran.reused;
   outcome.failed = ran.failed;
+  outcome.later = ran.later;
   outcome.signal = ran.signal;
   for (const LeftOut& left_out : plan.left_out)
     outcome.left_out.push_back(left_out.what + ": " + left_out.why);

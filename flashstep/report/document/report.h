@@ -23,6 +23,7 @@ struct ReportOptions {
   std::vector<std::string> only;  // sections by name; empty: all
   std::filesystem::path directory = "report";
   bool any_machine = false;  // a result of another machine will do: RunOptions has it
+  double most_seconds = 0;   // begins nothing that is expected to end later; 0: no such limit
   bool pdf = true;           // where there is a Chromium
   std::vector<std::string> program = {"/proc/self/exe"};  // a flashstep, that measures
   // Expected seconds of what is done, and of all; what is being done.
@@ -32,6 +33,7 @@ struct ReportOptions {
 struct ReportOutcome {
   int64_t measured = 0, reused = 0;
   std::vector<std::string> failed;    // "ddp_2025: ended with exit code 1: out of memory"
+  std::vector<std::string> later;     // not begun for want of time; the same command goes on
   std::vector<std::string> left_out;  // "ddp_2025: needs 2 GPUs, this machine has none"
   std::vector<std::string> remarks;   // damaged files; why there is no PDF
   std::vector<std::string> written;   // documents

@@ -96,6 +96,7 @@ class Session {
   RunOutcome run() {
     for (size_t i = 0; i < todo_.size() && outcome_.signal == 0; ++i) {
       const Measurement& measurement = *todo_[i].measurement;
+      if (is_too_long(measurement)) continue;  // a shorter one may still end in time
       place_ = str(i + 1, " of ", todo_.size(), ", ", measurement.name);
       measure(measurement, todo_[i].key);
       done_ += measurement.seconds;
@@ -125,6 +126,14 @@ class Session {
       fs::rename(path, path.string() + ".damaged", error);
       return false;
     }
+  }
+
+  bool is_too_long(const Measurement& measurement) {
+    const double end = measure::steady_seconds() - begin_ + measurement.seconds;
+    if (options_.most_seconds == 0 || end <= options_.most_seconds) return false;
+    outcome_.later.push_back(
+        str(measurement.name, ": expected to take ", human_seconds(measurement.seconds)));
+    return true;
   }
 
   bool was_measured_elsewhere(const Measurement& measurement) const {
@@ -223,6 +232,7 @@ class Session {
   RunOutcome outcome_;
   std::string place_, clocks_;
   double total_ = 0, done_ = 0;
+  const double begin_ = measure::steady_seconds();
 };
 
 }  // namespace

@@ -19,6 +19,8 @@ struct RunOptions {
   // A result of another machine will do, if the same sources made it by the same command: where
   // machines come and go, each measures what is left.
   bool any_machine = false;
+  // Nothing is begun that is expected to end later than so many seconds from the start; 0: all is.
+  double most_seconds = 0;
   // While it measures: expected seconds of what is done, and of all; what is being done.
   std::function<void(double done, double total, const std::string& note)> progress;
 };
@@ -26,6 +28,7 @@ struct RunOptions {
 struct RunOutcome {
   int64_t measured = 0, reused = 0;
   std::vector<std::string> failed;  // "ddp_2025: ended with exit code 1: out of memory"
+  std::vector<std::string> later;   // not begun: "ddp_2025: expected to take 500 s"
   std::vector<std::string> keys;    // of all measurements that were asked for
   int signal = 0;                   // came before the end
 };

@@ -106,6 +106,23 @@ TEST_F(RunTest, WhatAnotherMachineMeasuredWillDoIfThatIsSaid) {
   EXPECT_EQ(run_measurements({measurement("good")}, options_).measured, 1) << "it was not said";
 }
 
+TEST_F(RunTest, BeginsNothingThatWouldEndTooLate) {
+  Measurement longer = measurement("good");
+  longer.name = "longer_quick";
+  longer.seconds = 1000;
+  options_.most_seconds = 100;
+  const RunOutcome outcome = run_measurements({longer, measurement("good")}, options_);
+  EXPECT_EQ(outcome.measured, 1) << "a shorter one follows";
+  ASSERT_EQ(outcome.later.size(), 1u);
+  EXPECT_SAYS(outcome.later[0], "longer_quick: expected to take");
+  EXPECT_EQ(outcome.keys.size(), 2u);
+  EXPECT_TRUE(outcome.failed.empty());
+  options_.most_seconds = 0;
+  const RunOutcome rest = run_measurements({longer, measurement("good")}, options_);
+  EXPECT_EQ(rest.measured, 1);
+  EXPECT_EQ(rest.reused, 1);
+}
+
 TEST_F(RunTest, AFailureIsAResultAndTheNextOneFollows) {
   const RunOutcome outcome = run_measurements(
       {measurement("bad"), measurement("killed"), measurement("empty"), measurement("good")},
