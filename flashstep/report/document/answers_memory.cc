@@ -115,18 +115,31 @@ Sentences answer_residual(const Evidence& evidence) {
   return sentences;
 }
 
+// Of one line of the table of the largest allocations.
+std::string allocation_of(const TableView& table, size_t row) {
+  const std::string source = table.text(row, "source"), maker = table.text(row, "made by");
+  const std::string range = table.text(row, "range");
+  return str(mebibytes(table.number(row, "bytes")), ", ", table.text(row, "count"),
+             " times: ", table.text(row, "kind"), " of shape ", table.text(row, "shape"),
+             ", made by ", maker, source.empty() || source == maker ? "" : " (" + source + ")",
+             range.empty() ? "" : " in " + range);
+}
+
+// What was there before the pass, and what the pass itself makes.
 Sentences answer_largest(const Evidence& evidence) {
   const TableView table = evidence.table(
-      "memory", {"size", "mode", "bytes", "count", "kind", "shape", "made by", "source"});
+      "memory", {"size", "mode", "bytes", "count", "kind", "shape", "range", "made by", "source"});
   Sentences sentences;
-  for (size_t row = 0; row < table.rows() && sentences.size() < 3; ++row) {
+  bool has_parameters = false;
+  for (size_t row = 0; row < table.rows() && sentences.size() < 4; ++row) {
     if (!is_forward(table.text(row, "mode"))) continue;
-    std::string source = table.text(row, "source");
-    if (source == table.text(row, "made by")) source.clear();
-    sentences.push_back(str(mebibytes(table.number(row, "bytes")), ", ", table.text(row, "count"),
-                            " times: ", table.text(row, "kind"), " of shape ",
-                            table.text(row, "shape"), ", made by ", table.text(row, "made by"),
-                            source.empty() ? "" : " (" + source + ")", "."));
+    if (table.text(row, "kind") == "parameters") {
+      if (has_parameters) continue;
+      has_parameters = true;
+      sentences.push_back("The largest, made before the pass: " + allocation_of(table, row) + ".");
+    } else if (table.text(row, "range").rfind("forward", 0) == 0) {
+      sentences.push_back("Made by the pass: " + allocation_of(table, row) + ".");
+    }
   }
   return sentences;
 }

@@ -120,7 +120,8 @@ TEST(AnswersPrecision, TrendOverSizes) {
 }
 
 struct Memory {
-  double forward = 100, step = 300, bf16 = 60, measured = 10, saved = 50, gradients = 30;
+  double forward = 100, step = 300, bf16 = 60, measured = 10, saved = 50, gradients = 30,
+         logits = 20;
 };
 
 std::vector<Result> memory(const Memory& m) {
@@ -137,8 +138,14 @@ std::vector<Result> memory(const Memory& m) {
                  row("forward", "bf16", m.bf16, "forward", 30, 0)}),
        table_of({"size", "context", "derivation", "formula", "measured"},
                 {{"2.7B", 128, "4 x 128 x 2560 x 4 bytes", 10.0, m.measured}}),
-       table_of({"size", "mode", "bytes", "count", "kind", "shape", "made by", "source"},
-                {{"2.7B", "forward", 100.0, 32, "parameters", "(10240, 2560)", "empty", "a.cc:1"}}),
+       table_of(
+           {"size", "mode", "bytes", "count", "kind", "shape", "range", "made by", "source"},
+           {{"2.7B", "forward", 100.0, 32, "parameters", "(10240, 2560)", "", "empty", "a.cc:1"},
+            {"2.7B", "forward", 90.0, 1, "parameters", "(9, 9)", "", "empty", "a.cc:1"},
+            {"2.7B", "forward", 32.0, 1, "other", "", "warm-up/forward/head", "mm", "b.cc:1"},
+            {"2.7B", "step", 30.0, 1, "gradients", "(8, 8)", "backward/head", "mm", "b.cc:1"},
+            {"2.7B", "forward", m.logits, 2, "temporaries", "(4, 128, 10000)", "forward/head", "mm",
+             "b.cc:2"}}),
        table_of({"size", "context", "precision", "attention", "block", "saved", "formula",
                  "gradients", "expected"},
                 {{"2.7B", 128, "fp32", "auto", 0, m.saved, 50.0, m.gradients, 30.0}}),
@@ -162,7 +169,12 @@ TEST(AnswersMemory, MixedPrecision) {
 TEST(AnswersMemory, TensorsAgainstFormulas) {
   EXPECT_SAYS(answer_text("memory_profiling (d)", memory({})), "has just that");
   EXPECT_SAYS(answer_text("memory_profiling (d)", memory({.measured = 20})), "INSTEAD");
-  EXPECT_SAYS(answer_text("memory_profiling (e)", memory({})), "parameters of shape (10240, 2560)");
+  const std::string largest = answer_text("memory_profiling (e)", memory({.logits = 20}));
+  EXPECT_SAYS(largest, "before the pass: 100 MiB, 32 times: parameters of shape (10240, 2560)");
+  EXPECT_SAYS(largest, "Made by the pass: 20.0 MiB, 2 times: temporaries of shape (4, 128, 10000)");
+  EXPECT_SAYS(largest, "(b.cc:2) in forward/head");
+  for (const char* other : {"(9, 9)", "warm-up", "gradients"})
+    EXPECT_EQ(largest.find(other), std::string::npos) << largest;
   EXPECT_SAYS(answer_text("memory_profiling (f)", memory({})), "as the formula says");
   EXPECT_SAYS(answer_text("memory_profiling (f)", memory({})), "as expected");
   EXPECT_SAYS(answer_text("memory_profiling (f)", memory({})), "linear 80.00 %");
