@@ -11,12 +11,13 @@ build: ## the program and the library; the tests are built by `make test`
 	scripts/bootstrap
 	scripts/build flashstep_program
 
-# Without a network for PyPI's packages the comparisons with them are skipped, and ctest says so.
+# Without a network for PyPI's packages the comparisons with them are skipped, and ctest says so. What takes minutes for itself
+# (label slow: the quickstart, the whole quick report) is .ci/run's.
 test:
 	scripts/bootstrap
 	scripts/build
 	-scripts/bootstrap --python
-	ctest --test-dir build/$$(scripts/preset) --output-on-failure -j2
+	ctest --test-dir build/$$(scripts/preset) --output-on-failure -j2 -LE slow
 
 bench:
 	scripts/bootstrap --peers
