@@ -83,9 +83,11 @@ void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
   command.add_option("--wrapper", wrappers, join(names) + "; none: every process by itself")
       ->delimiter(',')
       ->check(CLI::IsMember(names));
-  command.add_option("--bucket-mb", bucket_megabytes, "Sizes of buckets, 10^6 bytes")
+  command
+      .add_option("--bucket-mb", bucket_megabytes,
+                  "Sizes of buckets, 10^6 bytes; 0: chosen as flashstep train does")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::NonNegativeNumber);
 }
 
 void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& steps) {

@@ -15,6 +15,7 @@ namespace {
 struct Arguments {
   ParallelFlags flags;
   report::ShardingPlan plan;
+  bool no_trace = false;
 };
 
 void run(const Arguments& arguments) {
@@ -22,6 +23,7 @@ void run(const Arguments& arguments) {
   report::BenchShardingOptions options = report::sharding_preset(arguments.flags.preset);
   arguments.flags.apply(options.axes);
   options.plan = arguments.plan;
+  options.plan.traced = !arguments.no_trace;
   options.progress = print_progress;
   const SignalGuard signals;
   show(report::bench_sharding(options), arguments.flags.directory, "sharding");
@@ -47,10 +49,13 @@ void add_bench_sharding(CLI::App& bench) {
   command->add_option("--wrapper", plan.wrapper, "How gradients are averaged")
       ->check(CLI::IsMember(strategy_names()))
       ->capture_default_str();
-  command->add_option("--bucket-mb", plan.bucket_megabytes, "Size of buckets, 10^6 bytes")
-      ->check(CLI::PositiveNumber)
+  command
+      ->add_option("--bucket-mb", plan.bucket_megabytes,
+                   "Size of buckets, 10^6 bytes; 0: chosen as flashstep train does")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   add_turns(*command, plan.turns, plan.warmup, plan.steps);
+  command->add_flag("--no-trace", arguments->no_trace, "No step under the profiler");
   command->callback([arguments] { run(*arguments); });
 }
 

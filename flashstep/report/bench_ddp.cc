@@ -77,10 +77,9 @@ BenchReport bench_ddp(const BenchDdpOptions& options) {
   for (const DdpResult& result : results) {
     for (const DdpRun& run : result.runs) {
       if (!run.trouble.empty())
-        notes.push_back(str(describe(result.c), ", ", run.contestant, ": ", run.trouble, "."));
+        notes.push_back(str(describe(result.c), ", ", run.name(), ": ", run.trouble, "."));
       if (!run.trace.trouble.empty())
-        notes.push_back(
-            str(describe(result.c), ", ", run.contestant, ": ", run.trace.trouble, "."));
+        notes.push_back(str(describe(result.c), ", ", run.name(), ": ", run.trace.trouble, "."));
     }
   }
   notes.emplace_back(kHowToRead);

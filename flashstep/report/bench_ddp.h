@@ -39,6 +39,7 @@ struct DdpRun {
   std::string contestant;
   std::vector<double> forward, backward, optimizer, total;  // seconds, a value a step
   double peak_bytes = 0;                                    // the largest of the ranks
+  double bucket_megabytes = 0;                              // in use; 0: not known
   double weight_error = -1;                                 // Replica::weight_error; -1: not asked
   double communication = -1, exposed = -1, hidden = -1;     // seconds, a share; -1: no trace
   Trace trace;
@@ -46,6 +47,7 @@ struct DdpRun {
 
   bool has_times() const { return !total.empty(); }
   double median() const;
+  std::string name() const { return shown_name(contestant, bucket_megabytes); }
 };
 struct DdpResult {
   ParallelCase c;

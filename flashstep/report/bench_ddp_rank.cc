@@ -1,6 +1,5 @@
 // What a rank of `flashstep bench ddp` does, and the lines in which rank 0 tells it.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include <nlohmann/json.hpp>
@@ -10,27 +9,12 @@
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/replica.h"
+#include "flashstep/report/trace_json.h"
 
 namespace flashstep::report {
 namespace {
 
 using Json = nlohmann::json;
-using measure::Span;
-
-Json json_of(const std::vector<Span>& spans) {
-  Json json = Json::array();
-  for (const Span& span : spans) {
-    json.push_back(std::round(span.begin * 1e7) * 1e-7);  // Kineto's own grain is finer
-    json.push_back(std::round(span.end * 1e7) * 1e-7);
-  }
-  return json;
-}
-
-std::vector<Span> spans_of(const Json& json) {
-  std::vector<Span> spans;
-  for (size_t i = 0; i + 1 < json.size(); i += 2) spans.push_back({json[i], json[i + 1]});
-  return spans;
-}
 
 // JSON has no NaN: null stands for it.
 double number(const Json& json) {
@@ -38,8 +22,10 @@ double number(const Json& json) {
 }
 
 void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>& times,
-                    double peak_bytes) {
-  Json json = {{"contestant", contestant}, {"peak_bytes", peak_bytes}};
+                    double peak_bytes, double bucket_megabytes) {
+  Json json = {{"contestant", contestant},
+               {"peak_bytes", peak_bytes},
+               {"bucket_megabytes", bucket_megabytes}};
   for (const StepTimes& t : times) {
     json["forward"].push_back(t.forward);
     json["backward"].push_back(t.backward);
@@ -47,15 +33,6 @@ void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>&
     json["total"].push_back(t.total);
   }
   hand_over(json.dump());
-}
-
-void hand_over_trace(const std::string& contestant, const Trace& trace) {
-  hand_over(Json({{"contestant", contestant},
-                  {"compute", json_of(trace.compute)},
-                  {"copies", json_of(trace.copies)},
-                  {"communication", json_of(trace.communication)},
-                  {"trace_trouble", trace.trouble}})
-                .dump());
 }
 
 void take_turn(Replica& replica, const DdpPlan& plan, const std::string& contestant, bool last,
@@ -67,8 +44,11 @@ void take_turn(Replica& replica, const DdpPlan& plan, const std::string& contest
   reset_peak_memory(replica.device());
   const std::vector<StepTimes> times = replica.run(plan.steps);
   const double peak = group.all_reduce(peak_memory_bytes(replica.device()), comm::Reduce::kMax);
-  hand_over_turn(contestant, times, peak);
-  if (last && plan.traced) hand_over_trace(contestant, replica.trace_step());
+  hand_over_turn(contestant, times, peak, replica.bucket_megabytes());
+  if (!last || !plan.traced) return;
+  Json trace = json_of(replica.trace_step());
+  trace["contestant"] = contestant;
+  hand_over(trace.dump());
 }
 
 void append(std::vector<double>& to, const Json& json, const char* key) {
@@ -83,10 +63,10 @@ void take_line(DdpRun& run, const Json& json) {
   append(run.total, json, "total");
   if (json.contains("peak_bytes"))
     run.peak_bytes = std::max(run.peak_bytes, number(json["peak_bytes"]));
+  run.bucket_megabytes = json.value("bucket_megabytes", run.bucket_megabytes);
   if (json.contains("weight_error")) run.weight_error = number(json["weight_error"]);
   if (!json.contains("compute")) return;
-  run.trace = {spans_of(json["compute"]), spans_of(json["copies"]), spans_of(json["communication"]),
-               json["trace_trouble"].get<std::string>()};
+  run.trace = trace_of(json);
   if (!run.trace.trouble.empty()) return;
   run.communication = run.trace.communication_seconds();
   run.exposed = run.trace.exposed_seconds();

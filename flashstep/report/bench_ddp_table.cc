@@ -53,6 +53,12 @@ Cell measured(double value, double factor = 1) {
 // the other side in the second step (2^-9).
 double weight_tolerance(const ParallelCase& c) { return c.precision == "fp32" ? 1e-3 : 2e-2; }
 
+// "bucketed 25 MB"; a size that was chosen comes with its unit.
+std::string with_unit(const DdpRun& run) {
+  const std::string name = run.name();
+  return name == run.contestant ? name + " MB" : name;
+}
+
 const char* standing(bool kept) { return kept ? "kept" : "BROKEN"; }
 
 // What a bucketed step may add to the one of a single process, in percent: bars for this size on
@@ -66,8 +72,8 @@ void judge_speed(const DdpResult& result, std::vector<std::string>& sentences) {
   const DdpRun *ours = fastest(result, "bucketed"), *torch = fastest(result, "torch");
   if (ours == nullptr) return;
   const double added = added_percent(result, *ours), bar = step_bar_percent(result.c);
-  std::string sentence = str(describe(result.c), ": ", ours->contestant, " MB adds ",
-                             fixed(added, 1), " % to the step");
+  std::string sentence =
+      str(describe(result.c), ": ", with_unit(*ours), " adds ", fixed(added, 1), " % to the step");
   if (!std::isnan(bar))
     sentence += str(" (bar ", fixed(bar, 0), " %: ", standing(added <= bar), ")");
   if (torch != nullptr) {
@@ -91,7 +97,7 @@ void judge_hiding_and_memory(const DdpResult& result, std::vector<std::string>& 
   }
   const double memory = added_memory_percent(result, *ours);
   if (std::isnan(memory)) return;
-  sentences.push_back(str(describe(result.c), ": peak memory of ", ours->contestant, " MB ",
+  sentences.push_back(str(describe(result.c), ": peak memory of ", with_unit(*ours), " ",
                           fixed(memory, 2),
                           " % above a single process's (bar 2: ", standing(memory <= 2), ")."));
 }
@@ -127,7 +133,7 @@ void add_bars(const DdpResult& result, const std::string& stem, const std::strin
     for (const DdpRun& run : result.runs) series.y.push_back(measure::median(run.*values) * 1e3);
     plot.series.push_back(std::move(series));
   }
-  for (const DdpRun& run : result.runs) plot.categories.push_back(run.contestant);
+  for (const DdpRun& run : result.runs) plot.categories.push_back(run.name());
   pictures.push_back({stem + "_parts", std::move(plot)});
 }
 
@@ -142,18 +148,10 @@ void add_lanes(const DdpResult& result, const std::string& stem, const std::stri
     const bool drawn = run.contestant == "naive" || run.contestant == "overlapped" ||
                        &run == bucketed || &run == torch;
     if (!drawn || run.communication < 0) continue;
-    chart.groups.push_back(lanes_of(run.trace, str(run.contestant, ": ", fixed(100 * run.hidden, 1),
+    chart.groups.push_back(lanes_of(run.trace, str(run.name(), ": ", fixed(100 * run.hidden, 1),
                                                    " % of the communication hidden")));
   }
   if (!chart.groups.empty()) pictures.push_back({stem + "_lanes", std::move(chart)});
-}
-
-// What may stand in a file's name.
-std::string stem_of(const ParallelCase& c) {
-  std::string stem =
-      str(c.model, "_", c.ranks, "x", c.batch_size, "x", c.context_length, "_", c.precision);
-  for (char& letter : stem) letter = letter == '/' ? '-' : letter;
-  return stem;
 }
 
 }  // namespace
@@ -187,7 +185,7 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
       };
       const std::string trouble = run.trouble.substr(0, run.trouble.find(':'));
       for (const Cell& cell :
-           {Cell(run.contestant), median_ms(run.forward), median_ms(run.backward),
+           {Cell(run.name()), median_ms(run.forward), median_ms(run.backward),
             median_ms(run.optimizer), trouble.empty() ? median_ms(run.total) : Cell(trouble),
             quantile_ms(0.1), quantile_ms(0.9),
             run.has_times() ? finite(added_percent(result, run)) : Cell(),
@@ -218,8 +216,8 @@ std::vector<NamedPicture> ddp_pictures(const std::vector<DdpResult>& results,
                                        const std::string& footnote) {
   std::vector<NamedPicture> pictures;
   for (const DdpResult& result : results) {
-    add_bars(result, stem_of(result.c), footnote, pictures);
-    add_lanes(result, stem_of(result.c), footnote, pictures);
+    add_bars(result, file_stem(result.c), footnote, pictures);
+    add_lanes(result, file_stem(result.c), footnote, pictures);
   }
   return pictures;
 }

@@ -70,6 +70,22 @@ TEST(BenchDdp, VerdictNamesBars) {
   EXPECT_NE(broken.find("WRONG weights in 1 of 2 runs"), broken.npos) << broken;
 }
 
+TEST(BenchDdp, SizesThatWereChosenAreNamed) {
+  DdpPlan plan = plan_of_three();
+  plan.contestants = {"none", "bucketed 0", "bucketed 25"};
+  auto handed_over = lines();
+  handed_over.push_back(
+      R"({"contestant": "bucketed 0", "peak_bytes": 1010, "bucket_megabytes": 269.8,
+          "forward": [0.03], "backward": [0.053], "optimizer": [0.02], "total": [0.103]})");
+  const DdpResult result = ddp_result(plan, handed_over);
+  EXPECT_EQ(result.runs[1].name(), "bucketed 270 MB (chosen)");
+  EXPECT_EQ(result.runs[2].name(), "bucketed 25");
+  const std::string table = measure::to_text(ddp_table({result}));
+  EXPECT_NE(table.find("bucketed 270 MB (chosen)"), table.npos) << table;
+  const std::string said = all(ddp_verdict({result}));
+  EXPECT_NE(said.find("bucketed 270 MB (chosen) adds 3.0 % to the step"), said.npos) << said;
+}
+
 TEST(BenchDdp, NothingMeasuredIsNoPraise) {
   const DdpResult empty = ddp_result(plan_of_three(), {});
   EXPECT_EQ(all(ddp_verdict({empty})), "Verdict: no weights were compared.");

@@ -123,7 +123,9 @@ std::vector<MatrixRun> measure_ranks(const BenchMatrixOptions& options, Parallel
 
 double MatrixRun::tokens_per_second() const { return tokens_per_step / measure::median(steps); }
 std::string MatrixRun::attention() const { return contestant.substr(0, contestant.find(' ')); }
-std::string MatrixRun::wrapper() const { return contestant.substr(contestant.find(' ') + 1); }
+std::string MatrixRun::wrapper() const {
+  return shown_name(contestant.substr(contestant.find(' ') + 1), bucket_megabytes);
+}
 
 BenchMatrixOptions matrix_preset(const std::string& year) {
   BenchMatrixOptions options;

@@ -42,6 +42,7 @@ struct MatrixRun {
   std::vector<double> validation_loss;  // after each epoch, nats a token
   double peak_bytes = 0;                // of the rank with most
   double tokens_per_step = 0;           // of all ranks
+  double bucket_megabytes = 0;          // in use; 0: not known
   std::string trouble;
 
   bool has_times() const { return !steps.empty(); }

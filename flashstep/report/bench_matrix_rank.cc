@@ -43,7 +43,7 @@ class Training {
         tokens_(tokens),
         group_(group),
         device_(device),
-        model_(model_of(run.attention()), kSeed, torch::TensorOptions(device)),
+        model_(make_model(model_of(run.attention()), kSeed, device)),
         batches_(tokens.train, batch_options()) {
     const train::ParallelConfig division = division_by_name(run.wrapper());
     comm::Group* parallel = run.wrapper() == "none" ? nullptr : &group;
@@ -63,6 +63,7 @@ class Training {
               batch.targets.to(device_, /*non_blocking=*/true));
         },
         options, hooks);
+    if (hooks.bucket_megabytes) bucket_megabytes_ = hooks.bucket_megabytes();
   }
 
   Json run() {
@@ -83,6 +84,7 @@ class Training {
     }
     json["peak_bytes"] = group_.all_reduce(peak_memory_bytes(device_), comm::Reduce::kMax);
     json["epoch_steps"] = static_cast<double>(whole);
+    json["bucket_megabytes"] = bucket_megabytes_;
     json["tokens_per_step"] =
         static_cast<double>(plan_.c.batch_size * plan_.c.context_length * group_.world_size());
     return json;
@@ -147,6 +149,7 @@ class Training {
   data::BatchSampler batches_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::unique_ptr<train::TrainStep> step_;
+  double bucket_megabytes_ = 0;
 };
 
 std::vector<double> numbers(const Json& json, const char* key) {
@@ -202,6 +205,7 @@ std::vector<MatrixRun> matrix_runs(const MatrixPlan& plan,
       run.peak_bytes = json["peak_bytes"];
       run.epoch_steps = json["epoch_steps"];
       run.tokens_per_step = json["tokens_per_step"];
+      run.bucket_megabytes = json.value("bucket_megabytes", 0.0);
     }
   }
   return runs;

@@ -74,6 +74,27 @@ class BenchParallelTest(unittest.TestCase):
         self.assertLess(state[1], 0.6 * state[0])
         self.assertLess(state[2], 0.6 * state[0])
         self.assertIn("of the state a rank", result.stdout)
+        for row in rows:
+            self.assertGreater(float(row["computing (ms)"]), 0, row)
+            self.assertGreater(float(row["host (ms)"]), 0, row)
+            self.assertLessEqual(float(row["exposed (ms)"]), float(row["communication (ms)"]) + 1e-9, row)
+        self.assertEqual(rows[0]["launches"], "0", "gradients travel in backward, not in the update")
+        for row in rows[1:]:
+            self.assertGreater(int(row["launches"]), 0, row)
+        name = "sharding_32-64-2-2_2x2x16_fp32_update.svg"
+        self.assertIn(f"({name})", Path(f"{stem}.md").read_text())
+        self.assertTrue((self.path / name).exists())
+
+    def test_buckets_that_are_chosen(self):
+        result = run("sharding", *SMALL, *FEW, "--shard", "none,flat", "--no-trace", "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("MB (chosen); flat: bucketed, ", result.stdout)
+        self.assertEqual([row["computing (ms)"] for row in rows_of(self.path / "sharding.csv")], ["", ""])
+        result = run("ddp", *SMALL, *FEW, "--wrapper", "bucketed", "--bucket-mb", "0,1", "--check-steps", 0,
+                     "--no-trace", "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual([row["wrapper"] for row in rows_of(self.path / "ddp.csv")],
+                         ["bucketed 25 MB (chosen)", "bucketed 1"])
 
     def test_matrix(self):
         train, validation, stem = self.path / "train.npy", self.path / "val.npy", self.path / "matrix"
@@ -101,6 +122,7 @@ class BenchParallelTest(unittest.TestCase):
             (("ddp", "--device", "cpu", "--wrapper", "fsdp"), "fsdp"),
             (("ddp", "--device", "cpu", "--preset", "2023"), "2023"),
             (("sharding", *SMALL, "--shard", "quarter"), "quarter"),
+            (("sharding", *SMALL, "--bucket-mb", -1), "--bucket-mb"),
             (("matrix", *SMALL), "--train"),
             (("matrix", *SMALL, "--train", self.path / "no.npy", "--val", self.path / "no.npy"), "no.npy"),
         ):

@@ -7,6 +7,7 @@
 
 #include "flashstep/report/bench_report.h"
 #include "flashstep/report/parallel_case.h"
+#include "flashstep/report/trace.h"
 
 namespace flashstep::report {
 
@@ -16,8 +17,9 @@ struct ShardingPlan {
   ParallelCase c;
   std::vector<std::string> contestants = {"none", "whole", "flat"};
   std::string wrapper = "bucketed";
-  double bucket_megabytes = 25;
+  double bucket_megabytes = 0;  // chosen, as flashstep train does
   int64_t turns = 3, warmup = 3, steps = 5;
+  bool traced = true;
   void visit(FieldVisitor& visitor);
 };
 
@@ -38,9 +40,15 @@ struct ShardingRun {
   std::string contestant;
   ShardingMemory memory;
   std::vector<double> optimizer, total;  // seconds, a value a step
+  std::string buckets;                   // in words; empty: nothing is averaged
+  Trace update;                          // of rank 0; its times are Replica::trace_update's
+  double update_seconds = -1, host_seconds = -1;  // -1: not traced
   std::string trouble;
 
   bool has_times() const { return !total.empty(); }
+  bool is_traced() const { return update_seconds >= 0 && update.trouble.empty(); }
+  double exposed_share() const { return 1 - update.hidden_share(); }  // NaN: nothing is sent
+  double idle_seconds() const;                                        // neither runs
 };
 struct ShardingResult {
   ParallelCase c;
@@ -56,5 +64,9 @@ ShardingResult sharding_result(const ShardingPlan& plan,
                                const std::vector<std::string>& handed_over);
 measure::Table sharding_table(const std::vector<ShardingResult>& results, const ShardingPlan& plan);
 std::vector<std::string> sharding_verdict(const std::vector<ShardingResult>& results);
+// What each sharded update takes its time for, beside the one without shards.
+std::vector<std::string> sharding_reasons(const std::vector<ShardingResult>& results);
+std::vector<NamedPicture> sharding_pictures(const std::vector<ShardingResult>& results,
+                                            const std::string& footnote);
 
 }  // namespace flashstep::report

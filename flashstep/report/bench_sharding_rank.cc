@@ -8,6 +8,7 @@
 #include "flashstep/report/bench_sharding.h"
 #include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/replica.h"
+#include "flashstep/report/trace_json.h"
 #include "flashstep/train/adamw.h"
 
 namespace flashstep::report {
@@ -73,11 +74,34 @@ std::vector<double*> fields_of(ShardingMemory& memory) {
           &memory.parameters, &memory.gradients,   &memory.state};
 }
 
+void hand_over_update(const std::string& contestant, const UpdateTrace& update) {
+  Json json = json_of(update.trace);
+  json["contestant"] = contestant;
+  json["update_seconds"] = update.seconds;
+  json["host_seconds"] = update.host_seconds;
+  hand_over(json.dump());
+}
+
 // Every figure of the rank that has most of it.
 std::vector<double> largest_of_ranks(ShardingMemory memory, const comm::Group& group) {
   std::vector<double> values;
   for (const double* field : fields_of(memory)) values.push_back(*field);
   return group.all_reduce(values, comm::Reduce::kMax);
+}
+
+void take_line(ShardingRun& run, const Json& json) {
+  for (const double seconds : json.value("optimizer", Json::array()))
+    run.optimizer.push_back(seconds);
+  for (const double seconds : json.value("total", Json::array())) run.total.push_back(seconds);
+  run.buckets = json.value("buckets", run.buckets);
+  if (json.contains("memory")) {
+    const auto fields = fields_of(run.memory);
+    for (size_t i = 0; i < fields.size(); ++i) *fields[i] = json["memory"][i];
+  }
+  if (!json.contains("update_seconds")) return;
+  run.update = trace_of(json);
+  run.update_seconds = json["update_seconds"];
+  run.host_seconds = json["host_seconds"];
 }
 
 }  // namespace
@@ -86,10 +110,11 @@ void ShardingPlan::visit(FieldVisitor& v) {
   v.section("case", c, "what is measured");
   v.field("contestants", contestants, "ways to divide the optimizer");
   v.field("wrapper", wrapper, {}, "how gradients are averaged");
-  v.field("bucket_megabytes", bucket_megabytes, {1e-6, 1e9}, "of a bucket");
+  v.field("bucket_megabytes", bucket_megabytes, {0, 1e9}, "of a bucket; 0: chosen");
   v.field("turns", turns, {1, 1'000'000}, "of every contestant");
   v.field("warmup", warmup, {1, 1'000'000}, "steps a turn that are not timed");
   v.field("steps", steps, {1, 1'000'000}, "timed steps a turn");
+  v.field("traced", traced, "one step of each contestant under the profiler");
 }
 
 void bench_sharding_rank(const std::string& task) {
@@ -118,7 +143,10 @@ void bench_sharding_rank(const std::string& task) {
         json["optimizer"].push_back(t.optimizer);
         json["total"].push_back(t.total);
       }
+      json["buckets"] = replica.describe_buckets();
       hand_over(json.dump());
+      if (plan.traced && turn + 1 == plan.turns)
+        hand_over_update(contestant, replica.trace_update());
     }
   }
 }
@@ -129,12 +157,7 @@ ShardingResult sharding_result(const ShardingPlan& plan,
   for (const std::string& line : handed_over) {
     const Json json = Json::parse(line);
     for (ShardingRun& run : result.runs) {
-      if (json.value("contestant", "") != run.contestant) continue;
-      for (const double seconds : json["optimizer"]) run.optimizer.push_back(seconds);
-      for (const double seconds : json["total"]) run.total.push_back(seconds);
-      if (!json.contains("memory")) continue;
-      const auto fields = fields_of(run.memory);
-      for (size_t i = 0; i < fields.size(); ++i) *fields[i] = json["memory"][i];
+      if (json.value("contestant", "") == run.contestant) take_line(run, json);
     }
   }
   return result;

@@ -77,6 +77,13 @@ std::string describe(const ParallelCase& c) {
              ", context ", c.context_length, ", ", c.precision);
 }
 
+std::string file_stem(const ParallelCase& c) {
+  std::string stem =
+      str(c.model, "_", c.ranks, "x", c.batch_size, "x", c.context_length, "_", c.precision);
+  for (char& letter : stem) letter = letter == '/' ? '-' : letter;
+  return stem;
+}
+
 std::vector<measure::Column> case_columns() {
   return {measure::text_column("model"), measure::integer_column("ranks"),
           measure::integer_column("batch"), measure::integer_column("context"),
@@ -93,9 +100,9 @@ train::ParallelConfig division_by_name(const std::string& name) {
   in >> division.wrapper;
   if (division.wrapper != "none") strategy_by_name(division.wrapper);
   if (has_buckets(division.wrapper)) {
-    require(static_cast<bool>(in >> division.bucket_megabytes) && division.bucket_megabytes > 0,
-            "[bench] expected ", division.wrapper, " with the megabytes of a bucket, got \"", name,
-            "\"");
+    require(static_cast<bool>(in >> division.bucket_megabytes) && division.bucket_megabytes >= 0,
+            "[bench] expected ", division.wrapper,
+            " with the megabytes of a bucket (0: chosen), got \"", name, "\"");
   }
   return division;
 }
@@ -111,6 +118,13 @@ std::vector<std::string> division_names(const std::vector<std::string>& wrappers
   }
   for (const std::string& name : names) division_by_name(name);
   return names;
+}
+
+std::string shown_name(const std::string& name, double bucket_megabytes) {
+  const train::ParallelConfig division = division_by_name(name);
+  const bool is_chosen = has_buckets(division.wrapper) && division.bucket_megabytes == 0;
+  if (!is_chosen || bucket_megabytes <= 0) return name;
+  return str(division.wrapper, ' ', fixed(bucket_megabytes, 0), " MB (chosen)");
 }
 
 }  // namespace flashstep::report

@@ -44,15 +44,19 @@ struct ParallelAxes {
 };
 std::vector<ParallelCase> cases_of(const ParallelAxes& axes);
 
-std::string describe(const ParallelCase& c);  // "xl, 2 ranks, batch 4, context 512, bf16"
+std::string describe(const ParallelCase& c);   // "xl, 2 ranks, batch 4, context 512, bf16"
+std::string file_stem(const ParallelCase& c);  // "xl_2x4x512_bf16", for names of files
 std::vector<measure::Column> case_columns();
 std::vector<measure::Cell> case_cells(const ParallelCase& c);
 
-// A wrapper in words: "none", "naive", "flat", "overlapped", "bucketed 25", "torch 25" (MB).
-// UserError for others.
+// A wrapper in words: "none", "naive", "flat", "overlapped", "bucketed 25", "torch 25" (MB; 0:
+// chosen). UserError for others.
 train::ParallelConfig division_by_name(const std::string& name);
 // Those of the wrappers, each that has buckets once for every size of them.
 std::vector<std::string> division_names(const std::vector<std::string>& wrappers,
                                         const std::vector<double>& bucket_megabytes);
+// The name for readers, once the size in use is known: "bucketed 126 MB (chosen)" where it was
+// chosen, else the name itself.
+std::string shown_name(const std::string& name, double bucket_megabytes);
 
 }  // namespace flashstep::report

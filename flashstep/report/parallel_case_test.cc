@@ -40,6 +40,7 @@ TEST(ParallelCase, EveryCombinationModelsFirst) {
   const auto cases = cases_of(axes);
   ASSERT_EQ(cases.size(), 8u);
   EXPECT_EQ(describe(cases[0]), "small, 2 ranks, batch 4, context 512, bf16");
+  EXPECT_EQ(file_stem(cases[0]), "small_2x4x512_bf16");
   EXPECT_EQ(describe(cases[3]), "small, 4 ranks, batch 4, context 64, bf16");
   EXPECT_EQ(cases[7].model, "large");
   EXPECT_EQ(cases[7].backend, "nccl");
@@ -57,12 +58,21 @@ TEST(ParallelCase, TravelsAsJson) {
   EXPECT_EQ(describe(back), describe(c));
 }
 
+TEST(ParallelCase, AChosenSizeIsShown) {
+  EXPECT_EQ(shown_name("bucketed 0", 126.49), "bucketed 126 MB (chosen)");
+  EXPECT_EQ(shown_name("torch 0", 25), "torch 25 MB (chosen)");
+  EXPECT_EQ(shown_name("bucketed 0", 0), "bucketed 0") << "not known";
+  for (const char* name : {"none", "naive", "bucketed 100"}) EXPECT_EQ(shown_name(name, 126), name);
+}
+
 TEST(ParallelCase, DivisionsByName) {
   const auto names = division_names({"none", "naive", "bucketed", "torch"}, {0.5, 25});
   EXPECT_EQ(names, (std::vector<std::string>{"none", "naive", "bucketed 0.5", "bucketed 25",
                                              "torch 0.5", "torch 25"}));
   EXPECT_EQ(division_by_name("bucketed 0.5").bucket_megabytes, 0.5);
   EXPECT_EQ(division_by_name("naive").wrapper, "naive");
+  EXPECT_EQ(division_names({"bucketed"}, {0}), std::vector<std::string>{"bucketed 0"});
+  EXPECT_EQ(division_by_name("bucketed 0").bucket_megabytes, 0) << "chosen";
   for (const char* wrong : {"", "bucketed", "bucketed x", "bucketed -1", "fsdp"})
     EXPECT_THROW(division_by_name(wrong), UserError) << wrong;
 }

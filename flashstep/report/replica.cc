@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "flashstep/base/heap.h"
+#include "flashstep/measure/clock.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/train/parallelize.h"
@@ -59,7 +60,7 @@ Replica::Replica(const Workload& workload, comm::Group& group, at::Device device
     : workload_(workload),
       group_(group),
       device_(device),
-      model_(workload.model, static_cast<uint64_t>(workload.seed), torch::TensorOptions(device_)) {
+      model_(make_model(workload.model, static_cast<uint64_t>(workload.seed), device_)) {
   for (int rank = 0; rank < group.world_size(); ++rank) {
     rows_.push_back(random_rows(workload.model, workload.batch_size,
                                 static_cast<uint64_t>(workload.seed + rank), device_));
@@ -87,18 +88,20 @@ void Replica::backward(const Tensor& loss) {
   if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
 }
 
+void Replica::step(Marks& marks) {
+  marks.set();
+  zero_grad();
+  const Tensor loss = forward();
+  marks.set();
+  backward(loss);
+  marks.set();
+  update();
+  marks.set();
+}
+
 std::vector<StepTimes> Replica::run(int64_t steps) {
   Marks marks(device_);
-  for (int64_t i = 0; i < steps; ++i) {
-    marks.set();
-    zero_grad();
-    const Tensor loss = forward();
-    marks.set();
-    backward(loss);
-    marks.set();
-    update();
-    marks.set();
-  }
+  for (int64_t i = 0; i < steps; ++i) step(marks);
   const std::vector<double> seconds = marks.seconds();
   constexpr size_t kMarks = 4;  // of a step
   std::vector<StepTimes> times;
@@ -115,6 +118,28 @@ Trace Replica::trace_step() {
     run(1);
     synchronize(device_);
   });
+}
+
+UpdateTrace Replica::trace_update() {
+  UpdateTrace result;
+  zero_grad();
+  backward(forward());
+  synchronize(device_);
+  group_.barrier("beginning an update");
+  const double begin = measure::steady_seconds();
+  update();
+  result.host_seconds = measure::steady_seconds() - begin;
+
+  Marks marks(device_);
+  const Trace whole = trace(device_, [&] {
+    group_.barrier("beginning a traced step");  // the profiler's start takes each rank its time
+    step(marks);
+    at::zeros({1}, device_);  // right behind the last mark: there the trace ends
+    synchronize(device_);
+  });
+  result.seconds = marks.seconds().back();
+  result.trace = last_part(whole, result.seconds);
+  return result;
 }
 
 std::vector<Tensor> Replica::copy_of_weights() const {
@@ -158,6 +183,14 @@ double Replica::weight_error(const train::ParallelConfig& division, int64_t step
       largest_difference(model_->parameters(), expected) / largest_difference(expected, begin);
   const std::vector<double> errors = group_.all_gather(error);
   return std::accumulate(errors.begin(), errors.end(), 0.0, worse);
+}
+
+double Replica::bucket_megabytes() const {
+  return hooks_.bucket_megabytes ? hooks_.bucket_megabytes() : 0;
+}
+
+std::string Replica::describe_buckets() const {
+  return hooks_.reducer == nullptr ? "" : hooks_.reducer->describe();
 }
 
 int64_t Replica::tokens_per_step() const {

@@ -23,6 +23,15 @@ namespace flashstep::report {
 // the group of all ranks.
 std::unique_ptr<comm::Group> begin_rank(const ParallelCase& c);
 
+// The update, with which a step ends.
+struct UpdateTrace {
+  Trace trace;         // of one step under the profiler, whose host runs ahead as in any step
+  double seconds = 0;  // that it takes there, on the device
+  // That the host spends in another one, without the profiler, which begins with an idle device:
+  // what its launches take that no queue holds up.
+  double host_seconds = 0;
+};
+
 class Replica {
  public:
   // `group` must outlive it. The batch is one rank's; the mode is always a whole step.
@@ -36,6 +45,7 @@ class Replica {
   // between them.
   std::vector<StepTimes> run(int64_t steps);
   Trace trace_step();
+  UpdateTrace trace_update();
 
   // Largest difference of a weight from a single process's after so many steps, as a share of how
   // far the weight that moved most moved: both update by gradient descent, which no wrong factor
@@ -43,7 +53,9 @@ class Replica {
   // rows in micro-batches. divide() comes with it.
   double weight_error(const train::ParallelConfig& division, int64_t steps);
 
-  int64_t tokens_per_step() const;  // of all ranks
+  int64_t tokens_per_step() const;       // of all ranks
+  double bucket_megabytes() const;       // in use; 0 where nothing is averaged
+  std::string describe_buckets() const;  // "bucketed, 31 buckets of up to 298 MB"; "" likewise
   const TransformerImpl& model() const { return *model_; }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   at::Device device() const { return device_; }
@@ -55,6 +67,7 @@ class Replica {
   void update() { optimizer_->step(); }
 
  private:
+  void step(Marks& marks);
   void descend();
   std::vector<at::Tensor> copy_of_weights() const;
 

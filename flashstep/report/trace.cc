@@ -73,13 +73,18 @@ void count_from_first(Trace& trace) {
   }
   for (auto* lane : lanes) {
     for (Span& span : *lane) span = {span.begin - first, span.end - first};
-    *lane = measure::merged(std::move(*lane));
   }
+  trace.compute = measure::merged(std::move(trace.compute));
+  trace.copies = measure::merged(std::move(trace.copies));
+  std::sort(trace.communication.begin(), trace.communication.end(),
+            [](const Span& a, const Span& b) { return a.begin < b.begin; });
 }
 
 std::string milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
 
 }  // namespace
+
+double Trace::compute_seconds() const { return measure::covered_seconds(compute); }
 
 double Trace::communication_seconds() const { return measure::covered_seconds(communication); }
 
@@ -92,12 +97,29 @@ double Trace::hidden_share() const {
   return all > 0 ? 1 - exposed_seconds() / all : std::numeric_limits<double>::quiet_NaN();
 }
 
+double Trace::busy_seconds() const {
+  std::vector<Span> all = compute;
+  all.insert(all.end(), copies.begin(), copies.end());
+  all.insert(all.end(), communication.begin(), communication.end());
+  return measure::covered_seconds(all);
+}
+
 double Trace::seconds() const {
   double end = 0;
   for (const auto* lane : {&compute, &copies, &communication}) {
     for (const Span& span : *lane) end = std::max(end, span.end);
   }
   return end;
+}
+
+Trace last_part(const Trace& trace, double seconds) {
+  const double begin = trace.seconds() - seconds;
+  Trace part = trace;
+  for (auto* lane : {&part.compute, &part.copies, &part.communication}) {
+    std::erase_if(*lane, [&](const Span& span) { return span.end <= begin; });
+    for (Span& span : *lane) span = {std::max(span.begin - begin, 0.0), span.end - begin};
+  }
+  return part;
 }
 
 Trace trace(c10::Device device, const std::function<void()>& work) {

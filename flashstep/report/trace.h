@@ -22,14 +22,21 @@ namespace flashstep::report {
 inline constexpr double kLaunchGap = 10e-6;  // seconds; waiting for a message takes longer
 
 struct Trace {
-  std::vector<measure::Span> compute, copies, communication;  // seconds from the first of them
+  // Seconds from the first of them, in order. Communication has a span for each collective (each
+  // kernel of NCCL's); the others' neither overlap nor touch.
+  std::vector<measure::Span> compute, copies, communication;
   std::string trouble;  // why there is nothing; empty when there is
 
+  double compute_seconds() const;
   double communication_seconds() const;  // at least one collective runs
   double exposed_seconds() const;        // of it, nothing computes
   double hidden_share() const;           // 1 - exposed / communication; NaN without communication
+  double busy_seconds() const;           // anything runs
   double seconds() const;                // from the first span to the end of the last
 };
+
+// What ran in the last `seconds` of a trace, counted from their beginning.
+Trace last_part(const Trace& trace, double seconds);
 
 // Runs `work`, which must wait for the device before it returns.
 Trace trace(c10::Device device, const std::function<void()>& work);

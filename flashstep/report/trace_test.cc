@@ -26,6 +26,24 @@ TEST(Trace, SharesOfCommunication) {
   EXPECT_EQ(lanes[1].label, "2500.0 ms");
 }
 
+TEST(Trace, LastPartIsCutAndCountedFromItsBeginning) {
+  Trace trace;
+  trace.compute = {{0, 4}, {5, 7}, {9, 10}};
+  trace.copies = {{1, 2}};
+  trace.communication = {{3, 5}, {5.5, 6.5}, {6, 8}};
+  EXPECT_DOUBLE_EQ(trace.busy_seconds(), 9);
+  const Trace part = last_part(trace, 4);
+  using measure::Span;
+  EXPECT_EQ(part.compute, (std::vector<Span>{{0, 1}, {3, 4}}));
+  EXPECT_TRUE(part.copies.empty());
+  EXPECT_EQ(part.communication, (std::vector<Span>{{0, 0.5}, {0, 2}}));
+  EXPECT_DOUBLE_EQ(part.compute_seconds(), 2);
+  EXPECT_DOUBLE_EQ(part.communication_seconds(), 2);
+  EXPECT_DOUBLE_EQ(part.exposed_seconds(), 1);
+  EXPECT_DOUBLE_EQ(part.busy_seconds(), 3);
+  EXPECT_DOUBLE_EQ(part.seconds(), 4);
+}
+
 TEST(Trace, SeesOperatorsOnTheCpu) {
   const at::Tensor x = torch::randn({256, 256});
   const Trace trace = report::trace(at::kCPU, [&] {

@@ -68,8 +68,7 @@ const SmallSize* small_size(const std::string& name) {
   return nullptr;
 }
 
-// A host draws a billion numbers in seconds, a GPU in milliseconds. LibTorch's own generator is
-// left alone.
+// LibTorch's own generator is left alone.
 ParameterFill drawn_on(at::Device device, uint64_t seed) {
   at::Generator generator = at::globalContext().defaultGenerator(device).clone();
   generator.set_current_seed(seed);
@@ -247,24 +246,26 @@ at::Device current_device(const std::string& type) {
   return device.is_cpu() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
+Transformer make_model(const ModelConfig& config, uint64_t seed, at::Device device) {
+  const torch::TensorOptions options(device);
+  if (!device.is_cuda()) return Transformer(config, seed, options);
+  Transformer model(config, std::nullopt, options);
+  model->initialize(drawn_on(device, seed));
+  return model;
+}
+
 ModelRun::ModelRun(const Workload& workload)
     : workload_(resolved_workload(workload)),
       device_(current_device(workload_.device)),
       tf32_(workload_.precision == "tf32"),
-      model_(workload_.model,
-             device_.is_cuda() ? std::nullopt : std::optional<uint64_t>(workload_.seed),
-             torch::TensorOptions(device_)),
+      model_(make_model(workload_.model, static_cast<uint64_t>(workload_.seed), device_)),
       rows_(random_rows(workload_.model, workload_.batch_size,
                         static_cast<uint64_t>(workload_.seed), device_)),
       optimizer_(model_->parameters(), torch::optim::AdamWOptions(kLearningRate)),
       step_(model_->parameters(), optimizer_, [this](int64_t, int64_t) { return forward(); },
             {.accumulation_steps = 1,
              .max_norm = workload_.max_norm,
-             .precision = train::Precision::kFloat32}) {
-  if (device_.is_cuda()) {
-    model_->initialize(drawn_on(device_, static_cast<uint64_t>(workload_.seed)));
-  }
-}
+             .precision = train::Precision::kFloat32}) {}
 
 Tensor ModelRun::forward() {
   const measure::ScopedRange range("forward");

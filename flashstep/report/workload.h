@@ -94,6 +94,11 @@ at::Tensor loss_of(TransformerImpl& model, const TokenRows& rows, const std::str
 // "cpu", or "cuda": this process's current GPU.
 at::Device current_device(const std::string& type);
 
+// Its weights are drawn from the seed, on a GPU by the GPU: a host draws a billion numbers in
+// seconds, a GPU in milliseconds. They are other numbers than on a CPU, of the same distributions,
+// and the same on GPUs of one kind.
+Transformer make_model(const ModelConfig& config, uint64_t seed, at::Device device);
+
 struct StepTimes {  // seconds
   double forward = 0;
   double backward = 0;  // with several ranks: until every gradient is the mean
@@ -115,9 +120,8 @@ class Tf32Switch {
   bool before_;
 };
 
-// A model ready to compute, its weights drawn from the seed (on a GPU by the GPU: other numbers
-// than on a CPU, of the same distributions). The host does not wait for a GPU unless that is said.
-// It opens the ranges "forward", "backward" and "optimizer" (measure/ranges.h).
+// A model ready to compute (make_model). The host does not wait for a GPU unless that is said. It
+// opens the ranges "forward", "backward" and "optimizer" (measure/ranges.h).
 class ModelRun {
  public:
   // Resolves the workload. c10::OutOfMemoryError (as everything below) where memory is too small.

@@ -142,6 +142,24 @@ TEST(AnswersSharding, StateMemoryAndTime) {
   EXPECT_SAYS(answer_text(zero, bad), "cut through tensors is not faster");
 }
 
+TEST(AnswersSharding, WhatOfTheSendingIsExposed) {
+  const char* time = "optimizer_state_sharding_accounting (b)";
+  EXPECT_SAYS_NOT(answer_text(time, sharding(8, 32, 90, 80)), "travel");
+  std::vector<Result> traced = sharding(8, 32, 90, 80);
+  measure::Table& table = traced[0].tables[0].table;
+  for (const char* name : {"communication", "exposed", "idle"})
+    table.columns.push_back(measure::number_column(name, "ms", 2));
+  const std::vector<std::vector<Cell>> cells = {
+      {0.0, 0.0, 0.5}, {12.0, 3.0, 2.0}, {Cell(), Cell(), Cell()}};
+  for (size_t row = 0; row < cells.size(); ++row)
+    table.rows[row].insert(table.rows[row].end(), cells[row].begin(), cells[row].end());
+  const std::string text = answer_text(time, traced);
+  EXPECT_SAYS(text,
+              "of 12.0 ms in which updated parameters travel 25 % have no update beside them, "
+              "and for 2.00 ms nothing runs.");
+  EXPECT_EQ(text.find("travel"), text.rfind("travel")) << "flat has no trace: " << text;
+}
+
 TEST(AnswersSharding, WhatIsNotBuiltSaysSo) {
   EXPECT_SAYS(answer_text("fsdp", {}), "Not measured: needs fully sharded data parallelism");
   EXPECT_SAYS(answer_text("distributed_communication_multi_node", {}),
