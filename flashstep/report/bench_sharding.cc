@@ -12,6 +12,7 @@
 #include "flashstep/model/cost.h"
 #include "flashstep/parallel/cost.h"
 #include "flashstep/report/rank_jobs.h"
+#include "flashstep/report/units.h"
 
 namespace flashstep::report {
 namespace {
@@ -19,11 +20,10 @@ namespace {
 using measure::Cell;
 using measure::number_column;
 
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kMomentBytes = 8;    // AdamW: two float32 a parameter
 constexpr double kGradientBytes = 4;  // float32, in bf16 autocast too
 
-const char* kHowToRead =
+const char* kHowToReadSharding =
     "Memory of the rank with most. After init: model and optimizer are made; before and after the "
     "update: peaks until then of a whole step, the second one, so that the optimizer's state is "
     "there. Parameters, gradients, state: bytes of those tensors; theory: of state and gradients, "
@@ -153,7 +153,7 @@ BenchReport bench_sharding(const BenchShardingOptions& options) {
       notes.push_back(str(describe(result.c), ", ", run.contestant, ": ", run.trouble, "."));
     }
   }
-  notes.emplace_back(kHowToRead);
+  notes.emplace_back(kHowToReadSharding);
   notes.push_back(str(measure::one_line(measure::describe_machine()), "; ",
                       human_seconds(measure::steady_seconds() - begin), "."));
   for (std::string& sentence : sharding_verdict(results)) notes.push_back(std::move(sentence));

@@ -77,7 +77,7 @@ void count_from_first(Trace& trace) {
   }
 }
 
-std::string milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
+std::string one_digit_milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
 
 }  // namespace
 
@@ -135,7 +135,8 @@ measure::LaneGroup lanes_of(const Trace& trace, const std::string& title) {
   measure::LaneGroup group = {title, {}};
   const auto add = [&](const char* name, const std::vector<Span>& spans, int color) {
     if (spans.empty()) return;
-    group.lanes.push_back({name, spans, color, milliseconds(measure::covered_seconds(spans))});
+    group.lanes.push_back(
+        {name, spans, color, one_digit_milliseconds(measure::covered_seconds(spans))});
   };
   add("compute", trace.compute, 0);
   add("copies", trace.copies, 4);
