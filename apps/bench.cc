@@ -10,7 +10,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/parallel/strategy.h"
 
 namespace flashstep::apps {
 namespace {

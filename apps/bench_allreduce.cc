@@ -15,7 +15,7 @@
 namespace flashstep::apps {
 namespace {
 
-struct Arguments {
+struct AllreduceArguments {
   report::BenchAllreduceOptions options;
   std::string preset = "2026", dtype = "fp32", directory;
   std::vector<std::string> backends, devices;
@@ -24,7 +24,7 @@ struct Arguments {
 };
 
 // The preset with what was given in place of its lists.
-report::AllreducePlan plan_of(const Arguments& arguments) {
+report::AllreducePlan plan_of(const AllreduceArguments& arguments) {
   report::AllreducePlan plan = report::allreduce_preset(arguments.preset);
   if (!arguments.backends.empty() || !arguments.devices.empty()) {
     plan.transports = report::transports_of(arguments.backends, arguments.devices);
@@ -37,7 +37,7 @@ report::AllreducePlan plan_of(const Arguments& arguments) {
   return plan;
 }
 
-void run(Arguments& arguments) {
+void run(AllreduceArguments& arguments) {
   if (const auto task = report::rank_task()) return report::run_allreduce_rank(*task);
   arguments.options.plan = plan_of(arguments);
   make_output_directory(arguments.directory);
@@ -56,7 +56,7 @@ void run(Arguments& arguments) {
 
 void add_bench_allreduce(CLI::App& bench) {
   auto* command = bench.add_subcommand("allreduce", "Sums over ranks, which it starts: NCCL, Gloo");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<AllreduceArguments>();
   command->add_option("--preset", arguments->preset, "The course's year: 2024, 2025, 2026")
       ->check(CLI::IsMember(report::allreduce_presets()))
       ->capture_default_str();

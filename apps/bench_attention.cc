@@ -15,7 +15,7 @@
 namespace flashstep::apps {
 namespace {
 
-struct Arguments {
+struct AttentionArguments {
   report::BenchAttentionOptions options;
   std::vector<std::string> passes, pairs;
   std::string python = "scripts/python", script = "scripts/peers/attention_torch.py";
@@ -36,7 +36,7 @@ std::pair<int64_t, int64_t> pair_of(const std::string& text) {
   return {number(text.substr(0, colon)), number(text.substr(colon + 1))};
 }
 
-void run(Arguments& arguments) {
+void run(AttentionArguments& arguments) {
   auto& options = arguments.options;
   if (options.device.empty()) options.device = measure::list_gpus().empty() ? "cpu" : "cuda";
   make_output_directory(arguments.directory);
@@ -60,7 +60,7 @@ void run(Arguments& arguments) {
 
 void add_bench_attention(CLI::App& bench) {
   auto* command = bench.add_subcommand("attention", "Attention beside its peers, in presets");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<AttentionArguments>();
   auto& options = arguments->options;
   options.device.clear();
   std::vector<std::string> presets = report::attention_presets();

@@ -12,7 +12,7 @@
 namespace flashstep::apps {
 namespace {
 
-struct Arguments {
+struct DdpArguments {
   ParallelFlags flags;
   std::vector<std::string> wrappers;
   std::vector<double> bucket_megabytes;
@@ -20,7 +20,7 @@ struct Arguments {
   bool no_trace = false;
 };
 
-void run(const Arguments& arguments) {
+void run(const DdpArguments& arguments) {
   if (const auto task = report::rank_task()) return report::bench_ddp_rank(*task);
   report::BenchDdpOptions options = report::ddp_preset(arguments.flags.preset);
   arguments.flags.apply(options.axes);
@@ -41,7 +41,7 @@ void run(const Arguments& arguments) {
 void add_bench_ddp(CLI::App& bench) {
   auto* command = bench.add_subcommand(
       "ddp", "Strategies of data parallelism beside each other and c10d's Reducer");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<DdpArguments>();
   arguments->flags.add_options(*command);
   command
       ->add_option("--attention", arguments->flags.given.attention, "Implementation of attention")

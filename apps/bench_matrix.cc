@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/bench.h"
-#include "flashstep/attention/attention.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/report/bench_ranks.h"
@@ -14,12 +14,12 @@
 namespace flashstep::apps {
 namespace {
 
-struct Arguments {
+struct MatrixArguments {
   ParallelFlags flags;
   report::BenchMatrixOptions options;  // without axes
 };
 
-void run(const Arguments& arguments) {
+void run(const MatrixArguments& arguments) {
   if (const auto task = report::rank_task()) return report::bench_matrix_rank(*task);
   report::BenchMatrixOptions options = arguments.options;
   require(!options.plan.train.empty() && !options.plan.validation.empty(),
@@ -54,7 +54,7 @@ void add_training(CLI::App& command, report::MatrixPlan& plan) {
 void add_bench_matrix(CLI::App& bench) {
   auto* command =
       bench.add_subcommand("matrix", "Training with every attention under every wrapper");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<MatrixArguments>();
   auto& options = arguments->options;
   arguments->flags.add_options(*command);
   options.attention = {"auto", "naive"};

@@ -6,19 +6,19 @@
 
 #include "apps/bench.h"
 #include "flashstep/base/signals.h"
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/parallel/strategy.h"
 #include "flashstep/report/bench_ranks.h"
 
 namespace flashstep::apps {
 namespace {
 
-struct Arguments {
+struct ShardingArguments {
   ParallelFlags flags;
   report::ShardingPlan plan;
   bool no_trace = false;
 };
 
-void run(const Arguments& arguments) {
+void run(const ShardingArguments& arguments) {
   if (const auto task = report::rank_task()) return report::bench_sharding_rank(*task);
   report::BenchShardingOptions options = report::sharding_preset(arguments.flags.preset);
   arguments.flags.apply(options.axes);
@@ -34,7 +34,7 @@ void run(const Arguments& arguments) {
 void add_bench_sharding(CLI::App& bench) {
   auto* command = bench.add_subcommand(
       "sharding", "Memory and time of an optimizer whose state is divided between ranks");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ShardingArguments>();
   arguments->flags.add_options(*command);
   auto& plan = arguments->plan;
   command

@@ -15,7 +15,7 @@
 namespace flashstep::apps {
 namespace {
 
-struct Arguments {
+struct StepArguments {
   WorkloadFlags workload;
   std::string preset, directory;
   std::vector<int64_t> warmups;
@@ -25,7 +25,7 @@ struct Arguments {
   bool no_reduced = false;
 };
 
-void run(const Arguments& arguments) {
+void run(const StepArguments& arguments) {
   if (const auto task = report::rank_task()) return report::bench_step_process(*task);
   report::BenchStepOptions options = report::step_preset(arguments.preset);
   arguments.workload.apply(options.axes);
@@ -43,7 +43,7 @@ void run(const Arguments& arguments) {
   show(report::bench_step(options), arguments.directory, "step");
 }
 
-void add_counts(CLI::App& command, Arguments& arguments) {
+void add_counts(CLI::App& command, StepArguments& arguments) {
   command
       .add_option("--warmup", arguments.warmups,
                   "Steps before the timed ones (5); several: each in a process that begins cold")
@@ -55,7 +55,7 @@ void add_counts(CLI::App& command, Arguments& arguments) {
       ->check(CLI::Range(1, 100'000));
 }
 
-void add_peers(CLI::App& command, Arguments& arguments) {
+void add_peers(CLI::App& command, StepArguments& arguments) {
   command.add_option("--peers", arguments.peers, "PyTorch beside ours: eager, compiled, none")
       ->delimiter(',')
       ->check(CLI::IsMember({"eager", "compiled", "none"}));
@@ -70,7 +70,7 @@ void add_peers(CLI::App& command, Arguments& arguments) {
 void add_bench_step(CLI::App& bench) {
   auto* command = bench.add_subcommand(
       "step", "Forward, backward and whole steps of models on one device, beside PyTorch's");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<StepArguments>();
   command
       ->add_option("--preset", arguments->preset,
                    "The lists of a year's handout (2024, 2025, 2026); peers: tiny, mini and base "

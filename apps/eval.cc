@@ -8,7 +8,8 @@
 #include "flashstep/base/progress.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data/token_file.h"
-#include "flashstep/train/pipeline.h"
+#include "flashstep/train/evaluate.h"
+#include "flashstep/train/trained_model.h"
 
 namespace flashstep::apps {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "apps/commands.h"
-#include "flashstep/train/pipeline.h"
+#include "flashstep/train/trained_model.h"
 
 namespace flashstep::apps {
 

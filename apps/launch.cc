@@ -10,14 +10,14 @@
 namespace flashstep::apps {
 namespace {
 
-struct Arguments {
+struct LaunchArguments {
   comm::LaunchOptions options;
   std::string program = "/proc/self/exe";
   std::vector<std::string> command;
   bool no_label = false;
 };
 
-void launch_command(Arguments arguments) {
+void launch_command(LaunchArguments arguments) {
   comm::LaunchOptions options = arguments.options;
   options.command = {arguments.program};
   options.command.insert(options.command.end(), arguments.command.begin(), arguments.command.end());
@@ -29,7 +29,7 @@ void launch_command(Arguments arguments) {
 }  // namespace
 
 void add_launch(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<LaunchArguments>();
   CLI::App* command = app.add_subcommand(
       "launch", "Run a command as several ranks on this machine: launch -n 4 -- train ...");
   command->add_option("-n,--ranks", arguments->options.ranks, "How many")->required();

@@ -13,14 +13,14 @@
 namespace flashstep::apps {
 namespace {
 
-struct Arguments {
+struct MemoryArguments {
   WorkloadFlags workload;
   std::string preset, directory, snapshot;
   int64_t warmup = 1, largest = 15;
   bool no_reduced = false;
 };
 
-void run(const Arguments& arguments) {
+void run(const MemoryArguments& arguments) {
   if (const auto task = report::rank_task()) return report::memory_process(*task);
   if (!arguments.directory.empty()) make_output_directory(arguments.directory);
   if (!arguments.snapshot.empty()) {
@@ -43,7 +43,7 @@ void run(const Arguments& arguments) {
 void add_memory(CLI::App& app) {
   auto* command =
       app.add_subcommand("memory", "Where the memory of a model goes, allocation by allocation");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<MemoryArguments>();
   command
       ->add_option("--preset", arguments->preset,
                    "Size, contexts, modes and precisions of a year's handout (2024, 2025, 2026). "

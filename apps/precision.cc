@@ -9,7 +9,7 @@
 
 #include "apps/bench.h"
 #include "apps/commands.h"
-#include "flashstep/attention/attention.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/files.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
@@ -21,14 +21,14 @@ namespace {
 
 const std::vector<std::string> kParts = {"accumulation", "dtypes", "norms", "sizes"};
 
-struct Arguments {
+struct PrecisionArguments {
   std::vector<std::string> parts = kParts;
   report::NormOptions norm;
   report::PrecisionSizesOptions sizes;
   std::string directory;
 };
 
-void run(Arguments arguments) {
+void run(PrecisionArguments arguments) {
   if (!arguments.directory.empty()) make_directories(arguments.directory);  // before all work
   keep_freed_memory();  // as flashstep train does
   if (arguments.sizes.device.empty())
@@ -55,7 +55,7 @@ void run(Arguments arguments) {
 void add_precision(CLI::App& app) {
   auto* command = app.add_subcommand(
       "precision", "What 16-bit numbers cost: sums, autocast's dtypes, norms, models in bf16");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<PrecisionArguments>();
   auto& sizes = arguments->sizes;
   command->add_option("--only", arguments->parts, "Parts: " + join(kParts))
       ->delimiter(',')

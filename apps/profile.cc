@@ -14,21 +14,21 @@
 namespace flashstep::apps {
 namespace {
 
-struct Arguments {
+struct ProfileArguments {
   WorkloadFlags workload;
   std::string preset, directory, trace;
   int64_t warmup = 0, steps = 0, recorded = 0, top = 10;  // 0: the preset's
   bool warmup_given = false, no_inference = false, no_record = false, no_traces = false;
 };
 
-void read_trace(const Arguments& arguments) {
+void read_trace(const ProfileArguments& arguments) {
   ProgressBar bar("reading " + arguments.trace, ProgressBar::Unit::kBytes);
   const auto report = report::trace_report(arguments.trace, arguments.top, bar.callback());
   bar.finish();
   show(report, arguments.directory, "profile");
 }
 
-void run(const Arguments& arguments) {
+void run(const ProfileArguments& arguments) {
   make_output_directory(arguments.directory);
   if (!arguments.trace.empty()) return read_trace(arguments);
   report::ProfileOptions options = report::profile_preset(arguments.preset);
@@ -46,7 +46,7 @@ void run(const Arguments& arguments) {
   show(report::profile_report(options), arguments.directory, "profile");
 }
 
-void add_counts(CLI::App& command, Arguments& arguments) {
+void add_counts(CLI::App& command, ProfileArguments& arguments) {
   command
       .add_option_function<int64_t>(
           "--warmup",
@@ -70,7 +70,7 @@ void add_counts(CLI::App& command, Arguments& arguments) {
 void add_profile(CLI::App& app) {
   auto* command = app.add_subcommand(
       "profile", "Where the time of a step goes: kernels, classes of work, ranges; flame graphs");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ProfileArguments>();
   command
       ->add_option(
           "--preset", arguments->preset,

@@ -17,7 +17,7 @@
 namespace flashstep::apps {
 namespace {
 
-struct Arguments {
+struct ReportArguments {
   report::ReportOptions options;
   std::string directory = "report";
   double minutes = 0;
@@ -47,7 +47,7 @@ void print(const report::ReportOutcome& outcome) {
   lines("wrote ", outcome.written);
 }
 
-void run(Arguments& arguments) {
+void run(ReportArguments& arguments) {
   report::ReportOptions& options = arguments.options;
   options.directory = arguments.directory;
   options.pdf = !arguments.no_pdf;
@@ -93,7 +93,7 @@ void add_report(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "report", "Measure everything and write one document: tables, pictures, answers");
   command->require_subcommand(0, 1);
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ReportArguments>();
   command
       ->add_option("--preset", arguments->options.preset,
                    "quick (two CPU cores, under five minutes), or a year's handout: " +

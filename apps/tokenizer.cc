@@ -26,13 +26,13 @@ namespace fs = std::filesystem;
 
 constexpr const char* kNothingWritten = "[tokenizer] interrupted; nothing was written";
 
-struct TrainArguments {
+struct TokenizerTrainArguments {
   std::vector<std::string> texts;
   tokenizer::TrainOptions options;
   std::string out;
 };
 
-void run_train(TrainArguments arguments) {
+void run_train(TokenizerTrainArguments arguments) {
   require(!fs::is_regular_file(arguments.out), "expected --out to be a folder, got the file ",
           arguments.out);
   const SignalGuard guard;
@@ -55,7 +55,7 @@ void run_train(TrainArguments arguments) {
 
 void add_train_command(CLI::App& tokenizer) {
   auto* command = tokenizer.add_subcommand("train", "Learn a byte-level BPE vocabulary from text");
-  auto arguments = std::make_shared<TrainArguments>();
+  auto arguments = std::make_shared<TokenizerTrainArguments>();
   command->add_option("TEXT", arguments->texts, "Text files")->required();
   command
       ->add_option("--vocab-size", arguments->options.vocab_size,

@@ -14,13 +14,13 @@
 namespace flashstep::apps {
 namespace {
 
-struct Arguments {
+struct TrainArguments {
   std::string config, run, attention, wrapper, device;
   std::vector<std::string> assignments;
   bool resume = false, skip_data = false;
 };
 
-void train_command(Arguments arguments) {
+void train_command(TrainArguments arguments) {
   const auto set = [&](const char* field, const std::string& value) {
     if (!value.empty()) arguments.assignments.push_back(str(field, "=", value));
   };
@@ -54,7 +54,7 @@ void train_command(Arguments arguments) {
 void add_train(CLI::App& app) {
   auto* command = app.add_subcommand(
       "train", "Train a model: text, tokenizer, tokens, training, from one JSON file");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TrainArguments>();
   command->add_option("config", arguments->config, "JSON file (configs/ has some; fields below)")
       ->required()
       ->option_text("CONFIG.json");

@@ -12,6 +12,12 @@
 # (every module, data loaders) take 4 to 9 s a file.
 set(FLASHSTEP_PRECOMPILED torch/nn/module.h torch/nn/pimpl.h torch/optim/adamw.h torch/types.h torch/utils.h)
 
+# What takes a file to the precompiled headers; and to CUDA's, so that it differs in a build with CUDA.
+set(FLASHSTEP_TORCH_INCLUDES "<(torch/|ATen/ATen.h)")
+set(FLASHSTEP_CUDA_INCLUDES "<(nccl.h|cuda_runtime|(c10|ATen|torch/csrc)/cuda|.*ProcessGroupNCCL)")
+
+include(FlashstepTogether)  # flashstep_together(): several files of a room compiled as one
+
 # Code that calls LibTorch, writes reports or tests waits for kernels that are compiled elsewhere.
 set(FLASHSTEP_QUICKLY_COMPILED $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
 
@@ -70,7 +76,7 @@ function(flashstep_use_torch TARGET)
     if(NOT EXISTS "${path}")
       continue()
     endif()
-    flashstep_includes("${path}" TORCH "<(torch/|ATen/ATen.h)" torch)
+    flashstep_includes("${path}" TORCH "${FLASHSTEP_TORCH_INCLUDES}" torch)
     if(torch)
       set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS ${FLASHSTEP_QUICKLY_COMPILED})
     else()
@@ -78,7 +84,7 @@ function(flashstep_use_torch TARGET)
     endif()
     # CUDA's headers for the files that want them: the objects of all others are those of a build without CUDA.
     if(FLASHSTEP_CUDA AND source MATCHES "\\.cc$")
-      flashstep_includes("${path}" CUDA "<(nccl.h|cuda_runtime|(c10|ATen|torch/csrc)/cuda|.*ProcessGroupNCCL)" cuda)
+      flashstep_includes("${path}" CUDA "${FLASHSTEP_CUDA_INCLUDES}" cuda)
       if(cuda)
         set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS
           "-isystem${LibTorch_CUDA_INCLUDE_DIR}" "-isystem${LibTorch_CUDA_LIBRARIES_INCLUDE_DIR}")
@@ -115,12 +121,14 @@ function(flashstep_folder NAME)
     endif()
   endforeach()
 
+  flashstep_together(sources "${ARG_TWINS}" joined)
   add_library(flashstep_${NAME} OBJECT ${sources})
   target_include_directories(flashstep_${NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(flashstep_${NAME} PRIVATE ${ARG_LIBRARIES} Threads::Threads)
   if(ARG_TORCH)
     flashstep_use_torch(flashstep_${NAME})
   endif()
+  flashstep_alone(flashstep_${NAME} "${joined}")
   set_property(GLOBAL APPEND PROPERTY FLASHSTEP_ROOMS flashstep_${NAME})
   set_property(GLOBAL APPEND PROPERTY FLASHSTEP_LIBRARIES ${ARG_LIBRARIES})
 

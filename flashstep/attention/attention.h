@@ -9,6 +9,8 @@
 
 #include <torch/types.h>
 
+#include "flashstep/attention/implementation_names.h"
+
 namespace flashstep {
 
 struct AttentionOptions {
@@ -51,16 +53,6 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 std::pair<at::Tensor, at::Tensor> attention_with_logsumexp(const at::Tensor& q, const at::Tensor& k,
                                                            const at::Tensor& v,
                                                            const AttentionOptions& options = {});
-
-// "auto" first, then every implementation of this build by name:
-//   naive  the formula, with tensor operations; the reference, float64 allowed, any D
-//   tiled  FlashAttention-2 with tensor operations on tiles, to be read beside the paper; any D
-//   cpu    vectorised kernels; float32, bfloat16, float16, D a multiple of 8 up to 256
-//   cuda   tensor-core kernels, NVIDIA GPUs from compute capability 8.0; the same dtypes and D
-//   sdpa   PyTorch's at::scaled_dot_product_attention
-// "auto" takes the fastest that is right for device, dtype and shape, from a table in auto.cc that
-// names its measurements; it never times anything at run time.
-std::vector<std::string> attention_implementations();
 
 // What "auto" takes for such inputs.
 std::string attention_auto(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

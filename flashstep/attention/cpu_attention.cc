@@ -32,13 +32,13 @@ attention_cpu::Parallel torch_threads() {
           }};
 }
 
-void forward(const ForwardTensors& t, const AttentionSettings& settings) {
+void cpu_forward(const ForwardTensors& t, const AttentionSettings& settings) {
   attention_cpu::forward({kernel_problem(t.q, t.k, settings), kernel_input(t.q), kernel_input(t.k),
                           kernel_input(t.v), kernel_output(t.out), t.logsumexp.data_ptr<float>()},
                          torch_threads());
 }
 
-void backward(const BackwardTensors& t, const AttentionSettings& settings) {
+void cpu_backward(const BackwardTensors& t, const AttentionSettings& settings) {
   attention_cpu::backward(
       {kernel_problem(t.q, t.k, settings), kernel_input(t.q), kernel_input(t.k), kernel_input(t.v),
        kernel_input(t.out), kernel_input(t.grad_out), t.logsumexp.const_data_ptr<float>(),
@@ -49,6 +49,6 @@ void backward(const BackwardTensors& t, const AttentionSettings& settings) {
 
 }  // namespace
 
-const AttentionKernel kCpuKernel = {"cpu", cpu_refusal, forward, backward};
+const AttentionKernel kCpuKernel = {"cpu", cpu_refusal, cpu_forward, cpu_backward};
 
 }  // namespace flashstep::internal

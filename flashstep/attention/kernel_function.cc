@@ -87,9 +87,9 @@ void check_like(const char* name, const Tensor& x, at::IntArrayRef sizes, at::Sc
           x.sizes(), " of ", x.scalar_type(), " on ", x.device());
 }
 
-std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v, double scale,
-                                   bool causal, int64_t diagonal, bool deterministic,
-                                   std::string_view kernel) {
+std::tuple<Tensor, Tensor> kernel_forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                          double scale, bool causal, int64_t diagonal,
+                                          bool deterministic, std::string_view kernel) {
   const at::NoGradGuard no_grad;
   const AttentionKernel& checked = checked_kernel(kernel, q, k, v, scale);
   Tensor out = writable_room(q), logsumexp = room_for_logsumexp(q);
@@ -99,12 +99,10 @@ std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tenso
   return {out, logsumexp};
 }
 
-std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad_out,
-                                            const std::optional<Tensor>& grad_logsumexp,
-                                            const Tensor& q, const Tensor& k, const Tensor& v,
-                                            const Tensor& out, const Tensor& logsumexp,
-                                            double scale, bool causal, int64_t diagonal,
-                                            bool deterministic, std::string_view kernel) {
+std::tuple<Tensor, Tensor, Tensor> kernel_backward(
+    const Tensor& grad_out, const std::optional<Tensor>& grad_logsumexp, const Tensor& q,
+    const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& logsumexp, double scale,
+    bool causal, int64_t diagonal, bool deterministic, std::string_view kernel) {
   const at::NoGradGuard no_grad;
   const AttentionKernel& checked = checked_kernel(kernel, q, k, v, scale);
   check_like("out", out, q.sizes(), q.scalar_type(), q.device());
@@ -229,8 +227,8 @@ void register_attention_kernels(torch::Library& library) {
       "Tensor out, Tensor logsumexp, float scale, bool causal, int diagonal, bool deterministic, "
       "str kernel) -> (Tensor, Tensor, Tensor)");
   for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
-    library.impl("attention_forward", torch::dispatch(key, TORCH_FN(forward)));
-    library.impl("attention_backward", torch::dispatch(key, TORCH_FN(backward)));
+    library.impl("attention_forward", torch::dispatch(key, TORCH_FN(kernel_forward)));
+    library.impl("attention_backward", torch::dispatch(key, TORCH_FN(kernel_backward)));
   }
   library.impl("attention_forward",
                torch::dispatch(c10::DispatchKey::Meta, TORCH_FN(forward_shapes)));

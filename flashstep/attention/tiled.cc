@@ -53,7 +53,7 @@ Tensor exp_below(const Tensor& x, const Tensor& reference) {
 
 Tensor wide(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
 
-void forward(const ForwardTensors& t, const AttentionSettings& settings) {
+void tiled_forward(const ForwardTensors& t, const AttentionSettings& settings) {
   const Tensor k_all = wide(one_head_per_query_head(t.k, t.q)),
                v_all = wide(one_head_per_query_head(t.v, t.q));
   for (const Tile i : tiles(t.q.size(2), kRows)) {
@@ -94,7 +94,7 @@ Tensor sum_of_group(const Tensor& x, int64_t kv_heads) {
   return x.view({x.size(0), kv_heads, group, x.size(2), x.size(3)}).sum(2);
 }
 
-void backward(const BackwardTensors& t, const AttentionSettings& settings) {
+void tiled_backward(const BackwardTensors& t, const AttentionSettings& settings) {
   const Tensor k_all = wide(one_head_per_query_head(t.k, t.q)),
                v_all = wide(one_head_per_query_head(t.v, t.q)), q_all = wide(t.q),
                do_all = wide(t.grad_out);
@@ -137,6 +137,6 @@ std::string tiled_refusal(const Tensor& q, const Tensor&, const Tensor&) {
 
 }  // namespace
 
-const AttentionKernel kTiledKernel = {"tiled", tiled_refusal, forward, backward};
+const AttentionKernel kTiledKernel = {"tiled", tiled_refusal, tiled_forward, tiled_backward};
 
 }  // namespace flashstep::internal

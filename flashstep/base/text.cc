@@ -22,6 +22,8 @@ std::string fixed(double value, int digits) {
   return buffer;
 }
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 std::string with_commas(int64_t value) {
   const std::string digits = std::to_string(value);
   const size_t sign = value < 0 ? 1 : 0;

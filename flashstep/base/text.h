@@ -24,6 +24,9 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 // `value` with `digits` after the point: fixed(3.14159, 2) == "3.14".
 std::string fixed(double value, int digits);
 
+// Up to its first line break.
+std::string first_line(const std::string& text);
+
 // Digits in groups of three: 1234567 -> "1,234,567".
 std::string with_commas(int64_t value);
 

@@ -12,7 +12,7 @@
 namespace flashstep::data {
 namespace {
 
-constexpr uint64_t kChunkTokens = 1 << 20;
+constexpr uint64_t kCountedTokens = 1 << 20;
 constexpr uint64_t kMostTuningTokens = 1'000'000;
 constexpr int kIterations = 30;  // the likelihood then moves by less than 1e-5 nats per token
 constexpr int kBuckets = 65;     // by the bit width of c(a)
@@ -23,8 +23,8 @@ uint64_t pair_of(uint32_t a, uint32_t b) { return static_cast<uint64_t>(a) << 32
 template <typename Visit>
 void for_each_pair(const TokenFile& tokens, uint64_t begin, uint64_t end, Visit visit) {
   std::vector<uint32_t> chunk;
-  for (uint64_t at = begin; at < end; at += kChunkTokens) {
-    const uint64_t stop = std::min(at + kChunkTokens, end);
+  for (uint64_t at = begin; at < end; at += kCountedTokens) {
+    const uint64_t stop = std::min(at + kCountedTokens, end);
     chunk.resize(stop - at + 1);
     tokens.read(at - 1, std::span<uint32_t>(chunk));
     for (size_t i = 1; i < chunk.size(); ++i) visit(chunk[i - 1], chunk[i]);
@@ -162,7 +162,7 @@ double bigram_cross_entropy(const TokenFile& train, const TokenFile& held_out, i
   uint64_t done = 0;
   const auto count = [&](uint32_t a, uint32_t b) {
     model.count(a, b);
-    if (++done % kChunkTokens == 0 && progress) progress(done, train.size());
+    if (++done % kCountedTokens == 0 && progress) progress(done, train.size());
   };
   model.count_first(train[0]);
   for_each_pair(train, 1, tuning, count);

@@ -12,7 +12,7 @@ namespace {
 using namespace internal;
 
 constexpr double kFrameHeight = 20;
-constexpr double kNarrowest =
+constexpr double kNarrowestFrame =
     0.4;                          // pixels: narrower frames, and what stands on them, are left out
 constexpr double kTextRoom = 24;  // narrower frames have no text
 constexpr const char* kLightFill = "#e3e3e3";
@@ -46,14 +46,14 @@ std::string fill_of(int color) {
 // Draws `frame` and what stands on it; `bottom` is where its lower edge is.
 void draw_frame(SvgWriter& svg, const FlameGraph& graph, const FlameFrame& frame, double left,
                 double width, double bottom) {
-  if (width < kNarrowest) return;
+  if (width < kNarrowestFrame) return;
   const double share = 100 * frame.value / graph.root.value;
   const std::string label = str(frame.name, " ", fixed(share, 1), " %");
   svg.open("g");
   svg.title(
       str(frame.name, ": ", fixed(frame.value, 3), " ", graph.unit, ", ", fixed(share, 2), " %"));
-  svg.rect(left, bottom - kFrameHeight + 1, std::max(width - 0.5, kNarrowest), kFrameHeight - 1,
-           str("rx=\"2\" fill=\"", fill_of(frame.color), "\""));
+  svg.rect(left, bottom - kFrameHeight + 1, std::max(width - 0.5, kNarrowestFrame),
+           kFrameHeight - 1, str("rx=\"2\" fill=\"", fill_of(frame.color), "\""));
   if (width >= kTextRoom) {
     svg.text(left + 3, bottom - kFrameHeight / 2 + kTextSize * kBaseline,
              fit_text(label, kTextSize - 1, width - 6, Cut::kEnd),

@@ -13,7 +13,7 @@ using namespace internal;
 
 constexpr double kLaneHeight = 22, kLaneGap = 5, kGroupTitle = 20, kGroupGap = 10;
 constexpr double kWidestName = 200;
-constexpr double kNarrowest = 0.3;  // pixels: a shorter span is drawn so wide, to be seen
+constexpr double kNarrowestSpan = 0.3;  // pixels: a shorter span is drawn so wide, to be seen
 
 bool is_finite(const Span& span) { return std::isfinite(span.begin) && std::isfinite(span.end); }
 
@@ -52,11 +52,12 @@ void draw_lane(SvgWriter& svg, const Lane& lane, const std::string& color, const
            {.size = kTextSize, .anchor = "end", .fill = kInk});
   svg.rect(frame.left, top, frame.right - frame.left, kLaneHeight, "fill=\"#f4f4f4\"");
   // Gaps that nobody can see are closed: thousands of kernels stand side by side.
-  const double gap = kNarrowest * (frame.x.high - frame.x.low) / (frame.right - frame.left) * 1e-3;
+  const double gap =
+      kNarrowestSpan * (frame.x.high - frame.x.low) / (frame.right - frame.left) * 1e-3;
   std::string path;
   for (const Span& span : drawn_spans(lane, gap)) {
     const double left = frame.x_at(std::max(span.begin * 1e3, 0.0));
-    const double right = std::max(frame.x_at(std::max(span.end * 1e3, 0.0)), left + kNarrowest);
+    const double right = std::max(frame.x_at(std::max(span.end * 1e3, 0.0)), left + kNarrowestSpan);
     path += str("M", fixed(left, 2), " ", svg_number(top), "H", fixed(right, 2), "v",
                 svg_number(kLaneHeight), "H", fixed(left, 2), "z");
   }

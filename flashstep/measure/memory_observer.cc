@@ -143,7 +143,7 @@ class MemoryObserver::Recorder final : public RangeListener {
     if (device == c10::DeviceType::CPU) {
       stand_in_front();
     } else {
-      listen_to_gpu_memory(&gpus_);
+      listen_to_gpu_memory(gpus_.get());
     }
     handle_ = at::addGlobalCallback(
         at::RecordFunctionCallback(operator_begins, operator_ends)
@@ -180,7 +180,7 @@ class MemoryObserver::Recorder final : public RangeListener {
  private:
   c10::DeviceType device_;
   MemoryRecorder recorder_;
-  GpuListener gpus_;
+  std::unique_ptr<GpuMemoryListener> gpus_ = std::make_unique<GpuListener>();
   at::CallbackHandle handle_ = 0;
   bool stopped_ = false;
 };

@@ -1,6 +1,6 @@
 #include "flashstep/model/config.h"
 
-#include "flashstep/attention/attention.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/error.h"
 
 namespace flashstep {

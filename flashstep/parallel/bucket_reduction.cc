@@ -15,15 +15,6 @@
 namespace flashstep::parallel {
 namespace {
 
-constexpr double kBytesPerMegabyte = 1e6;
-
-// In reverse registration order, in which backward reaches the parameters of a plain stack.
-std::vector<int64_t> reversed(size_t count) {
-  std::vector<int64_t> order(count);
-  std::iota(order.rbegin(), order.rend(), 0);
-  return order;
-}
-
 double bucket_bytes(const ReducerOptions& options) {
   switch (options.strategy) {
     case Strategy::kBucketed:
@@ -53,7 +44,7 @@ BucketReduction::BucketReduction(ReducedParameters parameters, const comm::Group
     : Reduction(std::move(parameters), group, options),
       averaging_{group_, options.communication_dtype, options.persistent_buckets,
                  is_in_place(options, parameters_, group_), nullptr},
-      order_(reversed(parameters_.tensors.size())),
+      order_(reversed_order(parameters_.tensors.size())),
       counts_(parameters_.tensors.size()),
       hooks_(hooked(parameters_, group_), [this](int64_t index) { fired(index); }) {
   for (size_t i = 0; i < parameters_.tensors.size(); ++i) {

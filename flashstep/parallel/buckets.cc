@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,12 @@ int64_t aligned(int64_t numel, int64_t element_bytes) {
 }
 
 }  // namespace
+
+std::vector<int64_t> reversed_order(size_t count) {
+  std::vector<int64_t> order(count);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
 
 std::vector<BucketLayout> plan_buckets(const std::vector<at::Tensor>& parameters,
                                        const std::vector<int64_t>& order, double bucket_bytes) {

@@ -2,6 +2,7 @@
 // parameters' shapes: every rank computes the same.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct BucketLayout {
   std::vector<int64_t> offsets;     // where each slot begins, elements
   int64_t numel = 0;                // of the flat tensor, padding included
 };
+
+// count - 1, ..., 0: the order in which backward reaches the parameters of a plain stack.
+std::vector<int64_t> reversed_order(size_t count);
 
 // Walks over the parameters in `order` and fills one open bucket per device and dtype; the
 // parameter that brings a bucket to at least `bucket_bytes` closes it (so 0 puts each into a bucket

@@ -15,7 +15,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr const char* kWhat = "sending updated parameters";
+constexpr const char* kSendingUpdates = "sending updated parameters";
 
 // Rounds that travel at a time on Gloo, whose messages are copies: one is sent while the next is
 // being filled.
@@ -26,20 +26,23 @@ c10::intrusive_ptr<c10d::Work> broadcast(const Tensor& tensor, int owner,
   std::vector<Tensor> message = {tensor};
   c10d::BroadcastOptions options;
   options.rootRank = owner;
-  return group.guarded(kWhat, [&] { return group.process_group().broadcast(message, options); });
+  return group.guarded(kSendingUpdates,
+                       [&] { return group.process_group().broadcast(message, options); });
 }
 
 c10::intrusive_ptr<c10d::Work> gather(Tensor flat, const comm::Group& group) {
   Tensor own = part_of(flat, group.rank(), group.world_size());
-  return group.guarded(kWhat, [&] { return group.process_group()._allgather_base(flat, own); });
+  return group.guarded(kSendingUpdates,
+                       [&] { return group.process_group()._allgather_base(flat, own); });
 }
 
 // One launch for all collectives that `body` starts.
 template <typename Body>
 c10::intrusive_ptr<c10d::Work> in_one_launch(const comm::Group& group, Body&& body) {
-  group.guarded(kWhat, [&] { group.process_group().startCoalescing(at::kCUDA); });
+  group.guarded(kSendingUpdates, [&] { group.process_group().startCoalescing(at::kCUDA); });
   body();
-  return group.guarded(kWhat, [&] { return group.process_group().endCoalescing(at::kCUDA); });
+  return group.guarded(kSendingUpdates,
+                       [&] { return group.process_group().endCoalescing(at::kCUDA); });
 }
 
 }  // namespace
@@ -100,7 +103,7 @@ void Exchange::start_in_pieces(const std::vector<Tensor>& tensors, const std::ve
 }
 
 void Exchange::take(const Message& message) {
-  if (message.work) group_.wait(message.work, kWhat);
+  if (message.work) group_.wait(message.work, kSendingUpdates);
   int64_t offset = 0;
   for (const Tensor& tensor : message.tensors) {
     flat_view(tensor).copy_(message.flat.slice(0, offset, offset + tensor.numel()));

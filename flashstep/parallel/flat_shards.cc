@@ -19,13 +19,6 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// In the order in which backward reaches the parameters of a plain stack.
-std::vector<int64_t> reversed(size_t count) {
-  std::vector<int64_t> order(count);
-  std::iota(order.rbegin(), order.rend(), 0);
-  return order;
-}
-
 std::vector<Tensor> tensors_of(const std::vector<GroupedParameter>& parameters) {
   std::vector<Tensor> tensors;
   for (const GroupedParameter& parameter : parameters) tensors.push_back(parameter.tensor);
@@ -108,8 +101,8 @@ std::vector<OwnPiece> FlatShards::add(const std::vector<GroupedParameter>& param
   std::erase_if(trainable, [&](const GroupedParameter& parameter) {
     return places_.contains(parameter.tensor.unsafeGetTensorImpl());
   });
-  const auto layouts = plan_flat(tensors_of(trainable), reversed(trainable.size()), bucket_bytes_,
-                                 group_.world_size());
+  const auto layouts = plan_flat(tensors_of(trainable), reversed_order(trainable.size()),
+                                 bucket_bytes_, group_.world_size());
   for (const BucketLayout& layout : layouts) add_flat(layout, trainable, -1, own);
   return own;
 }
@@ -129,7 +122,8 @@ void FlatShards::add_reduced(const std::vector<GroupedParameter>& parameters,
     ordered.push_back(*found);
   }
   auto scatter = std::make_shared<GradientScatter>(
-      plan_flat(reduced, reversed(reduced.size()), bucket_bytes_, group_.world_size()), group_);
+      plan_flat(reduced, reversed_order(reduced.size()), bucket_bytes_, group_.world_size()),
+      group_);
   if (!reducer_->scatter_to(scatter)) {
     reducer_ = nullptr;  // it averages, and every rank takes its parts of the means
     return;

@@ -16,18 +16,6 @@ namespace {
 
 using parallel::ReducedParameters;
 
-constexpr double kBytesPerMegabyte = 1e6;
-
-struct NamedStrategy {
-  const char* name;
-  Strategy strategy;
-};
-constexpr NamedStrategy kStrategies[] = {{"naive", Strategy::kNaive},
-                                         {"flat", Strategy::kFlat},
-                                         {"overlapped", Strategy::kOverlapped},
-                                         {"bucketed", Strategy::kBucketed},
-                                         {"torch", Strategy::kTorch}};
-
 ReducedParameters choose(const std::vector<at::Tensor>& parameters,
                          const std::vector<std::string>& names) {
   require(names.empty() || names.size() == parameters.size(),
@@ -76,20 +64,6 @@ std::unique_ptr<parallel::Reduction> make_reduction(ReducedParameters parameters
 
 }  // namespace
 
-std::vector<std::string> strategy_names() {
-  std::vector<std::string> names;
-  for (const NamedStrategy& entry : kStrategies) names.emplace_back(entry.name);
-  return names;
-}
-
-Strategy strategy_by_name(const std::string& name) {
-  for (const NamedStrategy& entry : kStrategies) {
-    if (name == entry.name) return entry.strategy;
-  }
-  throw UserError(
-      flashstep::str("[parallel] expected one of ", join(strategy_names()), ", got ", name));
-}
-
 GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters,
                                  const comm::Group& group, ReducerOptions options,
                                  const std::vector<std::string>& names)
@@ -129,10 +103,7 @@ std::vector<std::vector<int64_t>> GradientReducer::buckets() const { return redu
 const ReducerOptions& GradientReducer::options() const { return reduction_->options(); }
 std::string GradientReducer::describe() const {
   const Strategy strategy = options().strategy;
-  std::string text;
-  for (const NamedStrategy& entry : kStrategies) {
-    if (entry.strategy == strategy) text = entry.name;
-  }
+  std::string text = strategy_name(strategy);
   const char* chosen = bucket_size_is_chosen() ? " (chosen)" : "";
   if (strategy == Strategy::kTorch)
     text += flashstep::str(", buckets of ", options().bucket_megabytes, " MB", chosen);

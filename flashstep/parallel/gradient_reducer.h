@@ -18,6 +18,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "flashstep/comm/group.h"
+#include "flashstep/parallel/strategy.h"
 
 namespace flashstep {
 
@@ -26,15 +27,7 @@ class Reduction;
 class GradientScatter;
 }  // namespace parallel
 
-enum class Strategy {
-  kNaive,       // one all-reduce per parameter, one after the other, after backward
-  kFlat,        // one all-reduce for all (of a device and dtype), after backward
-  kOverlapped,  // one per parameter, while backward goes on
-  kBucketed,    // one per bucket of parameters, while backward goes on
-  kTorch,       // c10d's own Reducer: the peer
-};
-Strategy strategy_by_name(const std::string& name);  // "naive", ..., "torch"; else UserError
-std::vector<std::string> strategy_names();
+constexpr double kBytesPerMegabyte = 1e6;
 
 struct ReducerOptions {
   Strategy strategy = Strategy::kBucketed;

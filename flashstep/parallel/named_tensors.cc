@@ -12,7 +12,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr const char* kWhat = "bringing tensors to one rank";
+constexpr const char* kBringingTensors = "bringing tensors to one rank";
 
 // One line a tensor: type, number of axes, sizes, name.
 std::string describe(const NamedTensors& tensors) {
@@ -55,17 +55,18 @@ NamedTensors gather_tensors(const NamedTensors& own, const comm::Group& group, i
           continue;
         }
         std::vector<Tensor> message = {here};
-        group.wait(group.guarded(kWhat, [&] { return group.process_group().send(message, to, 0); }),
-                   kWhat);
+        group.wait(group.guarded(kBringingTensors,
+                                 [&] { return group.process_group().send(message, to, 0); }),
+                   kBringingTensors);
       }
     } else if (group.rank() == to) {
       for (const auto& [name, tensor] : empty_as(descriptions[rank])) {
         all.emplace_back(name, tensor);
         if (tensor.numel() == 0) continue;
         std::vector<Tensor> message = {tensor};
-        group.wait(
-            group.guarded(kWhat, [&] { return group.process_group().recv(message, rank, 0); }),
-            kWhat);
+        group.wait(group.guarded(kBringingTensors,
+                                 [&] { return group.process_group().recv(message, rank, 0); }),
+                   kBringingTensors);
       }
     }
   }

@@ -18,8 +18,6 @@ using torch::Tensor;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 
-constexpr double kBytesPerMegabyte = 1e6;
-
 double chosen_bytes(const NamedTensors& parameters, const comm::Group& group) {
   std::vector<Tensor> trained;
   double bytes = 0;

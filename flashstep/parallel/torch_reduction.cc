@@ -10,7 +10,7 @@
 namespace flashstep::parallel {
 namespace {
 
-constexpr const char* kWhat = "averaging gradients with c10d's Reducer";
+constexpr const char* kAveragingByTorch = "averaging gradients with c10d's Reducer";
 
 }  // namespace
 
@@ -43,7 +43,7 @@ TorchReduction::TorchReduction(ReducedParameters parameters, const comm::Group& 
 
 void TorchReduction::prepare_for_backward() {
   if (!is_enabled()) return;
-  group_.guarded(kWhat, [&] {
+  group_.guarded(kAveragingByTorch, [&] {
     reducer_->prepare_for_forward();
     reducer_->rebuild_buckets();
     reducer_->prepare_for_backward({});
@@ -56,7 +56,7 @@ void TorchReduction::finish() {
   require(is_prepared_, "[parallel] expected prepare_for_backward() before the backward whose ",
           "gradients strategy torch shall average");
   is_prepared_ = false;
-  group_.guarded(kWhat, [&] { reducer_->check_finalized(); });
+  group_.guarded(kAveragingByTorch, [&] { reducer_->check_finalized(); });
 }
 
 }  // namespace flashstep::parallel

@@ -6,10 +6,9 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/table.h"
+#include "flashstep/report/units.h"
 
 namespace flashstep::report {
-
-constexpr double kGiB = 1073741824.0, kMiB = 1048576.0, kGB = 1e9, kMB = 1e6;
 
 // Four significant digits: "3,517", "0.01235", "1.8e+11" from 10^13 on.
 inline std::string number(double value, int digits = 4) {

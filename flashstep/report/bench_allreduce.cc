@@ -14,7 +14,7 @@
 namespace flashstep::report {
 namespace {
 
-const char* kHowToRead =
+const char* kHowToReadAllreduce =
     "Time: a call of flashstep's comm::all_reduce in place, the slowest rank's, calls one after "
     "the "
     "other; median of the samples with p10 and p90; alone: from one call's launch to its end. "
@@ -121,7 +121,7 @@ AllreduceReport bench_allreduce(const BenchAllreduceOptions& options) {
   report.table.title = "All-reduce";
   report.runs = allreduce_runs_table(results);
   auto& notes = report.table.notes;
-  notes.push_back(kHowToRead);
+  notes.push_back(kHowToReadAllreduce);
   for (const auto& [transport, link] : links) {
     notes.push_back(str("The link of ", transport.first, " on ", transport.second, ": ",
                         fixed(link.bytes_per_s / 1e9, 1), " GB/s one way; ", link.source, "."));

@@ -7,13 +7,14 @@
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/report/bench_allreduce.h"
+#include "flashstep/report/bench_words.h"
 
 namespace flashstep::report {
 namespace {
 
 using measure::Cell;
 using measure::Series;
-using Results = std::vector<AllreduceResult>;
+using AllreduceResults = std::vector<AllreduceResult>;
 
 // The bars: from here on at NCCL's own speed, below a few microseconds for c10d and the watch.
 constexpr double kLargeBytes = 100e6, kLeastShare = 0.97, kMostAboveSeconds = 10e-6;
@@ -29,11 +30,11 @@ double time_of(const AllreduceRun& run) { return measure::median(run.seconds); }
 
 double megabytes(const AllreduceCase& c) { return static_cast<double>(c.bytes) / 1e6; }
 
-std::vector<Cell> case_cells(const AllreduceCase& c) {
+std::vector<Cell> allreduce_cells(const AllreduceCase& c) {
   return {c.backend, c.device, c.dtype, c.ranks, megabytes(c)};
 }
 
-std::vector<measure::Column> case_columns() {
+std::vector<measure::Column> allreduce_columns() {
   return {measure::text_column("backend"),
           measure::text_column("device"),
           measure::text_column("dtype"),
@@ -45,15 +46,13 @@ measure::Column time_column(const std::string& name) {
   return measure::number_column(name, "ms", 4);
 }
 
-const char* standing(bool kept) { return kept ? "kept" : "BROKEN"; }
-
 // Of the NCCL rows with both contestants.
 struct Bars {
   int64_t large = 0, large_kept = 0, small = 0, small_kept = 0;
   double worst_share = INFINITY, most_above = -INFINITY, most_above_alone = -INFINITY;
 };
 
-Bars bars_of(const Results& results) {
+Bars bars_of(const AllreduceResults& results) {
   Bars bars;
   for (const AllreduceResult& result : results) {
     const AllreduceRun *ours = find_run(result, "flashstep"), *bare = find_run(result, "bare");
@@ -83,7 +82,7 @@ std::string line_name(const AllreduceCase& c) {
 
 // Lines of ours, and dashed ones of the bare library, over the sizes.
 template <typename Value>
-void add_lines(measure::Plot& plot, const Results& results, const Value& value) {
+void add_lines(measure::Plot& plot, const AllreduceResults& results, const Value& value) {
   std::vector<std::string> names;
   for (const AllreduceResult& result : results) {
     const std::string name = line_name(result.c);
@@ -111,9 +110,9 @@ void add_lines(measure::Plot& plot, const Results& results, const Value& value) 
 
 }  // namespace
 
-measure::Table allreduce_table(const Results& results, const Links& links) {
+measure::Table allreduce_table(const AllreduceResults& results, const Links& links) {
   measure::Table table;
-  table.columns = case_columns();
+  table.columns = allreduce_columns();
   for (const auto& column :
        {time_column("time"), time_column("p10"), time_column("p90"), time_column("alone"),
         measure::number_column("algorithm", "GB/s", 2), measure::number_column("bus", "GB/s", 2),
@@ -123,7 +122,7 @@ measure::Table allreduce_table(const Results& results, const Links& links) {
     table.columns.push_back(column);
   }
   for (const AllreduceResult& result : results) {
-    std::vector<Cell> cells = case_cells(result.c);
+    std::vector<Cell> cells = allreduce_cells(result.c);
     const AllreduceRun *ours = find_run(result, "flashstep"), *bare = find_run(result, "bare");
     if (ours == nullptr) {
       cells.emplace_back(result.trouble.empty() ? "failed" : result.trouble);
@@ -150,10 +149,10 @@ measure::Table allreduce_table(const Results& results, const Links& links) {
   return table;
 }
 
-measure::Table allreduce_runs_table(const Results& results) {
+measure::Table allreduce_runs_table(const AllreduceResults& results) {
   measure::Table table;
   table.title = "All-reduce, by contestant";
-  table.columns = case_columns();
+  table.columns = allreduce_columns();
   for (const auto& column :
        {measure::text_column("contestant"), measure::integer_column("samples"),
         time_column("median"), time_column("p10"), time_column("p90"), time_column("alone"),
@@ -163,7 +162,7 @@ measure::Table allreduce_runs_table(const Results& results) {
   }
   for (const AllreduceResult& result : results) {
     for (const AllreduceRun& run : result.runs) {
-      std::vector<Cell> cells = case_cells(result.c);
+      std::vector<Cell> cells = allreduce_cells(result.c);
       cells.insert(
           cells.end(),
           {run.contestant, run.seconds.size(), time_of(run) * 1e3,
@@ -176,7 +175,7 @@ measure::Table allreduce_runs_table(const Results& results) {
   return table;
 }
 
-std::vector<std::string> allreduce_verdict(const Results& results) {
+std::vector<std::string> allreduce_verdict(const AllreduceResults& results) {
   std::vector<std::string> sentences;
   const Bars bars = bars_of(results);
   if (bars.large > 0) {
@@ -213,7 +212,7 @@ std::vector<std::string> allreduce_verdict(const Results& results) {
   return sentences;
 }
 
-std::vector<NamedPicture> allreduce_pictures(const Results& results, const Links& links,
+std::vector<NamedPicture> allreduce_pictures(const AllreduceResults& results, const Links& links,
                                              const std::string& footnote) {
   measure::Plot bus;
   bus.title = "All-reduce: bus bandwidth";

@@ -7,8 +7,10 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/machine.h"
-#include "flashstep/report/bench_attention_compiled.h"
+#include "flashstep/report/bench_attention_choice.h"
 #include "flashstep/report/bench_attention_grid.h"
+#include "flashstep/report/bench_attention_race.h"
+#include "flashstep/report/bench_attention_table.h"
 #include "flashstep/report/gpu_timing.h"
 
 namespace flashstep::report {
@@ -41,48 +43,19 @@ RaceOptions race_options(const BenchAttentionOptions& options) {
   return race;
 }
 
-const char* kHowToRead =
+const char* kHowToReadAttention =
     "Time: median of a call of ours, launches included; rate: 4 B H D FLOPs for each visible pair "
     "forward, "
     "2.5 times that backward; limit: these FLOPs at the measured matmul rate of the dtype, or the "
     "least bytes at the memory rate. Wrong: elements of the output and the gradients further from "
     "the float64 formula than twice the formula's own error in the dtype.";
 
-const char* kHowToReadOnGpu =
+const char* kHowToReadAttentionOnGpu =
     " In a graph: the kernels of a call, replayed. sdpa: scaled_dot_product_attention as PyTorch "
     "chooses; math, flash, efficient, cudnn: with that backend alone; compiled: the formula by "
     "torch.compile.";
 
 }  // namespace
-
-std::vector<AttentionContestant> chosen_contestants(const BenchAttentionOptions& options,
-                                                    const at::Device& device) {
-  std::vector<AttentionContestant> all = attention_contestants(device);
-  // Compiling for a CPU takes minutes of a small one: only on demand.
-  const auto& names = options.contestants;
-  const auto wanted = [&](const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  if (!options.peer_command.empty() && (device.is_cuda() || wanted("compiled")))
-    all.push_back(compiled_contestant(options.peer_command));
-  if (names.empty()) return all;
-  std::vector<std::string> known;
-  for (const auto& contestant : all) known.push_back(contestant.name);
-  for (const auto& name : names) {
-    require(std::find(known.begin(), known.end(), name) != known.end(),
-            "[bench attention] expected contestants among ", join(known), ", got \"", name, "\"");
-  }
-  std::erase_if(all, [&](const AttentionContestant& c) { return !wanted(c.name); });
-  return all;
-}
-
-at::Device attention_device(const std::string& name) {
-  require(name == "cpu" || name == "cuda", "[bench attention] expected device cpu or cuda, got \"",
-          name, "\"");
-  require(name == "cpu" || !measure::list_gpus().empty(),
-          "[bench attention] expected a GPU for device cuda, got none");
-  return name == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
-}
 
 AttentionReport bench_attention(const BenchAttentionOptions& options) {
   if (options.preset == "grid") return bench_attention_grid(options);
@@ -97,7 +70,8 @@ AttentionReport bench_attention(const BenchAttentionOptions& options) {
   std::unique_ptr<GpuStream> stream;
   if (device.is_cuda()) stream = std::make_unique<GpuStream>();
 
-  limit_seconds(preset.cases[0], preset.passes[0], device);  // measured now, on a quiet machine
+  limit_seconds(preset.cases[0], preset.passes[0],
+                options.device);  // measured now, on a quiet machine
   const double begin = measure::steady_seconds();
   AttentionReport report;
   std::vector<AttentionResult> results;
@@ -122,7 +96,7 @@ AttentionReport bench_attention(const BenchAttentionOptions& options) {
   report.runs = attention_runs_table(results);
   auto& notes = report.table.notes;
   notes = attention_troubles(results);
-  notes.push_back(str(kHowToRead, device.is_cuda() ? kHowToReadOnGpu : ""));
+  notes.push_back(str(kHowToReadAttention, device.is_cuda() ? kHowToReadAttentionOnGpu : ""));
   const std::string machine = measure::one_line(measure::describe_machine());
   notes.push_back(str(machine, state.empty() ? "" : "; in the middle of the run " + state, "; ",
                       human_seconds(measure::steady_seconds() - begin), "."));

@@ -9,7 +9,7 @@
 
 #include "flashstep/measure/table.h"
 #include "flashstep/report/bench_attention_cases.h"
-#include "flashstep/report/bench_attention_table.h"
+#include "flashstep/report/bench_report.h"
 
 namespace flashstep::report {
 
@@ -32,10 +32,5 @@ using AttentionReport = BenchReport;
 // Runs a preset. A signal (while a SignalGuard is alive) ends it after the call that is running.
 // UserError for an unknown preset, contestant or device, and where the filter leaves nothing.
 AttentionReport bench_attention(const BenchAttentionOptions& options);
-
-// The device of this name, and those of its contestants that the options ask for.
-at::Device attention_device(const std::string& name);
-std::vector<AttentionContestant> chosen_contestants(const BenchAttentionOptions& options,
-                                                    const at::Device& device);
 
 }  // namespace flashstep::report

@@ -8,8 +8,8 @@
 namespace flashstep::report {
 namespace {
 
-using Pass = AttentionPass;
-const std::vector<Pass> kAllPasses = {Pass::kForward, Pass::kBackward, Pass::kBoth};
+const std::vector<AttentionPass> kAllAttentionPasses = {
+    AttentionPass::kForward, AttentionPass::kBackward, AttentionPass::kBoth};
 
 AttentionCase square(std::string dtype, int64_t batch, int64_t heads, int64_t n, int64_t head_dim,
                      bool causal) {
@@ -18,7 +18,7 @@ AttentionCase square(std::string dtype, int64_t batch, int64_t heads, int64_t n,
 
 // The handout's table: 2 dtypes x 10 lengths x 4 head dims.
 AttentionPreset handout() {
-  AttentionPreset preset{"handout", {}, kAllPasses};
+  AttentionPreset preset{"handout", {}, kAllAttentionPasses};
   for (const char* dtype : {"bf16", "fp32"}) {
     for (const int64_t d : {16, 32, 64, 128}) {
       for (int64_t n = 128; n <= 65536; n *= 2)
@@ -29,7 +29,7 @@ AttentionPreset handout() {
 }
 
 AttentionPreset throughput() {
-  AttentionPreset preset{"throughput", {}, {Pass::kForward, Pass::kBackward}};
+  AttentionPreset preset{"throughput", {}, {AttentionPass::kForward, AttentionPass::kBackward}};
   for (const bool causal : {true, false}) {
     for (const int64_t d : {64, 128}) {
       for (const int64_t n : {1024, 4096, 16384})
@@ -40,7 +40,7 @@ AttentionPreset throughput() {
 }
 
 AttentionPreset on_the_cpu() {
-  AttentionPreset preset{"cpu", {}, {Pass::kForward, Pass::kBackward}};
+  AttentionPreset preset{"cpu", {}, {AttentionPass::kForward, AttentionPass::kBackward}};
   for (const char* dtype : {"fp32", "bf16"}) {
     for (const bool causal : {true, false}) {
       for (const int64_t heads : {1, 16}) {
@@ -62,7 +62,7 @@ AttentionPreset sweep(std::vector<std::pair<int64_t, int64_t>> pairs) {
     for (int64_t n = 128; n <= 2048; n *= 2) pairs.emplace_back(n, n / 2);
     for (int64_t n = 128; n <= 1024; n *= 2) pairs.emplace_back(n, n * 2);
   }
-  AttentionPreset preset{"sweep", {}, {Pass::kForward}};
+  AttentionPreset preset{"sweep", {}, {AttentionPass::kForward}};
   for (const char* dtype : {"fp32", "bf16"}) {
     for (const auto& [n, m] : pairs) preset.cases.push_back({dtype, 4, 8, n, m, 64, false});
   }
@@ -76,20 +76,20 @@ bool wanted(const std::vector<Value>& among, const Value& value) {
 
 }  // namespace
 
-std::string pass_name(Pass pass) {
+std::string pass_name(AttentionPass pass) {
   switch (pass) {
-    case Pass::kForward:
+    case AttentionPass::kForward:
       return "forward";
-    case Pass::kBackward:
+    case AttentionPass::kBackward:
       return "backward";
-    case Pass::kBoth:
+    case AttentionPass::kBoth:
       return "both";
   }
   return "";
 }
 
-Pass pass_by_name(const std::string& name) {
-  for (const Pass pass : kAllPasses) {
+AttentionPass pass_by_name(const std::string& name) {
+  for (const AttentionPass pass : kAllAttentionPasses) {
     if (pass_name(pass) == name) return pass;
   }
   throw UserError(
@@ -109,17 +109,19 @@ AttentionSize size_of(const AttentionCase& c) {
 
 int64_t element_bytes(const AttentionCase& c) { return c.dtype == "fp32" ? 4 : 2; }
 
-double pass_flops(const AttentionCase& c, Pass pass) {
+double pass_flops(const AttentionCase& c, AttentionPass pass) {
   double flops = 0;
-  if (pass != Pass::kBackward) flops += attention_forward_flops(size_of(c));
-  if (pass != Pass::kForward) flops += attention_backward_flops(size_of(c));
+  if (pass != AttentionPass::kBackward) flops += attention_forward_flops(size_of(c));
+  if (pass != AttentionPass::kForward) flops += attention_backward_flops(size_of(c));
   return flops;
 }
 
-double pass_bytes(const AttentionCase& c, Pass pass) {
+double pass_bytes(const AttentionCase& c, AttentionPass pass) {
   double bytes = 0;
-  if (pass != Pass::kBackward) bytes += attention_forward_bytes(size_of(c), element_bytes(c));
-  if (pass != Pass::kForward) bytes += attention_backward_bytes(size_of(c), element_bytes(c));
+  if (pass != AttentionPass::kBackward)
+    bytes += attention_forward_bytes(size_of(c), element_bytes(c));
+  if (pass != AttentionPass::kForward)
+    bytes += attention_backward_bytes(size_of(c), element_bytes(c));
   return bytes;
 }
 
@@ -137,7 +139,7 @@ AttentionPreset attention_preset(const std::string& name,
   if (name == "handout") return handout();
   if (name == "throughput") return throughput();
   if (name == "leaderboard") {
-    return {"leaderboard", {square("bf16", 1, 16, 16384, 64, true)}, {Pass::kBoth}};
+    return {"leaderboard", {square("bf16", 1, 16, 16384, 64, true)}, {AttentionPass::kBoth}};
   }
   if (name == "sweep") return sweep(pairs);
   if (name == "cpu") return on_the_cpu();
@@ -150,7 +152,7 @@ AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter) 
     return !wanted(filter.dtypes, c.dtype) || !wanted(filter.lengths, c.n) ||
            !wanted(filter.head_dims, c.head_dim);
   });
-  std::erase_if(preset.passes, [&](Pass pass) { return !wanted(filter.passes, pass); });
+  std::erase_if(preset.passes, [&](AttentionPass pass) { return !wanted(filter.passes, pass); });
   return preset;
 }
 

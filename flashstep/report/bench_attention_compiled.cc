@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <unistd.h>
 
+#include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 #include <torch/serialize.h>
 

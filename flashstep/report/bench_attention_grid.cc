@@ -14,20 +14,20 @@
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/stats.h"
+#include "flashstep/report/bench_attention_choice.h"
+#include "flashstep/report/bench_attention_race.h"
 
 namespace flashstep::report {
 namespace {
-
-using Pass = AttentionPass;
 
 constexpr int64_t kBatch = 8, kLongest = 16384;
 constexpr int64_t kEndOfDoubling = int64_t{1} << 20;
 constexpr int64_t kWarmup = 3;
 constexpr double kCpuSeconds = 10;  // of one cell
-constexpr uint64_t kSeed = 1;
+constexpr uint64_t kGridSeed = 1;
 
 std::vector<AttentionCase> grid_cases(const AttentionFilter& filter) {
-  AttentionPreset preset{"grid", {}, {Pass::kForward, Pass::kBackward}};
+  AttentionPreset preset{"grid", {}, {AttentionPass::kForward, AttentionPass::kBackward}};
   const std::vector<std::string> dtypes =
       filter.dtypes.empty() ? std::vector<std::string>{"fp32"} : filter.dtypes;
   for (const auto& dtype : dtypes) {
@@ -127,8 +127,8 @@ void time_rival(GridCell& cell, const AttentionContestant& contestant, const Att
   const auto rival = contestant.enter(round);
   cell.wrong = 0;
   for (const int64_t wrong : reference.errors(rival->outcome(true)).wrong) *cell.wrong += wrong;
-  cell.forward_seconds = rival->turn(Pass::kForward, kWarmup, iterations, 1);
-  cell.backward_seconds = rival->turn(Pass::kBackward, kWarmup, iterations, 1);
+  cell.forward_seconds = rival->turn(AttentionPass::kForward, kWarmup, iterations, 1);
+  cell.backward_seconds = rival->turn(AttentionPass::kBackward, kWarmup, iterations, 1);
 }
 
 GridCell measure_cell(const AttentionContestant& contestant, const AttentionRound& round,
@@ -145,7 +145,7 @@ GridCell measure_cell(const AttentionContestant& contestant, const AttentionRoun
 std::vector<GridCell> measure_case(const AttentionCase& c, const at::Device& device,
                                    const std::vector<AttentionContestant>& contestants,
                                    int64_t iterations) {
-  const AttentionRound round{c, device, kSeed, {random_inputs(c, device, kSeed)}};
+  const AttentionRound round{c, device, kGridSeed, {random_inputs(c, device, kGridSeed)}};
   std::vector<GridCell> cells;
   std::optional<AttentionReference> reference;
   const std::string trouble = trouble_of([&] { reference.emplace(c, round.inputs[0], true); });
@@ -209,7 +209,7 @@ AttentionReport bench_attention_grid(const BenchAttentionOptions& options) {
   }
 
   const measure::Machine machine = measure::describe_machine();
-  report.table = report.runs = grid_table(cells, device);
+  report.table = report.runs = grid_table(cells, options.device);
   report.table.title = report.runs.title = str("Attention: grid on ", options.device);
   auto& notes = report.table.notes;
   notes = grid_notes(cells);

@@ -28,7 +28,7 @@ struct GridCell {
 AttentionReport bench_attention_grid(const BenchAttentionOptions& options);
 
 // The results: a line a cell, what to know of them, how ours stand (the last sentence), and curves.
-measure::Table grid_table(const std::vector<GridCell>& cells, const at::Device& device);
+measure::Table grid_table(const std::vector<GridCell>& cells, const std::string& device);
 std::vector<std::string> grid_notes(const std::vector<GridCell>& cells);
 std::string grid_verdict(const std::vector<GridCell>& cells);
 std::vector<NamedPicture> grid_pictures(const std::vector<GridCell>& cells);

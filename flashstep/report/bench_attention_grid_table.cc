@@ -6,11 +6,11 @@
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/report/bench_attention_grid.h"
+#include "flashstep/report/bench_attention_results.h"
 
 namespace flashstep::report {
 namespace {
 
-using Pass = AttentionPass;
 using measure::Cell;
 
 Cell mebibytes(const GridCell& cell, double bytes) {
@@ -111,7 +111,7 @@ bool out_of_memory(const GridCell& cell) {
   return cell.contestant == "naive" && cell.trouble.rfind("OOM", 0) == 0;
 }
 
-measure::Table grid_table(const std::vector<GridCell>& cells, const at::Device& device) {
+measure::Table grid_table(const std::vector<GridCell>& cells, const std::string& device) {
   measure::Table table;
   table.columns = grid_columns();
   for (const GridCell& cell : cells) {
@@ -121,8 +121,8 @@ measure::Table grid_table(const std::vector<GridCell>& cells, const at::Device& 
     append_times(row, cell, cell.backward_seconds);
     const double seconds = both_seconds(cell), best = times_best_peer(cells, cell);
     const bool there = timed(cell);
-    row.push_back(there ? Cell(pass_flops(cell.c, Pass::kBoth) / seconds / 1e12) : Cell());
-    row.push_back(there ? Cell(100 * limit_seconds(cell.c, Pass::kBoth, device) / seconds)
+    row.push_back(there ? Cell(pass_flops(cell.c, AttentionPass::kBoth) / seconds / 1e12) : Cell());
+    row.push_back(there ? Cell(100 * limit_seconds(cell.c, AttentionPass::kBoth, device) / seconds)
                         : Cell());
     row.push_back(std::isfinite(best) ? Cell(best) : Cell());
     row.push_back(there ? Cell(static_cast<int64_t>(cell.forward_seconds.size())) : Cell());

@@ -9,7 +9,6 @@
 namespace flashstep::report {
 namespace {
 
-constexpr int64_t kGiB = int64_t{1} << 30;
 // Matrices of (heads, rows, M) that the formula and its gradient hold at once: scores, the masked
 // ones, weights, their gradients, and what autograd keeps of them.
 constexpr int64_t kMatrices = 8;
@@ -35,7 +34,7 @@ at::Tensor hidden_block(int64_t first, int64_t rows, int64_t keys, const at::Dev
 AttentionOutcome blockwise(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& grad_out, bool causal, bool gradients) {
   const int64_t heads = q.size(0), n = q.size(1), m = k.size(1);
-  const int64_t memory = q.is_cuda() ? 8 * kGiB : kGiB / 2;
+  const int64_t memory = int64_t{1} << (q.is_cuda() ? 33 : 29);  // 8 GiB, 512 MiB
   const int64_t row_bytes = kMatrices * heads * m * static_cast<int64_t>(q.element_size());
   const int64_t rows = std::clamp<int64_t>(memory / row_bytes, 16, n);
   const auto wide = k.options().dtype(at::kDouble);

@@ -7,6 +7,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/report/bench_attention_table.h"
+#include "flashstep/report/bench_words.h"
 
 namespace flashstep::report {
 namespace {
@@ -15,16 +16,14 @@ using measure::HeatMap;
 using measure::Plot;
 using measure::Scale;
 using measure::Series;
-using Results = std::vector<AttentionResult>;
-
-constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+using AttentionResults = std::vector<AttentionResult>;
 
 // What a picture has in common: one dtype, pass, mask and number of heads.
-struct Group {
+struct PictureGroup {
   std::string dtype, pass;
   int64_t batch, heads;
   bool causal;
-  auto operator<=>(const Group&) const = default;
+  auto operator<=>(const PictureGroup&) const = default;
 
   std::string stem() const {
     return str(dtype, "_", pass, "_b", batch, "h", heads, causal ? "_causal" : "_full");
@@ -35,12 +34,13 @@ struct Group {
   }
 };
 
-Group group_of(const AttentionResult& r) {
+PictureGroup group_of(const AttentionResult& r) {
   return {r.c.dtype, pass_name(r.pass), r.c.batch, r.c.heads, r.c.causal};
 }
 
-std::map<Group, std::vector<const AttentionResult*>> grouped(const Results& results) {
-  std::map<Group, std::vector<const AttentionResult*>> groups;
+std::map<PictureGroup, std::vector<const AttentionResult*>> grouped(
+    const AttentionResults& results) {
+  std::map<PictureGroup, std::vector<const AttentionResult*>> groups;
   for (const auto& result : results) groups[group_of(result)].push_back(&result);
   return groups;
 }
@@ -93,7 +93,7 @@ double tflops_of(const AttentionResult& r, const AttentionRun& run) {
 }
 
 // Time and rate against N.
-void add_curves(std::vector<NamedPicture>& pictures, const Group& group,
+void add_curves(std::vector<NamedPicture>& pictures, const PictureGroup& group,
                 std::vector<const AttentionResult*> results, const std::string& footnote) {
   const int64_t d = drawn_head_dim(results);
   std::erase_if(results, [&](const AttentionResult* r) { return r->c.head_dim != d; });
@@ -114,7 +114,7 @@ void add_curves(std::vector<NamedPicture>& pictures, const Group& group,
 }
 
 // x the best peer, by head dim and N.
-void add_heat_map(std::vector<NamedPicture>& pictures, const Group& group,
+void add_heat_map(std::vector<NamedPicture>& pictures, const PictureGroup& group,
                   const std::vector<const AttentionResult*>& results, const std::string& footnote) {
   std::set<int64_t> lengths, head_dims;
   for (const auto* r : results) {
@@ -144,7 +144,7 @@ void add_heat_map(std::vector<NamedPicture>& pictures, const Group& group,
 std::string pair_name(const AttentionCase& c) { return str(c.n, ":", c.m); }
 
 // Bars of time, grouped by (N, M).
-void add_bars(std::vector<NamedPicture>& pictures, const Group& group,
+void add_bars(std::vector<NamedPicture>& pictures, const PictureGroup& group,
               const std::vector<const AttentionResult*>& results, const std::string& footnote) {
   Plot plot;
   plot.title = "Attention: time by queries : keys";
@@ -168,7 +168,7 @@ void add_bars(std::vector<NamedPicture>& pictures, const Group& group,
 }
 
 // Each contestant against the naive formula.
-void add_speedups(std::vector<NamedPicture>& pictures, const Group& group,
+void add_speedups(std::vector<NamedPicture>& pictures, const PictureGroup& group,
                   const std::vector<const AttentionResult*>& results, const std::string& footnote) {
   HeatMap map;
   map.title = "Attention: x naive";
@@ -189,7 +189,7 @@ void add_speedups(std::vector<NamedPicture>& pictures, const Group& group,
 }
 
 // Time against N M, which is the work.
-void add_scaling(std::vector<NamedPicture>& pictures, const Group& group,
+void add_scaling(std::vector<NamedPicture>& pictures, const PictureGroup& group,
                  std::vector<const AttentionResult*> results, const std::string& footnote) {
   const auto work = [](const AttentionResult& r) {
     return static_cast<double>(r.c.n) * static_cast<double>(r.c.m);
@@ -208,7 +208,8 @@ void add_scaling(std::vector<NamedPicture>& pictures, const Group& group,
 
 }  // namespace
 
-std::vector<NamedPicture> attention_pictures(const std::string& preset, const Results& results,
+std::vector<NamedPicture> attention_pictures(const std::string& preset,
+                                             const AttentionResults& results,
                                              const std::string& footnote) {
   std::vector<NamedPicture> pictures;
   for (const auto& [group, members] : grouped(results)) {

@@ -7,6 +7,7 @@
 #include "flashstep/attention/attention.h"
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
@@ -15,10 +16,8 @@
 namespace flashstep::report {
 namespace {
 
-using Pass = AttentionPass;
-
 constexpr int64_t kMostSets = 16;
-constexpr uint64_t kSeed = 1;
+constexpr uint64_t kRaceSeed = 1;
 constexpr double kCacheWarmSeconds = 5e-3;  // a longer call fills the caches by itself
 constexpr double kTooSlow = 10;             // budgets that one call may take and still be repeated
 constexpr int64_t kGraphCalls = 10, kGraphSamples = 15;
@@ -60,22 +59,22 @@ void enter(Entry& entry, const AttentionRound& round, const AttentionReference& 
 }
 
 // The errors of what a pass computes.
-void note_errors(AttentionRun& run, Pass pass, const AttentionErrors& errors) {
+void note_errors(AttentionRun& run, AttentionPass pass, const AttentionErrors& errors) {
   run.wrong = 0;
   for (size_t i = 0; i < errors.wrong.size(); ++i) {
-    if (i == 0 ? pass == Pass::kBackward : pass == Pass::kForward) continue;
+    if (i == 0 ? pass == AttentionPass::kBackward : pass == AttentionPass::kForward) continue;
     *run.wrong += errors.wrong[i];
     run.worst = std::fmax(run.worst, errors.worst[i]);
   }
 }
 
-struct Plan {
+struct SamplingPlan {
   int64_t warmup = 0, samples = 0, calls = 1, turns = 1;
 };
 
 // From the time of a call to how often it is repeated.
-Plan plan_for(double seconds, const RaceOptions& options) {
-  Plan plan;
+SamplingPlan plan_for(double seconds, const RaceOptions& options) {
+  SamplingPlan plan;
   if (options.calls > 0) {
     plan.warmup = options.warmup_calls;
     plan.turns = std::min(options.turns, options.calls);
@@ -96,7 +95,7 @@ Plan plan_for(double seconds, const RaceOptions& options) {
 }
 
 // Warms up, and finds out how long a call takes.
-Plan estimate(AttentionRival& rival, Pass pass, const RaceOptions& options) {
+SamplingPlan estimate(AttentionRival& rival, AttentionPass pass, const RaceOptions& options) {
   if (options.calls > 0) return plan_for(0, options);
   double seconds = rival.turn(pass, 0, 1, 1)[0];
   if (seconds < options.cell_seconds) seconds = measure::median(rival.turn(pass, 1, 3, 1));
@@ -105,9 +104,9 @@ Plan estimate(AttentionRival& rival, Pass pass, const RaceOptions& options) {
   return plan_for(std::max(seconds, 1e-7), options);
 }
 
-void time_pass(Pass pass, std::vector<Entry>& entries, std::vector<AttentionRun>& runs,
+void time_pass(AttentionPass pass, std::vector<Entry>& entries, std::vector<AttentionRun>& runs,
                const RaceOptions& options) {
-  std::vector<Plan> plans(entries.size());
+  std::vector<SamplingPlan> plans(entries.size());
   int64_t turns = 0;
   // What goes wrong in one pass leaves the others be: a gradient may need more memory than there
   // is.
@@ -128,7 +127,7 @@ void time_pass(Pass pass, std::vector<Entry>& entries, std::vector<AttentionRun>
     for (size_t i = 0; i < entries.size(); ++i) {
       if (turn >= plans[i].turns) continue;
       attempt(i, [&] {
-        const Plan& plan = plans[i];
+        const SamplingPlan& plan = plans[i];
         const auto seconds = entries[i].rival->turn(pass, plan.warmup, plan.samples, plan.calls);
         runs[i].seconds.insert(runs[i].seconds.end(), seconds.begin(), seconds.end());
       });
@@ -136,7 +135,7 @@ void time_pass(Pass pass, std::vector<Entry>& entries, std::vector<AttentionRun>
   }
 }
 
-void time_graphs(Pass pass, std::vector<Entry>& entries, std::vector<AttentionRun>& runs,
+void time_graphs(AttentionPass pass, std::vector<Entry>& entries, std::vector<AttentionRun>& runs,
                  const RaceOptions& options) {
   for (size_t i = 0; i < entries.size(); ++i) {
     if (!entries[i].rival || !(runs[i].median() < options.graph_below_seconds)) continue;
@@ -148,11 +147,7 @@ void time_graphs(Pass pass, std::vector<Entry>& entries, std::vector<AttentionRu
 
 }  // namespace
 
-double AttentionRun::median() const { return measure::median(seconds); }
-double AttentionRun::graph_median() const { return measure::median(graph_seconds); }
-
 std::string trouble_of(const std::function<void()>& work) {
-  const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
   try {
     work();
     return "";
@@ -171,15 +166,9 @@ std::string trouble_of(const std::function<void()>& work) {
   }
 }
 
-double limit_seconds(const AttentionCase& c, Pass pass, const at::Device& device) {
-  const std::string name = device.is_cuda() ? "cuda" : "cpu";
-  return std::max(pass_flops(c, pass) / measure::matmul_limit_flops(name, c.dtype),
-                  pass_bytes(c, pass) / measure::memory_limit_bytes_per_s(name));
-}
-
 std::vector<AttentionInputs> rotated_inputs(const AttentionCase& c, const at::Device& device,
                                             uint64_t seed) {
-  const double bytes = pass_bytes(c, Pass::kForward);
+  const double bytes = pass_bytes(c, AttentionPass::kForward);
   const auto sets = std::clamp<int64_t>(
       1 + static_cast<int64_t>(2 * last_cache_bytes(device) / std::max(bytes, 1.0)), 1, kMostSets);
   std::vector<AttentionInputs> inputs;
@@ -188,12 +177,13 @@ std::vector<AttentionInputs> rotated_inputs(const AttentionCase& c, const at::De
   return inputs;
 }
 
-std::vector<AttentionResult> race(const AttentionCase& c, const std::vector<Pass>& passes,
+std::vector<AttentionResult> race(const AttentionCase& c, const std::vector<AttentionPass>& passes,
                                   const std::vector<AttentionContestant>& contestants,
                                   const at::Device& device, const RaceOptions& options) {
-  const AttentionRound round{c, device, kSeed, rotated_inputs(c, device, kSeed)};
-  const bool gradients =
-      std::any_of(passes.begin(), passes.end(), [](Pass pass) { return pass != Pass::kForward; });
+  const AttentionRound round{c, device, kRaceSeed, rotated_inputs(c, device, kRaceSeed)};
+  const bool gradients = std::any_of(passes.begin(), passes.end(), [](AttentionPass pass) {
+    return pass != AttentionPass::kForward;
+  });
   const AttentionReference reference(c, round.inputs[0], gradients);
   std::vector<Entry> entries;
   for (const auto& contestant : contestants) {
@@ -206,11 +196,11 @@ std::vector<AttentionResult> race(const AttentionCase& c, const std::vector<Pass
   const auto& first = round.inputs[0];
   const std::string chosen = attention_auto(first.q, first.k, first.v, options_of_auto);
   std::vector<AttentionResult> results;
-  for (const Pass pass : passes) {
+  for (const AttentionPass pass : passes) {
     AttentionResult result{c,
                            pass,
                            {},
-                           limit_seconds(c, pass, device),
+                           limit_seconds(c, pass, device.is_cuda() ? "cuda" : "cpu"),
                            reference.checked_heads(),
                            reference.all_heads(),
                            chosen};

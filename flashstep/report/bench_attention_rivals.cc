@@ -15,7 +15,6 @@
 namespace flashstep::report {
 namespace {
 
-using Pass = AttentionPass;
 using Forward = AttentionForward;
 
 constexpr double kMatrixHeldBytes = 1e9;  // more is given back after each turn
@@ -44,7 +43,8 @@ class TensorRival : public AttentionRival {
     return {out.detach(), found[0], found[1], found[2]};
   }
 
-  std::vector<double> turn(Pass pass, int64_t warmup, int64_t samples, int64_t calls) override {
+  std::vector<double> turn(AttentionPass pass, int64_t warmup, int64_t samples,
+                           int64_t calls) override {
     prepare(pass);
     const auto work = [&](int64_t number) { call(pass, number); };
     for (int64_t i = 0; i < warmup; ++i) work(next_++);
@@ -55,7 +55,7 @@ class TensorRival : public AttentionRival {
     return seconds;
   }
 
-  std::vector<double> graph(Pass pass, int64_t samples, int64_t calls) override {
+  std::vector<double> graph(AttentionPass pass, int64_t samples, int64_t calls) override {
     if (!gpu_) return {};
     prepare(pass);
     GpuGraph captured([&](int64_t number) { call(pass, number); }, calls);
@@ -68,19 +68,19 @@ class TensorRival : public AttentionRival {
   };
 
   // The outputs that backward starts from, computed once.
-  void prepare(Pass pass) {
-    if (pass != Pass::kBackward || !outs_.empty()) return;
+  void prepare(AttentionPass pass) {
+    if (pass != AttentionPass::kBackward || !outs_.empty()) return;
     const size_t held = large_ ? 1 : sets_.size();
     for (size_t i = 0; i < held; ++i) outs_.push_back(forward_(sets_[i].q, sets_[i].k, sets_[i].v));
   }
 
-  void call(Pass pass, int64_t number) {
-    const bool backward_alone = pass == Pass::kBackward;
+  void call(AttentionPass pass, int64_t number) {
+    const bool backward_alone = pass == AttentionPass::kBackward;
     const size_t count = backward_alone ? outs_.size() : sets_.size();
     const size_t index = static_cast<size_t>(number) % count;
     const Set& set = sets_[index];
     const at::Tensor out = backward_alone ? outs_[index] : forward_(set.q, set.k, set.v);
-    if (pass == Pass::kForward) return;
+    if (pass == AttentionPass::kForward) return;
     torch::autograd::grad({out}, {set.q, set.k, set.v}, {set.grad_out},
                           /*retain_graph=*/backward_alone);
   }

@@ -6,6 +6,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
+#include "flashstep/report/bench_words.h"
 
 namespace flashstep::report {
 namespace {
@@ -14,7 +15,7 @@ using measure::Cell;
 using measure::Column;
 using measure::Table;
 
-Column milliseconds(std::string name) {
+Column milliseconds_column(std::string name) {
   return {std::move(name),
           "ms",
           measure::Align::kRight,
@@ -35,8 +36,6 @@ Cell time_cell(const AttentionRun& run) {
   return run.median() * 1e3;
 }
 
-Cell finite(double value) { return std::isfinite(value) ? Cell(value) : Cell(); }
-
 std::vector<std::string> contestants_of(const std::vector<AttentionResult>& results) {
   std::vector<std::string> names;
   for (const auto& result : results) {
@@ -48,13 +47,13 @@ std::vector<std::string> contestants_of(const std::vector<AttentionResult>& resu
   return names;
 }
 
-std::vector<Column> case_columns() {
+std::vector<Column> attention_columns() {
   return {measure::text_column("dtype"), measure::integer_column("B"), measure::integer_column("H"),
           measure::integer_column("N"),  measure::integer_column("M"), measure::integer_column("D"),
           measure::text_column("mask"),  measure::text_column("pass")};
 }
 
-std::vector<Cell> case_cells(const AttentionResult& result) {
+std::vector<Cell> attention_cells(const AttentionResult& result) {
   const AttentionCase& c = result.c;
   return {c.dtype, c.batch,    c.heads > 0 ? Cell(c.heads) : Cell(), c.n,
           c.m,     c.head_dim, c.causal ? "causal" : "full",         pass_name(result.pass)};
@@ -72,7 +71,7 @@ std::vector<Cell> rate_cells(const AttentionResult& result, const AttentionRun& 
 }
 
 std::vector<Column> rate_columns() {
-  return {milliseconds("p10"), milliseconds("p90"), rate_column(),
+  return {milliseconds_column("p10"), milliseconds_column("p90"), rate_column(),
           measure::number_column("of limit", "%", 1)};
 }
 
@@ -98,54 +97,28 @@ double best_graph(const AttentionResult& result) {
 
 }  // namespace
 
-const AttentionRun* find_run(const AttentionResult& result, const std::string& contestant) {
-  for (const auto& run : result.runs) {
-    if (run.contestant == contestant) return &run;
-  }
-  return nullptr;
-}
-
-const AttentionRun* fastest(const AttentionResult& result, bool ours) {
-  const AttentionRun* best = nullptr;
-  for (const auto& run : result.runs) {
-    if (run.ours != ours || run.seconds.empty()) continue;
-    if (best == nullptr || run.median() < best->median()) best = &run;
-  }
-  return best;
-}
-
-const AttentionRun* our_run(const AttentionResult& result) {
-  for (const char* name : {"cuda", "cpu"}) {
-    if (const AttentionRun* run = find_run(result, name)) return run;
-  }
-  for (const auto& run : result.runs) {
-    if (run.ours) return &run;
-  }
-  return nullptr;
-}
-
 Table attention_table(const std::vector<AttentionResult>& results) {
   std::vector<std::string> contestants = contestants_of(results);
   if (const AttentionRun* first = results.empty() ? nullptr : our_run(results[0]))
     std::erase(contestants, first->contestant);  // its time has the first place
   const bool graphs = any_graph(results);
   Table table;
-  table.columns = case_columns();
+  table.columns = attention_columns();
   const auto add_columns = [&](std::vector<Column> columns) {
     for (auto& column : columns) table.columns.push_back(std::move(column));
   };
-  add_columns({measure::text_column("ours"), milliseconds("time")});
+  add_columns({measure::text_column("ours"), milliseconds_column("time")});
   add_columns(rate_columns());
   add_columns({measure::text_column("best peer"), measure::number_column("x best peer", "", 2)});
   if (graphs)
-    add_columns({milliseconds("in a graph"), measure::number_column("x in a graph", "", 2)});
+    add_columns({milliseconds_column("in a graph"), measure::number_column("x in a graph", "", 2)});
   add_columns({measure::integer_column("wrong"), measure::text_column("auto takes")});
-  for (const auto& name : contestants) add_columns({milliseconds(name)});
+  for (const auto& name : contestants) add_columns({milliseconds_column(name)});
 
   for (const auto& result : results) {
     const AttentionRun none, *ours = our_run(result), *peer = fastest(result, false);
     const AttentionRun& run = ours != nullptr ? *ours : none;
-    std::vector<Cell> cells = case_cells(result);
+    std::vector<Cell> cells = attention_cells(result);
     append(cells, {ours != nullptr ? Cell(ours->contestant) : Cell(), time_cell(run)});
     append(cells, rate_cells(result, run));
     cells.push_back(peer != nullptr ? Cell(peer->contestant) : Cell());
@@ -167,19 +140,19 @@ Table attention_table(const std::vector<AttentionResult>& results) {
 Table attention_runs_table(const std::vector<AttentionResult>& results) {
   Table table;
   table.title = "Attention: every run";
-  table.columns = case_columns();
-  for (Column column :
-       {measure::text_column("contestant"), measure::text_column("whose"), milliseconds("time")})
+  table.columns = attention_columns();
+  for (Column column : {measure::text_column("contestant"), measure::text_column("whose"),
+                        milliseconds_column("time")})
     table.columns.push_back(std::move(column));
   for (Column column : rate_columns()) table.columns.push_back(std::move(column));
   for (Column column :
-       {measure::integer_column("samples"), milliseconds("in a graph"),
+       {measure::integer_column("samples"), milliseconds_column("in a graph"),
         measure::integer_column("wrong"), measure::number_column("error", "tolerances", 3),
         measure::integer_column("checked heads"), measure::text_column("trouble")})
     table.columns.push_back(std::move(column));
   for (const auto& result : results) {
     for (const auto& run : result.runs) {
-      std::vector<Cell> cells = case_cells(result);
+      std::vector<Cell> cells = attention_cells(result);
       append(cells, {run.contestant, run.ours ? "ours" : "peer", time_cell(run)});
       append(cells, rate_cells(result, run));
       append(cells, {static_cast<int64_t>(run.seconds.size()), finite(run.graph_median() * 1e3),

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/report/bench_attention_race.h"
+#include "flashstep/report/bench_attention_results.h"
 #include "flashstep/report/bench_report.h"
 
 namespace flashstep::report {
@@ -29,13 +29,5 @@ std::vector<std::string> attention_troubles(const std::vector<AttentionResult>& 
 std::vector<NamedPicture> attention_pictures(const std::string& preset,
                                              const std::vector<AttentionResult>& results,
                                              const std::string& footnote);
-
-// The run of this name; null without one.
-const AttentionRun* find_run(const AttentionResult& result, const std::string& contestant);
-// The fastest run with a time of ours (`ours`) or of the peers; null without one.
-const AttentionRun* fastest(const AttentionResult& result, bool ours);
-// What stands for ours: the device's own kernel ("cuda", "cpu"); without it the first of ours.
-// ("auto" may take a peer's, whose time says nothing about ours.)
-const AttentionRun* our_run(const AttentionResult& result);
 
 }  // namespace flashstep::report

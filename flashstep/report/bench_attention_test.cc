@@ -8,6 +8,8 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/report/bench_attention_cases.h"
+#include "flashstep/report/bench_attention_table.h"
 
 namespace flashstep::report {
 namespace {

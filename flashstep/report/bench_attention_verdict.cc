@@ -7,15 +7,13 @@
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/report/bench_attention_table.h"
+#include "flashstep/report/bench_words.h"
 
 namespace flashstep::report {
 namespace {
 
-using Pass = AttentionPass;
-using Results = std::vector<AttentionResult>;
+using AttentionResults = std::vector<AttentionResult>;
 using Chosen = std::function<bool(const AttentionResult&)>;
-
-const char* standing(bool kept) { return kept ? "kept" : "BROKEN"; }
 
 // "2.31 (29 rows)": the geometric mean of ours against `peer`, over the rows where both have a
 // time.
@@ -23,7 +21,7 @@ struct Ratio {
   double mean = NAN;
   int64_t rows = 0;
 };
-Ratio ratio_to(const Results& results, const std::string& peer, const Chosen& chosen) {
+Ratio ratio_to(const AttentionResults& results, const std::string& peer, const Chosen& chosen) {
   std::vector<double> ratios;
   for (const auto& result : results) {
     const AttentionRun *ours = our_run(result), *theirs = find_run(result, peer);
@@ -35,8 +33,8 @@ Ratio ratio_to(const Results& results, const std::string& peer, const Chosen& ch
 }
 
 // One sentence for one bar; none where nothing was measured.
-void judge(std::vector<std::string>& sentences, const Results& results, const std::string& what,
-           const std::string& peer, double bar, const Chosen& chosen) {
+void judge(std::vector<std::string>& sentences, const AttentionResults& results,
+           const std::string& what, const std::string& peer, double bar, const Chosen& chosen) {
   const Ratio ratio = ratio_to(results, peer, chosen);
   if (ratio.rows == 0) return;
   sentences.push_back(str(what, ": ", fixed(ratio.mean, 2), " x ", peer, " in geometric mean over ",
@@ -44,7 +42,7 @@ void judge(std::vector<std::string>& sentences, const Results& results, const st
                           standing(ratio.mean >= bar), ")."));
 }
 
-Chosen rows_of(const std::string& dtype, Pass pass) {
+Chosen rows_of(const std::string& dtype, AttentionPass pass) {
   return [dtype, pass](const AttentionResult& r) { return r.c.dtype == dtype && r.pass == pass; };
 }
 
@@ -58,7 +56,8 @@ bool no_slower(const AttentionRun& ours, const AttentionRun& peer) {
 }
 
 // On how many rows ours is no slower than both naive and flash.
-void judge_every_row(std::vector<std::string>& sentences, const Results& results, Pass pass) {
+void judge_every_row(std::vector<std::string>& sentences, const AttentionResults& results,
+                     AttentionPass pass) {
   int64_t rows = 0, kept = 0;
   std::vector<std::string> lost;
   for (const auto& result : results) {
@@ -84,14 +83,16 @@ void judge_every_row(std::vector<std::string>& sentences, const Results& results
   sentences.push_back(sentence + ".");
 }
 
-void judge_handout(std::vector<std::string>& sentences, const Results& results) {
-  for (const Pass pass : {Pass::kForward, Pass::kBackward, Pass::kBoth}) {
+void judge_handout(std::vector<std::string>& sentences, const AttentionResults& results) {
+  for (const AttentionPass pass :
+       {AttentionPass::kForward, AttentionPass::kBackward, AttentionPass::kBoth}) {
     judge_every_row(sentences, results, pass);
-    const double bar = pass == Pass::kForward ? 1.3 : 1.2;
+    const double bar = pass == AttentionPass::kForward ? 1.3 : 1.2;
     judge(sentences, results, str("bf16 ", pass_name(pass), ", N <= 16384"), "flash", bar,
           [&](const AttentionResult& r) { return rows_of("bf16", pass)(r) && r.c.n <= 16384; });
   }
-  for (const Pass pass : {Pass::kForward, Pass::kBackward, Pass::kBoth}) {
+  for (const AttentionPass pass :
+       {AttentionPass::kForward, AttentionPass::kBackward, AttentionPass::kBoth}) {
     judge(sentences, results, str("fp32 ", pass_name(pass), ", N >= 1024"), "naive", 3,
           [&](const AttentionResult& r) { return rows_of("fp32", pass)(r) && r.c.n >= 1024; });
   }
@@ -106,8 +107,8 @@ void judge_handout(std::vector<std::string>& sentences, const Results& results) 
                           " run (bar all: ", standing(ran == too_large), ")."));
 }
 
-void judge_throughput(std::vector<std::string>& sentences, const Results& results) {
-  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+void judge_throughput(std::vector<std::string>& sentences, const AttentionResults& results) {
+  for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
     for (const int64_t d : {64, 128}) {
       judge(
           sentences, results, str("bf16 ", pass_name(pass), ", D ", d), "flash", 1.0,
@@ -117,10 +118,10 @@ void judge_throughput(std::vector<std::string>& sentences, const Results& result
 }
 
 // The bars are set over both masks; each mask, and how near the limit ours is, stand beside them.
-void judge_cpu(std::vector<std::string>& sentences, const Results& results) {
+void judge_cpu(std::vector<std::string>& sentences, const AttentionResults& results) {
   for (const char* dtype : {"fp32", "bf16"}) {
-    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-      const bool hard = pass == Pass::kBackward && std::string(dtype) == "bf16";
+    for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+      const bool hard = pass == AttentionPass::kBackward && std::string(dtype) == "bf16";
       const Chosen chosen = rows_of(dtype, pass);
       judge(sentences, results, str(dtype, " ", pass_name(pass)), "sdpa", hard ? 1.8 : 1.5, chosen);
       const auto masked = [&](bool causal) {
@@ -166,10 +167,10 @@ struct CaseTimes {
   std::map<std::string, double> seconds;
 };
 
-std::vector<CaseTimes> times_by_case(const Results& results) {
+std::vector<CaseTimes> times_by_case(const AttentionResults& results) {
   std::vector<CaseTimes> cases;
   for (const auto& result : results) {
-    if (result.pass == Pass::kBoth) continue;  // the sum of the others
+    if (result.pass == AttentionPass::kBoth) continue;  // the sum of the others
     const auto seconds = offered(result);
     auto at = std::find_if(cases.begin(), cases.end(),
                            [&](const CaseTimes& times) { return times.c == result.c; });
@@ -189,7 +190,7 @@ std::vector<CaseTimes> times_by_case(const Results& results) {
   return cases;
 }
 
-void judge_auto(std::vector<std::string>& sentences, const Results& results) {
+void judge_auto(std::vector<std::string>& sentences, const AttentionResults& results) {
   int64_t rows = 0, close = 0;
   double worst = 1;
   std::string where;
@@ -213,7 +214,7 @@ void judge_auto(std::vector<std::string>& sentences, const Results& results) {
           where.empty() ? "" : str("; the worst ", fixed(worst, 2), " x at ", where), "."));
 }
 
-void judge_correctness(std::vector<std::string>& sentences, const Results& results) {
+void judge_correctness(std::vector<std::string>& sentences, const AttentionResults& results) {
   int64_t ours = 0, peers = 0, rows = 0, missing = 0;
   for (const auto& result : results) {
     for (const auto& run : result.runs) {
@@ -229,7 +230,8 @@ void judge_correctness(std::vector<std::string>& sentences, const Results& resul
 
 }  // namespace
 
-std::vector<std::string> attention_verdict(const std::string& preset, const Results& results) {
+std::vector<std::string> attention_verdict(const std::string& preset,
+                                           const AttentionResults& results) {
   std::vector<std::string> sentences;
   if (results.empty()) return {"Verdict: nothing was measured."};
   // The bars of the GPU's presets are set against what runs there only.

@@ -12,7 +12,7 @@
 namespace flashstep::report {
 namespace {
 
-const char* kHowToRead =
+const char* kHowToReadDdp =
     "Batch: rows of one rank. none: every rank by itself, at the same time, nothing sent; torch: "
     "c10d's own Reducer. Times: medians of a step on the device; backward ends when every gradient "
     "is the mean. Added: to the step of none. Communication: time in which a collective runs, "
@@ -82,7 +82,7 @@ BenchReport bench_ddp(const BenchDdpOptions& options) {
         notes.push_back(str(describe(result.c), ", ", run.name(), ": ", run.trace.trouble, "."));
     }
   }
-  notes.emplace_back(kHowToRead);
+  notes.emplace_back(kHowToReadDdp);
   const std::string machine = measure::one_line(measure::describe_machine());
   notes.push_back(str("Medians of ", options.turns * options.steps, " steps in ", options.turns,
                       " turns; ", machine, "; ", human_seconds(measure::steady_seconds() - begin),

@@ -7,6 +7,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/report/bench_ddp.h"
 #include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/model_run.h"
 #include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/replica.h"
 #include "flashstep/report/trace_json.h"
@@ -17,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 // JSON has no NaN: null stands for it.
-double number(const Json& json) {
+double number_or_nan(const Json& json) {
   return json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
@@ -53,7 +54,7 @@ void take_turn(Replica& replica, const DdpPlan& plan, const std::string& contest
 
 void append(std::vector<double>& to, const Json& json, const char* key) {
   if (!json.contains(key)) return;
-  for (const Json& value : json[key]) to.push_back(number(value));
+  for (const Json& value : json[key]) to.push_back(number_or_nan(value));
 }
 
 void take_line(DdpRun& run, const Json& json) {
@@ -62,9 +63,9 @@ void take_line(DdpRun& run, const Json& json) {
   append(run.optimizer, json, "optimizer");
   append(run.total, json, "total");
   if (json.contains("peak_bytes"))
-    run.peak_bytes = std::max(run.peak_bytes, number(json["peak_bytes"]));
+    run.peak_bytes = std::max(run.peak_bytes, number_or_nan(json["peak_bytes"]));
   run.bucket_megabytes = json.value("bucket_megabytes", run.bucket_megabytes);
-  if (json.contains("weight_error")) run.weight_error = number(json["weight_error"]);
+  if (json.contains("weight_error")) run.weight_error = number_or_nan(json["weight_error"]);
   if (!json.contains("compute")) return;
   run.trace = trace_of(json);
   if (!run.trace.trouble.empty()) return;

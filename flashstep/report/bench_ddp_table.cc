@@ -5,15 +5,14 @@
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/report/bench_ddp.h"
+#include "flashstep/report/bench_words.h"
+#include "flashstep/report/units.h"
 
 namespace flashstep::report {
 namespace {
 
 using measure::Cell;
 using measure::number_column;
-
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
 const DdpRun* find_run(const DdpResult& result, const std::string& contestant) {
   for (const DdpRun& run : result.runs) {
@@ -42,7 +41,6 @@ double added_memory_percent(const DdpResult& result, const DdpRun& run) {
   return none == nullptr ? kNothing : 100 * (run.peak_bytes / none->peak_bytes - 1);
 }
 
-Cell finite(double value) { return std::isfinite(value) ? Cell(value) : Cell(); }
 Cell measured(double value, double factor = 1) {
   return value >= 0 || std::isnan(value) ? Cell(value * factor) : Cell();
 }
@@ -58,8 +56,6 @@ std::string with_unit(const DdpRun& run) {
   const std::string name = run.name();
   return name == run.contestant ? name + " MB" : name;
 }
-
-const char* standing(bool kept) { return kept ? "kept" : "BROKEN"; }
 
 // What a bucketed step may add to the one of a single process, in percent: bars for this size on
 // GPUs.

@@ -10,7 +10,9 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/stats.h"
+#include "flashstep/report/bench_words.h"
 #include "flashstep/report/rank_jobs.h"
+#include "flashstep/report/units.h"
 
 namespace flashstep::report {
 namespace {
@@ -18,10 +20,7 @@ namespace {
 using measure::Cell;
 using measure::number_column;
 
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
-
-const char* kHowToRead =
+const char* kHowToReadMatrix =
     "A step: batch rows a rank, clipping to norm 1, AdamW. Epoch: time of a step times its steps. "
     "Tokens/s: of all ranks. Speed-up: tokens/s over those of one process without wrapper and the "
     "same attention. Memory: the peak of the rank with most. Loss: of the validation file after "
@@ -41,8 +40,6 @@ double speed_up(const std::vector<MatrixRun>& runs, const MatrixRun& run) {
   if (none == nullptr || !run.has_times()) return kNothing;
   return run.tokens_per_second() / none->tokens_per_second();
 }
-
-Cell finite(double value) { return std::isfinite(value) ? Cell(value) : Cell(); }
 
 // The distinct ones, in their first order.
 template <typename Part>
@@ -226,7 +223,7 @@ BenchReport bench_matrix(const BenchMatrixOptions& options) {
   for (const MatrixRun& run : runs) {
     if (!run.trouble.empty()) notes.push_back(str(run.contestant, ": ", run.trouble, "."));
   }
-  notes.emplace_back(kHowToRead);
+  notes.emplace_back(kHowToReadMatrix);
   const std::string machine = measure::one_line(measure::describe_machine());
   notes.push_back(
       str(describe(cases[0]), "; ", options.plan.train, ", ", options.plan.epochs,

@@ -16,6 +16,7 @@
 #include "flashstep/model/transformer.h"
 #include "flashstep/report/bench_matrix.h"
 #include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/model_run.h"
 #include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/replica.h"
 #include "flashstep/train/evaluate.h"
@@ -27,7 +28,7 @@ namespace {
 using Json = nlohmann::json;
 using at::Tensor;
 
-constexpr uint64_t kSeed = 1;
+constexpr uint64_t kMatrixSeed = 1;
 constexpr double kClipNorm = 1;
 
 struct Tokens {
@@ -43,7 +44,7 @@ class Training {
         tokens_(tokens),
         group_(group),
         device_(device),
-        model_(make_model(model_of(run.attention()), kSeed, device)),
+        model_(make_model(model_of(run.attention()), kMatrixSeed, device)),
         batches_(tokens.train, batch_options()) {
     const train::ParallelConfig division = division_by_name(run.wrapper());
     comm::Group* parallel = run.wrapper() == "none" ? nullptr : &group;
@@ -101,7 +102,7 @@ class Training {
     data::BatchOptions options;
     options.batch_size = plan_.c.batch_size;
     options.context_length = plan_.c.context_length;
-    options.seed = kSeed;
+    options.seed = kMatrixSeed;
     options.order = data::Order::kEpoch;
     options.rank = group_.rank();
     options.world_size = group_.world_size();

@@ -15,6 +15,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/comm/child.h"
+#include "flashstep/comm/group.h"
 
 namespace flashstep::report {
 namespace {

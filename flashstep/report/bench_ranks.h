@@ -22,7 +22,9 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/comm/group.h"
+namespace flashstep::comm {
+class Group;  // comm/group.h
+}
 
 namespace flashstep::report {
 

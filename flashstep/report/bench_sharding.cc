@@ -11,7 +11,7 @@
 namespace flashstep::report {
 namespace {
 
-const char* kHowToRead =
+const char* kHowToReadSharding =
     "Memory of the rank with most. After init: model and optimizer are made; before and after the "
     "update: peaks until then of a whole step, the second one, so that the optimizer's state is "
     "there. Parameters, gradients, state: bytes of those tensors; theory: of state and gradients, "
@@ -78,7 +78,7 @@ BenchReport bench_sharding(const BenchShardingOptions& options) {
   report.table = sharding_table(results, options.plan);
   auto& notes = report.table.notes;
   for (const ShardingResult& result : results) add_notes(result, notes);
-  notes.emplace_back(kHowToRead);
+  notes.emplace_back(kHowToReadSharding);
   if (options.plan.traced) notes.emplace_back(kHowToReadTheUpdate);
   const std::string machine = measure::one_line(measure::describe_machine());
   notes.push_back(str(machine, "; ", human_seconds(measure::steady_seconds() - begin), "."));

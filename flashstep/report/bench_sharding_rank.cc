@@ -6,6 +6,7 @@
 #include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/bench_sharding.h"
+#include "flashstep/report/model_run.h"
 #include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/replica.h"
 #include "flashstep/report/trace_json.h"

@@ -7,6 +7,8 @@
 #include "flashstep/model/cost.h"
 #include "flashstep/parallel/cost.h"
 #include "flashstep/report/bench_sharding.h"
+#include "flashstep/report/bench_words.h"
+#include "flashstep/report/units.h"
 
 namespace flashstep::report {
 namespace {
@@ -14,7 +16,6 @@ namespace {
 using measure::Cell;
 using measure::number_column;
 
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kMomentBytes = 8;    // AdamW: two float32 a parameter
 constexpr double kGradientBytes = 4;  // float32, in bf16 autocast too
 
@@ -34,7 +35,7 @@ parallel::Memory theory(const ParallelCase& c, const ShardingRun& run) {
       kMomentBytes, sharded ? static_cast<int>(c.ranks) : 1);
 }
 
-void add_memory(const ShardingResult& result, const ShardingRun& run, std::vector<Cell>& cells) {
+void append_memory(const ShardingResult& result, const ShardingRun& run, std::vector<Cell>& cells) {
   const ShardingMemory& memory = run.memory;
   const double peak = std::max(memory.before_step, memory.after_step);
   const parallel::Memory expected = theory(result.c, run);
@@ -46,7 +47,7 @@ void add_memory(const ShardingResult& result, const ShardingRun& run, std::vecto
   }
 }
 
-void add_trace(const ShardingRun& run, std::vector<Cell>& cells) {
+void append_trace(const ShardingRun& run, std::vector<Cell>& cells) {
   const Trace& update = run.update;
   for (const double seconds : {update.compute_seconds(), update.communication_seconds(),
                                update.exposed_seconds(), run.idle_seconds(), run.host_seconds}) {
@@ -62,20 +63,20 @@ std::vector<Cell> cells_of(const ShardingResult& result, const ShardingRun& run)
     cells.emplace_back(run.trouble.substr(0, run.trouble.find(':')));
     return cells;
   }
-  add_memory(result, run, cells);
+  append_memory(result, run, cells);
   cells.emplace_back(1e3 * measure::median(run.optimizer));
   cells.emplace_back(1e3 * measure::median(run.total));
-  if (run.is_traced()) add_trace(run, cells);
+  if (run.is_traced()) append_trace(run, cells);
   return cells;
 }
 
-std::string milliseconds(double seconds) { return fixed(1e3 * seconds, 2) + " ms"; }
+std::string two_digit_milliseconds(double seconds) { return fixed(1e3 * seconds, 2) + " ms"; }
 
 // "; 62.1 % of 11.20 ms of sending exposed"
-std::string sending(const ShardingRun& run) {
+std::string sending_in_words(const ShardingRun& run) {
   if (run.update.communication.empty()) return "";
   return str("; ", fixed(100 * run.exposed_share(), 1), " % of ",
-             milliseconds(run.update.communication_seconds()), " of sending exposed");
+             two_digit_milliseconds(run.update.communication_seconds()), " of sending exposed");
 }
 
 }  // namespace
@@ -111,7 +112,6 @@ measure::Table sharding_table(const std::vector<ShardingResult>& results,
 
 std::vector<std::string> sharding_verdict(const std::vector<ShardingResult>& results) {
   std::vector<std::string> sentences;
-  const auto standing = [](bool kept) { return kept ? "kept" : "BROKEN"; };
   for (const ShardingResult& result : results) {
     const ShardingRun* whole = find_run(result, "none");
     for (const ShardingRun& run : result.runs) {
@@ -139,14 +139,15 @@ std::vector<std::string> sharding_reasons(const std::vector<ShardingResult>& res
       if (run.contestant == "none" || !run.is_traced()) continue;
       const double slower =
           run.update.compute_seconds() * static_cast<double>(result.c.ranks) / alone;
-      std::string sentence = str(describe(result.c), ", ", run.contestant, ": an update of ",
-                                 milliseconds(run.update_seconds), " computes for ",
-                                 milliseconds(run.update.compute_seconds()), ", ", fixed(slower, 2),
-                                 " x a rank's share of ", milliseconds(alone), " without shards",
-                                 sending(run), "; idle ", milliseconds(run.idle_seconds()));
+      std::string sentence =
+          str(describe(result.c), ", ", run.contestant, ": an update of ",
+              two_digit_milliseconds(run.update_seconds), " computes for ",
+              two_digit_milliseconds(run.update.compute_seconds()), ", ", fixed(slower, 2),
+              " x a rank's share of ", two_digit_milliseconds(alone), " without shards",
+              sending_in_words(run), "; idle ", two_digit_milliseconds(run.idle_seconds()));
       // On a CPU the host is what computes.
       if (result.c.device == "cuda")
-        sentence += str("; the host launches for ", milliseconds(run.host_seconds));
+        sentence += str("; the host launches for ", two_digit_milliseconds(run.host_seconds));
       sentences.push_back(sentence + ".");
     }
   }
@@ -163,8 +164,9 @@ std::vector<NamedPicture> sharding_pictures(const std::vector<ShardingResult>& r
     chart.footnote = footnote;
     for (const ShardingRun& run : result.runs) {
       if (!run.is_traced()) continue;
-      chart.groups.push_back(lanes_of(
-          run.update, str(run.contestant, ": ", milliseconds(run.update_seconds), sending(run))));
+      chart.groups.push_back(
+          lanes_of(run.update, str(run.contestant, ": ", two_digit_milliseconds(run.update_seconds),
+                                   sending_in_words(run))));
     }
     if (!chart.groups.empty())
       pictures.push_back({file_stem(result.c) + "_update", std::move(chart)});

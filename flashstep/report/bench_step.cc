@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include <torch/types.h>
+#include <c10/util/Exception.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
@@ -15,17 +15,14 @@
 #include "flashstep/model/cost.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/case_memory.h"
+#include "flashstep/report/units.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-
 // Of the memory that is there: the rest is for what lives for a moment only.
-constexpr double kUsableShare = 0.9;
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+constexpr double kUsableByStep = 0.9;
 
 // After an error of CUDA's own nothing can be measured any more in its process.
 bool gpu_answers() {
@@ -159,7 +156,7 @@ class Bench {
 
   // The same with fewer layers, by the formulas and then by what the measured peak says of them.
   std::vector<StepResult> measure_reduced(const Workload& workload) {
-    const double room = kUsableShare * free_memory_bytes(workload.device);
+    const double room = kUsableByStep * free_memory_bytes(workload.device);
     std::vector<StepResult> best;
     int64_t layers = fitting_layers(workload, room), too_many = workload.model.num_layers;
     constexpr int kTries = 4;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
@@ -13,6 +14,7 @@
 #include "flashstep/model/cost.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/bench_step.h"
+#include "flashstep/report/model_run.h"
 #include "flashstep/report/peer_process.h"
 
 namespace flashstep::report {
@@ -184,7 +186,7 @@ std::vector<TimedStep> steps_from(const Json& json) {
 }
 
 // JSON has no NaN: null.
-double number(const Json& json) {
+double number_of(const Json& json) {
   return json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
@@ -278,11 +280,11 @@ StepResult step_result_from_json(const std::string& text) {
   StepResult result;
   read_json(result.task, json.at("task").dump(), "a result");
   result.steps = steps_from(json.at("steps"));
-  result.peak_bytes = number(json.at("peak_bytes"));
-  if (json.contains("gradient_error")) result.gradient_error = number(json["gradient_error"]);
+  result.peak_bytes = number_of(json.at("peak_bytes"));
+  if (json.contains("gradient_error")) result.gradient_error = number_of(json["gradient_error"]);
   for (const Json& peer : json.at("peers")) {
     result.peers.push_back({peer.at("name"), steps_from(peer.at("steps")),
-                            number(peer.at("peak_bytes")), peer.at("trouble")});
+                            number_of(peer.at("peak_bytes")), peer.at("trouble")});
   }
   return result;
 }

@@ -9,7 +9,7 @@
 namespace flashstep::report {
 namespace {
 
-std::string file_name(std::string text) {
+std::string without_slashes(std::string text) {
   std::replace(text.begin(), text.end(), '/', '-');
   return text;
 }
@@ -34,7 +34,7 @@ void add_parts(const std::vector<const StepResult*>& results, const std::string&
     plot.series.push_back(std::move(series));
   }
   for (const StepResult* r : results) plot.categories.push_back(shown_model(*r));
-  pictures.push_back({"parts_" + file_name(key), std::move(plot)});
+  pictures.push_back({"parts_" + without_slashes(key), std::move(plot)});
 }
 
 // Every single step of processes that began cold, by how many of them were not counted.
@@ -60,9 +60,10 @@ void add_warmup(const std::vector<const StepResult*>& results, const std::string
     plot.series.push_back(std::move(series));
   }
   const Workload& w = results.front()->task.workload;
-  pictures.push_back({file_name(str("warmup_", model_name(w.model), "_n", w.model.context_length,
-                                    "_", w.precision, "_", w.model.attention, "_", w.mode)),
-                      std::move(plot)});
+  pictures.push_back(
+      {without_slashes(str("warmup_", model_name(w.model), "_n", w.model.context_length, "_",
+                           w.precision, "_", w.model.attention, "_", w.mode)),
+       std::move(plot)});
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/model/cost.h"
+#include "flashstep/report/account_text.h"
 #include "flashstep/report/bench_step.h"
 #include "flashstep/report/case_memory.h"
 
@@ -18,20 +19,14 @@ using measure::integer_column;
 using measure::number_column;
 using measure::text_column;
 
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-
-Column significant_column(const char* name, const char* unit, int digits) {
-  return {name, unit, measure::Align::kRight, {measure::NumberFormat::Style::kSignificant, digits}};
-}
-
-std::vector<Column> case_columns() {
+std::vector<Column> step_columns() {
   return {text_column("model"),     number_column("parameters", "M", 2),
           integer_column("batch"),  integer_column("context"),
           text_column("precision"), text_column("attention"),
           text_column("mode"),      integer_column("warm-up", "steps")};
 }
 
-std::vector<Cell> case_cells(const StepResult& r) {
+std::vector<Cell> step_cells(const StepResult& r) {
   const Workload& w = r.task.workload;
   return {shown_model(r), static_cast<double>(parameter_count(w.model)) / 1e6,
           w.batch_size,   w.model.context_length,
@@ -80,7 +75,7 @@ measure::Table empty_table(const std::vector<StepResult>& results) {
   table.title =
       str("Training step on the ",
           !results.empty() && results.front().task.workload.device == "cuda" ? "GPU" : "CPU");
-  table.columns = case_columns();
+  table.columns = step_columns();
   for (const char* name :
        {"mean", "deviation", "median", "p10", "p90", "forward", "backward", "optimizer"}) {
     table.columns.push_back(significant_column(name, "ms", 4));
@@ -146,7 +141,7 @@ void add_run_rows(const StepResult& r, const std::string& who, const std::vector
   int64_t number = 0;
   for (const TimedStep& step : steps) {
     std::vector<Cell> cells = {who};
-    for (Cell& cell : case_cells(r)) cells.push_back(std::move(cell));
+    for (Cell& cell : step_cells(r)) cells.push_back(std::move(cell));
     cells.insert(cells.end(),
                  {Cell(step.turn + 1), Cell(++number), Cell(step.warmup ? "warm-up" : "timed")});
     const StepTimes& t = step.times;
@@ -173,7 +168,7 @@ measure::Table step_table(const std::vector<StepResult>& results) {
   measure::Table table = empty_table(results);
   const bool compared = std::any_of(results.begin(), results.end(), is_compared);
   for (const StepResult& r : results) {
-    std::vector<Cell> cells = case_cells(r);
+    std::vector<Cell> cells = step_cells(r);
     if (r.measured()) {
       for (Cell& cell : time_cells(r)) cells.push_back(std::move(cell));
       for (Cell& cell : rate_cells(r)) cells.push_back(std::move(cell));
@@ -194,7 +189,7 @@ measure::Table step_runs(const std::vector<StepResult>& results) {
   measure::Table table;
   table.title = "Every single step";
   table.columns = {text_column("who")};
-  for (Column& column : case_columns()) table.columns.push_back(std::move(column));
+  for (Column& column : step_columns()) table.columns.push_back(std::move(column));
   table.columns.insert(table.columns.end(),
                        {integer_column("turn"), integer_column("step"), text_column("kind")});
   for (const char* part : {"forward", "backward", "optimizer", "total"})

@@ -31,7 +31,7 @@ std::string mistake(const std::string& json) {
 
 TEST(ChromeTrace, ReadsWhatKinetoWrites) {
   const TraceEvents trace = parse_chrome_trace(gpu_like_trace(), "x.json");
-  EXPECT_EQ(trace.events.size(), 30u) << "metadata and flows are none";
+  EXPECT_EQ(trace.events.size(), 31u) << "metadata and flows are none";
   const TraceEvent& forward = find(trace, "forward");
   EXPECT_EQ(forward.kind, EventKind::kRange);
   EXPECT_EQ(forward.begin_ns, 1'000'010'000);

@@ -18,12 +18,12 @@ namespace {
 constexpr size_t kMessageBytes = size_t{1} << 20;
 
 // The first row whose name stands in the GPU's name holds: special models come before general ones.
-struct Row {
+struct NvlinkRow {
   const char* name;
   double bytes_per_s;
   const char* source;
 };
-constexpr Row kNvlinks[] = {
+constexpr NvlinkRow kNvlinks[] = {
     {"H200 NVL", 450e9, "NVLink 4, 18 links of 25 GB/s a direction (H200 data sheet: 900 GB/s)"},
     {"H200", 450e9, "NVLink 4, 18 links of 25 GB/s a direction (H200 data sheet: 900 GB/s)"},
     {"H100 NVL", 300e9, "NVLink 4, 12 links of 25 GB/s a direction (H100 data sheet: 600 GB/s)"},
@@ -60,7 +60,7 @@ void connect_to(const Socket& socket, int port) {
 }  // namespace
 
 std::optional<Link> nvlink_limit(const std::string& gpu_name) {
-  for (const Row& row : kNvlinks) {
+  for (const NvlinkRow& row : kNvlinks) {
     if (gpu_name.find(row.name) != std::string::npos) return Link{row.bytes_per_s, row.source};
   }
   return std::nullopt;

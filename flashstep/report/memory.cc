@@ -10,13 +10,13 @@
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/bench_step.h"
 #include "flashstep/report/case_memory.h"
+#include "flashstep/report/units.h"
 
 namespace flashstep::report {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0, kMiB = 1024.0 * 1024.0;
 // Of the memory that is there: the rest is for what lives for a moment only, and for the system.
-constexpr double kUsableShare = 0.8;
+constexpr double kUsableByRecording = 0.8;
 
 // Case after case, each in a process of its own, and what there is is kept.
 class Cases {
@@ -29,7 +29,7 @@ class Cases {
     results_.push_back(std::move(result));
     if (!is_oom || !options_.reduce) return;
     Workload fewer = workload;
-    const double room = kUsableShare * free_memory_bytes(workload.device);
+    const double room = kUsableByRecording * free_memory_bytes(workload.device);
     fewer.model.num_layers = fitting_layers(workload, room);
     if (fewer.model.num_layers == 0) return;
     MemoryResult reduced = measure_one(fewer);

@@ -14,6 +14,7 @@
 #include "flashstep/measure/ranges.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/memory.h"
+#include "flashstep/report/model_run.h"
 
 namespace flashstep::report {
 namespace {

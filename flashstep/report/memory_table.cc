@@ -1,5 +1,6 @@
 // Tables, sentences and pictures of `flashstep memory`.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -7,6 +8,7 @@
 #include "flashstep/model/cost.h"
 #include "flashstep/report/bench_step.h"
 #include "flashstep/report/memory.h"
+#include "flashstep/report/units.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
@@ -16,7 +18,6 @@ using measure::Cell;
 using measure::MemoryKind;
 using measure::Table;
 
-constexpr double kMiB = 1024.0 * 1024.0;
 constexpr size_t kOperators = 5;  // a case, as the handout asks
 
 Cell mib(double bytes) { return bytes > 0 ? Cell(bytes / kMiB) : Cell(); }
@@ -45,10 +46,10 @@ std::vector<measure::Column> columns_of(const std::vector<std::string>& texts,
 // ---- Peaks
 
 // Kinds in the order of the picture's layers.
-constexpr MemoryKind kColumns[] = {MemoryKind::kParameters,     MemoryKind::kGradients,
-                                   MemoryKind::kOptimizerState, MemoryKind::kActivations,
-                                   MemoryKind::kTemporaries,    MemoryKind::kCommunication,
-                                   MemoryKind::kOther};
+constexpr MemoryKind kKindColumns[] = {MemoryKind::kParameters,     MemoryKind::kGradients,
+                                       MemoryKind::kOptimizerState, MemoryKind::kActivations,
+                                       MemoryKind::kTemporaries,    MemoryKind::kCommunication,
+                                       MemoryKind::kOther};
 
 Table peak_table(const std::vector<MemoryResult>& results) {
   Table table;
@@ -60,7 +61,7 @@ Table peak_table(const std::vector<MemoryResult>& results) {
                    measure::text_column("precision"),
                    measure::text_column("attention"),
                    measure::number_column("peak", "MiB", 2)};
-  for (const MemoryKind kind : kColumns) {
+  for (const MemoryKind kind : kKindColumns) {
     table.columns.push_back(measure::number_column(measure::name_of(kind), "MiB", 2));
   }
   table.columns.push_back(measure::text_column("peak in"));
@@ -76,7 +77,7 @@ Table peak_table(const std::vector<MemoryResult>& results) {
     // "OOM" alone: why stands in a note.
     row.push_back(measured ? mib(measure::total(r.at_peak))
                            : Cell(r.trouble.substr(0, r.trouble.find(':'))));
-    for (const MemoryKind kind : kColumns) {
+    for (const MemoryKind kind : kKindColumns) {
       row.push_back(measured ? mib(r.at_peak[static_cast<size_t>(kind)]) : Cell());
     }
     row.push_back(measured ? Cell(r.peak_range) : Cell());

@@ -2,6 +2,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/report/memory.h"
+#include "flashstep/report/units.h"
 
 namespace flashstep::report {
 namespace {
@@ -18,8 +19,7 @@ constexpr Layer kLayers[] = {{MemoryKind::kOther, measure::kGrey}, {MemoryKind::
                              {MemoryKind::kActivations, 1},        {MemoryKind::kTemporaries, 5},
                              {MemoryKind::kCommunication, 3}};
 
-constexpr int kColumns = 1000;  // of moments: about the picture's pixels
-constexpr double kMiB = 1024.0 * 1024.0, kGiB = 1024 * kMiB;
+constexpr int kMoments = 1000;  // of moments: about the picture's pixels
 
 bool is_pass(const std::string& path) {
   const std::string name = path.substr(path.find_last_of('/') + 1);
@@ -42,7 +42,7 @@ std::vector<measure::AreaSpan> passes(const measure::MemoryTrace& trace, measure
 
 measure::AreaChart memory_timeline(const measure::MemoryTrace& trace, measure::EventRange window,
                                    const std::string& title, const std::string& footnote) {
-  const auto moments = measure::timeline(trace, window, kColumns);
+  const auto moments = measure::timeline(trace, window, kMoments);
   const auto peak = measure::peak(trace, window);
   const auto most = static_cast<double>(measure::total(peak.bytes));
   const double unit = most >= 4 * kGiB ? kGiB : kMiB;

@@ -94,7 +94,7 @@ bool is_one_of(std::string_view word, std::span<const std::string_view> words) {
 }
 
 // "aten::mm" -> "mm".
-std::string_view stem_of(std::string_view name) {
+std::string_view last_name(std::string_view name) {
   const size_t colons = name.rfind("::");
   return colons == name.npos ? name : name.substr(colons + 2);
 }
@@ -158,12 +158,12 @@ int64_t element_bytes(std::string_view dtype) {
 bool operator_works(std::string_view name) {
   const WorkClass work_class = class_of_operator(name);
   return work_class != WorkClass::kHost && work_class != WorkClass::kOther &&
-         !only_calls(stem_of(name));
+         !only_calls(last_name(name));
 }
 
 OperatorWork operator_work(std::string_view name, std::span<const Operand> operands) {
   if (!operator_works(name)) return {};
-  const std::string_view stem = stem_of(name);
+  const std::string_view stem = last_name(name);
   const WorkClass work_class = class_of_operator(name);
   std::vector<Operand> tensors = tensors_among(operands);
   if (work_class == WorkClass::kMatmul) return product(tensors);

@@ -4,13 +4,13 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/parallel/strategy.h"
 #include "flashstep/report/workload.h"
 
 namespace flashstep::report {
 namespace {
 
-constexpr int64_t kMost = int64_t{1} << 31;
+constexpr int64_t kMostOfCase = int64_t{1} << 31;
 
 bool has_buckets(const std::string& wrapper) { return wrapper == "bucketed" || wrapper == "torch"; }
 
@@ -18,12 +18,12 @@ bool has_buckets(const std::string& wrapper) { return wrapper == "bucketed" || w
 
 void ParallelCase::visit(FieldVisitor& v) {
   v.field("model", model, {}, "a named size, or d_model/d_ff/layers/heads");
-  v.field("vocab_size", vocab_size, {0, kMost}, "tokens in the vocabulary");
-  v.field("batch_size", batch_size, {1, kMost}, "rows of one rank");
-  v.field("context_length", context_length, {0, kMost}, "tokens of a row");
+  v.field("vocab_size", vocab_size, {0, kMostOfCase}, "tokens in the vocabulary");
+  v.field("batch_size", batch_size, {1, kMostOfCase}, "rows of one rank");
+  v.field("context_length", context_length, {0, kMostOfCase}, "tokens of a row");
   v.field("precision", precision, {"fp32", "bf16"}, "bf16: autocast");
   v.field("attention", attention, {}, "implementation of attention");
-  v.field("ranks", ranks, {1, kMost}, "processes");
+  v.field("ranks", ranks, {1, kMostOfCase}, "processes");
   v.field("device", device, {"cpu", "cuda"}, "where ranks compute");
   v.field("backend", backend, {"gloo", "nccl"}, "how they communicate");
 }

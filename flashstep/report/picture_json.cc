@@ -12,14 +12,14 @@
 namespace flashstep::report {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using measure::Series;
 
 constexpr const char* kScales[] = {"linear", "log", "log2"};
 constexpr const char* kSeriesKinds[] = {"line", "points", "line and points", "bars"};
 
 template <size_t Count>
-int index_of(const char* const (&names)[Count], const Json& json) {
+int index_of(const char* const (&names)[Count], const OrderedJson& json) {
   const auto name = json.get<std::string>();
   for (size_t i = 0; i < Count; ++i) {
     if (name == names[i]) return static_cast<int>(i);
@@ -28,38 +28,38 @@ int index_of(const char* const (&names)[Count], const Json& json) {
 }
 
 // JSON has neither NaN nor infinity.
-Json number(double value) {
+OrderedJson number_json(double value) {
   if (std::isnan(value)) return nullptr;
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   return value;
 }
 
-double number_from(const Json& json) {
+double number_from(const OrderedJson& json) {
   const double infinity = std::numeric_limits<double>::infinity();
   if (json.is_null()) return std::numeric_limits<double>::quiet_NaN();
   if (json.is_string()) return json.get<std::string>() == "inf" ? infinity : -infinity;
   return json.get<double>();
 }
 
-Json numbers(const std::vector<double>& values) {
-  Json json = Json::array();
-  for (const double value : values) json.push_back(number(value));
+OrderedJson numbers(const std::vector<double>& values) {
+  OrderedJson json = OrderedJson::array();
+  for (const double value : values) json.push_back(number_json(value));
   return json;
 }
 
-std::vector<double> numbers_from(const Json& json) {
+std::vector<double> numbers_from(const OrderedJson& json) {
   std::vector<double> values;
-  for (const Json& value : json) values.push_back(number_from(value));
+  for (const OrderedJson& value : json) values.push_back(number_from(value));
   return values;
 }
 
-Json axis_to_json(const measure::Axis& axis) {
-  Json json = {{"label", axis.label}, {"scale", kScales[static_cast<int>(axis.scale)]}};
+OrderedJson axis_to_json(const measure::Axis& axis) {
+  OrderedJson json = {{"label", axis.label}, {"scale", kScales[static_cast<int>(axis.scale)]}};
   if (axis.limits) json["limits"] = {axis.limits->low, axis.limits->high};
   return json;
 }
 
-measure::Axis axis_from(const Json& json) {
+measure::Axis axis_from(const OrderedJson& json) {
   measure::Axis axis;
   axis.label = json.at("label").get<std::string>();
   axis.scale = static_cast<measure::Scale>(index_of(kScales, json.at("scale")));
@@ -70,7 +70,7 @@ measure::Axis axis_from(const Json& json) {
   return axis;
 }
 
-Json series_to_json(const Series& series) {
+OrderedJson series_to_json(const Series& series) {
   return {{"name", series.name},        {"kind", kSeriesKinds[static_cast<int>(series.kind)]},
           {"x", numbers(series.x)},     {"y", numbers(series.y)},
           {"low", numbers(series.low)}, {"high", numbers(series.high)},
@@ -78,7 +78,7 @@ Json series_to_json(const Series& series) {
           {"faint", series.faint},      {"dashed", series.dashed}};
 }
 
-Series series_from(const Json& json) {
+Series series_from(const OrderedJson& json) {
   Series series;
   series.name = json.at("name").get<std::string>();
   series.kind = static_cast<Series::Kind>(index_of(kSeriesKinds, json.at("kind")));
@@ -95,7 +95,7 @@ Series series_from(const Json& json) {
 
 // What all kinds have.
 template <typename Picture>
-Json heading_to_json(const char* kind, const Picture& picture) {
+OrderedJson heading_to_json(const char* kind, const Picture& picture) {
   return {{"picture", kind},
           {"title", picture.title},
           {"subtitle", picture.subtitle},
@@ -104,7 +104,7 @@ Json heading_to_json(const char* kind, const Picture& picture) {
 }
 
 template <typename Picture>
-Picture heading_from(const Json& json) {
+Picture heading_from(const OrderedJson& json) {
   Picture picture;
   picture.title = json.at("title").get<std::string>();
   picture.subtitle = json.at("subtitle").get<std::string>();
@@ -113,29 +113,29 @@ Picture heading_from(const Json& json) {
   return picture;
 }
 
-Json data_of(const measure::Plot& plot) {
-  Json json = heading_to_json("plot", plot);
+OrderedJson data_of(const measure::Plot& plot) {
+  OrderedJson json = heading_to_json("plot", plot);
   json["height"] = plot.height;
   json["x"] = axis_to_json(plot.x);
   json["y"] = axis_to_json(plot.y);
-  json["series"] = Json::array();
+  json["series"] = OrderedJson::array();
   for (const Series& series : plot.series) json["series"].push_back(series_to_json(series));
-  json["references"] = Json::array();
+  json["references"] = OrderedJson::array();
   for (const auto& line : plot.references) {
     json["references"].push_back(
-        {{"value", number(line.value)}, {"label", line.label}, {"vertical", line.vertical}});
+        {{"value", number_json(line.value)}, {"label", line.label}, {"vertical", line.vertical}});
   }
   json["categories"] = plot.categories;
   return json;
 }
 
-measure::Plot plot_from(const Json& json) {
+measure::Plot plot_from(const OrderedJson& json) {
   auto plot = heading_from<measure::Plot>(json);
   plot.height = json.at("height").get<double>();
   plot.x = axis_from(json.at("x"));
   plot.y = axis_from(json.at("y"));
-  for (const Json& series : json.at("series")) plot.series.push_back(series_from(series));
-  for (const Json& line : json.at("references")) {
+  for (const OrderedJson& series : json.at("series")) plot.series.push_back(series_from(series));
+  for (const OrderedJson& line : json.at("references")) {
     plot.references.push_back({number_from(line.at("value")), line.at("label").get<std::string>(),
                                line.at("vertical").get<bool>()});
   }
@@ -143,8 +143,8 @@ measure::Plot plot_from(const Json& json) {
   return plot;
 }
 
-Json data_of(const measure::HeatMap& map) {
-  Json json = heading_to_json("heat map", map);
+OrderedJson data_of(const measure::HeatMap& map) {
+  OrderedJson json = heading_to_json("heat map", map);
   json["x_label"] = map.x_label;
   json["y_label"] = map.y_label;
   json["columns"] = map.columns;
@@ -154,7 +154,7 @@ Json data_of(const measure::HeatMap& map) {
   return json;
 }
 
-measure::HeatMap heat_map_from(const Json& json) {
+measure::HeatMap heat_map_from(const OrderedJson& json) {
   auto map = heading_from<measure::HeatMap>(json);
   map.x_label = json.at("x_label").get<std::string>();
   map.y_label = json.at("y_label").get<std::string>();
@@ -165,11 +165,11 @@ measure::HeatMap heat_map_from(const Json& json) {
   return map;
 }
 
-Json data_of(const measure::LaneChart& chart) {
-  Json json = heading_to_json("lanes", chart);
-  json["groups"] = Json::array();
+OrderedJson data_of(const measure::LaneChart& chart) {
+  OrderedJson json = heading_to_json("lanes", chart);
+  json["groups"] = OrderedJson::array();
   for (const auto& group : chart.groups) {
-    Json lanes = Json::array();
+    OrderedJson lanes = OrderedJson::array();
     for (const auto& lane : group.lanes) {
       std::vector<double> begins, ends;
       for (const auto& span : lane.spans) {
@@ -187,7 +187,7 @@ Json data_of(const measure::LaneChart& chart) {
   return json;
 }
 
-measure::Lane lane_from(const Json& json) {
+measure::Lane lane_from(const OrderedJson& json) {
   measure::Lane lane;
   lane.name = json.at("name").get<std::string>();
   lane.label = json.at("label").get<std::string>();
@@ -199,33 +199,34 @@ measure::Lane lane_from(const Json& json) {
   return lane;
 }
 
-measure::LaneChart lane_chart_from(const Json& json) {
+measure::LaneChart lane_chart_from(const OrderedJson& json) {
   auto chart = heading_from<measure::LaneChart>(json);
-  for (const Json& group : json.at("groups")) {
+  for (const OrderedJson& group : json.at("groups")) {
     measure::LaneGroup lanes;
     lanes.title = group.at("title").get<std::string>();
-    for (const Json& lane : group.at("lanes")) lanes.lanes.push_back(lane_from(lane));
+    for (const OrderedJson& lane : group.at("lanes")) lanes.lanes.push_back(lane_from(lane));
     chart.groups.push_back(std::move(lanes));
   }
   return chart;
 }
 
-Json data_of(const std::string& svg) { return {{"picture", "svg"}, {"svg", svg}}; }
+OrderedJson data_of(const std::string& svg) { return {{"picture", "svg"}, {"svg", svg}}; }
 
 // A kind of picture that is not listed above: kept as it is drawn.
 template <typename Picture>
-Json data_of(const Picture& picture) {
+OrderedJson data_of(const Picture& picture) {
   return data_of(std::string(measure::to_svg(picture)));
 }
 
 template <typename Named>
 std::string dump(const Named& named) {
-  Json json = std::visit([](const auto& picture) { return data_of(picture); }, named.picture);
+  OrderedJson json =
+      std::visit([](const auto& picture) { return data_of(picture); }, named.picture);
   json["name"] = named.name;
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
-StoredPicture::Kind kind_from(const Json& json) {
+StoredPicture::Kind kind_from(const OrderedJson& json) {
   const auto kind = json.at("picture").get<std::string>();
   if (kind == "plot") return plot_from(json);
   if (kind == "heat map") return heat_map_from(json);
@@ -248,7 +249,7 @@ std::string to_json(const StoredPicture& picture) { return dump(picture); }
 StoredPicture picture_from_json(std::string_view text, const std::string& source) {
   try {
     require(json_depth(text) <= kMaxJsonDepth, "it is nested too deeply");
-    const Json json = Json::parse(text);
+    const OrderedJson json = OrderedJson::parse(text);
     return {json.at("name").get<std::string>(), kind_from(json)};
   } catch (const std::exception& error) {
     throw UserError("[picture] expected a picture as JSON in " + source + ": " + error.what());

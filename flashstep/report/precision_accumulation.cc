@@ -44,7 +44,7 @@ double half_spacing(double value, at::ScalarType dtype) {
   return std::ldexp(1.0, std::ilogb(value) - bits);
 }
 
-const char* name_of(at::ScalarType dtype) {
+const char* summed_dtype(at::ScalarType dtype) {
   return dtype == at::kHalf ? "float16" : dtype == at::kBFloat16 ? "bfloat16" : "float32";
 }
 
@@ -66,11 +66,12 @@ Account precision_accumulation() {
                            100 * (of_addend - exact) / exact, 100 * (result - of_addend) / exact});
   }
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
-    account.derivation.push_back(str(
-        kAddend, " in ", name_of(dtype), " is ", number(scalar(kAddend, dtype).item<double>(), 8),
-        "; a sum near 8 rounds each addition to a multiple of ",
-        number(2 * half_spacing(8, dtype), 4), ", so that up to ",
-        number(half_spacing(8, dtype), 4), " is lost or gained, at ", kAddend, " an addition"));
+    account.derivation.push_back(str(kAddend, " in ", summed_dtype(dtype), " is ",
+                                     number(scalar(kAddend, dtype).item<double>(), 8),
+                                     "; a sum near 8 rounds each addition to a multiple of ",
+                                     number(2 * half_spacing(8, dtype), 4), ", so that up to ",
+                                     number(half_spacing(8, dtype), 4), " is lost or gained, at ",
+                                     kAddend, " an addition"));
   }
   account.derivation.emplace_back(
       "Casting the addend first changes nothing: float32 + float16 is computed in float32 anyway.");

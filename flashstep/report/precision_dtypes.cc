@@ -12,8 +12,8 @@
 #include "flashstep/ops/cross_entropy.h"
 #include "flashstep/ops/rms_norm.h"
 #include "flashstep/report/account_text.h"
+#include "flashstep/report/model_run.h"
 #include "flashstep/report/precision.h"
-#include "flashstep/report/workload.h"
 #include "flashstep/train/precision.h"
 
 namespace flashstep::report {

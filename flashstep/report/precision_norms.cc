@@ -29,13 +29,13 @@ enum Step : unsigned {
   kResult = 1 << 9,
 };
 
-struct Row {
+struct NormRow {
   const char* name;
   unsigned steps;        // in 16 bits
   bool layer_norm_only;  // RMSNorm has no mean
 };
 constexpr unsigned kElementwise = kDifference | kSquare | kRoot | kNormalize | kWeight;
-constexpr Row kRows[] = {
+constexpr NormRow kNormRows[] = {
     {"result rounded", kResult, false},
     {"mean, summed in 16 bits", kMeanInDtype, true},
     {"mean, summed in float32", kMeanRounded, true},
@@ -55,7 +55,7 @@ struct Input {
   const char* words;  // in a sentence
   double mean, deviation;
 };
-constexpr Input kInputs[] = {
+constexpr Input kNormInputs[] = {
     {"sd 1", "standard deviation 1", 0, 1},
     // Squares up to 10^6: float16 ends at 65,504.
     {"sd 300", "standard deviation 300", 0, 300},
@@ -146,12 +146,12 @@ measure::Cell cell(double error) {
 }
 
 // Steps that suffer, for one norm and dtype, by input.
-struct Suffering {
+struct SufferingNorm {
   std::string norm, dtype, input;
   std::vector<std::string> steps;
 };
 
-std::string sentence(const Suffering& s) {
+std::string sentence(const SufferingNorm& s) {
   return str(s.norm, " in ", s.dtype, ", ", s.input, ": ",
              s.steps.empty() ? "no step suffers" : join(s.steps, "; "));
 }
@@ -164,19 +164,19 @@ void check(const NormOptions& options) {
 
 // Fills one norm's rows; the errors of a column stand below each other.
 void add_norm(const std::string& name, const Norm& norm, bool layer_norm, const Tensor& noise,
-              measure::Table& table, std::vector<Suffering>& sufferings) {
+              measure::Table& table, std::vector<SufferingNorm>& sufferings) {
   std::vector<std::vector<measure::Cell>> lines;
-  for (const Row& row : kRows) {
+  for (const NormRow& row : kNormRows) {
     if (layer_norm || !row.layer_norm_only) lines.push_back({name, row.name});
   }
-  for (const Input& input : kInputs) {
+  for (const Input& input : kNormInputs) {
     for (const auto& [dtype, dtype_name] : kDtypes) {
       const Tensor x = (noise * input.deviation + input.mean).to(dtype).to(at::kDouble);
       const Tensor expected = norm(x, 0, dtype).y;
-      Suffering suffering{name, dtype_name, input.words, {}};
+      SufferingNorm suffering{name, dtype_name, input.words, {}};
       double rounding = 0;
       size_t line = 0;
-      for (const Row& row : kRows) {
+      for (const NormRow& row : kNormRows) {
         if (!layer_norm && row.layer_norm_only) continue;
         const double error = error_of(norm(x, row.steps, dtype), expected);
         lines[line++].push_back(cell(error));
@@ -201,7 +201,7 @@ Account precision_norms(const NormOptions& options) {
   account.table.title = str("Norms with one step at a time in 16 bits: ", options.rows, " rows of ",
                             options.width, ", largest error over root mean square");
   account.table.columns = {measure::text_column("norm"), measure::text_column("in 16 bits")};
-  for (const Input& input : kInputs) {
+  for (const Input& input : kNormInputs) {
     for (const auto& dtype : kDtypes) {
       account.table.columns.push_back({str(dtype.name, " ", input.name),
                                        "",
@@ -216,12 +216,13 @@ Account precision_norms(const NormOptions& options) {
   const Tensor noise = random({options.rows, options.width});
   const Tensor weight = 1 + 0.1 * random({options.width});
   const Tensor bias = 0.1 * random({options.width});
-  std::vector<Suffering> sufferings;
+  std::vector<SufferingNorm> sufferings;
   add_norm("LayerNorm", Norm(true, options.epsilon, weight, bias), true, noise, account.table,
            sufferings);
   add_norm("RMSNorm", Norm(false, options.epsilon, weight, at::zeros_like(bias)), false, noise,
            account.table, sufferings);
-  for (const Suffering& suffering : sufferings) account.derivation.push_back(sentence(suffering));
+  for (const SufferingNorm& suffering : sufferings)
+    account.derivation.push_back(sentence(suffering));
   account.derivation.push_back(
       str("A step suffers when its error is more than ", kSufferingFactor,
           " times that of rounding the exact result (x: how many times), or when it overflows."));

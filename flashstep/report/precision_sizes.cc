@@ -12,7 +12,7 @@
 #include "flashstep/measure/memory.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/account_text.h"
-#include "flashstep/report/workload.h"
+#include "flashstep/report/model_run.h"
 #include "flashstep/train/cost.h"
 #include "flashstep/train/precision.h"
 
@@ -34,7 +34,7 @@ Workload workload_of(const PrecisionSizesOptions& options, const std::string& si
 }
 
 // Weights, two sets of gradients, and what a pass in fp32 keeps for backward.
-double needed_bytes(const Workload& workload) {
+double bytes_of_training(const Workload& workload) {
   const auto parameters = static_cast<double>(parameter_count(workload.model));
   const PassShape shape{.batch_size = workload.batch_size,
                         .seq_len = workload.model.context_length,
@@ -118,7 +118,7 @@ void measure_into(SizeResult& result, const Workload& workload,
 SizeResult result_of(const Workload& workload, const PrecisionSizesOptions& options) {
   SizeResult result{.name = model_name(workload.model),
                     .parameters = static_cast<double>(parameter_count(workload.model))};
-  const double needed = needed_bytes(workload);
+  const double needed = bytes_of_training(workload);
   const auto available = static_cast<double>(measure::available_bytes());
   if (workload.device == "cpu" && available > 0 && needed > available) {
     // The kernel would kill: asked before, not after.

@@ -8,6 +8,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/limits.h"
@@ -16,21 +17,19 @@
 #include "flashstep/measure/ranges.h"
 #include "flashstep/report/bench_step.h"
 #include "flashstep/report/chrome_trace.h"
+#include "flashstep/report/model_run.h"
 #include "flashstep/report/profiler_ranges.h"
 #include "flashstep/report/recorder.h"
+#include "flashstep/report/units.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-
 std::string name_of(const Workload& w) {
   return str(model_name(w.model), ", context ", w.model.context_length, ", ", w.precision, ", ",
              w.model.attention, w.mode == "step" ? "" : ", " + w.mode);
 }
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 // On a CPU the kernel would end this process, so that what cannot fit is not tried. A GPU's
 // allocator says so itself.
@@ -64,7 +63,7 @@ double ranges_in(const TraceEvents& trace, const std::vector<StepTime>& steps) {
 
 // CUDA's libraries have memory of their own (cuBLAS's workspaces, kernels that are loaded late),
 // and do not say so as LibTorch's allocator does.
-bool is_out_of_memory(const std::string& error) {
+bool is_gpu_out_of_memory(const std::string& error) {
   return error.find("out of memory") != error.npos || error.find("ALLOC_FAILED") != error.npos;
 }
 
@@ -163,9 +162,9 @@ class Profiler {
       c.trouble = "OOM: the allocator has no more";
     } catch (const c10::Error& error) {
       const std::string what = error.what_without_backtrace();
-      c.trouble = str(is_out_of_memory(what) ? "OOM: " : "failed: ", first_line(what));
+      c.trouble = str(is_gpu_out_of_memory(what) ? "OOM: " : "failed: ", first_line(what));
       // A GPU that failed answers nobody any more.
-      if (!is_out_of_memory(what))
+      if (!is_gpu_out_of_memory(what))
         throw MachineError("[profile] LibTorch failed: " + first_line(what));
     }
     if (c.workload->device == "cuda") measure::release_cached_gpu_memory();

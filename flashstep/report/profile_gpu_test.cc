@@ -6,6 +6,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/report/chrome_trace.h"
+#include "flashstep/report/model_run.h"
 #include "flashstep/report/profile.h"
 #include "flashstep/report/profiler_ranges.h"
 #include "flashstep/report/recorder.h"

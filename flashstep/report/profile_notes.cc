@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kUnclassifiedLimit = 0.02;  // of the time
 
-std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
+std::string one_digit_percent(double share) { return fixed(100 * share, 1) + " %"; }
 
 // The name with the most time among the passes; empty if nothing ran.
 struct Top {
@@ -53,8 +53,8 @@ void note_products(const ProfileCase& c, std::vector<std::string>& notes) {
   const CellFilter products{.classes = {WorkClass::kMatmul}};
   const double before = add_up(c.inference->sums, products).seconds / c.inference->wall_seconds();
   const double after = add_up(c.step->sums, products).seconds / c.step->wall_seconds();
-  notes.push_back(str(c.name, ": matrix products take ", percent(before),
-                      " of the forward pass alone and ", percent(after), " of the ",
+  notes.push_back(str(c.name, ": matrix products take ", one_digit_percent(before),
+                      " of the forward pass alone and ", one_digit_percent(after), " of the ",
                       c.workload ? c.workload->mode : "trace", "."));
 }
 
@@ -65,7 +65,7 @@ void note_unclassified(const ProfileCase& c, std::vector<std::string>& notes) {
   constexpr size_t kNamed = 5;
   names.resize(std::min(names.size(), kNamed));
   for (std::string& name : names) name = short_kernel_name(name);
-  notes.push_back(str(c.name, ": ", percent(share), " of the time is in no class",
+  notes.push_back(str(c.name, ": ", one_digit_percent(share), " of the time is in no class",
                       share <= kUnclassifiedLimit ? "" : ", which is TOO MUCH", ": ", join(names),
                       "."));
 }

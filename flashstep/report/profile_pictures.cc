@@ -7,7 +7,7 @@
 namespace flashstep::report {
 namespace {
 
-double milliseconds(const ProfileRun& run, double seconds) {
+double step_milliseconds(const ProfileRun& run, double seconds) {
   return seconds * 1e3 / static_cast<double>(run.sums.steps);
 }
 
@@ -48,7 +48,7 @@ measure::FlameGraph flame_graph(const ProfileCase& c, const ProfileRun& run,
   measure::FlameGraph graph;
   graph.title = "Where the time of " + c.name + " goes";
   graph.subtitle = str(run.sums.on_gpu ? "Kernels" : "Operators",
-                       " by pass and range, all blocks together, milliseconds of one step");
+                       " by pass and range, all blocks together, step_milliseconds of one step");
   graph.footnote = footnote;
   graph.root.name = "step";
   std::vector<bool> used(kWorkClasses, false);
@@ -59,7 +59,7 @@ measure::FlameGraph flame_graph(const ProfileCase& c, const ProfileRun& run,
       frame = &measure::child_frame(*frame, name, measure::kGrey);
     used[static_cast<size_t>(cell.work_class)] = true;
     measure::child_frame(*frame, short_kernel_name(cell.name), color_of(cell.work_class)).value +=
-        milliseconds(run, cell.sums.seconds);
+        step_milliseconds(run, cell.sums.seconds);
   }
   measure::add_up(graph.root);
   for (int i = 0; i < kWorkClasses; ++i) {

@@ -43,11 +43,14 @@ double median_of(const ProfileRun& run, double StepTimes::*part) {
 }
 
 double steps_of(const ProfileRun& run) { return static_cast<double>(run.sums.steps); }
-double milliseconds(const ProfileRun& run, double seconds) { return seconds * 1e3 / steps_of(run); }
+double milliseconds_a_step(const ProfileRun& run, double seconds) {
+  return seconds * 1e3 / steps_of(run);
+}
 
 // Nothing rather than 0 where there was no such pass.
 Cell time_cell(const ProfileRun& run, const WorkSums& sums) {
-  return sums.calls == 0 && sums.seconds == 0 ? Cell() : Cell(milliseconds(run, sums.seconds));
+  return sums.calls == 0 && sums.seconds == 0 ? Cell()
+                                              : Cell(milliseconds_a_step(run, sums.seconds));
 }
 
 Cell calls_cell(const ProfileRun& run, const WorkSums& sums) {
@@ -90,11 +93,11 @@ void add_time_rows(const ProfileCase& c, const ProfileRun& run, const std::strin
   const auto add = [&](const std::string& name, const Cell& timer, double range, double busy,
                        double host, const WorkSums& work) {
     const auto* timed = std::get_if<double>(&timer.value());
-    const double kernels = milliseconds(run, work.seconds);
+    const double kernels = milliseconds_a_step(run, work.seconds);
     add_row(table, c,
-            {name, timer, milliseconds(run, range), kernels, milliseconds(run, busy),
-             milliseconds(run, host), timed != nullptr ? share_cell(kernels, *timed) : Cell(),
-             calls_cell(run, work)});
+            {name, timer, milliseconds_a_step(run, range), kernels, milliseconds_a_step(run, busy),
+             milliseconds_a_step(run, host),
+             timed != nullptr ? share_cell(kernels, *timed) : Cell(), calls_cell(run, work)});
   };
   double host = 0;
   for (const Part& part : kParts) {
@@ -147,19 +150,19 @@ void add_class_rows(const ProfileCase& c, const ProfileRun& run, const char* wor
     const bool limited =
         limit.seconds > 0 && unseen_seconds(run.sums, work_class) <= kUnseenShare * sums.seconds;
     add_row(table, c,
-            {work, class_name(work_class), milliseconds(run, sums.seconds),
+            {work, class_name(work_class), milliseconds_a_step(run, sums.seconds),
              share_cell(sums.seconds, wall), calls_cell(run, sums),
              sums.flops > 0 ? Cell(sums.flops / steps_of(run) / 1e9) : Cell(),
              sums.bytes > 0 ? Cell(sums.bytes / steps_of(run) / 1e9) : Cell(),
-             limited ? Cell(milliseconds(run, limit.seconds)) : Cell(),
+             limited ? Cell(milliseconds_a_step(run, limit.seconds)) : Cell(),
              limited ? Cell(limit.by) : Cell(),
              limited ? share_cell(limit.seconds, sums.seconds) : Cell()});
   }
   if (run.sums.on_gpu) {
     const double idle = run.idle_seconds();
     add_row(table, c,
-            {work, "idle", milliseconds(run, idle), share_cell(idle, wall), Cell(), Cell(), Cell(),
-             Cell(), Cell(), Cell()});
+            {work, "idle", milliseconds_a_step(run, idle), share_cell(idle, wall), Cell(), Cell(),
+             Cell(), Cell(), Cell(), Cell()});
   }
 }
 
@@ -217,7 +220,7 @@ Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top) {
         cells.push_back(calls_cell(*c.step, pass));
       }
       const double seconds = rows[i].total().seconds;
-      cells.emplace_back(milliseconds(*c.step, seconds));
+      cells.emplace_back(milliseconds_a_step(*c.step, seconds));
       cells.push_back(share_cell(seconds, all));
       add_row(table, c, std::move(cells));
     }
@@ -258,8 +261,8 @@ Table shares_table(const std::vector<ProfileCase>& cases) {
       const double before = 100 * of_inference / c.inference->wall_seconds();
       const double after = 100 * of_step / c.step->wall_seconds();
       add_row(table, c,
-              {name, milliseconds(*c.inference, of_inference), before,
-               milliseconds(*c.step, of_step), after, after - before});
+              {name, milliseconds_a_step(*c.inference, of_inference), before,
+               milliseconds_a_step(*c.step, of_step), after, after - before});
     };
     for (int i = 0; i < kWorkClasses; ++i) {
       const CellFilter filter{.classes = {static_cast<WorkClass>(i)}};
@@ -306,8 +309,8 @@ Table blocks_table(const std::vector<ProfileCase>& cases) {
     for (size_t i = 0; i < blocks.size(); ++i) {
       const double backward = blocks[i][static_cast<size_t>(Pass::kBackward)];
       add_row(table, c,
-              {i, milliseconds(*c.step, blocks[i][static_cast<size_t>(Pass::kForward)]),
-               backward > 0 ? Cell(milliseconds(*c.step, backward)) : Cell()});
+              {i, milliseconds_a_step(*c.step, blocks[i][static_cast<size_t>(Pass::kForward)]),
+               backward > 0 ? Cell(milliseconds_a_step(*c.step, backward)) : Cell()});
     }
   }
   return table;
@@ -348,7 +351,7 @@ Table attention_table(const std::vector<ProfileCase>& cases) {
       const double flops = softmax.flops + products.flops;
       const auto add = [&](const char* part, const WorkSums& sums, double work) {
         add_row(table, c,
-                {pass_name(pass), part, milliseconds(*c.step, sums.seconds),
+                {pass_name(pass), part, milliseconds_a_step(*c.step, sums.seconds),
                  share_cell(sums.seconds, all.seconds),
                  work > 0 ? Cell(work / steps_of(*c.step) / 1e9) : Cell(),
                  work > 0 ? share_cell(work, flops) : Cell(),

@@ -10,6 +10,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/chrome_trace.h"
+#include "flashstep/report/model_run.h"
 #include "flashstep/report/profiler_ranges.h"
 #include "flashstep/report/recorder.h"
 #include "flashstep/report/test_gpu_like_trace.h"

@@ -10,6 +10,7 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
 #include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/model_run.h"
 #include "flashstep/train/parallelize.h"
 
 namespace flashstep::report {
@@ -17,7 +18,6 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kLearningRate = 1e-4;  // of AdamW: its value costs nothing
 // Of the comparison's gradient descent: far enough for the movement to stand out of the weights'
 // own rounding, near enough that no loss explodes.
 constexpr double kDescentRate = 0.1;

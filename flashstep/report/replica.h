@@ -11,9 +11,9 @@
 #include <torch/types.h>
 
 #include "flashstep/comm/group.h"
+#include "flashstep/report/model_run.h"
 #include "flashstep/report/parallel_case.h"
 #include "flashstep/report/trace.h"
-#include "flashstep/report/workload.h"
 #include "flashstep/train/config.h"
 #include "flashstep/train/step.h"
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/report/model_run.h"
 #include "flashstep/report/replica.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpus.h"

@@ -80,7 +80,7 @@ void count_from_first(Trace& trace) {
             [](const Span& a, const Span& b) { return a.begin < b.begin; });
 }
 
-std::string milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
+std::string one_digit_milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
 
 }  // namespace
 
@@ -157,7 +157,8 @@ measure::LaneGroup lanes_of(const Trace& trace, const std::string& title) {
   measure::LaneGroup group = {title, {}};
   const auto add = [&](const char* name, const std::vector<Span>& spans, int color) {
     if (spans.empty()) return;
-    group.lanes.push_back({name, spans, color, milliseconds(measure::covered_seconds(spans))});
+    group.lanes.push_back(
+        {name, spans, color, one_digit_milliseconds(measure::covered_seconds(spans))});
   };
   add("compute", trace.compute, 0);
   add("copies", trace.copies, 4);

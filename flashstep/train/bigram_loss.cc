@@ -12,7 +12,7 @@
 namespace flashstep::train {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 double count(const data::TokenFile& train, const data::TokenFile& validation, int64_t vocab_size,
              bool quiet) {
@@ -32,19 +32,20 @@ double count(const data::TokenFile& train, const data::TokenFile& validation, in
 
 double bigram_loss_of_run(const std::filesystem::path& path, const data::TokenFile& train,
                           const data::TokenFile& validation, int64_t vocab_size, bool quiet) {
-  const Json key = {{"train", train.fingerprint()},
-                    {"validation", validation.fingerprint()},
-                    {"vocab_size", vocab_size}};
+  const OrderedJson key = {{"train", train.fingerprint()},
+                           {"validation", validation.fingerprint()},
+                           {"vocab_size", vocab_size}};
   if (std::filesystem::exists(path)) {
-    const Json kept = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+    const OrderedJson kept =
+        OrderedJson::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
     // Anything else, damage included, is counted anew.
-    if (kept.is_object() && kept.value("of", Json()) == key && kept.contains("loss") &&
+    if (kept.is_object() && kept.value("of", OrderedJson()) == key && kept.contains("loss") &&
         kept["loss"].is_number()) {
       return kept["loss"].get<double>();
     }
   }
   const double loss = count(train, validation, vocab_size, quiet);
-  write_file(path, Json({{"of", key}, {"loss", loss}}).dump(2) + "\n");
+  write_file(path, OrderedJson({{"of", key}, {"loss", loss}}).dump(2) + "\n");
   return loss;
 }
 

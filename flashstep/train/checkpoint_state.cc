@@ -12,7 +12,7 @@
 namespace flashstep::train {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "flashstep checkpoint";
 constexpr int64_t kVersion = 1;
@@ -21,16 +21,17 @@ constexpr std::string_view kAfterHash = "\",\n";
 constexpr size_t kHashDigits = 32;
 constexpr size_t kMaxBytes = 64 << 20;  // a config and some counters; far above any honest file
 
-Json parse_object(std::string_view text, const std::string& source) {
+OrderedJson parse_object(std::string_view text, const std::string& source) {
   require(json_depth(text) <= kMaxJsonDepth, source, ": expected at most ", kMaxJsonDepth,
           " nested values, got more");
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  OrderedJson json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
   require(json.is_object(), source, ": expected a JSON object, got other text");
   return json;
 }
 
-const Json& member(const Json& object, const char* key, bool (Json::*is_type)() const noexcept,
-                   const char* type, const std::string& source) {
+const OrderedJson& member(const OrderedJson& object, const char* key,
+                          bool (OrderedJson::*is_type)() const noexcept, const char* type,
+                          const std::string& source) {
   const auto found = object.is_object() ? object.find(key) : object.end();
   require(object.is_object() && found != object.end(), source, ": expected the key \"", key,
           "\", got none");
@@ -39,13 +40,13 @@ const Json& member(const Json& object, const char* key, bool (Json::*is_type)() 
   return *found;
 }
 
-std::string text_member(const Json& object, const char* key, const std::string& source) {
-  return member(object, key, &Json::is_string, "text", source).get<std::string>();
+std::string text_member(const OrderedJson& object, const char* key, const std::string& source) {
+  return member(object, key, &OrderedJson::is_string, "text", source).get<std::string>();
 }
 
-int64_t count_member(const Json& object, const char* key, const std::string& source) {
+int64_t count_member(const OrderedJson& object, const char* key, const std::string& source) {
   const auto value =
-      member(object, key, &Json::is_number_unsigned, "a whole number of at least 0", source)
+      member(object, key, &OrderedJson::is_number_unsigned, "a whole number of at least 0", source)
           .get<uint64_t>();
   require(value <= static_cast<uint64_t>(INT64_MAX), source,
           ": expected a number of 63 bits for \"", key, "\", got ", value);
@@ -59,7 +60,7 @@ bool is_plain_name(const std::string& name) {
          });
 }
 
-CheckpointFile read_file_record(const Json& json, const std::string& source) {
+CheckpointFile read_file_record(const OrderedJson& json, const std::string& source) {
   CheckpointFile file;
   file.name = text_member(json, "name", source);
   file.part = text_member(json, "part", source);
@@ -90,18 +91,19 @@ std::string_view checked_body(std::string_view bytes, const std::string& source)
 }  // namespace
 
 std::string format_checkpoint_state(const CheckpointState& state) {
-  Json files = Json::array();
+  OrderedJson files = OrderedJson::array();
   for (const CheckpointFile& file : state.files) {
     files.push_back({{"name", file.name},
                      {"part", file.part},
                      {"size_bytes", file.size_bytes},
                      {"xxh3_128", file.hash}});
   }
-  const Json json = {{"format", kFormat},
-                     {"version", kVersion},
-                     {"step", state.step},
-                     {"files", files},
-                     {"state", parse_object(state.state_json, "[checkpoint] the trainer's state")}};
+  const OrderedJson json = {
+      {"format", kFormat},
+      {"version", kVersion},
+      {"step", state.step},
+      {"files", files},
+      {"state", parse_object(state.state_json, "[checkpoint] the trainer's state")}};
   const std::string body =
       json.dump(2).substr(2) + "\n";  // without "{\n", which stands before the hash
   return str(kBeforeHash, hash_bytes(body), kAfterHash, body);
@@ -109,7 +111,7 @@ std::string format_checkpoint_state(const CheckpointState& state) {
 
 CheckpointState parse_checkpoint_state(std::string_view bytes, const std::string& source) {
   const std::string where = "[checkpoint] " + source;
-  const Json json = parse_object(str("{", checked_body(bytes, where)), where);
+  const OrderedJson json = parse_object(str("{", checked_body(bytes, where)), where);
   require(text_member(json, "format", where) == kFormat, where, ": expected the format \"", kFormat,
           "\", got another");
   const int64_t version = count_member(json, "version", where);
@@ -119,12 +121,12 @@ CheckpointState parse_checkpoint_state(std::string_view bytes, const std::string
   CheckpointState state;
   state.step = count_member(json, "step", where);
   std::set<std::string> names = {"state.json"};
-  for (const Json& file : member(json, "files", &Json::is_array, "an array", where)) {
+  for (const OrderedJson& file : member(json, "files", &OrderedJson::is_array, "an array", where)) {
     state.files.push_back(read_file_record(file, where));
     require(names.insert(state.files.back().name).second, where,
             ": expected every file once, got \"", state.files.back().name, "\" again");
   }
-  state.state_json = member(json, "state", &Json::is_object, "an object", where).dump();
+  state.state_json = member(json, "state", &OrderedJson::is_object, "an object", where).dump();
   return state;
 }
 

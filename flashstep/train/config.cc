@@ -15,10 +15,10 @@ constexpr int64_t kMany = 1'000'000'000'000;
 constexpr double kHuge = 1e30;
 constexpr double kLongestSeconds = 1e7;  // four months: any longer is no limit
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // Every leaf of a config as "a.b" -> its JSON text.
-void flatten(const Json& value, const std::string& path,
+void flatten(const OrderedJson& value, const std::string& path,
              std::vector<std::pair<std::string, std::string>>& out) {
   if (!value.is_object()) {
     out.emplace_back(path, value.dump());
@@ -207,8 +207,8 @@ void check_config(const Config& config) {
 
 std::vector<std::string> check_resumable(const Config& saved, const Config& now) {
   std::vector<std::pair<std::string, std::string>> before, after;
-  flatten(Json::parse(write_json(saved)), "", before);
-  flatten(Json::parse(write_json(now)), "", after);
+  flatten(OrderedJson::parse(write_json(saved)), "", before);
+  flatten(OrderedJson::parse(write_json(now)), "", after);
   std::vector<std::string> changes;
   const bool same_rows = rows_per_step(saved) == rows_per_step(now);
   if (!same_rows && saved.parallel.world_size != now.parallel.world_size) {

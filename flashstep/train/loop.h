@@ -25,6 +25,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include "flashstep/train/loop_result.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/step.h"
 
@@ -77,14 +78,6 @@ struct LoopOptions {
   int64_t max_skipped_in_a_row =
       10;              // that many steps without finite loss and gradients end the run
   bool quiet = false;  // no progress on stderr
-};
-
-struct LoopResult {
-  int64_t steps = 0;    // updates done, over all processes of this run
-  int64_t skipped = 0;  // of them, those that changed nothing
-  double first_held_out_loss = std::numeric_limits<double>::quiet_NaN();
-  double held_out_loss = std::numeric_limits<double>::quiet_NaN();
-  double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step
 };
 
 // Trains. UserError for a directory in use, a checkpoint of another module, or a loss that stays

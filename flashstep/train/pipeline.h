@@ -4,13 +4,8 @@
 #include <filesystem>
 #include <string>
 
-#include <torch/types.h>
-
-#include "flashstep/model/transformer.h"
-#include "flashstep/tokenizer/tokenizer.h"
 #include "flashstep/train/config.h"
-#include "flashstep/train/evaluate.h"
-#include "flashstep/train/loop.h"
+#include "flashstep/train/loop_result.h"
 
 namespace flashstep::train {
 
@@ -23,27 +18,5 @@ struct TrainOptions {
 
 // Prepares the data, trains, and leaves everything in the run directory. Throws as run() does.
 LoopResult train(const Config& config, const TrainOptions& options);
-
-// What a run trained, ready for use: the weights of its newest whole checkpoint.
-struct TrainedModel {
-  Config config;
-  tokenizer::Tokenizer tokenizer;
-  Transformer model;  // in evaluation mode
-  torch::Device device;
-  int64_t step;  // of the checkpoint
-};
-
-// UserError if `run` is no run or has no checkpoint yet. `device`: "cpu", "cuda", or empty for the
-// run's.
-TrainedModel load_run(const std::filesystem::path& run, const std::string& device = "");
-
-// `prompt` and what the model writes after it, malformed UTF-8 as U+FFFD. Stops at `document_end`
-// (TextConfig), where that is a token.
-std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokenizer,
-                         const std::string& prompt, const SamplingConfig& sampling,
-                         const std::string& document_end);
-
-// "auto", "cpu" or "cuda" to a device. UserError for cuda where there is none.
-torch::Device device_by_name(const std::string& name);
 
 }  // namespace flashstep::train

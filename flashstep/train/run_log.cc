@@ -15,7 +15,7 @@ namespace flashstep::train {
 namespace {
 
 using torch::Tensor;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr double kFlushSeconds = 0.5;  // people see the bar move
 constexpr size_t kMostPending = 256;   // and the device's queue of small tensors stays short
@@ -25,7 +25,7 @@ double now_s() {
 }
 
 // The line of an evaluated step; the bigram model's loss, where known, stands beside.
-void add_held_out(Json& line, double loss, double bigram_loss) {
+void add_held_out(OrderedJson& line, double loss, double bigram_loss) {
   line["val_loss"] = loss;
   if (std::isfinite(bigram_loss)) line["bigram_loss"] = bigram_loss;
 }
@@ -112,7 +112,7 @@ void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
     const float* row = on_host.const_data_ptr<float>() + 3 * i;
     const bool skipped = row[2] != 0;
     counters_.loss = row[0];
-    Json line = {
+    OrderedJson line = {
         {"step", entry.step}, {"loss", row[0]}, {"grad_norm", row[1]}, {"lr", entry.learning_rate}};
     std::vector<std::pair<std::string, double>> scalars = {
         {"loss/train", row[0]}, {"grad_norm", row[1]}, {"lr", entry.learning_rate}};
@@ -131,7 +131,7 @@ void RunLog::flush(int64_t step, std::optional<double> held_out_loss) {
     count_skipped(entry.step, skipped);
   }
   if (pending_.empty() && held_out_loss) {
-    Json line = {{"step", step}};
+    OrderedJson line = {{"step", step}};
     add_held_out(line, *held_out_loss, job_.bigram_loss);
     metrics_.append(line.dump());
     events_->scalar(step, "loss/val", *held_out_loss);

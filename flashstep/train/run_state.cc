@@ -20,7 +20,7 @@ namespace flashstep::train {
 namespace {
 
 using torch::Tensor;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // The optimizers of others are kept as one tensor: the bytes of their own torch::save.
 constexpr const char* kArchive = "torch_archive";
@@ -98,13 +98,13 @@ at::Generator generator(torch::Device device) {
 }
 
 // The generators that a module's own code may draw from (dropout, say), of every rank.
-Json random_state(const Job& job, torch::Device device) {
-  Json state = {{"cpu", hex(generator(torch::kCPU).get_state())}};
+OrderedJson random_state(const Job& job, torch::Device device) {
+  OrderedJson state = {{"cpu", hex(generator(torch::kCPU).get_state())}};
   if (device.is_cuda()) state["cuda"] = hex(generator(device).get_state());
   if (job.parallel.group == nullptr) return state;
-  Json ranks = Json::array();
+  OrderedJson ranks = OrderedJson::array();
   for (const std::string& other : job.parallel.group->all_gather(state.dump())) {
-    ranks.push_back(Json::parse(other));
+    ranks.push_back(OrderedJson::parse(other));
   }
   state["ranks"] = ranks;
   return state;
@@ -123,7 +123,7 @@ struct State {
 // The bytes are known to be whole; they may still be those of another version of this program.
 State parse_state(const Checkpoint& checkpoint, const ParallelHooks& parallel) {
   try {
-    const Json json = Json::parse(checkpoint.state_json);
+    const OrderedJson json = OrderedJson::parse(checkpoint.state_json);
     const auto number = [&](const char* name) {
       return json.at(name).is_null() ? std::numeric_limits<double>::quiet_NaN()
                                      : json.at(name).get<double>();
@@ -136,19 +136,19 @@ State parse_state(const Checkpoint& checkpoint, const ParallelHooks& parallel) {
     state.counters.first_held_out_loss = number("first_held_out_loss");
     state.counters.held_out_loss = number("held_out_loss");
     state.counters.loss = number("loss");
-    const Json& all_random = json.at("random");
+    const OrderedJson& all_random = json.at("random");
     // Of a run on another number of ranks, the first rank's.
     const bool has_ranks =
         all_random.contains("ranks") &&
         all_random.at("ranks").size() == static_cast<size_t>(parallel.world_size);
-    const Json& random = has_ranks ? all_random.at("ranks").at(parallel.rank) : all_random;
+    const OrderedJson& random = has_ranks ? all_random.at("ranks").at(parallel.rank) : all_random;
     if (json.contains("bucket_order")) {
       state.bucket_order = json.at("bucket_order").get<std::vector<int64_t>>();
     }
     // Sums are repeated to the bit by as many ranks only. Checkpoints of earlier versions have the
     // size in their config.
     if (has_ranks) {
-      const Json::json_pointer in_config("/config/parallel/bucket_megabytes");
+      const OrderedJson::json_pointer in_config("/config/parallel/bucket_megabytes");
       state.bucket_megabytes = json.value("bucket_megabytes", json.value(in_config, 0.0));
     }
     state.cpu_generator = from_hex(random.at("cpu"));
@@ -205,8 +205,8 @@ Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const Ru
   if (job.parallel.is_main_rank()) {
     for (auto& entry : train_step.state()) checkpoint.optimizer.push_back(std::move(entry));
   }
-  Json state;
-  state["config"] = Json::parse(job.config_json);
+  OrderedJson state;
+  state["config"] = OrderedJson::parse(job.config_json);
   // Which rows a step reads is a pure function of the step: the position in the data is one number.
   state["data"] = {{"next_step", step}, {"fingerprint", job.data_fingerprint}};
   state["schedule"] = {{"next_update", step + 1}};

@@ -24,7 +24,7 @@ struct DtypeName {
   std::string_view name;
 };
 // torch's names for the format's dtypes.
-constexpr std::array<DtypeName, 19> kDtypes = {{
+constexpr std::array<DtypeName, 19> kTorchDtypes = {{
     {at::kDouble, "F64"},
     {at::kFloat, "F32"},
     {at::kHalf, "F16"},
@@ -47,14 +47,14 @@ constexpr std::array<DtypeName, 19> kDtypes = {{
 }};
 
 std::string_view dtype_name(at::ScalarType dtype) {
-  for (const DtypeName& known : kDtypes) {
+  for (const DtypeName& known : kTorchDtypes) {
     if (known.torch == dtype) return known.name;
   }
   return "";
 }
 
 at::ScalarType torch_dtype(std::string_view name) {
-  for (const DtypeName& known : kDtypes) {
+  for (const DtypeName& known : kTorchDtypes) {
     if (known.name == name) return known.torch;
   }
   throw UserError(str("[safetensors] expected a dtype that torch has, got ", name));

@@ -24,7 +24,7 @@ struct DtypeSize {
   uint64_t bytes;
 };
 // The format's list (safetensors 0.8) without the types of less than a byte.
-constexpr std::array<DtypeSize, 19> kDtypes = {{
+constexpr std::array<DtypeSize, 19> kDtypeSizes = {{
     {"BOOL", 1},    {"U8", 1},  {"I8", 1},          {"F8_E5M2", 1},     {"F8_E4M3", 1},
     {"F8_E8M0", 1}, {"U16", 2}, {"I16", 2},         {"F16", 2},         {"BF16", 2},
     {"U32", 4},     {"I32", 4}, {"F32", 4},         {"U64", 8},         {"I64", 8},
@@ -209,7 +209,7 @@ void check_places(std::vector<SafetensorsEntry>& tensors, uint64_t data_bytes,
 }  // namespace
 
 uint64_t safetensors_dtype_bytes(std::string_view dtype) {
-  for (const DtypeSize& known : kDtypes) {
+  for (const DtypeSize& known : kDtypeSizes) {
     if (known.name == dtype) return known.bytes;
   }
   return 0;

@@ -17,11 +17,11 @@ namespace flashstep::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // A path that is no UTF-8 is then seen by rank 0 only, who writes for all.
-std::string text_of(const Json& message) {
-  return message.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string text_of(const OrderedJson& message) {
+  return message.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 // Lies in rank 0's directory while the shares are written, with a word of this save alone: on
@@ -48,10 +48,11 @@ std::string part_name(int rank, int world_size) {
   return name;
 }
 
-Json failure(const std::exception& error) { return {{"error", error.what()}}; }
+OrderedJson failure(const std::exception& error) { return {{"error", error.what()}}; }
 
 // Writes one file; returns its record, or why it could not be written.
-Json try_write(const fs::path& directory, const std::string& name, const NamedTensors& tensors) {
+OrderedJson try_write(const fs::path& directory, const std::string& name,
+                      const NamedTensors& tensors) {
   try {
     const WrittenFile written = write_safetensors(directory / name, tensors, {{"format", "pt"}});
     return {{"name", name}, {"size_bytes", written.size_bytes}, {"hash", written.hash}};
@@ -73,7 +74,7 @@ NamedTensors on_host(const NamedTensors& tensors) {
 // records.
 std::vector<std::string> write_shares(const fs::path& directory, const std::string& word,
                                       const NamedTensors& own, const comm::Group& group) {
-  Json records = Json::array();
+  OrderedJson records = OrderedJson::array();
   NamedTensors handed_over;
   if (holds_word(directory, word)) {
     records.push_back(try_write(directory, part_name(group.rank(), group.world_size()), own));
@@ -96,7 +97,7 @@ std::vector<CheckpointFile> written_files(const fs::path& directory,
                                           const std::vector<std::string>& records_of_ranks) {
   std::vector<CheckpointFile> files;
   for (size_t rank = 0; rank < records_of_ranks.size(); ++rank) {
-    for (const Json& record : Json::parse(records_of_ranks[rank])) {
+    for (const OrderedJson& record : OrderedJson::parse(records_of_ranks[rank])) {
       if (record.contains("error")) {
         throw MachineError(str("[checkpoint] rank ", rank,
                                " cannot write its share: ", record.at("error").get<std::string>()));
@@ -118,7 +119,7 @@ std::vector<CheckpointFile> written_files(const fs::path& directory,
 
 void save_as_first(const fs::path& checkpoints, const Checkpoint& checkpoint, int64_t keep,
                    const comm::Group& group) {
-  const auto tell = [&](const Json& message) { group.broadcast(text_of(message), 0); };
+  const auto tell = [&](const OrderedJson& message) { group.broadcast(text_of(message), 0); };
   bool others_listen = true;  // and are not in the middle of an exchange
   const auto write_optimizer = [&](const fs::path& relative) {
     const fs::path directory = fs::absolute(relative);
@@ -138,12 +139,12 @@ void save_as_first(const fs::path& checkpoints, const Checkpoint& checkpoint, in
     if (others_listen) tell(failure(error));
     throw;
   }
-  tell(Json::object());
+  tell(OrderedJson::object());
 }
 
 void save_as_other(const NamedTensors& own, const comm::Group& group) {
-  const auto listen = [&] { return Json::parse(group.broadcast("", 0)); };
-  Json message = listen();
+  const auto listen = [&] { return OrderedJson::parse(group.broadcast("", 0)); };
+  OrderedJson message = listen();
   if (message.contains("directory")) {
     write_shares(message.at("directory").get<std::string>(), message.at("word"), own, group);
     message = listen();

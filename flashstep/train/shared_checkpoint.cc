@@ -12,20 +12,20 @@
 namespace flashstep::train {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // Names, types and shapes, from which a receiver makes the tensors that it receives into.
-Json describe(const NamedTensors& tensors) {
-  Json result = Json::array();
+OrderedJson describe(const NamedTensors& tensors) {
+  OrderedJson result = OrderedJson::array();
   for (const auto& [name, tensor] : tensors) {
     result.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
   }
   return result;
 }
 
-NamedTensors empty_like(const Json& description) {
+NamedTensors empty_like(const OrderedJson& description) {
   NamedTensors tensors;
-  for (const Json& entry : description) {
+  for (const OrderedJson& entry : description) {
     tensors.emplace_back(entry[0].get<std::string>(),
                          at::empty(entry[2].get<std::vector<int64_t>>(),
                                    static_cast<at::ScalarType>(entry[1].get<int>())));
@@ -68,13 +68,13 @@ std::vector<NamedTensors> by_parameter(NamedTensors state, const NamedTensors& p
 
 std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
                                            const comm::Group& group) {
-  Json description;
+  OrderedJson description;
   if (group.is_first() && checkpoint) {
     description = {{"step", checkpoint->step},
                    {"state", checkpoint->state_json},
                    {"model", describe(checkpoint->model)}};
   }
-  description = Json::parse(group.broadcast(description.dump(), 0));
+  description = OrderedJson::parse(group.broadcast(description.dump(), 0));
   if (description.is_null()) return std::nullopt;
   if (!group.is_first()) {
     checkpoint.emplace();
@@ -90,9 +90,9 @@ NamedTensors share_state(NamedTensors state, const NamedTensors& parameters,
                          const comm::Group& group, const KeepFunction& keep) {
   std::vector<NamedTensors> parts;  // rank 0's
   if (group.is_first()) parts = by_parameter(std::move(state), parameters);
-  Json descriptions = Json::array();
+  OrderedJson descriptions = OrderedJson::array();
   for (const NamedTensors& part : parts) descriptions.push_back(describe(part));
-  descriptions = Json::parse(group.broadcast(descriptions.dump(), 0));
+  descriptions = OrderedJson::parse(group.broadcast(descriptions.dump(), 0));
   NamedTensors kept;
   for (size_t i = 0; i < descriptions.size(); ++i) {
     NamedTensors part = group.is_first() ? std::move(parts[i]) : empty_like(descriptions[i]);

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kRowPadding = 128;
 
 // What the blocks of a section share in L2: half of the 50 MB of an H100, a whole A100's partition.
-constexpr int64_t kSectionBytes = int64_t{24} << 20;
+constexpr int64_t kBackwardSectionBytes = int64_t{24} << 20;
 
 // Slices of sums in two passes; beyond, tiles are cut into fewer chunks.
 constexpr int64_t kSliceBytes = int64_t{256} << 20;
@@ -112,7 +112,7 @@ BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_
   // Sections of one size: a last one of few heads would begin its longest tiles when the others
   // end.
   const int64_t sections =
-      ceil_div(heads, std::clamp<int64_t>(kSectionBytes / head_bytes, 1, heads));
+      ceil_div(heads, std::clamp<int64_t>(kBackwardSectionBytes / head_bytes, 1, heads));
   best.section_heads = ceil_div(heads, sections);
   best.blocks = ceil_div(heads, best.section_heads) * best.section_heads * best.tiles * best.chunks;
   return best;

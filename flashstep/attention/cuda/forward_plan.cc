@@ -13,12 +13,12 @@ namespace {
 
 // Keys and values of the heads that run side by side: well inside the L2 of an A100 (40 MB) or H100
 // (50 MB), half of which is near to a multiprocessor.
-constexpr int64_t kSectionBytes = 16 << 20;
+constexpr int64_t kForwardSectionBytes = 16 << 20;
 
 int section_heads(const Problem& problem) {
   const int64_t head_bytes =
       2 * problem.m * problem.head_dim * (problem.element == Element::kFloat32 ? 4 : 2);
-  const int64_t kv_heads = std::max<int64_t>(1, kSectionBytes / head_bytes);
+  const int64_t kv_heads = std::max<int64_t>(1, kForwardSectionBytes / head_bytes);
   const int64_t heads = kv_heads * (problem.heads / problem.kv_heads);
   return static_cast<int>(std::min(heads, problem.batches * problem.heads));
 }

@@ -137,7 +137,7 @@ Sentences answer_grid(const Evidence& evidence) {
   return sentences;
 }
 
-Sentences answer_compiled(const Evidence& evidence) {
+Sentences answer_compiled_attention(const Evidence& evidence) {
   const TableView table = evidence.table("attention_grid", kGrid);
   std::vector<double> forward, backward;
   for (const size_t row : table.where({{"contestant", "naive"}})) {
@@ -249,7 +249,8 @@ void add_attention_questions(std::vector<Question>& questions) {
        "`flashstep bench attention --preset grid`", answer_grid},
       {"torch_compile (a)", "2025 2026", "attention_grid",
        "What does compiling that formula change?",
-       "Python's torch with a compiler on a GPU, for the contestant `compiled`", answer_compiled},
+       "Python's torch with a compiler on a GPU, for the contestant `compiled`",
+       answer_compiled_attention},
       {"flash_forward", "2025 2026", "attention",
        "Attention in tiles, without the (N, N) matrix, with and without a causal mask: is it "
        "right?",

@@ -9,7 +9,8 @@
 namespace flashstep::report {
 namespace {
 
-const std::vector<std::string> kColumns = {"backend", "device", "ranks", "size", "time", "bus"};
+const std::vector<std::string> kAllreduceColumns = {"backend", "device", "ranks",
+                                                    "size",    "time",   "bus"};
 
 // Rows with a time of one backend on one device.
 struct Transport {
@@ -122,7 +123,7 @@ std::string backends_sentence(const TableView& table) {
 }
 
 Sentences answer_single_node(const Evidence& evidence) {
-  const TableView table = evidence.table("allreduce", kColumns);
+  const TableView table = evidence.table("allreduce", kAllreduceColumns);
   Sentences sentences;
   for (const Transport& transport : transports_of(table)) {
     sentences.push_back(describe_transport(table, transport));

@@ -11,8 +11,8 @@
 namespace flashstep::report {
 namespace {
 
-const std::vector<std::string> kColumns = {"model",         "ranks",   "wrapper", "step",
-                                           "communication", "exposed", "hidden",  "weights"};
+const std::vector<std::string> kDdpColumns = {"model",         "ranks",   "wrapper", "step",
+                                              "communication", "exposed", "hidden",  "weights"};
 
 // Weights differ by rounding alone below this share of the largest movement.
 constexpr double kSameWeights = 2e-2;
@@ -23,7 +23,7 @@ struct Case {
   std::vector<size_t> rows;
 };
 
-std::string case_name(const TableView& table, size_t row) {
+std::string ranks_case(const TableView& table, size_t row) {
   std::string name = table.text(row, "model") + ", " + table.text(row, "ranks") + " ranks";
   for (const char* column : {"context", "precision"}) {
     const std::string text = table.text(row, column);
@@ -35,7 +35,7 @@ std::string case_name(const TableView& table, size_t row) {
 std::vector<Case> cases_of(const TableView& table) {
   std::vector<Case> cases;
   for (size_t row = 0; row < table.rows(); ++row) {
-    const std::string name = case_name(table, row);
+    const std::string name = ranks_case(table, row);
     if (cases.empty() || cases.back().name != name) cases.push_back({name, {}});
     cases.back().rows.push_back(row);
   }
@@ -67,7 +67,7 @@ std::string change(double from, double to) {
 
 // Whether the weights of these wrappers are a single process's.
 Sentences weights_of(const Evidence& evidence, const std::vector<std::string>& wrappers) {
-  const TableView table = evidence.table("ddp", kColumns);
+  const TableView table = evidence.table("ddp", kDdpColumns);
   size_t compared = 0, wrong = 0;
   double worst = 0;
   for (const Case& c : cases_of(table)) {
@@ -105,7 +105,7 @@ Sentences answer_bucket_weights(const Evidence& evidence) {
 }
 
 Sentences answer_naive(const Evidence& evidence) {
-  const TableView table = evidence.table("ddp", kColumns);
+  const TableView table = evidence.table("ddp", kDdpColumns);
   Sentences sentences;
   for (const Case& c : cases_of(table)) {
     const auto row = row_of(table, c, "naive");
@@ -131,7 +131,7 @@ Sentences answer_naive(const Evidence& evidence) {
 // The step of `to` beside that of `from`.
 Sentences compare(const Evidence& evidence, const std::string& from, const std::string& to,
                   const std::string& if_faster, const std::string& if_not) {
-  const TableView table = evidence.table("ddp", kColumns);
+  const TableView table = evidence.table("ddp", kDdpColumns);
   Sentences sentences;
   size_t faster = 0, compared = 0;
   for (const Case& c : cases_of(table)) {
@@ -175,7 +175,7 @@ Sentences answer_overlap(const Evidence& evidence) {
 }
 
 Sentences answer_traces(const Evidence& evidence) {
-  const TableView table = evidence.table("ddp", kColumns);
+  const TableView table = evidence.table("ddp", kDdpColumns);
   Sentences sentences;
   for (const Case& c : cases_of(table)) {
     const auto naive = row_of(table, c, "naive"), overlapped = row_of(table, c, "overlapped");
@@ -199,7 +199,7 @@ double bucket_size(const std::string& wrapper) {
 
 // Fastest and slowest bucket of a case, beside one message for each gradient.
 Sentences answer_buckets(const Evidence& evidence) {
-  const TableView table = evidence.table("ddp", kColumns);
+  const TableView table = evidence.table("ddp", kDdpColumns);
   Sentences sentences;
   for (const Case& c : cases_of(table)) {
     std::optional<size_t> best, worst;
@@ -230,13 +230,13 @@ Sentences answer_buckets(const Evidence& evidence) {
 }
 
 // Bandwidth (bytes/s) and fixed cost (s) of a sum over two ranks on the device that ddp used.
-struct Link {
+struct LinkAnswer {
   double bandwidth = NAN, overhead = NAN;
 };
-Link link_of(const Evidence& evidence, const std::string& backend) {
+LinkAnswer link_of(const Evidence& evidence, const std::string& backend) {
   const TableView table =
       evidence.table("allreduce", {"backend", "ranks", "size", "time", "algorithm", "alone"});
-  Link link;
+  LinkAnswer link;
   double least_size = INFINITY;
   for (size_t row = 0; row < table.rows(); ++row) {
     if (table.text(row, "backend") != backend || table.text(row, "ranks") != "2") continue;
@@ -266,9 +266,9 @@ double gradient_bytes(const std::string& model) {
 }
 
 Sentences answer_bucket_model(const Evidence& evidence) {
-  const TableView table = evidence.table("ddp", kColumns);
+  const TableView table = evidence.table("ddp", kDdpColumns);
   const std::string backend = table && table.text(0, "device") == "cuda" ? "nccl" : "gloo";
-  const Link link = link_of(evidence, backend);
+  const LinkAnswer link = link_of(evidence, backend);
   if (!table || !std::isfinite(link.bandwidth)) return {};
   Sentences sentences = {
       "With s bytes of gradients in n buckets, w bytes/s and o seconds a call, all but the last "

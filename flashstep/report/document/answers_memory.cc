@@ -10,11 +10,11 @@ namespace {
 
 const std::vector<std::string> kPeaks = {"size", "context", "mode", "precision", "peak", "peak in"};
 // Formulas leave out temporaries, and allocators round up.
-constexpr double kAgrees = 0.1;
+constexpr double kMemoryAgrees = 0.1;
 
 bool is_forward(const std::string& mode) { return mode == "forward"; }
 
-std::string case_name(const TableView& table, size_t row) {
+std::string memory_case(const TableView& table, size_t row) {
   return str(table.text(row, "size"), ", context ", table.text(row, "context"), ", ",
              table.text(row, "mode"), ", ", table.text(row, "precision"));
 }
@@ -33,7 +33,7 @@ Sentences answer_timeline(const Evidence& evidence) {
   for (const auto& row : {forward, step}) {
     if (!row) continue;
     std::string sentence =
-        str(case_name(table, *row), ": the peak of ", mebibytes(table.number(*row, "peak")),
+        str(memory_case(table, *row), ": the peak of ", mebibytes(table.number(*row, "peak")),
             " comes in ", table.text(*row, "peak in"));
     std::string most;
     double value = -1;
@@ -61,7 +61,7 @@ Sentences answer_peaks(const Evidence& evidence) {
   Sentences sentences;
   for (const size_t row : table.where({{"precision", "fp32"}})) {
     const std::string peak = table.text(row, "peak");
-    sentences.push_back(case_name(table, row) + ": " +
+    sentences.push_back(memory_case(table, row) + ": " +
                         (std::isnan(table.number(row, "peak")) ? peak : peak + " MiB") + ".");
   }
   return sentences;
@@ -82,7 +82,7 @@ Sentences answer_mixed(const Evidence& evidence) {
     ++compared;
     lower += bf16 < 0.98 * fp32;
     sentences.push_back(str(
-        case_name(table, row), ": ", mebibytes(bf16), " against ", mebibytes(fp32), " in fp32 (",
+        memory_case(table, row), ": ", mebibytes(bf16), " against ", mebibytes(fp32), " in fp32 (",
         bf16 < fp32 ? percent(1 - bf16 / fp32) + " less" : percent(bf16 / fp32 - 1) + " more",
         ")."));
   }
@@ -158,14 +158,14 @@ Sentences answer_block(const Evidence& evidence) {
         str(table.text(row, "size"), ", context ", table.text(row, "context"), ", ",
             table.text(row, "precision"), ", attention ", table.text(row, "attention"),
             ": a block saves ", mebibytes(saved), " for backward, ",
-            std::abs(saved / formula - 1) <= kAgrees ? "as the formula says ("
-                                                     : "NOT what the formula says (",
+            std::abs(saved / formula - 1) <= kMemoryAgrees ? "as the formula says ("
+                                                           : "NOT what the formula says (",
             mebibytes(formula), ")");
     if (!std::isnan(gradients)) {
-      sentence += str(
-          "; its gradients take ", mebibytes(gradients), ", ",
-          std::abs(gradients / expected - 1) <= kAgrees ? "as expected (" : "where one expects (",
-          mebibytes(expected), ")");
+      sentence += str("; its gradients take ", mebibytes(gradients), ", ",
+                      std::abs(gradients / expected - 1) <= kMemoryAgrees ? "as expected ("
+                                                                          : "where one expects (",
+                      mebibytes(expected), ")");
     }
     sentences.push_back(sentence + ".");
   }

@@ -68,7 +68,7 @@ Sentences answer_dtypes(const Evidence& evidence) {
   return sentences;
 }
 
-struct Suffering {
+struct SufferingSteps {
   bool known = false;  // the table has this dtype
   std::vector<std::string> steps;
   bool not_finite = false;
@@ -76,8 +76,8 @@ struct Suffering {
 
 // Steps of LayerNorm whose error is far above that of rounding the result, for one dtype ("fp16"),
 // over the columns of its inputs ("fp16 sd 300"). A cell that is no number overflowed.
-Suffering suffering_in(const TableView& table, const std::string& dtype) {
-  Suffering suffering;
+SufferingSteps suffering_in(const TableView& table, const std::string& dtype) {
+  SufferingSteps suffering;
   const auto rows = table.where({{"norm", "LayerNorm"}});
   const auto reference = table.first({{"norm", "LayerNorm"}, {"in 16 bits", "result rounded"}});
   for (const measure::Column& column : table.table().columns) {
@@ -97,7 +97,7 @@ Suffering suffering_in(const TableView& table, const std::string& dtype) {
   return suffering;
 }
 
-std::string suffering_sentence(const std::string& dtype, const Suffering& suffering) {
+std::string suffering_sentence(const std::string& dtype, const SufferingSteps& suffering) {
   if (suffering.steps.empty())
     return str("In ", dtype, " no step of LayerNorm errs much more than rounding its result.");
   return str("In ", dtype, " these steps of LayerNorm err more than ",
@@ -109,7 +109,7 @@ std::string suffering_sentence(const std::string& dtype, const Suffering& suffer
 Sentences answer_norms(const Evidence& evidence) {
   const TableView table = evidence.table("precision", {"norm", "in 16 bits"});
   if (!table) return {};
-  const Suffering half = suffering_in(table, "fp16"), brain = suffering_in(table, "bf16");
+  const SufferingSteps half = suffering_in(table, "fp16"), brain = suffering_in(table, "bf16");
   if (!half.known || !brain.known) return {};
   Sentences sentences = {suffering_sentence("float16", half),
                          suffering_sentence("bfloat16", brain)};

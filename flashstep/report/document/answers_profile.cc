@@ -13,7 +13,7 @@ const std::vector<std::string> kTimes = {"model", "pass",    "timer",
 const std::vector<std::string> kKernels = {"model",         "kernel",   "class",  "forward",
                                            "forward calls", "backward", "in all", "share"};
 // The profiler slows a host down and clocks differ by some percent: that is agreement still.
-constexpr double kAgrees = 0.05;
+constexpr double kTimesAgree = 0.05;
 constexpr double kNotable = 0.03;  // of the forward pass
 
 bool is_product(const std::string& work_class) {
@@ -21,7 +21,7 @@ bool is_product(const std::string& work_class) {
 }
 
 // "small, context 128, fp32, naive"
-std::string case_name(const TableView& table, size_t row) {
+std::string profiled_case(const TableView& table, size_t row) {
   return str(table.text(row, "model"), ", context ", table.text(row, "context"), ", ",
              table.text(row, "precision"), ", ", table.text(row, "attention"));
 }
@@ -31,7 +31,7 @@ std::vector<std::vector<size_t>> rows_by_case(const TableView& table) {
   std::vector<std::vector<size_t>> groups;
   for (size_t row = 0; row < table.rows(); ++row) {
     const bool same = !groups.empty() &&
-                      case_name(table, groups.back().back()) == case_name(table, row) &&
+                      profiled_case(table, groups.back().back()) == profiled_case(table, row) &&
                       table.text(groups.back().back(), "mode") == table.text(row, "mode");
     if (!same) groups.emplace_back();
     groups.back().push_back(row);
@@ -48,8 +48,8 @@ Sentences answer_timer(const Evidence& evidence) {
     const double timer = table.number(row, "timer"), kernels = table.number(row, "kernels");
     if (std::isnan(timer) || std::isnan(kernels)) continue;
     ++compared;
-    agree += std::abs(kernels / timer - 1) <= kAgrees;
-    sentences.push_back(str(case_name(table, row), ", ", table.text(row, "pass"), ": ",
+    agree += std::abs(kernels / timer - 1) <= kTimesAgree;
+    sentences.push_back(str(profiled_case(table, row), ", ", table.text(row, "pass"), ": ",
                             milliseconds(timer), " by the timer, ", milliseconds(kernels),
                             " in kernels (", percent(kernels / timer), ")."));
   }
@@ -82,7 +82,7 @@ Sentences answer_top_kernel(const Evidence& evidence) {
     const auto forward = most(table, rows, "forward"), all = most(table, rows, "in all");
     if (!forward || !all) continue;
     sentences.push_back(
-        str(case_name(table, *forward), ": `", table.text(*forward, "kernel"),
+        str(profiled_case(table, *forward), ": `", table.text(*forward, "kernel"),
             "` takes most of the forward pass, ", milliseconds(table.number(*forward, "forward")),
             " in ", table.text(*forward, "forward calls"), " calls; of the whole step ",
             *forward == *all ? std::string("it is the same one")
@@ -106,7 +106,7 @@ Sentences answer_other_kernels(const Evidence& evidence) {
                           percent(share)));
     }
     if (!(all > 0)) continue;
-    sentences.push_back(str(case_name(table, rows.front()), ": ",
+    sentences.push_back(str(profiled_case(table, rows.front()), ": ",
                             parts.empty()
                                 ? "no kernel but the matrix products takes 3 % of the time in the "
                                   "largest kernels of the forward pass"
@@ -137,7 +137,7 @@ Sentences answer_shares(const Evidence& evidence) {
     ++compared;
     fewer += after < before;
     std::string sentence =
-        str(case_name(table, rows.front()), ": matrix products and attention take ",
+        str(profiled_case(table, rows.front()), ": matrix products and attention take ",
             fixed(before, 1), " % of inference and ", fixed(after, 1), " % of a training step");
     if (gains && table.number(*gains, "change") > 0) {
       sentence += str("; ", table.text(*gains, "class"), " gains most (",
@@ -171,7 +171,7 @@ Sentences answer_softmax(const Evidence& evidence) {
     const double work = table.number(*softmax, "work") / table.number(*products, "work");
     if (!(time > 0) || !(work > 0)) continue;
     sentences.push_back(str(
-        case_name(table, *softmax), ": softmax takes ", fixed(time, 2),
+        profiled_case(table, *softmax), ": softmax takes ", fixed(time, 2),
         " of the time of attention's matrix products for ", percent(work, 1), " of their FLOPs, ",
         time > work ? three_digits(time / work) + " times the time a FLOP: it is bound by memory."
                     : std::string("no more time a FLOP than they.")));
@@ -191,8 +191,8 @@ Sentences answer_calls(const Evidence& evidence) {
                           milliseconds(table.number(*top, pass)), ")"));
     }
     if (!parts.empty())
-      sentences.push_back(case_name(table, rows.front()) + ": most time takes, in " + join(parts) +
-                          ".");
+      sentences.push_back(profiled_case(table, rows.front()) + ": most time takes, in " +
+                          join(parts) + ".");
   }
   return sentences;
 }
@@ -219,8 +219,8 @@ Sentences answer_flame_graph(const Evidence& evidence) {
     const double norm = range_share(table, rows, "norm");
     const double softmax = range_share(table, rows, "softmax");
     if (!(norm > 0)) continue;
-    std::string sentence = str(case_name(table, rows.front()), ": norms take ", percent(norm, 1),
-                               " of the forward pass");
+    std::string sentence = str(profiled_case(table, rows.front()), ": norms take ",
+                               percent(norm, 1), " of the forward pass");
     if (softmax > 0) {
       sentence += str(", softmax ", percent(softmax, 1), ": ",
                       softmax > norm ? "softmax is the larger part" : "norms are the larger part");

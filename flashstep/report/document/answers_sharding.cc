@@ -8,11 +8,11 @@
 namespace flashstep::report {
 namespace {
 
-const std::vector<std::string> kColumns = {"model",      "ranks",         "optimizer",
-                                           "after init", "before update", "after update",
-                                           "state",      "update",        "step"};
+const std::vector<std::string> kShardingColumns = {"model",      "ranks",         "optimizer",
+                                                   "after init", "before update", "after update",
+                                                   "state",      "update",        "step"};
 
-std::string case_name(const TableView& table, size_t row) {
+std::string sharded_case(const TableView& table, size_t row) {
   std::string name = table.text(row, "model") + ", " + table.text(row, "ranks") + " ranks";
   const std::string precision = table.text(row, "precision");
   return precision.empty() ? name : name + ", " + precision;
@@ -25,15 +25,15 @@ void for_each_pair(const TableView& table, const Visit& visit) {
     if (table.text(row, "optimizer") == "none" || std::isnan(table.number(row, "step"))) continue;
     for (size_t other = 0; other < table.rows(); ++other) {
       if (table.text(other, "optimizer") == "none" && !std::isnan(table.number(other, "step")) &&
-          case_name(table, other) == case_name(table, row)) {
-        visit(case_name(table, row), other, row);
+          sharded_case(table, other) == sharded_case(table, row)) {
+        visit(sharded_case(table, row), other, row);
       }
     }
   }
 }
 
 Sentences answer_state(const Evidence& evidence) {
-  const TableView table = evidence.table("sharding", kColumns);
+  const TableView table = evidence.table("sharding", kShardingColumns);
   Sentences sentences;
   for_each_pair(table, [&](const std::string& name, size_t whole, size_t shard) {
     const double share = table.number(shard, "state") / table.number(whole, "state");
@@ -47,7 +47,7 @@ Sentences answer_state(const Evidence& evidence) {
 }
 
 Sentences answer_memory(const Evidence& evidence) {
-  const TableView table = evidence.table("sharding", kColumns);
+  const TableView table = evidence.table("sharding", kShardingColumns);
   Sentences sentences;
   for_each_pair(table, [&](const std::string& name, size_t whole, size_t shard) {
     std::string sentence = str(name, ", ", table.text(shard, "optimizer"), ":");
@@ -76,7 +76,7 @@ Sentences answer_memory(const Evidence& evidence) {
 
 // "; of 11.2 ms in which updated parameters travel 62 % have no update beside them, ...", where
 // that was measured.
-std::string sending(const TableView& table, size_t shard) {
+std::string exposure_of_sending(const TableView& table, size_t shard) {
   const double sent = table.number(shard, "communication"),
                exposed = table.number(shard, "exposed");
   if (std::isnan(exposed) || !(sent > 0)) return "";
@@ -88,7 +88,7 @@ std::string sending(const TableView& table, size_t shard) {
 }
 
 Sentences answer_time(const Evidence& evidence) {
-  const TableView table = evidence.table("sharding", kColumns);
+  const TableView table = evidence.table("sharding", kShardingColumns);
   Sentences sentences;
   for_each_pair(table, [&](const std::string& name, size_t whole, size_t shard) {
     const double before = table.number(whole, "step"), after = table.number(shard, "step");
@@ -102,14 +102,14 @@ Sentences answer_time(const Evidence& evidence) {
                 ? "the same within 1 %"
                 : percent(std::abs(ratio - 1), 1) + (ratio < 1 ? " faster" : " slower"),
             "); the update alone ", milliseconds(table.number(whole, "update")), " -> ",
-            milliseconds(table.number(shard, "update")), sending(table, shard), "."));
+            milliseconds(table.number(shard, "update")), exposure_of_sending(table, shard), "."));
   });
   return sentences;
 }
 
 // What ours does is in the code; what it costs is measured.
 Sentences answer_zero(const Evidence& evidence) {
-  const TableView table = evidence.table("sharding", kColumns);
+  const TableView table = evidence.table("sharding", kShardingColumns);
   if (!table) return {};
   const auto whole = table.first({{"optimizer", "whole"}}),
              flat = table.first({{"optimizer", "flat"}});

@@ -9,13 +9,13 @@
 namespace flashstep::report {
 namespace {
 
-const std::vector<std::string> kColumns = {"model",   "context", "precision", "attention",
-                                           "mode",    "warm-up", "mean",      "deviation",
-                                           "forward", "backward"};
+const std::vector<std::string> kStepColumns = {"model",   "context", "precision", "attention",
+                                               "mode",    "warm-up", "mean",      "deviation",
+                                               "forward", "backward"};
 // A deviation that does not move a conclusion.
 constexpr double kSmallDeviation = 0.05;
 
-std::string case_name(const TableView& table, size_t row) {
+std::string step_case(const TableView& table, size_t row) {
   return str(table.text(row, "model"), ", context ", table.text(row, "context"), ", ",
              table.text(row, "precision"));
 }
@@ -27,7 +27,7 @@ bool same(const TableView& table, size_t a, size_t b, const std::vector<std::str
 }
 
 Sentences answer_script(const Evidence& evidence) {
-  const TableView table = evidence.table("step", kColumns);
+  const TableView table = evidence.table("step", kStepColumns);
   if (!table) return {};
   size_t timed = 0;
   for (size_t row = 0; row < table.rows(); ++row) timed += !std::isnan(table.number(row, "mean"));
@@ -39,7 +39,7 @@ Sentences answer_script(const Evidence& evidence) {
 }
 
 Sentences answer_times(const Evidence& evidence) {
-  const TableView table = evidence.table("step", kColumns);
+  const TableView table = evidence.table("step", kStepColumns);
   Sentences sentences;
   double most = 0;
   std::string shakiest;
@@ -49,11 +49,11 @@ Sentences answer_times(const Evidence& evidence) {
     const double forward = table.number(row, "forward"), backward = table.number(row, "backward");
     if (std::isnan(forward) || std::isnan(backward)) continue;
     if (table.text(row, "warm-up") == "0") continue;
-    sentences.push_back(str(case_name(table, row), ": forward ", milliseconds(forward),
+    sentences.push_back(str(step_case(table, row), ": forward ", milliseconds(forward),
                             ", backward ", milliseconds(backward), " (",
                             fixed(backward / forward, 1), " times forward)."));
     const double share = table.number(row, "deviation") / table.number(row, "mean");
-    if (share > most) most = share, shakiest = case_name(table, row);
+    if (share > most) most = share, shakiest = step_case(table, row);
   }
   if (sentences.empty()) return {};
   if (most > 0) {
@@ -68,7 +68,7 @@ Sentences answer_times(const Evidence& evidence) {
 
 // A table with cases that differ in nothing but their warm-up.
 TableView warmup_table(const Evidence& evidence) {
-  for (const TableView& table : evidence.tables("step", kColumns)) {
+  for (const TableView& table : evidence.tables("step", kStepColumns)) {
     if (table.distinct("warm-up").size() < 2) continue;
     evidence.use(table);
     return table;
@@ -82,7 +82,7 @@ Sentences answer_warmup(const Evidence& evidence) {
   size_t slower = 0, compared = 0;
   for (const size_t none : table.where({{"warm-up", "0"}})) {
     std::string sentence =
-        str(case_name(table, none), ", ", table.text(none, "mode"), ", by warm-up steps:");
+        str(step_case(table, none), ", ", table.text(none, "mode"), ", by warm-up steps:");
     double settled = NAN, noise = 0;
     for (size_t row = 0; row < table.rows(); ++row) {
       if (!same(table, none, row, {"model", "context", "precision", "attention", "mode"})) continue;
@@ -112,8 +112,8 @@ Sentences answer_warmup(const Evidence& evidence) {
   return sentences;
 }
 
-Sentences answer_compiled(const Evidence& evidence) {
-  std::vector<std::string> columns = kColumns;
+Sentences answer_compiled_step(const Evidence& evidence) {
+  std::vector<std::string> columns = kStepColumns;
   columns.insert(columns.end(), {"eager", "compiled", "tokens"});
   const TableView table = evidence.table("step", columns);
   Sentences sentences;
@@ -122,7 +122,7 @@ Sentences answer_compiled(const Evidence& evidence) {
     const double eager = table.number(row, "eager"), compiled = table.number(row, "compiled");
     if (!(eager > 0) || !(compiled > 0)) continue;
     ratios.push_back(compiled / eager);
-    sentences.push_back(str(case_name(table, row), ", ", table.text(row, "mode"), ": PyTorch ",
+    sentences.push_back(str(step_case(table, row), ", ", table.text(row, "mode"), ": PyTorch ",
                             three_digits(eager), " tokens/s, compiled ", three_digits(compiled),
                             ", flashstep ", three_digits(table.number(row, "tokens")), "."));
   }
@@ -151,7 +151,7 @@ void add_step_questions(std::vector<Question>& questions) {
        "`flashstep bench step --warmup 0,1,2,5`", answer_warmup},
       {"torch_compile (b)", "2025 2026", "step",
        "What does compiling the whole model change, forward alone and in a training step?",
-       "Python's torch (`flashstep bench step --peers eager,compiled`)", answer_compiled},
+       "Python's torch (`flashstep bench step --peers eager,compiled`)", answer_compiled_step},
       {"rmsnorm", "2024", "step",
        "RMSNorm beside LayerNorm and beside a fused kernel, forward and backward, alone and in the "
        "model: how fast?",

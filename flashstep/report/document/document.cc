@@ -14,7 +14,7 @@ namespace flashstep::report {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // "ddp" of measurement "ddp_2025" is "ddp_2025"; "ddp_runs" is "ddp_2025_runs".
 std::string stem_of(const Result& result, const std::string& name) {
@@ -104,7 +104,8 @@ size_t Document::asked() const {
 }
 
 void write_record(const RunRecord& record, const fs::path& directory) {
-  Json json = {{"preset", record.preset}, {"only", record.only}, {"left_out", Json::array()}};
+  OrderedJson json = {
+      {"preset", record.preset}, {"only", record.only}, {"left_out", OrderedJson::array()}};
   for (const LeftOut& left_out : record.left_out) {
     json["left_out"].push_back(
         {{"section", left_out.section}, {"what", left_out.what}, {"why", left_out.why}});
@@ -117,15 +118,15 @@ RunRecord read_record(const fs::path& directory) {
   const fs::path path = directory / "report.json";
   if (!fs::exists(path)) return record;
   try {
-    const Json json = Json::parse(read_file(path));
+    const OrderedJson json = OrderedJson::parse(read_file(path));
     record.preset = json.at("preset").get<std::string>();
     record.only = json.at("only").get<std::vector<std::string>>();
-    for (const Json& entry : json.at("left_out")) {
+    for (const OrderedJson& entry : json.at("left_out")) {
       record.left_out.push_back({entry.at("what").get<std::string>(),
                                  entry.at("why").get<std::string>(),
                                  entry.at("section").get<std::string>()});
     }
-  } catch (const Json::exception& error) {
+  } catch (const OrderedJson::exception& error) {
     throw UserError(
         str("[report] expected the record of a report in ", path.string(), ": ", error.what()));
   }

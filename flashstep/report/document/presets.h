@@ -28,6 +28,10 @@ void add_tokenizer(const std::string& year, const measure::Machine& machine, Pla
 // A command line at its blanks.
 std::vector<std::string> words_of(const std::string& line);
 
+// A measurement by one command line, if this machine can make it.
+void add(const std::string& name, const std::string& line, double seconds,
+         const measure::Machine& machine, Plan& plan, const Needs& needs = {});
+
 inline bool has_gpu(const measure::Machine& machine) { return !machine.gpus.empty(); }
 
 // What a CPU leaves of a year's lists: says so in the plan.

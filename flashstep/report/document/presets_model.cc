@@ -33,12 +33,6 @@ std::string padded(const std::string& context) {
   return std::string(4 - std::min<size_t>(4, context.size()), '0') + context;
 }
 
-void add(const std::string& name, const std::string& line, double seconds, const Machine& machine,
-         Plan& plan, const Needs& needs = {}) {
-  add_if_possible({.name = name, .arguments = words_of(line), .seconds = seconds, .needs = needs},
-                  machine, plan);
-}
-
 // A machine without GPU measures the smallest size and leaves the others.
 void add_on_cpu(const std::string& name, const std::string& line, double seconds,
                 const Machine& machine, Plan& plan) {

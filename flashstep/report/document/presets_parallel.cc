@@ -12,12 +12,6 @@ constexpr const char* kQuickTurns = " --turns 3 --warmup 2 --steps 4";
 // Two replicas of the smallest size and their optimizers fit beside each other.
 constexpr uint64_t kTwoSmallReplicas = uint64_t{12} << 30;
 
-void add(const std::string& name, const std::string& line, double seconds, const Machine& machine,
-         Plan& plan, const Needs& needs = {}) {
-  add_if_possible({.name = name, .arguments = words_of(line), .seconds = seconds, .needs = needs},
-                  machine, plan);
-}
-
 // `line` with the year's lists on two GPUs; without GPUs one small model over Gloo.
 void add_ranks(const std::string& name, const std::string& bench, const std::string& year,
                const std::string& on_cpu, const Machine& machine, Plan& plan) {

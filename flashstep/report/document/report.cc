@@ -27,7 +27,7 @@ void check_sections(const std::vector<std::string>& only) {
   }
 }
 
-bool wanted(const std::vector<std::string>& only, const std::string& section) {
+bool is_wanted(const std::vector<std::string>& only, const std::string& section) {
   return only.empty() || std::find(only.begin(), only.end(), section) != only.end();
 }
 
@@ -50,7 +50,7 @@ RunRecord record_of(const ReportOptions& options, const Plan& plan) {
   if (options.only.empty() || !fs::exists(options.directory / "report.json")) return record;
   RunRecord earlier = read_record(options.directory);
   for (LeftOut& left_out : earlier.left_out) {
-    if (!wanted(options.only, left_out.section)) record.left_out.push_back(std::move(left_out));
+    if (!is_wanted(options.only, left_out.section)) record.left_out.push_back(std::move(left_out));
   }
   if (earlier.only.empty())
     record.only.clear();
@@ -97,7 +97,7 @@ ReportOutcome make_report(const ReportOptions& options) {
   const measure::Machine machine = measure::describe_machine();
   Plan plan;
   for (const Section& section : sections()) {
-    if (!wanted(options.only, section.name)) continue;
+    if (!is_wanted(options.only, section.name)) continue;
     Plan part = plan_of(section, options.preset, machine);
     for (Measurement& measurement : part.measurements)
       plan.measurements.push_back(std::move(measurement));

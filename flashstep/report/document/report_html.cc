@@ -73,7 +73,7 @@ std::string inline_svg(const std::string& svg) {
   return start == std::string::npos ? "" : svg.substr(start);
 }
 
-void add_result(const DocumentResult& result, std::string& out) {
+void add_result_html(const DocumentResult& result, std::string& out) {
   out += str("<article id=\"result-", escaped(result.measurement), "\">\n<h3>",
              escaped(result.measurement), "</h3>\n");
   if (!result.trouble.empty())
@@ -97,7 +97,7 @@ void add_result(const DocumentResult& result, std::string& out) {
   out += "<p class=\"made\">" + prose(describe(result.made)) + "</p>\n</article>\n";
 }
 
-void add_answer(const Answer& answer, std::string& out) {
+void add_answer_html(const Answer& answer, std::string& out) {
   const std::string years = answer.question->years;
   out += str("<div class=\"answer", answer.measured ? "" : " missing", "\" data-years=\"", years,
              "\"><h3>", escaped(answer.question->name));
@@ -118,8 +118,8 @@ void add_answer(const Answer& answer, std::string& out) {
 void add_section(const DocumentSection& section, std::string& out) {
   out += str("<section id=\"", section.name, "\">\n<h2>", escaped(section.title), "</h2>\n<p>",
              prose(section.about), "</p>\n");
-  for (const Answer& answer : section.answers) add_answer(answer, out);
-  for (const DocumentResult& result : section.results) add_result(result, out);
+  for (const Answer& answer : section.answers) add_answer_html(answer, out);
+  for (const DocumentResult& result : section.results) add_result_html(result, out);
   for (const LeftOut& left_out : section.left_out) {
     out += str("<p class=\"leftout\">Left out: ", escaped(left_out.what), ": ", prose(left_out.why),
                ".</p>\n");

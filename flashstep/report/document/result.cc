@@ -15,20 +15,20 @@ namespace flashstep::report {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;  // of result files; higher when an older program could not read them
 // A table is small; a trace with the same ending is not read to find that out.
 constexpr uintmax_t kLargestTableBytes = 64 << 20;
 constexpr std::string_view kPictureEnding = ".picture.json";
 
-Json provenance_to_json(const Provenance& made) {
+OrderedJson provenance_to_json(const Provenance& made) {
   return {{"command", made.command}, {"machine", made.machine}, {"driver", made.driver},
           {"version", made.version}, {"clocks", made.clocks},   {"measured_at", made.measured_at},
           {"seconds", made.seconds}};
 }
 
-Provenance provenance_from(const Json& json) {
+Provenance provenance_from(const OrderedJson& json) {
   Provenance made;
   made.command = json.at("command").get<std::string>();
   made.machine = json.at("machine").get<std::string>();
@@ -40,7 +40,7 @@ Provenance provenance_from(const Json& json) {
   return made;
 }
 
-Result read_result(const Json& json, const std::string& source) {
+Result read_result(const OrderedJson& json, const std::string& source) {
   const int format = json.at("format").get<int>();
   require(format == kFormat, "it has format ", format, ", this program reads ", kFormat);
   Result result;
@@ -49,11 +49,11 @@ Result read_result(const Json& json, const std::string& source) {
   result.key = json.at("key").get<std::string>();
   result.made = provenance_from(json.at("made"));
   result.trouble = json.at("trouble").get<std::string>();
-  for (const Json& table : json.at("tables")) {
+  for (const OrderedJson& table : json.at("tables")) {
     result.tables.push_back({table.at("name").get<std::string>(),
                              measure::table_from_json(table.at("table").dump(), source)});
   }
-  for (const Json& picture : json.at("pictures"))
+  for (const OrderedJson& picture : json.at("pictures"))
     result.pictures.push_back(picture_from_json(picture.dump(), source));
   result.files = json.at("files").get<std::vector<std::string>>();
   return result;
@@ -110,44 +110,44 @@ bool better(const Result& a, const Result& b, const std::vector<std::string>& ke
 
 std::string key_of(const Measurement& measurement, const MeasuredVersion& version,
                    const measure::Machine& machine) {
-  Json json = {{"format", kFormat},
-               {"arguments", measurement.arguments},
-               {"before", measurement.before},
-               {"sources", version.sources},
-               {"processor", machine.processor},
-               {"cores", machine.cores},
-               {"threads", machine.threads},
-               {"driver", machine.driver_version},
-               {"cuda", machine.cuda_version},
-               {"libtorch", machine.libtorch_version}};
-  json["gpus"] = Json::array();
+  OrderedJson json = {{"format", kFormat},
+                      {"arguments", measurement.arguments},
+                      {"before", measurement.before},
+                      {"sources", version.sources},
+                      {"processor", machine.processor},
+                      {"cores", machine.cores},
+                      {"threads", machine.threads},
+                      {"driver", machine.driver_version},
+                      {"cuda", machine.cuda_version},
+                      {"libtorch", machine.libtorch_version}};
+  json["gpus"] = OrderedJson::array();
   for (const auto& gpu : machine.gpus) json["gpus"].push_back(gpu.name);
-  return hash_bytes(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return hash_bytes(json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
 std::string to_json(const Result& result) {
-  Json json = {{"format", kFormat},
-               {"measurement", result.measurement},
-               {"section", result.section},
-               {"key", result.key},
-               {"made", provenance_to_json(result.made)},
-               {"trouble", result.trouble},
-               {"tables", Json::array()},
-               {"pictures", Json::array()},
-               {"files", result.files}};
+  OrderedJson json = {{"format", kFormat},
+                      {"measurement", result.measurement},
+                      {"section", result.section},
+                      {"key", result.key},
+                      {"made", provenance_to_json(result.made)},
+                      {"trouble", result.trouble},
+                      {"tables", OrderedJson::array()},
+                      {"pictures", OrderedJson::array()},
+                      {"files", result.files}};
   for (const NamedTable& named : result.tables) {
     json["tables"].push_back(
-        {{"name", named.name}, {"table", Json::parse(measure::to_json(named.table))}});
+        {{"name", named.name}, {"table", OrderedJson::parse(measure::to_json(named.table))}});
   }
   for (const StoredPicture& picture : result.pictures)
-    json["pictures"].push_back(Json::parse(to_json(picture)));
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+    json["pictures"].push_back(OrderedJson::parse(to_json(picture)));
+  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 Result result_from_json(const std::string& json, const std::string& source) {
   try {
     require(json_depth(json) <= kMaxJsonDepth, "it is nested too deeply");
-    return read_result(Json::parse(json), source);
+    return read_result(OrderedJson::parse(json), source);
   } catch (const std::exception& error) {
     throw UserError(str("[report] expected a result in ", source, ": ", error.what()));
   }

@@ -126,6 +126,12 @@ void add_if_possible(Measurement measurement, const measure::Machine& machine, P
     plan.left_out.push_back({measurement.name, why});
 }
 
+void add(const std::string& name, const std::string& line, double seconds,
+         const measure::Machine& machine, Plan& plan, const Needs& needs) {
+  add_if_possible({.name = name, .arguments = words_of(line), .seconds = seconds, .needs = needs},
+                  machine, plan);
+}
+
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream stream(line);
   std::vector<std::string> words;

@@ -1,0 +1,122 @@
+#include "flashstep/report/model_run.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "flashstep/measure/clock.h"
+#include "flashstep/measure/ranges.h"
+#include "flashstep/ops/cross_entropy.h"
+#include "flashstep/train/precision.h"
+
+namespace flashstep::report {
+namespace {
+
+using at::Tensor;
+
+// LibTorch's own generator is left alone.
+ParameterFill drawn_on(at::Device device, uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(device).clone();
+  generator.set_current_seed(seed);
+  return [generator](const Tensor& parameter, double standard_deviation, double bound,
+                     const std::string&) {
+    const double most = bound * standard_deviation;
+    parameter.detach().normal_(0, standard_deviation, generator).clamp_(-most, most);
+  };
+}
+
+}  // namespace
+
+TokenRows random_rows(const ModelConfig& model, int64_t batch_size, uint64_t seed,
+                      at::Device device) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  const auto tokens = [&] {
+    return at::randint(model.vocab_size, {batch_size, model.context_length}, generator, at::kLong)
+        .to(device);
+  };
+  Tensor inputs = tokens();
+  return {std::move(inputs), tokens()};
+}
+
+Tensor loss_of(TransformerImpl& model, const TokenRows& rows, const std::string& precision) {
+  std::optional<train::AutocastGuard> autocast;
+  if (precision == "bf16") autocast.emplace(rows.inputs.device().type(), at::kBFloat16);
+  return cross_entropy(model.forward(rows.inputs), rows.targets);
+}
+
+at::Device current_device(const std::string& type) {
+  const at::Device device(type);
+  return device.is_cpu() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+Transformer make_model(const ModelConfig& config, uint64_t seed, at::Device device) {
+  const torch::TensorOptions options(device);
+  if (!device.is_cuda()) return Transformer(config, seed, options);
+  Transformer model(config, std::nullopt, options);
+  model->initialize(drawn_on(device, seed));
+  return model;
+}
+
+ModelRun::ModelRun(const Workload& workload)
+    : workload_(resolved_workload(workload)),
+      device_(current_device(workload_.device)),
+      tf32_(workload_.precision == "tf32"),
+      model_(make_model(workload_.model, static_cast<uint64_t>(workload_.seed), device_)),
+      rows_(random_rows(workload_.model, workload_.batch_size,
+                        static_cast<uint64_t>(workload_.seed), device_)),
+      optimizer_(model_->parameters(), torch::optim::AdamWOptions(kLearningRate)),
+      step_(model_->parameters(), optimizer_, [this](int64_t, int64_t) { return forward(); },
+            {.accumulation_steps = 1,
+             .max_norm = workload_.max_norm,
+             .precision = train::Precision::kFloat32}) {}
+
+Tensor ModelRun::forward() {
+  const measure::ScopedRange range("forward");
+  const at::AutoGradMode graph(has_backward(workload_));
+  return loss_of(*model_, rows_, workload_.precision);
+}
+
+void ModelRun::backward(const Tensor& loss) {
+  const measure::ScopedRange range("backward");
+  loss.backward();
+}
+
+void ModelRun::update(const Tensor& loss) { step_.finish(loss.detach()); }
+
+void ModelRun::pass(Marks& marks) {
+  marks.set();
+  if (has_backward(workload_)) optimizer_.zero_grad();
+  const Tensor loss = forward();
+  marks.set();
+  if (!has_backward(workload_)) return;
+  backward(loss);
+  marks.set();
+  if (!has_update(workload_)) return;
+  update(loss);
+  marks.set();
+}
+
+void ModelRun::pass() {
+  Marks unread(device_);
+  pass(unread);
+}
+
+StepTimes ModelRun::timed_pass() {
+  Marks marks(device_);
+  synchronize(device_);
+  const double begin = measure::steady_seconds();
+  pass(marks);
+  synchronize(device_);
+  StepTimes times;
+  times.total = measure::steady_seconds() - begin;
+  const std::vector<double> seconds = marks.seconds();
+  double* const parts[] = {&times.forward, &times.backward, &times.optimizer};
+  for (size_t i = 0; i < seconds.size(); ++i) *parts[i] = seconds[i];
+  return times;
+}
+
+}  // namespace flashstep::report

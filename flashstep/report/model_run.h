@@ -1,0 +1,93 @@
+// A workload that is done: a model with its weights, its batch and its optimizer.
+//
+//   Workload workload;
+//   workload.model = model_by_name("medium");
+//   workload.precision = "bf16";
+//   ModelRun run(workload);
+//   for (int i = 0; i < 5; ++i) run.pass();   // warm-up
+//   const StepTimes times = run.timed_pass();
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <torch/types.h>
+
+#include "flashstep/model/transformer.h"
+#include "flashstep/report/step_marks.h"
+#include "flashstep/report/workload.h"
+#include "flashstep/train/adamw.h"
+#include "flashstep/train/step.h"
+
+namespace flashstep::report {
+
+constexpr double kLearningRate = 1e-4;  // of AdamW: its value costs nothing
+
+struct TokenRows {
+  at::Tensor inputs, targets;  // (B, N) int64
+};
+// Drawn on the host: the same on every device, and LibTorch's own generators are left alone.
+TokenRows random_rows(const ModelConfig& model, int64_t batch_size, uint64_t seed,
+                      at::Device device);
+
+// Mean cross-entropy of the model on `rows`, (), under the autocast that the precision asks for.
+at::Tensor loss_of(TransformerImpl& model, const TokenRows& rows, const std::string& precision);
+
+// "cpu", or "cuda": this process's current GPU.
+at::Device current_device(const std::string& type);
+
+// Its weights are drawn from the seed, on a GPU by the GPU: a host draws a billion numbers in
+// seconds, a GPU in milliseconds. They are other numbers than on a CPU, of the same distributions,
+// and the same on GPUs of one kind.
+Transformer make_model(const ModelConfig& config, uint64_t seed, at::Device device);
+
+// While alive, matrix products of float32 tensors on a GPU may use TF32, or not.
+class Tf32Switch {
+ public:
+  explicit Tf32Switch(bool allow) : before_(at::globalContext().allowTF32CuBLAS()) {
+    at::globalContext().setAllowTF32CuBLAS(allow);
+  }
+  ~Tf32Switch() { at::globalContext().setAllowTF32CuBLAS(before_); }
+  Tf32Switch(const Tf32Switch&) = delete;
+  Tf32Switch& operator=(const Tf32Switch&) = delete;
+
+ private:
+  bool before_;
+};
+
+// A model ready to compute (make_model). The host does not wait for a GPU unless that is said. It
+// opens the ranges "forward", "backward" and "optimizer" (measure/ranges.h).
+class ModelRun {
+ public:
+  // Resolves the workload. c10::OutOfMemoryError (as everything below) where memory is too small.
+  explicit ModelRun(const Workload& workload);
+
+  void pass();  // as the mode says, gradients zeroed before
+  // The same, with the host waiting before and after. The parts are the device's time (events on a
+  // GPU), 0 for what the mode leaves out; the total is the host's clock.
+  StepTimes timed_pass();
+
+  // The parts by themselves. The loss has a graph unless the mode is "forward".
+  at::Tensor forward();
+  void backward(const at::Tensor& loss);
+  void update(const at::Tensor& loss);  // clipping and AdamW; nothing if something is not finite
+
+  const Workload& workload() const { return workload_; }
+  at::Device device() const { return device_; }
+  TransformerImpl& model() { return *model_; }
+  train::AdamW& optimizer() { return optimizer_; }  // its state comes with the first update
+  const TokenRows& rows() const { return rows_; }
+
+ private:
+  void pass(Marks& marks);
+
+  Workload workload_;
+  at::Device device_;
+  Tf32Switch tf32_;
+  Transformer model_;
+  TokenRows rows_;
+  train::AdamW optimizer_;
+  train::TrainStep step_;
+};
+
+}  // namespace flashstep::report

@@ -1,0 +1,68 @@
+#include "flashstep/train/trained_model.h"
+
+#include <cstdio>
+#include <vector>
+
+#include <torch/cuda.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/model/generate.h"
+#include "flashstep/train/checkpoint.h"
+#include "flashstep/train/run_state.h"
+
+namespace flashstep::train {
+
+TrainedModel load_run(const std::filesystem::path& run, const std::string& device_name) {
+  const Config config = load_run_config(run);
+  const torch::Device device =
+      device_by_name(device_name.empty() ? config.train.device : device_name);
+  const auto warn = [](const std::string& sentence) {
+    std::fprintf(stderr, "%s\n", sentence.c_str());
+  };
+  const auto checkpoint = load_newest(run / "checkpoints", warn);
+  require(checkpoint.has_value(), "[run] expected a checkpoint in ", run.string(),
+          ", but there is none yet");
+  TrainedModel trained{config, tokenizer::Tokenizer::load(run / "tokenizer"),
+                       Transformer(config.model, 0, device), device, checkpoint->step};
+  load_module(*trained.model, checkpoint->model,
+              flashstep::str("the checkpoint of step ", checkpoint->step));
+  trained.model->eval();
+  return trained;
+}
+
+std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokenizer,
+                         const std::string& prompt, const SamplingConfig& sampling,
+                         const std::string& document_end) {
+  const std::vector<uint32_t> ids = tokenizer.encode(prompt);
+  require(!ids.empty(), "[generate] expected a prompt of at least one token, got an empty one");
+  GenerateOptions options;
+  options.max_tokens = sampling.max_tokens;
+  options.temperature = sampling.temperature;
+  options.top_k = sampling.top_k;
+  options.top_p = sampling.top_p;
+  options.seed = static_cast<uint64_t>(sampling.seed);
+  if (const auto end = tokenizer.token_id(document_end)) options.stop_token = *end;
+  const bool was_training = model->is_training();
+  model->eval();
+  const std::vector<int64_t> written =
+      generate(model, std::vector<int64_t>(ids.begin(), ids.end()), options);
+  model->train(was_training);
+  std::vector<uint32_t> all = ids;
+  for (const int64_t id : written) {
+    // A model may have more ids than its tokenizer (a padded vocabulary); those mean nothing.
+    if (id < tokenizer.vocab_size()) all.push_back(static_cast<uint32_t>(id));
+  }
+  return printable_utf8(tokenizer.decode(all));
+}
+
+torch::Device device_by_name(const std::string& name) {
+  if (name == "cpu") return torch::kCPU;
+  const bool has_cuda = torch::cuda::is_available();
+  if (name == "auto") return has_cuda ? torch::Device(torch::kCUDA, 0) : torch::Device(torch::kCPU);
+  require(name == "cuda", "[device] expected auto, cpu or cuda, got ", name);
+  require(has_cuda, "[device] expected a GPU for device cuda, but LibTorch finds none here");
+  return torch::Device(torch::kCUDA, 0);
+}
+
+}  // namespace flashstep::train
