@@ -96,14 +96,14 @@ void bench_ddp_rank(const std::string& task) {
   for (const std::string& contestant : plan.contestants) {
     if (plan.checked_steps == 0 || contestant == "none") continue;
     tell_progress("checking " + contestant);
-    hand_over(Json({{"begins", contestant}}).dump());
+    begin_contestant(contestant, *group);
     const double error = replica.weight_error(division_by_name(contestant), plan.checked_steps);
     hand_over(Json({{"contestant", contestant}, {"weight_error", error}}).dump());
   }
   for (int64_t turn = 0; turn < plan.turns; ++turn) {
     for (const std::string& contestant : plan.contestants) {
       tell_progress(str("turn ", turn + 1, " of ", plan.turns, ", ", contestant));
-      hand_over(Json({{"begins", contestant}}).dump());
+      begin_contestant(contestant, *group);
       take_turn(replica, plan, contestant, turn + 1 == plan.turns, *group);
     }
   }

@@ -185,7 +185,7 @@ void bench_matrix_rank(const std::string& task) {
   const at::Device device = current_device(plan.c.device);
   for (const MatrixRun& run : runs_of<MatrixRun>(plan.contestants)) {
     tell_progress(run.contestant);
-    hand_over(Json({{"begins", run.contestant}}).dump());
+    begin_contestant(run.contestant, *group);
     Json json = Training(plan, run, tokens, *group, device).run();
     json["contestant"] = run.contestant;
     hand_over(json.dump());

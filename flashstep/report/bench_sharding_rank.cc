@@ -126,7 +126,7 @@ void bench_sharding_rank(const std::string& task) {
   for (int64_t turn = 0; turn < plan.turns; ++turn) {
     for (const std::string& contestant : plan.contestants) {
       tell_progress(str("turn ", turn + 1, " of ", plan.turns, ", ", contestant));
-      hand_over(Json({{"begins", contestant}}).dump());
+      begin_contestant(contestant, *group);
       train::ParallelConfig division;
       division.wrapper = plan.wrapper;
       division.bucket_megabytes = plan.bucket_megabytes;

@@ -6,6 +6,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/comm/group.h"
 
 namespace flashstep::report {
 namespace {
@@ -25,6 +26,11 @@ std::string describe_failure(const std::string& sentence) {
 }
 
 }  // namespace
+
+void begin_contestant(const std::string& contestant, const comm::Group& group) {
+  hand_over(nlohmann::json({{"begins", contestant}}).dump());
+  group.barrier("beginning " + contestant);
+}
 
 JobResults run_contestants(
     RankJob job, std::vector<std::string> contestants,

@@ -20,10 +20,14 @@ struct JobResults {
   int signal = 0;
 };
 
-// Runs `job`, whose task `task_of` makes for a list of contestants. Rank 0 hands over
-// {"begins": contestant} before it measures one. Where the ranks fail, the contestant that had
-// begun is left out, and the ranks are started once more for the others. UserError when they end
-// with its exit code, MachineError when they fail before any contestant has begun.
+// In a rank, before it measures a contestant: rank 0 hands over {"begins": contestant}, and no rank
+// goes on before, so that it is known which one a rank failed in.
+void begin_contestant(const std::string& contestant, const comm::Group& group);
+
+// Runs `job`, whose task `task_of` makes for a list of contestants. Where
+// the ranks fail, the contestant that had begun is left out, and the ranks are started once more
+// for the others. UserError when they end with its exit code, MachineError when they fail before
+// any contestant has begun.
 JobResults run_contestants(
     RankJob job, std::vector<std::string> contestants,
     const std::function<std::string(const std::vector<std::string>& contestants)>& task_of);

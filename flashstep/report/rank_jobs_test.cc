@@ -1,7 +1,9 @@
 #include "flashstep/report/rank_jobs.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -39,6 +41,8 @@ void be_rank(const std::string& task, const Fail& fail) {
 }
 
 [[noreturn]] void end_with(int code, const char* sentence) {
+  // No group here lets the ranks begin together: rank 0, which has said what begins, fails first.
+  if (std::string(std::getenv("RANK")) != "0") std::this_thread::sleep_for(std::chrono::minutes(1));
   std::fprintf(stderr, "flashstep: %s\n", sentence);  // whoever is first is quoted
   std::_Exit(code);
 }
