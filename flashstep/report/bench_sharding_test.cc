@@ -47,7 +47,7 @@ TEST(BenchSharding, TableHasTheoryBesideWhatWasMeasured) {
 // from 4 to 16 ms, 7 ms of it with nothing computing; from 16 to 17 and from 19 ms on nothing runs.
 std::vector<std::string> traced_lines() {
   return {line("none", 80, 0.1),
-          R"({"contestant": "none", "compute": [0, 0.016], "copies": [], "communication": [],
+          R"({"contestant": "none", "compute": [0, 0.0155], "copies": [], "communication": [],
               "trace_trouble": "", "update_seconds": 0.016, "host_seconds": 0.001})",
           line("whole", 40, 0.09),
           R"({"contestant": "whole", "compute": [0, 0.009, 0.017, 0.019], "copies": [],
@@ -82,8 +82,8 @@ TEST(BenchSharding, TableSaysWhatAnUpdateTakesItsTimeFor) {
   EXPECT_EQ(cell(2, "computing"), "-") << "no trace, no numbers";
 
   const std::string reasons = join(sharding_reasons({result}), "\n");
-  EXPECT_NE(reasons.find("whole: an update of 20.00 ms computes for 11.00 ms, 1.38 x a rank's "
-                         "share of 16.00 ms without shards; 58.3 % of 12.00 ms of sending exposed; "
+  EXPECT_NE(reasons.find("whole: an update of 20.00 ms computes for 11.00 ms, 1.42 x a rank's "
+                         "share of 15.50 ms without shards; 58.3 % of 12.00 ms of sending exposed; "
                          "idle 2.00 ms; the host launches for 5.00 ms."),
             reasons.npos)
       << reasons;

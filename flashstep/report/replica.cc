@@ -88,20 +88,18 @@ void Replica::backward(const Tensor& loss) {
   if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
 }
 
-void Replica::step(Marks& marks) {
-  marks.set();
-  zero_grad();
-  const Tensor loss = forward();
-  marks.set();
-  backward(loss);
-  marks.set();
-  update();
-  marks.set();
-}
-
 std::vector<StepTimes> Replica::run(int64_t steps) {
   Marks marks(device_);
-  for (int64_t i = 0; i < steps; ++i) step(marks);
+  for (int64_t i = 0; i < steps; ++i) {
+    marks.set();
+    zero_grad();
+    const Tensor loss = forward();
+    marks.set();
+    backward(loss);
+    marks.set();
+    update();
+    marks.set();
+  }
   const std::vector<double> seconds = marks.seconds();
   constexpr size_t kMarks = 4;  // of a step
   std::vector<StepTimes> times;
@@ -133,11 +131,15 @@ UpdateTrace Replica::trace_update() {
   Marks marks(device_);
   const Trace whole = trace(device_, [&] {
     group_.barrier("beginning a traced step");  // the profiler's start takes each rank its time
-    step(marks);
-    at::zeros({1}, device_);  // right behind the last mark: there the trace ends
+    zero_grad();
+    backward(forward());
+    marks.set();
+    update();
+    at::zeros({1}, device_);  // something that ends right at the mark, and with it the trace
+    marks.set();
     synchronize(device_);
   });
-  result.seconds = marks.seconds().back();
+  result.seconds = marks.seconds().front();
   result.trace = last_part(whole, result.seconds);
   return result;
 }

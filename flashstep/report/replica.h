@@ -67,7 +67,6 @@ class Replica {
   void update() { optimizer_->step(); }
 
  private:
-  void step(Marks& marks);
   void descend();
   std::vector<at::Tensor> copy_of_weights() const;
 

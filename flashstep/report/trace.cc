@@ -115,6 +115,7 @@ double Trace::seconds() const {
 Trace last_part(const Trace& trace, double seconds) {
   const double begin = trace.seconds() - seconds;
   Trace part = trace;
+  std::erase_if(part.communication, [&](const Span& span) { return span.begin < begin; });
   for (auto* lane : {&part.compute, &part.copies, &part.communication}) {
     std::erase_if(*lane, [&](const Span& span) { return span.end <= begin; });
     for (Span& span : *lane) span = {std::max(span.begin - begin, 0.0), span.end - begin};
