@@ -12,7 +12,7 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kElements = 20000, kParameters = 8;
+constexpr int64_t kElements = 20000, kParameters = 40;
 
 // Names that hold what separates a parameter's name from what is kept of it.
 NamedTensors make_parameters() {
@@ -56,8 +56,9 @@ TEST(ShareState, ComesByParameterAndOnlyWhatIsKeptStays) {
     ASSERT_EQ(kept.size(), static_cast<size_t>(kParameters) + 1);
     EXPECT_EQ(kept.back().first, "loss_scale");
     EXPECT_EQ(kept.back().second.item<float>(), 7);
-    // A parameter's state, a comparison's result, what is kept; never all of it.
-    EXPECT_LE(allocated.peak_bytes(), 3 * kElements * 4);
+    // A parameter's state, a comparison's result, what is kept, and what Gloo's threads, which let
+    // go of a message some time after it is there, still have of those before; never all of it.
+    EXPECT_LE(allocated.peak_bytes(), 8 * kElements * 4);
   });
 }
 
