@@ -10,6 +10,10 @@
 set -eu
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
 ranks=${RANKS:-$([ "$gpus" -gt 0 ] && echo "$gpus" || echo 2)}
+nodes=${NODES:-1}
+# The ranks of one machine need not find it by its name.
+[ "$nodes" != 1 ] || here=127.0.0.1
 exec torchrun --no-python --nproc-per-node "$ranks" --max-restarts "${RESTARTS:-3}" \
-  --nnodes "${NODES:-1}" --rdzv-backend c10d --rdzv-endpoint "${MASTER:-127.0.0.1}:${PORT:-29400}" \
+  --nnodes "$nodes" --rdzv-backend c10d --rdzv-endpoint "${MASTER:-127.0.0.1}:${PORT:-29400}" \
+  ${here:+--local-addr "$here"} \
   -- "${FLASHSTEP:-flashstep}" train "$@" --resume
