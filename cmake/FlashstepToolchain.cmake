@@ -56,8 +56,9 @@ if(FLASHSTEP_SANITIZE MATCHES "address")
     "LSAN_OPTIONS=suppressions=${_sanitizers}/leaks.txt:print_suppressions=0"
     "UBSAN_OPTIONS=print_stacktrace=1:suppressions=${_sanitizers}/undefined.txt")
 elseif(FLASHSTEP_SANITIZE MATCHES "thread")
+  # Of LibTorch's locks the sanitizer sees the taking by a wait, not the release: its table of one thread's 64 locks overflows.
   list(APPEND FLASHSTEP_TEST_ENVIRONMENT "OMP_NUM_THREADS=1"
-    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${_sanitizers}/threads.txt")
+    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:detect_deadlocks=0:suppressions=${_sanitizers}/threads.txt")
 endif()
 
 # The Python that runs the comparisons with PyPI's packages.
