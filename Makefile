@@ -11,8 +11,8 @@ build: ## the program and the library; the tests are built by `make test`
 	scripts/bootstrap
 	scripts/build flashstep_program
 
-# Without a network for PyPI's packages the comparisons with them are skipped, and ctest says so. What takes minutes for itself
-# (label slow: the quickstart, the whole quick report) is .ci/run's.
+# Without a network for PyPI's packages the comparisons with them are skipped, and ctest says so. The quickstart's own
+# test (label slow) is .ci/run's, which looks at the run of `make quickstart`.
 test:
 	scripts/bootstrap
 	scripts/build

@@ -3,22 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/measure/ranges.h"
+#include "flashstep/report/test_workload.h"
 
 namespace flashstep::report {
 namespace {
 
-Workload small(const std::string& mode = "step") {
-  Workload workload;
-  workload.model = model_by_name("32/64/2/2");
-  workload.model.vocab_size = 64;
-  workload.model.context_length = 16;
-  workload.batch_size = 2;
-  workload.mode = mode;
-  return workload;
-}
-
 TEST(ModelRun, RowsAreDrawnFromTheSeedAlone) {
-  const ModelConfig model = resolved_workload(small()).model;
+  const ModelConfig model = resolved_workload(small_workload()).model;
   torch::manual_seed(5);
   const TokenRows a = random_rows(model, 2, 7, at::kCPU);
   const double after = torch::rand({1}).item<double>();
@@ -41,7 +32,7 @@ at::Tensor weights_of(ModelRun& run) {
 
 TEST(ModelRun, DoesAsMuchAsTheModeSays) {
   for (const std::string& mode : workload_modes()) {
-    ModelRun run(small(mode));
+    ModelRun run(small_workload(mode));
     const at::Tensor before = weights_of(run);
     run.pass();
     const bool has_gradient = run.model().parameters().front().grad().defined();
@@ -52,7 +43,7 @@ TEST(ModelRun, DoesAsMuchAsTheModeSays) {
 }
 
 TEST(ModelRun, AStepIsTrainsStep) {
-  ModelRun run(small());
+  ModelRun run(small_workload());
   Transformer model(run.workload().model, 1);
   train::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
   train::TrainStep step(model->parameters(), optimizer,
@@ -67,7 +58,7 @@ TEST(ModelRun, AStepIsTrainsStep) {
 }
 
 TEST(ModelRun, ThePartsMakeAPass) {
-  ModelRun whole(small()), parts(small());
+  ModelRun whole(small_workload()), parts(small_workload());
   whole.pass();
   const at::Tensor loss = parts.forward();
   parts.backward(loss);
@@ -77,7 +68,7 @@ TEST(ModelRun, ThePartsMakeAPass) {
 
 TEST(ModelRun, TimesOfTheParts) {
   for (const std::string& mode : workload_modes()) {
-    ModelRun run(small(mode));
+    ModelRun run(small_workload(mode));
     const StepTimes times = run.timed_pass();
     EXPECT_GT(times.forward, 0) << mode;
     EXPECT_EQ(times.backward > 0, mode != "forward") << mode;
@@ -87,7 +78,7 @@ TEST(ModelRun, TimesOfTheParts) {
 }
 
 TEST(ModelRun, Bfloat16RoundsTheLoss) {
-  Workload workload = small("forward");
+  Workload workload = small_workload("forward");
   ModelRun wide(workload);
   workload.precision = "bf16";
   ModelRun narrow(workload);
@@ -105,7 +96,7 @@ class Heard : public measure::RangeListener {
 };
 
 TEST(ModelRun, HasARangeForEachPart) {
-  ModelRun run(small());
+  ModelRun run(small_workload());
   Heard heard;
   measure::listen_to_ranges(&heard);
   run.pass();

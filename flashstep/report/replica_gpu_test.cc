@@ -5,6 +5,7 @@
 
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/replica.h"
+#include "flashstep/report/test_update_trace.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpus.h"
 #include "flashstep/testing/ranks.h"
@@ -68,23 +69,11 @@ TEST(GpuReplica, UpdatesAsOneProcessDoes) {
   });
 }
 
-// Without shards all that is sent is sent in backward, which the trace of an update leaves out.
 TEST(GpuReplica, TheUpdateIsCutOutOfItsStep) {
   FLASHSTEP_NEED_GPUS(2);
   on_two_gpus([](comm::Group& group, at::Device device) {
     Replica replica(small(), group, device);
-    for (const char* shards : {"none", "whole", "flat"}) {
-      train::ParallelConfig division = division_by_name("bucketed 0");
-      division.shard_optimizer = shards;
-      replica.divide(division);
-      replica.run(3);
-      const UpdateTrace update = replica.trace_update();
-      EXPECT_EQ(update.trace.trouble, "") << shards;
-      EXPECT_EQ(update.trace.communication.empty(), std::string(shards) == "none") << shards;
-      EXPECT_GT(update.trace.compute_seconds(), 0) << shards;
-      EXPECT_GT(update.host_seconds, 0) << shards;
-      EXPECT_LE(update.trace.busy_seconds(), update.seconds + 1e-9) << shards;
-    }
+    expect_updates_cut_out(replica, "bucketed 0");
   });
 }
 

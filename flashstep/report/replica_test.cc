@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/report/test_update_trace.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep::report {
@@ -49,24 +50,11 @@ TEST(Replica, ThreeRanksRoundInAnotherOrder) {
   });
 }
 
-// Without shards all that is sent is sent in backward, which the trace of an update leaves out.
 TEST(Replica, TheUpdateIsCutOutOfItsStep) {
   testing::run_ranks(2, [](const comm::Environment& environment) {
     comm::Group group(environment);
     Replica replica(small(), group, at::kCPU);
-    for (const char* shards : {"none", "whole", "flat"}) {
-      train::ParallelConfig division = division_by_name("bucketed 0.01");
-      division.shard_optimizer = shards;
-      replica.divide(division);
-      replica.run(2);
-      const UpdateTrace update = replica.trace_update();
-      EXPECT_EQ(update.trace.trouble, "") << shards;
-      EXPECT_EQ(update.trace.communication.empty(), std::string(shards) == "none") << shards;
-      EXPECT_GT(update.trace.compute_seconds(), 0) << shards;
-      EXPECT_GT(update.host_seconds, 0) << shards;
-      EXPECT_NEAR(update.trace.seconds(), update.seconds, 1e-9) << shards;
-      EXPECT_LE(update.trace.busy_seconds(), update.seconds + 1e-9) << shards;
-    }
+    expect_updates_cut_out(replica, "bucketed 0.01");
   });
 }
 

@@ -5,19 +5,10 @@
 #include "flashstep/base/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/model/cost.h"
+#include "flashstep/report/test_workload.h"
 
 namespace flashstep::report {
 namespace {
-
-Workload small(const std::string& mode = "step") {
-  Workload workload;
-  workload.model = model_by_name("32/64/2/2");
-  workload.model.vocab_size = 64;
-  workload.model.context_length = 16;
-  workload.batch_size = 2;
-  workload.mode = mode;
-  return workload;
-}
 
 TEST(Workload, SizesByNameAndByNumbers) {
   for (const std::string& name : workload_size_names()) {
@@ -30,7 +21,7 @@ TEST(Workload, SizesByNameAndByNumbers) {
   EXPECT_EQ(tiny.model.context_length, 128);
   EXPECT_EQ(tiny.model.vocab_size, 4096);
   EXPECT_EQ(resolved_workload({.model = model_by_name("xl")}).batch_size, 4);
-  EXPECT_EQ(model_name(small().model), "32/64/2/2");
+  EXPECT_EQ(model_name(small_workload().model), "32/64/2/2");
   Workload fewer = {.model = model_by_name("xl")};
   fewer.model.num_layers = 20;
   EXPECT_EQ(model_name(resolved_workload(fewer).model), "1600/6400/20/25");
@@ -42,7 +33,7 @@ TEST(Workload, SizesByNameAndByNumbers) {
 
 TEST(Workload, WhatCannotBeIsASentence) {
   const auto refused = [](void (*spoil)(Workload&)) {
-    Workload workload = small();
+    Workload workload = small_workload();
     spoil(workload);
     EXPECT_THROW(resolved_workload(workload), UserError);
   };
@@ -78,7 +69,7 @@ TEST(Workload, EveryCombinationSizesFirst) {
 }
 
 TEST(Workload, TravelsAsJson) {
-  Workload workload = resolved_workload(small("forward")), back;
+  Workload workload = resolved_workload(small_workload("forward")), back;
   workload.model.attention = "naive";
   workload.max_norm = 0.25;
   read_json(back, write_json(workload), "test");
@@ -88,14 +79,14 @@ TEST(Workload, TravelsAsJson) {
 }
 
 TEST(Workload, FlopsOfAPass) {
-  const Workload forward = small("forward"), step = small("step");
+  const Workload forward = small_workload("forward"), step = small_workload("step");
   // Two rows of 16 tokens; 2 (4 C^2 + 3 C F) a layer and token, 2 C V for the head, and 4 C for
   // each of 16 * 17 / 2 visible pairs of a layer.
   const double layer = 2.0 * (4 * 32 * 32 + 3 * 32 * 64), head = 2.0 * 32 * 64;
   const double expected = 2 * (16 * (2 * layer + head) + 2 * 4.0 * 32 * 136);
   EXPECT_EQ(pass_flops(forward), expected);
   EXPECT_EQ(pass_flops(step), 3 * expected);
-  EXPECT_EQ(pass_flops(small("forward-backward")), 3 * expected);
+  EXPECT_EQ(pass_flops(small_workload("forward-backward")), 3 * expected);
 }
 
 }  // namespace

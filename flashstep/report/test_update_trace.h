@@ -1,0 +1,31 @@
+// What holds of every update that is cut out of its step, on any device.
+#pragma once
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/report/replica.h"
+
+namespace flashstep::report {
+
+// Without shards all that is sent is sent in backward, which the trace of an update leaves out.
+inline void expect_updates_cut_out(Replica& replica, const std::string& wrapper) {
+  for (const char* shards : {"none", "whole", "flat"}) {
+    train::ParallelConfig division = division_by_name(wrapper);
+    division.shard_optimizer = shards;
+    replica.divide(division);
+    replica.run(3);
+    const UpdateTrace update = replica.trace_update();
+    EXPECT_EQ(update.trace.trouble, "") << shards;
+    EXPECT_EQ(update.trace.communication.empty(), std::string(shards) == "none") << shards;
+    EXPECT_GT(update.trace.compute_seconds(), 0) << shards;
+    EXPECT_GT(update.host_seconds, 0) << shards;
+    EXPECT_LE(update.trace.busy_seconds(), update.seconds + 1e-9) << shards;
+    if (replica.device().is_cpu()) {  // whose marks are operators of the trace
+      EXPECT_NEAR(update.trace.seconds(), update.seconds, 1e-9) << shards;
+    }
+  }
+}
+
+}  // namespace flashstep::report
