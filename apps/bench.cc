@@ -87,7 +87,7 @@ void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
       .add_option("--bucket-mb", bucket_megabytes,
                   "Sizes of buckets, 10^6 bytes; 0: chosen as flashstep train does")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1e9));
 }
 
 void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& steps) {

@@ -52,7 +52,7 @@ void add_bench_sharding(CLI::App& bench) {
   command
       ->add_option("--bucket-mb", plan.bucket_megabytes,
                    "Size of buckets, 10^6 bytes; 0: chosen as flashstep train does")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   add_turns(*command, plan.turns, plan.warmup, plan.steps);
   command->add_flag("--no-trace", arguments->no_trace, "No step under the profiler");
