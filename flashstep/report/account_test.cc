@@ -5,8 +5,6 @@
 #include <functional>
 
 #include <ATen/ATen.h>
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
@@ -16,6 +14,7 @@
 #include "flashstep/model/cost.h"
 #include "flashstep/model/transformer.h"
 #include "flashstep/ops/cross_entropy.h"
+#include "flashstep/testing/allocated.h"
 #include "flashstep/train/precision.h"
 
 namespace flashstep::report {
@@ -220,27 +219,6 @@ TEST(Account, RefusesWhatIsNone) {
   EXPECT_THROW(account_bounds({.tokens = 0}), UserError);
 }
 
-// What LibTorch's CPU allocator gives out on this thread while one is alive.
-class AllocatedBytes : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t change, size_t, size_t, c10::Device) override {
-    now += static_cast<double>(change);
-    peak = std::max(peak, now);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  double now = 0, peak = 0;
-};
-
-class Allocated {
- public:
-  double now() const { return bytes_->now; }
-  double peak() const { return bytes_->peak; }
-
- private:
-  std::shared_ptr<AllocatedBytes> bytes_ = std::make_shared<AllocatedBytes>();
-  c10::DebugInfoGuard guard_{c10::DebugInfoKind::PROFILER_STATE, bytes_};
-};
-
 ModelConfig measured_model(const char* attention) {
   ModelConfig config;
   config.vocab_size = 100;
@@ -269,7 +247,7 @@ TEST(AccountMeasured, BlocksKeepWhatTheFormulaSays) {
       }
       const BlockContext context{rotary_tables(64, config.head_dim(), config.rope_theta)};
       const at::Tensor x = at::randn({4, 64, 64}).requires_grad_();
-      const Allocated allocated;
+      const testing::Allocated allocated;
       at::Tensor y;
       {
         const train::AutocastGuard autocast(at::kCPU, at::kBFloat16,
@@ -277,7 +255,7 @@ TEST(AccountMeasured, BlocksKeepWhatTheFormulaSays) {
         y = block->forward(x, context);
       }
       // The input, which is kept, was there before; the output, as large, is not kept by the block.
-      const double kept = allocated.now();
+      const auto kept = static_cast<double>(allocated.bytes());
       EXPECT_NEAR(kept, block_saved_bytes(config, shape), 0.01 * kept)
           << attention << (bf16 ? " bf16" : " fp32");
     }
@@ -301,15 +279,14 @@ TEST(AccountMeasured, TheFormulaHoldsSoManyMatrices) {
     options.implementation = "naive";
     const double matrix = attention_matrix_bytes(size, 4);
     const NaiveAttentionMemory expected = naive_attention_memory(size, 4);
-    const Allocated forward;
+    testing::Allocated allocated;
     const at::Tensor out = attention(q, k, v, options);
-    EXPECT_NEAR(forward.now(), expected.kept, 0.2 * matrix) << causal;
-    EXPECT_NEAR(forward.peak(), expected.forward_peak, 0.2 * matrix) << causal;
+    EXPECT_NEAR(allocated.bytes(), expected.kept, 0.2 * matrix) << causal;
+    EXPECT_NEAR(allocated.peak_bytes(), expected.forward_peak, 0.2 * matrix) << causal;
     const at::Tensor gradient = at::ones_like(out);
-    const double before = forward.now();
-    const Allocated backward;  // counts from zero: what forward kept lies below
+    allocated.reset_peak();
     out.backward(gradient);
-    EXPECT_NEAR(before + backward.peak(), expected.backward_peak, 0.2 * matrix) << causal;
+    EXPECT_NEAR(allocated.peak_bytes(), expected.backward_peak, 0.2 * matrix) << causal;
   }
 }
 
