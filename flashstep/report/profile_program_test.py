@@ -5,7 +5,10 @@ import subprocess
 import tempfile
 import unittest
 import xml.etree.ElementTree
+from decimal import Decimal
 from pathlib import Path
+
+import trace_rules
 
 PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
 SMALL = ("--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 16, "--batch", 2, "--warmup", 1,
@@ -30,6 +33,9 @@ class ProfileTest(unittest.TestCase):
     def table(self, name):
         return json.loads((self.path / f"{name}.json").read_text())
 
+    def trace(self, case):
+        return json.loads((self.path / f"trace_{case}.json").read_text(), parse_float=Decimal)
+
     def test_tables_pictures_and_traces(self):
         result = run(*SMALL, "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -41,7 +47,8 @@ class ProfileTest(unittest.TestCase):
             self.assertAlmostEqual(sum(of_case), 100, delta=2)
             case = f"32_64_2_2_context_16_fp32_{attention}"
             xml.etree.ElementTree.parse(self.path / f"profile_flame_{case}.svg")
-            trace = json.loads((self.path / f"trace_{case}.json").read_text())  # as Perfetto does
+            trace = self.trace(case)
+            self.assertEqual(trace_rules.broken_rules(trace), [])
             ranges = {e["name"] for e in trace["traceEvents"] if e.get("cat") == "user_annotation"}
             self.assertLessEqual({"step", "forward", "backward", "optimizer", "layers.0", "layers.1", "norm"}, ranges)
             self.assertEqual(attention == "naive", "softmax" in ranges)
@@ -54,6 +61,27 @@ class ProfileTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("layers.* > self-attention > attention > softmax", result.stdout)
         self.assertEqual(column(self.table("profile_ranges"), "range"), column(measured, "range"))
+
+    def test_broken_rules_of_traces_are_seen(self):
+        self.assertEqual(run(*SMALL, "--attention", "naive", "--out", self.path).returncode, 0)
+
+        def longer(event):
+            event["dur"] += 10_000_000
+
+        def late(event):
+            event["ts"] += 10_000_000
+
+        for phase, name, harm, rule in (
+                ("X", "layers.0", longer, "layers.0 ends after"),
+                ("X", "layers.0", lambda event: event.pop("tid"), "no name, process, thread or time"),
+                ("X", "layers.0", lambda event: event.update(dur=-1), "no duration"),
+                ("M", "process_name", lambda event: event.pop("args"), "metadata without"),
+                ("s", "fwdbwd", late, "1 starts, 1 ends"),
+                ("s", "fwdbwd", lambda event: event.update(ph="t"), "0 starts, 1 ends"),
+                ("f", "fwdbwd", late, "touches nothing")):
+            trace = self.trace("32_64_2_2_context_16_fp32_naive")
+            harm(next(event for event in trace["traceEvents"] if (event["ph"], event["name"]) == (phase, name)))
+            self.assertIn(rule, "\n".join(trace_rules.broken_rules(trace)))
 
     def test_only_ranges_for_other_profilers(self):
         result = run(*SMALL, "--no-record", "--out", self.path)
