@@ -5,10 +5,10 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/ScalarType.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/measure/cpu_memory.h"
 #include "flashstep/measure/gpu_memory.h"
 #include "flashstep/measure/memory_recorder.h"
 #include "flashstep/measure/ranges.h"
@@ -28,48 +28,18 @@ void record(const Write& write) {
 
 uint64_t number(const void* address) { return reinterpret_cast<uint64_t>(address); }
 
-// ---- The CPU: in front of the allocator that was there before
+// ---- Where memory comes from
 
-c10::Allocator* plain_allocator = nullptr;  // set once, before the observed one is used
-
-void free_observed(void* address) {
-  // Told first: afterwards another thread may be given the same address.
-  record([&](MemoryRecorder& recorder) { recorder.freed(number(address)); });
-  plain_allocator->raw_deleter()(address);
-}
-
-class ObservedAllocator final : public c10::Allocator {
+class CpuListener final : public CpuMemoryListener {
  public:
-  c10::DataPtr allocate(size_t bytes) override {
-    void* address = plain_allocator->raw_allocate(bytes);
-    if (address != nullptr) {
-      const Stack stack = current_stack();
-      record([&](MemoryRecorder& recorder) {
-        recorder.allocated(number(address), static_cast<int64_t>(bytes), stack);
-      });
-    }
-    return {address, address, &free_observed, c10::Device(c10::DeviceType::CPU)};
+  void cpu_allocated(const void* address, int64_t bytes) override {
+    const Stack stack = current_stack();
+    record([&](MemoryRecorder& recorder) { recorder.allocated(number(address), bytes, stack); });
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &free_observed; }
-  void copy_data(void* destination, const void* source, size_t bytes) const override {
-    plain_allocator->copy_data(destination, source, bytes);
+  void cpu_freed(const void* address) override {
+    record([&](MemoryRecorder& recorder) { recorder.freed(number(address)); });
   }
 };
-
-// Tensors keep a pointer to their allocator: it lives as long as the process.
-c10::Allocator* observed_allocator() {
-  static auto* const allocator = new ObservedAllocator;
-  return allocator;
-}
-
-void stand_in_front() {
-  if (plain_allocator == nullptr) plain_allocator = c10::GetCPUAllocator();
-  require(plain_allocator->raw_deleter() != nullptr,
-          "[memory] expected a CPU allocator whose memory can be freed by address");
-  c10::SetCPUAllocator(observed_allocator());
-}
-
-// ---- GPUs
 
 class GpuListener final : public GpuMemoryListener {
  public:
@@ -138,10 +108,9 @@ class MemoryObserver::Recorder final : public RangeListener {
     {
       const std::lock_guard lock(recorder_mutex);
       require(current_recorder == nullptr, "[memory] expected one observer of memory at a time");
-      current_recorder = &recorder_;
     }
     if (device == c10::DeviceType::CPU) {
-      stand_in_front();
+      listen_to_cpu_memory(cpu_.get());
     } else {
       listen_to_gpu_memory(gpus_.get());
     }
@@ -150,6 +119,8 @@ class MemoryObserver::Recorder final : public RangeListener {
             .needsOutputs(true)
             .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
     listen_to_ranges(this);
+    const std::lock_guard lock(recorder_mutex);
+    current_recorder = &recorder_;
   }
 
   ~Recorder() override { stop(); }
@@ -160,7 +131,7 @@ class MemoryObserver::Recorder final : public RangeListener {
     listen_to_ranges(nullptr);
     at::removeCallback(handle_);
     if (device_ == c10::DeviceType::CPU) {
-      c10::SetCPUAllocator(plain_allocator);
+      listen_to_cpu_memory(nullptr);
     } else {
       listen_to_gpu_memory(nullptr);
     }
@@ -180,6 +151,7 @@ class MemoryObserver::Recorder final : public RangeListener {
  private:
   c10::DeviceType device_;
   MemoryRecorder recorder_;
+  std::unique_ptr<CpuMemoryListener> cpu_ = std::make_unique<CpuListener>();
   std::unique_ptr<GpuMemoryListener> gpus_ = std::make_unique<GpuListener>();
   at::CallbackHandle handle_ = 0;
   bool stopped_ = false;

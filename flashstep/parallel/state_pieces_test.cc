@@ -5,7 +5,7 @@
 #include <torch/types.h>
 
 #include "flashstep/base/error.h"
-#include "flashstep/testing/allocated.h"
+#include "flashstep/measure/cpu_memory.h"
 
 namespace flashstep::parallel {
 namespace {
@@ -64,24 +64,24 @@ TEST(CutJoined, IsThePartOfWhatWasJoined) {
 
 TEST(CutJoined, MemoryHoldsTheStateOnce) {
   const NamedTensors parameters = make_parameters();
-  const testing::Allocated allocated;
+  const measure::AllocatedBytes allocated;
   NamedTensors state = make_state(parameters);
-  ASSERT_GE(allocated.bytes(), kParameters * kBytes);
-  const int64_t before = allocated.bytes();
+  ASSERT_GE(allocated.now(), kParameters * kBytes);
+  const int64_t before = allocated.now();
   const NamedTensors own = cut_joined(std::move(state), parameters, pieces_of(parameters, 1));
   // Beside the state: a whole parameter, its pieces not yet freed, and copies of one.
-  EXPECT_LE(allocated.peak_bytes(), before + 3 * kBytes);
-  EXPECT_LE(allocated.bytes(), kParameters * kBytes / kRanks + kBytes);
+  EXPECT_LE(allocated.peak(), before + 3 * kBytes);
+  EXPECT_LE(allocated.now(), kParameters * kBytes / kRanks + kBytes);
   EXPECT_EQ(own.size(), static_cast<size_t>(kParameters));
 }
 
 TEST(JoinPieces, MemoryHoldsTheStateOnce) {
   const NamedTensors parameters = make_parameters();
-  const testing::Allocated allocated;
+  const measure::AllocatedBytes allocated;
   NamedTensors state = make_state(parameters);
-  const int64_t before = allocated.bytes();
+  const int64_t before = allocated.now();
   const NamedTensors whole = join_pieces(std::move(state), parameters);
-  EXPECT_LE(allocated.peak_bytes(), before + 2 * kBytes);
+  EXPECT_LE(allocated.peak(), before + 2 * kBytes);
   EXPECT_EQ(whole.size(), static_cast<size_t>(kParameters));
 }
 

@@ -11,10 +11,10 @@
 #include "flashstep/attention/attention.h"
 #include "flashstep/attention/cost.h"
 #include "flashstep/base/error.h"
+#include "flashstep/measure/cpu_memory.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/model/transformer.h"
 #include "flashstep/ops/cross_entropy.h"
-#include "flashstep/testing/allocated.h"
 #include "flashstep/train/precision.h"
 
 namespace flashstep::report {
@@ -142,17 +142,33 @@ TEST(Account, OfRings) {
   EXPECT_EQ(account.table.rows.size(), 3u * 4 * 4);
 }
 
-// 126 x 2 x 16384 x 53248 parameters of 16 bytes: 3,517.58 GB = 43.97 H100s.
+// Two ranks have one link between them, more have a link each way round.
+TEST(Account, OfRingsBothWays) {
+  const Account account = account_ring({});
+  EXPECT_EQ(number_of(cell(account, {2, 1000.0, "ring both ways"}, "x ring")), 1);
+  EXPECT_EQ(number_of(cell(account, {4, 1000.0, "ring both ways"}, "x ring")), 0.5);
+}
+
+// 126 x 2 x 16384 x 53248 parameters of 16 bytes: 3,517.58 GB. A token keeps 126 x (16384 + 53248)
+// x 2 bytes = 17.547 MB, 320 keep 5.615 GB: together 3,523.19 GB = 44.04 H100s. Divided, with half
+// of what is kept on every device: (3517.578 + 2.808) / N < 92.192.
 TEST(Account, OfTheHandoutsMesh) {
   const Account account = account_mesh({});
   EXPECT_EQ(value(account, "parameters"), 219'848'638'464);
   EXPECT_NEAR(value(account, "state in all"), 3517.578215, 1e-6);
-  EXPECT_EQ(value(account, "accelerators of 80 GB"), 44);
-  EXPECT_EQ(value(account, "N_FSDP for less than 95 GB"), 38);
+  EXPECT_NEAR(value(account, "kept for backward by a token"), 17.547264, 1e-9);
+  EXPECT_NEAR(value(account, "kept for backward by 320 tokens"), 5.61512448, 1e-9);
+  EXPECT_EQ(value(account, "accelerators of 80 GB"), 45);
+  EXPECT_EQ(value(account, "N_FSDP for less than 95 GB"), 39);
   EXPECT_NEAR(value(account, "least batch, axes at once"), 20444.44, 0.01);
   EXPECT_NEAR(value(account, "least batch a device, axes at once"), 319.44, 0.01);
   EXPECT_NEAR(value(account, "least batch a device, axes one after the other"), 395.34, 0.01);
   EXPECT_TRUE(some_line_has(account.derivation, {"= 219,848,638,464"}));
+  // The state alone is 43.97 H100s, and 3517.578 / N < 95.
+  const Account state = account_mesh({.tokens = 0});
+  EXPECT_EQ(value(state, "accelerators of 80 GB"), 44);
+  EXPECT_EQ(value(state, "N_FSDP for less than 95 GB"), 38);
+  EXPECT_EQ(state.table.rows.size() + 1, account.table.rows.size()) << "nothing of 0 tokens";
   // 1,000 tokens keep 17.547 GB, half of it on every device: (3517.578 + 8.774) / N < 86.226.
   EXPECT_EQ(value(account_mesh({.tokens = 1000}), "N_FSDP for less than 95 GB"), 41);
   EXPECT_EQ(cell(account_mesh({.tokens = 20000}), {"N_FSDP for less than 95 GB"}, "value"),
@@ -247,7 +263,7 @@ TEST(AccountMeasured, BlocksKeepWhatTheFormulaSays) {
       }
       const BlockContext context{rotary_tables(64, config.head_dim(), config.rope_theta)};
       const at::Tensor x = at::randn({4, 64, 64}).requires_grad_();
-      const testing::Allocated allocated;
+      const measure::AllocatedBytes allocated;
       at::Tensor y;
       {
         const train::AutocastGuard autocast(at::kCPU, at::kBFloat16,
@@ -255,7 +271,7 @@ TEST(AccountMeasured, BlocksKeepWhatTheFormulaSays) {
         y = block->forward(x, context);
       }
       // The input, which is kept, was there before; the output, as large, is not kept by the block.
-      const auto kept = static_cast<double>(allocated.bytes());
+      const auto kept = static_cast<double>(allocated.now());
       EXPECT_NEAR(kept, block_saved_bytes(config, shape), 0.01 * kept)
           << attention << (bf16 ? " bf16" : " fp32");
     }
@@ -279,14 +295,14 @@ TEST(AccountMeasured, TheFormulaHoldsSoManyMatrices) {
     options.implementation = "naive";
     const double matrix = attention_matrix_bytes(size, 4);
     const NaiveAttentionMemory expected = naive_attention_memory(size, 4);
-    testing::Allocated allocated;
+    measure::AllocatedBytes allocated;
     const at::Tensor out = attention(q, k, v, options);
-    EXPECT_NEAR(allocated.bytes(), expected.kept, 0.2 * matrix) << causal;
-    EXPECT_NEAR(allocated.peak_bytes(), expected.forward_peak, 0.2 * matrix) << causal;
+    EXPECT_NEAR(allocated.now(), expected.kept, 0.2 * matrix) << causal;
+    EXPECT_NEAR(allocated.peak(), expected.forward_peak, 0.2 * matrix) << causal;
     const at::Tensor gradient = at::ones_like(out);
     allocated.reset_peak();
     out.backward(gradient);
-    EXPECT_NEAR(allocated.peak_bytes(), expected.backward_peak, 0.2 * matrix) << causal;
+    EXPECT_NEAR(allocated.peak(), expected.backward_peak, 0.2 * matrix) << causal;
   }
 }
 

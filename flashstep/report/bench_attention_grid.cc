@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include <torch/csrc/autograd/autograd.h>
 
@@ -10,6 +11,7 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/measure/clock.h"
+#include "flashstep/measure/cpu_memory.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/machine.h"
@@ -43,14 +45,6 @@ void wait(const at::Device& device) {
   if (device.is_cuda()) measure::synchronize_gpu(device.index());
 }
 
-double allocated(const at::Device& device) {
-  return device.is_cuda() ? static_cast<double>(measure::gpu_allocated_bytes()) : 0;
-}
-
-double peak(const at::Device& device) {
-  return device.is_cuda() ? static_cast<double>(measure::gpu_peak_allocated_bytes()) : 0;
-}
-
 // Seconds of `wanted` calls, each waited for, after some that warm up; fewer on a CPU.
 std::vector<double> seconds_of(const std::function<void()>& call, const at::Device& device,
                                int64_t wanted) {
@@ -76,22 +70,59 @@ std::vector<double> seconds_of(const std::function<void()>& call, const at::Devi
   return seconds;
 }
 
+// Bytes of tensors on a device, from here on.
+class Scales {
+ public:
+  explicit Scales(const at::Device& device) : device_(device) {
+    if (device.is_cpu()) cpu_.emplace();
+    before_ = on_gpu(measure::gpu_allocated_bytes);
+  }
+  double now() const {
+    return cpu_ ? as_double(cpu_->now()) : on_gpu(measure::gpu_allocated_bytes);
+  }
+  double peak() const {
+    return cpu_ ? as_double(cpu_->peak()) : on_gpu(measure::gpu_peak_allocated_bytes);
+  }
+  void reset_peak() {
+    if (cpu_) {
+      cpu_->reset_peak();
+    } else {
+      measure::reset_gpu_peak_allocated(device_.index());
+    }
+  }
+
+ private:
+  static double as_double(int64_t bytes) { return static_cast<double>(bytes); }
+  double on_gpu(uint64_t (*bytes)(int)) const {
+    return cpu_ ? 0 : static_cast<double>(bytes(device_.index())) - before_;
+  }
+
+  at::Device device_;
+  std::optional<measure::AllocatedBytes> cpu_;
+  double before_ = 0;
+};
+
 // One forward and one backward pass, with what they allocate.
 void weigh(GridCell& cell, const AttentionForward& forward, const std::vector<at::Tensor>& inputs,
            const at::Tensor& grad_out, const at::Device& device, AttentionOutcome& outcome) {
-  const double before = allocated(device);
-  if (device.is_cuda()) measure::reset_gpu_peak_allocated();
+  Scales scales(device);
+  scales.reset_peak();
   at::Tensor out = forward(inputs[0], inputs[1], inputs[2]);
   wait(device);
-  cell.forward_peak = peak(device) - before;
-  cell.before_backward = allocated(device) - before;
-  if (device.is_cuda()) measure::reset_gpu_peak_allocated();
+  cell.forward_peak = scales.peak();
+  cell.before_backward = scales.now();
+  scales.reset_peak();
   const auto found = torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true);
   wait(device);
-  cell.backward_peak = peak(device) - before;
+  cell.backward_peak = scales.peak();
   outcome = {out.detach(), found[0], found[1], found[2]};
   out = at::Tensor();  // the graph goes, the output and the gradients stay
-  cell.after_backward = allocated(device) - before;
+  cell.after_backward = scales.now();
+}
+
+int64_t wrong_elements(const AttentionReference& reference, const AttentionOutcome& outcome) {
+  const auto wrong = reference.errors(outcome).wrong;
+  return std::accumulate(wrong.begin(), wrong.end(), int64_t{0});
 }
 
 void time_tensors(GridCell& cell, const AttentionContestant& contestant,
@@ -111,8 +142,7 @@ void time_tensors(GridCell& cell, const AttentionContestant& contestant,
   }
   AttentionOutcome outcome;
   weigh(cell, forward, inputs, grad_out, round.device, outcome);
-  cell.wrong = 0;
-  for (const int64_t wrong : reference.errors(outcome).wrong) *cell.wrong += wrong;
+  cell.wrong = wrong_elements(reference, outcome);
   outcome = {};
   cell.forward_seconds = seconds_of([&] { call(); }, round.device, iterations);
   const at::Tensor out = call();
@@ -125,8 +155,7 @@ void time_tensors(GridCell& cell, const AttentionContestant& contestant,
 void time_rival(GridCell& cell, const AttentionContestant& contestant, const AttentionRound& round,
                 const AttentionReference& reference, int64_t iterations) {
   const auto rival = contestant.enter(round);
-  cell.wrong = 0;
-  for (const int64_t wrong : reference.errors(rival->outcome(true)).wrong) *cell.wrong += wrong;
+  cell.wrong = wrong_elements(reference, rival->outcome(true));
   cell.forward_seconds = rival->turn(AttentionPass::kForward, kWarmup, iterations, 1);
   cell.backward_seconds = rival->turn(AttentionPass::kBackward, kWarmup, iterations, 1);
 }
@@ -172,10 +201,27 @@ void find_what_does_not_fit(std::vector<GridCell>& cells, AttentionCase c, const
   }
 }
 
+// Ours, or the reference that all are held against.
+std::string failure_of_ours(const std::vector<GridCell>& cells,
+                            const std::vector<AttentionContestant>& contestants) {
+  for (const GridCell& cell : cells) {
+    const bool ours = std::any_of(contestants.begin(), contestants.end(), [&](const auto& one) {
+      return one.ours && one.name == cell.contestant;
+    });
+    if (ours && cell.trouble.find("failed: ") != std::string::npos)
+      return str("[bench attention] ", describe(cell.c), ", ", cell.contestant, " ", cell.trouble);
+  }
+  return "";
+}
+
 }  // namespace
 
 AttentionReport bench_attention_grid(const BenchAttentionOptions& options) {
   const at::Device device = attention_device(options.device);
+  require(options.filter.passes.empty(),
+          "[bench attention] expected no --pass with preset grid, which measures forward and "
+          "backward in one, got ",
+          options.filter.passes.size(), options.filter.passes.size() == 1 ? " pass" : " passes");
   const auto cases = grid_cases(options.filter);
   require(!cases.empty(), "[bench attention] expected cases of grid, the filter leaves none");
   BenchAttentionOptions chosen = options;
@@ -189,7 +235,7 @@ AttentionReport bench_attention_grid(const BenchAttentionOptions& options) {
 
   AttentionReport report;
   std::vector<GridCell> cells;
-  try {
+  measure_until_failure(report, [&] {
     for (size_t i = 0; i < cases.size(); ++i) {
       if (options.progress) options.progress(i, cases.size(), describe(cases[i]));
       auto more = measure_case(cases[i], device, contestants, iterations);
@@ -204,9 +250,8 @@ AttentionReport bench_attention_grid(const BenchAttentionOptions& options) {
                              device, contestants);
     }
     if (options.progress) options.progress(cases.size(), cases.size(), "");
-  } catch (const Interrupted& interrupted) {
-    report.signal = interrupted.signal();
-  }
+  });
+  if (report.failure.empty()) report.failure = failure_of_ours(cells, contestants);
 
   const measure::Machine machine = measure::describe_machine();
   report.table = report.runs = grid_table(cells, options.device);
@@ -221,6 +266,7 @@ AttentionReport bench_attention_grid(const BenchAttentionOptions& options) {
       str(measure::one_line(machine), state ? "; now " + measure::describe(*state) : "", "."));
   if (report.signal != 0)
     notes.push_back(str("Interrupted: ", cells.size(), " cells were measured."));
+  if (!report.failure.empty()) notes.push_back("Failed: " + report.failure + ".");
   notes.push_back(grid_verdict(cells));
   if (!options.quick) report.pictures = grid_pictures(cells);
   return report;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 
 namespace flashstep::report {
@@ -53,10 +54,17 @@ TEST(BenchAttentionGrid, MeasuresPasses) {
     EXPECT_GT(std::get<double>(at(row, "backward").value()), 0);
     EXPECT_GT(std::get<double>(at(row, "rate").value()), 0);
     EXPECT_EQ(at(row, "wrong"), measure::Cell(0));
+    // The output and what backward needs; the formula keeps matrices of N x N.
+    const double kept = std::get<double>(at(row, "before backward").value());
+    const double matrices = 8.0 * 256 * 256 * 4 / (1 << 20);
+    EXPECT_EQ(kept > matrices, at(row, "contestant") == measure::Cell("naive")) << kept;
+    EXPECT_GT(kept, 0);
     EXPECT_EQ(at(row, "x best peer") == measure::Cell(),
               at(row, "contestant") != measure::Cell("cpu"));
   }
   EXPECT_NE(report.table.notes.back().find("Verdict: "), std::string::npos);
+  options.filter.passes = {AttentionPass::kForward};
+  EXPECT_THROW(bench_attention(options), UserError);
 }
 
 }  // namespace

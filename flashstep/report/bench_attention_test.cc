@@ -71,7 +71,7 @@ TEST(BenchAttentionVerdict, HoldsTheHandoutAgainstItsBars) {
   const std::string text = joined(attention_verdict("handout", two_rows()));
   EXPECT_NE(text.find("on 1 of 2 rows (bar all: BROKEN); not on N 65536 D 64"), std::string::npos)
       << text;
-  EXPECT_NE(text.find("bf16 forward, N <= 16384: 2.00 x flash in geometric mean over 1 rows (bar "
+  EXPECT_NE(text.find("bf16 forward, N <= 16384: 2.000 x flash in geometric mean over 1 rows (bar "
                       "1.3: kept)"),
             std::string::npos)
       << text;
@@ -106,7 +106,7 @@ TEST(BenchAttentionVerdict, HoldsTheCpuAgainstItsBars) {
                                 {run_of("auto", true, {1e-3}), run_of("sdpa", false, {1.6e-3})}));
   }
   const std::string text = joined(attention_verdict("cpu", results));
-  EXPECT_NE(text.find("bf16 forward: 1.60 x sdpa in geometric mean over 1 rows (bar 1.5: kept)"),
+  EXPECT_NE(text.find("bf16 forward: 1.600 x sdpa in geometric mean over 1 rows (bar 1.5: kept)"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("(bar 1.8: BROKEN)"), std::string::npos) << text;

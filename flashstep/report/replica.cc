@@ -8,6 +8,7 @@
 
 #include "flashstep/base/heap.h"
 #include "flashstep/measure/clock.h"
+#include "flashstep/measure/gpu.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/model_run.h"
@@ -71,6 +72,11 @@ void Replica::divide(const train::ParallelConfig& division) {
   model_->zero_grad();
   optimizer_.reset();
   hooks_ = {};
+  // Peaks are compared: nobody begins with blocks that were cut for another's tensors.
+  if (device_.is_cuda()) {
+    synchronize(device_);
+    measure::release_cached_gpu_memory();
+  }
   parallel::broadcast_from_first(model_->parameters(), group_);
   comm::Group* group = division.wrapper == "none" ? nullptr : &group_;
   hooks_ = train::parallelize(*model_, division, group);

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "flashstep/testing/allocated.h"
+#include "flashstep/measure/cpu_memory.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep::train {
@@ -37,7 +37,7 @@ TEST(ShareState, ComesByParameterAndOnlyWhatIsKeptStays) {
       }
       state.emplace_back("loss_scale", torch::full({}, 7.0));
     }
-    const testing::Allocated allocated;
+    const measure::AllocatedBytes allocated;
     size_t calls = 0;
     const NamedTensors kept =
         share_state(std::move(state), parameters, group, [&](NamedTensors part) {
@@ -58,7 +58,7 @@ TEST(ShareState, ComesByParameterAndOnlyWhatIsKeptStays) {
     EXPECT_EQ(kept.back().second.item<float>(), 7);
     // A parameter's state and the next one's, a comparison's result, what is kept, and a message
     // in each of Gloo's two threads, which let go of it some time after it is there.
-    EXPECT_LE(allocated.peak_bytes(), 4 * kElements * 4);
+    EXPECT_LE(allocated.peak(), 4 * kElements * 4);
   });
 }
 
