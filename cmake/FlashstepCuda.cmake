@@ -1,16 +1,15 @@
 # The CUDA language: which compiler, for which cards, with which flags.
-set(_cache_home "$ENV{XDG_CACHE_HOME}")
-if(NOT _cache_home)
-  set(_cache_home "$ENV{HOME}/.cache")
-endif()
-set(_cuda_home "$ENV{CUDA_HOME}")
-if(NOT _cuda_home)
-  set(_cuda_home /usr/local/cuda)
-endif()
-# nvcc: CMAKE_CUDA_COMPILER or CUDACXX, the PATH, the toolkit's usual place, what scripts/bootstrap fetched.
-if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
-  find_program(CMAKE_CUDA_COMPILER nvcc
-    PATHS "${_cuda_home}/bin" "${_cache_home}/flashstep/cuda-13.0/nvidia/cu13/bin")
+# nvcc: CMAKE_CUDA_COMPILER, else what scripts/nvcc_path finds.
+if(NOT CMAKE_CUDA_COMPILER)
+  execute_process(COMMAND sh "${PROJECT_SOURCE_DIR}/scripts/nvcc_path" OUTPUT_VARIABLE _nvcc ERROR_VARIABLE _why
+                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_STRIP_TRAILING_WHITESPACE)
+  if(NOT _nvcc)
+    if(NOT _why)
+      set(_why "expected an nvcc of CUDA 13, found none: run scripts/bootstrap --cuda")
+    endif()
+    message(FATAL_ERROR "${_why}")
+  endif()
+  set(CMAKE_CUDA_COMPILER "${_nvcc}" CACHE FILEPATH "The CUDA compiler")
 endif()
 # libcudart comes from LibTorch::cuda, so that a process has one; nvcc adds none of its own.
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)
