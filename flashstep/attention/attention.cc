@@ -19,25 +19,30 @@ bool is_formula(const std::string& name) { return name == "naive" || name == "sd
 
 void check_q(const Tensor& q) {
   require(q.dim() >= 2, "[attention] expected q of shape (B..., N, D), got ", q.sizes());
-  require(q.is_floating_point(), "[attention] expected q of a floating dtype, got ",
-          q.scalar_type());
+  const auto dtype = q.scalar_type();
+  require(
+      dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kDouble,
+      "[attention] expected q of float32, bfloat16, float16 or float64, got ", dtype);
   require(q.size(-1) > 0, "[attention] expected head dim D >= 1, got q ", q.sizes());
 }
 
-// k beside q: equal but for the rows and, in the dimension before them, fewer heads.
+// k beside q: equal but for the rows and, in the dimension of the heads (there from rank 4 on: in
+// (B, N, D) leading dimensions are batches), fewer heads.
 void check_k(const Tensor& k, const Tensor& q) {
   require(k.dim() == q.dim(), "[attention] expected k of rank ", q.dim(), " like q, got ",
           k.sizes());
   auto expected = q.sizes().vec(), compared = k.sizes().vec();
   expected[q.dim() - 2] = compared[q.dim() - 2] = 0;
-  if (q.dim() > 2) {
+  const bool has_heads = q.dim() > 3;
+  if (has_heads) {
     const int64_t heads = q.size(-3), kv_heads = k.size(-3);
     const bool divides = kv_heads > 0 && heads % kv_heads == 0;
     if (divides) expected[q.dim() - 3] = compared[q.dim() - 3] = 0;
   }
   require(compared == expected, "[attention] expected k of shape (", q.dim() > 2 ? "B..., " : "",
-          "M, ", q.size(-1), ") with q's leading dimensions, or a number of heads that divides q's",
-          ", got ", k.sizes(), " beside q ", q.sizes());
+          "M, ", q.size(-1), ") with q's leading dimensions",
+          has_heads ? ", or a number of heads that divides q's" : "", ", got ", k.sizes(),
+          " beside q ", q.sizes());
 }
 
 void check_dtype_and_device(const char* name, const Tensor& x, const Tensor& q) {
@@ -101,7 +106,7 @@ AttentionResult run(const Tensor& q, const Tensor& k, const Tensor& v,
   // Precision is decided: what runs below keeps the dtypes that it chooses.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::DispatchKeySet{c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA});
-  if (problem.q.numel() == 0 || problem.k.numel() == 0) name = "naive";  // nothing to compute
+  if (internal::nothing_to_compute(problem)) name = "naive";
   if (name == "naive") return internal::naive_attention(problem, with_logsumexp);
   if (name == "sdpa") {
     require(!with_logsumexp,

@@ -35,13 +35,14 @@ struct AttentionOptions {
 };
 
 // softmax(scale * q k^T) v with the mask above. Differentiable.
-//   q (B..., H, N, D), k and v (B..., H_kv, M, D), with any equal leading dimensions B... or none;
-//   H a multiple of H_kv (query head h reads key head h / (H / H_kv)); without a head dimension
-//   q (N, D), k and v (M, D). One floating dtype and one device. Returns q's shape and dtype.
-// A query that sees no key gives zeros. Under autocast q, k and v are rounded to the autocast
-// dtype. Usable on any stream, inside CUDA graph capture and from several threads. UserError names
-// the argument whose rank, shape, dtype, device, scale or implementation is wrong; double backward
-// is refused by all implementations but naive.
+//   q (B..., H, N, D), k and v (B..., H_kv, M, D), with any equal leading dimensions B..., at least
+//   one; H a multiple of H_kv (query head h reads key head h / (H / H_kv)). Without heads q (B, N,
+//   D) or (N, D), k and v (B, M, D) or (M, D). One device and one dtype of float32, bfloat16,
+//   float16 and float64. Returns q's shape and dtype.
+// A query that sees no key gives zeros, one whose scores are all -infinity gives NaN. Under
+// autocast q, k and v are rounded to the autocast dtype. Usable on any stream, inside CUDA graph
+// capture and from several threads. UserError names the argument whose rank, shape, dtype, device,
+// scale or implementation is wrong; double backward is refused by all implementations but naive.
 // Sources: Vaswani et al., "Attention is all you need" (2017), equation 1; Dao,
 // "FlashAttention-2" (2023), algorithms 1 and 2.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

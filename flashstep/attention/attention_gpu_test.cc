@@ -268,6 +268,32 @@ TEST_F(AttentionGpu, OffsetsBeyond32Bits) {
   }
 }
 
+TEST_F(AttentionGpu, NoBatchQueryOrKeyIsNoProblem) {
+  const struct {
+    std::vector<int64_t> q, k;
+  } shapes[] = {{{2, 4, 0, 64}, {2, 4, 9, 64}},
+                {{2, 4, 9, 64}, {2, 4, 0, 64}},
+                {{0, 4, 9, 64}, {0, 4, 9, 64}},
+                {{0, 64}, {0, 64}}};
+  for (const auto dtype : kDtypes) {
+    for (const auto& shape : shapes) {
+      for (const std::string name : {"auto", "cuda", "sdpa"}) {
+        AttentionOptions options = cuda(false);
+        options.implementation = name;
+        const auto q = torch::randn(shape.q).to(kGpu, dtype).requires_grad_();
+        const auto k = torch::randn(shape.k).to(kGpu, dtype).requires_grad_();
+        const auto [out, logsumexp] = attention_with_logsumexp(q, k, k, options);
+        EXPECT_TRUE(testing::same_bits(out.detach(), at::zeros_like(q)));
+        EXPECT_EQ(logsumexp.sizes(), q.sizes().slice(0, q.dim() - 1));
+        for (const auto& g :
+             torch::autograd::grad({attention(q, k, k, options)}, {q, k}, {at::ones_like(q)})) {
+          EXPECT_TRUE(testing::same_bits(g, at::zeros_like(g)));
+        }
+      }
+    }
+  }
+}
+
 TEST_F(AttentionGpu, AutoIsOursWhereBitsMustRepeat) {
   const auto few = torch::zeros({1, 128, 64}, torch::TensorOptions(kGpu).dtype(at::kBFloat16));
   const auto many = few.expand({1024, 128, 64});

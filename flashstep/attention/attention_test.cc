@@ -1,14 +1,7 @@
+// What attention() computes, with gradients: every implementation against the definition.
 #include "flashstep/attention/attention.h"
 
-#include <thread>
-
-#include <ATen/autocast_mode.h>
-#include <ATen/record_function.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/library.h>
-
 #include "flashstep/attention/attention_test.h"
-#include "flashstep/base/error.h"
 
 namespace flashstep {
 namespace {
@@ -19,7 +12,7 @@ using attention_testing::random_inputs;
 using attention_testing::Shape;
 
 // Whether an implementation takes such inputs; those that do not must say so
-// (Attention.Refuses...).
+// (Attention.NamesWhatIsWrong).
 bool takes(const std::string& name, int64_t d, at::ScalarType dtype) {
   if (name == "cuda") return false;
   if (name == "cpu") return d % 8 == 0 && dtype != at::kDouble;
@@ -199,63 +192,6 @@ TEST(Attention, UsesTheScaleItIsGiven) {
   }
 }
 
-template <typename Call>
-std::string refusal(const Call& call) {
-  try {
-    call();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-template <typename Field, typename Value>
-AttentionOptions with(Field AttentionOptions::*field, Value value) {
-  AttentionOptions options;
-  options.*field = value;
-  return options;
-}
-
-TEST(Attention, NamesWhatIsWrong) {
-  const auto q = torch::zeros({2, 3, 5, 8});
-  const auto says = [&](const std::string& text, const std::function<void()>& call) {
-    EXPECT_NE(refusal(call).find(text), std::string::npos) << refusal(call);
-  };
-  says("expected q of shape (B..., N, D)", [&] { attention(torch::zeros(3), q, q); });
-  says("expected k of rank 4", [&] { attention(q, torch::zeros({5, 8}), q); });
-  says("expected k of shape (B..., M, 8) with", [&] {
-    attention(q, torch::zeros({2, 3, 5, 9}), q);
-  });
-  says("expected v of shape", [&] { attention(q, q, torch::zeros({2, 3, 4, 8})); });
-  says("expected v of dtype Float", [&] { attention(q, q, q.to(at::kDouble)); });
-  says("expected q of a floating dtype", [&] { attention(q.to(at::kLong), q, q); });
-  says("expected implementation to be one of auto, naive, ",
-       [&] { attention(q, q, q, with(&AttentionOptions::implementation, "flash")); });
-  says("finite scale", [&] { attention(q, q, q, with(&AttentionOptions::scale, NAN)); });
-  says("divides q's", [&] {
-    attention(q, torch::zeros({2, 2, 5, 8}), torch::zeros({2, 2, 5, 8}));
-  });
-  says("divides q's", [&] {
-    attention(q, torch::zeros({2, 6, 5, 8}), torch::zeros({2, 6, 5, 8}));
-  });
-  says("dropout is not available",
-       [&] { attention(q, q, q, with(&AttentionOptions::dropout_p, 0.1)); });
-  says("a bias on the scores is not available", [&] {
-    attention(q, q, q, with(&AttentionOptions::bias, torch::zeros({5, 5})));
-  });
-  says("sliding windows are not available",
-       [&] { attention(q, q, q, with(&AttentionOptions::window, 128)); });
-  const auto odd = torch::zeros({2, 3, 5, 20});
-  says("implementation cpu expected a head dim D from 8 to 256 in steps of 8, got 20",
-       [&] { attention(odd, odd, odd, with(&AttentionOptions::implementation, "cpu")); });
-  says("implementation cpu expected float32, bfloat16 or float16, got Double", [&] {
-    const auto wide = q.to(at::kDouble);
-    attention(wide, wide, wide, with(&AttentionOptions::implementation, "cpu"));
-  });
-  says("sdpa gives no logsumexp",
-       [&] { attention_with_logsumexp(q, q, q, with(&AttentionOptions::implementation, "sdpa")); });
-}
-
 // Edges of the tiles (64 rows here and there), primes, grouped queries, one dimension more or less.
 const Shape kShapes[] = {
     {{}, 0, 1, 1, 8},          {{3}, 0, 65, 63, 16},      {{2, 4}, 2, 67, 131, 64},
@@ -300,32 +236,6 @@ TEST(Attention, PartsOfTheKeysMergeByTheirLogsumexp) {
   EXPECT_TRUE(testing::close(merged, attention(x.q, x.k, x.v), 1e-6));
 }
 
-TEST(Attention, ResultsHaveTheLayoutOfTheirInputs) {
-  const auto q = torch::randn({2, 9, 4, 16}).transpose(1, 2).requires_grad_();  // (B, H, N, D)
-  for (const std::string name : {"tiled", "cpu"}) {
-    AttentionOptions options;
-    options.implementation = name;
-    const auto out = attention(q, q, q, options);
-    EXPECT_TRUE(out.transpose(1, 2).is_contiguous()) << name;
-  }
-}
-
-TEST(Attention, DoubleBackwardIsRefused) {
-  const auto q = torch::randn({1, 1, 5, 8}).requires_grad_();
-  AttentionOptions options;
-  options.implementation = "cpu";
-  const auto out = attention(q, q, q, options);
-  // The gradient of a plain sum is a constant: then q, k and v alone ask for second derivatives.
-  for (const auto& loss : {out.pow(2).sum(), out.sum()}) {
-    const auto gradient = torch::autograd::grad({loss}, {q}, {}, true, /*create_graph=*/true)[0];
-    const auto twice = [&] { torch::autograd::grad({gradient.pow(2).sum()}, {q}); };
-    EXPECT_NE(
-        refusal(twice).find("second derivatives are available with implementation naive only"),
-        std::string::npos)
-        << refusal(twice);
-  }
-}
-
 // A row that sees no key has no gradient, whatever is given for its logsumexp.
 TEST(Attention, NothingComesFromQueriesThatSeeNothing) {
   torch::manual_seed(10);
@@ -344,6 +254,41 @@ TEST(Attention, NothingComesFromQueriesThatSeeNothing) {
   }
 }
 
+// Scores that are all -infinity have no softmax; they are not the same as no scores.
+TEST(Attention, ARowOfInfiniteScoresIsNan) {
+  torch::manual_seed(13);
+  constexpr int64_t kHidden = 3, kPoor = 40;  // queries: the first see nothing, this one the rest
+  auto x = random_inputs({{1, 2}, 0, 70, 70 - kHidden, 16}, at::kFloat, at::kCPU);
+  x.k.abs_();
+  for (const double q :
+       {-static_cast<double>(INFINITY), -1e30}) {  // with keys of 1e30 products overflow
+    auto poor = x;
+    poor.q = x.q.clone();
+    poor.q.select(-2, kPoor).fill_(q);
+    poor.k = std::isinf(q) ? x.k : x.k * 1e30;
+    for (const std::string name : {"naive", "tiled", "cpu"}) {
+      for (const bool causal : {true, false}) {
+        AttentionOptions options;
+        options.causal = options.align_last = causal;
+        const auto got = run(poor, options, name, at::kFloat);
+        const auto where = str(name, ", q ", q, causal ? ", causal" : "");
+        EXPECT_TRUE(at::isnan(got.out.select(-2, kPoor)).all().item<bool>()) << where;
+        EXPECT_FALSE(at::isfinite(got.logsumexp.select(-1, kPoor)).any().item<bool>()) << where;
+        EXPECT_TRUE(at::isnan(got.grad_q.select(-2, kPoor)).all().item<bool>()) << where;
+        EXPECT_TRUE(at::isnan(got.grad_v.select(-2, 0)).all().item<bool>()) << where;
+        if (!causal) continue;
+        EXPECT_TRUE(
+            testing::close(got.out.narrow(-2, 0, kHidden), torch::zeros({1, 2, kHidden, 16}), 0))
+            << where;
+        EXPECT_TRUE(at::isinf(got.logsumexp.narrow(-1, 0, kHidden)).all().item<bool>()) << where;
+        if (std::isinf(q)) {  // what does not see that row is untouched
+          EXPECT_TRUE(at::isfinite(got.out.select(-2, kPoor - 1)).all().item<bool>()) << where;
+        }
+      }
+    }
+  }
+}
+
 TEST(Attention, NanInOneKeyReachesEveryQueryThatSeesIt) {
   auto x = random_inputs({{1}, 0, 7, 4099, 8}, at::kFloat, at::kCPU);
   x.k.index_put_({0, 4000, 3}, NAN);
@@ -354,93 +299,6 @@ TEST(Attention, NanInOneKeyReachesEveryQueryThatSeesIt) {
     EXPECT_TRUE(at::isnan(out).all().item<bool>()) << name;
     EXPECT_TRUE(at::isnan(logsumexp).all().item<bool>()) << name;
   }
-}
-
-TEST(Attention, RowsThatOverlapGiveWhatTheirCopiesGive) {
-  torch::manual_seed(11);
-  const auto series = torch::randn({2, 40});
-  const auto windows = series.unfold(1, 16, 1);  // (2, 25, 16), strides (40, 1, 1)
-  const auto copies = windows.contiguous();
-  AttentionOptions options;
-  options.causal = true;
-  for (const std::string name : {"tiled", "cpu"}) {
-    options.implementation = name;
-    const auto gradients = [&](const Tensor& rows) {
-      const auto q = rows.detach().requires_grad_();
-      const auto out = attention(q, q, q, options);
-      return std::pair(out.detach(), torch::autograd::grad({out.pow(2).sum()}, {q})[0]);
-    };
-    const auto got = gradients(windows), expected = gradients(copies);
-    EXPECT_EQ(got.first.stride(-1), 1) << name;
-    EXPECT_TRUE(testing::same_bits(got.first, expected.first)) << name;
-    EXPECT_TRUE(testing::same_bits(got.second, expected.second)) << name;
-  }
-}
-
-TEST(Attention, DeterministicIsAsTheContextSaysUnlessGiven) {
-  static bool deterministic;
-  const auto observer = at::addThreadLocalCallback(
-      at::RecordFunctionCallback([](const at::RecordFunction& call)
-                                     -> std::unique_ptr<at::ObserverContext> {
-        if (std::string_view(call.name()) == "flashstep::attention_forward") {
-          deterministic = call.inputs()[6].toBool();
-        }
-        return nullptr;
-      }).needsInputs(true));
-  const auto q = torch::randn({1, 2, 5, 8});
-  auto& context = at::globalContext();
-  for (const bool strict : {true, false}) {
-    context.setDeterministicAlgorithms(strict, /*warn_only=*/false);
-    deterministic = !strict;
-    attention(q, q, q, with(&AttentionOptions::implementation, "cpu"));
-    EXPECT_EQ(deterministic, strict);
-    AttentionOptions options;
-    options.implementation = "cpu";
-    options.deterministic = !strict;
-    attention(q, q, q, options);
-    EXPECT_EQ(deterministic, !strict) << "given";
-  }
-  at::removeCallback(observer);
-}
-
-// The operators stand open beside attention().
-TEST(Attention, KernelOperatorsRefuseWhatDoesNotFit) {
-  const auto q = torch::randn({2, 3, 5, 8}), k = torch::randn({2, 3, 7, 8});
-  const auto forward = [](const Tensor& q, const Tensor& k, const Tensor& v, const char* kernel) {
-    std::vector<c10::IValue> stack = {q, k, v, 1.0, false, 0, false, kernel};
-    c10::Dispatcher::singleton()
-        .findSchemaOrThrow("flashstep::attention_forward", "")
-        .callBoxed(stack);
-    return std::pair(stack.at(0).toTensor(), stack.at(1).toTensor());
-  };
-  const auto says = [&](const std::string& text, const std::function<void()>& call) {
-    EXPECT_NE(refusal(call).find(text), std::string::npos) << refusal(call);
-  };
-  says("expected k of rank 4", [&] { forward(q, k[0], k[0], "cpu"); });
-  says("expected v of shape", [&] { forward(q, k, q, "cpu"); });
-  says("expected v of dtype Float", [&] { forward(q, k, k.to(at::kDouble), "cpu"); });
-  says("kernel cpu expected a head dim D", [&] {
-    const auto odd = torch::randn({1, 1, 4, 12});
-    forward(odd, odd, odd, "cpu");
-  });
-  says("expected a kernel of this build", [&] { forward(q, k, k, "naive"); });
-  says("expected a query and a key",
-       [&] { forward(q, k.narrow(2, 0, 0), k.narrow(2, 0, 0), "cpu"); });
-  const auto [out, logsumexp] = forward(q, k, k, "cpu");
-  const auto backward = [&](const Tensor& grad_out, const c10::IValue& grad_logsumexp,
-                            const Tensor& out, const Tensor& logsumexp) {
-    std::vector<c10::IValue> stack = {grad_out, grad_logsumexp, q, k,     k,    out, logsumexp,
-                                      1.0,      false,          0, false, "cpu"};
-    c10::Dispatcher::singleton()
-        .findSchemaOrThrow("flashstep::attention_backward", "")
-        .callBoxed(stack);
-  };
-  EXPECT_NO_THROW(backward(q, c10::IValue(), out, logsumexp));
-  says("expected grad_out [2, 3, 5, 8] of Float", [&] { backward(k, {}, out, logsumexp); });
-  says("expected grad_out", [&] { backward(q.to(at::kHalf), {}, out, logsumexp); });
-  says("expected out", [&] { backward(q, {}, out[0], logsumexp); });
-  says("expected logsumexp [2, 3, 5]", [&] { backward(q, {}, out, logsumexp[0]); });
-  says("expected grad_logsumexp [2, 3, 5]", [&] { backward(q, logsumexp[0], out, logsumexp); });
 }
 
 // What the comparison is for: rows that see many keys have small outputs, of which a whole tile of
@@ -467,84 +325,6 @@ TEST(AttentionTest, ADroppedTileOfKeysIsSeenInLateRows) {
   causal.causal = true;
   EXPECT_TRUE(attention_testing::within_twice_naive_by_rows(attention(x.q, x.k, x.v, causal), naive,
                                                             oracle, oracle, unit));
-}
-
-TEST(Attention, MixedTf32SwitchesDoNotStopIt) {
-  auto& context = at::globalContext();
-  const auto backend = at::Float32Backend::CUDA;
-  const auto op = at::Float32Op::MATMUL;
-  const auto before = context.float32Precision(backend, op);
-  context.setAllowTF32CuBLAS(false);
-  context.setFloat32Precision(backend, op, at::Float32Precision::TF32);
-  EXPECT_ANY_THROW(context.allowTF32CuBLAS());  // PyTorch's own answer to such a program
-  const auto q = torch::randn({1, 2, 5, 8});
-  EXPECT_NO_THROW(attention(q, q, q, with(&AttentionOptions::implementation, "cpu")));
-  context.setAllowTF32CuBLAS(false);
-  context.setFloat32Precision(backend, op, before);
-}
-
-TEST(Attention, AutocastRoundsToItsDtype) {
-  const auto q = torch::randn({1, 2, 5, 8}).requires_grad_();
-  at::autocast::set_autocast_enabled(at::kCPU, true);
-  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-  const auto out = attention(q, q, q.detach().to(at::kBFloat16));
-  at::autocast::set_autocast_enabled(at::kCPU, false);
-  EXPECT_EQ(out.scalar_type(), at::kBFloat16);
-  out.sum().backward();
-  EXPECT_EQ(q.grad().scalar_type(), at::kFloat);
-}
-
-TEST(Attention, MetaTensorsGiveShapes) {
-  const auto q = torch::empty({2, 4, 7, 16}, torch::TensorOptions(at::kMeta).dtype(at::kBFloat16));
-  const auto k = torch::empty({2, 2, 9, 16}, q.options());
-  const auto [out, logsumexp] = attention_with_logsumexp(q, k, k);
-  EXPECT_TRUE(out.is_meta() && logsumexp.is_meta());
-  EXPECT_EQ(out.sizes(), q.sizes());
-  EXPECT_EQ(logsumexp.sizes(), q.sizes().slice(0, 3));
-  EXPECT_EQ(logsumexp.scalar_type(), at::kFloat);
-}
-
-TEST(Attention, IsAnOperator) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("flashstep::attention", "");
-  const auto q = torch::randn({1, 2, 5, 8});
-  std::vector<c10::IValue> stack = {
-      q, q, q, true, false, c10::IValue(), "auto", c10::IValue(), 0.0, c10::IValue(), 0};
-  op.callBoxed(stack);
-  AttentionOptions options;
-  options.causal = true;
-  EXPECT_TRUE(testing::same_bits(stack.at(0).toTensor(), attention(q, q, q, options)));
-}
-
-TEST(Attention, NothingIsKeptWithoutGradients) {
-  const auto q = torch::randn({1, 2, 5, 8}).requires_grad_();
-  const torch::NoGradGuard no_grad;
-  EXPECT_FALSE(attention(q, q, q).requires_grad());
-}
-
-TEST(Attention, FourThreadsAtOnceAgree) {
-  torch::manual_seed(9);
-  const auto inputs = random_inputs({{1, 2}, 0, 150, 150, 32}, at::kFloat, at::kCPU);
-  AttentionOptions causal;
-  causal.causal = true;
-  for (const std::string name : {"tiled", "cpu"}) {
-    causal.implementation = name;
-    const auto gradients = [&] {
-      const auto q = inputs.q.clone().requires_grad_(), k = inputs.k.clone().requires_grad_();
-      const auto out = attention(q, k, inputs.v, causal);
-      const auto g = torch::autograd::grad({out}, {q, k}, {inputs.grad_out});
-      return std::vector<Tensor>{out.detach(), g[0], g[1]};
-    };
-    const auto alone = gradients();
-    std::vector<std::vector<Tensor>> results(4);
-    std::vector<std::thread> threads;
-    for (auto& result : results) threads.emplace_back([&] { result = gradients(); });
-    for (auto& thread : threads) thread.join();
-    for (const auto& result : results) {
-      for (size_t i = 0; i < alone.size(); ++i) {
-        EXPECT_TRUE(testing::same_bits(result[i], alone[i])) << name << " " << i;
-      }
-    }
-  }
 }
 
 }  // namespace

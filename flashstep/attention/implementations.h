@@ -23,11 +23,16 @@ struct AttentionSettings {
   bool deterministic;
 };
 
-// Arguments after the checks of attention(): N, M, D >= 1 and everything resolved.
+// Arguments after the checks of attention(): D >= 1 and everything resolved; for kernels N, M >= 1.
 struct AttentionProblem {
   at::Tensor q, k, v;  // (B..., H, N, D), (B..., H_kv, M, D) twice, one dtype and device
   AttentionSettings settings;
 };
+
+// Zero batches, heads, queries or keys: results are empty or zero, and the formula gives them.
+inline bool nothing_to_compute(const AttentionProblem& problem) {
+  return problem.q.numel() == 0 || problem.k.numel() == 0;
+}
 
 // Output and logsumexp; the latter undefined where an implementation gives none.
 using AttentionResult = std::pair<at::Tensor, at::Tensor>;

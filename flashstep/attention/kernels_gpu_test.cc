@@ -179,6 +179,32 @@ TEST_F(AttentionKernelsGpu, InfinitiesGiveNoFiniteNumber) {
   }
 }
 
+// Scores that are all -infinity have no softmax, which is not the same as no scores; of split keys
+// (the long ones) as of whole ones.
+TEST_F(AttentionKernelsGpu, ARowOfInfiniteScoresIsNan) {
+  constexpr int64_t kQueries = 30, kPoor = 20, kBlind = 3;  // the first see no key where causal
+  for (const auto dtype : kDtypes) {
+    for (const bool causal : {true, false}) {
+      const int64_t m = causal ? kQueries - kBlind : 4099;
+      Inputs x = random_inputs({{1}, 0, kQueries, m, 32}, dtype, kGpu);
+      x.k.abs_();
+      x.q.select(1, kPoor).fill_(-INFINITY);
+      AttentionOptions options = cuda(causal, true);
+      options.align_last = causal;
+      const Results got = attention_testing::run(x, options, "cuda", dtype);
+      for (const auto part : {&Results::out, &Results::logsumexp, &Results::grad_q}) {
+        EXPECT_TRUE(at::isnan((got.*part).select(1, kPoor)).all().item<bool>())
+            << dtype << " " << m;
+        EXPECT_FALSE(at::isnan((got.*part).narrow(1, 0, kPoor)).any().item<bool>()) << dtype;
+      }
+      EXPECT_TRUE(at::isnan(got.grad_v.select(1, 0)).all().item<bool>()) << dtype << " " << m;
+      if (!causal) continue;
+      EXPECT_EQ(got.out.narrow(1, 0, kBlind).count_nonzero().item<int64_t>(), 0) << dtype;
+      EXPECT_TRUE(at::isinf(got.logsumexp.narrow(1, 0, kBlind)).all().item<bool>()) << dtype;
+    }
+  }
+}
+
 TEST_F(AttentionKernelsGpu, NothingComesFromQueriesThatSeeNothing) {
   for (const auto dtype : kDtypes) {
     const Inputs x = random_inputs({{1, 2}, 0, 170, 40, 64}, dtype, kGpu);  // 130 rows see nothing

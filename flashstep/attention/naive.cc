@@ -1,6 +1,5 @@
+#include <algorithm>
 #include <limits>
-
-#include <ATen/Dispatch.h>
 
 #include "flashstep/attention/implementations.h"
 #include "flashstep/measure/ranges.h"
@@ -8,17 +7,13 @@
 namespace flashstep::internal {
 namespace {
 
-double lowest(at::ScalarType dtype) {
-  return AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "lowest", [] {
-    return static_cast<double>(std::numeric_limits<scalar_t>::lowest());
-  });
-}
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 at::Tensor logsumexp(const at::Tensor& scores, const at::Tensor& hidden) {
   const auto wide = scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat);
   const auto sum = at::logsumexp(wide, -1);
   if (!hidden.defined()) return sum;
-  return sum.masked_fill(hidden.all(-1), -std::numeric_limits<double>::infinity());
+  return sum.masked_fill(hidden.all(-1), kMinusInfinity);
 }
 
 }  // namespace
@@ -44,11 +39,12 @@ AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsu
   }
   if (problem.settings.causal) {
     const measure::ScopedRange range("softmax");
-    // The lowest finite number instead of -inf keeps a row that sees no key free of NaN, forward
-    // and backward; the second fill turns its uniform weights into zeros and changes nothing
-    // elsewhere.
     hidden = hidden_pairs(problem);
-    scores = scores.masked_fill(hidden, lowest(scores.scalar_type()));
+    scores = scores.masked_fill(hidden, kMinusInfinity);
+    // Equal scores instead keep a row that sees no key free of NaN, forward and backward; the
+    // second fill turns its uniform weights into zeros and changes nothing elsewhere.
+    const int64_t blind = std::clamp<int64_t>(-problem.settings.diagonal, 0, problem.q.size(-2));
+    if (blind > 0) scores.narrow(-2, 0, blind).fill_(0);
     weights = at::softmax(scores, -1).masked_fill(hidden, 0);
   } else {
     const measure::ScopedRange range("softmax");

@@ -36,6 +36,13 @@ bool meet(const AttentionSettings& settings, Tile i, Tile j) {
   return !settings.causal || j.begin <= i.begin + i.size - 1 + settings.diagonal;
 }
 
+// (B_r, 1): the queries of tile i that see no key at all.
+Tensor sees_nothing(const AttentionSettings& settings, Tile i, const Tensor& like) {
+  const Tensor query = at::arange(i.begin, i.begin + i.size, like.options().dtype(at::kLong));
+  return settings.causal ? (query + settings.diagonal < 0).unsqueeze(-1)
+                         : at::zeros({i.size, 1}, like.options().dtype(at::kBool));
+}
+
 // S_ij = scale Q_i K_j^T in the wide dtype, -infinity where hidden.
 Tensor scores(const Tensor& q_i, const Tensor& k_j, const AttentionSettings& settings, Tile i,
               Tile j) {
@@ -46,7 +53,7 @@ Tensor scores(const Tensor& q_i, const Tensor& k_j, const AttentionSettings& set
   return s.masked_fill(hidden, -kInfinity);
 }
 
-// exp(x - reference), zero where the reference is -infinity: a row that sees no key.
+// exp(x - reference), zero where the reference is -infinity: a row without a finite score yet.
 Tensor exp_below(const Tensor& x, const Tensor& reference) {
   return (x - reference.masked_fill(reference == -kInfinity, 0)).exp();
 }
@@ -70,8 +77,11 @@ void tiled_forward(const ForwardTensors& t, const AttentionSettings& settings) {
       o_i = rescale * o_i + at::matmul(p_ij, rows(v_all, j));
       m_i = m_new;
     }
-    rows(t.out, i).copy_((o_i / l_i).masked_fill(l_i == 0, 0));
-    t.logsumexp.narrow(2, i.begin, i.size).copy_((m_i + l_i.log()).squeeze(-1));
+    l_i = l_i.masked_fill(l_i == 0, NAN);  // scores all -infinity have no softmax; no scores:
+    const Tensor blind = sees_nothing(settings, i, q_i);
+    rows(t.out, i).copy_((o_i / l_i).masked_fill(blind, 0));
+    t.logsumexp.narrow(2, i.begin, i.size)
+        .copy_((m_i + l_i.log()).masked_fill(blind, -kInfinity).squeeze(-1));
   }
 }
 

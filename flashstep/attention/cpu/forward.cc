@@ -106,14 +106,16 @@ HWY_INLINE void write_rows(const ForwardPass& pass, int64_t batch, int64_t head,
   T* out = static_cast<T*>(pass.args.out.data) + batch * s.batch + head * s.head + first * s.row;
   float* logsumexp = pass.args.logsumexp + (batch * problem.heads + head) * problem.n + first;
   for (int r = 0; r < rows; ++r) {
-    const float weight = sum_of(load(weight_sum + r * kLanes));
-    const auto factor = hn::Set(Floats(), weight == 0 ? 0.0f : 1 / weight);
+    const float sum = sum_of(load(weight_sum + r * kLanes));
+    const float weight = sum == 0 ? NAN : sum;  // scores all -infinity have no softmax
+    const bool blind = visible_keys(problem, first + r) == 0;
+    const auto factor = hn::Set(Floats(), blind ? 0.0f : 1 / weight);
     for (int c = 0; c < problem.head_dim; c += kLanes) {
       store(hn::Mul(load(sums + r * kStride + c), factor), out + r * s.row + c,
             problem.head_dim - c);
     }
     constexpr float kLn2 = 0.693147181f;
-    logsumexp[r] = weight == 0 ? -INFINITY : (top[r] + std::log2(weight)) * kLn2;
+    logsumexp[r] = blind ? -INFINITY : (top[r] + std::log2(weight)) * kLn2;
   }
 }
 

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads)
     const float2 state = a.partial_state[s * rows + head_row];
     const float4 part = *reinterpret_cast<const float4*>(
         a.partial_out + (s * rows + head_row) * problem.head_dim + column);
-    // 0: the part hides all its keys from this query. A sum that is NaN is not, and stays NaN.
+    // 0: the part has no finite score for this query. A sum that is NaN is not, and stays NaN.
     if (state.y != 0.0f) {
       const float larger = fmaxf(reference, state.x);
       const float old_factor = exp2_approx(reference - larger);
@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(kThreads)
       out.w = fmaf(out.w, old_factor, part.w * factor);
     }
   }
-  const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+  const bool blind = row + a.diagonal < 0;  // sees no key
+  const float inverse = blind ? 0.0f : 1.0f / sum;
   const int64_t head = head_row / a.n;
   const auto& strides = a.pass.out.strides;
   char* const to = static_cast<char*>(a.pass.out.data) +
@@ -64,7 +65,8 @@ __global__ void __launch_bounds__(kThreads)
   ElementTraits<kElement>::store_pair(to, out.x * inverse, out.y * inverse);
   ElementTraits<kElement>::store_pair(to + 2 * element_bytes(kElement), out.z * inverse,
                                       out.w * inverse);
-  if (column == 0) a.pass.logsumexp[head_row] = natural_logsumexp(reference, sum);
+  if (column == 0)
+    a.pass.logsumexp[head_row] = blind ? kMinusInfinity : natural_logsumexp(reference, sum);
 }
 
 template <Element kElement>

@@ -11,7 +11,8 @@ constexpr float kLn2 = 0.69314718055994531f;
 
 // Of one row: natural logarithm of sum_j exp(scale s_j), from base 2 relative to a reference.
 __device__ inline float natural_logsumexp(float reference, float sum) {
-  return sum == 0.0f ? kMinusInfinity : (reference + log2f(sum)) * kLn2;
+  if (sum == 0.0f) return __builtin_nanf("");  // scores all -infinity have no softmax
+  return (reference + log2f(sum)) * kLn2;
 }
 
 // Writes out / sum and the log-sum-exp of a warp's rows, of which `row` is this lane's first.
@@ -32,7 +33,8 @@ __device__ inline void write_rows(const ForwardArguments& a, const ForwardWork& 
       const int query = row + 16 * b + 8 * h;
       const float sum = quad_sum(state.sum[b][h]);
       if (query >= a.n) continue;
-      const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+      const bool blind = query + a.diagonal < 0;  // sees no key
+      const float inverse = blind ? 0.0f : 1.0f / sum;
       char* const line = head + query * to.strides.row * element_bytes(kElement);
 #pragma unroll
       for (int j = 0; j < kOutBlocks; ++j) {
@@ -44,7 +46,7 @@ __device__ inline void write_rows(const ForwardArguments& a, const ForwardWork& 
       }
       if (lane_column == 0) {
         a.pass.logsumexp[head_rows + query] =
-            natural_logsumexp(state.reference(b, h, a.scale_log2), sum);
+            blind ? kMinusInfinity : natural_logsumexp(state.reference(b, h, a.scale_log2), sum);
       }
     }
   }
