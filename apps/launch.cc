@@ -6,21 +6,32 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "flashstep/base/error.h"
 
 namespace flashstep::apps {
 namespace {
 
 struct LaunchArguments {
   comm::LaunchOptions options;
-  std::string program = "/proc/self/exe";
   std::vector<std::string> command;
   bool no_label = false;
 };
 
-void launch_command(LaunchArguments arguments) {
+// Another program is told from a command of flashstep by the slash, as a shell tells its own.
+std::vector<std::string> command_of_ranks(const CLI::App& app, std::vector<std::string> command) {
+  const std::string& first = command.front();
+  if (first.find('/') != std::string::npos) return command;
+  const auto is_first = [&](const CLI::App* known) { return known->check_name(first); };
+  require(first.starts_with('-') || !app.get_subcommands(is_first).empty(),
+          "[launch] expected a command of flashstep, or a program with a slash in its name (./",
+          first, "), got ", first);
+  command.insert(command.begin(), "/proc/self/exe");
+  return command;
+}
+
+void launch_command(const CLI::App& app, const LaunchArguments& arguments) {
   comm::LaunchOptions options = arguments.options;
-  options.command = {arguments.program};
-  options.command.insert(options.command.end(), arguments.command.begin(), arguments.command.end());
+  options.command = command_of_ranks(app, arguments.command);
   options.label = !arguments.no_label;
   const int code = comm::launch(options);
   if (code != 0) throw ExitCode{code};
@@ -33,20 +44,22 @@ void add_launch(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "launch", "Run a command as several ranks on this machine: launch -n 4 -- train ...");
   command->add_option("-n,--ranks", arguments->options.ranks, "How many")->required();
-  command->add_option("COMMAND", arguments->command, "After --: what each rank runs")->required();
   command
-      ->add_option("--program", arguments->program,
-                   "Run this program with the arguments after --, instead of flashstep itself")
-      ->option_text("PROGRAM");
+      ->add_option("COMMAND", arguments->command,
+                   "After --: what each rank runs, a command of flashstep (train ...) or, with a "
+                   "slash in its name, another program (./example_data_parallel)")
+      ->required();
   command
-      ->add_option("--stop-seconds", arguments->options.stop_seconds,
-                   "How long a rank may take to end after SIGTERM, before it is killed")
+      ->add_option(
+          "--stop-seconds", arguments->options.stop_seconds,
+          "How long a rank may take to end after SIGTERM, before it is killed; on GPUs more "
+          "than parallel.silence_seconds and 10")
       ->capture_default_str();
   command->add_flag("--no-label", arguments->no_label, "Leave out \"[rank 2] \" before each line");
   command->footer(
       "When a rank ends with an error, the others are stopped and its exit code is returned.\n"
       "Over several machines: torchrun, mpirun or srun (examples/launch/).");
-  command->callback([arguments] { launch_command(*arguments); });
+  command->callback([&app, arguments] { launch_command(app, *arguments); });
 }
 
 }  // namespace flashstep::apps

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
@@ -23,21 +24,34 @@ expect(run.returncode == 2, "exit code 2", run)
 expect("] flashstep: " in run.stderr and "/no/such/config.json" in run.stderr, "the rank's sentence", run)
 expect("flashstep: [launch] rank " in run.stderr and "ended with exit code 2" in run.stderr, "our sentence", run)
 
-run = launch("-n", "3", "--program", "sh", "--", "-c", "echo rank $RANK of $WORLD_SIZE")
+run = launch("-n", "3", "--", "/bin/sh", "-c", "echo rank $RANK of $WORLD_SIZE")
 expect(run.returncode == 0 and run.stderr == "", "exit code 0", run)
 lines = sorted(run.stdout.splitlines())
 expect(lines == [f"[rank {rank}] rank {rank} of 3" for rank in range(3)], "three labelled lines", lines)
 
-run = launch("-n", "1", "--no-label", "--program", "sh", "--", "-c", "echo plain; exit 77")
+run = launch("-n", "1", "--no-label", "--", "/bin/sh", "-c", "echo plain; exit 77")
 expect(run.returncode == 77 and run.stdout == "plain\n", "exit code 77 and a plain line", run)
+
+run = launch("-n", "2", "--", "/bin/true")
+expect(run.returncode == 0 and run.stdout + run.stderr == "", "a program without arguments to run", run)
+
+run = launch("-n", "2", "--", "example_data_parallel")
+expect(run.returncode == 2 and "(./example_data_parallel)" in run.stderr, "how to write a program", run)
 
 for arguments in (["-n", "2"], ["--", "info"], ["-n", "0", "--", "info"], ["-n", "two", "--", "info"]):
     run = launch(*arguments)
     expect(run.returncode == 2 and run.stderr.count("\n") == 1, "exit code 2 and one sentence", run)
 
+# Whoever reads the output may leave (launch ... | head): the ranks work on.
+with tempfile.TemporaryDirectory() as directory:
+    work = "seq 1 20000; sleep 0.5; echo more; touch done$RANK"  # 20000: more than a pipe holds
+    subprocess.run(f"'{PROGRAM}' launch -n 2 -- /bin/sh -c '{work}' | head -n 1", shell=True, cwd=directory,
+                   stdout=subprocess.DEVNULL, timeout=120)
+    expect(sorted(os.listdir(directory)) == ["done0", "done1"], "both ranks to end their work", os.listdir(directory))
+
 # When the launcher itself is killed, its ranks do not stay behind.
 orphans = subprocess.Popen(
-    [PROGRAM, "launch", "-n", "2", "--program", "sh", "--", "-c", "echo $$; exec sleep 1000"],
+    [PROGRAM, "launch", "-n", "2", "--", "/bin/sh", "-c", "echo $$; exec sleep 1000"],
     stdout=subprocess.PIPE, text=True)
 pids = [int(orphans.stdout.readline().split()[-1]) for _ in range(2)]
 orphans.send_signal(signal.SIGKILL)

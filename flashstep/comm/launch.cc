@@ -64,6 +64,22 @@ struct Rank {
   int status = 0;
 };
 
+// While it lives, a write to a closed pipe is an error like others, not this process's end.
+class NoPipeSignal {
+ public:
+  NoPipeSignal() {
+    struct sigaction ignore = {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &ignore, &before_);
+  }
+  ~NoPipeSignal() { sigaction(SIGPIPE, &before_, nullptr); }
+  NoPipeSignal(const NoPipeSignal&) = delete;
+  NoPipeSignal& operator=(const NoPipeSignal&) = delete;
+
+ private:
+  struct sigaction before_;
+};
+
 // Blocks signals while it lives, and reads them from a descriptor.
 class SignalQueue {
  public:
@@ -119,6 +135,7 @@ class Launcher {
   }
 
   const LaunchOptions& options_;
+  const NoPipeSignal no_pipe_signal_;
   SignalQueue signals_;
   std::vector<Rank> ranks_;
   int forwarded_ = 0;         // the last of SIGINT, SIGTERM and SIGHUP that came

@@ -9,9 +9,11 @@ namespace flashstep::comm {
 struct LaunchOptions {
   int ranks = 1;
   std::vector<std::string> command;  // program and arguments, the same for every rank
-  double stop_seconds = 15;          // from asking a rank to stop (SIGTERM) to SIGKILL
-  bool label = true;                 // "[rank 2] " before every line of output
-  int out = 1, err = 2;              // where the ranks' output and our own sentences go
+  // From asking a rank to stop (SIGTERM) to SIGKILL. A rank on a GPU may need a Group's silence
+  // (30 s) to see that another is gone and its grace (10 s) to say so.
+  double stop_seconds = 45;
+  bool label = true;     // "[rank 2] " before every line of output
+  int out = 1, err = 2;  // where the ranks' output and our own sentences go
 };
 
 // Starts the ranks with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT

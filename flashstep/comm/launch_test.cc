@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/comm/group.h"
 
 namespace flashstep::comm {
 namespace {
@@ -29,7 +30,7 @@ std::string content(std::FILE* file) {
 }
 
 // Runs `script` as `ranks` shells.
-Launched launch_shell(int ranks, const std::string& script, double stop_seconds = 15) {
+Launched launch_shell(int ranks, const std::string& script, double stop_seconds = 30) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::tmpfile(), std::fclose);
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> err(std::tmpfile(), std::fclose);
   LaunchOptions options;
@@ -91,6 +92,23 @@ TEST(Launch, PassesLongOutputOn) {
   }
 }
 
+// `flashstep launch ... | head`: the ranks work on, and end as any program does when they
+// themselves write to a closed pipe.
+TEST(Launch, WhoeverReadsMayLeave) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  close(ends[0]);
+  LaunchOptions options;
+  options.ranks = 2;
+  options.command = {"sh", "-c", "echo one; sleep 0.3; echo two; exit 7"};
+  options.out = options.err = ends[1];
+  EXPECT_EQ(launch(options), 7);
+  close(ends[1]);
+  EXPECT_EQ(std::signal(SIGPIPE, SIG_DFL), SIG_DFL) << "launch() gives back what it changed";
+  const Launched launched = launch_shell(1, "kill -PIPE $$; echo deaf");
+  EXPECT_TRUE(contains(launched.err, "was killed by SIGPIPE")) << launched.err << launched.out;
+}
+
 TEST(Launch, ReturnsTheFirstFailuresCodeAndStopsTheOthers) {
   const Launched launched = launch_shell(
       3,
@@ -120,6 +138,12 @@ TEST(Launch, StoppedAndDeafRanksAreKilled) {
                    0.5);
   EXPECT_EQ(launched.code, 1);
   EXPECT_LT(launched.seconds, 10);
+}
+
+TEST(Launch, ByDefaultRanksHaveTheTimeToSayWhoIsLost) {
+  const Timeouts timeouts;
+  EXPECT_GT(std::chrono::duration<double>(LaunchOptions().stop_seconds),
+            timeouts.silence + timeouts.grace);
 }
 
 TEST(Launch, ForwardsSignals) {

@@ -1,6 +1,6 @@
 // Step time of every strategy beside a step that sends nothing, taking turns on the same ranks:
 //   parallel_gradient_reducer_bench            2 ranks on this machine, CPU and Gloo
-//   flashstep launch -n 4 -- parallel_gradient_reducer_bench
+//   flashstep launch -n 4 -- ./parallel_gradient_reducer_bench
 #include <cstdio>
 #include <memory>
 #include <string>

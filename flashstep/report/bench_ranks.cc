@@ -82,8 +82,8 @@ comm::Child start(const RankJob& job) {
   if (job.ranks == 1) return start_alone(job);
   comm::ChildOptions child;
   child.command = {
-      job.launcher,          "launch", "-n", std::to_string(job.ranks), "--no-label", "--program",
-      absolute(job.program), "--"};
+      job.launcher,         "launch", "-n", std::to_string(job.ranks), "--no-label", "--",
+      absolute(job.program)};
   child.command.insert(child.command.end(), job.arguments.begin(), job.arguments.end());
   child.variables = comm::variables_of_process();
   for (const auto& [name, value] : job.variables) child.variables[name] = value;

@@ -32,7 +32,7 @@ struct RankJob {
   int ranks = 2;
   std::vector<std::string> arguments;       // after the program's name, the same for every rank
   std::string task;                         // less than 100 kB
-  std::string program = "/proc/self/exe";   // what each rank runs
+  std::string program = "/proc/self/exe";   // what each rank runs; with a slash in it
   std::string launcher = "/proc/self/exe";  // a flashstep, for its command `launch`
   std::map<std::string, std::string> variables;           // of the ranks' environment, beside ours
   std::function<void(const std::string& line)> progress;  // gets what rank 0 told; may be empty
