@@ -8,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "flashstep/comm/environment.h"
+
 namespace flashstep::comm {
 
 // Connects every rank with every other, by TCP at `address` of this machine.
@@ -18,9 +20,14 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
 // True if `error` says that the network, a peer or the backend failed, not that the call was wrong.
 bool is_network_error(const std::exception& error);
 
-// On GPU `device_index`. UserError in a build without CUDA.
-c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                            int world_size, int device_index,
-                                            std::chrono::milliseconds timeout);
+struct Nccl {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  std::string gpu;  // "GPU-5d3f...", which no other GPU has
+};
+
+// On GPU `device_index`, or gpu_of_rank() where that is negative. UserError in a build without
+// CUDA.
+Nccl make_nccl(const c10::intrusive_ptr<c10d::Store>& store, const Environment& environment,
+               int device_index, std::chrono::milliseconds timeout);
 
 }  // namespace flashstep::comm

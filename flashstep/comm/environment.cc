@@ -227,6 +227,13 @@ Variables variables_of_process() {
   return variables;
 }
 
+int gpu_of_rank(int visible, int local_rank, int local_world_size) {
+  if (visible == 1) return 0;
+  require(visible >= local_world_size, "[comm] expected a GPU for each of ", local_world_size,
+          " ranks on this machine, got ", visible, "; start fewer ranks here or train on the CPU");
+  return local_rank;
+}
+
 std::string first_host(const std::string& host_list) {
   std::string host;
   for (size_t at = 0; at < host_list.size() && host_list[at] != ','; ++at) {

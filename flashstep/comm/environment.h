@@ -10,7 +10,7 @@ namespace flashstep::comm {
 struct Environment {
   int rank = 0;        // 0 .. world_size - 1, over all machines
   int world_size = 1;  // processes of the job
-  int local_rank = 0;  // among the processes on this machine: the GPU to use
+  int local_rank = 0;  // among the processes on this machine
   int local_world_size = 1;
   std::string master_address = "127.0.0.1";  // where the store is
   int master_port = 0;                       // 0: any free one (world size 1 only)
@@ -40,6 +40,13 @@ Environment read_environment(const Variables& variables);
 
 Variables variables_of_process();
 inline Environment read_environment() { return read_environment(variables_of_process()); }
+
+// The GPU for a rank that sees `visible` of them: the one it was given alone (Slurm's
+// --gpus-per-task, a container), else that of its local rank. UserError when ranks outnumber GPUs.
+int gpu_of_rank(int visible, int local_rank, int local_world_size);
+inline int gpu_of_rank(int visible, const Environment& environment) {
+  return gpu_of_rank(visible, environment.local_rank, environment.local_world_size);
+}
 
 // The first name in a Slurm host list: "gpu[01-03,7],login" -> "gpu01". UserError if it is
 // malformed.

@@ -182,6 +182,19 @@ TEST(Environment, NamesContradictions) {
   EXPECT_EQ(read_environment(inside).rank, 2);
 }
 
+TEST(Environment, GpuOfRank) {
+  EXPECT_EQ(gpu_of_rank(/*visible=*/4, /*local_rank=*/0, /*local_world_size=*/4), 0);
+  EXPECT_EQ(gpu_of_rank(4, 3, 4), 3);
+  EXPECT_EQ(gpu_of_rank(4, 1, 2), 1);
+  // srun --gpus-per-task=1, or a container a rank: each sees its own alone.
+  EXPECT_EQ(gpu_of_rank(1, 0, 1), 0);
+  EXPECT_EQ(gpu_of_rank(1, 3, 4), 0);
+  EXPECT_EQ(mistake([] { gpu_of_rank(2, 0, 4); }),
+            "[comm] expected a GPU for each of 4 ranks on this machine, got 2; start fewer ranks "
+            "here or train on the CPU");
+  EXPECT_NE(mistake([] { gpu_of_rank(0, 0, 1); }), "no mistake");
+}
+
 TEST(Environment, FirstHost) {
   EXPECT_EQ(first_host("node1"), "node1");
   EXPECT_EQ(first_host("a,b"), "a");

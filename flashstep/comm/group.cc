@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <thread>
 #include <unistd.h>
 
@@ -50,6 +51,17 @@ void prepare_process() {
   }
   // c10d tells of every lost connection with pages of addresses; the watch does, in a sentence.
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+}
+
+// NCCL would say "invalid usage", and only in the first collective.
+void check_own_gpus(const std::vector<std::string>& gpus) {
+  std::map<std::string, size_t> owners;
+  for (size_t rank = 0; rank < gpus.size(); ++rank) {
+    const auto [owner, is_first] = owners.emplace(gpus[rank], rank);
+    require(is_first, "[comm] expected a GPU of its own for each rank, but ranks ", owner->second,
+            " and ", rank, " have the same one, ", gpus[rank],
+            "; start fewer ranks here or train on the CPU");
+  }
 }
 
 // Gloo's connections since `recorder`: neither what the store at `port` has accepted, nor what
@@ -115,10 +127,10 @@ void Group::connect(const Environment& environment) {
   process_group_->setBackend(c10::DeviceType::CPU, BackendType::GLOO, in.gloo);
   process_group_->setDefaultBackend(BackendType::GLOO);
   if (in.options.nccl) {
-    const int index =
-        in.options.device_index < 0 ? environment.local_rank : in.options.device_index;
     const auto store = c10::make_intrusive<c10d::PrefixStore>("nccl", in.store);
-    in.nccl = make_nccl(store, rank_, world_size_, index, timeouts.collective);
+    Nccl nccl = make_nccl(store, environment, in.options.device_index, timeouts.collective);
+    in.nccl = nccl.backend;
+    check_own_gpus(all_gather(nccl.gpu));
     process_group_->setBackend(c10::DeviceType::CUDA, BackendType::NCCL, in.nccl);
     process_group_->setDefaultBackend(BackendType::NCCL);
   } else {

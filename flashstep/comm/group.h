@@ -41,7 +41,7 @@ struct Timeouts {
 
 struct GroupOptions {
   bool nccl = false;      // CUDA tensors go through NCCL (a CUDA build); CPU tensors always Gloo
-  int device_index = -1;  // the GPU of this rank; -1: Environment::local_rank
+  int device_index = -1;  // the GPU of this rank; -1: gpu_of_rank()
   Timeouts timeouts;
   // Called from a thread of the group with the sentence, when a rank is lost and this process is
   // caught in something that cannot be interrupted. A program gives end_process; empty: nothing.

@@ -133,17 +133,37 @@ TEST(GpuGroup, MoreRanksThanGpusAreRefused) {
   testing::start_ranks(
       2,
       [](Environment environment) {
-        environment.local_rank += testing::gpu_count();
+        environment.local_world_size = testing::gpu_count() + 1;
         const Group group(environment, over_nccl());
       },
       [](Ranks& ranks) {
         EXPECT_TRUE(ranks.wait_for_all(60)) << ranks.all_output();
         for (const int rank : {0, 1}) {
           EXPECT_NE(ranks.exit_code(rank), 0) << ranks.all_output();
-          EXPECT_NE(ranks.output(rank).find("expected a GPU for local rank"), std::string::npos)
+          EXPECT_NE(ranks.output(rank).find("expected a GPU for each of "), std::string::npos)
               << ranks.output(rank);
         }
       });
+}
+
+TEST(GpuGroup, RanksWithTheSameGpuAreRefused) {
+  FLASHSTEP_NEED_GPUS(1);
+  testing::start_ranks(
+      2,
+      [](const Environment& environment) {
+        testing::take_gpu(environment);
+        const Group group(environment, over_nccl());
+      },
+      [](Ranks& ranks) {
+        EXPECT_TRUE(ranks.wait_for_all(60)) << ranks.all_output();
+        for (const int rank : {0, 1}) {
+          EXPECT_NE(ranks.exit_code(rank), 0) << ranks.all_output();
+          EXPECT_NE(ranks.output(rank).find("ranks 0 and 1 have the same one, GPU-"),
+                    std::string::npos)
+              << ranks.output(rank);
+        }
+      },
+      {{"CUDA_VISIBLE_DEVICES", "0"}});
 }
 
 // --- when a rank is lost ---------------------------------------------------------------------

@@ -1,6 +1,10 @@
 #define USE_C10D_NCCL  // else LibTorch's header is empty
+#include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <utility>
 
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -25,22 +29,37 @@ void leave_the_word_to_us() {
   for (const auto& [name, value] : settings) setenv(name, value, /*overwrite=*/0);
 }
 
+// As nvidia-smi writes it.
+std::string name_of_gpu(int index) {
+  cudaDeviceProp properties;
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  std::string name = "GPU-";
+  for (size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) name += '-';
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x",
+                  static_cast<unsigned char>(properties.uuid.bytes[i]));
+    name += digits;
+  }
+  return name;
+}
+
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                            int world_size, int device_index,
-                                            std::chrono::milliseconds timeout) {
+Nccl make_nccl(const c10::intrusive_ptr<c10d::Store>& store, const Environment& environment,
+               int device_index, std::chrono::milliseconds timeout) {
   const int devices = c10::cuda::device_count();
-  require(device_index < devices, "[comm] expected a GPU for local rank ", device_index,
-          ", got a machine with ", devices, "; start fewer ranks here or train on the CPU");
+  if (device_index < 0) device_index = gpu_of_rank(devices, environment);
+  require(device_index < devices, "[comm] expected a GPU below ", devices, ", got ", device_index);
   leave_the_word_to_us();
   // High priority: a collective that has begun holds multiprocessors until both sides are there, so
   // its blocks go before those of the products beside it.
   auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = 2 * timeout;  // the watch is first, and knows whom to name
-  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, options);
+  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, environment.rank,
+                                                             environment.world_size, options);
   // Not eagerConnectSingleDevice(): the first collective makes the communicator, under the watch.
-  return backend;
+  return {std::move(backend), name_of_gpu(device_index)};
 }
 
 }  // namespace flashstep::comm

@@ -4,8 +4,8 @@
 
 namespace flashstep::comm {
 
-c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>&, int, int, int,
-                                            std::chrono::milliseconds) {
+Nccl make_nccl(const c10::intrusive_ptr<c10d::Store>&, const Environment&, int,
+               std::chrono::milliseconds) {
   throw UserError("[comm] expected a program with CUDA for NCCL, got one built without");
 }
 

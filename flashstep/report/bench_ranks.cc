@@ -203,9 +203,8 @@ std::unique_ptr<comm::Group> make_rank_group(const std::string& backend,
     const int devices = cuda.deviceCount();
     require(devices > 0, "[bench] expected a GPU for device cuda, got none");
     options.nccl = backend == "nccl";
-    options.device_index = options.nccl ? environment.local_rank : environment.local_rank % devices;
-    require(options.device_index < devices, "[bench] expected a GPU for each of ",
-            environment.world_size, " ranks of NCCL, got ", devices);
+    options.device_index =
+        options.nccl ? comm::gpu_of_rank(devices, environment) : environment.local_rank % devices;
     cuda.setDevice(
         c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(options.device_index)));
   }

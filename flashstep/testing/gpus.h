@@ -21,8 +21,8 @@ inline int gpu_count() {
 
 // Makes the rank's GPU the current one.
 inline at::Device take_gpu(const comm::Environment& environment) {
-  const at::Device device(c10::DeviceType::CUDA,
-                          static_cast<c10::DeviceIndex>(environment.local_rank));
+  const at::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(
+                                                     comm::gpu_of_rank(gpu_count(), environment)));
   c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(device);
   return device;
 }

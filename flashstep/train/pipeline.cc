@@ -192,8 +192,10 @@ comm::Timeouts timeouts(const ParallelConfig& config) {
 torch::Device device_of_rank(const TrainConfig& config, const comm::Environment& environment) {
   const torch::Device device = device_by_name(config.device);
   if (!device.is_cuda() || environment.world_size == 1) return device;
-  const torch::Device own(torch::kCUDA, static_cast<c10::DeviceIndex>(environment.local_rank));
-  c10::impl::VirtualGuardImpl(torch::kCUDA).setDevice(own);
+  const c10::impl::VirtualGuardImpl cuda(torch::kCUDA);
+  const int index = comm::gpu_of_rank(cuda.deviceCount(), environment);
+  const torch::Device own(torch::kCUDA, static_cast<c10::DeviceIndex>(index));
+  cuda.setDevice(own);
   return own;
 }
 
