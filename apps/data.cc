@@ -59,8 +59,11 @@ void fetch_tinystories(const fs::path& directory, const std::string& base_url) {
   const data::TinyStories files = data::tinystories(base_url);
   for (const data::RemoteFile& file : {files.validation, files.train}) {
     ProgressBar bar(file.name, ProgressBar::Unit::kBytes);
-    const fs::path path = data::fetch(file, directory, bar.callback());
+    std::string note;
+    const fs::path path = data::fetch(file, directory, bar.callback(),
+                                      [&](const std::string& sentence) { note = sentence; });
     bar.finish();
+    if (!note.empty()) std::fprintf(stderr, "%s\n", note.c_str());
     std::printf("%s\n", path.c_str());
   }
 }

@@ -174,6 +174,24 @@ class TrainTest(unittest.TestCase):
         self.refused(["--skip-data"], "train", "config.json", *other, "--set", "tokenizer.vocab_size=500")
         self.refused(["missing_data"], "train", "config.json", *other, "--set", "text.directory=missing_data")
 
+    def test_a_tokenizer_that_changed_is_made_anew(self):
+        train = ("train", "config.json", "--set", "text.directory=tampered")
+        self.assertEqual(flashstep(*train, "--run", "untampered").returncode, 0)
+        path = "tampered/tokenizer/tokenizer.json"
+        made = Path(path).read_text()
+        changed = json.loads(made)
+        merges = changed["model"]["merges"]
+        merges[0], merges[1] = merges[1], merges[0]
+        for wrong in (json.dumps(changed), None):
+            if wrong is None:
+                os.remove(path)
+            else:
+                Path(path).write_text(wrong)
+            self.refused(["--skip-data", "tokenizer.json"], *train, "--run", "r", "--skip-data")
+            mended = flashstep(*train, "--run", f"mended_{wrong is None}")
+            self.assertEqual(mended.returncode, 0, mended.stderr)
+            self.assertEqual(Path(path).read_text(), made)
+
     def test_token_files_of_others_are_checked(self):
         given = ["--set", "tokens.train=data/train.npy", "--set", "tokens.validation=data/validation.npy",
                  "--set", "tokenizer.path=data/tokenizer"]
@@ -181,6 +199,22 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(weights("whole", 12), weights("given", 12))
         self.refused(["below"], "train", "config.json", "--run", "r", *given, "--set", "model.vocab_size=300")
+
+    def test_ids_beyond_the_vocabulary_are_named_where_they_are_read(self):
+        tokens = Path("data/train.npy").read_bytes()
+        wrong = tokens[:-400] + b"\x10\x27" * 200  # 10000, in the last 200 tokens
+        Path("wrong.npy").write_bytes(wrong)
+        given = {"train": "data/train.npy", "validation": "data/validation.npy"}
+        for part, settings in (("validation", ["train.evaluation_tokens=0"]),
+                               ("train", ["train.steps=1000000", "train.order=epoch", "train.evaluate_every=1000000",
+                                          "checkpointing.checkpointing_interval=0"])):
+            settings = [*settings, "tokens.check_ids=false", "tokenizer.path=data/tokenizer",
+                        *(f"tokens.{name}={'wrong.npy' if name == part else path}" for name, path in given.items())]
+            arguments = [word for setting in settings for word in ("--set", setting)]
+            result = self.refused(["wrong.npy", "below the vocabulary's 400, got 10000 at position"], "train",
+                                  "config.json", "--run", f"wrong_{part}", *arguments)
+            position = int(result.stderr.split("at position ")[1].split()[0])
+            self.assertGreaterEqual(position, (len(tokens) - 128) // 2 - 200)
 
     def test_resuming_on_other_tokens_is_refused(self):
         given = ["--set", "tokens.train=mine.npy", "--set", "tokens.validation=data/validation.npy",

@@ -86,5 +86,24 @@ TEST(BatchSampler, RefusesAFileShorterThanOneContext) {
       at::equal(BatchSampler(tokens, options).at(3).targets, at::arange(1, 16).unsqueeze(0)));
 }
 
+TEST(BatchSampler, NamesTheFirstIdBeyondTheVocabulary) {
+  const CountingFile counting(1000);
+  const TokenFile tokens(counting.path());
+  BatchOptions options;
+  options.order = Order::kSequential;
+  options.context_length = 10;
+  const BatchSampler sampler(tokens, options, 21);
+  EXPECT_NO_THROW(sampler.at(1));  // ids 10 to 20, the last a target
+  try {
+    sampler.at(2);
+    FAIL() << "accepted ids 20 to 30 of 21";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("below the vocabulary's 21, got 21 at position 21"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_NO_THROW(BatchSampler(tokens, options).at(2));
+}
+
 }  // namespace
 }  // namespace flashstep::data

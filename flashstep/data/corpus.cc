@@ -74,7 +74,9 @@ void check_or_make(const CorpusOptions& options, const fs::path& manifest, const
 Paths write_story_corpus(const CorpusOptions& options) {
   const fs::path path = options.directory / "stories.txt";
   const Stage stage = {"stories",
-                       {{"bytes", str(options.stories_bytes)}, {"seed", str(options.stories_seed)}},
+                       {{"generator", std::string(kStoriesVersion)},
+                        {"bytes", str(options.stories_bytes)},
+                        {"seed", str(options.stories_seed)}},
                        {},
                        {path}};
   check_or_make(options, manifest_path(path), stage, [&] {
@@ -85,7 +87,7 @@ Paths write_story_corpus(const CorpusOptions& options) {
 
 Paths tinystories_file(const CorpusOptions& options, const RemoteFile& file) {
   if (options.only_check) return {fetched(file, options.directory)};
-  return {fetch(file, options.directory, options.progress)};
+  return {fetch(file, options.directory, options.progress, options.say)};
 }
 
 // Splits the one file that the cut goes through; the others are used where they are.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,8 @@ struct CorpusOptions {
   std::string base_url;                                   // for "tinystories": tinystories.h
   // Nothing is fetched, written or cut: what is missing or disagrees is a UserError.
   bool only_check = false;
-  ProgressFunction progress;  // bytes
+  ProgressFunction progress;                    // bytes
+  std::function<void(const std::string&)> say;  // what a user should know of the text
 };
 
 struct Corpus {

@@ -213,6 +213,23 @@ TEST_F(CorpusTest, WritesTheStoriesOnce) {
   EXPECT_THROW(prepare_corpus(options), UserError);
 }
 
+TEST_F(CorpusTest, StoriesOfAnotherGeneratorAreToldAnew) {
+  CorpusOptions options;
+  options.source = "stories";
+  options.directory = directory_ / "stories";
+  options.stories_bytes = 100'000;
+  const fs::path path = options.directory / "stories.txt", manifest = manifest_path(path);
+  prepare_corpus(options);
+  const std::string told = read_file(path);
+  write_file(path, "Once upon an older time.");
+  write_manifest(manifest, {"stories", {{"bytes", "100000"}, {"seed", "1"}}, {}, {path}});
+  options.only_check = true;
+  EXPECT_THROW(prepare_corpus(options), UserError);
+  options.only_check = false;
+  prepare_corpus(options);
+  EXPECT_EQ(read_file(path), told);
+}
+
 TEST_F(CorpusTest, ChecksFetchedFiles) {
   CorpusOptions options;
   options.source = "tinystories";

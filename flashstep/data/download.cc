@@ -132,7 +132,7 @@ class Downloader {
         file_(fs::path(path) += ".partial"),
         curl_(make_handle()) {}
 
-  void run() {
+  bool run() {
     double pause = options_.first_pause_seconds;
     for (int attempt = 1;; ++attempt) {
       const std::string failure = try_once();
@@ -142,6 +142,7 @@ class Downloader {
       pause *= 2;
     }
     file_.finish(path_);
+    return has_sha256_;
   }
 
  private:
@@ -246,7 +247,8 @@ class Downloader {
     const std::string& expected = transfer.headers.linked_sha256;
     if (expected.empty()) return "";
     const std::string actual = sha256_of(file_.path());
-    if (actual == expected) return "";
+    has_sha256_ = actual == expected;
+    if (has_sha256_) return "";
     const std::string failure =
         str("[download] expected SHA-256 ", expected, " from ", url_, ", got ", actual);
     if (resumed) return start_over(transfer);
@@ -286,14 +288,15 @@ class Downloader {
   const DownloadOptions& options_;
   PartialFile file_;
   CurlHandle curl_;
-  bool reached_ = false;  // the server has answered once in this call
+  bool reached_ = false;     // the server has answered once in this call
+  bool has_sha256_ = false;  // the content has the SHA-256 that came with it
   char error_text_[CURL_ERROR_SIZE] = "";
 };
 
 }  // namespace
 
-void download(const std::string& url, const fs::path& path, const DownloadOptions& options) {
-  Downloader(url, path, options).run();
+bool download(const std::string& url, const fs::path& path, const DownloadOptions& options) {
+  return Downloader(url, path, options).run();
 }
 
 }  // namespace flashstep::data

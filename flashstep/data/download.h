@@ -24,7 +24,8 @@ struct DownloadOptions {
 // Face sends for large files (X-Linked-Size, X-Linked-Etag).
 // MachineError, naming the server, when it cannot be reached, sends something else, or the disk is
 // full; Interrupted when a SignalGuard caught SIGINT or SIGTERM.
-void download(const std::string& url, const std::filesystem::path& path,
+// True if the server sent a SHA-256 and the content has it; false if it sent none.
+bool download(const std::string& url, const std::filesystem::path& path,
               const DownloadOptions& options);
 
 }  // namespace flashstep::data

@@ -134,7 +134,9 @@ def expect_failure(result, code, *parts):
 
 
 def test_fetches_and_then_needs_no_network(directory, server):
-    expect_complete(directory, fetch(directory, server.url))
+    result = fetch(directory, server.url)
+    expect_complete(directory, result)
+    assert "SHA-256" not in result[2], result
     assert server.ranges_asked(TRAIN) == [None, None]  # the hub's answer, then the file
     expect_complete(directory, fetch(directory, "http://127.0.0.1:9/nowhere"))
 
@@ -177,7 +179,10 @@ def test_a_server_without_ranges(directory, server):
 def test_a_server_without_checksums(directory, server):
     server.linked = False
     server.cuts = [2_999_999]
-    expect_complete(directory, fetch(directory, server.url))
+    result = fetch(directory, server.url)
+    expect_complete(directory, result)
+    said = [line for line in result[2].splitlines() if "without a SHA-256" in line]
+    assert len(said) == 2 and TRAIN in said[1], result
 
 
 def test_a_busy_server_is_asked_again(directory, server):

@@ -4,7 +4,7 @@
 
 namespace flashstep::data {
 
-void download(const std::string& url, const std::filesystem::path& path, const DownloadOptions&) {
+bool download(const std::string& url, const std::filesystem::path& path, const DownloadOptions&) {
   throw MachineError(str("[download] this build cannot fetch files: get ", url,
                          " with another program and put it at ", path.string()));
 }

@@ -61,14 +61,17 @@ TokenFile::TokenFile(const std::filesystem::path& path, std::optional<int64_t> v
 void TokenFile::check_ids_below(int64_t vocab_size) const {
   for (uint64_t begin = 0; begin < size(); begin += kChunkTokens) {
     const uint64_t end = std::min(begin + kChunkTokens, size());
-    if (max_id(begin, end) >= vocab_size) {
-      uint64_t at = begin;
-      while ((*this)[at] < vocab_size) ++at;
-      throw UserError(str("[", path_.string(), "] expected token ids below the vocabulary's ",
-                          vocab_size, ", got ", (*this)[at], " at position ", at));
-    }
+    check_ids_below(vocab_size, begin, end);
     release_before(end);
   }
+}
+
+void TokenFile::check_ids_below(int64_t vocab_size, uint64_t begin, uint64_t end) const {
+  if (max_id(begin, end) < vocab_size) return;
+  uint64_t at = begin;
+  while ((*this)[at] < vocab_size) ++at;
+  throw UserError(str("[", path_.string(), "] expected token ids below the vocabulary's ",
+                      vocab_size, ", got ", (*this)[at], " at position ", at));
 }
 
 std::string TokenFile::fingerprint() const {

@@ -50,6 +50,8 @@ class TokenFile : public TokenView {
   const std::filesystem::path& path() const { return path_; }
   // Reads every id once and leaves nothing resident.
   void check_ids_below(int64_t vocab_size) const;
+  // The same for ids [begin, end), which must lie within the file.
+  void check_ids_below(int64_t vocab_size, uint64_t begin, uint64_t end) const;
   // Tells one token file from another without reading it all: the hash of its length, its type and
   // the ids of 64 windows spread evenly from the first to the last, 4096 ids each (all of them when
   // there are fewer).

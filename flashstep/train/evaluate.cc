@@ -58,6 +58,10 @@ double evaluate_loss(const LogitsFunction& logits, const data::TokenFile& tokens
     const bool is_own = static_cast<int>(sums.size() % world_size) == rank;
     sums.push_back(nothing);
     if (is_own) {
+      const auto tokens_here = static_cast<uint64_t>(rows * length) + 1;
+      if (options.vocab_size) {
+        tokens.check_ids_below(*options.vocab_size, begin, begin + tokens_here);
+      }
       const auto [inputs, targets] = windows(tokens, begin, rows, length, options.device);
       sums.back() = language_model_loss(logits(inputs), targets).to(at::kDouble) *
                     static_cast<double>(rows * length);

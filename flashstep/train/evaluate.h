@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include <torch/types.h>
 
@@ -17,7 +18,8 @@ using LogitsFunction = std::function<torch::Tensor(const torch::Tensor& ids)>;
 
 struct EvaluateOptions {
   int64_t batch_size = 16, context_length = 256;
-  uint64_t max_tokens = 0;  // only the first so many of the file; 0: all
+  uint64_t max_tokens = 0;                 // only the first so many of the file; 0: all
+  std::optional<int64_t> vocab_size = {};  // when given, every id that is read must be below it
   torch::Device device = torch::kCPU;
   Precision precision = Precision::kFloat32;
   ProgressFunction progress = {};  // tokens
@@ -28,7 +30,7 @@ struct EvaluateOptions {
 
 // Mean cross-entropy in nats per token, accumulated in float64, over all tokens but the first: the
 // file is cut into windows that follow each other, the last one short, so that every token is
-// predicted once. UserError if there are fewer than 2 tokens.
+// predicted once. UserError if there are fewer than 2 tokens, or an id is not below the vocabulary.
 double evaluate_loss(const LogitsFunction& logits, const data::TokenFile& tokens,
                      const EvaluateOptions& options);
 

@@ -1,5 +1,6 @@
 #include "flashstep/train/evaluate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <unistd.h>
@@ -84,6 +85,24 @@ TEST_F(EvaluateTest, ReadsOnlyTheFirstTokensIfAsked) {
 
 TEST_F(EvaluateTest, RefusesWhatHasNothingToPredict) {
   EXPECT_THROW(evaluate_loss(model(), write(1), {}), UserError);
+}
+
+TEST_F(EvaluateTest, NamesIdsBeyondTheVocabularyAmongThoseItReads) {
+  const data::TokenFile tokens = write(100);
+  EvaluateOptions options{.batch_size = 2, .context_length = 8, .vocab_size = kVocab};
+  EXPECT_NO_THROW(evaluate_loss(model(), tokens, options));
+  options.vocab_size = 10;
+  const auto at = std::find(ids_.begin(), ids_.end(), 10u) - ids_.begin();
+  ASSERT_LT(at, 100);
+  try {
+    evaluate_loss(model(), tokens, options);
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_TRUE(std::string(error.what()).ends_with(flashstep::str("at position ", at)))
+        << error.what();
+  }
+  options.max_tokens = static_cast<uint64_t>(at);
+  EXPECT_NO_THROW(evaluate_loss(model(), tokens, options));
 }
 
 TEST_F(EvaluateTest, LossIsComputedInFloat32) {

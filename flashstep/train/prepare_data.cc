@@ -95,6 +95,11 @@ class Preparation {
     options.base_url = text.base_url;
     options.only_check = options_.skip_data;
     options.progress = progress("text");
+    if (!options_.quiet) {
+      options.say = [](const std::string& sentence) {
+        std::fprintf(stderr, "%s\n", sentence.c_str());
+      };
+    }
     data::Corpus corpus = data::prepare_corpus(options);
     check_interrupted(kStopped);
     return corpus;
@@ -104,11 +109,12 @@ class Preparation {
     const TokenizerConfig& settings = config_.tokenizer;
     if (!settings.path.empty()) return tokenizer::Tokenizer::load(settings.path);
     const fs::path output = directory_ / "tokenizer";
-    const data::Stage stage{"tokenizer",
-                            {{"vocab_size", std::to_string(settings.vocab_size)},
-                             {"special_tokens", join(settings.special_tokens, "\n")}},
-                            corpus.train,
-                            {output / "vocab.json", output / "merges.txt"}};
+    const data::Stage stage{
+        "tokenizer",
+        {{"vocab_size", std::to_string(settings.vocab_size)},
+         {"special_tokens", join(settings.special_tokens, "\n")}},
+        corpus.train,
+        {output / "tokenizer.json", output / "vocab.json", output / "merges.txt"}};
     if (is_done(output, stage)) return tokenizer::Tokenizer::load(output);
     tokenizer::TrainOptions options;
     options.vocab_size = settings.vocab_size;
