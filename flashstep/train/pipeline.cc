@@ -228,7 +228,8 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   }
   ParallelHooks parallel = parallelize(*model, config.parallel, group);
   config.parallel.world_size = parallel.world_size;
-  const data::BatchSampler batches(train_tokens, batch_options(config, parallel));
+  const data::BatchSampler batches(train_tokens, batch_options(config, parallel),
+                                   config.model.vocab_size);
   const auto optimizer = make_optimizer(*model, adamw_options(config), config.parallel, parallel);
   if (directory) keep_tokenizer(tokenizer, *directory);
   if (group != nullptr) say(options, describe_parallel(config, *parallel.reducer, environment));
@@ -245,6 +246,7 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   evaluate.batch_size = config.train.batch_size;
   evaluate.context_length = config.model.context_length;
   evaluate.max_tokens = static_cast<uint64_t>(config.train.evaluation_tokens);
+  evaluate.vocab_size = config.model.vocab_size;
   evaluate.device = device;
   evaluate.precision = precision_by_name(config.train.precision);
   evaluate.group = group;
