@@ -141,6 +141,11 @@ class SnapshotReader {
   }
 
   uint32_t allocation(const Entry& entry) {
+    // Sums of them must fit into 64 bits, whatever the file says.
+    constexpr int64_t kMostBytes = int64_t{1} << 62;
+    require(entry.bytes >= 0 && entry.bytes <= kMostBytes - bytes_, "[memory] ", source_,
+            ": expected the size of an allocation, got ", entry.bytes, " bytes");
+    bytes_ += entry.bytes;
     Allocation allocation;
     allocation.address = entry.address;
     allocation.bytes = entry.bytes;
@@ -176,8 +181,9 @@ class SnapshotReader {
       } else {
         live_[entry.address] = index;
       }
-      trace_.events.push_back(
-          {static_cast<double>(entry.microseconds - start_) * 1e-6, index, is_free});
+      // Clocks of several threads may differ by a microsecond: time never runs back.
+      const double before = trace_.events.empty() ? 0 : trace_.events.back().seconds;
+      trace_.events.push_back({std::max(before, seconds_at(entry.microseconds)), index, is_free});
     }
     trace_.timed = timed;
     if (timed) return;
@@ -207,6 +213,12 @@ class SnapshotReader {
     }
   }
 
+  double seconds_at(int64_t microseconds) const {
+    // Times of a damaged file may lie farther apart than a signed number can say.
+    const auto since_start = static_cast<uint64_t>(microseconds) - static_cast<uint64_t>(start_);
+    return static_cast<double>(static_cast<int64_t>(since_start)) * 1e-6;
+  }
+
   uint32_t first_event_at(double seconds) const {
     const auto found =
         std::lower_bound(trace_.events.begin(), trace_.events.end(), seconds,
@@ -219,8 +231,7 @@ class SnapshotReader {
     std::vector<size_t> open;
     for (const PickleValue& value :
          pickle_.list(pickle_.at(pickle_.root(), "external_annotations"))) {
-      const auto time = Pickle::integer(pickle_.at(value, "time_us"));
-      const double seconds = static_cast<double>(time - start_) * 1e-6;
+      const double seconds = seconds_at(Pickle::integer(pickle_.at(value, "time_us")));
       const std::string_view stage = pickle_.text(pickle_.at(value, "stage"));
       if (stage == "START") {
         open.push_back(trace_.ranges.size());
@@ -243,6 +254,7 @@ class SnapshotReader {
   Pickle pickle_;
   MemoryTrace trace_;
   int64_t start_ = 0;  // microseconds of the first event
+  int64_t bytes_ = 0;  // of all allocations
   std::unordered_map<uint64_t, uint32_t> live_;
   std::unordered_map<uint64_t, uint32_t> site_ids_, frame_ids_;  // by list and by dict
 };

@@ -57,21 +57,25 @@ TEST(MemorySnapshot, ReadsWhatWasWritten) {
   EXPECT_EQ(range->events.end, 250u);
 }
 
+void write_event(PickleWriter& p, const char* action, int64_t address, int64_t size, int64_t time) {
+  p.begin_dict();
+  p.text("action");
+  p.text(action);
+  p.text("addr");
+  p.integer(address);
+  p.text("size");
+  p.integer(size);
+  p.text("time_us");
+  p.integer(time);
+  p.end();
+}
+
 // What LibTorch writes for CUDA: no categories, rounded blocks, allocations from before the
 // history.
 TEST(MemorySnapshot, ReadsAHistoryThatBeginsInTheMiddle) {
   PickleWriter p;
   const auto event = [&](const char* action, int64_t address, int64_t size, int64_t time) {
-    p.begin_dict();
-    p.text("action");
-    p.text(action);
-    p.text("addr");
-    p.integer(address);
-    p.text("size");
-    p.integer(size);
-    p.text("time_us");
-    p.integer(time);
-    p.end();
+    write_event(p, action, address, size, time);
   };
   p.begin_dict();
   p.text("segments");
@@ -124,6 +128,43 @@ TEST(MemorySnapshot, OtherPicklesAreRefused) {
   EXPECT_THROW(read_snapshot("", "test"), UserError);
   const std::string whole = to_snapshot(long_trace(20));
   EXPECT_THROW(read_snapshot(whole.substr(0, whole.size() / 2), "test"), UserError);
+}
+
+// A snapshot of one device with allocations of these sizes at these times.
+std::string snapshot_of(const std::vector<std::pair<int64_t, int64_t>>& sizes_and_times) {
+  PickleWriter p;
+  p.begin_dict();
+  p.text("segments");
+  p.begin_list();
+  p.end();
+  p.text("device_traces");
+  p.begin_list();
+  p.begin_list();
+  int64_t address = 0;
+  for (const auto& [size, time] : sizes_and_times) write_event(p, "alloc", ++address, size, time);
+  p.end();
+  p.end();
+  p.end();
+  return p.take();
+}
+
+TEST(MemorySnapshot, SizesThatNoMemoryHasAreRefused) {
+  constexpr int64_t kLarge = int64_t{1} << 62;
+  EXPECT_EQ(read_snapshot(snapshot_of({{kLarge, 1}, {0, 2}}), "test").events.size(), 2u);
+  EXPECT_THROW(read_snapshot(snapshot_of({{kLarge, 1}, {1, 2}}), "test"), UserError);
+  EXPECT_THROW(read_snapshot(snapshot_of({{-1, 1}}), "test"), UserError);
+}
+
+TEST(MemorySnapshot, TimeNeverRunsBack) {
+  for (const int64_t earlier : {int64_t{90}, INT64_MIN}) {
+    const MemoryTrace trace =
+        read_snapshot(snapshot_of({{8, 100}, {8, 110}, {8, earlier}, {8, 120}}), "test");
+    ASSERT_EQ(trace.events.size(), 4u);
+    for (size_t i = 1; i < 4; ++i) {
+      EXPECT_GE(trace.events[i].seconds, trace.events[i - 1].seconds) << earlier;
+    }
+    EXPECT_EQ(total(timeline(trace, trace.all(), 10).back().bytes), 32);
+  }
 }
 
 TEST(MemorySnapshot, AnEmptyTraceIsASnapshotToo) {

@@ -1,4 +1,5 @@
 #include <bit>
+#include <cmath>
 
 #include "flashstep/base/error.h"
 #include "flashstep/measure/pickle.h"
@@ -298,7 +299,7 @@ const Pickle::Items& Pickle::items(const PickleValue& value) const {
 }
 
 const PickleValue& Pickle::at(const PickleValue& dict, std::string_view key) const {
-  static const PickleValue none;
+  static const PickleValue none{};
   for (const auto& [name, value] : items(dict)) {
     if (text(name) == key) return value;
   }
@@ -310,7 +311,9 @@ std::optional<uint32_t> Pickle::record(const PickleValue& value) const {
 }
 
 int64_t Pickle::integer(const PickleValue& value) {
-  if (value.type == Type::kReal) return static_cast<int64_t>(value.real);
+  constexpr double kBeyond = 0x1p63;
+  const bool fits = value.type == Type::kReal && std::abs(value.real) < kBeyond;  // no NaN does
+  if (fits) return static_cast<int64_t>(value.real);
   return value.type == Type::kInteger || value.type == Type::kBoolean ? value.integer : 0;
 }
 

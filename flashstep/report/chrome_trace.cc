@@ -35,6 +35,17 @@ std::optional<EventKind> kind_of(std::string_view category) {
   return std::nullopt;
 }
 
+// A shape that no memory holds would make numbers of work that are none.
+bool is_tensor(const Operand& operand) {
+  constexpr double kMostElements = 0x1p53;
+  double elements = 1;
+  for (const int64_t length : operand.shape) {
+    if (length < 0) return false;
+    elements *= static_cast<double>(std::max<int64_t>(length, 1));
+  }
+  return elements <= kMostElements;
+}
+
 class Reader {
  public:
   Reader(std::string_view text, std::string_view source)
@@ -132,8 +143,14 @@ class Reader {
   void add(const RawEvent& raw, EventKind kind) {
     TraceEvent event;
     event.kind = kind;
+    // Differences of any two times must fit into 64 bits; 2^62 ns are 146 years.
+    constexpr int64_t kFarthest = (int64_t{1} << 62) - 1;
+    const int64_t duration = std::max<int64_t>(raw.duration_ns, 0);
+    if (raw.begin_ns < -kFarthest || raw.begin_ns > kFarthest - duration) {
+      scanner_.fail("an event within 146 years of 0 before this place");
+    }
     event.begin_ns = raw.begin_ns;
-    event.end_ns = raw.begin_ns + std::max<int64_t>(raw.duration_ns, 0);
+    event.end_ns = raw.begin_ns + duration;
     event.name = raw.name.find('\\') == raw.name.npos ? result_.names.index(raw.name)
                                                       : result_.names.index(unescaped(raw.name));
     event.id = static_cast<uint64_t>(raw.id);
@@ -193,6 +210,7 @@ class Reader {
       }
       ++argument;
     });
+    if (!std::all_of(operands_.begin(), operands_.end(), is_tensor)) return;
     const OperatorWork work = operator_work(result_.names[event.name], operands_);
     event.flops = work.flops;
     event.bytes = work.bytes;

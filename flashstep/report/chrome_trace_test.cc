@@ -76,6 +76,23 @@ TEST(ChromeTrace, SaysWhereAFileIsDamaged) {
     EXPECT_NE(mistake(whole.substr(0, length)), "") << length;
 }
 
+TEST(ChromeTrace, NumbersThatNoTraceHas) {
+  const auto event = [](const std::string& rest) {
+    return "[{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::mm\", " + rest + "}]";
+  };
+  for (const char* far :
+       {"\"ts\": -9223372036854775.808", "\"ts\": 1e300", "\"ts\": 1, \"dur\": 9223372036854775"}) {
+    EXPECT_NE(mistake(event(far)).find("146 years"), std::string::npos) << far;
+  }
+  for (const char* shape : {"[4, -7], [-7, 4]", "[9007199254740993, 2], [2, 2]"}) {
+    const TraceEvents trace =
+        parse_chrome_trace(event(str("\"args\": {\"Input Dims\": [", shape,
+                                     "], \"Input type\": [\"float\", \"float\"]}")),
+                           "x.json");
+    EXPECT_EQ(trace.events.at(0).flops, 0) << shape;
+  }
+}
+
 TEST(ChromeTrace, NeedsLittleMemoryBesideTheEvents) {
   const auto path = std::filesystem::path(testing::TempDir()) / "large_trace.json";
   constexpr int kEvents = 60'000;

@@ -1,5 +1,6 @@
 #include "flashstep/report/json_scanner.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
@@ -118,11 +119,12 @@ bool JsonScanner::scaled(int digits, int64_t& number) {
     double precise = 0;
     std::from_chars(text.data(), text.data() + text.size(), precise);
     for (; digits > 0; --digits) precise *= 10;
-    number = static_cast<int64_t>(precise);
+    constexpr double kLargest = 9e18;  // what int64_t holds, and no time or number of an event
+    number = static_cast<int64_t>(std::clamp(precise, -kLargest, kLargest));
     return true;
   }
   for (; missing > 0; --missing) whole *= 10;
-  number = negative ? -static_cast<int64_t>(whole) : static_cast<int64_t>(whole);
+  number = static_cast<int64_t>(negative ? 0 - whole : whole);
   return true;
 }
 
