@@ -76,7 +76,8 @@ void run_job(const BenchAllreduceOptions& options, const std::vector<AllreduceCa
                                    [&](const AllreduceResult& result) { return result.c == c; });
     results.push_back(same != found.end() ? *same : AllreduceResult{c, {}, "failed"});
   }
-  if (!outcome.failure.empty() && report.failure.empty()) report.failure = outcome.failure;
+  if (!outcome.failure.empty() && report.failure.empty())
+    report.failure = "[bench allreduce] " + outcome.failure;
 }
 
 }  // namespace
@@ -95,7 +96,7 @@ AllreduceReport bench_allreduce(const BenchAllreduceOptions& options) {
   std::vector<AllreduceResult> results;
   std::string state;
   uint64_t started = 0;  // cases
-  try {
+  measure_until_failure(report, [&] {
     for (const auto& job : jobs_of(cases)) {
       const std::string reason = obstacle(job.front(), static_cast<int64_t>(gpus.size()));
       if (!reason.empty()) {
@@ -113,9 +114,7 @@ AllreduceReport bench_allreduce(const BenchAllreduceOptions& options) {
       started += job.size();
     }
     if (options.progress) options.progress(cases.size(), cases.size(), "");
-  } catch (const Interrupted& interrupted) {
-    report.signal = interrupted.signal();
-  }
+  });
 
   report.table = allreduce_table(results, links);
   report.table.title = "All-reduce";

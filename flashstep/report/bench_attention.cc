@@ -76,7 +76,7 @@ AttentionReport bench_attention(const BenchAttentionOptions& options) {
   AttentionReport report;
   std::vector<AttentionResult> results;
   std::string state;
-  try {
+  measure_until_failure(report, [&] {
     for (size_t i = 0; i < preset.cases.size(); ++i) {
       if (options.progress) options.progress(i, preset.cases.size(), describe(preset.cases[i]));
       for (auto& result : race(preset.cases[i], preset.passes, contestants, device, race_settings))
@@ -87,9 +87,8 @@ AttentionReport bench_attention(const BenchAttentionOptions& options) {
       }
     }
     if (options.progress) options.progress(preset.cases.size(), preset.cases.size(), "");
-  } catch (const Interrupted& interrupted) {
-    report.signal = interrupted.signal();
-  }
+  });
+  if (report.failure.empty()) report.failure = failure_of_ours(results);
 
   report.table = attention_table(results);
   report.table.title = str("Attention: ", options.preset, " on ", options.device);
@@ -100,6 +99,7 @@ AttentionReport bench_attention(const BenchAttentionOptions& options) {
   const std::string machine = measure::one_line(measure::describe_machine());
   notes.push_back(str(machine, state.empty() ? "" : "; in the middle of the run " + state, "; ",
                       human_seconds(measure::steady_seconds() - begin), "."));
+  if (!report.failure.empty()) notes.push_back("Failed: " + report.failure + ".");
   for (auto& sentence : attention_verdict(options.preset, results))
     notes.push_back(std::move(sentence));
   if (report.signal != 0) {

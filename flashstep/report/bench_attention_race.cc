@@ -11,6 +11,7 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
+#include "flashstep/report/case_memory.h"
 #include "flashstep/report/gpu_timing.h"
 
 namespace flashstep::report {
@@ -157,12 +158,12 @@ std::string trouble_of(const std::function<void()>& work) {
     return "OOM";
   } catch (const std::bad_alloc&) {
     return "OOM";
+  } catch (const UserError& error) {
+    const std::string text = first_line(error.what());
+    return (text.starts_with("refused: ") || text.starts_with("OOM") ? "" : "refused: ") + text;
   } catch (const std::exception& error) {
     const std::string text = first_line(error.what());
-    if (text.rfind("refused: ", 0) == 0 || text.rfind("OOM", 0) == 0) return text;
-    const bool memory = text.find("out of memory") != std::string::npos ||
-                        text.find("can't allocate memory") != std::string::npos;
-    return (memory ? "OOM: " : "failed: ") + text;
+    return (is_out_of_memory(text) ? "OOM: " : "failed: ") + text;
   }
 }
 

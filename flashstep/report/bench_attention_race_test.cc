@@ -91,19 +91,20 @@ TEST(BenchAttentionRace, CountsWrongElementsByPass) {
 }
 
 TEST(BenchAttentionRace, TellsWhatWentWrong) {
-  const auto results =
-      race(kCase, {Pass::kForward},
-           {failing(std::bad_alloc()), failing(UserError("refused: too warm")),
-            failing(MachineError("it broke\nbadly")), failing(UserError("OOM: 3 GiB")),
-            failing(MachineError("CUDA out of memory")), fake(1e-3)},
-           at::kCPU, short_race());
+  const auto results = race(
+      kCase, {Pass::kForward},
+      {failing(std::bad_alloc()), failing(UserError("refused: too warm")),
+       failing(MachineError("it broke\nbadly")), failing(UserError("OOM: 3 GiB")),
+       failing(MachineError("CUDA out of memory")), failing(UserError("a head of 10")), fake(1e-3)},
+      at::kCPU, short_race());
   const auto& runs = results[0].runs;
   EXPECT_EQ(runs[0].trouble, "OOM");
   EXPECT_EQ(runs[1].trouble, "refused: too warm");
   EXPECT_EQ(runs[2].trouble, "failed: it broke");
   EXPECT_EQ(runs[3].trouble, "OOM: 3 GiB");
   EXPECT_EQ(runs[4].trouble, "OOM: CUDA out of memory");
-  EXPECT_EQ(runs[5].trouble, "");
+  EXPECT_EQ(runs[5].trouble, "refused: a head of 10");
+  EXPECT_EQ(runs[6].trouble, "");
   EXPECT_TRUE(std::isnan(runs[0].median()));
   EXPECT_FALSE(runs[0].wrong.has_value());
 }

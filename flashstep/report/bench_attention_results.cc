@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "flashstep/base/text.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
 
@@ -34,6 +35,17 @@ const AttentionRun* our_run(const AttentionResult& result) {
     if (run.ours) return &run;
   }
   return nullptr;
+}
+
+std::string failure_of_ours(const std::vector<AttentionResult>& results) {
+  for (const AttentionResult& result : results) {
+    for (const AttentionRun& run : result.runs) {
+      if (run.ours && run.trouble.starts_with("failed"))
+        return str("[bench attention] ", describe(result.c), ", ", run.contestant, " ",
+                   run.trouble);
+    }
+  }
+  return "";
 }
 
 double limit_seconds(const AttentionCase& c, AttentionPass pass, const std::string& device) {

@@ -42,6 +42,10 @@ const AttentionRun* fastest(const AttentionResult& result, bool ours);
 // ("auto" may take a peer's, whose time says nothing about ours.)
 const AttentionRun* our_run(const AttentionResult& result);
 
+// The first failure of ours, but for want of memory: for the report's. Empty: there is none. (What
+// a peer cannot do is its own affair.)
+std::string failure_of_ours(const std::vector<AttentionResult>& results);
+
 // Seconds that the case takes at least: its FLOPs at the matmul limit of its dtype or its bytes at
 // the memory limit of the device ("cpu", "cuda"), whichever is longer.
 double limit_seconds(const AttentionCase& c, AttentionPass pass, const std::string& device);

@@ -130,6 +130,17 @@ TEST(BenchAttentionVerdict, ComparesAutoWithWhatItCouldHaveChosen) {
       << text;
 }
 
+TEST(BenchAttention, FailsWhereOursDoes) {
+  std::vector<AttentionResult> results = two_rows();
+  for (AttentionRun& run : results[0].runs)
+    run.trouble = run.ours ? "OOM: 3 GiB" : "failed: a peer";
+  EXPECT_EQ(failure_of_ours(results), "");
+  for (AttentionRun& run : results[1].runs) run.trouble = "failed: the GPU";
+  const std::string failure = failure_of_ours(results);
+  EXPECT_EQ(failure.find("[bench attention] " + describe(results[1].c)), 0u) << failure;
+  EXPECT_TRUE(failure.ends_with(" failed: the GPU")) << failure;
+}
+
 TEST(BenchAttentionPictures, AreDrawnForWhatWasMeasured) {
   for (const auto& preset : {"handout", "sweep"}) {
     const auto pictures = attention_pictures(preset, two_rows(), "a test");

@@ -32,12 +32,12 @@ DdpPlan plan_of(const BenchDdpOptions& options, const ParallelCase& c) {
   return plan;
 }
 
-DdpResult measure_case(const BenchDdpOptions& options, const ParallelCase& c, int& signal) {
+DdpResult measure_case(const BenchDdpOptions& options, const ParallelCase& c, BenchReport& report) {
   const DdpPlan plan = plan_of(options, c);
   const JobResults job = run_plan("ddp", plan, options.progress);
   DdpResult result = ddp_result(plan, job.handed_over);
   put_failures(job.failures, result.runs);
-  signal = job.signal;
+  note_end(job, c, report);
   return result;
 }
 
@@ -69,7 +69,7 @@ BenchReport bench_ddp(const BenchDdpOptions& options) {
   std::vector<DdpResult> results;
   BenchReport report;
   for (const ParallelCase& c : cases_of(options.axes)) {
-    results.push_back(measure_case(options, c, report.signal));
+    results.push_back(measure_case(options, c, report));
     if (report.signal != 0) break;
   }
   report.table = ddp_table(results);

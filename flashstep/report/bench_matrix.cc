@@ -103,14 +103,14 @@ std::vector<std::string> contestants_of(const BenchMatrixOptions& options, bool 
 }
 
 std::vector<MatrixRun> measure_ranks(const BenchMatrixOptions& options, ParallelCase c, bool single,
-                                     int& signal) {
+                                     BenchReport& report) {
   MatrixPlan plan = options.plan;
   if (single) c.ranks = 1;
   plan.c = c;
   plan.contestants = contestants_of(options, single);
   if (plan.contestants.empty()) return {};
   const JobResults job = run_plan("matrix", plan, options.progress);
-  signal = job.signal;
+  note_end(job, c, report);
   std::vector<MatrixRun> runs = matrix_runs(plan, job.handed_over);
   put_failures(job.failures, runs);
   return runs;
@@ -209,7 +209,7 @@ BenchReport bench_matrix(const BenchMatrixOptions& options) {
   std::vector<MatrixRun> runs;
   for (const bool single : {true, false}) {
     if (report.signal != 0) break;
-    for (MatrixRun& run : measure_ranks(options, cases[0], single, report.signal))
+    for (MatrixRun& run : measure_ranks(options, cases[0], single, report))
       runs.push_back(std::move(run));
   }
   // Each attention's wrappers beside each other.

@@ -29,6 +29,10 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
+def children_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def write_tokens(path, ids):
     """A vector of uint16 as NumPy's .npy, version 1."""
     header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(ids)},), }}"
@@ -129,6 +133,22 @@ class BenchParallelTest(unittest.TestCase):
             result = run(*arguments)
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertIn(word, result.stderr)
+
+    def test_a_rank_that_crashes_is_a_failure(self):
+        process = subprocess.Popen(command("ddp", *SMALL, "--turns", 1, "--warmup", 1, "--steps", 1000, "--wrapper",
+                                           "none,naive", "--check-steps", 0, "--no-trace", "--out", self.path),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while "turn 1 of 1, naive" not in process.stderr.readline():
+            pass
+        launcher, = children_of(process.pid)
+        os.kill(children_of(launcher)[1], signal.SIGSEGV)
+        output, errors = process.communicate(timeout=240)
+        self.assertEqual(process.returncode, 1, errors)
+        self.assertRegex(errors, r"flashstep: \[bench\] .*, naive failed: rank \d of 2 .*SIGSEGV")
+        none, naive = rows_of(self.path / "ddp.csv")
+        self.assertGreater(float(none["step (ms)"]), 0)
+        self.assertNotIn("SIGSEGV", none.values())
+        self.assertEqual([value for value in naive.values() if value == "failed"], ["failed"], naive)
 
     def test_interruption(self):
         process = subprocess.Popen(command("ddp", *SMALL, "--turns", 10000, "--check-steps", 0),

@@ -1,10 +1,27 @@
 #include "flashstep/report/bench_report.h"
 
+#include <c10/util/Exception.h>
+
+#include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/report/picture_json.h"
 
 namespace flashstep::report {
+
+void measure_until_failure(BenchReport& report, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Interrupted& interrupted) {
+    report.signal = interrupted.signal();
+  } catch (const MachineError& error) {
+    if (report.failure.empty()) report.failure = error.what();
+  } catch (const c10::Error& error) {
+    const std::string what = first_line(error.what_without_backtrace());
+    if (report.failure.empty()) report.failure = "[bench] LibTorch failed: " + what;
+  }
+}
 
 std::string to_text(const BenchReport& report) {
   std::string text = measure::to_text(report.table);

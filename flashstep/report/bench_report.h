@@ -1,6 +1,7 @@
 // What a benchmark gives back, and the files made of it.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -29,8 +30,12 @@ struct BenchReport {
   std::vector<NamedTable> tables = {};  // further ones for people, below the first
   std::vector<NamedPicture> pictures;
   int signal = 0;       // came before the end: the report is of what was done
-  std::string failure;  // of the machine, that ended the measuring; empty: none
+  std::string failure;  // of the machine: the command ends with it; empty: none
 };
+
+// Runs `work`, which measures one thing after the other. A signal, or a failure of the machine or
+// of LibTorch, ends it and stands in the report, so that what was measured until then is not lost.
+void measure_until_failure(BenchReport& report, const std::function<void()>& work);
 
 // STEM.txt, .md (with the pictures), .csv, .json, _runs.json (where there are runs; .csv is theirs
 // then); of each further table STEM_NAME.csv and .json; and the pictures: STEM_NAME.svg, .png and

@@ -25,13 +25,13 @@ const char* kHowToReadTheUpdate =
     "an idle device begins, without the profiler. Launches: collectives.";
 
 ShardingResult measure_case(const BenchShardingOptions& options, const ParallelCase& c,
-                            int& signal) {
+                            BenchReport& report) {
   ShardingPlan plan = options.plan;
   plan.c = c;
   const JobResults job = run_plan("sharding", plan, options.progress);
   ShardingResult result = sharding_result(plan, job.handed_over);
   put_failures(job.failures, result.runs);
-  signal = job.signal;
+  note_end(job, c, report);
   return result;
 }
 
@@ -72,7 +72,7 @@ BenchReport bench_sharding(const BenchShardingOptions& options) {
   std::vector<ShardingResult> results;
   BenchReport report;
   for (const ParallelCase& c : cases_of(options.axes)) {
-    results.push_back(measure_case(options, c, report.signal));
+    results.push_back(measure_case(options, c, report));
     if (report.signal != 0) break;
   }
   report.table = sharding_table(results, options.plan);

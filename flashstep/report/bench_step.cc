@@ -42,16 +42,12 @@ class Bench {
 
   BenchReport run() {
     const double begin = measure::steady_seconds();
-    try {
+    measure_until_failure(report_, [&] {
       for (size_t i = 0; i < workloads_.size(); ++i) {
         place_ = str(i + 1, " of ", workloads_.size(), ": ");
         measure_workload(workloads_[i]);
       }
-    } catch (const Interrupted& interrupted) {
-      report_.signal = interrupted.signal();
-    } catch (const MachineError& error) {
-      report_.failure = error.what();
-    }
+    });
     const bool any = std::any_of(results_.begin(), results_.end(),
                                  [](const StepResult& result) { return result.measured(); });
     if (!any && mistake_ != nullptr) std::rethrow_exception(mistake_);
@@ -72,8 +68,16 @@ class Bench {
 
   void keep(StepResult result) {
     const std::string trouble = gradient_trouble(result);
-    if (!trouble.empty()) report_.failure = trouble;
+    if (!trouble.empty()) note_failure(trouble);
     results_.push_back(std::move(result));
+  }
+
+  // Of the machine: the rest is measured, and the command ends with it.
+  void note_failure(const std::string& sentence) {
+    if (report_.failure.empty()) report_.failure = sentence;
+  }
+  void note_failure(const Workload& workload, const std::string& trouble) {
+    note_failure(str("[bench step] ", describe(workload), " ", trouble));
   }
 
   StepResult measure_one(const Workload& workload, int64_t warmup) {
@@ -114,11 +118,13 @@ class Bench {
       result.trouble = "OOM: the allocator has no more";
     } catch (const c10::Error& error) {
       result.trouble = process_trouble(first_line(error.what_without_backtrace()));
-      if (!result.out_of_memory() && task.workload.device == "cuda" && !gpu_answers()) {
+      if (result.out_of_memory()) return result;
+      if (task.workload.device == "cuda" && !gpu_answers()) {
         results_.push_back(result);
         throw MachineError("[bench step] the GPU failed: " +
                            first_line(error.what_without_backtrace()));
       }
+      note_failure(task.workload, result.trouble);
     }
     return result;
   }
@@ -137,7 +143,10 @@ class Bench {
     const std::string trouble = process_trouble(outcome.failure);
     if (outcome.exit_code == 2) {
       note_mistake(result, trouble.substr(trouble.find(": ") + 2));
-    } else if (result.steps.empty()) {
+      return result;
+    }
+    if (!trouble.starts_with("OOM")) note_failure(task.workload, trouble);
+    if (result.steps.empty()) {
       result.trouble = trouble;
     } else {  // ours is there; what came after it was a peer, or a check
       for (PeerSteps& peer : result.peers) {
@@ -202,7 +211,7 @@ class Bench {
     }
     notes.push_back(str(how, "; ", human_seconds(seconds), "."));
     if (report_.signal != 0) notes.emplace_back("Interrupted: the rest was not measured.");
-    if (!report_.failure.empty()) notes.push_back("Ended early: " + report_.failure + ".");
+    if (!report_.failure.empty()) notes.push_back("Failed: " + report_.failure + ".");
     for (std::string& sentence : step_verdict(results_)) notes.push_back(std::move(sentence));
     report_.pictures = step_pictures(results_, "flashstep bench step; " + machine);
   }

@@ -44,8 +44,9 @@ BenchStepOptions step_preset(const std::string& name);
 // One line a case and warm-up: what the columns mean is in docs/measuring.md. Where memory is too
 // small, or a peer does not run, the cells say so and the rest is measured. Without peers nothing
 // is compared; with them the gradient of one sequence is held against the reference operations in
-// float64 (models of at most 50 M parameters), and a wrong one ends as the report's failure.
-// UserError for what cannot be measured at all, before anything is.
+// float64 (models of at most 50 M parameters). A wrong one becomes the report's failure, and so
+// does a process or a GPU that fails; the rest is measured. UserError for what cannot be measured
+// at all, before anything is.
 BenchReport bench_step(const BenchStepOptions& options);
 
 // ---- Inside

@@ -101,6 +101,24 @@ class BenchStepTest(unittest.TestCase):
         self.assertIn("interrupted", errors)
         self.assertIn("Interrupted: the rest was not measured.", self.table()["notes"])
 
+    def test_a_case_that_crashes_is_a_failure(self):
+        process = subprocess.Popen(command("--device", "cpu", "--size", "32/64/3/2,32/64/2/2", "--vocab", 64,
+                                           "--context", 16, "--batch", 2, "--steps", 2, "--warmup", 0,
+                                           "--out", self.path),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not (child := children.read_text()):
+            time.sleep(0.01)
+        time.sleep(0.05)  # until it is flashstep itself, which takes longer to load
+        os.kill(int(child.split()[0]), signal.SIGSEGV)
+        output, errors = process.communicate(timeout=240)
+        self.assertEqual(process.returncode, 1, errors)
+        self.assertRegex(errors, r"flashstep: \[bench step\] 32/64/3/2, .* failed: .*SIGSEGV")
+        self.assertIn("Failed: ", output)
+        means = column(self.table(), "mean")
+        self.assertEqual(means[0], "failed")
+        self.assertGreater(means[1], 0)
+
     def test_mistakes(self):
         file = self.path / "file"
         file.write_text("")

@@ -14,6 +14,7 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/model/cost.h"
+#include "flashstep/report/test_killing_program.h"
 
 namespace flashstep::report {
 namespace {
@@ -285,32 +286,36 @@ TEST(BenchStep, MeasuresInProcessesOfTheirOwn) {
   EXPECT_THROW(bench_step(options), UserError);
 }
 
-// A flashstep whose process the kernel ends when it is told to make four layers.
-fs::path program_without_memory(const fs::path& folder, const std::string& program) {
-  const fs::path path = folder / "flashstep_without_memory";
-  write_file(path,
-             str("#!/bin/sh\n", "if [ -n \"$RANK\" ]; then case \"$FLASHSTEP_BENCH_TASK\" in\n",
-                 "  *'\"num_layers\": 4,'*) kill -KILL $$ ;;\n", "esac; fi\n", "exec '", program,
-                 "' \"$@\"\n"));
-  fs::permissions(path, fs::perms::owner_all);
-  return path;
-}
-
-TEST(BenchStep, WhatTheKernelEndsIsOutOfMemory) {
-  const fs::path folder = fs::temp_directory_path() / str("bench_step_test_", getpid());
-  fs::create_directories(folder);
+// Four layers, whose process is killed by `signal`, and two.
+BenchReport with_four_layers_killed(const std::string& signal) {
   BenchStepOptions options = small_options();
   options.own_process = true;
   options.axes.sizes = {"32/64/4/2", "32/64/2/2"};
-  options.program = program_without_memory(folder, options.program).string();
-  const BenchReport report = bench_step(options);
-  fs::remove_all(folder);
+  const KillingProgram program(options.program, "\"num_layers\": 4,", signal);
+  options.program = program.path();
+  return bench_step(options);
+}
+
+TEST(BenchStep, WhatTheKernelEndsIsOutOfMemory) {
+  const BenchReport report = with_four_layers_killed("KILL");
   ASSERT_EQ(report.table.rows.size(), 3u);
   EXPECT_EQ(cell(report.table, 0, "mean"), measure::Cell("OOM"));
   EXPECT_EQ(cell(report.table, 1, "model"), measure::Cell("32/64/4/2, 3 of 4 layers *"));
   EXPECT_GT(number(report.table, 1, "mean"), 0);
   EXPECT_GT(number(report.table, 2, "mean"), 0);
   EXPECT_TRUE(says(report.table, "OOM: the kernel ended the process"));
+  EXPECT_EQ(report.failure, "");
+}
+
+TEST(BenchStep, AProcessThatCrashesIsTheMachinesFailure) {
+  const BenchReport report = with_four_layers_killed("SEGV");
+  ASSERT_EQ(report.table.rows.size(), 2u);
+  EXPECT_EQ(cell(report.table, 0, "mean"), measure::Cell("failed"));
+  EXPECT_GT(number(report.table, 1, "mean"), 0) << "the rest is measured";
+  EXPECT_NE(report.failure.find("[bench step] 32/64/4/2, batch 2, context 16, fp32, step failed: "),
+            std::string::npos)
+      << report.failure;
+  EXPECT_NE(report.failure.find("was killed by SIGSEGV"), std::string::npos) << report.failure;
 }
 
 TEST(BenchStep, ASignalKeepsWhatWasMeasured) {

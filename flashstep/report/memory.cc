@@ -25,7 +25,7 @@ class Cases {
 
   void measure(const Workload& workload) {
     MemoryResult result = measure_one(workload);
-    const bool is_oom = result.trouble.starts_with("OOM");
+    const bool is_oom = is_out_of_memory(result);
     results_.push_back(std::move(result));
     if (!is_oom || !options_.reduce) return;
     Workload fewer = workload;
@@ -39,8 +39,16 @@ class Cases {
 
   const std::vector<MemoryResult>& results() const { return results_; }
   const std::exception_ptr& mistake() const { return mistake_; }
+  const std::string& failure() const { return failure_; }
+  void note_failure(const std::string& sentence) {
+    if (failure_.empty()) failure_ = sentence;
+  }
 
  private:
+  static bool is_out_of_memory(const MemoryResult& result) {
+    return result.trouble.starts_with("OOM");
+  }
+
   MemoryResult measure_one(const Workload& workload) {
     MemoryResult result;
     result.task = {workload, options_.warmup, options_.largest, options_.directory};
@@ -60,17 +68,21 @@ class Cases {
     const RanksOutcome outcome = run_ranks(job);
     if (!outcome.results.empty()) return memory_result_from_json(outcome.results.back());
     result.trouble = process_trouble(outcome.failure);
+    const bool is_mistake = outcome.exit_code == 2;
     // What was asked for and cannot be done is a cell, unless nothing can.
-    if (outcome.exit_code == 2 && mistake_ == nullptr) {
+    if (is_mistake && mistake_ == nullptr) {
       mistake_ =
           std::make_exception_ptr(UserError(result.trouble.substr(result.trouble.find(": ") + 2)));
     }
+    if (!is_mistake && !is_out_of_memory(result))
+      note_failure(str("[memory] ", describe(workload), " ", result.trouble));
     return result;
   }
 
   const MemoryOptions& options_;
   std::vector<MemoryResult> results_;
   std::exception_ptr mistake_;
+  std::string failure_;  // the machine's first
 };
 
 }  // namespace
@@ -105,12 +117,15 @@ BenchReport memory_report(const MemoryOptions& options) {
     }
   } catch (const Interrupted& interrupted) {
     signal = interrupted.signal();
+  } catch (const MachineError& error) {
+    cases.note_failure(error.what());
   }
   bool any = false;
   for (const MemoryResult& result : cases.results()) any = any || result.measured();
   if (!any && cases.mistake() != nullptr) std::rethrow_exception(cases.mistake());
   BenchReport report = memory_tables(cases.results());
   report.signal = signal;
+  report.failure = cases.failure();
   const std::string machine = measure::one_line(measure::describe_machine());
   auto& notes = report.table.notes;
   notes.insert(notes.end() - 1, str("One pass after ", options.warmup, "; ", machine, "."));

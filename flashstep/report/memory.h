@@ -32,7 +32,8 @@ MemoryOptions memory_preset(const std::string& name);
 
 // Tables: the peaks, and below them "largest", "block", "operators" and "residual". Files of the
 // directory: memory_timeline_CASE.svg and CASE/memory_snapshot.pickle. Where memory is too small
-// the cells say so and the rest is measured. UserError for what cannot be measured at all.
+// the cells say so and the rest is measured; so where a process fails, which becomes the report's
+// failure. UserError for what cannot be measured at all.
 BenchReport memory_report(const MemoryOptions& options);
 
 // The same of a snapshot that PyTorch or flashstep wrote: its peak, its largest allocations, and

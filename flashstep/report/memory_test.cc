@@ -1,5 +1,6 @@
 #include "flashstep/report/memory.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -8,6 +9,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/measure/memory_snapshot.h"
 #include "flashstep/model/cost.h"
+#include "flashstep/report/test_killing_program.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
@@ -172,6 +174,39 @@ TEST(Memory, TablesTurnWithTheResults) {
       block_saved_bytes(good.task.workload.model, pass_shape(good.task.workload));
   good.block_saved = static_cast<int64_t>(3 * formula);
   EXPECT_NE(memory_tables({good}).table.notes.back(), report.table.notes.back());
+}
+
+// Two contexts, of which one's process is killed by `signal`.
+BenchReport with_one_killed(const std::string& signal) {
+  const char* flashstep = std::getenv("FLASHSTEP_PROGRAM");
+  const KillingProgram program(flashstep ? flashstep : "flashstep", "\"context_length\": 24,",
+                               signal);
+  MemoryOptions options;
+  options.axes.sizes = {"32/64/2/2"};
+  options.axes.contexts = {24, 16};
+  options.axes.common.model.vocab_size = 97;
+  options.axes.common.batch_size = 2;
+  options.reduce = false;
+  options.program = program.path();
+  return memory_report(options);
+}
+
+TEST(Memory, AProcessThatCrashesIsTheMachinesFailure) {
+  const BenchReport report = with_one_killed("SEGV");
+  ASSERT_EQ(report.table.rows.size(), 2u);
+  EXPECT_EQ(lines_with(report.table, "failed"), 1u);
+  EXPECT_EQ(report.tables[1].table.rows.size(), 1u) << "the other context is measured";
+  EXPECT_NE(report.failure.find("[memory] 32/64/2/2, batch 2, context 24, fp32, step failed: "),
+            std::string::npos)
+      << report.failure;
+  EXPECT_NE(report.failure.find("was killed by SIGSEGV"), std::string::npos) << report.failure;
+}
+
+TEST(Memory, WhatTheKernelEndsIsOutOfMemory) {
+  const BenchReport report = with_one_killed("KILL");
+  ASSERT_EQ(report.table.rows.size(), 2u);
+  EXPECT_EQ(lines_with(report.table, "OOM"), 1u);
+  EXPECT_EQ(report.failure, "");
 }
 
 TEST(Memory, TimelineHasTheKindsAndThePasses) {

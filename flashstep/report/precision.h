@@ -46,8 +46,9 @@ struct PrecisionSizesOptions {
   int64_t warmup = 2, steps = 5;                     // passes of each precision
   std::function<void(const std::string&)> progress;  // may be empty
 };
-// A size for which memory is too small has a cell that says so. UserError for a size, attention or
-// device that is none.
+// A size for which memory is too small has a cell that says so. A GPU that fails ends the measuring
+// as the report's failure, with the sizes before it. UserError for a size, attention or device that
+// is none.
 BenchReport precision_sizes(const PrecisionSizesOptions& options);
 
 }  // namespace flashstep::report

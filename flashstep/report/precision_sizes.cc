@@ -12,6 +12,7 @@
 #include "flashstep/measure/memory.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/account_text.h"
+#include "flashstep/report/case_memory.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/train/cost.h"
 #include "flashstep/train/precision.h"
@@ -115,41 +116,65 @@ void measure_into(SizeResult& result, const Workload& workload,
   }
 }
 
-SizeResult result_of(const Workload& workload, const PrecisionSizesOptions& options) {
-  SizeResult result{.name = model_name(workload.model),
-                    .parameters = static_cast<double>(parameter_count(workload.model))};
+// Into `result`, which is among those shown even if the machine fails here.
+void measure_or_say_why(SizeResult& result, const Workload& workload, const MeasureSize& measure,
+                        const PrecisionSizesOptions& options) {
   const double needed = bytes_of_training(workload);
   const auto available = static_cast<double>(measure::available_bytes());
   if (workload.device == "cpu" && available > 0 && needed > available) {
     // The kernel would kill: asked before, not after.
     result.trouble =
         str("needs ", number(needed / kGiB), " GiB, ", number(available / kGiB), " are free");
-    return result;
+    return;
   }
+  // What has failed has no times, whatever was measured of it.
+  const auto give_up = [&](const std::string& why) {
+    result = {.name = result.name, .parameters = result.parameters, .trouble = why};
+  };
+  const std::string too_large = str("out of memory (needs about ", number(needed / kGiB), " GiB)");
   try {
-    measure_into(result, workload, options);
-  } catch (const c10::OutOfMemoryError&) {
-    result.trouble = str("out of memory (needs about ", number(needed / kGiB), " GiB)");
+    measure(result, workload, options);
+  } catch (const std::bad_alloc&) {
+    give_up(too_large);
+  } catch (const MachineError& error) {
+    give_up(str("failed: ", error.what()));
+    throw;
+  } catch (const c10::Error& error) {
+    const std::string what = first_line(error.what_without_backtrace());
+    if (!is_out_of_memory(what)) {
+      give_up("failed: " + what);
+      throw MachineError(str("[precision] ", result.name, " failed: ", what));
+    }
+    give_up(too_large);
+    if (workload.device == "cuda") measure::release_cached_gpu_memory();
   }
-  if (!result.trouble.empty() && workload.device == "cuda") measure::release_cached_gpu_memory();
-  return result;
 }
 
 }  // namespace
 
 BenchReport precision_sizes(const PrecisionSizesOptions& options) {
+  return precision_sizes_by(measure_into, options);
+}
+
+BenchReport precision_sizes_by(const MeasureSize& measure, const PrecisionSizesOptions& options) {
   require(!options.sizes.empty() && options.warmup >= 0 && options.steps >= 1,
           "[precision] expected a size, 0 warm-up passes or more and 1 timed one or more, got ",
           options.sizes.size(), ", ", options.warmup, " and ", options.steps);
   std::vector<Workload> workloads;  // all are checked before the first is measured
   for (const std::string& size : options.sizes) workloads.push_back(workload_of(options, size));
   std::vector<SizeResult> results;
-  for (const Workload& workload : workloads) {
-    if (SignalGuard::received() != 0) break;
-    if (options.progress) options.progress(str("bf16 beside fp32: ", model_name(workload.model)));
-    results.push_back(result_of(workload, options));
-  }
+  BenchReport ended;
+  measure_until_failure(ended, [&] {
+    for (const Workload& workload : workloads) {
+      if (SignalGuard::received() != 0) break;
+      if (options.progress) options.progress(str("bf16 beside fp32: ", model_name(workload.model)));
+      results.push_back({.name = model_name(workload.model),
+                         .parameters = static_cast<double>(parameter_count(workload.model))});
+      measure_or_say_why(results.back(), workload, measure, options);
+    }
+  });
   BenchReport report = precision_sizes_report(results, options);
+  report.failure = ended.failure;
   report.signal = SignalGuard::received();
   return report;
 }

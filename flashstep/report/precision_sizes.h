@@ -2,11 +2,13 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "flashstep/report/bench_report.h"
 #include "flashstep/report/precision.h"
+#include "flashstep/report/workload.h"
 
 namespace flashstep::report {
 
@@ -25,6 +27,11 @@ struct SizeResult {
 
   bool has_times() const { return !times[1].backward.empty(); }
 };
+
+// Fills in a size's times and errors.
+using MeasureSize = std::function<void(SizeResult&, const Workload&, const PrecisionSizesOptions&)>;
+// As precision_sizes(), with what measures.
+BenchReport precision_sizes_by(const MeasureSize& measure, const PrecisionSizesOptions& options);
 
 // Table, runs, a picture of the gain by size (from two sizes on), and a verdict among the notes.
 BenchReport precision_sizes_report(const std::vector<SizeResult>& results,

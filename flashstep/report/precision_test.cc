@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include "flashstep/base/error.h"
@@ -198,6 +200,48 @@ TEST(PrecisionSizes, SayWhatDoesNotFit) {
   ASSERT_EQ(report.table.rows.size(), 2u);
   EXPECT_TRUE(report.table.rows[0][1].is_text());
   EXPECT_GT(number(report.table.rows[1][1]), 0);
+}
+
+c10::Error libtorch_error(const std::string& words) {
+  return {c10::SourceLocation{__func__, __FILE__, __LINE__}, words};
+}
+
+// Measures as it does, and fails at the second of three sizes.
+template <typename Error>
+BenchReport failing_at_the_second(const Error& error) {
+  PrecisionSizesOptions options = small_options();
+  options.sizes = {"64/128/2/2", "32/64/1/2", "32/64/2/2"};
+  int64_t sizes = 0;
+  const auto measure = [&](SizeResult& result, const Workload&, const PrecisionSizesOptions&) {
+    result.times = timed("", 0.005).times;
+    if (++sizes == 2) throw error;
+  };
+  return precision_sizes_by(measure, options);
+}
+
+TEST(PrecisionSizes, AGpuThatFailsLeavesWhatIsMeasured) {
+  const BenchReport report =
+      failing_at_the_second(libtorch_error("CUDA error: unspecified launch failure\nand more"));
+  EXPECT_EQ(report.failure, "[precision] 32/64/1/2 failed: CUDA error: unspecified launch failure");
+  ASSERT_EQ(report.table.rows.size(), 2u) << "nothing is asked of a GPU that has failed";
+  EXPECT_EQ(number(report.table.rows[0][1]), 10);
+  EXPECT_EQ(report.table.rows[1][1],
+            measure::Cell("failed: CUDA error: unspecified launch failure"));
+  EXPECT_EQ(failing_at_the_second(MachineError("the GPU is gone")).failure, "the GPU is gone");
+}
+
+TEST(PrecisionSizes, WantOfMemoryIsNoFailure) {
+  const BenchReport reports[] = {
+      failing_at_the_second(std::bad_alloc()),
+      failing_at_the_second(libtorch_error("CUDA out of memory. Tried to allocate 20 GiB")),
+      failing_at_the_second(libtorch_error("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"))};
+  for (const BenchReport& report : reports) {
+    EXPECT_EQ(report.failure, "");
+    ASSERT_EQ(report.table.rows.size(), 3u);
+    EXPECT_TRUE(some_line_has({std::get<std::string>(report.table.rows[1][1].value())},
+                              {"out of memory (needs about "}));
+    EXPECT_EQ(number(report.table.rows[2][1]), 10);
+  }
 }
 
 TEST(PrecisionSizes, RefuseWhatIsNone) {

@@ -113,18 +113,14 @@ class Profiler {
       : options_(options), workloads_(workloads_of(options.axes)) {}
 
   BenchReport run() {
-    try {
+    measure_until_failure(report_, [&] {
       for (const Workload& workload : workloads_) {
         ProfileCase& c = cases_.emplace_back();
         c.name = name_of(workload);
         c.workload = workload;
         measure_case(c);
       }
-    } catch (const Interrupted& interrupted) {
-      report_.signal = interrupted.signal();
-    } catch (const MachineError& error) {
-      report_.failure = error.what();
-    }
+    });
     const bool any = std::any_of(cases_.begin(), cases_.end(), [](const ProfileCase& c) {
       return c.step || c.trouble.empty() || c.trouble.rfind("OOM", 0) == 0;
     });
@@ -251,7 +247,7 @@ class Profiler {
     }
     notes.push_back(how + ".");
     if (report_.signal != 0) notes.emplace_back("Interrupted: the rest was not measured.");
-    if (!report_.failure.empty()) notes.push_back("Ended early: " + report_.failure + ".");
+    if (!report_.failure.empty()) notes.push_back("Failed: " + report_.failure + ".");
   }
 
   const ProfileOptions& options_;

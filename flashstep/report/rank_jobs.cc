@@ -7,6 +7,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/comm/group.h"
+#include "flashstep/report/case_memory.h"
 
 namespace flashstep::report {
 namespace {
@@ -21,8 +22,7 @@ std::string last_begun(const std::vector<std::string>& results) {
 }
 
 std::string describe_failure(const std::string& sentence) {
-  const bool memory = sentence.find("out of memory") != std::string::npos;
-  return (memory ? "OOM: " : "failed: ") + sentence;
+  return (is_out_of_memory(sentence) ? "OOM: " : "failed: ") + sentence;
 }
 
 }  // namespace
@@ -47,16 +47,24 @@ JobResults run_contestants(
     }
     // What a mistake of the caller's is stays one.
     if (outcome.exit_code == 2) throw UserError(outcome.failure);
-    const std::string failed = outcome.failure.empty() ? "" : last_begun(outcome.results);
-    if (failed.empty() && !outcome.failure.empty()) throw MachineError(outcome.failure);
-    if (failed.empty()) {
+    if (outcome.failure.empty()) {
       all.handed_over.insert(all.handed_over.end(), outcome.results.begin(), outcome.results.end());
       return all;
     }
-    all.failures.push_back({failed, describe_failure(outcome.failure)});
-    std::erase(contestants, failed);
+    const std::string begun = last_begun(outcome.results);
+    for (const std::string& name : begun.empty() ? contestants : std::vector{begun})
+      all.failures.push_back({name, describe_failure(outcome.failure)});
+    std::erase_if(contestants, [&](const auto& name) { return begun.empty() || name == begun; });
   }
   return all;
+}
+
+void note_end(const JobResults& job, const ParallelCase& c, BenchReport& report) {
+  report.signal = job.signal;
+  for (const Failure& failure : job.failures) {
+    if (!report.failure.empty() || failure.sentence.starts_with("OOM")) continue;
+    report.failure = str("[bench] ", describe(c), ", ", failure.contestant, " ", failure.sentence);
+  }
 }
 
 RankJob job_of(const std::string& command, const ParallelCase& c, const TellProgress& progress) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/bench_report.h"
 #include "flashstep/report/parallel_case.h"
 
 namespace flashstep::report {
@@ -20,14 +21,18 @@ struct JobResults {
   int signal = 0;
 };
 
+// What a case's job ended with, for the report of the benchmark: its signal, and as the machine's
+// failure the first one that was not for want of memory.
+void note_end(const JobResults& job, const ParallelCase& c, BenchReport& report);
+
 // In a rank, before it measures a contestant: rank 0 hands over {"begins": contestant}, and no rank
 // goes on before, so that it is known which one a rank failed in.
 void begin_contestant(const std::string& contestant, const comm::Group& group);
 
 // Runs `job`, whose task `task_of` makes for a list of contestants. Where
 // the ranks fail, the contestant that had begun is left out, and the ranks are started once more
-// for the others. UserError when they end with its exit code, MachineError when they fail before
-// any contestant has begun.
+// for the others; all are left out where none had begun. UserError when they end with its exit
+// code, MachineError when they cannot be started.
 JobResults run_contestants(
     RankJob job, std::vector<std::string> contestants,
     const std::function<std::string(const std::vector<std::string>& contestants)>& task_of);

@@ -1,6 +1,7 @@
 #include "flashstep/report/rank_jobs.h"
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -60,6 +61,30 @@ TEST(RankJobs, OneThatFailsIsLeftOutAndTheOthersAreMeasured) {
     if (json.contains("contestant")) measured.push_back(json["contestant"]);
   }
   EXPECT_EQ(measured, (std::vector<std::string>{"small", "medium"}));
+}
+
+TEST(RankJobs, AllFailWhereNoneHadBegun) {
+  if (rank_task()) {
+    std::raise(SIGSEGV);
+  }
+  const JobResults results = run_contestants(job_of_test(), {"small", "large"}, as_task);
+  ASSERT_EQ(results.failures.size(), 2u);
+  EXPECT_EQ(results.failures[1].contestant, "large");
+  BenchReport report;
+  note_end(results, ParallelCase(), report);
+  EXPECT_NE(report.failure.find("small failed: rank "), std::string::npos) << report.failure;
+  EXPECT_NE(report.failure.find("SIGSEGV"), std::string::npos) << report.failure;
+}
+
+TEST(RankJobs, TheFirstFailureIsTheMachinesUnlessMemoryWasTooSmall) {
+  BenchReport report;
+  note_end({{}, {{"a", "OOM: too large"}}, 0}, ParallelCase(), report);
+  EXPECT_EQ(report.failure, "");
+  note_end({{}, {{"a", "OOM: too large"}, {"b", "failed: 1"}, {"c", "failed: 2"}}, 0},
+           ParallelCase(), report);
+  note_end({{}, {{"d", "failed: 3"}}, SIGINT}, ParallelCase(), report);
+  EXPECT_EQ(report.failure, "[bench] " + describe(ParallelCase()) + ", b failed: 1");
+  EXPECT_EQ(report.signal, SIGINT);
 }
 
 TEST(RankJobs, AMistakeOfTheCallersStaysOne) {
