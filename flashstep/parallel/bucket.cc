@@ -9,6 +9,15 @@
 #include "flashstep/parallel/backend.h"
 
 namespace flashstep::parallel {
+namespace {
+
+// What each of `world_size` gradients is multiplied by. A tensor, since mul_ of a plain number
+// rounds the number to the dtype of what is multiplied: in bfloat16 a third is 0.2 % too large.
+at::Tensor share_of_mean(int world_size) {
+  return at::native::wrapped_scalar_tensor(1.0 / world_size);
+}
+
+}  // namespace
 
 Bucket::Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameters,
                const Averaging& averaging, SideStream& stream, const std::string& name,
@@ -46,7 +55,10 @@ void Bucket::fill_in_place(size_t slot_index) {
                    .copy_(gradient);
   }
   pieces_[slot_index] = flat_view(gradient);
-  if (!backend_averages_) pieces_[slot_index].mul_(1.0 / averaging_.group.world_size());
+  if (!backend_averages_) pieces_[slot_index].mul_(share_of_mean(averaging_.group.world_size()));
+  // Autograd adds to a gradient, and calls the hook, on the stream on which forward first used the
+  // parameter. launch() runs under the one of the last gradient.
+  stream_.await_current();
 }
 
 // After zero_grad without set_to_none gradients lie where the step before has left them.
@@ -63,14 +75,14 @@ void Bucket::fill_slot(size_t slot_index) {
     flat_.push_back(whole_memory(gradient, layout_.numel));
   }
   at::Tensor place = slot(slot_index);
-  const double scale = 1.0 / averaging_.group.world_size();
+  const at::Tensor share = share_of_mean(averaging_.group.world_size());
   stream_.run([&] {
     if (is_same_view(gradient, place)) {
-      if (!backend_averages_) place.mul_(scale);
+      if (!backend_averages_) place.mul_(share);
     } else if (backend_averages_) {
       place.copy_(gradient, /*non_blocking=*/true);
     } else {
-      at::mul_out(place, gradient, at::native::wrapped_scalar_tensor(scale));
+      at::mul_out(place, gradient, share);
     }
   });
   stream_.keep(gradient);
@@ -85,6 +97,7 @@ void Bucket::fill_missing(size_t slot_index, double value) {
                                              parameter.options().requires_grad(false))
                                .fill_(value);
     pieces_[slot_index] = flat_view(missing_[slot_index]);
+    stream_.await_current();
   } else {
     const at::Tensor place = slot(slot_index);
     stream_.run([&] { place.fill_(value); });

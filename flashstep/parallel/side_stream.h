@@ -21,18 +21,28 @@ class SideStream {
         c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*high*/ true);
   }
 
-  // Runs `body` so that what it launches starts after what the current stream holds by now.
+  // Runs `body` so that what it launches starts after what the current stream holds by now, and
+  // what every stream held that await_current() was called under since the last run.
   template <typename Body>
   void run(Body&& body) {
     if (!stream_) {
       std::forward<Body>(body)();
       return;
     }
-    c10::Event reached(device_.type());
-    reached.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    await_current();
+    follow(*awaited_);
+    awaited_.reset();
     const c10::StreamGuard guard(*stream_);
-    reached.block(*stream_);
     std::forward<Body>(body)();
+  }
+
+  // For inputs of a later run() that may be under another stream. Costs nothing while the current
+  // stream stays the same: the first call under another one is where the one before is waited for.
+  void await_current() {
+    if (!stream_) return;
+    const c10::Stream now = current();
+    if (awaited_ && *awaited_ != now) follow(*awaited_);
+    awaited_ = now;
   }
 
   // What the current stream gets from now on starts after what this one holds by now.
@@ -40,7 +50,7 @@ class SideStream {
     if (!stream_) return;
     c10::Event reached(device_.type());
     reached.record(*stream_);
-    reached.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    reached.block(current());
   }
 
   // The memory of `tensor` is not given to others before this stream has reached this point.
@@ -49,14 +59,22 @@ class SideStream {
   }
   // The same of a tensor that was made on this stream, for the current one.
   void hand_over(const at::Tensor& tensor) const {
-    if (stream_) {
-      tensor.record_stream(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
-    }
+    if (stream_) tensor.record_stream(current());
   }
 
  private:
+  c10::Stream current() const {
+    return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  }
+  void follow(const c10::Stream& other) const {
+    c10::Event reached(device_.type());
+    reached.record(other);
+    reached.block(*stream_);
+  }
+
   at::Device device_;
   std::optional<c10::Stream> stream_;
+  std::optional<c10::Stream> awaited_;  // the last of those that run() must wait for
 };
 
 }  // namespace flashstep::parallel

@@ -1,0 +1,119 @@
+// Every strategy's mean against the sum without roundings, within the bound of docs/parallel.md.
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using torch::Tensor;
+
+const std::vector<std::vector<int64_t>> kShapes = {{37}, {5, 7}, {1}, {40, 30}, {513}};
+
+// Numbers of very different size, so that sums in another order round differently.
+Tensor gradient_of(int rank, int step, size_t parameter, torch::ScalarType dtype) {
+  torch::manual_seed(1000 * rank + 10 * step + static_cast<int64_t>(parameter));
+  const auto& shape = kShapes[parameter];
+  return (torch::randn(shape) * torch::exp2(torch::randint(-8, 9, shape))).to(dtype);
+}
+
+// Adds up what ranks send, g_r / W rounded once, in float64: `exact` is the sum and `bound` W - 1
+// roundings of it, each by at most u times the sum of what is added up (Jeannerod and Rump, 2013:
+// for every order of the additions). u is half the distance from 1 to the next number.
+struct Sum {
+  Tensor exact, bound;
+};
+Sum sum_of(const Group& group, int step, size_t parameter, torch::ScalarType dtype) {
+  const double u = dtype == torch::kFloat ? std::exp2(-24) : std::exp2(-8);
+  Sum sum{torch::zeros(kShapes[parameter], torch::kDouble),
+          torch::zeros(kShapes[parameter], torch::kDouble)};
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    const Tensor sent = gradient_of(rank, step, parameter, dtype) * (1.0 / group.world_size());
+    sum.exact += sent.to(torch::kDouble);
+    sum.bound += sent.to(torch::kDouble).abs() * (u * (group.world_size() - 1));
+  }
+  return sum;
+}
+
+// The first step's means, and those of steps that are sent while backward runs: from new memory,
+// and from where the step before has left them.
+void for_each_mean(const Group& group, const ReducerOptions& options, torch::ScalarType dtype,
+                   const std::function<void(const Tensor&, const Sum&)>& body) {
+  std::vector<Tensor> parameters;
+  for (const auto& shape : kShapes) {
+    parameters.push_back(torch::ones(shape, dtype).requires_grad_());
+  }
+  GradientReducer reducer(parameters, group, options);
+  for (int step = 0; step < 3; ++step) {
+    reducer.prepare_for_backward();
+    std::vector<Tensor> roots;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (step == 2) {
+        parameters[i].mutable_grad().zero_();
+      } else {
+        parameters[i].mutable_grad().reset();
+      }
+      roots.push_back((parameters[i] * gradient_of(group.rank(), step, i, dtype)).sum());
+    }
+    torch::stack(roots).sum().backward();
+    reducer.finish_gradient_synchronization();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      body(parameters[i].grad(), sum_of(group, step, i, dtype));
+    }
+  }
+}
+
+void expect_bound(const Group& group, const std::string& name, const ReducerOptions& options) {
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    SCOPED_TRACE(str(name, ", ", c10::toString(dtype), ", ", group.world_size(), " ranks"));
+    int64_t rounded = 0;
+    for_each_mean(group, options, dtype, [&](const Tensor& mean, const Sum& sum) {
+      EXPECT_TRUE(testing::close_within(mean, sum.exact, sum.bound));
+      rounded += mean.to(torch::kDouble).ne(sum.exact).sum().item<int64_t>();
+    });
+    EXPECT_GT(rounded, 0) << "sums that are exact say nothing of a bound";
+  }
+}
+
+TEST(Ranks, MeansAreWithinTheirRoundings) {
+  for (const int world_size : {2, 3, 4}) {
+    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+      const Group group(environment);
+      for (const std::string& name : strategy_names()) {
+        ReducerOptions options;
+        options.strategy = strategy_by_name(name);
+        expect_bound(group, name, options);
+      }
+      for (const bool flat : {false, true}) {
+        ReducerOptions options;
+        options.flat_buckets = flat;
+        options.bucket_megabytes = 0.002;
+        expect_bound(group, flat ? "small flat buckets" : "small buckets in place", options);
+      }
+    });
+  }
+}
+
+// What loses more than that is seen: numbers that travel in bfloat16.
+TEST(Ranks, MoreRoundingsAreSeen) {
+  testing::run_ranks(3, [](const comm::Environment& environment) {
+    const Group group(environment);
+    ReducerOptions options;
+    options.communication_dtype = torch::kBFloat16;
+    for_each_mean(group, options, torch::kFloat, [](const Tensor& mean, const Sum& sum) {
+      EXPECT_FALSE(testing::close_within(mean, sum.exact, sum.bound));
+    });
+  });
+}
+
+}  // namespace
+}  // namespace flashstep
