@@ -11,6 +11,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/backend.h"
+#include "flashstep/parallel/shared_sentence.h"
 
 namespace flashstep::parallel {
 namespace {
@@ -44,6 +45,7 @@ BucketReduction::BucketReduction(ReducedParameters parameters, const comm::Group
     : Reduction(std::move(parameters), group, options),
       averaging_{group_, options.communication_dtype, options.persistent_buckets,
                  is_in_place(options, parameters_, group_), nullptr},
+      host_waits_(!goes_through_nccl(parameters_.tensors, group_)),
       order_(reversed_order(parameters_.tensors.size())),
       counts_(parameters_.tensors.size()),
       hooks_(hooked(parameters_, group_), [this](int64_t index) { fired(index); }) {
@@ -53,9 +55,12 @@ BucketReduction::BucketReduction(ReducedParameters parameters, const comm::Group
   make_buckets();
 }
 
-bool BucketReduction::sends_in_backward() const {
+bool BucketReduction::follows_backward() const {
   return options_.strategy == Strategy::kOverlapped || options_.strategy == Strategy::kBucketed;
 }
+
+// What ranks compare, they compare before anything is sent.
+bool BucketReduction::sends_in_backward() const { return follows_backward() && !options_.debug; }
 
 void BucketReduction::make_buckets() {
   buckets_.clear();
@@ -107,12 +112,15 @@ void BucketReduction::fired(int64_t index) {
   ++count.fired;
   count.last = ++clock_;
   check_gradient(index);
-  if (recording_ || !sends_in_backward() || count.expected == 0) return;
+  if (recording_ || count.expected == 0) return;
+  // Its mean is on its way, and what came now was added to it; other strategies, where it is not,
+  // refuse what these must.
+  is_broken_ = is_broken_ || count.fired > count.expected;
   require(
       count.fired <= count.expected, "[parallel] expected the gradient of ",
       parameters_.names[index], " to come ", count.expected,
       " times before finish_gradient_synchronization(), as in the first step, but it came again");
-  if (count.fired < count.expected) return;
+  if (!sends_in_backward() || count.fired < count.expected) return;
   fill(index);
   send_full_buckets();
 }
@@ -137,7 +145,22 @@ std::vector<int64_t> BucketReduction::missing() const {
   return result;
 }
 
-// In the first step, when nothing was sent yet: every rank throws the same.
+// When nothing was sent yet, in the same order: every rank throws the same.
+void BucketReduction::compare_plans() const {
+  ReducedParameters plan;
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    const std::string place =
+        flashstep::str(recording_ ? "first step, " : "", averaging_.scatter ? "divided, " : "",
+                       "bucket ", b + 1, " of ", buckets_.size(), ", ");
+    for (const int64_t index : buckets_[b].layout().parameters) {
+      plan.tensors.push_back(parameters_.tensors[index]);
+      plan.names.push_back(place + parameters_.names[index]);
+    }
+  }
+  check_agreement(plan, group_);
+}
+
+// The same of gradients.
 void BucketReduction::agree_on(const std::vector<int64_t>& missing) const {
   std::vector<int64_t> is_missing(parameters_.tensors.size(), 0);
   for (const int64_t index : missing) is_missing[index] = 1;
@@ -156,6 +179,25 @@ void BucketReduction::agree_on(const std::vector<int64_t>& missing) const {
           "none for ", names_of(nowhere, names), advice);
   require(somewhere.empty(), "[parallel] expected a gradient for every parameter on every rank, ",
           "but backward gave none on some ranks for ", names_of(somewhere, names), advice);
+}
+
+// What this rank's backward lacked of the first step's; nothing where that may be.
+std::string BucketReduction::deviation(const std::vector<int64_t>& missing) const {
+  if (recording_ || options_.allow_unused) return {};
+  std::string lacking;
+  if (!missing.empty()) lacking = "none for " + names_of(missing, parameters_.names);
+  // None at all, where a gradient is, says that it is not of this backward (give_zero_gradients).
+  for (size_t i = 0; i < counts_.size() && lacking.empty(); ++i) {
+    const Count& count = counts_[i];
+    if (count.fired == 0 || count.fired >= count.expected) continue;
+    lacking = flashstep::str(count.fired, " of ", count.expected, " pieces of that of ",
+                             parameters_.names[i]);
+  }
+  if (lacking.empty()) return {};
+  return flashstep::str(
+      "[parallel] expected gradients as in the first step, but backward gave ", lacking,
+      " on rank ", group_.rank(),
+      " (allow_unused takes such steps; record_again() after a change of what backward does)");
 }
 
 void BucketReduction::send_rest(const std::vector<int64_t>& missing) {
@@ -201,25 +243,26 @@ void BucketReduction::finish() {
   if (group_.world_size() == 1) return;
   require(!is_broken_, "[parallel] expected no reduction after one that failed");
   const std::vector<int64_t> missing = this->missing();
-  const bool must_agree = recording_ && !options_.allow_unused;
-  if (must_agree) agree_on(missing);
+  if (options_.debug) compare_plans();
+  if ((recording_ || options_.debug) && !options_.allow_unused) agree_on(missing);
+  std::string deviation = this->deviation(missing);
   is_broken_ = true;  // until this comes to its end
   send_rest(missing);
-  if (options_.debug && !must_agree && !options_.allow_unused) agree_on(missing);
+  std::optional<SharedSentence> shared;
+  if (host_waits_ && !recording_ && !options_.allow_unused) shared.emplace(deviation, group_);
   wait_for_all(missing);
+  if (shared) deviation = shared->first();
   if (recording_) record();
   begin_next_step();
-  is_broken_ = !missing.empty() && !options_.allow_unused;
-  require(!is_broken_, "[parallel] expected a gradient for every parameter, as in the first step, ",
-          "but this backward gave none for ", names_of(missing, parameters_.names),
-          " (allow_unused takes such steps)");
+  is_broken_ = !deviation.empty();
+  require(!is_broken_, deviation);
 }
 
 // After the first step: from now on a gradient is ready when it has come as often as in this one.
 void BucketReduction::record() {
   recording_ = false;
   for (Count& count : counts_) count.expected = count.fired;
-  if (!sends_in_backward() || !options_.reorder || order_is_given_ || order_.empty() ||
+  if (!follows_backward() || !options_.reorder || order_is_given_ || order_.empty() ||
       averaging_.scatter) {
     return;
   }

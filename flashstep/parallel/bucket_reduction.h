@@ -11,7 +11,8 @@
 // therefore sent as a whole after backward (a parameter in a recomputed part can get its gradient
 // in several pieces, and only the first step tells in how many). Buckets are always sent in their
 // order, for every rank must launch the same collectives in the same order. On NCCL buckets, too,
-// are reduced in place (flat_buckets); where gradients are divided (scatter_to), the buckets of
+// are reduced in place (flat_buckets). With debug all is sent after backward, when ranks have
+// compared it. Where gradients are divided (scatter_to), the buckets of
 // flat and bucketed are what the scatter lays out, and always copied into.
 #pragma once
 
@@ -47,6 +48,7 @@ class BucketReduction : public Reduction {
   struct Count {
     int64_t fired = 0, expected = 0, last = 0;
   };
+  bool follows_backward() const;
   bool sends_in_backward() const;
   void make_buckets();
   void fired(int64_t index);
@@ -54,13 +56,16 @@ class BucketReduction : public Reduction {
   void fill(int64_t index);
   void send_full_buckets();
   std::vector<int64_t> missing() const;
+  void compare_plans() const;
   void agree_on(const std::vector<int64_t>& missing) const;
+  std::string deviation(const std::vector<int64_t>& missing) const;
   void send_rest(const std::vector<int64_t>& missing);
   void wait_for_all(const std::vector<int64_t>& missing);
   void record();
   void begin_next_step();
 
   Averaging averaging_;
+  const bool host_waits_;                      // in finish(), for messages: not on NCCL
   std::map<std::string, SideStream> streams_;  // by device
   std::vector<Bucket> buckets_;
   std::vector<std::pair<size_t, size_t>> places_;  // of each parameter: bucket and slot
@@ -71,7 +76,7 @@ class BucketReduction : public Reduction {
   size_t next_ = 0;        // the first bucket that was not sent yet
   bool recording_ = true;  // this step is taken as the first
   bool order_is_given_ = false;
-  bool is_broken_ = false;    // an earlier finish() threw half-way
+  bool is_broken_ = false;    // an earlier step threw half-way
   mutable std::mutex mutex_;  // hooks come from the threads of several devices
   GradientHooks hooks_;       // last: gone before what it calls
 };

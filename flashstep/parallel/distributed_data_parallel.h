@@ -34,9 +34,9 @@ class ModuleSynchronizer {
  public:
   ModuleSynchronizer(const torch::nn::Module& module, const comm::Group& group,
                      ReducerOptions options);
-  // UserError if a parameter was moved or replaced since wrapping, or backward was called after
-  // another one that was not finished.
+  // UserError if a backward was not finished.
   void before_forward(const torch::nn::Module& module);
+  // UserError if parameters were moved, replaced, added, frozen or unfrozen since wrapping.
   void check_module(const torch::nn::Module& module) const;
   void broadcast_buffers(const torch::nn::Module& module);
   GradientReducer& reducer() { return *reducer_; }

@@ -38,20 +38,23 @@ struct ReducerOptions {
   // rank 0 (kOverlapped, kBucketed).
   bool reorder = true;
   // Some rank may have no gradient for some parameter in some step. It counts as zero there; a
-  // parameter without gradient on any rank keeps its .grad as it was. Costs a small all-reduce a
-  // step, and buckets that wait for such a parameter are sent after backward only. Off: a sentence
-  // names the parameters.
+  // parameter without gradient on any rank keeps its .grad as it was. A gradient may also come
+  // fewer times than in the first step. Costs a small all-reduce a step, and buckets that wait for
+  // such a parameter are sent after backward only. Off: a sentence names the parameters.
   bool allow_unused = false;
   // kBucketed: gradients are copied side by side into one flat tensor a bucket, and .grad becomes a
   // view of it. Else they stay where autograd has put them, and a bucket is many tensors in one
   // launch, which NCCL takes as they are and Gloo copies. Unless given: flat, except on NCCL. What
   // divides gradients (scatter_to) needs flat ones, whatever is given.
   std::optional<bool> flat_buckets;
-  // Flat buckets keep their memory from step to step. Else zero_grad frees it.
+  // Flat buckets keep their memory from step to step, the bytes of all gradients. Else zero_grad
+  // frees it.
   bool persistent_buckets = false;
   // Gradients travel in this dtype (kBFloat16, say); undefined: their own.
   std::optional<at::ScalarType> communication_dtype;
-  // Every step: ranks compare what they are about to reduce; the first difference is named.
+  // Every step: ranks compare what they are about to reduce, the buckets' order, names, shapes and
+  // dtypes and (without allow_unused) which gradients there are. Before anything is sent, so all of
+  // it is sent after backward; the first difference is named on all ranks. Not for kTorch.
   bool debug = false;
 };
 
@@ -60,7 +63,7 @@ class GradientReducer {
   // Parameters that need no gradient are left alone; one that is given twice (tied weights) is
   // reduced once. `names`, for messages, goes with `parameters`; empty: "parameter 0", ... The
   // group must outlive the reducer. All ranks call it: UserError, on all of them, that names the
-  // first parameter in which two ranks differ (name, shape, dtype or place).
+  // first option or parameter in which two ranks differ (name, shape, dtype or place).
   GradientReducer(const std::vector<at::Tensor>& parameters, const comm::Group& group,
                   ReducerOptions options = {}, const std::vector<std::string>& names = {});
   ~GradientReducer();
@@ -73,9 +76,12 @@ class GradientReducer {
 
   // After the last backward of a step: returns when every .grad is the mean over the ranks (on a
   // GPU: when the current stream has been told to wait for it). Between backward and this, leave
-  // .grad alone. UserError for a parameter without gradient (but see allow_unused), or whose
-  // gradient is sparse or came another number of times than in the first step; MachineError for a
-  // lost rank.
+  // .grad alone. MachineError for a lost rank. UserError for a parameter without gradient (but see
+  // allow_unused), or whose gradient came fewer times than in the first step, outside of no_sync: on
+  // all ranks, in the first step before anything is sent. Over NCCL, where the host waits for
+  // nobody, a later step's is thrown on the rank that it is true of; all ranks' means of what is
+  // missing are NaN, and the other ranks learn of it when that one has ended. What ends a backward
+  // itself: a gradient that is sparse, or that comes more often than in the first step.
   void finish_gradient_synchronization();
 
   // While the guard lives, backward only adds gradients up (gradient accumulation). The guard must

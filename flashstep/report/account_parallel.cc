@@ -52,6 +52,8 @@ void derive_sharding(const ModelConfig& model, double sent_bytes, Account& accou
           " GB of parameters, as much of gradients, 8 P = ", number(8 * parameters / kGB),
           " GB of AdamW's moments; one copy on its way has ", e, " GB."),
       "DDP: all 16 P on each of W ranks; all-reduce of gradients sends 2 (W - 1) / W of a copy.",
+      str("Persistent buckets: no more when gradients are there, but their ", s,
+          " GB stay from step to step, and a step's activations come on top of them."),
       "ZeRO-1: moments / W. Gradients reduce-scattered, updated parameters all-gathered: (W - 1) / "
       "W each, the same bytes.",
       "ZeRO-2: gradients / W too, since a rank needs only those of its part; the same bytes.",
@@ -139,7 +141,8 @@ Account account_ring(const RingAccount& inputs) {
   account.derivation = {
       "S bytes, N ranks, W bytes/s of a link, o seconds a message.",
       "ring: reduce-scatter and all-gather, N - 1 steps of S / N each: 2 (N - 1) (S / (N W) + o).",
-      "ring both ways: half of the bytes each way round: 2 (N - 1) (S / (2 N W) + o).",
+      "ring both ways: half of the bytes each way round: 2 (N - 1) (S / (2 N W) + o); of two ranks "
+      "both ways lead over one link, as in the ring.",
       "whole tensors (the handout's alternate ring): N - 1 steps, in each of which every rank "
       "passes on a whole tensor and adds it up: (N - 1) (S / W + o), N / 2 times the ring's bytes.",
       "chain to one rank and back: 2 (N - 1) steps of S, of which only one link is busy at a time: "

@@ -1,0 +1,233 @@
+// Steps that are not as the first was, and ranks that are about to reduce different things: what
+// every strategy says of them.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/sentences.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using testing::expect_sentence;
+using testing::same_bits;
+using torch::Tensor;
+
+// Two parameters that could be taken for each other, and what reduces them.
+struct Pair {
+  std::vector<Tensor> parameters = {torch::ones({4}).requires_grad_(),
+                                    torch::ones({4}).requires_grad_()};
+  GradientReducer reducer;
+
+  Pair(const Group& group, const ReducerOptions& options)
+      : reducer(parameters, group, options, {"a", "b"}) {}
+
+  // Forgets gradients, then adds 1 to that of each as many times as said.
+  void backward(int times_a, int times_b) {
+    for (Tensor& parameter : parameters) parameter.mutable_grad().reset();
+    add(parameters[0], times_a);
+    add(parameters[1], times_b);
+  }
+  static void add(const Tensor& parameter, int times) {
+    for (int i = 0; i < times; ++i) parameter.sum().backward();
+  }
+  void finish() { reducer.finish_gradient_synchronization(); }
+  void expect_gradients(double a, double b) const {
+    EXPECT_TRUE(same_bits(parameters[0].grad(), torch::full({4}, a)));
+    EXPECT_TRUE(same_bits(parameters[1].grad(), torch::full({4}, b)));
+  }
+};
+
+// Every strategy, in buckets of one parameter and of both; `set` changes the options.
+void for_all(const comm::Environment& environment,
+             const std::function<void(const Group&, const ReducerOptions&)>& body,
+             const std::function<void(ReducerOptions&)>& set = {}) {
+  const Group group(environment);
+  for (const Strategy strategy :
+       {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
+    for (const double megabytes : {1e-6, 1.0}) {
+      SCOPED_TRACE(str(strategy_name(strategy), ", ", megabytes, " MB"));
+      ReducerOptions options;
+      options.strategy = strategy;
+      options.bucket_megabytes = megabytes;
+      if (set) set(options);
+      body(group, options);
+    }
+  }
+}
+
+void allow_unused(ReducerOptions& options) { options.allow_unused = true; }
+void debug(ReducerOptions& options) { options.debug = true; }
+
+TEST(Ranks, FewerPiecesThanInTheFirstStepAreNamedOnAll) {
+  testing::run_ranks(3, [](const comm::Environment& environment) {
+    for_all(environment, [](const Group& group, const ReducerOptions& options) {
+      Pair pair(group, options);
+      for (int step = 0; step < 2; ++step) {
+        pair.backward(2, 1);
+        pair.finish();
+        pair.expect_gradients(2, 1);
+      }
+      pair.backward(group.rank() == 1 ? 1 : 2, 1);
+      expect_sentence([&] { pair.finish(); }, {"1 of 2 pieces", "of a", "on rank 1"});
+      expect_sentence([&] { pair.finish(); }, {"one that failed"});
+    });
+  });
+}
+
+TEST(Ranks, MorePiecesThanInTheFirstStepAreRefused) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const auto refuses = [](const Group& group, const ReducerOptions& options) {
+      Pair pair(group, options);
+      pair.backward(2, 1);
+      pair.finish();
+      expect_sentence([&] { pair.backward(3, 1); }, {"of a to come 2 times", "came again"});
+      expect_sentence([&] { pair.finish(); }, {"one that failed"});
+    };
+    for_all(environment, refuses);
+  });
+}
+
+// Nothing was sent before its last piece, so the mean is right.
+TEST(Ranks, FewerPiecesAreTakenWhereParametersMayBeUnused) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    for_all(
+        environment,
+        [](const Group& group, const ReducerOptions& options) {
+          Pair pair(group, options);
+          pair.backward(2, 1);
+          pair.finish();
+          pair.backward(group.is_first() ? 2 : 1, 1);
+          pair.finish();
+          pair.expect_gradients(1.5, 1);
+          pair.backward(group.is_first() ? 0 : 2, 1);
+          pair.finish();
+          pair.expect_gradients(1, 1);
+        },
+        allow_unused);
+  });
+}
+
+// What comes under no_sync is not counted, nor a gradient that no backward gave.
+TEST(Ranks, AccumulationIsNoDeviation) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    for_all(environment, [](const Group& group, const ReducerOptions& options) {
+      Pair pair(group, options);
+      for (const int micro_steps : {2, 4, 1, 3}) {
+        pair.backward(0, 0);
+        if (micro_steps > 1) {
+          const auto no_sync = pair.reducer.no_sync();
+          Pair::add(pair.parameters[0], 2 * (micro_steps - 1));
+          Pair::add(pair.parameters[1], micro_steps - 1);
+        }
+        Pair::add(pair.parameters[0], 2);
+        Pair::add(pair.parameters[1], 1);
+        pair.finish();
+        pair.expect_gradients(2 * micro_steps, micro_steps);
+      }
+      for (const Tensor& parameter : pair.parameters) parameter.mutable_grad() = torch::ones({4});
+      pair.finish();
+      pair.expect_gradients(1, 1);
+    });
+  });
+}
+
+TEST(Ranks, RecordAgainTakesAnotherCount) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    for_all(environment, [](const Group& group, const ReducerOptions& options) {
+      Pair pair(group, options);
+      for (const int times : {2, 1, 3}) {
+        pair.reducer.record_again();
+        for (int step = 0; step < 2; ++step) {
+          pair.backward(times, 1);
+          pair.finish();
+          pair.expect_gradients(times, 1);
+        }
+      }
+    });
+  });
+}
+
+// --- debug -------------------------------------------------------------------------------------
+
+// Parameters of one shape in another order: without the comparison a's mean would be half b's.
+void expect_order_is_compared(const Group& group, const ReducerOptions& options) {
+  for (const int steps_before : {0, 2}) {
+    Pair pair(group, options);
+    for (int step = 0; step < steps_before; ++step) {
+      pair.backward(1, 2);
+      pair.finish();
+      pair.expect_gradients(1, 2);
+    }
+    pair.reducer.set_bucket_order(group.rank() == 2 ? std::vector<int64_t>{1, 0}
+                                                    : std::vector<int64_t>{0, 1});
+    pair.backward(1, 2);
+    expect_sentence([&] { pair.finish(); },
+                    {"bucket 1 of", "a of shape [4]", "on rank 0", "b of shape [4]", "on rank 2"});
+    pair.expect_gradients(1, 2);  // as backward gave them: nothing was sent
+  }
+}
+
+void expect_shapes_are_compared(const Group& group, const ReducerOptions& options) {
+  Pair pair(group, options);
+  pair.backward(1, 1);
+  pair.finish();
+  if (group.rank() == 1) pair.parameters[1].set_data(torch::ones({2, 2}));
+  pair.backward(1, 1);
+  expect_sentence([&] { pair.finish(); },
+                  {"b of shape [4]", "on rank 0", "b of shape [2, 2]", "on rank 1"});
+}
+
+void expect_first_steps_are_compared(const Group& group, const ReducerOptions& options) {
+  Pair pair(group, options);
+  pair.backward(1, 1);
+  pair.finish();
+  if (group.rank() == 1) pair.reducer.record_again();
+  pair.backward(1, 1);
+  expect_sentence([&] { pair.finish(); }, {"first step, bucket 1 of", "on rank 1"});
+}
+
+TEST(Ranks, DebugComparesWhatIsAboutToBeReduced) {
+  testing::run_ranks(3, [](const comm::Environment& environment) {
+    const auto compares = [](const Group& group, const ReducerOptions& options) {
+      expect_order_is_compared(group, options);
+      expect_shapes_are_compared(group, options);
+      expect_first_steps_are_compared(group, options);
+    };
+    for_all(environment, compares, debug);
+    for_all(environment, compares, [](ReducerOptions& options) {
+      debug(options);
+      allow_unused(options);
+    });
+  });
+}
+
+// In a later step, too, it is named before anything is sent: who gives it then can go on.
+TEST(Ranks, DebugNamesMissingGradientsBeforeAnythingIsSent) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    for_all(
+        environment,
+        [](const Group& group, const ReducerOptions& options) {
+          Pair pair(group, options);
+          for (int step = 0; step < 3; ++step) {
+            pair.backward(1, group.is_first() ? 1 : 0);
+            expect_sentence([&] { pair.finish(); }, {"on some ranks for b"});
+            EXPECT_TRUE(same_bits(pair.parameters[0].grad(), torch::ones({4})));
+            if (!group.is_first()) Pair::add(pair.parameters[1], 1);
+            pair.finish();
+            pair.expect_gradients(1, 1);
+          }
+        },
+        debug);
+  });
+}
+
+}  // namespace
+}  // namespace flashstep

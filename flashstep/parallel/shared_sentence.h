@@ -1,0 +1,31 @@
+// What one rank has to say at the end of a step, heard by all: else the others train on with what
+// it spoiled, and learn of it when it has left.
+#pragma once
+
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "flashstep/comm/group.h"
+
+namespace flashstep::parallel {
+
+class SharedSentence {
+ public:
+  // Starts to tell the other ranks whether `sentence` is empty, in a message of 8 bytes through
+  // Gloo. Every rank does at the same place among its collectives.
+  SharedSentence(std::string sentence, const comm::Group& group);
+
+  // On every rank the same: the first rank's sentence that is not empty, or nothing. Waits for all
+  // ranks' hosts; texts travel only when there is one.
+  std::string first();
+
+ private:
+  std::string sentence_;
+  const comm::Group& group_;
+  at::Tensor speaks_;  // (1), int64: 1 where some rank's is not empty
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+}  // namespace flashstep::parallel
