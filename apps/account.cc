@@ -9,7 +9,6 @@
 
 #include "apps/bench.h"
 #include "apps/commands.h"
-#include "flashstep/base/files.h"
 
 namespace flashstep::apps {
 namespace {
@@ -24,7 +23,7 @@ void add_out(CLI::App& command, const OutputDirectory& directory) {
 }
 
 void print(const Account& account, const std::string& directory) {
-  if (!directory.empty()) make_directories(directory);
+  make_output_directory(directory);
   show(report::account_report(account), directory, "account_" + account.name);
   std::cout << "\n";
 }
@@ -131,7 +130,7 @@ void add_parallel_topics(CLI::App& account, const OutputDirectory& directory) {
   add_feed_forward(meshes, mesh->layer);
   add_accelerator(meshes, mesh->accelerator);
   option(meshes, "--blocks", mesh->blocks, "Layers");
-  option(meshes, "--tokens", mesh->tokens, "Of a device, whose activations count; 0: none");
+  option(meshes, "--tokens", mesh->tokens, "Of a device, whose activations count; 0: the state alone");
   option(meshes, "--gpu-gb", mesh->gpu_gb, "Memory of a GPU");
   option(meshes, "--limit-gb", mesh->limit_gb, "Memory that a device must stay below");
   option(meshes, "--x", mesh->mesh.data, "FSDP ranks");

@@ -10,11 +10,11 @@
 #include "apps/bench.h"
 #include "apps/commands.h"
 #include "flashstep/attention/implementation_names.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
+#include "flashstep/report/workload.h"
 
 namespace flashstep::apps {
 namespace {
@@ -29,10 +29,11 @@ struct PrecisionArguments {
 };
 
 void run(PrecisionArguments arguments) {
-  if (!arguments.directory.empty()) make_directories(arguments.directory);  // before all work
+  make_output_directory(arguments.directory);
   keep_freed_memory();  // as flashstep train does
   if (arguments.sizes.device.empty())
     arguments.sizes.device = measure::list_gpus().empty() ? "cpu" : "cuda";
+  arguments.sizes.sizes = report::sizes_named(arguments.sizes.sizes);
   arguments.sizes.progress = print_progress;
   const SignalGuard signals;
   for (const std::string& part : kParts) {
@@ -60,7 +61,10 @@ void add_precision(CLI::App& app) {
   command->add_option("--only", arguments->parts, "Parts: " + join(kParts))
       ->delimiter(',')
       ->check(CLI::IsMember(kParts));
-  command->add_option("--size", sizes.sizes, "Models by name, or d_model/d_ff/layers/heads")
+  command
+      ->add_option("--size", sizes.sizes,
+                   join(report::workload_size_names()) +
+                       "; all: those of 2025's handout; or d_model/d_ff/layers/heads")
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--context", sizes.context_length, "Tokens of a row")

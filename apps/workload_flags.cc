@@ -71,11 +71,7 @@ void WorkloadFlags::add_hyperparameters(CLI::App& command) {
 }
 
 void WorkloadFlags::apply(report::WorkloadAxes& axes) const {
-  axes.sizes = given_.sizes.empty() ? axes.sizes : std::vector<std::string>();
-  for (const std::string& size : given_.sizes) {
-    const auto all = size == "all" ? report::handout_sizes("2025") : std::vector{size};
-    axes.sizes.insert(axes.sizes.end(), all.begin(), all.end());
-  }
+  replace(report::sizes_named(given_.sizes), axes.sizes);
   replace(given_.contexts, axes.contexts);
   replace(given_.precisions, axes.precisions);
   replace(given_.attentions, axes.attentions);

@@ -35,7 +35,7 @@ class AccountTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             result = run("account", "mesh", "--d-model", 100, "--d-ff", 200, "--blocks", 10, "--gpu-gb", 0.003,
                          "--limit-gb", 0.001, "--flops", 1000, "--bandwidth", 10, "--x", 4, "--y", 1, "--mx", 1,
-                         "--out", folder)
+                         "--tokens", 0, "--out", folder)
             self.assertEqual(result.returncode, 0, result.stderr)
             mesh = values(folder, "mesh")
             self.assertEqual(float(mesh["parameters"]), 10 * 2 * 100 * 200)
@@ -63,7 +63,8 @@ class AccountTest(unittest.TestCase):
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertIn(word, result.stderr)
         result = run("account", "ring", "--out", "/dev/null/folder")
-        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("[--out]", result.stderr)
 
 
 class PrecisionTest(unittest.TestCase):
@@ -77,6 +78,17 @@ class PrecisionTest(unittest.TestCase):
                 table = json.loads((Path(folder) / f"precision_{part}.json").read_text())
                 self.assertGreater(len(table["rows"]), 0, part)
 
+    def test_all_sizes(self):
+        """Too long a context: what all means, and nothing is measured."""
+        with tempfile.TemporaryDirectory() as folder:
+            result = run("precision", "--only", "sizes", "--size", "32/64/1/2,all", "--context", 16777216, "--batch",
+                         1 << 20, "--device", "cpu", "--out", folder)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            table = json.loads((Path(folder) / "precision_sizes.json").read_text())
+            self.assertEqual([row[0] for row in table["rows"]],
+                             ["32/64/1/2", "small", "medium", "large", "xl", "2.7B"])
+            self.assertTrue(all("needs" in row[1] for row in table["rows"]), table["rows"])
+
     def test_only(self):
         result = run("precision", "--only", "accumulation")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -89,6 +101,7 @@ class PrecisionTest(unittest.TestCase):
             (("--only", "sizes", "--device", "cpu", "--size", "huge"), "huge"),
             (("--only", "sizes", "--device", "cpu", "--attention", "nobody"), "nobody"),
             (("--steps", 0), "--steps"),
+            (("--only", "norms", "--out", "/dev/null/folder"), "[--out]"),
         ):
             result = run("precision", *arguments)
             self.assertEqual(result.returncode, 2, result.stderr)

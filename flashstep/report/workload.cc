@@ -94,6 +94,15 @@ std::vector<std::string> handout_sizes(const std::string& year) {
   return {"small", "medium", "large", "xl", "2.7B"};
 }
 
+std::vector<std::string> sizes_named(const std::vector<std::string>& names) {
+  std::vector<std::string> sizes;
+  for (const std::string& name : names) {
+    const auto all = name == "all" ? handout_sizes("2025") : std::vector{name};
+    sizes.insert(sizes.end(), all.begin(), all.end());
+  }
+  return sizes;
+}
+
 std::vector<std::string> workload_size_names() {
   std::vector<std::string> names;
   for (const SmallSize& size : kSmallSizes) names.emplace_back(size.name);
