@@ -12,8 +12,8 @@
 // in several pieces, and only the first step tells in how many). Buckets are always sent in their
 // order, for every rank must launch the same collectives in the same order. On NCCL buckets, too,
 // are reduced in place (flat_buckets). With debug all is sent after backward, when ranks have
-// compared it. Where gradients are divided (scatter_to), the buckets of
-// flat and bucketed are what the scatter lays out, and always copied into.
+// compared it. Where gradients are divided (scatter_to), the buckets of flat and bucketed are what
+// the scatter lays out, and always copied into.
 #pragma once
 
 #include <map>

@@ -77,8 +77,8 @@ class GradientReducer {
   // After the last backward of a step: returns when every .grad is the mean over the ranks (on a
   // GPU: when the current stream has been told to wait for it). Between backward and this, leave
   // .grad alone. MachineError for a lost rank. UserError for a parameter without gradient (but see
-  // allow_unused), or whose gradient came fewer times than in the first step, outside of no_sync: on
-  // all ranks, in the first step before anything is sent. Over NCCL, where the host waits for
+  // allow_unused), or whose gradient came fewer times than in the first step, outside of no_sync:
+  // on all ranks, in the first step before anything is sent. Over NCCL, where the host waits for
   // nobody, a later step's is thrown on the rank that it is true of; all ranks' means of what is
   // missing are NaN, and the other ranks learn of it when that one has ended. What ends a backward
   // itself: a gradient that is sparse, or that comes more often than in the first step.
