@@ -103,8 +103,11 @@ AllReduceCost all_reduce_cost(AllReduce algorithm, double bytes, int world_size,
   switch (algorithm) {
     case AllReduce::kRing:
       return in_steps(2 * hops, bytes / world_size, all_reduce_bytes(bytes, world_size));
-    case AllReduce::kTwoRings:
-      return in_steps(2 * hops, bytes / 2 / world_size, all_reduce_bytes(bytes, world_size));
+    case AllReduce::kTwoRings: {
+      // Of two ranks both ways lead over one link, which then carries both halves.
+      const double ways = world_size > 2 ? 2 : 1;
+      return in_steps(2 * hops, bytes / ways / world_size, all_reduce_bytes(bytes, world_size));
+    }
     case AllReduce::kWholeTensors:
       return in_steps(hops, bytes, hops * bytes);
     case AllReduce::kThroughOneRank:  // ranks inside the chain send the sum on, and back

@@ -85,7 +85,7 @@ ZeroCost zero_cost(ZeroStage stage, const ZeroSizes& sizes, int world_size);
 
 enum class AllReduce {
   kRing,            // reduce-scatter, then all-gather, of S / N bytes a step
-  kTwoRings,        // one half of the bytes each way round at once: links that send both ways
+  kTwoRings,        // one half of the bytes each way round at once, over links to two neighbours
   kWholeTensors,    // N - 1 times: pass on the tensor that came last, and add it to the sum
   kThroughOneRank,  // sum up along a chain of ranks, then send the sum back along it
 };

@@ -51,6 +51,9 @@ TEST(AllReduceCost, AddsUpItsSteps) {
   EXPECT_EQ(ring.sent_bytes, 600);
   EXPECT_EQ(ring.seconds, 9);
   EXPECT_EQ(all_reduce_cost(AllReduce::kTwoRings, 400, 4, link).seconds, 6);
+  // Two ranks have one neighbour: two steps of 200 bytes.
+  EXPECT_EQ(all_reduce_cost(AllReduce::kTwoRings, 400, 2, link).seconds,
+            all_reduce_cost(AllReduce::kRing, 400, 2, link).seconds);
   const AllReduceCost whole = all_reduce_cost(AllReduce::kWholeTensors, 400, 4, link);
   EXPECT_EQ(whole.steps, 3);
   EXPECT_EQ(whole.sent_bytes, 1200);

@@ -56,8 +56,10 @@ void account_state(const MeshAccount& inputs, Account& account) {
   account.table.add_row({"AdamW's moments", state.optimizer / kGB, "GB"});
   account.table.add_row({"state in all", state.total() / kGB, "GB"});
   account.table.add_row({"kept for backward by a token", a_token / kMB, "MB"});
-  account.table.add_row(
-      {str("kept for backward by ", with_commas(inputs.tokens), " tokens"), saved / kGB, "GB"});
+  if (inputs.tokens > 0) {
+    account.table.add_row(
+        {str("kept for backward by ", with_commas(inputs.tokens), " tokens"), saved / kGB, "GB"});
+  }
   account.table.add_row({str("accelerators of ", inputs.gpu_gb, " GB"), gpus, ""});
   account.table.add_row({str("N_FSDP for less than ", inputs.limit_gb, " GB"),
                          ranks > 0 ? measure::Cell(ranks) : measure::Cell("none"), ""});
@@ -71,7 +73,8 @@ void account_state(const MeshAccount& inputs, Account& account) {
           layer.matrices == 2 ? "D + F" : "D + 3 F", " elements of ", layer.element_bytes,
           " bytes in each block = ", number(a_token / kMB, 5), " MB a token"));
   account.derivation.push_back(
-      str("accelerators = ceil(", number(all / kGB, 6), " / ", inputs.gpu_gb, ") = ", gpus));
+      str("accelerators = ceil((state + kept by ", with_commas(inputs.tokens), " tokens) / ",
+          inputs.gpu_gb, " GB) = ceil(", number(all / kGB, 6), " / ", inputs.gpu_gb, ") = ", gpus));
   account.derivation.push_back(
       str("per device: (state + kept / 2) / N + kept / 2 < ", inputs.limit_gb,
           " GB (every second layer's activations are divided)",

@@ -46,7 +46,7 @@ Sentences answer_of(const TableView& table, const std::vector<std::string>& begi
 
 Sentences answer_mesh_state(const Evidence& evidence) {
   return answer_of(mesh(evidence), {"parameters", "master", "accumulated", "AdamW", "state",
-                                    "kept for backward by a token", "accelerators"});
+                                    "kept for backward", "accelerators"});
 }
 
 Sentences answer_mesh_ranks(const Evidence& evidence) {
