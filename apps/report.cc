@@ -41,6 +41,7 @@ void print(const report::ReportOutcome& outcome) {
   lines("left out  ", outcome.left_out);
   lines("failed    ", outcome.failed);
   lines("later     ", outcome.later);
+  lines("", outcome.unreadable);
   lines("", outcome.remarks);
   std::cout << outcome.measured << " measured, " << outcome.reused << " taken from earlier; "
             << outcome.answered << " of " << outcome.questions << " questions answered\n";
@@ -65,6 +66,12 @@ void run(ReportArguments& arguments) {
   if (outcome.signal != 0) {
     throw Interrupted(outcome.signal,
                       "interrupted; the results so far are kept, the same command goes on");
+  }
+  // A run has measured what it could not read; drawing anew cannot.
+  if (arguments.redraw && !outcome.unreadable.empty()) {
+    throw UserError(str("[report] ", outcome.unreadable.size(), " of the files in ",
+                        arguments.directory, "/results could not be read, the document is without ",
+                        "them; the first: ", outcome.unreadable.front()));
   }
   if (!outcome.failed.empty()) {
     throw MachineError(str("[report] ", outcome.failed.size(), " of ",

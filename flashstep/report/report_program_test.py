@@ -82,11 +82,15 @@ class ReportTest(unittest.TestCase):
         (self.path / "results" / "other-0123.json").write_text("{\"format\": 1,")
         (self.path / "results" / "newer-0123.json").write_text("{\"format\": 99}")
         redrawn = run("--redraw", "--no-pdf", "--out", self.path)
-        self.assertEqual(redrawn.returncode, 0, redrawn.stderr)
+        self.assertEqual(redrawn.returncode, 2, redrawn.stderr)
+        self.assertEqual(len(redrawn.stderr.strip().splitlines()), 1, redrawn.stderr)
+        self.assertIn("[report] 2 of the files in ", redrawn.stderr)
         self.assertIn("other-0123.json", redrawn.stdout)
         self.assertIn("it has format 99, this program reads 1", redrawn.stdout)
         self.assertTrue((self.path / "results" / "other-0123.json").exists())
         self.assertIn("communication_accounting", (self.path / "report.html").read_text())
+        self.assertEqual(run("--only", "account", "--no-pdf", "--out", self.path).returncode, 0,
+                         "what a run needs of them it measures")
 
     def test_mistakes(self):
         file = Path(self.folder.name) / "file"

@@ -65,7 +65,7 @@ void draw(const ReportOptions& options, const RunRecord& record,
   const Document document =
       make_document(current(std::move(stored.results), keys), record, stored.complaints);
   write_document(document, options.directory);
-  outcome.remarks = stored.complaints;
+  outcome.unreadable = stored.complaints;
   outcome.questions = static_cast<int64_t>(document.asked());
   outcome.answered = static_cast<int64_t>(document.measured());
   for (const char* name : {"report.html", "report.md"})

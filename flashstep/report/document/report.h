@@ -32,11 +32,12 @@ struct ReportOptions {
 
 struct ReportOutcome {
   int64_t measured = 0, reused = 0;
-  std::vector<std::string> failed;    // "ddp_2025: ended with exit code 1: out of memory"
-  std::vector<std::string> later;     // not begun for want of time; the same command goes on
-  std::vector<std::string> left_out;  // "ddp_2025: needs 2 GPUs, this machine has none"
-  std::vector<std::string> remarks;   // damaged files; why there is no PDF
-  std::vector<std::string> written;   // documents
+  std::vector<std::string> failed;      // "ddp_2025: ended with exit code 1: out of memory"
+  std::vector<std::string> later;       // not begun for want of time; the same command goes on
+  std::vector<std::string> left_out;    // "ddp_2025: needs 2 GPUs, this machine has none"
+  std::vector<std::string> unreadable;  // a sentence for each result file that is damaged, or newer
+  std::vector<std::string> remarks;     // why there is no PDF
+  std::vector<std::string> written;     // documents
   int64_t questions = 0, answered = 0;
   int signal = 0;  // came before the end: the document is of what was there
 };
@@ -45,8 +46,8 @@ struct ReportOutcome {
 // written, and while another report writes it. Results on the disk are never lost.
 ReportOutcome make_report(const ReportOptions& options);
 
-// The document anew from DIRECTORY/results, without measuring, on any machine. UserError where
-// there is no result.
+// The document anew from DIRECTORY/results, without measuring, on any machine: from what can be
+// read of them. UserError where there is no result.
 ReportOutcome redraw_report(const ReportOptions& options);
 
 // Two reports beside each other: a line for each number that both measured with a spread, the
