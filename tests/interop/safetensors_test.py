@@ -1,4 +1,5 @@
-"""PyPI's safetensors opens our files, and we open its files, bit for bit."""
+"""PyPI's safetensors opens our files, and we open its files, bit for bit: as NumPy arrays, and, where torch is
+installed, as torch's tensors, which have dtypes that NumPy lacks."""
 
 import os
 import subprocess
@@ -6,69 +7,100 @@ import sys
 import tempfile
 
 try:
+    import numpy
     import safetensors
-    import safetensors.torch
-    import torch
+    import safetensors.numpy
 except ImportError as error:
     print(f"SKIPPED: {error}")
     sys.exit(77)
+try:
+    import safetensors.torch
+    import torch
+except ImportError:
+    torch = None
 
 TOOL = os.environ["FLASHSTEP_FILE_TOOL"]
-DTYPES = {
-    "Double": torch.float64, "Float": torch.float32, "Half": torch.float16,
-    "BFloat16": torch.bfloat16, "Long": torch.int64, "Int": torch.int32, "Short": torch.int16,
-    "Char": torch.int8, "UInt64": torch.uint64, "UInt32": torch.uint32, "UInt16": torch.uint16,
-    "Byte": torch.uint8, "Bool": torch.bool, "ComplexFloat": torch.complex64,
-    "Float8_e4m3fn": torch.float8_e4m3fn, "Float8_e5m2": torch.float8_e5m2,
-    "Float8_e4m3fnuz": torch.float8_e4m3fnuz, "Float8_e5m2fnuz": torch.float8_e5m2fnuz,
-}
+NOT_NUMPY = {"BFloat16", "Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz"}
 
 
-def pattern(dtype, shape):
-    """The values of file_tool.cc's pattern()."""
-    size = torch.empty(shape, dtype=dtype).nbytes
-    data = [i % 2 if dtype == torch.bool else (i * 31 + 7) % 256 for i in range(size)]
-    flat = torch.tensor(data, dtype=torch.uint8)
-    return flat.view(dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
+def pattern_bytes(size, is_bool):
+    """The bytes of file_tool.cc's pattern()."""
+    return bytes(i % 2 if is_bool else (i * 31 + 7) % 256 for i in range(size))
 
 
-def bytes_of(tensor):
-    flat = tensor.contiguous().reshape(-1)
-    return bytes(flat.view(torch.uint8).tolist())
+class Numpy:
+    name, framework, byte, float = "NumPy", "np", numpy.uint8, numpy.float32
+    dtypes = {
+        "Double": numpy.float64, "Float": numpy.float32, "Half": numpy.float16, "Long": numpy.int64, "Int": numpy.int32,
+        "Short": numpy.int16, "Char": numpy.int8, "UInt64": numpy.uint64, "UInt32": numpy.uint32,
+        "UInt16": numpy.uint16, "Byte": numpy.uint8, "Bool": numpy.bool_, "ComplexFloat": numpy.complex64,
+    }
+    save = staticmethod(safetensors.numpy.save_file)
+
+    @staticmethod
+    def pattern(dtype, shape):
+        data = pattern_bytes(numpy.empty(shape, dtype).nbytes, dtype == numpy.bool_)
+        return numpy.frombuffer(data, dtype).reshape(shape)
+
+    @staticmethod
+    def bytes_of(array):
+        return array.tobytes()
 
 
-def same(a, b):
-    return a.dtype == b.dtype and a.shape == b.shape and bytes_of(a) == bytes_of(b)
+class Torch:
+    name, framework = "torch", "pt"
+    if torch is not None:
+        byte, float = torch.uint8, torch.float32
+        dtypes = {
+            "Double": torch.float64, "Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16,
+            "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "UInt64": torch.uint64,
+            "UInt32": torch.uint32, "UInt16": torch.uint16, "Byte": torch.uint8, "Bool": torch.bool,
+            "ComplexFloat": torch.complex64, "Float8_e4m3fn": torch.float8_e4m3fn, "Float8_e5m2": torch.float8_e5m2,
+            "Float8_e4m3fnuz": torch.float8_e4m3fnuz, "Float8_e5m2fnuz": torch.float8_e5m2fnuz,
+        }
+        save = staticmethod(safetensors.torch.save_file)
+
+    @staticmethod
+    def pattern(dtype, shape):
+        size = torch.empty(shape, dtype=dtype).nbytes
+        flat = torch.tensor(list(pattern_bytes(size, dtype == torch.bool)), dtype=torch.uint8)
+        return flat.view(dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
+
+    @staticmethod
+    def bytes_of(tensor):
+        return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).tolist())
 
 
-def test_theirs_reads_ours(directory):
+def test_theirs_reads_ours(directory, peer):
     path = os.path.join(directory, "ours.safetensors")
     subprocess.run([TOOL, "write-tensors", path], check=True)
-    tensors = safetensors.torch.load_file(path)
-    expected = {name: pattern(dtype, (3, 5)) for name, dtype in DTYPES.items()}
-    expected["scalar"] = pattern(torch.float32, ())
-    expected["empty"] = pattern(torch.float32, (0, 4))
-    expected["transposed"] = pattern(torch.float32, (3, 5)).t()
-    expected['name with "quotes", a \n and é'] = pattern(torch.uint8, (1,))
-    assert set(tensors) == set(expected), set(tensors) ^ set(expected)
-    for name, tensor in expected.items():
-        assert same(tensors[name], tensor), name
-    with safetensors.safe_open(path, "pt") as file:
+    expected = {name: peer.pattern(dtype, (3, 5)) for name, dtype in peer.dtypes.items()}
+    expected["scalar"] = peer.pattern(peer.float, ())
+    expected["empty"] = peer.pattern(peer.float, (0, 4))
+    expected["transposed"] = peer.pattern(peer.float, (3, 5)).T
+    expected['name with "quotes", a \n and é'] = peer.pattern(peer.byte, (1,))
+    with safetensors.safe_open(path, peer.framework) as file:
+        unknown = set(file.keys()) ^ set(expected)
+        assert unknown == (NOT_NUMPY if peer is Numpy else set()), unknown
+        for name, tensor in expected.items():
+            read = file.get_tensor(name)
+            assert read.dtype == tensor.dtype and read.shape == tensor.shape, name
+            assert peer.bytes_of(read) == peer.bytes_of(tensor), name
         assert file.metadata() == {"format": "pt", "é": "\t"}, file.metadata()
 
 
-def test_ours_reads_theirs(directory):
+def test_ours_reads_theirs(directory, peer):
     path = os.path.join(directory, "theirs.safetensors")
-    tensors = {name: pattern(dtype, (3, 5)) for name, dtype in DTYPES.items()}
-    tensors |= {"scalar": pattern(torch.float32, ()), "empty": torch.zeros(0, 4)}
-    safetensors.torch.save_file(tensors, path, metadata={"key": "value"})
+    tensors = {name: peer.pattern(dtype, (3, 5)) for name, dtype in peer.dtypes.items()}
+    tensors |= {"scalar": peer.pattern(peer.float, ()), "empty": peer.pattern(peer.float, (0, 4))}
+    peer.save(tensors, path, metadata={"key": "value"})
     result = subprocess.run([TOOL, "read-tensors", path], check=True, capture_output=True, text=True)
     seen = set()
     for line in result.stdout.splitlines():
         name, rest = line.split(" ", 1)
         shape, data = rest[rest.index("[") :].rsplit(" ", 1)
         assert shape == str(list(tensors[name].shape)), line
-        assert bytes.fromhex(data) == bytes_of(tensors[name]), line
+        assert bytes.fromhex(data) == peer.bytes_of(tensors[name]), line
         seen.add(name)
     assert seen == set(tensors), seen ^ set(tensors)
 
@@ -76,7 +108,7 @@ def test_ours_reads_theirs(directory):
 def test_both_refuse_alike(directory):
     """Whatever byte of a header changes, we accept no file that they refuse."""
     path = os.path.join(directory, "small.safetensors")
-    safetensors.torch.save_file({"a": torch.ones(2), "b": torch.ones(3, dtype=torch.int64)}, path)
+    safetensors.numpy.save_file({"a": numpy.ones(2, numpy.float32), "b": numpy.ones(3, numpy.int64)}, path)
     with open(path, "rb") as file:
         whole = file.read()
     refused = 0
@@ -87,7 +119,9 @@ def test_both_refuse_alike(directory):
         with open(path, "wb") as file:
             file.write(changed)
         try:
-            safetensors.torch.load_file(path)
+            safetensors.numpy.load_file(path)
+        except KeyError:  # a dtype that the format knows and NumPy does not
+            continue
         except Exception:  # their errors have several types
             refused += 1
             result = subprocess.run([TOOL, "read-tensors", path], capture_output=True, text=True)
@@ -96,8 +130,10 @@ def test_both_refuse_alike(directory):
     assert refused > 5, refused
 
 
+peers = [Numpy] if torch is None else [Numpy, Torch]
 with tempfile.TemporaryDirectory() as directory:
-    test_theirs_reads_ours(directory)
-    test_ours_reads_theirs(directory)
+    for peer in peers:
+        test_theirs_reads_ours(directory, peer)
+        test_ours_reads_theirs(directory, peer)
     test_both_refuse_alike(directory)
-print("safetensors", safetensors.__version__, "agrees")
+print("safetensors", safetensors.__version__, "agrees, with", " and ".join(peer.name for peer in peers))
