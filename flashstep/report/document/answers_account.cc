@@ -77,23 +77,37 @@ Sentences answer_mesh_tricks(const Evidence& evidence) {
 const std::vector<std::string> kRing = {"ranks", "size", "algorithm", "steps",
                                         "sent",  "time", "x ring"};
 
+// Whether these are N - 1 steps of whole tensors beside 2 (N - 1) of N-ths.
+bool as_derived(double ranks, double steps, double ring_steps, double bytes) {
+  return steps == ranks - 1 && ring_steps == 2 * (ranks - 1) &&
+         std::abs(bytes / (ranks / 2) - 1) < 0.005;
+}
+
 Sentences answer_ring(const Evidence& evidence) {
   const TableView table = account(evidence, "All-reduce over links", kRing);
   Sentences sentences;
+  bool all_as_derived = true;
   for (const std::string& ranks : table.distinct("ranks")) {
     const auto rows = table.where({{"ranks", ranks}, {"algorithm", "whole tensors (alternate)"}});
     if (rows.empty()) continue;
     const size_t row = rows.back();
+    const auto ring =
+        table.first({{"ranks", ranks}, {"size", table.text(row, "size")}, {"algorithm", "ring"}});
+    if (!ring) continue;
     const double ratio = table.number(row, "x ring");
     const std::string verdict = std::abs(ratio - 1) < 0.005 ? "as long as the ring"
                                 : ratio > 1 ? fixed(ratio, 2) + " times as long as the ring"
                                             : fixed(ratio, 2) + " of the ring's time";
+    const double bytes = table.number(row, "sent") / table.number(*ring, "sent");
+    all_as_derived &= as_derived(table.number(row, "ranks"), table.number(row, "steps"),
+                                 table.number(*ring, "steps"), bytes);
     sentences.push_back(str(ranks, " ranks, ", table.text(row, "size"),
-                            " MB: ", table.text(row, "steps"), " steps, ", table.text(row, "sent"),
-                            " MB sent by a rank, ", milliseconds(table.number(row, "time")), ", ",
-                            verdict, "."));
+                            " MB: ", table.text(row, "steps"), " steps where the ring takes ",
+                            table.text(*ring, "steps"), ", ", table.text(row, "sent"),
+                            " MB sent by a rank, ", fixed(bytes, 2), " times the ring's, ",
+                            milliseconds(table.number(row, "time")), ", ", verdict, "."));
   }
-  if (!sentences.empty()) {
+  if (!sentences.empty() && all_as_derived) {
     sentences.emplace_back(
         "Every rank passes on whole tensors, N - 1 times, where the ring sends N-ths of one 2 (N - "
         "1) times: N / 2 times the bytes in half as many messages.");
@@ -157,21 +171,38 @@ TableView recompute(const Evidence& evidence) {
   return account(evidence, "Recomputation", kSchemes);
 }
 
+// What the numbers of a scheme show of its growth with n blocks; empty where they show another.
+std::string growth_of(const std::string& scheme, double n, double inputs, double passes) {
+  const double halvings = std::ceil(std::log2(n));
+  if (scheme == "from the start each time" && inputs <= 1 && passes == n * (n + 1) / 2)
+    return ": O(1) memory for n (n + 1) / 2 = O(n^2) passes";
+  if (scheme == "halves of halves" && inputs <= halvings + 1 && passes <= n * (1 + halvings))
+    return ": no more than 1 + log2 n inputs and n (1 + log2 n) passes, O(log n) and O(n log n)";
+  return "";
+}
+
 Sentences answer_recursive(const Evidence& evidence) {
   const TableView table = recompute(evidence);
+  const auto everything = table.first({{"scheme", "keep everything"}});
+  if (!everything) return {};
+  const double n = table.number(*everything, "block passes");
   Sentences sentences;
-  for (const char* scheme : {"keep everything", "halves of halves", "from the start each time"}) {
-    const auto row = table.first({{"scheme", scheme}});
-    if (!row) continue;
-    sentences.push_back(str(scheme, ": peak ", table.text(*row, "peak"), " GiB, ",
-                            table.text(*row, "block passes"), " passes through a block, a step ",
-                            table.text(*row, "step"), " times as long."));
+  size_t least = *everything;
+  for (size_t row = 0; row < table.rows(); ++row) {
+    if (table.number(row, "peak") < table.number(least, "peak")) least = row;
+    const std::string scheme = table.text(row, "scheme");
+    if (row != *everything && scheme != "halves of halves" && scheme != "from the start each time")
+      continue;
+    sentences.push_back(str(
+        scheme, ": peak ", table.text(row, "peak"), " GiB, ", table.text(row, "inputs kept"),
+        " inputs kept, ", table.text(row, "block passes"), " passes through one of ", fixed(n, 0),
+        " blocks, a step ", table.text(row, "step"), " times as long",
+        growth_of(scheme, n, table.number(row, "inputs kept"), table.number(row, "block passes")),
+        "."));
   }
-  if (sentences.empty()) return {};
-  sentences.emplace_back(
-      "Keeping one input and starting over for every block needs the least memory, O(1) inputs, "
-      "and "
-      "n (n + 1) / 2 passes. Halving recursively keeps O(log n) inputs for O(n log n) passes.");
+  sentences.push_back(str("The least memory takes ", table.text(least, "scheme"), ", for ",
+                          fixed(table.number(least, "block passes") / n, 1),
+                          " times the passes of a step that keeps everything."));
   return sentences;
 }
 
@@ -193,8 +224,6 @@ Sentences answer_best_group(const Evidence& evidence) {
     sentences.push_back(str(table.text(row, "scheme"), ": ", table.text(row, "peak"), " GiB, ",
                             peak > least ? "more." : "NOT more."));
   }
-  sentences.emplace_back(
-      "The measured peak is missing: training does not recompute activations yet.");
   return sentences;
 }
 
@@ -233,7 +262,8 @@ void add_account_questions(std::vector<Question>& questions) {
       {"gradient_checkpointing (b)", "2026", "account",
        "Without nesting: which size of a group of blocks has the lowest peak, beside its "
        "neighbours?",
-       needs, answer_best_group},
+       needs, answer_best_group, "",
+       "the measured peak of it, since training does not recompute activations yet"},
   };
   questions.insert(questions.end(), all.begin(), all.end());
 }

@@ -33,14 +33,19 @@ TEST(AnswersAccount, Mesh) {
 }
 
 TEST(AnswersAccount, Ring) {
-  const auto ring = [](double ratio) {
+  const auto ring = [](double ratio, double sent = 300) {
     return account(table_of({"ranks", "size", "algorithm", "steps", "sent", "time", "x ring"},
-                            {{4, 100.0, "whole tensors (alternate)", 3, 300.0, 0.7, ratio}},
+                            {{4, 100.0, "ring", 6, 150.0, 0.7, 1.0},
+                             {4, 100.0, "whole tensors (alternate)", 3, sent, 0.7, ratio}},
                             "All-reduce over links"));
   };
   EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(2)), "2.00 times as long as the ring");
   EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(1)), "as long as the ring");
   EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(0.5)), "0.50 of the ring's time");
+  EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(2)), "2.00 times the ring's,");
+  EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(2)), "N / 2 times the bytes");
+  EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(2, 150)), "1.00 times the ring's,");
+  EXPECT_SAYS_NOT(answer_text("alternate_ring_all_reduce", ring(2, 150)), "N / 2 times the bytes");
 }
 
 TEST(AnswersAccount, Bounds) {
@@ -58,19 +63,31 @@ TEST(AnswersAccount, Bounds) {
 }
 
 TEST(AnswersAccount, Recomputation) {
-  const auto schemes = [](double neighbour) {
+  const auto schemes = [](double neighbour, double from_start = 5, int passes = 528) {
     return account(
         table_of({"scheme", "inputs kept", "blocks kept", "peak", "block passes", "step"},
                  {{"keep everything", 0, 32, 100.0, 32, 1.0},
                   {"groups of 1 (best)", 32, 1, 20.0, 64, 1.33},
-                  {"groups of 2", 16, 2, neighbour, 64, 1.33}},
+                  {"groups of 2", 16, 2, neighbour, 64, 1.33},
+                  {"halves of halves", 5, 1, 10.0, 192, 2.67},
+                  {"from the start each time", 1, 1, from_start, passes, 6.17}},
                  "Recomputation of activations"));
   };
   const char* name = "gradient_checkpointing (b)";
   EXPECT_SAYS(answer_text(name, schemes(25)), "groups of 1 (best) blocks peak at 20.00 GiB");
   EXPECT_SAYS(answer_text(name, schemes(25)), "groups of 2: 25.00 GiB, more.");
   EXPECT_SAYS(answer_text(name, schemes(15)), "NOT more");
-  EXPECT_SAYS(answer_text("gradient_checkpointing (a)", schemes(25)), "peak 100.00 GiB");
+  EXPECT_SAYS(answer_text(name, schemes(25)), "Not measured: the measured peak of it");
+  EXPECT_FALSE(answer(question_of(name), schemes(25), {}).measured);
+  const auto recursive = [&](double from_start, int passes) {
+    return answer_text("gradient_checkpointing (a)", schemes(25, from_start, passes));
+  };
+  EXPECT_SAYS(recursive(5, 528), "keep everything: peak 100.00 GiB, 0 inputs kept, 32 passes");
+  EXPECT_SAYS(recursive(5, 528), "O(log n) and O(n log n)");
+  EXPECT_SAYS(recursive(5, 528), "O(1) memory for n (n + 1) / 2 = O(n^2) passes");
+  EXPECT_SAYS(recursive(5, 528), "least memory takes from the start each time, for 16.5 times");
+  EXPECT_SAYS_NOT(recursive(5, 600), "O(1) memory");
+  EXPECT_SAYS(recursive(15, 528), "least memory takes halves of halves, for 6.0 times");
 }
 
 TEST(AnswersAccount, FullyShardedMemory) {

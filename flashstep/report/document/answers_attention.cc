@@ -1,6 +1,7 @@
 // Answers about attention: the plain formula, what compiling it brings, and tiled kernels.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
@@ -13,7 +14,8 @@ const std::vector<std::string> kGrid = {"contestant", "dtype",          "D", "N"
                                         "backward",   "before backward"};
 const std::vector<std::string> kRace = {"dtype", "N",    "D",    "mask",
                                         "pass",  "ours", "time", "x best peer"};
-const std::vector<std::string> kRuns = {"dtype", "N", "pass", "contestant", "whose", "wrong"};
+const std::vector<std::string> kRuns = {"dtype",      "N",     "mask", "pass",
+                                        "contestant", "whose", "wrong"};
 
 // The kernel of this device among the grid's contestants.
 std::string our_name(const TableView& table) {
@@ -44,7 +46,10 @@ double exponent(const TableView& table, const std::string& contestant, const std
 
 std::string growth(double power) {
   return str("N^", fixed(power, 1),
-             power > 1.5 ? ", with the square of the length" : ", about with the length");
+             power > 2.5   ? ", faster than the square of the length"
+             : power > 1.5 ? ", with the square of the length"
+             : power > 0.7 ? ", about with the length"
+                           : ", more slowly than the length");
 }
 
 Sentences describe_largest(const TableView& table) {
@@ -109,11 +114,11 @@ std::string remedy(const TableView& table) {
         "Computing in tiles with a running maximum and sum (FlashAttention-2) stores no (N, "
         "N) matrix: the ",
         what, " at ", where, " is ",
-        ratio > 1 ? three_digits(ratio) + " times smaller with `" + ours +
-                        "` than with the "
-                        "formula."
-                  : "NOT smaller with `" + ours + "` (" + fixed(ratio, 2) +
-                        " of the formula's over its own).");
+        compare_measured(ratio, 1) > 0 ? three_digits(ratio) + " times smaller with `" + ours +
+                                             "` than with the "
+                                             "formula."
+                                       : "NOT smaller with `" + ours + "` (" + fixed(ratio, 2) +
+                                             " of the formula's over its own).");
   }
   return "";
 }
@@ -139,7 +144,7 @@ Sentences answer_grid(const Evidence& evidence) {
 
 Sentences answer_compiled_attention(const Evidence& evidence) {
   const TableView table = evidence.table("attention_grid", kGrid);
-  std::vector<double> forward, backward;
+  std::vector<double> forward, backward, kept;
   for (const size_t row : table.where({{"contestant", "naive"}})) {
     const auto other = table.first({{"contestant", "compiled"},
                                     {"dtype", table.text(row, "dtype")},
@@ -148,47 +153,67 @@ Sentences answer_compiled_attention(const Evidence& evidence) {
     if (!other) continue;
     const double f = table.number(row, "forward") / table.number(*other, "forward");
     const double b = table.number(row, "backward") / table.number(*other, "backward");
+    const double memory =
+        table.number(*other, "before backward") / table.number(row, "before backward");
     if (f > 0 && b > 0) forward.push_back(f), backward.push_back(b);
+    if (memory > 0) kept.push_back(memory);
   }
   if (forward.empty()) return {};
-  return {
-      str("torch.compile makes the formula ", fixed(geometric(forward), 2),
-          " times as fast forward and ", fixed(geometric(backward), 2),
-          " times backward (geometric mean over ", count_of(forward.size(), "case"), "): ",
-          geometric(forward) > 1.02
-              ? "it fuses scaling, mask and softmax, which saves reading and writing the (N, N) "
-                "matrices; they are stored all the same."
-              : "compiling does not pay for it here.")};
+  Sentences sentences = {
+      str("Through torch.compile the formula is ", speed_words(geometric(forward)),
+          " without it forward and ", speed_words(geometric(backward)),
+          " without it backward (geometric mean over ", count_of(forward.size(), "case"), ").")};
+  if (!kept.empty()) {
+    const int order = compare_measured(geometric(kept), 1);
+    sentences.push_back(str("It keeps ", percent(geometric(kept)),
+                            " of the formula's memory for backward: ",
+                            order < 0    ? "part of the (N, N) matrices is not stored any more."
+                            : order == 0 ? "the (N, N) matrices are stored all the same."
+                                         : "more is stored than without it."));
+  }
+  return sentences;
 }
 
-// Whether ours agree with float64.
+// Whether ours agree with float64, in every case of it that was measured.
 Sentences answer_kernels(const Evidence& evidence, const std::vector<std::string>& passes) {
   const TableView table = evidence.table("attention", kRuns);
   size_t checked = 0, broken = 0;
   double wrong = 0;
-  std::vector<std::string> names;
+  std::vector<std::string> names, masks, broken_masks;
+  const auto note = [](const std::string& text, std::vector<std::string>& list) {
+    if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(text);
+  };
   for (const size_t row : table.where({{"whose", "ours"}})) {
     const std::string pass = table.text(row, "pass");
     if (std::find(passes.begin(), passes.end(), pass) == passes.end()) continue;
     const double elements = table.number(row, "wrong");
     if (std::isnan(elements)) continue;
     ++checked;
-    broken += elements != 0;
     wrong += elements;
-    const std::string name = "`" + table.text(row, "contestant") + "`";
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    note("`" + table.text(row, "contestant") + "`", names);
+    note(table.text(row, "mask"), masks);
+    if (elements == 0) continue;
+    ++broken;
+    note(table.text(row, "mask"), broken_masks);
   }
   if (checked == 0) return {};
+  Sentences sentences;
   if (broken > 0) {
-    return {str("NOT right: ", fixed(wrong, 0), " elements in ", broken, " of ",
-                count_of(checked, "run"),
-                " are further from the formula in float64 than twice the "
-                "formula's own error in the same dtype.")};
+    sentences = {str("NOT right: ", fixed(wrong, 0), " elements in ", broken, " of ",
+                     count_of(checked, "run"), " (mask: ", join(broken_masks),
+                     ") are further from the formula in float64 than twice the formula's own error "
+                     "in the same dtype.")};
+  } else {
+    sentences = {str("Right: in ", count_of(checked, "run"), " (", join(names),
+                     "; mask: ", join(masks),
+                     ") no element of the output or a gradient is further from the formula in "
+                     "float64 than twice the formula's own error in the same dtype.")};
   }
-  return {
-      str("Right: in ", count_of(checked, "run"), " (", join(names),
-          ") no element of the output or a gradient is further from the formula in float64 than "
-          "twice the formula's own error in the same dtype.")};
+  for (const char* mask : {"causal", "full"}) {
+    if (std::find(masks.begin(), masks.end(), mask) == masks.end())
+      sentences.push_back(str("No case with the mask ", mask, " was measured."));
+  }
+  return sentences;
 }
 
 Sentences answer_forward(const Evidence& evidence) {
@@ -198,30 +223,42 @@ Sentences answer_backward(const Evidence& evidence) {
   return answer_kernels(evidence, {"backward", "both"});
 }
 
+// "bf16 forward, causal, batch 4, heads 16"
+std::string race_case(const TableView& table, size_t row) {
+  const std::string heads = table.text(row, "H");
+  return str(table.text(row, "dtype"), " ", table.text(row, "pass"), ", ", table.text(row, "mask"),
+             ", batch ", table.text(row, "B"), heads.empty() ? "" : ", heads " + heads);
+}
+
 Sentences answer_race(const Evidence& evidence) {
   const TableView table = evidence.table("attention", kRace);
+  std::vector<std::string> names;
+  std::map<std::string, std::vector<size_t>> rows_of;
+  for (size_t row = 0; row < table.rows(); ++row) {
+    auto& rows = rows_of[race_case(table, row)];
+    if (rows.empty()) names.push_back(race_case(table, row));
+    rows.push_back(row);
+  }
   Sentences sentences;
-  for (const std::string& dtype : table.distinct("dtype")) {
-    for (const std::string& pass : table.distinct("pass")) {
-      std::vector<double> peers, naive;
-      size_t without_room = 0;
-      for (const size_t row : table.where({{"dtype", dtype}, {"pass", pass}})) {
-        const double ratio = table.number(row, "x best peer");
-        if (ratio > 0) peers.push_back(ratio);
-        const double formula = table.number(row, "naive") / table.number(row, "time");
-        if (formula > 0) naive.push_back(formula);
-        without_room += table.text(row, "naive") == "OOM";
-      }
-      if (peers.empty()) continue;
-      std::string sentence =
-          str(dtype, " ", pass, ": ours is ", speed_words(geometric(peers)),
-              " the best peer (geometric mean of ", count_of(peers.size(), "case"), ", at least ",
-              fixed(*std::min_element(peers.begin(), peers.end()), 2), ")");
-      if (!naive.empty()) sentence += str(", ", speed_words(geometric(naive)), " the formula");
-      if (without_room > 0)
-        sentence += str("; the formula has no room for ", count_of(without_room, "case"));
-      sentences.push_back(sentence + ".");
+  for (const std::string& name : names) {
+    std::vector<double> peers, naive;
+    size_t without_room = 0;
+    for (const size_t row : rows_of[name]) {
+      const double ratio = table.number(row, "x best peer");
+      if (ratio > 0) peers.push_back(ratio);
+      const double formula = table.number(row, "naive") / table.number(row, "time");
+      if (formula > 0) naive.push_back(formula);
+      without_room += table.text(row, "naive") == "OOM";
     }
+    if (peers.empty()) continue;
+    std::string sentence =
+        str(name, ": ours is ", speed_words(geometric(peers)), " the best peer (geometric mean of ",
+            count_of(peers.size(), "case"), ", at least ",
+            fixed(*std::min_element(peers.begin(), peers.end()), 2), ")");
+    if (!naive.empty()) sentence += str(", ", speed_words(geometric(naive)), " the formula");
+    if (without_room > 0)
+      sentence += str("; the formula has no room for ", count_of(without_room, "case"));
+    sentences.push_back(sentence + ".");
   }
   return sentences;
 }

@@ -14,6 +14,7 @@ struct Grid {
   double ours_kept = 1;
   bool fits = false;  // N 16384
   double compiled = 0.5;
+  Cell compiled_kept = 10.0;
 };
 
 std::vector<Result> grid(const Grid& g) {
@@ -23,7 +24,7 @@ std::vector<Result> grid(const Grid& g) {
   Rows rows = {row("naive", 1024, 1.0, 2.0, g.kept_at_1024),
                row("naive", 4096, 16.0, 32.0, g.kept_at_4096),
                row("cuda", 1024, 0.5, 1.0, g.ours_kept), row("cuda", 4096, 4.0, 8.0, g.ours_kept),
-               row("compiled", 1024, g.compiled, 2 * g.compiled, 8.0)};
+               row("compiled", 1024, g.compiled, 2 * g.compiled, g.compiled_kept)};
   rows.push_back(g.fits ? row("naive", 16384, 250.0, 500.0, 16 * g.kept_at_4096)
                         : row("naive", 16384, "OOM", "OOM", Cell()));
   return {result_of(
@@ -44,6 +45,10 @@ TEST(AnswersAttention, HowMemoryGrows) {
   EXPECT_SAYS(answer_text("pytorch_attention", grid({})), "N^2.0, with the square of the length");
   EXPECT_SAYS(answer_text("pytorch_attention", grid({.kept_at_4096 = 40})),
               "N^1.0, about with the length");
+  EXPECT_SAYS(answer_text("pytorch_attention", grid({.kept_at_4096 = 13})),
+              "N^0.2, more slowly than the length");
+  EXPECT_SAYS(answer_text("pytorch_attention", grid({.kept_at_4096 = 640})),
+              "N^3.0, faster than the square");
 }
 
 TEST(AnswersAttention, WhetherTilesKeepLess) {
@@ -52,8 +57,14 @@ TEST(AnswersAttention, WhetherTilesKeepLess) {
 }
 
 TEST(AnswersAttention, WhetherCompilingPays) {
-  EXPECT_SAYS(answer_text("torch_compile (a)", grid({})), "it fuses");
-  EXPECT_SAYS(answer_text("torch_compile (a)", grid({.compiled = 2})), "does not pay");
+  const char* name = "torch_compile (a)";
+  EXPECT_SAYS(answer_text(name, grid({})), "2.00 times as fast as without it forward");
+  EXPECT_SAYS(answer_text(name, grid({.compiled = 1.01})), "is as fast as without it forward");
+  EXPECT_SAYS(answer_text(name, grid({.compiled = 2})), "only 0.50 times as fast as without it");
+  EXPECT_SAYS(answer_text(name, grid({})), "are stored all the same");
+  EXPECT_SAYS(answer_text(name, grid({.compiled_kept = 4.0})), "is not stored any more");
+  EXPECT_SAYS(answer_text(name, grid({.compiled_kept = 14.0})), "more is stored");
+  EXPECT_SAYS_NOT(answer_text(name, grid({.compiled_kept = Cell()})), "stored");
 }
 
 std::vector<Result> race(double ratio, int wrong, Cell naive = 10.0) {
@@ -61,13 +72,13 @@ std::vector<Result> race(double ratio, int wrong, Cell naive = 10.0) {
     return std::vector<Cell>{"bf16", 1024, 64, "causal", pass, "cuda", 1.0, ratio, "flash", naive};
   };
   const auto run = [&](const char* pass) {
-    return std::vector<Cell>{"bf16", 1024, pass, "cuda", "ours", wrong};
+    return std::vector<Cell>{"bf16", 1024, "causal", pass, "cuda", "ours", wrong};
   };
   return {result_of("attention", "attention",
                     {table_of({"dtype", "N", "D", "mask", "pass", "ours", "time", "x best peer",
                                "best peer", "naive"},
                               {row("forward"), row("backward")}),
-                     table_of({"dtype", "N", "pass", "contestant", "whose", "wrong"},
+                     table_of({"dtype", "N", "mask", "pass", "contestant", "whose", "wrong"},
                               {run("forward"), run("backward")})})};
 }
 
@@ -76,6 +87,26 @@ TEST(AnswersAttention, WhetherKernelsAreRight) {
     EXPECT_SAYS(answer_text(name, race(2, 0)), "Right: in 1 run");
     EXPECT_SAYS(answer_text(name, race(2, 3)), "NOT right: 3 elements");
   }
+}
+
+TEST(AnswersAttention, BothMasksAreAskedOf) {
+  const auto with_full = [](int wrong) {
+    std::vector<Result> results = race(2, 0);
+    results.push_back(race(1.5, wrong).front());
+    results[1].measurement = "attention_throughput";
+    for (NamedTable& named : results[1].tables) {
+      for (auto& row : named.table.rows) row[named.name == "table0" ? 3 : 2] = "full";
+    }
+    return results;
+  };
+  const char* name = "flash_forward";
+  EXPECT_SAYS(answer_text(name, race(2, 0)), "No case with the mask full was measured");
+  EXPECT_SAYS(answer_text(name, with_full(0)), "Right: in 2 runs (`cuda`; mask: causal, full)");
+  EXPECT_SAYS_NOT(answer_text(name, with_full(0)), "No case");
+  EXPECT_SAYS(answer_text(name, with_full(3)), "NOT right: 3 elements in 1 of 2 runs (mask: full)");
+  const std::string race = answer_text("flash_benchmarking", with_full(0));
+  EXPECT_SAYS(race, "bf16 forward, causal, batch : ours is 2.00 times");
+  EXPECT_SAYS(race, "bf16 forward, full, batch : ours is 1.50 times");
 }
 
 TEST(AnswersAttention, HowFastKernelsAre) {

@@ -116,7 +116,10 @@ std::string backends_sentence(const TableView& table) {
     ranks = table.text(row, "ranks");
   }
   if (!(nccl > 0)) return "";
-  const bool faster = nccl < gloo;
+  const int order = compare_measured(nccl, gloo);
+  const bool faster = order < 0;
+  if (order == 0)
+    return str("At ", size, " MB and ", ranks, " ranks NCCL is as fast as Gloo within 2 %.");
   return str("At ", size, " MB and ", ranks, " ranks NCCL is ",
              three_digits(faster ? gloo / nccl : nccl / gloo), " times ",
              faster ? "faster" : "slower", " than Gloo.");

@@ -55,13 +55,12 @@ std::optional<size_t> row_of(const TableView& table, const Case& c, const std::s
   return best;
 }
 
-// "from 52.1 to 48.0 ms (8 % shorter)"
+// "from 52.1 to 48.0 ms (7.9 % shorter)"
 std::string change(double from, double to) {
-  const double relative = to / from - 1;
+  const int order = compare_measured(to, from);
   const std::string words =
-      std::abs(relative) <= 0.01
-          ? std::string("the same within 1 %")
-          : percent(std::abs(relative), 1) + (relative < 0 ? " shorter" : " longer");
+      order == 0 ? std::string("the same within 2 %")
+                 : percent(std::abs(to / from - 1), 1) + (order < 0 ? " shorter" : " longer");
   return str("from ", three_digits(from), " to ", milliseconds(to), " (", words, ")");
 }
 
@@ -121,54 +120,55 @@ Sentences answer_naive(const Evidence& evidence) {
       const double alone = table.number(*none, "step");
       sentence +=
           str("; ranks that send nothing take ", milliseconds(alone), ", so that averaging ",
-              step > alone ? "adds " + percent(step / alone - 1, 1) : "adds nothing");
+              compare_measured(step, alone) > 0 ? "adds " + percent(step / alone - 1, 1)
+                                                : "adds nothing beyond 2 %");
     }
     sentences.push_back(sentence + ".");
   }
   return sentences;
 }
 
-// The step of `to` beside that of `from`.
+// The step of one wrapper beside that of another, whose name in words is `beside`.
 Sentences compare(const Evidence& evidence, const std::string& from, const std::string& to,
-                  const std::string& if_faster, const std::string& if_not) {
+                  const std::string& beside, const std::string& words) {
   const TableView table = evidence.table("ddp", kDdpColumns);
   Sentences sentences;
-  size_t faster = 0, compared = 0;
+  Tally steps, sent;
   for (const Case& c : cases_of(table)) {
     const auto a = row_of(table, c, from), b = row_of(table, c, to);
     if (!a || !b) continue;
     const double step_a = table.number(*a, "step"), step_b = table.number(*b, "step");
     std::string sentence = str(c.name, ": the step goes ", change(step_a, step_b));
+    steps.add(step_b, step_a);
     const double sent_a = table.number(*a, "communication");
     const double sent_b = table.number(*b, "communication");
-    if (!std::isnan(sent_a) && !std::isnan(sent_b))
+    if (!std::isnan(sent_a) && !std::isnan(sent_b)) {
       sentence += str(", communication ", change(sent_a, sent_b));
+      sent.add(sent_b, sent_a);
+    }
     sentences.push_back(sentence + ".");
-    ++compared;
-    faster += step_b < step_a;
   }
-  if (compared == 0) return {};
-  sentences.push_back(2 * faster > compared ? if_faster : if_not);
+  if (steps.cases() == 0) return {};
+  std::string verdict = str("Beside ", beside, " the step with ", words, " is ",
+                            steps.words("shorter", "as long within 2 %", "longer"));
+  if (sent.cases() > 0) {
+    verdict +=
+        str("; communication itself is ", sent.words("shorter", "as long within 2 %", "longer"));
+  }
+  sentences.push_back(verdict + ".");
   return sentences;
 }
 
 Sentences answer_flat(const Evidence& evidence) {
-  return compare(evidence, "naive", "flat",
-                 "One call for all gradients beats one for each: the fixed cost of a call is paid "
-                 "once.",
-                 "One call for all gradients does not beat one for each here: what it saves in "
-                 "calls it spends on copying the gradients together.");
+  return compare(evidence, "naive", "flat", "one call for each gradient", "one call for all");
 }
 
 Sentences answer_overlap(const Evidence& evidence) {
+  const char* overlapped = "each gradient sent as soon as it is there";
   Sentences sentences =
-      compare(evidence, "naive", "overlapped",
-              "Sending each gradient as soon as it is there beats sending all at the end.",
-              "Sending each gradient as soon as it is there does not beat sending all at the end "
-              "here: what computes and what sends share the same cores or links.");
+      compare(evidence, "naive", "overlapped", "sending each at the end", overlapped);
   for (const std::string& sentence :
-       compare(evidence, "flat", "overlapped", "It also beats one flat call.",
-               "It does not beat one flat call.")) {
+       compare(evidence, "flat", "overlapped", "one flat call at the end", overlapped)) {
     sentences.push_back(sentence);
   }
   return sentences;
@@ -214,15 +214,20 @@ Sentences answer_buckets(const Evidence& evidence) {
     }
     if (sizes < 2) continue;
     const double fast = table.number(*best, "step"), slow = table.number(*worst, "step");
+    const bool same = compare_measured(fast, slow) == 0;
     std::string sentence =
         str(c.name, ": buckets of ", three_digits(bucket_size(table.text(*best, "wrapper"))),
             " MB are the fastest (", milliseconds(fast), "), of ",
             three_digits(bucket_size(table.text(*worst, "wrapper"))), " MB the slowest (",
-            milliseconds(slow), ", ", percent(slow / fast - 1, 1), " longer)");
+            milliseconds(slow), ", ",
+            same ? "the same within 2 %" : percent(slow / fast - 1, 1) + " longer", ")");
     if (const auto single = row_of(table, c, "overlapped")) {
       const double step = table.number(*single, "step");
+      const int order = compare_measured(fast, step);
       sentence += str("; a message for each gradient takes ", milliseconds(step), ", ",
-                      fast < step ? "so that buckets pay" : "so that buckets do not pay here");
+                      order < 0    ? "so that buckets pay"
+                      : order == 0 ? "as long as they within 2 %"
+                                   : "so that buckets do not pay here");
     }
     sentences.push_back(sentence + ".");
   }

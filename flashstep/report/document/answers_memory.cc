@@ -67,10 +67,23 @@ Sentences answer_peaks(const Evidence& evidence) {
   return sentences;
 }
 
+// Sums over the rows that are compared of what holds memory at a peak.
+struct HeldAtPeaks {
+  double activations = 0, state = 0;
+
+  void add(const TableView& table, size_t row) {
+    activations += table.number(row, "activations");
+    for (const char* kind : {"parameters", "gradients", "optimizer state"})
+      state += table.number(row, kind);
+  }
+};
+
 Sentences answer_mixed(const Evidence& evidence) {
   const TableView table = evidence.table("memory", kPeaks);
   Sentences sentences;
-  size_t lower = 0, compared = 0;
+  Tally peaks;
+  HeldAtPeaks in_fp32, in_bf16;
+  double most_saved = 0;
   for (const size_t row : table.where({{"precision", "bf16"}})) {
     const auto full = table.first({{"size", table.text(row, "size")},
                                    {"context", table.text(row, "context")},
@@ -79,21 +92,27 @@ Sentences answer_mixed(const Evidence& evidence) {
     if (!full) continue;
     const double fp32 = table.number(*full, "peak"), bf16 = table.number(row, "peak");
     if (std::isnan(fp32) || std::isnan(bf16)) continue;
-    ++compared;
-    lower += bf16 < 0.98 * fp32;
+    peaks.add(bf16, fp32);
+    in_fp32.add(table, *full);
+    in_bf16.add(table, row);
+    most_saved = std::fmax(most_saved, 1 - bf16 / fp32);
     sentences.push_back(str(
         memory_case(table, row), ": ", mebibytes(bf16), " against ", mebibytes(fp32), " in fp32 (",
         bf16 < fp32 ? percent(1 - bf16 / fp32) + " less" : percent(bf16 / fp32 - 1) + " more",
         ")."));
   }
-  if (compared == 0) return {};
-  sentences.push_back(
-      2 * lower > compared
-          ? "Activations take half of the bytes; parameters, gradients and AdamW's state stay in "
-            "fp32, so that the peak falls by less than half."
-          : "Autocast does not lower the peak here: parameters, gradients and AdamW's state stay "
-            "in "
-            "fp32, and copies of the weights in bf16 come on top.");
+  if (peaks.cases() == 0) return {};
+  std::string sentence = "The peak is " + peaks.words("lower", "the same within 2 %", "higher");
+  if (peaks.less() > 0) sentence += str(", by ", percent(most_saved), " at most");
+  const double activations = in_bf16.activations / in_fp32.activations;
+  const double state = in_bf16.state / in_fp32.state;
+  if (std::isfinite(activations)) {
+    sentence += str("; at the peaks activations take ", percent(activations),
+                    " of the bytes that they take in fp32");
+    if (std::isfinite(state))
+      sentence += str(", parameters, gradients and AdamW's state ", percent(state));
+  }
+  sentences.push_back(sentence + ".");
   return sentences;
 }
 

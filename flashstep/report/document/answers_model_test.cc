@@ -10,7 +10,7 @@ using namespace for_tests;
 using measure::Cell;
 
 struct Step {
-  double deviation = 1, cold_mean = 300, warm_mean = 100;
+  double deviation = 1, cold_mean = 300, one_mean = 110, warm_mean = 100;
   double eager = 1000, compiled = 1500;
 };
 
@@ -26,7 +26,7 @@ std::vector<Result> step(const Step& s) {
   no_room.resize(columns.size());
   return {result_of("step", "step_2025", {table_of(columns, {row("small", 5, 100.0), no_room})}),
           result_of("step", "step_warmup_2025",
-                    {table_of(columns, {row("small", 0, s.cold_mean), row("small", 1, 110.0),
+                    {table_of(columns, {row("small", 0, s.cold_mean), row("small", 1, s.one_mean),
                                         row("small", 5, s.warm_mean)})})};
 }
 
@@ -36,13 +36,14 @@ TEST(AnswersStep, TimesAndTheirSpread) {
   EXPECT_SAYS(answer_text(name, step({})), "the times hardly vary");
   EXPECT_SAYS(answer_text(name, step({})), "1 case did not fit into memory");
   EXPECT_SAYS(answer_text(name, step({.deviation = 30})), "the times vary from step to step");
-  EXPECT_SAYS(answer_text("benchmarking_script (a)", step({})), "1 of 2 cases were timed");
+  EXPECT_SAYS(answer_text("benchmarking_script (a)", step({})), "4 of 5 cases were timed");
 }
 
 TEST(AnswersStep, WhetherWarmupMatters) {
   const char* name = "benchmarking_script (c)";
-  EXPECT_SAYS(answer_text(name, step({})), "3.00 times that with the most");
-  EXPECT_SAYS(answer_text(name, step({})), "The first steps pay for what is done once");
+  EXPECT_SAYS(answer_text(name, step({})), "3.00 times that with the most; from 5 on");
+  EXPECT_SAYS(answer_text(name, step({.one_mean = 101})), "times that with the most; from 1 on");
+  EXPECT_SAYS(answer_text(name, step({})), "What is done once falls into the first steps");
   EXPECT_SAYS(answer_text(name, step({.cold_mean = 101})),
               "cost no more than the others vary anyway");
 }
@@ -114,28 +115,32 @@ TEST(AnswersPrecision, WhichStepsOfANormSuffer) {
 
 TEST(AnswersPrecision, TrendOverSizes) {
   const char* name = "benchmarking_mixed_precision (c)";
-  EXPECT_SAYS(answer_text(name, precision({})), "The larger the model, the more bf16 gains");
-  EXPECT_SAYS(answer_text(name, precision({.large_gain = 0.7})), "does not grow with the model");
+  EXPECT_SAYS(answer_text(name, precision({})), "gain of backward grows: 1.20 to 1.80");
+  EXPECT_SAYS(answer_text(name, precision({.large_gain = 0.7})), "gain of backward does not grow");
+  EXPECT_SAYS(answer_text(name, precision({.large_gain = 1.21})), "gain of backward does not grow");
   EXPECT_SAYS(answer_text(name, precision({.large_gain = 0.7})), "only 0.70 times as fast as fp32");
 }
 
 struct Memory {
   double forward = 100, step = 300, bf16 = 60, measured = 10, saved = 50, gradients = 30,
          logits = 20;
+  double bf16_activations = 35, bf16_parameters = 20;
 };
 
 std::vector<Result> memory(const Memory& m) {
   const auto row = [](const char* mode, const char* precision, double peak, const char* in,
-                      double activations, double gradients) {
-    return std::vector<Cell>{"2.7B", 128, mode, precision, peak, 20.0, gradients, activations, in};
+                      double activations, double gradients, double parameters = 20) {
+    return std::vector<Cell>{"2.7B",     128,       mode, precision,   peak,
+                             parameters, gradients, 0.0,  activations, in};
   };
   return {result_of(
       "memory", "memory_2025",
-      {table_of({"size", "context", "mode", "precision", "peak", "parameters", "gradients",
-                 "activations", "peak in"},
-                {row("forward", "fp32", m.forward, "forward", 70, 0),
-                 row("step", "fp32", m.step, "optimizer", 10, 90),
-                 row("forward", "bf16", m.bf16, "forward", 30, 0)}),
+      {table_of(
+           {"size", "context", "mode", "precision", "peak", "parameters", "gradients",
+            "optimizer state", "activations", "peak in"},
+           {row("forward", "fp32", m.forward, "forward", 70, 0),
+            row("step", "fp32", m.step, "optimizer", 10, 90),
+            row("forward", "bf16", m.bf16, "forward", m.bf16_activations, 0, m.bf16_parameters)}),
        table_of({"size", "context", "derivation", "formula", "measured"},
                 {{"2.7B", 128, "4 x 128 x 2560 x 4 bytes", 10.0, m.measured}}),
        table_of(
@@ -160,10 +165,18 @@ TEST(AnswersMemory, PeaksAndTheirPass) {
 }
 
 TEST(AnswersMemory, MixedPrecision) {
-  EXPECT_SAYS(answer_text("memory_profiling (c)", memory({})), "40 % less");
-  EXPECT_SAYS(answer_text("memory_profiling (c)", memory({})), "falls by less than half");
-  EXPECT_SAYS(answer_text("memory_profiling (c)", memory({.bf16 = 120})),
-              "does not lower the peak here");
+  const auto text = [](const Memory& m) { return answer_text("memory_profiling (c)", memory(m)); };
+  EXPECT_SAYS(text({}), "(40 % less)");
+  EXPECT_SAYS(text({}), "The peak is lower, by 40 % at most;");
+  EXPECT_SAYS(text({.bf16 = 30}), "The peak is lower, by 70 % at most;");
+  EXPECT_SAYS(text({.bf16 = 120}), "The peak is higher;");
+  EXPECT_SAYS(text({.bf16 = 99}), "The peak is the same within 2 %;");
+  EXPECT_SAYS(text({}),
+              "activations take 50 % of the bytes that they take in fp32, parameters, "
+              "gradients and AdamW's state 100 %.");
+  EXPECT_SAYS(text({.bf16_activations = 77, .bf16_parameters = 10}),
+              "activations take 110 % of the bytes that they take in fp32, parameters, gradients "
+              "and AdamW's state 50 %.");
 }
 
 TEST(AnswersMemory, TensorsAgainstFormulas) {

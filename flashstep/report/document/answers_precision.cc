@@ -148,11 +148,10 @@ Sentences answer_sizes(const Evidence& evidence) {
   }
   if (gains.empty()) return {};
   if (gains.size() > 1) {
-    sentences.push_back(
-        gains.back() > gains.front()
-            ? "The larger the model, the more bf16 gains: matrix products take more "
-              "of the time."
-            : "The gain does not grow with the model here.");
+    sentences.push_back(str(
+        "From the first to the last of these sizes the gain of backward ",
+        compare_measured(gains.back(), gains.front()) > 0 ? "grows" : "does not grow beyond 2 %",
+        ": ", fixed(gains.front(), 2), " to ", fixed(gains.back(), 2), "."));
   }
   return sentences;
 }

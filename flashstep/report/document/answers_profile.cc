@@ -10,10 +10,10 @@ namespace {
 
 const std::vector<std::string> kTimes = {"model", "pass",    "timer",
                                          "range", "kernels", "kernels / timer"};
+const std::vector<std::string> kClasses = {"model", "work",       "class",   "time",
+                                           "limit", "limited by", "of limit"};
 const std::vector<std::string> kKernels = {"model",         "kernel",   "class",  "forward",
                                            "forward calls", "backward", "in all", "share"};
-// The profiler slows a host down and clocks differ by some percent: that is agreement still.
-constexpr double kTimesAgree = 0.05;
 constexpr double kNotable = 0.03;  // of the forward pass
 
 bool is_product(const std::string& work_class) {
@@ -42,25 +42,23 @@ std::vector<std::vector<size_t>> rows_by_case(const TableView& table) {
 Sentences answer_timer(const Evidence& evidence) {
   const TableView table = evidence.table("profile", kTimes);
   Sentences sentences;
-  size_t agree = 0, compared = 0;
+  Tally tally;
   for (size_t row = 0; row < table.rows(); ++row) {
     if (table.text(row, "pass").find("forward") == std::string::npos) continue;
     const double timer = table.number(row, "timer"), kernels = table.number(row, "kernels");
     if (std::isnan(timer) || std::isnan(kernels)) continue;
-    ++compared;
-    agree += std::abs(kernels / timer - 1) <= kTimesAgree;
+    tally.add(kernels, timer);
     sentences.push_back(str(profiled_case(table, row), ", ", table.text(row, "pass"), ": ",
                             milliseconds(timer), " by the timer, ", milliseconds(kernels),
                             " in kernels (", percent(kernels / timer), ")."));
   }
-  if (compared == 0) return {};
-  sentences.push_back(agree == compared
-                          ? "Both agree within 5 %: nothing but kernels takes time."
-                          : str("Both agree within 5 % in ", agree, " of ",
-                                count_of(compared, "case"),
-                                "; where kernels take less, the device waits for the host, and "
-                                "where they take more, they run beside each other or the profiler "
-                                "slows them down."));
+  if (tally.cases() == 0) return {};
+  std::string sentence = str("Beside the timer's time the kernels' is ",
+                             tally.words("shorter", "the same within 2 %", "longer"));
+  if (tally.less() > 0) sentence += "; where it is shorter, there are times without a kernel";
+  if (tally.more() > 0)
+    sentence += "; where it is longer, kernels run beside each other or the profiler slows them";
+  sentences.push_back(sentence + ".");
   return sentences;
 }
 
@@ -121,7 +119,7 @@ Sentences answer_shares(const Evidence& evidence) {
   const TableView table =
       evidence.table("profile", {"model", "class", "inference share", "step share", "change"});
   Sentences sentences;
-  size_t fewer = 0, compared = 0;
+  Tally tally;
   for (const auto& rows : rows_by_case(table)) {
     double before = 0, after = 0;
     std::optional<size_t> gains;
@@ -134,8 +132,7 @@ Sentences answer_shares(const Evidence& evidence) {
       }
     }
     if (!(before > 0)) continue;
-    ++compared;
-    fewer += after < before;
+    tally.add(after, before);
     std::string sentence =
         str(profiled_case(table, rows.front()), ": matrix products and attention take ",
             fixed(before, 1), " % of inference and ", fixed(after, 1), " % of a training step");
@@ -145,18 +142,28 @@ Sentences answer_shares(const Evidence& evidence) {
     }
     sentences.push_back(sentence + ".");
   }
-  if (compared == 0) return {};
-  sentences.push_back(2 * fewer > compared
-                          ? "Their share falls: clipping and AdamW read and write every parameter, "
-                            "its gradient and two moments, and multiply no matrices."
-                          : "Their share does not fall: backward's products outweigh what clipping "
-                            "and AdamW add.");
+  if (tally.cases() == 0) return {};
+  sentences.push_back(str("From inference to a training step their share ",
+                          tally.words("falls", "stays within 2 % of itself", "rises"), "."));
   return sentences;
+}
+
+// "; its limit is memory, of which it reaches 78 %": of the class in inference, or else in the
+// step.
+std::string limit_of_softmax(const TableView& classes, const std::string& profiled) {
+  for (const size_t row : classes.where({{"class", "softmax"}})) {
+    const double reached = classes.number(row, "of limit");
+    if (profiled_case(classes, row) != profiled || std::isnan(reached)) continue;
+    return str("; its limit is ", classes.text(row, "limited by"), ", of which it reaches ",
+               fixed(reached, 0), " %");
+  }
+  return "";
 }
 
 Sentences answer_softmax(const Evidence& evidence) {
   const TableView table =
       evidence.table("profile", {"model", "pass", "part", "time", "work", "rate"});
+  const TableView classes = evidence.table("profile", kClasses);
   Sentences sentences;
   for (const auto& rows : rows_by_case(table)) {
     const auto part = [&](const char* name) -> std::optional<size_t> {
@@ -170,11 +177,13 @@ Sentences answer_softmax(const Evidence& evidence) {
     const double time = table.number(*softmax, "time") / table.number(*products, "time");
     const double work = table.number(*softmax, "work") / table.number(*products, "work");
     if (!(time > 0) || !(work > 0)) continue;
+    const std::string name = profiled_case(table, *softmax);
     sentences.push_back(str(
-        profiled_case(table, *softmax), ": softmax takes ", fixed(time, 2),
+        name, ": softmax takes ", fixed(time, 2),
         " of the time of attention's matrix products for ", percent(work, 1), " of their FLOPs, ",
-        time > work ? three_digits(time / work) + " times the time a FLOP: it is bound by memory."
-                    : std::string("no more time a FLOP than they.")));
+        compare_measured(time, work) > 0 ? three_digits(time / work) + " times the time a FLOP"
+                                         : std::string("no more time a FLOP than they"),
+        limit_of_softmax(classes, name), "."));
   }
   return sentences;
 }
@@ -222,8 +231,11 @@ Sentences answer_flame_graph(const Evidence& evidence) {
     std::string sentence = str(profiled_case(table, rows.front()), ": norms take ",
                                percent(norm, 1), " of the forward pass");
     if (softmax > 0) {
+      const int order = compare_measured(softmax, norm);
       sentence += str(", softmax ", percent(softmax, 1), ": ",
-                      softmax > norm ? "softmax is the larger part" : "norms are the larger part");
+                      order > 0    ? "softmax is the larger part"
+                      : order == 0 ? "both are as large"
+                                   : "norms are the larger part");
     }
     sentences.push_back(sentence + ".");
   }

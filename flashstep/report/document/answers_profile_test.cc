@@ -15,6 +15,7 @@ struct Profile {
   double step_share = 60;
   double softmax_time = 3;
   double norm = 1;
+  const char* softmax_limit = "memory";
 };
 
 std::vector<Result> profile(const Profile& p) {
@@ -34,6 +35,10 @@ std::vector<Result> profile(const Profile& p) {
        table_of({"model", "class", "inference share", "step share", "change"},
                 {{"small", "matmul", 80.0, p.step_share, p.step_share - 80},
                  {"small", "element-wise", 20.0, 100 - p.step_share, 80 - p.step_share}}),
+       table_of({"model", "work", "class", "time", "limit", "limited by", "of limit"},
+                {{"small", "inference", "matmul", 9.0, 8.0, "compute", 88.0},
+                 {"small", "inference", "softmax", 3.0, 2.0, p.softmax_limit, 66.0},
+                 {"small", "step", "softmax", 9.0, 2.0, p.softmax_limit, 22.0}}),
        table_of({"model", "pass", "part", "time", "work", "rate"},
                 {{"small", "forward", "matrix products", 2.0, 100.0, 50.0},
                  {"small", "forward", "softmax", p.softmax_time, 10.0, 3.0}}),
@@ -44,9 +49,12 @@ std::vector<Result> profile(const Profile& p) {
 }
 
 TEST(AnswersProfile, TimerAndTrace) {
-  EXPECT_SAYS(answer_text("nsys_profile (a)", profile({})), "Both agree within 5 %");
-  EXPECT_SAYS(answer_text("nsys_profile (a)", profile({.kernels = 5})),
-              "agree within 5 % in 0 of 1 case;");
+  const auto text = [](double kernels) {
+    return answer_text("nsys_profile (a)", profile({.kernels = kernels}));
+  };
+  EXPECT_SAYS(text(9.81), "the kernels' is the same within 2 %. ");
+  EXPECT_SAYS(text(9.7), "the kernels' is shorter; where it is shorter, there are times without");
+  EXPECT_SAYS(text(10.3), "the kernels' is longer; where it is longer, kernels run beside each");
 }
 
 TEST(AnswersProfile, TopKernels) {
@@ -64,12 +72,19 @@ TEST(AnswersProfile, TopKernels) {
 }
 
 TEST(AnswersProfile, SharesOfClasses) {
-  EXPECT_SAYS(answer_text("nsys_profile (d)", profile({})), "Their share falls");
+  EXPECT_SAYS(answer_text("nsys_profile (d)", profile({})), "their share falls.");
   EXPECT_SAYS(answer_text("nsys_profile (d)", profile({})),
               "element-wise gains most (20.0 points)");
-  EXPECT_SAYS(answer_text("nsys_profile (d)", profile({.step_share = 90})),
-              "Their share does not fall");
-  EXPECT_SAYS(answer_text("nsys_profile (e)", profile({})), "15.0 times the time a FLOP");
+  EXPECT_SAYS(answer_text("nsys_profile (d)", profile({.step_share = 90})), "their share rises.");
+  EXPECT_SAYS(answer_text("nsys_profile (d)", profile({.step_share = 79.9})),
+              "their share stays within 2 %");
+  EXPECT_SAYS(answer_text("nsys_profile (e)", profile({})),
+              "15.0 times the time a FLOP; its limit is memory, of which it reaches 66 %.");
+  EXPECT_SAYS(answer_text("nsys_profile (e)", profile({.softmax_limit = "compute"})),
+              "its limit is compute");
+  std::vector<Result> without = profile({});
+  std::erase_if(without[0].tables, [](const NamedTable& named) { return named.name == "table3"; });
+  EXPECT_SAYS_NOT(answer_text("nsys_profile (e)", without), "limit");
   EXPECT_SAYS(answer_text("nsys_profile (e)", profile({.softmax_time = 0.1})),
               "no more time a FLOP than they");
 }
@@ -78,6 +93,7 @@ TEST(AnswersProfile, NormsAndSoftmaxInTheFlameGraph) {
   EXPECT_SAYS(answer_text("flame_graph", profile({})), "norms take 10.0 %");
   EXPECT_SAYS(answer_text("flame_graph", profile({})), "softmax is the larger part");
   EXPECT_SAYS(answer_text("flame_graph", profile({.norm = 5})), "norms are the larger part");
+  EXPECT_SAYS(answer_text("flame_graph", profile({.norm = 2.01})), "both are as large");
 }
 
 }  // namespace

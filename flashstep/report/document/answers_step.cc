@@ -1,6 +1,7 @@
 // Answers about the time of a training step.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
@@ -31,10 +32,11 @@ Sentences answer_script(const Evidence& evidence) {
   if (!table) return {};
   size_t timed = 0;
   for (size_t row = 0; row < table.rows(); ++row) timed += !std::isnan(table.number(row, "mean"));
-  return {str("`", table.result().made.command,
-              "`: a model by its size or its hyper-parameters, a "
-              "batch of random tokens, warm-up steps and timed ones, with the host waiting for the "
-              "device after each; ",
+  std::vector<std::string> commands;
+  for (const auto& part : table.parts()) commands.push_back("`" + part.result->made.command + "`");
+  return {str(join(commands),
+              ": a model by its size or its hyper-parameters, a batch of random tokens, warm-up "
+              "steps and timed ones, with the host waiting for the device after each; ",
               timed, " of ", count_of(table.rows(), "case"), " were timed.")};
 }
 
@@ -44,16 +46,20 @@ Sentences answer_times(const Evidence& evidence) {
   double most = 0;
   std::string shakiest;
   size_t without_room = 0;
+  std::set<std::string> known;  // other commands of a preset measure some cases once more
   for (size_t row = 0; row < table.rows(); ++row) {
+    if (table.text(row, "warm-up") == "0") continue;
+    const std::string name = step_case(table, row);
+    if (!known.insert(name + table.text(row, "attention") + table.text(row, "mode")).second)
+      continue;
     without_room += table.text(row, "mean") == "OOM";
     const double forward = table.number(row, "forward"), backward = table.number(row, "backward");
     if (std::isnan(forward) || std::isnan(backward)) continue;
-    if (table.text(row, "warm-up") == "0") continue;
-    sentences.push_back(str(step_case(table, row), ": forward ", milliseconds(forward),
-                            ", backward ", milliseconds(backward), " (",
-                            fixed(backward / forward, 1), " times forward)."));
+    sentences.push_back(str(name, ": forward ", milliseconds(forward), ", backward ",
+                            milliseconds(backward), " (", fixed(backward / forward, 1),
+                            " times forward)."));
     const double share = table.number(row, "deviation") / table.number(row, "mean");
-    if (share > most) most = share, shakiest = step_case(table, row);
+    if (share > most) most = share, shakiest = name;
   }
   if (sentences.empty()) return {};
   if (most > 0) {
@@ -76,39 +82,53 @@ TableView warmup_table(const Evidence& evidence) {
   return {};
 }
 
+// One model and mode by its warm-up steps, least first.
+struct WarmedUp {
+  std::vector<std::string> steps;
+  std::vector<double> means, deviations;
+
+  double settled() const { return means.back(); }
+  // As far from the mean with the most warm-up as that varies anyway.
+  bool is_settled(size_t i) const {
+    return std::abs(means[i] - settled()) <=
+           std::max(kSmallDeviation * settled(), deviations.back());
+  }
+};
+
 Sentences answer_warmup(const Evidence& evidence) {
   const TableView table = warmup_table(evidence);
   Sentences sentences;
   size_t slower = 0, compared = 0;
   for (const size_t none : table.where({{"warm-up", "0"}})) {
+    WarmedUp warmed;
     std::string sentence =
         str(step_case(table, none), ", ", table.text(none, "mode"), ", by warm-up steps:");
-    double settled = NAN, noise = 0;
     for (size_t row = 0; row < table.rows(); ++row) {
       if (!same(table, none, row, {"model", "context", "precision", "attention", "mode"})) continue;
-      sentence +=
-          str(" after ", table.text(row, "warm-up"), " ", three_digits(table.number(row, "mean")),
-              " +- ", three_digits(table.number(row, "deviation")), " ms,");
-      settled = table.number(row, "mean");  // the last one has the most warm-up
-      noise = table.number(row, "deviation");
+      warmed.steps.push_back(table.text(row, "warm-up"));
+      warmed.means.push_back(table.number(row, "mean"));
+      warmed.deviations.push_back(table.number(row, "deviation"));
+      sentence += str(" after ", warmed.steps.back(), " ", three_digits(warmed.means.back()),
+                      " +- ", three_digits(warmed.deviations.back()), " ms,");
     }
-    const double ratio = table.number(none, "mean") / settled;
+    const double ratio = warmed.means.front() / warmed.settled();
     if (std::isnan(ratio)) continue;
     ++compared;
-    slower += ratio > 1 + kSmallDeviation && table.number(none, "mean") - settled > noise;
+    slower += ratio > 1 && !warmed.is_settled(0);
+    size_t enough = warmed.means.size() - 1;
+    while (enough > 0 && warmed.is_settled(enough - 1)) --enough;
     sentences.push_back(str(sentence, " so that without warm-up the mean is ", fixed(ratio, 2),
-                            " times that with the most."));
+                            " times that with the most; from ", warmed.steps[enough],
+                            " on it is as near to that as that varies anyway."));
   }
   if (compared == 0) return {};
   sentences.push_back(
       2 * slower > compared
-          ? "The first steps pay for what is done once: memory is taken from the system, threads "
-            "start, kernels are loaded and their algorithms chosen, AdamW's state is made, clocks "
-            "rise. One or two warm-up steps pay most of it; caches, allocator and clocks settle "
-            "during the next ones."
+          ? "What is done once falls into the first steps, and these times do not tell its parts "
+            "apart: memory from the system, threads, kernels that are loaded, algorithms that are "
+            "chosen, AdamW's state."
           : "Here the first steps cost no more than the others vary anyway: what is done once is "
-            "small "
-            "beside a step.");
+            "small beside a step.");
   return sentences;
 }
 

@@ -1,6 +1,7 @@
 // For tests of answers: results made of tables that are written down, and the text that they give.
 #pragma once
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -36,15 +37,28 @@ inline Result result_of(const std::string& section, const std::string& measureme
   return result;
 }
 
-// The sentences of the first question of this name (and year, where two have it).
-inline std::string answer_text(const std::string& name, const std::vector<Result>& results,
-                               const std::string& year = "") {
+// The sentences of an answer, those of a year's preset behind "[2025]".
+inline std::string text_of(const Answer& answer) {
+  std::string text;
+  for (const AnswerPart& part : answer.parts) {
+    if (!part.year.empty()) text += str("[", part.year, "] ");
+    text += join(part.sentences, " ") + " ";
+  }
+  return text;
+}
+
+// The first question of this name (and year, where two have it).
+inline const Question& question_of(const std::string& name, const std::string& year = "") {
   for (const Question& question : questions()) {
     if (question.name == name && std::string(question.years).find(year) != std::string::npos)
-      return join(answer(question, results, {}).sentences, " ");
+      return question;
   }
-  ADD_FAILURE() << "no question " << name;
-  return "";
+  throw std::invalid_argument("no question " + name);
+}
+
+inline std::string answer_text(const std::string& name, const std::vector<Result>& results,
+                               const std::string& year = "") {
+  return text_of(answer(question_of(name, year), results, {}));
 }
 
 #define EXPECT_SAYS(text, words) EXPECT_NE((text).find(words), std::string::npos) << (text)

@@ -11,19 +11,26 @@
 
 namespace flashstep::report {
 
-// A table of a result, or none. Columns are named; of several with one name `nth` says which.
+// Tables of one kind from one or several results, their rows one after the other; or none. Columns
+// are named; of several with one name `nth` says which.
 class TableView {
  public:
-  TableView() = default;
-  TableView(const Result& result, const measure::Table& table) : result_(&result), table_(&table) {}
+  struct Part {
+    const Result* result;
+    const measure::Table* table;
+  };
 
-  explicit operator bool() const { return table_ != nullptr; }
-  size_t rows() const { return table_ == nullptr ? 0 : table_->rows.size(); }
+  TableView() = default;
+  explicit TableView(std::vector<Part> parts) : parts_(std::move(parts)) {}
+
+  explicit operator bool() const { return !parts_.empty(); }
+  const std::vector<Part>& parts() const { return parts_; }
+  size_t rows() const;
   // NaN where there is no number: an empty cell, "OOM", a column or a table that is not there.
   double number(size_t row, const std::string& column, size_t nth = 0) const;
   // As it is displayed, empty cells as "".
   std::string text(size_t row, const std::string& column, size_t nth = 0) const;
-  bool has(const std::string& column) const { return place(column, 0).has_value(); }
+  bool has(const std::string& column) const;  // in one of the tables at least
 
   // Rows whose cells read so.
   using Wanted = std::vector<std::pair<std::string, std::string>>;
@@ -32,26 +39,31 @@ class TableView {
   // What stands in a column, each once, in the order of the rows; empty cells left out.
   std::vector<std::string> distinct(const std::string& column) const;
 
-  const Result& result() const { return *result_; }
-  const measure::Table& table() const { return *table_; }
+  // Of the first.
+  const Result& result() const { return *parts_.front().result; }
+  const measure::Table& table() const { return *parts_.front().table; }
 
  private:
-  std::optional<size_t> place(const std::string& column, size_t nth) const;
+  struct Place {
+    const measure::Table* table;
+    size_t row, column;
+  };
+  std::optional<Place> place(size_t row, const std::string& column, size_t nth) const;
 
-  const Result* result_ = nullptr;
-  const measure::Table* table_ = nullptr;
+  std::vector<Part> parts_;
 };
 
 // The results that a question may be answered from. They must outlive it.
 class Evidence {
  public:
-  // `years` of the question, such as "2025 2026": results of their presets come first, the latest
-  // year's before the others', those of the preset quick last.
-  Evidence(const std::vector<Result>& results, const std::string& years);
+  // `years` whose presets are wanted, first choice first; then come the other years', the latest
+  // first, and the preset quick's. What is the same for every year comes before all of them.
+  Evidence(const std::vector<Result>& results, std::vector<std::string> years);
 
-  // The first table of `section` that has all of these columns; remembered as used.
+  // The tables of `section` that have all of these columns, one a result, joined: of all results of
+  // the first preset that has one (a preset measures each context by itself). Remembered as used.
   TableView table(const std::string& section, const std::vector<std::string>& columns) const;
-  // All of them; whoever takes one says so with use().
+  // All of them, each by itself; whoever takes one says so with use().
   std::vector<TableView> tables(const std::string& section,
                                 const std::vector<std::string>& columns) const;
 
@@ -61,11 +73,35 @@ class Evidence {
   const std::vector<std::string>& used() const { return used_; }
 
  private:
+  int rank_of(const Result& result) const;  // small numbers first
+
+  std::vector<std::string> years_;
   std::vector<const Result*> results_;
   mutable std::vector<std::string> used_;
 };
 
+// "2025" of a measurement of that year's preset ("ddp_2025"); "" of others.
+std::string year_of(const std::string& measurement);
+
 // ---- Numbers in sentences
+
+// -1, 0 or 1: `a` is less than, the same as, or more than `b`. Clocks and neighbours move a time by
+// 2 %: within that, times, rates and shares of time are the same.
+int compare_measured(double a, double b);
+
+// How cases compare, in words.
+class Tally {
+ public:
+  void add(double a, double b);
+  // "shorter", "shorter in all 3 cases", "shorter in 2 of 3 cases, the same in 1 of 3 cases".
+  std::string words(const char* less, const char* same, const char* more) const;
+  size_t less() const { return less_; }
+  size_t more() const { return more_; }
+  size_t cases() const { return less_ + same_ + more_; }
+
+ private:
+  size_t less_ = 0, same_ = 0, more_ = 0;
+};
 
 // "12.3", "0.0045", "1,230": three significant digits.
 std::string three_digits(double value);

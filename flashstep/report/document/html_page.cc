@@ -67,7 +67,8 @@ summary { cursor: pointer; color: var(--soft); }
   th { position: static; } h2, h3 { break-after: avoid; } tr { break-inside: avoid; } }
 )css";
 
-// Sorting by a click on a head (numbers by value, what is none last), years, light and dark,
+// Sorting by a click on a head (numbers by value, what is none last), years (of an answer the
+// part of that year, where it has one), light and dark,
 // everything unfolded on paper.
 const char* const kPageScript = R"js(
 'use strict';
@@ -108,8 +109,12 @@ for (const button of document.querySelectorAll('button[data-year]')) {
     for (const other of document.querySelectorAll('button[data-year]'))
       other.setAttribute('aria-pressed', other === button);
     const year = button.dataset.year;
-    for (const answer of document.querySelectorAll('.answer'))
+    for (const answer of document.querySelectorAll('.answer')) {
       answer.hidden = year !== '' && answer.dataset.years !== '' && !answer.dataset.years.includes(year);
+      const parts = Array.from(answer.querySelectorAll('.part'));
+      const own = year !== '' && parts.some(part => part.dataset.year === year);
+      for (const part of parts) part.hidden = own && part.dataset.year !== '' && part.dataset.year !== year;
+    }
   });
 }
 addEventListener('beforeprint', () => {

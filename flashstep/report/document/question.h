@@ -23,6 +23,10 @@ struct Question {
   const char* text;
   const char* needs;  // to be answered, if there is nothing: "fully sharded data parallelism"
   Sentences (*answer)(const Evidence& evidence);  // null: what it asks of is not built yet
+  // Where one measurement of the section answers it: how its name begins ("step_peers").
+  const char* measurement = "";
+  // What its answer still lacks; with that it counts as not measured. Empty: nothing.
+  const char* lacks = "";
 };
 
 const std::vector<Question>& questions();
@@ -39,10 +43,15 @@ void add_sharding_questions(std::vector<Question>& questions);
 void add_account_questions(std::vector<Question>& questions);
 void add_further_questions(std::vector<Question>& questions);
 
+struct AnswerPart {
+  std::string year;     // of the preset that it is computed from; empty: the same for every year
+  Sentences sentences;  // or "Not measured: needs X."
+};
+
 struct Answer {
   const Question* question = nullptr;
-  bool measured = false;
-  Sentences sentences;            // or "Not measured: needs X."
+  bool measured = false;          // all that it asks
+  std::vector<AnswerPart> parts;  // one for each year that has results of its own, the latest first
   std::vector<std::string> used;  // measurements that it is computed from
 };
 

@@ -103,9 +103,14 @@ void add_answer_html(const Answer& answer, std::string& out) {
              "\"><h3>", escaped(answer.question->name));
   for (size_t at = 0; at + 4 <= years.size(); at += 5)
     out += "<span class=\"year\">" + years.substr(at, 4) + "</span>";
-  out += "</h3>\n<p class=\"question\">" + prose(answer.question->text) + "</p>\n<ul>\n";
-  for (const std::string& sentence : answer.sentences) out += "<li>" + prose(sentence) + "</li>\n";
-  out += "</ul>\n";
+  out += "</h3>\n<p class=\"question\">" + prose(answer.question->text) + "</p>\n";
+  for (const AnswerPart& part : answer.parts) {
+    out += "<div class=\"part\" data-year=\"" + part.year + "\">\n";
+    if (!part.year.empty()) out += "<p class=\"soft\">Preset " + part.year + ":</p>\n";
+    out += "<ul>\n";
+    for (const std::string& sentence : part.sentences) out += "<li>" + prose(sentence) + "</li>\n";
+    out += "</ul>\n</div>\n";
+  }
   if (!answer.used.empty()) {
     out += "<p class=\"soft\">From";
     for (const std::string& name : answer.used)

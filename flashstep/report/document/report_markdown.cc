@@ -25,9 +25,12 @@ std::string heading_of(const Answer& answer) {
 
 void add_answer(const Answer& answer, std::string& out) {
   out += str("### ", heading_of(answer), "\n\n*", answer.question->text, "*\n\n");
-  for (const std::string& sentence : answer.sentences) out += sentence + "\n";
-  if (!answer.used.empty()) out += "\nFrom: " + join(answer.used) + ".\n";
-  out += "\n";
+  for (const AnswerPart& part : answer.parts) {
+    if (!part.year.empty()) out += "Preset " + part.year + ":\n";
+    for (const std::string& sentence : part.sentences) out += sentence + "\n";
+    out += "\n";
+  }
+  if (!answer.used.empty()) out += "From: " + join(answer.used) + ".\n\n";
 }
 
 void add_result(const DocumentResult& result, std::string& out) {

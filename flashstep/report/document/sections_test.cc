@@ -169,8 +169,8 @@ TEST(Questions, WithoutResultsEveryAnswerSaysWhatIsMissing) {
   for (const Question& question : questions()) {
     const Answer empty = answer(question, {}, {});
     EXPECT_FALSE(empty.measured) << question.name;
-    ASSERT_EQ(empty.sentences.size(), 1u);
-    EXPECT_TRUE(empty.sentences[0].starts_with("Not measured: needs ")) << empty.sentences[0];
+    const std::string text = for_tests::text_of(empty);
+    EXPECT_TRUE(text.starts_with("Not measured: needs ")) << text;
   }
 }
 
@@ -178,11 +178,11 @@ TEST(Questions, AFailureAndWhatWasLeftOutAreReasons) {
   const Question& question = questions().front();
   Result failed = for_tests::result_of(question.section, "x_2025", {});
   failed.trouble = "ended with exit code 1: out of memory";
-  EXPECT_EQ(answer(question, {failed}, {}).sentences.at(0),
-            "Not measured: x_2025 ended with exit code 1: out of memory.");
+  EXPECT_EQ(for_tests::text_of(answer(question, {failed}, {})),
+            "Not measured: x_2025 ended with exit code 1: out of memory. ");
   const LeftOut left_out{"x_2025", "needs a GPU, this machine has none", question.section};
-  EXPECT_EQ(answer(question, {}, {left_out}).sentences.at(0),
-            "Not measured: needs a GPU, this machine has none.");
+  EXPECT_EQ(for_tests::text_of(answer(question, {}, {left_out})),
+            "Not measured: needs a GPU, this machine has none. ");
 }
 
 }  // namespace
