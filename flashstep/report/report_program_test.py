@@ -10,6 +10,8 @@ import unittest
 from html.parser import HTMLParser
 from pathlib import Path
 
+import browser
+
 PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
 
 
@@ -76,6 +78,37 @@ class ReportTest(unittest.TestCase):
         compared = run("compare", self.path, self.path)
         self.assertEqual(compared.returncode, 0, compared.stderr)
         self.assertIn("0 of 0 numbers with a spread", compared.stdout)
+
+    @unittest.skipUnless(browser.chromium(), "no chromium in PATH")
+    def test_the_buttons_show_the_part_of_their_year(self):
+        (self.path / "results").mkdir(parents=True)
+        names = ("model", "context", "precision", "attention", "mode", "warm-up", "mean", "deviation", "forward",
+                 "backward")
+        columns = [{"name": name, "unit": "", "align": "left", "style": "fixed", "digits": 0} for name in names]
+        for year, context in (("2024", 128), ("2026", 512)):
+            table = {"title": "", "columns": columns, "notes": [],
+                     "rows": [["small", context, "fp32", "auto", "step", 5, 30, 1, 10, 20]]}
+            made = {"command": "flashstep bench step", "machine": "m", "driver": "", "version": "v", "clocks": "",
+                    "measured_at": "2026-11-21 12:00:00 UTC", "seconds": 1}
+            stored = {"format": 1, "measurement": f"step_{year}", "section": "step", "key": "0", "made": made,
+                      "trouble": "", "tables": [{"name": "step", "table": table}], "pictures": [], "files": []}
+            (self.path / "results" / f"step_{year}-0.json").write_text(json.dumps(stored))
+        (self.path / "report.json").write_text(json.dumps({"preset": "all", "only": ["step"], "left_out": []}))
+        redrawn = run("--redraw", "--no-pdf", "--out", self.path)
+        self.assertEqual(redrawn.returncode, 0, redrawn.stderr)
+        page = self.path / "clicked.html"
+        page.write_text((self.path / "report.html").read_text().replace("</body>", "<script>" + browser.TELL + """
+          const seen = {};
+          for (const button of document.querySelectorAll('button[data-year]')) {
+            button.click();
+            const parts = Array.from(document.querySelectorAll('.part')).filter(part => part.dataset.year !== '');
+            seen[button.dataset.year] = parts.filter(part => part.offsetHeight > 0).map(part => part.innerText)
+              .filter(text => text.includes('forward 10.0 ms')).map(text => text.match(/context \\d+/)[0]);
+          }
+          tell(seen);</script></body>"""))
+        both = ["context 512", "context 128"]
+        self.assertEqual(browser.told_by(page),
+                         {"": both, "2024": ["context 128"], "2025": both, "2026": ["context 512"]})
 
     def test_damaged_results_are_named_and_kept(self):
         self.assertEqual(run("--only", "account", "--no-pdf", "--out", self.path).returncode, 0)
