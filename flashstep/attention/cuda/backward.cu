@@ -14,10 +14,17 @@ using attention_kernel::kLog2E;
 namespace {
 
 template <Arithmetic kArithmetic, int kDim>
-cudaError_t launch_passes(const BackwardArguments& args, cudaStream_t stream) {
-  const cudaError_t error = launch_backward_keys<kArithmetic, kDim>(args, stream);
+cudaError_t launch_passes(BackwardArguments args, cudaStream_t stream) {
+  const auto launch_waves = [&](const BackwardGrid& grid, const auto& launch) {
+    cudaError_t error = cudaSuccess;
+    for (args.first_chunk = 0; error == cudaSuccess && args.first_chunk < grid.chunks;
+         args.first_chunk += grid.wave_chunks)
+      error = launch(args, stream);
+    return error;
+  };
+  const cudaError_t error = launch_waves(args.plan.keys, launch_backward_keys<kArithmetic, kDim>);
   if (error != cudaSuccess || args.plan.one_pass) return error;
-  return launch_backward_queries<kArithmetic, kDim>(args, stream);
+  return launch_waves(args.plan.queries, launch_backward_queries<kArithmetic, kDim>);
 }
 
 template <Arithmetic kArithmetic>

@@ -141,7 +141,7 @@ __device__ inline void add_query_grads(float* sums, uint32_t shared, int warp,
     multiply_columns<Math, typename Shape::KeyRows>(dq, left, shared + Shape::kKeysAt, key,
                                                     first_column, lane);
   }
-  put_sums<true>(sums + sum_block(query, first_column, kDim), kDim, dq, lane.index);
+  put_sums(sums + sum_block(query, first_column, kDim), kDim, dq, lane.index, /*add=*/true);
 }
 
 // dK and dV of the warp, to the results or to the sums in the workspace.
@@ -153,22 +153,23 @@ __device__ inline void finish_keys(const BackwardArguments& args, const KeysWork
   constexpr Element kElement = Shape::Math::kElement;
   const Problem& problem = args.pass.problem;
   const int64_t first_key = work.tile * Shape::kTile.keys + key_row;
+  const bool add = args.first_chunk > 0;
   if (args.plan.k_slices > 0) {
-    const int64_t slice = kOnePass ? 0 : work.begin / args.plan.keys.chunk_steps;
+    const int64_t slice = kOnePass ? 0 : work.begin / args.plan.keys.chunk_steps - args.first_chunk;
     const int64_t at = slice * args.plan.k_slice +
                        (work.batch * problem.kv_heads + work.head) * args.plan.padded_m * kDim +
                        sum_block(first_key, first_column, kDim);
-    put_sums<kOnePass>(args.k_sums + at, kDim, dk, lane.index);
-    put_sums<kOnePass>(args.v_sums + at, kDim, dv, lane.index);
+    put_sums(args.k_sums + at, kDim, dk, lane.index, kOnePass || add);
+    put_sums(args.v_sums + at, kDim, dv, lane.index, kOnePass || add);
     return;
   }
   constexpr int kBytes = Shape::Math::kBytes;
   put_rows<kElement>(head_data<kBytes>(args.pass.grad_k, work.batch, work.head),
                      args.pass.grad_k.strides.row * kBytes, first_key, problem.m, first_column,
-                     problem.head_dim, problem.scale, dk, lane.index);
+                     problem.head_dim, problem.scale, dk, lane.index, add);
   put_rows<kElement>(head_data<kBytes>(args.pass.grad_v, work.batch, work.head),
                      args.pass.grad_v.strides.row * kBytes, first_key, problem.m, first_column,
-                     problem.head_dim, 1.0f, dv, lane.index);
+                     problem.head_dim, 1.0f, dv, lane.index, add);
 }
 
 template <Arithmetic kArithmetic, int kDim, Room kRoom, bool kOnePass>

@@ -75,8 +75,8 @@ __device__ inline bool find_work(const BackwardArguments& args, KeysWork& work) 
   int64_t index = blockIdx.x;
   const int64_t head_of_section = index % grid.section_heads;
   index /= grid.section_heads;
-  const int64_t chunk = index % grid.chunks;
-  index /= grid.chunks;
+  const int64_t chunk = args.first_chunk + index % grid.wave_chunks;
+  index /= grid.wave_chunks;
   work.tile = index % grid.tiles;
   const int64_t head = index / grid.tiles * grid.section_heads + head_of_section;
   if (head >= grid.heads) return false;
@@ -91,7 +91,8 @@ __device__ inline bool find_work(const BackwardArguments& args, KeysWork& work) 
   const int64_t end = begin + grid.chunk_steps < steps ? begin + grid.chunk_steps : steps;
   work.begin = static_cast<int>(begin);
   work.end = static_cast<int>(end);
-  return begin < end || grid.chunks == 1;  // alone, a block writes zeros for keys that no one sees
+  // Where results come at once, a block writes zeros for keys that no one sees.
+  return begin < end || (chunk == 0 && args.plan.k_slices == 0);
 }
 
 // Where a step's queries are, and the stage that holds them.

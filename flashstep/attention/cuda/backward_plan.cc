@@ -14,7 +14,7 @@ constexpr int64_t kRowPadding = 128;
 // What the blocks of a section share in L2: half of the 50 MB of an H100, a whole A100's partition.
 constexpr int64_t kBackwardSectionBytes = int64_t{24} << 20;
 
-// Slices of sums in two passes; beyond, tiles are cut into fewer chunks.
+// Slices of sums in two passes; beyond, tiles are cut into fewer chunks, or these come in waves.
 constexpr int64_t kSliceBytes = int64_t{256} << 20;
 
 // A block's start and end (loading its tile, storing its results) as a number of steps; and when it
@@ -106,15 +106,20 @@ BackwardGrid cut(const Steps& steps, int64_t heads, int64_t slots, int64_t most_
                                         : std::max(work / slots + tail, chunk_steps + overhead);
     if (time < best_time) {
       best_time = time;
-      best = {heads, steps.tiles, chunk_steps, chunks, 0, 0};
+      best = {heads, steps.tiles, chunk_steps, chunks, chunks, 0, 0};
     }
+  }
+  if (best.chunk_steps > most_steps) {
+    best.chunk_steps = most_steps;
+    best.chunks = ceil_div(steps.longest, most_steps);
   }
   // Sections of one size: a last one of few heads would begin its longest tiles when the others
   // end.
   const int64_t sections =
       ceil_div(heads, std::clamp<int64_t>(kBackwardSectionBytes / head_bytes, 1, heads));
   best.section_heads = ceil_div(heads, sections);
-  best.blocks = ceil_div(heads, best.section_heads) * best.section_heads * best.tiles * best.chunks;
+  best.blocks =
+      ceil_div(heads, best.section_heads) * best.section_heads * best.tiles * best.wave_chunks;
   return best;
 }
 
@@ -161,7 +166,7 @@ BackwardPlan backward_plan(const Problem& problem, const Device& device) {
           plan.one_pass ? INT64_MAX : kSliceBytes / key_slice_bytes,
           problem.heads / problem.kv_heads * problem.n *
               (row_bytes + (plan.one_pass ? sum_row_bytes : 0)));
-  plan.k_slices = plan.keys.chunks == 1 ? 0 : plan.one_pass ? 1 : plan.keys.chunks;
+  plan.k_slices = plan.keys.wave_chunks == 1 ? 0 : plan.one_pass ? 1 : plan.keys.wave_chunks;
   if (plan.one_pass) {
     plan.q_slices = 1;
   } else {
@@ -174,7 +179,7 @@ BackwardPlan backward_plan(const Problem& problem, const Device& device) {
                         kRegisters / (kThreadRegisters * threads(plan.queries_tile))),
             most_steps(plan.arithmetic, plan.queries_tile.keys), kSliceBytes / query_slice_bytes,
             problem.m * row_bytes);
-    plan.q_slices = plan.queries.chunks == 1 ? 0 : plan.queries.chunks;
+    plan.q_slices = plan.queries.wave_chunks == 1 ? 0 : plan.queries.wave_chunks;
   }
   lay_out(plan, problem);
   return plan;
@@ -183,7 +188,7 @@ BackwardPlan backward_plan(const Problem& problem, const Device& device) {
 std::string describe(const BackwardPlan& plan) {
   const auto grid = [](const BackwardGrid& grid) {
     return str(grid.tiles, " tiles x ", grid.chunks, " chunks of ", grid.chunk_steps, " steps, ",
-               grid.heads, " heads by ", grid.section_heads);
+               grid.wave_chunks, " at a time, ", grid.heads, " heads by ", grid.section_heads);
   };
   return str(plan.one_pass ? "one pass" : "two passes", ", head dim ", plan.padded_dim,
              ", key tiles of ", plan.keys_tile.keys, " in steps of ", plan.keys_tile.queries, ": ",

@@ -6,7 +6,9 @@
 // blocks that own tiles of queries step over keys for dQ: 7 products, but every sum has one order,
 // so that bits repeat. Where the tiles of a pass are too few to fill the GPU, the steps of a tile
 // are cut into chunks for several blocks, which add to common sums (one pass) or write slices that
-// are summed in order (two passes).
+// are summed in order (two passes). Where short sums need more chunks than there is memory for
+// slices, two passes take the chunks in waves: launches of which each adds to the slices (or to the
+// results, where they are float32 and there is no room at all) of the one before.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +31,9 @@ struct BackwardGrid {
   int64_t tiles;          // of a head
   int64_t chunk_steps;    // steps that a block takes, at most
   int64_t chunks;         // blocks for the tile with the most steps
+  int64_t wave_chunks;    // of one launch; chunk c adds to what chunk c - wave_chunks has left
   int64_t section_heads;  // heads in work at the same time: what their blocks share stays in L2
-  int64_t blocks;
+  int64_t blocks;         // of one launch
 };
 
 struct BackwardPlan {
@@ -87,9 +90,10 @@ constexpr int64_t query_tile_steps(const Problem& problem, const QueriesTile& sh
 struct BackwardArguments {
   Backward pass;
   BackwardPlan plan;
-  float scale_log2;  // scale log2(e)
-  float* logsumexp;  // (B, H, padded_n): in units of log2; +infinity where no key is seen
-  float* row_dots;   // (B, H, padded_n): D = rowsum(dO o O) - grad_logsumexp
+  int64_t first_chunk;  // of the wave
+  float scale_log2;     // scale log2(e)
+  float* logsumexp;     // (B, H, padded_n): in units of log2; +infinity where no key is seen
+  float* row_dots;      // (B, H, padded_n): D = rowsum(dO o O) - grad_logsumexp
   float *q_sums, *k_sums, *v_sums;
 };
 

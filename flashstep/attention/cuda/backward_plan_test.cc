@@ -65,8 +65,8 @@ void expect_covers(const BackwardGrid& grid, int64_t longest, const BackwardPlan
   // No block has nothing to do but those of tiles with fewer steps.
   ASSERT_TRUE(grid.chunks == 1 || (grid.chunks - 1) * grid.chunk_steps < longest) << describe(plan);
   ASSERT_GE(grid.section_heads, 1);
-  ASSERT_GE(grid.blocks, grid.heads * grid.tiles * grid.chunks) << describe(plan);
-  ASSERT_LT(grid.blocks, (grid.heads + grid.section_heads) * grid.tiles * grid.chunks);
+  ASSERT_GE(grid.blocks, grid.heads * grid.tiles * grid.wave_chunks) << describe(plan);
+  ASSERT_LT(grid.blocks, (grid.heads + grid.section_heads) * grid.tiles * grid.wave_chunks);
 }
 
 TEST(BackwardPlan, BlocksTakeEveryStep) {
@@ -97,7 +97,7 @@ TEST(BackwardPlan, WorkspaceHoldsItsParts) {
     ASSERT_EQ(plan.v_sums_at - plan.k_sums_at, plan.workspace_floats - plan.v_sums_at);
     for (int64_t at : {plan.row_dots_at, plan.q_sums_at, plan.k_sums_at, plan.v_sums_at})
       ASSERT_EQ(at % 4, 0) << "copies and sums are of 16 bytes";
-    ASSERT_EQ(plan.k_slices > 0, plan.keys.chunks > 1);
+    ASSERT_EQ(plan.k_slices > 0, plan.keys.wave_chunks > 1);
   });
 }
 
@@ -126,28 +126,71 @@ TEST(BackwardPlan, SkipsHiddenTilesOnly) {
   }
 }
 
-// float32 accuracy: no accumulator adds more than 2048 rows in a row.
+int64_t longest_sum(const BackwardPlan& plan) {  // rows that an accumulator adds in a row
+  return std::max(plan.keys.chunk_steps * plan.keys_tile.queries,
+                  plan.queries.chunk_steps * plan.queries_tile.keys);
+}
+
+// float32 accuracy, of every shape and in both modes. Where the slices of that many chunks are too
+// large, waves of chunks share them: as many at a time as there are slices, or results.
+TEST(BackwardPlan, Float32SumsAreShortInLittleMemory) {
+  int in_waves = 0, into_results = 0;
+  for_each_plan([&](const Device&, const Problem& problem, const BackwardPlan& plan) {
+    if (plan.arithmetic == Arithmetic::kTf32x3) {
+      ASSERT_LE(longest_sum(plan), 2048) << describe(plan);
+    }
+    for (const bool keys : {true, false}) {
+      const BackwardGrid& grid = keys ? plan.keys : plan.queries;
+      const int64_t slices = keys ? plan.k_slices : plan.q_slices;
+      if (!keys && plan.one_pass) continue;
+      ASSERT_GE(grid.wave_chunks, 1);
+      if (grid.wave_chunks == grid.chunks) continue;  // one wave
+      ++in_waves;
+      ASSERT_FALSE(plan.one_pass);
+      // Nothing else can be added to than float32: sums, and results of float32.
+      ASSERT_EQ(plan.arithmetic, Arithmetic::kTf32x3);
+      ASSERT_LT(grid.wave_chunks, grid.chunks) << describe(plan);
+      ASSERT_EQ(slices, grid.wave_chunks == 1 ? 0 : grid.wave_chunks) << describe(plan);
+      if (slices == 0) ++into_results;
+      ASSERT_LE(slices * (keys ? 2 * plan.k_slice : plan.q_slice) * 4, int64_t{256} << 20)
+          << describe(plan) << " M " << problem.m;
+    }
+  });
+  EXPECT_GT(in_waves, 0);
+  EXPECT_GT(into_results, 0);
+  // What long_gpu_test.cc runs: waves into slices, and into results.
+  Problem problem = make_problem(Element::kFloat32, 1, 65536, 65536, 64, true);
+  problem.deterministic = true;
+  const BackwardPlan one = backward_plan(problem, kH200);
+  EXPECT_EQ(one.keys.chunks, 32) << describe(one);
+  EXPECT_EQ(one.keys.wave_chunks, 8) << describe(one);
+  EXPECT_EQ(one.k_slices, 8) << describe(one);
+  problem = make_problem(Element::kFloat32, 128, 8192, 8100, 64, true);
+  problem.deterministic = true;
+  const BackwardPlan many = backward_plan(problem, kH200);
+  EXPECT_EQ(many.keys.chunks, 4) << describe(many);
+  EXPECT_EQ(many.queries.chunks, 4) << describe(many);
+  EXPECT_EQ(many.k_slices + many.q_slices, 0) << describe(many);
+}
+
 TEST(BackwardPlan, Float32SumsAreShort) {
   const auto longest = [](const Problem& problem) {
-    const BackwardPlan plan = backward_plan(problem, kH200);
-    return std::max(plan.keys.chunk_steps * plan.keys_tile.queries,
-                    plan.queries.chunk_steps * plan.queries_tile.keys);
+    return longest_sum(backward_plan(problem, kH200));
   };
   for (const int head_dim : {16, 64, 128}) {
     for (const int64_t heads : {1, 64}) {
       for (const int64_t n : {1024, 8192, 65536}) {
         Problem problem = make_problem(Element::kFloat32, heads, n, n, head_dim, true);
-        EXPECT_LE(longest(problem), 2048) << heads << " heads, N " << n << ", D " << head_dim;
+        for (const bool deterministic : {true, false}) {
+          problem.deterministic = deterministic;
+          EXPECT_LE(longest(problem), 2048) << heads << " heads, N " << n << ", D " << head_dim;
+        }
         problem.tf32 = true;  // rounds more than long sums do
         if (heads == 64 && n == 65536) {
           EXPECT_GT(longest(problem), 2048);
         }
       }
     }
-    // Two passes keep a slice for each chunk, as long as there is room.
-    Problem problem = make_problem(Element::kFloat32, 1, 8192, 8192, head_dim, true);
-    problem.deterministic = true;
-    EXPECT_LE(longest(problem), 2048) << "two passes, D " << head_dim;
   }
 }
 

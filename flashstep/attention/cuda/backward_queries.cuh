@@ -43,8 +43,8 @@ __device__ inline bool find_work(const BackwardArguments& args, QueriesWork& wor
   int64_t index = blockIdx.x;
   const int64_t head_of_section = index % grid.section_heads;
   index /= grid.section_heads;
-  work.chunk = index % grid.chunks;
-  index /= grid.chunks;
+  work.chunk = args.first_chunk + index % grid.wave_chunks;
+  index /= grid.wave_chunks;
   work.tile = grid.tiles - 1 - index % grid.tiles;  // under a causal mask the last has most steps
   const int64_t head = index / grid.tiles * grid.section_heads + head_of_section;
   if (head >= grid.heads) return false;
@@ -56,7 +56,8 @@ __device__ inline bool find_work(const BackwardArguments& args, QueriesWork& wor
   const int64_t end = begin + grid.chunk_steps < steps ? begin + grid.chunk_steps : steps;
   work.begin = static_cast<int>(begin);
   work.end = static_cast<int>(end);
-  return begin < end || grid.chunks == 1;  // alone, a block writes zeros for queries that see none
+  // Where results come at once, a block writes zeros for queries that see no key.
+  return begin < end || (work.chunk == 0 && args.plan.q_slices == 0);
 }
 
 // logsumexp and D of the rows that this lane holds in C fragments.
@@ -193,15 +194,16 @@ __global__ void __launch_bounds__(QueriesShape<kArithmetic, kDim>::kThreads)
   }
 
   const int64_t row = first_query + warp_row;
+  const bool add = args.first_chunk > 0;
   if (args.plan.q_slices > 0) {
-    put_sums<false>(args.q_sums + work.chunk * args.plan.q_slice +
-                        (work.batch * problem.heads + work.head) * args.plan.padded_n * kDim +
-                        sum_block(row, 0, kDim),
-                    kDim, dq, lane.index);
+    put_sums(args.q_sums + (work.chunk - args.first_chunk) * args.plan.q_slice +
+                 (work.batch * problem.heads + work.head) * args.plan.padded_n * kDim +
+                 sum_block(row, 0, kDim),
+             kDim, dq, lane.index, add);
   } else {
     put_rows<Math::kElement>(head_data<Math::kBytes>(args.pass.grad_q, work.batch, work.head),
                              args.pass.grad_q.strides.row * Math::kBytes, row, problem.n, 0,
-                             problem.head_dim, problem.scale, dq, lane.index);
+                             problem.head_dim, problem.scale, dq, lane.index, add);
   }
 }
 

@@ -146,15 +146,18 @@ __global__ void __launch_bounds__(kThreads)
                       plan.padded_n, args.pass.grad_q, problem.scale};
     finish_rows<kElement>(q, problem.batches, plan.padded_dim, problem.head_dim, [&](int64_t row) {
       if (plan.one_pass) return int64_t{1};
-      return ceil_div(query_tile_steps(problem, plan.queries_tile, row / plan.queries_tile.queries),
-                      plan.queries.chunk_steps);
+      const int64_t chunks =
+          ceil_div(query_tile_steps(problem, plan.queries_tile, row / plan.queries_tile.queries),
+                   plan.queries.chunk_steps);
+      return chunks < plan.q_slices ? chunks : plan.q_slices;
     });
   }
   if (plan.k_slices == 0) return;
   const auto key_slices = [&](int64_t row) {
     if (plan.one_pass) return int64_t{1};
-    return ceil_div(key_tile_steps(problem, plan.keys_tile, row / plan.keys_tile.keys),
-                    plan.keys.chunk_steps);
+    const int64_t chunks = ceil_div(
+        key_tile_steps(problem, plan.keys_tile, row / plan.keys_tile.keys), plan.keys.chunk_steps);
+    return chunks < plan.k_slices ? chunks : plan.k_slices;
   };
   const Finish k = {args.k_sums,   plan.k_slice,     problem.kv_heads, problem.m,
                     plan.padded_m, args.pass.grad_k, problem.scale};

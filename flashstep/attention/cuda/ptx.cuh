@@ -79,6 +79,13 @@ __device__ inline void store_shared_pair(uint32_t address, uint32_t x, uint32_t 
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(x), "r"(y) : "memory");
 }
 
+// *sum += value, atomically, in global memory.
+__device__ inline void add_to_global(float* sum, float value) {
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(sum)),
+               "f"(value)
+               : "memory");
+}
+
 // sum[0..3] += value, each atomically; sum is a multiple of 16 bytes in global memory.
 __device__ inline void add_to_global(float* sum, const float (&value)[4]) {
 #if __CUDA_ARCH__ >= 900
@@ -87,11 +94,7 @@ __device__ inline void add_to_global(float* sum, const float (&value)[4]) {
                "f"(value[0]), "f"(value[1]), "f"(value[2]), "f"(value[3])
                : "memory");
 #else
-  for (int i = 0; i < 4; ++i)
-    asm volatile(
-        "red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(sum + i)),
-        "f"(value[i])
-        : "memory");
+  for (int i = 0; i < 4; ++i) add_to_global(sum + i, value[i]);
 #endif
 }
 
