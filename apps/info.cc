@@ -93,6 +93,7 @@ void run_info(const InfoOptions& options) {
   std::vector<Limits> limits = {measure::machine_limits(machine, "cpu", options.measure)};
   if (!machine.gpus.empty())
     limits.push_back(measure::machine_limits(machine, "cuda", options.measure));
+  limits.push_back(measure::machine_limits(machine, "link", options.measure));
   if (!options.directory.empty()) {
     make_output_directory(options.directory);
     report::BenchReport files;

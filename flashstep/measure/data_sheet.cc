@@ -1,5 +1,7 @@
 #include "flashstep/measure/data_sheet.h"
 
+#include <cstddef>
+
 namespace flashstep::measure {
 namespace {
 
@@ -12,7 +14,6 @@ constexpr const char* kA100 = "NVIDIA A100 Tensor Core GPU data sheet";
 constexpr const char* kB200 =
     "NVIDIA Blackwell data sheet, HGX B200 / 8 (tensor rates halved: no sparsity)";
 
-// The first row whose name stands in the GPU's name holds: special models come before general ones.
 constexpr DataSheet kSheets[] = {
     // name         fp32           tf32            bf16            fp16            memory
     {"H200 NVL", 60 * kTera, 417.5 * kTera, 835.5 * kTera, 835.5 * kTera, 4.8 * kTera, kH200},
@@ -26,12 +27,32 @@ constexpr DataSheet kSheets[] = {
     {"B200", 75 * kTera, 1100 * kTera, 2250 * kTera, 2250 * kTera, 7.7 * kTera, kB200},
 };
 
+constexpr LinkSheet kLinkSheets[] = {
+    {"H200 NVL", 450e9, "NVLink 4, 18 links of 25 GB/s a direction (H200 data sheet: 900 GB/s)"},
+    {"H200", 450e9, "NVLink 4, 18 links of 25 GB/s a direction (H200 data sheet: 900 GB/s)"},
+    {"H100 NVL", 300e9, "NVLink 4, 12 links of 25 GB/s a direction (H100 data sheet: 600 GB/s)"},
+    {"H100 PCIe", 300e9, "NVLink 4, 12 links of 25 GB/s a direction (H100 data sheet: 600 GB/s)"},
+    {"H100", 450e9, "NVLink 4, 18 links of 25 GB/s a direction (H100 data sheet: 900 GB/s)"},
+    {"A100", 300e9, "NVLink 3, 12 links of 25 GB/s a direction (A100 data sheet: 600 GB/s)"},
+    {"B200", 900e9, "NVLink 5, 18 links of 50 GB/s a direction (B200 data sheet: 1.8 TB/s)"},
+};
+
+// The first row whose name stands in the GPU's name holds: special models come before general ones.
+template <typename Sheet, size_t kCount>
+std::optional<Sheet> find(const Sheet (&sheets)[kCount], const std::string& gpu_name) {
+  for (const Sheet& sheet : sheets)
+    if (gpu_name.find(sheet.name) != std::string::npos) return sheet;
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<DataSheet> find_data_sheet(const std::string& gpu_name) {
-  for (const DataSheet& sheet : kSheets)
-    if (gpu_name.find(sheet.name) != std::string::npos) return sheet;
-  return std::nullopt;
+  return find(kSheets, gpu_name);
+}
+
+std::optional<LinkSheet> find_link_sheet(const std::string& gpu_name) {
+  return find(kLinkSheets, gpu_name);
 }
 
 }  // namespace flashstep::measure

@@ -1,4 +1,5 @@
-// What the makers promise: rates of dense matrix products and of memory, with their sources.
+// What the makers promise: rates of dense matrix products, of memory and of links, with their
+// sources.
 #pragma once
 
 #include <optional>
@@ -17,5 +18,14 @@ struct DataSheet {
 
 // The data sheet of a GPU by the name that CUDA gives it ("NVIDIA H200"); nothing if we have none.
 std::optional<DataSheet> find_data_sheet(const std::string& gpu_name);
+
+struct LinkSheet {
+  const char* name;    // as in the GPU's name
+  double bytes_per_s;  // NVLink, one way
+  const char* source;
+};
+
+// The same of a GPU's NVLink; nothing if we have none, or it has no NVLink.
+std::optional<LinkSheet> find_link_sheet(const std::string& gpu_name);
 
 }  // namespace flashstep::measure

@@ -72,6 +72,55 @@ double rate_of(double bytes, cudaStream_t stream, const std::function<cudaError_
   return quantile(rates, 0.9);
 }
 
+c10::DeviceIndex device_index(int index) { return static_cast<c10::DeviceIndex>(index); }
+
+bool can_reach(int from, int to) {
+  int can = 0;
+  check(cudaDeviceCanAccessPeer(&can, from, to), "cudaDeviceCanAccessPeer");
+  return can != 0;
+}
+
+// While alive, copies go from one GPU into the other's memory without the host.
+class PeerAccess {
+ public:
+  PeerAccess(int from, int to) : from_(from), to_(to) {
+    const c10::cuda::CUDAGuard guard(device_index(from));
+    const cudaError_t status = cudaDeviceEnablePeerAccess(to, /*flags=*/0);
+    is_ours_ = status != cudaErrorPeerAccessAlreadyEnabled;
+    if (is_ours_)
+      check(status, "cudaDeviceEnablePeerAccess");
+    else
+      cudaGetLastError();  // forget it: the next CUDA call would report it again
+  }
+  ~PeerAccess() {
+    if (!is_ours_) return;
+    const c10::cuda::CUDAGuard guard(device_index(from_));
+    cudaDeviceDisablePeerAccess(to_);
+  }
+  PeerAccess(const PeerAccess&) = delete;
+  PeerAccess& operator=(const PeerAccess&) = delete;
+
+ private:
+  int from_, to_;
+  bool is_ours_ = false;
+};
+
+// One end of a link: what it sends, where it receives, and the stream on which it sends.
+struct LinkEnd {
+  LinkEnd(int gpu, size_t bytes)
+      : guard(device_index(gpu)),
+        index(gpu),
+        source(allocator::get()->allocate(bytes)),
+        destination(allocator::get()->allocate(bytes)),
+        stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device_index(gpu))) {}
+
+  const c10::cuda::CUDAGuard guard;  // the members below belong to this GPU
+  int index;
+  c10::DataPtr source, destination;
+  c10::cuda::CUDAStream stream;
+  Event begin, end;
+};
+
 }  // namespace
 
 bool built_with_cuda() { return true; }
@@ -151,6 +200,35 @@ GpuBandwidth measure_gpu_bandwidth(int index) {
     return launch_read(source.get(), destination.get(), groups, multiprocessors, stream);
   });
   return result;
+}
+
+std::vector<double> measure_gpu_link(int first, int second) {
+  constexpr size_t kBytes = size_t{256} << 20;  // a millisecond of NVLink: events see it well
+  constexpr int kWarmup = 3, kCalls = 20;
+  if (!can_reach(first, second) || !can_reach(second, first)) return {};
+  const PeerAccess there(first, second), back(second, first);
+  const LinkEnd a(first, kBytes), b(second, kBytes);
+  const auto send = [](const LinkEnd& from, const LinkEnd& to) {
+    check(cudaMemcpyPeerAsync(to.destination.get(), to.index, from.source.get(), from.index, kBytes,
+                              from.stream.stream()),
+          "cudaMemcpyPeerAsync");
+  };
+  std::vector<double> rates;
+  for (int i = 0; i < kWarmup + kCalls; ++i) {
+    // Both begin together; the time ends when both have sent.
+    check(cudaEventRecord(a.begin.get(), a.stream.stream()), "cudaEventRecord");
+    check(cudaStreamWaitEvent(b.stream.stream(), a.begin.get(), 0), "cudaStreamWaitEvent");
+    send(a, b);
+    send(b, a);
+    check(cudaEventRecord(b.end.get(), b.stream.stream()), "cudaEventRecord");
+    check(cudaStreamWaitEvent(a.stream.stream(), b.end.get(), 0), "cudaStreamWaitEvent");
+    check(cudaEventRecord(a.end.get(), a.stream.stream()), "cudaEventRecord");
+    check(cudaEventSynchronize(a.end.get()), "cudaEventSynchronize");
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, a.begin.get(), a.end.get()), "cudaEventElapsedTime");
+    if (i >= kWarmup) rates.push_back(static_cast<double>(kBytes) / (milliseconds * 1e-3));
+  }
+  return rates;
 }
 
 }  // namespace flashstep::measure

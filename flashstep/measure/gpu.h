@@ -46,4 +46,8 @@ struct GpuBandwidth {
 };
 GpuBandwidth measure_gpu_bandwidth(int index = 0);
 
+// Bytes per second that each of two GPUs sends into the other's memory while both do, of repeated
+// copies; empty where they cannot reach it without the host.
+std::vector<double> measure_gpu_link(int first, int second);
+
 }  // namespace flashstep::measure

@@ -107,9 +107,9 @@ std::filesystem::path limits_cache_file(const Machine& machine) {
 }
 
 Limits machine_limits(const Machine& machine, const std::string& device, bool force) {
-  require(device == "cpu" || device == "cuda", "[limits] expected device cpu or cuda, got \"",
-          device, "\"");
-  require(device == "cpu" || !machine.gpus.empty(),
+  require(device == "cpu" || device == "cuda" || device == "link",
+          "[limits] expected device cpu, cuda or link, got \"", device, "\"");
+  require(device != "cuda" || !machine.gpus.empty(),
           "[limits] expected a GPU for device cuda, got none");
   if (!force)
     if (auto cached = read_cache(machine, device)) return *cached;
@@ -151,7 +151,12 @@ double memory_limit_bytes_per_s(const std::string& device) {
 }
 
 std::optional<double> data_sheet_rate(const Machine& machine, const Limit& limit) {
-  if (limit.device != "cuda" || machine.gpus.empty()) return std::nullopt;
+  if (machine.gpus.empty()) return std::nullopt;
+  if (limit.name == "GPU to GPU") {
+    const auto link = find_link_sheet(machine.gpus[0].name);
+    return link ? std::optional(link->bytes_per_s) : std::nullopt;
+  }
+  if (limit.device != "cuda") return std::nullopt;
   const auto sheet = find_data_sheet(machine.gpus[0].name);
   if (!sheet) return std::nullopt;
   double rate = 0;

@@ -14,9 +14,13 @@
 namespace flashstep::measure {
 
 struct Limit {
-  std::string device;  // "cpu" or "cuda" (the first GPU; the others are taken to be like it)
+  // "cpu", "cuda" (the first GPU; the others are taken to be like it), or "link": what ranks of
+  // this machine talk over.
+  std::string device;
   // "matmul fp32", "matmul tf32", "matmul bf16", "matmul fp16": FLOP/s of square products, fp32
   // sums. "memory triad" (a = b + s c; 12 bytes an element), "memory copy", "memory read": bytes/s.
+  // Of a link, bytes/s that one end sends: "loopback" (a TCP stream), "GPU to GPU" (each sends as
+  // much as it receives).
   std::string name;
   double rate = 0;
   double median_rate = 0;  // of the same calls: far below `rate`, the machine was busy
@@ -29,11 +33,11 @@ struct Limits {
   std::vector<Limit> limits;
 };
 
-// The limits of one device ("cpu" or "cuda"), from the cache file of this machine if they were ever
-// measured (the same processor, cores, threads, GPUs, driver and LibTorch), else measured now:
-// under 3 s on a CPU. `force` measures anew. What is measured while other programs run is returned
-// but not kept. Leaves LibTorch's random generators and settings as they were. A cache that cannot
-// be read or written costs a new measurement, nothing else. Call it on one rank only.
+// The limits of one device ("cpu", "cuda" or "link"), from the cache file of this machine if they
+// were ever measured (the same processor, cores, threads, GPUs, driver and LibTorch), else measured
+// now: under 3 s on a CPU. `force` measures anew. What is measured while other programs run is
+// returned but not kept. Leaves LibTorch's random generators and settings as they were. A cache
+// that cannot be read or written costs a new measurement, nothing else. Call it on one rank only.
 Limits machine_limits(const Machine& machine, const std::string& device, bool force = false);
 
 // FLOP/s of matrix products. device: "cpu" or "cuda"; dtype: "fp32", "tf32", "bf16", "fp16".

@@ -36,6 +36,9 @@ TEST(Machine, DescribesThisOne) {
 TEST(DataSheet, SpecialModelsBeforeGeneralOnes) {
   EXPECT_EQ(find_data_sheet("NVIDIA H200")->bf16, 989.5e12);
   EXPECT_EQ(find_data_sheet("NVIDIA H200 NVL")->bf16, 835.5e12);
+  EXPECT_EQ(find_link_sheet("NVIDIA H200")->bytes_per_s, 450e9);
+  EXPECT_EQ(find_link_sheet("NVIDIA H100 PCIe")->bytes_per_s, 300e9);
+  EXPECT_FALSE(find_link_sheet("NVIDIA GeForce RTX 4090"));
   EXPECT_DOUBLE_EQ(find_data_sheet("NVIDIA H100 80GB HBM3")->memory_bytes_per_s, 3.35e12);
   EXPECT_DOUBLE_EQ(find_data_sheet("NVIDIA H100 PCIe")->memory_bytes_per_s, 2.0e12);
   EXPECT_DOUBLE_EQ(find_data_sheet("NVIDIA A100-SXM4-80GB")->memory_bytes_per_s, 2.039e12);
@@ -87,6 +90,24 @@ TEST_F(LimitsTest, MeasuredOnceThenRead) {
   first.limits[0].rate = -1;
   write_limits_cache(machine_, "cpu", first);
   EXPECT_GT(machine_limits(machine_, "cpu").limits[0].rate, 1e7);
+}
+
+TEST_F(LimitsTest, LinksBetweenRanksAreKeptToo) {
+  Limits links = machine_limits(machine_, "link");
+  ASSERT_FALSE(links.limits.empty());
+  Limit& loopback = links.limits[0];
+  EXPECT_EQ(loopback.name, "loopback");
+  EXPECT_GT(loopback.rate, 1e7);
+  EXPECT_LT(loopback.rate, 1e12);
+  EXPECT_LE(loopback.median_rate, loopback.rate);
+  EXPECT_FALSE(data_sheet_rate(machine_, loopback));
+  loopback.rate = 12345678.5;
+  write_limits_cache(machine_, "link", links);
+  EXPECT_EQ(machine_limits(machine_, "link").limits[0].rate, 12345678.5);
+
+  Machine other = machine_;
+  other.gpus = {{.name = "NVIDIA H200"}};
+  EXPECT_EQ(data_sheet_rate(other, {.device = "link", .name = "GPU to GPU", .method = ""}), 450e9);
 }
 
 TEST_F(LimitsTest, NoPlaceForACache) {

@@ -8,6 +8,7 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
+#include "flashstep/measure/loopback.h"
 #include "flashstep/measure/stats.h"
 
 namespace flashstep::measure {
@@ -92,6 +93,26 @@ Limit triad_limit() {
   return limit;
 }
 
+Limit link_limit(const std::string& name, const std::vector<double>& rates,
+                 const std::string& method) {
+  return {"link", name, quantile(rates, 0.9), median(rates), method};
+}
+
+std::vector<Limit> link_limits() {
+  constexpr int kWindows = 20;
+  constexpr double kWindowSeconds = 0.02;
+  std::vector<Limit> limits = {link_limit("loopback", measure_loopback(kWindows, kWindowSeconds),
+                                          "one TCP stream, 1 MiB a call")};
+  if (list_gpus().size() < 2) return limits;
+  const std::vector<double> rates = measure_gpu_link(0, 1);
+  if (!rates.empty())
+    limits.push_back(
+        link_limit("GPU to GPU", rates, "copies of 256 MiB, 0 to 1 and 1 to 0 at once"));
+  release_cached_gpu_memory();  // leaves no trace in the run that follows
+  for (const int gpu : {0, 1}) reset_gpu_peak_allocated(gpu);
+  return limits;
+}
+
 }  // namespace
 
 std::vector<Limit> measure_limits(const std::string& device_name) {
@@ -105,6 +126,7 @@ std::vector<Limit> measure_limits(const std::string& device_name) {
     limits.push_back(triad_limit());
     return limits;
   }
+  if (device_name == "link") return link_limits();
   const at::Device gpu(at::kCUDA, 0);
   limits.push_back(matmul_limit(gpu, "fp32", at::kFloat));
   limits.push_back(matmul_limit(gpu, "tf32", at::kFloat));

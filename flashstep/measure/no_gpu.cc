@@ -19,4 +19,6 @@ GpuBandwidth measure_gpu_bandwidth(int index) {
   throw MachineError(str("[gpu] GPU ", index, " cannot be measured: this build has no CUDA"));
 }
 
+std::vector<double> measure_gpu_link(int, int) { return {}; }
+
 }  // namespace flashstep::measure

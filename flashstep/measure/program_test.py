@@ -44,11 +44,14 @@ class InfoTest(unittest.TestCase):
             rates = {limit["limit"]: limit["rate"] for limit in info["limits"] if limit["device"] == "cpu"}
             self.assertEqual(sorted(rates), ["matmul bf16", "matmul fp16", "matmul fp32", "memory triad"])
             self.assertTrue(all(rate > 1e7 for rate in rates.values()), rates)
-            if not info["limits"][0]["busy"]:  # then it was kept: the same numbers to the last digit
+            links = [limit["rate"] for limit in info["limits"] if limit["device"] == "link"]
+            self.assertGreaterEqual(len(links), 1, "the loopback, and what is between GPUs")
+            self.assertTrue(all(rate > 1e7 for rate in links), links)
+            if not any(limit["busy"] for limit in info["limits"]):  # then it was kept: the same numbers to the last digit
                 self.assertEqual(len(list(Path(cache).glob("flashstep/machine-*.json"))), 1)
                 self.assertEqual(json.loads(run("info", "--json", cache=cache).stdout), info)
             text = run("info", cache=cache).stdout
-            for word in (info["processor"], "matmul fp32", "GFLOP/s", "memory triad"):
+            for word in (info["processor"], "matmul fp32", "GFLOP/s", "memory triad", "loopback"):
                 self.assertIn(word, text)
 
 

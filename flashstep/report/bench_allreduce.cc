@@ -49,7 +49,7 @@ Links links_of(const std::vector<AllreduceCase>& cases, const std::vector<measur
     const std::pair key(c.backend, c.device);
     if (links.contains(key)) continue;
     if (c.backend == "gloo") {
-      if (!loopback) loopback = measure_loopback();
+      if (!loopback) loopback = loopback_limit();
       links.emplace(key, *loopback);
     } else if (!gpus.empty()) {
       if (const auto nvlink = nvlink_limit(gpus.front().name)) links.emplace(key, *nvlink);

@@ -1,5 +1,8 @@
 #include "flashstep/report/limits_table.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "flashstep/base/text.h"
 
 namespace flashstep::report {
@@ -28,13 +31,14 @@ measure::Table limits_table(const measure::Machine& machine,
                      sheet ? measure::Cell(100 * limit.rate / *sheet) : measure::Cell(),
                      limit.method});
     }
-    table.notes.push_back(
+    std::string note =
         limits.busy ? "Other programs were running: these rates are too low, and not kept. Run "
                       "flashstep info again when the machine is quiet."
                     : str("Measured ", limits.measured_at, " and kept in ",
-                          measure::limits_cache_file(machine).string(), "."));
+                          measure::limits_cache_file(machine).string(), ".");
+    if (std::find(table.notes.begin(), table.notes.end(), note) == table.notes.end())
+      table.notes.push_back(std::move(note));
   }
-  if (table.notes.size() == 2 && table.notes[0] == table.notes[1]) table.notes.pop_back();
   return table;
 }
 

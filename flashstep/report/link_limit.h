@@ -15,8 +15,7 @@ struct Link {
 // none, or it has no NVLink.
 std::optional<Link> nvlink_limit(const std::string& gpu_name);
 
-// TCP over this machine's loopback, measured now: one thread sends for `seconds`, one receives.
-// MachineError if there is no loopback.
-Link measure_loopback(double seconds = 0.3);
+// TCP over this machine's loopback, as measure/limits.h has it.
+Link loopback_limit();
 
 }  // namespace flashstep::report
