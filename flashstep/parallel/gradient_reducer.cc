@@ -77,6 +77,7 @@ GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters,
       !options.persistent_buckets || options.flat_buckets.value_or(true),
       "[parallel] expected flat_buckets with persistent_buckets: only they have memory to keep");
   ReducedParameters chosen = choose(parameters, names);
+  parallel::check_agreement(options, group);
   parallel::check_agreement(chosen, group);
   if (bucket_size_is_chosen_)
     options.bucket_megabytes = chosen_megabytes(chosen, group, options.strategy);

@@ -354,6 +354,38 @@ TEST(Ranks, UnusedParametersCountAsZero) {
   }
 }
 
+// A stale configuration on one machine: else its ranks would launch other collectives.
+TEST(Ranks, DifferentOptionsAreRefusedByName) {
+  using Change = std::function<void(ReducerOptions&)>;
+  const std::pair<Change, const char*> cases[] = {
+      {[](ReducerOptions& o) { o.strategy = Strategy::kNaive; },
+       "strategy bucketed on rank 0 and strategy naive on rank 2"},
+      {[](ReducerOptions& o) { o.bucket_megabytes = 2.5; },
+       "bucket_megabytes 25 on rank 0 and bucket_megabytes 2.5 on rank 2"},
+      {[](ReducerOptions& o) { o.reorder = false; }, "reorder yes on rank 0 and reorder no on"},
+      {[](ReducerOptions& o) { o.allow_unused = true; }, "allow_unused no on rank 0 and"},
+      {[](ReducerOptions& o) { o.flat_buckets = true; }, "flat_buckets not given on rank 0 and"},
+      {[](ReducerOptions& o) { o.persistent_buckets = true; }, "persistent_buckets no on rank 0"},
+      {[](ReducerOptions& o) { o.communication_dtype = torch::kBFloat16; },
+       "communication_dtype not given on rank 0 and communication_dtype BFloat16 on rank 2"},
+      {[](ReducerOptions& o) { o.debug = true; }, "debug no on rank 0 and debug yes on rank 2"}};
+  testing::run_ranks(3, [&](const comm::Environment& environment) {
+    const Group group(environment);
+    const std::vector<Tensor> parameters = {torch::zeros({3}).requires_grad_()};
+    for (const auto& [change, sentence] : cases) {
+      ReducerOptions options;
+      options.bucket_megabytes = 25;
+      if (group.rank() == 2) change(options);
+      try {
+        GradientReducer(parameters, group, options);
+        ADD_FAILURE() << "expected a UserError: " << sentence;
+      } catch (const UserError& error) {
+        EXPECT_NE(std::string(error.what()).find(sentence), std::string::npos) << error.what();
+      }
+    }
+  });
+}
+
 // From three ranks on the order of a bucket decides the last bits: a run that goes on with the
 // saved order repeats the run that did not stop.
 TEST(Ranks, TheOrderComesFromRankZeroAndIsKept) {

@@ -1,10 +1,9 @@
 #include "flashstep/parallel/reduction.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "flashstep/base/error.h"
-#include "flashstep/base/hash.h"
+#include "flashstep/comm/agreement.h"
 
 namespace flashstep::parallel {
 namespace {
@@ -17,37 +16,45 @@ std::string describe(const at::Tensor& tensor, const std::string& name) {
                         tensor.requires_grad() ? "" : ", frozen");
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
+std::string yes_or_no(bool value) { return value ? "yes" : "no"; }
 
-void throw_first_difference(const std::vector<std::string>& first,
-                            const std::vector<std::string>& other, int rank) {
-  for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-    const std::string expected = i < first.size() ? first[i] : "no more parameters";
-    const std::string got = i < other.size() ? other[i] : "no more parameters";
-    require(expected == got, "[parallel] expected the same parameters on every rank, but number ",
-            i, " is ", expected, " on rank 0 and ", got, " on rank ", rank);
-  }
+std::vector<std::string> describe(const ReducerOptions& options) {
+  const auto& flat = options.flat_buckets;
+  const auto& dtype = options.communication_dtype;
+  return {flashstep::str("strategy ", strategy_name(options.strategy)),
+          flashstep::str("bucket_megabytes ", options.bucket_megabytes),
+          "reorder " + yes_or_no(options.reorder),
+          "allow_unused " + yes_or_no(options.allow_unused),
+          "flat_buckets " + (flat ? yes_or_no(*flat) : "not given"),
+          "persistent_buckets " + yes_or_no(options.persistent_buckets),
+          flashstep::str("communication_dtype ", dtype ? c10::toString(*dtype) : "not given"),
+          "debug " + yes_or_no(options.debug)};
 }
 
 }  // namespace
 
+void check_agreement(const ReducerOptions& options, const comm::Group& group) {
+  const auto difference = comm::first_difference(describe(options), group);
+  if (!difference) return;
+  throw UserError(flashstep::str("[parallel] expected the same options on every rank, got ",
+                                 difference->first, " on rank 0 and ", difference->other,
+                                 " on rank ", difference->rank));
+}
+
 void check_agreement(const ReducedParameters& parameters, const comm::Group& group) {
-  std::string text;
+  std::vector<std::string> lines;
   for (size_t i = 0; i < parameters.tensors.size(); ++i) {
-    text += describe(parameters.tensors[i], parameters.names[i]) + "\n";
+    lines.push_back(describe(parameters.tensors[i], parameters.names[i]));
   }
-  const std::vector<std::string> hashes = group.all_gather(hash_bytes(text));
-  const auto differs = [&](const std::string& hash) { return hash != hashes.front(); };
-  if (std::none_of(hashes.begin(), hashes.end(), differs)) return;
-  const std::vector<std::string> texts = group.all_gather(text);
-  for (size_t rank = 1; rank < texts.size(); ++rank) {
-    throw_first_difference(lines_of(texts.front()), lines_of(texts[rank]), static_cast<int>(rank));
-  }
+  const auto difference = comm::first_difference(lines, group);
+  if (!difference) return;
+  const auto or_none = [](const std::string& line) {
+    return line.empty() ? "no more parameters" : line;
+  };
+  throw UserError(
+      flashstep::str("[parallel] expected the same parameters on every rank, but number ",
+                     difference->line, " is ", or_none(difference->first), " on rank 0 and ",
+                     or_none(difference->other), " on rank ", difference->rank));
 }
 
 std::string names_of(const std::vector<int64_t>& indices, const std::vector<std::string>& names) {

@@ -18,8 +18,9 @@ struct ReducedParameters {
   std::vector<std::string> names;
 };
 
-// Every rank must have the same parameters in the same order: UserError, on all ranks, that names
-// the first difference from rank 0.
+// Every rank must have the same options, and the same parameters in the same order: UserError, on
+// all ranks, that names the first difference from rank 0.
+void check_agreement(const ReducerOptions& options, const comm::Group& group);
 void check_agreement(const ReducedParameters& parameters, const comm::Group& group);
 
 // "fc1.weight, fc2.bias and 3 more"

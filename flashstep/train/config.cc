@@ -205,10 +205,14 @@ void check_config(const Config& config) {
           config.tokenizer.vocab_size);
 }
 
+std::vector<std::pair<std::string, std::string>> flat_fields(const Config& config) {
+  std::vector<std::pair<std::string, std::string>> fields;
+  flatten(OrderedJson::parse(write_json(config)), "", fields);
+  return fields;
+}
+
 std::vector<std::string> check_resumable(const Config& saved, const Config& now) {
-  std::vector<std::pair<std::string, std::string>> before, after;
-  flatten(OrderedJson::parse(write_json(saved)), "", before);
-  flatten(OrderedJson::parse(write_json(now)), "", after);
+  const auto before = flat_fields(saved), after = flat_fields(now);
   std::vector<std::string> changes;
   const bool same_rows = rows_per_step(saved) == rows_per_step(now);
   if (!same_rows && saved.parallel.world_size != now.parallel.world_size) {

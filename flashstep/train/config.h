@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "flashstep/base/fields.h"
@@ -106,6 +107,9 @@ Config load_config(const std::filesystem::path& path,
 
 // The config of a run directory: RUN/config.json. UserError if there is none.
 Config load_run_config(const std::filesystem::path& run);
+
+// Every field as "train.steps" and its value as JSON, in their order.
+std::vector<std::pair<std::string, std::string>> flat_fields(const Config& config);
 
 // What single fields cannot know of each other (a warm-up longer than the run, ...). UserError.
 void check_config(const Config& config);

@@ -24,6 +24,7 @@
 #include "flashstep/model/transformer.h"
 #include "flashstep/parallel/gradient_reducer.h"
 #include "flashstep/train/adamw.h"
+#include "flashstep/train/agreement.h"
 #include "flashstep/train/bigram_loss.h"
 #include "flashstep/train/checkpoint.h"
 #include "flashstep/train/evaluate.h"
@@ -204,12 +205,14 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
                       std::optional<SignalGuard>& signals) {
   const bool is_first = environment.rank == 0;
   options.quiet = options.quiet || !is_first;
+  if (group != nullptr) check_same_config(config, device.type(), *group);
   check_attention(config.model.attention);
   std::optional<RunDirectory> directory;
   if (is_first) directory.emplace(options.run_directory, options.resume);
   if (directory && options.resume) check_saved_config(config, *directory, environment.world_size);
 
   const PreparedData prepared = prepare_together(config, options, environment, group);
+  if (group != nullptr) check_same_data(prepared, *group);
   const tokenizer::Tokenizer& tokenizer = prepared.tokenizer;
   if (config.model.vocab_size == 0) config.model.vocab_size = tokenizer.vocab_size();
   config.model = resolved(config.model);

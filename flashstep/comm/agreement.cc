@@ -1,0 +1,43 @@
+#include "flashstep/comm/agreement.h"
+
+#include <algorithm>
+
+#include "flashstep/base/hash.h"
+#include "flashstep/base/text.h"
+
+namespace flashstep::comm {
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines(1);
+  for (const char c : text) {
+    if (c == '\n') {
+      lines.emplace_back();
+    } else {
+      lines.back() += c;
+    }
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::optional<Difference> first_difference(const std::vector<std::string>& lines,
+                                           const Group& group) {
+  const std::string own = join(lines, "\n");
+  const std::vector<std::string> hashes = group.all_gather(hash_bytes(own));
+  const auto other = std::find_if(hashes.begin(), hashes.end(),
+                                  [&](const std::string& hash) { return hash != hashes.front(); });
+  if (other == hashes.end()) return std::nullopt;
+  const auto rank = static_cast<size_t>(other - hashes.begin());
+  const std::vector<std::string> texts = group.all_gather(own);
+  const std::vector<std::string> first = lines_of(texts.front()), its = lines_of(texts[rank]);
+  size_t line = 0;
+  while (line < first.size() && line < its.size() && first[line] == its[line]) ++line;
+  const auto at = [&](const std::vector<std::string>& all) {
+    return line < all.size() ? all[line] : "";
+  };
+  return Difference{static_cast<int>(rank), line, at(first), at(its)};
+}
+
+}  // namespace flashstep::comm

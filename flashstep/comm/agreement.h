@@ -1,0 +1,22 @@
+// Whether all ranks say the same.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "flashstep/comm/group.h"
+
+namespace flashstep::comm {
+
+struct Difference {
+  int rank;                  // the first that differs from rank 0
+  size_t line;               // the first in which it does
+  std::string first, other;  // rank 0's line and its own; empty where one has no more
+};
+
+// All ranks call it with lines of text and get the same answer. What agrees costs a hash a rank.
+std::optional<Difference> first_difference(const std::vector<std::string>& lines,
+                                           const Group& group);
+
+}  // namespace flashstep::comm

@@ -1,0 +1,36 @@
+#include "flashstep/comm/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep::comm {
+namespace {
+
+TEST(Agreement, NamesTheFirstRankAndLineThatDiffer) {
+  testing::run_ranks(3, [](const Environment& environment) {
+    const Group group(environment);
+    const int rank = group.rank();
+    EXPECT_FALSE(first_difference({}, group));
+    EXPECT_FALSE(first_difference({"a", "", "b = 1"}, group));
+    const auto both = first_difference({"a", rank == 0 ? "b" : "c", str("d", rank)}, group);
+    ASSERT_TRUE(both);
+    EXPECT_EQ(both->rank, 1);
+    EXPECT_EQ(both->line, 1u);
+    EXPECT_EQ(both->first, "b");
+    EXPECT_EQ(both->other, "c");
+    const auto last = first_difference({"same", rank == 2 ? "other" : "mine"}, group);
+    ASSERT_TRUE(last);
+    EXPECT_EQ(last->rank, 2);
+    EXPECT_EQ(last->first + " " + last->other, "mine other");
+    std::vector<std::string> lines = {"one"};
+    if (rank == 1) lines.push_back("two");
+    const auto longer = first_difference(lines, group);
+    ASSERT_TRUE(longer);
+    EXPECT_EQ(longer->line, 1u);
+    EXPECT_EQ(longer->first + "/" + longer->other, "/two");
+  });
+}
+
+}  // namespace
+}  // namespace flashstep::comm
