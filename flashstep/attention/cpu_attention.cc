@@ -18,20 +18,6 @@ std::string cpu_refusal(const Tensor& q, const Tensor&, const Tensor&) {
   return kernel_refusal(q);
 }
 
-// Tasks are taken from a counter: under a causal mask they differ in length.
-attention_cpu::Parallel torch_threads() {
-  const int workers = at::in_parallel_region() ? 1 : at::get_num_threads();
-  return {workers, [workers](int64_t tasks, const std::function<void(int64_t, int)>& body) {
-            std::atomic<int64_t> next = 0;
-            const int64_t used = std::min<int64_t>(workers, tasks);
-            at::parallel_for(0, used, 1, [&](int64_t begin, int64_t end) {
-              for (int64_t worker = begin; worker < end; ++worker) {
-                for (int64_t task; (task = next++) < tasks;) body(task, static_cast<int>(worker));
-              }
-            });
-          }};
-}
-
 void cpu_forward(const ForwardTensors& t, const AttentionSettings& settings) {
   attention_cpu::forward({kernel_problem(t.q, t.k, settings), kernel_input(t.q), kernel_input(t.k),
                           kernel_input(t.v), kernel_output(t.out), t.logsumexp.data_ptr<float>()},
@@ -48,6 +34,20 @@ void cpu_backward(const BackwardTensors& t, const AttentionSettings& settings) {
 }
 
 }  // namespace
+
+// Tasks are taken from a counter: under a causal mask they differ in length.
+attention_cpu::Parallel torch_threads() {
+  const int workers = at::in_parallel_region() ? 1 : at::get_num_threads();
+  return {workers, [workers](int64_t tasks, const std::function<void(int64_t, int)>& body) {
+            std::atomic<int64_t> next = 0;
+            const int64_t used = std::min<int64_t>(workers, tasks);
+            at::parallel_for(0, used, 1, [&](int64_t begin, int64_t end) {
+              for (int64_t worker = begin; worker < end; ++worker) {
+                for (int64_t task; (task = next++) < tasks;) body(task, static_cast<int>(worker));
+              }
+            });
+          }};
+}
 
 const AttentionKernel kCpuKernel = {"cpu", cpu_refusal, cpu_forward, cpu_backward};
 

@@ -10,6 +10,7 @@
 #include <torch/library.h>
 #include <torch/types.h>
 
+#include "flashstep/attention/cpu/kernels.h"
 #include "flashstep/attention/problem.h"
 
 namespace flashstep::internal {
@@ -70,6 +71,8 @@ struct AttentionKernel {
 int cuda_capability_major(int device_index);
 
 extern const AttentionKernel kTiledKernel, kCpuKernel, kCudaKernel;
+// PyTorch's threads, as the CPU kernels get them (cpu_attention.cc).
+attention_cpu::Parallel torch_threads();
 // nullptr when this build has no such kernel.
 const AttentionKernel* find_attention_kernel(std::string_view name);
 

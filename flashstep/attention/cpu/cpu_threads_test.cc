@@ -1,13 +1,17 @@
 // Equal bits from any number of workers, and work for all of them where there is one head.
+#include <array>
 #include <atomic>
-#include <barrier>
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <set>
 #include <thread>
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "flashstep/attention/cpu/test_problem.h"
+#include "flashstep/attention/implementations.h"
 
 namespace flashstep::attention_cpu {
 namespace {
@@ -54,48 +58,56 @@ TEST(CpuAttentionThreads, AnyNumberGivesTheSameBits) {
   }
 }
 
-// Runs the tasks on `workers` threads that wait for each other once each has a task, and counts
-// the threads that got one.
+// Counts the threads that PyTorch's pool brings to every run of tasks. The first task of a thread
+// waits for the other threads, so that none takes all before these have woken.
 class Counting {
  public:
-  explicit Counting(int workers) : workers_(workers) {}
-
-  Parallel parallel() {
-    return {workers_, [this](int64_t tasks, const std::function<void(int64_t, int)>& body) {
-              const int64_t busy = std::min<int64_t>(tasks, workers_);
-              std::barrier all_have_one(busy);
-              std::atomic<int64_t> next{0}, ran{0};
-              std::vector<std::jthread> running;
-              for (int worker = 0; worker < workers_; ++worker) {
-                running.emplace_back([&, worker] {
-                  bool first = true;
-                  for (int64_t task; (task = next++) < tasks; first = false) {
-                    if (first) {
-                      ++ran;
-                      all_have_one.arrive_and_wait();
-                    }
-                    body(task, worker);
-                  }
-                });
-              }
-              running.clear();
-              threads.push_back(static_cast<int>(ran));
+  Parallel around(Parallel pool) {
+    return {pool.workers,
+            [this, pool](int64_t tasks, const std::function<void(int64_t, int)>& body) {
+              const size_t expected = std::min<int64_t>(tasks, pool.workers);
+              std::mutex mutex;
+              std::condition_variable changed;
+              std::set<std::thread::id> here;
+              bool waits = true;
+              pool.run(tasks, [&](int64_t task, int worker) {
+                std::unique_lock lock(mutex);
+                here.insert(std::this_thread::get_id());
+                changed.notify_all();
+                // Who does not come is missing in the count.
+                waits = waits && changed.wait_for(lock, std::chrono::seconds(20),
+                                                  [&] { return here.size() >= expected; });
+                lock.unlock();
+                body(task, worker);
+              });
+              threads.push_back(static_cast<int>(here.size()));
             }};
   }
 
   std::vector<int> threads;  // of each run
-
- private:
-  int workers_;
 };
 
-TEST(CpuAttentionThreads, OneHeadKeepsEveryThreadBusyInBothDirections) {
+TEST(CpuAttentionThreads, OneHeadKeepsEveryThreadOfPytorchBusyInBothDirections) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(4);
   const Case c = {.n = 512, .m = 512, .dim = 64, .causal = true};
   const testing::Inputs inputs(c, Element::kFloat32);
-  Counting counting(4);
-  testing::run(c, Element::kFloat32, inputs, counting.parallel());
+  Counting counting;
+  testing::run(c, Element::kFloat32, inputs, counting.around(internal::torch_threads()));
+  at::set_num_threads(before);
   // Forward: packing (two tiles of keys), attending. Backward: rows, chunks of keys, merging.
   EXPECT_EQ(counting.threads, (std::vector<int>{2, 4, 4, 4, 4}));
+}
+
+TEST(CpuAttentionThreads, InsideOfAParallelRegionThereIsOne) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(4);
+  std::array<int, 4> workers = {};
+  at::parallel_for(0, 4, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) workers[i] = internal::torch_threads().workers;
+  });
+  at::set_num_threads(before);
+  EXPECT_EQ(workers, (std::array<int, 4>{1, 1, 1, 1}));
 }
 
 }  // namespace
