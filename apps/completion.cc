@@ -1,10 +1,13 @@
 // flashstep completion bash|zsh: a script that completes commands and options, written from the
 // parser itself.
 #include <iostream>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "apps/commands.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/text.h"
 #include "flashstep/train/config.h"
 
@@ -33,11 +36,35 @@ std::string parents(const CLI::App& root) {
   return names.empty() ? "-" : join(names, "|");
 }
 
+// Values by option: those that the parser of any command allows, "{cpu,cuda}" in what CLI11 calls
+// the option's type. An option of one name means the same in every command.
+void collect_values(const CLI::App& app, std::map<std::string, std::set<std::string>>& values) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    const size_t open = type.find('{'), close = type.find('}', open);
+    if (close == std::string::npos) continue;
+    for (const std::string& name : option->get_lnames()) {
+      const std::string allowed = type.substr(open + 1, close - open - 1);
+      for (std::string& value : CLI::detail::split(allowed, ',')) values["--" + name].insert(value);
+    }
+  }
+  for (const CLI::App* command : app.get_subcommands(nullptr)) collect_values(*command, values);
+}
+
 // The values that follow an option, where they are known.
-std::string value_cases() {
-  return "    --set) words=\"" + join(field_paths(train::Config()), " ") +
-         "\"; compopt -o nospace 2>/dev/null ;;\n"  // zsh has no compopt
-         "    --device) words=\"cpu cuda\" ;;\n";
+std::string value_cases(const CLI::App& root) {
+  std::map<std::string, std::set<std::string>> values;
+  collect_values(root, values);
+  // These are fields of the config, which checks them itself.
+  for (const std::string& name : attention_implementations()) values["--attention"].insert(name);
+  for (const std::string& name : train::wrapper_names()) values["--wrapper"].insert(name);
+  std::string cases = "    --set) words=\"" + join(field_paths(train::Config()), " ") +
+                      "\"; compopt -o nospace 2>/dev/null ;;\n";  // zsh has no compopt
+  for (const auto& [option, words] : values) {
+    const std::vector<std::string> sorted(words.begin(), words.end());
+    cases += "    " + option + ") words=\"" + join(sorted, " ") + "\" ;;\n";
+  }
+  return cases;
 }
 
 std::string bash_script(const CLI::App& root) {
@@ -52,7 +79,7 @@ std::string bash_script(const CLI::App& root) {
          ") path+=\" ${COMP_WORDS[2]}\" ;; esac\n"
          "  fi\n"
          "  case ${COMP_WORDS[COMP_CWORD - 1]} in\n" +
-         value_cases() +
+         value_cases(root) +
          "  esac\n"
          "  if [[ -n $words ]]; then COMPREPLY=($(compgen -W \"$words\" -- \"$current\")); return; "
          "fi\n"

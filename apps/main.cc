@@ -7,12 +7,12 @@
 #include <iostream>
 #include <new>
 #include <string>
-#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <c10/util/Exception.h>
 
 #include "apps/commands.h"
+#include "apps/usage.h"
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 
@@ -35,58 +35,6 @@ enum ExitCode { kMachineFailure = 1, kCallerMistake = 2 };
 int fail(int code, const std::string& sentence) {
   std::fprintf(stderr, "flashstep: %s\n", sentence.c_str());
   return code;
-}
-
-// A mistyped command, at any depth, gets the nearest one; empty if all are known.
-std::string unknown_command(const CLI::App& app, int argc, char** argv) {
-  const CLI::App* parent = &app;
-  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
-    std::vector<std::string> names;
-    const CLI::App* found = nullptr;
-    for (const CLI::App* command : parent->get_subcommands(nullptr)) {
-      names.push_back(command->get_name());
-      if (command->check_name(argv[i])) found = command;
-    }
-    if (names.empty()) return "";
-    if (found == nullptr) {
-      const std::string meant = flashstep::nearest(argv[i], names);
-      return flashstep::str("unknown command \"", argv[i], "\"; ",
-                            meant.empty() ? "expected one of " + flashstep::join(names)
-                                          : "did you mean \"" + meant + "\"?");
-    }
-    parent = found;
-  }
-  return "";
-}
-
-// "--vocab-size = abc" in the words of the option that it is about; empty if there is none.
-std::string mistyped_number(const CLI::App& app, const std::string& what) {
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string name = option->get_name() + " = ";
-    const size_t at = what.find(name);
-    if (at == std::string::npos) continue;
-    const char* expected = option->get_type_name().starts_with("INT") ? "a whole number"
-                           : option->get_type_name().starts_with("UINT")
-                               ? "a whole number from 0 on"
-                               : "a number";
-    return flashstep::str("expected ", option->get_name(), " to be ", expected, ", got ",
-                          what.substr(at + name.size()));
-  }
-  for (const CLI::App* command : app.get_subcommands()) {
-    const std::string sentence = mistyped_number(*command, what);
-    if (!sentence.empty()) return sentence;
-  }
-  return "";
-}
-
-// What was wrong with the command line.
-std::string usage_mistake(const CLI::App& app, int argc, char** argv,
-                          const CLI::ParseError& error) {
-  std::string sentence = unknown_command(app, argc, argv);
-  if (sentence.empty() && error.get_name() == "ConversionError") {
-    sentence = mistyped_number(app, error.what());
-  }
-  return sentence.empty() ? flashstep::str(error.what(), " (see --help)") : sentence;
 }
 
 // LibTorch's errors carry a backtrace, which is not for people.
@@ -130,7 +78,7 @@ int run(int argc, char** argv) {
     return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
-    return fail(kCallerMistake, usage_mistake(app, argc, argv, error));
+    return fail(kCallerMistake, flashstep::apps::usage_mistake(app, argc, argv, error));
   } catch (const flashstep::apps::ExitCode& exit) {
     return exit.code;
   } catch (const flashstep::Interrupted& interrupted) {

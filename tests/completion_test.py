@@ -29,6 +29,9 @@ expect(complete("tokenizer", "train", "--vocab"), ["--vocab-size"], ["tokenizer"
 expect(complete("train", "config.json", "--res"), ["--resume"], ["train", "config.json", "--res"])
 expect(complete("train", "config.json", "--set", "model.d_m"), ["model.d_model"], ["--set", "model.d_m"])
 expect(complete("train", "config.json", "--device", ""), ["cpu", "cuda"], ["--device", ""])
+expect(complete("train", "config.json", "--attention", ""), ["auto", "naive", "cpu"], ["--attention", ""])
+expect(complete("train", "config.json", "--wrapper", "b"), ["bucketed"], ["--wrapper", "b"])
+expect(complete("bench", "step", "--precision", ""), ["fp32", "bf16"], ["bench", "step", "--precision", ""])
 if "--vocab-size" in complete("train", "--vocab"):
     sys.exit("expected --vocab-size to be offered for the tokenizer only")
 syntax = subprocess.run([PROGRAM, "completion", "zsh"], capture_output=True, text=True, check=True)

@@ -86,6 +86,11 @@ class TrainTest(unittest.TestCase):
     def test_leaves_everything_in_the_run_directory(self):
         for name in ("config.json", "metrics.jsonl", "loss.svg", "samples.txt", "tokenizer/vocab.json", "tensorboard"):
             self.assertTrue(os.path.exists(f"whole/{name}"), name)
+        plotted = flashstep("plot", "whole", "--out", "plotted")
+        self.assertEqual(plotted.returncode, 0, plotted.stderr)
+        if "no PNG" not in plotted.stdout:  # a build without the library that draws them says so
+            with open("whole/loss.png", "rb") as picture:
+                self.assertEqual(picture.read(8), b"\x89PNG\r\n\x1a\n")
         rows = metrics("whole")
         self.assertEqual([row["step"] for row in rows], list(range(13)))
         self.assertEqual([row["step"] for row in rows if "val_loss" in row], [0, 6, 12])
@@ -165,6 +170,20 @@ class TrainTest(unittest.TestCase):
         self.refused(["--seed", "0"], "generate", "whole", "--prompt", "x", "--seed", "-1")
         self.refused(["--top", "0"], "data", "inspect", "data/train.npy", "--top", "-1")
         self.refused(["stores", "stories"], "data", "stores")
+
+    def test_sentences_say_what_was_expected_and_what_came(self):
+        for sentence, *arguments in (
+                ("expected --device to be one of cpu, cuda, got tpu", "train", "config.json", "--device", "tpu"),
+                ("expected config, got none", "train"),
+                ("expected an option of train, got --resum; did you mean --resume?", "train", "config.json", "--resum"),
+                ("expected no further argument of train, got two.json", "train", "config.json", "two.json"),
+                ("expected a command after data, one of stories, fetch, inspect; got none", "data"),
+                ("expected --top to be a whole number from 0 to 4294967296, got -1", "data", "inspect", "f", "--top", "-1"),
+                ("expected --top to be a whole number from 0 to 4294967296, got x", "data", "inspect", "f", "--top", "x"),
+                ("expected --clip to be a number from 0 ", "bench", "step", "--clip", "-1"),
+                ("expected a whole number from 1 to 1048576 after --batch, got nothing", "bench", "step", "--batch"),
+                ("expected --precision to be one of fp32, tf32, bf16, got fp8", "bench", "step", "--precision", "fp8")):
+            self.refused([f"flashstep: {sentence}"], *arguments)
 
     def test_skip_data_refuses_what_is_missing_or_disagrees(self):
         result = flashstep("train", "config.json", "--run", "skip", "--skip-data")

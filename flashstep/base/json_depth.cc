@@ -23,4 +23,10 @@ int json_depth(std::string_view json) {
   return deepest;
 }
 
+std::string json_complaint(std::string_view what) {
+  const size_t end = what.find("] ");
+  const bool has_number = what.starts_with("[json.exception.") && end != what.npos;
+  return std::string(has_number ? what.substr(end + 2) : what);
+}
+
 }  // namespace flashstep

@@ -252,7 +252,8 @@ StoredPicture picture_from_json(std::string_view text, const std::string& source
     const OrderedJson json = OrderedJson::parse(text);
     return {json.at("name").get<std::string>(), kind_from(json)};
   } catch (const std::exception& error) {
-    throw UserError("[picture] expected a picture as JSON in " + source + ": " + error.what());
+    throw UserError("[picture] expected a picture as JSON in " + source + ": " +
+                    json_complaint(error.what()));
   }
 }
 

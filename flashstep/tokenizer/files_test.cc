@@ -146,8 +146,13 @@ TEST_F(FilesTest, RefusesDamage) {
            replaced(json, "\"merges\": [", "\"merges\": [[\"~\", \"~\"],"),
            replaced(json, "\"merges\": [", "\"merges\": {}, \"x\": ["),
            std::string(100'000, '[')}) {
-    EXPECT_NE(complaint([&] { parse_tokenizer_json(text, "x"); }), "") << text.substr(0, 200);
+    const std::string message = complaint([&] { parse_tokenizer_json(text, "x"); });
+    EXPECT_NE(message, "") << text.substr(0, 200);
+    EXPECT_EQ(message.find("json.exception"), std::string::npos) << message;
   }
+  EXPECT_NE(
+      complaint([&] { parse_tokenizer_json("{\n  1", "x"); }).find("got parse error at line 2"),
+      std::string::npos);
   for (const auto& [v, m] : std::vector<std::pair<std::string, std::string>>{
            {"", merges},
            {"[]", merges},

@@ -14,7 +14,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& source) {
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& error) {
-    throw UserError(str("[", source, "] expected JSON, got ", printable_utf8(error.what())));
+    throw UserError(
+        str("[", source, "] expected JSON, got ", printable_utf8(json_complaint(error.what()))));
   }
 }
 

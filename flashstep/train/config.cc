@@ -132,8 +132,12 @@ void SamplingConfig::visit(FieldVisitor& v) {
   v.field("seed", seed, {0, kMany}, "of the samples");
 }
 
+std::vector<std::string> wrapper_names() {
+  return {"none", "naive", "flat", "overlapped", "bucketed", "torch"};
+}
+
 void ParallelConfig::visit(FieldVisitor& v) {
-  v.field("wrapper", wrapper, {"none", "naive", "flat", "overlapped", "bucketed", "torch"},
+  v.field("wrapper", wrapper, wrapper_names(),
           "how gradients of several processes are averaged; none: there is one process");
   v.field("bucket_megabytes", bucket_megabytes, {0, 1e6},
           "gradients that are averaged together, MB (bucketed, torch); 0: chosen");

@@ -77,6 +77,8 @@ struct SamplingConfig {
   void visit(FieldVisitor& v);
 };
 
+std::vector<std::string> wrapper_names();  // of parallel.wrapper
+
 struct ParallelConfig {
   std::string wrapper = "bucketed";
   double bucket_megabytes = 0;

@@ -149,7 +149,8 @@ Result result_from_json(const std::string& json, const std::string& source) {
     require(json_depth(json) <= kMaxJsonDepth, "it is nested too deeply");
     return read_result(OrderedJson::parse(json), source);
   } catch (const std::exception& error) {
-    throw UserError(str("[report] expected a result in ", source, ": ", error.what()));
+    throw UserError(
+        str("[report] expected a result in ", source, ": ", json_complaint(error.what())));
   }
 }
 

@@ -1,0 +1,163 @@
+#include "apps/usage.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "flashstep/base/text.h"
+
+namespace flashstep::apps {
+namespace {
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  return names;
+}
+
+// A mistyped command, at any depth, gets the nearest one; empty if all are known.
+std::string unknown_command(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* parent = &app;
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+    const std::vector<std::string> names = command_names(*parent);
+    if (names.empty()) return "";
+    const auto found = std::find(names.begin(), names.end(), argv[i]);
+    if (found == names.end()) {
+      const std::string meant = nearest(argv[i], names);
+      return str(
+          "unknown command \"", argv[i], "\"; ",
+          meant.empty() ? "expected one of " + join(names) : "did you mean \"" + meant + "\"?");
+    }
+    parent = parent->get_subcommand(*found);
+  }
+  return "";
+}
+
+// The command that was being read when the error came.
+const CLI::App& innermost(const CLI::App& app) {
+  const auto commands = app.get_subcommands();  // those that were given
+  return commands.empty() ? app : innermost(*commands.back());
+}
+
+// What stands between `before` and `after` in `text`; empty if they do not.
+std::string between(const std::string& text, std::string_view before, std::string_view after) {
+  const size_t begin = text.find(before);
+  if (begin == std::string::npos) return "";
+  const size_t from = begin + before.size(),
+               end = after.empty() ? text.size() : text.find(after, from);
+  return end == std::string::npos ? "" : text.substr(from, end - from);
+}
+
+// "INT in [1 - 4294967296]", as CLI11 describes a range, as " from 1 to 4294967296".
+std::string described_range(const std::string& description) {
+  const std::string low = between(description, " in [", " - "),
+                    high = between(description, " - ", "]");
+  constexpr double kAnyNumber = 0x1p53;  // beyond it a limit is that of the number's type
+  const bool has_high = std::strtod(high.c_str(), nullptr) < kAnyNumber;
+  return str(" from ", low, has_high ? " to " + high : " on");
+}
+
+// What the option takes: "one of cpu, cuda", "a whole number from 1 to 10".
+std::string expected_by(const CLI::Option& option) {
+  const std::string type = option.get_type_name();  // "TEXT:{cpu,cuda}", "INT:INT in [1 - 10]"
+  const std::string choices = between(type, "{", "}");
+  if (!choices.empty()) {
+    std::string listed = "one of ";
+    for (const char c : choices) listed += c == ',' ? std::string(", ") : std::string(1, c);
+    return listed;
+  }
+  const bool is_whole = type.starts_with("INT") || type.starts_with("UINT");
+  if (!is_whole && !type.starts_with("FLOAT")) return "a value";
+  const std::string number = is_whole ? "a whole number" : "a number";
+  if (type.find(" in [") != std::string::npos) return number + described_range(type);
+  if (type.find(":POSITIVE") != std::string::npos) return number + " above 0";
+  const bool from_zero = type.find(":NONNEGATIVE") != std::string::npos;
+  return from_zero || type.starts_with("UINT") ? number + " from 0 on" : number;
+}
+
+// The option of `app`, or of a command that was given, whose name begins `what` or follows a colon
+// in it ("--device: tpu not in {cpu,cuda}", "Could not convert: --top = x"); null if there is none.
+const CLI::Option* option_in(const CLI::App& app, const std::string& what) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (what.starts_with(name + ":") || what.starts_with(name + " ") ||
+        what.find(": " + name + " = ") != std::string::npos) {
+      return option;
+    }
+  }
+  for (const CLI::App* command : app.get_subcommands()) {
+    if (const CLI::Option* option = option_in(*command, what)) return option;
+  }
+  return nullptr;
+}
+
+// What was given to `option`, by the library's own sentence; empty where it does not say.
+std::string got(const CLI::Option& option, const std::string& what) {
+  for (const auto& [before, after] :
+       {std::pair<std::string, const char*>{"Value ", " not in range "},
+        {option.get_name() + ": ", " not in {"},
+        {" " + option.get_name() + " = ", ""}}) {
+    const std::string found = between(what, before, after);
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
+std::string unexpected_argument(const CLI::App& command, const CLI::App& app) {
+  const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+  if (extras.empty()) return "";
+  // The words of an unknown option's value come along: the option is what is to be named.
+  const auto is_option = [](const std::string& word) { return word.starts_with("-"); };
+  const auto first = std::find_if(extras.begin(), extras.end(), is_option);
+  const std::string& word = first == extras.end() ? extras.front() : *first;
+  if (!is_option(word)) {
+    return str("expected no further argument of ", command.get_name(), ", got ", word);
+  }
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const std::string meant = nearest(word.substr(0, word.find('=')), names);
+  return str("expected an option of ", command.get_name(), ", got ", word,
+             meant.empty() ? " (see --help)" : "; did you mean " + meant + "?");
+}
+
+// A value that is missing or none of those allowed.
+std::string wrong_value(const CLI::App& app, const std::string& what) {
+  const CLI::Option* option = option_in(app, what);
+  if (option == nullptr) return "";
+  const std::string name = option->get_name(), given = got(*option, what);
+  if (!given.empty())
+    return str("expected ", name, " to be ", expected_by(*option), ", got ", given);
+  if (what == name + " is required") return str("expected ", name, ", got none (see --help)");
+  if (what.ends_with(" missing")) {
+    return str("expected ", expected_by(*option), " after ", name, ", got nothing");
+  }
+  for (const auto& [word, sentence] : {std::pair{" excludes ", "expected one of "},
+                                       std::pair{" requires ", "expected both or none of "}}) {
+    const std::string other = between(what, name + word, "");
+    if (!other.empty()) return str(sentence, name, " and ", other);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string usage_mistake(const CLI::App& app, int argc, char** argv,
+                          const CLI::ParseError& error) {
+  const std::string what = error.what();
+  const CLI::App& command = innermost(app);
+  std::string sentence = unknown_command(app, argc, argv);
+  if (sentence.empty() && dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    sentence = unexpected_argument(command, app);
+  }
+  if (sentence.empty() && what.starts_with("A subcommand")) {
+    sentence = str("expected a command after ", command.get_name(), ", one of ",
+                   join(command_names(command)), "; got none");
+  }
+  if (sentence.empty()) sentence = wrong_value(app, what);
+  return sentence.empty() ? str(what, " (see --help)") : sentence;
+}
+
+}  // namespace flashstep::apps
