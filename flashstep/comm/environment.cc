@@ -114,10 +114,11 @@ Environment from_rank(const Variables& variables) {
   if (!one_machine) {
     require(!address.empty(), "[comm] expected MASTER_ADDR to name the machine of rank 0 (",
             environment.world_size, " ranks, from ", environment.launcher, "), got nothing");
-    require(has(variables, "LOCAL_RANK"),
-            "[comm] expected LOCAL_RANK beside RANK and WORLD_SIZE, as ranks may be on several "
-            "machines (MASTER_ADDR=",
-            address, "), got nothing");
+    for (const char* name : {"LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+      require(has(variables, name), "[comm] expected ", name,
+              " beside RANK and WORLD_SIZE, as ranks may be on several machines (MASTER_ADDR=",
+              address, "), got nothing");
+    }
   }
   environment.local_rank = number(variables, "LOCAL_RANK", environment.rank);
   environment.local_world_size = number(variables, "LOCAL_WORLD_SIZE", environment.world_size);

@@ -148,7 +148,11 @@ TEST(Environment, NamesWhatIsMissingOrWrong) {
   EXPECT_EQ(mistake(by_hand),
             "[comm] expected MASTER_ADDR to name the machine of rank 0 (2 ranks, from RANK and "
             "WORLD_SIZE), got nothing");
-  EXPECT_NE(mistake(with(by_hand, {{"MASTER_ADDR", "node1"}})).find("LOCAL_RANK"),
+  const Variables on_nodes = with(by_hand, {{"MASTER_ADDR", "node1"}});
+  EXPECT_EQ(mistake(on_nodes),
+            "[comm] expected LOCAL_RANK beside RANK and WORLD_SIZE, as ranks may be on several "
+            "machines (MASTER_ADDR=node1), got nothing");
+  EXPECT_NE(mistake(with(on_nodes, {{"LOCAL_RANK", "1"}})).find("expected LOCAL_WORLD_SIZE"),
             std::string::npos);
   EXPECT_EQ(mistake(with(kTorchrun, {{"RANK", "8"}})),
             "[comm] expected a rank below the world size 8, got rank 8 from torchrun");
