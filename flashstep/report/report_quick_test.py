@@ -32,8 +32,8 @@ MEMORY = [f"{MODEL}_c{context}_b4_{mode}_{precision}_auto"
 # The tables of each section that a CPU measures, by the names of their files.
 TABLES = {
     "limits": ["limits"],
-    "norm": ["norm_quick"],
     "step": ["step_quick", "step_quick_step_runs", "step_warmup_quick", "step_warmup_quick_step_runs"],
+    "norm": ["norm_quick"],
     "profile": ["profile_quick", *of("profile_quick_profile", "attention", "blocks", "classes", "kernels", "ranges",
                                      "shares")],
     "precision": [*of("precision_precision", "accumulation", "dtypes", "norms"), "precision_sizes_quick",
@@ -50,10 +50,10 @@ TABLES = {
 }
 # And its pictures.
 PICTURES = {
-    "norm": of("norm_quick_norm_fp32", "forward", "forward-backward"),
     "step": ["step_quick_step_parts_b4_n64_bf16_auto", "step_quick_step_parts_b4_n64_fp32_auto",
              "step_warmup_quick_step_parts_b4_n64_fp32_auto",
              f"step_warmup_quick_step_warmup_{MODEL}_n64_fp32_auto_step"],
+    "norm": of("norm_quick_norm_fp32", "forward", "forward-backward"),
     "profile": [f"profile_quick_profile_{kind}_{case}" for kind in ("flame", "flame_inference", "shares")
                 for case in PROFILE],
     "precision": ["precision_sizes_quick_precision_sizes_gain"],
@@ -118,10 +118,17 @@ class QuickReportTest(unittest.TestCase):
     def results(self):
         return [json.loads(path.read_text()) for path in sorted((self.path / "results").glob("*.json"))]
 
+    def within(self, seconds, most):
+        """On a machine that nobody else needs twice over."""
+        load = os.getloadavg()[1]
+        if seconds >= most and load > 2 * os.cpu_count():
+            self.skipTest(f"others keep the machine busy: load {load:.1f}")
+        self.assertLess(seconds, most)
+
     def test_it_takes_minutes(self):
         if not self.folder:
             self.skipTest("the report was there")
-        self.assertLess(self.seconds, MOST_SECONDS)
+        self.within(self.seconds, MOST_SECONDS)
 
     def test_every_section_has_a_table_with_rows(self):
         sections = {result["section"] for result in self.results()}
@@ -237,10 +244,7 @@ class QuickReportTest(unittest.TestCase):
         print(f"report --redraw: {min(seconds):.1f} s, at most {MOST_REDRAW_SECONDS}", file=sys.stderr)
         if browser.chromium():
             self.assertTrue((self.path / "report.pdf").read_bytes().startswith(b"%PDF-"), result.stdout)
-        load = os.getloadavg()[0]
-        if min(seconds) >= MOST_REDRAW_SECONDS and load > 2 * os.cpu_count():
-            self.skipTest(f"others keep the machine busy: load {load:.1f}")
-        self.assertLess(min(seconds), MOST_REDRAW_SECONDS)
+        self.within(min(seconds), MOST_REDRAW_SECONDS)
 
 
 if __name__ == "__main__":
