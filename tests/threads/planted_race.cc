@@ -1,6 +1,8 @@
-// A plain counter that this thread writes and a thread of the group's watch reads, through all that
-// stands in between: libflashstep, c10d's store and Gloo. "careful" does the same with an atomic
-// one, and must be silent.
+// A plain counter that two threads of ours use, without a lock, in two places:
+//   watch  this thread writes, a thread of the group's watch reads: libflashstep, c10d's store and
+//          Gloo stand in between
+//   hook   a hook of autograd writes, called by LibTorch; a thread of ours reads
+// "racing" must be seen; "careful" does the same with an atomic one, and must be silent.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -9,8 +11,10 @@
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/types.h>
 
 #include "flashstep/comm/watch.h"
+#include "flashstep/parallel/gradient_hooks.h"
 
 namespace {
 
@@ -38,14 +42,41 @@ void count_while_watched() {
   }
 }
 
+template <typename Counter>
+void count_in_hook() {
+  const at::Tensor weight = torch::ones({2}).requires_grad_();
+  Counter fired{0};
+  const flashstep::parallel::GradientHooks hooks({weight},
+                                                 [&fired](int64_t) { fired = fired + 1; });
+  std::atomic<bool> is_done{false};
+  std::atomic<int> seen{0};
+  std::thread reader([&] {
+    while (!is_done) {
+      seen = static_cast<int>(fired);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  for (int i = 0; i < 100; ++i) {  // half a second
+    (weight * 2).sum().backward();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  is_done = true;
+  reader.join();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string kind = argc == 2 ? argv[1] : "";
-  if (kind != "racing" && kind != "careful") {
-    std::fprintf(stderr, "expected racing or careful\n");
+  const std::string place = argc == 3 ? argv[1] : "", kind = argc == 3 ? argv[2] : "";
+  if ((place != "watch" && place != "hook") || (kind != "racing" && kind != "careful")) {
+    std::fprintf(stderr, "expected watch or hook, then racing or careful\n");
     return 2;
   }
-  kind == "racing" ? count_while_watched<int>() : count_while_watched<std::atomic<int>>();
+  const bool races = kind == "racing";
+  if (place == "watch") {
+    races ? count_while_watched<int>() : count_while_watched<std::atomic<int>>();
+  } else {
+    races ? count_in_hook<int>() : count_in_hook<std::atomic<int>>();
+  }
   return 0;
 }
