@@ -1,4 +1,5 @@
 """flashstep report as a command: results that are kept, redrawn, compared; mistakes and interruptions."""
+import csv
 import json
 import os
 import re
@@ -55,13 +56,20 @@ class ReportTest(unittest.TestCase):
         self.assertIn("1 measured, 0 taken from earlier", result.stdout)
         html = (self.path / "report.html").read_text()
         self.assertIn("communication_accounting (a)", html)
-        self.assertNotIn("Not measured", html)
+        self.assertNotIn("Not measured: needs", html)
         balance = Balance()
         balance.feed(html)
         self.assertEqual(balance.wrong, [])
         self.assertEqual(balance.open, [])
         for form in ("csv", "md", "tex", "json"):
             self.assertTrue(list((self.path / "tables").glob(f"*.{form}")), form)
+        for file in (self.path / "tables").glob("*.csv"):
+            origin, *lines = file.read_text().splitlines()
+            self.assertRegex(origin, r"^# flashstep account; .*; .*sources [0-9a-f]{10}; 20")
+            self.assertFalse([line for line in lines if "#" in line], "a reader of comments would cut it there")
+            table = json.loads(file.with_suffix(".json").read_text())
+            self.assertEqual(len(list(csv.DictReader(lines))), len(table["rows"]), file)
+            self.assertEqual(table["notes"][-1], origin[2:])
         stored = json.loads(next((self.path / "results").glob("*.json")).read_text())
         self.assertEqual(stored["made"]["command"], "flashstep account")
         self.assertRegex(stored["made"]["version"], "sources [0-9a-f]{10}")

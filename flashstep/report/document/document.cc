@@ -22,6 +22,26 @@ std::string stem_of(const Result& result, const std::string& name) {
   return result.measurement + "_" + name;
 }
 
+// The machine and moment.
+std::string origin_of(const Provenance& made) {
+  return str(made.machine, made.driver.empty() ? "" : ", driver " + made.driver,
+             made.clocks.empty() ? "" : "; " + made.clocks, "; ", made.version, "; ",
+             made.measured_at, ", ", human_seconds(made.seconds), ".");
+}
+
+// For files that stand alone.
+std::string plainly(const Provenance& made) { return str(made.command, "; ", origin_of(made)); }
+
+// One that is kept as it was drawn has the footnote that it was drawn with.
+DocumentPicture picture_in_document(const Result& result, StoredPicture picture) {
+  const auto set_footnote = [&](auto& kind) {
+    if constexpr (requires { kind.footnote; }) kind.footnote = plainly(result.made);
+  };
+  std::visit(set_footnote, picture.picture);
+  const std::string title = title_of(picture);
+  return {stem_of(result, picture.name), title.empty() ? picture.name : title, to_svg(picture)};
+}
+
 DocumentResult result_in_document(const Result& result) {
   DocumentResult out{.measurement = result.measurement,
                      .made = result.made,
@@ -31,11 +51,8 @@ DocumentResult result_in_document(const Result& result) {
                      .trouble = result.trouble};
   for (const NamedTable& named : result.tables)
     out.tables.push_back({stem_of(result, named.name), named.table, named.name.ends_with("_runs")});
-  for (const StoredPicture& picture : result.pictures) {
-    std::string title = title_of(picture);
-    if (title.empty()) title = picture.name;
-    out.pictures.push_back({stem_of(result, picture.name), title, to_svg(picture)});
-  }
+  for (const StoredPicture& picture : result.pictures)
+    out.pictures.push_back(picture_in_document(result, picture));
   return out;
 }
 
@@ -79,12 +96,15 @@ std::string subtitle_of(const std::vector<Result>& results, const RunRecord& rec
              latest->made.version, "; last measured ", latest->made.measured_at, ".");
 }
 
-void write_table(const DocumentTable& table, const fs::path& folder) {
+// Where its numbers come from is a note, and in the CSV, which has none, a first line with "#".
+void write_table(const DocumentTable& table, const Provenance& made, const fs::path& folder) {
   const std::string stem = (folder / table.file).string();
-  write_file(stem + ".csv", measure::to_csv(table.table));
-  write_file(stem + ".md", measure::to_markdown(table.table));
-  write_file(stem + ".tex", measure::to_latex(table.table));
-  write_file(stem + ".json", measure::to_json(table.table));
+  measure::Table noted = table.table;
+  noted.notes.push_back(plainly(made));
+  write_file(stem + ".csv", str("# ", plainly(made), "\r\n", measure::to_csv(noted)));
+  write_file(stem + ".md", measure::to_markdown(noted));
+  write_file(stem + ".tex", measure::to_latex(noted));
+  write_file(stem + ".json", measure::to_json(noted));
 }
 
 }  // namespace
@@ -172,7 +192,8 @@ void write_document(const Document& document, const fs::path& directory) {
   make_directories(directory / "pictures");
   for (const DocumentSection& section : document.sections) {
     for (const DocumentResult& result : section.results) {
-      for (const DocumentTable& table : result.tables) write_table(table, directory / "tables");
+      for (const DocumentTable& table : result.tables)
+        write_table(table, result.made, directory / "tables");
       for (const DocumentPicture& picture : result.pictures)
         measure::internal::write_picture(picture.svg, directory / "pictures" / picture.file);
     }
@@ -182,10 +203,7 @@ void write_document(const Document& document, const fs::path& directory) {
 }
 
 std::string describe(const Provenance& made) {
-  return str("`", made.command, "`; ", made.machine,
-             made.driver.empty() ? "" : ", driver " + made.driver,
-             made.clocks.empty() ? "" : "; " + made.clocks, "; ", made.version, "; ",
-             made.measured_at, ", ", human_seconds(made.seconds), ".");
+  return str("`", made.command, "`; ", origin_of(made));
 }
 
 }  // namespace flashstep::report

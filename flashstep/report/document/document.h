@@ -67,8 +67,9 @@ std::string to_html(const Document& document);
 // report_markdown.cc: with the pictures below pictures/.
 std::string to_markdown(const Document& document);
 
-// report.html, report.md, tables/*.csv .md .tex .json and pictures/*.svg .png. MachineError when
-// that fails.
+// report.html, report.md, tables/*.csv .md .tex .json and pictures/*.svg .png. Tables say where
+// their numbers come from in a last note, CSVs in a first line that begins with "#" (pandas:
+// comment="#"). MachineError when that fails.
 void write_document(const Document& document, const std::filesystem::path& directory);
 
 // The command, machine and moment of a figure, in one line.

@@ -29,6 +29,7 @@ std::vector<Result> hostile_results() {
   result.files = {"runs/tokenizer_quick/trace.json"};
   result.made.command = "flashstep bench tokenizer --peers=";
   result.made.clocks = "processor at 2450 MHz";
+  result.made.version = "sources 1";
   return {result};
 }
 
@@ -111,6 +112,16 @@ TEST(Document, WritesEachTableAndPictureByItself) {
   const auto table =
       measure::table_from_json(read_file(folder / "tables/tokenizer_quick.json"), "");
   EXPECT_EQ(table.rows.size(), 2u);
+  const std::string origin =
+      "flashstep bench tokenizer --peers=; a machine; processor at 2450 MHz; sources 1; ";
+  ASSERT_FALSE(table.notes.empty());
+  EXPECT_TRUE(table.notes.back().starts_with(origin)) << table.notes.back();
+  const std::string csv = read_file(folder / "tables/tokenizer_quick.csv");
+  EXPECT_TRUE(csv.starts_with("# " + origin)) << csv;
+  EXPECT_EQ(csv.substr(csv.find("\r\n") + 2, 13), "<b>name,ratio") << csv;
+  EXPECT_EQ(csv.find('#', 1), std::string::npos) << "a reader of comments takes it for one";
+  EXPECT_SAYS(read_file(folder / "tables/tokenizer_quick.tex"), "processor at 2450 MHz");
+  EXPECT_SAYS(read_file(folder / "pictures/tokenizer_quick_map.svg"), "2450 MHz");
   fs::remove_all(folder);
 }
 
