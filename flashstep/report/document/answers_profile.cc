@@ -58,6 +58,7 @@ Sentences answer_timer(const Evidence& evidence) {
   if (tally.less() > 0) sentence += "; where it is shorter, there are times without a kernel";
   if (tally.more() > 0)
     sentence += "; where it is longer, kernels run beside each other or the profiler slows them";
+  if (tally.less() + tally.more() > 0) sentence += ", unless the timed and the traced steps differ";
   sentences.push_back(sentence + ".");
   return sentences;
 }

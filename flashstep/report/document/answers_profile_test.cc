@@ -55,6 +55,8 @@ TEST(AnswersProfile, TimerAndTrace) {
   EXPECT_SAYS(text(9.81), "the kernels' is the same within 2 %. ");
   EXPECT_SAYS(text(9.7), "the kernels' is shorter; where it is shorter, there are times without");
   EXPECT_SAYS(text(10.3), "the kernels' is longer; where it is longer, kernels run beside each");
+  EXPECT_SAYS(text(10.3), "slows them, unless the timed and the traced steps differ.");
+  EXPECT_SAYS_NOT(text(9.81), "unless");
 }
 
 TEST(AnswersProfile, TopKernels) {

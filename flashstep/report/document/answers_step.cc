@@ -88,7 +88,7 @@ struct WarmedUp {
   std::vector<double> means, deviations;
 
   double settled() const { return means.back(); }
-  // As far from the mean with the most warm-up as that varies anyway.
+  // No further from the mean with the most warm-up than that varies anyway.
   bool is_settled(size_t i) const {
     return std::abs(means[i] - settled()) <=
            std::max(kSmallDeviation * settled(), deviations.back());
