@@ -18,6 +18,7 @@ void add_bench_allreduce(CLI::App& bench);
 void add_bench_attention(CLI::App& bench);
 void add_bench_ddp(CLI::App& bench);
 void add_bench_matrix(CLI::App& bench);
+void add_bench_norm(CLI::App& bench);
 void add_bench_sharding(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 void add_bench_tokenizer(CLI::App& bench);

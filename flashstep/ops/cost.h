@@ -1,0 +1,18 @@
+// Memory traffic of norms: the only home of these formulas. Torch-free.
+#pragma once
+
+#include <cstdint>
+
+namespace flashstep {
+
+// The least that a norm of R rows of C elements must move through memory: x read and y written;
+// backward x and dy read and dx written. The weight and what belongs to a whole row are a C-th or
+// an R-th of that, and left out.
+inline double norm_forward_bytes(int64_t rows, int64_t width, int64_t element_bytes) {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(width * element_bytes);
+}
+inline double norm_backward_bytes(int64_t rows, int64_t width, int64_t element_bytes) {
+  return 1.5 * norm_forward_bytes(rows, width, element_bytes);
+}
+
+}  // namespace flashstep

@@ -1,0 +1,80 @@
+"""flashstep bench norm as a command: files, the compiled peer, and exit codes."""
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+SCRIPT = Path(os.environ["FLASHSTEP_SOURCE"]) / "scripts/peers/norm_torch.py"
+SMALL = ("--device", "cpu", "--rows", 200, "--width", 48)
+
+
+def command(*arguments):
+    return [PROGRAM, "bench", "norm", *map(str, arguments)]
+
+
+def run(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240)
+
+
+class BenchNormTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = Path(self.folder.name)
+
+    def rows(self):
+        table = json.loads((self.path / "norm.json").read_text())
+        names = [column["name"] for column in table["columns"]]
+        return [dict(zip(names, row)) for row in table["rows"]]
+
+    def test_files(self):
+        result = run(*SMALL, "--contestants", "flashstep,naive,layer_norm", "--dtype", "fp32,bf16", "--calls", 5,
+                     "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(self.rows()), 2 * 2 * 3)
+        self.assertTrue(all(row["median"] > 0 for row in self.rows()))
+        self.assertIn("Verdict: flashstep is ", result.stdout)
+        for name in ("norm.md", "norm.csv", "norm_fp32_forward.svg", "norm_bf16_forward-backward.svg"):
+            self.assertTrue((self.path / name).exists(), list(self.path.iterdir()))
+
+    def test_compiled_peer(self):
+        if importlib.util.find_spec("torch") is None:
+            self.skipTest("this Python has no torch")
+        result = run(*SMALL, "--contestants", "naive,compiled", "--calls", 5, "--peer-script", SCRIPT, "--python",
+                     SCRIPT.parent.parent / "python", "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        compiled = [row for row in self.rows() if row["contestant"] == "compiled"]
+        self.assertEqual(len(compiled), 2)
+        for row in compiled:
+            self.assertGreater(row["median"], 0, result.stdout)
+            self.assertLess(row["error"], 1e-5)
+        self.assertLess(compiled[1]["gradient error"], 1e-4)
+
+    def test_interrupted(self):
+        process = subprocess.Popen(command("--device", "cpu", "--rows", 2000, "--width", ",".join(["512"] * 500),
+                                           "--contestants", "naive", "--out", self.path),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(4)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertIn("Interrupted: the rest was not measured.", (self.path / "norm.txt").read_text())
+
+    def test_mistakes(self):
+        file = self.path / "file"
+        file.write_text("")
+        for arguments in (("--preset", 2025), ("--rows", 0), ("--width", "wide"), ("--dtype", "fp8"),
+                          ("--pass", "backward"), ("--contestants", "apex"), ("--calls", 0), ("--out", file)):
+            result = run(*SMALL, *arguments)
+            self.assertEqual(result.returncode, 2, (arguments, result.stderr))
+            self.assertEqual(len(result.stderr.strip().splitlines()), 1, (arguments, result.stderr))
+
+
+if __name__ == "__main__":
+    unittest.main()

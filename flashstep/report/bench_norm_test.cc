@@ -1,0 +1,131 @@
+#include "flashstep/report/bench_norm.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/measure/limits.h"
+
+namespace flashstep::report {
+namespace {
+
+BenchNormOptions small_norms() {
+  BenchNormOptions options;
+  options.rows = 300;
+  options.widths = {24, 64};
+  options.dtypes = {"fp32", "bf16"};
+  options.contestants = {"flashstep", "naive", "libtorch", "layer_norm"};
+  options.calls = 7;
+  return options;
+}
+
+size_t place_of(const measure::Table& table, const std::string& column) {
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    if (table.columns[i].name == column) return i;
+  }
+  ADD_FAILURE() << "no column " << column;
+  return 0;
+}
+
+std::string text_in(const measure::Table& table, size_t row, const std::string& column) {
+  const size_t at = place_of(table, column);
+  return measure::display(table.rows.at(row).at(at), table.columns[at].format);
+}
+
+double number_in(const measure::Table& table, size_t row, const std::string& column) {
+  const auto& value = table.rows.at(row).at(place_of(table, column)).value();
+  if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
+  const auto* number = std::get_if<double>(&value);
+  return number == nullptr ? std::nan("") : *number;
+}
+
+TEST(BenchNorm, EveryContestantIsMeasuredAndRight) {
+  const BenchReport report = bench_norm(small_norms());
+  EXPECT_EQ(report.failure, "");
+  const measure::Table& table = report.table;
+  ASSERT_EQ(table.rows.size(), 2u * 2 * 2 * 4);  // dtypes, widths, passes, contestants
+  EXPECT_EQ(report.pictures.size(), 2u * 2);
+  const double limit = measure::memory_limit_bytes_per_s("cpu");
+  for (size_t row = 0; row < table.rows.size(); ++row) {
+    const bool half = text_in(table, row, "dtype") == "bf16";
+    const bool forward = text_in(table, row, "pass") == "forward";
+    EXPECT_EQ(number_in(table, row, "calls"), 9) << "three turns of three";
+    EXPECT_GT(number_in(table, row, "median"), 0);
+    EXPECT_LE(number_in(table, row, "p10"), number_in(table, row, "p90"));
+    const double bytes = 300 * number_in(table, row, "width") * (half ? 2 : 4) * (forward ? 2 : 5);
+    EXPECT_DOUBLE_EQ(number_in(table, row, "traffic"), bytes / 1e6);
+    const double rate = bytes / number_in(table, row, "median") * 1e3;
+    EXPECT_NEAR(number_in(table, row, "of limit"), 100 * rate / limit, 1e-6 * rate / limit);
+    // Rounding is there, and no more than rounding: 2^-9 in bf16, 2^-24 in fp32.
+    EXPECT_GT(number_in(table, row, "error"), half ? 1e-4 : 1e-8);
+    EXPECT_LT(number_in(table, row, "error"), half ? norm_tolerance("bf16") : 1e-5);
+    if (forward) continue;
+    EXPECT_GT(number_in(table, row, "gradient error"), half ? 1e-4 : 1e-8);
+    // LayerNorm of bf16 has sums of its own.
+    if (text_in(table, row, "contestant") == "layer_norm") continue;
+    EXPECT_LT(number_in(table, row, "gradient error"), half ? norm_tolerance("bf16") : 1e-5);
+  }
+}
+
+TEST(BenchNorm, WhatDoesNotRunIsACell) {
+  BenchNormOptions options = small_norms();
+  options.dtypes = {"fp32"};
+  options.widths = {16};
+  options.contestants = {"naive", "compiled"};
+  options.peer_command = {"/no/such/python", "norm_torch.py"};
+  const BenchReport report = bench_norm(options);
+  ASSERT_EQ(report.table.rows.size(), 4u);
+  EXPECT_EQ(text_in(report.table, 0, "x naive"), "1.00");
+  EXPECT_EQ(text_in(report.table, 1, "contestant"), "compiled");
+  EXPECT_EQ(text_in(report.table, 1, "median"), "failed");
+  EXPECT_NE(join(report.table.notes).find("compiled: failed: [peer] cannot start /no/such/python"),
+            std::string::npos)
+      << join(report.table.notes);
+}
+
+std::vector<NormRun> race_of_norms(double ours_ms, double naive_ms) {
+  const NormCase c{50'000, 1024, "fp32", "forward"};
+  const double ours = ours_ms * 1e-3, naive = naive_ms * 1e-3;
+  return {{"flashstep", c, {ours, ours, ours}, 1e-7, 1e-7, ""},
+          {"naive", c, {naive, naive}, 1e-7, 1e-7, ""},
+          {"compiled", c, {}, 0, 0, "OOM"}};
+}
+
+TEST(BenchNorm, TableAndVerdictSayWhoIsFaster) {
+  const measure::Table table = norm_table(race_of_norms(2, 5), "cpu");
+  EXPECT_EQ(text_in(table, 0, "x naive"), "2.50");
+  EXPECT_EQ(text_in(table, 0, "gradient error"), "-");
+  EXPECT_DOUBLE_EQ(number_in(table, 0, "rate"), 2 * 50'000 * 1024 * 4 / 2e-3 / 1e9);
+  EXPECT_EQ(text_in(table, 2, "median"), "OOM");
+  EXPECT_EQ(norm_verdict(race_of_norms(2, 5)).size(), 1u);
+  EXPECT_NE(norm_verdict(race_of_norms(2, 5))[0].find("at least as fast as naive; at worst 2.50"),
+            std::string::npos);
+  EXPECT_NE(norm_verdict(race_of_norms(5, 2))[0].find("NOT everywhere as fast as naive"),
+            std::string::npos);
+}
+
+TEST(BenchNorm, PresetsAndMistakes) {
+  const BenchNormOptions y2024 = norm_preset("2024");
+  EXPECT_EQ(y2024.rows, 50'000);
+  EXPECT_EQ(y2024.widths, (std::vector<int64_t>{1024, 2048, 4096, 8192}));
+  EXPECT_EQ(y2024.calls, 1000);
+  EXPECT_LT(norm_preset("cpu").rows, y2024.rows);
+  EXPECT_THROW(norm_preset("2025"), UserError);
+  const auto refused = [](auto change) {
+    BenchNormOptions options = small_norms();
+    change(options);
+    EXPECT_THROW(bench_norm(options), UserError);
+  };
+  refused([](auto& o) { o.rows = 0; });
+  refused([](auto& o) { o.widths = {}; });
+  refused([](auto& o) { o.widths = {64, 0}; });
+  refused([](auto& o) { o.dtypes = {"fp8"}; });
+  refused([](auto& o) { o.passes = {"backward"}; });
+  refused([](auto& o) { o.contestants = {"apex"}; });
+  refused([](auto& o) { o.device = "tpu"; });
+}
+
+}  // namespace
+}  // namespace flashstep::report
