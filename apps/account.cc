@@ -130,7 +130,8 @@ void add_parallel_topics(CLI::App& account, const OutputDirectory& directory) {
   add_feed_forward(meshes, mesh->layer);
   add_accelerator(meshes, mesh->accelerator);
   option(meshes, "--blocks", mesh->blocks, "Layers");
-  option(meshes, "--tokens", mesh->tokens, "Of a device, whose activations count; 0: the state alone");
+  option(meshes, "--tokens", mesh->tokens,
+         "Of a device, whose activations count; 0: the state alone");
   option(meshes, "--gpu-gb", mesh->gpu_gb, "Memory of a GPU");
   option(meshes, "--limit-gb", mesh->limit_gb, "Memory that a device must stay below");
   option(meshes, "--x", mesh->mesh.data, "FSDP ranks");
