@@ -43,15 +43,17 @@ AttentionOptions cuda(bool causal, std::optional<bool> deterministic = {}) {
   return options;
 }
 
-void sweep(const std::vector<Shape>& shapes, const std::vector<at::ScalarType>& dtypes) {
+void sweep(const std::vector<Shape>& shapes) {
   for (const Shape& shape : shapes) {
-    for (const auto dtype : dtypes) {
+    for (const auto dtype : kDtypes) {
       const Inputs inputs = random_inputs(shape, dtype, kGpu);
       for (AttentionOptions mask : masks()) {
+        const auto reference = attention_testing::reference_of(inputs, mask);
         for (const bool deterministic : {true, false}) {
           mask.deterministic = deterministic;
-          expect_right(
-              inputs, mask, "cuda",
+          attention_testing::expect_results(
+              attention_testing::run(inputs, mask, "cuda", dtype), reference,
+              attention_testing::unit_of(dtype, shape.d),
               attention_testing::text(shape) + (deterministic ? " deterministic" : " fastest"));
         }
       }
@@ -65,7 +67,7 @@ TEST_F(AttentionGpu, EveryHeadDim) {
   for (const int64_t d : {8, 16, 24, 32, 40, 64, 72, 96, 104, 128, 136, 160, 192, 200, 256}) {
     shapes.push_back({{2, 3}, 0, 131, 197, d});
   }
-  sweep(shapes, {kDtypes[0], kDtypes[1], kDtypes[2]});
+  sweep(shapes);
 }
 
 TEST_F(AttentionGpu, EveryEdgeOfTheTiles) {
@@ -77,7 +79,17 @@ TEST_F(AttentionGpu, EveryEdgeOfTheTiles) {
     for (const int64_t d : {64, 128}) shapes.push_back({{1, 2}, 0, sizes[i], other, d});
     shapes.push_back({{2}, 0, sizes[i], sizes[i], 16});
   }
-  sweep(shapes, {at::kBFloat16, at::kFloat});
+  sweep(shapes);
+}
+
+TEST_F(AttentionGpu, EdgesOfTheTilesOfOtherHeadDims) {
+  const int64_t sizes[] = {31, 33, 63, 65, 95, 97, 127, 129};
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < std::size(sizes); ++i) {
+    const int64_t other = sizes[(3 * i + 5) % std::size(sizes)];
+    for (const int64_t d : {32, 96, 192, 256}) shapes.push_back({{1, 2}, 0, sizes[i], other, d});
+  }
+  sweep(shapes);
 }
 
 TEST_F(AttentionGpu, LongAndFewHeads) {  // where the keys and the queries are split
@@ -86,8 +98,7 @@ TEST_F(AttentionGpu, LongAndFewHeads) {  // where the keys and the queries are s
          {{1}, 0, 7, 4099, 64},
          {{1}, 0, 4099, 7, 64},
          {{1, 2}, 1, 1031, 3001, 32},
-         {{1}, 0, 3001, 1031, 256}},
-        {at::kBFloat16, at::kFloat});
+         {{1}, 0, 3001, 1031, 256}});
 }
 
 TEST_F(AttentionGpu, GroupedQueriesAndManyLeadingDimensions) {
@@ -95,8 +106,7 @@ TEST_F(AttentionGpu, GroupedQueriesAndManyLeadingDimensions) {
          {{1, 6}, 1, 130, 70, 32},
          {{2, 1, 2, 3}, 0, 33, 65, 16},
          {{}, 0, 70, 71, 128},
-         {{3, 4}, 1, 17, 300, 80}},
-        {at::kHalf, at::kFloat});
+         {{3, 4}, 1, 17, 300, 80}});
 }
 
 TEST_F(AttentionGpu, TheLogsumexpHasAGradient) {

@@ -140,14 +140,31 @@ inline GradMagnitudes grad_magnitudes(const Inputs& x, const AttentionOptions& o
           of_k.sqrt_().mul_(std::abs(scale))};
 }
 
-// Compares the results `got` of these inputs with float64's, allowing twice the error of naive and
-// `unit` of the magnitudes nearby.
-inline void expect_results(const Results& got, const Inputs& inputs,
-                           const AttentionOptions& options, double unit, const std::string& what,
-                           bool with_grad_logsumexp = false) {
+// What results are compared with.
+struct Reference {
+  at::ScalarType dtype;
+  AttentionOptions options;
+  Results oracle, naive;
+  GradMagnitudes magnitudes;
+};
+
+inline Reference reference_of(const Inputs& inputs, const AttentionOptions& options,
+                              bool with_grad_logsumexp = false) {
   const auto dtype = inputs.q.scalar_type();
-  const Results oracle = run(inputs, options, "naive", at::kDouble, with_grad_logsumexp);
-  const Results naive = run(inputs, options, "naive", dtype, with_grad_logsumexp);
+  Results oracle = run(inputs, options, "naive", at::kDouble, with_grad_logsumexp);
+  Results naive = run(inputs, options, "naive", dtype, with_grad_logsumexp);
+  auto magnitudes = grad_magnitudes(inputs, options, oracle, with_grad_logsumexp);
+  return {dtype, options, std::move(oracle), std::move(naive), std::move(magnitudes)};
+}
+
+// Compares results with float64's, allowing twice the error of naive and `unit` of the magnitudes
+// nearby.
+inline void expect_results(const Results& got, const Reference& reference, double unit,
+                           const std::string& what) {
+  const at::ScalarType dtype = reference.dtype;
+  const AttentionOptions& options = reference.options;
+  const Results &oracle = reference.oracle, &naive = reference.naive;
+  const GradMagnitudes& magnitudes = reference.magnitudes;
   const auto check = [&](const char* part, Tensor Results::*member, const Tensor& magnitude) {
     EXPECT_TRUE(within_twice_naive_by_rows(got.*member, naive.*member, oracle.*member,
                                            at::maximum((oracle.*member).abs(), magnitude.abs()),
@@ -155,7 +172,6 @@ inline void expect_results(const Results& got, const Inputs& inputs,
         << part << " of " << dtype << ", " << what
         << (options.causal ? options.align_last ? ", causal, last" : ", causal" : ", full");
   };
-  const auto magnitudes = grad_magnitudes(inputs, options, oracle, with_grad_logsumexp);
   check("out", &Results::out, oracle.out);
   check("dq", &Results::grad_q, magnitudes.q);
   check("dk", &Results::grad_k, magnitudes.k);
@@ -177,8 +193,9 @@ inline void expect_right(const Inputs& inputs, const AttentionOptions& options,
                          const std::string& name, const std::string& what,
                          bool with_grad_logsumexp = false) {
   const auto dtype = inputs.q.scalar_type();
-  expect_results(run(inputs, options, name, dtype, with_grad_logsumexp), inputs, options,
-                 unit_of(dtype, inputs.q.size(-1)), name + ", " + what, with_grad_logsumexp);
+  expect_results(run(inputs, options, name, dtype, with_grad_logsumexp),
+                 reference_of(inputs, options, with_grad_logsumexp),
+                 unit_of(dtype, inputs.q.size(-1)), name + ", " + what);
 }
 
 inline std::vector<AttentionOptions> masks() {

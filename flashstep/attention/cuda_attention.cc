@@ -58,7 +58,6 @@ void* data(const Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullpt
 
 void forward(const ForwardTensors& t, const AttentionSettings& settings) {
   const c10::cuda::CUDAGuard guard(t.q.device());
-  const auto device = current_device();
   const Tensor q = aligned(t.q), k = aligned(t.k), v = aligned(t.v);
   const attention_cuda::Forward pass{kernel_problem(q, k, settings),
                                      kernel_input(q),
@@ -66,14 +65,14 @@ void forward(const ForwardTensors& t, const AttentionSettings& settings) {
                                      kernel_input(v),
                                      kernel_output(t.out),
                                      t.logsumexp.data_ptr<float>()};
-  const Tensor scratch = workspace(forward_workspace_bytes(pass.problem, device), q);
+  const auto plan = attention_cuda::plan_forward(pass.problem, current_device());
+  const Tensor scratch = workspace(plan.workspace_bytes, q);
   C10_CUDA_CHECK(
-      attention_cuda::forward(pass, device, data(scratch), at::cuda::getCurrentCUDAStream()));
+      attention_cuda::forward(pass, plan, data(scratch), at::cuda::getCurrentCUDAStream()));
 }
 
 void backward(const BackwardTensors& t, const AttentionSettings& settings) {
   const c10::cuda::CUDAGuard guard(t.q.device());
-  const auto device = current_device();
   const Tensor q = aligned(t.q), k = aligned(t.k), v = aligned(t.v), out = aligned(t.out),
                grad_out = aligned(t.grad_out);
   const attention_cuda::Backward pass{
@@ -88,9 +87,10 @@ void backward(const BackwardTensors& t, const AttentionSettings& settings) {
       kernel_output(t.grad_q),
       kernel_output(t.grad_k),
       kernel_output(t.grad_v)};
-  const Tensor scratch = workspace(backward_workspace_bytes(pass.problem, device), q);
+  const auto plan = attention_cuda::plan_backward(pass.problem, current_device());
+  const Tensor scratch = workspace(plan.workspace_bytes(), q);
   C10_CUDA_CHECK(
-      attention_cuda::backward(pass, device, data(scratch), at::cuda::getCurrentCUDAStream()));
+      attention_cuda::backward(pass, plan, data(scratch), at::cuda::getCurrentCUDAStream()));
 }
 
 }  // namespace

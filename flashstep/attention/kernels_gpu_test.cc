@@ -68,17 +68,19 @@ Results run_as(const attention_cuda::Device& device, const Inputs& x,
   const auto stream = at::cuda::getCurrentCUDAStream();
   using internal::kernel_input;
   using internal::kernel_output;
-  const Tensor of_forward = workspace(attention_cuda::forward_workspace_bytes(problem, device));
+  const auto forward_plan = attention_cuda::plan_forward(problem, device);
+  const Tensor of_forward = workspace(forward_plan.workspace_bytes);
   C10_CUDA_CHECK(
       attention_cuda::forward({problem, kernel_input(q), kernel_input(k), kernel_input(v),
                                kernel_output(to.out), to.logsumexp.data_ptr<float>()},
-                              device, of_forward.mutable_data_ptr(), stream));
-  const Tensor of_backward = workspace(attention_cuda::backward_workspace_bytes(problem, device));
+                              forward_plan, of_forward.mutable_data_ptr(), stream));
+  const auto backward_plan = attention_cuda::plan_backward(problem, device);
+  const Tensor of_backward = workspace(backward_plan.workspace_bytes());
   C10_CUDA_CHECK(attention_cuda::backward(
       {problem, kernel_input(q), kernel_input(k), kernel_input(v), kernel_input(to.out),
        kernel_input(grad_out), to.logsumexp.const_data_ptr<float>(), nullptr,
        kernel_output(to.grad_q), kernel_output(to.grad_k), kernel_output(to.grad_v)},
-      device, of_backward.mutable_data_ptr(), stream));
+      backward_plan, of_backward.mutable_data_ptr(), stream));
   return to;
 }
 
@@ -92,9 +94,10 @@ TEST_F(AttentionKernelsGpu, TilesForLessSharedMemoryAreRight) {
       for (const auto dtype : kDtypes) {
         const Inputs x = random_inputs({{2, 4}, 2, 147, 203, d}, dtype, kGpu);
         for (AttentionOptions mask : masks()) {
+          const auto reference = attention_testing::reference_of(x, mask);
           for (const bool deterministic : {true, false}) {
             mask.deterministic = deterministic;
-            expect_results(run_as(device, x, mask), x, mask, unit_of(dtype, d),
+            expect_results(run_as(device, x, mask), reference, unit_of(dtype, d),
                            str("room ", device.shared_bytes_per_block, ", D ", d,
                                deterministic ? " deterministic" : " fastest"));
           }
@@ -117,10 +120,11 @@ TEST_F(AttentionKernelsGpu, Tf32AtEveryHeadDim) {
         return got;
       };
       const Results full = results(false), tf32 = results(true);
-      expect_results(tf32, x, options, kTf32Unit, str("TF32, D ", d));
-      expect_results(full, x, options, unit_of(at::kFloat, d), str("float32, D ", d));
+      const auto reference = attention_testing::reference_of(x, options);
+      expect_results(tf32, reference, kTf32Unit, str("TF32, D ", d));
+      expect_results(full, reference, unit_of(at::kFloat, d), str("float32, D ", d));
       // And the switch is not ignored: each result's error is 10 times that of float32 at least.
-      const Results oracle = attention_testing::run(x, options, "naive", at::kDouble);
+      const Results& oracle = reference.oracle;
       for (const auto part :
            {&Results::out, &Results::grad_q, &Results::grad_k, &Results::grad_v}) {
         const auto error = [&](const Results& r) {

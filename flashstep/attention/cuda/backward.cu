@@ -63,26 +63,14 @@ cudaError_t launch_arithmetic(const BackwardArguments& args, cudaStream_t stream
   return cudaErrorInvalidValue;
 }
 
-// Beyond -n no query sees a key, beyond m all see all: then any number there is as good, and sums
-// with positions do not overflow.
-Problem with_bounded_diagonal(Problem problem) {
-  problem.diagonal = std::clamp(problem.diagonal, -problem.n, problem.m);
-  return problem;
-}
-
 }  // namespace
 
-size_t backward_workspace_bytes(const Problem& problem, const Device& device) {
-  return backward_plan(with_bounded_diagonal(problem), device).workspace_floats * sizeof(float);
-}
-
-cudaError_t backward(const Backward& pass, const Device& device, void* workspace,
+cudaError_t backward(const Backward& pass, const BackwardPlan& plan, void* workspace,
                      cudaStream_t stream) {
   BackwardArguments args = {};
   args.pass = pass;
   args.pass.problem = with_bounded_diagonal(pass.problem);
-  args.plan = backward_plan(args.pass.problem, device);
-  const BackwardPlan& plan = args.plan;
+  args.plan = plan;
   args.scale_log2 = static_cast<float>(
       std::clamp(args.pass.problem.scale * kLog2E, -1.0 * FLT_MAX, 1.0 * FLT_MAX));
   // Steps and blocks are counted in 32 bits on the device.
@@ -97,10 +85,10 @@ cudaError_t backward(const Backward& pass, const Device& device, void* workspace
   args.k_sums = floats + plan.k_sums_at;
   args.v_sums = floats + plan.v_sums_at;
 
-  cudaError_t error = launch_backward_prepare(args, device.sm_count, stream);
+  cudaError_t error = launch_backward_prepare(args, stream);
   if (error == cudaSuccess) error = launch_arithmetic(args, stream);
   if (error == cudaSuccess && (plan.q_slices > 0 || plan.k_slices > 0))
-    error = launch_backward_finish(args, device.sm_count, stream);
+    error = launch_backward_finish(args, stream);
   return error;
 }
 

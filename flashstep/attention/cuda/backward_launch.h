@@ -7,8 +7,7 @@
 namespace flashstep::attention_cuda {
 
 // Row statistics, and zeros where the passes add sums.
-cudaError_t launch_backward_prepare(const BackwardArguments& args, int sm_count,
-                                    cudaStream_t stream);
+cudaError_t launch_backward_prepare(const BackwardArguments& args, cudaStream_t stream);
 
 template <Arithmetic kArithmetic, int kDim>
 cudaError_t launch_backward_keys(const BackwardArguments& args, cudaStream_t stream);
@@ -17,7 +16,6 @@ template <Arithmetic kArithmetic, int kDim>
 cudaError_t launch_backward_queries(const BackwardArguments& args, cudaStream_t stream);
 
 // Results from the sums that the passes left.
-cudaError_t launch_backward_finish(const BackwardArguments& args, int sm_count,
-                                   cudaStream_t stream);
+cudaError_t launch_backward_finish(const BackwardArguments& args, cudaStream_t stream);
 
 }  // namespace flashstep::attention_cuda

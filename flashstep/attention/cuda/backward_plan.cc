@@ -137,8 +137,15 @@ void lay_out(BackwardPlan& plan, const Problem& problem) {
 
 }  // namespace
 
-BackwardPlan backward_plan(const Problem& problem, const Device& device) {
+Problem with_bounded_diagonal(Problem problem) {
+  problem.diagonal = std::clamp(problem.diagonal, -problem.n, problem.m);
+  return problem;
+}
+
+BackwardPlan plan_backward(const Problem& any_problem, const Device& device) {
+  const Problem problem = with_bounded_diagonal(any_problem);
   BackwardPlan plan = {};
+  plan.sm_count = device.sm_count;
   plan.arithmetic = arithmetic_of(problem);
   plan.padded_dim = padded_dim(problem.head_dim);
   plan.one_pass = !problem.deterministic;

@@ -41,6 +41,7 @@ struct BackwardPlan {
   int padded_dim;
   Room room;
   bool one_pass;
+  int sm_count;
   KeysTile keys_tile;
   QueriesTile queries_tile;
   BackwardGrid keys;
@@ -50,9 +51,15 @@ struct BackwardPlan {
   int64_t q_slice, k_slice;    // floats of one
   // Workspace, in floats from its start; the sums stand last, one after the other.
   int64_t logsumexp_at, row_dots_at, q_sums_at, k_sums_at, v_sums_at, workspace_floats;
+
+  size_t workspace_bytes() const { return workspace_floats * sizeof(float); }
 };
 
-BackwardPlan backward_plan(const Problem& problem, const Device& device);
+BackwardPlan plan_backward(const Problem& problem, const Device& device);
+
+// Beyond -n no query sees a key, beyond m all see all: then any number there is as good, and sums
+// with positions do not overflow.
+Problem with_bounded_diagonal(Problem problem);
 
 // One line: what the plan says, for reports and failing tests.
 std::string describe(const BackwardPlan& plan);

@@ -45,7 +45,7 @@ void for_each_plan(Body body) {
               for (bool deterministic : {false, true}) {
                 Problem problem = make_problem(element, heads, n, m, head_dim, n % 2 == 0);
                 problem.deterministic = deterministic;
-                body(device, problem, backward_plan(problem, device));
+                body(device, problem, plan_backward(problem, device));
               }
 }
 
@@ -161,13 +161,13 @@ TEST(BackwardPlan, Float32SumsAreShortInLittleMemory) {
   // What long_gpu_test.cc runs: waves into slices, and into results.
   Problem problem = make_problem(Element::kFloat32, 1, 65536, 65536, 64, true);
   problem.deterministic = true;
-  const BackwardPlan one = backward_plan(problem, kH200);
+  const BackwardPlan one = plan_backward(problem, kH200);
   EXPECT_EQ(one.keys.chunks, 32) << describe(one);
   EXPECT_EQ(one.keys.wave_chunks, 8) << describe(one);
   EXPECT_EQ(one.k_slices, 8) << describe(one);
   problem = make_problem(Element::kFloat32, 128, 8192, 8100, 64, true);
   problem.deterministic = true;
-  const BackwardPlan many = backward_plan(problem, kH200);
+  const BackwardPlan many = plan_backward(problem, kH200);
   EXPECT_EQ(many.keys.chunks, 4) << describe(many);
   EXPECT_EQ(many.queries.chunks, 4) << describe(many);
   EXPECT_EQ(many.k_slices + many.q_slices, 0) << describe(many);
@@ -175,7 +175,7 @@ TEST(BackwardPlan, Float32SumsAreShortInLittleMemory) {
 
 TEST(BackwardPlan, Float32SumsAreShort) {
   const auto longest = [](const Problem& problem) {
-    return longest_sum(backward_plan(problem, kH200));
+    return longest_sum(plan_backward(problem, kH200));
   };
   for (const int head_dim : {16, 64, 128}) {
     for (const int64_t heads : {1, 64}) {
@@ -205,12 +205,12 @@ TEST(BackwardPlan, SectionsAreEven) {
 TEST(BackwardPlan, OneHeadFillsTheGpu) {
   for (int64_t n : {4096, 16384}) {
     const BackwardPlan plan =
-        backward_plan(make_problem(Element::kBfloat16, 1, n, n, 64, true), kH200);
+        plan_backward(make_problem(Element::kBfloat16, 1, n, n, 64, true), kH200);
     // Under a causal mask half of the chunks are there.
     EXPECT_GE(plan.keys.blocks / 2, kH200.sm_count) << describe(plan);
   }
   const BackwardPlan many =
-      backward_plan(make_problem(Element::kBfloat16, 64, 16384, 16384, 64, true), kH200);
+      plan_backward(make_problem(Element::kBfloat16, 64, 16384, 16384, 64, true), kH200);
   EXPECT_EQ(many.keys.chunks, 1) << describe(many);
 }
 
@@ -219,7 +219,7 @@ TEST(BackwardPlan, MemoryIsLinear) {
   for (bool deterministic : {false, true}) {
     Problem problem = make_problem(Element::kFloat32, 1, 131072, 131072, 64, true);
     problem.deterministic = deterministic;
-    const BackwardPlan plan = backward_plan(problem, kH200);
+    const BackwardPlan plan = plan_backward(problem, kH200);
     EXPECT_LT(plan.workspace_floats * 4, int64_t{1} << 30) << describe(plan);
   }
 }

@@ -175,54 +175,52 @@ int64_t blocks_for(int64_t work, int sm_count) {
 }
 
 template <Element kElement>
-cudaError_t prepare(const BackwardArguments& args, int sm_count, cudaStream_t stream) {
+cudaError_t prepare(const BackwardArguments& args, cudaStream_t stream) {
   const Problem& problem = args.pass.problem;
   const BackwardPlan& plan = args.plan;
   // One pass adds to sums, which stand at the workspace's end; two passes store.
   const int64_t zero_count = plan.one_pass ? (plan.workspace_floats - plan.q_sums_at) / 4 : 0;
   const int64_t row_work = problem.batches * problem.heads * plan.padded_n * kRowLanes;
   const int64_t work = row_work > zero_count ? row_work : zero_count;
-  backward_prepare_kernel<kElement><<<blocks_for(work, sm_count), kThreads, 0, stream>>>(
+  backward_prepare_kernel<kElement><<<blocks_for(work, args.plan.sm_count), kThreads, 0, stream>>>(
       args, reinterpret_cast<float4*>(args.q_sums), zero_count);
   return cudaGetLastError();
 }
 
 template <Element kElement>
-cudaError_t finish(const BackwardArguments& args, int sm_count, cudaStream_t stream) {
+cudaError_t finish(const BackwardArguments& args, cudaStream_t stream) {
   const Problem& problem = args.pass.problem;
   const int64_t rows = args.plan.q_slices > 0 ? problem.heads * problem.n : 0;
   const int64_t key_rows = args.plan.k_slices > 0 ? problem.kv_heads * problem.m : 0;
   const int64_t work =
       problem.batches * (rows > key_rows ? rows : key_rows) * (problem.head_dim / kMmaColumns);
-  return launch_after(backward_finish_kernel<kElement>,
-                      dim3(static_cast<unsigned>(blocks_for(work, sm_count))), dim3(kThreads), 0,
-                      stream, args);
+  return launch_after<backward_finish_kernel<kElement>>(
+      dim3(static_cast<unsigned>(blocks_for(work, args.plan.sm_count))), dim3(kThreads), 0, stream,
+      args);
 }
 
 }  // namespace
 
-cudaError_t launch_backward_prepare(const BackwardArguments& args, int sm_count,
-                                    cudaStream_t stream) {
+cudaError_t launch_backward_prepare(const BackwardArguments& args, cudaStream_t stream) {
   switch (args.pass.problem.element) {
     case Element::kFloat32:
-      return prepare<Element::kFloat32>(args, sm_count, stream);
+      return prepare<Element::kFloat32>(args, stream);
     case Element::kBfloat16:
-      return prepare<Element::kBfloat16>(args, sm_count, stream);
+      return prepare<Element::kBfloat16>(args, stream);
     case Element::kFloat16:
-      return prepare<Element::kFloat16>(args, sm_count, stream);
+      return prepare<Element::kFloat16>(args, stream);
   }
   return cudaErrorInvalidValue;
 }
 
-cudaError_t launch_backward_finish(const BackwardArguments& args, int sm_count,
-                                   cudaStream_t stream) {
+cudaError_t launch_backward_finish(const BackwardArguments& args, cudaStream_t stream) {
   switch (args.pass.problem.element) {
     case Element::kFloat32:
-      return finish<Element::kFloat32>(args, sm_count, stream);
+      return finish<Element::kFloat32>(args, stream);
     case Element::kBfloat16:
-      return finish<Element::kBfloat16>(args, sm_count, stream);
+      return finish<Element::kBfloat16>(args, stream);
     case Element::kFloat16:
-      return finish<Element::kFloat16>(args, sm_count, stream);
+      return finish<Element::kFloat16>(args, stream);
   }
   return cudaErrorInvalidValue;
 }

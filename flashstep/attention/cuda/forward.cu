@@ -80,17 +80,12 @@ cudaError_t launch_element(const ForwardArguments& arguments, const ForwardPlan&
 
 }  // namespace
 
-size_t forward_workspace_bytes(const Problem& problem, const Device& device) {
-  return plan_forward(problem, device).workspace_bytes;
-}
-
-cudaError_t forward(const Forward& pass, const Device& device, void* workspace,
+cudaError_t forward(const Forward& pass, const ForwardPlan& plan, void* workspace,
                     cudaStream_t stream) {
   const Problem& problem = pass.problem;
   if (std::max({problem.n, problem.m, problem.batches * problem.heads}) > INT_MAX / 2) {
     return cudaErrorInvalidValue;  // positions in a head, and heads, are 32-bit numbers here
   }
-  const ForwardPlan plan = plan_forward(problem, device);
   if (plan.blocks > INT_MAX) return cudaErrorInvalidConfiguration;
   const ForwardArguments arguments = make_arguments(pass, plan, workspace);
   const cudaError_t error = launch_element(arguments, plan, stream);

@@ -11,8 +11,8 @@ namespace flashstep::attention_cuda {
 template <Element kElement, int kDim, typename Planned, Accuracy kAccuracy>
 cudaError_t launch_tile(const ForwardArguments& arguments, const ForwardPlan& plan,
                         cudaStream_t stream) {
-  return launch(forward_kernel<kElement, kDim, Planned, kAccuracy>, dim3(plan.blocks),
-                dim3(Planned::kTile.threads()), plan.shared_bytes, stream, arguments);
+  return launch<forward_kernel<kElement, kDim, Planned, kAccuracy>>(
+      dim3(plan.blocks), dim3(Planned::kTile.threads()), plan.shared_bytes, stream, arguments);
 }
 
 template <Element kElement, int kDim>

@@ -73,8 +73,8 @@ template <Element kElement>
 cudaError_t launch_merge(const ForwardArguments& a, cudaStream_t stream) {
   const auto& problem = a.pass.problem;
   const int64_t threads = problem.batches * problem.heads * a.n * (problem.head_dim / kColumns);
-  return launch_after(merge_kernel<kElement>, dim3((threads + kThreads - 1) / kThreads),
-                      dim3(kThreads), 0, stream, a);
+  return launch_after<merge_kernel<kElement>>(dim3((threads + kThreads - 1) / kThreads),
+                                              dim3(kThreads), 0, stream, a);
 }
 
 }  // namespace

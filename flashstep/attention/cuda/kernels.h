@@ -1,10 +1,10 @@
 // Attention on NVIDIA GPUs from sm_80: what the tensor side calls. No torch headers here or below.
 #pragma once
 
-#include <cstddef>
 #include <cuda_runtime_api.h>
 
-#include "flashstep/attention/cuda/device.h"
+#include "flashstep/attention/cuda/backward_plan.h"
+#include "flashstep/attention/cuda/forward_plan.h"
 #include "flashstep/attention/problem.h"
 
 namespace flashstep::attention_cuda {
@@ -17,15 +17,13 @@ using attention_kernel::Problem;
 // (of a dimension longer than one) a multiple of 16 bytes. Others are copied by the caller.
 constexpr int kAlignmentBytes = 16;
 
-// Device memory that a pass needs besides its arguments, on the pass's stream; 0 when none.
-size_t forward_workspace_bytes(const Problem& problem, const Device& device);
-size_t backward_workspace_bytes(const Problem& problem, const Device& device);
-
-// Enqueue a pass. Capturable in a CUDA graph: no allocation, no synchronisation. The returned error
-// is that of the launches; the caller turns it into an exception.
-cudaError_t forward(const Forward& pass, const Device& device, void* workspace,
+// Enqueue a pass as its problem's plan (plan_forward, plan_backward) cuts it, with the plan's
+// workspace_bytes of device memory on the pass's stream. Capturable in a CUDA graph: no allocation,
+// no synchronisation. The returned error is that of the launches; the caller turns it into an
+// exception.
+cudaError_t forward(const Forward& pass, const ForwardPlan& plan, void* workspace,
                     cudaStream_t stream);
-cudaError_t backward(const Backward& pass, const Device& device, void* workspace,
+cudaError_t backward(const Backward& pass, const BackwardPlan& plan, void* workspace,
                      cudaStream_t stream);
 
 }  // namespace flashstep::attention_cuda
