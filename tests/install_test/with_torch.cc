@@ -1,5 +1,6 @@
 // Trains a module of its own on flashstep's batches: torch's headers and libraries come with
 // flashstep::flashstep, without a word about them in the project.
+#include <flashstep/attention/attention.h>
 #include <flashstep/data/batches.h>
 
 #include <torch/torch.h>
@@ -15,5 +16,11 @@ int main(int argc, char** argv) {
   if (!torch::equal(batch.inputs + 1, batch.targets)) return 1;
   torch::nn::Embedding embedding(100, 4);
   embedding(batch.inputs).sum().backward();
-  return embedding->weight.grad().defined() ? 0 : 1;
+  if (!embedding->weight.grad().defined()) return 1;
+
+  const torch::Tensor q = torch::rand({1, 2, 8, 8});
+  const auto attend = [&](const char* name) {
+    return flashstep::attention(q, q, q, {.causal = true, .implementation = name});
+  };
+  return torch::allclose(attend("auto"), attend("naive"), 1e-4, 1e-5) ? 0 : 1;
 }
