@@ -254,9 +254,11 @@ paragraph
 - {H} learned that a promise is like a plant. You have to take care of it every day.
 plot honest_coin any
 let found = keepsake
+let wish = toy
+let color = color
 beat
 - {@meet_hero} {@likes}
-- {@meet_hero} There was something that {he} wished for very much, a {color} {toy}.
+- {@meet_hero} There was something that {he} wished for very much, a {$color} {$wish}.
 paragraph
 - {When}, {H} was {stroll.ing} along when something blinked on the ground. It was a {shiny}
   {$found}.
@@ -288,7 +290,7 @@ beat
 paragraph
 - {N} invited {H} to tea. There was {drink}, and there were {treat.s}, and {N} told {him} the story
   of the {$found}.
-- The next day, {N} came with a parcel. "This is for you," {nhe} said. In it was a {color} {toy},
+- The next day, {N} came with a parcel. "This is for you," {nhe} said. In it was a {$color} {$wish},
   just for {H}.
 - They walked home together, and {N} told {him} about the old days. From then on, they were friends.
 beat

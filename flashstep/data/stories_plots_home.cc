@@ -156,7 +156,7 @@ beat
 maybe
 - {@aside}
 paragraph
-- {When}, {G} said, "Let us bake a {$cake} for {N}." // "Oh yes!" {H} {cried} and put on a {color}
+- {When}, {G} said, "Let us bake a {$cake} for {N}." // "Oh yes!" {H} {cried} and put on {his}
   apron.
 - {When}, {H} wanted to bake a {$cake} for {N}. "I can do it all by myself," {he} {said}. // "I will
   be right here if you need me," said {G}.

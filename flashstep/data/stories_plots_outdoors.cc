@@ -6,10 +6,11 @@ namespace flashstep::data {
 const std::string_view kPlotsOutdoors = R"(
 plot kite_stuck child
 let tree = tree
+let color = color
 beat
-- {@meet_hero} {He} had a {color} kite with a long tail.
+- {@meet_hero} {He} had a {$color} kite with a long tail.
 - {@meet_hero} {G} had made {him} a kite out of paper and string.
-- {@meet_hero} {@likes} But nothing was better than flying {his} {color} kite.
+- {@meet_hero} {@likes} But nothing was better than flying {his} {$color} kite.
 paragraph
 - {Windy_when}, {H} ran up the hill with the kite. Up, up, up it went, higher than the birds.
 - {Windy_when}, {he} took it to the field. The wind lifted it, and it danced in the sky.
@@ -36,7 +37,7 @@ paragraph
 - "We need a long stick," said {F}. {Fhe} ran off and came back with a broom.
 - "If you climb on the bench, and I hold it still, you can reach it with my umbrella," said {F}.
 beat
-- They tried once, and they tried twice. The third time, the kite came down like a big {color} leaf.
+- They tried once, and they tried twice. The third time, the kite came down like a big {$color} leaf.
 - It was not easy. They wobbled and giggled. But at last the kite fell right on top of them.
 - They stretched and stretched. Then there was a little pull, and the kite was free.
 paragraph
@@ -69,10 +70,11 @@ beat
 - They rolled the snow into three big balls and put one on top of the other.
 - They worked all morning, until the snowman was taller than both of them.
 paragraph
-- They gave him a {vegetable} for a nose and {number} buttons for a smile. {H} put {his} own {color}
-  {$hat} on him.
-- He got stones for eyes, sticks for arms, and a {$hat} from the closet.
-- For the nose they took a carrot, and for the eyes two {small_find.s}. An old {$hat} kept him warm.
+- They gave their snowman a {vegetable} for a nose and {number} buttons for a smile. {H} put {his}
+  own {color} {$hat} on him.
+- Their snowman got stones for eyes, sticks for arms, and a {$hat} from the closet.
+- For the nose they took a carrot, and for the eyes two {small_find.s}. An old {$hat} kept their
+  snowman warm.
 beat
 - "He looks lonely," said {H}. "He needs a friend." But it was getting dark, and they had to go in.
 - "Good night, Mister Snow," said {F}. In the night, the wind blew and blew.

@@ -58,13 +58,14 @@ plot treasure_map any
 elder grand
 let prize = treat
 let spot = tree
+let cross = color
 beat
 - {@meet_both}
 - {@meet_hero} {@meet_friend} They both wanted to be explorers.
 maybe
 - {@aside}
 paragraph
-- {When}, {H} found an old piece of paper {hiding_spot}. It was a map with a {color} cross!
+- {When}, {H} found an old piece of paper {hiding_spot}. It was a map with a {$cross} cross!
 - {When}, a paper boat came floating down the stream. There was something drawn on it. "It is a
   treasure map!" {H} {cried}.
 beat
@@ -87,7 +88,7 @@ maybe
   {N} winked.
 - They stopped to eat. "Even explorers get hungry," said {F}.
 paragraph
-- At last they saw a tall {$spot}, and on its trunk was a {color} cross. "Here it is!" {H} {cried}.
+- At last they saw a tall {$spot}, and on its trunk was a {$cross} cross. "Here it is!" {H} {cried}.
 - "There!" {F} {cried}. Someone had tied a {color} ribbon around a {$spot}.
 beat
 - They dug and dug, until they hit something hard. It was a {box|chest|tin|jar}!
@@ -315,7 +316,7 @@ beat
   for them."
 - "I know what they need," said {G}, who was good with a hammer. "They need a place of their own."
 paragraph
-- They sawed and hammered and painted, until there was a {small} {color} house with a roof. They
+- They sawed and hammered and painted, until there was a {small} house with a {color} roof. They
   filled it with seeds and hung it on the {tree}.
 - They made a tiny house out of {wood|bark|an old box}. {H} painted a {shape} on the roof, and {G}
   filled it with seeds and nuts.
@@ -424,8 +425,8 @@ paragraph
 beat
 - "You have a special gift," said {N}. "Would you like to help me feed the {barn.s}, too?"
   {@glad_face}
-- "Thank you, {H}," said {N}. "It needed a friend, and it found one." {N} gave {him} a {color} cap,
-  just like a real zookeeper's.
+- "Thank you, {H}," said {N}. "It needed a friend, and it found one." {N} gave {him} a cap of {his}
+  own, just like a real zookeeper's.
 paragraph
 - From then on, {H} visited the {$animal} every {Saturday|Sunday|week}. It always came right to the
   fence when it heard {his} song.

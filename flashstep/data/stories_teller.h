@@ -19,6 +19,8 @@ class StoryTeller {
   void tell(uint64_t seed, uint64_t index, std::string& text);
   // The plot of the last story, for tests.
   const Plot& plot() const { return *plot_; }
+  // Those of the last story, for tests.
+  const Cast& cast() const { return cast_; }
 
  private:
   // Words and passages that a story has used are not used in it again, as far as there are others.
