@@ -171,11 +171,9 @@ void add_step_questions(std::vector<Question>& questions) {
        "`flashstep bench step --warmup 0,1,2,5`", answer_warmup},
       {"torch_compile (b)", "2025 2026", "step",
        "What does compiling the whole model change, forward alone and in a training step?",
-       "Python's torch (`flashstep bench step --peers eager,compiled`)", answer_compiled_step},
-      {"rmsnorm", "2024", "step",
-       "RMSNorm beside LayerNorm and beside a fused kernel, forward and backward, alone and in the "
-       "model: how fast?",
-       "a benchmark of norms by themselves, which flashstep does not have yet", nullptr},
+       "Python's torch and the compiler that it calls (`flashstep bench step --peers "
+       "eager,compiled`)",
+       answer_compiled_step, "step_peers"},
   };
   questions.insert(questions.end(), all.begin(), all.end());
 }

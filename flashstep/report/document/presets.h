@@ -12,6 +12,7 @@ namespace flashstep::report {
 
 void add_limits(const std::string& year, const measure::Machine& machine, Plan& plan);
 void add_step(const std::string& year, const measure::Machine& machine, Plan& plan);
+void add_norm(const std::string& year, const measure::Machine& machine, Plan& plan);
 void add_profile(const std::string& year, const measure::Machine& machine, Plan& plan);
 void add_memory(const std::string& year, const measure::Machine& machine, Plan& plan);
 void add_precision(const std::string& year, const measure::Machine& machine, Plan& plan);

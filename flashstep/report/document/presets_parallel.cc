@@ -18,11 +18,14 @@ void add_ranks(const std::string& name, const std::string& bench, const std::str
   const std::string full = name + "_" + year;
   if (has_gpu(machine)) {
     add(full, "bench " + bench + " --preset " + year, 500, machine, plan, {.gpus = 2});
-    return;
+  } else {
+    plan.left_out.push_back({full + " over NCCL", why_not({.gpus = 2}, machine)});
+    add(full, "bench " + bench + " --device cpu --model small --context 128 --batch 1 " + on_cpu,
+        300, machine, plan, {.memory_bytes = kTwoSmallReplicas});
   }
-  plan.left_out.push_back({full + " over NCCL", why_not({.gpus = 2}, machine)});
-  add(full, "bench " + bench + " --device cpu --model small --context 128 --batch 1 " + on_cpu, 300,
-      machine, plan, {.memory_bytes = kTwoSmallReplicas});
+  if (year == "2024")
+    plan.left_out.push_back(
+        {full + " on two machines with a GPU each", "needs a second machine; a report uses one"});
 }
 
 }  // namespace
@@ -93,6 +96,9 @@ void add_ddp(const std::string& year, const Machine& machine, Plan& plan) {
     return;
   }
   add_ranks("ddp", "ddp", year, "--bucket-mb 25,100 --turns 1 --warmup 1 --steps 3", machine, plan);
+  if (year == "2024" && has_gpu(machine))
+    plan.left_out.push_back(
+        {"ddp_2024 over Gloo beside NCCL", "`bench ddp` has Gloo on CPUs only, NCCL on GPUs"});
 }
 
 void add_sharding(const std::string& year, const Machine& machine, Plan& plan) {

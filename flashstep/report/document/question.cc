@@ -71,6 +71,7 @@ const std::vector<Question>& questions() {
   static const std::vector<Question> all = [] {
     std::vector<Question> list;
     add_step_questions(list);
+    add_norm_questions(list);
     add_profile_questions(list);
     add_precision_questions(list);
     add_memory_questions(list);

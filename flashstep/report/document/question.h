@@ -33,6 +33,7 @@ const std::vector<Question>& questions();
 
 // The parts of it, by room (answers_*.cc).
 void add_step_questions(std::vector<Question>& questions);
+void add_norm_questions(std::vector<Question>& questions);
 void add_profile_questions(std::vector<Question>& questions);
 void add_precision_questions(std::vector<Question>& questions);
 void add_memory_questions(std::vector<Question>& questions);

@@ -5,10 +5,27 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/report/document/command.h"
 #include "flashstep/report/document/presets.h"
 
 namespace flashstep::report {
 namespace {
+
+// Why peers in Python cannot run; empty if they can.
+std::string python_trouble() {
+  if (!std::filesystem::exists("scripts/python"))
+    return "needs Python's torch, and there is no scripts/python in this directory";
+  static const bool has_torch = [] {  // asked once: a report plans many measurements
+    CommandOptions find;
+    find.command = {
+        "scripts/python", "-c",
+        "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"};
+    return run_command(find).exit_code == 0;
+  }();
+  return has_torch ? ""
+                   : "needs Python's torch, which scripts/python does not find "
+                     "(scripts/bootstrap --python installs it)";
+}
 
 bool has_measurement(const Plan& plan, const std::string& name) {
   return std::any_of(plan.measurements.begin(), plan.measurements.end(),
@@ -42,6 +59,10 @@ const std::vector<Section>& sections() {
       {"step", "Training step",
        "Forward, backward and optimizer of models by size, with the host waiting after each step.",
        add_step},
+      {"norm", "Norms by themselves",
+       "RMSNorm by a kernel, by its formula and compiled, beside LayerNorm: all that they wait for "
+       "is memory.",
+       add_norm},
       {"profile", "Where the time goes",
        "Kernels and operators by the ranges they run in, their classes, and idle time.",
        add_profile},
@@ -113,9 +134,7 @@ std::string why_not(const Needs& needs, const measure::Machine& machine) {
     return str("needs ", human_bytes(needs.gpu_memory_bytes), " of GPU memory, this GPU has ",
                human_bytes(machine.gpus[0].memory_bytes));
   }
-  if (needs.python && !std::filesystem::exists("scripts/python"))
-    return "needs Python's torch, and there is no scripts/python in this directory";
-  return "";
+  return needs.python ? python_trouble() : "";
 }
 
 void add_if_possible(Measurement measurement, const measure::Machine& machine, Plan& plan) {

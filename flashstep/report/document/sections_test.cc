@@ -48,7 +48,7 @@ TEST(Sections, QuickNeedsNoGpuAndIsQuick) {
   double seconds = 0;
   for (const Section& section : sections()) {
     const Plan plan = plan_of(section, "quick", machine_with(0, 4));
-    EXPECT_TRUE(plan.left_out.empty()) << section.name;
+    for (const LeftOut& out : plan.left_out) EXPECT_SAYS(out.why, "needs Python's torch");
     const bool gpu_only = std::string(section.name) == "leaderboard";
     EXPECT_EQ(plan.measurements.empty(), gpu_only) << section.name;
     for (const Measurement& m : plan.measurements) seconds += m.seconds;
@@ -69,11 +69,59 @@ TEST(Sections, SaysWhatAMachineLacks) {
   ASSERT_EQ(left_out("ddp", "2025", 1).size(), 1u);
   EXPECT_EQ(left_out("ddp", "2025", 1)[0].why, "needs 2 GPUs, this machine has 1");
   EXPECT_TRUE(left_out("ddp", "2025", 2).empty());
+  ASSERT_EQ(left_out("ddp", "2024", 2).size(), 2u);
+  EXPECT_SAYS(left_out("ddp", "2024", 2)[0].what, "on two machines");
+  EXPECT_SAYS(left_out("ddp", "2024", 2)[1].what, "Gloo beside NCCL");
+  ASSERT_EQ(left_out("profile", "2026", 1).size(), 1u);
+  EXPECT_SAYS(left_out("profile", "2026", 1)[0].what, "longest context that fits");
   EXPECT_SAYS(why_not({.memory_bytes = uint64_t{64} << 30}, machine_with(0)),
               "needs 64.0 GiB of memory, this machine has 24.0 GiB");
   EXPECT_SAYS(why_not({.gpus = 1, .gpu_memory_bytes = uint64_t{200} << 30}, machine_with(1)),
               "of GPU memory");
   EXPECT_THROW(plan_of(sections()[0], "2023", machine_with(0)), UserError);
+}
+
+// The handouts' own batches, counts of steps and contexts.
+TEST(Sections, PresetsMeasureWhatTheirHandoutAsksFor) {
+  const auto line = [](const char* section, const std::string& preset, const std::string& name) {
+    for (const Section& s : sections()) {
+      if (std::string(s.name) != section) continue;
+      for (const Measurement& m : plan_of(s, preset, machine_with(2)).measurements) {
+        if (m.name == name) return join(m.arguments, " ") + " ";
+      }
+    }
+    return std::string("no ") + name;
+  };
+  const struct {
+    const char* year;
+    std::vector<std::string> warmup, sizes;
+  } presets[] = {
+      {"2024",
+       {"--context 128 ", "--steps 5 ", "--batch 16 "},
+       {"--context 128 ", "--batch 16 ", "small,medium,large,xl,2.7B"}},
+      {"2025",
+       {"--context 128 ", "--steps 10 ", "--batch 4 "},
+       {"--context 128 ", "--batch 4 ", "small,medium,large,xl,2.7B"}},
+      {"2026",
+       {"--context 512 ", "--steps 10 ", "--batch 4 "},
+       {"--context 512 ", "--batch 4 ", "small,medium,large,xl26,10B"}},
+  };
+  for (const auto& preset : presets) {
+    const std::string year = preset.year;
+    for (const std::string& words : preset.warmup)
+      EXPECT_SAYS(line("step", year, "step_warmup_" + year), words);
+    for (const std::string& words : preset.sizes)
+      EXPECT_SAYS(line("precision", year, "precision_sizes_" + year), words);
+  }
+  EXPECT_SAYS(line("memory", "2024", "memory_2024"),
+              "--size small,medium,large,xl,2.7B --context 128 ");
+  EXPECT_SAYS(line("memory", "2024", "memory_2024"), "--batch 16 ");
+  EXPECT_SAYS(line("memory", "2025", "memory_2025"), "--size 2.7B --context 128,256,512 ");
+  EXPECT_SAYS(line("memory", "2026", "memory_2026"), "--size xl26 --context 128,2048 ");
+  EXPECT_SAYS(line("step", "2024", "step_n0128_2024"), "--warmup 1 --steps 5 --batch 16 ");
+  EXPECT_SAYS(line("step", "2026", "step_n0512_2026"), "--warmup 5 --steps 10 --batch 4 ");
+  EXPECT_EQ(line("step", "2026", "step_n0256_2026"), "no step_n0256_2026");
+  EXPECT_SAYS(line("profile", "2026", "profile_n1024_2026"), "--context 1024 ");
 }
 
 TEST(Sections, AllHoldsEveryYear) {
@@ -183,6 +231,18 @@ TEST(Questions, AFailureAndWhatWasLeftOutAreReasons) {
   const LeftOut left_out{"x_2025", "needs a GPU, this machine has none", question.section};
   EXPECT_EQ(for_tests::text_of(answer(question, {}, {left_out})),
             "Not measured: needs a GPU, this machine has none. ");
+}
+
+// Of a section's several measurements the one that would answer gives the reason.
+TEST(Questions, TheReasonIsThatOfTheMeasurementThatAnswers) {
+  const auto compiled = std::find_if(questions().begin(), questions().end(), [](const auto& q) {
+    return std::string(q.name) == "torch_compile (b)";
+  });
+  ASSERT_NE(compiled, questions().end());
+  const std::vector<LeftOut> left_out = {{"step_2025, larger sizes", "needs a GPU", "step"},
+                                         {"step_peers_2025", "needs Python's torch", "step"}};
+  EXPECT_SAYS(for_tests::text_of(answer(*compiled, {}, left_out)), "needs Python's torch");
+  EXPECT_SAYS(for_tests::text_of(answer(questions().front(), {}, left_out)), "needs a GPU");
 }
 
 }  // namespace
