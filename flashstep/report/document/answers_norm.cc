@@ -185,7 +185,7 @@ void add_norm_questions(std::vector<Question>& questions) {
        "Python's torch and the compiler that it calls (`flashstep bench norm`)",
        answer_compiled_norm},
       {"rmsnorm (d)", "2024", "norm", "What does a faster norm change in the whole model?",
-       "`flashstep profile`", answer_norms_in_model},
+       "`flashstep profile`", answer_norms_in_model, "profile"},
   };
   questions.insert(questions.end(), all.begin(), all.end());
 }

@@ -82,6 +82,7 @@ TEST(AnswersNorm, InTheModel) {
   EXPECT_SAYS(text, "norms take 20.0 % of the forward and backward pass");
   EXPECT_SAYS(text, "1.25 times as fast at most");
   EXPECT_SAYS(text, "is seen in the model");
+  EXPECT_SAYS(answer_text("rmsnorm (d)", {}), "Not measured: needs `flashstep profile`");
   EXPECT_SAYS(answer_text("rmsnorm (d)", norms({.norm_in_model = 3})), "the model hardly sees it");
 }
 
