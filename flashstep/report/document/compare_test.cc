@@ -46,7 +46,7 @@ TEST_F(CompareTest, ChangesAndNoise) {
       compare_reports(report("a", 100, 2, 10, 0.1), report("b", 120, 2, 10.1, 0.1));
   ASSERT_EQ(compared.table.rows.size(), 2u);
   const Result none;
-  const TableView view(none, compared.table);
+  const TableView view({{&none, &compared.table}});
   EXPECT_EQ(view.text(0, "case"), "naive, ranks 2");
   EXPECT_EQ(view.number(0, "A"), 100);
   EXPECT_EQ(view.number(0, "B"), 120);
@@ -62,7 +62,7 @@ TEST_F(CompareTest, AWideSpreadHidesAChange) {
   const BenchReport compared =
       compare_reports(report("a", 100, 15, 10, 0.1), report("b", 120, 15, 5, 0.1));
   const Result none;
-  const TableView view(none, compared.table);
+  const TableView view({{&none, &compared.table}});
   EXPECT_EQ(view.text(0, "noise"), "within");
   EXPECT_EQ(view.text(1, "noise"), "beyond");
 }
@@ -79,7 +79,7 @@ TEST_F(CompareTest, NumbersWithoutASpreadAreShownWithoutAVerdict) {
   }
   const BenchReport compared = compare_reports(folder_ / "a", folder_ / "b");
   const Result none;
-  const TableView view(none, compared.table);
+  const TableView view({{&none, &compared.table}});
   ASSERT_EQ(view.rows(), 1u);
   EXPECT_NEAR(view.number(0, "change"), -50, 1e-9);
   EXPECT_EQ(view.text(0, "noise"), "");
