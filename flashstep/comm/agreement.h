@@ -5,9 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "flashstep/base/error.h"
 #include "flashstep/comm/group.h"
 
 namespace flashstep::comm {
+
+// A mistake that every rank finds at the same place, and throws. None is told that another has
+// failed: it would take that for the reason, and end with another exit code.
+class AgreedError : public UserError {
+ public:
+  using UserError::UserError;
+};
 
 struct Difference {
   int rank;                  // the first that differs from rank 0

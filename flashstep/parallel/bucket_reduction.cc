@@ -255,6 +255,7 @@ void BucketReduction::finish() {
   if (recording_) record();
   begin_next_step();
   is_broken_ = !deviation.empty();
+  if (is_broken_ && shared) throw comm::AgreedError(deviation);
   require(!is_broken_, deviation);
 }
 

@@ -36,9 +36,9 @@ std::vector<std::string> describe(const ReducerOptions& options) {
 void check_agreement(const ReducerOptions& options, const comm::Group& group) {
   const auto difference = comm::first_difference(describe(options), group);
   if (!difference) return;
-  throw UserError(flashstep::str("[parallel] expected the same options on every rank, got ",
-                                 difference->first, " on rank 0 and ", difference->other,
-                                 " on rank ", difference->rank));
+  throw comm::AgreedError(flashstep::str("[parallel] expected the same options on every rank, got ",
+                                         difference->first, " on rank 0 and ", difference->other,
+                                         " on rank ", difference->rank));
 }
 
 void check_agreement(const ReducedParameters& parameters, const comm::Group& group) {
@@ -51,7 +51,7 @@ void check_agreement(const ReducedParameters& parameters, const comm::Group& gro
   const auto or_none = [](const std::string& line) {
     return line.empty() ? "no more parameters" : line;
   };
-  throw UserError(
+  throw comm::AgreedError(
       flashstep::str("[parallel] expected the same parameters on every rank, but number ",
                      difference->line, " is ", or_none(difference->first), " on rank 0 and ",
                      or_none(difference->other), " on rank ", difference->rank));

@@ -33,6 +33,10 @@ void check_norm_options(const BenchNormOptions& options) {
   require(!options.widths.empty() &&
               *std::min_element(options.widths.begin(), options.widths.end()) > 0,
           "[bench norm] expected widths from 1 on, got none or less");
+  for (const int64_t width : options.widths) {
+    require(std::count(options.widths.begin(), options.widths.end(), width) == 1,
+            "[bench norm] expected each width once, got ", width, " more often");
+  }
   check("dtype", options.dtypes, std::vector<std::string>{"fp32", "bf16"});
   check("pass", options.passes, BenchNormOptions().passes);
   if (!options.contestants.empty()) check("contestant", options.contestants, norm_contestants());

@@ -121,6 +121,7 @@ TEST(BenchNorm, PresetsAndMistakes) {
   refused([](auto& o) { o.rows = 0; });
   refused([](auto& o) { o.widths = {}; });
   refused([](auto& o) { o.widths = {64, 0}; });
+  refused([](auto& o) { o.widths = {64, 64}; });
   refused([](auto& o) { o.dtypes = {"fp8"}; });
   refused([](auto& o) { o.passes = {"backward"}; });
   refused([](auto& o) { o.contestants = {"apex"}; });

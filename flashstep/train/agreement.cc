@@ -18,7 +18,7 @@ void check_same(const Facts& facts, const comm::Group& group) {
   const auto difference = comm::first_difference(values, group);
   if (!difference) return;
   const auto or_nothing = [](const std::string& value) { return value.empty() ? "none" : value; };
-  throw UserError(
+  throw comm::AgreedError(
       flashstep::str("[train] expected the same configuration and data on every rank, got ",
                      or_nothing(difference->first), " on rank 0 and ",
                      or_nothing(difference->other), " on rank ", difference->rank));

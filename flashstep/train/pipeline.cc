@@ -16,6 +16,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/comm/agreement.h"
 #include "flashstep/comm/group.h"
 #include "flashstep/data/batches.h"
 #include "flashstep/data/token_file.h"
@@ -315,6 +316,8 @@ LoopResult train(const Config& config, const TrainOptions& options) {
     return train_rank(config, options, environment, device, &group, signals);
   } catch (const Interrupted&) {
     throw;  // every rank stops at the same step
+  } catch (const comm::AgreedError&) {
+    throw;
   } catch (const std::exception& error) {
     group.fail(error.what());
     throw;
