@@ -4,8 +4,8 @@
 # four neighbours too; -DFLASHSTEP_TOGETHER=OFF is for days of small changes.
 #
 # A name in an anonymous namespace is therefore one of its room, not of its file alone: two files do not give it to two
-# things, nor take one that a header of the room has. The thread sanitizer's build (CI's rooms with threads) and
-# the target `alone` compile every file by itself, so that each includes what it needs.
+# things, nor take one that a header of the room has. The preset tsan and the target `alone` compile every file by
+# itself, so that each includes what it needs.
 
 option(FLASHSTEP_TOGETHER "Compile the files of a room in groups" ON)
 set(FLASHSTEP_TOGETHER_MOST 5)  # more would save little, and keep a core waiting at the end

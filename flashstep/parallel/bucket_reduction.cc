@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "flashstep/base/error.h"
+#include "flashstep/comm/agreement.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/shared_sentence.h"
 

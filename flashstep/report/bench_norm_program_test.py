@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sysconfig
 import tempfile
 import unittest
 from pathlib import Path
@@ -45,6 +46,8 @@ class BenchNormTest(unittest.TestCase):
     def test_compiled_peer(self):
         if importlib.util.find_spec("torch") is None:
             self.skipTest("this Python has no torch")
+        if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+            self.skipTest("torch.compile needs Python's headers (python3-dev)")
         result = run(*SMALL, "--contestants", "naive,compiled", "--calls", 5, "--peer-script", SCRIPT, "--python",
                      SCRIPT.parent.parent / "python", "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
