@@ -16,6 +16,8 @@ set(FLASHSTEP_PRECOMPILED torch/nn/module.h torch/nn/pimpl.h torch/optim/adamw.h
 set(FLASHSTEP_TORCH_INCLUDES "<(torch/|ATen/ATen.h)")
 set(FLASHSTEP_CUDA_INCLUDES "<(nccl.h|cuda_runtime|(c10|ATen|torch/csrc)/cuda|.*ProcessGroupNCCL)")
 
+add_custom_target(gpu_tests)  # all tests that only a build with CUDA has
+
 include(FlashstepTogether)  # flashstep_together(): several files of a room compiled as one
 
 # Code that calls LibTorch, writes reports or tests waits for kernels that are compiled elsewhere.
@@ -148,6 +150,7 @@ function(flashstep_folder NAME)
       elseif(FLASHSTEP_CUDA)
         flashstep_test(${NAME}_${stem} ${torch} SOURCES ${test} LIBRARIES ${ARG_LIBRARIES} LibTorch::cuda LABELS gpu)
         set_tests_properties(${NAME}_${stem} PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
+        add_dependencies(gpu_tests ${NAME}_${stem})
       endif()
     endforeach()
   endif()
