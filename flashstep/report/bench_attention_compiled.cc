@@ -32,7 +32,7 @@ class Python {
     }
     if (answer.contains("error")) {
       const auto error = answer["error"].get<std::string>();
-      if (error == "OOM") throw UserError("OOM");
+      if (error == "out of memory") throw UserError("OOM");
       throw MachineError(error);
     }
     return answer;

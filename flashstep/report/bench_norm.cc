@@ -95,17 +95,19 @@ class NormBench {
   NormEntry enter(const std::string& name, NormCase c, const NormInputs& inputs) {
     NormEntry entry;
     NormErrors errors;
-    std::string trouble = attempt([&] {
+    const std::string trouble = attempt([&] {
       entry.contestant = make_norm_contestant(name, c, inputs, peer_);
       errors = entry.contestant->errors();
     });
     for (const std::string& pass : options_.passes) {
       c.pass = pass;
-      entry.runs.push_back({name, c, {}, errors.y, errors.gradients, trouble});
-      entry.calls.push_back(0);
+      NormRun run{name, c, {}, errors.y, errors.gradients, trouble};
+      int64_t calls = 0;
+      // What goes wrong in one pass leaves the others be.
       if (trouble.empty())
-        trouble = attempt([&] { entry.calls.back() = calls_of(*entry.contestant, pass); });
-      entry.runs.back().trouble = trouble;
+        run.trouble = attempt([&] { calls = calls_of(*entry.contestant, pass); });
+      entry.runs.push_back(std::move(run));
+      entry.calls.push_back(calls);
     }
     if (!trouble.empty()) entry.contestant.reset();
     if (name == "flashstep" && trouble.empty()) judge(entry.runs.front());

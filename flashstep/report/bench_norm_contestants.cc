@@ -147,7 +147,10 @@ class PythonNorm : public NormContestant {
 
   NormErrors errors() override {
     const auto answer = ask({{"do", "errors"}});
-    return {answer.at("y").get<double>(), answer.at("gradients").get<double>()};
+    const auto number = [&](const char* key) {
+      return answer.at(key).is_null() ? NAN : answer.at(key).get<double>();
+    };
+    return {number("y"), number("gradients")};
   }
 
   std::vector<double> seconds(const std::string& pass, int64_t warmup, int64_t calls) override {

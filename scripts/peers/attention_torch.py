@@ -19,6 +19,8 @@ import torch
 import torch._dynamo
 import torch._functorch.config
 
+from answers import failure, say
+
 torch._functorch.config.donated_buffer = False  # backward is timed again and again on one graph
 torch._dynamo.config.recompile_limit = 256
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -101,7 +103,7 @@ class Case:
 
 def main():
     key = case = None
-    print(json.dumps({"torch": torch.__version__}), flush=True)
+    say({"torch": torch.__version__})
     for line in sys.stdin:
         r = json.loads(line)
         if "threads" in r:
@@ -116,15 +118,13 @@ def main():
                 answer = {"ok": True}
             else:
                 answer = {"seconds": case.turn(r["do"], r["warmup"], r["samples"], r["calls"])}
-        except torch.OutOfMemoryError:
-            answer = {"error": "OOM"}
         except Exception as error:
-            answer = {"error": (str(error) or type(error).__name__).splitlines()[0]}
+            answer = failure(error)
         if "error" in answer:
             key = case = None
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-        print(json.dumps(answer), flush=True)
+        say(answer)
 
 
 main()

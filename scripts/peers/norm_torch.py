@@ -16,6 +16,8 @@ import time
 
 import torch
 
+from answers import failure, say
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BLOCK = 1 << 25  # elements that are compared at once: float64 is large
 
@@ -100,7 +102,7 @@ class Case:
 
 def main():
     current = case = None
-    print(json.dumps({"torch": torch.__version__}), flush=True)
+    say({"torch": torch.__version__})
     for line in sys.stdin:
         r = json.loads(line)
         key = {k: v for k, v in r.items() if k not in ("do", "warmup", "calls")}
@@ -116,14 +118,10 @@ def main():
                 if case is None:
                     case, current = Case(r), key
                 result = case.errors() if r["do"] == "errors" else case.seconds(r)
-        except torch.OutOfMemoryError:
+        except Exception as error:  # no memory, or a compiler that is missing: the reader shall know
             current = case = None
-            result = {"error": "out of memory"}
-        except Exception as error:  # a compiler that is missing, say: the reader shall know
-            current = case = None
-            words = str(error).strip().splitlines() or [""]
-            result = {"error": f"{type(error).__name__}: {words[0]}"}
-        print(json.dumps(result), flush=True)
+            result = failure(error)
+        say(result)
 
 
 main()

@@ -24,6 +24,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from answers import failure, say
+
 
 class RmsNorm(nn.Module):
     def __init__(self, width, epsilon):
@@ -183,13 +185,13 @@ def give_memory_back():
 
 def main():
     current = trainer = None
-    print(json.dumps({"torch": torch.__version__}), flush=True)
+    say({"torch": torch.__version__})
     for line in sys.stdin:
         request = json.loads(line)
         if "release" in request:
             current = trainer = None
             give_memory_back()
-            print(json.dumps({"released": True}), flush=True)
+            say({"released": True})
             continue
         key = {k: v for k, v in request.items() if k not in ("warmup", "steps")}
         try:
@@ -197,14 +199,10 @@ def main():
                 current, trainer = key, None  # frees the old model before the new one is made
                 trainer = Trainer(request)
             result = answer(trainer, request["warmup"], request["steps"])
-        except torch.OutOfMemoryError:
+        except Exception as error:  # no memory, or a compiler that is missing: the reader shall know
             current = trainer = None
-            result = {"error": "out of memory"}
-        except Exception as error:  # a compiler that is missing, say: the reader shall know
-            current = trainer = None
-            words = str(error).strip().splitlines() or [""]
-            result = {"error": f"{type(error).__name__}: {words[0]}"}
-        print(json.dumps(result), flush=True)
+            result = failure(error)
+        say(result)
 
 
 main()
