@@ -216,8 +216,9 @@ int64_t most_tiled_pairs(const at::Device& device) {
   return int64_t{1} << (device.is_cuda() ? 22 : 20);
 }
 
-AttentionContestant our(const std::string& name) {
-  return tensor_contestant(name, true, false, [name](const AttentionRound& round) {
+AttentionContestant our(const std::string& name, bool deterministic = false) {
+  const std::string shown = deterministic ? kDeterministic : name;
+  return tensor_contestant(shown, true, false, [=](const AttentionRound& round) {
     const int64_t pairs =
         round.c.batch * std::max<int64_t>(round.c.heads, 1) * round.c.n * round.c.m;
     if (name == "tiled" && pairs > most_tiled_pairs(round.device))
@@ -225,6 +226,7 @@ AttentionContestant our(const std::string& name) {
     AttentionOptions options;
     options.causal = round.c.causal;
     options.implementation = name;
+    if (deterministic) options.deterministic = true;
     return [options](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
       use_backends(true, true, true, true);
       return attention(q, k, v, options);
@@ -241,6 +243,7 @@ std::vector<AttentionContestant> attention_contestants(const at::Device& device)
     if (name == "naive" || name == "sdpa" || name == other_device) continue;
     contestants.push_back(our(name));
   }
+  if (device.is_cuda()) contestants.push_back(our("cuda", /*deterministic=*/true));
   contestants.push_back(naive_peer());
   contestants.push_back(default_sdpa());
   if (!device.is_cuda()) return contestants;

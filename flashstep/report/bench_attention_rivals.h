@@ -51,9 +51,13 @@ struct AttentionContestant {
   std::function<AttentionForward(const AttentionRound&)> function;
 };
 
-// Ours by their names ("auto" first; the formula and PyTorch's are peers here), then the peers of
-// this device: naive; PyTorch's scaled_dot_product_attention as it chooses itself (sdpa) and, on a
-// GPU, as math, flash, efficient and cudnn, each with only that backend switched on.
+// The contestant that is our CUDA kernels as `deterministic` wants them.
+inline constexpr const char* kDeterministic = "deterministic";
+
+// Ours by their names ("auto" first; the formula and PyTorch's are peers here; kDeterministic on a
+// GPU), then the peers of this device: naive; PyTorch's scaled_dot_product_attention as it chooses
+// itself (sdpa) and, on a GPU, as math, flash, efficient and cudnn, each with only that backend
+// switched on.
 std::vector<AttentionContestant> attention_contestants(const at::Device& device);
 
 // Settings of LibTorch that the peers change, put back in the end.

@@ -6,6 +6,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
+#include "flashstep/report/bench_attention_rivals.h"
 #include "flashstep/report/bench_attention_table.h"
 #include "flashstep/report/bench_words.h"
 
@@ -46,10 +47,11 @@ Chosen rows_of(const std::string& dtype, AttentionPass pass) {
   return [dtype, pass](const AttentionResult& r) { return r.c.dtype == dtype && r.pass == pass; };
 }
 
+constexpr int64_t kLaunchBound = 512;  // the N up to which a call's time is mostly its launching
+
 // Whether ours is no slower than a peer: its median within the peer's spread (p90), or in a graph
-// up to the N where a call's time is mostly its launching.
+// where launching is most of the time.
 bool no_slower(const AttentionRun& ours, const AttentionRun& peer, int64_t n) {
-  constexpr int64_t kLaunchBound = 512;
   if (ours.seconds.empty()) return false;
   const bool graphs =
       n <= kLaunchBound && !ours.graph_seconds.empty() && !peer.graph_seconds.empty();
@@ -155,7 +157,8 @@ std::map<std::string, double> offered(const AttentionResult& result) {
   std::vector<const AttentionRun*> runs;
   for (const auto& run : result.runs) {
     const bool named = run.ours || run.contestant == "sdpa" || run.contestant == "naive";
-    if (named && run.contestant != "auto" && !run.seconds.empty()) runs.push_back(&run);
+    const bool same_kernels = run.contestant == "auto" || run.contestant == kDeterministic;
+    if (named && !same_kernels && !run.seconds.empty()) runs.push_back(&run);
   }
   if (runs.empty()) return {};
   double fastest = runs.front()->median();
@@ -227,6 +230,26 @@ void judge_auto(std::vector<std::string>& sentences, const AttentionResults& res
           where.empty() ? "" : str("; the worst ", fixed(worst, 2), " x at ", where), "."));
 }
 
+// What it costs that bits repeat. The forward pass is the same.
+void judge_deterministic(std::vector<std::string>& sentences, const AttentionResults& results) {
+  for (const char* dtype : {"bf16", "fp32"}) {
+    std::vector<double> ratios;
+    for (const auto& result : results) {
+      const AttentionRun *ours = our_run(result), *repeats = find_run(result, kDeterministic);
+      if (result.c.dtype != dtype || result.pass != AttentionPass::kBackward ||
+          result.c.n <= kLaunchBound || ours == nullptr || repeats == nullptr ||
+          ours->seconds.empty() || repeats->seconds.empty())
+        continue;
+      ratios.push_back(repeats->median() / ours->median());
+    }
+    if (ratios.empty()) continue;
+    sentences.push_back(str(dtype, " backward takes ", fixed(measure::geometric_mean(ratios), 2),
+                            " x as long where bits must repeat (N > ", kLaunchBound, ", ",
+                            ratios.size(), " rows, at most ",
+                            fixed(*std::max_element(ratios.begin(), ratios.end()), 2), " x)."));
+  }
+}
+
 void judge_correctness(std::vector<std::string>& sentences, const AttentionResults& results) {
   int64_t ours = 0, peers = 0, rows = 0, missing = 0;
   for (const auto& result : results) {
@@ -259,6 +282,7 @@ std::vector<std::string> attention_verdict(const std::string& preset,
     ratios.push_back(peer->median() / ours->median());
   }
   judge_auto(sentences, results);
+  judge_deterministic(sentences, results);
   judge_correctness(sentences, results);
   std::string last = "Verdict: no row with ours and a peer.";
   if (!ratios.empty()) {
