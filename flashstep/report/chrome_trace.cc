@@ -203,7 +203,8 @@ class Reader {
     JsonScanner dtypes(raw.dtypes.empty() ? "[]" : raw.dtypes, source());
     size_t argument = 0;
     dtypes.array([&] {
-      const int64_t bytes = element_bytes(dtypes.peek() == '"' ? dtypes.text() : dtypes.value());
+      const int64_t bytes =
+          profiled_element_bytes(dtypes.peek() == '"' ? dtypes.text() : dtypes.value());
       if (argument + 1 >= first_of.size()) return;
       for (size_t i = first_of[argument]; i < first_of[argument + 1]; ++i) {
         operands_[i].element_bytes = bytes;

@@ -132,7 +132,7 @@ bool only_calls(std::string_view stem) {
 
 }  // namespace
 
-int64_t element_bytes(std::string_view dtype) {
+int64_t profiled_element_bytes(std::string_view dtype) {
   struct Known {
     std::string_view name;
     int64_t bytes;

@@ -19,7 +19,7 @@ struct Operand {
 // Of "float", "c10::BFloat16", "long int" and the like, as the profiler writes them; 0 for
 // "Scalar", "" and what else is no tensor. Lists of tensors ("TensorList") come without their
 // dtype: they count as float32, which gradients, parameters and AdamW's state are.
-int64_t element_bytes(std::string_view dtype);
+int64_t profiled_element_bytes(std::string_view dtype);
 
 // flops: of matrix products 2 m n k (a multiplication and an addition), of fused attention those
 // of attention/cost.h, under a causal mask where there are as many queries as keys; 0 for others.

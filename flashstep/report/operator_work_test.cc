@@ -53,11 +53,11 @@ TEST(OperatorWork, CountsTheBytesThatMustMove) {
 }
 
 TEST(OperatorWork, KnowsDtypesByTheProfilersNames) {
-  EXPECT_EQ(element_bytes("c10::BFloat16"), 2);
-  EXPECT_EQ(element_bytes("long int"), 8);
-  EXPECT_EQ(element_bytes("TensorList"), 4);
-  EXPECT_EQ(element_bytes("Scalar"), 0);
-  EXPECT_EQ(element_bytes(""), 0);
+  EXPECT_EQ(profiled_element_bytes("c10::BFloat16"), 2);
+  EXPECT_EQ(profiled_element_bytes("long int"), 8);
+  EXPECT_EQ(profiled_element_bytes("TensorList"), 4);
+  EXPECT_EQ(profiled_element_bytes("Scalar"), 0);
+  EXPECT_EQ(profiled_element_bytes(""), 0);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ OperatorWork work_of(const KinetoEvent& event, const std::string& name) {
   const auto shapes = event.shapes();
   const auto dtypes = event.dtypes();
   for (size_t i = 0; i < shapes.size() && i < dtypes.size(); ++i)
-    operands.push_back({shapes[i], element_bytes(dtypes[i])});
+    operands.push_back({shapes[i], profiled_element_bytes(dtypes[i])});
   return operator_work(name, operands);
 }
 
