@@ -8,23 +8,14 @@
 
 #include "flashstep/attention/attention.h"
 #include "flashstep/attention/attention_test.h"
-#include "flashstep/base/error.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
 
 using at::Tensor;
 using attention_testing::random_inputs;
-
-template <typename Call>
-std::string refusal(const Call& call) {
-  try {
-    call();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using testing::refusal;
 
 template <typename Field, typename Value>
 AttentionOptions with(Field AttentionOptions::*field, Value value) {
@@ -32,6 +23,7 @@ AttentionOptions with(Field AttentionOptions::*field, Value value) {
   options.*field = value;
   return options;
 }
+
 TEST(Attention, NamesWhatIsWrong) {
   const auto q = torch::zeros({2, 3, 5, 8});
   const auto says = [&](const std::string& text, const std::function<void()>& call) {

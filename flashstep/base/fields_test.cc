@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
@@ -31,13 +32,10 @@ struct Outer {
 };
 
 std::string refusal(const std::string& json) {
-  Outer config;
-  try {
+  return testing::refusal([&] {
+    Outer config;
     read_json(config, json, "c.json");
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "accepted";
+  });
 }
 
 TEST(FieldsTest, ReadsWhatIsNamedAndKeepsTheRest) {

@@ -16,7 +16,7 @@
 namespace flashstep::data {
 namespace {
 
-constexpr uint64_t kStories = 20'000;
+constexpr uint64_t kStoriesHeard = 20'000;
 
 // Whether `name`, one word or several, stands in `text` as whole words.
 bool names(std::string_view text, std::string_view name) {
@@ -31,7 +31,7 @@ bool names(std::string_view text, std::string_view name) {
 }
 
 // Cut behind every . ! and ? but those of "Mr." and "Mrs.".
-std::vector<std::string> sentences(const std::string& text) {
+std::vector<std::string> rough_sentences(const std::string& text) {
   std::vector<std::string> parts(1);
   for (const char c : text) {
     parts.back() += c;
@@ -78,11 +78,11 @@ TEST(Agreement, PronounsMeanSomebodyWhoWasNamed) {
   StoryTeller teller(story_book());
   std::string text;
   size_t pronouns_of_one = 0;
-  for (uint64_t index = 0; index < kStories; ++index) {
+  for (uint64_t index = 0; index < kStoriesHeard; ++index) {
     text.clear();
     teller.tell(11, index, text);
     Known known = {};
-    for (const std::string& sentence : sentences(text)) {
+    for (const std::string& sentence : rough_sentences(text)) {
       Known here = {};
       add_named(sentence, teller.cast(), here);
       const Known plain = pronouns(sentence, false), reflexive = pronouns(sentence, true);
@@ -99,7 +99,7 @@ TEST(Agreement, PronounsMeanSomebodyWhoWasNamed) {
       pronouns_of_one += known[0] != known[1] && (plain[0] || plain[1]);
     }
   }
-  EXPECT_GT(pronouns_of_one, kStories) << "too few that could have been wrong";
+  EXPECT_GT(pronouns_of_one, kStoriesHeard) << "too few that could have been wrong";
 }
 
 // "a blue kite ... the red kite": what a story gives a colour keeps it.
@@ -109,7 +109,7 @@ TEST(Agreement, ThingsKeepTheirColors) {
   ASSERT_GE(number, 0);
   const WordClass& colors = lexicon.classes[static_cast<size_t>(number)];
   size_t colored = 0;
-  for (uint64_t index = 0; index < kStories; ++index) {
+  for (uint64_t index = 0; index < kStoriesHeard; ++index) {
     const std::string text = story(11, index);
     std::map<size_t, std::string> color_before;  // by position: "bright red", not "red"
     for (uint32_t i = 0; i < colors.size(); ++i) {
@@ -129,7 +129,7 @@ TEST(Agreement, ThingsKeepTheirColors) {
     }
     colored += colors_of.size();
   }
-  EXPECT_GT(colored, kStories / 4);
+  EXPECT_GT(colored, kStoriesHeard / 4);
 }
 
 }  // namespace

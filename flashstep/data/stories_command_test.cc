@@ -21,20 +21,20 @@ struct Result {
 Result run(const std::string& arguments) {
   const char* program = std::getenv("FLASHSTEP_PROGRAM");
   if (program == nullptr) return {-1, "FLASHSTEP_PROGRAM is not set"};
-  const fs::path errors = fs::path(testing::TempDir()) / "stories_command_errors.txt";
+  const fs::path errors = fs::path(::testing::TempDir()) / "stories_command_errors.txt";
   const std::string command =
       std::string(program) + " data stories " + arguments + " > /dev/null 2> " + errors.string();
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(errors)};
 }
 
-class StoriesCommand : public testing::Test {
+class StoriesCommand : public ::testing::Test {
  protected:
   void SetUp() override {
     if (std::getenv("FLASHSTEP_PROGRAM") == nullptr) GTEST_SKIP() << "FLASHSTEP_PROGRAM is not set";
     fs::remove(out_);
   }
-  const fs::path out_ = fs::path(testing::TempDir()) / "stories_command.txt";
+  const fs::path out_ = fs::path(::testing::TempDir()) / "stories_command.txt";
 };
 
 TEST_F(StoriesCommand, WritesTheCorpus) {

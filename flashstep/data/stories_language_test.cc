@@ -13,12 +13,12 @@
 namespace flashstep::data {
 namespace {
 
-constexpr uint64_t kStories = 20'000;
+constexpr uint64_t kStoriesRead = 20'000;
 
 template <typename Check>
 void for_each_story(Check check) {
   int failures = 0;
-  for (uint64_t index = 0; index < kStories && failures < 5; ++index) {
+  for (uint64_t index = 0; index < kStoriesRead && failures < 5; ++index) {
     const std::string text = story(11, index);
     const std::string complaint = check(text);
     if (complaint.empty()) continue;
@@ -47,7 +47,7 @@ struct Sentence {
 };
 
 // Cuts after . ! ? (and a closing quotation mark) before a space; "Mr." and "Mrs." end nothing.
-std::vector<Sentence> sentences(const std::string& paragraph) {
+std::vector<Sentence> sentences_of(const std::string& paragraph) {
   std::vector<Sentence> parts;
   size_t start = 0;
   bool goes_on = false;
@@ -140,7 +140,7 @@ TEST(Language, SentencesBeginWithCapitalsAndEnd) {
           paragraph.back() == '"' ? paragraph[paragraph.size() - 2] : paragraph.back();
       if (std::string_view(".!?").find(last) == std::string_view::npos)
         return "a paragraph without an end";
-      for (const auto& [sentence, goes_on] : sentences(paragraph)) {
+      for (const auto& [sentence, goes_on] : sentences_of(paragraph)) {
         const char first = sentence[sentence[0] == '"' ? 1 : 0];
         if (std::isupper(static_cast<unsigned char>(first)) || goes_on) continue;
         return str("small letter at the beginning of: ", sentence);
@@ -154,7 +154,7 @@ TEST(Language, NoSentenceTwice) {
   for_each_story([](const std::string& text) -> std::string {
     std::set<std::string> seen;
     for (const std::string& paragraph : paragraphs(text)) {
-      for (const auto& [sentence, goes_on] : sentences(paragraph)) {
+      for (const auto& [sentence, goes_on] : sentences_of(paragraph)) {
         if (sentence.size() < 30) continue;  // short calls may come back
         if (!seen.insert(sentence).second) return str("twice: ", sentence);
       }

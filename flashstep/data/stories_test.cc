@@ -27,7 +27,7 @@ std::vector<std::string> tell(uint64_t seed, size_t bytes) {
   return stories;
 }
 
-fs::path temporary(const std::string& name) { return fs::path(testing::TempDir()) / name; }
+fs::path temporary(const std::string& name) { return fs::path(::testing::TempDir()) / name; }
 
 TEST(Stories, SameBytesEverywhere) {
   std::string text;

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep::data {
 namespace {
@@ -40,14 +41,9 @@ std::string npy(const std::string& dictionary, size_t data_bytes) {
   return file + padded + std::string(data_bytes, '\0');
 }
 
-// What `parse` says about the bytes; "" when it accepts them.
+// What is said about the bytes; "" when they are accepted.
 std::string refusal(const std::string& bytes) {
-  try {
-    TokenView view(bytes, "x.npy");
-    return "";
-  } catch (const UserError& error) {
-    return error.what();
-  }
+  return testing::refusal([&] { TokenView view(bytes, "x.npy"); });
 }
 
 void expect_refused(const std::string& bytes, const std::string& part) {

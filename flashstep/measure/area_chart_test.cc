@@ -11,7 +11,7 @@
 namespace flashstep::measure {
 namespace {
 
-AreaChart small_chart() {
+AreaChart small_area_chart() {
   AreaChart chart;
   chart.title = "Memory <of> a step";
   chart.x_label = "ms";
@@ -25,7 +25,7 @@ AreaChart small_chart() {
 }
 
 TEST(AreaChart, DrawsLayersSpansAndLegend) {
-  const std::string svg = to_svg(small_chart());
+  const std::string svg = to_svg(small_area_chart());
   for (const char* text :
        {">parameters<", ">activations<", ">forward<", ">backward<", "&lt;of&gt;", ">MiB<"}) {
     EXPECT_NE(svg.find(text), std::string::npos) << text << "\n" << svg;
@@ -35,7 +35,7 @@ TEST(AreaChart, DrawsLayersSpansAndLegend) {
 }
 
 TEST(AreaChart, NamesOfNarrowSpansReachBackWhereThereIsRoom) {
-  AreaChart chart = small_chart();
+  AreaChart chart = small_area_chart();
   chart.spans = {{0, 2.9, "backward"}, {2.9, 3, "optimizer"}};
   EXPECT_NE(to_svg(chart).find(">optimizer<"), std::string::npos);
   chart.spans = {{0, 0.01, "too narrow for this"}, {0.01, 3, "the rest"}};
@@ -58,7 +58,7 @@ std::vector<double> upper_edge(const std::string& svg, const std::string& color)
 }
 
 TEST(AreaChart, LayersStandOnEachOther) {
-  const std::string svg = to_svg(small_chart());
+  const std::string svg = to_svg(small_area_chart());
   const auto lower = upper_edge(svg, "#0072b2"), upper = upper_edge(svg, "#d55e00");
   ASSERT_GE(lower.size(), 1u);
   ASSERT_GE(upper.size(), 4u) << "0, 1, 3 and 0 above 2";
@@ -69,7 +69,7 @@ TEST(AreaChart, LayersStandOnEachOther) {
 }
 
 TEST(AreaChart, DrawsWhateverTheDataHold) {
-  AreaChart chart = small_chart();
+  AreaChart chart = small_area_chart();
   chart.layers[2].values = {std::nan(""), -1, std::numeric_limits<double>::infinity(), 1};
   const std::string svg = to_svg(chart);
   EXPECT_EQ(svg.find("nan"), std::string::npos);
@@ -84,10 +84,10 @@ TEST(AreaChart, DrawsWhateverTheDataHold) {
 }
 
 TEST(AreaChart, MistakesAreNamed) {
-  AreaChart chart = small_chart();
+  AreaChart chart = small_area_chart();
   chart.layers[0].values.pop_back();
   EXPECT_THROW(to_svg(chart), UserError);
-  chart = small_chart();
+  chart = small_area_chart();
   chart.x = {0, 2, 1, 3};
   EXPECT_THROW(to_svg(chart), UserError);
 }

@@ -6,17 +6,12 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/measure/png.h"
+#include "flashstep/measure/test_text.h"
 
 namespace flashstep::measure {
 namespace {
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
-LaneChart small_chart() {
+LaneChart small_lane_chart() {
   LaneChart chart;
   chart.title = "A step <of> two lanes";
   chart.groups = {{"naive",
@@ -26,17 +21,18 @@ LaneChart small_chart() {
 }
 
 TEST(LaneChart, DrawsEverySpanInItsColourWithNamesAndLabels) {
-  const std::string svg = to_svg(small_chart());
+  const std::string svg = to_svg(small_lane_chart());
   for (const char* text : {">naive<", ">compute<", ">communication<", ">30 ms<", "&lt;of&gt;"})
     EXPECT_NE(svg.find(text), std::string::npos) << text << "\n" << svg;
-  EXPECT_EQ(count(svg, "z\"") + count(svg, "zM"), 3u) << "the two that touch are one\n" << svg;
-  EXPECT_EQ(count(svg, "#0072b2"), 1u);
-  EXPECT_EQ(count(svg, "#d55e00"), 1u);
+  EXPECT_EQ(occurrences(svg, "z\"") + occurrences(svg, "zM"), 3u) << "the two that touch are one\n"
+                                                                  << svg;
+  EXPECT_EQ(occurrences(svg, "#0072b2"), 1u);
+  EXPECT_EQ(occurrences(svg, "#d55e00"), 1u);
   EXPECT_NO_THROW(render_png(svg, 1));
 }
 
 TEST(LaneChart, DrawsWhateverTheDataHold) {
-  LaneChart chart = small_chart();
+  LaneChart chart = small_lane_chart();
   const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
   chart.groups[0].lanes[0].spans = {{nan, 1}, {0, inf}, {-1, 2}, {3, 3}, {5, 4}};
   const std::string svg = to_svg(chart);

@@ -47,7 +47,7 @@ TEST(DataSheet, SpecialModelsBeforeGeneralOnes) {
 }
 
 // A cache folder of its own for each test.
-class LimitsTest : public testing::Test {
+class LimitsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() / "flashstep_limits_test";

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <limits>
 #include <numeric>
 #include <regex>
 
@@ -14,12 +13,11 @@
 #include "flashstep/measure/plot_frame.h"
 #include "flashstep/measure/png.h"
 #include "flashstep/measure/svg.h"
+#include "flashstep/measure/test_text.h"
 
 namespace flashstep::measure {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 using Kind = Series::Kind;
 
 Plot plot_of(std::vector<double> x, std::vector<double> y, Kind kind = Kind::kLine) {
@@ -56,12 +54,6 @@ void expect_sound(const Plot& plot) {
   EXPECT_NO_THROW(render_png(svg, 1)) << svg.substr(0, 2000);
 }
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t i = text.find(part); i != std::string::npos; i = text.find(part, i + 1)) ++n;
-  return n;
-}
-
 TEST(Plot, GoldenSvg) {
   const std::filesystem::path golden = std::filesystem::path(std::getenv("FLASHSTEP_SOURCE")) /
                                        "flashstep/measure/testdata/small_plot.svg";
@@ -78,14 +70,14 @@ TEST(Plot, TextIsEscapedAndStaysText) {
 }
 
 TEST(Plot, WhatCannotBeDrawnIsLeftOut) {
-  const std::vector<double> wild = {kNaN, kInf, -kInf, 1e308, -1e308, 0, -5, 3, 1e-300, kNaN};
+  const std::vector<double> wild = {NAN, INFINITY, -INFINITY, 1e308, -1e308, 0, -5, 3, 1e-300, NAN};
   std::vector<double> x(wild.size());
   std::iota(x.begin(), x.end(), 0.0);
   for (const Scale scale : {Scale::kLinear, Scale::kLog, Scale::kLog2}) {
     for (const Kind kind : {Kind::kLine, Kind::kPoints, Kind::kLineAndPoints}) {
       Plot plot = plot_of(x, wild, kind);
       plot.series[0].low = plot.series[0].high = wild;
-      plot.references = {{kNaN, "a"}, {kInf, "b", true}, {-1, "c"}, {4, "d"}};
+      plot.references = {{NAN, "a"}, {INFINITY, "b", true}, {-1, "c"}, {4, "d"}};
       plot.x.scale = plot.y.scale = scale;
       expect_sound(plot);
       std::swap(plot.series[0].x, plot.series[0].y);
@@ -98,17 +90,17 @@ TEST(Plot, EmptyAndConstantAndSingle) {
   expect_sound(Plot());
   EXPECT_NE(to_svg(Plot()).find("no data"), std::string::npos);
   expect_sound(plot_of({}, {}));
-  expect_sound(plot_of({1, 2}, {kNaN, kNaN}));
+  expect_sound(plot_of({1, 2}, {NAN, NAN}));
   expect_sound(plot_of({1, 2, 3}, {7, 7, 7}));
   expect_sound(plot_of({1, 2, 3}, {0, 0, 0}));
   expect_sound(plot_of({1}, {1e-320}));
   const std::string one = to_svg(plot_of({5}, {2}));
-  EXPECT_EQ(count(one, "<circle"), 1U);  // a line of one point shows as a dot
+  EXPECT_EQ(occurrences(one, "<circle"), 1U);  // a line of one point shows as a dot
 }
 
 TEST(Plot, GapsSplitLines) {
-  const std::string svg = to_svg(plot_of({0, 1, 2, 3, 4, 5}, {1, 2, kNaN, 2, 1, 3}));
-  EXPECT_EQ(count(svg, "<path"), 2U);
+  const std::string svg = to_svg(plot_of({0, 1, 2, 3, 4, 5}, {1, 2, NAN, 2, 1, 3}));
+  EXPECT_EQ(occurrences(svg, "<path"), 2U);
 }
 
 TEST(Plot, ThinningKeepsExtremesEndsAndOrder) {
@@ -150,12 +142,12 @@ TEST(Plot, BarsStandOnZeroAndNameWhatIsMissing) {
     Series bars;
     bars.name = name;
     bars.kind = Kind::kBars;
-    bars.y = {10, -5, kNaN};
+    bars.y = {10, -5, NAN};
     bars.labels = {"", "", "OOM"};
     plot.series.push_back(bars);
   }
   expect_sound(plot);
-  EXPECT_EQ(count(to_svg(plot), ">OOM</text>"), 2U);
+  EXPECT_EQ(occurrences(to_svg(plot), ">OOM</text>"), 2U);
   plot.y.scale = Scale::kLog;
   expect_sound(plot);
   plot.categories.pop_back();
@@ -226,7 +218,7 @@ TEST(Svg, WrappingAndCutting) {
   EXPECT_TRUE(wrap_text("", 10, 100, 2).empty());
   EXPECT_EQ(fit_text("abcdefghij", 10, text_width("abc…hij", 10), Cut::kMiddle), "abc…hij");
   EXPECT_EQ(fit_text("äöü", 10, 1000, Cut::kEnd), "äöü");
-  EXPECT_EQ(svg_number(kNaN), "0");
+  EXPECT_EQ(svg_number(NAN), "0");
   EXPECT_EQ(svg_number(-0.01), "0");
   EXPECT_EQ(svg_number(12.34), "12.3");
 }

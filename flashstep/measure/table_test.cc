@@ -1,7 +1,6 @@
 #include "flashstep/measure/table.h"
 
 #include <cmath>
-#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -9,8 +8,6 @@
 
 namespace flashstep::measure {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 Table small_table() {
   Table table;
@@ -83,7 +80,7 @@ TEST(Table, LatexEscapes) {
 TEST(Table, JsonThereAndBack) {
   Table table = small_table();
   table.columns[2].format = {NumberFormat::Style::kSignificant, 4};
-  table.add_row({"nan", -5, kInf, -kInf});
+  table.add_row({"nan", -5, INFINITY, -INFINITY});
   table.add_row({"1e300 \"quoted\"\n", int64_t{1} << 62, 2.0, 0.1 + 0.2});
   const Table back = table_from_json(to_json(table), "test");
   EXPECT_EQ(to_json(back), to_json(table));
@@ -131,7 +128,7 @@ TEST(Display, NumberFormats) {
   EXPECT_EQ(fixed2(-999.999), "-1,000.00");
   EXPECT_EQ(fixed2(1e300), "1.00e+300");
   EXPECT_EQ(fixed2(std::nan("")), "nan");
-  EXPECT_EQ(fixed2(-kInf), "-inf");
+  EXPECT_EQ(fixed2(-INFINITY), "-inf");
   const auto three = [](double v) { return display(v, {Style::kSignificant, 3}); };
   EXPECT_EQ(three(0), "0");
   EXPECT_EQ(three(9.996), "10.0");

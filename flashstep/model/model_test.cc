@@ -4,7 +4,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/model/generate.h"
@@ -12,6 +11,7 @@
 #include "flashstep/model/transformer.h"
 #include "flashstep/ops/cross_entropy.h"
 #include "flashstep/testing/compare.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
@@ -27,18 +27,9 @@ ModelConfig tiny() {
   return config;
 }
 
-template <typename Call>
-std::string refusal(const Call& call) {
-  try {
-    call();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-#define EXPECT_SAYS(text, call) \
-  EXPECT_NE(refusal([&] { call; }).find(text), std::string::npos) << refusal([&] { call; })
+#define EXPECT_SAYS(text, call)                                            \
+  EXPECT_NE(testing::refusal([&] { call; }).find(text), std::string::npos) \
+      << testing::refusal([&] { call; })
 
 TEST(Config, NamedSizesAreTheHandouts) {
   // d_model, d_ff, layers, heads, parameters; 3,406,809,600 is published for the 2026 xl.

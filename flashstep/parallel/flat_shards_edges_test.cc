@@ -12,6 +12,7 @@
 #include "flashstep/parallel/flat_shards.h"
 #include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/parallel/uneven.h"
+#include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/toy_modules.h"
@@ -73,14 +74,8 @@ void expect_as_whole(const std::vector<std::vector<int64_t>>& shapes, const Grou
   const int last = group.world_size() - 1;
   sharded.consolidate(last);
   if (group.rank() != last) return;
-  std::stringstream file;
-  torch::serialize::OutputArchive written;
-  sharded.save(written);
-  written.save_to(file);
   AdamW restored(reference, AdamWOptions(0.01));
-  torch::serialize::InputArchive archive;
-  archive.load_from(file);
-  restored.load(archive);
+  testing::load_archive(restored, testing::archive_of(sharded));
   EXPECT_EQ(restored.state().size(), own.size());
 }
 

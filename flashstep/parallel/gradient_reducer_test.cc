@@ -27,8 +27,8 @@ using testing::same_bits;
 using testing::TiedToy;
 using torch::Tensor;
 
-constexpr int64_t kRows = 12;  // of the global batch: divisible by 2, 3 and 4 ranks
-constexpr int kSteps = 6;
+constexpr int64_t kBatchRows = 12;  // of the global batch: divisible by 2, 3 and 4 ranks
+constexpr int kReducedSteps = 6;
 
 struct Case {
   std::string name;
@@ -105,7 +105,7 @@ std::vector<Tensor> copies(const torch::nn::Module& module) {
 template <typename M>
 std::vector<Tensor> train_alone(std::shared_ptr<M> net, const Tensor& x, const Tensor& y) {
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kReducedSteps; ++step) {
     optimizer.zero_grad();
     torch::mse_loss(net->forward(x), y).backward();
     optimizer.step();
@@ -120,7 +120,7 @@ std::vector<Tensor> train_together(const Group& group, const ReducerOptions& opt
   const auto net = std::make_shared<M>();
   DistributedDataParallel<M> wrapped(net, group, options);
   torch::optim::SGD optimizer(wrapped.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kReducedSteps; ++step) {
     clear_gradients(step, wrapped, optimizer);
     torch::mse_loss(wrapped.forward(rows_of(group, x)), rows_of(group, y)).backward();
     wrapped.finish_gradient_synchronization();
@@ -150,7 +150,7 @@ std::string hash_of(const std::vector<Tensor>& tensors) {
 template <typename M>
 void expect_single_process_training(const Group& group) {
   torch::manual_seed(7);
-  const Tensor x = torch::randn({kRows, 10}), y = torch::randn({kRows, 5});
+  const Tensor x = torch::randn({kBatchRows, 10}), y = torch::randn({kBatchRows, 5});
   torch::manual_seed(100);  // rank 0's
   const std::vector<Tensor> alone = train_alone(std::make_shared<M>(), x, y);
   std::vector<Tensor> first;
@@ -186,7 +186,7 @@ TEST(Ranks, AllStrategiesTrainLikeOneProcess) {
 TEST(Ranks, OneProcessNeedsNoOthers) {
   const Group group{comm::Environment()};
   torch::manual_seed(7);
-  const Tensor x = torch::randn({kRows, 10}), y = torch::randn({kRows, 5});
+  const Tensor x = torch::randn({kBatchRows, 10}), y = torch::randn({kBatchRows, 5});
   torch::manual_seed(100);
   const auto alone = train_alone(std::make_shared<PlainToy>(), x, y);
   const auto wrapped = train_together<PlainToy>(group, {}, x, y);
@@ -196,7 +196,7 @@ TEST(Ranks, OneProcessNeedsNoOthers) {
 // The same sum of gradients as without wrapper, for micro-batches of which the last synchronizes.
 void expect_accumulation(const Group& group, const ReducerOptions& options) {
   torch::manual_seed(7);
-  const Tensor x = torch::randn({kRows, 10}), y = torch::randn({kRows, 5});
+  const Tensor x = torch::randn({kBatchRows, 10}), y = torch::randn({kBatchRows, 5});
   torch::manual_seed(100);
   const auto alone = std::make_shared<PlainToy>();
   const auto net = std::make_shared<PlainToy>();
@@ -300,8 +300,8 @@ TEST(Ranks, MixedDtypesAndStrides) {
 }
 
 // Reads as parameters[i] * (i + 1) * scale for the chosen ones.
-Tensor loss_of(const std::vector<Tensor>& parameters, const std::vector<size_t>& used,
-               double scale) {
+Tensor loss_of_used(const std::vector<Tensor>& parameters, const std::vector<size_t>& used,
+                    double scale) {
   Tensor loss = torch::zeros({}).requires_grad_();
   for (const size_t i : used) loss = loss + (parameters[i] * (scale * (i + 1.0))).sum();
   return loss;
@@ -326,7 +326,7 @@ void expect_unused_counts_as_zero(const Group& group, Strategy strategy, bool fl
   for (size_t step = 0; step < first.size(); ++step) {
     for (const Tensor& parameter : parameters) parameter.mutable_grad().reset();
     const auto& used = group.is_first() ? first[step] : others[step];
-    loss_of(parameters, used, group.world_size()).backward();
+    loss_of_used(parameters, used, group.world_size()).backward();
     reducer.finish_gradient_synchronization();
     for (size_t i = 0; i < parameters.size(); ++i) {
       const bool on_first = std::count(first[step].begin(), first[step].end(), i) > 0;

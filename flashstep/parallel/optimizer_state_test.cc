@@ -2,7 +2,6 @@
 #include "flashstep/parallel/optimizer_state.h"
 
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -10,6 +9,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 
@@ -17,11 +17,13 @@ namespace flashstep::parallel {
 namespace {
 
 using comm::Group;
+using testing::archive_of;
+using testing::load_archive;
 using testing::same_bits;
 using torch::Tensor;
 using torch::optim::OptimizerParamGroup;
 
-std::vector<Tensor> make_parameters() {
+std::vector<Tensor> four_parameters() {
   torch::manual_seed(41);
   return {torch::randn({5, 3}).requires_grad_(), torch::randn({40}).requires_grad_(),
           torch::randn({4, 6}).t().requires_grad_(), torch::randn({9}).requires_grad_()};
@@ -39,24 +41,10 @@ std::vector<OptimizerParamGroup> groups_of(const std::vector<Tensor>& parameters
   return groups;
 }
 
-void set_gradients(const std::vector<Tensor>& parameters, int step) {
+void set_all_gradients(const std::vector<Tensor>& parameters, int step) {
   torch::manual_seed(2000 + step);
   for (const Tensor& parameter : parameters)
     parameter.mutable_grad() = torch::empty_like(parameter).normal_();
-}
-
-std::string archive_of(const torch::optim::Optimizer& optimizer) {
-  torch::serialize::OutputArchive archive;
-  optimizer.save(archive);
-  std::ostringstream out;
-  archive.save_to(out);
-  return out.str();
-}
-
-void load_archive(torch::optim::Optimizer& optimizer, const std::string& bytes) {
-  torch::serialize::InputArchive archive;
-  archive.load_from(bytes.data(), bytes.size());
-  optimizer.load(archive);
 }
 
 NamedTensors named(const std::vector<Tensor>& parameters) {
@@ -65,7 +53,7 @@ NamedTensors named(const std::vector<Tensor>& parameters) {
   return result;
 }
 
-void expect_equal(const NamedTensors& actual, const NamedTensors& expected) {
+void expect_equal_state(const NamedTensors& actual, const NamedTensors& expected) {
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
     EXPECT_EQ(actual[i].first, expected[i].first);
@@ -80,13 +68,13 @@ template <typename Inner, typename Options>
 void expect_round_trip(
     const Group& group, ShardMode mode, const Options& first, const Options& second,
     const std::function<void(torch::optim::Optimizer&)>& change = [](auto&) {}) {
-  const auto own = make_parameters(), reference = make_parameters();
+  const auto own = four_parameters(), reference = four_parameters();
   const ShardOptions shards = {.mode = mode, .bucket_megabytes = 1e-4};
   ShardedOptimizer<Inner> sharded(groups_of(own, first, second), first, group, shards);
   Inner whole(groups_of(reference, first, second), first);
   for (int step = 0; step < 3; ++step) {
-    set_gradients(own, step);
-    set_gradients(reference, step);
+    set_all_gradients(own, step);
+    set_all_gradients(reference, step);
     sharded.step();
     whole.step();
   }
@@ -96,17 +84,17 @@ void expect_round_trip(
   const std::string archive = group.broadcast(group.is_first() ? archive_of(sharded) : "");
   Inner restored(groups_of(reference, first, second), first);
   load_archive(restored, archive);
-  expect_equal(read_state(restored, named(reference)), read_state(whole, named(reference)));
+  expect_equal_state(read_state(restored, named(reference)), read_state(whole, named(reference)));
 
-  const auto later = make_parameters();
+  const auto later = four_parameters();
   {
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < later.size(); ++i) later[i].copy_(reference[i]);
   }
   ShardedOptimizer<Inner> again(groups_of(later, first, second), first, group, shards);
   load_archive(again, archive_of(whole));
-  set_gradients(later, 9);
-  set_gradients(reference, 9);
+  set_all_gradients(later, 9);
+  set_all_gradients(reference, 9);
   again.step();
   whole.step();
   for (size_t i = 0; i < later.size(); ++i)
@@ -151,11 +139,11 @@ TEST(OptimizerState, OptionsMayDifferByGroup) {
 
 // torch's own archive loses the state of a parameter that stands in it twice.
 TEST(OptimizerState, AnArchiveThatNamesAParameterTwiceIsRefused) {
-  auto parameters = make_parameters();
+  auto parameters = four_parameters();
   parameters.push_back(parameters.front());
   const torch::optim::AdamWOptions options(0.01);
   torch::optim::AdamW whole(parameters, options);
-  set_gradients(parameters, 0);
+  set_all_gradients(parameters, 0);
   whole.step();
   const Group group{comm::Environment()};
   ShardedOptimizer<torch::optim::AdamW> sharded(parameters, options, group);

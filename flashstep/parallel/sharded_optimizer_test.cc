@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/toy_modules.h"
@@ -19,6 +19,8 @@ namespace flashstep {
 namespace {
 
 using comm::Group;
+using testing::archive_of;
+using testing::load_archive;
 using testing::same_bits;
 using torch::Tensor;
 using torch::optim::OptimizerParamGroup;
@@ -62,21 +64,6 @@ void expect_equal(const std::vector<Tensor>& actual, const std::vector<Tensor>& 
   for (size_t i = 0; i < actual.size(); ++i) {
     EXPECT_TRUE(same_bits(actual[i].contiguous(), expected[i].contiguous())) << i;
   }
-}
-
-template <typename Optimizer>
-std::string archive_of(const Optimizer& optimizer) {
-  torch::serialize::OutputArchive archive;
-  optimizer.save(archive);
-  std::ostringstream out;
-  archive.save_to(out);
-  return out.str();
-}
-
-void load_archive(torch::optim::Optimizer& optimizer, const std::string& bytes) {
-  torch::serialize::InputArchive archive;
-  archive.load_from(bytes.data(), bytes.size());
-  optimizer.load(archive);
 }
 
 ShardOptions small_shards(ShardMode mode) {

@@ -15,7 +15,7 @@ using torch::Tensor;
 constexpr int64_t kElements = 30000, kParameters = 8, kRanks = 3;
 constexpr int64_t kBytes = kElements * 4;  // of one parameter's state
 
-NamedTensors make_parameters() {
+NamedTensors zero_parameters() {
   NamedTensors parameters;
   for (int64_t i = 0; i < kParameters; ++i) {
     parameters.emplace_back(str("p", i), torch::zeros({kElements}));
@@ -47,7 +47,7 @@ NamedTensors make_state(const NamedTensors& parameters) {
 }
 
 TEST(CutJoined, IsThePartOfWhatWasJoined) {
-  const NamedTensors parameters = make_parameters(), state = make_state(parameters);
+  const NamedTensors parameters = zero_parameters(), state = make_state(parameters);
   // Other limits than those of the pieces that were written.
   const std::vector<NamedPiece> pieces = {{"p1", parameters[1].second, 500, 25000},
                                           {"p3", parameters[3].second}};
@@ -63,7 +63,7 @@ TEST(CutJoined, IsThePartOfWhatWasJoined) {
 }
 
 TEST(CutJoined, MemoryHoldsTheStateOnce) {
-  const NamedTensors parameters = make_parameters();
+  const NamedTensors parameters = zero_parameters();
   const measure::AllocatedBytes allocated;
   NamedTensors state = make_state(parameters);
   ASSERT_GE(allocated.now(), kParameters * kBytes);
@@ -76,7 +76,7 @@ TEST(CutJoined, MemoryHoldsTheStateOnce) {
 }
 
 TEST(JoinPieces, MemoryHoldsTheStateOnce) {
-  const NamedTensors parameters = make_parameters();
+  const NamedTensors parameters = zero_parameters();
   const measure::AllocatedBytes allocated;
   NamedTensors state = make_state(parameters);
   const int64_t before = allocated.now();
@@ -86,7 +86,7 @@ TEST(JoinPieces, MemoryHoldsTheStateOnce) {
 }
 
 TEST(JoinPieces, RefusesAWholeEntryTwice) {
-  const NamedTensors parameters = make_parameters();
+  const NamedTensors parameters = zero_parameters();
   const Tensor m = torch::ones({kElements});
   EXPECT_EQ(join_pieces({{"p0/m", m}}, parameters).size(), 1u);
   EXPECT_THROW(join_pieces({{"p0/m", m}, {"p0/m", m}}, parameters), UserError);

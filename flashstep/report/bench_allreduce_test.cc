@@ -114,7 +114,8 @@ TEST(MeasureAllreduce, EveryRankTakesPart) {
 
 // --- the report ------------------------------------------------------------------------------
 
-AllreduceResult result_of(double megabytes, double ours_us, double bare_us, int64_t wrong = 0) {
+AllreduceResult allreduce_result_of(double megabytes, double ours_us, double bare_us,
+                                    int64_t wrong = 0) {
   AllreduceResult result{{"nccl", "cuda", "fp32", 4, std::llround(megabytes * 1e6)}, {}, ""};
   const auto seconds = [](double us) { return std::vector<double>(5, us * 1e-6); };
   result.runs = {{"flashstep", seconds(ours_us), seconds(ours_us + 9), wrong},
@@ -131,18 +132,20 @@ bool has(const std::string& text, const std::string& part) {
 }
 
 TEST(AllreduceReport, BarsAreKeptOrBroken) {
-  const std::string good = verdict_of({result_of(1, 29, 20), result_of(100, 1000, 980)});
+  const std::string good =
+      verdict_of({allreduce_result_of(1, 29, 20), allreduce_result_of(100, 1000, 980)});
   EXPECT_TRUE(has(good, "at least 98.0 %")) << good;
   EXPECT_TRUE(has(good, "at most 9.0 us above")) << good;
   EXPECT_TRUE(has(good, "alone at most 14.0 us")) << good;
   EXPECT_FALSE(has(good, "BROKEN")) << good;
-  EXPECT_TRUE(has(verdict_of({result_of(1, 31, 20)}), "(bar 10 us: BROKEN)"));
-  EXPECT_TRUE(has(verdict_of({result_of(100, 1000, 960)}), "(bar 97 %: BROKEN)"));
-  EXPECT_TRUE(has(verdict_of({result_of(1, 21, 20, 3)}), "3 wrong elements; bars BROKEN"));
-  EXPECT_TRUE(has(verdict_of({result_of(1, NAN, 20)}), "BROKEN"));
-  const AllreduceResult failed{{"nccl", "cuda", "fp32", 4, 1'000'000}, {}, "failed"};
+  EXPECT_TRUE(has(verdict_of({allreduce_result_of(1, 31, 20)}), "(bar 10 us: BROKEN)"));
+  EXPECT_TRUE(has(verdict_of({allreduce_result_of(100, 1000, 960)}), "(bar 97 %: BROKEN)"));
   EXPECT_TRUE(
-      has(verdict_of({result_of(1, 21, 20), failed}), "1 failed, 0 wrong elements; bars BROKEN"));
+      has(verdict_of({allreduce_result_of(1, 21, 20, 3)}), "3 wrong elements; bars BROKEN"));
+  EXPECT_TRUE(has(verdict_of({allreduce_result_of(1, NAN, 20)}), "BROKEN"));
+  const AllreduceResult failed{{"nccl", "cuda", "fp32", 4, 1'000'000}, {}, "failed"};
+  EXPECT_TRUE(has(verdict_of({allreduce_result_of(1, 21, 20), failed}),
+                  "1 failed, 0 wrong elements; bars BROKEN"));
   EXPECT_TRUE(has(verdict_of({}), "0 of 0 cases measured"));
 }
 
@@ -150,7 +153,7 @@ TEST(AllreduceReport, TableHasALineACaseAndReasons) {
   Links links;
   links[{"nccl", "cuda"}] = *nvlink_limit("NVIDIA H200");
   const AllreduceResult large{{"nccl", "cuda", "fp32", 6, 1'000'000}, {}, "needs 6 GPUs"};
-  const std::vector<AllreduceResult> results = {result_of(1000, 5000, 5000), large};
+  const std::vector<AllreduceResult> results = {allreduce_result_of(1000, 5000, 5000), large};
   const measure::Table table = allreduce_table(results, links);
   ASSERT_EQ(table.rows.size(), 2u);
   const std::string text = measure::to_text(table);

@@ -10,8 +10,6 @@
 namespace flashstep::report {
 namespace {
 
-using Pass = AttentionPass;
-
 TEST(BenchAttentionCases, HandoutIsTheCoursesTable) {
   const auto preset = attention_preset("handout");
   EXPECT_EQ(preset.cases.size(), 80u);  // 10 lengths x 4 head dims x 2 dtypes
@@ -31,7 +29,7 @@ TEST(BenchAttentionCases, OtherPresetsAreThere) {
   const auto leaderboard = attention_preset("leaderboard");
   ASSERT_EQ(leaderboard.cases.size(), 1u);
   EXPECT_EQ(describe(leaderboard.cases[0]), "bf16 B 1 H 16 N 16384 D 64 causal");
-  EXPECT_EQ(leaderboard.passes, std::vector<Pass>{Pass::kBoth});
+  EXPECT_EQ(leaderboard.passes, std::vector<AttentionPass>{AttentionPass::kBoth});
   for (const auto& name : attention_presets()) EXPECT_EQ(attention_preset(name).name, name);
   EXPECT_THROW(attention_preset("handouts"), UserError);
 }
@@ -51,7 +49,7 @@ TEST(BenchAttentionCases, FiltersLeaveWhatTheyName) {
   filter.dtypes = {"bf16"};
   filter.lengths = {128, 1024};
   filter.head_dims = {64};
-  filter.passes = {Pass::kBackward};
+  filter.passes = {AttentionPass::kBackward};
   const auto preset = filtered(attention_preset("handout"), filter);
   EXPECT_EQ(preset.cases.size(), 2u);
   EXPECT_EQ(preset.passes.size(), 1u);
@@ -61,12 +59,12 @@ TEST(BenchAttentionCases, FiltersLeaveWhatTheyName) {
 
 TEST(BenchAttentionCases, CountsWork) {
   const AttentionCase c{"bf16", 2, 0, 4, 4, 8, true};  // no heads count as one
-  EXPECT_EQ(pass_flops(c, Pass::kForward), 4.0 * 2 * 10 * 8);
-  EXPECT_EQ(pass_flops(c, Pass::kBoth), 3.5 * 4 * 2 * 10 * 8);
-  EXPECT_EQ(pass_bytes(c, Pass::kForward), 2.0 * 4 * (2 * 4 * 8) + 4 * 2 * 4);
-  EXPECT_EQ(pass_bytes(c, Pass::kBoth),
-            pass_bytes(c, Pass::kForward) + pass_bytes(c, Pass::kBackward));
-  EXPECT_EQ(pass_by_name("both"), Pass::kBoth);
+  EXPECT_EQ(pass_flops(c, AttentionPass::kForward), 4.0 * 2 * 10 * 8);
+  EXPECT_EQ(pass_flops(c, AttentionPass::kBoth), 3.5 * 4 * 2 * 10 * 8);
+  EXPECT_EQ(pass_bytes(c, AttentionPass::kForward), 2.0 * 4 * (2 * 4 * 8) + 4 * 2 * 4);
+  EXPECT_EQ(pass_bytes(c, AttentionPass::kBoth),
+            pass_bytes(c, AttentionPass::kForward) + pass_bytes(c, AttentionPass::kBackward));
+  EXPECT_EQ(pass_by_name("both"), AttentionPass::kBoth);
   EXPECT_THROW(pass_by_name("sideways"), UserError);
 }
 

@@ -7,6 +7,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/measure/limits.h"
+#include "flashstep/report/test_table.h"
 
 namespace flashstep::report {
 namespace {
@@ -21,26 +22,6 @@ BenchNormOptions small_norms() {
   return options;
 }
 
-size_t place_of(const measure::Table& table, const std::string& column) {
-  for (size_t i = 0; i < table.columns.size(); ++i) {
-    if (table.columns[i].name == column) return i;
-  }
-  ADD_FAILURE() << "no column " << column;
-  return 0;
-}
-
-std::string text_in(const measure::Table& table, size_t row, const std::string& column) {
-  const size_t at = place_of(table, column);
-  return measure::display(table.rows.at(row).at(at), table.columns[at].format);
-}
-
-double number_in(const measure::Table& table, size_t row, const std::string& column) {
-  const auto& value = table.rows.at(row).at(place_of(table, column)).value();
-  if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
-  const auto* number = std::get_if<double>(&value);
-  return number == nullptr ? std::nan("") : *number;
-}
-
 TEST(BenchNorm, EveryContestantIsMeasuredAndRight) {
   const BenchReport report = bench_norm(small_norms());
   EXPECT_EQ(report.failure, "");
@@ -49,23 +30,23 @@ TEST(BenchNorm, EveryContestantIsMeasuredAndRight) {
   EXPECT_EQ(report.pictures.size(), 2u * 2);
   const double limit = measure::memory_limit_bytes_per_s("cpu");
   for (size_t row = 0; row < table.rows.size(); ++row) {
-    const bool half = text_in(table, row, "dtype") == "bf16";
-    const bool forward = text_in(table, row, "pass") == "forward";
-    EXPECT_EQ(number_in(table, row, "calls"), 9) << "three turns of three";
-    EXPECT_GT(number_in(table, row, "median"), 0);
-    EXPECT_LE(number_in(table, row, "p10"), number_in(table, row, "p90"));
-    const double bytes = 300 * number_in(table, row, "width") * (half ? 2 : 4) * (forward ? 2 : 5);
-    EXPECT_DOUBLE_EQ(number_in(table, row, "traffic"), bytes / 1e6);
-    const double rate = bytes / number_in(table, row, "median") * 1e3;
-    EXPECT_NEAR(number_in(table, row, "of limit"), 100 * rate / limit, 1e-6 * rate / limit);
+    const bool half = text_at(table, row, "dtype") == "bf16";
+    const bool forward = text_at(table, row, "pass") == "forward";
+    EXPECT_EQ(number_at(table, row, "calls"), 9) << "three turns of three";
+    EXPECT_GT(number_at(table, row, "median"), 0);
+    EXPECT_LE(number_at(table, row, "p10"), number_at(table, row, "p90"));
+    const double bytes = 300 * number_at(table, row, "width") * (half ? 2 : 4) * (forward ? 2 : 5);
+    EXPECT_DOUBLE_EQ(number_at(table, row, "traffic"), bytes / 1e6);
+    const double rate = bytes / number_at(table, row, "median") * 1e3;
+    EXPECT_NEAR(number_at(table, row, "of limit"), 100 * rate / limit, 1e-6 * rate / limit);
     // Rounding is there, and no more than rounding: 2^-9 in bf16, 2^-24 in fp32.
-    EXPECT_GT(number_in(table, row, "error"), half ? 1e-4 : 1e-8);
-    EXPECT_LT(number_in(table, row, "error"), half ? norm_tolerance("bf16") : 1e-5);
+    EXPECT_GT(number_at(table, row, "error"), half ? 1e-4 : 1e-8);
+    EXPECT_LT(number_at(table, row, "error"), half ? norm_tolerance("bf16") : 1e-5);
     if (forward) continue;
-    EXPECT_GT(number_in(table, row, "gradient error"), half ? 1e-4 : 1e-8);
+    EXPECT_GT(number_at(table, row, "gradient error"), half ? 1e-4 : 1e-8);
     // LayerNorm of bf16 has sums of its own.
-    if (text_in(table, row, "contestant") == "layer_norm") continue;
-    EXPECT_LT(number_in(table, row, "gradient error"), half ? norm_tolerance("bf16") : 1e-5);
+    if (text_at(table, row, "contestant") == "layer_norm") continue;
+    EXPECT_LT(number_at(table, row, "gradient error"), half ? norm_tolerance("bf16") : 1e-5);
   }
 }
 
@@ -77,12 +58,32 @@ TEST(BenchNorm, WhatDoesNotRunIsACell) {
   options.peer_command = {"/no/such/python", "norm_torch.py"};
   const BenchReport report = bench_norm(options);
   ASSERT_EQ(report.table.rows.size(), 4u);
-  EXPECT_EQ(text_in(report.table, 0, "x naive"), "1.00");
-  EXPECT_EQ(text_in(report.table, 1, "contestant"), "compiled");
-  EXPECT_EQ(text_in(report.table, 1, "median"), "failed");
+  EXPECT_EQ(text_at(report.table, 0, "x naive"), "1.00");
+  EXPECT_EQ(text_at(report.table, 1, "contestant"), "compiled");
+  EXPECT_EQ(text_at(report.table, 1, "median"), "failed");
   EXPECT_NE(join(report.table.notes).find("compiled: failed: [peer] cannot start /no/such/python"),
             std::string::npos)
       << join(report.table.notes);
+}
+
+// A peer whose results are NaN, and that has no memory for one of the passes.
+TEST(BenchNorm, APassThatFailsLeavesTheOthers) {
+  BenchNormOptions options = small_norms();
+  options.dtypes = {"fp32"};
+  options.widths = {16};
+  options.turns = 1;
+  options.contestants = {"naive", "compiled"};
+  options.peer_command = {"sh", "-c",
+                          "echo '{}'; while read request; do case \"$request\" in"
+                          " *errors*) echo '{\"y\": null, \"gradients\": 1e-7}' ;;"
+                          " *forward-backward*) echo '{\"error\": \"out of memory\"}' ;;"
+                          " *release*) echo '{}' ;;"
+                          " *) echo '{\"seconds\": [0.5, 0.5, 0.5]}' ;; esac; done"};
+  const measure::Table table = bench_norm(options).table;
+  ASSERT_EQ(table.rows.size(), 4u);
+  EXPECT_EQ(number_at(table, 1, "median"), 500);
+  EXPECT_TRUE(std::isnan(number_at(table, 1, "error"))) << text_at(table, 1, "error");
+  EXPECT_EQ(text_at(table, 3, "median"), "OOM");
 }
 
 std::vector<NormRun> race_of_norms(double ours_ms, double naive_ms) {
@@ -95,10 +96,10 @@ std::vector<NormRun> race_of_norms(double ours_ms, double naive_ms) {
 
 TEST(BenchNorm, TableAndVerdictSayWhoIsFaster) {
   const measure::Table table = norm_table(race_of_norms(2, 5), "cpu");
-  EXPECT_EQ(text_in(table, 0, "x naive"), "2.50");
-  EXPECT_EQ(text_in(table, 0, "gradient error"), "-");
-  EXPECT_DOUBLE_EQ(number_in(table, 0, "rate"), 2 * 50'000 * 1024 * 4 / 2e-3 / 1e9);
-  EXPECT_EQ(text_in(table, 2, "median"), "OOM");
+  EXPECT_EQ(text_at(table, 0, "x naive"), "2.50");
+  EXPECT_EQ(text_at(table, 0, "gradient error"), "-");
+  EXPECT_DOUBLE_EQ(number_at(table, 0, "rate"), 2 * 50'000 * 1024 * 4 / 2e-3 / 1e9);
+  EXPECT_EQ(text_at(table, 2, "median"), "OOM");
   EXPECT_EQ(norm_verdict(race_of_norms(2, 5)).size(), 1u);
   EXPECT_NE(norm_verdict(race_of_norms(2, 5))[0].find("at least as fast as naive; at worst 2.50"),
             std::string::npos);

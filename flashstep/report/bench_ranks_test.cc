@@ -8,22 +8,10 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/report/test_rank_job.h"
 
 namespace flashstep::report {
 namespace {
-
-// Ranks are this test's own program, which runs this test only; flashstep launches them.
-RankJob job_of_test(int ranks, const std::string& task) {
-  const ::testing::TestInfo* info = ::testing::UnitTest::GetInstance()->current_test_info();
-  RankJob job;
-  job.ranks = ranks;
-  job.task = task;
-  job.arguments = {str("--gtest_filter=", info->test_suite_name(), ".", info->name()),
-                   "--gtest_brief=1"};
-  const char* launcher = std::getenv("FLASHSTEP_PROGRAM");
-  job.launcher = launcher ? launcher : "flashstep";
-  return job;
-}
 
 TEST(BenchRanks, RankZeroHandsOverWhatItFound) {
   const std::string kTask = "{\"sizes\": [1, 2], \"note\": \"with 'quotes'\"}";

@@ -15,13 +15,14 @@
 #include "flashstep/base/text.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/test_killing_program.h"
+#include "flashstep/report/test_table.h"
 
 namespace flashstep::report {
 namespace {
 
 namespace fs = std::filesystem;
 
-BenchStepOptions small_options() {
+BenchStepOptions small_step_options() {
   BenchStepOptions options;
   options.axes.sizes = {"32/64/2/2"};
   options.axes.contexts = {16};
@@ -35,31 +36,11 @@ BenchStepOptions small_options() {
   return options;
 }
 
-measure::Cell cell(const measure::Table& table, size_t row, const std::string& column) {
-  for (size_t i = 0; i < table.columns.size(); ++i) {
-    if (table.columns[i].name == column) return table.rows.at(row)[i];
-  }
-  ADD_FAILURE() << "no column " << column;
-  return {};
-}
-
-double number(const measure::Table& table, size_t row, const std::string& column) {
-  const auto value = cell(table, row, column).value();
-  EXPECT_TRUE(std::holds_alternative<double>(value)) << column << ", row " << row;
-  return std::holds_alternative<double>(value) ? std::get<double>(value) : std::nan("");
-}
-
-bool says(const measure::Table& table, const std::string& words) {
-  for (const std::string& note : table.notes) {
-    if (note.find(words) != std::string::npos) return true;
-  }
-  return false;
-}
-
 // A result whose steps take these milliseconds, the first of them for warming up.
-StepResult result_of(const std::vector<double>& milliseconds, const std::string& mode = "step") {
+StepResult result_of_steps(const std::vector<double>& milliseconds,
+                           const std::string& mode = "step") {
   StepResult result;
-  result.task.workload = workloads_of(small_options().axes).front();
+  result.task.workload = workloads_of(small_step_options().axes).front();
   result.task.workload.mode = mode;
   result.task.warmup = 1;
   for (const double ms : milliseconds) {
@@ -88,63 +69,63 @@ TEST(BenchStep, PresetsHaveTheHandoutsLists) {
 }
 
 TEST(BenchStep, MeasuresEveryModeAndPrecision) {
-  BenchStepOptions options = small_options();
+  BenchStepOptions options = small_step_options();
   options.axes.precisions = {"fp32", "bf16"};
   options.axes.modes = workload_modes();
   const BenchReport report = bench_step(options);
   ASSERT_EQ(report.table.rows.size(), 6u);
   for (size_t row = 0; row < 6; ++row) {
-    EXPECT_GT(number(report.table, row, "mean"), 0);
-    EXPECT_GE(number(report.table, row, "deviation"), 0);
-    EXPECT_GT(number(report.table, row, "tokens"), 0);
-    EXPECT_GT(number(report.table, row, "of limit"), 0);
-    EXPECT_EQ(cell(report.table, row, "backward") == measure::Cell(), row % 3 == 0);
-    EXPECT_EQ(cell(report.table, row, "optimizer") == measure::Cell(), row % 3 != 2);
+    EXPECT_GT(number_at(report.table, row, "mean"), 0);
+    EXPECT_GE(number_at(report.table, row, "deviation"), 0);
+    EXPECT_GT(number_at(report.table, row, "tokens"), 0);
+    EXPECT_GT(number_at(report.table, row, "of limit"), 0);
+    EXPECT_EQ(cell_at(report.table, row, "backward") == measure::Cell(), row % 3 == 0);
+    EXPECT_EQ(cell_at(report.table, row, "optimizer") == measure::Cell(), row % 3 != 2);
   }
   EXPECT_EQ(report.runs.rows.size(), 6u * 3);  // one for warming up, two timed
-  EXPECT_EQ(cell(report.runs, 0, "kind"), measure::Cell("warm-up"));
-  EXPECT_EQ(cell(report.runs, 1, "kind"), measure::Cell("timed"));
+  EXPECT_EQ(cell_at(report.runs, 0, "kind"), measure::Cell("warm-up"));
+  EXPECT_EQ(cell_at(report.runs, 1, "kind"), measure::Cell("timed"));
   ASSERT_EQ(report.pictures.size(), 2u);  // the parts of a step in both precisions
   EXPECT_EQ(report.pictures[0].name, "parts_b2_n16_fp32_auto");
   EXPECT_EQ(report.failure, "");
 }
 
 TEST(BenchStep, StatisticsAreOfTheTimedSteps) {
-  const measure::Table table = step_table({result_of({100, 1, 2, 3, 4, 5})});
-  EXPECT_NEAR(number(table, 0, "mean"), 3, 1e-9);
-  EXPECT_NEAR(number(table, 0, "deviation"), std::sqrt(2.5), 1e-9);
-  EXPECT_NEAR(number(table, 0, "median"), 3, 1e-9);
-  EXPECT_NEAR(number(table, 0, "p10"), 1.4, 1e-9);
-  EXPECT_NEAR(number(table, 0, "p90"), 4.6, 1e-9);
-  EXPECT_NEAR(number(table, 0, "backward"), 1.5, 1e-9);
-  EXPECT_NEAR(number(table, 0, "tokens"), 32 / 3e-3, 1e-6);
-  EXPECT_NEAR(number(table, 0, "peak memory"), 3, 1e-9);
-  const measure::Table one = step_table({result_of({100, 1})});
-  EXPECT_EQ(cell(one, 0, "deviation"), measure::Cell());  // of one step there is none
+  const measure::Table table = step_table({result_of_steps({100, 1, 2, 3, 4, 5})});
+  EXPECT_NEAR(number_at(table, 0, "mean"), 3, 1e-9);
+  EXPECT_NEAR(number_at(table, 0, "deviation"), std::sqrt(2.5), 1e-9);
+  EXPECT_NEAR(number_at(table, 0, "median"), 3, 1e-9);
+  EXPECT_NEAR(number_at(table, 0, "p10"), 1.4, 1e-9);
+  EXPECT_NEAR(number_at(table, 0, "p90"), 4.6, 1e-9);
+  EXPECT_NEAR(number_at(table, 0, "backward"), 1.5, 1e-9);
+  EXPECT_NEAR(number_at(table, 0, "tokens"), 32 / 3e-3, 1e-6);
+  EXPECT_NEAR(number_at(table, 0, "peak memory"), 3, 1e-9);
+  const measure::Table one = step_table({result_of_steps({100, 1})});
+  EXPECT_EQ(cell_at(one, 0, "deviation"), measure::Cell());  // of one step there is none
 }
 
 TEST(BenchStep, OutOfMemoryIsACellAndWhatFitsIsMarked) {
-  StepResult whole = result_of({}), part = result_of({100, 1, 2});
+  StepResult whole = result_of_steps({}), part = result_of_steps({100, 1, 2});
   whole.trouble = "OOM: too much";
   part.task.workload.model.num_layers = 1;
   part.whole_layers = 2;
   const std::vector<StepResult> results = {whole, part};
   const measure::Table table = step_table(results);
-  EXPECT_EQ(cell(table, 0, "mean"), measure::Cell("OOM"));
-  EXPECT_EQ(cell(table, 0, "median"), measure::Cell());
-  EXPECT_EQ(cell(table, 1, "model"), measure::Cell("32/64/2/2, 1 of 2 layers *"));
+  EXPECT_EQ(cell_at(table, 0, "mean"), measure::Cell("OOM"));
+  EXPECT_EQ(cell_at(table, 0, "median"), measure::Cell());
+  EXPECT_EQ(cell_at(table, 1, "model"), measure::Cell("32/64/2/2, 1 of 2 layers *"));
   measure::Table notes;
   notes.notes = step_notes(results);
-  EXPECT_TRUE(says(notes, "OOM: too much"));
-  EXPECT_TRUE(says(notes, "*: the size does not fit"));
+  EXPECT_TRUE(some_line_has(notes.notes, {"OOM: too much"}));
+  EXPECT_TRUE(some_line_has(notes.notes, {"*: the size does not fit"}));
 }
 
 TEST(BenchStep, SeveralWarmupsShowEveryStep) {
-  BenchStepOptions options = small_options();
+  BenchStepOptions options = small_step_options();
   options.warmups = {0, 2};
   const BenchReport report = bench_step(options);
   ASSERT_EQ(report.table.rows.size(), 2u);
-  EXPECT_EQ(cell(report.table, 1, "warm-up"), measure::Cell(2));
+  EXPECT_EQ(cell_at(report.table, 1, "warm-up"), measure::Cell(2));
   EXPECT_EQ(report.runs.rows.size(), 2u + 4);
   ASSERT_EQ(report.pictures.size(), 2u);
   EXPECT_EQ(report.pictures[1].name, "warmup_32-64-2-2_n16_fp32_auto_step");
@@ -154,7 +135,7 @@ TEST(BenchStep, SeveralWarmupsShowEveryStep) {
 }
 
 TEST(BenchStep, ResultsTravelAsJson) {
-  StepResult result = result_of({100, 1, 2});
+  StepResult result = result_of_steps({100, 1, 2});
   result.gradient_error = std::numeric_limits<double>::quiet_NaN();
   result.peers = {{"eager", {{1, false, {0.1, 0.2, 0.3, 0.6}}}, 7, ""}, {"compiled", {}, 0, "no"}};
   result.task.peers = {"eager", "compiled"};
@@ -174,23 +155,23 @@ TEST(BenchStep, ResultsTravelAsJson) {
 }
 
 TEST(BenchStep, SetsAPeerBeside) {
-  BenchStepOptions options = small_options();
+  BenchStepOptions options = small_step_options();
   options.peers = {"eager"};
   options.turns = 2;
   // A peer that always says half a second: 32 tokens a step are 64 tokens/s.
   options.peer_command = {"sh", "-c",
                           "echo ready; while read line; do echo '{\"seconds\": [0.5, 0.5]}'; done"};
   const BenchReport report = bench_step(options);
-  EXPECT_EQ(number(report.table, 0, "eager"), 64.0);
-  EXPECT_LE(number(report.table, 0, "gradient error"), 1e-4);
-  EXPECT_TRUE(says(report.table, "Verdict: at least PyTorch eager's speed"));
+  EXPECT_EQ(number_at(report.table, 0, "eager"), 64.0);
+  EXPECT_LE(number_at(report.table, 0, "gradient error"), 1e-4);
+  EXPECT_TRUE(some_line_has(report.table.notes, {"Verdict: at least PyTorch eager's speed"}));
   // Two turns of two timed steps; ours begins them with one that is not timed.
   EXPECT_EQ(report.runs.rows.size(), 2u * 3 + 2 * 2);
 }
 
 TEST(BenchStep, OnePeerServesAllCasesAndGivesItsMemoryBack) {
   const fs::path log = fs::temp_directory_path() / str("bench_step_peer_", getpid());
-  BenchStepOptions options = small_options();
+  BenchStepOptions options = small_step_options();
   options.axes.contexts = {8, 16};
   options.peers = {"eager"};
   options.peer_command = {"sh", "-c",
@@ -200,30 +181,30 @@ TEST(BenchStep, OnePeerServesAllCasesAndGivesItsMemoryBack) {
                               "'; echo '{\"seconds\": [0.5]}' ;; esac; done")};
   const BenchReport report = bench_step(options);
   EXPECT_EQ(read_file(log), "started\nasked\nreleased\nasked\nreleased\n");
-  EXPECT_EQ(number(report.table, 1, "eager"), 64.0);
+  EXPECT_EQ(number_at(report.table, 1, "eager"), 64.0);
   fs::remove(log);
 }
 
 TEST(BenchStep, LeavesTheCellsOfAPeerEmptyThatDoesNotRun) {
-  BenchStepOptions options = small_options();
+  BenchStepOptions options = small_step_options();
   options.peers = {"eager"};
   for (const char* command : {"exit 1", "echo ready; read line; exit 1",
                               "echo ready; read line; echo '{\"error\": \"out of memory\"}'"}) {
     options.peer_command = {"sh", "-c", command};
     const BenchReport report = bench_step(options);
     const bool memory = std::string(command).find("memory") != std::string::npos;
-    EXPECT_EQ(cell(report.table, 0, "eager"), memory ? measure::Cell("OOM") : measure::Cell());
-    EXPECT_GT(number(report.table, 0, "mean"), 0);
-    EXPECT_TRUE(says(report.table, "PyTorch eager: ")) << command;
+    EXPECT_EQ(cell_at(report.table, 0, "eager"), memory ? measure::Cell("OOM") : measure::Cell());
+    EXPECT_GT(number_at(report.table, 0, "mean"), 0);
+    EXPECT_TRUE(some_line_has(report.table.notes, {"PyTorch eager: "})) << command;
   }
   options.peer_command = {"/no/such/program"};
-  EXPECT_TRUE(says(bench_step(options).table, "PyTorch eager: "));
+  EXPECT_TRUE(some_line_has(bench_step(options).table.notes, {"PyTorch eager: "}));
   options.peer_command.clear();
   EXPECT_THROW(bench_step(options), UserError);
 }
 
 TEST(BenchStep, AWrongGradientIsToldAndSoIsNoNumber) {
-  StepResult result = result_of({100, 1});
+  StepResult result = result_of_steps({100, 1});
   EXPECT_EQ(gradient_trouble(result), "");  // nothing was compared
   result.gradient_error = 1e-5;
   EXPECT_EQ(gradient_trouble(result), "");
@@ -239,7 +220,7 @@ TEST(BenchStep, AWrongGradientIsToldAndSoIsNoNumber) {
 }
 
 TEST(BenchStep, NeededBytesAndTheLayersThatFit) {
-  Workload workload = workloads_of(small_options().axes).front();
+  Workload workload = workloads_of(small_step_options().axes).front();
   workload.model.num_layers = 10;
   const double parameters = static_cast<double>(parameter_count(workload.model));
   EXPECT_EQ(needed_bytes(workload).least, 16 * parameters);
@@ -260,35 +241,35 @@ TEST(BenchStep, NeededBytesAndTheLayersThatFit) {
 }
 
 TEST(BenchStep, WhatNoMachineHoldsIsNotTried) {
-  BenchStepOptions options = small_options();
+  BenchStepOptions options = small_step_options();
   options.axes.sizes = {"1048576/1048576/1000/64", "32/64/2/2"};
   options.reduce = false;
   const BenchReport report = bench_step(options);
   ASSERT_EQ(report.table.rows.size(), 2u);
-  EXPECT_EQ(cell(report.table, 0, "mean"), measure::Cell("OOM"));
-  EXPECT_GT(number(report.table, 1, "mean"), 0);
+  EXPECT_EQ(cell_at(report.table, 0, "mean"), measure::Cell("OOM"));
+  EXPECT_GT(number_at(report.table, 1, "mean"), 0);
 }
 
 TEST(BenchStep, MeasuresInProcessesOfTheirOwn) {
-  BenchStepOptions options = small_options();
+  BenchStepOptions options = small_step_options();
   options.own_process = true;
   options.warmups = {0, 1};
   const BenchReport report = bench_step(options);
   ASSERT_EQ(report.table.rows.size(), 2u);
-  EXPECT_GT(number(report.table, 1, "mean"), 0);
+  EXPECT_GT(number_at(report.table, 1, "mean"), 0);
   EXPECT_EQ(report.runs.rows.size(), 2u + 3);
   // What the caller asked for cannot be done by anybody: his mistake.
   options.axes.attentions = {"tiled", "cpu"};
   options.axes.sizes = {"10/16/1/1"};  // a head of 10, which is no multiple of 8
   const BenchReport one = bench_step(options);
-  EXPECT_EQ(cell(one.table, 2, "mean"), measure::Cell("failed"));
+  EXPECT_EQ(cell_at(one.table, 2, "mean"), measure::Cell("failed"));
   options.axes.attentions = {"cpu"};
   EXPECT_THROW(bench_step(options), UserError);
 }
 
 // Four layers, whose process is killed by `signal`, and two.
 BenchReport with_four_layers_killed(const std::string& signal) {
-  BenchStepOptions options = small_options();
+  BenchStepOptions options = small_step_options();
   options.own_process = true;
   options.axes.sizes = {"32/64/4/2", "32/64/2/2"};
   const KillingProgram program(options.program, "\"num_layers\": 4,", signal);
@@ -299,19 +280,19 @@ BenchReport with_four_layers_killed(const std::string& signal) {
 TEST(BenchStep, WhatTheKernelEndsIsOutOfMemory) {
   const BenchReport report = with_four_layers_killed("KILL");
   ASSERT_EQ(report.table.rows.size(), 3u);
-  EXPECT_EQ(cell(report.table, 0, "mean"), measure::Cell("OOM"));
-  EXPECT_EQ(cell(report.table, 1, "model"), measure::Cell("32/64/4/2, 3 of 4 layers *"));
-  EXPECT_GT(number(report.table, 1, "mean"), 0);
-  EXPECT_GT(number(report.table, 2, "mean"), 0);
-  EXPECT_TRUE(says(report.table, "OOM: the kernel ended the process"));
+  EXPECT_EQ(cell_at(report.table, 0, "mean"), measure::Cell("OOM"));
+  EXPECT_EQ(cell_at(report.table, 1, "model"), measure::Cell("32/64/4/2, 3 of 4 layers *"));
+  EXPECT_GT(number_at(report.table, 1, "mean"), 0);
+  EXPECT_GT(number_at(report.table, 2, "mean"), 0);
+  EXPECT_TRUE(some_line_has(report.table.notes, {"OOM: the kernel ended the process"}));
   EXPECT_EQ(report.failure, "");
 }
 
 TEST(BenchStep, AProcessThatCrashesIsTheMachinesFailure) {
   const BenchReport report = with_four_layers_killed("SEGV");
   ASSERT_EQ(report.table.rows.size(), 2u);
-  EXPECT_EQ(cell(report.table, 0, "mean"), measure::Cell("failed"));
-  EXPECT_GT(number(report.table, 1, "mean"), 0) << "the rest is measured";
+  EXPECT_EQ(cell_at(report.table, 0, "mean"), measure::Cell("failed"));
+  EXPECT_GT(number_at(report.table, 1, "mean"), 0) << "the rest is measured";
   EXPECT_NE(report.failure.find("[bench step] 32/64/4/2, batch 2, context 16, fp32, step failed: "),
             std::string::npos)
       << report.failure;
@@ -320,7 +301,7 @@ TEST(BenchStep, AProcessThatCrashesIsTheMachinesFailure) {
 
 TEST(BenchStep, ASignalKeepsWhatWasMeasured) {
   const SignalGuard signals;
-  BenchStepOptions options = small_options();
+  BenchStepOptions options = small_step_options();
   options.axes.contexts = {16, 32};
   int64_t cases = 0;
   options.progress = [&](const std::string&) {
@@ -329,17 +310,17 @@ TEST(BenchStep, ASignalKeepsWhatWasMeasured) {
   const BenchReport report = bench_step(options);
   EXPECT_EQ(report.signal, SIGTERM);
   EXPECT_EQ(report.table.rows.size(), 1u);
-  EXPECT_TRUE(says(report.table, "Interrupted"));
+  EXPECT_TRUE(some_line_has(report.table.notes, {"Interrupted"}));
 }
 
 TEST(BenchStep, MistakesAreSentences) {
-  BenchStepOptions options = small_options();
+  BenchStepOptions options = small_step_options();
   options.axes.sizes = {"huge"};
   EXPECT_THROW(bench_step(options), UserError);
-  options = small_options();
+  options = small_step_options();
   options.warmups.clear();
   EXPECT_THROW(bench_step(options), UserError);
-  options = small_options();
+  options = small_step_options();
   options.steps = 0;
   EXPECT_THROW(bench_step(options), UserError);
 }

@@ -94,7 +94,7 @@ TEST(ChromeTrace, NumbersThatNoTraceHas) {
 }
 
 TEST(ChromeTrace, NeedsLittleMemoryBesideTheEvents) {
-  const auto path = std::filesystem::path(testing::TempDir()) / "large_trace.json";
+  const auto path = std::filesystem::path(::testing::TempDir()) / "large_trace.json";
   constexpr int kEvents = 60'000;
   {
     AtomicFile file(path);

@@ -17,8 +17,8 @@ namespace {
 
 using measure::MemoryKind;
 
-Workload small(const std::string& mode, const std::string& precision = "fp32",
-               const std::string& attention = "cpu") {
+Workload workload_of_mode(const std::string& mode, const std::string& precision = "fp32",
+                          const std::string& attention = "cpu") {
   Workload workload;
   workload.model = ModelConfig();
   workload.model.vocab_size = 97;
@@ -46,7 +46,7 @@ int64_t bytes_of(const MemoryResult& result, MemoryKind kind) {
 }
 
 TEST(Memory, StateIsWhatTheFormulasSay) {
-  const Workload workload = small("step");
+  const Workload workload = workload_of_mode("step");
   const MemoryResult result = measured(workload);
   const auto state =
       train::state_bytes(static_cast<double>(parameter_count(resolved(workload.model))));
@@ -62,8 +62,8 @@ TEST(Memory, StateIsWhatTheFormulasSay) {
 }
 
 TEST(Memory, ModesHoldWhatTheyNeed) {
-  const MemoryResult forward = measured(small("forward")),
-                     both = measured(small("forward-backward"));
+  const MemoryResult forward = measured(workload_of_mode("forward")),
+                     both = measured(workload_of_mode("forward-backward"));
   EXPECT_EQ(bytes_of(forward, MemoryKind::kGradients), 0);
   EXPECT_EQ(bytes_of(forward, MemoryKind::kOptimizerState), 0);
   EXPECT_EQ(bytes_of(forward, MemoryKind::kActivations), 0) << "no graph keeps any";
@@ -77,7 +77,7 @@ TEST(Memory, ModesHoldWhatTheyNeed) {
 TEST(Memory, ABlockKeepsWhatTheFormulasSay) {
   for (const char* precision : {"fp32", "bf16"}) {
     for (const char* attention : {"cpu", "naive"}) {
-      const Workload workload = small("forward-backward", precision, attention);
+      const Workload workload = workload_of_mode("forward-backward", precision, attention);
       const MemoryResult result = measured(workload);
       const ModelConfig model = resolved(workload.model);
       const double formula = block_saved_bytes(model, pass_shape(workload));
@@ -95,7 +95,7 @@ TEST(Memory, ABlockKeepsWhatTheFormulasSay) {
 
 TEST(Memory, LargestAllocationsAreNamed) {
   MemoryTask task;
-  task.workload = small("step", "fp32", "naive");
+  task.workload = workload_of_mode("step", "fp32", "naive");
   task.largest = 1000;
   const MemoryResult result = measure_memory(task);
   int64_t weights = 0;
@@ -112,9 +112,9 @@ TEST(Memory, LargestAllocationsAreNamed) {
 }
 
 TEST(Memory, FilesOfACase) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "memory_case";
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "memory_case";
   make_directories(folder);
-  const Workload workload = resolved_workload(small("step"));
+  const Workload workload = resolved_workload(workload_of_mode("step"));
   const MemoryResult result = measured(workload, folder.string());
   const auto snapshot = folder / case_name(workload) / "memory_snapshot.pickle";
   const measure::MemoryTrace trace = measure::read_snapshot(read_file(snapshot), "test");
@@ -130,7 +130,7 @@ TEST(Memory, FilesOfACase) {
 }
 
 TEST(Memory, ResultsTravelAsJson) {
-  const MemoryResult result = measured(small("step"));
+  const MemoryResult result = measured(workload_of_mode("step"));
   const MemoryResult read = memory_result_from_json(to_json(result));
   EXPECT_EQ(to_json(read), to_json(result));
   EXPECT_EQ(read.at_peak, result.at_peak);
@@ -152,7 +152,7 @@ size_t lines_with(const measure::Table& table, const std::string& text) {
 
 TEST(Memory, TablesTurnWithTheResults) {
   MemoryResult good;
-  good.task.workload = resolved_workload(small("step"));
+  good.task.workload = resolved_workload(workload_of_mode("step"));
   good.at_peak[0] = 3 << 20;
   good.peak_range = "backward/layers.1";
   good.block_saved = 1000;

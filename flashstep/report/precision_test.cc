@@ -1,6 +1,5 @@
 #include "flashstep/report/precision.h"
 
-#include <algorithm>
 #include <cmath>
 #include <new>
 
@@ -11,50 +10,24 @@
 #include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/report/precision_sizes.h"
+#include "flashstep/report/test_table.h"
 
 namespace flashstep::report {
 namespace {
-
-// One of the lines has all these texts.
-bool some_line_has(const std::vector<std::string>& lines, const std::vector<std::string>& texts) {
-  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
-    return std::all_of(texts.begin(), texts.end(), [&](const std::string& text) {
-      return line.find(text) != std::string::npos;
-    });
-  });
-}
-
-const measure::Cell& cell(const measure::Table& table, const std::vector<measure::Cell>& begin,
-                          const std::string& column) {
-  static const measure::Cell kNone;
-  for (const auto& row : table.rows) {
-    if (!std::equal(begin.begin(), begin.end(), row.begin())) continue;
-    for (size_t i = 0; i < table.columns.size(); ++i)
-      if (table.columns[i].name == column) return row[i];
-  }
-  ADD_FAILURE() << "no such row, or no column " << column;
-  return kNone;
-}
-
-double number(const measure::Cell& cell) {
-  const auto* value = std::get_if<double>(&cell.value());
-  if (value == nullptr) ADD_FAILURE() << "no number";
-  return value != nullptr ? *value : NAN;
-}
 
 // What PyTorch prints for the handout's loops.
 TEST(PrecisionAccumulation, IsPyTorchs) {
   const Account account = precision_accumulation();
   std::vector<std::string> results;
-  for (const auto& row : account.table.rows) results.push_back(fixed(number(row[1]), 4));
+  for (const auto& row : account.table.rows) results.push_back(fixed(number_of(row[1]), 4));
   ASSERT_EQ(results.size(), 6u);
   results.resize(4);
   EXPECT_EQ(results, (std::vector<std::string>{"10.0001", "9.9531", "10.0021", "10.0021"}));
   // 0.01 in float16 is 1311 x 2^-17 = 0.01000213623046875; bfloat16 sums stop where half a step of
   // theirs is more than the addend: from 4 on, 2^-6.
-  EXPECT_NEAR(number(cell(account.table, {"float16 + float16"}, "from the addend")), 0.0213623,
-              1e-6);
-  EXPECT_EQ(number(cell(account.table, {"bfloat16 + bfloat16"}, "result")), 4);
+  EXPECT_NEAR(number_of(cell_behind(account.table, {"float16 + float16"}, "from the addend")),
+              0.0213623, 1e-6);
+  EXPECT_EQ(number_of(cell_behind(account.table, {"bfloat16 + bfloat16"}, "result")), 4);
 }
 
 TEST(PrecisionDtypes, OfTheToyModelOnTheCpu) {
@@ -62,7 +35,7 @@ TEST(PrecisionDtypes, OfTheToyModelOnTheCpu) {
   for (const auto& [column, low] :
        {std::pair{"CPU, float16", "float16"}, std::pair{"CPU, bfloat16", "bfloat16"}}) {
     const auto dtype = [&, c = column](const char* tensor) {
-      return cell(account.table, {tensor}, c);
+      return cell_behind(account.table, {tensor}, c);
     };
     EXPECT_EQ(dtype("parameters"), measure::Cell("float32"));
     EXPECT_EQ(dtype("fc1 output"), measure::Cell(low));
@@ -79,25 +52,26 @@ TEST(PrecisionDtypes, SayWhyThereAreNoCudaColumns) {
   const bool has_gpu = !measure::list_gpus().empty();
   EXPECT_EQ(account.table.columns.size(), has_gpu ? 5u : 3u);
   if (has_gpu) {
-    EXPECT_EQ(cell(account.table, {"LayerNorm output"}, "CUDA, float16"), measure::Cell("float32"));
-    EXPECT_EQ(cell(account.table, {"loss: cross-entropy"}, "CUDA, float16"),
+    EXPECT_EQ(cell_behind(account.table, {"LayerNorm output"}, "CUDA, float16"),
+              measure::Cell("float32"));
+    EXPECT_EQ(cell_behind(account.table, {"loss: cross-entropy"}, "CUDA, float16"),
               measure::Cell("float32"));
   } else {
     EXPECT_TRUE(some_line_has(account.derivation, {"No CUDA columns: "}));
   }
 }
 
-class PrecisionNorms : public testing::Test {
+class PrecisionNorms : public ::testing::Test {
  protected:
   static const Account& account() {
     static const Account kAccount = precision_norms({.rows = 16, .width = 512});
     return kAccount;
   }
   static double error(const char* norm, const char* step, const char* column) {
-    return number(cell(account().table, {norm, step}, column));
+    return number_of(cell_behind(account().table, {norm, step}, column));
   }
   static bool is_finite(const char* norm, const char* step, const char* column) {
-    return !cell(account().table, {norm, step}, column).is_text();
+    return !cell_behind(account().table, {norm, step}, column).is_text();
   }
 };
 
@@ -139,7 +113,7 @@ TEST(PrecisionNormOptions, RefuseWhatIsNoRow) {
   EXPECT_THROW(precision_norms({.width = 1}), UserError);
 }
 
-PrecisionSizesOptions small_options() {
+PrecisionSizesOptions small_sizes_options() {
   PrecisionSizesOptions options;
   options.sizes = {"64/128/2/2", "32/64/1/2"};
   options.context_length = 32;
@@ -150,19 +124,20 @@ PrecisionSizesOptions small_options() {
 }
 
 TEST(PrecisionSizes, MeasureErrorAndSpeed) {
-  const BenchReport report = precision_sizes(small_options());
+  const BenchReport report = precision_sizes(small_sizes_options());
   ASSERT_EQ(report.table.rows.size(), 2u);
   for (const char* name : {"64/128/2/2", "32/64/1/2"}) {
     for (const char* column : {"fp32 forward", "fp32 backward", "bf16 forward", "bf16 backward"})
-      EXPECT_GT(number(cell(report.table, {name}, column)), 0) << name << " " << column;
+      EXPECT_GT(number_of(cell_behind(report.table, {name}, column)), 0) << name << " " << column;
     for (const char* column : {"loss error", "logits error", "gradient error"}) {
-      const double error = number(cell(report.table, {name}, column));
+      const double error = number_of(cell_behind(report.table, {name}, column));
       EXPECT_GT(error, 0) << column;    // bf16 does something else
       EXPECT_LT(error, 0.1) << column;  // and nearly the same
     }
   }
   EXPECT_EQ(report.runs.rows.size(), 2u * 2 * 2);
-  EXPECT_EQ(cell(report.runs, {"64/128/2/2", "bf16", "forward"}, "passes"), measure::Cell(2));
+  EXPECT_EQ(cell_behind(report.runs, {"64/128/2/2", "bf16", "forward"}, "passes"),
+            measure::Cell(2));
   EXPECT_TRUE(some_line_has({report.table.notes.back()}, {"Verdict: "}));
   EXPECT_EQ(report.pictures.size(), 1u);
 }
@@ -194,12 +169,12 @@ TEST(PrecisionSizes, TurnTheirVerdictWithTheNumbers) {
 }
 
 TEST(PrecisionSizes, SayWhatDoesNotFit) {
-  PrecisionSizesOptions options = small_options();
+  PrecisionSizesOptions options = small_sizes_options();
   options.sizes = {"65536/262144/64/64", "32/64/1/2"};  // 18 TB of weights
   const BenchReport report = precision_sizes(options);
   ASSERT_EQ(report.table.rows.size(), 2u);
   EXPECT_TRUE(report.table.rows[0][1].is_text());
-  EXPECT_GT(number(report.table.rows[1][1]), 0);
+  EXPECT_GT(number_of(report.table.rows[1][1]), 0);
 }
 
 c10::Error libtorch_error(const std::string& words) {
@@ -209,7 +184,7 @@ c10::Error libtorch_error(const std::string& words) {
 // Measures as it does, and fails at the second of three sizes.
 template <typename Error>
 BenchReport failing_at_the_second(const Error& error) {
-  PrecisionSizesOptions options = small_options();
+  PrecisionSizesOptions options = small_sizes_options();
   options.sizes = {"64/128/2/2", "32/64/1/2", "32/64/2/2"};
   int64_t sizes = 0;
   const auto measure = [&](SizeResult& result, const Workload&, const PrecisionSizesOptions&) {
@@ -224,7 +199,7 @@ TEST(PrecisionSizes, AGpuThatFailsLeavesWhatIsMeasured) {
       failing_at_the_second(libtorch_error("CUDA error: unspecified launch failure\nand more"));
   EXPECT_EQ(report.failure, "[precision] 32/64/1/2 failed: CUDA error: unspecified launch failure");
   ASSERT_EQ(report.table.rows.size(), 2u) << "nothing is asked of a GPU that has failed";
-  EXPECT_EQ(number(report.table.rows[0][1]), 10);
+  EXPECT_EQ(number_of(report.table.rows[0][1]), 10);
   EXPECT_EQ(report.table.rows[1][1],
             measure::Cell("failed: CUDA error: unspecified launch failure"));
   EXPECT_EQ(failing_at_the_second(MachineError("the GPU is gone")).failure, "the GPU is gone");
@@ -240,15 +215,15 @@ TEST(PrecisionSizes, WantOfMemoryIsNoFailure) {
     ASSERT_EQ(report.table.rows.size(), 3u);
     EXPECT_TRUE(some_line_has({std::get<std::string>(report.table.rows[1][1].value())},
                               {"out of memory (needs about "}));
-    EXPECT_EQ(number(report.table.rows[2][1]), 10);
+    EXPECT_EQ(number_of(report.table.rows[2][1]), 10);
   }
 }
 
 TEST(PrecisionSizes, RefuseWhatIsNone) {
-  PrecisionSizesOptions options = small_options();
+  PrecisionSizesOptions options = small_sizes_options();
   options.sizes = {"32/64/1/2", "huge"};
   EXPECT_THROW(precision_sizes(options), UserError);
-  options = small_options();
+  options = small_sizes_options();
   options.steps = 0;
   EXPECT_THROW(precision_sizes(options), UserError);
 }

@@ -19,7 +19,7 @@
 namespace flashstep::report {
 namespace {
 
-Workload small_workload(const std::string& attention) {
+Workload workload_with(const std::string& attention) {
   Workload workload;
   workload.model = model_by_name("32/64/2/2");
   workload.model.vocab_size = 64;
@@ -51,7 +51,7 @@ double flops_of(const ProfileSums& sums, Pass pass) {
 // The formulas of model/cost.h against the shapes that the profiler saw.
 TEST(Profile, FlopsOfOperatorsAreThoseOfTheFormulas) {
   for (const bool formula : {true, false}) {
-    const Workload workload = small_workload(formula ? "naive" : "auto");
+    const Workload workload = workload_with(formula ? "naive" : "auto");
     const TraceEvents trace = recorded(workload, 2);
     const ProfileSums sums = sums_of(trace, attribute(trace));
     EXPECT_EQ(sums.steps, 2);
@@ -67,7 +67,7 @@ TEST(Profile, FlopsOfOperatorsAreThoseOfTheFormulas) {
 }
 
 TEST(Profile, EveryMomentOfAStepBelongsToOnePassAndRange) {
-  const TraceEvents trace = recorded(small_workload("naive"), 3);
+  const TraceEvents trace = recorded(workload_with("naive"), 3);
   const ProfileSums sums = sums_of(trace, attribute(trace));
   EXPECT_FALSE(sums.on_gpu);
   EXPECT_NEAR(add_up(sums, {}).seconds, sums.wall_seconds, 0.01 * sums.wall_seconds);
@@ -93,7 +93,7 @@ TEST(Profile, EveryMomentOfAStepBelongsToOnePassAndRange) {
 // What LibTorch's profiler hands over in the process, and the file it writes, say the same.
 TEST(Profile, TheChromeTraceSaysTheSame) {
   const auto file = std::filesystem::path(::testing::TempDir()) / "profile_test_trace.json";
-  const TraceEvents trace = recorded(small_workload("naive"), 2, file.string());
+  const TraceEvents trace = recorded(workload_with("naive"), 2, file.string());
   const ProfileSums here = sums_of(trace, attribute(trace));
   const TraceEvents read = read_chrome_trace(file);
   const ProfileSums there = sums_of(read, attribute(read));
@@ -114,7 +114,7 @@ TEST(Profile, TheChromeTraceSaysTheSame) {
 }
 
 TEST(Profile, NobodyListensUnlessAsked) {
-  ModelRun run(small_workload("auto"));
+  ModelRun run(workload_with("auto"));
   const TraceEvents trace = record(run.device(), [&] { run.pass(); });
   EXPECT_FALSE(trace.events.empty());
   for (const TraceEvent& event : trace.events) EXPECT_NE(event.kind, EventKind::kRange);
@@ -137,7 +137,7 @@ std::vector<std::string> texts(const measure::Table& table, const std::string& c
   return values;
 }
 
-ProfileOptions small_options() {
+ProfileOptions small_profile_options() {
   ProfileOptions options;
   options.axes.sizes = {"32/64/2/2"};
   options.axes.contexts = {16};
@@ -150,7 +150,7 @@ ProfileOptions small_options() {
 }
 
 TEST(Profile, ReportsEveryTableAndPicture) {
-  const BenchReport report = profile_report(small_options());
+  const BenchReport report = profile_report(small_profile_options());
   EXPECT_EQ(texts(report.table, "pass"),
             (std::vector<std::string>{"inference, forward", "inference, in all", "forward",
                                       "backward", "optimizer", "in all"}));
@@ -174,10 +174,10 @@ TEST(Profile, ReportsEveryTableAndPicture) {
 
 // Lists of tensors come without shapes: the update's traffic is the formula's.
 TEST(Profile, KnowsWhatTheUpdateMoves) {
-  const BenchReport report = profile_report(small_options());
+  const BenchReport report = profile_report(small_profile_options());
   const measure::Table& classes = table_named(report, "classes");
   const double least = train::update_traffic_bytes(
-      static_cast<double>(parameter_count(small_workload("naive").model)));
+      static_cast<double>(parameter_count(workload_with("naive").model)));
   const auto works = texts(classes, "work"), names = texts(classes, "class");
   const auto traffic = texts(classes, "traffic");
   for (size_t i = 0; i < names.size(); ++i) {
@@ -187,7 +187,7 @@ TEST(Profile, KnowsWhatTheUpdateMoves) {
 }
 
 TEST(Profile, WhatDoesNotFitIsACellAndWhatCannotBeIsAMistake) {
-  ProfileOptions options = small_options();
+  ProfileOptions options = small_profile_options();
   options.axes.sizes = {"65536/262144/1000/64", "32/64/2/2"};
   const BenchReport report = profile_report(options);
   EXPECT_EQ(texts(report.table, "pass").front(), "OOM");
@@ -230,7 +230,7 @@ TEST(Profile, AGpuIsIdleForAsLongAsTheClockSays) {
 
 // Neither the step that begins a recording nor the number of steps shows.
 TEST(Profile, ShowsOneStepHoweverManyAreRecorded) {
-  ProfileOptions options = small_options();
+  ProfileOptions options = small_profile_options();
   const auto ranges_note = [](const BenchReport& report) {
     for (const std::string& note : report.table.notes) {
       const size_t at = note.find(" ranges in a step");

@@ -10,22 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/error.h"
+#include "flashstep/report/test_rank_job.h"
 
 namespace flashstep::report {
 namespace {
 
 using Json = nlohmann::json;
-
-// Ranks are this test's own program, which runs this test only; flashstep launches them.
-RankJob job_of_test() {
-  const ::testing::TestInfo* info = ::testing::UnitTest::GetInstance()->current_test_info();
-  RankJob job;
-  job.arguments = {str("--gtest_filter=", info->test_suite_name(), ".", info->name()),
-                   "--gtest_brief=1"};
-  const char* launcher = std::getenv("FLASHSTEP_PROGRAM");
-  job.launcher = launcher ? launcher : "flashstep";
-  return job;
-}
 
 std::string as_task(const std::vector<std::string>& contestants) {
   return Json(contestants).dump();

@@ -8,7 +8,7 @@
 namespace flashstep::report {
 namespace {
 
-Workload small(const std::string& precision = "fp32") {
+Workload replica_workload(const std::string& precision = "fp32") {
   ParallelCase c;
   c.model = "32/64/2/2";
   c.vocab_size = 64;
@@ -31,7 +31,7 @@ TEST(Replica, EveryWrapperUpdatesAsOneProcessDoes) {
   testing::run_ranks(2, [](const comm::Environment& environment) {
     comm::Group group(environment);
     for (const char* precision : {"fp32", "bf16"}) {
-      Replica replica(small(precision), group, at::kCPU);
+      Replica replica(replica_workload(precision), group, at::kCPU);
       for (const char* name : {"naive", "flat", "overlapped", "bucketed 0.01", "torch 0.01"}) {
         // Two ranks: one order of every sum, and halving is exact.
         EXPECT_EQ(replica.weight_error(division_by_name(name), 3), 0) << precision << ' ' << name;
@@ -45,7 +45,7 @@ TEST(Replica, EveryWrapperUpdatesAsOneProcessDoes) {
 TEST(Replica, ThreeRanksRoundInAnotherOrder) {
   testing::run_ranks(3, [](const comm::Environment& environment) {
     comm::Group group(environment);
-    Replica replica(small(), group, at::kCPU);
+    Replica replica(replica_workload(), group, at::kCPU);
     EXPECT_LE(replica.weight_error(division_by_name("bucketed 0.01"), 3), 1e-5);
   });
 }
@@ -53,7 +53,7 @@ TEST(Replica, ThreeRanksRoundInAnotherOrder) {
 TEST(Replica, TheUpdateIsCutOutOfItsStep) {
   testing::run_ranks(2, [](const comm::Environment& environment) {
     comm::Group group(environment);
-    Replica replica(small(), group, at::kCPU);
+    Replica replica(replica_workload(), group, at::kCPU);
     expect_updates_cut_out(replica, "bucketed 0.01");
   });
 }
@@ -61,7 +61,7 @@ TEST(Replica, TheUpdateIsCutOutOfItsStep) {
 TEST(Replica, SaysWhichBucketsAreInUse) {
   testing::run_ranks(2, [](const comm::Environment& environment) {
     comm::Group group(environment);
-    Replica replica(small(), group, at::kCPU);
+    Replica replica(replica_workload(), group, at::kCPU);
     replica.divide(division_by_name("bucketed 0"));
     EXPECT_EQ(replica.bucket_megabytes(), 25) << "what Gloo gets";
     EXPECT_NE(replica.describe_buckets().find("(chosen)"), std::string::npos);
@@ -74,7 +74,7 @@ TEST(Replica, SaysWhichBucketsAreInUse) {
 TEST(Replica, StepsInTheirParts) {
   testing::run_ranks(2, [](const comm::Environment& environment) {
     comm::Group group(environment);
-    Replica replica(small(), group, at::kCPU);
+    Replica replica(replica_workload(), group, at::kCPU);
     EXPECT_EQ(replica.tokens_per_step(), 2 * 2 * 16);
     replica.divide(division_by_name("bucketed 0.01"));
     const auto times = replica.run(3);

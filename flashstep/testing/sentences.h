@@ -12,18 +12,27 @@
 
 namespace flashstep::testing {
 
+// The text of the UserError that `body` throws; empty when it throws none.
+inline std::string refusal(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 // `body` throws a UserError whose text holds all of `words`.
 inline void expect_sentence(const std::function<void()>& body,
                             const std::vector<std::string>& words) {
-  try {
-    body();
-    ADD_FAILURE() << "nothing was thrown; expected a sentence with " << join(words);
-  } catch (const UserError& error) {
-    for (const std::string& word : words) {
-      EXPECT_NE(std::string(error.what()).find(word), std::string::npos)
-          << "expected \"" << word << "\" in: " << error.what();
-    }
+  const std::string sentence = refusal(body);
+  if (sentence.empty()) {
+    ADD_FAILURE() << "nothing was refused; expected a sentence with " << join(words);
+    return;
   }
+  for (const std::string& word : words)
+    EXPECT_NE(sentence.find(word), std::string::npos)
+        << "expected \"" << word << "\" in: " << sentence;
 }
 
 }  // namespace flashstep::testing

@@ -20,10 +20,10 @@ using Ids = std::vector<uint32_t>;
 const std::vector<std::string> kSpecials = {"<|end|>", "<|endoftext|>", "<|end", "\n\n\n",
                                             "<|endoftext|><|endoftext|>"};
 
-class EncodeTest : public testing::Test {
+class EncodeTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    folder_ = fs::path(testing::TempDir()) / ("encode_test_" + std::to_string(::getpid()));
+    folder_ = fs::path(::testing::TempDir()) / ("encode_test_" + std::to_string(::getpid()));
     fs::create_directories(folder_);
     std::mt19937_64 random(1);
     write_file(folder_ / "train.txt", hard_text(random, 20'000));
@@ -92,7 +92,7 @@ TEST_F(EncodeTest, EqualsTheDefinitionAndRoundTrips) {
     std::string text = hard_text(random, random() % 60);
     if (round % 10 == 0) text += std::string(random() % 300, 'a') + text;  // words for the heap
     const Ids ids = tokenizer_->encode(text);
-    ASSERT_EQ(ids, encode_naively(*tokenizer_, text)) << testing::PrintToString(text);
+    ASSERT_EQ(ids, encode_naively(*tokenizer_, text)) << ::testing::PrintToString(text);
     ASSERT_EQ(tokenizer_->decode(ids), text);
   }
 }

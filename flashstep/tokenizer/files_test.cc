@@ -18,10 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class FilesTest : public testing::Test {
+class FilesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / ("files_test_" + std::to_string(::getpid()));
+    folder_ = fs::path(::testing::TempDir()) / ("files_test_" + std::to_string(::getpid()));
     fs::create_directories(folder_);
     std::mt19937_64 random(1);
     write_file(folder_ / "text.txt", hard_text(random, 2'000));

@@ -104,7 +104,7 @@ TEST(Pcre2, SameClassesAndWords) {
     }
     std::vector<std::string> words;
     scanner.for_each_word(text, [&](std::string_view word) { words.emplace_back(word); });
-    ASSERT_EQ(words, pattern.find_all(text)) << testing::PrintToString(text);
+    ASSERT_EQ(words, pattern.find_all(text)) << ::testing::PrintToString(text);
   }
 }
 

@@ -18,10 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class TrainTest : public testing::Test {
+class TrainTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / ("train_test_" + std::to_string(::getpid()));
+    folder_ = fs::path(::testing::TempDir()) / ("train_test_" + std::to_string(::getpid()));
     fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }
@@ -212,7 +212,7 @@ TEST_F(TrainTest, RefusesBadInput) {
   for (const std::vector<std::string>& bad : std::vector<std::vector<std::string>>{
            {""}, {"<|a|>", "<|a|>"}, {"\xff"}, {"a"}, {"é"}, {"Ġt"}}) {
     options.special_tokens = bad;
-    EXPECT_THROW(train({text}, options), UserError) << testing::PrintToString(bad);
+    EXPECT_THROW(train({text}, options), UserError) << ::testing::PrintToString(bad);
   }
 }
 

@@ -47,7 +47,7 @@ TEST(Words, AgreesWithThePatternOnHardText) {
   WordScanner scanner;
   for (int round = 0; round < 20'000; ++round) {
     const std::string text = hard_text(random, random() % 40);
-    ASSERT_EQ(scan(scanner, text), Pattern(text).words()) << testing::PrintToString(text);
+    ASSERT_EQ(scan(scanner, text), Pattern(text).words()) << ::testing::PrintToString(text);
   }
 }
 
@@ -98,7 +98,7 @@ TEST(FindCut, CuttingThereChangesNoWord) {
     ASSERT_GE(cut, from);
     Words words = scan(std::string_view(text).substr(0, cut));
     for (const std::string& word : scan(std::string_view(text).substr(cut))) words.push_back(word);
-    ASSERT_EQ(words, scan(text)) << testing::PrintToString(text) << " cut at " << cut;
+    ASSERT_EQ(words, scan(text)) << ::testing::PrintToString(text) << " cut at " << cut;
   }
   EXPECT_EQ(find_cut("one two", 1), 3u);
   EXPECT_EQ(find_cut("don't", 0), 3u);

@@ -8,13 +8,14 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-class ConfigTest : public testing::Test {
+class ConfigTest : public ::testing::Test {
  protected:
   void SetUp() override {
     path_ = fs::temp_directory_path() / flashstep::str("config_test_", ::getpid(), ".json");
@@ -27,20 +28,9 @@ class ConfigTest : public testing::Test {
     assignments.insert(assignments.begin(), "model.size=small");
     return load_config(path_, assignments);
   }
-  // The sentence that refuses it.
-  std::string refusal(const std::string& json, const std::vector<std::string>& assignments = {}) {
-    try {
-      load(json, assignments);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "nothing was refused";
-  }
   void expect_refusal(const std::string& json, const std::vector<std::string>& parts,
                       const std::vector<std::string>& assignments = {}) {
-    const std::string sentence = refusal(json, assignments);
-    for (const std::string& part : parts)
-      EXPECT_NE(sentence.find(part), std::string::npos) << sentence;
+    testing::expect_sentence([&] { load(json, assignments); }, parts);
   }
 
   fs::path path_;

@@ -82,7 +82,7 @@ TEST(Curves, WhatIsExactIsNotSmoothed) {
   EXPECT_EQ(curves_plot({run, run}, "loss").series.size(), 2U);
 }
 
-class Runs : public testing::Test {
+class Runs : public ::testing::Test {
  protected:
   void SetUp() override {
     std::filesystem::remove_all(folder_);

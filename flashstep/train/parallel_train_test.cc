@@ -30,13 +30,13 @@ using torch::Tensor;
 constexpr int64_t kRows = 12;  // of one micro-batch, over all ranks
 constexpr int64_t kSteps = 12;
 
-struct Net : torch::nn::Module {
+struct TwoLayers : torch::nn::Module {
   torch::nn::Linear in{register_module("in", torch::nn::Linear(6, 16))};
   torch::nn::Linear out{register_module("out", torch::nn::Linear(16, 3))};
   Tensor forward(const Tensor& x) { return out(torch::tanh(in(x))); }
 };
 
-struct Experiment {
+struct ParallelExperiment {
   fs::path directory;
   ParallelConfig parallel;
   int64_t steps = kSteps, accumulation_steps = 2, checkpointing_interval = 5;
@@ -48,7 +48,7 @@ struct Experiment {
   // Returns the parameters after training.
   std::vector<Tensor> run(comm::Group* group) const {
     torch::manual_seed(group == nullptr ? 3 : 3 + group->rank());
-    Net net;
+    TwoLayers net;
     ParallelHooks hooks = parallelize(net, parallel, group);
     const auto optimizer = make_optimizer(net, torch::optim::AdamWOptions(1e-2), parallel, hooks);
     Job job{net, *optimizer,
@@ -75,7 +75,7 @@ struct Experiment {
     return result;
   }
 
-  Tensor loss(Net& net, const ParallelHooks& hooks, int64_t step, int64_t micro_step) const {
+  Tensor loss(TwoLayers& net, const ParallelHooks& hooks, int64_t step, int64_t micro_step) const {
     const bool is_last = hooks.rank == hooks.world_size - 1;
     if (step == signal_at && is_last && micro_step == 0) ::raise(SIGTERM);
     // The same rows whatever the number of ranks: a function of the step alone.
@@ -140,13 +140,14 @@ TEST(Ranks, LossCurveIsThatOfOneProcess) {
       comm::Group group(environment);
       const Cleared base(folder("curve"), group);
       std::vector<Tensor> alone;
-      if (group.is_first()) alone = Experiment{base.path / "alone", config("none")}.run(nullptr);
+      if (group.is_first())
+        alone = ParallelExperiment{base.path / "alone", config("none")}.run(nullptr);
       for (const char* wrapper : {"naive", "flat", "overlapped", "bucketed", "torch"}) {
         for (const char* shards : {"none", "whole", "flat"}) {
           SCOPED_TRACE(str(wrapper, ", shards ", shards));
           const fs::path run = base.path / str(wrapper, shards);
-          const auto together = Experiment{run, config(wrapper, shards)}.run(&group);
-          const auto again = Experiment{run / "again", config(wrapper, shards)}.run(&group);
+          const auto together = ParallelExperiment{run, config(wrapper, shards)}.run(&group);
+          const auto again = ParallelExperiment{run / "again", config(wrapper, shards)}.run(&group);
           expect_close(again, together, 0);  // repeated runs: bit for bit
           if (!group.is_first()) continue;
           // AdamW's first updates have the size of the learning rate, 1e-2, whatever the gradient's
@@ -165,15 +166,16 @@ TEST(Ranks, LossCurveIsThatOfOneProcess) {
 TEST(Ranks, ResumedIsNeverStopped) {
   const auto run = [&](const std::string& shards, comm::Group& group) {
     const Cleared base(folder("resume"), group);
-    const auto whole = Experiment{base.path / "whole", config("bucketed", shards)}.run(&group);
-    Experiment part{base.path / "part", config("bucketed", shards)};
+    const auto whole =
+        ParallelExperiment{base.path / "whole", config("bucketed", shards)}.run(&group);
+    ParallelExperiment part{base.path / "part", config("bucketed", shards)};
     part.steps = 7;
     part.run(&group);
     part.steps = kSteps;
     part.resume = true;
     expect_close(part.run(&group), whole, 0);
     // On one process, with the rows of all ranks.
-    Experiment first{base.path / "first", config("bucketed", shards)};
+    ParallelExperiment first{base.path / "first", config("bucketed", shards)};
     first.steps = 7;
     first.run(&group);
     if (group.is_first()) {
@@ -200,7 +202,7 @@ TEST(Ranks, AnotherNumberOfRanksAndAnotherDivisionGoOn) {
       {"flat", "flat"}, {"flat", "whole"}, {"whole", "flat"}, {"none", "flat"}, {"flat", "none"}};
   for (const auto& [before, after] : cases) {
     const auto part = [](const char* shards) {
-      Experiment experiment{folder("reshard") / "part", config("bucketed", shards)};
+      ParallelExperiment experiment{folder("reshard") / "part", config("bucketed", shards)};
       experiment.steps = 7;
       return experiment;
     };
@@ -217,11 +219,12 @@ TEST(Ranks, AnotherNumberOfRanksAndAnotherDivisionGoOn) {
     });
     testing::run_ranks(2, [&](const comm::Environment& environment) {
       comm::Group group(environment);
-      Experiment second = part(after);
+      ParallelExperiment second = part(after);
       second.steps = kSteps;
       second.resume = true;
       const auto resumed = second.run(&group);
-      const auto whole = Experiment{folder("reshard") / "whole", config("bucketed")}.run(&group);
+      const auto whole =
+          ParallelExperiment{folder("reshard") / "whole", config("bucketed")}.run(&group);
       expect_close(resumed, whole, 1e-4);
       group.barrier();
       if (group.is_first()) fs::remove_all(folder("reshard"));
@@ -239,7 +242,7 @@ TEST(Ranks, AnyRankKilledWhileSaving) {
       comm::Group group(environment);
       const fs::path here =
           fs::temp_directory_path() / str("flashstep_parallel_train_kill_", ::getppid());
-      Experiment experiment{here, config("bucketed", "flat")};
+      ParallelExperiment experiment{here, config("bucketed", "flat")};
       experiment.steps = 100000;
       experiment.checkpointing_interval = 1;
       experiment.resume = true;
@@ -275,7 +278,7 @@ TEST(Ranks, AnyRankKilledWhileSaving) {
 // be lost to it meanwhile.
 TEST(Ranks, ASignalEndsNoRankThatStillSaves) {
   testing::run_ranks(2, [](const comm::Environment& environment) {
-    Experiment experiment{folder("signal"), config("bucketed")};
+    ParallelExperiment experiment{folder("signal"), config("bucketed")};
     experiment.checkpointing_interval = 0;
     experiment.signal_at = 3;
     experiment.saving = std::chrono::seconds(5);
@@ -303,7 +306,7 @@ TEST(Ranks, DifferentNumbersOfStepsAreRefusedByName) {
   testing::run_ranks(2, [](const comm::Environment& environment) {
     comm::Group group(environment);
     const Cleared base(folder("steps"), group);
-    Experiment experiment{base.path / "run", config("bucketed")};
+    ParallelExperiment experiment{base.path / "run", config("bucketed")};
     experiment.steps = kSteps + group.rank();
     EXPECT_THROW(experiment.run(&group), UserError);
   });
@@ -314,7 +317,7 @@ TEST(Ranks, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
     comm::Group group(environment);
     const Cleared base(folder("skip"), group);
     for (const char* shards : {"none", "whole", "flat"}) {
-      Experiment experiment{base.path / shards, config("bucketed", shards)};
+      ParallelExperiment experiment{base.path / shards, config("bucketed", shards)};
       experiment.nan_at = 4;
       const auto parameters = experiment.run(&group);
       for (const Tensor& p : parameters) EXPECT_TRUE(p.isfinite().all().item<bool>());
@@ -325,13 +328,13 @@ TEST(Ranks, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
 }
 
 TEST(Parallelize, RefusesWhatDoesNotGoTogether) {
-  Net net;
+  TwoLayers net;
   ParallelConfig four = config("bucketed");
   four.world_size = 4;
   EXPECT_THROW(parallelize(net, four, nullptr), UserError);
   testing::run_ranks(2, [](const comm::Environment& environment) {
     comm::Group group(environment);
-    Net net;
+    TwoLayers net;
     EXPECT_THROW(parallelize(net, config("none"), &group), UserError);
   });
 }

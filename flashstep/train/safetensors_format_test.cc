@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep::train {
 namespace {
@@ -17,16 +18,11 @@ std::string file_of(const std::string& json, uint64_t data_bytes) {
 }
 
 // The message with which `json` before `data_bytes` is refused; empty if it is accepted.
-std::string refusal(const std::string& json, uint64_t data_bytes) {
-  try {
-    parse_safetensors_header(file_of(json, data_bytes), "f");
-    return "";
-  } catch (const UserError& error) {
-    return error.what();
-  }
+std::string refusal_of_header(const std::string& json, uint64_t data_bytes) {
+  return testing::refusal([&] { parse_safetensors_header(file_of(json, data_bytes), "f"); });
 }
 
-std::string example() {
+std::string example_file() {
   std::vector<SafetensorsEntry> tensors = {
       {"a", "U8", {3}, 0, 0}, {"b", "F32", {2, 2}, 0, 0}, {"c", "I64", {}, 0, 0}};
   const std::string header = format_safetensors_header(tensors, {{"key", "value"}});
@@ -34,7 +30,7 @@ std::string example() {
 }
 
 TEST(SafetensorsFormat, ReadsWhatItWrote) {
-  const SafetensorsHeader header = parse_safetensors_header(example(), "f");
+  const SafetensorsHeader header = parse_safetensors_header(example_file(), "f");
   EXPECT_EQ(header.metadata.at("key"), "value");
   EXPECT_EQ(header.data_offset % 64, 0u);
   ASSERT_EQ(header.tensors.size(), 3u);
@@ -49,18 +45,19 @@ TEST(SafetensorsFormat, ReadsWhatItWrote) {
 }
 
 TEST(SafetensorsFormat, AcceptsWhatTheFormatAllows) {
-  EXPECT_EQ(refusal("{}", 0), "");
-  EXPECT_EQ(refusal("{}   ", 0), "");
-  EXPECT_EQ(refusal(R"({"__metadata__":{}})", 0), "");
-  EXPECT_EQ(refusal(R"({"a":{"data_offsets":[0,0],"shape":[0,7],"dtype":"F32"}})", 0), "");
-  EXPECT_EQ(refusal(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},)"
-                    R"("":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})",
-                    2),
+  EXPECT_EQ(refusal_of_header("{}", 0), "");
+  EXPECT_EQ(refusal_of_header("{}   ", 0), "");
+  EXPECT_EQ(refusal_of_header(R"({"__metadata__":{}})", 0), "");
+  EXPECT_EQ(refusal_of_header(R"({"a":{"data_offsets":[0,0],"shape":[0,7],"dtype":"F32"}})", 0),
+            "");
+  EXPECT_EQ(refusal_of_header(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},)"
+                              R"("":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})",
+                              2),
             "");
 }
 
 TEST(SafetensorsFormat, RefusesEveryTruncation) {
-  const std::string whole = example();
+  const std::string whole = example_file();
   for (size_t size = 0; size < whole.size(); ++size) {
     EXPECT_THROW(parse_safetensors_header(whole.substr(0, size), "f"), UserError) << size;
   }
@@ -70,7 +67,7 @@ TEST(SafetensorsFormat, RefusesEveryTruncation) {
 // Whatever a changed byte makes of the header, it is refused or still describes the file's bytes
 // exactly.
 TEST(SafetensorsFormat, SurvivesEveryChangedByte) {
-  const std::string whole = example();
+  const std::string whole = example_file();
   const size_t header_bytes = parse_safetensors_header(whole, "f").data_offset;
   int accepted = 0;
   for (size_t i = 0; i < header_bytes; ++i) {
@@ -165,17 +162,17 @@ TEST(SafetensorsFormat, SaysWhatIsWrong) {
       {R"({"__metadata__":{},"__metadata__":{}})", 0, "every name once"},
   };
   for (const Hostile& one : cases) {
-    EXPECT_NE(refusal(one.json, one.data_bytes).find(one.expected), std::string::npos)
+    EXPECT_NE(refusal_of_header(one.json, one.data_bytes).find(one.expected), std::string::npos)
         << one.json << "\n"
-        << refusal(one.json, one.data_bytes);
+        << refusal_of_header(one.json, one.data_bytes);
   }
 }
 
 TEST(SafetensorsFormat, DeepJsonIsRefusedAtItsFirstLevels) {
-  EXPECT_NE(refusal("{\"a\":" + std::string(1'000'000, '['), 0), "");
+  EXPECT_NE(refusal_of_header("{\"a\":" + std::string(1'000'000, '['), 0), "");
   std::string nested = "{";
   for (int i = 0; i < 100'000; ++i) nested += "\"a\":{";
-  EXPECT_NE(refusal(nested, 0), "");
+  EXPECT_NE(refusal_of_header(nested, 0), "");
 }
 
 TEST(SafetensorsFormat, RefusesToWriteWhatCannotBeRead) {

@@ -1,13 +1,13 @@
 // The divided AdamW: its state as a whole, and the buckets that a checkpoint keeps.
 #include "flashstep/train/sharded_adamw.h"
 
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/train/parallelize.h"
@@ -17,12 +17,14 @@ namespace flashstep::train {
 namespace {
 
 using comm::Group;
+using testing::archive_of;
+using testing::load_archive;
 using testing::same_bits;
 using torch::Tensor;
 using torch::optim::AdamWOptions;
 
 // Two of them are not row by row in memory.
-std::vector<Tensor> make_parameters() {
+std::vector<Tensor> permuted_parameters() {
   torch::manual_seed(51);
   std::vector<Tensor> parameters = {
       torch::randn({5, 3}), torch::randn({4, 6}).t(),
@@ -31,31 +33,17 @@ std::vector<Tensor> make_parameters() {
   return parameters;
 }
 
-void set_gradients(const std::vector<Tensor>& parameters, int step) {
+void set_contiguous_gradients(const std::vector<Tensor>& parameters, int step) {
   torch::manual_seed(3000 + step);
   for (const Tensor& parameter : parameters)
     parameter.mutable_grad() = torch::randn(parameter.sizes());
 }
 
-std::string archive_of(const torch::optim::Optimizer& optimizer) {
-  torch::serialize::OutputArchive archive;
-  optimizer.save(archive);
-  std::ostringstream out;
-  archive.save_to(out);
-  return out.str();
-}
-
-void load_archive(torch::optim::Optimizer& optimizer, const std::string& bytes) {
-  torch::serialize::InputArchive archive;
-  archive.load_from(bytes.data(), bytes.size());
-  optimizer.load(archive);
-}
-
 void expect_step(torch::optim::Optimizer& actual, const std::vector<Tensor>& own,
                  torch::optim::Optimizer& expected, const std::vector<Tensor>& reference,
                  int step) {
-  set_gradients(own, step);
-  set_gradients(reference, step);
+  set_contiguous_gradients(own, step);
+  set_contiguous_gradients(reference, step);
   actual.step();
   expected.step();
   for (size_t i = 0; i < own.size(); ++i)
@@ -69,17 +57,17 @@ void copy(const std::vector<Tensor>& from, const std::vector<Tensor>& to) {
 
 // Its kernel takes parameter, gradient and moments by one index: moments that came back in another
 // order of memory would be other elements'.
-void expect_whole(const Group& group, ShardMode mode) {
+void expect_whole_adamw(const Group& group, ShardMode mode) {
   const AdamWOptions options(0.01);
   const ShardOptions shards = {.mode = mode, .bucket_megabytes = 1e-4};
-  const auto own = make_parameters(), reference = make_parameters();
+  const auto own = permuted_parameters(), reference = permuted_parameters();
   ShardedAdamW sharded(own, options, group, shards);
   AdamW whole(reference, options);
   for (int step = 0; step < 3; ++step) expect_step(sharded, own, whole, reference, step);
   sharded.consolidate(0);
   const std::string archive = group.broadcast(group.is_first() ? archive_of(sharded) : "");
 
-  const auto single = make_parameters(), again = make_parameters();
+  const auto single = permuted_parameters(), again = permuted_parameters();
   copy(own, single);
   copy(own, again);
   AdamW restored(single, options);
@@ -87,7 +75,7 @@ void expect_whole(const Group& group, ShardMode mode) {
   expect_step(restored, single, whole, reference, 3);
   ShardedAdamW resumed(again, options, group, shards);
   load_archive(resumed, archive);
-  set_gradients(again, 3);
+  set_contiguous_gradients(again, 3);
   resumed.step();
   expect_step(resumed, again, whole, reference, 4);
 }
@@ -96,15 +84,15 @@ TEST(ShardedAdamW, ConsolidatedStateKeepsTheOrderOfMemory) {
   for (const int world_size : {2, 3}) {
     testing::run_ranks(world_size, [](const comm::Environment& environment) {
       const Group group(environment);
-      expect_whole(group, ShardMode::kWhole);
-      expect_whole(group, ShardMode::kFlat);
+      expect_whole_adamw(group, ShardMode::kWhole);
+      expect_whole_adamw(group, ShardMode::kFlat);
     });
   }
 }
 
-struct Net : torch::nn::Module {
+struct SixWeights : torch::nn::Module {
   std::vector<Tensor> weights;
-  Net() {
+  SixWeights() {
     for (int i = 0; i < 6; ++i)
       weights.push_back(register_parameter(str("w", i), torch::ones({100}) * (i + 1)));
   }
@@ -113,7 +101,7 @@ struct Net : torch::nn::Module {
 // What three steps in fp16 leave: the weights, and the loss scale. In the second one, one element
 // of one rank's gradient overflows when the loss is scaled.
 std::vector<Tensor> trained_in_fp16(const std::string& shards, Group& group) {
-  Net net;
+  SixWeights net;
   ParallelConfig config;
   config.shard_optimizer = shards;
   ParallelHooks hooks = parallelize(net, config, &group);
@@ -148,7 +136,7 @@ TEST(ShardedAdamW, OverflowInOneRanksPartSkipsTheStepOnAll) {
 
 // A run that can be resumed, with `bucket_megabytes` in its config.
 struct Resumable {
-  Net net;
+  SixWeights net;
   ParallelHooks hooks;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::unique_ptr<Job> job;

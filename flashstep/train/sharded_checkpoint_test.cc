@@ -56,7 +56,7 @@ Checkpoint checkpoint_of(const comm::Group& group, int64_t step) {
 }
 
 // The newest on rank 0's disk, with every rank's tensors; the other ranks wait.
-void expect_whole(const fs::path& checkpoints, int64_t step, const comm::Group& group) {
+void expect_whole_checkpoint(const fs::path& checkpoints, int64_t step, const comm::Group& group) {
   if (group.is_first()) {
     const Checkpoint read = load_checkpoint(checkpoint_directory(checkpoints, step));
     EXPECT_EQ(read.optimizer.size(), static_cast<size_t>(group.world_size()));
@@ -84,7 +84,7 @@ TEST(ShardedCheckpoint, ADirectoryOfTheSameNameIsNotRankZeros) {
       for (const char* name : {"model.safetensors", "word_of_rank_0"}) std::ofstream(stale / name);
     }
     save_checkpoint_together(kOwnDisk, checkpoint_of(group, 5), 2, group);
-    expect_whole(kOwnDisk, 5, group);
+    expect_whole_checkpoint(kOwnDisk, 5, group);
     if (group.is_first()) {
       const fs::path written = checkpoint_directory(kOwnDisk, 5);
       EXPECT_TRUE(fs::exists(written / "optimizer.00000-of-00003.safetensors"));
@@ -141,7 +141,7 @@ void expect_failure(const char* what, const fs::path& checkpoints, const Checkpo
                     const comm::Group& group) {
   SCOPED_TRACE(what);
   EXPECT_THROW(save_checkpoint_together(checkpoints, checkpoint, 1, group), MachineError);
-  expect_whole(checkpoints, 1, group);
+  expect_whole_checkpoint(checkpoints, 1, group);
 }
 
 TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
@@ -152,7 +152,7 @@ TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
     const Disks disks("failures", group);
     const fs::path shared = disks.of(0) / "checkpoints";
     save_checkpoint_together(shared, checkpoint_of(group, 1), 1, group);
-    expect_whole(shared, 1, group);
+    expect_whole_checkpoint(shared, 1, group);
 
     // Before the shares: rank 0 has no room for the model.
     {
@@ -183,7 +183,7 @@ TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
       fs::remove_all(fs::path(blocked) += ".replaced");
     }
     save_checkpoint_together(shared, checkpoint_of(group, 3), 1, group);
-    expect_whole(shared, 3, group);
+    expect_whole_checkpoint(shared, 3, group);
   });
 }
 

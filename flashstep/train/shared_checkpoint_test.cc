@@ -15,7 +15,7 @@ using torch::Tensor;
 constexpr int64_t kElements = 20000, kParameters = 40;
 
 // Names that hold what separates a parameter's name from what is kept of it.
-NamedTensors make_parameters() {
+NamedTensors named_zeros() {
   NamedTensors parameters;
   for (int64_t i = 0; i < kParameters; ++i) {
     parameters.emplace_back(str("block/", i, "@w"), torch::zeros({kElements}));
@@ -26,7 +26,7 @@ NamedTensors make_parameters() {
 TEST(ShareState, ComesByParameterAndOnlyWhatIsKeptStays) {
   testing::run_ranks(3, [](const comm::Environment& environment) {
     const comm::Group group(environment);
-    const NamedTensors parameters = make_parameters();
+    const NamedTensors parameters = named_zeros();
     NamedTensors state;  // by kind, as two ranks write it into two files
     if (group.is_first()) {
       for (const char* piece : {"@0:9000/m", "@9000:20000/m"}) {

@@ -20,8 +20,6 @@ namespace {
 using torch::Tensor;
 namespace F = torch::nn::functional;
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
 TEST(Clip, NormAndFactorAreTorchs) {
   torch::manual_seed(1);
   std::vector<Tensor> ours, theirs;
@@ -64,7 +62,7 @@ TEST(Clip, MixedDtypesAndNothing) {
                                      torch::full({2}, 400.0)};
   const Tensor norm = global_norm(mixed);  // 300^2 overflows float16
   EXPECT_NEAR(norm.item<double>(), std::sqrt(2 * 9e4 + 2 * 16e4), 1e-3);
-  EXPECT_TRUE(std::isnan(global_norm({torch::full({1}, kNaN)}).item<double>()));
+  EXPECT_TRUE(std::isnan(global_norm({torch::full({1}, NAN)}).item<double>()));
   EXPECT_THROW(clip_to_norm(mixed, norm, 0), UserError);
 }
 
@@ -157,7 +155,7 @@ TEST(Step, AccumulationEqualsTheBigBatch) {
 TEST(Step, SkipsWhatIsNotFinite) {
   Problem problem;
   auto step = problem.make(
-      [&](int64_t s, int64_t) { return s == 1 ? problem.loss(0, 8) * kNaN : problem.loss(0, 8); },
+      [&](int64_t s, int64_t) { return s == 1 ? problem.loss(0, 8) * NAN : problem.loss(0, 8); },
       {.max_norm = 1});
   EXPECT_EQ(step.run(0).skipped.item<float>(), 0);
   const Tensor before = problem.net->weight.detach().clone();

@@ -3,39 +3,16 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include <gtest/gtest.h>
+
+#include "flashstep/attention/cuda/test_plans.h"
 
 namespace flashstep::attention_cuda {
 namespace {
 
-constexpr int kKiB = 1024;
-
-// Shared memory as sm_86/89, sm_80 and sm_90 have it (a block's, a multiprocessor's), by SM count.
-const std::vector<Device> kDevices = {{28, 99 * kKiB, 100 * kKiB},
-                                      {84, 99 * kKiB, 100 * kKiB},
-                                      {108, 163 * kKiB, 164 * kKiB},
-                                      {132, 227 * kKiB, 228 * kKiB},
-                                      {1, 227 * kKiB, 228 * kKiB}};
-constexpr Device kH200 = {132, 227 * kKiB, 228 * kKiB};
-
-Problem make_problem(Element element, int64_t heads, int64_t n, int64_t m, int head_dim,
-                     bool causal) {
-  Problem problem{};
-  problem.element = element;
-  problem.batches = 1;
-  problem.heads = problem.kv_heads = heads;
-  problem.n = n;
-  problem.m = m;
-  problem.head_dim = head_dim;
-  problem.scale = 1;
-  problem.causal = causal;
-  return problem;
-}
-
 template <typename Body>
-void for_each_plan(Body body) {
+void for_each_backward_plan(Body body) {
   for (const Device& device : kDevices)
     for (Element element : {Element::kFloat32, Element::kBfloat16, Element::kFloat16})
       for (int head_dim : {8, 24, 64, 72, 128, 136, 256})
@@ -50,7 +27,7 @@ void for_each_plan(Body body) {
 }
 
 TEST(BackwardPlan, FitsIntoSharedMemory) {
-  for_each_plan([](const Device& device, const Problem&, const BackwardPlan& plan) {
+  for_each_backward_plan([](const Device& device, const Problem&, const BackwardPlan& plan) {
     ASSERT_LE(shared_bytes(plan.keys_tile, plan.arithmetic, plan.padded_dim),
               device.shared_bytes_per_block)
         << describe(plan);
@@ -70,7 +47,7 @@ void expect_covers(const BackwardGrid& grid, int64_t longest, const BackwardPlan
 }
 
 TEST(BackwardPlan, BlocksTakeEveryStep) {
-  for_each_plan([](const Device&, const Problem& problem, const BackwardPlan& plan) {
+  for_each_backward_plan([](const Device&, const Problem& problem, const BackwardPlan& plan) {
     int64_t longest = 0;
     for (int64_t tile = 0; tile < plan.keys.tiles; ++tile)
       longest = std::max(longest, key_tile_steps(problem, plan.keys_tile, tile));
@@ -84,7 +61,7 @@ TEST(BackwardPlan, BlocksTakeEveryStep) {
 }
 
 TEST(BackwardPlan, WorkspaceHoldsItsParts) {
-  for_each_plan([](const Device&, const Problem& problem, const BackwardPlan& plan) {
+  for_each_backward_plan([](const Device&, const Problem& problem, const BackwardPlan& plan) {
     const int64_t rows = problem.batches * problem.heads * plan.padded_n;
     ASSERT_GE(plan.padded_n, problem.n);
     ASSERT_GE(plan.padded_m, problem.m);
@@ -135,7 +112,7 @@ int64_t longest_sum(const BackwardPlan& plan) {  // rows that an accumulator add
 // large, waves of chunks share them: as many at a time as there are slices, or results.
 TEST(BackwardPlan, Float32SumsAreShortInLittleMemory) {
   int in_waves = 0, into_results = 0;
-  for_each_plan([&](const Device&, const Problem& problem, const BackwardPlan& plan) {
+  for_each_backward_plan([&](const Device&, const Problem& problem, const BackwardPlan& plan) {
     if (plan.arithmetic == Arithmetic::kTf32x3) {
       ASSERT_LE(longest_sum(plan), 2048) << describe(plan);
     }
@@ -195,7 +172,7 @@ TEST(BackwardPlan, Float32SumsAreShort) {
 }
 
 TEST(BackwardPlan, SectionsAreEven) {
-  for_each_plan([](const Device&, const Problem&, const BackwardPlan& plan) {
+  for_each_backward_plan([](const Device&, const Problem&, const BackwardPlan& plan) {
     const int64_t sections = ceil_div(plan.keys.heads, plan.keys.section_heads);
     // The last section lacks less than one head of each other one.
     ASSERT_LT(sections * plan.keys.section_heads - plan.keys.heads, sections) << describe(plan);

@@ -3,9 +3,10 @@
 #include "flashstep/attention/cuda/forward_plan.h"
 
 #include <cstdint>
-#include <vector>
 
 #include <gtest/gtest.h>
+
+#include "flashstep/attention/cuda/test_plans.h"
 
 namespace flashstep::attention_cuda {
 namespace {
@@ -13,37 +14,24 @@ namespace {
 using attention_kernel::Element;
 using attention_kernel::Problem;
 
-constexpr int kKiB = 1024;
-
-// Shared memory as sm_86/89, sm_80 and sm_90 have it (a block's, a multiprocessor's), by SM count.
-const std::vector<Device> kDevices = {{28, 99 * kKiB, 100 * kKiB},   {84, 99 * kKiB, 100 * kKiB},
-                                      {128, 99 * kKiB, 100 * kKiB},  {108, 163 * kKiB, 164 * kKiB},
-                                      {132, 227 * kKiB, 228 * kKiB}, {1, 227 * kKiB, 228 * kKiB}};
-
-Problem make_problem(Element element, int64_t heads, int64_t n, int64_t m, int head_dim,
-                     bool causal) {
-  Problem problem{};
-  problem.element = element;
-  problem.batches = 1;
-  problem.heads = problem.kv_heads = heads;
-  problem.n = n;
-  problem.m = m;
-  problem.head_dim = head_dim;
-  problem.scale = 1;
-  problem.causal = causal;
-  problem.diagonal = m - n;  // the last query sees the last key
+// Under a causal mask the last query sees the last key.
+Problem make_problem_of_last(Element element, int64_t heads, int64_t n, int64_t m, int head_dim,
+                             bool causal) {
+  Problem problem = make_problem(element, heads, n, m, head_dim, causal);
+  problem.diagonal = m - n;
   return problem;
 }
 
 template <typename Body>
-void for_each_plan(Body body) {
+void for_each_forward_plan(Body body) {
   for (const Device& device : kDevices) {
     for (Element element : {Element::kFloat32, Element::kBfloat16, Element::kFloat16}) {
       for (int head_dim = 8; head_dim <= 256; head_dim += 24) {
         for (int64_t n : {1, 63, 129, 1024, 4099, 65536}) {
           for (int64_t m : {1, 127, 2048, 16385}) {
             for (int64_t heads : {1, 6, 64}) {
-              const Problem problem = make_problem(element, heads, n, m, head_dim, n % 2 == 0);
+              const Problem problem =
+                  make_problem_of_last(element, heads, n, m, head_dim, n % 2 == 0);
               body(device, problem, plan_forward(problem, device));
             }
           }
@@ -54,7 +42,7 @@ void for_each_plan(Body body) {
 }
 
 TEST(ForwardPlan, FitsIntoSharedMemory) {
-  for_each_plan([](const Device& device, const Problem& problem, const ForwardPlan& plan) {
+  for_each_forward_plan([](const Device& device, const Problem& problem, const ForwardPlan& plan) {
     const ForwardTile tile = forward_tile(problem.element, plan.dim, plan.shape);
     ASSERT_EQ(plan.shared_bytes, forward_shared_bytes(problem.element, plan.dim, tile));
     ASSERT_LE(plan.shared_bytes, device.shared_bytes_per_block) << to_string(plan, problem);
@@ -62,7 +50,7 @@ TEST(ForwardPlan, FitsIntoSharedMemory) {
 }
 
 TEST(ForwardPlan, TakesEveryQueryAndKeyOnce) {
-  for_each_plan([](const Device&, const Problem& problem, const ForwardPlan& plan) {
+  for_each_forward_plan([](const Device&, const Problem& problem, const ForwardPlan& plan) {
     const ForwardTile tile = forward_tile(problem.element, plan.dim, plan.shape);
     SCOPED_TRACE(to_string(plan, problem));
     ASSERT_GE(plan.row_tiles * tile.rows(), problem.n);
@@ -76,7 +64,7 @@ TEST(ForwardPlan, TakesEveryQueryAndKeyOnce) {
 }
 
 TEST(ForwardPlan, WorkspaceHoldsThePartsOfSplitKeysAndNothingElse) {
-  for_each_plan([](const Device&, const Problem& problem, const ForwardPlan& plan) {
+  for_each_forward_plan([](const Device&, const Problem& problem, const ForwardPlan& plan) {
     const size_t row_bytes = (problem.head_dim + 2) * sizeof(float);  // output, reference, sum
     ASSERT_EQ(plan.workspace_bytes,
               plan.splits == 1 ? 0 : plan.splits * problem.heads * problem.n * row_bytes)
@@ -108,9 +96,9 @@ TEST(ForwardPlan, PadsTheHeadDimToTheNextInstance) {
 }
 
 TEST(ForwardPlan, SplitsTheKeysOnlyWhereBlocksAreMissing) {
-  const Device h200{132, 227 * kKiB, 228 * kKiB};
-  const auto splits = [&](int64_t heads, int64_t n, int64_t m) {
-    return plan_forward(make_problem(Element::kBfloat16, heads, n, m, 64, true), h200).splits;
+  const auto splits = [](int64_t heads, int64_t n, int64_t m) {
+    return plan_forward(make_problem_of_last(Element::kBfloat16, heads, n, m, 64, true), kH200)
+        .splits;
   };
   EXPECT_GT(splits(1, 4096, 4096), 4);
   EXPECT_GT(splits(1, 1, 65536), 64);  // decoding

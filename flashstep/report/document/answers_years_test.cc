@@ -11,7 +11,8 @@ using namespace for_tests;
 using measure::Cell;
 
 // A preset measures each context by itself; each takes `kernels` of a timer's 10 ms.
-Result profile(const std::string& year, int context, double kernels, const char* kernel = "gemm") {
+Result profile_of(const std::string& year, int context, double kernels,
+                  const char* kernel = "gemm") {
   return result_of(
       "profile", str("profile_n", context, "_", year),
       {table_of({"model", "context", "pass", "timer", "range", "kernels", "kernels / timer"},
@@ -21,8 +22,8 @@ Result profile(const std::string& year, int context, double kernels, const char*
                 {{"small", context, kernel, "matmul", 6.0, 24, 12.0, 18.0, 60.0}})});
 }
 
-Result step(const std::string& year, const std::string& part, int context, double forward,
-            int warmup = 5) {
+Result step_of(const std::string& year, const std::string& part, int context, double forward,
+               int warmup = 5) {
   return result_of(
       "step", "step_" + part + "_" + year,
       {table_of({"model", "context", "precision", "attention", "mode", "warm-up", "mean",
@@ -32,15 +33,15 @@ Result step(const std::string& year, const std::string& part, int context, doubl
 
 TEST(AnswersYears, EveryContextOfAYearIsTold) {
   const std::string text =
-      answer_text("nsys_profile (a)", {profile("2025", 128, 10), profile("2025", 1024, 5)});
+      answer_text("nsys_profile (a)", {profile_of("2025", 128, 10), profile_of("2025", 1024, 5)});
   EXPECT_SAYS(text, "small, context 128, ");
   EXPECT_SAYS(text, "small, context 1,024, ");
   EXPECT_SAYS(text, "shorter in 1 of 2 cases, the same within 2 % in 1 of 2 cases");
   const std::string reversed =
-      answer_text("nsys_profile (a)", {profile("2025", 128, 10), profile("2025", 1024, 10)});
+      answer_text("nsys_profile (a)", {profile_of("2025", 128, 10), profile_of("2025", 1024, 10)});
   EXPECT_SAYS(reversed, "the same within 2 % in all 2 cases.");
   const std::string kernels = answer_text(
-      "nsys_profile (b)", {profile("2025", 128, 10), profile("2025", 1024, 10, "other")});
+      "nsys_profile (b)", {profile_of("2025", 128, 10), profile_of("2025", 1024, 10, "other")});
   EXPECT_SAYS(kernels, "`gemm` takes most");
   EXPECT_SAYS(kernels, "`other` takes most");
 }
@@ -48,8 +49,8 @@ TEST(AnswersYears, EveryContextOfAYearIsTold) {
 TEST(AnswersYears, ACaseThatTwoCommandsMeasureIsToldOnce) {
   const std::string text =
       answer_text("benchmarking_script (b)",
-                  {step("2025", "n0128", 128, 30), step("2025", "n0256", 256, 40),
-                   step("2025", "peers", 128, 31), step("2025", "warmup", 128, 32, 0)});
+                  {step_of("2025", "n0128", 128, 30), step_of("2025", "n0256", 256, 40),
+                   step_of("2025", "peers", 128, 31), step_of("2025", "warmup", 128, 32, 0)});
   EXPECT_SAYS(text, "context 128, fp32: forward 30.0 ms");
   EXPECT_SAYS(text, "context 256, fp32: forward 40.0 ms");
   EXPECT_SAYS_NOT(text, "31.0 ms");
@@ -57,8 +58,9 @@ TEST(AnswersYears, ACaseThatTwoCommandsMeasureIsToldOnce) {
 }
 
 TEST(AnswersYears, EveryYearHasItsOwnPart) {
-  const std::vector<Result> results = {step("2024", "n0128", 128, 30),
-                                       step("2026", "n0512", 512, 50), step("quick", "x", 64, 1)};
+  const std::vector<Result> results = {step_of("2024", "n0128", 128, 30),
+                                       step_of("2026", "n0512", 512, 50),
+                                       step_of("quick", "x", 64, 1)};
   const std::string text = answer_text("benchmarking_script (b)", results);
   EXPECT_SAYS(text, "[2026] small, context 512, fp32: forward 50.0 ms");
   EXPECT_SAYS(text, "[2024] small, context 128, fp32: forward 30.0 ms");
@@ -72,7 +74,7 @@ TEST(AnswersYears, EveryYearHasItsOwnPart) {
 
 TEST(AnswersYears, YearsDrawTheirOwnConclusions) {
   const std::string text =
-      answer_text("nsys_profile (a)", {profile("2025", 128, 10), profile("2026", 512, 5)});
+      answer_text("nsys_profile (a)", {profile_of("2025", 128, 10), profile_of("2026", 512, 5)});
   const size_t earlier = text.find("[2025]");
   ASSERT_NE(earlier, std::string::npos) << text;
   EXPECT_SAYS(text.substr(0, earlier), "the kernels' is shorter");
@@ -80,8 +82,8 @@ TEST(AnswersYears, YearsDrawTheirOwnConclusions) {
 }
 
 TEST(AnswersYears, AnotherYearsResultsStandInAndSaySo) {
-  EXPECT_SAYS(answer_text("nsys_profile (a)", {profile("2024", 128, 10)}), "[2024] small");
-  EXPECT_SAYS(answer_text("nsys_profile (a)", {profile("quick", 64, 10)}),
+  EXPECT_SAYS(answer_text("nsys_profile (a)", {profile_of("2024", 128, 10)}), "[2024] small");
+  EXPECT_SAYS(answer_text("nsys_profile (a)", {profile_of("quick", 64, 10)}),
               "(From the preset quick: smaller cases than the handout's.)");
 }
 

@@ -13,12 +13,12 @@ namespace {
 namespace fs = std::filesystem;
 using measure::Cell;
 
-class CompareTest : public testing::Test {
+class CompareTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) /
+    folder_ = fs::path(::testing::TempDir()) /
               ("compare_test_" +
-               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     fs::remove_all(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }

@@ -33,10 +33,10 @@ std::vector<Result> hostile_results() {
   return {result};
 }
 
-RunRecord record() { return {"quick", {}, {{"ddp_2025", "needs 2 GPUs", "ddp"}}}; }
+RunRecord run_record() { return {"quick", {}, {{"ddp_2025", "needs 2 GPUs", "ddp"}}}; }
 
 TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
-  const std::string html = to_html(make_document(hostile_results(), record(), {"a complaint"}));
+  const std::string html = to_html(make_document(hostile_results(), run_record(), {"a complaint"}));
   EXPECT_SAYS(html, "default-src 'none'");
   EXPECT_SAYS_NOT(html, "<script>alert");
   EXPECT_SAYS(html, "&lt;script&gt;alert(1)");
@@ -55,7 +55,7 @@ TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
 }
 
 TEST(Document, MarkdownHasTheSame) {
-  const std::string markdown = to_markdown(make_document(hostile_results(), record(), {}));
+  const std::string markdown = to_markdown(make_document(hostile_results(), run_record(), {}));
   EXPECT_SAYS(markdown, "## Tokenizer");
   EXPECT_SAYS(markdown, "Ours is 1.73 times as fast as the peers");
   EXPECT_SAYS(markdown, "![Map](pictures/tokenizer_quick_map.svg)");
@@ -64,7 +64,7 @@ TEST(Document, MarkdownHasTheSame) {
 }
 
 TEST(Document, CountsItsAnswers) {
-  const Document document = make_document(hostile_results(), record(), {});
+  const Document document = make_document(hostile_results(), run_record(), {});
   EXPECT_EQ(document.asked(), questions().size());
   EXPECT_EQ(document.measured(), 1u);
   const Document part = make_document(hostile_results(), {"quick", {"tokenizer"}, {}}, {});
@@ -88,22 +88,22 @@ TEST(Document, AYearLeavesTheOthersQuestions) {
 
 TEST(Document, SaysWhereMachinesAndVersionsDiffer) {
   std::vector<Result> results = hostile_results();
-  EXPECT_TRUE(make_document(results, record(), {}).remarks.empty());
+  EXPECT_TRUE(make_document(results, run_record(), {}).remarks.empty());
   results.push_back(results[0]);
   results[1].measurement = "tokenizer";
   results[1].made.machine = "another machine";
   results[1].made.version = "sources 2";
-  const auto remarks = make_document(results, record(), {}).remarks;
+  const auto remarks = make_document(results, run_record(), {}).remarks;
   ASSERT_EQ(remarks.size(), 2u);
   EXPECT_SAYS(remarks[0], "a machine; another machine");
   EXPECT_SAYS(remarks[1], "several versions");
 }
 
 TEST(Document, WritesEachTableAndPictureByItself) {
-  const fs::path folder = fs::path(testing::TempDir()) / "document_test";
+  const fs::path folder = fs::path(::testing::TempDir()) / "document_test";
   fs::remove_all(folder);
   fs::create_directories(folder);
-  write_document(make_document(hostile_results(), record(), {}), folder);
+  write_document(make_document(hostile_results(), run_record(), {}), folder);
   for (const char* name : {"report.html", "report.md", "tables/tokenizer_quick.csv",
                            "tables/tokenizer_quick.md", "tables/tokenizer_quick.tex",
                            "tables/tokenizer_quick.json", "pictures/tokenizer_quick_map.svg"}) {
@@ -126,11 +126,11 @@ TEST(Document, WritesEachTableAndPictureByItself) {
 }
 
 TEST(Document, TheRecordComesBackOrIsRefused) {
-  const fs::path folder = fs::path(testing::TempDir()) / "record_test";
+  const fs::path folder = fs::path(::testing::TempDir()) / "record_test";
   fs::remove_all(folder);
   fs::create_directories(folder);
   EXPECT_EQ(read_record(folder).preset, "quick");
-  write_record({"2025", {"ddp"}, record().left_out}, folder);
+  write_record({"2025", {"ddp"}, run_record().left_out}, folder);
   const RunRecord back = read_record(folder);
   EXPECT_EQ(back.preset, "2025");
   EXPECT_EQ(back.only, std::vector<std::string>{"ddp"});

@@ -15,12 +15,12 @@ namespace fs = std::filesystem;
 using for_tests::result_of;
 using for_tests::table_of;
 
-class ResultTest : public testing::Test {
+class ResultTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) /
+    folder_ = fs::path(::testing::TempDir()) /
               ("result_test_" +
-               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     fs::remove_all(folder_);
     fs::create_directories(folder_ / "results");
   }

@@ -36,12 +36,12 @@ case $1 in
 esac
 )sh";
 
-class RunTest : public testing::Test {
+class RunTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ =
-        fs::path(testing::TempDir()) /
-        ("run_test_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    folder_ = fs::path(::testing::TempDir()) /
+              ("run_test_" +
+               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     fs::remove_all(folder_);
     fs::create_directories(folder_);
     write_file(folder_ / "program", kScript);
