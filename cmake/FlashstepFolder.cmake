@@ -1,8 +1,8 @@
 # flashstep_folder(NAME [TORCH] [TWINS file...] [LIBRARIES target...])
-# Declares the room in the current folder and its subfolders: every .cc (and, with FLASHSTEP_CUDA, .cu)
-# becomes part of libflashstep, every x_test.cc a test program of its own named NAME_x_test, every x_bench.cc a benchmark named
-# NAME_x_bench. Twins (a present and an absent version of the same functions, such as png.cc and no_png.cc) are
-# left out unless they stand behind TWINS.
+# Declares the room in the current folder and its subfolders: every .cc (and, with FLASHSTEP_CUDA, .cu) becomes part of
+# libflashstep, every x_bench.cc a benchmark named NAME_x_bench. All x_test.cc are one program, NAME_tests, which ctest
+# runs file by file as NAME_x_test; each x_gpu_test.cc is a program of its own, to be carried to a GPU. Twins (a present
+# and an absent version of the same functions, such as png.cc and no_png.cc) are left out unless they stand behind TWINS.
 #   TORCH      the folder includes torch headers: the large ones are precompiled once for all such folders, and
 #              the files that include none of those are compiled without
 #   LIBRARIES  third-party targets the folder needs
@@ -123,7 +123,7 @@ function(flashstep_folder NAME)
     endif()
   endforeach()
 
-  flashstep_together(sources "${ARG_TWINS}" joined)
+  flashstep_together(sources "${ARG_TWINS}" room joined)
   add_library(flashstep_${NAME} OBJECT ${sources})
   target_include_directories(flashstep_${NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(flashstep_${NAME} PRIVATE ${ARG_LIBRARIES} Threads::Threads)
@@ -143,11 +143,15 @@ function(flashstep_folder NAME)
     flashstep_bench(${NAME}_${stem} ${torch} SOURCES ${bench} LIBRARIES ${ARG_LIBRARIES})
   endforeach()
   if(FLASHSTEP_TESTS)
+    set(files ${tests})
+    list(FILTER files EXCLUDE REGEX "_gpu_test\\.cc$")
+    if(files)
+      flashstep_tests(${NAME} ${torch} SOURCES ${files} LIBRARIES ${ARG_LIBRARIES})
+    endif()
+    list(FILTER tests INCLUDE REGEX "_gpu_test\\.cc$")
     foreach(test IN LISTS tests)
       get_filename_component(stem ${test} NAME_WE)
-      if(NOT stem MATCHES "_gpu_test$")
-        flashstep_test(${NAME}_${stem} ${torch} SOURCES ${test} LIBRARIES ${ARG_LIBRARIES})
-      elseif(FLASHSTEP_CUDA)
+      if(FLASHSTEP_CUDA)
         flashstep_test(${NAME}_${stem} ${torch} SOURCES ${test} LIBRARIES ${ARG_LIBRARIES} LibTorch::cuda LABELS gpu)
         set_tests_properties(${NAME}_${stem} PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
         add_dependencies(gpu_tests ${NAME}_${stem})
@@ -156,13 +160,18 @@ function(flashstep_folder NAME)
   endif()
 endfunction()
 
-# flashstep_test(NAME [TORCH] SOURCES file... [LIBRARIES target...] [LABELS label...] [ARGUMENTS arg...])
-# One googletest program, registered with ctest under the same name.
-function(flashstep_test NAME)
-  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;LIBRARIES;LABELS;ARGUMENTS" ${ARGN})
+# flashstep_test_program(NAME [TORCH] SOURCES file... [LIBRARIES target...])
+# A googletest program; how it is called stands in tests/main.cc.
+function(flashstep_test_program NAME)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT TARGET flashstep_test_main)
+    add_library(flashstep_test_main OBJECT "${PROJECT_SOURCE_DIR}/tests/main.cc")
+    target_include_directories(flashstep_test_main PRIVATE "${PROJECT_SOURCE_DIR}")
+    target_link_libraries(flashstep_test_main PUBLIC GTest::gtest)
+  endif()
   add_executable(${NAME} ${ARG_SOURCES})
   target_include_directories(${NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${NAME} PRIVATE flashstep GTest::gtest_main ${ARG_LIBRARIES})
+  target_link_libraries(${NAME} PRIVATE flashstep flashstep_test_main ${ARG_LIBRARIES})
   target_compile_options(${NAME} PRIVATE ${FLASHSTEP_QUICKLY_COMPILED})
   if(FLASHSTEP_SANITIZE MATCHES "undefined")
     target_compile_options(${NAME} PRIVATE -fno-sanitize=undefined)  # the library keeps it; a fifth less to compile
@@ -170,9 +179,38 @@ function(flashstep_test NAME)
   if(ARG_TORCH)
     flashstep_use_torch(${NAME})
   endif()
-  add_test(NAME ${NAME} COMMAND ${NAME} ${ARG_ARGUMENTS})
+endfunction()
+
+# flashstep_add_test(NAME COMMAND word... [LABELS label...])
+# What every test of ours has in ctest.
+function(flashstep_add_test NAME)
+  cmake_parse_arguments(ARG "" "" "COMMAND;LABELS" ${ARGN})
+  add_test(NAME ${NAME} COMMAND ${ARG_COMMAND})
   set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300
     ENVIRONMENT "${FLASHSTEP_TEST_ENVIRONMENT}")
+endfunction()
+
+# flashstep_test(NAME [TORCH] SOURCES file... [LIBRARIES target...] [LABELS label...])
+# One googletest program, registered with ctest under the same name.
+function(flashstep_test NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  flashstep_test_program(${NAME} ${ARG_UNPARSED_ARGUMENTS} SOURCES ${ARG_SOURCES} LIBRARIES ${ARG_LIBRARIES})
+  flashstep_add_test(${NAME} COMMAND ${NAME} LABELS ${ARG_LABELS})
+endfunction()
+
+# flashstep_tests(ROOM [TORCH] SOURCES x_test.cc... [LIBRARIES target...])
+# The tests of a room: one program ROOM_tests, compiled in groups as the room is; ctest knows each file as ROOM_x_test.
+function(flashstep_tests ROOM)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  set(sources ${ARG_SOURCES})
+  flashstep_together(sources "" tests joined)
+  flashstep_test_program(${ROOM}_tests ${ARG_UNPARSED_ARGUMENTS} SOURCES ${sources} LIBRARIES ${ARG_LIBRARIES})
+  flashstep_alone(${ROOM}_tests "${joined}")
+  foreach(file IN LISTS ARG_SOURCES)
+    get_filename_component(name ${file} NAME)
+    get_filename_component(stem ${file} NAME_WE)
+    flashstep_add_test(${ROOM}_${stem} COMMAND ${ROOM}_tests --file=${name})
+  endforeach()
 endfunction()
 
 # flashstep_bench(NAME [TORCH] SOURCES file... [LIBRARIES target...])

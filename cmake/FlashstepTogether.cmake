@@ -34,9 +34,9 @@ function(flashstep_may_join FILE TWINS RESULT)
 endfunction()
 
 # Of the list named SOURCES, replaces those that may be compiled together by files that include them, neighbours in
-# the alphabet in groups of equal size: those with torch headers and those without, apart. Sets JOINED to what was
-# replaced.
-function(flashstep_together SOURCES TWINS JOINED)
+# the alphabet in groups of equal size: those with torch headers and those without, apart. WHAT tells their files from
+# other lists' of the folder. Sets JOINED to what was replaced.
+function(flashstep_together SOURCES TWINS WHAT JOINED)
   set(left "")
   set(joined "")
   set(torch_files "")
@@ -72,7 +72,7 @@ function(flashstep_together SOURCES TWINS JOINED)
       set(begin ${end})
       list(TRANSFORM files REPLACE "^${PROJECT_SOURCE_DIR}/(.+)$" "#include \"\\1\"\n" OUTPUT_VARIABLE includes)
       list(JOIN includes "" content)
-      set(together "${CMAKE_CURRENT_BINARY_DIR}/together/${kind}_${group}.cc")
+      set(together "${CMAKE_CURRENT_BINARY_DIR}/together/${WHAT}_${kind}_${group}.cc")
       file(CONFIGURE OUTPUT "${together}" CONTENT "${content}" @ONLY)
       list(APPEND left "${together}")
     endforeach()

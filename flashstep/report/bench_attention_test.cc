@@ -1,6 +1,5 @@
 #include "flashstep/report/bench_attention.h"
 
-#include <cmath>
 #include <csignal>
 
 #include <gtest/gtest.h>
@@ -9,12 +8,12 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/report/bench_attention_cases.h"
+#include "flashstep/report/bench_attention_rivals.h"
 #include "flashstep/report/bench_attention_table.h"
+#include "flashstep/report/test_table.h"
 
 namespace flashstep::report {
 namespace {
-
-using Pass = AttentionPass;
 
 AttentionRun run_of(const std::string& name, bool ours, std::vector<double> seconds) {
   AttentionRun run;
@@ -25,43 +24,35 @@ AttentionRun run_of(const std::string& name, bool ours, std::vector<double> seco
   return run;
 }
 
-AttentionResult result_of(const std::string& dtype, int64_t n, Pass pass,
-                          std::vector<AttentionRun> runs) {
+AttentionResult result_of_runs(const std::string& dtype, int64_t n, AttentionPass pass,
+                               std::vector<AttentionRun> runs) {
   AttentionResult result{{dtype, 1, 1, n, n, 64, true}, pass, std::move(runs), 1e-4, 1, 1, "cuda"};
   return result;
 }
 
 std::string joined(const std::vector<std::string>& sentences) { return join(sentences, "\n"); }
 
-size_t column(const measure::Table& table, const std::string& name) {
-  for (size_t i = 0; i < table.columns.size(); ++i)
-    if (table.columns[i].name == name) return i;
-  ADD_FAILURE() << "no column " << name;
-  return 0;
-}
-
 std::vector<AttentionResult> two_rows() {
   AttentionRun oom = run_of("naive", false, {});
   oom.trouble = "OOM: 34 GiB";
   oom.wrong.reset();
-  return {result_of("bf16", 1024, Pass::kForward,
-                    {run_of("auto", true, {1e-3, 1e-3}), run_of("naive", false, {4e-3, 4e-3}),
-                     run_of("flash", false, {2e-3, 2e-3})}),
-          result_of("bf16", 65536, Pass::kForward,
-                    {run_of("auto", true, {2e-3}), oom, run_of("flash", false, {1e-3})})};
+  return {result_of_runs("bf16", 1024, AttentionPass::kForward,
+                         {run_of("auto", true, {1e-3, 1e-3}), run_of("naive", false, {4e-3, 4e-3}),
+                          run_of("flash", false, {2e-3, 2e-3})}),
+          result_of_runs("bf16", 65536, AttentionPass::kForward,
+                         {run_of("auto", true, {2e-3}), oom, run_of("flash", false, {1e-3})})};
 }
 
 TEST(BenchAttentionTable, ShowsOursBesideTheBestPeer) {
   const auto table = attention_table(two_rows());
   ASSERT_EQ(table.rows.size(), 2u);
-  EXPECT_EQ(table.rows[0][column(table, "best peer")], measure::Cell("flash"));
-  EXPECT_EQ(std::get<double>(table.rows[0][column(table, "x best peer")].value()), 2.0);
-  EXPECT_EQ(std::get<double>(table.rows[1][column(table, "x best peer")].value()), 0.5);
-  EXPECT_NEAR(std::get<double>(table.rows[0][column(table, "of limit")].value()), 10, 1e-9);
-  EXPECT_EQ(table.rows[1][column(table, "naive")], measure::Cell("OOM"));
+  EXPECT_EQ(cell_at(table, 0, "best peer"), measure::Cell("flash"));
+  EXPECT_EQ(number_at(table, 0, "x best peer"), 2.0);
+  EXPECT_EQ(number_at(table, 1, "x best peer"), 0.5);
+  EXPECT_NEAR(number_at(table, 0, "of limit"), 10, 1e-9);
+  EXPECT_EQ(cell_at(table, 1, "naive"), measure::Cell("OOM"));
   const double flops = 4.0 * 64 * 1024 * 1025 / 2;
-  EXPECT_NEAR(std::get<double>(table.rows[0][column(table, "rate")].value()), flops / 1e-3 / 1e12,
-              1e-9);
+  EXPECT_NEAR(number_at(table, 0, "rate"), flops / 1e-3 / 1e12, 1e-9);
   const auto runs = attention_runs_table(two_rows());
   EXPECT_EQ(runs.rows.size(), 6u);
   EXPECT_EQ(joined(attention_troubles(two_rows())), "naive, 1 cell: OOM: 34 GiB.");
@@ -101,9 +92,9 @@ TEST(BenchAttentionVerdict, SeesWrongElementsAndFailures) {
 
 TEST(BenchAttentionVerdict, HoldsTheCpuAgainstItsBars) {
   std::vector<AttentionResult> results;
-  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    results.push_back(result_of("bf16", 512, pass,
-                                {run_of("auto", true, {1e-3}), run_of("sdpa", false, {1.6e-3})}));
+  for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+    results.push_back(result_of_runs(
+        "bf16", 512, pass, {run_of("auto", true, {1e-3}), run_of("sdpa", false, {1.6e-3})}));
   }
   const std::string text = joined(attention_verdict("cpu", results));
   EXPECT_NE(text.find("bf16 forward: 1.600 x sdpa in geometric mean over 1 rows (bar 1.5: kept)"),
@@ -114,18 +105,37 @@ TEST(BenchAttentionVerdict, HoldsTheCpuAgainstItsBars) {
 
 TEST(BenchAttentionVerdict, ComparesAutoWithWhatItCouldHaveChosen) {
   const std::vector<AttentionResult> results = {
-      result_of("bf16", 512, Pass::kForward,
-                {run_of("auto", true, {1e-3}), run_of("cuda", true, {1e-3}),
-                 run_of("sdpa", false, {2e-3})}),
-      result_of("bf16", 512, Pass::kBackward,
-                {run_of("auto", true, {3e-3}), run_of("cuda", true, {3.8e-3}),
-                 run_of("sdpa", false, {2e-3})}),
-      result_of("bf16", 1024, Pass::kForward,
-                {run_of("auto", true, {1e-3}), run_of("cuda", true, {1e-3}),
-                 run_of("sdpa", false, {2e-3})})};
+      result_of_runs("bf16", 512, AttentionPass::kForward,
+                     {run_of("auto", true, {1e-3}), run_of("cuda", true, {1e-3}),
+                      run_of("sdpa", false, {2e-3})}),
+      result_of_runs("bf16", 512, AttentionPass::kBackward,
+                     {run_of("auto", true, {3e-3}), run_of("cuda", true, {3.8e-3}),
+                      run_of("sdpa", false, {2e-3})}),
+      result_of_runs("bf16", 1024, AttentionPass::kForward,
+                     {run_of("auto", true, {1e-3}), run_of("cuda", true, {1e-3}),
+                      run_of("sdpa", false, {2e-3})})};
   const std::string text = joined(attention_verdict("throughput", results));
   EXPECT_NE(text.find("in 1 of 2 cases (bar all: BROKEN); the worst 1.20 x at bf16 B 1 H 1 N 512 D "
                       "64 causal (cuda, not sdpa)"),
+            std::string::npos)
+      << text;
+}
+
+TEST(BenchAttentionVerdict, TellsWhatItCostsThatBitsRepeat) {
+  const auto backward = [](int64_t n, double ours, double repeats) {
+    return result_of_runs("fp32", n, AttentionPass::kBackward,
+                          {run_of("auto", true, {ours}), run_of("cuda", true, {ours}),
+                           run_of(kDeterministic, true, {repeats}), run_of("sdpa", false, {1})});
+  };
+  const std::vector<AttentionResult> results = {
+      backward(512, 1e-3, 8e-3), backward(1024, 1e-3, 1e-3), backward(2048, 1e-3, 4e-3)};
+  const std::string text = joined(attention_verdict("handout", results));
+  EXPECT_NE(text.find("fp32 backward takes 2.00 x as long where bits must repeat (N > 512, 2 rows, "
+                      "at most 4.00 x)."),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("auto takes what is within 5 % of the fastest implementation, all passes "
+                      "together, in 3 of 3 cases"),
             std::string::npos)
       << text;
 }
@@ -170,7 +180,7 @@ TEST(BenchAttention, RunsAPreset) {
   ASSERT_EQ(report.table.rows.size(), 6u);  // two dtypes, three passes
   EXPECT_EQ(last, 2u);
   EXPECT_EQ(report.signal, 0);
-  const size_t wrong = column(report.table, "wrong"), rate = column(report.table, "rate");
+  const size_t wrong = place_of(report.table, "wrong"), rate = place_of(report.table, "rate");
   for (const auto& row : report.table.rows) {
     EXPECT_EQ(row[wrong], measure::Cell(0));
     EXPECT_GT(std::get<double>(row[rate].value()), 0);
@@ -196,7 +206,6 @@ TEST(BenchAttention, TellsOfAnInterruption) {
     std::raise(SIGTERM);
     report = bench_attention(quick_options());
   }
-  const SignalGuard forgetting;  // or the tests that follow would end, too
   EXPECT_EQ(report.signal, SIGTERM);
   EXPECT_TRUE(report.table.rows.empty());
   EXPECT_EQ(report.table.notes.back(), "Interrupted: 0 of 2 cases were measured.");

@@ -7,7 +7,7 @@ the two programs take turns on the machine:
         -> {"ok": true}, and the output and its gradients of the first inputs in PATH
     {..., "do": "forward" | "backward" | "both", "warmup": 1, "samples": 5, "calls": 10}
         -> {"seconds": [...]}, of a call in each sample
-or {"error": "OOM" | what went wrong}. The inputs are drawn as the benchmark draws them.
+or {"error": "out of memory" | what went wrong}. The inputs are drawn as the benchmark draws them.
 """
 
 import json

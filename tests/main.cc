@@ -1,0 +1,55 @@
+// main() of the test programs. The tests of a room are one program, which ctest runs file by file:
+//   ROOM_tests [--file=x_test.cc] [googletest's arguments]    all tests, or those in x_test.cc
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/signals.h"
+
+namespace {
+
+// googletest's filter that selects the tests of a file; empty when it has none.
+std::string tests_of(std::string_view file) {
+  const std::string ending = "/" + std::string(file);
+  const auto* all = testing::UnitTest::GetInstance();
+  std::string filter;
+  for (int s = 0; s < all->total_test_suite_count(); ++s) {
+    const testing::TestSuite* suite = all->GetTestSuite(s);
+    for (int t = 0; t < suite->total_test_count(); ++t) {
+      const testing::TestInfo* test = suite->GetTestInfo(t);
+      if (("/" + std::string(test->file())).ends_with(ending))
+        filter += (filter.empty() ? "" : ":") + std::string(suite->name()) + "." + test->name();
+    }
+  }
+  return filter;
+}
+
+// A signal that a test received would end the tests that follow: a new guard forgets it.
+class ForgetsSignals : public testing::EmptyTestEventListener {
+  void OnTestEnd(const testing::TestInfo&) override { const flashstep::SignalGuard guard; }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const std::string_view argument = argc > 1 ? argv[1] : "";
+  if (argc > 2 || (argc == 2 && !argument.starts_with("--file="))) {
+    std::fprintf(stderr, "expected --file=x_test.cc and arguments of googletest, got %s\n",
+                 argv[argc - 1]);
+    return 1;
+  }
+  if (argc == 2) {
+    const std::string filter = tests_of(argument.substr(7));
+    if (filter.empty()) {
+      std::fprintf(stderr, "expected --file=x_test.cc of a file with tests, got %s\n", argv[1]);
+      return 1;
+    }
+    // A filter that the caller gives goes before.
+    if (GTEST_FLAG_GET(filter) == "*") GTEST_FLAG_SET(filter, filter);
+  }
+  testing::UnitTest::GetInstance()->listeners().Append(new ForgetsSignals);  // owned by them
+  return RUN_ALL_TESTS();
+}
