@@ -20,14 +20,12 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
 // True if `error` says that the network, a peer or the backend failed, not that the call was wrong.
 bool is_network_error(const std::exception& error);
 
-struct Nccl {
-  c10::intrusive_ptr<c10d::Backend> backend;
-  std::string gpu;  // "GPU-5d3f...", which no other GPU has
-};
+// The name of GPU `device_index`, or of gpu_of_rank() where that is negative: "GPU-5d3f...", which
+// no other GPU has. UserError in a build without CUDA.
+std::string own_gpu(const Environment& environment, int device_index);
 
-// On GPU `device_index`, or gpu_of_rank() where that is negative. UserError in a build without
-// CUDA.
-Nccl make_nccl(const c10::intrusive_ptr<c10d::Store>& store, const Environment& environment,
-               int device_index, std::chrono::milliseconds timeout);
+// UserError in a build without CUDA.
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                            int world_size, std::chrono::milliseconds timeout);
 
 }  // namespace flashstep::comm

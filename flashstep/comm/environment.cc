@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "flashstep/base/error.h"
 
@@ -86,60 +87,6 @@ void check(const Environment& environment) {
           "[comm] expected MASTER_PORT from 1 to 65535, got ", environment.master_port);
 }
 
-// An outer launcher that says otherwise is the outer one only if torchrun or we stand in between;
-// else RANK was set once and copied to every process.
-void check_against(const Variables& variables, const Environment& environment,
-                   const std::string& rank_name, const std::string& size_name) {
-  if (has(variables, "TORCHELASTIC_RUN_ID") || has(variables, "FLASHSTEP_LAUNCH")) return;
-  if (!has(variables, rank_name) || number(variables, size_name, 1) == 1) return;
-  const int rank = number(variables, rank_name), size = number(variables, size_name);
-  require(rank == environment.rank && size == environment.world_size,
-          "[comm] expected RANK=", environment.rank, " and WORLD_SIZE=", environment.world_size,
-          " to agree with ", rank_name, "=", rank, " and ", size_name, "=", size,
-          "; leave RANK and WORLD_SIZE unset");
-}
-
-// RANK and WORLD_SIZE: torchrun, flashstep launch, and people.
-Environment from_rank(const Variables& variables) {
-  Environment environment;
-  environment.launcher = has(variables, "TORCHELASTIC_RUN_ID") ? "torchrun"
-                         : has(variables, "FLASHSTEP_LAUNCH")  ? "flashstep launch"
-                                                               : "RANK and WORLD_SIZE";
-  environment.rank = number(variables, "RANK");
-  environment.world_size = number(variables, "WORLD_SIZE");
-  const bool alone = environment.world_size == 1;
-  const std::string address = text(variables, "MASTER_ADDR");
-  const bool one_machine =
-      alone || address == "127.0.0.1" || address == "localhost" || address == "::1";
-  if (!one_machine) {
-    require(!address.empty(), "[comm] expected MASTER_ADDR to name the machine of rank 0 (",
-            environment.world_size, " ranks, from ", environment.launcher, "), got nothing");
-    for (const char* name : {"LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
-      require(has(variables, name), "[comm] expected ", name,
-              " beside RANK and WORLD_SIZE, as ranks may be on several machines (MASTER_ADDR=",
-              address, "), got nothing");
-    }
-  }
-  environment.local_rank = number(variables, "LOCAL_RANK", environment.rank);
-  environment.local_world_size = number(variables, "LOCAL_WORLD_SIZE", environment.world_size);
-  environment.master_address = address.empty() ? environment.master_address : address;
-  environment.master_port = number(variables, "MASTER_PORT", kTorchPort);
-  const std::string agent = text(variables, "TORCHELASTIC_USE_AGENT_STORE");
-  environment.agent_store = agent == "True" || agent == "true" || agent == "1";
-  environment.job = str(text(variables, "TORCHELASTIC_RUN_ID", "job"), "/attempt_",
-                        number(variables, "TORCHELASTIC_RESTART_COUNT", 0));
-  if (environment.rank == 0) {
-    environment.store_descriptor = has(variables, "FLASHSTEP_STORE_DESCRIPTOR")
-                                       ? number(variables, "FLASHSTEP_STORE_DESCRIPTOR")
-                                       : -1;
-  }
-  check_against(variables, environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
-  if (!has(variables, "OMPI_COMM_WORLD_RANK") && has(variables, "SLURM_STEP_ID")) {
-    check_against(variables, environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
-  }
-  return environment;
-}
-
 // MASTER_ADDR and MASTER_PORT, else what the launcher says: `host` and a port of the job.
 void meet_at(const Variables& variables, const std::string& host, Environment& environment) {
   environment.master_address = text(variables, "MASTER_ADDR", host);
@@ -186,7 +133,57 @@ Environment from_slurm(const Variables& variables) {
   return environment;
 }
 
-// WORLD_SIZE (or RANK) beside mpirun's or srun's own must say the same.
+// What mpirun or srun says, if one of them started this process.
+std::optional<Environment> from_launcher(const Variables& variables) {
+  if (has(variables, "OMPI_COMM_WORLD_RANK")) return from_open_mpi(variables);
+  if (has(variables, "SLURM_STEP_ID") && has(variables, "SLURM_PROCID")) {
+    return from_slurm(variables);
+  }
+  return std::nullopt;
+}
+
+// RANK and WORLD_SIZE: torchrun, flashstep launch, and people.
+Environment from_rank(const Variables& variables) {
+  Environment environment;
+  environment.launcher = has(variables, "TORCHELASTIC_RUN_ID") ? "torchrun"
+                         : has(variables, "FLASHSTEP_LAUNCH")  ? "flashstep launch"
+                                                               : "RANK and WORLD_SIZE";
+  environment.rank = number(variables, "RANK");
+  environment.world_size = number(variables, "WORLD_SIZE");
+  const bool alone = environment.world_size == 1;
+  const std::string address = text(variables, "MASTER_ADDR");
+  const bool one_machine =
+      alone || address == "127.0.0.1" || address == "localhost" || address == "::1";
+  if (!one_machine) {
+    require(!address.empty(), "[comm] expected MASTER_ADDR to name the machine of rank 0 (",
+            environment.world_size, " ranks, from ", environment.launcher, "), got nothing");
+    const std::pair<const char*, const char*> places[] = {
+        {"LOCAL_RANK", "this rank's number on its machine, by which it takes a GPU"},
+        {"LOCAL_WORLD_SIZE", "how many ranks share the cores of this machine"}};
+    for (const auto& [name, meaning] : places) {
+      require(has(variables, name), "[comm] expected ", name, " (", meaning,
+              ") beside RANK and WORLD_SIZE, as ranks may be on several machines (MASTER_ADDR=",
+              address, "), got nothing; with MASTER_ADDR=127.0.0.1 all are on this one");
+    }
+  }
+  environment.local_rank = environment.rank;
+  environment.local_world_size = environment.world_size;
+  environment.master_address = address.empty() ? environment.master_address : address;
+  environment.master_port = number(variables, "MASTER_PORT", kTorchPort);
+  const std::string agent = text(variables, "TORCHELASTIC_USE_AGENT_STORE");
+  environment.agent_store = agent == "True" || agent == "true" || agent == "1";
+  environment.job = str(text(variables, "TORCHELASTIC_RUN_ID", "job"), "/attempt_",
+                        number(variables, "TORCHELASTIC_RESTART_COUNT", 0));
+  if (environment.rank == 0) {
+    environment.store_descriptor = has(variables, "FLASHSTEP_STORE_DESCRIPTOR")
+                                       ? number(variables, "FLASHSTEP_STORE_DESCRIPTOR")
+                                       : -1;
+  }
+  return environment;
+}
+
+// RANK and WORLD_SIZE beside mpirun's or srun's own must say the same: else they were set once and
+// copied to every process.
 void check_given(const Variables& variables, const Environment& environment) {
   require(number(variables, "WORLD_SIZE", environment.world_size) == environment.world_size &&
               number(variables, "RANK", environment.rank) == environment.rank,
@@ -199,20 +196,28 @@ void check_given(const Variables& variables, const Environment& environment) {
 }  // namespace
 
 Environment read_environment(const Variables& variables) {
-  Environment environment;
   const bool rank = has(variables, "RANK"), size = has(variables, "WORLD_SIZE");
-  if (rank && size) {
+  // Between mpirun or srun and this process there may be torchrun or we, or, in a step of one task,
+  // a person at work.
+  const bool inner = has(variables, "TORCHELASTIC_RUN_ID") || has(variables, "FLASHSTEP_LAUNCH");
+  std::optional<Environment> launched;
+  if (!(rank && size && inner)) launched = from_launcher(variables);
+  if (launched && launched->world_size == 1 && rank && size) launched.reset();
+
+  Environment environment;
+  if (launched) {
+    environment = *launched;
+    check_given(variables, environment);
+  } else if (rank && size) {
     environment = from_rank(variables);
-  } else if (has(variables, "OMPI_COMM_WORLD_RANK")) {
-    environment = from_open_mpi(variables);
-    check_given(variables, environment);
-  } else if (has(variables, "SLURM_STEP_ID") && has(variables, "SLURM_PROCID")) {
-    environment = from_slurm(variables);
-    check_given(variables, environment);
   } else {
     require(rank == size, "[comm] expected both RANK and WORLD_SIZE or neither, got only ",
             rank ? "RANK" : "WORLD_SIZE");
+    return environment;
   }
+  environment.local_rank = number(variables, "LOCAL_RANK", environment.local_rank);
+  environment.local_world_size =
+      number(variables, "LOCAL_WORLD_SIZE", environment.local_world_size);
   check(environment);
   return environment;
 }
@@ -226,13 +231,6 @@ Variables variables_of_process() {
     variables.emplace(assignment.substr(0, equals), assignment.substr(equals + 1));
   }
   return variables;
-}
-
-int gpu_of_rank(int visible, int local_rank, int local_world_size) {
-  if (visible == 1) return 0;
-  require(visible >= local_world_size, "[comm] expected a GPU for each of ", local_world_size,
-          " ranks on this machine, got ", visible, "; start fewer ranks here or train on the CPU");
-  return local_rank;
 }
 
 std::string first_host(const std::string& host_list) {

@@ -27,26 +27,21 @@ struct Environment {
 
 using Variables = std::map<std::string, std::string>;
 
-// Reads, in this order (an inner launcher's variables win over those of what it was started by):
-//   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun and people),
-//     TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_USE_AGENT_STORE;
+// Reads, an inner launcher's variables before those of what it was started by:
+//   RANK, WORLD_SIZE (torchrun, `flashstep launch` and people), TORCHELASTIC_RUN_ID,
+//     TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_USE_AGENT_STORE;
 //   OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE} (mpirun);
 //   SLURM_{STEP_ID,PROCID,STEP_NUM_TASKS,LOCALID,STEP_NODELIST,STEP_TASKS_PER_NODE,NODEID} (srun).
-// MASTER_ADDR and MASTER_PORT hold for all of them; without, one machine's ranks meet at 127.0.0.1,
-// srun's at the first node of its list, and the port follows from the job's number.
+// A person's RANK and WORLD_SIZE may repeat what mpirun or srun says, which tells the rest.
+// LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT hold for all of them; without, one
+// machine's ranks meet at 127.0.0.1, srun's at the first node of its list, and the port follows
+// from the job's number.
 // Without any, one process of its own. UserError names the variable that is missing, is no number
 // or contradicts another.
 Environment read_environment(const Variables& variables);
 
 Variables variables_of_process();
 inline Environment read_environment() { return read_environment(variables_of_process()); }
-
-// The GPU for a rank that sees `visible` of them: the one it was given alone (Slurm's
-// --gpus-per-task, a container), else that of its local rank. UserError when ranks outnumber GPUs.
-int gpu_of_rank(int visible, int local_rank, int local_world_size);
-inline int gpu_of_rank(int visible, const Environment& environment) {
-  return gpu_of_rank(visible, environment.local_rank, environment.local_world_size);
-}
 
 // The first name in a Slurm host list: "gpu[01-03,7],login" -> "gpu01". UserError if it is
 // malformed.

@@ -141,6 +141,59 @@ TEST(Environment, TheInnerLauncherWins) {
   EXPECT_EQ(read_environment(with(kSlurm, {{"WORLD_SIZE", "3"}})).rank, 2);  // says the same
 }
 
+// RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS in the script that srun starts, and the same of
+// mpirun's: the launcher tells what was left out.
+TEST(Environment, TheLauncherTellsWhatWasNotSetByHand) {
+  const Variables in_slurm = with(
+      kSlurm, {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "9"}});
+  const Environment second = read_environment(in_slurm);
+  EXPECT_EQ(second.rank, 2);
+  EXPECT_EQ(second.local_rank, 0);
+  EXPECT_EQ(second.local_world_size, 1);
+  EXPECT_EQ(second.master_address, "node1");
+  EXPECT_EQ(second.master_port, 9);
+  EXPECT_EQ(read_environment(without(in_slurm, "MASTER_ADDR")).master_address, "gpu07");
+
+  const Environment uneven =
+      read_environment(with(in_slurm, {{"RANK", "7"},
+                                       {"WORLD_SIZE", "8"},
+                                       {"SLURM_PROCID", "7"},
+                                       {"SLURM_STEP_NUM_TASKS", "8"},
+                                       {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1(x2)"},
+                                       {"SLURM_NODEID", "4"}}));
+  EXPECT_EQ(uneven.rank, 7);
+  EXPECT_EQ(uneven.local_world_size, 1);
+
+  const Environment of_mpi =
+      read_environment(with(kOpenMpi, {{"RANK", "2"},
+                                       {"WORLD_SIZE", "4"},
+                                       {"MASTER_ADDR", "node1"},
+                                       {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}));
+  EXPECT_EQ(of_mpi.rank, 2);
+  EXPECT_EQ(of_mpi.local_rank, 0);
+  EXPECT_EQ(of_mpi.local_world_size, 2);
+  // What is set counts.
+  const Variables own_place = {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "3"}};
+  EXPECT_EQ(read_environment(with(in_slurm, own_place)).local_rank, 1);
+  EXPECT_EQ(read_environment(with(in_slurm, own_place)).local_world_size, 3);
+}
+
+// A shell that is the only task of a step says nothing of the ranks that a person starts in it.
+TEST(Environment, AStepOfOneTaskTellsNothingOfOtherRanks) {
+  const Variables shell = with(kSlurm, {{"SLURM_PROCID", "0"},
+                                        {"SLURM_STEP_NUM_TASKS", "1"},
+                                        {"SLURM_STEP_NUM_NODES", "1"},
+                                        {"RANK", "1"},
+                                        {"WORLD_SIZE", "2"}});
+  const Environment here = read_environment(with(shell, {{"MASTER_ADDR", "127.0.0.1"}}));
+  EXPECT_EQ(here.rank, 1);
+  EXPECT_EQ(here.local_rank, 1);
+  EXPECT_EQ(here.local_world_size, 2);
+  EXPECT_NE(mistake(with(shell, {{"MASTER_ADDR", "gpu07"}})).find("expected LOCAL_RANK"),
+            std::string::npos);
+}
+
 TEST(Environment, NamesWhatIsMissingOrWrong) {
   const Variables by_hand = {{"RANK", "1"}, {"WORLD_SIZE", "2"}};
   EXPECT_EQ(mistake(without(by_hand, "WORLD_SIZE")),
@@ -150,8 +203,9 @@ TEST(Environment, NamesWhatIsMissingOrWrong) {
             "WORLD_SIZE), got nothing");
   const Variables on_nodes = with(by_hand, {{"MASTER_ADDR", "node1"}});
   EXPECT_EQ(mistake(on_nodes),
-            "[comm] expected LOCAL_RANK beside RANK and WORLD_SIZE, as ranks may be on several "
-            "machines (MASTER_ADDR=node1), got nothing");
+            "[comm] expected LOCAL_RANK (this rank's number on its machine, by which it takes a "
+            "GPU) beside RANK and WORLD_SIZE, as ranks may be on several machines "
+            "(MASTER_ADDR=node1), got nothing; with MASTER_ADDR=127.0.0.1 all are on this one");
   EXPECT_NE(mistake(with(on_nodes, {{"LOCAL_RANK", "1"}})).find("expected LOCAL_WORLD_SIZE"),
             std::string::npos);
   EXPECT_EQ(mistake(with(kTorchrun, {{"RANK", "8"}})),
@@ -176,7 +230,9 @@ TEST(Environment, NamesContradictions) {
   // RANK exported in the shell, and copied by mpirun to everybody.
   const Variables copied =
       with(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}});
-  EXPECT_NE(mistake(copied).find("OMPI_COMM_WORLD_RANK=2"), std::string::npos);
+  EXPECT_EQ(mistake(copied),
+            "[comm] expected RANK and WORLD_SIZE to agree with mpirun's rank 2 of 4, got RANK=0 "
+            "and WORLD_SIZE=4; leave them unset");
   EXPECT_NE(mistake(with(kSlurm, {{"WORLD_SIZE", "4"}})).find("WORLD_SIZE=4"), std::string::npos);
   // flashstep launch in an interactive srun of one task.
   const Variables inside = {
@@ -184,19 +240,6 @@ TEST(Environment, NamesContradictions) {
       {"SLURM_STEP_NUM_TASKS", "1"}, {"RANK", "2"},         {"WORLD_SIZE", "4"},
       {"MASTER_ADDR", "127.0.0.1"}};
   EXPECT_EQ(read_environment(inside).rank, 2);
-}
-
-TEST(Environment, GpuOfRank) {
-  EXPECT_EQ(gpu_of_rank(/*visible=*/4, /*local_rank=*/0, /*local_world_size=*/4), 0);
-  EXPECT_EQ(gpu_of_rank(4, 3, 4), 3);
-  EXPECT_EQ(gpu_of_rank(4, 1, 2), 1);
-  // srun --gpus-per-task=1, or a container a rank: each sees its own alone.
-  EXPECT_EQ(gpu_of_rank(1, 0, 1), 0);
-  EXPECT_EQ(gpu_of_rank(1, 3, 4), 0);
-  EXPECT_EQ(mistake([] { gpu_of_rank(2, 0, 4); }),
-            "[comm] expected a GPU for each of 4 ranks on this machine, got 2; start fewer ranks "
-            "here or train on the CPU");
-  EXPECT_NE(mistake([] { gpu_of_rank(0, 0, 1); }), "no mistake");
 }
 
 TEST(Environment, FirstHost) {

@@ -3,7 +3,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <thread>
 #include <unistd.h>
 
@@ -12,8 +11,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "flashstep/base/error.h"
+#include "flashstep/comm/agreement.h"
 #include "flashstep/comm/backends.h"
 #include "flashstep/comm/first_line.h"
+#include "flashstep/comm/gpus.h"
 #include "flashstep/comm/group_internals.h"
 #include "flashstep/comm/meet.h"
 
@@ -53,17 +54,6 @@ void prepare_process() {
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
 }
 
-// NCCL would say "invalid usage", and only in the first collective.
-void check_own_gpus(const std::vector<std::string>& gpus) {
-  std::map<std::string, size_t> owners;
-  for (size_t rank = 0; rank < gpus.size(); ++rank) {
-    const auto [owner, is_first] = owners.emplace(gpus[rank], rank);
-    require(is_first, "[comm] expected a GPU of its own for each rank, but ranks ", owner->second,
-            " and ", rank, " have the same one, ", gpus[rank],
-            "; start fewer ranks here or train on the CPU");
-  }
-}
-
 // Gloo's connections since `recorder`: neither what the store at `port` has accepted, nor what
 // listens (Gloo ends the process when it cannot accept there any more).
 std::vector<OpenSocket> opened_since(const SocketRecorder& recorder, int port) {
@@ -92,6 +82,7 @@ Group::Group(const Environment& environment, GroupOptions options)
   Meeting meeting = meet(environment, in.options.timeouts);
   in.store = meeting.store;
   in.connections = meeting.connection;
+  in.names = meeting.names;
   Watch::Options watch;
   watch.rank = rank_;
   watch.world_size = world_size_;
@@ -102,6 +93,8 @@ Group::Group(const Environment& environment, GroupOptions options)
   in.watch = std::make_unique<Watch>(meeting.watch_store, meeting.watch_connection, watch);
   try {
     connect(environment);
+  } catch (const AgreedError&) {
+    throw;
   } catch (const std::exception& error) {
     fail(first_line(error));
     throw;
@@ -126,11 +119,12 @@ void Group::connect(const Environment& environment) {
   in.connections.insert(in.connections.end(), opened.begin(), opened.end());
   process_group_->setBackend(c10::DeviceType::CPU, BackendType::GLOO, in.gloo);
   process_group_->setDefaultBackend(BackendType::GLOO);
+  // Of all ranks, whatever they use: else those with NCCL would talk past those without.
+  check_gpus(all_gather(in.options.nccl ? own_gpu(environment, in.options.device_index) : ""),
+             in.names);
   if (in.options.nccl) {
     const auto store = c10::make_intrusive<c10d::PrefixStore>("nccl", in.store);
-    Nccl nccl = make_nccl(store, environment, in.options.device_index, timeouts.collective);
-    in.nccl = nccl.backend;
-    check_own_gpus(all_gather(nccl.gpu));
+    in.nccl = make_nccl(store, rank_, world_size_, timeouts.collective);
     process_group_->setBackend(c10::DeviceType::CUDA, BackendType::NCCL, in.nccl);
     process_group_->setDefaultBackend(BackendType::NCCL);
   } else {

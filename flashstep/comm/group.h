@@ -53,8 +53,9 @@ enum class Reduce { kSum, kMean, kMin, kMax };
 class Group {
  public:
   // Blocks until all ranks have arrived (Timeouts::start). MachineError names the ranks that have
-  // not; UserError if two processes say they are the same rank, or NCCL was not built in. With more
-  // than one rank SIGPIPE is ignored from now on, and c10d's log silenced (TORCH_CPP_LOG_LEVEL).
+  // not; UserError if two processes say they are the same rank, if two have the same GPU or only
+  // some have one, or NCCL was not built in. With more than one rank SIGPIPE is ignored from now
+  // on, and c10d's log silenced (TORCH_CPP_LOG_LEVEL).
   explicit Group(const Environment& environment, GroupOptions options = {});
   // Takes a process group that was made elsewhere (Python's, for one): nobody is watched, and
   // errors are c10d's in one sentence. Values on the CPU go through its CPU backend.

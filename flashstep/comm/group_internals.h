@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "flashstep/comm/group.h"
@@ -15,7 +16,8 @@ struct Group::Internals {
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::Backend> gloo, nccl;  // nccl: null without
   std::vector<OpenSocket> connections;           // of the store and of Gloo
-  std::unique_ptr<Watch> watch;  // null for one rank, and for a group that others made
+  std::vector<std::string> names;  // "rank 2 (process 4711 on node7)"; none of a rank alone
+  std::unique_ptr<Watch> watch;    // null for one rank, and for a group that others made
   int exceptions_at_start = 0;
 };
 

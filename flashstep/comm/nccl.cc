@@ -10,6 +10,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/comm/backends.h"
+#include "flashstep/comm/gpus.h"
 
 namespace flashstep::comm {
 namespace {
@@ -46,20 +47,22 @@ std::string name_of_gpu(int index) {
 
 }  // namespace
 
-Nccl make_nccl(const c10::intrusive_ptr<c10d::Store>& store, const Environment& environment,
-               int device_index, std::chrono::milliseconds timeout) {
+std::string own_gpu(const Environment& environment, int device_index) {
   const int devices = c10::cuda::device_count();
   if (device_index < 0) device_index = gpu_of_rank(devices, environment);
   require(device_index < devices, "[comm] expected a GPU below ", devices, ", got ", device_index);
+  return name_of_gpu(device_index);
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                            int world_size, std::chrono::milliseconds timeout) {
   leave_the_word_to_us();
   // High priority: a collective that has begun holds multiprocessors until both sides are there, so
   // its blocks go before those of the products beside it.
   auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = 2 * timeout;  // the watch is first, and knows whom to name
-  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, environment.rank,
-                                                             environment.world_size, options);
   // Not eagerConnectSingleDevice(): the first collective makes the communicator, under the watch.
-  return {std::move(backend), name_of_gpu(device_index)};
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, options);
 }
 
 }  // namespace flashstep::comm

@@ -3,10 +3,19 @@
 #include "flashstep/comm/backends.h"
 
 namespace flashstep::comm {
+namespace {
 
-Nccl make_nccl(const c10::intrusive_ptr<c10d::Store>&, const Environment&, int,
-               std::chrono::milliseconds) {
+[[noreturn]] void refuse() {
   throw UserError("[comm] expected a program with CUDA for NCCL, got one built without");
+}
+
+}  // namespace
+
+std::string own_gpu(const Environment&, int) { refuse(); }
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>&, int, int,
+                                            std::chrono::milliseconds) {
+  refuse();
 }
 
 }  // namespace flashstep::comm

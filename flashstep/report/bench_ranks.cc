@@ -15,6 +15,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/comm/child.h"
+#include "flashstep/comm/gpus.h"
 #include "flashstep/comm/group.h"
 
 namespace flashstep::report {
@@ -203,8 +204,7 @@ std::unique_ptr<comm::Group> make_rank_group(const std::string& backend,
     const int devices = cuda.deviceCount();
     require(devices > 0, "[bench] expected a GPU for device cuda, got none");
     options.nccl = backend == "nccl";
-    options.device_index =
-        options.nccl ? comm::gpu_of_rank(devices, environment) : environment.local_rank % devices;
+    options.device_index = comm::gpu_of_rank(devices, environment);
     cuda.setDevice(
         c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(options.device_index)));
   }

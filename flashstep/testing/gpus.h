@@ -5,7 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
-#include "flashstep/comm/environment.h"
+#include "flashstep/comm/gpus.h"
 
 // Skips the running test, with the reason, where there are fewer than `count`.
 #define FLASHSTEP_NEED_GPUS(count)                 \

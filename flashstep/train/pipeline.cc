@@ -17,6 +17,7 @@
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/comm/agreement.h"
+#include "flashstep/comm/gpus.h"
 #include "flashstep/comm/group.h"
 #include "flashstep/data/batches.h"
 #include "flashstep/data/token_file.h"
