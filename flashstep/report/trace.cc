@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "flashstep/base/text.h"
+#include "flashstep/report/work_class.h"
 
 namespace flashstep::report {
 namespace {
@@ -37,7 +38,7 @@ void sort_gpu_events(const Events& events, Trace& trace) {
   std::map<int64_t, std::vector<Span>> by_stream;
   for (const KinetoEvent& event : events) {
     if (!is_device_work(event)) continue;
-    if (begins_with(event.name(), "nccl")) {
+    if (class_of_kernel(event.name()) == WorkClass::kCommunication) {
       trace.communication.push_back(span_of(event));
     } else {
       by_stream[event.deviceResourceId()].push_back(span_of(event));

@@ -18,6 +18,7 @@ constexpr Rule kKernelRules[] = {
     {"nvshmem", WorkClass::kCommunication},
     {"all_reduce_kernel", WorkClass::kCommunication},  // PyTorch's own, over NVLink
     {"all_gather_kernel", WorkClass::kCommunication},
+    {"memcpy ptop", WorkClass::kCommunication},  // a copy engine's, to another GPU
     {"memcpy", WorkClass::kCopy},
     {"memset", WorkClass::kCopy},
     // Ours; PyTorch's FlashAttention; its memory-efficient kernels; cuDNN's and their helpers.

@@ -13,7 +13,7 @@ enum class WorkClass : unsigned char {
   kElementwise,    // also the optimizer's update
   kReduction,      // sums, norms, scans, sorts
   kCopy,           // copies, casts, fills, gathers
-  kCommunication,  // NCCL's and Gloo's
+  kCommunication,  // NCCL's and Gloo's, and copies from GPU to GPU
   kHost,           // on a CPU: views, dispatch, autograd's bookkeeping
   kOther,          // known to no rule
 };

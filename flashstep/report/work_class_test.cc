@@ -120,6 +120,7 @@ TEST(WorkClass, KnowsKernelsByTheirNames) {
       {"void c10d::symmetric_memory::two_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(...)",
        WorkClass::kCommunication},
       {"Memcpy HtoD (Pageable -> Device)", WorkClass::kCopy},
+      {"Memcpy PtoP (Device -> Device)", WorkClass::kCommunication},
       {"Memset (Device)", WorkClass::kCopy},
       {"ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
        WorkClass::kCommunication},
