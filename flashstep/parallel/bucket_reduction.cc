@@ -116,14 +116,23 @@ void BucketReduction::fired(int64_t index) {
   if (recording_ || count.expected == 0) return;
   // Its mean is on its way, and what came now was added to it; other strategies, where it is not,
   // refuse what these must.
-  is_broken_ = is_broken_ || count.fired > count.expected;
-  require(
-      count.fired <= count.expected, "[parallel] expected the gradient of ",
-      parameters_.names[index], " to come ", count.expected,
-      " times before finish_gradient_synchronization(), as in the first step, but it came again");
+  if (count.fired > count.expected) {
+    came_again_ = flashstep::str(
+        "[parallel] expected the gradient of ", parameters_.names[index], " to come ",
+        count.expected, " times before finish_gradient_synchronization(), as in the first step, ",
+        "but it came again on rank ", group_.rank());
+    is_broken_ = is_broken_ || !all_hear();
+    throw UserError(came_again_);
+  }
   if (!sends_in_backward() || count.fired < count.expected) return;
   fill(index);
   send_full_buckets();
+}
+
+// Whether at the end of a step all ranks hear what one has to say of it: it is over then for all of
+// them, and what comes next is a new one.
+bool BucketReduction::all_hear() const {
+  return host_waits_ && !recording_ && !options_.allow_unused;
 }
 
 void BucketReduction::fill(int64_t index) {
@@ -176,14 +185,21 @@ void BucketReduction::agree_on(const std::vector<int64_t>& missing) const {
   }
   const auto& names = parameters_.names;
   const std::string advice = ": give only parameters that the loss depends on, or set allow_unused";
-  require(nowhere.empty(), "[parallel] expected a gradient for every parameter, but backward gave ",
-          "none for ", names_of(nowhere, names), advice);
-  require(somewhere.empty(), "[parallel] expected a gradient for every parameter on every rank, ",
-          "but backward gave none on some ranks for ", names_of(somewhere, names), advice);
+  const std::string expected = "[parallel] expected a gradient for every parameter";
+  if (!nowhere.empty()) {
+    throw comm::AgreedError(flashstep::str(expected, ", but backward gave none for ",
+                                           names_of(nowhere, names), advice));
+  }
+  if (!somewhere.empty()) {
+    throw comm::AgreedError(flashstep::str(expected,
+                                           " on every rank, but backward gave none on some ranks ",
+                                           "for ", names_of(somewhere, names), advice));
+  }
 }
 
 // What this rank's backward lacked of the first step's; nothing where that may be.
 std::string BucketReduction::deviation(const std::vector<int64_t>& missing) const {
+  if (!came_again_.empty()) return came_again_;
   if (recording_ || options_.allow_unused) return {};
   std::string lacking;
   if (!missing.empty()) lacking = "none for " + names_of(missing, parameters_.names);
@@ -244,19 +260,25 @@ void BucketReduction::finish() {
   if (group_.world_size() == 1) return;
   require(!is_broken_, "[parallel] expected no reduction after one that failed");
   const std::vector<int64_t> missing = this->missing();
-  if (options_.debug) compare_plans();
-  if ((recording_ || options_.debug) && !options_.allow_unused) agree_on(missing);
+  try {
+    if (options_.debug) compare_plans();
+    if ((recording_ || options_.debug) && !options_.allow_unused) agree_on(missing);
+  } catch (const comm::AgreedError&) {
+    forget_counts();  // nothing was sent: what is missing may be given, or a step begun anew
+    throw;
+  }
   std::string deviation = this->deviation(missing);
   is_broken_ = true;  // until this comes to its end
   send_rest(missing);
   std::optional<SharedSentence> shared;
-  if (host_waits_ && !recording_ && !options_.allow_unused) shared.emplace(deviation, group_);
+  if (all_hear()) shared.emplace(deviation, group_);
   wait_for_all(missing);
   if (shared) deviation = shared->first();
   if (recording_) record();
+  if (deviation.empty()) count_first_seen();
   begin_next_step();
-  is_broken_ = !deviation.empty();
-  if (is_broken_ && shared) throw comm::AgreedError(deviation);
+  is_broken_ = !deviation.empty() && !shared;
+  if (shared && !deviation.empty()) throw comm::AgreedError(deviation);
   require(!is_broken_, deviation);
 }
 
@@ -285,14 +307,22 @@ void BucketReduction::record() {
   make_buckets();
 }
 
+// A rank without rows in the first step had nothing to count then.
+void BucketReduction::count_first_seen() {
+  for (Count& count : counts_) {
+    if (count.expected == 0) count.expected = count.fired;
+  }
+}
+
 void BucketReduction::begin_next_step() {
   for (Bucket& bucket : buckets_) bucket.release();
-  for (Count& count : counts_) {
-    // First seen here: a rank without rows in the first step had nothing to count.
-    if (count.expected == 0) count.expected = count.fired;
-    count.fired = 0;
-  }
+  forget_counts();
   next_ = 0;
+}
+
+void BucketReduction::forget_counts() {
+  for (Count& count : counts_) count.fired = 0;
+  came_again_.clear();
 }
 
 bool BucketReduction::is_unfinished() const {

@@ -53,6 +53,7 @@ class BucketReduction : public Reduction {
   void make_buckets();
   void fired(int64_t index);
   void check_gradient(int64_t index) const;
+  bool all_hear() const;
   void fill(int64_t index);
   void send_full_buckets();
   std::vector<int64_t> missing() const;
@@ -62,7 +63,9 @@ class BucketReduction : public Reduction {
   void send_rest(const std::vector<int64_t>& missing);
   void wait_for_all(const std::vector<int64_t>& missing);
   void record();
+  void count_first_seen();
   void begin_next_step();
+  void forget_counts();
 
   Averaging averaging_;
   const bool host_waits_;                      // in finish(), for messages: not on NCCL
@@ -76,7 +79,8 @@ class BucketReduction : public Reduction {
   size_t next_ = 0;        // the first bucket that was not sent yet
   bool recording_ = true;  // this step is taken as the first
   bool order_is_given_ = false;
-  bool is_broken_ = false;    // an earlier step threw half-way
+  bool is_broken_ = false;    // an earlier step threw half-way, or ranks differ about its end
+  std::string came_again_;    // what this step's backward ended with
   mutable std::mutex mutex_;  // hooks come from the threads of several devices
   GradientHooks hooks_;       // last: gone before what it calls
 };

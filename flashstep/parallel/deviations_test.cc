@@ -77,7 +77,6 @@ TEST(Ranks, FewerPiecesThanInTheFirstStepAreNamedOnAll) {
       }
       pair.backward(group.rank() == 1 ? 1 : 2, 1);
       expect_sentence([&] { pair.finish(); }, {"1 of 2 pieces", "of a", "on rank 1"});
-      expect_sentence([&] { pair.finish(); }, {"one that failed"});
     });
   });
 }
@@ -89,9 +88,73 @@ TEST(Ranks, MorePiecesThanInTheFirstStepAreRefused) {
       pair.backward(2, 1);
       pair.finish();
       expect_sentence([&] { pair.backward(3, 1); }, {"of a to come 2 times", "came again"});
-      expect_sentence([&] { pair.finish(); }, {"one that failed"});
+      expect_sentence([&] { pair.finish(); }, {"of a to come 2 times", "came again on rank 0"});
     };
     for_all(environment, refuses);
+    // Where parameters may be unused, ranks tell each other nothing at a step's end.
+    const auto ends = [](const Group& group, const ReducerOptions& options) {
+      Pair pair(group, options);
+      pair.backward(2, 1);
+      pair.finish();
+      expect_sentence([&] { pair.backward(3, 1); }, {"of a to come 2 times", "came again"});
+      expect_sentence([&] { pair.finish(); }, {"one that failed"});
+    };
+    for_all(environment, ends, allow_unused);
+  });
+}
+
+// One rank's gradients of a step, of which a's should come twice and b's once.
+struct Odd {
+  int times_a, times_b;
+  std::vector<std::string> words;
+};
+
+// Ranks that all hear of it drop the step and go on, whichever strategy they have.
+void expect_next_step_is_taken(const Group& group, const ReducerOptions& options) {
+  const std::string missing = options.debug ? "on some ranks for b" : "none for b on rank 1";
+  const std::vector<Odd> odd_steps = {
+      {2, 0, {missing}}, {1, 1, {"1 of 2 pieces", "on rank 1"}}, {0, 0, {"none"}}};
+  Pair pair(group, options);
+  const auto right_step = [&](int times_a) {
+    pair.backward(times_a, 1);
+    pair.finish();
+    pair.expect_gradients(times_a, 1);
+  };
+  // The first step, before anything is sent; it is not what later ones are compared with.
+  pair.backward(2, group.is_first() ? 1 : 0);
+  expect_sentence([&] { pair.finish(); }, {"on some ranks for b"});
+  right_step(2);
+  for (const Odd& odd : odd_steps) {
+    right_step(2);
+    if (group.is_first()) {
+      pair.backward(2, 1);
+    } else {
+      pair.backward(odd.times_a, odd.times_b);
+    }
+    expect_sentence([&] { pair.finish(); }, odd.words);
+    right_step(2);
+  }
+  const auto more = [&] {
+    if (group.is_first()) {
+      pair.backward(2, 1);
+    } else {
+      expect_sentence([&] { pair.backward(3, 1); }, {"came again on rank 1"});
+      Pair::add(pair.parameters[1], 1);
+    }
+    expect_sentence([&] { pair.finish(); }, {"came again on rank 1"});
+  };
+  more();
+  right_step(2);
+  more();
+  pair.reducer.record_again();
+  right_step(3);
+  right_step(3);
+}
+
+TEST(Ranks, ARefusedStepIsFollowedByARightOne) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    for_all(environment, expect_next_step_is_taken);
+    for_all(environment, expect_next_step_is_taken, debug);
   });
 }
 

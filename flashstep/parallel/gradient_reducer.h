@@ -78,10 +78,12 @@ class GradientReducer {
   // GPU: when the current stream has been told to wait for it). Between backward and this, leave
   // .grad alone. MachineError for a lost rank. UserError for a parameter without gradient (but see
   // allow_unused), or whose gradient came fewer times than in the first step, outside of no_sync:
-  // on all ranks, in the first step before anything is sent. Over NCCL, where the host waits for
-  // nobody, a later step's is thrown on the rank that it is true of; all ranks' means of what is
-  // missing are NaN, and the other ranks learn of it when that one has ended. What ends a backward
-  // itself: a gradient that is sparse, or that comes more often than in the first step.
+  // on all ranks, in the first step before anything is sent. What ends a backward itself: a
+  // gradient that is sparse, or that comes more often than in the first step; of the latter this
+  // then tells all ranks. A step so refused is over, its gradients are worth nothing, and the next
+  // one is as any. Over NCCL, where the host waits for nobody, a later step's is thrown on the rank
+  // that it is true of, which cannot go on; all ranks' means of what is missing are NaN, and the
+  // other ranks learn of it when that one has ended. The same with allow_unused.
   void finish_gradient_synchronization();
 
   // While the guard lives, backward only adds gradients up (gradient accumulation). The guard must
