@@ -68,9 +68,8 @@ TEST(GpuWindow, IsFilledWithoutKernels) {
     const auto options = at::TensorOptions(device).dtype(at::kFloat);
     const Tensor window = window_zeros(int64_t{64} << 20, options, group);
     expect_gathered(group, window, 1);
-    const profiler::ProfilerConfig config(profiler::ProfilerState::KINETO);
-    profiler::prepareProfiler(config, {profiler::ActivityType::CUDA});
-    profiler::enableProfiler(config, {profiler::ActivityType::CUDA});
+    profiler::prepareProfiler({profiler::ProfilerState::KINETO}, {profiler::ActivityType::CUDA});
+    profiler::enableProfiler({profiler::ProfilerState::KINETO}, {profiler::ActivityType::CUDA});
     expect_gathered(group, window, 2);
     const auto result = profiler::disableProfiler();
     int copies = 0;
