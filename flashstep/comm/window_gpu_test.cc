@@ -50,8 +50,8 @@ TEST(GpuWindow, IsGatheredInto) {
       }
       // Given back in another order on each rank; the next ones may lie in the same place.
       const bool is_first = group.is_first();
-      windows[is_first ? 2 : 5].reset();
-      windows[is_first ? 5 : 2].reset();
+      windows[is_first ? 2 : 5] = {};
+      windows[is_first ? 5 : 2] = {};
       const auto options = at::TensorOptions(device).dtype(at::kFloat);
       windows.push_back(window_zeros(int64_t{20} << 20, options, group));
     }
