@@ -154,7 +154,7 @@ TEST(GpuRanks, AllStrategiesTrainLikeOneProcess) {
 // so that the mean is exact, and memory of earlier steps is given to others.
 void expect_exact_means(const Group& group, at::Device device, const ReducerOptions& options) {
   constexpr int kParameters = 12;
-  constexpr int64_t kSide = 1700;
+  constexpr int64_t kSide = 1500;
   const auto make = [&] { return torch::ones({kSide, kSide}, device); };
   std::vector<Tensor> parameters;
   for (int i = 0; i < kParameters; ++i) parameters.push_back(make().requires_grad_());
@@ -337,12 +337,12 @@ struct WriteInPlace : torch::autograd::Function<WriteInPlace> {
 };
 
 // Whole and half numbers: means, sums and updates are exact. SGD with a learning rate of 1 takes
-// (i + 1) (1/2 + step) from every element of parameter i. Twelve buckets of 12 MB, windows (options
+// (i + 1) (1/2 + step) from every element of parameter i. Twelve buckets of 9 MB (options
 // permitting) and products between them: what does not wait for its input reads another step's
 // numbers.
 void expect_exact_updates(const Group& group, at::Device device, const ReducerOptions& options) {
   constexpr int kParameters = 12;
-  constexpr int64_t kSide = 1700;
+  constexpr int64_t kSide = 1500;
   std::vector<Tensor> parameters;
   for (int i = 0; i < kParameters; ++i)
     parameters.push_back(torch::ones({kSide, kSide}, device).requires_grad_());

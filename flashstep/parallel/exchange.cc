@@ -6,7 +6,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "flashstep/base/error.h"
-#include "flashstep/comm/window.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/gradient_scatter.h"
@@ -66,20 +65,10 @@ void Exchange::start_gather(const std::vector<Tensor>& flats) {
   at::NoGradGuard no_grad;
   std::vector<Message> round;
   if (goes_through_nccl(flats, group_)) {
-    // Those that copy engines gather, one by one: kernels gather what is launched together.
-    std::vector<Tensor> small;
-    for (const Tensor& flat : flats) {
-      if (flat.nbytes() < static_cast<size_t>(comm::kLeastWindowBytes))
-        small.push_back(flat);
-      else
-        round.push_back({gather(flat, group_), {}, {}});
-    }
-    if (!small.empty()) {
-      auto work = in_one_launch(group_, [&] {
-        for (const Tensor& flat : small) gather(flat, group_);
-      });
-      round.push_back({std::move(work), {}, {}});
-    }
+    auto work = in_one_launch(group_, [&] {
+      for (const Tensor& flat : flats) gather(flat, group_);
+    });
+    round.push_back({std::move(work), {}, {}});
   } else {
     limit(kRoundsInFlight - 1);
     for (const Tensor& flat : flats) round.push_back({gather(flat, group_), flat, {}});

@@ -9,7 +9,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "flashstep/base/error.h"
-#include "flashstep/comm/window.h"
 
 namespace flashstep::parallel {
 namespace {
@@ -140,8 +139,7 @@ void FlatShards::add_flat(const BucketLayout& layout,
                           std::vector<OwnPiece>& own) {
   at::NoGradGuard no_grad;
   const Tensor& first = parameters[layout.parameters.front()].tensor;
-  const Tensor flat =
-      comm::window_zeros(layout.numel, first.options().requires_grad(false), group_);
+  const Tensor flat = at::zeros({layout.numel}, first.options().requires_grad(false));
   if (parts_.empty() || open_bytes_ >= part_bytes_) {
     parts_.emplace_back();
     open_bytes_ = 0;
