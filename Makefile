@@ -11,13 +11,14 @@ build: ## the program and the library; the tests are built by `make test`
 	scripts/bootstrap
 	scripts/build flashstep_program
 
-# Without a network for PyPI's packages the comparisons with them are skipped, and ctest says so. The quickstart's own
-# test (label slow) is .ci/run's, which looks at the run of `make quickstart`.
+# A test more than processors at a time: many of them wait. Without a network for PyPI's packages the comparisons with
+# them are skipped, and ctest says so. The quickstart's own test (label slow) is .ci/run's, which looks at the run of
+# `make quickstart`.
 test:
 	scripts/bootstrap
 	scripts/build
 	-scripts/bootstrap --python
-	ctest --test-dir build/$$(scripts/preset) --output-on-failure -j2 -LE slow
+	ctest --test-dir build/$$(scripts/preset) --output-on-failure -j$$(($$(nproc) + 1)) -LE slow
 
 bench:
 	scripts/bootstrap --peers
