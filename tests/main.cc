@@ -26,6 +26,21 @@ std::string tests_of(std::string_view file) {
   return filter;
 }
 
+// A test that stands elsewhere (one made by a header's macro), which ctest would never run; empty:
+// none does.
+std::string test_outside_of_test_files() {
+  const auto* all = testing::UnitTest::GetInstance();
+  for (int s = 0; s < all->total_test_suite_count(); ++s) {
+    const testing::TestSuite* suite = all->GetTestSuite(s);
+    for (int t = 0; t < suite->total_test_count(); ++t) {
+      const testing::TestInfo* test = suite->GetTestInfo(t);
+      if (!std::string_view(test->file()).ends_with("_test.cc"))
+        return std::string(suite->name()) + "." + test->name() + " in " + test->file();
+    }
+  }
+  return "";
+}
+
 // A signal that a test received would end the tests that follow: a new guard forgets it.
 class ForgetsSignals : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo&) override { const flashstep::SignalGuard guard; }
@@ -35,6 +50,10 @@ class ForgetsSignals : public testing::EmptyTestEventListener {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  if (const std::string outside = test_outside_of_test_files(); !outside.empty()) {
+    std::fprintf(stderr, "expected tests in files x_test.cc only, got %s\n", outside.c_str());
+    return 1;
+  }
   const std::string_view argument = argc > 1 ? argv[1] : "";
   if (argc > 2 || (argc == 2 && !argument.starts_with("--file="))) {
     std::fprintf(stderr, "expected --file=x_test.cc and arguments of googletest, got %s\n",
