@@ -118,6 +118,10 @@ void add_report(CLI::App& app) {
       ->excludes("--only")
       ->excludes("--preset");
   command
+      ->add_flag("--all-sections", arguments->options.all_sections,
+                 "With --redraw: also the sections that nobody asked for yet, as not measured")
+      ->needs("--redraw");
+  command
       ->add_option("--minutes", arguments->minutes,
                    "Begin nothing that is expected to end later; the same command goes on")
       ->check(CLI::Range(0.0, 1e6));

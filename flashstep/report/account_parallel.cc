@@ -52,8 +52,6 @@ void derive_sharding(const ModelConfig& model, double sent_bytes, Account& accou
           " GB of parameters, as much of gradients, 8 P = ", number(8 * parameters / kGB),
           " GB of AdamW's moments; one copy on its way has ", e, " GB."),
       "DDP: all 16 P on each of W ranks; all-reduce of gradients sends 2 (W - 1) / W of a copy.",
-      str("Persistent buckets: no more when gradients are there, but their ", s,
-          " GB stay from step to step, and a step's activations come on top of them."),
       "ZeRO-1: moments / W. Gradients reduce-scattered, updated parameters all-gathered: (W - 1) / "
       "W each, the same bytes.",
       "ZeRO-2: gradients / W too, since a rank needs only those of its part; the same bytes.",

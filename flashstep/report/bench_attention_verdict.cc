@@ -254,7 +254,7 @@ void judge_correctness(std::vector<std::string>& sentences, const AttentionResul
   int64_t ours = 0, peers = 0, rows = 0, missing = 0;
   for (const auto& result : results) {
     for (const auto& run : result.runs) {
-      if (run.ours) ++rows;
+      if (run.ours && run.wrong) ++rows;  // others were refused, or failed
       if (run.ours && run.trouble.rfind("failed", 0) == 0) ++missing;
       (run.ours ? ours : peers) += run.wrong.value_or(0);
     }

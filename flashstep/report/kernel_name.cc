@@ -47,6 +47,22 @@ std::string functor_of(std::string_view arguments) {
   return "";
 }
 
+// The innermost part of the name of the first template argument, without arguments of its own.
+std::string first_name(std::string_view arguments) {
+  std::string_view name = arguments.substr(0, arguments.find_first_of("<,("));
+  const size_t colons = name.rfind("::");
+  if (colons != name.npos) name.remove_prefix(colons + 2);
+  while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
+  return std::string(name);
+}
+
+// CUTLASS launches all its kernels from these: which one runs, only the template argument says.
+bool is_cutlass_launcher(std::string_view name) {
+  constexpr std::array<std::string_view, 3> kLaunchers = {"cutlass::Kernel", "cutlass::Kernel2",
+                                                          "cutlass::device_kernel"};
+  return std::find(kLaunchers.begin(), kLaunchers.end(), name) != kLaunchers.end();
+}
+
 }  // namespace
 
 std::string short_kernel_name(std::string_view name) {
@@ -63,6 +79,10 @@ std::string short_kernel_name(std::string_view name) {
     } else {
       base += name[i];
     }
+  }
+  if (is_cutlass_launcher(base)) {
+    const std::string kernel = first_name(arguments);
+    if (!kernel.empty()) return kernel;
   }
   const size_t colons = base.rfind("::");
   if (colons != base.npos && colons + 2 < base.size()) base = base.substr(colons + 2);

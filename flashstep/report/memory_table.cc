@@ -93,10 +93,10 @@ std::vector<std::string> peak_notes(const std::vector<MemoryResult>& results) {
   std::vector<std::string> notes = {
       "Bytes that tensors asked the allocator for; kinds are those at the moment of the peak. "
       "Activations: made by the forward pass and there at its end; temporaries: whatever else a "
-      "pass makes; other: inputs and tables. Formulas: what lives through the step and what "
-      "backward needs (model/cost.h, train/cost.h), all at once, without temporaries. On the "
-      "device: the "
-      "allocator's own count, in its blocks (GPU), or what the process had resident (CPU)."};
+      "pass makes; other: inputs, tables and cuBLAS's workspace (GPU). Formulas: what lives "
+      "through the step and what backward needs (model/cost.h, train/cost.h), all at once, without "
+      "temporaries. On the device: the allocator's own count, in its blocks (GPU), or what the "
+      "process had resident (CPU)."};
   for (const MemoryResult& r : results) {
     if (!r.measured()) {
       notes.push_back(str(size_of(r), ", context ", r.task.workload.model.context_length, ", ",

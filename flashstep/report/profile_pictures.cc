@@ -48,7 +48,7 @@ measure::FlameGraph flame_graph(const ProfileCase& c, const ProfileRun& run,
   measure::FlameGraph graph;
   graph.title = "Where the time of " + c.name + " goes";
   graph.subtitle = str(run.sums.on_gpu ? "Kernels" : "Operators",
-                       " by pass and range, all blocks together, step_milliseconds of one step");
+                       " by pass and range, all blocks together, in milliseconds of one step");
   graph.footnote = footnote;
   graph.root.name = "step";
   std::vector<bool> used(kWorkClasses, false);

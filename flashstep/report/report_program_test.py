@@ -82,6 +82,10 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(redrawn.returncode, 0, redrawn.stderr)
         self.assertLess(time.monotonic() - begin, 60)
         self.assertEqual((self.path / "report.html").read_text(), html)
+        self.assertNotIn("Not measured: needs", html)
+        whole = run("--redraw", "--all-sections", "--no-pdf", "--out", self.path)
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+        self.assertIn("Not measured: needs", (self.path / "report.html").read_text())
 
         compared = run("compare", self.path, self.path)
         self.assertEqual(compared.returncode, 0, compared.stderr)
@@ -143,6 +147,7 @@ class ReportTest(unittest.TestCase):
             (("--only", "account", "--out", "/proc/report"), "expected a directory that can be written"),
             (("--redraw", "--out", self.path), "expected results in"),
             (("--redraw", "--preset", "2025", "--out", self.path), "--preset"),
+            (("--all-sections", "--out", self.path), "--redraw"),
             (("compare", self.path, self.path), "expected results in"),
         ):
             result = run(*arguments)

@@ -186,6 +186,16 @@ TEST(WorkClass, ShortensKernelsToWhatPeopleCallThem) {
   EXPECT_EQ(short_kernel_name("flashstep::attention_cuda::(anonymous namespace)::"
                               "backward_prepare_kernel(flashstep::attention_cuda::Args, float4*)"),
             "backward_prepare_kernel");
+  EXPECT_EQ(short_kernel_name("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x256_8x4_nt_align1>("
+                              "cutlass_80_simt_sgemm_128x256_8x4_nt_align1::Params)"),
+            "cutlass_80_simt_sgemm_128x256_8x4_nt_align1");
+  EXPECT_EQ(short_kernel_name("cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_nn_align1>"),
+            "cutlass_80_simt_sgemm_128x128_8x4_nn_align1");
+  EXPECT_EQ(short_kernel_name("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<"
+                              "cute::tuple<int, int>, float> >(int)"),
+            "GemmUniversal");
+  EXPECT_EQ(short_kernel_name("void cutlass::Kernel2<>(int)"), "Kernel2");
+  EXPECT_EQ(short_kernel_name("void ours::Kernel2<int>(int)"), "Kernel2");
   EXPECT_EQ(short_kernel_name("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NNT"),
             "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NNT");
   EXPECT_EQ(short_kernel_name("Memcpy HtoD (Pageable -> Device)"),

@@ -44,9 +44,31 @@ Sentences answer_of(const TableView& table, const std::vector<std::string>& begi
   return {join(parts, "; ") + ".", "The derivation stands below the table."};
 }
 
+// Where the tokens come from whose activations count; empty where the table has no such row.
+std::string tokens_explained(const TableView& table) {
+  const std::string beginning = "kept for backward by ", end = " tokens";
+  const auto least = table.first({{"quantity", "least batch a device, axes at once"}});
+  for (size_t row = 0; row < table.rows(); ++row) {
+    const std::string name = table.text(row, "quantity");
+    if (name.rfind(beginning, 0) != 0 || name.find(end) == name.npos) continue;
+    const std::string tokens =
+        name.substr(beginning.size(), name.size() - beginning.size() - end.size());
+    if (least && with_commas(std::llround(std::ceil(table.number(*least, "value")))) == tokens) {
+      return str("The ", tokens, " tokens are the least batch of one device in part (c), ",
+                 table.text(*least, "value"), ", rounded up.");
+    }
+    return str("The number of tokens, ", tokens, ", is chosen; the handout names none.");
+  }
+  return "";
+}
+
 Sentences answer_mesh_state(const Evidence& evidence) {
-  return answer_of(mesh(evidence), {"parameters", "master", "accumulated", "AdamW", "state",
-                                    "kept for backward", "accelerators"});
+  const TableView table = mesh(evidence);
+  Sentences sentences = answer_of(table, {"parameters", "master", "accumulated", "AdamW", "state",
+                                          "kept for backward", "accelerators"});
+  const std::string tokens = tokens_explained(table);
+  if (!sentences.empty() && !tokens.empty()) sentences.insert(sentences.begin() + 1, tokens);
+  return sentences;
 }
 
 Sentences answer_mesh_ranks(const Evidence& evidence) {
@@ -101,11 +123,12 @@ Sentences answer_ring(const Evidence& evidence) {
     const double bytes = table.number(row, "sent") / table.number(*ring, "sent");
     all_as_derived &= as_derived(table.number(row, "ranks"), table.number(row, "steps"),
                                  table.number(*ring, "steps"), bytes);
-    sentences.push_back(str(ranks, " ranks, ", table.text(row, "size"),
-                            " MB: ", table.text(row, "steps"), " steps where the ring takes ",
-                            table.text(*ring, "steps"), ", ", table.text(row, "sent"),
-                            " MB sent by a rank, ", fixed(bytes, 2), " times the ring's, ",
-                            milliseconds(table.number(row, "time")), ", ", verdict, "."));
+    sentences.push_back(
+        str(ranks, " ranks, ", table.text(row, "size"), " MB: ", table.text(row, "steps"),
+            table.number(row, "steps") == 1 ? " step" : " steps", " where the ring takes ",
+            table.text(*ring, "steps"), ", ", table.text(row, "sent"), " MB sent by a rank, ",
+            fixed(bytes, 2), " times the ring's, ", milliseconds(table.number(row, "time")), ", ",
+            verdict, "."));
   }
   if (!sentences.empty() && all_as_derived) {
     sentences.emplace_back(
@@ -156,11 +179,12 @@ Sentences answer_fsdp_memory(const Evidence& evidence) {
     const auto plain = table.first({{"ranks", table.text(row, "ranks")}, {"strategy", "DDP"}});
     if (!plain) continue;
     const double saved = table.number(*plain, "in all") - table.number(row, "in all");
-    sentences.push_back(
-        str(table.table().title, ": with ", table.text(row, "ranks"), " ranks each keeps ",
-            table.text(row, "in all"), " GB instead of ", table.text(*plain, "in all"), " GB, ",
-            saved > 0 ? fixed(saved, 2) + " GB less" : std::string("no less"), ", of which ",
-            table.text(row, "gathered"), " GB are layers that are whole for a moment."));
+    sentences.push_back(str(table.table().title, ": with ", table.text(row, "ranks"),
+                            " ranks each keeps ", table.text(row, "in all"), " GB instead of ",
+                            table.text(*plain, "in all"), " GB, ",
+                            saved > 0 ? fixed(saved, 2) + " GB less" : std::string("no less"),
+                            ". What it keeps includes ", table.text(row, "gathered"),
+                            " GB of layers that are whole for a moment."));
   }
   return sentences;
 }
@@ -195,13 +219,14 @@ Sentences answer_recursive(const Evidence& evidence) {
       continue;
     sentences.push_back(str(
         scheme, ": peak ", table.text(row, "peak"), " GiB, ", table.text(row, "inputs kept"),
-        " inputs kept, ", table.text(row, "block passes"), " passes through one of ", fixed(n, 0),
-        " blocks, a step ", table.text(row, "step"), " times as long",
+        table.number(row, "inputs kept") == 1 ? " input kept, " : " inputs kept, ",
+        table.text(row, "block passes"), " passes through one of ", fixed(n, 0), " blocks, a step ",
+        table.text(row, "step"), " times as long",
         growth_of(scheme, n, table.number(row, "inputs kept"), table.number(row, "block passes")),
         "."));
   }
-  sentences.push_back(str("The least memory takes ", table.text(least, "scheme"), ", for ",
-                          fixed(table.number(least, "block passes") / n, 1),
+  sentences.push_back(str("The scheme that needs the least memory: ", table.text(least, "scheme"),
+                          ". It makes ", fixed(table.number(least, "block passes") / n, 1),
                           " times the passes of a step that keeps everything."));
   return sentences;
 }

@@ -13,11 +13,14 @@ std::vector<Result> account(measure::Table table) {
   return {result_of("account", "account", {std::move(table)})};
 }
 
-std::vector<Result> mesh(double at_once) {
+std::vector<Result> mesh(double at_once, double a_device = 319.4, const char* tokens = "320") {
   return account(table_of({"quantity", "value", "unit"},
                           {{"state in all", 3518.4, "GB"},
+                           {"kept for backward by a token", 17.5, "MB"},
+                           {str("kept for backward by ", tokens, " tokens"), 5.6, "GB"},
                            {"N_FSDP for less than 95 GB", 38, ""},
                            {"least batch, axes at once", at_once, "tokens"},
+                           {"least batch a device, axes at once", a_device, "tokens"},
                            {"least batch, axes one after the other", 20000.0, "tokens"},
                            {"most TP ranks", 10.0, ""}},
                           "Communication accounting: 126 layers"));
@@ -25,6 +28,12 @@ std::vector<Result> mesh(double at_once) {
 
 TEST(AnswersAccount, Mesh) {
   EXPECT_SAYS(answer_text("communication_accounting (a)", mesh(15000)), "state in all 3,518.40 GB");
+  EXPECT_SAYS(answer_text("communication_accounting (a)", mesh(15000)),
+              "The 320 tokens are the least batch of one device in part (c), 319.40, rounded up.");
+  EXPECT_SAYS(answer_text("communication_accounting (a)", mesh(15000, 1999.2, "2,000")),
+              "The 2,000 tokens are the least batch of one device");
+  EXPECT_SAYS(answer_text("communication_accounting (a)", mesh(15000, 234.4)),
+              "The number of tokens, 320, is chosen");
   EXPECT_SAYS(answer_text("communication_accounting (b)", mesh(15000)),
               "N_FSDP for less than 95 GB 38");
   EXPECT_SAYS(answer_text("communication_accounting (c)", mesh(15000)), "15,000.00 tokens");
@@ -35,11 +44,15 @@ TEST(AnswersAccount, Mesh) {
 TEST(AnswersAccount, Ring) {
   const auto ring = [](double ratio, double sent = 300) {
     return account(table_of({"ranks", "size", "algorithm", "steps", "sent", "time", "x ring"},
-                            {{4, 100.0, "ring", 6, 150.0, 0.7, 1.0},
+                            {{2, 100.0, "ring", 2, 100.0, 0.7, 1.0},
+                             {2, 100.0, "whole tensors (alternate)", 1, 100.0, 0.7, 1.0},
+                             {4, 100.0, "ring", 6, 150.0, 0.7, 1.0},
                              {4, 100.0, "whole tensors (alternate)", 3, sent, 0.7, ratio}},
                             "All-reduce over links"));
   };
   EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(2)), "2.00 times as long as the ring");
+  EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(2)), ": 1 step where the ring takes 2");
+  EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(2)), ": 3 steps where the ring takes");
   EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(1)), "as long as the ring");
   EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(0.5)), "0.50 of the ring's time");
   EXPECT_SAYS(answer_text("alternate_ring_all_reduce", ring(2)), "2.00 times the ring's,");
@@ -85,9 +98,11 @@ TEST(AnswersAccount, Recomputation) {
   EXPECT_SAYS(recursive(5, 528), "keep everything: peak 100.00 GiB, 0 inputs kept, 32 passes");
   EXPECT_SAYS(recursive(5, 528), "O(log n) and O(n log n)");
   EXPECT_SAYS(recursive(5, 528), "O(1) memory for n (n + 1) / 2 = O(n^2) passes");
-  EXPECT_SAYS(recursive(5, 528), "least memory takes from the start each time, for 16.5 times");
+  EXPECT_SAYS(recursive(5, 528), "from the start each time: peak 5.00 GiB, 1 input kept, 528");
+  EXPECT_SAYS(recursive(5, 528),
+              "needs the least memory: from the start each time. It makes 16.5 times");
   EXPECT_SAYS_NOT(recursive(5, 600), "O(1) memory");
-  EXPECT_SAYS(recursive(15, 528), "least memory takes halves of halves, for 6.0 times");
+  EXPECT_SAYS(recursive(15, 528), "needs the least memory: halves of halves. It makes 6.0 times");
 }
 
 TEST(AnswersAccount, FullyShardedMemory) {
@@ -97,7 +112,8 @@ TEST(AnswersAccount, FullyShardedMemory) {
                  {{2, "DDP", 32.0, 100.0, 0.0}, {2, "ZeRO-3 (FSDP)", sharded, 50.0, 1.0}},
                  "State and traffic of one rank"));
   };
-  EXPECT_SAYS(answer_text("fsdp_accounting (a)", state(17)), "15.00 GB less");
+  EXPECT_SAYS(answer_text("fsdp_accounting (a)", state(17)),
+              "15.00 GB less. What it keeps includes 1.00 GB of layers that are whole");
   EXPECT_SAYS(answer_text("fsdp_accounting (a)", state(33)), "no less");
 }
 

@@ -65,6 +65,27 @@ Sentences describe_largest(const TableView& table) {
               milliseconds(table.number(*largest, "backward")), " backward.")};
 }
 
+// How many (B, N, N) matrices the formula's longest case that fits held at once, where memory was
+// counted, and what so many of `matrix` GiB are.
+std::string matrices_at_once(const TableView& table, double matrix) {
+  std::optional<size_t> longest;
+  for (const size_t row : table.where({{"contestant", "naive"}})) {
+    if (!(table.number(row, "backward peak") > 0) || !(table.number(row, "forward peak") > 0))
+      continue;
+    if (!longest || table.number(row, "N") > table.number(*longest, "N")) longest = row;
+  }
+  if (!longest) return "";
+  const double n = table.number(*longest, "N"), batch = table.number(*longest, "B");
+  const double element = table.text(*longest, "dtype") == "fp32" ? 4 : 2;
+  const double one = batch * n * n * element / (1 << 20);  // MiB
+  const double forward = table.number(*longest, "forward peak") / one;
+  const double backward = table.number(*longest, "backward peak") / one;
+  return str(" At N ", table.text(*longest, "N"), " forward held ", fixed(forward, 1),
+             " of them at once and backward ", fixed(backward, 1),
+             ", Q, K, V and their gradients included: here that would be ",
+             fixed(forward * matrix, 1), " and ", fixed(backward * matrix, 1), " GiB.");
+}
+
 // The first of the formula's rows without room, and what it would have needed.
 std::string out_of_memory(const TableView& table) {
   std::optional<size_t> smallest;
@@ -84,10 +105,8 @@ std::string out_of_memory(const TableView& table) {
   return str("The smallest that runs out of memory has N ", table.text(*smallest, "N"), ", D ",
              table.text(*smallest, "D"), ", ", table.text(*smallest, "dtype"),
              ": one (B, N, N) matrix is ", table.text(*smallest, "B"), " x ",
-             table.text(*smallest, "N"), "^2 x ", element, " bytes = ", fixed(matrix, 2),
-             " GiB. Forward holds scores, scaled scores and weights at once, backward the kept "
-             "weights and the gradients of weights and scores: about ",
-             fixed(3 * matrix, 1), " GiB, beside which Q, K, V and their gradients are nothing.");
+             table.text(*smallest, "N"), "^2 x ", element, " bytes = ", fixed(matrix, 2), " GiB.",
+             matrices_at_once(table, matrix));
 }
 
 // What the tiled kernel keeps at the longest case of both.
@@ -175,7 +194,8 @@ Sentences answer_compiled_attention(const Evidence& evidence) {
 }
 
 // Whether ours agree with float64, in every case of it that was measured.
-Sentences answer_kernels(const Evidence& evidence, const std::vector<std::string>& passes) {
+Sentences answer_kernels(const Evidence& evidence, const std::vector<std::string>& passes,
+                         const std::string& what) {
   const TableView table = evidence.table("attention", kRuns);
   size_t checked = 0, broken = 0;
   double wrong = 0;
@@ -205,9 +225,9 @@ Sentences answer_kernels(const Evidence& evidence, const std::vector<std::string
                      "in the same dtype.")};
   } else {
     sentences = {str("Right: in ", count_of(checked, "run"), " (", join(names),
-                     "; mask: ", join(masks),
-                     ") no element of the output or a gradient is further from the formula in "
-                     "float64 than twice the formula's own error in the same dtype.")};
+                     "; mask: ", join(masks), ") no element of ", what,
+                     " is further from the formula in float64 than twice "
+                     "the formula's own error in the same dtype.")};
   }
   for (const char* mask : {"causal", "full"}) {
     if (std::find(masks.begin(), masks.end(), mask) == masks.end())
@@ -217,10 +237,10 @@ Sentences answer_kernels(const Evidence& evidence, const std::vector<std::string
 }
 
 Sentences answer_forward(const Evidence& evidence) {
-  return answer_kernels(evidence, {"forward", "both"});
+  return answer_kernels(evidence, {"forward"}, "the output");
 }
 Sentences answer_backward(const Evidence& evidence) {
-  return answer_kernels(evidence, {"backward", "both"});
+  return answer_kernels(evidence, {"backward", "both"}, "a gradient");
 }
 
 // "bf16 forward, causal, batch 4, heads 16"
@@ -267,10 +287,17 @@ Sentences answer_leaderboard(const Evidence& evidence) {
   const TableView table = evidence.table("leaderboard", kRace);
   const auto row = table.first({{"pass", "both"}});
   if (!row || std::isnan(table.number(*row, "time"))) return {};
-  return {str("Forward and backward (bf16, causal, 16 heads of 64, N ", table.text(*row, "N"),
-              "): ", milliseconds(table.number(*row, "time")), " with `", table.text(*row, "ours"),
-              "`, ", speed_words(table.number(*row, "x best peer")), " the best peer, ",
-              table.text(*row, "best peer"), ".")};
+  std::string sentence =
+      str("Forward and backward (bf16, causal, 16 heads of 64, N ", table.text(*row, "N"),
+          "): ", milliseconds(table.number(*row, "time")), " with `", table.text(*row, "ours"),
+          "`, ", speed_words(table.number(*row, "x best peer")), " the best peer, ",
+          table.text(*row, "best peer"), ".");
+  const double chosen = table.number(*row, "auto");
+  if (!std::isnan(chosen) && table.text(*row, "auto takes") != table.text(*row, "ours")) {
+    sentence += str(" `auto` takes `", table.text(*row, "auto takes"),
+                    "` there: ", milliseconds(chosen), ".");
+  }
+  return {sentence};
 }
 
 }  // namespace

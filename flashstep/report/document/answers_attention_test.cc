@@ -12,14 +12,25 @@ using measure::Cell;
 struct Grid {
   double kept_at_1024 = 10, kept_at_4096 = 160;  // MiB, of the formula
   double ours_kept = 1;
-  bool fits = false;  // N 16384
+  bool fits = false;            // N 16384
+  Cell backward_peak = Cell();  // MiB, of N 4096, where a matrix takes 512
   double compiled = 0.5;
   Cell compiled_kept = 10.0;
 };
 
 std::vector<Result> grid(const Grid& g) {
-  const auto row = [](const char* contestant, int n, Cell forward, Cell backward, Cell kept) {
-    return std::vector<Cell>{contestant, "fp32", 8, 64, n, forward, backward, kept};
+  const auto row = [&](const char* contestant, int n, Cell forward, Cell backward, Cell kept) {
+    const bool counted = std::string(contestant) == "naive" && n == 4096;
+    return std::vector<Cell>{contestant,
+                             "fp32",
+                             8,
+                             64,
+                             n,
+                             forward,
+                             backward,
+                             kept,
+                             counted ? Cell(1024.0) : Cell(),
+                             counted ? g.backward_peak : Cell()};
   };
   Rows rows = {row("naive", 1024, 1.0, 2.0, g.kept_at_1024),
                row("naive", 4096, 16.0, 32.0, g.kept_at_4096),
@@ -27,16 +38,22 @@ std::vector<Result> grid(const Grid& g) {
                row("compiled", 1024, g.compiled, 2 * g.compiled, g.compiled_kept)};
   rows.push_back(g.fits ? row("naive", 16384, 250.0, 500.0, 16 * g.kept_at_4096)
                         : row("naive", 16384, "OOM", "OOM", Cell()));
-  return {result_of(
-      "attention_grid", "attention_grid",
-      {table_of({"contestant", "dtype", "B", "D", "N", "forward", "backward", "before backward"},
-                rows)})};
+  return {result_of("attention_grid", "attention_grid",
+                    {table_of({"contestant", "dtype", "B", "D", "N", "forward", "backward",
+                               "before backward", "forward peak", "backward peak"},
+                              rows)})};
 }
 
 TEST(AnswersAttention, WhereMemoryRunsOut) {
   const std::string text = answer_text("pytorch_attention", grid({}));
   EXPECT_SAYS(text, "The smallest that runs out of memory has N 16,384");
   EXPECT_SAYS(text, "8 x 16,384^2 x 4 bytes = 8.00 GiB");
+  EXPECT_SAYS_NOT(text, "at once");  // where memory is not counted
+  EXPECT_SAYS(answer_text("pytorch_attention", grid({.backward_peak = 2048.0})),
+              "At N 4,096 forward held 2.0 of them at once and backward 4.0");
+  EXPECT_SAYS(
+      answer_text("pytorch_attention", grid({.backward_peak = 1536.0})),
+      "backward 3.0, Q, K, V and their gradients included: here that would be 16.0 and 24.0 GiB");
   EXPECT_SAYS(answer_text("pytorch_attention", grid({.fits = true})),
               "No case of the formula runs out of memory here, up to N 16384");
 }

@@ -69,30 +69,45 @@ Sentences answer_dtypes(const Evidence& evidence) {
 }
 
 struct SufferingSteps {
-  bool known = false;  // the table has this dtype
-  std::vector<std::string> steps;
+  bool known = false;              // the table has this dtype
+  std::vector<std::string> steps;  // "square (sd 300: overflow)"
   bool not_finite = false;
 };
 
-// Steps of LayerNorm whose error is far above that of rounding the result, for one dtype ("fp16"),
-// over the columns of its inputs ("fp16 sd 300"). A cell that is no number overflowed.
+// Rows that are no step: the least that any 16-bit norm errs, and all steps together.
+bool is_norm_step(const std::string& name) {
+  return name != "result rounded" && name.rfind("all, ", 0) != 0;
+}
+
+// The inputs with which one step errs far more than rounding the result does: "sd 1", "sd 300:
+// overflow". A cell that is no number overflowed.
+std::vector<std::string> suffering_inputs(const TableView& table, const std::string& dtype,
+                                          size_t rounded, size_t row, bool& not_finite) {
+  std::vector<std::string> inputs;
+  for (const measure::Column& column : table.table().columns) {
+    if (column.name.rfind(dtype + " ", 0) != 0) continue;
+    const double error = table.number(row, column.name);
+    if (error <= kSufferingFactor * table.number(rounded, column.name)) continue;
+    not_finite |= std::isnan(error);
+    inputs.push_back(column.name.substr(dtype.size() + 1) +
+                     (std::isnan(error) ? ": " + table.text(row, column.name) : ""));
+  }
+  return inputs;
+}
+
+// Steps of LayerNorm that suffer in one dtype ("fp16"), and with which of its inputs (the columns
+// "fp16 sd 300").
 SufferingSteps suffering_in(const TableView& table, const std::string& dtype) {
   SufferingSteps suffering;
-  const auto rows = table.where({{"norm", "LayerNorm"}});
-  const auto reference = table.first({{"norm", "LayerNorm"}, {"in 16 bits", "result rounded"}});
-  for (const measure::Column& column : table.table().columns) {
-    if (column.name.rfind(dtype + " ", 0) != 0 || !reference) continue;
-    suffering.known = true;
-    // The result's own rounding is the least that any 16-bit norm errs.
-    const double rounding = table.number(*reference, column.name);
-    for (const size_t row : rows) {
-      const std::string step = table.text(row, "in 16 bits");
-      const double error = table.number(row, column.name);
-      if (error <= kSufferingFactor * rounding) continue;
-      suffering.not_finite |= std::isnan(error);
-      if (std::find(suffering.steps.begin(), suffering.steps.end(), step) == suffering.steps.end())
-        suffering.steps.push_back(step);
-    }
+  const auto rounded = table.first({{"norm", "LayerNorm"}, {"in 16 bits", "result rounded"}});
+  for (const measure::Column& column : table.table().columns)
+    suffering.known |= rounded && column.name.rfind(dtype + " ", 0) == 0;
+  if (!suffering.known) return suffering;
+  for (const size_t row : table.where({{"norm", "LayerNorm"}})) {
+    const std::string step = table.text(row, "in 16 bits");
+    if (!is_norm_step(step)) continue;
+    const auto inputs = suffering_inputs(table, dtype, *rounded, row, suffering.not_finite);
+    if (!inputs.empty()) suffering.steps.push_back(step + " (" + join(inputs) + ")");
   }
   return suffering;
 }
@@ -100,10 +115,10 @@ SufferingSteps suffering_in(const TableView& table, const std::string& dtype) {
 std::string suffering_sentence(const std::string& dtype, const SufferingSteps& suffering) {
   if (suffering.steps.empty())
     return str("In ", dtype, " no step of LayerNorm errs much more than rounding its result.");
-  return str("In ", dtype, " these steps of LayerNorm err more than ",
-             three_digits(kSufferingFactor),
-             " times what rounding its result costs: ", join(suffering.steps, "; "),
-             suffering.not_finite ? "; some are not finite any more." : ".");
+  return str("In ", dtype, " these steps of LayerNorm err more than ", kSufferingFactor,
+             " times what rounding its result costs, with the inputs in brackets (by their "
+             "standard deviation, sd, or their mean): ",
+             join(suffering.steps, "; "), ".");
 }
 
 Sentences answer_norms(const Evidence& evidence) {
@@ -124,35 +139,64 @@ Sentences answer_norms(const Evidence& evidence) {
   return sentences;
 }
 
+// "1.62 times as fast as fp32", "slower than fp32 (0.90 times its speed)".
+std::string speed_beside_fp32(double gain) {
+  return compare_measured(gain, 1) < 0
+             ? str("slower than fp32 (", fixed(gain, 2), " times its speed)")
+             : speed_words(gain) + " fp32";
+}
+
+struct Gain {
+  std::string model;
+  double backward;
+};
+
+// Over the sizes in their order. Only what holds from each size to the next is a trend.
+std::string trend_of(const std::vector<Gain>& gains) {
+  bool never_falls = true, never_rises = true;
+  for (size_t i = 1; i < gains.size(); ++i) {
+    const int order = compare_measured(gains[i].backward, gains[i - 1].backward);
+    never_falls &= order >= 0;
+    never_rises &= order <= 0;
+  }
+  const auto by_gain = [](const Gain& a, const Gain& b) { return a.backward < b.backward; };
+  const auto [low, high] = std::minmax_element(gains.begin(), gains.end(), by_gain);
+  const std::string from_to =
+      str(": ", fixed(gains.front().backward, 2), " to ", fixed(gains.back().backward, 2), ".");
+  if (compare_measured(high->backward, low->backward) == 0)
+    return "Over these sizes the gain of backward is the same within 2 %" + from_to;
+  if (never_falls && low->backward < gains.back().backward)
+    return "From size to size the gain of backward grows" + from_to;
+  if (never_rises && low->backward < gains.front().backward)
+    return "From size to size the gain of backward falls" + from_to;
+  return str("The gain of backward does not go one way over these sizes: it is lowest with ",
+             low->model, " (", fixed(low->backward, 2), ") and highest with ", high->model, " (",
+             fixed(high->backward, 2), ").");
+}
+
 Sentences answer_sizes(const Evidence& evidence) {
   const TableView table =
       evidence.table("precision", {"model", "fp32 forward", "bf16 forward", "gain forward",
                                    "gain backward", "loss error", "gradient error"});
   Sentences sentences;
-  std::vector<double> gains;
+  std::vector<Gain> gains;
   for (size_t row = 0; row < table.rows(); ++row) {
     const double forward = table.number(row, "gain forward");
     const double backward = table.number(row, "gain backward");
+    const std::string model = table.text(row, "model");
     if (std::isnan(forward) || std::isnan(backward)) {
-      sentences.push_back(
-          str(table.text(row, "model"), ": ", table.text(row, "fp32 forward"), "."));
+      sentences.push_back(str(model, ": ", table.text(row, "fp32 forward"), "."));
       continue;
     }
-    gains.push_back(backward);
-    sentences.push_back(str(table.text(row, "model"), ": forward ",
-                            milliseconds(table.number(row, "fp32 forward")), " in fp32 and ",
-                            milliseconds(table.number(row, "bf16 forward")), " in bf16, ",
-                            speed_words(forward), " fp32; backward ", speed_words(backward),
-                            " it. The gradient differs by ",
+    gains.push_back({model, backward});
+    sentences.push_back(str(model, ": forward ", milliseconds(table.number(row, "fp32 forward")),
+                            " in fp32 and ", milliseconds(table.number(row, "bf16 forward")),
+                            " in bf16, ", speed_beside_fp32(forward), "; backward ",
+                            speed_beside_fp32(backward), ". The gradient differs by ",
                             three_digits(table.number(row, "gradient error")), " of its norm."));
   }
   if (gains.empty()) return {};
-  if (gains.size() > 1) {
-    sentences.push_back(str(
-        "From the first to the last of these sizes the gain of backward ",
-        compare_measured(gains.back(), gains.front()) > 0 ? "grows" : "does not grow beyond 2 %",
-        ": ", fixed(gains.front(), 2), " to ", fixed(gains.back(), 2), "."));
-  }
+  if (gains.size() > 1) sentences.push_back(trend_of(gains));
   return sentences;
 }
 

@@ -160,6 +160,10 @@ Document make_document(const std::vector<Result>& results, const RunRecord& reco
   document.subtitle = subtitle_of(results, record);
   document.remarks = complaints;
   for (std::string& remark : differences(results)) document.remarks.push_back(std::move(remark));
+  if (!record.only.empty()) {
+    document.remarks.push_back(str("Only these sections were asked for: ", join(record.only),
+                                   "; the questions of the others are not counted."));
+  }
   for (const Section& section : sections()) {
     DocumentSection out{.name = section.name,
                         .title = section.title,

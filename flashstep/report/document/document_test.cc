@@ -70,6 +70,8 @@ TEST(Document, CountsItsAnswers) {
   const Document part = make_document(hostile_results(), {"quick", {"tokenizer"}, {}}, {});
   ASSERT_EQ(part.sections.size(), 1u);
   EXPECT_EQ(part.asked(), 1u);
+  EXPECT_SAYS(to_markdown(part), "Only these sections were asked for: tokenizer");
+  EXPECT_SAYS_NOT(to_markdown(document), "Only these sections");
 }
 
 TEST(Document, AYearLeavesTheOthersQuestions) {

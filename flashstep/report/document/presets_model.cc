@@ -94,16 +94,16 @@ void add_step(const std::string& year, const Machine& machine, Plan& plan) {
         str("bench step --size ", sizes_of(year), " --context ", context,
             " --mode forward,step --precision fp32,bf16", counts),
         // An H200's fp32 steps: nearly all of the time, and in proportion to the tokens.
-        25 + 0.11 * std::stod(context), machine, plan, {.gpus = 1});
+        13 + 0.085 * std::stod(context), machine, plan, {.gpus = 1});
   }
   add("step_warmup_" + year,
       str("bench step --size small,large --context ", context_of(year),
           " --mode step --warmup 0,1,2,5", steps_flag(year), batch_flag(year)),
-      70, machine, plan, {.gpus = 1});
+      20, machine, plan, {.gpus = 1});
   add("step_peers_" + year,
       str("bench step --size small,large --context ", context_of(year), kPeers,
           " --precision fp32,bf16", batch_flag(year)),
-      300, machine, plan, {.gpus = 1, .python = true});
+      420, machine, plan, {.gpus = 1, .python = true});
 }
 
 void add_norm(const std::string& year, const Machine& machine, Plan& plan) {
@@ -145,7 +145,7 @@ void add_profile(const std::string& year, const Machine& machine, Plan& plan) {
         str("profile --size ", sizes_of(year), " --context ", context,
             " --mode step --attention naive,auto --warmup 2 --steps 3 --recorded 1 --no-traces",
             batch_flag(year)),
-        45, machine, plan, {.gpus = 1});
+        22 + 0.071 * std::stod(context), machine, plan, {.gpus = 1});
   }
   if (year == "2026")
     plan.left_out.push_back(
@@ -174,7 +174,7 @@ void add_memory(const std::string& year, const Machine& machine, Plan& plan) {
                                              : "xl26 --context 128,2048";
   add("memory_" + year,
       str("memory --size ", cases, " --mode forward,step --precision fp32,bf16", batch_flag(year)),
-      150, machine, plan, {.gpus = 1});
+      year == "2025" ? 35 : 150, machine, plan, {.gpus = 1});
 }
 
 void add_precision(const std::string& year, const Machine& machine, Plan& plan) {
@@ -188,7 +188,7 @@ void add_precision(const std::string& year, const Machine& machine, Plan& plan) 
   add("precision_sizes_" + year,
       str("precision --only sizes --size ", sizes_of(year), " --context ", context_of(year),
           batch_flag(year)),
-      30, machine, plan, {.gpus = 1});
+      12, machine, plan, {.gpus = 1});
 }
 
 void add_account(const std::string&, const Machine& machine, Plan& plan) {

@@ -38,8 +38,8 @@ void add_attention(const std::string& year, const Machine& machine, Plan& plan) 
         "cpu,naive,sdpa",
         30, machine, plan);
   } else if (has_gpu(machine)) {
-    add("attention", "bench attention --preset handout", 270, machine, plan);
-    add("attention_throughput", "bench attention --preset throughput", 50, machine, plan);
+    add("attention", "bench attention --preset handout", 285, machine, plan);
+    add("attention_throughput", "bench attention --preset throughput", 125, machine, plan);
   } else {
     add("attention", "bench attention --preset cpu", 300, machine, plan);
     leave_to_gpus("attention, the handout's 80 cases", machine, plan);
@@ -54,14 +54,14 @@ void add_attention_grid(const std::string& year, const Machine& machine, Plan& p
         "--passes 5",
         15, machine, plan);
   } else {
-    add("attention_grid", "bench attention --preset grid", has_gpu(machine) ? 220 : 600, machine,
+    add("attention_grid", "bench attention --preset grid", has_gpu(machine) ? 205 : 600, machine,
         plan);
   }
 }
 
 void add_leaderboard(const std::string& year, const Machine& machine, Plan& plan) {
   if (year != "2025") return;
-  add("leaderboard", "bench attention --preset leaderboard", 70, machine, plan, {.gpus = 1});
+  add("leaderboard", "bench attention --preset leaderboard", 150, machine, plan, {.gpus = 1});
 }
 
 void add_allreduce(const std::string& year, const Machine& machine, Plan& plan) {

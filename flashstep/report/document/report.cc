@@ -52,10 +52,13 @@ RunRecord record_of(const ReportOptions& options, const Plan& plan) {
   for (LeftOut& left_out : earlier.left_out) {
     if (!is_wanted(options.only, left_out.section)) record.left_out.push_back(std::move(left_out));
   }
-  if (earlier.only.empty())
+  if (earlier.only.empty()) {
     record.only.clear();
-  else
-    record.only.insert(record.only.end(), earlier.only.begin(), earlier.only.end());
+    return record;
+  }
+  for (std::string& section : earlier.only) {
+    if (!is_wanted(record.only, section)) record.only.push_back(std::move(section));
+  }
   return record;
 }
 
@@ -136,8 +139,10 @@ ReportOutcome redraw_report(const ReportOptions& options) {
           (options.directory / "results").string(), ", there are none to draw");
   prepare(options.directory);
   const auto locked = lock(options.directory);
+  RunRecord record = read_record(options.directory);
+  if (options.all_sections) record.only.clear();
   ReportOutcome outcome;
-  draw(options, read_record(options.directory), {}, outcome);
+  draw(options, record, {}, outcome);
   return outcome;
 }
 

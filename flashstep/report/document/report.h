@@ -22,9 +22,10 @@ struct ReportOptions {
   std::string preset = "quick";   // "quick", "2024", "2025", "2026", "all"
   std::vector<std::string> only;  // sections by name; empty: all
   std::filesystem::path directory = "report";
-  bool any_machine = false;  // a result of another machine will do: RunOptions has it
-  double most_seconds = 0;   // begins nothing that is expected to end later; 0: no such limit
-  bool pdf = true;           // where there is a Chromium
+  bool all_sections = false;  // redraw_report: also those that nobody asked for, as not measured
+  bool any_machine = false;   // a result of another machine will do: RunOptions has it
+  double most_seconds = 0;    // begins nothing that is expected to end later; 0: no such limit
+  bool pdf = true;            // where there is a Chromium
   std::vector<std::string> program = {"/proc/self/exe"};  // a flashstep, that measures
   // Expected seconds of what is done, and of all; what is being done.
   std::function<void(double done, double total, const std::string& note)> progress;
