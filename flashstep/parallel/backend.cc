@@ -13,4 +13,15 @@ bool goes_through_nccl(const std::vector<at::Tensor>& tensors, const comm::Group
          group.process_group().getBackend(at::kCUDA)->getBackendName() == "nccl";
 }
 
+c10::intrusive_ptr<c10d::Work> start_sum(std::vector<at::Tensor>& tensors, bool average,
+                                         const comm::Group& group, const std::string& what) {
+  c10d::AllreduceCoalescedOptions options;
+  options.reduceOp = average ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
+  c10d::ProcessGroup& process_group = group.process_group();
+  return group.guarded(what, [&] {
+    return tensors.size() == 1 ? process_group.allreduce(tensors, options)
+                               : process_group.allreduce_coalesced(tensors, options);
+  });
+}
+
 }  // namespace flashstep::parallel

@@ -1,9 +1,11 @@
 // Which backend carries tensors.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "flashstep/comm/group.h"
 
@@ -12,5 +14,10 @@ namespace flashstep::parallel {
 // Whether all of them travel through NCCL, which averages by itself and takes tensors where they
 // lie. False for no tensors, and for a single process.
 bool goes_through_nccl(const std::vector<at::Tensor>& tensors, const comm::Group& group);
+
+// Starts the all-reduce of all of them in one launch; `average` is NCCL's, Gloo only sums. `what`
+// is for messages.
+c10::intrusive_ptr<c10d::Work> start_sum(std::vector<at::Tensor>& tensors, bool average,
+                                         const comm::Group& group, const std::string& what);
 
 }  // namespace flashstep::parallel

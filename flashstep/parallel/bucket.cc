@@ -4,7 +4,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/ScalarOps.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "flashstep/parallel/backend.h"
 
@@ -121,10 +120,16 @@ void Bucket::launch_scatter() {
     has_gradient.push_back(parameter.grad().defined());
     parameter.mutable_grad().reset();
   }
+  const ScatterOptions options = {backend_averages_, averaging_.communication_dtype, name_};
+  if (averaging_.in_place) {
+    averaging_.scatter->launch_in_place(number_, pieces_, std::move(has_gradient), options,
+                                        stream_);
+    pieces_.assign(pieces_.size(), {});
+    return;
+  }
   at::Tensor flat = flat_.front();
   if (!averaging_.persistent) flat_.clear();
-  averaging_.scatter->launch(number_, std::move(flat), std::move(has_gradient),
-                             {backend_averages_, averaging_.communication_dtype, name_}, stream_);
+  averaging_.scatter->launch(number_, std::move(flat), std::move(has_gradient), options, stream_);
 }
 
 void Bucket::launch() {
@@ -138,13 +143,7 @@ void Bucket::launch() {
     if (averaging_.communication_dtype) {
       for (at::Tensor& part : wire_) part = part.to(*averaging_.communication_dtype);
     }
-    c10d::AllreduceCoalescedOptions options;
-    options.reduceOp = backend_averages_ ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
-    c10d::ProcessGroup& process_group = averaging_.group.process_group();
-    work_ = averaging_.group.guarded(name_, [&] {
-      return wire_.size() == 1 ? process_group.allreduce(wire_, options)
-                               : process_group.allreduce_coalesced(wire_, options);
-    });
+    work_ = start_sum(wire_, backend_averages_, averaging_.group, name_);
   });
 }
 

@@ -1,7 +1,7 @@
 // One bucket: gradients of several parameters that one launch averages. They lie side by side in
 // one flat tensor, or (`in_place`) stay where autograd has put them: NCCL takes many tensors in one
-// launch. Where gradients are divided (`scatter`), a full flat tensor is handed over, and nothing
-// of it is left here.
+// launch. Where gradients are divided (`scatter`), the full bucket is handed over, and nothing of
+// it is left here.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ class Bucket {
   bool is_filled(size_t slot) const { return filled_[slot]; }
   bool is_full() const { return ready_ == filled_.size(); }
 
-  // Starts the all-reduce of a full bucket, with scatter its reduce-scatter; all ranks start theirs
-  // in the same order.
+  // Starts the all-reduce of a full bucket, with scatter what GradientScatter makes of it; all
+  // ranks start theirs in the same order.
   void launch();
   // When it returns (on a GPU: when the current stream goes on), every slot is the mean, with
   // scatter this rank's part of it (GradientScatter::part).

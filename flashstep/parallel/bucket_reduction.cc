@@ -346,8 +346,9 @@ bool BucketReduction::scatter_to(std::shared_ptr<GradientScatter> scatter) {
   require(scatter == nullptr || averaging_.scatter.use_count() <= 1,
           "[parallel] expected one sharded optimizer at a time to take a reducer's gradients, got "
           "another one; end the first before (optimizer.reset()) the next is made");
-  // A bucket is divided between ranks as one flat tensor.
-  averaging_.in_place = scatter == nullptr && is_in_place(options_, parameters_, group_);
+  // Where nothing else is asked for, a bucket is divided between ranks as one flat tensor.
+  averaging_.in_place = is_in_place(options_, parameters_, group_) &&
+                        (scatter == nullptr || !options_.flat_buckets.value_or(true));
   averaging_.scatter = std::move(scatter);
   make_buckets();
   return true;

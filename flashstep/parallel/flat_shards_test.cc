@@ -140,6 +140,14 @@ void expect_as_alone(const Group& group) {
       }
     }
   }
+  Training in_place;
+  in_place.reducer.flat_buckets = false;
+  for (const double megabytes : {0.0001, 25.0}) {
+    in_place.reducer.bucket_megabytes = megabytes;
+    const auto together = in_place.parameters<M>(group);
+    expect_close(in_place.parameters<M>(group), together, 0);
+    expect_close(together, alone, 1e-4);
+  }
   Training accumulated;
   accumulated.micro_steps = group.world_size() == 4 ? 3 : 2;
   expect_close(accumulated.parameters<M>(group), alone, 1e-4);
@@ -162,7 +170,14 @@ TEST(Ranks, TwoRanksAgreeWithWholeParametersBitForBit) {
     Training run;
     run.max_norm = 1e9;  // the norm itself is summed in another order
     const auto flat = run.parameters<testing::TiedToy>(group);
-    run.flat = false;
+    run.reducer.flat_buckets = false;
+    expect_close(run.parameters<testing::TiedToy>(group), flat, 0);
+    run.reducer.communication_dtype = torch::kBFloat16;
+    const auto rounded = run.parameters<testing::TiedToy>(group);
+    run.flat = false;  // the all-reduce of those that are not divided rounds its sums, too
+    expect_close(run.parameters<testing::TiedToy>(group), rounded, 0);
+    run.reducer.communication_dtype.reset();
+    run.reducer.flat_buckets.reset();
     expect_close(run.parameters<testing::TiedToy>(group), flat, 0);
   });
 }
@@ -178,31 +193,37 @@ struct Sometimes : torch::nn::Module {
   }
 };
 
+void expect_unused_and_mixed(const Group& group, std::optional<bool> flat_buckets) {
+  ReducerOptions options;
+  options.allow_unused = true;
+  options.flat_buckets = flat_buckets;
+  DistributedDataParallel<Sometimes> net(std::make_shared<Sometimes>(), group, options);
+  ShardedOptimizer<torch::optim::SGD> optimizer(
+      net.parameters(), torch::optim::SGDOptions(0.1), group,
+      {.mode = ShardMode::kFlat, .reducer = &net.reducer()});
+  const auto step = [&](bool use_extra) {
+    optimizer.zero_grad();
+    net.forward(torch::ones({2, 10}), use_extra).backward();
+    net.finish_gradient_synchronization();
+    EXPECT_FALSE(net.module()->weight.grad().defined());  // divided
+    optimizer.step();
+  };
+  const Tensor before = net.module()->extra.detach().clone();
+  step(false);
+  EXPECT_TRUE(same_bits(net.module()->extra.detach(), before));  // no gradient anywhere
+  step(group.rank() == 1);
+  // d/dx mean(x^2) = 2 x / 35 at 1 on one of three ranks.
+  const Tensor expected = before - 0.1 * 2.0 / 35 / 3;
+  EXPECT_TRUE((net.module()->extra - expected).abs().max().item<double>() <= 1e-15);
+  EXPECT_EQ(net.module()->half.scalar_type(), torch::kBFloat16);
+  EXPECT_LT(net.module()->half[0].item<float>(), 1);
+}
+
 TEST(Ranks, UnusedParametersAndMixedTypes) {
   testing::run_ranks(3, [](const comm::Environment& environment) {
     const Group group(environment);
-    ReducerOptions options;
-    options.allow_unused = true;
-    DistributedDataParallel<Sometimes> net(std::make_shared<Sometimes>(), group, options);
-    ShardedOptimizer<torch::optim::SGD> optimizer(
-        net.parameters(), torch::optim::SGDOptions(0.1), group,
-        {.mode = ShardMode::kFlat, .reducer = &net.reducer()});
-    const auto step = [&](bool use_extra) {
-      optimizer.zero_grad();
-      net.forward(torch::ones({2, 10}), use_extra).backward();
-      net.finish_gradient_synchronization();
-      EXPECT_FALSE(net.module()->weight.grad().defined());  // divided
-      optimizer.step();
-    };
-    const Tensor before = net.module()->extra.detach().clone();
-    step(false);
-    EXPECT_TRUE(same_bits(net.module()->extra.detach(), before));  // no gradient anywhere
-    step(group.rank() == 1);
-    // d/dx mean(x^2) = 2 x / 35 at 1 on one of three ranks.
-    const Tensor expected = before - 0.1 * 2.0 / 35 / 3;
-    EXPECT_TRUE((net.module()->extra - expected).abs().max().item<double>() <= 1e-15);
-    EXPECT_EQ(net.module()->half.scalar_type(), torch::kBFloat16);
-    EXPECT_LT(net.module()->half[0].item<float>(), 1);
+    expect_unused_and_mixed(group, std::nullopt);
+    expect_unused_and_mixed(group, /*flat_buckets=*/false);
   });
 }
 

@@ -1,11 +1,13 @@
 #include "flashstep/parallel/gradient_scatter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "flashstep/base/error.h"
+#include "flashstep/parallel/backend.h"
 
 namespace flashstep::parallel {
 namespace {
@@ -37,20 +39,30 @@ GradientScatter::GradientScatter(std::vector<BucketLayout> layouts, const comm::
   }
 }
 
+// Makes room by taking an earlier bucket, and notes what is known of this one.
+GradientScatter::Bucket& GradientScatter::begin(size_t index, at::ScalarType dtype,
+                                                std::vector<bool> has_gradient,
+                                                const ScatterOptions& options, bool in_place,
+                                                SideStream& stream) {
+  if (index >= kBucketsInFlight) {
+    Bucket& earlier = buckets_[index - kBucketsInFlight];
+    take(earlier, stream);
+    earlier.is_taken_aside = !options.backend_averages || in_place;
+  }
+  Bucket& bucket = buckets_[index];
+  bucket.dtype = dtype;
+  bucket.name = options.name;
+  bucket.has_gradient = std::move(has_gradient);
+  return bucket;
+}
+
 void GradientScatter::launch(size_t index, at::Tensor flat, std::vector<bool> has_gradient,
                              const ScatterOptions& options, SideStream& stream) {
   // The bucket was made for another stream; it must not go to others before this one has read it.
   stream.keep(flat);
   stream.run([&] {
-    if (index >= kBucketsInFlight) {
-      Bucket& earlier = buckets_[index - kBucketsInFlight];
-      take(earlier);
-      earlier.is_summed_aside = !options.backend_averages;
-    }
-    Bucket& bucket = buckets_[index];
-    bucket.dtype = flat.scalar_type();
-    bucket.name = options.name;
-    bucket.has_gradient = std::move(has_gradient);
+    Bucket& bucket = begin(index, flat.scalar_type(), std::move(has_gradient), options,
+                           /*in_place=*/false, stream);
     bucket.flat = options.communication_dtype ? flat.to(*options.communication_dtype) : flat;
     bucket.part = at::empty({flat.numel() / group_.world_size()}, bucket.flat.options());
     bucket.work = group_.guarded(bucket.name, [&] {
@@ -59,10 +71,26 @@ void GradientScatter::launch(size_t index, at::Tensor flat, std::vector<bool> ha
   });
 }
 
+void GradientScatter::launch_in_place(size_t index, std::vector<at::Tensor> pieces,
+                                      std::vector<bool> has_gradient, const ScatterOptions& options,
+                                      SideStream& stream) {
+  for (const at::Tensor& piece : pieces) stream.keep(piece);
+  stream.run([&] {
+    Bucket& bucket = begin(index, pieces.front().scalar_type(), std::move(has_gradient), options,
+                           /*in_place=*/true, stream);
+    bucket.pieces = std::move(pieces);
+    if (options.communication_dtype) {
+      for (at::Tensor& piece : bucket.pieces) piece = piece.to(*options.communication_dtype);
+    }
+    bucket.work = start_sum(bucket.pieces, options.backend_averages, group_, bucket.name);
+  });
+}
+
 // Sums up what came, and frees what only the sending needed, in the order of the current stream.
-void GradientScatter::take(Bucket& bucket) {
+void GradientScatter::take(Bucket& bucket, SideStream& stream) {
   if (!bucket.work) return;
   group_.wait(bucket.work, bucket.name);
+  if (!bucket.pieces.empty()) keep_own(bucket, stream);
   if (bucket.received.defined()) {
     bucket.part = part_of(bucket.received, 0, group_.world_size()).to(bucket.dtype, false, true);
     for (int rank = 1; rank < group_.world_size(); ++rank) {
@@ -73,13 +101,30 @@ void GradientScatter::take(Bucket& bucket) {
   bucket.flat.reset();
 }
 
+// Of the means, this rank's part; nobody reads the padding between slots.
+void GradientScatter::keep_own(Bucket& bucket, SideStream& stream) {
+  const BucketLayout& layout = layouts_[&bucket - buckets_.data()];
+  const int64_t length = layout.numel / group_.world_size(), first = group_.rank() * length;
+  bucket.part = at::empty({length}, bucket.pieces.front().options().dtype(bucket.dtype));
+  for (size_t slot = 0; slot < bucket.pieces.size(); ++slot) {
+    const at::Tensor& piece = bucket.pieces[slot];
+    stream.hand_over(piece);  // may have been made on the side stream, in the dtype that travels
+    const int64_t offset = layout.offsets[slot];
+    const int64_t begin = std::max(first, offset);
+    const int64_t end = std::min(first + length, offset + piece.numel());
+    if (begin >= end) continue;
+    bucket.part.slice(0, begin - first, end - first)
+        .copy_(piece.slice(0, begin - offset, end - offset), /*non_blocking=*/true);
+  }
+  bucket.pieces.clear();
+}
+
 void GradientScatter::wait(size_t index, SideStream& stream) {
   at::NoGradGuard no_grad;
   Bucket& bucket = buckets_[index];
-  take(bucket);
-  bucket.work.reset();
-  if (bucket.is_summed_aside) stream.join();
-  bucket.is_summed_aside = false;
+  take(bucket, stream);
+  if (bucket.is_taken_aside) stream.join();
+  bucket.is_taken_aside = false;
   stream.hand_over(bucket.part);
   bucket.part = bucket.part.to(bucket.dtype);
 }

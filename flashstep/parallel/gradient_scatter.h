@@ -6,6 +6,11 @@
 // thrown away; here every rank sends part r to rank r (all-to-all) and sums what it received in the
 // order of ranks: (W - 1) / W of the bytes, as it should be, for one more bucket of memory, and the
 // bits of a sum do not depend on where in a bucket it stands.
+//
+// Both take a flat tensor, into which every gradient is copied first. launch_in_place() all-reduces
+// gradients where they lie and keeps its part: twice the bytes between ranks, and of the gradients
+// 1/W is copied instead of all. Between GPUs that are fast to reach, memory is the dearer of the
+// two.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +54,11 @@ class GradientScatter {
   // has_gradient says which slots hold a gradient. All ranks launch in the same order.
   void launch(size_t bucket, at::Tensor flat, std::vector<bool> has_gradient,
               const ScatterOptions& options, SideStream& stream);
+  // The same of gradients where they lie: pieces[slot] is the parameter's whole gradient as a flat
+  // tensor, which nobody else uses until it is let go.
+  void launch_in_place(size_t bucket, std::vector<at::Tensor> pieces,
+                       std::vector<bool> has_gradient, const ScatterOptions& options,
+                       SideStream& stream);
   // Some other rank has a gradient for this slot.
   void set_gradient(size_t bucket, size_t slot) { buckets_[bucket].has_gradient[slot] = true; }
   // When it returns (on a GPU: when the current stream goes on), part() is the mean.
@@ -63,15 +73,19 @@ class GradientScatter {
 
  private:
   struct Bucket {
-    at::Tensor flat, received;  // what is sent, what came (all-to-all); while it travels
-    at::Tensor part;            // (numel / W)
-    at::ScalarType dtype;       // of the gradients
+    at::Tensor flat, received;       // what is sent, what came (all-to-all); while it travels
+    std::vector<at::Tensor> pieces;  // in place: what travels, by slot
+    at::Tensor part;                 // (numel / W)
+    at::ScalarType dtype;            // of the gradients
     std::vector<bool> has_gradient;
     c10::intrusive_ptr<c10d::Work> work;
     std::string name;
-    bool is_summed_aside = false;  // by kernels of the side stream
+    bool is_taken_aside = false;  // by kernels of the side stream
   };
-  void take(Bucket& bucket);
+  Bucket& begin(size_t bucket, at::ScalarType dtype, std::vector<bool> has_gradient,
+                const ScatterOptions& options, bool in_place, SideStream& stream);
+  void take(Bucket& bucket, SideStream& stream);
+  void keep_own(Bucket& bucket, SideStream& stream);
 
   const std::vector<BucketLayout> layouts_;
   const comm::Group& group_;
