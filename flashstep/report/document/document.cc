@@ -1,7 +1,11 @@
 #include "flashstep/report/document/document.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -107,6 +111,38 @@ void write_table(const DocumentTable& table, const Provenance& made, const fs::p
   write_file(stem + ".json", measure::to_json(noted));
 }
 
+// Drawing pictures as PNG is nearly all of the time that a document takes, so every processor draws
+// some. The first error ends the others' work and is thrown.
+void write_pictures(const Document& document, const fs::path& folder) {
+  std::vector<const DocumentPicture*> pictures;
+  for (const DocumentSection& section : document.sections) {
+    for (const DocumentResult& result : section.results) {
+      for (const DocumentPicture& picture : result.pictures) pictures.push_back(&picture);
+    }
+  }
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto work = [&] {
+    for (size_t i = next++; i < pictures.size(); i = next++) {
+      try {
+        measure::internal::write_picture(pictures[i]->svg, folder / pictures[i]->file);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        next = pictures.size();
+      }
+    }
+  };
+  {
+    const size_t most = std::max(1u, std::thread::hardware_concurrency());
+    std::vector<std::jthread> helpers;
+    for (size_t i = 1; i < std::min(most, pictures.size()); ++i) helpers.emplace_back(work);
+    work();
+  }
+  if (error) std::rethrow_exception(error);
+}
+
 }  // namespace
 
 size_t Document::measured() const {
@@ -198,10 +234,9 @@ void write_document(const Document& document, const fs::path& directory) {
     for (const DocumentResult& result : section.results) {
       for (const DocumentTable& table : result.tables)
         write_table(table, result.made, directory / "tables");
-      for (const DocumentPicture& picture : result.pictures)
-        measure::internal::write_picture(picture.svg, directory / "pictures" / picture.file);
     }
   }
+  write_pictures(document, directory / "pictures");
   write_file(directory / "report.md", to_markdown(document));
   write_file(directory / "report.html", to_html(document));
 }
