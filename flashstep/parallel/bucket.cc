@@ -125,6 +125,7 @@ void Bucket::launch_scatter() {
     averaging_.scatter->launch_in_place(number_, pieces_, std::move(has_gradient), options,
                                         stream_);
     pieces_.assign(pieces_.size(), {});
+    missing_.assign(missing_.size(), {});
     return;
   }
   at::Tensor flat = flat_.front();

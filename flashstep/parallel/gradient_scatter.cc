@@ -46,10 +46,11 @@ GradientScatter::Bucket& GradientScatter::begin(size_t index, at::ScalarType dty
                                                 SideStream& stream) {
   if (index >= kBucketsInFlight) {
     Bucket& earlier = buckets_[index - kBucketsInFlight];
-    take(earlier, stream);
+    take(earlier);
     earlier.is_taken_aside = !options.backend_averages || in_place;
   }
   Bucket& bucket = buckets_[index];
+  bucket.stream = &stream;
   bucket.dtype = dtype;
   bucket.name = options.name;
   bucket.has_gradient = std::move(has_gradient);
@@ -78,19 +79,21 @@ void GradientScatter::launch_in_place(size_t index, std::vector<at::Tensor> piec
   stream.run([&] {
     Bucket& bucket = begin(index, pieces.front().scalar_type(), std::move(has_gradient), options,
                            /*in_place=*/true, stream);
-    bucket.pieces = std::move(pieces);
     if (options.communication_dtype) {
-      for (at::Tensor& piece : bucket.pieces) piece = piece.to(*options.communication_dtype);
+      for (at::Tensor& piece : pieces) piece = piece.to(*options.communication_dtype);
     }
-    bucket.work = start_sum(bucket.pieces, options.backend_averages, group_, bucket.name);
+    bucket.work = start_sum(pieces, options.backend_averages, group_, bucket.name);
+    bucket.pieces = std::move(pieces);
   });
 }
 
 // Sums up what came, and frees what only the sending needed, in the order of the current stream.
-void GradientScatter::take(Bucket& bucket, SideStream& stream) {
+void GradientScatter::take(Bucket& bucket) {
   if (!bucket.work) return;
   group_.wait(bucket.work, bucket.name);
-  if (!bucket.pieces.empty()) keep_own(bucket, stream);
+  // The work holds what travelled. NCCL's reduce-scatter is waited for once more, by wait().
+  if (!bucket.pieces.empty() || bucket.received.defined()) bucket.work.reset();
+  if (!bucket.pieces.empty()) keep_own(bucket);
   if (bucket.received.defined()) {
     bucket.part = part_of(bucket.received, 0, group_.world_size()).to(bucket.dtype, false, true);
     for (int rank = 1; rank < group_.world_size(); ++rank) {
@@ -102,13 +105,14 @@ void GradientScatter::take(Bucket& bucket, SideStream& stream) {
 }
 
 // Of the means, this rank's part; nobody reads the padding between slots.
-void GradientScatter::keep_own(Bucket& bucket, SideStream& stream) {
+void GradientScatter::keep_own(Bucket& bucket) {
   const BucketLayout& layout = layouts_[&bucket - buckets_.data()];
   const int64_t length = layout.numel / group_.world_size(), first = group_.rank() * length;
   bucket.part = at::empty({length}, bucket.pieces.front().options().dtype(bucket.dtype));
   for (size_t slot = 0; slot < bucket.pieces.size(); ++slot) {
     const at::Tensor& piece = bucket.pieces[slot];
-    stream.hand_over(piece);  // may have been made on the side stream, in the dtype that travels
+    bucket.stream->hand_over(
+        piece);  // may have been made on the side stream, in the dtype that travels
     const int64_t offset = layout.offsets[slot];
     const int64_t begin = std::max(first, offset);
     const int64_t end = std::min(first + length, offset + piece.numel());
@@ -122,7 +126,8 @@ void GradientScatter::keep_own(Bucket& bucket, SideStream& stream) {
 void GradientScatter::wait(size_t index, SideStream& stream) {
   at::NoGradGuard no_grad;
   Bucket& bucket = buckets_[index];
-  take(bucket, stream);
+  take(bucket);
+  bucket.work.reset();
   if (bucket.is_taken_aside) stream.join();
   bucket.is_taken_aside = false;
   stream.hand_over(bucket.part);

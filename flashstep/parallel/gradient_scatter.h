@@ -8,9 +8,11 @@
 // bits of a sum do not depend on where in a bucket it stands.
 //
 // Both take a flat tensor, into which every gradient is copied first. launch_in_place() all-reduces
-// gradients where they lie and keeps its part: twice the bytes between ranks, and of the gradients
-// 1/W is copied instead of all. Between GPUs that are fast to reach, memory is the dearer of the
-// two.
+// gradients where they lie and keeps its part: twice the bytes between ranks, and over NCCL, in
+// their own dtype, 1/W of the gradients is copied instead of all. Between GPUs that are fast to
+// reach, memory is the dearer of the two. Its sums are the backend's: over Gloo their bits depend,
+// from three ranks on, on where in a bucket a value stands, and are rounded in the dtype that
+// travels.
 #pragma once
 
 #include <cstdint>
@@ -79,13 +81,14 @@ class GradientScatter {
     at::ScalarType dtype;            // of the gradients
     std::vector<bool> has_gradient;
     c10::intrusive_ptr<c10d::Work> work;
+    SideStream* stream = nullptr;  // from which it was sent
     std::string name;
     bool is_taken_aside = false;  // by kernels of the side stream
   };
   Bucket& begin(size_t bucket, at::ScalarType dtype, std::vector<bool> has_gradient,
                 const ScatterOptions& options, bool in_place, SideStream& stream);
-  void take(Bucket& bucket, SideStream& stream);
-  void keep_own(Bucket& bucket, SideStream& stream);
+  void take(Bucket& bucket);
+  void keep_own(Bucket& bucket);
 
   const std::vector<BucketLayout> layouts_;
   const comm::Group& group_;
