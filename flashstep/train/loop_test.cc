@@ -315,10 +315,15 @@ TEST_F(LoopTest, EvaluatingAndSavingAreNoTimeOfAStep) {
   experiment.evaluation_ms = 300;
   experiment.run();
   std::ifstream file(at("run") / "metrics.jsonl");
+  int evaluations = 0, slow = 0;
   for (std::string line; std::getline(file, line);) {
     const auto row = nlohmann::json::parse(line);
-    EXPECT_LT(row.value("step_ms", 0.0), 300) << line;
+    evaluations += row.contains("val_loss");
+    slow += row.value("step_ms", 0.0) >= experiment.evaluation_ms;
   }
+  // A busy machine holds up a step now and then, but not one for each evaluation.
+  EXPECT_GE(evaluations, 3);
+  EXPECT_LT(slow, evaluations / 2.0);
 }
 
 TEST_F(LoopTest, RefusesADirectoryWithARun) {
