@@ -12,6 +12,7 @@ from training_run import expect_same, outcome, whole_checkpoints, write_config
 
 RANKS, STEPS = 3, 200
 SILENCE_SECONDS = 4
+GRACE_SECONDS = 10  # for a rank that is caught in something that cannot be interrupted (Timeouts::grace)
 MOMENT = 10  # seconds that a loaded machine may take for what takes none
 
 
@@ -90,7 +91,7 @@ def test_hung(directory, config, victim, sentence):
         began = time.monotonic()
         expect(job.end() == 1, "exit code 1", job.output())
         seconds = time.monotonic() - began
-        expect(0.9 * SILENCE_SECONDS < seconds < SILENCE_SECONDS + MOMENT,
+        expect(0.9 * SILENCE_SECONDS < seconds < SILENCE_SECONDS + GRACE_SECONDS + MOMENT,
                f"an end after {SILENCE_SECONDS} s, not {seconds:.1f}", job.output())
         for rank in set(range(RANKS)) - {victim}:
             expect(re.search(rf"\[rank {rank}\] flashstep: \[.*\] rank {victim} \(process .*\){sentence}",
