@@ -1,8 +1,12 @@
 // Flat shards where something is unusual: parameters that are empty or fewer than ranks, memory
-// that was replaced, optimizers that come and go, ranks without rows.
+// that was replaced, optimizers that come and go, ranks without rows, gradients that must be let
+// go.
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -187,6 +191,59 @@ TEST(Ranks, GradientsStayInPlaceAgainAfterTheOptimizer) {
     net.finish_gradient_synchronization();
     const Tensor first = net.module()->fc1->weight.grad(), other = net.module()->fc3->weight.grad();
     EXPECT_FALSE(first.storage().is_alias_of(other.storage())) << "copied into one bucket";
+  });
+}
+
+struct Chain : torch::nn::Module {
+  std::vector<Tensor> weights;
+  Chain() {
+    for (int i = 0; i < 7; ++i)
+      weights.push_back(register_parameter(str("w", i), torch::eye(10) + 0.01 * i));
+  }
+  Tensor forward(Tensor x) {
+    for (const Tensor& weight : weights) x = at::matmul(x, weight);
+    return x;
+  }
+};
+
+using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+bool all_expired(const std::vector<Memory>& memories) {
+  return std::all_of(memories.begin(), memories.end(),
+                     [](const Memory& memory) { return memory.expired(); });
+}
+
+// Of more buckets than travel at a time: the first go while backward runs, the last at its end.
+TEST(Ranks, WhatWasSentIsLetGo) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    for (const bool in_place : {false, true}) {
+      ReducerOptions options;
+      options.bucket_megabytes = 1e-5;
+      if (in_place) options.flat_buckets = false;
+      DistributedDataParallel<Chain> net(std::make_shared<Chain>(), group, options);
+      ShardedOptimizer<torch::optim::SGD> optimizer(
+          net.parameters(), torch::optim::SGDOptions(0.1), group,
+          {.mode = ShardMode::kFlat, .reducer = &net.reducer()});
+      for (int step = 0; step < 3; ++step) {
+        const Tensor own = torch::full({2, 10}, 0.1 * (1 + step + group.rank()));
+        std::vector<Memory> gradients;
+        {
+          const auto no_sync = net.no_sync();
+          net.forward(own).square().mean().backward();
+        }
+        for (const Tensor& parameter : net.parameters())
+          gradients.push_back(parameter.grad().storage().getWeakStorageImpl());
+        ASSERT_GT(gradients.size(), parallel::kBucketsInFlight);
+        net.forward(own).square().mean().backward();
+        net.finish_gradient_synchronization();
+        // Gloo's thread lets go of what it did a moment after it has said so.
+        for (int wait = 0; wait < 5000 && !all_expired(gradients); ++wait)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        EXPECT_TRUE(all_expired(gradients)) << in_place << ", step " << step;
+        optimizer.step();
+      }
+    }
   });
 }
 

@@ -2,10 +2,8 @@
 #include "flashstep/parallel/flat_shards.h"
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -226,59 +224,6 @@ TEST(Ranks, UnusedParametersAndMixedTypes) {
     const Group group(environment);
     expect_unused_and_mixed(group, std::nullopt);
     expect_unused_and_mixed(group, /*flat_buckets=*/false);
-  });
-}
-
-struct Chain : torch::nn::Module {
-  std::vector<Tensor> weights;
-  Chain() {
-    for (int i = 0; i < 7; ++i)
-      weights.push_back(register_parameter(str("w", i), torch::eye(10) + 0.01 * i));
-  }
-  Tensor forward(Tensor x) {
-    for (const Tensor& weight : weights) x = at::matmul(x, weight);
-    return x;
-  }
-};
-
-using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;
-
-bool all_expired(const std::vector<Memory>& memories) {
-  return std::all_of(memories.begin(), memories.end(),
-                     [](const Memory& memory) { return memory.expired(); });
-}
-
-// Of more buckets than travel at a time: the first go while backward runs, the last at its end.
-TEST(Ranks, WhatWasSentIsLetGo) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    const Group group(environment);
-    for (const bool in_place : {false, true}) {
-      ReducerOptions options;
-      options.bucket_megabytes = 1e-5;
-      if (in_place) options.flat_buckets = false;
-      DistributedDataParallel<Chain> net(std::make_shared<Chain>(), group, options);
-      ShardedOptimizer<torch::optim::SGD> optimizer(
-          net.parameters(), torch::optim::SGDOptions(0.1), group,
-          {.mode = ShardMode::kFlat, .reducer = &net.reducer()});
-      for (int step = 0; step < 3; ++step) {
-        const Tensor own = rows(step, group.rank(), 2);
-        std::vector<Memory> gradients;
-        {
-          const auto no_sync = net.no_sync();
-          net.forward(own).square().mean().backward();
-        }
-        for (const Tensor& parameter : net.parameters())
-          gradients.push_back(parameter.grad().storage().getWeakStorageImpl());
-        ASSERT_GT(gradients.size(), parallel::kBucketsInFlight);
-        net.forward(own).square().mean().backward();
-        net.finish_gradient_synchronization();
-        // Gloo's thread lets go of what it did a moment after it has said so.
-        for (int wait = 0; wait < 5000 && !all_expired(gradients); ++wait)
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        EXPECT_TRUE(all_expired(gradients)) << in_place << ", step " << step;
-        optimizer.step();
-      }
-    }
   });
 }
 
