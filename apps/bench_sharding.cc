@@ -42,9 +42,11 @@ void add_bench_sharding(CLI::App& bench) {
       ->capture_default_str();
   command
       ->add_option("--shard", plan.contestants,
-                   "Ways to divide it, as parallel.shard_optimizer names them")
+                   "Ways to divide it, as parallel.shard_optimizer names them; nccl: what is "
+                   "updated travels by NCCL between GPUs of one machine, too; scattered: gradients "
+                   "are divided on their way, not when they have arrived")
       ->delimiter(',')
-      ->check(CLI::IsMember({"none", "whole", "flat"}))
+      ->check(CLI::IsMember(report::sharding_names()))
       ->capture_default_str();
   command->add_option("--wrapper", plan.wrapper, "How gradients are averaged")
       ->check(CLI::IsMember(strategy_names()))

@@ -69,6 +69,7 @@ std::vector<OpenSocket> opened_since(const SocketRecorder& recorder, int port) {
 Group::Group(const Environment& environment, GroupOptions options)
     : rank_(environment.rank),
       world_size_(environment.world_size),
+      is_on_one_machine_(environment.local_world_size == environment.world_size),
       internals_(std::make_unique<Internals>()) {
   Internals& in = *internals_;
   in.options = std::move(options);
@@ -90,6 +91,7 @@ Group::Group(const Environment& environment, GroupOptions options)
   watch.names = meeting.names;
   watch.store_name = meeting.store_name;
   watch.on_stuck = in.options.on_stuck;
+  in.outside = std::make_shared<OutsideCollectives>();
   in.watch = std::make_unique<Watch>(meeting.watch_store, meeting.watch_connection, watch);
   try {
     connect(environment);
@@ -133,12 +135,17 @@ void Group::connect(const Environment& environment) {
   if (in.watch) {
     // Copies: the watch's threads shall not look into a group that is going away.
     in.watch->guard(
-        [gloo = in.gloo, nccl = in.nccl] {
-          return Watch::Launched{launched(gloo) + launched(nccl), launched(nccl)};
+        [gloo = in.gloo, nccl = in.nccl, outside = in.outside] {
+          const uint64_t on_gpu = launched(nccl) + outside->launched();
+          return Watch::Launched{launched(gloo) + on_gpu, on_gpu};
         },
-        [connections = in.connections, nccl = in.nccl] {
+        [connections = in.connections, nccl = in.nccl, outside = in.outside] {
           shut_down(connections);
+          // Streams that wait for other ranks, before NCCL waits for its kernels behind them; and
+          // again, for another rank's stream may just have written what was set here.
+          outside->interrupt();
           if (nccl) nccl->abort();
+          outside->interrupt();
         });
   }
 }
@@ -232,6 +239,8 @@ void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const std::string& 
     if (!work->wait()) C10_THROW_ERROR(DistBackendError, "the collective was aborted");
   });
 }
+
+OutsideCollectives* Group::outside() const { return internals_->outside.get(); }
 
 void Group::fail(const std::string& sentence) {
   if (internals_->watch) internals_->watch->tell(str("rank ", rank_, " failed: ", sentence));

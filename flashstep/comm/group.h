@@ -23,6 +23,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "flashstep/comm/environment.h"
+#include "flashstep/comm/outside_collectives.h"
 
 namespace flashstep::comm {
 
@@ -68,6 +69,9 @@ class Group {
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   bool is_first() const { return rank_ == 0; }
+  // Whether all ranks are processes of one machine, as their environment says; false for a process
+  // group that was made elsewhere.
+  bool is_on_one_machine() const { return is_on_one_machine_; }
 
   // For collectives: by device, through Gloo or NCCL. Every rank launches the same collectives in
   // the same order, from one thread.
@@ -94,6 +98,10 @@ class Group {
 
   // At step boundaries: MachineError if a rank was lost or NCCL reports an error.
   void check(const std::string& what = "training") const;
+
+  // For collectives that do not go through process_group(), so that the watch knows of them. Null
+  // for one rank, and for a process group that was made elsewhere.
+  OutsideCollectives* outside() const;
 
   // Tells the other ranks that this one ends with `sentence`: they end with it too, at once. For
   // the handler of an exception that the others cannot see.
@@ -138,6 +146,7 @@ class Group {
   [[noreturn]] void explain(const std::string& what) const;
 
   int rank_, world_size_;
+  bool is_on_one_machine_ = false;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
   std::unique_ptr<Internals> internals_;
 };

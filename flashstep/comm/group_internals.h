@@ -17,7 +17,8 @@ struct Group::Internals {
   c10::intrusive_ptr<c10d::Backend> gloo, nccl;  // nccl: null without
   std::vector<OpenSocket> connections;           // of the store and of Gloo
   std::vector<std::string> names;  // "rank 2 (process 4711 on node7)"; none of a rank alone
-  std::unique_ptr<Watch> watch;    // null for one rank, and for a group that others made
+  std::shared_ptr<OutsideCollectives> outside;
+  std::unique_ptr<Watch> watch;  // null for one rank, and for a group that others made
   int exceptions_at_start = 0;
 };
 

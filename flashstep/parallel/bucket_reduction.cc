@@ -346,9 +346,12 @@ bool BucketReduction::scatter_to(std::shared_ptr<GradientScatter> scatter) {
   require(scatter == nullptr || averaging_.scatter.use_count() <= 1,
           "[parallel] expected one sharded optimizer at a time to take a reducer's gradients, got "
           "another one; end the first before (optimizer.reset()) the next is made");
-  // Where nothing else is asked for, a bucket is divided between ranks as one flat tensor.
-  averaging_.in_place = is_in_place(options_, parameters_, group_) &&
-                        (scatter == nullptr || !options_.flat_buckets.value_or(true));
+  // Where nothing else is asked for: between GPUs of one machine, which are fast to reach,
+  // gradients travel from where they lie, whole; else each bucket is divided on its way, as one
+  // flat tensor.
+  averaging_.in_place =
+      is_in_place(options_, parameters_, group_) &&
+      (scatter == nullptr || !options_.flat_buckets.value_or(!group_.is_on_one_machine()));
   averaging_.scatter = std::move(scatter);
   make_buckets();
   return true;

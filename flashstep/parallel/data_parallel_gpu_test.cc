@@ -245,11 +245,18 @@ void set_gradients(const std::vector<Tensor>& parameters, int step) {
 }
 
 template <typename Inner, typename Options>
-void expect_whole(const Group& group, at::Device device, const Options& options) {
+void expect_whole(const Group& group, at::Device device, const Options& options,
+                  const ShardOptions& shards, bool moves = false) {
   const auto own = make_parameters(device), reference = make_parameters(device);
-  ShardedOptimizer<Inner> sharded(own, options, group);
+  ShardedOptimizer<Inner> sharded(own, options, group, shards);
   Inner whole(reference, options);
   for (int step = 0; step < 5; ++step) {
+    if (moves && step == 2) {  // as torch::load into a module does, on one rank or all
+      for (size_t i = 0; i < own.size(); i += 1 + group.rank()) {
+        Tensor parameter = own[i];
+        parameter.set_data(parameter.detach().clone());
+      }
+    }
     set_gradients(own, step);
     set_gradients(reference, step);
     sharded.step();
@@ -269,8 +276,14 @@ void expect_whole(const Group& group, at::Device device, const Options& options)
 TEST(GpuRanks, ShardedIsWhole) {
   FLASHSTEP_NEED_GPUS(2);
   on_two_gpus([](const Group& group, at::Device device) {
-    expect_whole<torch::optim::AdamW>(group, device, torch::optim::AdamWOptions(0.01));
-    expect_whole<torch::optim::SGD>(group, device, torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (const bool peer_copies : {true, false}) {
+      SCOPED_TRACE(peer_copies ? "copies" : "collectives");
+      const ShardOptions shards = {.part_megabytes = 0.1, .peer_copies = peer_copies};
+      const auto sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
+      expect_whole<torch::optim::AdamW>(group, device, torch::optim::AdamWOptions(0.01), shards);
+      expect_whole<torch::optim::SGD>(group, device, sgd, shards);
+      expect_whole<torch::optim::SGD>(group, device, sgd, shards, /*moves=*/true);
+    }
   });
 }
 
@@ -284,12 +297,12 @@ TEST(GpuRanks, ShardedUnderDdpIsWhole) {
     const torch::optim::AdamWOptions options(0.01);
     ReducerOptions small_buckets;
     small_buckets.bucket_megabytes = 0.0001;
-    const auto train = [&](std::optional<ShardMode> mode) {
+    const auto train = [&](std::optional<ShardMode> mode, bool peer_copies = true) {
       const auto net = make_module<PlainToy>(100, device);
       DistributedDataParallel<PlainToy> wrapped(net, group, small_buckets);
       std::unique_ptr<torch::optim::Optimizer> optimizer;
       if (mode) {
-        ShardOptions shards = {.mode = *mode, .part_megabytes = 1e-4};
+        ShardOptions shards = {.mode = *mode, .part_megabytes = 1e-4, .peer_copies = peer_copies};
         if (*mode == ShardMode::kFlat) shards.reducer = &wrapped.reducer();
         optimizer = std::make_unique<ShardedOptimizer<torch::optim::AdamW>>(wrapped.parameters(),
                                                                             options, group, shards);
@@ -306,10 +319,12 @@ TEST(GpuRanks, ShardedUnderDdpIsWhole) {
     };
     const auto whole = train(std::nullopt);
     for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
-      const auto sharded = train(mode);
-      for (size_t i = 0; i < whole.size(); ++i) {
-        EXPECT_TRUE(same_bits(sharded[i].cpu(), whole[i].cpu()))
-            << i << (mode == ShardMode::kFlat ? ", flat" : ", whole");
+      for (const bool peer_copies : {true, false}) {
+        const auto sharded = train(mode, peer_copies);
+        for (size_t i = 0; i < whole.size(); ++i) {
+          EXPECT_TRUE(same_bits(sharded[i].cpu(), whole[i].cpu()))
+              << i << (mode == ShardMode::kFlat ? ", flat" : ", whole") << peer_copies;
+        }
       }
     }
   });
@@ -340,16 +355,19 @@ struct WriteInPlace : torch::autograd::Function<WriteInPlace> {
 // (i + 1) (1/2 + step) from every element of parameter i. Twelve buckets of 9 MB (options
 // permitting) and products between them: what does not wait for its input reads another step's
 // numbers.
-void expect_exact_updates(const Group& group, at::Device device, const ReducerOptions& options) {
+void expect_exact_updates(const Group& group, at::Device device, const ReducerOptions& options,
+                          bool peer_copies) {
   constexpr int kParameters = 12;
   constexpr int64_t kSide = 1500;
   std::vector<Tensor> parameters;
   for (int i = 0; i < kParameters; ++i)
     parameters.push_back(torch::ones({kSide, kSide}, device).requires_grad_());
   GradientReducer reducer(parameters, group, options);
-  ShardedOptimizer<torch::optim::SGD> optimizer(
-      parameters, torch::optim::SGDOptions(1), group,
-      {.mode = ShardMode::kFlat, .reducer = &reducer, .part_megabytes = 5});
+  ShardedOptimizer<torch::optim::SGD> optimizer(parameters, torch::optim::SGDOptions(1), group,
+                                                {.mode = ShardMode::kFlat,
+                                                 .reducer = &reducer,
+                                                 .part_megabytes = 5,
+                                                 .peer_copies = peer_copies});
   double taken = 0;
   for (int step = 0; step < 8; ++step) {
     optimizer.zero_grad();
@@ -380,19 +398,57 @@ void expect_exact_updates_of_all(const Group& group, at::Device device,
                                  const std::vector<Case>& cases) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
-    expect_exact_updates(group, device, c.options);
+    for (const bool peer_copies : {true, false})
+      expect_exact_updates(group, device, c.options, peer_copies);
     ReducerOptions options = c.options;
     if (options.strategy == Strategy::kTorch) continue;
     options.communication_dtype = torch::kBFloat16;  // exact below 128 in halves
     SCOPED_TRACE("bf16 communication");
-    expect_exact_updates(group, device, options);
+    expect_exact_updates(group, device, options, /*peer_copies=*/true);
   }
 }
 
+// Divided as flat buckets or all-reduced in place; in twelve, three and one buckets.
 TEST(GpuRanks, FlatShardsWaitForTheirInputs) {
   FLASHSTEP_NEED_GPUS(2);
   on_two_gpus([](const Group& group, at::Device device) {
-    expect_exact_updates_of_all(group, device, all_cases());
+    std::vector<Case> cases = all_cases();
+    for (const bool flat : {true, false}) {
+      for (const double megabytes : {1.0, 30.0, 1000.0}) {
+        Case c = {str(flat ? "flat buckets of " : "in place, buckets of ", megabytes, " MB"), {}};
+        c.options.flat_buckets = flat;
+        c.options.bucket_megabytes = megabytes;
+        cases.push_back(c);
+      }
+    }
+    expect_exact_updates_of_all(group, device, cases);
+  });
+}
+
+// A divided bucket may be flat; those of later steps, whole again, stay where they are.
+TEST(GpuRanks, GradientsStayInPlaceAgainAfterTheOptimizer) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](const Group& group, at::Device device) {
+    const auto net = make_module<PlainToy>(100, device);
+    DistributedDataParallel<PlainToy> wrapped(net, group);
+    const Tensor x = torch::ones({4, 10}, device);
+    const auto backward = [&] {
+      wrapped.forward(x).square().mean().backward();
+      wrapped.finish_gradient_synchronization();
+    };
+    {
+      ShardedOptimizer<torch::optim::SGD> optimizer(
+          wrapped.parameters(), torch::optim::SGDOptions(0.1), group,
+          {.mode = ShardMode::kFlat, .reducer = &wrapped.reducer()});
+      for (int step = 0; step < 2; ++step) {
+        backward();
+        EXPECT_FALSE(net->fc1->weight.grad().defined()) << "divided";
+        optimizer.step();
+      }
+    }
+    backward();
+    const Tensor first = net->fc1->weight.grad(), other = net->fc3->weight.grad();
+    EXPECT_FALSE(first.storage().is_alias_of(other.storage())) << "copied into one bucket";
   });
 }
 

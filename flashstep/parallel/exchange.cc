@@ -54,6 +54,19 @@ void Exchange::start(const std::vector<Tensor>& tensors, const std::vector<int>&
     start_in_pieces(tensors, owners);
     return;
   }
+  if (can_copy(tensors)) {
+    copy([&] {
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        Target& to = target(tensors[i]);
+        if (owners[i] == group_.rank()) {
+          copies_->push(to.number, flat_view(tensors[i]), 0);
+        } else {
+          to.is_awaited = true;
+        }
+      }
+    });
+    return;
+  }
   auto work = in_one_launch(group_, [&] {
     for (size_t i = 0; i < tensors.size(); ++i) broadcast(flat_view(tensors[i]), owners[i], group_);
   });
@@ -65,6 +78,17 @@ void Exchange::start_gather(const std::vector<Tensor>& flats) {
   at::NoGradGuard no_grad;
   std::vector<Message> round;
   if (goes_through_nccl(flats, group_)) {
+    if (can_copy(flats)) {
+      copy([&] {
+        for (const Tensor& flat : flats) {
+          const Tensor own = part_of(flat, group_.rank(), group_.world_size());
+          Target& to = target(flat);
+          copies_->push(to.number, own, group_.rank() * own.numel());
+          to.is_awaited = true;
+        }
+      });
+      return;
+    }
     auto work = in_one_launch(group_, [&] {
       for (const Tensor& flat : flats) gather(flat, group_);
     });
@@ -120,6 +144,65 @@ void Exchange::limit(size_t rounds) {
   }
 }
 
-void Exchange::finish() { limit(0); }
+// Makes the copies, and shares what they do not know yet, at the first call.
+bool Exchange::can_copy(const std::vector<Tensor>& tensors) {
+  const at::Device device = tensors.front().device();
+  for (const Tensor& tensor : tensors) may_copy_ = may_copy_ && tensor.device() == device;
+  if (!may_copy_ || comm::is_being_captured(device)) return false;
+  if (!copies_) {
+    copies_ = comm::make_peer_copies(group_, device);
+    may_copy_ = copies_ != nullptr;
+    if (!may_copy_) return false;
+    copy_stream_.emplace(device);
+  }
+  std::vector<Tensor> unknown;
+  for (const Tensor& tensor : tensors) {
+    const auto found = targets_.find(tensor.unsafeGetTensorImpl());
+    const bool fits = found != targets_.end() &&
+                      copies_->shared(found->second.number).nbytes() == tensor.nbytes();
+    if (!fits) unknown.push_back(tensor);
+  }
+  if (unknown.empty()) return true;
+  if (!copies_->share(unknown)) {
+    finish_copies();
+    may_copy_ = false;
+    return false;
+  }
+  for (const Tensor& tensor : unknown) {
+    targets_.insert_or_assign(tensor.unsafeGetTensorImpl(), Target{shared_++, tensor});
+  }
+  return true;
+}
+
+template <typename Body>
+void Exchange::copy(Body&& push) {
+  group_.check(kSendingUpdates);
+  copy_stream_->run([&] {
+    if (!is_copying_) copies_->open();
+    is_copying_ = true;
+    push();
+  });
+}
+
+void Exchange::finish_copies() {
+  if (!is_copying_) return;
+  group_.check(kSendingUpdates);
+  copy_stream_->run([&] { copies_->close(); });
+  copy_stream_->join();
+  is_copying_ = false;
+  for (auto& [identity, target] : targets_) {
+    const Tensor& arrived = copies_->shared(target.number);
+    if (target.is_awaited && arrived.const_data_ptr() != target.tensor.const_data_ptr()) {
+      flat_view(target.tensor).copy_(arrived);
+    }
+    target.is_awaited = false;
+  }
+}
+
+void Exchange::finish() {
+  at::NoGradGuard no_grad;
+  finish_copies();
+  limit(0);
+}
 
 }  // namespace flashstep::parallel

@@ -73,12 +73,12 @@ std::vector<BucketLayout> plan_flat(const std::vector<Tensor>& parameters,
 }
 
 FlatShards::FlatShards(const comm::Group& group, double bucket_bytes, double part_bytes,
-                       GradientReducer* reducer)
+                       GradientReducer* reducer, bool peer_copies)
     : group_(group),
       bucket_bytes_(bucket_bytes),
       part_bytes_(part_bytes),
       reducer_(reducer),
-      exchange_(group),
+      exchange_(group, peer_copies),
       loads_(group.world_size(), 0) {}
 
 FlatShards::~FlatShards() {
@@ -196,12 +196,8 @@ void FlatShards::check_memory() const {
 
 Tensor FlatShards::gradient_of(const OwnPiece& piece) const {
   const Place& place = places_.at(piece.parameter.unsafeGetTensorImpl());
-  if (place.bucket >= 0) {
-    if (!scatter_->has_gradient(place.bucket, place.slot)) return {};
-    const Tensor& part = scatter_->part(place.bucket);
-    const int64_t begin = place.offset + piece.begin - group_.rank() * part.numel();
-    return part.slice(0, begin, begin + piece.end - piece.begin);
-  }
+  if (place.bucket >= 0)
+    return scatter_->gradient(place.bucket, place.slot, piece.begin, piece.end);
   Tensor& gradient = piece.parameter.mutable_grad();
   if (!gradient.defined()) return {};
   require(gradient.layout() == at::kStrided,

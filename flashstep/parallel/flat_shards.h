@@ -31,7 +31,7 @@ class FlatShards : public ShardPlan {
   // `reducer`, if not null, gives every rank the means of its parts only (GradientScatter); it must
   // outlive this, and serves one at a time. Else .grad is expected to hold the mean on every rank.
   FlatShards(const comm::Group& group, double bucket_bytes, double part_bytes,
-             GradientReducer* reducer);
+             GradientReducer* reducer, bool peer_copies = true);
   ~FlatShards() override;  // the reducer averages again
 
   // Moves the trainable ones of the parameters into flat memory: data_ptr changes, the tensor stays

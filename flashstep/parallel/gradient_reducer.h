@@ -44,10 +44,10 @@ struct ReducerOptions {
   bool allow_unused = false;
   // kBucketed: gradients are copied side by side into one flat tensor a bucket, and .grad becomes a
   // view of it. Else they stay where autograd has put them, and a bucket is many tensors in one
-  // launch, which NCCL takes as they are and Gloo copies. Unless given: flat, except on NCCL where
-  // gradients are not divided. Divided ones (scatter_to) in flat buckets are reduce-scattered;
-  // false has them all-reduced in place, which sends twice the bytes and, over NCCL, copies
-  // a part of them only.
+  // launch, which NCCL takes as they are and Gloo copies. Unless given: flat on Gloo, else in
+  // place, but flat where gradients are divided (scatter_to) between machines. Divided ones in flat
+  // buckets are reduce-scattered; in place they are all-reduced, which sends twice the bytes and,
+  // over NCCL, copies a part of them only.
   std::optional<bool> flat_buckets;
   // Flat buckets keep their memory from step to step, the bytes of all gradients. Else zero_grad
   // frees it.

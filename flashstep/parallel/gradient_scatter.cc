@@ -104,21 +104,22 @@ void GradientScatter::take(Bucket& bucket) {
   bucket.flat.reset();
 }
 
-// Of the means, this rank's part; nobody reads the padding between slots.
+// Of the means, this rank's part: gradients that lie in it whole, as they are, and of those that do
+// so in part, copies. Nobody reads the padding between slots.
 void GradientScatter::keep_own(Bucket& bucket) {
   const BucketLayout& layout = layouts_[&bucket - buckets_.data()];
   const int64_t length = layout.numel / group_.world_size(), first = group_.rank() * length;
-  bucket.part = at::empty({length}, bucket.pieces.front().options().dtype(bucket.dtype));
+  bucket.own.assign(bucket.pieces.size(), {});
   for (size_t slot = 0; slot < bucket.pieces.size(); ++slot) {
     const at::Tensor& piece = bucket.pieces[slot];
-    bucket.stream->hand_over(
-        piece);  // may have been made on the side stream, in the dtype that travels
+    // It may have been made on the side stream, in the dtype that travels.
+    bucket.stream->hand_over(piece);
     const int64_t offset = layout.offsets[slot];
-    const int64_t begin = std::max(first, offset);
-    const int64_t end = std::min(first + length, offset + piece.numel());
-    if (begin >= end) continue;
-    bucket.part.slice(0, begin - first, end - first)
-        .copy_(piece.slice(0, begin - offset, end - offset), /*non_blocking=*/true);
+    const int64_t begin = piece.numel() == 0 ? 0 : std::max(first - offset, int64_t{0});
+    const int64_t end = std::min(first + length - offset, piece.numel());
+    if (begin > end || (begin == end && piece.numel() > 0)) continue;
+    const bool is_whole = end - begin == piece.numel();
+    bucket.own[slot] = piece.slice(0, begin, end).to(bucket.dtype, false, /*copy=*/!is_whole);
   }
   bucket.pieces.clear();
 }
@@ -130,12 +131,32 @@ void GradientScatter::wait(size_t index, SideStream& stream) {
   bucket.work.reset();
   if (bucket.is_taken_aside) stream.join();
   bucket.is_taken_aside = false;
+  for (const at::Tensor& own : bucket.own) {
+    if (own.defined()) stream.hand_over(own);
+  }
+  if (!bucket.part.defined()) return;
   stream.hand_over(bucket.part);
   bucket.part = bucket.part.to(bucket.dtype);
 }
 
+at::Tensor GradientScatter::gradient(size_t index, size_t slot, int64_t begin, int64_t end) const {
+  const Bucket& bucket = buckets_[index];
+  if (bucket.own.empty() && !bucket.part.defined()) return {};
+  if (!bucket.has_gradient[slot]) return {};
+  const BucketLayout& layout = layouts_[index];
+  const int64_t first = group_.rank() * (layout.numel / group_.world_size());
+  const int64_t offset = layout.offsets[slot];
+  if (bucket.own.empty()) return bucket.part.slice(0, offset + begin - first, offset + end - first);
+  if (begin == end) return bucket.own[slot];
+  const int64_t own_begin = std::max(first - offset, int64_t{0});
+  return bucket.own[slot].slice(0, begin - own_begin, end - own_begin);
+}
+
 void GradientScatter::clear() {
-  for (Bucket& bucket : buckets_) bucket.part.reset();
+  for (Bucket& bucket : buckets_) {
+    bucket.part.reset();
+    bucket.own.clear();
+  }
 }
 
 }  // namespace flashstep::parallel

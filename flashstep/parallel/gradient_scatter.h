@@ -8,11 +8,11 @@
 // bits of a sum do not depend on where in a bucket it stands.
 //
 // Both take a flat tensor, into which every gradient is copied first. launch_in_place() all-reduces
-// gradients where they lie and keeps its part: twice the bytes between ranks, and over NCCL, in
-// their own dtype, 1/W of the gradients is copied instead of all. Between GPUs that are fast to
-// reach, memory is the dearer of the two. Its sums are the backend's: over Gloo their bits depend,
-// from three ranks on, on where in a bucket a value stands, and are rounded in the dtype that
-// travels.
+// gradients where they lie and keeps those of its part: twice the bytes between ranks, and over
+// NCCL, in their own dtype, none is copied but those that two ranks share. Between GPUs that are
+// fast to reach, memory is the dearer of the two. Its sums are the backend's: over Gloo their bits
+// depend, from three ranks on, on where in a bucket a value stands, and are rounded in the dtype
+// that travels.
 #pragma once
 
 #include <cstdint>
@@ -63,22 +63,22 @@ class GradientScatter {
                        SideStream& stream);
   // Some other rank has a gradient for this slot.
   void set_gradient(size_t bucket, size_t slot) { buckets_[bucket].has_gradient[slot] = true; }
-  // When it returns (on a GPU: when the current stream goes on), part() is the mean.
+  // When it returns (on a GPU: when the current stream goes on), gradient() is of the mean.
   void wait(size_t bucket, SideStream& stream);
 
-  // For the optimizer: (numel / W), undefined if nothing was reduced since clear().
-  const at::Tensor& part(size_t bucket) const { return buckets_[bucket].part; }
-  bool has_gradient(size_t bucket, size_t slot) const {
-    return buckets_[bucket].part.defined() && buckets_[bucket].has_gradient[slot];
-  }
+  // For the optimizer: elements [begin, end) of slot `slot`, which lie in this rank's part.
+  // Undefined without a gradient, and if nothing was reduced since clear().
+  at::Tensor gradient(size_t bucket, size_t slot, int64_t begin, int64_t end) const;
   void clear();
 
  private:
   struct Bucket {
     at::Tensor flat, received;       // what is sent, what came (all-to-all); while it travels
     std::vector<at::Tensor> pieces;  // in place: what travels, by slot
-    at::Tensor part;                 // (numel / W)
-    at::ScalarType dtype;            // of the gradients
+    // This rank's part: (numel / W), or, in place, by slot, what of a gradient lies in it.
+    at::Tensor part;
+    std::vector<at::Tensor> own;
+    at::ScalarType dtype;  // of the gradients
     std::vector<bool> has_gradient;
     c10::intrusive_ptr<c10d::Work> work;
     SideStream* stream = nullptr;  // from which it was sent

@@ -48,9 +48,10 @@ std::unique_ptr<ShardPlan> make_plan(const NamedTensors& parameters, const comm:
           "part_megabytes above 0, got ", options.bucket_megabytes, " and ",
           options.part_megabytes);
   const double part_bytes = options.part_megabytes * kBytesPerMegabyte;
-  if (options.mode == ShardMode::kWhole) return std::make_unique<WholeShards>(group, part_bytes);
+  if (options.mode == ShardMode::kWhole)
+    return std::make_unique<WholeShards>(group, part_bytes, options.peer_copies);
   return std::make_unique<FlatShards>(group, flat_bytes(parameters, group, options), part_bytes,
-                                      options.reducer);
+                                      options.reducer, options.peer_copies);
 }
 
 }  // namespace

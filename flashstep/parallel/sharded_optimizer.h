@@ -70,6 +70,11 @@ struct ShardOptions {
   // A rank updates about so much of its parameters, then sends it beside the next part's update. 64
   // MB take a third of a millisecond between H200s, 10 times the start of a message.
   double part_megabytes = 64;
+  // Between GPUs of one machine, under NCCL, owners write what they have updated into the others'
+  // parameters by their GPUs' copy engines. false: NCCL's collectives carry it, as they do between
+  // machines. The others write where a parameter lay at its first step; one that is given other
+  // memory later keeps the former too.
+  bool peer_copies = true;
 };
 
 namespace parallel {

@@ -7,10 +7,10 @@ namespace flashstep::parallel {
 
 using at::Tensor;
 
-WholeShards::WholeShards(const comm::Group& group, double part_bytes)
+WholeShards::WholeShards(const comm::Group& group, double part_bytes, bool peer_copies)
     : group_(group),
       part_bytes_(part_bytes),
-      exchange_(group),
+      exchange_(group, peer_copies),
       loads_(group.world_size(), 0),
       bytes_(group.world_size(), 0) {}
 

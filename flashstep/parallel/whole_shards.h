@@ -12,7 +12,7 @@ namespace flashstep::parallel {
 class WholeShards : public ShardPlan {
  public:
   // An owner's parameters are updated and sent in parts of about `part_bytes`.
-  WholeShards(const comm::Group& group, double part_bytes);
+  WholeShards(const comm::Group& group, double part_bytes, bool peer_copies = true);
 
   std::vector<OwnPiece> add(const std::vector<GroupedParameter>& parameters) override;
   int owner(const at::Tensor& parameter) const override;

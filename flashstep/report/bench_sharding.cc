@@ -1,5 +1,6 @@
 #include "flashstep/report/bench_sharding.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "flashstep/base/error.h"
@@ -49,6 +50,21 @@ void add_notes(const ShardingResult& result, std::vector<std::string>& notes) {
 }
 
 }  // namespace
+
+std::vector<std::string> sharding_names() {
+  return {"none", "whole", "flat", "whole nccl", "flat nccl", "flat scattered"};
+}
+
+train::ParallelConfig sharding_by_name(const std::string& name) {
+  const std::vector<std::string> names = sharding_names();
+  require(std::find(names.begin(), names.end(), name) != names.end(),
+          "[bench sharding] expected one of ", join(names, ", "), ", got \"", name, "\"");
+  train::ParallelConfig division;
+  division.shard_optimizer = name.substr(0, name.find(' '));
+  division.peer_copies = !name.ends_with(" nccl");
+  if (name.ends_with(" scattered")) division.flat_buckets = "yes";
+  return division;
+}
 
 BenchShardingOptions sharding_preset(const std::string& year) {
   BenchShardingOptions options;

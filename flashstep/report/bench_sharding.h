@@ -11,8 +11,7 @@
 
 namespace flashstep::report {
 
-// How one case is measured: the contestants are ways to divide the optimizer, as
-// parallel.shard_optimizer names them.
+// How one case is measured: the contestants are ways to divide the optimizer (sharding_by_name).
 struct ShardingPlan {
   ParallelCase c;
   std::vector<std::string> contestants = {"none", "whole", "flat"};
@@ -28,6 +27,12 @@ struct BenchShardingOptions {
   ShardingPlan plan;  // its case is replaced by each of the axes'
   std::function<void(const std::string& line)> progress;
 };
+// "none", "whole", "flat", as parallel.shard_optimizer names them; "whole nccl" and "flat nccl":
+// with parallel.peer_copies off; "flat scattered": with parallel.flat_buckets, so that gradients
+// are divided on their way. UserError for another name.
+train::ParallelConfig sharding_by_name(const std::string& name);
+std::vector<std::string> sharding_names();
+
 // "2024", "2025", "2026"; UserError for another year.
 BenchShardingOptions sharding_preset(const std::string& year);
 

@@ -127,10 +127,9 @@ void bench_sharding_rank(const std::string& task) {
     for (const std::string& contestant : plan.contestants) {
       tell_progress(str("turn ", turn + 1, " of ", plan.turns, ", ", contestant));
       begin_contestant(contestant, *group);
-      train::ParallelConfig division;
+      train::ParallelConfig division = sharding_by_name(contestant);
       division.wrapper = plan.wrapper;
       division.bucket_megabytes = plan.bucket_megabytes;
-      division.shard_optimizer = contestant;
       replica.divide(division);
       Json json = {{"contestant", contestant}};
       if (turn == 0) {

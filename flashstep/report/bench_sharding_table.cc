@@ -31,8 +31,8 @@ parallel::Memory theory(const ParallelCase& c, const ShardingRun& run) {
   const auto ranks = static_cast<double>(c.ranks);
   return parallel::data_parallel_memory(
       parameter_count(model_of(c)),
-      run.contestant == "flat" ? kGradientBytes / ranks : kGradientBytes, /*bucket_bytes=*/0,
-      kMomentBytes, sharded ? static_cast<int>(c.ranks) : 1);
+      run.contestant.starts_with("flat") ? kGradientBytes / ranks : kGradientBytes,
+      /*bucket_bytes=*/0, kMomentBytes, sharded ? static_cast<int>(c.ranks) : 1);
 }
 
 void append_memory(const ShardingResult& result, const ShardingRun& run, std::vector<Cell>& cells) {

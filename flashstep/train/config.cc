@@ -141,10 +141,14 @@ void ParallelConfig::visit(FieldVisitor& v) {
           "how gradients of several processes are averaged; none: there is one process");
   v.field("bucket_megabytes", bucket_megabytes, {0, 1e6},
           "gradients that are averaged together, MB (bucketed, torch); 0: chosen");
+  v.field("flat_buckets", flat_buckets, {"chosen", "yes", "no"},
+          "gradients are copied side by side before they are sent (bucketed); chosen: by backend");
   v.field(
       "shard_optimizer", shard_optimizer, {"none", "whole", "flat"},
       "each process keeps the optimizer's state of; whole: some parameters; flat: an equal part of "
       "all, and of their gradients");
+  v.field("peer_copies", peer_copies,
+          "between GPUs of one machine, copy engines carry what a process has updated; no: NCCL");
   v.field("world_size", world_size, {0, 1'000'000},
           "processes that must take part; 0: as many as were started");
   v.field("start_seconds", start_seconds, {0.1, kLongestSeconds},

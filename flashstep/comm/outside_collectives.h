@@ -1,0 +1,32 @@
+// What the watch must know of collectives that do not go through c10d (peer_copies.h): how many this
+// rank launched, and how to end those that wait.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace flashstep::comm {
+
+class OutsideCollectives : public std::enable_shared_from_this<OutsideCollectives> {
+ public:
+  void count() { ++launched_; }
+  uint64_t launched() const { return launched_; }
+
+  // `interrupt` ends what waits. It is called, perhaps more than once, by a thread of the group when
+  // a rank is lost, at once if one is already, and not after the returned object is gone.
+  [[nodiscard]] std::shared_ptr<void> on_loss(std::function<void()> interrupt);
+  void interrupt();
+
+ private:
+  std::atomic<uint64_t> launched_ = 0;
+  std::mutex mutex_;  // held while an interrupt runs: what it refers to stays
+  std::map<int, std::function<void()>> interrupts_;
+  int next_ = 0;
+  bool lost_ = false;
+};
+
+}  // namespace flashstep::comm

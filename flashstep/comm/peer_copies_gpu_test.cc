@@ -1,0 +1,297 @@
+// Copies from GPU to GPU: what arrives, that nobody reads or writes too early, and what becomes of
+// those that wait for a lost rank.
+#include "flashstep/comm/peer_copies.h"
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <regex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/gpus.h"
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep::comm {
+namespace {
+
+using at::Tensor;
+using testing::Ranks;
+using testing::same_bits;
+
+GroupOptions over_nccl() {
+  GroupOptions options;
+  options.nccl = true;
+  return options;
+}
+
+void on_gpus(int ranks, const std::function<void(const Group&, at::Device)>& body) {
+  testing::run_ranks(ranks, [&](const Environment& environment) {
+    const at::Device device = testing::take_gpu(environment);
+    const Group group(environment, over_nccl());
+    body(group, device);
+  });
+}
+
+// Of all sizes and dtypes, several in one allocation of the caching allocator, with values that tell
+// rank, tensor and round.
+void expect_all_arrive(const Group& group, at::Device device) {
+  const auto copies = make_peer_copies(group, device);
+  ASSERT_NE(copies, nullptr);
+  const int ranks = group.world_size();
+  std::vector<Tensor> flats;
+  for (const int64_t length : {1, 2, 3, 127, 128, 129, 100'003, 3'000'001}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble, at::kByte}) {
+      flats.push_back(at::zeros({length * ranks}, at::TensorOptions(device).dtype(dtype)));
+    }
+  }
+  ASSERT_TRUE(copies->share(flats));
+  const auto value = [](int round, int rank, size_t i) {
+    return static_cast<double>((round * 7 + rank * 3 + static_cast<int>(i)) % 100);
+  };
+  for (int round = 0; round < 5; ++round) {
+    copies->open();
+    for (size_t i = 0; i < flats.size(); ++i) {
+      const int64_t length = flats[i].numel() / ranks;
+      Tensor own = flats[i].slice(0, group.rank() * length, (group.rank() + 1) * length);
+      own.fill_(value(round, group.rank(), i));
+      copies->push(i, own, group.rank() * length);
+    }
+    copies->close();
+    for (size_t i = 0; i < flats.size(); ++i) {
+      const std::vector<Tensor> parts = flats[i].chunk(ranks);
+      for (int rank = 0; rank < ranks; ++rank) {
+        EXPECT_TRUE(same_bits(parts[rank], at::full_like(parts[rank], value(round, rank, i))))
+            << "round " << round << ", tensor " << i << ", from rank " << rank;
+      }
+    }
+  }
+}
+
+TEST(GpuPeerCopies, AllOfItArrives) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_gpus(2, expect_all_arrive);
+}
+
+TEST(GpuPeerCopies, FourRanks) {
+  FLASHSTEP_NEED_GPUS(4);
+  on_gpus(4, expect_all_arrive);
+}
+
+// Milliseconds of work on the current stream; returns 1.
+Tensor late_one(at::Device device) {
+  constexpr int64_t kSide = 4096;  // a power of two: every product is 1 exactly
+  const auto options = at::TensorOptions(device).dtype(at::kFloat);
+  const Tensor factor = at::full({kSide, kSide}, 1.0 / kSide, options);
+  Tensor one = at::ones({kSide, kSide}, options);
+  for (int i = 0; i < 20; ++i) one = one.matmul(factor);
+  return one[0][0];
+}
+
+// One rank is late, in turn: before it opens, when it still reads what others are about to write;
+// and between opening and its push, while others wait for what it has to say.
+TEST(GpuPeerCopies, NobodyReadsOrWritesTooEarly) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_gpus(2, [](const Group& group, at::Device device) {
+    const auto copies = make_peer_copies(group, device);
+    ASSERT_NE(copies, nullptr);
+    constexpr int64_t kLength = 5'000'000;
+    const Tensor flat = at::zeros({2 * kLength}, at::TensorOptions(device).dtype(at::kFloat));
+    ASSERT_TRUE(copies->share({flat}));
+    const auto part = [&](int rank) { return flat.slice(0, rank * kLength, (rank + 1) * kLength); };
+    Tensor wrong = at::zeros({}, at::TensorOptions(device).dtype(at::kLong));
+    for (int round = 1; round <= 8; ++round) {
+      const bool late = group.rank() == round % 2;
+      if (late) late_one(device);
+      wrong += (part(1 - group.rank()) != round - 1).sum();  // the last look at the old values
+      copies->open();
+      part(group.rank()).fill_(round).mul_(late ? late_one(device) : at::ones({}, flat.options()));
+      copies->push(0, part(group.rank()), group.rank() * kLength);
+      copies->close();
+      wrong += (flat != round).sum();
+    }
+    EXPECT_EQ(wrong.item<int64_t>(), 0);
+  });
+}
+
+// Parameters are given other memory, and what is copied goes where it lay before; a later set of
+// tensors is shared in addition.
+TEST(GpuPeerCopies, WritesWhereATensorLayWhenItWasShared) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_gpus(2, [](const Group& group, at::Device device) {
+    const auto copies = make_peer_copies(group, device);
+    ASSERT_NE(copies, nullptr);
+    const auto options = at::TensorOptions(device).dtype(at::kFloat);
+    Tensor moved = at::zeros({5 * 21}, options).slice(0, 21, 42).view({3, 7}).t();
+    ASSERT_TRUE(copies->share({moved}));
+    moved.set_data(at::full({7, 3}, 5, options));
+    const Tensor later = at::zeros({11}, options);
+    ASSERT_TRUE(copies->share({later}));
+    copies->open();
+    if (group.is_first()) {
+      copies->push(0, at::full({21}, 2, options), 0);
+      copies->push(1, at::full({4}, 3, options), 6);
+    }
+    copies->close();
+    if (group.is_first()) return;
+    EXPECT_TRUE(same_bits(moved, at::full({7, 3}, 5, options)));
+    EXPECT_TRUE(same_bits(copies->shared(0), at::full({21}, 2, options)));
+    EXPECT_TRUE(same_bits(later.slice(0, 6, 10), at::full({4}, 3, options)));
+    EXPECT_EQ(later.sum().item<float>(), 12);
+  });
+}
+
+TEST(GpuPeerCopies, MistakesAreRefused) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_gpus(2, [](const Group& group, at::Device device) {
+    const auto copies = make_peer_copies(group, device);
+    ASSERT_NE(copies, nullptr);
+    const auto options = at::TensorOptions(device).dtype(at::kFloat);
+    EXPECT_FALSE(copies->share({at::zeros({3 + group.rank()}, options)})) << "unequal sizes";
+    ASSERT_TRUE(copies->share({at::zeros({3}, options)}));
+    EXPECT_THROW(copies->push(0, at::zeros({1}, options), 0), UserError) << "before open()";
+    copies->open();
+    EXPECT_THROW(copies->push(0, at::zeros({2}, options), 2), UserError) << "beyond the end";
+    copies->close();
+    EXPECT_EQ(copies->shared(0).sum().item<float>(), 0);
+  });
+}
+
+// Made and ended again and again: over memory of their own, over a part of memory that stays.
+TEST(GpuPeerCopies, ComeAndGo) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_gpus(2, [](const Group& group, at::Device device) {
+    const auto options = at::TensorOptions(device).dtype(at::kFloat);
+    const Tensor lasting = at::zeros({100'000'000}, options);
+    for (int round = 0; round < 8; ++round) {
+      const auto copies = make_peer_copies(group, device);
+      ASSERT_NE(copies, nullptr);
+      const int64_t size = 20'000'000 + round * 1'000'000;
+      const Tensor flat = round < 5 ? at::zeros({2, size}, options)
+                                    : lasting.slice(0, round, round + 2 * size).view({2, size});
+      ASSERT_TRUE(copies->share({flat}));
+      copies->open();
+      copies->push(0, flat[group.rank()].fill_(1 + group.rank()),
+                   group.rank() * flat.size(1));
+      copies->close();
+      EXPECT_TRUE(same_bits(flat[1 - group.rank()],
+                            at::full({flat.size(1)}, 2 - group.rank(), options)));
+      if (round % 2 == 0) group.barrier();
+      c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+    }
+  });
+}
+
+TEST(GpuPeerCopies, NotWithoutNcclOrAlone) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::run_ranks(2, [](const Environment& environment) {
+    const at::Device device = testing::take_gpu(environment);
+    const Group group(environment);
+    EXPECT_EQ(make_peer_copies(group, device), nullptr);
+    EXPECT_EQ(make_peer_copies(group, at::kCPU), nullptr);
+    const Group others(group.shared_process_group());
+    EXPECT_EQ(make_peer_copies(others, device), nullptr);
+  });
+}
+
+// --- when a rank is lost ---------------------------------------------------------------------
+
+void strike(int signal, bool after_opening) {
+  testing::start_ranks(
+      2,
+      [&](const Environment& environment) {
+        const at::Device device = testing::take_gpu(environment);
+        GroupOptions options = over_nccl();
+        options.timeouts.silence = std::chrono::seconds(3);
+        options.timeouts.grace = std::chrono::seconds(20);  // longer than the test waits
+        options.on_stuck = end_process;
+        const Group group(environment, options);
+        const auto copies = make_peer_copies(group, device);
+        const Tensor flat = at::zeros({2'000'000}, at::TensorOptions(device).dtype(at::kFloat));
+        require(copies != nullptr && copies->share({flat}), "expected copies");
+        for (int step = 0;; ++step) {
+          const bool struck = step == 5 && !group.is_first();
+          if (struck && !after_opening) raise(signal);
+          copies->open();
+          copies->push(0, flat.slice(0, 0, 1'000'000), 0);
+          if (struck && after_opening) {
+            flat.sum().item<float>();  // open() is on the device by now
+            raise(signal);
+          }
+          copies->close();
+          group.guarded("training", [&] { return flat.sum().item<float>(); });
+          group.check();
+        }
+      },
+      [&](Ranks& ranks) {
+        const auto start = std::chrono::steady_clock::now();
+        EXPECT_TRUE(ranks.wait_for_all(40, /*excepted=*/signal == SIGSTOP ? 1 : -1))
+            << ranks.all_output();
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+        std::printf("ended %.1f s after the start: %s\n", took.count(), ranks.output(0).c_str());
+        EXPECT_EQ(ranks.exit_code(0), 1) << ranks.all_output();
+        EXPECT_TRUE(std::regex_search(
+            ranks.output(0),
+            std::regex("flashstep: \\[training\\] rank 1 \\(.*\\) has not been heard for")))
+            << ranks.all_output();
+      });
+}
+
+TEST(GpuPeerCopiesFaults, AStoppedRankIsNamed) {
+  FLASHSTEP_NEED_GPUS(2);
+  strike(SIGSTOP, /*after_opening=*/false);
+}
+
+TEST(GpuPeerCopiesFaults, AKilledRankIsNamed) {
+  FLASHSTEP_NEED_GPUS(2);
+  strike(SIGKILL, /*after_opening=*/false);
+}
+
+TEST(GpuPeerCopiesFaults, ARankThatIsStoppedInTheMiddleIsNamed) {
+  FLASHSTEP_NEED_GPUS(2);
+  strike(SIGSTOP, /*after_opening=*/true);
+}
+
+// Heard, but it does not come: the one that waits has launched more.
+TEST(GpuPeerCopiesFaults, WhoDoesNotComeIsNamed) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::start_ranks(
+      2,
+      [](const Environment& environment) {
+        const at::Device device = testing::take_gpu(environment);
+        GroupOptions options = over_nccl();
+        options.timeouts.collective = std::chrono::seconds(4);
+        options.on_stuck = end_process;
+        const Group group(environment, options);
+        const auto copies = make_peer_copies(group, device);
+        require(copies != nullptr, "expected copies");
+        if (!group.is_first()) std::this_thread::sleep_for(std::chrono::seconds(300));
+        copies->open();
+        copies->close();
+        const Tensor one = at::ones({}, at::TensorOptions(device));
+        group.guarded("training", [&] { return one.item<float>(); });
+        group.check();
+      },
+      [](Ranks& ranks) {
+        EXPECT_TRUE(ranks.wait_for_all(60)) << ranks.all_output();
+        for (const int rank : {0, 1}) {
+          EXPECT_EQ(ranks.exit_code(rank), 1) << ranks.all_output();
+          EXPECT_TRUE(std::regex_search(ranks.output(rank),
+                                        std::regex("rank 1 \\(.*\\) has launched [0-9]+ "
+                                                   "collectives, when others launched")))
+              << ranks.all_output();
+        }
+      });
+}
+
+}  // namespace
+}  // namespace flashstep::comm
