@@ -1,5 +1,5 @@
-// What the watch must know of collectives that do not go through c10d (peer_copies.h): how many this
-// rank launched, and how to end those that wait.
+// What the watch must know of collectives that do not go through c10d (peer_copies.h): how many
+// this rank launched, and how to end those that wait.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@ class OutsideCollectives : public std::enable_shared_from_this<OutsideCollective
   void count() { ++launched_; }
   uint64_t launched() const { return launched_; }
 
-  // `interrupt` ends what waits. It is called, perhaps more than once, by a thread of the group when
-  // a rank is lost, at once if one is already, and not after the returned object is gone.
+  // `interrupt` ends what waits. It is called, perhaps more than once, by a thread of the group
+  // when a rank is lost, at once if one is already, and not after the returned object is gone.
   [[nodiscard]] std::shared_ptr<void> on_loss(std::function<void()> interrupt);
   void interrupt();
 

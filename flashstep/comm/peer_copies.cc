@@ -1,9 +1,10 @@
 #include "flashstep/comm/peer_copies.h"
 
 #include <chrono>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -15,8 +16,6 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-#include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
@@ -28,10 +27,9 @@ namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-// The kinds of counters. A rank writes its own: the first two in the order of its stream, with the
-// number of open(), from 1; the last from its processor, when nothing of other ranks is mapped here
-// any more.
-enum Kind { kReady, kDone, kClosed, kKinds };
+// The kinds of counters. A rank writes its own: at the n-th meeting n, in the order of its stream;
+// and 1, from its processor, when nothing of other ranks is mapped here any more.
+enum Kind { kMet, kClosed, kKinds };
 
 // Waits compare in a circle of 2^32 numbers; one so far ahead satisfies every wait that is pending.
 constexpr uint32_t kFarAhead = 1U << 30;
@@ -41,7 +39,8 @@ template <typename Function>
 Function driver_function(const char* name) {
   void* address = nullptr;
   cudaDriverEntryPointQueryResult result;
-  C10_CUDA_CHECK(cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &result));
+  C10_CUDA_CHECK(
+      cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &result));
   require(result == cudaDriverEntryPointSuccess && address != nullptr,
           "[comm] expected a driver that has ", name);
   return reinterpret_cast<Function>(address);
@@ -49,7 +48,8 @@ Function driver_function(const char* name) {
 
 void check_driver(CUresult result, const char* what) {
   if (result == CUDA_SUCCESS) return;
-  throw MachineError(str("[comm] ", what, " failed with CUDA driver error ", static_cast<int>(result)));
+  throw MachineError(
+      str("[comm] ", what, " failed with CUDA driver error ", static_cast<int>(result)));
 }
 
 // Counters as a GPU's streams see them.
@@ -67,25 +67,21 @@ class StreamCounters {
     C10_CUDA_CHECK(mapped);
     distance_ = static_cast<char*>(device) - static_cast<char*>(counters_->memory());
   }
-  ~StreamCounters() {
-    C10_CUDA_CHECK_WARN(cudaHostUnregister(counters_->memory()));
-  }
+  ~StreamCounters() { C10_CUDA_CHECK_WARN(cudaHostUnregister(counters_->memory())); }
   StreamCounters(const StreamCounters&) = delete;
   StreamCounters& operator=(const StreamCounters&) = delete;
 
   // After all that the stream has written so far.
-  void write(cudaStream_t stream, Kind kind, int rank, uint32_t value) const {
-    check_driver(write_(stream, address(kind, rank), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+  void set_met(cudaStream_t stream, int rank, uint32_t number) const {
+    check_driver(write_(stream, address(kMet, rank), number, CU_STREAM_WRITE_VALUE_DEFAULT),
                  "telling the other ranks");
   }
-  void wait(cudaStream_t stream, Kind kind, int rank, uint32_t value) const {
-    check_driver(wait_(stream, address(kind, rank), value, CU_STREAM_WAIT_VALUE_GEQ),
+  void await_met(cudaStream_t stream, int rank, uint32_t number) const {
+    check_driver(wait_(stream, address(kMet, rank), number, CU_STREAM_WAIT_VALUE_GEQ),
                  "waiting for the other ranks");
   }
   // From any thread: ends all waits for `rank`.
-  void release(int rank) const {
-    for (const Kind kind : {kReady, kDone}) counters_->at(kind, rank) += kFarAhead;
-  }
+  void release(int rank) const { counters_->at(kMet, rank) += kFarAhead; }
   void set_closed(int rank) const { counters_->at(kClosed, rank) = 1; }
   bool are_closed(int world_size) const {
     for (int rank = 0; rank < world_size; ++rank) {
@@ -96,8 +92,8 @@ class StreamCounters {
 
  private:
   CUdeviceptr address(Kind kind, int rank) const {
-    return reinterpret_cast<CUdeviceptr>(
-        reinterpret_cast<char*>(&counters_->at(kind, rank)) + distance_);
+    return reinterpret_cast<CUdeviceptr>(reinterpret_cast<char*>(&counters_->at(kind, rank)) +
+                                         distance_);
   }
 
   std::unique_ptr<SharedCounters> counters_;
@@ -106,7 +102,8 @@ class StreamCounters {
   ptrdiff_t distance_ = 0;
 };
 
-// Where a tensor's memory is in another process: "BYTES OFFSET HANDLE" of the allocation it lies in.
+// Where a tensor's memory is in another process: "BYTES OFFSET HANDLE" of the allocation it lies
+// in.
 std::string tell_memory(const at::Tensor& tensor) {
   if (tensor.nbytes() == 0) return "0 0 -";
   // The allocator knows blocks by their beginning.
@@ -186,25 +183,21 @@ class CudaPeerCopies : public PeerCopies {
         device_(device),
         counters_(std::move(counters)),
         exceptions_at_start_(std::uncaught_exceptions()) {
-    interrupt_ = group.outside()->on_loss([counters = counters_, rank = group.rank(),
-                                           world_size = group.world_size()] {
-      for (int other = 0; other < world_size; ++other) {
-        if (other != rank) counters->release(other);
-      }
-    });
+    interrupt_ = group.outside()->on_loss(
+        [counters = counters_, rank = group.rank(), world_size = group.world_size()] {
+          for (int other = 0; other < world_size; ++other) {
+            if (other != rank) counters->release(other);
+          }
+        });
   }
 
   ~CudaPeerCopies() override {
     const bool in_error = std::uncaught_exceptions() > exceptions_at_start_;
-    // Gone between open() and close(), in the middle of an error: the stream still waits, until a
-    // rank is lost, and others may write here. All of it stays.
-    if (is_open_) {
+    // In the middle of an error the stream may wait for ranks that do not come, until one is lost,
+    // and they may write here. Then all of it stays.
+    if (!await_last_meeting(in_error ? std::chrono::milliseconds(0) : kPatience)) {
       static_cast<void>(new std::tuple(counters_, interrupt_, std::move(tensors_)));
       return;
-    }
-    if (closed_) {
-      C10_CUDA_CHECK_WARN(cudaEventSynchronize(*closed_));
-      C10_CUDA_CHECK_WARN(cudaEventDestroy(*closed_));
     }
     Exported exported = {counters_, group_.world_size(), {}};
     for (Tensor& tensor : tensors_) exported.memory.push_back(std::move(tensor.own));
@@ -245,38 +238,33 @@ class CudaPeerCopies : public PeerCopies {
 
   const at::Tensor& shared(size_t number) const override { return tensors_.at(number).own; }
 
-  void open() override {
+  void meet() override {
     const c10::cuda::CUDAGuard guard(device_);
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
     group_.outside()->count();
-    ++number_;
-    is_open_ = true;
-    meet(kReady);
+    counters_->set_met(stream, group_.rank(), ++meetings_);
+    for (int rank = 0; rank < group_.world_size(); ++rank) {
+      if (rank != group_.rank()) counters_->await_met(stream, rank, meetings_);
+    }
+    last_stream_ = stream;
   }
 
   void push(size_t number, const at::Tensor& from, int64_t begin) override {
-    const c10::cuda::CUDAGuard guard(device_);
-    const Tensor& tensor = tensors_.at(number);
-    const size_t offset = begin * from.element_size();
-    require(is_open_ && offset + from.nbytes() <= tensor.own.nbytes(),
-            "[comm] expected a push between open() and close(), into the ", tensor.own.nbytes(),
-            " bytes of tensor ", number, ", got one to byte ", offset + from.nbytes());
-    if (from.nbytes() == 0) return;
     // Each begins with another rank, so that no rank is written to by all at once.
     for (int step = 1; step < group_.world_size(); ++step) {
-      const int rank = (group_.rank() + step) % group_.world_size();
-      C10_CUDA_CHECK(cudaMemcpyAsync(tensor.of_rank[rank].begin + offset, from.const_data_ptr(),
-                                     from.nbytes(), cudaMemcpyDeviceToDevice, stream()));
+      push_bytes((group_.rank() + step) % group_.world_size(), number, begin * from.element_size(),
+                 from.const_data_ptr(), from.nbytes());
     }
   }
 
-  void close() override {
-    const c10::cuda::CUDAGuard guard(device_);
-    meet(kDone);
-    is_open_ = false;
-    if (!closed_) {
-      C10_CUDA_CHECK(cudaEventCreateWithFlags(&closed_.emplace(), cudaEventDisableTiming));
-    }
-    C10_CUDA_CHECK(cudaEventRecord(*closed_, stream()));
+  void push_bytes(int rank, size_t number, size_t begin, const void* from, size_t bytes) override {
+    const Tensor& tensor = tensors_.at(number);
+    require(begin + bytes <= tensor.own.nbytes(), "[comm] expected a push into the ",
+            tensor.own.nbytes(), " bytes of tensor ", number, ", got one to byte ", begin + bytes);
+    if (bytes == 0) return;
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
+    C10_CUDA_CHECK(cudaMemcpyAsync(tensor.of_rank.at(rank).begin + begin, from, bytes,
+                                   cudaMemcpyDeviceToDevice, stream));
   }
 
  private:
@@ -292,14 +280,18 @@ class CudaPeerCopies : public PeerCopies {
     const at::Tensor detached = tensor.detach();
     return detached.as_strided({detached.numel()}, {1});
   }
-  cudaStream_t stream() const { return c10::cuda::getCurrentCUDAStream(device_.index()).stream(); }
-
-  // What comes after it, on any rank, starts when all ranks' streams have come here.
-  void meet(Kind kind) {
-    counters_->write(stream(), kind, group_.rank(), number_);
-    for (int rank = 0; rank < group_.world_size(); ++rank) {
-      if (rank != group_.rank()) counters_->wait(stream(), kind, rank, number_);
+  // Whether the stream has come to its end, or does in that time; true also where it has failed.
+  bool await_last_meeting(std::chrono::milliseconds patience) const {
+    if (meetings_ == 0) return true;
+    const c10::cuda::CUDAGuard guard(device_);
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    cudaError_t state = cudaStreamQuery(last_stream_);
+    while (state == cudaErrorNotReady && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      state = cudaStreamQuery(last_stream_);
     }
+    if (state != cudaSuccess) static_cast<void>(cudaGetLastError());  // it was told elsewhere
+    return state != cudaErrorNotReady;
   }
 
   const Group& group_;
@@ -308,9 +300,8 @@ class CudaPeerCopies : public PeerCopies {
   std::shared_ptr<void> interrupt_;
   std::vector<Tensor> tensors_;
   const int exceptions_at_start_;
-  uint32_t number_ = 0;
-  bool is_open_ = false;
-  std::optional<cudaEvent_t> closed_;
+  uint32_t meetings_ = 0;
+  cudaStream_t last_stream_ = nullptr;  // on which it met
 };
 
 }  // namespace

@@ -6,9 +6,9 @@
 //   auto copies = comm::make_peer_copies(group, device);
 //   copies->share(flats);
 //   ...                              // every step, on one stream:
-//   copies->open();                  // what it held so far was the last that read the old values
-//   copies->push(0, own, begin);     // flats[0], elements from `begin`, of every other rank
-//   copies->close();                 // everybody's pushes have arrived
+//   copies->meet();                  // nobody reads any more what is about to be overwritten
+//   copies->push(0, own, begin);     // into flats[0], from element `begin` on, of every other rank
+//   copies->meet();                  // everybody's pushes have arrived
 //
 // The ranks' streams wait for one another, their hosts do not.
 #pragma once
@@ -36,24 +36,25 @@ class PeerCopies {
   // The memory of tensor `number` when it was shared, as a flat tensor.
   virtual const at::Tensor& shared(size_t number) const = 0;
 
-  // The following go to the current stream. All ranks call open() and close() equally often.
-
-  // Others may write here as soon as this stream has come to this point.
-  virtual void open() = 0;
+  // What the current stream holds by now is done, on every rank, before what any rank's stream gets
+  // after it begins. All ranks call it equally often, each on one stream.
+  virtual void meet() = 0;
   // Writes `from` (n), dense, into elements [begin, begin + n) of every other rank's tensor
-  // `number`, between open() and close(). No two ranks write to one place between these.
+  // `number`, between two meetings in which nobody else reads or writes there. Goes to the current
+  // stream.
   virtual void push(size_t number, const at::Tensor& from, int64_t begin) = 0;
-  // What comes after it starts when all pushes of all ranks have arrived.
-  virtual void close() = 0;
+  // The same of bytes, into rank `rank`'s tensor.
+  virtual void push_bytes(int rank, size_t number, size_t begin, const void* from,
+                          size_t bytes) = 0;
 };
 
-// Null, on all ranks, where there are no such copies: ranks on several machines, tensors that do not
-// travel by NCCL, a group that others made (nobody would end what waits for a lost rank), one rank
-// alone. All ranks call it. The group must outlive it.
+// Null, on all ranks, where there are no such copies: ranks on several machines, tensors that do
+// not travel by NCCL, a group that others made (nobody would end what waits for a lost rank), one
+// rank alone. All ranks call it. The group must outlive it.
 std::unique_ptr<PeerCopies> make_peer_copies(const Group& group, at::Device device);
 
-// Whether the current stream of `device` is being captured into a CUDA graph, which open() and
-// close() cannot be: their numbers are those of this one time.
+// Whether the current stream of `device` is being captured into a CUDA graph, which meet() cannot
+// be: its number is that of this one time.
 bool is_being_captured(at::Device device);
 
 }  // namespace flashstep::comm

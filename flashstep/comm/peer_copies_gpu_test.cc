@@ -1,7 +1,5 @@
 // Copies from GPU to GPU: what arrives, that nobody reads or writes too early, and what becomes of
 // those that wait for a lost rank.
-#include "flashstep/comm/peer_copies.h"
-
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -17,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/comm/peer_copies.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpus.h"
 #include "flashstep/testing/ranks.h"
@@ -42,8 +41,8 @@ void on_gpus(int ranks, const std::function<void(const Group&, at::Device)>& bod
   });
 }
 
-// Of all sizes and dtypes, several in one allocation of the caching allocator, with values that tell
-// rank, tensor and round.
+// Of all sizes and dtypes, several in one allocation of the caching allocator, with values that
+// tell rank, tensor and round.
 void expect_all_arrive(const Group& group, at::Device device) {
   const auto copies = make_peer_copies(group, device);
   ASSERT_NE(copies, nullptr);
@@ -59,14 +58,14 @@ void expect_all_arrive(const Group& group, at::Device device) {
     return static_cast<double>((round * 7 + rank * 3 + static_cast<int>(i)) % 100);
   };
   for (int round = 0; round < 5; ++round) {
-    copies->open();
+    copies->meet();
     for (size_t i = 0; i < flats.size(); ++i) {
       const int64_t length = flats[i].numel() / ranks;
       Tensor own = flats[i].slice(0, group.rank() * length, (group.rank() + 1) * length);
       own.fill_(value(round, group.rank(), i));
       copies->push(i, own, group.rank() * length);
     }
-    copies->close();
+    copies->meet();
     for (size_t i = 0; i < flats.size(); ++i) {
       const std::vector<Tensor> parts = flats[i].chunk(ranks);
       for (int rank = 0; rank < ranks; ++rank) {
@@ -97,8 +96,8 @@ Tensor late_one(at::Device device) {
   return one[0][0];
 }
 
-// One rank is late, in turn: before it opens, when it still reads what others are about to write;
-// and between opening and its push, while others wait for what it has to say.
+// One rank is late, in turn: before they meet, when it still reads what others are about to write;
+// and between the meeting and its push, while others wait for what it has to say.
 TEST(GpuPeerCopies, NobodyReadsOrWritesTooEarly) {
   FLASHSTEP_NEED_GPUS(2);
   on_gpus(2, [](const Group& group, at::Device device) {
@@ -113,10 +112,10 @@ TEST(GpuPeerCopies, NobodyReadsOrWritesTooEarly) {
       const bool late = group.rank() == round % 2;
       if (late) late_one(device);
       wrong += (part(1 - group.rank()) != round - 1).sum();  // the last look at the old values
-      copies->open();
+      copies->meet();
       part(group.rank()).fill_(round).mul_(late ? late_one(device) : at::ones({}, flat.options()));
       copies->push(0, part(group.rank()), group.rank() * kLength);
-      copies->close();
+      copies->meet();
       wrong += (flat != round).sum();
     }
     EXPECT_EQ(wrong.item<int64_t>(), 0);
@@ -136,12 +135,12 @@ TEST(GpuPeerCopies, WritesWhereATensorLayWhenItWasShared) {
     moved.set_data(at::full({7, 3}, 5, options));
     const Tensor later = at::zeros({11}, options);
     ASSERT_TRUE(copies->share({later}));
-    copies->open();
+    copies->meet();
     if (group.is_first()) {
       copies->push(0, at::full({21}, 2, options), 0);
       copies->push(1, at::full({4}, 3, options), 6);
     }
-    copies->close();
+    copies->meet();
     if (group.is_first()) return;
     EXPECT_TRUE(same_bits(moved, at::full({7, 3}, 5, options)));
     EXPECT_TRUE(same_bits(copies->shared(0), at::full({21}, 2, options)));
@@ -158,10 +157,8 @@ TEST(GpuPeerCopies, MistakesAreRefused) {
     const auto options = at::TensorOptions(device).dtype(at::kFloat);
     EXPECT_FALSE(copies->share({at::zeros({3 + group.rank()}, options)})) << "unequal sizes";
     ASSERT_TRUE(copies->share({at::zeros({3}, options)}));
-    EXPECT_THROW(copies->push(0, at::zeros({1}, options), 0), UserError) << "before open()";
-    copies->open();
     EXPECT_THROW(copies->push(0, at::zeros({2}, options), 2), UserError) << "beyond the end";
-    copies->close();
+    copies->meet();
     EXPECT_EQ(copies->shared(0).sum().item<float>(), 0);
   });
 }
@@ -179,12 +176,11 @@ TEST(GpuPeerCopies, ComeAndGo) {
       const Tensor flat = round < 5 ? at::zeros({2, size}, options)
                                     : lasting.slice(0, round, round + 2 * size).view({2, size});
       ASSERT_TRUE(copies->share({flat}));
-      copies->open();
-      copies->push(0, flat[group.rank()].fill_(1 + group.rank()),
-                   group.rank() * flat.size(1));
-      copies->close();
-      EXPECT_TRUE(same_bits(flat[1 - group.rank()],
-                            at::full({flat.size(1)}, 2 - group.rank(), options)));
+      copies->meet();
+      copies->push(0, flat[group.rank()].fill_(1 + group.rank()), group.rank() * flat.size(1));
+      copies->meet();
+      EXPECT_TRUE(
+          same_bits(flat[1 - group.rank()], at::full({flat.size(1)}, 2 - group.rank(), options)));
       if (round % 2 == 0) group.barrier();
       c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
     }
@@ -205,7 +201,7 @@ TEST(GpuPeerCopies, NotWithoutNcclOrAlone) {
 
 // --- when a rank is lost ---------------------------------------------------------------------
 
-void strike(int signal, bool after_opening) {
+void strike(int signal, bool after_meeting) {
   testing::start_ranks(
       2,
       [&](const Environment& environment) {
@@ -220,14 +216,14 @@ void strike(int signal, bool after_opening) {
         require(copies != nullptr && copies->share({flat}), "expected copies");
         for (int step = 0;; ++step) {
           const bool struck = step == 5 && !group.is_first();
-          if (struck && !after_opening) raise(signal);
-          copies->open();
+          if (struck && !after_meeting) raise(signal);
+          copies->meet();
           copies->push(0, flat.slice(0, 0, 1'000'000), 0);
-          if (struck && after_opening) {
-            flat.sum().item<float>();  // open() is on the device by now
+          if (struck && after_meeting) {
+            flat.sum().item<float>();  // the meeting is over by now
             raise(signal);
           }
-          copies->close();
+          copies->meet();
           group.guarded("training", [&] { return flat.sum().item<float>(); });
           group.check();
         }
@@ -248,17 +244,17 @@ void strike(int signal, bool after_opening) {
 
 TEST(GpuPeerCopiesFaults, AStoppedRankIsNamed) {
   FLASHSTEP_NEED_GPUS(2);
-  strike(SIGSTOP, /*after_opening=*/false);
+  strike(SIGSTOP, /*after_meeting=*/false);
 }
 
 TEST(GpuPeerCopiesFaults, AKilledRankIsNamed) {
   FLASHSTEP_NEED_GPUS(2);
-  strike(SIGKILL, /*after_opening=*/false);
+  strike(SIGKILL, /*after_meeting=*/false);
 }
 
 TEST(GpuPeerCopiesFaults, ARankThatIsStoppedInTheMiddleIsNamed) {
   FLASHSTEP_NEED_GPUS(2);
-  strike(SIGSTOP, /*after_opening=*/true);
+  strike(SIGSTOP, /*after_meeting=*/true);
 }
 
 // Heard, but it does not come: the one that waits has launched more.
@@ -275,8 +271,8 @@ TEST(GpuPeerCopiesFaults, WhoDoesNotComeIsNamed) {
         const auto copies = make_peer_copies(group, device);
         require(copies != nullptr, "expected copies");
         if (!group.is_first()) std::this_thread::sleep_for(std::chrono::seconds(300));
-        copies->open();
-        copies->close();
+        copies->meet();
+        copies->meet();
         const Tensor one = at::ones({}, at::TensorOptions(device));
         group.guarded("training", [&] { return one.item<float>(); });
         group.check();

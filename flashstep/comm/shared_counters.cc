@@ -40,8 +40,7 @@ uint64_t random_word() {
 
 void* map(int descriptor, size_t bytes) {
   if (descriptor < 0) return nullptr;
-  void* const memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 

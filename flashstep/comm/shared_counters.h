@@ -13,9 +13,9 @@ namespace flashstep::comm {
 
 class SharedCounters {
  public:
-  // `kinds` counters a rank, 0 at first. Null, on all ranks, unless all see the same memory: ranks on
-  // several machines or in containers apart do not. All ranks call it. Nothing of it has a name that
-  // could be left behind.
+  // `kinds` counters a rank, 0 at first. Null, on all ranks, unless all see the same memory: ranks
+  // on several machines or in containers apart do not. All ranks call it. Nothing of it has a name
+  // that could be left behind.
   static std::unique_ptr<SharedCounters> make(const Group& group, int kinds);
   ~SharedCounters();
   SharedCounters(const SharedCounters&) = delete;

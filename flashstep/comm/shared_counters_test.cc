@@ -10,7 +10,8 @@
 namespace flashstep::comm {
 namespace {
 
-// Each rank counts up to where the one before it is: none gets there unless all see the same memory.
+// Each rank counts up to where the one before it is: none gets there unless all see the same
+// memory.
 TEST(SharedCounters, EveryRankSeesTheOthersCount) {
   for (const int ranks : {2, 3}) {
     testing::run_ranks(ranks, [](const Environment& environment) {

@@ -2,9 +2,37 @@
 
 #include <algorithm>
 
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 namespace flashstep::parallel {
+namespace {
+
+// What a stream has been given by now.
+class StreamWork : public c10d::Work {
+ public:
+  explicit StreamWork(at::Device device) : device_(device), reached_(device.type()) {
+    reached_.record(current());
+  }
+  bool isCompleted() override { return reached_.query(); }
+  bool isSuccess() const override { return true; }
+  // The current stream goes on when that is done.
+  bool wait(std::chrono::milliseconds /*timeout*/) override {
+    reached_.block(current());
+    return true;
+  }
+
+ private:
+  c10::Stream current() const {
+    return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  }
+
+  at::Device device_;
+  c10::Event reached_;
+};
+
+}  // namespace
 
 bool goes_through_nccl(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
   const auto on_cuda = [](const at::Tensor& tensor) { return tensor.is_cuda(); };
@@ -14,7 +42,14 @@ bool goes_through_nccl(const std::vector<at::Tensor>& tensors, const comm::Group
 }
 
 c10::intrusive_ptr<c10d::Work> start_sum(std::vector<at::Tensor>& tensors, bool average,
-                                         const comm::Group& group, const std::string& what) {
+                                         const comm::Group& group, const std::string& what,
+                                         comm::PeerMean* peers) {
+  if (peers != nullptr && average && peers->takes(tensors)) {
+    return group.guarded(what, [&]() -> c10::intrusive_ptr<c10d::Work> {
+      peers->mean(tensors);
+      return c10::make_intrusive<StreamWork>(tensors.front().device());
+    });
+  }
   c10d::AllreduceCoalescedOptions options;
   options.reduceOp = average ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
   c10d::ProcessGroup& process_group = group.process_group();

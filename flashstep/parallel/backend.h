@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "flashstep/comm/group.h"
+#include "flashstep/comm/peer_mean.h"
 
 namespace flashstep::parallel {
 
@@ -16,8 +17,9 @@ namespace flashstep::parallel {
 bool goes_through_nccl(const std::vector<at::Tensor>& tensors, const comm::Group& group);
 
 // Starts the all-reduce of all of them in one launch; `average` is NCCL's, Gloo only sums. `what`
-// is for messages.
+// is for messages. `peers`, if not null, does it on the current stream, where it can.
 c10::intrusive_ptr<c10d::Work> start_sum(std::vector<at::Tensor>& tensors, bool average,
-                                         const comm::Group& group, const std::string& what);
+                                         const comm::Group& group, const std::string& what,
+                                         comm::PeerMean* peers = nullptr);
 
 }  // namespace flashstep::parallel

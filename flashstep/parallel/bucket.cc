@@ -120,7 +120,8 @@ void Bucket::launch_scatter() {
     has_gradient.push_back(parameter.grad().defined());
     parameter.mutable_grad().reset();
   }
-  const ScatterOptions options = {backend_averages_, averaging_.communication_dtype, name_};
+  const ScatterOptions options = {backend_averages_, averaging_.communication_dtype, name_,
+                                  averaging_.peers.get()};
   if (averaging_.in_place) {
     averaging_.scatter->launch_in_place(number_, pieces_, std::move(has_gradient), options,
                                         stream_);
@@ -144,7 +145,7 @@ void Bucket::launch() {
     if (averaging_.communication_dtype) {
       for (at::Tensor& part : wire_) part = part.to(*averaging_.communication_dtype);
     }
-    work_ = start_sum(wire_, backend_averages_, averaging_.group, name_);
+    work_ = start_sum(wire_, backend_averages_, averaging_.group, name_, averaging_.peers.get());
   });
 }
 

@@ -35,6 +35,23 @@ bool is_in_place(const ReducerOptions& options, const ReducedParameters& paramet
   return !options.flat_buckets.value_or(!goes_through_nccl(parameters.tensors, group));
 }
 
+// For buckets that stay in place. All ranks agree, for they have the same options and parameters.
+std::shared_ptr<comm::PeerMean> make_peers(const ReducerOptions& options,
+                                           const ReducedParameters& parameters,
+                                           const comm::Group& group) {
+  if (options.strategy != Strategy::kBucketed || !options.peer_copies ||
+      !is_in_place(options, parameters, group) || !goes_through_nccl(parameters.tensors, group)) {
+    return nullptr;
+  }
+  const at::Device device = parameters.tensors.front().device();
+  size_t bytes = 0;
+  for (const at::Tensor& tensor : parameters.tensors) {
+    if (tensor.device() != device) return nullptr;
+    bytes += tensor.nbytes();
+  }
+  return comm::make_peer_mean(group, device, bytes);
+}
+
 std::vector<at::Tensor> hooked(const ReducedParameters& parameters, const comm::Group& group) {
   return group.world_size() > 1 ? parameters.tensors : std::vector<at::Tensor>();
 }
@@ -44,8 +61,12 @@ std::vector<at::Tensor> hooked(const ReducedParameters& parameters, const comm::
 BucketReduction::BucketReduction(ReducedParameters parameters, const comm::Group& group,
                                  const ReducerOptions& options)
     : Reduction(std::move(parameters), group, options),
-      averaging_{group_, options.communication_dtype, options.persistent_buckets,
-                 is_in_place(options, parameters_, group_), nullptr},
+      averaging_{group_,
+                 options.communication_dtype,
+                 options.persistent_buckets,
+                 is_in_place(options, parameters_, group_),
+                 make_peers(options, parameters_, group_),
+                 nullptr},
       host_waits_(!goes_through_nccl(parameters_.tensors, group_)),
       order_(reversed_order(parameters_.tensors.size())),
       counts_(parameters_.tensors.size()),

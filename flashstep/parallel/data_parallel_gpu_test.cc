@@ -66,6 +66,7 @@ std::vector<Case> all_cases() {
     o.persistent_buckets = true;
     o.bucket_megabytes = 0.0016;
   });
+  add("by NCCL", [](ReducerOptions& o) { o.peer_copies = false; });
   add("unused allowed", [](ReducerOptions& o) { o.allow_unused = true; });
   return cases;
 }

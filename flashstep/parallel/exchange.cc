@@ -178,7 +178,7 @@ template <typename Body>
 void Exchange::copy(Body&& push) {
   group_.check(kSendingUpdates);
   copy_stream_->run([&] {
-    if (!is_copying_) copies_->open();
+    if (!is_copying_) copies_->meet();  // others have read the old values
     is_copying_ = true;
     push();
   });
@@ -187,7 +187,7 @@ void Exchange::copy(Body&& push) {
 void Exchange::finish_copies() {
   if (!is_copying_) return;
   group_.check(kSendingUpdates);
-  copy_stream_->run([&] { copies_->close(); });
+  copy_stream_->run([&] { copies_->meet(); });
   copy_stream_->join();
   is_copying_ = false;
   for (auto& [identity, target] : targets_) {

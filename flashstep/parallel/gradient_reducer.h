@@ -47,8 +47,12 @@ struct ReducerOptions {
   // launch, which NCCL takes as they are and Gloo copies. Unless given: flat on Gloo, else in
   // place, but flat where gradients are divided (scatter_to) between machines. Divided ones in flat
   // buckets are reduce-scattered; in place they are all-reduced, which sends twice the bytes and,
-  // over NCCL, copies a part of them only.
+  // over NCCL, copies hardly any of them.
   std::optional<bool> flat_buckets;
+  // Buckets in place between GPUs of one machine, under NCCL, are averaged by copies from GPU to
+  // GPU (comm/peer_mean.h); false: by NCCL, as they are between machines. The sums of more than two
+  // ranks are rounded differently.
+  bool peer_copies = true;
   // Flat buckets keep their memory from step to step, the bytes of all gradients. Else zero_grad
   // frees it.
   bool persistent_buckets = false;

@@ -82,7 +82,7 @@ void GradientScatter::launch_in_place(size_t index, std::vector<at::Tensor> piec
     if (options.communication_dtype) {
       for (at::Tensor& piece : pieces) piece = piece.to(*options.communication_dtype);
     }
-    bucket.work = start_sum(pieces, options.backend_averages, group_, bucket.name);
+    bucket.work = start_sum(pieces, options.backend_averages, group_, bucket.name, options.peers);
     bucket.pieces = std::move(pieces);
   });
 }

@@ -24,6 +24,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "flashstep/comm/group.h"
+#include "flashstep/comm/peer_mean.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/side_stream.h"
 
@@ -41,7 +42,8 @@ inline constexpr size_t kBucketsInFlight = 4;
 struct ScatterOptions {
   bool backend_averages = false;  // else the gradients were divided by W before
   std::optional<at::ScalarType> communication_dtype;
-  std::string name;  // for messages
+  std::string name;                 // for messages
+  comm::PeerMean* peers = nullptr;  // of gradients in place, where it can
 };
 
 class GradientScatter {

@@ -30,6 +30,7 @@ void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>&
   for (const StepTimes& t : times) {
     json["forward"].push_back(t.forward);
     json["backward"].push_back(t.backward);
+    json["waited"].push_back(t.waited);
     json["optimizer"].push_back(t.optimizer);
     json["total"].push_back(t.total);
   }
@@ -60,6 +61,7 @@ void append(std::vector<double>& to, const Json& json, const char* key) {
 void take_line(DdpRun& run, const Json& json) {
   append(run.forward, json, "forward");
   append(run.backward, json, "backward");
+  append(run.waited, json, "waited");
   append(run.optimizer, json, "optimizer");
   append(run.total, json, "total");
   if (json.contains("peak_bytes"))

@@ -87,9 +87,16 @@ void judge_hiding_and_memory(const DdpResult& result, std::vector<std::string>& 
   const DdpRun* ours = fastest(result, "bucketed");
   if (ours == nullptr || result.c.device != "cuda") return;
   if (ours->communication >= 0) {
-    sentences.push_back(
+    std::string sentence =
         str(describe(result.c), ": ", fixed(100 * ours->hidden, 1),
-            " % of the communication hidden (bar 90: ", standing(ours->hidden >= 0.9), ")."));
+            " % of the communication hidden (bar 90: ", standing(ours->hidden >= 0.9), ")");
+    if (!ours->waited.empty() && ours->communication > 0) {
+      const double waited = measure::median(ours->waited);
+      sentence += str("; without the profiler, which slows the host down, a step waits ",
+                      fixed(1e3 * waited, 2), " ms for gradients when backward is done: ",
+                      fixed(100 * (1 - waited / ours->communication), 1), " % hidden");
+    }
+    sentences.push_back(sentence + ".");
   }
   const double memory = added_memory_percent(result, *ours);
   if (std::isnan(memory)) return;
@@ -158,12 +165,12 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
   table.columns = case_columns();
   for (const measure::Column& column :
        {measure::text_column("wrapper"), number_column("forward", "ms", 2),
-        number_column("backward", "ms", 2), number_column("optimizer", "ms", 2),
-        number_column("step", "ms", 2), number_column("p10", "ms", 2),
-        number_column("p90", "ms", 2), number_column("added", "%", 1),
-        number_column("communication", "ms", 2), number_column("exposed", "ms", 2),
-        number_column("hidden", "%", 1), number_column("peak memory", "GiB", 3),
-        number_column("added memory", "%", 2),
+        number_column("backward", "ms", 2), number_column("waited", "ms", 2),
+        number_column("optimizer", "ms", 2), number_column("step", "ms", 2),
+        number_column("p10", "ms", 2), number_column("p90", "ms", 2),
+        number_column("added", "%", 1), number_column("communication", "ms", 2),
+        number_column("exposed", "ms", 2), number_column("hidden", "%", 1),
+        number_column("peak memory", "GiB", 3), number_column("added memory", "%", 2),
         measure::Column{"weights",
                         "",
                         measure::Align::kRight,
@@ -182,9 +189,9 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
       const std::string trouble = run.trouble.substr(0, run.trouble.find(':'));
       for (const Cell& cell :
            {Cell(run.name()), median_ms(run.forward), median_ms(run.backward),
-            median_ms(run.optimizer), trouble.empty() ? median_ms(run.total) : Cell(trouble),
-            quantile_ms(0.1), quantile_ms(0.9),
-            run.has_times() ? finite(added_percent(result, run)) : Cell(),
+            median_ms(run.waited), median_ms(run.optimizer),
+            trouble.empty() ? median_ms(run.total) : Cell(trouble), quantile_ms(0.1),
+            quantile_ms(0.9), run.has_times() ? finite(added_percent(result, run)) : Cell(),
             measured(run.communication, 1e3), measured(run.exposed, 1e3),
             run.communication > 0 ? finite(100 * run.hidden) : Cell(),
             run.has_times() ? Cell(run.peak_bytes / kGiB) : Cell(),

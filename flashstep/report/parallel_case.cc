@@ -1,5 +1,6 @@
 #include "flashstep/report/parallel_case.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "flashstep/base/error.h"
@@ -104,6 +105,11 @@ train::ParallelConfig division_by_name(const std::string& name) {
             "[bench] expected ", division.wrapper,
             " with the megabytes of a bucket (0: chosen), got \"", name, "\"");
   }
+  if (std::string carrier; in >> carrier) {
+    require(division.wrapper == "bucketed" && carrier == "nccl",
+            "[bench] expected \"bucketed 25 nccl\" or a name without carrier, got \"", name, "\"");
+    division.peer_copies = false;
+  }
   return division;
 }
 
@@ -111,10 +117,14 @@ std::vector<std::string> division_names(const std::vector<std::string>& wrappers
                                         const std::vector<double>& bucket_megabytes) {
   std::vector<std::string> names;
   for (const std::string& wrapper : wrappers) {
-    if (!has_buckets(wrapper)) names.push_back(wrapper);
-    for (const double megabytes : has_buckets(wrapper) ? bucket_megabytes : std::vector<double>()) {
-      names.push_back(str(wrapper, ' ', megabytes));
+    const size_t end = std::min(wrapper.find(' '), wrapper.size());
+    const std::string first = wrapper.substr(0, end), carrier = wrapper.substr(end);
+    if (!has_buckets(first)) {
+      names.push_back(wrapper);
+      continue;
     }
+    for (const double megabytes : bucket_megabytes)
+      names.push_back(str(first, ' ', megabytes, carrier));
   }
   for (const std::string& name : names) division_by_name(name);
   return names;
@@ -124,7 +134,8 @@ std::string shown_name(const std::string& name, double bucket_megabytes) {
   const train::ParallelConfig division = division_by_name(name);
   const bool is_chosen = has_buckets(division.wrapper) && division.bucket_megabytes == 0;
   if (!is_chosen || bucket_megabytes <= 0) return name;
-  return str(division.wrapper, ' ', fixed(bucket_megabytes, 0), " MB (chosen)");
+  return str(division.wrapper, ' ', fixed(bucket_megabytes, 0), " MB (chosen)",
+             division.peer_copies ? "" : " nccl");
 }
 
 }  // namespace flashstep::report

@@ -101,27 +101,47 @@ std::vector<StepTimes> Replica::run(int64_t steps) {
     zero_grad();
     const Tensor loss = forward();
     marks.set();
-    backward(loss);
+    loss.backward();
+    marks.set();
+    if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
     marks.set();
     update();
     marks.set();
   }
   const std::vector<double> seconds = marks.seconds();
-  constexpr size_t kMarks = 4;  // of a step
+  constexpr size_t kMarks = 5;  // of a step
   std::vector<StepTimes> times;
   for (size_t at = 0; at + kMarks <= seconds.size() + 1; at += kMarks) {
-    times.push_back({seconds[at], seconds[at + 1], seconds[at + 2],
-                     seconds[at] + seconds[at + 1] + seconds[at + 2]});
+    const double waited = seconds[at + 2], backward = seconds[at + 1] + waited;
+    times.push_back(
+        {seconds[at], backward, seconds[at + 3], seconds[at] + backward + seconds[at + 3], waited});
   }
   return times;
 }
 
+// Under the profiler on the first rank only: what slows down the others' hosts, too, is waited for
+// there.
+Trace Replica::trace_on_first(const std::function<void()>& body) const {
+  if (group_.is_first()) return trace(device_, body);
+  body();
+  return {};
+}
+
+// The second step under the profiler, whose start, and first sight of every kind of event, takes
+// time.
 Trace Replica::trace_step() {
-  return trace(device_, [&] {
-    group_.barrier("beginning a traced step");  // the profiler's start takes each rank its time
+  Marks marks(device_);
+  const Trace whole = trace_on_first([&] {
     run(1);
     synchronize(device_);
+    group_.barrier("beginning a traced step");
+    marks.set();
+    run(1);
+    at::zeros({1}, device_);  // something that ends right at the mark, and with it the trace
+    marks.set();
+    synchronize(device_);
   });
+  return last_part(whole, marks.seconds().front());
 }
 
 UpdateTrace Replica::trace_update() {
@@ -135,8 +155,10 @@ UpdateTrace Replica::trace_update() {
   result.host_seconds = measure::steady_seconds() - begin;
 
   Marks marks(device_);
-  const Trace whole = trace(device_, [&] {
-    group_.barrier("beginning a traced step");  // the profiler's start takes each rank its time
+  const Trace whole = trace_on_first([&] {
+    run(1);
+    synchronize(device_);
+    group_.barrier("beginning a traced step");
     zero_grad();
     backward(forward());
     marks.set();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,7 @@ class Replica {
   // Steps one after the other, as a training loop makes them: the host does not wait for the device
   // between them.
   std::vector<StepTimes> run(int64_t steps);
+  // Of one step; both traces are the first rank's, and empty on the others.
   Trace trace_step();
   UpdateTrace trace_update();
 
@@ -69,6 +71,7 @@ class Replica {
  private:
   void descend();
   std::vector<at::Tensor> copy_of_weights() const;
+  Trace trace_on_first(const std::function<void()>& body) const;
 
   Workload workload_;
   comm::Group& group_;

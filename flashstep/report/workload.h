@@ -79,6 +79,7 @@ struct StepTimes {
   double backward = 0;  // with several ranks: until every gradient is the mean
   double optimizer = 0;
   double total = 0;
+  double waited = 0;  // of backward, with several ranks: when its own work is done
 };
 
 }  // namespace flashstep::report

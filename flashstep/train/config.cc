@@ -148,7 +148,8 @@ void ParallelConfig::visit(FieldVisitor& v) {
       "each process keeps the optimizer's state of; whole: some parameters; flat: an equal part of "
       "all, and of their gradients");
   v.field("peer_copies", peer_copies,
-          "between GPUs of one machine, copy engines carry what a process has updated; no: NCCL");
+          "between GPUs of one machine, copy engines carry gradients (bucketed) and what a process "
+          "has updated (shard_optimizer); no: NCCL");
   v.field("world_size", world_size, {0, 1'000'000},
           "processes that must take part; 0: as many as were started");
   v.field("start_seconds", start_seconds, {0.1, kLongestSeconds},

@@ -34,6 +34,7 @@ ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& confi
   ReducerOptions options;
   options.strategy = strategy_by_name(config.wrapper);
   options.bucket_megabytes = config.bucket_megabytes;
+  options.peer_copies = config.peer_copies;
   if (config.flat_buckets != "chosen") options.flat_buckets = config.flat_buckets == "yes";
   const auto synchronizer = std::make_shared<parallel::ModuleSynchronizer>(module, *group, options);
   GradientReducer& reducer = synchronizer->reducer();

@@ -1,0 +1,35 @@
+// The mean over the ranks of what one rank holds and what the others have sent it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+namespace flashstep::comm {
+
+// Elements that lie together in memory here, and at `place` in what every other rank has sent.
+struct MeanPiece {
+  void* own;     // read, and overwritten with the mean
+  size_t place;  // bytes, a multiple of 16
+  int64_t numel;
+};
+
+// A launch's arguments are at most 4 KB.
+inline constexpr int kMostMeanPieces = 96;
+
+struct MeanArguments {
+  MeanPiece pieces[kMostMeanPieces];
+  int first_block[kMostMeanPieces];  // filled in by the launch
+  int count = 0;
+  const char* received = nullptr;  // rank q's begins at q * stride; the own one is not looked at
+  size_t stride = 0;               // bytes, a multiple of 16
+  int rank = 0, world_size = 1;
+};
+
+enum class MeanElement { kFloat32, kFloat64, kFloat16, kBFloat16 };
+
+// Sums in the order of the ranks, in float32 (float64 of float64), and rounds once.
+cudaError_t launch_mean_of_ranks(MeanArguments arguments, MeanElement element, cudaStream_t stream);
+
+}  // namespace flashstep::comm

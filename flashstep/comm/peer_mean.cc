@@ -1,0 +1,178 @@
+#include "flashstep/comm/peer_mean.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/comm/cuda/mean_of_ranks.h"
+#include "flashstep/comm/peer_copies.h"
+
+namespace flashstep::comm {
+namespace {
+
+// Where tensors and ranks' parts are cut: a line of the cache, so that all copies are aligned as the
+// tensors are.
+constexpr size_t kLine = 128;
+
+size_t round_up(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+std::optional<MeanElement> element_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return MeanElement::kFloat32;
+    case at::kDouble:
+      return MeanElement::kFloat64;
+    case at::kHalf:
+      return MeanElement::kFloat16;
+    case at::kBFloat16:
+      return MeanElement::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Bytes that lie together in memory, and the place that they have in a round, where pieces stand one
+// behind the other, each at a multiple of kLine.
+struct Piece {
+  char* memory;
+  size_t place, bytes;
+  at::ScalarType dtype;
+};
+
+class CudaPeerMean : public PeerMean {
+ public:
+  CudaPeerMean(const Group& group, at::Device device, std::unique_ptr<PeerCopies> copies,
+               at::Tensor space, size_t most_part)
+      : rank_(group.rank()),
+        world_size_(group.world_size()),
+        device_(device),
+        copies_(std::move(copies)),
+        space_(std::move(space)),
+        most_part_(most_part) {}
+
+  bool takes(const std::vector<at::Tensor>& tensors) const override {
+    const auto fits = [&](const at::Tensor& tensor) {
+      return tensor.device() == device_ && element_of(tensor.scalar_type()) &&
+             tensor.is_non_overlapping_and_dense();
+    };
+    return std::all_of(tensors.begin(), tensors.end(), fits) && !is_being_captured(device_);
+  }
+
+  void mean(const std::vector<at::Tensor>& tensors) override {
+    const c10::cuda::CUDAGuard guard(device_);
+    std::vector<Piece> round;
+    size_t filled = 0;
+    for (const at::Tensor& tensor : tensors) {
+      size_t done = 0;
+      while (done < tensor.nbytes()) {
+        const size_t bytes = std::min(tensor.nbytes() - done, most_part_ * world_size_ - filled);
+        round.push_back({static_cast<char*>(tensor.mutable_data_ptr()) + done, filled, bytes,
+                         tensor.scalar_type()});
+        done += bytes;
+        filled = round_up(filled + bytes, kLine);
+        if (filled < most_part_ * world_size_) continue;
+        run(round, filled);
+        round.clear();
+        filled = 0;
+      }
+    }
+    if (filled > 0) run(round, filled);
+  }
+
+ private:
+  // What of the pieces lies in rank `rank`'s part.
+  static std::vector<Piece> part_of(const std::vector<Piece>& round, int rank, size_t part) {
+    std::vector<Piece> result;
+    const size_t first = rank * part, last = first + part;
+    for (const Piece& piece : round) {
+      const size_t begin = std::max(piece.place, first);
+      const size_t end = std::min(piece.place + piece.bytes, last);
+      if (begin >= end) continue;
+      result.push_back({piece.memory + (begin - piece.place), begin, end - begin, piece.dtype});
+    }
+    return result;
+  }
+
+  // The space has two halves of most_part_ a rank: what others send to be summed here, by rank, and
+  // the means that they send, by part. A rank sends into the first when all have met after the sums
+  // of the round before, into the second when they have met after the means before were taken.
+  void run(const std::vector<Piece>& round, size_t bytes) {
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
+    const size_t part = round_up((bytes + world_size_ - 1) / world_size_, kLine);
+    const size_t means = most_part_ * world_size_;
+    for (int step = 1; step < world_size_; ++step) {
+      const int to = (rank_ + step) % world_size_;
+      for (const Piece& piece : part_of(round, to, part)) {
+        copies_->push_bytes(to, 0, rank_ * most_part_ + piece.place - to * part, piece.memory,
+                            piece.bytes);
+      }
+    }
+    copies_->meet();
+    const std::vector<Piece> own = part_of(round, rank_, part);
+    sum(own, rank_ * part, stream);
+    for (int step = 1; step < world_size_; ++step) {
+      const int to = (rank_ + step) % world_size_;
+      for (const Piece& piece : own)
+        copies_->push_bytes(to, 0, means + piece.place, piece.memory, piece.bytes);
+    }
+    copies_->meet();
+    const char* const space = static_cast<const char*>(space_.const_data_ptr());
+    for (int from = 0; from < world_size_; ++from) {
+      if (from == rank_) continue;
+      for (const Piece& piece : part_of(round, from, part)) {
+        C10_CUDA_CHECK(cudaMemcpyAsync(piece.memory, space + means + piece.place, piece.bytes,
+                                       cudaMemcpyDeviceToDevice, stream));
+      }
+    }
+  }
+
+  void sum(const std::vector<Piece>& own, size_t first, cudaStream_t stream) const {
+    for (size_t begin = 0; begin < own.size();) {
+      const at::ScalarType dtype = own[begin].dtype;
+      MeanArguments arguments;
+      arguments.received = static_cast<const char*>(space_.const_data_ptr());
+      arguments.stride = most_part_;
+      arguments.rank = rank_;
+      arguments.world_size = world_size_;
+      const auto element_size = static_cast<int64_t>(c10::elementSize(dtype));
+      while (begin < own.size() && own[begin].dtype == dtype &&
+             arguments.count < kMostMeanPieces) {
+        const Piece& piece = own[begin++];
+        arguments.pieces[arguments.count++] = {piece.memory, piece.place - first,
+                                               static_cast<int64_t>(piece.bytes) / element_size};
+      }
+      C10_CUDA_CHECK(launch_mean_of_ranks(arguments, *element_of(dtype), stream));
+    }
+  }
+
+  const int rank_, world_size_;
+  const at::Device device_;
+  std::unique_ptr<PeerCopies> copies_;
+  const at::Tensor space_;  // bytes
+  const size_t most_part_;  // bytes of a round that one rank sums up
+};
+
+}  // namespace
+
+std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, size_t bytes) {
+  auto copies = make_peer_copies(group, device);
+  if (!copies) return nullptr;
+  const auto ranks = static_cast<size_t>(group.world_size());
+  const size_t most = std::clamp(bytes, kLine, kMostPeerMeanBytes);
+  const size_t part = round_up((most + ranks - 1) / ranks, kLine);
+  const at::Tensor space = at::empty({static_cast<int64_t>(2 * part * ranks)},
+                                     at::TensorOptions(device).dtype(at::kByte));
+  if (!copies->share({space})) return nullptr;
+  return std::make_unique<CudaPeerMean>(group, device, std::move(copies), space, part);
+}
+
+}  // namespace flashstep::comm

@@ -1,0 +1,38 @@
+// All-reduce between GPUs of one machine, where tensors lie, by copy engines: every rank sends every
+// other one the part that it sums up, and gets the means of the rest. NCCL's kernels hold
+// multiprocessors for as long as the links take, which matrix products beside them feel; here only
+// the sums want some, for a tenth of that time (docs/parallel.md, "All-reduce by copies").
+//
+// A mean's bits do not depend on where in a list its tensor stands: ranks are summed in their order,
+// in float32 (float64 of float64), rounded once.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "flashstep/comm/group.h"
+
+namespace flashstep::comm {
+
+class PeerMean {
+ public:
+  virtual ~PeerMean() = default;
+  // Whether it takes these: dense floating-point tensors on its device, now (not while a CUDA graph
+  // is captured).
+  virtual bool takes(const std::vector<at::Tensor>& tensors) const = 0;
+  // Overwrites each with the mean over the ranks. Goes to the current stream, always the same one.
+  // All ranks call it, with tensors of the same sizes and dtypes.
+  virtual void mean(const std::vector<at::Tensor>& tensors) = 0;
+};
+
+// Null, on all ranks, where there are no copies from GPU to GPU (make_peer_copies). `bytes`: about as
+// much as is given at a time; of more, so much travels at a time as kMostPeerMeanBytes allows. Takes
+// twice that of the GPU's memory. All ranks call it. The group must outlive it.
+std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, size_t bytes);
+
+inline constexpr size_t kMostPeerMeanBytes = size_t{128} << 20;
+
+}  // namespace flashstep::comm

@@ -1,0 +1,156 @@
+// The all-reduce by copies, on two and on four GPUs, beside NCCL's and beside exact numbers.
+#include "flashstep/comm/peer_mean.h"
+
+#include <memory>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "flashstep/comm/tensors.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/gpus.h"
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep::comm {
+namespace {
+
+using at::Tensor;
+using testing::same_bits;
+
+void on_gpus(int ranks, const std::function<void(const Group&, at::Device)>& body) {
+  testing::run_ranks(ranks, [&](const Environment& environment) {
+    const at::Device device = testing::take_gpu(environment);
+    GroupOptions options;
+    options.nccl = true;
+    const Group group(environment, options);
+    body(group, device);
+  });
+}
+
+// Whole numbers that every dtype holds, also their sums; `which` tells lists apart.
+Tensor exact(const Tensor& like, int rank, int which) {
+  const Tensor index = at::arange(like.numel(), at::TensorOptions(like.device()).dtype(at::kLong));
+  return ((index + which).remainder(13) * (rank + 1) * 4).to(like.scalar_type()).view_as(like);
+}
+
+// Tensors of all sizes, some at odd places of a larger one, some with their axes in another order.
+std::vector<Tensor> make_tensors(at::Device device, at::ScalarType dtype, int64_t largest) {
+  const auto options = at::TensorOptions(device).dtype(dtype);
+  std::vector<Tensor> tensors;
+  for (const int64_t size : {int64_t{1}, int64_t{2}, int64_t{31}, int64_t{32}, int64_t{33},
+                             int64_t{0}, int64_t{8191}, int64_t{8193}, int64_t{100'003}, largest}) {
+    tensors.push_back(at::zeros({size}, options));
+    tensors.push_back(at::zeros({size + 5}, options).slice(0, 1, 1 + size));
+  }
+  tensors.push_back(at::zeros({300, 7}, options).t());
+  return tensors;
+}
+
+void expect_exact_means(const Group& group, at::Device device) {
+  const int n = group.world_size();
+  const double sum_of_factors = n * (n + 1) / 2.0;
+  for (const size_t bytes : {size_t{1}, size_t{100'000}, kMostPeerMeanBytes}) {
+    const auto peers = make_peer_mean(group, device, bytes);
+    ASSERT_NE(peers, nullptr);
+    for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+      // The last of three rounds, and of many.
+      std::vector<Tensor> tensors = make_tensors(device, dtype, bytes == 1 ? 1000 : 40'000'000);
+      ASSERT_TRUE(peers->takes(tensors));
+      for (int step = 0; step < 3; ++step) {
+        for (Tensor& tensor : tensors) tensor.copy_(exact(tensor, group.rank(), step));
+        peers->mean(tensors);
+        for (size_t i = 0; i < tensors.size(); ++i) {
+          const Tensor factor = exact(tensors[i], 0, step).to(at::kDouble);
+          EXPECT_TRUE(same_bits(tensors[i].contiguous(),
+                                (factor * sum_of_factors / n).to(dtype).contiguous()))
+              << dtype << ", tensor " << i << ", step " << step << ", room for " << bytes;
+        }
+      }
+    }
+  }
+}
+
+TEST(GpuPeerMean, MeansAreExact) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_gpus(2, expect_exact_means);
+}
+
+TEST(GpuPeerMean, MeansOfFourRanksAreExact) {
+  FLASHSTEP_NEED_GPUS(4);
+  on_gpus(4, expect_exact_means);
+}
+
+// Whatever a list begins with: sums are in the order of ranks, rounded once.
+void expect_same_bits_everywhere(const Group& group, at::Device device) {
+  const auto peers = make_peer_mean(group, device, 1'000'000);
+  ASSERT_NE(peers, nullptr);
+  at::manual_seed(11 + group.rank());
+  for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    const Tensor own = at::randn({100'003}, at::TensorOptions(device).dtype(dtype));
+    Tensor sum = at::zeros_like(own, at::TensorOptions().dtype(at::kFloat));
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      const Tensor theirs = own.clone();
+      group.broadcast(theirs, rank);
+      sum += theirs.to(at::kFloat);
+    }
+    const Tensor expected = (sum * static_cast<float>(1.0F / group.world_size())).to(dtype);
+    for (const int64_t before : {0, 1, 77'777}) {
+      std::vector<Tensor> tensors = {at::ones({before}, own.options()), own.clone()};
+      peers->mean(tensors);
+      EXPECT_TRUE(same_bits(tensors[1], expected)) << dtype << " after " << before;
+    }
+    if (group.world_size() > 2) continue;
+    Tensor by_nccl = own.clone();
+    all_reduce(group, by_nccl, Reduce::kMean);
+    EXPECT_TRUE(same_bits(by_nccl, expected)) << "a sum of two has one order";
+  }
+}
+
+TEST(GpuPeerMean, BitsDoNotDependOnThePlace) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_gpus(2, expect_same_bits_everywhere);
+}
+
+TEST(GpuPeerMean, BitsOfFourRanksDoNotDependOnThePlace) {
+  FLASHSTEP_NEED_GPUS(4);
+  on_gpus(4, expect_same_bits_everywhere);
+}
+
+// Means of what is made just before, again and again, while one rank is late.
+TEST(GpuPeerMean, WaitsForWhatItTakes) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_gpus(2, [](const Group& group, at::Device device) {
+    const auto options = at::TensorOptions(device).dtype(at::kFloat);
+    const auto peers = make_peer_mean(group, device, 4'000'000);
+    ASSERT_NE(peers, nullptr);
+    constexpr int64_t kSide = 2048;  // a power of two: every product is 1 exactly
+    const Tensor factor = at::full({kSide, kSide}, 1.0 / kSide, options);
+    Tensor wrong = at::zeros({}, options.dtype(at::kLong));
+    Tensor gradient = at::ones({kSide, kSide}, options);
+    for (int step = 0; step < 50; ++step) {
+      gradient = at::ones({kSide, kSide}, options);
+      for (int i = 0; i < (step % 2 == group.rank() ? 8 : 1); ++i) gradient = gradient.matmul(factor);
+      gradient.mul_(group.rank() + 2.0 * step);
+      peers->mean({gradient});
+      wrong += (gradient != 0.5 + 2.0 * step).sum();
+    }
+    EXPECT_EQ(wrong.item<int64_t>(), 0);
+  });
+}
+
+TEST(GpuPeerMean, LeavesOthersToNccl) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_gpus(2, [](const Group& group, at::Device device) {
+    const auto peers = make_peer_mean(group, device, 1000);
+    ASSERT_NE(peers, nullptr);
+    const auto options = at::TensorOptions(device);
+    EXPECT_TRUE(peers->takes({at::ones({3}, options.dtype(at::kFloat))}));
+    EXPECT_FALSE(peers->takes({at::ones({3}, options.dtype(at::kLong))}));
+    EXPECT_FALSE(peers->takes({at::ones({3}, at::kFloat)}));
+    EXPECT_FALSE(peers->takes({at::ones({3, 4}, options.dtype(at::kFloat)).slice(1, 0, 2)}));
+  });
+}
+
+}  // namespace
+}  // namespace flashstep::comm
