@@ -179,7 +179,8 @@ class Waiting {
 class CudaPeerCopies : public PeerCopies {
  public:
   CudaPeerCopies(const Group& group, at::Device device, std::shared_ptr<StreamCounters> counters)
-      : group_(group),
+      : PeerCopies(group.rank(), group.world_size()),
+        group_(group),
         device_(device),
         counters_(std::move(counters)),
         exceptions_at_start_(std::uncaught_exceptions()) {
@@ -249,21 +250,17 @@ class CudaPeerCopies : public PeerCopies {
     last_stream_ = stream;
   }
 
-  void push(size_t number, const at::Tensor& from, int64_t begin) override {
-    // Each begins with another rank, so that no rank is written to by all at once.
-    for (int step = 1; step < group_.world_size(); ++step) {
-      push_bytes((group_.rank() + step) % group_.world_size(), number, begin * from.element_size(),
-                 from.const_data_ptr(), from.nbytes());
-    }
+  void push(int to, size_t number, const at::Tensor& from, int64_t begin) override {
+    push_bytes(to, number, begin * from.element_size(), from.const_data_ptr(), from.nbytes());
   }
 
-  void push_bytes(int rank, size_t number, size_t begin, const void* from, size_t bytes) override {
+  void push_bytes(int to, size_t number, size_t begin, const void* from, size_t bytes) override {
     const Tensor& tensor = tensors_.at(number);
     require(begin + bytes <= tensor.own.nbytes(), "[comm] expected a push into the ",
             tensor.own.nbytes(), " bytes of tensor ", number, ", got one to byte ", begin + bytes);
     if (bytes == 0) return;
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-    C10_CUDA_CHECK(cudaMemcpyAsync(tensor.of_rank.at(rank).begin + begin, from, bytes,
+    C10_CUDA_CHECK(cudaMemcpyAsync(tensor.of_rank.at(to).begin + begin, from, bytes,
                                    cudaMemcpyDeviceToDevice, stream));
   }
 

@@ -7,7 +7,7 @@
 //   copies->share(flats);
 //   ...                              // every step, on one stream:
 //   copies->meet();                  // nobody reads any more what is about to be overwritten
-//   copies->push(0, own, begin);     // into flats[0], from element `begin` on, of every other rank
+//   copies->in_turn([&](int to) { copies->push(to, 0, own, begin); });
 //   copies->meet();                  // everybody's pushes have arrived
 //
 // The ranks' streams wait for one another, their hosts do not.
@@ -39,13 +39,25 @@ class PeerCopies {
   // What the current stream holds by now is done, on every rank, before what any rank's stream gets
   // after it begins. All ranks call it equally often, each on one stream.
   virtual void meet() = 0;
-  // Writes `from` (n), dense, into elements [begin, begin + n) of every other rank's tensor
-  // `number`, between two meetings in which nobody else reads or writes there. Goes to the current
+  // Writes `from`, dense, into rank `to`'s tensor `number`, from its element `begin` on (of from's
+  // dtype), between two meetings in which nobody else reads or writes there. Goes to the current
   // stream.
-  virtual void push(size_t number, const at::Tensor& from, int64_t begin) = 0;
-  // The same of bytes, into rank `rank`'s tensor.
-  virtual void push_bytes(int rank, size_t number, size_t begin, const void* from,
-                          size_t bytes) = 0;
+  virtual void push(int to, size_t number, const at::Tensor& from, int64_t begin) = 0;
+  // The same of bytes.
+  virtual void push_bytes(int to, size_t number, size_t begin, const void* from, size_t bytes) = 0;
+  // Calls push_to for every other rank, so that no two ranks write to one at a time: they would
+  // share its links, and others' stand idle. All ranks call it equally often; they meet in it.
+  template <typename PushTo>
+  void in_turn(PushTo&& push_to) {
+    for (int step = 1; step < world_size_; ++step) {
+      if (step > 1) meet();
+      push_to((rank_ + step) % world_size_);
+    }
+  }
+
+ protected:
+  PeerCopies(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
+  const int rank_, world_size_;
 };
 
 // Null, on all ranks, where there are no such copies: ranks on several machines, tensors that do

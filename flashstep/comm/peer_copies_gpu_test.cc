@@ -41,6 +41,13 @@ void on_gpus(int ranks, const std::function<void(const Group&, at::Device)>& bod
   });
 }
 
+void push_to_all(PeerCopies& copies, const Group& group, size_t number, const Tensor& from,
+                 int64_t begin) {
+  for (int to = 0; to < group.world_size(); ++to) {
+    if (to != group.rank()) copies.push(to, number, from, begin);
+  }
+}
+
 // Of all sizes and dtypes, several in one allocation of the caching allocator, with values that
 // tell rank, tensor and round.
 void expect_all_arrive(const Group& group, at::Device device) {
@@ -63,7 +70,7 @@ void expect_all_arrive(const Group& group, at::Device device) {
       const int64_t length = flats[i].numel() / ranks;
       Tensor own = flats[i].slice(0, group.rank() * length, (group.rank() + 1) * length);
       own.fill_(value(round, group.rank(), i));
-      copies->push(i, own, group.rank() * length);
+      push_to_all(*copies, group, i, own, group.rank() * length);
     }
     copies->meet();
     for (size_t i = 0; i < flats.size(); ++i) {
@@ -114,7 +121,7 @@ TEST(GpuPeerCopies, NobodyReadsOrWritesTooEarly) {
       wrong += (part(1 - group.rank()) != round - 1).sum();  // the last look at the old values
       copies->meet();
       part(group.rank()).fill_(round).mul_(late ? late_one(device) : at::ones({}, flat.options()));
-      copies->push(0, part(group.rank()), group.rank() * kLength);
+      push_to_all(*copies, group, 0, part(group.rank()), group.rank() * kLength);
       copies->meet();
       wrong += (flat != round).sum();
     }
@@ -137,8 +144,8 @@ TEST(GpuPeerCopies, WritesWhereATensorLayWhenItWasShared) {
     ASSERT_TRUE(copies->share({later}));
     copies->meet();
     if (group.is_first()) {
-      copies->push(0, at::full({21}, 2, options), 0);
-      copies->push(1, at::full({4}, 3, options), 6);
+      push_to_all(*copies, group, 0, at::full({21}, 2, options), 0);
+      push_to_all(*copies, group, 1, at::full({4}, 3, options), 6);
     }
     copies->meet();
     if (group.is_first()) return;
@@ -157,7 +164,8 @@ TEST(GpuPeerCopies, MistakesAreRefused) {
     const auto options = at::TensorOptions(device).dtype(at::kFloat);
     EXPECT_FALSE(copies->share({at::zeros({3 + group.rank()}, options)})) << "unequal sizes";
     ASSERT_TRUE(copies->share({at::zeros({3}, options)}));
-    EXPECT_THROW(copies->push(0, at::zeros({2}, options), 2), UserError) << "beyond the end";
+    EXPECT_THROW(push_to_all(*copies, group, 0, at::zeros({2}, options), 2), UserError)
+        << "beyond the end";
     copies->meet();
     EXPECT_EQ(copies->shared(0).sum().item<float>(), 0);
   });
@@ -177,7 +185,8 @@ TEST(GpuPeerCopies, ComeAndGo) {
                                     : lasting.slice(0, round, round + 2 * size).view({2, size});
       ASSERT_TRUE(copies->share({flat}));
       copies->meet();
-      copies->push(0, flat[group.rank()].fill_(1 + group.rank()), group.rank() * flat.size(1));
+      push_to_all(*copies, group, 0, flat[group.rank()].fill_(1 + group.rank()),
+                  group.rank() * flat.size(1));
       copies->meet();
       EXPECT_TRUE(
           same_bits(flat[1 - group.rank()], at::full({flat.size(1)}, 2 - group.rank(), options)));
@@ -218,7 +227,7 @@ void strike(int signal, bool after_meeting) {
           const bool struck = step == 5 && !group.is_first();
           if (struck && !after_meeting) raise(signal);
           copies->meet();
-          copies->push(0, flat.slice(0, 0, 1'000'000), 0);
+          push_to_all(*copies, group, 0, flat.slice(0, 0, 1'000'000), 0);
           if (struck && after_meeting) {
             flat.sum().item<float>();  // the meeting is over by now
             raise(signal);

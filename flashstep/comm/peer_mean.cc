@@ -17,8 +17,8 @@
 namespace flashstep::comm {
 namespace {
 
-// Where tensors and ranks' parts are cut: a line of the cache, so that all copies are aligned as the
-// tensors are.
+// Where tensors and ranks' parts are cut: a line of the cache, so that all copies are aligned as
+// the tensors are.
 constexpr size_t kLine = 128;
 
 size_t round_up(size_t value, size_t multiple) {
@@ -40,8 +40,8 @@ std::optional<MeanElement> element_of(at::ScalarType dtype) {
   }
 }
 
-// Bytes that lie together in memory, and the place that they have in a round, where pieces stand one
-// behind the other, each at a multiple of kLine.
+// Bytes that lie together in memory, and the place that they have in a round, where pieces stand
+// one behind the other, each at a multiple of kLine.
 struct Piece {
   char* memory;
   size_t place, bytes;
@@ -109,21 +109,19 @@ class CudaPeerMean : public PeerMean {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
     const size_t part = round_up((bytes + world_size_ - 1) / world_size_, kLine);
     const size_t means = most_part_ * world_size_;
-    for (int step = 1; step < world_size_; ++step) {
-      const int to = (rank_ + step) % world_size_;
+    copies_->in_turn([&](int to) {
       for (const Piece& piece : part_of(round, to, part)) {
         copies_->push_bytes(to, 0, rank_ * most_part_ + piece.place - to * part, piece.memory,
                             piece.bytes);
       }
-    }
+    });
     copies_->meet();
     const std::vector<Piece> own = part_of(round, rank_, part);
     sum(own, rank_ * part, stream);
-    for (int step = 1; step < world_size_; ++step) {
-      const int to = (rank_ + step) % world_size_;
+    copies_->in_turn([&](int to) {
       for (const Piece& piece : own)
         copies_->push_bytes(to, 0, means + piece.place, piece.memory, piece.bytes);
-    }
+    });
     copies_->meet();
     const char* const space = static_cast<const char*>(space_.const_data_ptr());
     for (int from = 0; from < world_size_; ++from) {
@@ -144,8 +142,7 @@ class CudaPeerMean : public PeerMean {
       arguments.rank = rank_;
       arguments.world_size = world_size_;
       const auto element_size = static_cast<int64_t>(c10::elementSize(dtype));
-      while (begin < own.size() && own[begin].dtype == dtype &&
-             arguments.count < kMostMeanPieces) {
+      while (begin < own.size() && own[begin].dtype == dtype && arguments.count < kMostMeanPieces) {
         const Piece& piece = own[begin++];
         arguments.pieces[arguments.count++] = {piece.memory, piece.place - first,
                                                static_cast<int64_t>(piece.bytes) / element_size};

@@ -1,10 +1,10 @@
-// All-reduce between GPUs of one machine, where tensors lie, by copy engines: every rank sends every
-// other one the part that it sums up, and gets the means of the rest. NCCL's kernels hold
+// All-reduce between GPUs of one machine, where tensors lie, by copy engines: every rank sends
+// every other one the part that it sums up, and gets the means of the rest. NCCL's kernels hold
 // multiprocessors for as long as the links take, which matrix products beside them feel; here only
 // the sums want some, for a tenth of that time (docs/parallel.md, "All-reduce by copies").
 //
-// A mean's bits do not depend on where in a list its tensor stands: ranks are summed in their order,
-// in float32 (float64 of float64), rounded once.
+// A mean's bits do not depend on where in a list its tensor stands: ranks are summed in their
+// order, in float32 (float64 of float64), rounded once.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +28,9 @@ class PeerMean {
   virtual void mean(const std::vector<at::Tensor>& tensors) = 0;
 };
 
-// Null, on all ranks, where there are no copies from GPU to GPU (make_peer_copies). `bytes`: about as
-// much as is given at a time; of more, so much travels at a time as kMostPeerMeanBytes allows. Takes
-// twice that of the GPU's memory. All ranks call it. The group must outlive it.
+// Null, on all ranks, where there are no copies from GPU to GPU (make_peer_copies). `bytes`: about
+// as much as is given at a time; of more, so much travels at a time as kMostPeerMeanBytes allows.
+// Takes twice that of the GPU's memory. All ranks call it. The group must outlive it.
 std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, size_t bytes);
 
 inline constexpr size_t kMostPeerMeanBytes = size_t{128} << 20;

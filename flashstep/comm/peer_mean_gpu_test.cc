@@ -1,12 +1,11 @@
 // The all-reduce by copies, on two and on four GPUs, beside NCCL's and beside exact numbers.
-#include "flashstep/comm/peer_mean.h"
-
 #include <memory>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "flashstep/comm/peer_mean.h"
 #include "flashstep/comm/tensors.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpus.h"
@@ -55,7 +54,7 @@ void expect_exact_means(const Group& group, at::Device device) {
     ASSERT_NE(peers, nullptr);
     for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
       // The last of three rounds, and of many.
-      std::vector<Tensor> tensors = make_tensors(device, dtype, bytes == 1 ? 1000 : 40'000'000);
+      std::vector<Tensor> tensors = make_tensors(device, dtype, bytes == 1 ? 1000 : 20'000'000);
       ASSERT_TRUE(peers->takes(tensors));
       for (int step = 0; step < 3; ++step) {
         for (Tensor& tensor : tensors) tensor.copy_(exact(tensor, group.rank(), step));
@@ -130,7 +129,8 @@ TEST(GpuPeerMean, WaitsForWhatItTakes) {
     Tensor gradient = at::ones({kSide, kSide}, options);
     for (int step = 0; step < 50; ++step) {
       gradient = at::ones({kSide, kSide}, options);
-      for (int i = 0; i < (step % 2 == group.rank() ? 8 : 1); ++i) gradient = gradient.matmul(factor);
+      for (int i = 0; i < (step % 2 == group.rank() ? 8 : 1); ++i)
+        gradient = gradient.matmul(factor);
       gradient.mul_(group.rank() + 2.0 * step);
       peers->mean({gradient});
       wrong += (gradient != 0.5 + 2.0 * step).sum();

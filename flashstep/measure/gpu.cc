@@ -6,6 +6,7 @@
 #include <functional>
 #include <sstream>
 
+#include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -22,6 +23,12 @@ namespace flashstep::measure {
 namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
+
+// The allocator knows no GPU before the first use of one.
+c10::DataPtr allocate(size_t bytes) {
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+  return allocator::get()->allocate(bytes);
+}
 
 void check(cudaError_t status, const char* call) {
   if (status != cudaSuccess)
@@ -110,8 +117,8 @@ struct LinkEnd {
   LinkEnd(int gpu, size_t bytes)
       : guard(device_index(gpu)),
         index(gpu),
-        source(allocator::get()->allocate(bytes)),
-        destination(allocator::get()->allocate(bytes)),
+        source(allocate(bytes)),
+        destination(allocate(bytes)),
         stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device_index(gpu))) {}
 
   const c10::cuda::CUDAGuard guard;  // the members below belong to this GPU
@@ -186,8 +193,7 @@ GpuBandwidth measure_gpu_bandwidth(int index) {
       std::min<size_t>(size_t{1} << 30, properties.totalGlobalMem / 8) & ~size_t{15};
   const int64_t groups = static_cast<int64_t>(bytes / 16);
   const auto stream = c10::cuda::getCurrentCUDAStream().stream();
-  const auto source = allocator::get()->allocate(bytes);
-  const auto destination = allocator::get()->allocate(bytes);
+  const auto source = allocate(bytes), destination = allocate(bytes);
   check(cudaMemsetAsync(source.get(), 0x5A, bytes, stream), "cudaMemsetAsync");
 
   GpuBandwidth result;

@@ -55,16 +55,14 @@ void Exchange::start(const std::vector<Tensor>& tensors, const std::vector<int>&
     return;
   }
   if (can_copy(tensors)) {
-    copy([&] {
+    copy([&](int to) {
       for (size_t i = 0; i < tensors.size(); ++i) {
-        Target& to = target(tensors[i]);
-        if (owners[i] == group_.rank()) {
-          copies_->push(to.number, flat_view(tensors[i]), 0);
-        } else {
-          to.is_awaited = true;
-        }
+        if (owners[i] == group_.rank())
+          copies_->push(to, target(tensors[i]).number, flat_view(tensors[i]), 0);
       }
     });
+    for (size_t i = 0; i < tensors.size(); ++i)
+      target(tensors[i]).is_awaited = owners[i] != group_.rank();
     return;
   }
   auto work = in_one_launch(group_, [&] {
@@ -79,14 +77,13 @@ void Exchange::start_gather(const std::vector<Tensor>& flats) {
   std::vector<Message> round;
   if (goes_through_nccl(flats, group_)) {
     if (can_copy(flats)) {
-      copy([&] {
+      copy([&](int to) {
         for (const Tensor& flat : flats) {
           const Tensor own = part_of(flat, group_.rank(), group_.world_size());
-          Target& to = target(flat);
-          copies_->push(to.number, own, group_.rank() * own.numel());
-          to.is_awaited = true;
+          copies_->push(to, target(flat).number, own, group_.rank() * own.numel());
         }
       });
+      for (const Tensor& flat : flats) target(flat).is_awaited = true;
       return;
     }
     auto work = in_one_launch(group_, [&] {
@@ -174,13 +171,13 @@ bool Exchange::can_copy(const std::vector<Tensor>& tensors) {
   return true;
 }
 
-template <typename Body>
-void Exchange::copy(Body&& push) {
+template <typename PushTo>
+void Exchange::copy(PushTo&& push_to) {
   group_.check(kSendingUpdates);
   copy_stream_->run([&] {
     if (!is_copying_) copies_->meet();  // others have read the old values
     is_copying_ = true;
-    push();
+    copies_->in_turn(push_to);
   });
 }
 

@@ -59,8 +59,8 @@ class Exchange {
 
   bool can_copy(const std::vector<at::Tensor>& tensors);
   Target& target(const at::Tensor& tensor) { return targets_.at(tensor.unsafeGetTensorImpl()); }
-  template <typename Body>
-  void copy(Body&& push);
+  template <typename PushTo>
+  void copy(PushTo&& push_to);
   void finish_copies();
 
   const comm::Group& group_;

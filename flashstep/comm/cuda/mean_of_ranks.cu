@@ -1,8 +1,8 @@
 // Bound by memory: every element is read once from each rank's copy and written once.
-#include "flashstep/comm/cuda/mean_of_ranks.h"
-
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include "flashstep/comm/cuda/mean_of_ranks.h"
 
 namespace flashstep::comm {
 namespace {

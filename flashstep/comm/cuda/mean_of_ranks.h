@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-
 #include <cuda_runtime_api.h>
 
 namespace flashstep::comm {
