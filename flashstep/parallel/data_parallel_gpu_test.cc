@@ -66,7 +66,12 @@ std::vector<Case> all_cases() {
     o.persistent_buckets = true;
     o.bucket_megabytes = 0.0016;
   });
-  add("by NCCL", [](ReducerOptions& o) { o.peer_copies = false; });
+  for (const double megabytes : {0.0, 0.0001, 0.0016}) {
+    add(str("by copies, buckets of ", megabytes, " MB"), [&](ReducerOptions& o) {
+      o.peer_copies = true;
+      o.bucket_megabytes = megabytes;
+    });
+  }
   add("unused allowed", [](ReducerOptions& o) { o.allow_unused = true; });
   return cases;
 }
@@ -419,6 +424,10 @@ TEST(GpuRanks, FlatShardsWaitForTheirInputs) {
         Case c = {str(flat ? "flat buckets of " : "in place, buckets of ", megabytes, " MB"), {}};
         c.options.flat_buckets = flat;
         c.options.bucket_megabytes = megabytes;
+        cases.push_back(c);
+        if (flat) continue;
+        c.name += ", by copies";
+        c.options.peer_copies = true;
         cases.push_back(c);
       }
     }

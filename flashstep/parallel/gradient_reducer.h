@@ -50,9 +50,10 @@ struct ReducerOptions {
   // over NCCL, copies hardly any of them.
   std::optional<bool> flat_buckets;
   // Buckets in place between GPUs of one machine, under NCCL, are averaged by copies from GPU to
-  // GPU (comm/peer_mean.h); false: by NCCL, as they are between machines. The sums of more than two
-  // ranks are rounded differently.
-  bool peer_copies = true;
+  // GPU (comm/peer_mean.h); false: by NCCL, as they are between machines. Takes up to 256 MiB of
+  // memory; the sums of more than two ranks are rounded differently. What each costs:
+  // docs/parallel.md.
+  bool peer_copies = false;
   // Flat buckets keep their memory from step to step, the bytes of all gradients. Else zero_grad
   // frees it.
   bool persistent_buckets = false;

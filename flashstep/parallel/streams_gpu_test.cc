@@ -97,12 +97,16 @@ TEST(GpuRanks, GradientsOfSeveralStreamsAreReducedWhenTheyAreThere) {
     const Group group(environment, with_nccl);
     for (const Strategy strategy : {Strategy::kBucketed, Strategy::kOverlapped}) {
       for (const bool flat : {false, true}) {
-        SCOPED_TRACE(str(strategy_name(strategy), flat ? ", flat" : ", in place"));
-        ReducerOptions options;
-        options.strategy = strategy;
-        options.flat_buckets = flat;
-        options.bucket_megabytes = 17;  // two parameters
-        expect_exact_means(group, device, options);
+        for (const bool copies : {false, true}) {
+          SCOPED_TRACE(str(strategy_name(strategy), flat ? ", flat" : ", in place",
+                           copies ? ", by copies" : ""));
+          ReducerOptions options;
+          options.strategy = strategy;
+          options.flat_buckets = flat;
+          options.peer_copies = copies;
+          options.bucket_megabytes = 17;  // two parameters
+          expect_exact_means(group, device, options);
+        }
       }
     }
   });

@@ -27,9 +27,9 @@ struct BenchShardingOptions {
   ShardingPlan plan;  // its case is replaced by each of the axes'
   std::function<void(const std::string& line)> progress;
 };
-// "none", "whole", "flat", as parallel.shard_optimizer names them; "whole nccl" and "flat nccl":
-// with parallel.peer_copies off; "flat scattered": with parallel.flat_buckets, so that gradients
-// are divided on their way. UserError for another name.
+// "none", "whole", "flat", as parallel.shard_optimizer names them; behind it "nccl": with
+// parallel.peer_copies none, "copies": all; "flat scattered": with parallel.flat_buckets, so that
+// gradients are divided on their way. UserError for another name.
 train::ParallelConfig sharding_by_name(const std::string& name);
 std::vector<std::string> sharding_names();
 

@@ -27,7 +27,7 @@ const ShardingRun* find_run(const ShardingResult& result, const std::string& con
 }
 
 parallel::Memory theory(const ParallelCase& c, const ShardingRun& run) {
-  const bool sharded = run.contestant != "none";
+  const bool sharded = !run.contestant.starts_with("none");
   const auto ranks = static_cast<double>(c.ranks);
   return parallel::data_parallel_memory(
       parameter_count(model_of(c)),
@@ -115,7 +115,7 @@ std::vector<std::string> sharding_verdict(const std::vector<ShardingResult>& res
   for (const ShardingResult& result : results) {
     const ShardingRun* whole = find_run(result, "none");
     for (const ShardingRun& run : result.runs) {
-      if (whole == nullptr || run.contestant == "none" || !run.has_times()) continue;
+      if (whole == nullptr || run.contestant.starts_with("none") || !run.has_times()) continue;
       const double share = run.memory.state / whole->memory.state;
       const double wanted = 1.0 / static_cast<double>(result.c.ranks);
       const double time = measure::median(run.total) / measure::median(whole->total);
@@ -136,7 +136,7 @@ std::vector<std::string> sharding_reasons(const std::vector<ShardingResult>& res
     if (whole == nullptr || !whole->is_traced()) continue;
     const double alone = whole->update.compute_seconds();
     for (const ShardingRun& run : result.runs) {
-      if (run.contestant == "none" || !run.is_traced()) continue;
+      if (run.contestant.starts_with("none") || !run.is_traced()) continue;
       const double slower =
           run.update.compute_seconds() * static_cast<double>(result.c.ranks) / alone;
       std::string sentence =

@@ -106,9 +106,10 @@ train::ParallelConfig division_by_name(const std::string& name) {
             " with the megabytes of a bucket (0: chosen), got \"", name, "\"");
   }
   if (std::string carrier; in >> carrier) {
-    require(division.wrapper == "bucketed" && carrier == "nccl",
-            "[bench] expected \"bucketed 25 nccl\" or a name without carrier, got \"", name, "\"");
-    division.peer_copies = false;
+    require(division.wrapper == "bucketed" && carrier == "copies",
+            "[bench] expected \"bucketed 25 copies\" or a name without carrier, got \"", name,
+            "\"");
+    division.peer_copies = "all";
   }
   return division;
 }
@@ -135,7 +136,7 @@ std::string shown_name(const std::string& name, double bucket_megabytes) {
   const bool is_chosen = has_buckets(division.wrapper) && division.bucket_megabytes == 0;
   if (!is_chosen || bucket_megabytes <= 0) return name;
   return str(division.wrapper, ' ', fixed(bucket_megabytes, 0), " MB (chosen)",
-             division.peer_copies ? "" : " nccl");
+             division.peer_copies == "all" ? " copies" : "");
 }
 
 }  // namespace flashstep::report

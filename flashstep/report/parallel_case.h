@@ -50,10 +50,10 @@ std::vector<measure::Column> case_columns();
 std::vector<measure::Cell> case_cells(const ParallelCase& c);
 
 // A wrapper in words: "none", "naive", "flat", "overlapped", "bucketed 25", "torch 25" (MB; 0:
-// chosen), "bucketed 25 nccl" (parallel.peer_copies off). UserError for others.
+// chosen), "bucketed 25 copies" (parallel.peer_copies all). UserError for others.
 train::ParallelConfig division_by_name(const std::string& name);
-// Those of the wrappers ("bucketed", "bucketed nccl"), each that has buckets once for every size of
-// them.
+// Those of the wrappers ("bucketed", "bucketed copies"), each that has buckets once for every size
+// of them.
 std::vector<std::string> division_names(const std::vector<std::string>& wrappers,
                                         const std::vector<double>& bucket_megabytes);
 // The name for readers, once the size in use is known: "bucketed 126 MB (chosen)" where it was

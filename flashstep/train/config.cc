@@ -147,9 +147,9 @@ void ParallelConfig::visit(FieldVisitor& v) {
       "shard_optimizer", shard_optimizer, {"none", "whole", "flat"},
       "each process keeps the optimizer's state of; whole: some parameters; flat: an equal part of "
       "all, and of their gradients");
-  v.field("peer_copies", peer_copies,
-          "between GPUs of one machine, copy engines carry gradients (bucketed) and what a process "
-          "has updated (shard_optimizer); no: NCCL");
+  v.field("peer_copies", peer_copies, {"none", "updates", "all"},
+          "what copy engines carry between GPUs of one machine, NCCL the rest; updates: parameters "
+          "that a process has updated (shard_optimizer); all: gradients, too (bucketed)");
   v.field("world_size", world_size, {0, 1'000'000},
           "processes that must take part; 0: as many as were started");
   v.field("start_seconds", start_seconds, {0.1, kLongestSeconds},

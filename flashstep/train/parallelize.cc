@@ -34,7 +34,7 @@ ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& confi
   ReducerOptions options;
   options.strategy = strategy_by_name(config.wrapper);
   options.bucket_megabytes = config.bucket_megabytes;
-  options.peer_copies = config.peer_copies;
+  options.peer_copies = config.peer_copies == "all";
   if (config.flat_buckets != "chosen") options.flat_buckets = config.flat_buckets == "yes";
   const auto synchronizer = std::make_shared<parallel::ModuleSynchronizer>(module, *group, options);
   GradientReducer& reducer = synchronizer->reducer();
@@ -70,7 +70,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module&
     return std::make_unique<AdamW>(module.parameters(), options);
   }
   ShardOptions shards;
-  shards.peer_copies = config.peer_copies;
+  shards.peer_copies = config.peer_copies != "none";
   if (config.shard_optimizer == "flat") {
     shards.mode = ShardMode::kFlat;
     shards.reducer = hooks.reducer;
