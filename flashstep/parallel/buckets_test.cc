@@ -115,6 +115,14 @@ TEST(Cost, WhatEachSchemeSends) {
   EXPECT_EQ(flat.state_bytes, 4e9);
   EXPECT_EQ(whole.state_bytes, 4e9);
   EXPECT_EQ(flat.launches, 320 + 32);  // 2e9 / 64e6 = 31.25 parts
+  // Between GPUs of one machine gradients are not divided on their way, and copies are no launches.
+  const ShardedStepSizes near{8e9, 16e9, 25e6, 64e6, /*nccl=*/true, /*one_machine=*/true};
+  const ShardedStep flat_near = sharded_step(Sharding::kFlat, near, 4);
+  EXPECT_EQ(flat_near.sent_bytes, 18e9);
+  EXPECT_EQ(flat_near.gradient_bytes, 2e9);
+  EXPECT_EQ(flat_near.launches, 320);
+  EXPECT_EQ(sharded_step(Sharding::kWhole, near, 4).launches, 320);
+  EXPECT_EQ(sharded_step(Sharding::kWhole, near, 4).sent_bytes, 18e9);
   EXPECT_EQ(flat.transit_bytes, 5 * 25e6);
   // The best bucket of 8 GB at 100 GB/s and 20 us a bucket.
   const BucketModel model{8e9, 100e9, 20e-6};

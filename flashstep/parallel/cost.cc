@@ -50,30 +50,32 @@ ShardedStep sharded_step(Sharding sharding, const ShardedStepSizes& sizes, int w
   // An update sends part after part of what a rank owns; all ranks' parts travel in one launch.
   const double parts = std::ceil(sizes.bytes / world_size / sizes.part_bytes);
   const double own_state = sizes.state_bytes / world_size;
+  const bool copies = sizes.nccl && sizes.one_machine;
   switch (sharding) {
     case Sharding::kNone:
       return {all_reduce_bytes(sizes.bytes, world_size), buckets, sizes.bytes, bucket_bytes,
               sizes.state_bytes};
     case Sharding::kWhole: {
       // Gloo sends copies: two parts of every rank lie in memory at a time.
-      const double copies = sizes.nccl ? 0 : 2 * sizes.part_bytes * world_size;
+      const double messages = sizes.nccl ? 0 : 2 * sizes.part_bytes * world_size;
       return {all_reduce_bytes(sizes.bytes, world_size) + all_gather_bytes(sizes.bytes, world_size),
-              buckets + parts * (sizes.nccl ? 1 : world_size), sizes.bytes,
-              std::max(bucket_bytes, copies), own_state};
+              buckets + (copies ? 0 : parts * (sizes.nccl ? 1 : world_size)), sizes.bytes,
+              std::max(bucket_bytes, messages), own_state};
     }
     case Sharding::kFlat: {
       // What is sent, and on Gloo what is received, of each bucket on its way; one more is filled.
       const double in_flight = std::min<double>(kBucketsInFlight, buckets) * (sizes.nccl ? 1 : 2) +
                                (buckets > kBucketsInFlight ? 1 : 0);
       // Gloo gathers into copies of the flat tensors, two parts of every rank at a time.
-      const double copies =
+      const double messages =
           sizes.nccl
               ? 0
               : std::min(2 * std::max(sizes.part_bytes * world_size, bucket_bytes), sizes.bytes);
-      return {
-          reduce_scatter_bytes(sizes.bytes, world_size) + all_gather_bytes(sizes.bytes, world_size),
-          buckets + (sizes.nccl ? std::min(parts, buckets) : buckets), sizes.bytes / world_size,
-          std::max(in_flight * bucket_bytes, copies), own_state};
+      const double sent = copies ? all_reduce_bytes(sizes.bytes, world_size)
+                                 : reduce_scatter_bytes(sizes.bytes, world_size);
+      const double gathers = sizes.nccl ? std::min(parts, buckets) : buckets;
+      return {sent + all_gather_bytes(sizes.bytes, world_size), buckets + (copies ? 0 : gathers),
+              sizes.bytes / world_size, std::max(in_flight * bucket_bytes, messages), own_state};
     }
   }
   return {};

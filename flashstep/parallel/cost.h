@@ -42,6 +42,9 @@ struct ShardedStepSizes {
   double bucket_bytes = 0;  // kFlat: of a flat tensor, too; infinity: all in one
   double part_bytes = 0;    // ShardOptions::part_megabytes
   bool nccl = true;         // else Gloo
+  // With nccl: GPUs of one machine. What was updated goes by copies, which are no launches, and
+  // kFlat's gradients are all-reduced in place.
+  bool one_machine = false;
 };
 ShardedStep sharded_step(Sharding sharding, const ShardedStepSizes& sizes, int world_size);
 
