@@ -124,6 +124,10 @@ void Group::connect(const Environment& environment) {
   // Of all ranks, whatever they use: else those with NCCL would talk past those without.
   check_gpus(all_gather(in.options.nccl ? own_gpu(environment, in.options.device_index) : ""),
              in.names);
+  // One rank's environment is not enough: it decides which collectives are launched.
+  if (world_size_ > 1) {
+    is_on_one_machine_ = all_reduce(is_on_one_machine_ ? 1 : 0, Reduce::kMin) == 1;
+  }
   if (in.options.nccl) {
     const auto store = c10::make_intrusive<c10d::PrefixStore>("nccl", in.store);
     in.nccl = make_nccl(store, rank_, world_size_, timeouts.collective);
@@ -141,11 +145,8 @@ void Group::connect(const Environment& environment) {
         },
         [connections = in.connections, nccl = in.nccl, outside = in.outside] {
           shut_down(connections);
-          // Streams that wait for other ranks, before NCCL waits for its kernels behind them; and
-          // again, for another rank's stream may just have written what was set here.
-          outside->interrupt();
+          outside->interrupt();  // streams that wait for other ranks, before NCCL waits for them
           if (nccl) nccl->abort();
-          outside->interrupt();
         });
   }
 }
@@ -170,6 +171,7 @@ Group::~Group() {
   if (failed) {
     in.watch->hurry();
     shut_down(in.connections);  // else Gloo waits for works that nobody will answer
+    in.outside->interrupt();
   }
   if (in.nccl) failed ? in.nccl->abort() : in.nccl->shutdown();
   // Connections before the goodbye: a rank that still waits for this one learns that it is gone.
@@ -177,6 +179,7 @@ Group::~Group() {
   process_group_.reset();
   in.gloo.reset();
   in.watch.reset();
+  if (in.outside) in.outside->stop();
 }
 
 // NCCL frees communicators together, on each machine at least, and who comes first waits inside it

@@ -1,8 +1,14 @@
 #include "flashstep/comm/outside_collectives.h"
 
+#include <chrono>
 #include <utility>
 
 namespace flashstep::comm {
+namespace {
+
+constexpr std::chrono::milliseconds kAgain(10);
+
+}  // namespace
 
 std::shared_ptr<void> OutsideCollectives::on_loss(std::function<void()> interrupt) {
   const std::lock_guard lock(mutex_);
@@ -20,6 +26,25 @@ void OutsideCollectives::interrupt() {
   const std::lock_guard lock(mutex_);
   lost_ = true;
   for (const auto& [number, interrupt] : interrupts_) interrupt();
+  if (!stopped_ && !repeater_.joinable()) repeater_ = std::thread([this] { repeat(); });
+}
+
+void OutsideCollectives::repeat() {
+  std::unique_lock lock(mutex_);
+  while (!stopped_) {
+    news_.wait_for(lock, kAgain);
+    if (stopped_) return;
+    for (const auto& [number, interrupt] : interrupts_) interrupt();
+  }
+}
+
+void OutsideCollectives::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  news_.notify_all();
+  if (repeater_.joinable()) repeater_.join();
 }
 
 }  // namespace flashstep::comm

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 namespace flashstep::comm {
 
@@ -16,17 +18,25 @@ class OutsideCollectives : public std::enable_shared_from_this<OutsideCollective
   void count() { ++launched_; }
   uint64_t launched() const { return launched_; }
 
-  // `interrupt` ends what waits. It is called, perhaps more than once, by a thread of the group
-  // when a rank is lost, at once if one is already, and not after the returned object is gone.
+  ~OutsideCollectives() { stop(); }
+
+  // `interrupt` ends what waits. It is called by a thread of the group when a rank is lost, at once
+  // if one is already, again and again until the group is gone (what came late may wait anew, and
+  // other ranks may undo it), and not after the returned object is gone.
   [[nodiscard]] std::shared_ptr<void> on_loss(std::function<void()> interrupt);
   void interrupt();
+  void stop();
 
  private:
+  void repeat();
+
   std::atomic<uint64_t> launched_ = 0;
   std::mutex mutex_;  // held while an interrupt runs: what it refers to stays
+  std::condition_variable news_;
   std::map<int, std::function<void()>> interrupts_;
   int next_ = 0;
-  bool lost_ = false;
+  bool lost_ = false, stopped_ = false;
+  std::thread repeater_;
 };
 
 }  // namespace flashstep::comm

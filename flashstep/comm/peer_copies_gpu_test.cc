@@ -3,6 +3,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <regex>
 #include <string>
@@ -16,6 +18,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/comm/peer_copies.h"
+#include "flashstep/comm/peer_mean.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpus.h"
 #include "flashstep/testing/ranks.h"
@@ -264,6 +267,69 @@ TEST(GpuPeerCopiesFaults, AKilledRankIsNamed) {
 TEST(GpuPeerCopiesFaults, ARankThatIsStoppedInTheMiddleIsNamed) {
   FLASHSTEP_NEED_GPUS(2);
   strike(SIGSTOP, /*after_meeting=*/true);
+}
+
+// Survivors learn of the loss one after the other; who does not know yet still waits, and sees no
+// number that is not the mean.
+TEST(GpuPeerCopiesFaults, NobodyGoesOnBeforeItKnows) {
+  FLASHSTEP_NEED_GPUS(3);
+  testing::start_ranks(
+      3,
+      [](const Environment& environment) {
+        const at::Device device = testing::take_gpu(environment);
+        GroupOptions options = over_nccl();
+        options.timeouts.silence = std::chrono::seconds(3);
+        options.timeouts.grace = std::chrono::seconds(20);
+        options.on_stuck = end_process;
+        const Group group(environment, options);
+        const auto peers = make_peer_mean(group, device, 1'000'000);
+        require(peers != nullptr, "expected means by copies");
+        for (int step = 0;; ++step) {
+          if (step == 5 && group.rank() == 2) raise(SIGSTOP);
+          const Tensor own = late_one(device) * (group.rank() + 3.0 * step);
+          const std::vector<Tensor> tensors = {own.expand({500'000}).contiguous()};
+          peers->mean(tensors);
+          const auto sum =
+              group.guarded("training", [&] { return tensors[0].sum().item<double>(); });
+          group.check();
+          const double expected = 500'000 * (1 + 3.0 * step);
+          if (sum != expected) std::_Exit(77);
+        }
+      },
+      [](Ranks& ranks) {
+        EXPECT_TRUE(ranks.wait_for_all(60, /*excepted=*/2)) << ranks.all_output();
+        for (const int rank : {0, 1}) {
+          EXPECT_EQ(ranks.exit_code(rank), 1) << "77: a wrong mean\n" << ranks.all_output();
+          EXPECT_TRUE(std::regex_search(ranks.output(rank),
+                                        std::regex("rank 2 \\(.*\\) has not been heard")))
+              << ranks.all_output();
+        }
+      });
+}
+
+// Its stream waits for a meeting that the others never launch, and nothing ends its process for it.
+TEST(GpuPeerCopiesFaults, ARankThatThrowsEnds) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::start_ranks(
+      2,
+      [](const Environment& environment) {
+        const at::Device device = testing::take_gpu(environment);
+        const Group group(environment, over_nccl());
+        const auto copies = make_peer_copies(group, device);
+        require(copies != nullptr, "expected copies");
+        copies->meet();
+        if (!group.is_first()) {
+          copies->meet();
+          throw UserError("a mistake of this rank");
+        }
+        std::this_thread::sleep_for(std::chrono::seconds(2));
+        group.barrier();
+      },
+      [](Ranks& ranks) {
+        EXPECT_TRUE(ranks.wait_for_all(40)) << ranks.all_output();
+        EXPECT_EQ(ranks.exit_code(0), 1) << ranks.all_output();
+        EXPECT_EQ(ranks.exit_code(1), 2) << ranks.all_output();
+      });
 }
 
 // Heard, but it does not come: the one that waits has launched more.

@@ -69,6 +69,9 @@ class CudaPeerMean : public PeerMean {
 
   void mean(const std::vector<at::Tensor>& tensors) override {
     const c10::cuda::CUDAGuard guard(device_);
+    // The space may have been others' before: what they still do with it comes first.
+    if (!has_met_) copies_->meet();
+    has_met_ = true;
     std::vector<Piece> round;
     size_t filled = 0;
     for (const at::Tensor& tensor : tensors) {
@@ -156,6 +159,7 @@ class CudaPeerMean : public PeerMean {
   std::unique_ptr<PeerCopies> copies_;
   const at::Tensor space_;  // bytes
   const size_t most_part_;  // bytes of a round that one rank sums up
+  bool has_met_ = false;
 };
 
 }  // namespace
@@ -166,8 +170,13 @@ std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, 
   const auto ranks = static_cast<size_t>(group.world_size());
   const size_t most = std::clamp(bytes, kLine, kMostPeerMeanBytes);
   const size_t part = round_up((most + ranks - 1) / ranks, kLine);
-  const at::Tensor space = at::empty({static_cast<int64_t>(2 * part * ranks)},
-                                     at::TensorOptions(device).dtype(at::kByte));
+  at::Tensor space;
+  try {
+    space = at::empty({static_cast<int64_t>(2 * part * ranks)},
+                      at::TensorOptions(device).dtype(at::kByte));
+  } catch (const c10::OutOfMemoryError&) {  // perhaps here alone
+  }
+  if (group.all_reduce(int64_t{space.defined()}, Reduce::kMin) == 0) return nullptr;
   if (!copies->share({space})) return nullptr;
   return std::make_unique<CudaPeerMean>(group, device, std::move(copies), space, part);
 }

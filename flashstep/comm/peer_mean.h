@@ -4,7 +4,7 @@
 // the sums want some, for a tenth of that time (docs/parallel.md, "All-reduce by copies").
 //
 // A mean's bits do not depend on where in a list its tensor stands: ranks are summed in their
-// order, in float32 (float64 of float64), rounded once.
+// order, in float32 (float64 of float64), and their mean is rounded to the tensor's dtype.
 #pragma once
 
 #include <cstddef>

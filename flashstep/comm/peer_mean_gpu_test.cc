@@ -1,4 +1,5 @@
 // The all-reduce by copies, on two and on four GPUs, beside NCCL's and beside exact numbers.
+#include <functional>
 #include <memory>
 #include <vector>
 

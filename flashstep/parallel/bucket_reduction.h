@@ -13,7 +13,7 @@
 // order, for every rank must launch the same collectives in the same order. On NCCL buckets, too,
 // are reduced in place (flat_buckets). With debug all is sent after backward, when ranks have
 // compared it. Where gradients are divided (scatter_to), the buckets of flat and bucketed are what
-// the scatter lays out, and copied into unless flat_buckets is false.
+// the scatter lays out, and copied into, but for NCCL on one machine (flat_buckets).
 #pragma once
 
 #include <map>

@@ -141,23 +141,46 @@ void Exchange::limit(size_t rounds) {
   }
 }
 
-// Makes the copies, and shares what they do not know yet, at the first call.
+void Exchange::begin() {
+  if (is_copying_) copy_stream_->join();
+  is_copying_ = false;
+  for (auto& [identity, target] : targets_) target.is_awaited = false;
+}
+
+// Makes the copies at the first call, if all ranks want them.
+void Exchange::make_copies(at::Device device) {
+  if (asked_) return;
+  asked_ = true;
+  if (group_.outside() == nullptr) {  // a group that may know no CPU
+    may_copy_ = false;
+    return;
+  }
+  may_copy_ = group_.all_reduce(int64_t{may_copy_}, comm::Reduce::kMin) == 1;
+  if (may_copy_) copies_ = comm::make_peer_copies(group_, device);
+  may_copy_ = copies_ != nullptr;
+  if (may_copy_) copy_stream_.emplace(device);
+}
+
+// Shares what the copies do not know yet.
 bool Exchange::can_copy(const std::vector<Tensor>& tensors) {
   const at::Device device = tensors.front().device();
+  if (comm::is_being_captured(device)) return false;
+  make_copies(device);
   for (const Tensor& tensor : tensors) may_copy_ = may_copy_ && tensor.device() == device;
-  if (!may_copy_ || comm::is_being_captured(device)) return false;
-  if (!copies_) {
-    copies_ = comm::make_peer_copies(group_, device);
-    may_copy_ = copies_ != nullptr;
-    if (!may_copy_) return false;
-    copy_stream_.emplace(device);
-  }
+  if (!may_copy_) return false;
   std::vector<Tensor> unknown;
   for (const Tensor& tensor : tensors) {
     const auto found = targets_.find(tensor.unsafeGetTensorImpl());
-    const bool fits = found != targets_.end() &&
-                      copies_->shared(found->second.number).nbytes() == tensor.nbytes();
-    if (!fits) unknown.push_back(tensor);
+    if (found == targets_.end()) {
+      unknown.push_back(tensor);
+      continue;
+    }
+    const Tensor& memory = copies_->shared(found->second.number);
+    require(memory.const_data_ptr() == found->second.memory,
+            "[ShardedOptimizer] expected the memory of the parameter of shape ", tensor.sizes(),
+            " to stay where it was, into which other ranks write; its storage was resized");
+    if (memory.nbytes() != tensor.nbytes() || memory.scalar_type() != tensor.scalar_type())
+      unknown.push_back(tensor);
   }
   if (unknown.empty()) return true;
   if (!copies_->share(unknown)) {
@@ -166,7 +189,8 @@ bool Exchange::can_copy(const std::vector<Tensor>& tensors) {
     return false;
   }
   for (const Tensor& tensor : unknown) {
-    targets_.insert_or_assign(tensor.unsafeGetTensorImpl(), Target{shared_++, tensor});
+    const void* const memory = copies_->shared(shared_).const_data_ptr();
+    targets_.insert_or_assign(tensor.unsafeGetTensorImpl(), Target{shared_++, memory, tensor});
   }
   return true;
 }

@@ -28,6 +28,8 @@ class Exchange {
   explicit Exchange(const comm::Group& group, bool peer_copies = true)
       : group_(group), may_copy_(peer_copies) {}
 
+  // Of an update. What an earlier one, that an exception ended, has left is forgotten.
+  void begin();
   // tensors[i], dense in memory, is overwritten on every rank with rank owners[i]'s. NCCL takes the
   // round in one launch, from where the tensors lie; Gloo in flat messages, one per owner, device
   // and dtype. All ranks call it, with tensors of the same shapes; a tensor is kept from its first
@@ -49,7 +51,8 @@ class Exchange {
   // Into whose memory others write: the tensor's when it was first sent. Where it has other memory
   // since, what arrives is copied there.
   struct Target {
-    size_t number;  // among the copies' tensors
+    size_t number;       // among the copies' tensors
+    const void* memory;  // theirs
     at::Tensor tensor;
     bool is_awaited = false;  // in this update, from another rank
   };
@@ -57,6 +60,7 @@ class Exchange {
   void take(const Message& message);
   void start_in_pieces(const std::vector<at::Tensor>& tensors, const std::vector<int>& owners);
 
+  void make_copies(at::Device device);
   bool can_copy(const std::vector<at::Tensor>& tensors);
   Target& target(const at::Tensor& tensor) { return targets_.at(tensor.unsafeGetTensorImpl()); }
   template <typename PushTo>
@@ -66,6 +70,7 @@ class Exchange {
   const comm::Group& group_;
   std::vector<std::vector<Message>> rounds_;  // on their way
   bool may_copy_;                             // until it is known that they cannot
+  bool asked_ = false;                        // the other ranks
   std::unique_ptr<comm::PeerCopies> copies_;
   std::optional<SideStream> copy_stream_;
   bool is_copying_ = false;  // since the last finish()

@@ -213,6 +213,7 @@ Tensor FlatShards::gradient_of(const OwnPiece& piece) const {
 
 void FlatShards::bring_gradients(const std::vector<OwnPiece>& own) {
   at::NoGradGuard no_grad;
+  exchange_.begin();
   check_memory();
   require(
       !scatter_ || !reducer_->is_unfinished(),

@@ -36,7 +36,8 @@ class ShardPlan {
   // Elements of trainable parameters, by rank.
   virtual std::vector<int64_t> elements_by_rank() const = 0;
 
-  // Sees to it that every piece has its gradient in inner.grad(), undefined for none.
+  // Begins an update: sees to it that every piece has its gradient in inner.grad(), undefined for
+  // none.
   virtual void bring_gradients(const std::vector<OwnPiece>& own) = 0;
   // The gradients that the pieces are updated with, each element on one rank (`divided`) or on all.
   virtual std::vector<at::Tensor> gradients(const std::vector<OwnPiece>& own) = 0;

@@ -17,7 +17,8 @@ class WholeShards : public ShardPlan {
   std::vector<OwnPiece> add(const std::vector<GroupedParameter>& parameters) override;
   int owner(const at::Tensor& parameter) const override;
   std::vector<int64_t> elements_by_rank() const override { return loads_; }
-  void bring_gradients(const std::vector<OwnPiece>& /*own*/) override {}  // they are where they are
+  // They are where they are.
+  void bring_gradients(const std::vector<OwnPiece>& /*own*/) override { exchange_.begin(); }
   std::vector<at::Tensor> gradients(const std::vector<OwnPiece>& own) override;
   bool divided() const override { return false; }
   size_t parts() const override { return parts_.size(); }

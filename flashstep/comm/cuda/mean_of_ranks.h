@@ -28,7 +28,7 @@ struct MeanArguments {
 
 enum class MeanElement { kFloat32, kFloat64, kFloat16, kBFloat16 };
 
-// Sums in the order of the ranks, in float32 (float64 of float64), and rounds once.
+// Sums in the order of the ranks, in float32 (float64 of float64), and rounds the mean.
 cudaError_t launch_mean_of_ranks(MeanArguments arguments, MeanElement element, cudaStream_t stream);
 
 }  // namespace flashstep::comm

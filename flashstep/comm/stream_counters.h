@@ -1,0 +1,120 @@
+// Meetings of streams on the GPUs of one machine, by counters in memory that all ranks share. Only
+// in builds with CUDA.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include <c10/core/Device.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/comm/shared_counters.h"
+
+namespace flashstep::comm {
+
+class StreamCounters {
+ public:
+  // Of SharedCounters: what each rank waits for, and who has ended.
+  static int kinds(int world_size) { return world_size + 1; }
+
+  // Throws where the driver or the machine cannot.
+  StreamCounters(std::unique_ptr<SharedCounters> counters, int rank, int world_size,
+                 at::Device device)
+      : counters_(std::move(counters)),
+        rank_(rank),
+        world_size_(world_size),
+        device_(device),
+        write_(driver_function<decltype(write_)>("cuStreamWriteValue32")),
+        wait_(driver_function<decltype(wait_)>("cuStreamWaitValue32")) {
+    const c10::cuda::CUDAGuard guard(device_);
+    C10_CUDA_CHECK(
+        cudaHostRegister(counters_->memory(), counters_->bytes(), cudaHostRegisterMapped));
+    void* mapped = nullptr;
+    const cudaError_t error = cudaHostGetDevicePointer(&mapped, counters_->memory(), 0);
+    if (error != cudaSuccess) static_cast<void>(cudaHostUnregister(counters_->memory()));
+    C10_CUDA_CHECK(error);
+    distance_ = static_cast<char*>(mapped) - static_cast<char*>(counters_->memory());
+  }
+  ~StreamCounters() {
+    const c10::cuda::CUDAGuard guard(device_);
+    C10_CUDA_CHECK_WARN(cudaHostUnregister(counters_->memory()));
+  }
+  StreamCounters(const StreamCounters&) = delete;
+  StreamCounters& operator=(const StreamCounters&) = delete;
+
+  // What `stream` gets from now on starts when every rank's has come to its meeting of this number.
+  void meet(cudaStream_t stream) {
+    const uint32_t number = ++meetings_;
+    for (int other = 0; other < world_size_; ++other) {
+      if (other == rank_) continue;
+      // After all that the stream has written so far.
+      check(write_(stream, address(other, rank_), number, CU_STREAM_WRITE_VALUE_DEFAULT),
+            "telling the other ranks");
+    }
+    for (int other = 0; other < world_size_; ++other) {
+      if (other == rank_) continue;
+      check(wait_(stream, address(rank_, other), number, CU_STREAM_WAIT_VALUE_GEQ),
+            "waiting for the other ranks");
+    }
+  }
+  bool has_met() const { return meetings_ > 0; }
+
+  // From any thread: ends this rank's waits, those that come later too, until another rank's stream
+  // writes its number over it; then it wants to be called again. No other rank's waits end.
+  void release() const {
+    for (int other = 0; other < world_size_; ++other) {
+      if (other != rank_) counters_->at(rank_, other) = meetings_ + kFarAhead;
+    }
+  }
+
+  // Nothing of other ranks is mapped here any more.
+  void set_closed() const { counters_->at(world_size_, rank_) = 1; }
+  bool are_closed() const {
+    for (int rank = 0; rank < world_size_; ++rank) {
+      if (counters_->at(world_size_, rank) == 0) return false;
+    }
+    return true;
+  }
+
+ private:
+  // Waits compare in a circle of 2^32 numbers.
+  static constexpr uint32_t kFarAhead = 1U << 30;
+
+  // Of libcuda, which a machine without a GPU has not.
+  template <typename Function>
+  static Function driver_function(const char* name) {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    C10_CUDA_CHECK(
+        cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &result));
+    require(result == cudaDriverEntryPointSuccess && address != nullptr,
+            "[comm] expected a driver that has ", name);
+    return reinterpret_cast<Function>(address);
+  }
+  static void check(CUresult result, const char* what) {
+    if (result == CUDA_SUCCESS) return;
+    throw MachineError(
+        str("[comm] ", what, " failed with CUDA driver error ", static_cast<int>(result)));
+  }
+  CUdeviceptr address(int waiting, int awaited) const {
+    auto* const counter = reinterpret_cast<char*>(&counters_->at(waiting, awaited));
+    return reinterpret_cast<CUdeviceptr>(counter + distance_);
+  }
+
+  std::unique_ptr<SharedCounters> counters_;
+  const int rank_, world_size_;
+  const at::Device device_;
+  CUresult (*write_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+  CUresult (*wait_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+  ptrdiff_t distance_ = 0;
+  std::atomic<uint32_t> meetings_ = 0;
+};
+
+}  // namespace flashstep::comm
