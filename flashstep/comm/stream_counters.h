@@ -4,14 +4,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
 #include <memory>
 #include <utility>
 
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"

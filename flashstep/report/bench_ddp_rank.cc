@@ -34,6 +34,7 @@ void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>&
     json["optimizer"].push_back(t.optimizer);
     json["total"].push_back(t.total);
   }
+  if (!times.empty()) json["first"].push_back(times.front().total);
   hand_over(json.dump());
 }
 
@@ -64,6 +65,7 @@ void take_line(DdpRun& run, const Json& json) {
   append(run.waited, json, "waited");
   append(run.optimizer, json, "optimizer");
   append(run.total, json, "total");
+  append(run.first, json, "first");
   if (json.contains("peak_bytes"))
     run.peak_bytes = std::max(run.peak_bytes, number_or_nan(json["peak_bytes"]));
   run.bucket_megabytes = json.value("bucket_megabytes", run.bucket_megabytes);

@@ -168,9 +168,10 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
         number_column("backward", "ms", 2), number_column("waited", "ms", 2),
         number_column("optimizer", "ms", 2), number_column("step", "ms", 2),
         number_column("p10", "ms", 2), number_column("p90", "ms", 2),
-        number_column("added", "%", 1), number_column("communication", "ms", 2),
-        number_column("exposed", "ms", 2), number_column("hidden", "%", 1),
-        number_column("peak memory", "GiB", 3), number_column("added memory", "%", 2),
+        number_column("first", "ms", 2), number_column("added", "%", 1),
+        number_column("communication", "ms", 2), number_column("exposed", "ms", 2),
+        number_column("hidden", "%", 1), number_column("peak memory", "GiB", 3),
+        number_column("added memory", "%", 2),
         measure::Column{"weights",
                         "",
                         measure::Align::kRight,
@@ -187,16 +188,16 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
         return run.has_times() ? Cell(1e3 * measure::quantile(run.total, q)) : Cell();
       };
       const std::string trouble = run.trouble.substr(0, run.trouble.find(':'));
-      for (const Cell& cell :
-           {Cell(run.name()), median_ms(run.forward), median_ms(run.backward),
-            median_ms(run.waited), median_ms(run.optimizer),
-            trouble.empty() ? median_ms(run.total) : Cell(trouble), quantile_ms(0.1),
-            quantile_ms(0.9), run.has_times() ? finite(added_percent(result, run)) : Cell(),
-            measured(run.communication, 1e3), measured(run.exposed, 1e3),
-            run.communication > 0 ? finite(100 * run.hidden) : Cell(),
-            run.has_times() ? Cell(run.peak_bytes / kGiB) : Cell(),
-            run.has_times() ? finite(added_memory_percent(result, run)) : Cell(),
-            measured(run.weight_error)}) {
+      for (const Cell& cell : {Cell(run.name()), median_ms(run.forward), median_ms(run.backward),
+                               median_ms(run.waited), median_ms(run.optimizer),
+                               trouble.empty() ? median_ms(run.total) : Cell(trouble),
+                               quantile_ms(0.1), quantile_ms(0.9), median_ms(run.first),
+                               run.has_times() ? finite(added_percent(result, run)) : Cell(),
+                               measured(run.communication, 1e3), measured(run.exposed, 1e3),
+                               run.communication > 0 ? finite(100 * run.hidden) : Cell(),
+                               run.has_times() ? Cell(run.peak_bytes / kGiB) : Cell(),
+                               run.has_times() ? finite(added_memory_percent(result, run)) : Cell(),
+                               measured(run.weight_error)}) {
         cells.push_back(cell);
       }
       table.add_row(std::move(cells));
