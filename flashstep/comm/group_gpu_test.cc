@@ -12,22 +12,16 @@
 #include "flashstep/comm/group.h"
 #include "flashstep/comm/tensors.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/gpus.h"
-#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/gpu_ranks.h"
 
 namespace flashstep::comm {
 namespace {
 
 using at::Tensor;
 using std::chrono::milliseconds;
+using testing::over_nccl;
 using testing::Ranks;
 using testing::same_bits;
-
-GroupOptions over_nccl() {
-  GroupOptions options;
-  options.nccl = true;
-  return options;
-}
 
 // --- what it computes ------------------------------------------------------------------------
 

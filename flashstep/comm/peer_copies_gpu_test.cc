@@ -4,7 +4,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <regex>
 #include <string>
@@ -20,29 +19,16 @@
 #include "flashstep/comm/peer_copies.h"
 #include "flashstep/comm/peer_mean.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/gpus.h"
-#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/gpu_ranks.h"
 
 namespace flashstep::comm {
 namespace {
 
 using at::Tensor;
+using testing::over_nccl;
 using testing::Ranks;
+using testing::run_on_gpus;
 using testing::same_bits;
-
-GroupOptions over_nccl() {
-  GroupOptions options;
-  options.nccl = true;
-  return options;
-}
-
-void on_gpus(int ranks, const std::function<void(const Group&, at::Device)>& body) {
-  testing::run_ranks(ranks, [&](const Environment& environment) {
-    const at::Device device = testing::take_gpu(environment);
-    const Group group(environment, over_nccl());
-    body(group, device);
-  });
-}
 
 void push_to_all(PeerCopies& copies, const Group& group, size_t number, const Tensor& from,
                  int64_t begin) {
@@ -88,12 +74,12 @@ void expect_all_arrive(const Group& group, at::Device device) {
 
 TEST(GpuPeerCopies, AllOfItArrives) {
   FLASHSTEP_NEED_GPUS(2);
-  on_gpus(2, expect_all_arrive);
+  run_on_gpus(2, expect_all_arrive);
 }
 
 TEST(GpuPeerCopies, FourRanks) {
   FLASHSTEP_NEED_GPUS(4);
-  on_gpus(4, expect_all_arrive);
+  run_on_gpus(4, expect_all_arrive);
 }
 
 // Milliseconds of work on the current stream; returns 1.
@@ -110,7 +96,7 @@ Tensor late_one(at::Device device) {
 // and between the meeting and its push, while others wait for what it has to say.
 TEST(GpuPeerCopies, NobodyReadsOrWritesTooEarly) {
   FLASHSTEP_NEED_GPUS(2);
-  on_gpus(2, [](const Group& group, at::Device device) {
+  run_on_gpus(2, [](const Group& group, at::Device device) {
     const auto copies = make_peer_copies(group, device);
     ASSERT_NE(copies, nullptr);
     constexpr int64_t kLength = 5'000'000;
@@ -136,7 +122,7 @@ TEST(GpuPeerCopies, NobodyReadsOrWritesTooEarly) {
 // tensors is shared in addition.
 TEST(GpuPeerCopies, WritesWhereATensorLayWhenItWasShared) {
   FLASHSTEP_NEED_GPUS(2);
-  on_gpus(2, [](const Group& group, at::Device device) {
+  run_on_gpus(2, [](const Group& group, at::Device device) {
     const auto copies = make_peer_copies(group, device);
     ASSERT_NE(copies, nullptr);
     const auto options = at::TensorOptions(device).dtype(at::kFloat);
@@ -161,7 +147,7 @@ TEST(GpuPeerCopies, WritesWhereATensorLayWhenItWasShared) {
 
 TEST(GpuPeerCopies, MistakesAreRefused) {
   FLASHSTEP_NEED_GPUS(2);
-  on_gpus(2, [](const Group& group, at::Device device) {
+  run_on_gpus(2, [](const Group& group, at::Device device) {
     const auto copies = make_peer_copies(group, device);
     ASSERT_NE(copies, nullptr);
     const auto options = at::TensorOptions(device).dtype(at::kFloat);
@@ -177,7 +163,7 @@ TEST(GpuPeerCopies, MistakesAreRefused) {
 // Made and ended again and again: over memory of their own, over a part of memory that stays.
 TEST(GpuPeerCopies, ComeAndGo) {
   FLASHSTEP_NEED_GPUS(2);
-  on_gpus(2, [](const Group& group, at::Device device) {
+  run_on_gpus(2, [](const Group& group, at::Device device) {
     const auto options = at::TensorOptions(device).dtype(at::kFloat);
     const Tensor lasting = at::zeros({100'000'000}, options);
     for (int round = 0; round < 8; ++round) {

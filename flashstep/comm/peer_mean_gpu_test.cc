@@ -1,5 +1,4 @@
 // The all-reduce by copies, on two and on four GPUs, beside NCCL's and beside exact numbers.
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -9,24 +8,14 @@
 #include "flashstep/comm/peer_mean.h"
 #include "flashstep/comm/tensors.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/gpus.h"
-#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/gpu_ranks.h"
 
 namespace flashstep::comm {
 namespace {
 
 using at::Tensor;
+using testing::run_on_gpus;
 using testing::same_bits;
-
-void on_gpus(int ranks, const std::function<void(const Group&, at::Device)>& body) {
-  testing::run_ranks(ranks, [&](const Environment& environment) {
-    const at::Device device = testing::take_gpu(environment);
-    GroupOptions options;
-    options.nccl = true;
-    const Group group(environment, options);
-    body(group, device);
-  });
-}
 
 // Whole numbers that every dtype holds, also their sums; `which` tells lists apart.
 Tensor exact(const Tensor& like, int rank, int which) {
@@ -73,12 +62,12 @@ void expect_exact_means(const Group& group, at::Device device) {
 
 TEST(GpuPeerMean, MeansAreExact) {
   FLASHSTEP_NEED_GPUS(2);
-  on_gpus(2, expect_exact_means);
+  run_on_gpus(2, expect_exact_means);
 }
 
 TEST(GpuPeerMean, MeansOfFourRanksAreExact) {
   FLASHSTEP_NEED_GPUS(4);
-  on_gpus(4, expect_exact_means);
+  run_on_gpus(4, expect_exact_means);
 }
 
 // Whatever a list begins with: sums are in the order of ranks, rounded once.
@@ -109,18 +98,18 @@ void expect_same_bits_everywhere(const Group& group, at::Device device) {
 
 TEST(GpuPeerMean, BitsDoNotDependOnThePlace) {
   FLASHSTEP_NEED_GPUS(2);
-  on_gpus(2, expect_same_bits_everywhere);
+  run_on_gpus(2, expect_same_bits_everywhere);
 }
 
 TEST(GpuPeerMean, BitsOfFourRanksDoNotDependOnThePlace) {
   FLASHSTEP_NEED_GPUS(4);
-  on_gpus(4, expect_same_bits_everywhere);
+  run_on_gpus(4, expect_same_bits_everywhere);
 }
 
 // Means of what is made just before, again and again, while one rank is late.
 TEST(GpuPeerMean, WaitsForWhatItTakes) {
   FLASHSTEP_NEED_GPUS(2);
-  on_gpus(2, [](const Group& group, at::Device device) {
+  run_on_gpus(2, [](const Group& group, at::Device device) {
     const auto options = at::TensorOptions(device).dtype(at::kFloat);
     const auto peers = make_peer_mean(group, device, 4'000'000);
     ASSERT_NE(peers, nullptr);
@@ -142,7 +131,7 @@ TEST(GpuPeerMean, WaitsForWhatItTakes) {
 
 TEST(GpuPeerMean, LeavesOthersToNccl) {
   FLASHSTEP_NEED_GPUS(2);
-  on_gpus(2, [](const Group& group, at::Device device) {
+  run_on_gpus(2, [](const Group& group, at::Device device) {
     const auto peers = make_peer_mean(group, device, 1000);
     ASSERT_NE(peers, nullptr);
     const auto options = at::TensorOptions(device);

@@ -16,9 +16,8 @@
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
 #include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/parallel/test_gpu_cases.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/gpus.h"
-#include "flashstep/testing/ranks.h"
 #include "flashstep/testing/toy_modules.h"
 
 namespace flashstep {
@@ -33,49 +32,6 @@ using torch::Tensor;
 constexpr int64_t kRows = 12;  // of the global batch
 constexpr int kSteps = 6;
 
-// Runs `body` on two ranks, each with its GPU, over NCCL or Gloo.
-void on_two_gpus(const std::function<void(const Group&, at::Device)>& body, bool nccl = true) {
-  testing::run_ranks(2, [&](const comm::Environment& environment) {
-    const at::Device device = testing::take_gpu(environment);
-    at::globalContext().setAllowTF32CuBLAS(false);
-    comm::GroupOptions options;
-    options.nccl = nccl;
-    body(Group(environment, options), device);
-  });
-}
-
-struct Case {
-  std::string name;
-  ReducerOptions options;
-};
-
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
-  const auto add = [&](const std::string& name, const std::function<void(ReducerOptions&)>& set) {
-    cases.push_back({name, {}});
-    set(cases.back().options);
-  };
-  for (const std::string& name : strategy_names()) {
-    add(name, [&](ReducerOptions& o) { o.strategy = strategy_by_name(name); });
-  }
-  for (const double megabytes : {0.0001, 0.0016, 0.01}) {
-    add(str("buckets of ", megabytes, " MB"),
-        [&](ReducerOptions& o) { o.bucket_megabytes = megabytes; });
-  }
-  add("persistent", [](ReducerOptions& o) {
-    o.persistent_buckets = true;
-    o.bucket_megabytes = 0.0016;
-  });
-  for (const double megabytes : {0.0, 0.0001, 0.0016}) {
-    add(str("by copies, buckets of ", megabytes, " MB"), [&](ReducerOptions& o) {
-      o.peer_copies = true;
-      o.bucket_megabytes = megabytes;
-    });
-  }
-  add("unused allowed", [](ReducerOptions& o) { o.allow_unused = true; });
-  return cases;
-}
-
 Tensor rows_of(const Group& group, const Tensor& all) {
   const int64_t rows = all.size(0) / group.world_size();
   return all.slice(0, group.rank() * rows, (group.rank() + 1) * rows);
@@ -86,15 +42,6 @@ std::vector<Tensor> copies(const torch::nn::Module& module) {
   for (const Tensor& parameter : module.parameters()) result.push_back(parameter.detach().clone());
   for (const Tensor& buffer : module.buffers()) result.push_back(buffer.clone());
   return result;
-}
-
-// Rank `seed - 100`'s module, made on the CPU so that its numbers are those of any device.
-template <typename M>
-std::shared_ptr<M> make_module(int seed, at::Device device) {
-  torch::manual_seed(seed);
-  auto net = std::make_shared<M>();
-  net->to(device);
-  return net;
 }
 
 template <typename M>
@@ -334,147 +281,6 @@ TEST(GpuRanks, ShardedUnderDdpIsWhole) {
       }
     }
   });
-}
-
-// --- flat shards ------------------------------------------------------------------------------
-
-// Gives its weight a gradient of `value` everywhere, written where the reducer wants it.
-struct WriteInPlace : torch::autograd::Function<WriteInPlace> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& weight,
-                        GradientReducer* reducer) {
-    context->saved_data["reducer"] = reinterpret_cast<int64_t>(reducer);
-    context->save_for_backward({weight});
-    return weight.sum();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    auto* reducer = reinterpret_cast<GradientReducer*>(context->saved_data["reducer"].toInt());
-    const Tensor weight = context->get_saved_variables()[0];
-    Tensor gradient = reducer->gradient_slot(weight);
-    if (!gradient.defined()) gradient = torch::empty_like(weight);
-    gradient.copy_(gradients[0].expand_as(gradient));
-    return {gradient, Tensor()};
-  }
-};
-
-// Whole and half numbers: means, sums and updates are exact. SGD with a learning rate of 1 takes
-// (i + 1) (1/2 + step) from every element of parameter i. Twelve buckets of 9 MB (options
-// permitting) and products between them: what does not wait for its input reads another step's
-// numbers.
-void expect_exact_updates(const Group& group, at::Device device, const ReducerOptions& options,
-                          bool peer_copies) {
-  constexpr int kParameters = 12;
-  constexpr int64_t kSide = 1500;
-  std::vector<Tensor> parameters;
-  for (int i = 0; i < kParameters; ++i)
-    parameters.push_back(torch::ones({kSide, kSide}, device).requires_grad_());
-  GradientReducer reducer(parameters, group, options);
-  ShardedOptimizer<torch::optim::SGD> optimizer(parameters, torch::optim::SGDOptions(1), group,
-                                                {.mode = ShardMode::kFlat,
-                                                 .reducer = &reducer,
-                                                 .part_megabytes = 5,
-                                                 .peer_copies = peer_copies});
-  double taken = 0;
-  for (int step = 0; step < 8; ++step) {
-    optimizer.zero_grad();
-    reducer.prepare_for_backward();
-    Tensor loss = torch::zeros({}, device);
-    const Tensor one = torch::full({1, kSide}, 1.0 * (group.rank() + step), device);
-    for (int i = 0; i < kParameters; ++i) {
-      const Tensor column = torch::full({kSide, 1}, i + 1.0, device);
-      loss = loss + (i % 4 == 3 ? WriteInPlace::apply(parameters[i], &reducer) *
-                                      ((i + 1.0) * (group.rank() + step))
-                                : torch::matmul(torch::matmul(one, parameters[i]), column).sum());
-    }
-    loss.backward();
-    reducer.finish_gradient_synchronization();
-    // Doubled and halved where the step will look for them.
-    for (const Tensor& gradient : optimizer.gradients()) gradient.mul_(2).div_(2);
-    optimizer.step();
-    taken += 0.5 + step;
-    for (int i = 0; i < kParameters; ++i) {
-      EXPECT_TRUE(same_bits(parameters[i].detach(),
-                            torch::full({kSide, kSide}, 1 - (i + 1) * taken, device)))
-          << "step " << step << ", parameter " << i;
-    }
-  }
-}
-
-void expect_exact_updates_of_all(const Group& group, at::Device device,
-                                 const std::vector<Case>& cases) {
-  for (const Case& c : cases) {
-    SCOPED_TRACE(c.name);
-    for (const bool peer_copies : {true, false})
-      expect_exact_updates(group, device, c.options, peer_copies);
-    ReducerOptions options = c.options;
-    if (options.strategy == Strategy::kTorch) continue;
-    options.communication_dtype = torch::kBFloat16;  // exact below 128 in halves
-    SCOPED_TRACE("bf16 communication");
-    expect_exact_updates(group, device, options, /*peer_copies=*/true);
-  }
-}
-
-// Divided as flat buckets or all-reduced in place; in twelve, three and one buckets.
-TEST(GpuRanks, FlatShardsWaitForTheirInputs) {
-  FLASHSTEP_NEED_GPUS(2);
-  on_two_gpus([](const Group& group, at::Device device) {
-    std::vector<Case> cases = all_cases();
-    for (const bool flat : {true, false}) {
-      for (const double megabytes : {1.0, 30.0, 1000.0}) {
-        Case c = {str(flat ? "flat buckets of " : "in place, buckets of ", megabytes, " MB"), {}};
-        c.options.flat_buckets = flat;
-        c.options.bucket_megabytes = megabytes;
-        cases.push_back(c);
-        if (flat) continue;
-        c.name += ", by copies";
-        c.options.peer_copies = true;
-        cases.push_back(c);
-      }
-    }
-    expect_exact_updates_of_all(group, device, cases);
-  });
-}
-
-// A divided bucket may be flat; those of later steps, whole again, stay where they are.
-TEST(GpuRanks, GradientsStayInPlaceAgainAfterTheOptimizer) {
-  FLASHSTEP_NEED_GPUS(2);
-  on_two_gpus([](const Group& group, at::Device device) {
-    const auto net = make_module<PlainToy>(100, device);
-    DistributedDataParallel<PlainToy> wrapped(net, group);
-    const Tensor x = torch::ones({4, 10}, device);
-    const auto backward = [&] {
-      wrapped.forward(x).square().mean().backward();
-      wrapped.finish_gradient_synchronization();
-    };
-    {
-      ShardedOptimizer<torch::optim::SGD> optimizer(
-          wrapped.parameters(), torch::optim::SGDOptions(0.1), group,
-          {.mode = ShardMode::kFlat, .reducer = &wrapped.reducer()});
-      for (int step = 0; step < 2; ++step) {
-        backward();
-        EXPECT_FALSE(net->fc1->weight.grad().defined()) << "divided";
-        optimizer.step();
-      }
-    }
-    backward();
-    const Tensor first = net->fc1->weight.grad(), other = net->fc3->weight.grad();
-    EXPECT_FALSE(first.storage().is_alias_of(other.storage())) << "copied into one bucket";
-  });
-}
-
-// Gloo sums up what it received in kernels of the side stream.
-TEST(GpuRanks, FlatShardsOverGlooWaitForTheirInputs) {
-  FLASHSTEP_NEED_GPUS(2);
-  on_two_gpus(
-      [](const Group& group, at::Device device) {
-        ReducerOptions options;
-        options.bucket_megabytes = 1;
-        ReducerOptions persistent = options;
-        persistent.persistent_buckets = true;
-        expect_exact_updates_of_all(group, device,
-                                    {{"buckets", options}, {"persistent", persistent}});
-      },
-      /*nccl=*/false);
 }
 
 TEST(GpuRanks, NormOverRanksIsTheSameOnAll) {

@@ -77,5 +77,17 @@ TEST(ParallelCase, DivisionsByName) {
     EXPECT_THROW(division_by_name(wrong), UserError) << wrong;
 }
 
+TEST(ParallelCase, BucketsCanGoByCopies) {
+  EXPECT_EQ(division_by_name("bucketed 25").peer_copies, "updates");
+  EXPECT_EQ(division_by_name("bucketed 25 copies").peer_copies, "all");
+  EXPECT_EQ(division_by_name("bucketed 25 copies").bucket_megabytes, 25);
+  EXPECT_EQ(division_names({"none", "bucketed", "bucketed copies"}, {0, 25}),
+            (std::vector<std::string>{"none", "bucketed 0", "bucketed 25", "bucketed 0 copies",
+                                      "bucketed 25 copies"}));
+  EXPECT_EQ(shown_name("bucketed 0 copies", 269.8), "bucketed 270 MB (chosen) copies");
+  for (const char* name : {"torch 25 copies", "bucketed 25 nccl", "naive copies"})
+    EXPECT_THROW(division_by_name(name), UserError) << name;
+}
+
 }  // namespace
 }  // namespace flashstep::report

@@ -1,0 +1,165 @@
+// Flat shards over NCCL, Gloo and copies on two GPUs.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/parallel/test_gpu_cases.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/toy_modules.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using testing::PlainToy;
+using testing::same_bits;
+using torch::Tensor;
+
+// Gives its weight a gradient of `value` everywhere, written where the reducer wants it.
+struct WriteInPlace : torch::autograd::Function<WriteInPlace> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& weight,
+                        GradientReducer* reducer) {
+    context->saved_data["reducer"] = reinterpret_cast<int64_t>(reducer);
+    context->save_for_backward({weight});
+    return weight.sum();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto* reducer = reinterpret_cast<GradientReducer*>(context->saved_data["reducer"].toInt());
+    const Tensor weight = context->get_saved_variables()[0];
+    Tensor gradient = reducer->gradient_slot(weight);
+    if (!gradient.defined()) gradient = torch::empty_like(weight);
+    gradient.copy_(gradients[0].expand_as(gradient));
+    return {gradient, Tensor()};
+  }
+};
+
+// Whole and half numbers: means, sums and updates are exact. SGD with a learning rate of 1 takes
+// (i + 1) (1/2 + step) from every element of parameter i. Twelve buckets of 9 MB (options
+// permitting) and products between them: what does not wait for its input reads another step's
+// numbers.
+void expect_exact_updates(const Group& group, at::Device device, const ReducerOptions& options,
+                          bool peer_copies) {
+  constexpr int kParameters = 12;
+  constexpr int64_t kSide = 1500;
+  std::vector<Tensor> parameters;
+  for (int i = 0; i < kParameters; ++i)
+    parameters.push_back(torch::ones({kSide, kSide}, device).requires_grad_());
+  GradientReducer reducer(parameters, group, options);
+  ShardedOptimizer<torch::optim::SGD> optimizer(parameters, torch::optim::SGDOptions(1), group,
+                                                {.mode = ShardMode::kFlat,
+                                                 .reducer = &reducer,
+                                                 .part_megabytes = 5,
+                                                 .peer_copies = peer_copies});
+  double taken = 0;
+  for (int step = 0; step < 8; ++step) {
+    optimizer.zero_grad();
+    reducer.prepare_for_backward();
+    Tensor loss = torch::zeros({}, device);
+    const Tensor one = torch::full({1, kSide}, 1.0 * (group.rank() + step), device);
+    for (int i = 0; i < kParameters; ++i) {
+      const Tensor column = torch::full({kSide, 1}, i + 1.0, device);
+      loss = loss + (i % 4 == 3 ? WriteInPlace::apply(parameters[i], &reducer) *
+                                      ((i + 1.0) * (group.rank() + step))
+                                : torch::matmul(torch::matmul(one, parameters[i]), column).sum());
+    }
+    loss.backward();
+    reducer.finish_gradient_synchronization();
+    // Doubled and halved where the step will look for them.
+    for (const Tensor& gradient : optimizer.gradients()) gradient.mul_(2).div_(2);
+    optimizer.step();
+    taken += 0.5 + step;
+    for (int i = 0; i < kParameters; ++i) {
+      EXPECT_TRUE(same_bits(parameters[i].detach(),
+                            torch::full({kSide, kSide}, 1 - (i + 1) * taken, device)))
+          << "step " << step << ", parameter " << i;
+    }
+  }
+}
+
+void expect_exact_updates_of_all(const Group& group, at::Device device,
+                                 const std::vector<Case>& cases) {
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    for (const bool peer_copies : {true, false})
+      expect_exact_updates(group, device, c.options, peer_copies);
+    ReducerOptions options = c.options;
+    if (options.strategy == Strategy::kTorch) continue;
+    options.communication_dtype = torch::kBFloat16;  // exact below 128 in halves
+    SCOPED_TRACE("bf16 communication");
+    expect_exact_updates(group, device, options, /*peer_copies=*/true);
+  }
+}
+
+// Divided as flat buckets or all-reduced in place; in twelve, three and one buckets.
+TEST(GpuRanks, FlatShardsWaitForTheirInputs) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](const Group& group, at::Device device) {
+    std::vector<Case> cases = all_cases();
+    for (const bool flat : {true, false}) {
+      for (const double megabytes : {1.0, 30.0, 1000.0}) {
+        Case c = {str(flat ? "flat buckets of " : "in place, buckets of ", megabytes, " MB"), {}};
+        c.options.flat_buckets = flat;
+        c.options.bucket_megabytes = megabytes;
+        cases.push_back(c);
+        if (flat) continue;
+        c.name += ", by copies";
+        c.options.peer_copies = true;
+        cases.push_back(c);
+      }
+    }
+    expect_exact_updates_of_all(group, device, cases);
+  });
+}
+
+// A divided bucket may be flat; those of later steps, whole again, stay where they are.
+TEST(GpuRanks, GradientsStayInPlaceAgainAfterTheOptimizer) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](const Group& group, at::Device device) {
+    const auto net = make_module<PlainToy>(100, device);
+    DistributedDataParallel<PlainToy> wrapped(net, group);
+    const Tensor x = torch::ones({4, 10}, device);
+    const auto backward = [&] {
+      wrapped.forward(x).square().mean().backward();
+      wrapped.finish_gradient_synchronization();
+    };
+    {
+      ShardedOptimizer<torch::optim::SGD> optimizer(
+          wrapped.parameters(), torch::optim::SGDOptions(0.1), group,
+          {.mode = ShardMode::kFlat, .reducer = &wrapped.reducer()});
+      for (int step = 0; step < 2; ++step) {
+        backward();
+        EXPECT_FALSE(net->fc1->weight.grad().defined()) << "divided";
+        optimizer.step();
+      }
+    }
+    backward();
+    const Tensor first = net->fc1->weight.grad(), other = net->fc3->weight.grad();
+    EXPECT_FALSE(first.storage().is_alias_of(other.storage())) << "copied into one bucket";
+  });
+}
+
+// Gloo sums up what it received in kernels of the side stream.
+TEST(GpuRanks, FlatShardsOverGlooWaitForTheirInputs) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus(
+      [](const Group& group, at::Device device) {
+        ReducerOptions options;
+        options.bucket_megabytes = 1;
+        ReducerOptions persistent = options;
+        persistent.persistent_buckets = true;
+        expect_exact_updates_of_all(group, device,
+                                    {{"buckets", options}, {"persistent", persistent}});
+      },
+      /*nccl=*/false);
+}
+
+}  // namespace
+}  // namespace flashstep

@@ -1,0 +1,29 @@
+// Tests with several ranks, each with a GPU of its own.
+#pragma once
+
+#include <functional>
+
+#include "flashstep/comm/group.h"
+#include "flashstep/testing/gpus.h"
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep::testing {
+
+inline comm::GroupOptions over_nccl() {
+  comm::GroupOptions options;
+  options.nccl = true;
+  return options;
+}
+
+// Runs `body` on so many ranks, over NCCL or Gloo. The test asks for the GPUs (FLASHSTEP_NEED_GPUS).
+inline void run_on_gpus(int ranks,
+                        const std::function<void(const comm::Group&, at::Device)>& body,
+                        bool nccl = true) {
+  run_ranks(ranks, [&](const comm::Environment& environment) {
+    const at::Device device = take_gpu(environment);
+    const comm::Group group(environment, nccl ? over_nccl() : comm::GroupOptions());
+    body(group, device);
+  });
+}
+
+}  // namespace flashstep::testing
