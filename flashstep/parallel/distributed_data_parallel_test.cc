@@ -22,6 +22,7 @@
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
 #include "flashstep/testing/toy_modules.h"
+#include "flashstep/testing/write_in_place.h"
 
 namespace flashstep {
 namespace {
@@ -30,6 +31,7 @@ using comm::Group;
 using testing::expect_sentence;
 using testing::PlainToy;
 using testing::same_bits;
+using testing::WriteInPlace;
 using torch::Tensor;
 
 // --- in one process --------------------------------------------------------------------------
@@ -338,25 +340,6 @@ TEST(Ranks, MistakesBecomeSentences) {
                     {"prepare_for_backward()"});
   });
 }
-
-// What writes its weight's gradient where the reducer wants it.
-struct WriteInPlace : torch::autograd::Function<WriteInPlace> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& weight,
-                        GradientReducer* reducer) {
-    context->saved_data["reducer"] = reinterpret_cast<int64_t>(reducer);
-    context->save_for_backward({weight});
-    return weight.sum();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    auto* reducer = reinterpret_cast<GradientReducer*>(context->saved_data["reducer"].toInt());
-    const Tensor weight = context->get_saved_variables()[0];
-    Tensor gradient = reducer->gradient_slot(weight);
-    if (!gradient.defined()) gradient = torch::empty_like(weight);
-    gradient.copy_(gradients[0].expand_as(gradient));
-    return {gradient, Tensor()};
-  }
-};
 
 TEST(Ranks, GradientsLieInBuckets) {
   testing::run_ranks(2, [](const comm::Environment& environment) {

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
@@ -13,6 +12,7 @@
 #include "flashstep/parallel/test_gpu_cases.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/toy_modules.h"
+#include "flashstep/testing/write_in_place.h"
 
 namespace flashstep {
 namespace {
@@ -20,26 +20,8 @@ namespace {
 using comm::Group;
 using testing::PlainToy;
 using testing::same_bits;
+using testing::WriteInPlace;
 using torch::Tensor;
-
-// Gives its weight a gradient of `value` everywhere, written where the reducer wants it.
-struct WriteInPlace : torch::autograd::Function<WriteInPlace> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& weight,
-                        GradientReducer* reducer) {
-    context->saved_data["reducer"] = reinterpret_cast<int64_t>(reducer);
-    context->save_for_backward({weight});
-    return weight.sum();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    auto* reducer = reinterpret_cast<GradientReducer*>(context->saved_data["reducer"].toInt());
-    const Tensor weight = context->get_saved_variables()[0];
-    Tensor gradient = reducer->gradient_slot(weight);
-    if (!gradient.defined()) gradient = torch::empty_like(weight);
-    gradient.copy_(gradients[0].expand_as(gradient));
-    return {gradient, Tensor()};
-  }
-};
 
 // Whole and half numbers: means, sums and updates are exact. SGD with a learning rate of 1 takes
 // (i + 1) (1/2 + step) from every element of parameter i. Twelve buckets of 9 MB (options

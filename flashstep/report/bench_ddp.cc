@@ -26,6 +26,7 @@ DdpPlan plan_of(const BenchDdpOptions& options, const ParallelCase& c) {
   DdpPlan plan;
   plan.c = c;
   plan.contestants = division_names(options.wrappers, options.bucket_megabytes);
+  check_carriers(plan.contestants, c.device);
   plan.turns = options.turns;
   plan.warmup = options.warmup;
   plan.steps = options.steps;

@@ -1,4 +1,5 @@
 // The results of `flashstep bench ddp` as a table, sentences and pictures.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -51,10 +52,13 @@ Cell measured(double value, double factor = 1) {
 // the other side in the second step (2^-9).
 double weight_tolerance(const ParallelCase& c) { return c.precision == "fp32" ? 1e-3 : 2e-2; }
 
-// "bucketed 25 MB"; a size that was chosen comes with its unit.
+// "bucketed 25 MB copies"; a size that was chosen comes with its unit.
 std::string with_unit(const DdpRun& run) {
   const std::string name = run.name();
-  return name == run.contestant ? name + " MB" : name;
+  if (name != run.contestant) return name;
+  const size_t size = name.find(' ') + 1;  // of wrappers that have one
+  const size_t end = std::min(name.find(' ', size), name.size());
+  return name.substr(0, end) + " MB" + name.substr(end);
 }
 
 // What a bucketed step may add to the one of a single process, in percent: bars for this size on

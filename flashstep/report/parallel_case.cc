@@ -131,6 +131,14 @@ std::vector<std::string> division_names(const std::vector<std::string>& wrappers
   return names;
 }
 
+void check_carriers(const std::vector<std::string>& names, const std::string& device) {
+  for (const std::string& name : names) {
+    require(device == "cuda" || !(name.ends_with(" copies") || name.ends_with(" nccl")),
+            "[bench] expected GPUs for \"", name, "\", got --device ", device,
+            ", where Gloo carries everything");
+  }
+}
+
 std::string shown_name(const std::string& name, double bucket_megabytes) {
   const train::ParallelConfig division = division_by_name(name);
   const bool is_chosen = has_buckets(division.wrapper) && division.bucket_megabytes == 0;

@@ -85,6 +85,10 @@ TEST(ParallelCase, BucketsCanGoByCopies) {
             (std::vector<std::string>{"none", "bucketed 0", "bucketed 25", "bucketed 0 copies",
                                       "bucketed 25 copies"}));
   EXPECT_EQ(shown_name("bucketed 0 copies", 269.8), "bucketed 270 MB (chosen) copies");
+  EXPECT_NO_THROW(check_carriers({"none", "bucketed 25", "flat"}, "cpu"));
+  EXPECT_NO_THROW(check_carriers({"bucketed 25 copies", "flat nccl"}, "cuda"));
+  EXPECT_THROW(check_carriers({"none", "bucketed 25 copies"}, "cpu"), UserError);
+  EXPECT_THROW(check_carriers({"flat nccl"}, "cpu"), UserError);
   for (const char* name : {"torch 25 copies", "bucketed 25 nccl", "naive copies"})
     EXPECT_THROW(division_by_name(name), UserError) << name;
 }

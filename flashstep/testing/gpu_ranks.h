@@ -15,9 +15,9 @@ inline comm::GroupOptions over_nccl() {
   return options;
 }
 
-// Runs `body` on so many ranks, over NCCL or Gloo. The test asks for the GPUs (FLASHSTEP_NEED_GPUS).
-inline void run_on_gpus(int ranks,
-                        const std::function<void(const comm::Group&, at::Device)>& body,
+// Runs `body` on so many ranks, over NCCL or Gloo. The test asks for the GPUs
+// (FLASHSTEP_NEED_GPUS).
+inline void run_on_gpus(int ranks, const std::function<void(const comm::Group&, at::Device)>& body,
                         bool nccl = true) {
   run_ranks(ranks, [&](const comm::Environment& environment) {
     const at::Device device = take_gpu(environment);
