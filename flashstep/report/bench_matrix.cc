@@ -201,6 +201,8 @@ std::vector<NamedPicture> matrix_pictures(const std::vector<MatrixRun>& runs,
 BenchReport bench_matrix(const BenchMatrixOptions& options) {
   const double begin = measure::steady_seconds();
   const std::vector<ParallelCase> cases = cases_of(options.axes);
+  for (const ParallelCase& c : cases)
+    check_carriers(division_names(options.wrappers, options.bucket_megabytes), c.device);
   require(cases.size() == 1,
           "[bench matrix] expected one model, context, precision and number of "
           "ranks, got ",

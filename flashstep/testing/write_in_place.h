@@ -10,8 +10,8 @@ namespace flashstep::testing {
 
 // The sum of the weight: its gradient is written where the reducer wants it.
 struct WriteInPlace : torch::autograd::Function<WriteInPlace> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& weight,
-                        GradientReducer* reducer) {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context,
+                               const torch::Tensor& weight, GradientReducer* reducer) {
     context->saved_data["reducer"] = reinterpret_cast<int64_t>(reducer);
     context->save_for_backward({weight});
     return weight.sum();
