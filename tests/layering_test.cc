@@ -58,18 +58,25 @@ std::vector<fs::path> files_below(const fs::path& folder,
   return files;
 }
 
+// A test, or a header that a room's tests share ("test_NAME.h").
+bool is_tests_file(const std::string& room, const fs::path& file) {
+  const std::string stem = file.stem().string();
+  return room == "testing" || stem.ends_with("_test") || stem.ends_with("_bench") ||
+         (stem.starts_with("test_") && file.extension() == ".h");
+}
+
 // What `room`'s file may not include of "flashstep/OTHER/...": empty when `line` is allowed.
 std::string complaint_about_include(const std::string& room, bool is_test,
                                     const std::string& line) {
-  static const std::regex include("^\\s*#\\s*include\\s*[<\"]flashstep/([^/\">]+)/.*");
+  static const std::regex include("^\\s*#\\s*include\\s*[<\"]flashstep/([^/\">]+)/([^\">]+).*");
   std::smatch match;
   if (!std::regex_match(line, match, include)) return "";
   const std::string other = match[1];
   if (!kLevels.count(other)) return "includes from " + other + ", which is no room of the house";
-  if (other == room) return "";
-  if (other == "testing") {
-    return is_test ? "" : "includes testing, which only tests may";
+  if (is_tests_file(other, std::string(match[2])) && !is_test) {
+    return "includes a file of tests, which only tests may";
   }
+  if (other == room || other == "testing") return "";
   if (kLevels.at(other) >= kLevels.at(room)) {
     return "a file of " + room + " includes " + other + ", which is not below it";
   }
@@ -88,8 +95,7 @@ TEST(Layering, RoomsIncludeOnlyRoomsBelow) {
     const std::string room = fs::relative(file, library).begin()->string();
     if (room == "operators.cc") continue;  // the roof: it registers what every room offers
     ASSERT_TRUE(kLevels.count(room)) << file << " lies in no room of the house";
-    const std::string stem = file.stem().string();
-    const bool is_test = room == "testing" || stem.ends_with("_test") || stem.ends_with("_bench");
+    const bool is_test = is_tests_file(room, file);
     const std::vector<std::string> lines = read_lines(file);
     for (size_t i = 0; i < lines.size(); ++i) {
       const std::string complaint = complaint_about_include(room, is_test, lines[i]);
@@ -138,6 +144,11 @@ TEST(Layering, SeesWhatIsForbidden) {
   EXPECT_NE(complaint_about_include("model", false, "# include <flashstep/testing/compare.h>"), "");
   EXPECT_NE(complaint_about_include("model", false, "#include \"flashstep/cellar/x.h\""), "");
   EXPECT_EQ(complaint_about_include("model", true, "#include \"flashstep/testing/compare.h\""), "");
+  EXPECT_NE(complaint_about_include("model", false, "#include \"flashstep/model/test_nets.h\""),
+            "");
+  EXPECT_EQ(complaint_about_include("model", true, "#include \"flashstep/model/test_nets.h\""), "");
+  EXPECT_NE(complaint_about_include("testing", true, "#include \"flashstep/parallel/bucket.h\""),
+            "");
   EXPECT_EQ(complaint_about_include("train", false, "#include \"flashstep/model/config.h\""), "");
   EXPECT_EQ(complaint_about_include("base", false, "#include \"flashstep/base/text.h\""), "");
   EXPECT_TRUE(includes_torch("#include <ATen/ATen.h>"));

@@ -18,11 +18,11 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/gradient_hooks.h"
+#include "flashstep/parallel/test_write_in_place.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
 #include "flashstep/testing/toy_modules.h"
-#include "flashstep/testing/write_in_place.h"
 
 namespace flashstep {
 namespace {
@@ -31,7 +31,6 @@ using comm::Group;
 using testing::expect_sentence;
 using testing::PlainToy;
 using testing::same_bits;
-using testing::WriteInPlace;
 using torch::Tensor;
 
 // --- in one process --------------------------------------------------------------------------

@@ -10,9 +10,9 @@
 #include "flashstep/parallel/distributed_data_parallel.h"
 #include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/parallel/test_gpu_cases.h"
+#include "flashstep/parallel/test_write_in_place.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/toy_modules.h"
-#include "flashstep/testing/write_in_place.h"
 
 namespace flashstep {
 namespace {
@@ -20,7 +20,6 @@ namespace {
 using comm::Group;
 using testing::PlainToy;
 using testing::same_bits;
-using testing::WriteInPlace;
 using torch::Tensor;
 
 // Whole and half numbers: means, sums and updates are exact. SGD with a learning rate of 1 takes

@@ -6,7 +6,7 @@
 
 #include "flashstep/parallel/gradient_reducer.h"
 
-namespace flashstep::testing {
+namespace flashstep {
 
 // The sum of the weight: its gradient is written where the reducer wants it.
 struct WriteInPlace : torch::autograd::Function<WriteInPlace> {
@@ -27,4 +27,4 @@ struct WriteInPlace : torch::autograd::Function<WriteInPlace> {
   }
 };
 
-}  // namespace flashstep::testing
+}  // namespace flashstep
