@@ -41,6 +41,13 @@ bool goes_through_nccl(const std::vector<at::Tensor>& tensors, const comm::Group
          group.process_group().getBackend(at::kCUDA)->getBackendName() == "nccl";
 }
 
+std::string carrier_of(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
+  if (group.world_size() == 1 || tensors.empty()) return "";
+  const std::string name =
+      group.process_group().getBackend(tensors.front().device().type())->getBackendName();
+  return name == "nccl" ? "NCCL" : name == "gloo" ? "Gloo" : name;
+}
+
 c10::intrusive_ptr<c10d::Work> start_sum(std::vector<at::Tensor>& tensors, bool average,
                                          const comm::Group& group, const std::string& what,
                                          comm::PeerMean* peers) {

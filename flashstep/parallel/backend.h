@@ -16,6 +16,11 @@ namespace flashstep::parallel {
 // lie. False for no tensors, and for a single process.
 bool goes_through_nccl(const std::vector<at::Tensor>& tensors, const comm::Group& group);
 
+// What carries them, for people: "NCCL", "Gloo", another backend's own name, "" for no tensors and
+// for a single process. Of several devices: what carries the first one's.
+std::string carrier_of(const std::vector<at::Tensor>& tensors, const comm::Group& group);
+inline constexpr const char* kCopies = "copies";  // from GPU to GPU
+
 // Starts the all-reduce of all of them in one launch; `average` is NCCL's, Gloo only sums. `what`
 // is for messages. `peers`, if not null, does it on the current stream, where it can.
 c10::intrusive_ptr<c10d::Work> start_sum(std::vector<at::Tensor>& tensors, bool average,

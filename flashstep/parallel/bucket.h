@@ -13,24 +13,11 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/parallel/averaging.h"
 #include "flashstep/parallel/buckets.h"
-#include "flashstep/parallel/gradient_scatter.h"
 #include "flashstep/parallel/side_stream.h"
 
 namespace flashstep::parallel {
-
-// How gradients become means.
-struct Averaging {
-  const comm::Group& group;
-  std::optional<at::ScalarType> communication_dtype;
-  bool persistent = false;  // flat tensors live from step to step
-  bool in_place = false;    // reduced where the gradients lie; several a bucket: NCCL only
-  // Where set, means are taken by copies from GPU to GPU, not by NCCL.
-  std::shared_ptr<comm::PeerMean> peers;
-  // Where set, it takes full buckets instead of an all-reduce, and gradients end there.
-  std::shared_ptr<GradientScatter> scatter;
-};
 
 class Bucket {
  public:

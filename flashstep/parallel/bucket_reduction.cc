@@ -28,30 +28,6 @@ double bucket_bytes(const ReducerOptions& options) {
   }
 }
 
-bool is_in_place(const ReducerOptions& options, const ReducedParameters& parameters,
-                 const comm::Group& group) {
-  if (options.strategy != Strategy::kBucketed) return options.strategy != Strategy::kFlat;
-  if (options.persistent_buckets) return false;
-  return !options.flat_buckets.value_or(!goes_through_nccl(parameters.tensors, group));
-}
-
-// For buckets that stay in place. All ranks agree, for they have the same options and parameters.
-std::shared_ptr<comm::PeerMean> make_peers(const ReducerOptions& options,
-                                           const ReducedParameters& parameters,
-                                           const comm::Group& group) {
-  if (options.strategy != Strategy::kBucketed || !options.peer_copies ||
-      !is_in_place(options, parameters, group) || !goes_through_nccl(parameters.tensors, group)) {
-    return nullptr;
-  }
-  const at::Device device = parameters.tensors.front().device();
-  size_t bytes = 0;
-  for (const at::Tensor& tensor : parameters.tensors) {
-    if (tensor.device() != device) return nullptr;
-    bytes += tensor.nbytes();
-  }
-  return comm::make_peer_mean(group, device, bytes);
-}
-
 std::vector<at::Tensor> hooked(const ReducedParameters& parameters, const comm::Group& group) {
   return group.world_size() > 1 ? parameters.tensors : std::vector<at::Tensor>();
 }
@@ -61,12 +37,7 @@ std::vector<at::Tensor> hooked(const ReducedParameters& parameters, const comm::
 BucketReduction::BucketReduction(ReducedParameters parameters, const comm::Group& group,
                                  const ReducerOptions& options)
     : Reduction(std::move(parameters), group, options),
-      averaging_{group_,
-                 options.communication_dtype,
-                 options.persistent_buckets,
-                 is_in_place(options, parameters_, group_),
-                 make_peers(options, parameters_, group_),
-                 nullptr},
+      averaging_(make_averaging(parameters_, group_, options_)),
       host_waits_(!goes_through_nccl(parameters_.tensors, group_)),
       order_(reversed_order(parameters_.tensors.size())),
       counts_(parameters_.tensors.size()),
@@ -367,13 +338,7 @@ bool BucketReduction::scatter_to(std::shared_ptr<GradientScatter> scatter) {
   require(scatter == nullptr || averaging_.scatter.use_count() <= 1,
           "[parallel] expected one sharded optimizer at a time to take a reducer's gradients, got "
           "another one; end the first before (optimizer.reset()) the next is made");
-  // Where nothing else is asked for: between GPUs of one machine, which are fast to reach,
-  // gradients travel from where they lie, whole; else each bucket is divided on its way, as one
-  // flat tensor.
-  averaging_.in_place =
-      is_in_place(options_, parameters_, group_) &&
-      (scatter == nullptr || !options_.flat_buckets.value_or(!group_.is_on_one_machine()));
-  averaging_.scatter = std::move(scatter);
+  set_scatter(averaging_, parameters_, options_, std::move(scatter));
   make_buckets();
   return true;
 }
@@ -411,6 +376,11 @@ at::Tensor BucketReduction::slot(const at::Tensor& parameter) {
   at::NoGradGuard no_grad;
   const auto [bucket, slot] = places_[found->second];
   return buckets_[bucket].slot(slot);
+}
+
+std::string BucketReduction::carrier() const {
+  if (averaging_.peers && averaging_.in_place) return kCopies;
+  return carrier_of(parameters_.tensors, group_);
 }
 
 std::vector<std::vector<int64_t>> BucketReduction::buckets() const {

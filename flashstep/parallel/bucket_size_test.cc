@@ -43,5 +43,24 @@ TEST(Ranks, TheSizeOfBucketsIsChosenGivenOrKept) {
   });
 }
 
+// What was asked for is not what a run says where it cannot be.
+TEST(Ranks, SayWhatCarriesTheirGradients) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    const std::vector<Tensor> parameters = {torch::ones({100}).requires_grad_()};
+    ReducerOptions options;
+    options.peer_copies = true;  // which CPUs have none of
+    const GradientReducer reducer(parameters, group, options);
+    EXPECT_EQ(reducer.carrier(), "Gloo");
+    EXPECT_EQ(reducer.describe(), "bucketed, 1 bucket of up to 1 MB (chosen), by Gloo");
+    options.strategy = Strategy::kTorch;
+    EXPECT_EQ(GradientReducer(parameters, group, options).carrier(), "Gloo");
+  });
+  testing::run_ranks(1, [](const comm::Environment& environment) {
+    const Group group(environment);
+    EXPECT_EQ(GradientReducer({torch::ones({100}).requires_grad_()}, group).carrier(), "");
+  });
+}
+
 }  // namespace
 }  // namespace flashstep

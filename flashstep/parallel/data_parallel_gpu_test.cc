@@ -14,6 +14,7 @@
 #include <torch/utils.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
 #include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/parallel/test_gpu_cases.h"
@@ -124,6 +125,10 @@ void expect_exact_means(const Group& group, at::Device device, const ReducerOpti
     }
     loss.backward();
     reducer.finish_gradient_synchronization();
+    const bool by_copies = options.strategy == Strategy::kBucketed && options.peer_copies;
+    EXPECT_EQ(reducer.carrier(), !parallel::goes_through_nccl(parameters, group) ? "Gloo"
+                                 : by_copies                                     ? "copies"
+                                                                                 : "NCCL");
     const double mean = 0.5 + step;
     for (int i = 0; i < kParameters; ++i) {
       EXPECT_TRUE(same_bits(parameters[i].grad(), make() * ((i + 1) * mean)))

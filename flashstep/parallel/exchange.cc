@@ -50,6 +50,7 @@ c10::intrusive_ptr<c10d::Work> in_one_launch(const comm::Group& group, Body&& bo
 void Exchange::start(const std::vector<Tensor>& tensors, const std::vector<int>& owners) {
   if (group_.world_size() == 1 || tensors.empty()) return;
   at::NoGradGuard no_grad;
+  carrier_ = carrier_of(tensors, group_);
   if (!goes_through_nccl(tensors, group_)) {
     start_in_pieces(tensors, owners);
     return;
@@ -74,6 +75,7 @@ void Exchange::start(const std::vector<Tensor>& tensors, const std::vector<int>&
 void Exchange::start_gather(const std::vector<Tensor>& flats) {
   if (group_.world_size() == 1 || flats.empty()) return;
   at::NoGradGuard no_grad;
+  carrier_ = carrier_of(flats, group_);
   std::vector<Message> round;
   if (goes_through_nccl(flats, group_)) {
     if (can_copy(flats)) {
@@ -198,6 +200,7 @@ bool Exchange::can_copy(const std::vector<Tensor>& tensors) {
 template <typename PushTo>
 void Exchange::copy(PushTo&& push_to) {
   group_.check(kSendingUpdates);
+  carrier_ = kCopies;
   copy_stream_->run([&] {
     if (!is_copying_) copies_->meet();  // others have read the old values
     is_copying_ = true;

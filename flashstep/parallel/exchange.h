@@ -41,6 +41,8 @@ class Exchange {
   void start_gather(const std::vector<at::Tensor>& flats);
   // Everything has arrived (on a GPU: when the current stream goes on).
   void finish();
+  // What the last round went by: "copies", "NCCL", "Gloo"; "" before the first.
+  const std::string& carrier() const { return carrier_; }
 
  private:
   struct Message {
@@ -71,6 +73,7 @@ class Exchange {
   std::vector<std::vector<Message>> rounds_;  // on their way
   bool may_copy_;                             // until it is known that they cannot
   bool asked_ = false;                        // the other ranks
+  std::string carrier_;
   std::unique_ptr<comm::PeerCopies> copies_;
   std::optional<SideStream> copy_stream_;
   bool is_copying_ = false;  // since the last finish()

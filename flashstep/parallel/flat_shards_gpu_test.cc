@@ -7,6 +7,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
 #include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/parallel/test_gpu_cases.h"
@@ -56,6 +57,9 @@ void expect_exact_updates(const Group& group, at::Device device, const ReducerOp
     // Doubled and halved where the step will look for them.
     for (const Tensor& gradient : optimizer.gradients()) gradient.mul_(2).div_(2);
     optimizer.step();
+    EXPECT_EQ(optimizer.carrier(), !parallel::goes_through_nccl(parameters, group) ? "Gloo"
+                                   : peer_copies                                   ? "copies"
+                                                                                   : "NCCL");
     taken += 0.5 + step;
     for (int i = 0; i < kParameters; ++i) {
       EXPECT_TRUE(same_bits(parameters[i].detach(),

@@ -116,10 +116,13 @@ std::string GradientReducer::describe() const {
     for (const int64_t index : bucket) tensors.push_back(reduced_parameters()[index]);
     most = std::max(most, total_bytes(tensors));
   }
-  return flashstep::str(text, ", ", buckets.size(),
-                        buckets.size() == 1 ? " bucket of up to " : " buckets of up to ",
-                        std::ceil(most / kBytesPerMegabyte), " MB", chosen);
+  text += flashstep::str(", ", buckets.size(),
+                         buckets.size() == 1 ? " bucket of up to " : " buckets of up to ",
+                         std::ceil(most / kBytesPerMegabyte), " MB", chosen);
+  if (options().peer_copies && !carrier().empty()) text += ", by " + carrier();
+  return text;
 }
+std::string GradientReducer::carrier() const { return reduction_->carrier(); }
 bool GradientReducer::scatter_to(std::shared_ptr<parallel::GradientScatter> scatter) {
   return reduction_->scatter_to(std::move(scatter));
 }

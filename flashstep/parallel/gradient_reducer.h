@@ -141,8 +141,11 @@ class GradientReducer {
   const std::vector<at::Tensor>& reduced_parameters() const;
   // Indices into reduced_parameters(), bucket by bucket; empty for kTorch.
   std::vector<std::vector<int64_t>> buckets() const;
-  // "bucketed, 31 buckets of up to 298 MB (chosen)"
+  // "bucketed, 31 buckets of up to 298 MB (chosen)"; where peer_copies was asked for also what it
+  // came to: ", by copies", or ", by NCCL" where there are none
   std::string describe() const;
+  // What gradients travel by: "copies" (peer_copies), "NCCL", "Gloo"; "" for a single process.
+  std::string carrier() const;
   // As given, except that bucket_megabytes is the size in use.
   const ReducerOptions& options() const;
   // Whether that size was chosen here, not given.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -49,6 +50,8 @@ class ShardPlan {
   virtual void send(size_t part) = 0;
   // All parameters have arrived (on a GPU: when the current stream goes on).
   virtual void finish() = 0;
+  // What sent them last: "copies", "NCCL", "Gloo"; "" if nothing was sent yet.
+  virtual std::string carrier() const = 0;
 };
 
 }  // namespace flashstep::parallel

@@ -101,6 +101,9 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   // over mean, minus 1.
   std::vector<int64_t> elements_by_rank() const { return plan_->elements_by_rank(); }
   double imbalance() const;
+  // What updated parameters travelled by last: "copies" (ShardOptions::peer_copies), "NCCL",
+  // "Gloo"; "" before the first step and for a single process.
+  std::string carrier() const { return plan_->carrier(); }
 
   // Brings all of the state to rank `to`, whose save() then writes what the optimizer inside, not
   // sharded, would write. Until the next step, the next consolidate() or load() it lies there

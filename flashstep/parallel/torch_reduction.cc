@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "flashstep/base/error.h"
+#include "flashstep/parallel/backend.h"
 
 namespace flashstep::parallel {
 namespace {
@@ -58,5 +59,7 @@ void TorchReduction::finish() {
   is_prepared_ = false;
   group_.guarded(kAveragingByTorch, [&] { reducer_->check_finalized(); });
 }
+
+std::string TorchReduction::carrier() const { return carrier_of(parameters_.tensors, group_); }
 
 }  // namespace flashstep::parallel

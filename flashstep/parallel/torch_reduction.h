@@ -19,6 +19,7 @@ class TorchReduction : public Reduction {
   void prepare_for_backward() override;
   void finish() override;
   bool is_unfinished() const override { return false; }
+  std::string carrier() const override;
 
  private:
   std::unique_ptr<c10d::Reducer> reducer_;

@@ -14,9 +14,12 @@ namespace {
 
 const char* kHowToReadDdp =
     "Batch: rows of one rank. none: every rank by itself, at the same time, nothing sent; torch: "
-    "c10d's own Reducer. Times: medians of a step on the device; backward ends when every gradient "
+    "c10d's own Reducer. By: what carried the gradients. Times: medians of a step on the device; "
+    "backward ends when every gradient "
     "is the mean; waited: of it, for gradients on their way when its own work is done. First: "
-    "median of each turn's first step, which the host begins without a lead. Added: to the step of "
+    "median of each turn's first step, which the host begins without a lead and which is in no "
+    "other "
+    "figure; lead: how far it is ahead when the others begin, in the median. Added: to the step of "
     "none. Communication: time in which a collective runs, "
     "exposed: of it, nothing computes, hidden: the rest; of one step under the profiler. Memory: "
     "the peak of the rank with most. Weights: largest difference from a single process that took "

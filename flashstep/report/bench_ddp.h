@@ -38,10 +38,12 @@ BenchDdpOptions ddp_preset(const std::string& year);
 struct DdpRun {
   std::string contestant;
   std::vector<double> forward, backward, waited, optimizer, total;  // seconds, a value a step
-  std::vector<double> first;                             // of total, the first step of each turn
-  double peak_bytes = 0;                                 // the largest of the ranks
-  double bucket_megabytes = 0;                           // in use; 0: not known
-  double weight_error = -1;                              // Replica::weight_error; -1: not asked
+  std::vector<double> first;    // the first step of each turn, which is in none of those
+  std::vector<double> lead;     // of the host, when each step begins; none on a CPU
+  std::string carrier;          // of gradients, as it was: "NCCL", "copies", "Gloo"
+  double peak_bytes = 0;        // the largest of the ranks
+  double bucket_megabytes = 0;  // in use; 0: not known
+  double weight_error = -1;     // Replica::weight_error; -1: not asked
   double communication = -1, exposed = -1, hidden = -1;  // seconds, a share; -1: no trace
   Trace trace;
   std::string trouble;  // "OOM: ...", "failed: ..."

@@ -22,19 +22,23 @@ double number_or_nan(const Json& json) {
   return json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
+// The first step, which no step of a training run is like, is kept apart.
 void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>& times,
-                    double peak_bytes, double bucket_megabytes) {
+                    double peak_bytes, const Replica& replica) {
   Json json = {{"contestant", contestant},
                {"peak_bytes", peak_bytes},
-               {"bucket_megabytes", bucket_megabytes}};
-  for (const StepTimes& t : times) {
+               {"bucket_megabytes", replica.bucket_megabytes()},
+               {"carrier", replica.gradients_carrier()},
+               {"first", Json::array({times.front().total})}};
+  for (size_t i = 1; i < times.size(); ++i) {
+    const StepTimes& t = times[i];
     json["forward"].push_back(t.forward);
     json["backward"].push_back(t.backward);
     json["waited"].push_back(t.waited);
     json["optimizer"].push_back(t.optimizer);
     json["total"].push_back(t.total);
+    if (replica.device().is_cuda()) json["lead"].push_back(t.lead);
   }
-  if (!times.empty()) json["first"].push_back(times.front().total);
   hand_over(json.dump());
 }
 
@@ -45,9 +49,9 @@ void take_turn(Replica& replica, const DdpPlan& plan, const std::string& contest
   synchronize(replica.device());
   group.barrier("beginning a turn");
   reset_peak_memory(replica.device());
-  const std::vector<StepTimes> times = replica.run(plan.steps);
+  const std::vector<StepTimes> times = replica.run(1 + plan.steps);
   const double peak = group.all_reduce(peak_memory_bytes(replica.device()), comm::Reduce::kMax);
-  hand_over_turn(contestant, times, peak, replica.bucket_megabytes());
+  hand_over_turn(contestant, times, peak, replica);
   if (!last || !plan.traced) return;
   Json trace = json_of(replica.trace_step());
   trace["contestant"] = contestant;
@@ -66,8 +70,10 @@ void take_line(DdpRun& run, const Json& json) {
   append(run.optimizer, json, "optimizer");
   append(run.total, json, "total");
   append(run.first, json, "first");
+  append(run.lead, json, "lead");
   if (json.contains("peak_bytes"))
     run.peak_bytes = std::max(run.peak_bytes, number_or_nan(json["peak_bytes"]));
+  run.carrier = json.value("carrier", run.carrier);
   run.bucket_megabytes = json.value("bucket_megabytes", run.bucket_megabytes);
   if (json.contains("weight_error")) run.weight_error = number_or_nan(json["weight_error"]);
   if (!json.contains("compute")) return;

@@ -161,6 +161,27 @@ void add_lanes(const DdpResult& result, const std::string& stem, const std::stri
   if (!chart.groups.empty()) pictures.push_back({stem + "_lanes", std::move(chart)});
 }
 
+// Every step as a point: a host that is no further ahead than a step takes holds it up.
+void add_leads(const DdpResult& result, const std::string& stem, const std::string& footnote,
+               std::vector<NamedPicture>& pictures) {
+  measure::Plot plot;
+  plot.title = "Steps, by how far the host was ahead of them";
+  plot.subtitle = describe(result.c) + "; rank 0, in the order in which they were taken";
+  plot.footnote = footnote;
+  plot.x.label = "time between the launch of a step's first kernel and its start, ms";
+  plot.y.label = "step, ms";
+  for (const DdpRun& run : result.runs) {
+    if (run.lead.size() != run.total.size() || run.lead.empty()) continue;
+    measure::Series series{.name = run.name(), .kind = measure::Series::Kind::kPoints};
+    for (size_t i = 0; i < run.lead.size(); ++i) {
+      series.x.push_back(1e3 * run.lead[i]);
+      series.y.push_back(1e3 * run.total[i]);
+    }
+    plot.series.push_back(std::move(series));
+  }
+  if (!plot.series.empty()) pictures.push_back({stem + "_leads", std::move(plot)});
+}
+
 }  // namespace
 
 measure::Table ddp_table(const std::vector<DdpResult>& results) {
@@ -168,11 +189,12 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
   table.title = "Data parallelism: a training step";
   table.columns = case_columns();
   for (const measure::Column& column :
-       {measure::text_column("wrapper"), number_column("forward", "ms", 2),
-        number_column("backward", "ms", 2), number_column("waited", "ms", 2),
-        number_column("optimizer", "ms", 2), number_column("step", "ms", 2),
-        number_column("p10", "ms", 2), number_column("p90", "ms", 2),
-        number_column("first", "ms", 2), number_column("added", "%", 1),
+       {measure::text_column("wrapper"), measure::text_column("by"),
+        number_column("forward", "ms", 2), number_column("backward", "ms", 2),
+        number_column("waited", "ms", 2), number_column("optimizer", "ms", 2),
+        number_column("step", "ms", 2), number_column("p10", "ms", 2),
+        number_column("p90", "ms", 2), number_column("first", "ms", 2),
+        number_column("lead", "ms", 2), number_column("added", "%", 1),
         number_column("communication", "ms", 2), number_column("exposed", "ms", 2),
         number_column("hidden", "%", 1), number_column("peak memory", "GiB", 3),
         number_column("added memory", "%", 2),
@@ -192,16 +214,17 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
         return run.has_times() ? Cell(1e3 * measure::quantile(run.total, q)) : Cell();
       };
       const std::string trouble = run.trouble.substr(0, run.trouble.find(':'));
-      for (const Cell& cell : {Cell(run.name()), median_ms(run.forward), median_ms(run.backward),
-                               median_ms(run.waited), median_ms(run.optimizer),
-                               trouble.empty() ? median_ms(run.total) : Cell(trouble),
-                               quantile_ms(0.1), quantile_ms(0.9), median_ms(run.first),
-                               run.has_times() ? finite(added_percent(result, run)) : Cell(),
-                               measured(run.communication, 1e3), measured(run.exposed, 1e3),
-                               run.communication > 0 ? finite(100 * run.hidden) : Cell(),
-                               run.has_times() ? Cell(run.peak_bytes / kGiB) : Cell(),
-                               run.has_times() ? finite(added_memory_percent(result, run)) : Cell(),
-                               measured(run.weight_error)}) {
+      for (const Cell& cell :
+           {Cell(run.name()), Cell(run.carrier), median_ms(run.forward), median_ms(run.backward),
+            median_ms(run.waited), median_ms(run.optimizer),
+            trouble.empty() ? median_ms(run.total) : Cell(trouble), quantile_ms(0.1),
+            quantile_ms(0.9), median_ms(run.first), median_ms(run.lead),
+            run.has_times() ? finite(added_percent(result, run)) : Cell(),
+            measured(run.communication, 1e3), measured(run.exposed, 1e3),
+            run.communication > 0 ? finite(100 * run.hidden) : Cell(),
+            run.has_times() ? Cell(run.peak_bytes / kGiB) : Cell(),
+            run.has_times() ? finite(added_memory_percent(result, run)) : Cell(),
+            measured(run.weight_error)}) {
         cells.push_back(cell);
       }
       table.add_row(std::move(cells));
@@ -226,6 +249,7 @@ std::vector<NamedPicture> ddp_pictures(const std::vector<DdpResult>& results,
   for (const DdpResult& result : results) {
     add_bars(result, file_stem(result.c), footnote, pictures);
     add_lanes(result, file_stem(result.c), footnote, pictures);
+    add_leads(result, file_stem(result.c), footnote, pictures);
   }
   return pictures;
 }

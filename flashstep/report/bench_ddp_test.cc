@@ -26,7 +26,8 @@ std::vector<std::string> lines() {
           "optimizer": [0.02, 0.02], "total": [0.1, 0.1]})",
       R"({"contestant": "bucketed 25", "weight_error": 0.0})",
       R"({"contestant": "bucketed 25", "peak_bytes": 1010, "forward": [0.03], "backward": [0.055],
-          "waited": [0.0005], "optimizer": [0.02], "total": [0.105], "first": [0.107]})",
+          "waited": [0.0005], "optimizer": [0.02], "total": [0.105], "first": [0.207],
+          "lead": [0.04], "carrier": "copies"})",
       R"({"contestant": "bucketed 25", "compute": [0, 0.09], "copies": [], "trace_trouble": "",
           "communication": [0.05, 0.06, 0.081, 0.091]})",
       R"({"contestant": "torch 25", "weight_error": 0.0})",
@@ -42,7 +43,9 @@ TEST(BenchDdp, WhatRankZeroHandedOverBecomesRuns) {
   ASSERT_EQ(result.runs.size(), 3u);
   EXPECT_EQ(result.runs[0].total.size(), 2u);
   EXPECT_DOUBLE_EQ(result.runs[1].median(), 0.105);
-  EXPECT_EQ(result.runs[1].first, std::vector<double>{0.107});
+  EXPECT_EQ(result.runs[1].first, std::vector<double>{0.207});
+  EXPECT_EQ(result.runs[1].lead, std::vector<double>{0.04});
+  EXPECT_EQ(result.runs[1].carrier, "copies") << "whatever the name says";
   EXPECT_DOUBLE_EQ(result.runs[1].communication, 0.02);
   EXPECT_NEAR(result.runs[1].hidden, 0.95, 1e-9);
   EXPECT_EQ(result.runs[0].weight_error, -1);
@@ -102,12 +105,23 @@ TEST(BenchDdp, NothingMeasuredIsNoPraise) {
 
 TEST(BenchDdp, LanesOfThoseThatWereTraced) {
   const auto pictures = ddp_pictures({ddp_result(plan_of_three(), lines())}, "machine");
-  ASSERT_EQ(pictures.size(), 2u);
+  ASSERT_EQ(pictures.size(), 3u);
   EXPECT_EQ(pictures[0].name, "xl_2x4x512_bf16_parts");
   EXPECT_EQ(pictures[1].name, "xl_2x4x512_bf16_lanes");
   const auto& chart = std::get<measure::LaneChart>(pictures[1].picture);
   ASSERT_EQ(chart.groups.size(), 1u);
   EXPECT_EQ(chart.groups[0].title, "bucketed 25: 95.0 % of the communication hidden");
+}
+
+TEST(BenchDdp, EveryStepByTheLeadThatItBeganWith) {
+  const auto pictures = ddp_pictures({ddp_result(plan_of_three(), lines())}, "machine");
+  ASSERT_EQ(pictures.size(), 3u);
+  EXPECT_EQ(pictures[2].name, "xl_2x4x512_bf16_leads");
+  const auto& plot = std::get<measure::Plot>(pictures[2].picture);
+  ASSERT_EQ(plot.series.size(), 1u) << "of those that have leads";
+  EXPECT_EQ(plot.series[0].name, "bucketed 25");
+  EXPECT_EQ(plot.series[0].x, std::vector<double>{40});
+  EXPECT_EQ(plot.series[0].y, std::vector<double>{105});
 }
 
 TEST(BenchDdp, PresetsOfTheYears) {

@@ -58,6 +58,9 @@ class BenchParallelTest(unittest.TestCase):
                           "torch 1000"])
         for row in rows:
             self.assertGreater(float(row["step (ms)"]), 0)
+            self.assertGreater(float(row["first (ms)"]), 0)
+            self.assertEqual(row["lead (ms)"], "", "no device beside the host")
+            self.assertEqual(row["by"], "" if row["wrapper"] == "none" else "Gloo")
             if row["wrapper"] != "none":
                 self.assertEqual(float(row["weights"]), 0, row)
                 self.assertGreater(float(row["communication (ms)"]), 0, row)
@@ -74,6 +77,8 @@ class BenchParallelTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         rows = rows_of(f"{stem}.csv")
         self.assertEqual([row["optimizer"] for row in rows], ["none", "whole", "flat"])
+        self.assertEqual([row["gradients by"] for row in rows], ["Gloo"] * 3)
+        self.assertEqual([row["updates by"] for row in rows], ["", "Gloo", "Gloo"])
         state = [float(row["state (GiB)"]) for row in rows]
         self.assertLess(state[1], 0.6 * state[0])
         self.assertLess(state[2], 0.6 * state[0])

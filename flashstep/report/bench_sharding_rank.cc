@@ -95,6 +95,8 @@ void take_line(ShardingRun& run, const Json& json) {
     run.optimizer.push_back(seconds);
   for (const double seconds : json.value("total", Json::array())) run.total.push_back(seconds);
   run.buckets = json.value("buckets", run.buckets);
+  run.gradients_carrier = json.value("gradients_carrier", run.gradients_carrier);
+  run.updates_carrier = json.value("updates_carrier", run.updates_carrier);
   if (json.contains("memory")) {
     const auto fields = fields_of(run.memory);
     for (size_t i = 0; i < fields.size(); ++i) *fields[i] = json["memory"][i];
@@ -139,11 +141,14 @@ void bench_sharding_rank(const std::string& task) {
       }
       replica.run(plan.warmup);
       group->barrier("beginning a turn");
-      for (const StepTimes& t : replica.run(plan.steps)) {
-        json["optimizer"].push_back(t.optimizer);
-        json["total"].push_back(t.total);
+      const std::vector<StepTimes> times = replica.run(1 + plan.steps);
+      for (size_t i = 1; i < times.size(); ++i) {  // a training run begins no step as the first
+        json["optimizer"].push_back(times[i].optimizer);
+        json["total"].push_back(times[i].total);
       }
       json["buckets"] = replica.describe_buckets();
+      json["gradients_carrier"] = replica.gradients_carrier();
+      json["updates_carrier"] = replica.updates_carrier();
       hand_over(json.dump());
       if (plan.traced && turn + 1 == plan.turns)
         hand_over_update(contestant, replica.trace_update());

@@ -59,6 +59,8 @@ void append_trace(const ShardingRun& run, std::vector<Cell>& cells) {
 std::vector<Cell> cells_of(const ShardingResult& result, const ShardingRun& run) {
   std::vector<Cell> cells = case_cells(result.c);
   cells.emplace_back(run.contestant);
+  cells.emplace_back(run.gradients_carrier);
+  cells.emplace_back(run.updates_carrier);
   if (!run.has_times()) {
     cells.emplace_back(run.trouble.substr(0, run.trouble.find(':')));
     return cells;
@@ -90,7 +92,8 @@ measure::Table sharding_table(const std::vector<ShardingResult>& results,
   measure::Table table;
   table.title = str("The optimizer's state divided between ranks (wrapper ", plan.wrapper, ")");
   table.columns = case_columns();
-  table.columns.push_back(measure::text_column("optimizer"));
+  for (const char* name : {"optimizer", "gradients by", "updates by"})
+    table.columns.push_back(measure::text_column(name));
   for (const char* name : {"after init", "before update", "after update", "parameters", "gradients",
                            "in theory", "state", "in theory", "rest"}) {
     table.columns.push_back(number_column(name, "GiB", 3));

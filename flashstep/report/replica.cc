@@ -10,6 +10,7 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/train/parallelize.h"
@@ -95,6 +96,7 @@ void Replica::backward(const Tensor& loss) {
 }
 
 std::vector<StepTimes> Replica::run(int64_t steps) {
+  synchronize(device_);
   Marks marks(device_);
   for (int64_t i = 0; i < steps; ++i) {
     marks.set();
@@ -108,13 +110,13 @@ std::vector<StepTimes> Replica::run(int64_t steps) {
     update();
     marks.set();
   }
-  const std::vector<double> seconds = marks.seconds();
+  const std::vector<double> seconds = marks.seconds(), leads = marks.leads();
   constexpr size_t kMarks = 5;  // of a step
   std::vector<StepTimes> times;
   for (size_t at = 0; at + kMarks <= seconds.size() + 1; at += kMarks) {
     const double waited = seconds[at + 2], backward = seconds[at + 1] + waited;
-    times.push_back(
-        {seconds[at], backward, seconds[at + 3], seconds[at] + backward + seconds[at + 3], waited});
+    times.push_back({seconds[at], backward, seconds[at + 3],
+                     seconds[at] + backward + seconds[at + 3], waited, leads[at]});
   }
   return times;
 }
@@ -221,6 +223,15 @@ double Replica::bucket_megabytes() const {
 
 std::string Replica::describe_buckets() const {
   return hooks_.reducer == nullptr ? "" : hooks_.reducer->describe();
+}
+
+std::string Replica::gradients_carrier() const {
+  return hooks_.reducer == nullptr ? "" : hooks_.reducer->carrier();
+}
+
+std::string Replica::updates_carrier() const {
+  const auto* sharded = dynamic_cast<const parallel::ShardedOptimizerBase*>(optimizer_.get());
+  return sharded == nullptr ? "" : sharded->carrier();
 }
 
 int64_t Replica::tokens_per_step() const {

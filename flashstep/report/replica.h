@@ -43,7 +43,7 @@ class Replica {
   void divide(const train::ParallelConfig& division);
 
   // Steps one after the other, as a training loop makes them: the host does not wait for the device
-  // between them.
+  // between them. It does before and behind them, so that in the first one it has no lead.
   std::vector<StepTimes> run(int64_t steps);
   // Of one step; both traces are the first rank's, and empty on the others.
   Trace trace_step();
@@ -58,6 +58,9 @@ class Replica {
   int64_t tokens_per_step() const;       // of all ranks
   double bucket_megabytes() const;       // in use; 0 where nothing is averaged
   std::string describe_buckets() const;  // "bucketed, 31 buckets of up to 298 MB"; "" likewise
+  // GradientReducer::carrier and ShardedOptimizer::carrier; "" where nothing is sent.
+  std::string gradients_carrier() const;
+  std::string updates_carrier() const;
   const TransformerImpl& model() const { return *model_; }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   at::Device device() const { return device_; }

@@ -69,6 +69,27 @@ TEST(GpuReplica, UpdatesAsOneProcessDoes) {
   });
 }
 
+// The device has nothing to do when the first step begins, and is behind the host when work that
+// takes it longer than the host lies before a step.
+TEST(GpuReplica, TheHostsLeadIsSeen) {
+  FLASHSTEP_NEED_GPUS(1);
+  const at::Device device = current_device("cuda");
+  const Tensor a = at::ones({8192, 8192}, device);
+  a.matmul(a);  // loads what it needs
+  synchronize(device);
+  Marks marks(device);
+  marks.set();
+  marks.set();
+  for (int i = 0; i < 20; ++i) a.matmul(a);
+  marks.set();
+  const std::vector<double> seconds = marks.seconds(), leads = marks.leads();
+  ASSERT_EQ(leads.size(), 3u);
+  EXPECT_EQ(leads[0], 0);
+  EXPECT_NEAR(leads[1], 0, 1e-3);
+  EXPECT_GT(leads[2], 0.5 * seconds[1]);
+  EXPECT_LE(leads[2], seconds[0] + seconds[1]);
+}
+
 TEST(GpuReplica, TheUpdateIsCutOutOfItsStep) {
   FLASHSTEP_NEED_GPUS(2);
   on_two_gpus([](comm::Group& group, at::Device device) {

@@ -25,6 +25,7 @@ TEST(Marks, SecondsBetweenMoments) {
   const auto seconds = marks.seconds();
   ASSERT_EQ(seconds.size(), 2u);
   for (const double s : seconds) EXPECT_GE(s, 0);
+  EXPECT_EQ(marks.leads(), std::vector<double>(3, 0.0)) << "a CPU is no device that lags behind";
 }
 
 TEST(Replica, EveryWrapperUpdatesAsOneProcessDoes) {
@@ -77,6 +78,8 @@ TEST(Replica, StepsInTheirParts) {
     Replica replica(replica_workload(), group, at::kCPU);
     EXPECT_EQ(replica.tokens_per_step(), 2 * 2 * 16);
     replica.divide(division_by_name("bucketed 0.01"));
+    EXPECT_EQ(replica.gradients_carrier(), "Gloo");
+    EXPECT_EQ(replica.updates_carrier(), "");
     const auto times = replica.run(3);
     ASSERT_EQ(times.size(), 3u);
     for (const StepTimes& t : times) {

@@ -11,10 +11,8 @@
 namespace flashstep::report {
 
 void Marks::set() {
-  if (device_.is_cpu()) {
-    times_.push_back(measure::steady_seconds());
-    return;
-  }
+  times_.push_back(measure::steady_seconds());
+  if (device_.is_cpu()) return;
   // BACKEND_DEFAULT events are timed; PYTORCH_DEFAULT ones are not.
   c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
   event.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
@@ -28,10 +26,22 @@ void Marks::clear() {
 
 std::vector<double> Marks::seconds() const {
   std::vector<double> result;
-  for (size_t i = 1; i < times_.size(); ++i) result.push_back(times_[i] - times_[i - 1]);
   if (!events_.empty()) events_.back().synchronize();
-  for (size_t i = 1; i < events_.size(); ++i)
-    result.push_back(events_[i - 1].elapsedTime(events_[i]) * 1e-3);
+  for (size_t i = 1; i < times_.size(); ++i) {
+    result.push_back(events_.empty() ? times_[i] - times_[i - 1]
+                                     : events_[i - 1].elapsedTime(events_[i]) * 1e-3);
+  }
+  return result;
+}
+
+std::vector<double> Marks::leads() const {
+  const std::vector<double> between = seconds();
+  std::vector<double> result;
+  double reached = 0;  // after the first
+  for (size_t i = 0; i < times_.size(); ++i) {
+    if (i > 0) reached += between[i - 1];
+    result.push_back(reached - (times_[i] - times_[0]));
+  }
   return result;
 }
 
@@ -51,7 +61,6 @@ double peak_memory_bytes(c10::Device device) {
 
 void reset_peak_memory(c10::Device device) {
   if (device.is_cuda()) {
-    measure::release_cached_gpu_memory();
     measure::reset_gpu_peak_allocated(device.index());
   } else {
     measure::reset_peak_resident();

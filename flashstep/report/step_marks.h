@@ -18,11 +18,14 @@ class Marks {
   void clear();
   // Seconds between each mark and the one before. Waits for the last one.
   std::vector<double> seconds() const;
+  // How many seconds after it was set each mark is reached: the host's lead over a device that had
+  // nothing left to do when the first was set. Waits for the last one. 0 on a CPU.
+  std::vector<double> leads() const;
 
  private:
   c10::Device device_;
-  std::vector<c10::Event> events_;
-  std::vector<double> times_;
+  std::vector<c10::Event> events_;  // none on a CPU
+  std::vector<double> times_;       // when each was set
 };
 
 // Waits until the device has done all that it was given; nothing to wait for on a CPU.
@@ -32,7 +35,6 @@ void synchronize(c10::Device device);
 // process has resident.
 double memory_bytes(c10::Device device);
 double peak_memory_bytes(c10::Device device);  // since reset_peak_memory()
-// Also gives cached memory back, so that runs that follow each other begin alike.
 void reset_peak_memory(c10::Device device);
 
 }  // namespace flashstep::report

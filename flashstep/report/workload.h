@@ -80,6 +80,7 @@ struct StepTimes {
   double optimizer = 0;
   double total = 0;
   double waited = 0;  // of backward, with several ranks: when its own work is done
+  double lead = 0;    // of the host over the device when the step begins (Replica::run)
 };
 
 }  // namespace flashstep::report

@@ -1,0 +1,54 @@
+#include "flashstep/parallel/averaging.h"
+
+#include <utility>
+
+#include "flashstep/parallel/backend.h"
+
+namespace flashstep::parallel {
+namespace {
+
+bool is_in_place(const ReducerOptions& options, const ReducedParameters& parameters,
+                 const comm::Group& group) {
+  if (options.strategy != Strategy::kBucketed) return options.strategy != Strategy::kFlat;
+  if (options.persistent_buckets) return false;
+  return !options.flat_buckets.value_or(!goes_through_nccl(parameters.tensors, group));
+}
+
+// For buckets that stay in place. All ranks agree, for they have the same options and parameters.
+std::shared_ptr<comm::PeerMean> make_peers(const ReducerOptions& options,
+                                           const ReducedParameters& parameters,
+                                           const comm::Group& group) {
+  if (options.strategy != Strategy::kBucketed || !options.peer_copies ||
+      !is_in_place(options, parameters, group) || !goes_through_nccl(parameters.tensors, group)) {
+    return nullptr;
+  }
+  const at::Device device = parameters.tensors.front().device();
+  size_t bytes = 0;
+  for (const at::Tensor& tensor : parameters.tensors) {
+    if (tensor.device() != device) return nullptr;
+    bytes += tensor.nbytes();
+  }
+  return comm::make_peer_mean(group, device, bytes);
+}
+
+}  // namespace
+
+Averaging make_averaging(const ReducedParameters& parameters, const comm::Group& group,
+                         const ReducerOptions& options) {
+  return {group,
+          options.communication_dtype,
+          options.persistent_buckets,
+          is_in_place(options, parameters, group),
+          make_peers(options, parameters, group),
+          nullptr};
+}
+
+void set_scatter(Averaging& averaging, const ReducedParameters& parameters,
+                 const ReducerOptions& options, std::shared_ptr<GradientScatter> scatter) {
+  const bool divided_on_the_way =
+      scatter && options.flat_buckets.value_or(!averaging.group.is_on_one_machine());
+  averaging.in_place = is_in_place(options, parameters, averaging.group) && !divided_on_the_way;
+  averaging.scatter = std::move(scatter);
+}
+
+}  // namespace flashstep::parallel
