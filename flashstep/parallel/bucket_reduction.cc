@@ -327,7 +327,7 @@ std::vector<int64_t> BucketReduction::order() const {
   return averaging_.scatter ? std::vector<int64_t>() : order_;
 }
 
-bool BucketReduction::scatter_to(std::shared_ptr<GradientScatter> scatter) {
+bool BucketReduction::scatter_to(const std::shared_ptr<GradientScatter>& scatter) {
   require(
       !is_unfinished(),
       "[parallel] expected gradients to be divided from a step's beginning, not after backward");
@@ -338,7 +338,7 @@ bool BucketReduction::scatter_to(std::shared_ptr<GradientScatter> scatter) {
   require(scatter == nullptr || averaging_.scatter.use_count() <= 1,
           "[parallel] expected one sharded optimizer at a time to take a reducer's gradients, got "
           "another one; end the first before (optimizer.reset()) the next is made");
-  set_scatter(averaging_, parameters_, options_, std::move(scatter));
+  set_scatter(averaging_, parameters_, options_, scatter);
   make_buckets();
   return true;
 }

@@ -41,7 +41,7 @@ class BucketReduction : public Reduction {
   void record_again() override;
   at::Tensor slot(const at::Tensor& parameter) override;
   std::vector<std::vector<int64_t>> buckets() const override;
-  bool scatter_to(std::shared_ptr<GradientScatter> scatter) override;
+  bool scatter_to(const std::shared_ptr<GradientScatter>& scatter) override;
   std::string carrier() const override;
 
  private:

@@ -123,8 +123,8 @@ std::string GradientReducer::describe() const {
   return text;
 }
 std::string GradientReducer::carrier() const { return reduction_->carrier(); }
-bool GradientReducer::scatter_to(std::shared_ptr<parallel::GradientScatter> scatter) {
-  return reduction_->scatter_to(std::move(scatter));
+bool GradientReducer::scatter_to(const std::shared_ptr<parallel::GradientScatter>& scatter) {
+  return reduction_->scatter_to(scatter);
 }
 bool GradientReducer::is_enabled() const { return reduction_->is_enabled(); }
 

@@ -135,7 +135,7 @@ class GradientReducer {
   // as before. False, without effect, for a strategy without buckets and for a single process.
   // UserError while somebody else holds the scatter that was given before. What ShardedOptimizer
   // calls for flat shards.
-  bool scatter_to(std::shared_ptr<parallel::GradientScatter> scatter);
+  bool scatter_to(const std::shared_ptr<parallel::GradientScatter>& scatter);
 
   // What is reduced: the distinct parameters that need gradients, in their first order.
   const std::vector<at::Tensor>& reduced_parameters() const;

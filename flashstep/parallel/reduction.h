@@ -42,7 +42,7 @@ class Reduction {
   virtual at::Tensor slot(const at::Tensor& /*parameter*/) { return {}; }
   virtual std::vector<std::vector<int64_t>> buckets() const { return {}; }
   // False: it cannot.
-  virtual bool scatter_to(std::shared_ptr<GradientScatter> /*scatter*/) { return false; }
+  virtual bool scatter_to(const std::shared_ptr<GradientScatter>& /*scatter*/) { return false; }
 
   void enter_no_sync() { ++no_sync_depth_; }
   void leave_no_sync() { --no_sync_depth_; }

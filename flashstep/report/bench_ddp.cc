@@ -21,7 +21,8 @@ const char* kHowToReadDdp =
     "other "
     "figure; lead: how far it is ahead when the others begin, in the median. Added: to the step of "
     "none. Communication: time in which a collective runs, "
-    "exposed: of it, nothing computes, hidden: the rest; of one step under the profiler. Memory: "
+    "exposed: of it, nothing computes, hidden: the rest; of one step under the profiler, amid "
+    "others. Memory: "
     "the peak of the rank with most. Weights: largest difference from a single process that took "
     "all ranks' rows, over the largest movement.";
 

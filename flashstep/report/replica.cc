@@ -95,21 +95,23 @@ void Replica::backward(const Tensor& loss) {
   if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
 }
 
+void Replica::step(Marks& marks) {
+  marks.set();
+  zero_grad();
+  const Tensor loss = forward();
+  marks.set();
+  loss.backward();
+  marks.set();
+  if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
+  marks.set();
+  update();
+  marks.set();
+}
+
 std::vector<StepTimes> Replica::run(int64_t steps) {
   synchronize(device_);
   Marks marks(device_);
-  for (int64_t i = 0; i < steps; ++i) {
-    marks.set();
-    zero_grad();
-    const Tensor loss = forward();
-    marks.set();
-    loss.backward();
-    marks.set();
-    if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
-    marks.set();
-    update();
-    marks.set();
-  }
+  for (int64_t i = 0; i < steps; ++i) step(marks);
   const std::vector<double> seconds = marks.seconds(), leads = marks.leads();
   constexpr size_t kMarks = 5;  // of a step
   std::vector<StepTimes> times;
@@ -129,16 +131,16 @@ Trace Replica::trace_on_first(const std::function<void()>& body) const {
   return {};
 }
 
-// The second step under the profiler, whose start, and first sight of every kind of event, takes
-// time.
+// The third step under the profiler, whose start, and first sight of every kind of event, takes
+// time; before it the ranks come together, and in the second the host gets ahead again.
 Trace Replica::trace_step() {
-  Marks marks(device_);
+  Marks marks(device_), unread(device_);
   const Trace whole = trace_on_first([&] {
     run(1);
-    synchronize(device_);
     group_.barrier("beginning a traced step");
+    step(unread);
     marks.set();
-    run(1);
+    step(unread);
     at::zeros({1}, device_);  // something that ends right at the mark, and with it the trace
     marks.set();
     synchronize(device_);
@@ -159,7 +161,6 @@ UpdateTrace Replica::trace_update() {
   Marks marks(device_);
   const Trace whole = trace_on_first([&] {
     run(1);
-    synchronize(device_);
     group_.barrier("beginning a traced step");
     zero_grad();
     backward(forward());

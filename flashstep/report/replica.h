@@ -45,7 +45,8 @@ class Replica {
   // Steps one after the other, as a training loop makes them: the host does not wait for the device
   // between them. It does before and behind them, so that in the first one it has no lead.
   std::vector<StepTimes> run(int64_t steps);
-  // Of one step; both traces are the first rank's, and empty on the others.
+  // Of one step, whose host runs ahead as in any; both traces are the first rank's, and empty on
+  // the others.
   Trace trace_step();
   UpdateTrace trace_update();
 
@@ -72,6 +73,7 @@ class Replica {
   void update() { optimizer_->step(); }
 
  private:
+  void step(Marks& marks);  // five of them: where its parts begin and end
   void descend();
   std::vector<at::Tensor> copy_of_weights() const;
   Trace trace_on_first(const std::function<void()>& body) const;
