@@ -1,5 +1,6 @@
 // main() of the test programs. The tests of a room are one program, which ctest runs file by file:
 //   ROOM_tests [--file=x_test.cc] [googletest's arguments]    all tests, or those in x_test.cc
+// Exit code 0: all passed, 1: some failed, 77: all were skipped.
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -10,17 +11,24 @@
 
 namespace {
 
+// Whether `path` is, or ends with, this name of a file.
+bool is_file(std::string_view path, std::string_view name) {
+  if (!path.ends_with(name)) return false;
+  path.remove_suffix(name.size());
+  return path.empty() || path.ends_with('/');
+}
+
 // googletest's filter that selects the tests of a file; empty when it has none.
 std::string tests_of(std::string_view file) {
-  const std::string ending = "/" + std::string(file);
   const auto* all = testing::UnitTest::GetInstance();
   std::string filter;
   for (int s = 0; s < all->total_test_suite_count(); ++s) {
     const testing::TestSuite* suite = all->GetTestSuite(s);
     for (int t = 0; t < suite->total_test_count(); ++t) {
       const testing::TestInfo* test = suite->GetTestInfo(t);
-      if (("/" + std::string(test->file())).ends_with(ending))
-        filter += (filter.empty() ? "" : ":") + std::string(suite->name()) + "." + test->name();
+      if (!is_file(test->file(), file)) continue;
+      if (!filter.empty()) filter.push_back(':');
+      filter.append(suite->name()).append(".").append(test->name());
     }
   }
   return filter;
@@ -40,6 +48,8 @@ std::string test_outside_of_test_files() {
   }
   return "";
 }
+
+constexpr int kAllSkipped = 77;  // as Automake has it
 
 // A signal that a test received would end the tests that follow: a new guard forgets it.
 class ForgetsSignals : public testing::EmptyTestEventListener {
@@ -70,5 +80,8 @@ int main(int argc, char** argv) {
     if (GTEST_FLAG_GET(filter) == "*") GTEST_FLAG_SET(filter, filter);
   }
   testing::UnitTest::GetInstance()->listeners().Append(new ForgetsSignals);  // owned by them
-  return RUN_ALL_TESTS();
+  const int code = RUN_ALL_TESTS();
+  const auto* all = testing::UnitTest::GetInstance();
+  const bool none_ran = all->skipped_test_count() > 0 && all->successful_test_count() == 0;
+  return code == 0 && none_ran ? kAllSkipped : code;
 }

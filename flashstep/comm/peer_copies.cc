@@ -85,11 +85,24 @@ class Ended {
         device_(device),
         stream_(stream) {}
 
-  // Whether nothing of it is needed any more.
-  bool go() {
+  // Whether nothing of it is needed any more. A device that has failed never gets there.
+  bool go() noexcept {
+    try {
+      return try_to_go();
+    } catch (const std::exception&) {  // the device's, which is told elsewhere
+      return false;
+    }
+  }
+
+ private:
+  bool try_to_go() {
     if (!is_closed_) {
       const c10::cuda::CUDAGuard guard(device_);
-      if (counters_->has_met() && cudaStreamQuery(stream_) != cudaSuccess) {
+      if (is_being_captured(device_)) return false;
+      const cudaStream_t stream = counters_->has_met()
+                                      ? stream_
+                                      : c10::cuda::getCurrentCUDAStream(device_.index()).stream();
+      if (cudaStreamQuery(stream) != cudaSuccess) {
         static_cast<void>(cudaGetLastError());  // not ready; or an error, which is told elsewhere
         return false;
       }
@@ -101,7 +114,6 @@ class Ended {
     return counters_->are_closed();
   }
 
- private:
   std::shared_ptr<StreamCounters> counters_;
   std::shared_ptr<void> interrupt_;
   std::vector<PeerTensor> tensors_;
@@ -117,17 +129,16 @@ class Waiting {
     static auto* const room = new Waiting;
     return *room;
   }
-  // Ranks end their copies together, as a rule, and none has to stay.
+  // Ranks end their copies together, as a rule, and none has to stay. Without patience nothing is
+  // tried: to unmap memory waits for all of the device, which may wait for a rank that is lost.
   void add(Ended ended, std::chrono::milliseconds patience) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
-    while (!ended.go()) {
-      if (std::chrono::steady_clock::now() >= deadline) {
-        const std::lock_guard lock(mutex_);
-        ended_.push_back(std::move(ended));
-        return;
-      }
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (ended.go()) return;
       std::this_thread::sleep_for(kLook);
     }
+    const std::lock_guard lock(mutex_);
+    ended_.push_back(std::move(ended));
   }
   void sweep() {
     const std::lock_guard lock(mutex_);
@@ -245,6 +256,7 @@ std::unique_ptr<PeerCopies> make_peer_copies(const Group& group, at::Device devi
   } catch (const std::exception&) {  // a driver or machine that cannot
   }
   if (group.all_reduce(int64_t{counters != nullptr}, Reduce::kMin) == 0) return nullptr;
+  Waiting::room().sweep();  // what was closed by all of them just now
   return std::make_unique<CudaPeerCopies>(group, device, std::move(counters));
 }
 

@@ -206,7 +206,7 @@ void strike(int signal, bool after_meeting) {
         const at::Device device = testing::take_gpu(environment);
         GroupOptions options = over_nccl();
         options.timeouts.silence = std::chrono::seconds(3);
-        options.timeouts.grace = std::chrono::seconds(20);  // longer than the test waits
+        options.timeouts.grace = std::chrono::seconds(20);  // on_stuck says no "[training]"
         options.on_stuck = end_process;
         const Group group(environment, options);
         const auto copies = make_peer_copies(group, device);
@@ -287,7 +287,9 @@ TEST(GpuPeerCopiesFaults, NobodyGoesOnBeforeItKnows) {
         for (const int rank : {0, 1}) {
           EXPECT_EQ(ranks.exit_code(rank), 1) << "77: a wrong mean\n" << ranks.all_output();
           EXPECT_TRUE(std::regex_search(ranks.output(rank),
-                                        std::regex("rank 2 \\(.*\\) has not been heard")))
+                                        std::regex("\\[training\\] rank 2 \\(.*\\) has not been "
+                                                   "heard")))
+              << "not released, but ended after the grace\n"
               << ranks.all_output();
         }
       });
@@ -300,20 +302,66 @@ TEST(GpuPeerCopiesFaults, ARankThatThrowsEnds) {
       2,
       [](const Environment& environment) {
         const at::Device device = testing::take_gpu(environment);
-        const Group group(environment, over_nccl());
-        const auto copies = make_peer_copies(group, device);
-        require(copies != nullptr, "expected copies");
-        copies->meet();
-        if (!group.is_first()) {
+        try {
+          const Group group(environment, over_nccl());
+          const auto copies = make_peer_copies(group, device);
+          require(copies != nullptr, "expected copies");
           copies->meet();
-          throw UserError("a mistake of this rank");
+          if (!group.is_first()) {
+            copies->meet();
+            throw UserError("a mistake of this rank");
+          }
+          std::this_thread::sleep_for(std::chrono::seconds(2));
+          group.barrier();
+        } catch (const UserError&) {  // by now the stream waits no more
+          c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+          throw;
         }
-        std::this_thread::sleep_for(std::chrono::seconds(2));
-        group.barrier();
       },
       [](Ranks& ranks) {
         EXPECT_TRUE(ranks.wait_for_all(40)) << ranks.all_output();
         EXPECT_EQ(ranks.exit_code(0), 1) << ranks.all_output();
+        EXPECT_EQ(ranks.exit_code(1), 2) << ranks.all_output();
+      });
+}
+
+// The stream of a rank that ends runs on, past meetings that the others have not come to, and tells
+// them of it: they hold until they have heard that it ended, and take nothing of it for a mean.
+TEST(GpuPeerCopiesFaults, WhatAnEndedRankTellsIsNotBelieved) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::start_ranks(
+      2,
+      [](const Environment& environment) {
+        const at::Device device = testing::take_gpu(environment);
+        GroupOptions options = over_nccl();
+        options.on_stuck = end_process;
+        const Group group(environment, options);
+        const auto peers = make_peer_mean(group, device, 4'000'000);
+        require(peers != nullptr, "expected means by copies");
+        constexpr int kSteps = 5;
+        const auto mean = [&](double own) {
+          const Tensor tensor = at::full({1'000'000}, own, at::TensorOptions(device));
+          peers->mean({tensor});
+          return tensor;
+        };
+        mean(1).sum().item<float>();
+        if (!group.is_first()) {
+          for (int step = 0; step < kSteps; ++step) mean(10.0 + step);
+          throw UserError("a mistake of this rank");
+        }
+        for (int i = 0; i < 5; ++i) late_one(device);  // a quarter of a second
+        Tensor wrong = at::zeros({}, at::TensorOptions(device).dtype(at::kLong));
+        for (int step = 0; step < kSteps; ++step) wrong += (mean(20.0 + step) != 15 + step).sum();
+        const auto count = group.guarded("training", [&] { return wrong.item<int64_t>(); });
+        group.check();
+        if (count != 0) std::_Exit(77);
+        group.barrier();  // rank 0 was faster than the other's end
+      },
+      [](Ranks& ranks) {
+        EXPECT_TRUE(ranks.wait_for_all(60)) << ranks.all_output();
+        EXPECT_EQ(ranks.exit_code(0), 1) << "77: false means\n" << ranks.all_output();
+        EXPECT_NE(ranks.output(0).find("rank 1 ended with an error of its own"), std::string::npos)
+            << ranks.all_output();
         EXPECT_EQ(ranks.exit_code(1), 2) << ranks.all_output();
       });
 }
@@ -342,9 +390,11 @@ TEST(GpuPeerCopiesFaults, WhoDoesNotComeIsNamed) {
         EXPECT_TRUE(ranks.wait_for_all(60)) << ranks.all_output();
         for (const int rank : {0, 1}) {
           EXPECT_EQ(ranks.exit_code(rank), 1) << ranks.all_output();
-          EXPECT_TRUE(std::regex_search(ranks.output(rank),
-                                        std::regex("rank 1 \\(.*\\) has launched [0-9]+ "
-                                                   "collectives, when others launched")))
+          // Rank 0 is released; nothing wakes the other one, which on_stuck ends.
+          EXPECT_TRUE(std::regex_search(
+              ranks.output(rank),
+              std::regex(std::string(rank == 0 ? "\\[training\\] " : "") +
+                         "rank 1 \\(.*\\) has launched [0-9]+ collectives, when others launched")))
               << ranks.all_output();
         }
       });

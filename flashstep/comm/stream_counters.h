@@ -21,10 +21,10 @@ namespace flashstep::comm {
 
 class StreamCounters {
  public:
-  // Of SharedCounters: what each rank waits for, and who has ended.
-  static int kinds(int world_size) { return world_size + 1; }
+  // Of SharedCounters: what each rank waits for, who has ended, and who may go on.
+  static int kinds(int world_size) { return world_size + 2; }
 
-  // Throws where the driver or the machine cannot.
+  // Throws where the driver or the machine cannot. No rank meets before all ranks have theirs.
   StreamCounters(std::unique_ptr<SharedCounters> counters, int rank, int world_size,
                  at::Device device)
       : counters_(std::move(counters)),
@@ -41,10 +41,19 @@ class StreamCounters {
     if (error != cudaSuccess) static_cast<void>(cudaHostUnregister(counters_->memory()));
     C10_CUDA_CHECK(error);
     distance_ = static_cast<char*>(mapped) - static_cast<char*>(counters_->memory());
+    int flushes = 0;
+    C10_CUDA_CHECK(
+        cudaDeviceGetAttribute(&flushes, cudaDevAttrCanFlushRemoteWrites, device_.index()));
+    // What the others have written here before their numbers, on a way of its own, is seen too.
+    after_wait_ = flushes != 0 ? CU_STREAM_WAIT_VALUE_FLUSH : 0;
+    permit(rank_) = kMayGoOn;
   }
   ~StreamCounters() {
-    const c10::cuda::CUDAGuard guard(device_);
-    C10_CUDA_CHECK_WARN(cudaHostUnregister(counters_->memory()));
+    try {
+      const c10::cuda::CUDAGuard guard(device_);
+      C10_CUDA_CHECK_WARN(cudaHostUnregister(counters_->memory()));
+    } catch (const c10::Error&) {  // of a device that has failed, which is told elsewhere
+    }
   }
   StreamCounters(const StreamCounters&) = delete;
   StreamCounters& operator=(const StreamCounters&) = delete;
@@ -63,12 +72,22 @@ class StreamCounters {
       check(wait_(stream, address(rank_, other), number, CU_STREAM_WAIT_VALUE_GEQ),
             "waiting for the other ranks");
     }
+    // A number that a released rank has told is not true: it took the permit away before.
+    check(wait_(stream, address(world_size_ + 1, rank_), kMayGoOn,
+                CU_STREAM_WAIT_VALUE_GEQ | after_wait_),
+          "waiting for a permit");
   }
   bool has_met() const { return meetings_ > 0; }
 
   // From any thread: ends this rank's waits, those that come later too, until another rank's stream
-  // writes its number over it; then it wants to be called again. No other rank's waits end.
+  // writes its number over it; then it wants to be called again. No other rank's waits end, though
+  // this one's stream now tells them that it has come: they hold until they are released too.
   void release() const {
+    for (int other = 0; other < world_size_; ++other) {
+      uint32_t found = kMayGoOn;
+      if (other != rank_) permit(other).compare_exchange_strong(found, kHolds);
+    }
+    permit(rank_) = kIsReleased;
     for (int other = 0; other < world_size_; ++other) {
       if (other != rank_) counters_->at(rank_, other) = meetings_ + kFarAhead;
     }
@@ -86,6 +105,8 @@ class StreamCounters {
  private:
   // Waits compare in a circle of 2^32 numbers.
   static constexpr uint32_t kFarAhead = 1U << 30;
+  // A rank's permit. Whoever is released is not held any more.
+  static constexpr uint32_t kHolds = 0, kMayGoOn = 1, kIsReleased = 2;
 
   // Of libcuda, which a machine without a GPU has not.
   template <typename Function>
@@ -103,6 +124,7 @@ class StreamCounters {
     throw MachineError(
         str("[comm] ", what, " failed with CUDA driver error ", static_cast<int>(result)));
   }
+  std::atomic<uint32_t>& permit(int rank) const { return counters_->at(world_size_ + 1, rank); }
   CUdeviceptr address(int waiting, int awaited) const {
     auto* const counter = reinterpret_cast<char*>(&counters_->at(waiting, awaited));
     return reinterpret_cast<CUdeviceptr>(counter + distance_);
@@ -114,6 +136,7 @@ class StreamCounters {
   CUresult (*write_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
   CUresult (*wait_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
   ptrdiff_t distance_ = 0;
+  unsigned after_wait_ = 0;  // flags
   std::atomic<uint32_t> meetings_ = 0;
 };
 

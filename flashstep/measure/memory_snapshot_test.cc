@@ -184,7 +184,7 @@ TEST(MemorySnapshot, AHundredMegabytesFitIntoOneGigabyte) {
     bytes = to_snapshot(trace);
   }
   ASSERT_GT(bytes.size(), 100'000'000u);
-  if (!reset_peak_resident()) GTEST_SKIP() << "SKIPPED: this kernel does not reset the peak";
+  if (!reset_peak_resident()) GTEST_SKIP() << "this kernel does not reset the peak";
   const uint64_t before = resident_bytes();
   const MemoryTrace read = read_snapshot(bytes, "test");
   EXPECT_EQ(read.events.size(), events);

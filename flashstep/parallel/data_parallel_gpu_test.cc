@@ -129,7 +129,7 @@ void expect_exact_means(const Group& group, at::Device device, const ReducerOpti
     EXPECT_EQ(reducer.carrier(), !parallel::goes_through_nccl(parameters, group) ? "Gloo"
                                  : by_copies                                     ? "copies"
                                                                                  : "NCCL");
-    const double mean = 0.5 + step;
+    const double mean = (group.world_size() - 1) / 2.0 + step;
     for (int i = 0; i < kParameters; ++i) {
       EXPECT_TRUE(same_bits(parameters[i].grad(), make() * ((i + 1) * mean)))
           << "step " << step << ", parameter " << i;
@@ -148,6 +148,21 @@ TEST(GpuRanks, CopiesAndCollectivesWaitForTheirInputs) {
     options.communication_dtype = torch::kBFloat16;
     SCOPED_TRACE("bf16 communication");
     expect_exact_means(group, device, options);
+  });
+}
+
+TEST(GpuRanks, CopiesAndCollectivesOfFourWaitForTheirInputs) {
+  FLASHSTEP_NEED_GPUS(4);
+  testing::run_on_gpus(4, [](const Group& group, at::Device device) {
+    for (const double megabytes : {0.0, 1.0, 30.0}) {
+      for (const bool peer_copies : {true, false}) {
+        SCOPED_TRACE(str(megabytes, peer_copies ? " MB, copies" : " MB, NCCL"));
+        ReducerOptions options;
+        options.bucket_megabytes = megabytes;
+        options.peer_copies = peer_copies;
+        expect_exact_means(group, device, options);
+      }
+    }
   });
 }
 
@@ -231,18 +246,25 @@ void expect_whole(const Group& group, at::Device device, const Options& options,
   }
 }
 
+void expect_whole_of_both(const Group& group, at::Device device) {
+  for (const bool peer_copies : {true, false}) {
+    SCOPED_TRACE(peer_copies ? "copies" : "collectives");
+    const ShardOptions shards = {.part_megabytes = 0.1, .peer_copies = peer_copies};
+    const auto sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
+    expect_whole<torch::optim::AdamW>(group, device, torch::optim::AdamWOptions(0.01), shards);
+    expect_whole<torch::optim::SGD>(group, device, sgd, shards);
+    expect_whole<torch::optim::SGD>(group, device, sgd, shards, /*moves=*/true);
+  }
+}
+
 TEST(GpuRanks, ShardedIsWhole) {
   FLASHSTEP_NEED_GPUS(2);
-  on_two_gpus([](const Group& group, at::Device device) {
-    for (const bool peer_copies : {true, false}) {
-      SCOPED_TRACE(peer_copies ? "copies" : "collectives");
-      const ShardOptions shards = {.part_megabytes = 0.1, .peer_copies = peer_copies};
-      const auto sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
-      expect_whole<torch::optim::AdamW>(group, device, torch::optim::AdamWOptions(0.01), shards);
-      expect_whole<torch::optim::SGD>(group, device, sgd, shards);
-      expect_whole<torch::optim::SGD>(group, device, sgd, shards, /*moves=*/true);
-    }
-  });
+  on_two_gpus(expect_whole_of_both);
+}
+
+TEST(GpuRanks, ShardedByFourIsWhole) {
+  FLASHSTEP_NEED_GPUS(4);
+  testing::run_on_gpus(4, expect_whole_of_both);
 }
 
 // Wrapper and sharded optimizer together, beside the wrapper with a whole one. Between two ranks

@@ -201,17 +201,19 @@ template <typename PushTo>
 void Exchange::copy(PushTo&& push_to) {
   group_.check(kSendingUpdates);
   carrier_ = kCopies;
-  copy_stream_->run([&] {
-    if (!is_copying_) copies_->meet();  // others have read the old values
-    is_copying_ = true;
-    copies_->in_turn(push_to);
+  group_.guarded(kSendingUpdates, [&] {
+    copy_stream_->run([&] {
+      if (!is_copying_) copies_->meet();  // others have read the old values
+      is_copying_ = true;
+      copies_->in_turn(push_to);
+    });
   });
 }
 
 void Exchange::finish_copies() {
   if (!is_copying_) return;
   group_.check(kSendingUpdates);
-  copy_stream_->run([&] { copies_->meet(); });
+  group_.guarded(kSendingUpdates, [&] { copy_stream_->run([&] { copies_->meet(); }); });
   copy_stream_->join();
   is_copying_ = false;
   for (auto& [identity, target] : targets_) {

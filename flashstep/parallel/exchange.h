@@ -28,7 +28,8 @@ class Exchange {
   explicit Exchange(const comm::Group& group, bool peer_copies = true)
       : group_(group), may_copy_(peer_copies) {}
 
-  // Of an update. What an earlier one, that an exception ended, has left is forgotten.
+  // Of an update. What an earlier one, that an exception ended at the same part on all ranks, has
+  // left is forgotten; where ranks ended at different parts, none can go on.
   void begin();
   // tensors[i], dense in memory, is overwritten on every rank with rank owners[i]'s. NCCL takes the
   // round in one launch, from where the tensors lie; Gloo in flat messages, one per owner, device

@@ -24,7 +24,7 @@ using testing::same_bits;
 using torch::Tensor;
 
 // Whole and half numbers: means, sums and updates are exact. SGD with a learning rate of 1 takes
-// (i + 1) (1/2 + step) from every element of parameter i. Twelve buckets of 9 MB (options
+// (i + 1) ((W - 1) / 2 + step) from every element of parameter i. Twelve buckets of 9 MB (options
 // permitting) and products between them: what does not wait for its input reads another step's
 // numbers.
 void expect_exact_updates(const Group& group, at::Device device, const ReducerOptions& options,
@@ -60,7 +60,7 @@ void expect_exact_updates(const Group& group, at::Device device, const ReducerOp
     EXPECT_EQ(optimizer.carrier(), !parallel::goes_through_nccl(parameters, group) ? "Gloo"
                                    : peer_copies                                   ? "copies"
                                                                                    : "NCCL");
-    taken += 0.5 + step;
+    taken += (group.world_size() - 1) / 2.0 + step;
     for (int i = 0; i < kParameters; ++i) {
       EXPECT_TRUE(same_bits(parameters[i].detach(),
                             torch::full({kSide, kSide}, 1 - (i + 1) * taken, device)))
@@ -101,6 +101,21 @@ TEST(GpuRanks, FlatShardsWaitForTheirInputs) {
       }
     }
     expect_exact_updates_of_all(group, device, cases);
+  });
+}
+
+TEST(GpuRanks, FlatShardsOfFourWaitForTheirInputs) {
+  FLASHSTEP_NEED_GPUS(4);
+  testing::run_on_gpus(4, [](const Group& group, at::Device device) {
+    for (const double megabytes : {1.0, 30.0}) {
+      for (const bool peer_copies : {true, false}) {
+        SCOPED_TRACE(str(megabytes, peer_copies ? " MB, copies" : " MB, NCCL"));
+        ReducerOptions options;
+        options.bucket_megabytes = megabytes;
+        options.peer_copies = peer_copies;
+        expect_exact_updates(group, device, options, peer_copies);
+      }
+    }
   });
 }
 
