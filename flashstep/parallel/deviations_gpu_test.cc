@@ -1,0 +1,86 @@
+// A step that is not as the first was, over NCCL and by copies, where no host waits for another:
+// the rank that it is true of says so and ends, the others hear of it.
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/testing/gpu_ranks.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+using comm::Environment;
+using comm::Group;
+using testing::Ranks;
+
+constexpr int kOtherStep = 2;
+
+// Rank 1's loss leaves `b` out in one step. Exit code 77: a rank went on with something else than
+// the mean, which is NaN in that step.
+void train(const Environment& environment, const ReducerOptions& options) {
+  const at::Device device = testing::take_gpu(environment);
+  comm::GroupOptions group_options = testing::over_nccl();
+  group_options.on_stuck = comm::end_process;
+  const Group group(environment, group_options);
+  const auto make = [&] { return at::ones({1000}, device).requires_grad_(); };
+  const Tensor a = make(), b = make();
+  GradientReducer reducer({a, b}, group, options, {"a", "b"});
+  for (int step = 0;; ++step) {
+    a.mutable_grad().reset();
+    b.mutable_grad().reset();
+    reducer.prepare_for_backward();
+    Tensor loss = a.sum();
+    if (step != kOtherStep || group.is_first()) loss = loss + 2 * b.sum();
+    loss.backward();
+    reducer.finish_gradient_synchronization();
+    const auto wrong_a = group.guarded("training", [&] { return (a.grad() != 1).sum(); });
+    const Tensor wrong_b = step == kOtherStep ? ~b.grad().isnan() : b.grad() != 2;
+    const auto wrong =
+        group.guarded("training", [&] { return (wrong_a + wrong_b.sum()).item<int64_t>(); });
+    group.check("training");
+    if (wrong != 0) std::_Exit(77);
+  }
+}
+
+void expect_heard(const ReducerOptions& options) {
+  testing::start_ranks(
+      2, [&](const Environment& environment) { train(environment, options); },
+      [](Ranks& ranks) {
+        EXPECT_TRUE(ranks.wait_for_all(60)) << ranks.all_output();
+        EXPECT_EQ(ranks.exit_code(1), 2) << ranks.all_output();
+        EXPECT_NE(ranks.output(1).find("expected gradients as in the first step, but backward gave "
+                                       "none for b on rank 1"),
+                  std::string::npos)
+            << ranks.all_output();
+        EXPECT_EQ(ranks.exit_code(0), 1) << "77: neither the mean nor NaN\n" << ranks.all_output();
+        EXPECT_NE(ranks.output(0).find("rank 1 ended with an error of its own"), std::string::npos)
+            << ranks.all_output();
+      });
+}
+
+TEST(GpuDeviations, AMissingGradientOverNccl) {
+  FLASHSTEP_NEED_GPUS(2);
+  expect_heard({});
+}
+
+TEST(GpuDeviations, AMissingGradientByCopies) {
+  FLASHSTEP_NEED_GPUS(2);
+  ReducerOptions options;
+  options.peer_copies = true;
+  expect_heard(options);
+}
+
+TEST(GpuDeviations, AMissingGradientOfFlatBuckets) {
+  FLASHSTEP_NEED_GPUS(2);
+  ReducerOptions options;
+  options.flat_buckets = true;
+  expect_heard(options);
+}
+
+}  // namespace
+}  // namespace flashstep
