@@ -21,6 +21,7 @@ int64_t round_up(int64_t value, int64_t multiple) {
 
 std::vector<Tensor> tensors_of(const std::vector<GroupedParameter>& parameters) {
   std::vector<Tensor> tensors;
+  tensors.reserve(parameters.size());
   for (const GroupedParameter& parameter : parameters) tensors.push_back(parameter.tensor);
   return tensors;
 }

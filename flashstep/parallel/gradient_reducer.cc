@@ -112,9 +112,10 @@ std::string GradientReducer::describe() const {
   double most = 0;
   const auto buckets = this->buckets();
   for (const std::vector<int64_t>& bucket : buckets) {
-    std::vector<at::Tensor> tensors;
-    for (const int64_t index : bucket) tensors.push_back(reduced_parameters()[index]);
-    most = std::max(most, total_bytes(tensors));
+    double bytes = 0;
+    for (const int64_t index : bucket)
+      bytes += static_cast<double>(reduced_parameters()[index].nbytes());
+    most = std::max(most, bytes);
   }
   text += flashstep::str(", ", buckets.size(),
                          buckets.size() == 1 ? " bucket of up to " : " buckets of up to ",
