@@ -62,6 +62,17 @@ uint64_t available_bytes() {
   return machine == 0 ? *container : std::min(machine, *container);
 }
 
+uint64_t oom_kills() {
+  std::ifstream file("/proc/vmstat");
+  uint64_t value = 0;
+  for (std::string name; file >> name >> value;) {
+    if (name == "oom_kill") return value;
+  }
+  return 0;
+}
+
+void offer_to_oom_killer() { std::ofstream("/proc/self/oom_score_adj") << 1000 << std::flush; }
+
 uint64_t peak_resident_bytes() {
   const uint64_t peak = status_bytes("VmHWM");
   if (peak > 0) return peak;

@@ -11,6 +11,12 @@ uint64_t resident_bytes();  // now; 0 where /proc does not say
 // limits of this process's container. 0 where neither says.
 uint64_t available_bytes();
 
+// Processes that the kernel has ended for want of memory since it runs, anybody's; 0 where it does
+// not say (/proc/vmstat).
+uint64_t oom_kills();
+// Where memory ends, the kernel shall take this process before any other.
+void offer_to_oom_killer();
+
 // The most that was resident at once, since the start or since reset_peak_resident().
 uint64_t peak_resident_bytes();
 

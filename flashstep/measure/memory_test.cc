@@ -1,7 +1,9 @@
 #include "flashstep/measure/memory.h"
 
 #include <cstring>
+#include <fstream>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -24,6 +26,19 @@ TEST(Memory, PeakSeesWhatWasFreedAndStartsAnew) {
   EXPECT_GE(peak_resident_bytes(), before + 190 * kMiB);
   if (!reset_peak_resident()) GTEST_SKIP() << "this kernel cannot reset the peak";
   EXPECT_LT(peak_resident_bytes(), before + 100 * kMiB);
+}
+
+TEST(Memory, OffersThisProcessFirst) {
+  const pid_t child = fork();
+  if (child == 0) {
+    offer_to_oom_killer();
+    int score = 0;
+    std::ifstream("/proc/self/oom_score_adj") >> score;
+    _exit(score == 1000 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Memory, AvailableIsAPartOfTheMachines) {

@@ -1,5 +1,4 @@
 // One case of `flashstep bench step`: ours and the peers, in turns.
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -11,6 +10,7 @@
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/measure/gpu.h"
+#include "flashstep/measure/memory.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/bench_step.h"
@@ -250,8 +250,7 @@ StepResult measure_step(const StepTask& task, const std::function<void(const Ste
 }
 
 void bench_step_process(const std::string& text) {
-  // Where memory ends, the kernel shall take this process and no other.
-  std::ofstream("/proc/self/oom_score_adj") << 1000 << std::flush;
+  measure::offer_to_oom_killer();
   keep_freed_memory();  // as flashstep train does
   StepTask task;
   read_json(task, text, "the task of a process");

@@ -1,6 +1,5 @@
 // One case of `flashstep memory`: a pass under the observer, and what is read from its trace.
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -9,6 +8,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/measure/gpu_memory.h"
 #include "flashstep/measure/machine.h"
+#include "flashstep/measure/memory.h"
 #include "flashstep/measure/memory_observer.h"
 #include "flashstep/measure/memory_snapshot.h"
 #include "flashstep/measure/ranges.h"
@@ -230,8 +230,7 @@ MemoryResult measure_memory(const MemoryTask& task) {
 }
 
 void memory_process(const std::string& text) {
-  // Where memory ends, the kernel shall take this process and no other.
-  std::ofstream("/proc/self/oom_score_adj") << 1000 << std::flush;
+  measure::offer_to_oom_killer();
   MemoryTask task;
   read_json(task, text, "the task of a process");
   hand_over(to_json(measure_memory(task)));

@@ -7,6 +7,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/comm/group.h"
+#include "flashstep/measure/memory.h"
 #include "flashstep/report/case_memory.h"
 
 namespace flashstep::report {
@@ -21,11 +22,13 @@ std::string last_begun(const std::vector<std::string>& results) {
   return "";
 }
 
-std::string describe_failure(const std::string& sentence) {
-  return (is_out_of_memory(sentence) ? "OOM: " : "failed: ") + sentence;
-}
-
 }  // namespace
+
+std::string describe_failure(const std::string& sentence, bool kernel_ended_one) {
+  const bool was_killed = sentence.find("SIGKILL") != std::string::npos;
+  const bool memory = is_out_of_memory(sentence) || (was_killed && kernel_ended_one);
+  return (memory ? "OOM: " : "failed: ") + sentence;
+}
 
 void begin_contestant(const std::string& contestant, const comm::Group& group) {
   hand_over(nlohmann::json({{"begins", contestant}}).dump());
@@ -39,6 +42,7 @@ JobResults run_contestants(
   while (!contestants.empty()) {
     job.task = task_of(contestants);
     RanksOutcome outcome;
+    const uint64_t kills = measure::oom_kills();
     try {
       outcome = run_ranks(job);
     } catch (const Interrupted& interrupted) {
@@ -53,7 +57,8 @@ JobResults run_contestants(
     }
     const std::string begun = last_begun(outcome.results);
     for (const std::string& name : begun.empty() ? contestants : std::vector{begun})
-      all.failures.push_back({name, describe_failure(outcome.failure)});
+      all.failures.push_back(
+          {name, describe_failure(outcome.failure, measure::oom_kills() > kills)});
     std::erase_if(contestants, [&](const auto& name) { return begun.empty() || name == begun; });
   }
   return all;

@@ -29,6 +29,10 @@ void note_end(const JobResults& job, const ParallelCase& c, BenchReport& report)
 // goes on before, so that it is known which one a rank failed in.
 void begin_contestant(const std::string& contestant, const comm::Group& group);
 
+// "OOM: ..." where memory was too small for the ranks, else "failed: ..."; `sentence` is
+// RanksOutcome::failure, and the kernel has ended some process meanwhile for want of memory or not.
+std::string describe_failure(const std::string& sentence, bool kernel_ended_one);
+
 // Runs `job`, whose task `task_of` makes for a list of contestants. Where
 // the ranks fail, the contestant that had begun is left out, and the ranks are started once more
 // for the others; all are left out where none had begun. UserError when they end with its exit

@@ -77,6 +77,16 @@ TEST(RankJobs, TheFirstFailureIsTheMachinesUnlessMemoryWasTooSmall) {
   EXPECT_EQ(report.signal, SIGINT);
 }
 
+// Whoever else kills a rank has not shown that memory was too small.
+TEST(RankJobs, AKilledRankWantedMemoryIfTheKernelSaysSo) {
+  const std::string killed = "rank 1 of 2 (process 7) was killed by SIGKILL";
+  EXPECT_EQ(describe_failure(killed, true), "OOM: " + killed);
+  EXPECT_EQ(describe_failure(killed, false), "failed: " + killed);
+  EXPECT_EQ(describe_failure("CUDA out of memory", false), "OOM: CUDA out of memory");
+  EXPECT_EQ(describe_failure("rank 1 ended with exit code 1", true),
+            "failed: rank 1 ended with exit code 1");
+}
+
 TEST(RankJobs, AMistakeOfTheCallersStaysOne) {
   if (const auto task = rank_task())
     return be_rank(*task, [] { end_with(2, "[bench] expected something else"); });

@@ -9,6 +9,7 @@
 #include "flashstep/base/heap.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
+#include "flashstep/measure/memory.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
 #include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/report/bench_ranks.h"
@@ -52,6 +53,7 @@ double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor
 
 std::unique_ptr<comm::Group> begin_rank(const ParallelCase& c) {
   keep_freed_memory();
+  measure::offer_to_oom_killer();
   // The ranks share the machine's cores, unless somebody said how.
   if (c.ranks > 1 && std::getenv("OMP_NUM_THREADS") == nullptr)
     at::set_num_threads(std::max(1, at::get_num_threads() / static_cast<int>(c.ranks)));
