@@ -165,6 +165,9 @@ Group::~Group() {
       in.watch->tell(str("rank ", rank_, " ended with an error of its own"));
     }
     const bool parted = !in.nccl || (in.watch->verdict().empty() && part_together());
+    // Others, whose streams hold from now on, shall hear why.
+    if (!parted && in.watch->verdict().empty())
+      in.watch->tell(str("rank ", rank_, " left before the other ranks"));
     in.watch->unguard();
     failed = !parted || !in.watch->verdict().empty();
   }

@@ -34,6 +34,11 @@ class StreamCounters {
         write_(driver_function<decltype(write_)>("cuStreamWriteValue32")),
         wait_(driver_function<decltype(wait_)>("cuStreamWaitValue32")) {
     const c10::cuda::CUDAGuard guard(device_);
+    int flushes = 0;
+    C10_CUDA_CHECK(
+        cudaDeviceGetAttribute(&flushes, cudaDevAttrCanFlushRemoteWrites, device_.index()));
+    // What the others have written here before their numbers, on a way of its own, is seen too.
+    after_wait_ = flushes != 0 ? CU_STREAM_WAIT_VALUE_FLUSH : 0;
     C10_CUDA_CHECK(
         cudaHostRegister(counters_->memory(), counters_->bytes(), cudaHostRegisterMapped));
     void* mapped = nullptr;
@@ -41,11 +46,6 @@ class StreamCounters {
     if (error != cudaSuccess) static_cast<void>(cudaHostUnregister(counters_->memory()));
     C10_CUDA_CHECK(error);
     distance_ = static_cast<char*>(mapped) - static_cast<char*>(counters_->memory());
-    int flushes = 0;
-    C10_CUDA_CHECK(
-        cudaDeviceGetAttribute(&flushes, cudaDevAttrCanFlushRemoteWrites, device_.index()));
-    // What the others have written here before their numbers, on a way of its own, is seen too.
-    after_wait_ = flushes != 0 ? CU_STREAM_WAIT_VALUE_FLUSH : 0;
     permit(rank_) = kMayGoOn;
   }
   ~StreamCounters() {

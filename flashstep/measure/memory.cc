@@ -62,13 +62,18 @@ uint64_t available_bytes() {
   return machine == 0 ? *container : std::min(machine, *container);
 }
 
-uint64_t oom_kills() {
+std::optional<uint64_t> oom_kills() {
   std::ifstream file("/proc/vmstat");
   uint64_t value = 0;
   for (std::string name; file >> name >> value;) {
     if (name == "oom_kill") return value;
   }
-  return 0;
+  return std::nullopt;
+}
+
+bool may_have_killed_since(std::optional<uint64_t> before) {
+  const auto now = oom_kills();
+  return !before || !now || *now > *before;
 }
 
 void offer_to_oom_killer() { std::ofstream("/proc/self/oom_score_adj") << 1000 << std::flush; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace flashstep::measure {
 
@@ -11,9 +12,11 @@ uint64_t resident_bytes();  // now; 0 where /proc does not say
 // limits of this process's container. 0 where neither says.
 uint64_t available_bytes();
 
-// Processes that the kernel has ended for want of memory since it runs, anybody's; 0 where it does
-// not say (/proc/vmstat).
-uint64_t oom_kills();
+// Processes that the kernel has ended for want of memory since it runs, anybody's (/proc/vmstat);
+// nothing where it does not say.
+std::optional<uint64_t> oom_kills();
+// Whether it may have ended one since that number was `before`: true where it does not say.
+bool may_have_killed_since(std::optional<uint64_t> before);
 // Where memory ends, the kernel shall take this process before any other.
 void offer_to_oom_killer();
 

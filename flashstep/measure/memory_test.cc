@@ -28,6 +28,14 @@ TEST(Memory, PeakSeesWhatWasFreedAndStartsAnew) {
   EXPECT_LT(peak_resident_bytes(), before + 100 * kMiB);
 }
 
+TEST(Memory, KillsOfTheKernelAreCounted) {
+  const auto kills = oom_kills();
+  EXPECT_TRUE(may_have_killed_since(std::nullopt)) << "nobody knows";
+  if (!kills) GTEST_SKIP() << "this kernel does not count them";
+  EXPECT_FALSE(may_have_killed_since(*kills + 1'000'000));
+  if (*kills > 0) EXPECT_TRUE(may_have_killed_since(*kills - 1));
+}
+
 TEST(Memory, OffersThisProcessFirst) {
   const pid_t child = fork();
   if (child == 0) {

@@ -142,9 +142,11 @@ class GradientReducer {
   // Indices into reduced_parameters(), bucket by bucket; empty for kTorch.
   std::vector<std::vector<int64_t>> buckets() const;
   // "bucketed, 31 buckets of up to 298 MB (chosen)"; where peer_copies was asked for also what it
-  // came to: ", by copies", or ", by NCCL" where there are none
+  // came to: ", by " and the carrier
   std::string describe() const;
-  // What gradients travel by: "copies" (peer_copies), "NCCL", "Gloo"; "" for a single process.
+  // What buckets are set up to travel by: "copies" (peer_copies, where there are any), "NCCL",
+  // "Gloo"; "" for a single process. Where there are copies, NCCL still carries what a CUDA graph
+  // captures and other dtypes than float32, float64, float16 and bfloat16.
   std::string carrier() const;
   // As given, except that bucket_megabytes is the size in use.
   const ReducerOptions& options() const;

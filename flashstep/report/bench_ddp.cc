@@ -14,17 +14,15 @@ namespace {
 
 const char* kHowToReadDdp =
     "Batch: rows of one rank. none: every rank by itself, at the same time, nothing sent; torch: "
-    "c10d's own Reducer. By: what carried the gradients. Times: medians of a step on the device; "
-    "backward ends when every gradient "
+    "c10d's own Reducer. Times: medians of a step on the device; backward ends when every gradient "
     "is the mean; waited: of it, for gradients on their way when its own work is done. First: "
     "median of each turn's first step, which the host begins without a lead and which is in no "
-    "other "
-    "figure; lead: how far it is ahead when the others begin, in the median. Added: to the step of "
-    "none. Communication: time in which a collective runs, "
-    "exposed: of it, nothing computes, hidden: the rest; of one step under the profiler, amid "
-    "others. Memory: "
-    "the peak of the rank with most. Weights: largest difference from a single process that took "
-    "all ranks' rows, over the largest movement.";
+    "other time. Lead: how far the host is ahead when the others begin, in the median; it grows "
+    "through a turn, and near 0 the host is the bound. Added: to the step of none. Communication: "
+    "time in which a collective runs, exposed: of it, nothing computes, hidden: the rest; of one "
+    "step under the profiler, amid others. Memory: the peak of the rank with most. Weights: "
+    "largest difference from a single process that took all ranks' rows, over the largest "
+    "movement. By: what carried the gradients.";
 
 DdpPlan plan_of(const BenchDdpOptions& options, const ParallelCase& c) {
   DdpPlan plan;

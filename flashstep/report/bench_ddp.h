@@ -16,7 +16,7 @@ namespace flashstep::report {
 struct DdpPlan {
   ParallelCase c;
   std::vector<std::string> contestants;      // division names; "none": every rank by itself
-  int64_t turns = 3, warmup = 3, steps = 5;  // steps a turn, after `warmup` that are not timed
+  int64_t turns = 3, warmup = 3, steps = 5;  // steps a turn, after `warmup` and a first one
   int64_t checked_steps = 2;                 // of the comparison of weights; 0: none
   bool traced = true;
   void visit(FieldVisitor& visitor);
@@ -40,7 +40,7 @@ struct DdpRun {
   std::vector<double> forward, backward, waited, optimizer, total;  // seconds, a value a step
   std::vector<double> first;    // the first step of each turn, which is in none of those
   std::vector<double> lead;     // of the host, when each step begins; none on a CPU
-  std::string carrier;          // of gradients, as it was: "NCCL", "copies", "Gloo"
+  std::string carrier;          // of gradients: "NCCL", "copies", "Gloo"
   double peak_bytes = 0;        // the largest of the ranks
   double bucket_megabytes = 0;  // in use; 0: not known
   double weight_error = -1;     // Replica::weight_error; -1: not asked

@@ -42,6 +42,8 @@ double added_memory_percent(const DdpResult& result, const DdpRun& run) {
   return none == nullptr ? kNothing : 100 * (run.peak_bytes / none->peak_bytes - 1);
 }
 
+Cell text_or_nothing(const std::string& text) { return text.empty() ? Cell() : Cell(text); }
+
 Cell measured(double value, double factor = 1) {
   return value >= 0 || std::isnan(value) ? Cell(value * factor) : Cell();
 }
@@ -161,12 +163,12 @@ void add_lanes(const DdpResult& result, const std::string& stem, const std::stri
   if (!chart.groups.empty()) pictures.push_back({stem + "_lanes", std::move(chart)});
 }
 
-// Every step as a point: a host that is no further ahead than a step takes holds it up.
+// Every step as a point: the host holds up those that begin with hardly any lead.
 void add_leads(const DdpResult& result, const std::string& stem, const std::string& footnote,
                std::vector<NamedPicture>& pictures) {
   measure::Plot plot;
   plot.title = "Steps, by how far the host was ahead of them";
-  plot.subtitle = describe(result.c) + "; rank 0, in the order in which they were taken";
+  plot.subtitle = describe(result.c) + "; rank 0";
   plot.footnote = footnote;
   plot.x.label = "time between the launch of a step's first kernel and its start, ms";
   plot.y.label = "step, ms";
@@ -189,19 +191,18 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
   table.title = "Data parallelism: a training step";
   table.columns = case_columns();
   for (const measure::Column& column :
-       {measure::text_column("wrapper"), measure::text_column("by"),
-        number_column("forward", "ms", 2), number_column("backward", "ms", 2),
-        number_column("waited", "ms", 2), number_column("optimizer", "ms", 2),
-        number_column("step", "ms", 2), number_column("p10", "ms", 2),
-        number_column("p90", "ms", 2), number_column("first", "ms", 2),
-        number_column("lead", "ms", 2), number_column("added", "%", 1),
-        number_column("communication", "ms", 2), number_column("exposed", "ms", 2),
-        number_column("hidden", "%", 1), number_column("peak memory", "GiB", 3),
-        number_column("added memory", "%", 2),
-        measure::Column{"weights",
-                        "",
-                        measure::Align::kRight,
-                        {measure::NumberFormat::Style::kScientific, 1}}}) {
+       {measure::text_column("wrapper"), number_column("forward", "ms", 2),
+        number_column("backward", "ms", 2), number_column("waited", "ms", 2),
+        number_column("optimizer", "ms", 2), number_column("step", "ms", 2),
+        number_column("p10", "ms", 2), number_column("p90", "ms", 2),
+        number_column("first", "ms", 2), number_column("lead", "ms", 2),
+        number_column("added", "%", 1), number_column("communication", "ms", 2),
+        number_column("exposed", "ms", 2), number_column("hidden", "%", 1),
+        number_column("peak memory", "GiB", 3), number_column("added memory", "%", 2),
+        measure::Column{
+            "weights", "", measure::Align::kRight, {measure::NumberFormat::Style::kScientific, 1}},
+        // Behind the numbers: what stands before them is what rows of two reports are known by.
+        measure::text_column("by")}) {
     table.columns.push_back(column);
   }
   for (const DdpResult& result : results) {
@@ -215,7 +216,7 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
       };
       const std::string trouble = run.trouble.substr(0, run.trouble.find(':'));
       for (const Cell& cell :
-           {Cell(run.name()), Cell(run.carrier), median_ms(run.forward), median_ms(run.backward),
+           {Cell(run.name()), median_ms(run.forward), median_ms(run.backward),
             median_ms(run.waited), median_ms(run.optimizer),
             trouble.empty() ? median_ms(run.total) : Cell(trouble), quantile_ms(0.1),
             quantile_ms(0.9), median_ms(run.first), median_ms(run.lead),
@@ -224,7 +225,7 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
             run.communication > 0 ? finite(100 * run.hidden) : Cell(),
             run.has_times() ? Cell(run.peak_bytes / kGiB) : Cell(),
             run.has_times() ? finite(added_memory_percent(result, run)) : Cell(),
-            measured(run.weight_error)}) {
+            measured(run.weight_error), text_or_nothing(run.carrier)}) {
         cells.push_back(cell);
       }
       table.add_row(std::move(cells));

@@ -13,6 +13,7 @@
 #include "flashstep/data/batches.h"
 #include "flashstep/data/token_file.h"
 #include "flashstep/measure/clock.h"
+#include "flashstep/measure/gpu.h"
 #include "flashstep/model/transformer.h"
 #include "flashstep/report/bench_matrix.h"
 #include "flashstep/report/bench_ranks.h"
@@ -186,6 +187,8 @@ void bench_matrix_rank(const std::string& task) {
   for (const MatrixRun& run : runs_of<MatrixRun>(plan.contestants)) {
     tell_progress(run.contestant);
     begin_contestant(run.contestant, *group);
+    // Nobody begins with blocks that were cut for another's tensors.
+    if (device.is_cuda()) measure::release_cached_gpu_memory();
     Json json = Training(plan, run, tokens, *group, device).run();
     json["contestant"] = run.contestant;
     hand_over(json.dump());

@@ -16,9 +16,9 @@ const char* kHowToReadSharding =
     "Memory of the rank with most. After init: model and optimizer are made; before and after the "
     "update: peaks until then of a whole step, the second one, so that the optimizer's state is "
     "there. Parameters, gradients, state: bytes of those tensors; theory: of state and gradients, "
-    "from parallel/cost.h. By: what carried gradients, and what was updated. Rest: activations, "
-    "buckets and scratch at the peak. Times: medians on "
-    "the device.";
+    "from parallel/cost.h. Rest: activations, buckets and scratch at the peak. Times: medians on "
+    "the device, without each turn's first step. By: what carried gradients, and updated "
+    "parameters.";
 
 const char* kHowToReadTheUpdate =
     "Computing, communication, exposed, idle: of rank 0's update in one step under the profiler: "

@@ -46,7 +46,7 @@ struct ShardingRun {
   ShardingMemory memory;
   std::vector<double> optimizer, total;  // seconds, a value a step
   std::string buckets;                   // in words; empty: nothing is averaged
-  std::string gradients_carrier;         // as it was: "NCCL", "copies", "Gloo"
+  std::string gradients_carrier;         // "NCCL", "copies", "Gloo"
   std::string updates_carrier;           // empty: nothing is sent
   Trace update;                          // of rank 0; its times are Replica::trace_update's
   double update_seconds = -1, host_seconds = -1;  // -1: not traced

@@ -59,8 +59,6 @@ void append_trace(const ShardingRun& run, std::vector<Cell>& cells) {
 std::vector<Cell> cells_of(const ShardingResult& result, const ShardingRun& run) {
   std::vector<Cell> cells = case_cells(result.c);
   cells.emplace_back(run.contestant);
-  cells.emplace_back(run.gradients_carrier);
-  cells.emplace_back(run.updates_carrier);
   if (!run.has_times()) {
     cells.emplace_back(run.trouble.substr(0, run.trouble.find(':')));
     return cells;
@@ -92,8 +90,7 @@ measure::Table sharding_table(const std::vector<ShardingResult>& results,
   measure::Table table;
   table.title = str("The optimizer's state divided between ranks (wrapper ", plan.wrapper, ")");
   table.columns = case_columns();
-  for (const char* name : {"optimizer", "gradients by", "updates by"})
-    table.columns.push_back(measure::text_column(name));
+  table.columns.push_back(measure::text_column("optimizer"));
   for (const char* name : {"after init", "before update", "after update", "parameters", "gradients",
                            "in theory", "state", "in theory", "rest"}) {
     table.columns.push_back(number_column(name, "GiB", 3));
@@ -103,10 +100,15 @@ measure::Table sharding_table(const std::vector<ShardingResult>& results,
     table.columns.push_back(number_column(name, "ms", 2));
   }
   table.columns.push_back(measure::integer_column("launches"));
+  // Behind the numbers: what stands before them is what rows of two reports are known by.
+  for (const char* name : {"gradients by", "updates by"})
+    table.columns.push_back(measure::text_column(name));
   for (const ShardingResult& result : results) {
     for (const ShardingRun& run : result.runs) {
       std::vector<Cell> cells = cells_of(result, run);
       cells.resize(table.columns.size());
+      if (!run.gradients_carrier.empty()) cells.end()[-2] = run.gradients_carrier;
+      if (!run.updates_carrier.empty()) cells.end()[-1] = run.updates_carrier;
       table.add_row(std::move(cells));
     }
   }

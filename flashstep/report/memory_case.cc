@@ -6,6 +6,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/measure/gpu.h"
 #include "flashstep/measure/gpu_memory.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/memory.h"
@@ -213,6 +214,7 @@ MemoryResult measure_memory(const MemoryTask& task) {
   ModelRun run(workload);
   observer.label(MemoryKind::kParameters, run.model().parameters());
   for (int64_t i = 0; i < task.warmup; ++i) labelled_pass("warm-up", run, observer);
+  if (device.is_cuda()) measure::release_cached_gpu_memory();  // the snapshot is of a step alone
   reset_peak_memory(device);
   labelled_pass("step", run, observer);
   synchronize(device);

@@ -42,7 +42,7 @@ JobResults run_contestants(
   while (!contestants.empty()) {
     job.task = task_of(contestants);
     RanksOutcome outcome;
-    const uint64_t kills = measure::oom_kills();
+    const auto kills = measure::oom_kills();
     try {
       outcome = run_ranks(job);
     } catch (const Interrupted& interrupted) {
@@ -58,7 +58,7 @@ JobResults run_contestants(
     const std::string begun = last_begun(outcome.results);
     for (const std::string& name : begun.empty() ? contestants : std::vector{begun})
       all.failures.push_back(
-          {name, describe_failure(outcome.failure, measure::oom_kills() > kills)});
+          {name, describe_failure(outcome.failure, measure::may_have_killed_since(kills))});
     std::erase_if(contestants, [&](const auto& name) { return begun.empty() || name == begun; });
   }
   return all;

@@ -30,7 +30,8 @@ void note_end(const JobResults& job, const ParallelCase& c, BenchReport& report)
 void begin_contestant(const std::string& contestant, const comm::Group& group);
 
 // "OOM: ..." where memory was too small for the ranks, else "failed: ..."; `sentence` is
-// RanksOutcome::failure, and the kernel has ended some process meanwhile for want of memory or not.
+// RanksOutcome::failure, and the kernel has ended some process meanwhile for want of memory or not
+// (measure::may_have_killed_since).
 std::string describe_failure(const std::string& sentence, bool kernel_ended_one);
 
 // Runs `job`, whose task `task_of` makes for a list of contestants. Where

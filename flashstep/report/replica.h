@@ -73,7 +73,7 @@ class Replica {
   void update() { optimizer_->step(); }
 
  private:
-  void step(Marks& marks);  // five of them: where its parts begin and end
+  void step(Marks& marks);  // sets five marks: where its parts begin and end
   void descend();
   std::vector<at::Tensor> copy_of_weights() const;
   Trace trace_on_first(const std::function<void()>& body) const;

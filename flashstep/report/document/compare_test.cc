@@ -23,15 +23,21 @@ class CompareTest : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // A report with one row of a time and its spread, and one of a mean and its deviation.
+  // A report with one row of a time and its spread, and one of a mean and its deviation; of a
+  // version with a further column or before it came.
   fs::path report(const std::string& name, double time, double spread, double mean,
-                  double deviation) {
+                  double deviation, bool with_carrier = false) {
     Result result = for_tests::result_of(
         "ddp", "ddp_2025",
         {for_tests::table_of({"wrapper", "ranks", "time", "p10", "p90"},
                              {{"naive", 2, time, time - spread, time + spread},
                               {"naive", 4, "OOM", Cell(), Cell()}}),
          for_tests::table_of({"model", "mean", "deviation"}, {{"small", mean, deviation}})});
+    if (with_carrier) {
+      measure::Table& table = result.tables[0].table;
+      table.columns.push_back(measure::text_column("by"));
+      for (auto& row : table.rows) row.emplace_back("NCCL");
+    }
     result.key = "0123456789abcdef";
     make_directories(folder_ / name / "results");
     write_file(result_file(folder_ / name, result.measurement, result.key), to_json(result));
@@ -56,6 +62,12 @@ TEST_F(CompareTest, ChangesAndNoise) {
   EXPECT_EQ(view.text(1, "noise"), "within");
   EXPECT_SAYS(compared.table.notes.back(),
               "1 of 2 numbers with a spread differs by more than the noise");
+}
+
+TEST_F(CompareTest, WhatStandsBehindTheNumbersIsNoPartOfARowsName) {
+  const BenchReport compared =
+      compare_reports(report("a", 100, 2, 10, 0.1), report("b", 120, 2, 10.1, 0.1, true));
+  EXPECT_EQ(compared.table.rows.size(), 2u);
 }
 
 TEST_F(CompareTest, AWideSpreadHidesAChange) {
