@@ -12,7 +12,6 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/machine.h"
-#include "flashstep/measure/memory.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/case_memory.h"
@@ -118,7 +117,7 @@ class Bench {
     } catch (const std::bad_alloc&) {
       result.trouble = "OOM: the allocator has no more";
     } catch (const c10::Error& error) {
-      result.trouble = process_trouble(first_line(error.what_without_backtrace()), false);
+      result.trouble = process_trouble(first_line(error.what_without_backtrace()));
       if (result.out_of_memory()) return result;
       if (task.workload.device == "cuda" && !gpu_answers()) {
         results_.push_back(result);
@@ -136,14 +135,12 @@ class Bench {
     job.arguments = {"bench", "step"};
     job.task = write_json(task);
     job.program = job.launcher = options_.program;
-    const auto kills = measure::oom_kills();
     const RanksOutcome outcome = run_ranks(job);
     StepResult result;
     result.task = task;
     if (!outcome.results.empty()) result = step_result_from_json(outcome.results.back());
     if (outcome.failure.empty()) return result;
-    const std::string trouble =
-        process_trouble(outcome.failure, measure::may_have_killed_since(kills));
+    const std::string trouble = process_trouble(outcome.failure);
     if (outcome.exit_code == 2) {
       note_mistake(result, trouble.substr(trouble.find(": ") + 2));
       return result;

@@ -23,9 +23,8 @@ double free_memory_bytes(const std::string& device) {
                           : static_cast<double>(measure::available_bytes());
 }
 
-std::string process_trouble(const std::string& failure, bool kernel_ended_one) {
-  if (kernel_ended_one && contains(failure, "SIGKILL"))
-    return "OOM: the kernel ended the process (SIGKILL)";
+std::string process_trouble(const std::string& failure) {
+  if (contains(failure, "SIGKILL")) return "OOM: the kernel ended the process (SIGKILL)";
   // "rank 0 of 1 (process 4711) ended with exit code 1: ..."
   const size_t end = failure.find("exit code ");
   const size_t own = end == std::string::npos ? end : failure.find(": ", end);

@@ -13,9 +13,8 @@ double total_memory_bytes(const std::string& device);
 double free_memory_bytes(const std::string& device);
 
 // How the only rank of a job failed, from RanksOutcome::failure: "OOM: ..." where memory was too
-// small, else "failed: ..." in the process's own words. A process that was killed wanted memory if
-// the kernel has ended one meanwhile (measure::may_have_killed_since).
-std::string process_trouble(const std::string& failure, bool kernel_ended_one);
+// small (also when the kernel ended the process), else "failed: ..." in the process's own words.
+std::string process_trouble(const std::string& failure);
 bool is_out_of_memory(const std::string& words);  // of an error's message
 
 }  // namespace flashstep::report

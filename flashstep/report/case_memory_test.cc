@@ -1,25 +1,20 @@
 #include "flashstep/report/case_memory.h"
 
-#include <string>
-
 #include <gtest/gtest.h>
 
 namespace flashstep::report {
 namespace {
 
 TEST(CaseMemory, WhatBecameOfAProcess) {
-  const std::string killed = "rank 0 of 1 (process 7) was killed by SIGKILL";
-  EXPECT_EQ(process_trouble(killed, true), "OOM: the kernel ended the process (SIGKILL)");
-  EXPECT_EQ(process_trouble(killed, false), "failed: " + killed) << "somebody else did";
+  EXPECT_EQ(process_trouble("rank 0 of 1 (process 7) was killed by SIGKILL"),
+            "OOM: the kernel ended the process (SIGKILL)");
   EXPECT_EQ(process_trouble("rank 0 of 1 (process 7) ended with exit code 1: out of memory (a "
-                            "smaller model needs less)",
-                            false),
+                            "smaller model needs less)"),
             "OOM: out of memory (a smaller model needs less)");
   EXPECT_EQ(process_trouble("rank 0 of 1 (process 7) ended with exit code 2: [attention] no: not "
-                            "this",
-                            true),
+                            "this"),
             "failed: [attention] no: not this");
-  EXPECT_EQ(process_trouble("the launcher is gone", true), "failed: the launcher is gone");
+  EXPECT_EQ(process_trouble("the launcher is gone"), "failed: the launcher is gone");
   EXPECT_TRUE(is_out_of_memory("DefaultCPUAllocator: can't allocate memory: you tried 5 bytes"));
   EXPECT_TRUE(is_out_of_memory("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `x`"));
   EXPECT_FALSE(is_out_of_memory("the disk is full"));

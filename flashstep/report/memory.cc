@@ -6,7 +6,6 @@
 #include "flashstep/base/files.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/measure/machine.h"
-#include "flashstep/measure/memory.h"
 #include "flashstep/measure/memory_snapshot.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/bench_step.h"
@@ -66,10 +65,9 @@ class Cases {
     job.arguments = {"memory"};
     job.task = write_json(result.task);
     job.program = job.launcher = options_.program;
-    const auto kills = measure::oom_kills();
     const RanksOutcome outcome = run_ranks(job);
     if (!outcome.results.empty()) return memory_result_from_json(outcome.results.back());
-    result.trouble = process_trouble(outcome.failure, measure::may_have_killed_since(kills));
+    result.trouble = process_trouble(outcome.failure);
     const bool is_mistake = outcome.exit_code == 2;
     // What was asked for and cannot be done is a cell, unless nothing can.
     if (is_mistake && mistake_ == nullptr) {
