@@ -1,9 +1,11 @@
 #include "flashstep/report/replica.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "flashstep/base/heap.h"
@@ -133,6 +135,16 @@ Trace Replica::trace_on_first(const std::function<void()>& body) const {
   return {};
 }
 
+// In the trace something ends right at the mark, and nothing computes after it.
+void Replica::end_trace(Marks& marks) const {
+  at::zeros({1}, device_);
+  marks.set();
+  synchronize(device_);
+  // Gloo's threads note a collective's end when its result is there already, and an end that is not
+  // noted before the profiler's is lost.
+  if (device_.is_cpu()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
 // The third step under the profiler, whose start, and first sight of every kind of event, takes
 // time; before it the ranks come together, and in the second the host gets ahead again.
 Trace Replica::trace_step() {
@@ -143,9 +155,7 @@ Trace Replica::trace_step() {
     step(unread);
     marks.set();
     step(unread);
-    at::zeros({1}, device_);  // something that ends right at the mark, and with it the trace
-    marks.set();
-    synchronize(device_);
+    end_trace(marks);
   });
   return last_part(whole, marks.seconds().front());
 }
@@ -168,9 +178,7 @@ UpdateTrace Replica::trace_update() {
     backward(forward());
     marks.set();
     update();
-    at::zeros({1}, device_);  // something that ends right at the mark, and with it the trace
-    marks.set();
-    synchronize(device_);
+    end_trace(marks);
   });
   result.seconds = marks.seconds().front();
   result.trace = last_part(whole, result.seconds);

@@ -76,6 +76,7 @@ class Replica {
   void step(Marks& marks);  // sets five marks: where its parts begin and end
   void descend();
   std::vector<at::Tensor> copy_of_weights() const;
+  void end_trace(Marks& marks) const;
   Trace trace_on_first(const std::function<void()>& body) const;
 
   Workload workload_;

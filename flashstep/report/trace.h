@@ -35,8 +35,8 @@ struct Trace {
   double seconds() const;                // from the first span to the end of the last
 };
 
-// What ran in the last `seconds` of a trace, counted from their beginning; of collectives those
-// that began in them.
+// What ran in the last `seconds` of a trace that ends with computing, counted from their beginning;
+// of collectives those that began in them.
 Trace last_part(const Trace& trace, double seconds);
 
 // Runs `work`, which must wait for the device before it returns.

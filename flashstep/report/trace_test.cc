@@ -45,6 +45,16 @@ TEST(Trace, LastPartIsCutAndCountedFromItsBeginning) {
   EXPECT_DOUBLE_EQ(part.seconds(), 4);
 }
 
+TEST(Trace, ACollectivesLateEndMovesNoBeginning) {
+  Trace trace;
+  trace.compute = {{0, 4}, {5, 10}};
+  trace.communication = {{1, 2}, {7, 13}};
+  using measure::Span;
+  const Trace part = last_part(trace, 4);
+  EXPECT_EQ(part.compute, (std::vector<Span>{{0, 4}}));
+  EXPECT_EQ(part.communication, (std::vector<Span>{{1, 7}}));
+}
+
 TEST(Trace, SeesOperatorsOnTheCpu) {
   const at::Tensor x = torch::randn({256, 256});
   const Trace trace = report::trace(at::kCPU, [&] {
