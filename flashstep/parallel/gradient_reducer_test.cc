@@ -14,6 +14,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/toy_modules.h"
@@ -30,42 +31,21 @@ using torch::Tensor;
 constexpr int64_t kBatchRows = 12;  // of the global batch: divisible by 2, 3 and 4 ranks
 constexpr int kReducedSteps = 6;
 
-struct Case {
-  std::string name;
-  ReducerOptions options;
-};
-
 std::vector<Case> all_cases() {
-  std::vector<Case> cases;
-  const auto add = [&](const std::string& name, const std::function<void(ReducerOptions&)>& set) {
-    cases.push_back({name, {}});
-    set(cases.back().options);
-  };
-  for (const std::string& name : strategy_names()) {
-    add(name, [&](ReducerOptions& o) { o.strategy = strategy_by_name(name); });
-  }
-  for (const double megabytes : {0.0001, 0.0016, 0.01}) {
-    add(str("buckets of ", megabytes, " MB"),
-        [&](ReducerOptions& o) { o.bucket_megabytes = megabytes; });
-  }
-  add("torch, buckets of 0.0016 MB", [](ReducerOptions& o) {
+  std::vector<Case> cases = common_cases();
+  add_case(cases, "torch, buckets of 0.0016 MB", [](ReducerOptions& o) {
     o.strategy = Strategy::kTorch;
     o.bucket_megabytes = 0.0016;
   });
-  add("persistent", [](ReducerOptions& o) {
-    o.persistent_buckets = true;
-    o.bucket_megabytes = 0.0016;
-  });
-  add("buckets in place", [](ReducerOptions& o) {
+  add_case(cases, "buckets in place", [](ReducerOptions& o) {
     o.flat_buckets = false;
     o.bucket_megabytes = 0.0016;
   });
-  add("buckets in place, unused allowed", [](ReducerOptions& o) {
+  add_case(cases, "buckets in place, unused allowed", [](ReducerOptions& o) {
     o.flat_buckets = false;
     o.allow_unused = true;
   });
-  add("unused allowed", [](ReducerOptions& o) { o.allow_unused = true; });
-  add("not reordered, debug", [](ReducerOptions& o) {
+  add_case(cases, "not reordered, debug", [](ReducerOptions& o) {
     o.reorder = false;
     o.debug = true;
   });

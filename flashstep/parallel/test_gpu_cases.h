@@ -9,7 +9,7 @@
 #include <ATen/Context.h>
 #include <torch/utils.h>
 
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/gpu_ranks.h"
 
 namespace flashstep {
@@ -26,35 +26,14 @@ inline void on_two_gpus(const std::function<void(const comm::Group&, at::Device)
       nccl);
 }
 
-struct Case {
-  std::string name;
-  ReducerOptions options;
-};
-
 inline std::vector<Case> all_cases() {
-  std::vector<Case> cases;
-  const auto add = [&](const std::string& name, const std::function<void(ReducerOptions&)>& set) {
-    cases.push_back({name, {}});
-    set(cases.back().options);
-  };
-  for (const std::string& name : strategy_names()) {
-    add(name, [&](ReducerOptions& o) { o.strategy = strategy_by_name(name); });
-  }
-  for (const double megabytes : {0.0001, 0.0016, 0.01}) {
-    add(str("buckets of ", megabytes, " MB"),
-        [&](ReducerOptions& o) { o.bucket_megabytes = megabytes; });
-  }
-  add("persistent", [](ReducerOptions& o) {
-    o.persistent_buckets = true;
-    o.bucket_megabytes = 0.0016;
-  });
+  std::vector<Case> cases = common_cases();
   for (const double megabytes : {0.0, 0.0001, 0.0016}) {
-    add(str("by copies, buckets of ", megabytes, " MB"), [&](ReducerOptions& o) {
+    add_case(cases, str("by copies, buckets of ", megabytes, " MB"), [&](ReducerOptions& o) {
       o.peer_copies = true;
       o.bucket_megabytes = megabytes;
     });
   }
-  add("unused allowed", [](ReducerOptions& o) { o.allow_unused = true; });
   return cases;
 }
 

@@ -1,0 +1,41 @@
+// Options of a reducer under which tests repeat themselves.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "flashstep/parallel/gradient_reducer.h"
+
+namespace flashstep {
+
+struct Case {
+  std::string name;
+  ReducerOptions options;
+};
+
+inline void add_case(std::vector<Case>& cases, const std::string& name,
+                     const std::function<void(ReducerOptions&)>& set) {
+  cases.push_back({name, {}});
+  set(cases.back().options);
+}
+
+// On any device.
+inline std::vector<Case> common_cases() {
+  std::vector<Case> cases;
+  for (const std::string& name : strategy_names()) {
+    add_case(cases, name, [&](ReducerOptions& o) { o.strategy = strategy_by_name(name); });
+  }
+  for (const double megabytes : {0.0001, 0.0016, 0.01}) {
+    add_case(cases, str("buckets of ", megabytes, " MB"),
+             [&](ReducerOptions& o) { o.bucket_megabytes = megabytes; });
+  }
+  add_case(cases, "persistent", [](ReducerOptions& o) {
+    o.persistent_buckets = true;
+    o.bucket_megabytes = 0.0016;
+  });
+  add_case(cases, "unused allowed", [](ReducerOptions& o) { o.allow_unused = true; });
+  return cases;
+}
+
+}  // namespace flashstep
