@@ -17,7 +17,7 @@ struct DdpArguments {
   std::vector<std::string> wrappers;
   std::vector<double> bucket_megabytes;
   report::BenchDdpOptions plan;  // turns, warmup, steps, checked_steps; lists are the preset's
-  bool no_trace = false;
+  bool no_trace = false, graph = false;
 };
 
 void run(const DdpArguments& arguments) {
@@ -31,6 +31,7 @@ void run(const DdpArguments& arguments) {
   options.steps = arguments.plan.steps;
   options.checked_steps = arguments.plan.checked_steps;
   options.traced = !arguments.no_trace;
+  options.recorded = arguments.graph;
   options.progress = print_progress;
   const SignalGuard signals;
   show(report::bench_ddp(options), arguments.flags.directory, "ddp");
@@ -55,6 +56,8 @@ void add_bench_ddp(CLI::App& bench) {
       ->check(CLI::Range(0, 100'000))
       ->capture_default_str();
   command->add_flag("--no-trace", arguments->no_trace, "No step under the profiler");
+  command->add_flag("--graph", arguments->graph,
+                    "Record a step in CUDA graphs and time their replays, which no host holds up");
   command->callback([arguments] { run(*arguments); });
 }
 

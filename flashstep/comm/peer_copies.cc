@@ -154,8 +154,10 @@ class Waiting {
 
 class CudaPeerCopies : public PeerCopies {
  public:
-  CudaPeerCopies(const Group& group, at::Device device, std::shared_ptr<StreamCounters> counters)
+  CudaPeerCopies(const Group& group, at::Device device, std::shared_ptr<StreamCounters> counters,
+                 bool can_be_captured)
       : PeerCopies(group.rank(), group.world_size()),
+        can_be_captured_(can_be_captured),
         group_(group),
         device_(device),
         counters_(std::move(counters)),
@@ -204,10 +206,13 @@ class CudaPeerCopies : public PeerCopies {
   void meet() override {
     const c10::cuda::CUDAGuard guard(device_);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-    group_.outside()->count();
-    last_stream_ = stream;
+    if (!is_being_captured(device_)) {  // replays of graphs are not counted
+      group_.outside()->count();
+      last_stream_ = stream;
+    }
     counters_->meet(stream);
   }
+  bool can_be_captured() const override { return can_be_captured_; }
 
   void push(int to, size_t number, const at::Tensor& from, int64_t begin) override {
     push_bytes(to, number, begin * from.element_size(), from.const_data_ptr(), from.nbytes());
@@ -231,6 +236,7 @@ class CudaPeerCopies : public PeerCopies {
     const at::Tensor detached = tensor.detach();
     return detached.as_strided({detached.numel()}, {1});
   }
+  const bool can_be_captured_;
   const Group& group_;
   const at::Device device_;
   std::shared_ptr<StreamCounters> counters_;
@@ -255,9 +261,12 @@ std::unique_ptr<PeerCopies> make_peer_copies(const Group& group, at::Device devi
                                                 device);
   } catch (const std::exception&) {  // a driver or machine that cannot
   }
-  if (group.all_reduce(int64_t{counters != nullptr}, Reduce::kMin) == 0) return nullptr;
+  const bool captures = counters != nullptr && counters->can_be_captured();
+  const std::vector<int64_t> all =
+      group.all_reduce(std::vector<int64_t>{counters != nullptr, captures}, Reduce::kMin);
+  if (all[0] == 0) return nullptr;
   Waiting::room().sweep();  // what was closed by all of them just now
-  return std::make_unique<CudaPeerCopies>(group, device, std::move(counters));
+  return std::make_unique<CudaPeerCopies>(group, device, std::move(counters), all[1] == 1);
 }
 
 bool is_being_captured(at::Device device) {

@@ -37,8 +37,11 @@ class PeerCopies {
   virtual const at::Tensor& shared(size_t number) const = 0;
 
   // What the current stream holds by now is done, on every rank, before what any rank's stream gets
-  // after it begins. All ranks call it equally often, each on one stream.
+  // after it begins. All ranks call it equally often, each on one stream. A CUDA graph may hold it,
+  // where can_be_captured() and an even number of times, if all ranks replay the same graphs in the
+  // same order, none while this is used elsewhere and none when it is gone.
   virtual void meet() = 0;
+  virtual bool can_be_captured() const = 0;  // the same on all ranks
   // Writes `from`, dense, into rank `to`'s tensor `number`, from its element `begin` on (of from's
   // dtype), between two meetings in which nobody else reads or writes there. Goes to the current
   // stream.
@@ -65,8 +68,7 @@ class PeerCopies {
 // rank alone. All ranks call it. The group must outlive it.
 std::unique_ptr<PeerCopies> make_peer_copies(const Group& group, at::Device device);
 
-// Whether the current stream of `device` is being captured into a CUDA graph, which meet() cannot
-// be: its number is that of this one time.
+// Whether the current stream of `device` is being captured into a CUDA graph.
 bool is_being_captured(at::Device device);
 
 }  // namespace flashstep::comm

@@ -9,7 +9,10 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
 
 #include "flashstep/base/error.h"
@@ -79,6 +82,45 @@ TEST(GpuPeerCopiesFaults, AKilledRankIsNamed) {
 TEST(GpuPeerCopiesFaults, ARankThatIsStoppedInTheMiddleIsNamed) {
   FLASHSTEP_NEED_GPUS(2);
   strike(SIGSTOP, /*after_meeting=*/true);
+}
+
+// The host has launched all that it waits for; each meeting in a graph must be ended for itself.
+TEST(GpuPeerCopiesFaults, AStoppedRankIsNamedInReplays) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::start_ranks(
+      2,
+      [](const Environment& environment) {
+        const at::Device device = testing::take_gpu(environment);
+        GroupOptions options = over_nccl();
+        options.timeouts.silence = std::chrono::seconds(3);
+        options.timeouts.grace = std::chrono::seconds(20);  // on_stuck says no "[training]"
+        options.on_stuck = end_process;
+        const Group group(environment, options);
+        const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+        const auto peers = make_peer_mean(group, device, 1'000'000);
+        require(peers != nullptr, "expected means by copies");
+        const Tensor tensor = at::ones({1'000'000}, at::TensorOptions(device));
+        peers->mean({tensor});
+        at::cuda::CUDAGraph graph;
+        graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+        require(peers->takes({tensor}), "expected means in a graph");
+        for (int i = 0; i < 20; ++i) peers->mean({tensor});
+        graph.capture_end();
+        for (int step = 0;; ++step) {
+          if (step == 5 && !group.is_first()) raise(SIGSTOP);
+          graph.replay();
+          group.guarded("training", [&] { return tensor.sum().item<float>(); });
+          group.check();
+        }
+      },
+      [](Ranks& ranks) {
+        EXPECT_TRUE(ranks.wait_for_all(40, /*excepted=*/1)) << ranks.all_output();
+        EXPECT_EQ(ranks.exit_code(0), 1) << ranks.all_output();
+        EXPECT_TRUE(std::regex_search(
+            ranks.output(0),
+            std::regex("flashstep: \\[training\\] rank 1 \\(.*\\) has not been heard for")))
+            << ranks.all_output();
+      });
 }
 
 // Survivors learn of the loss one after the other; who does not know yet still waits, and sees no

@@ -64,7 +64,8 @@ class CudaPeerMean : public PeerMean {
       return tensor.device() == device_ && element_of(tensor.scalar_type()) &&
              tensor.is_non_overlapping_and_dense();
     };
-    return std::all_of(tensors.begin(), tensors.end(), fits) && !is_being_captured(device_);
+    return std::all_of(tensors.begin(), tensors.end(), fits) &&
+           (!is_being_captured(device_) || (has_met_ && copies_->can_be_captured()));
   }
 
   void mean(const std::vector<at::Tensor>& tensors) override {
@@ -105,9 +106,10 @@ class CudaPeerMean : public PeerMean {
     return result;
   }
 
-  // The space has two halves of most_part_ a rank: what others send to be summed here, by rank, and
-  // the means that they send, by part. A rank sends into the first when all have met after the sums
-  // of the round before, into the second when they have met after the means before were taken.
+  // Meets 2 (W - 1) times, as often as a graph may. The space has two halves of most_part_ a rank:
+  // what others send to be summed here, by rank, and the means that they send, by part. A rank
+  // sends into the first when all have met after the sums of the round before, into the second when
+  // they have met after the means before were taken.
   void run(const std::vector<Piece>& round, size_t bytes) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
     const size_t part = round_up((bytes + world_size_ - 1) / world_size_, kLine);

@@ -3,10 +3,14 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
 
 #include "flashstep/comm/peer_mean.h"
 #include "flashstep/comm/tensors.h"
+#include "flashstep/comm/test_gpu_copies.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpu_ranks.h"
 
@@ -127,6 +131,61 @@ TEST(GpuPeerMean, WaitsForWhatItTakes) {
     }
     EXPECT_EQ(wrong.item<int64_t>(), 0);
   });
+}
+
+// Every replay takes the means of what the tensors hold by then; means outside come between.
+void expect_replays_to_take_means(const Group& group, at::Device device) {
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  const auto options = at::TensorOptions(device).dtype(at::kFloat);
+  const int n = group.world_size();
+  const auto peers = make_peer_mean(group, device, 1'000'000);
+  ASSERT_NE(peers, nullptr);
+  const Tensor large = at::zeros({1'000'003}, options), small = at::zeros({33}, options);
+  const auto expect_means = [&](double step) {
+    const double mean = step + (n - 1) / 2.0;
+    EXPECT_TRUE(same_bits(large, at::full_like(large, mean))) << step;
+    EXPECT_TRUE(same_bits(small, at::full_like(small, 2 * mean))) << step;
+  };
+  const auto fill = [&](double step) {
+    large.fill_(group.rank() + step);
+    small.fill_(2 * (group.rank() + step));
+  };
+  at::cuda::CUDAGraph none, first, second;
+  const auto capture = [&](at::cuda::CUDAGraph& graph, int times) {
+    graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    const bool takes = peers->takes({large, small});
+    for (int i = 0; takes && i < times; ++i) peers->mean({large, small});
+    graph.capture_end();
+    return takes;
+  };
+  EXPECT_FALSE(capture(none, 1)) << "the first mean is no graph's";
+  fill(0);
+  peers->mean({large, small});
+  expect_means(0);
+  ASSERT_TRUE(capture(first, 1));
+  ASSERT_TRUE(capture(second, 3));
+  expect_means(0);
+  for (int step = 1; step < 30; ++step) {
+    fill(step);
+    if (step % 2 == group.rank() % 2) late_one(device);
+    if (step % 5 == 4) {
+      peers->mean({large, small});
+    } else {
+      (step % 3 == 0 ? first : second).replay();
+    }
+    expect_means(step);
+  }
+  group.barrier();
+}
+
+TEST(GpuPeerMean, ReplaysTakeMeans) {
+  FLASHSTEP_NEED_GPUS(2);
+  run_on_gpus(2, expect_replays_to_take_means);
+}
+
+TEST(GpuPeerMean, ReplaysTakeMeansOfFourRanks) {
+  FLASHSTEP_NEED_GPUS(4);
+  run_on_gpus(4, expect_replays_to_take_means);
 }
 
 TEST(GpuPeerMean, LeavesOthersToNccl) {

@@ -7,6 +7,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <c10/core/Device.h>
@@ -21,8 +22,9 @@ namespace flashstep::comm {
 
 class StreamCounters {
  public:
-  // Of SharedCounters: what each rank waits for, who has ended, and who may go on.
-  static int kinds(int world_size) { return world_size + 2; }
+  // Of SharedCounters: what each rank waits for, who has ended, who may go on, and two flags for
+  // what each rank waits for in graphs.
+  static int kinds(int world_size) { return 3 * world_size + 2; }
 
   // Throws where the driver or the machine cannot. No rank meets before all ranks have theirs.
   StreamCounters(std::unique_ptr<SharedCounters> counters, int rank, int world_size,
@@ -47,6 +49,7 @@ class StreamCounters {
     C10_CUDA_CHECK(error);
     distance_ = static_cast<char*>(mapped) - static_cast<char*>(counters_->memory());
     permit(rank_) = kMayGoOn;
+    can_be_captured_ = try_to_capture();
   }
   ~StreamCounters() {
     try {
@@ -59,7 +62,13 @@ class StreamCounters {
   StreamCounters& operator=(const StreamCounters&) = delete;
 
   // What `stream` gets from now on starts when every rank's has come to its meeting of this number.
+  // One that is captured has no number but its place in the graph, which must have an even number
+  // of them: ranks replay the same graphs in the same order.
   void meet(cudaStream_t stream) {
+    if (const auto graph = graph_of(stream)) {
+      meet_in_graph(stream, *graph);
+      return;
+    }
     const uint32_t number = ++meetings_;
     for (int other = 0; other < world_size_; ++other) {
       if (other == rank_) continue;
@@ -72,15 +81,15 @@ class StreamCounters {
       check(wait_(stream, address(rank_, other), number, CU_STREAM_WAIT_VALUE_GEQ),
             "waiting for the other ranks");
     }
-    // A number that a released rank has told is not true: it took the permit away before.
-    check(wait_(stream, address(world_size_ + 1, rank_), kMayGoOn,
-                CU_STREAM_WAIT_VALUE_GEQ | after_wait_),
-          "waiting for a permit");
+    wait_for_permit(stream);
   }
   bool has_met() const { return meetings_ > 0; }
+  // Whether the driver takes meetings into graphs.
+  bool can_be_captured() const { return can_be_captured_; }
 
   // From any thread: ends this rank's waits, those that come later too, until another rank's stream
-  // writes its number over it; then it wants to be called again. No other rank's waits end, though
+  // writes its number over it; then it wants to be called again. So it does for every two meetings
+  // in a graph. No other rank's waits end, though
   // this one's stream now tells them that it has come: they hold until they are released too.
   void release() const {
     for (int other = 0; other < world_size_; ++other) {
@@ -89,7 +98,9 @@ class StreamCounters {
     }
     permit(rank_) = kIsReleased;
     for (int other = 0; other < world_size_; ++other) {
-      if (other != rank_) counters_->at(rank_, other) = meetings_ + kFarAhead;
+      if (other == rank_) continue;
+      counters_->at(rank_, other) = meetings_ + kFarAhead;
+      for (const int phase : {0, 1}) counters_->at(flag(phase, rank_), other) = kHasCome;
     }
   }
 
@@ -107,6 +118,7 @@ class StreamCounters {
   static constexpr uint32_t kFarAhead = 1U << 30;
   // A rank's permit. Whoever is released is not held any more.
   static constexpr uint32_t kHolds = 0, kMayGoOn = 1, kIsReleased = 2;
+  static constexpr uint32_t kHasNotCome = 0, kHasCome = 1;  // flags
 
   // Of libcuda, which a machine without a GPU has not.
   template <typename Function>
@@ -124,6 +136,57 @@ class StreamCounters {
     throw MachineError(
         str("[comm] ", what, " failed with CUDA driver error ", static_cast<int>(result)));
   }
+  // A number that a released rank has told is not true: it took the permit away before.
+  void wait_for_permit(cudaStream_t stream) const {
+    check(wait_(stream, address(world_size_ + 1, rank_), kMayGoOn,
+                CU_STREAM_WAIT_VALUE_GEQ | after_wait_),
+          "waiting for a permit");
+  }
+
+  static std::optional<unsigned long long> graph_of(cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long graph = 0;
+    C10_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &graph));
+    if (status != cudaStreamCaptureStatusActive) return std::nullopt;
+    return graph;
+  }
+  int flag(int phase, int waiting) const { return world_size_ + 2 + phase * world_size_ + waiting; }
+  // A replay can count nothing: each rank raises a flag for the others, and who has seen it takes
+  // it down. The next meeting has other flags, and when it is over these are down everywhere.
+  void meet_in_graph(cudaStream_t stream, unsigned long long graph) {
+    if (graph != last_graph_) phase_ = 0;  // also after one whose capture broke off
+    last_graph_ = graph;
+    for (int other = 0; other < world_size_; ++other) {
+      if (other == rank_) continue;
+      check(write_(stream, address(flag(phase_, other), rank_), kHasCome,
+                   CU_STREAM_WRITE_VALUE_DEFAULT),
+            "telling the other ranks");
+    }
+    for (int other = 0; other < world_size_; ++other) {
+      if (other == rank_) continue;
+      const CUdeviceptr own = address(flag(phase_, rank_), other);
+      check(wait_(stream, own, kHasCome, CU_STREAM_WAIT_VALUE_GEQ), "waiting for the other ranks");
+      check(write_(stream, own, kHasNotCome, CU_STREAM_WRITE_VALUE_DEFAULT),
+            "taking down the other ranks' flags");
+    }
+    wait_for_permit(stream);
+    phase_ = 1 - phase_;
+  }
+  // A graph that nobody replays.
+  bool try_to_capture() {
+    cudaStream_t stream = nullptr;
+    cudaGraph_t graph = nullptr;
+    C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    bool works = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
+    const CUdeviceptr own = address(flag(0, rank_), rank_);
+    works = works && write_(stream, own, kHasCome, CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS &&
+            wait_(stream, own, kHasCome, CU_STREAM_WAIT_VALUE_GEQ | after_wait_) == CUDA_SUCCESS;
+    works = cudaStreamEndCapture(stream, &graph) == cudaSuccess && works;
+    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+    static_cast<void>(cudaStreamDestroy(stream));
+    static_cast<void>(cudaGetLastError());  // of what does not work
+    return works;
+  }
   std::atomic<uint32_t>& permit(int rank) const { return counters_->at(world_size_ + 1, rank); }
   CUdeviceptr address(int waiting, int awaited) const {
     auto* const counter = reinterpret_cast<char*>(&counters_->at(waiting, awaited));
@@ -138,6 +201,9 @@ class StreamCounters {
   ptrdiff_t distance_ = 0;
   unsigned after_wait_ = 0;  // flags
   std::atomic<uint32_t> meetings_ = 0;
+  bool can_be_captured_ = false;
+  unsigned long long last_graph_ = 0;  // that was captured
+  int phase_ = 0;                      // whose flags its next meeting has
 };
 
 }  // namespace flashstep::comm

@@ -11,6 +11,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
+#include "flashstep/comm/peer_copies.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/shared_sentence.h"
 
@@ -64,7 +65,7 @@ void BucketReduction::make_buckets() {
                            : plan_buckets(parameters_.tensors, order_, bucket_bytes(options_));
   for (const BucketLayout& layout : layouts) {
     const at::Device device = parameters_.tensors[layout.parameters.front()].device();
-    SideStream& stream = streams_.try_emplace(device.str(), device).first->second;
+    SideStream& stream = streams_.try_emplace(device.str(), group_, device).first->second;
     for (size_t slot = 0; slot < layout.parameters.size(); ++slot) {
       places_[layout.parameters[slot]] = {buckets_.size(), slot};
     }
@@ -246,11 +247,26 @@ void BucketReduction::wait_for_all(const std::vector<int64_t>& missing) {
   }
 }
 
+// What the ranks' hosts tell each other in a step, no replay would.
+void BucketReduction::check_capture() {
+  const bool hosts_talk = recording_ || options_.debug || options_.allow_unused || host_waits_;
+  for (const auto& [device, stream] : streams_) {
+    if (!hosts_talk || !comm::is_being_captured(at::Device(device))) continue;
+    const char* why = recording_              ? "after a step as any, the first of which is counted"
+                      : options_.debug        ? "without debug"
+                      : options_.allow_unused ? "without allow_unused"
+                                              : "of gradients that NCCL carries";
+    is_broken_ = next_ > 0;  // of what was captured, nothing will arrive
+    throw UserError(flashstep::str("[parallel] expected a CUDA graph of a step ", why));
+  }
+}
+
 void BucketReduction::finish() {
   const std::lock_guard lock(mutex_);
   require(is_enabled(), "[parallel] expected finish_gradient_synchronization() outside of no_sync");
   if (group_.world_size() == 1) return;
   require(!is_broken_, "[parallel] expected no reduction after one that failed");
+  check_capture();
   const std::vector<int64_t> missing = this->missing();
   try {
     if (options_.debug) compare_plans();

@@ -24,6 +24,11 @@ const char* kHowToReadDdp =
     "largest difference from a single process that took all ranks' rows, over the largest "
     "movement. By: what carried the gradients.";
 
+const char* kHowToReadRecorded =
+    "Recorded: the timed steps, and the one under the profiler, are replays of CUDA graphs of one "
+    "step, each of which the host launches at once: no step waits for it. Waiting for gradients is "
+    "in backward and not known apart, copies count as computing, memory is that of recording.";
+
 DdpPlan plan_of(const BenchDdpOptions& options, const ParallelCase& c) {
   DdpPlan plan;
   plan.c = c;
@@ -34,6 +39,9 @@ DdpPlan plan_of(const BenchDdpOptions& options, const ParallelCase& c) {
   plan.steps = options.steps;
   plan.checked_steps = options.checked_steps;
   plan.traced = options.traced;
+  plan.recorded = options.recorded;
+  if (!plan.recorded) return plan;
+  require(c.device == "cuda", "[bench ddp] expected --device cuda with --graph, got ", c.device);
   return plan;
 }
 
@@ -88,6 +96,7 @@ BenchReport bench_ddp(const BenchDdpOptions& options) {
     }
   }
   notes.emplace_back(kHowToReadDdp);
+  if (options.recorded) notes.emplace_back(kHowToReadRecorded);
   const std::string machine = measure::one_line(measure::describe_machine());
   notes.push_back(str("Medians of ", options.turns * options.steps, " steps in ", options.turns,
                       " turns; ", machine, "; ", human_seconds(measure::steady_seconds() - begin),

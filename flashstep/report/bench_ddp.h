@@ -19,6 +19,7 @@ struct DdpPlan {
   int64_t turns = 3, warmup = 3, steps = 5;  // steps a turn, after `warmup` and a first one
   int64_t checked_steps = 2;                 // of the comparison of weights; 0: none
   bool traced = true;
+  bool recorded = false;  // timed steps are replays of CUDA graphs, which no host holds up
   void visit(FieldVisitor& visitor);
 };
 
@@ -29,6 +30,7 @@ struct BenchDdpOptions {
   std::vector<double> bucket_megabytes = {1, 10, 100, 1000};
   int64_t turns = 3, warmup = 3, steps = 5, checked_steps = 2;
   bool traced = true;
+  bool recorded = false;
   std::function<void(const std::string& line)> progress;
 };
 // UserError for another year.
@@ -55,6 +57,7 @@ struct DdpRun {
 struct DdpResult {
   ParallelCase c;
   std::vector<DdpRun> runs;
+  bool recorded = false;
 };
 
 // In the process that was called: starts the ranks of each case. A contestant that fails leaves its

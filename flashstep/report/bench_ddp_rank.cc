@@ -1,12 +1,14 @@
 // What a rank of `flashstep bench ddp` does, and the lines in which rank 0 tells it.
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/error.h"
 #include "flashstep/report/bench_ddp.h"
 #include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/gpu_timing.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/replica.h"
@@ -16,6 +18,9 @@ namespace flashstep::report {
 namespace {
 
 using Json = nlohmann::json;
+
+// c10d's Reducer measures its first ten steps with events, which no graph can hold.
+constexpr int64_t kStepsBeforeRecording = 12;
 
 // JSON has no NaN: null stands for it.
 double number_or_nan(const Json& json) {
@@ -30,11 +35,12 @@ void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>&
                {"bucket_megabytes", replica.bucket_megabytes()},
                {"carrier", replica.gradients_carrier()},
                {"first", Json::array({times.front().total})}};
+  const bool recorded = replica.is_recorded();
   for (size_t i = 1; i < times.size(); ++i) {
     const StepTimes& t = times[i];
     json["forward"].push_back(t.forward);
     json["backward"].push_back(t.backward);
-    json["waited"].push_back(t.waited);
+    if (!recorded) json["waited"].push_back(t.waited);
     json["optimizer"].push_back(t.optimizer);
     json["total"].push_back(t.total);
     if (replica.device().is_cuda()) json["lead"].push_back(t.lead);
@@ -45,10 +51,14 @@ void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>&
 void take_turn(Replica& replica, const DdpPlan& plan, const std::string& contestant, bool last,
                comm::Group& group) {
   replica.divide(division_by_name(contestant));
-  replica.run(plan.warmup);
+  replica.run(plan.recorded ? std::max(plan.warmup, kStepsBeforeRecording) : plan.warmup);
   synchronize(replica.device());
   group.barrier("beginning a turn");
   reset_peak_memory(replica.device());
+  if (plan.recorded) {
+    replica.record();  // memory is taken now, and by no replay
+    replica.run(1);    // the first one uploads the graphs
+  }
   const std::vector<StepTimes> times = replica.run(1 + plan.steps);
   const double peak = group.all_reduce(peak_memory_bytes(replica.device()), comm::Reduce::kMax);
   hand_over_turn(contestant, times, peak, replica);
@@ -95,12 +105,15 @@ void DdpPlan::visit(FieldVisitor& v) {
   v.field("steps", steps, {1, 1'000'000}, "timed steps a turn");
   v.field("checked_steps", checked_steps, kCount, "of the comparison of weights");
   v.field("traced", traced, "one step of each contestant under the profiler");
+  v.field("recorded", recorded, "timed steps are replays of CUDA graphs");
 }
 
 void bench_ddp_rank(const std::string& task) {
   DdpPlan plan;
   read_json(plan, task, "the task of a rank");
   const auto group = begin_rank(plan.c);
+  std::optional<GpuStream> stream;
+  if (plan.recorded) stream.emplace();
   Replica replica(workload_of(plan.c), *group, current_device(plan.c.device));
   // Correctness first: a fast wrong answer is not measured.
   for (const std::string& contestant : plan.contestants) {
@@ -121,7 +134,7 @@ void bench_ddp_rank(const std::string& task) {
 }
 
 DdpResult ddp_result(const DdpPlan& plan, const std::vector<std::string>& handed_over) {
-  DdpResult result{plan.c, runs_of<DdpRun>(plan.contestants)};
+  DdpResult result{plan.c, runs_of<DdpRun>(plan.contestants), plan.recorded};
   for (const std::string& line : handed_over) {
     const Json json = Json::parse(line);
     if (!json.contains("contestant")) continue;

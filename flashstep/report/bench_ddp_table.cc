@@ -15,6 +15,14 @@ namespace {
 using measure::Cell;
 using measure::number_column;
 
+std::string case_of(const DdpResult& result) {
+  return describe(result.c) + (result.recorded ? ", recorded" : "");
+}
+
+std::string stem_of(const DdpResult& result) {
+  return file_stem(result.c) + (result.recorded ? "_recorded" : "");
+}
+
 const DdpRun* find_run(const DdpResult& result, const std::string& contestant) {
   for (const DdpRun& run : result.runs) {
     if (run.contestant == contestant && run.has_times()) return &run;
@@ -75,7 +83,7 @@ void judge_speed(const DdpResult& result, std::vector<std::string>& sentences) {
   if (ours == nullptr) return;
   const double added = added_percent(result, *ours), bar = step_bar_percent(result.c);
   std::string sentence =
-      str(describe(result.c), ": ", with_unit(*ours), " adds ", fixed(added, 1), " % to the step");
+      str(case_of(result), ": ", with_unit(*ours), " adds ", fixed(added, 1), " % to the step");
   if (!std::isnan(bar))
     sentence += str(" (bar ", fixed(bar, 0), " %: ", standing(added <= bar), ")");
   if (torch != nullptr) {
@@ -94,7 +102,7 @@ void judge_hiding_and_memory(const DdpResult& result, std::vector<std::string>& 
   if (ours == nullptr || result.c.device != "cuda") return;
   if (ours->communication >= 0) {
     std::string sentence =
-        str(describe(result.c), ": ", fixed(100 * ours->hidden, 1),
+        str(case_of(result), ": ", fixed(100 * ours->hidden, 1),
             " % of the communication hidden (bar 90: ", standing(ours->hidden >= 0.9), ")");
     if (!ours->waited.empty() && ours->communication > 0) {
       const double waited = measure::median(ours->waited);
@@ -106,7 +114,7 @@ void judge_hiding_and_memory(const DdpResult& result, std::vector<std::string>& 
   }
   const double memory = added_memory_percent(result, *ours);
   if (std::isnan(memory)) return;
-  sentences.push_back(str(describe(result.c), ": peak memory of ", with_unit(*ours), " ",
+  sentences.push_back(str(case_of(result), ": peak memory of ", with_unit(*ours), " ",
                           fixed(memory, 2),
                           " % above a single process's (bar 2: ", standing(memory <= 2), ")."));
 }
@@ -129,7 +137,7 @@ void add_bars(const DdpResult& result, const std::string& stem, const std::strin
               std::vector<NamedPicture>& pictures) {
   measure::Plot plot;
   plot.title = "A training step in its parts";
-  plot.subtitle = describe(result.c) + "; backward ends when every gradient is the mean";
+  plot.subtitle = case_of(result) + "; backward ends when every gradient is the mean";
   plot.footnote = footnote;
   plot.y.label = "ms";
   const std::pair<const char*, std::vector<double> DdpRun::*> parts[] = {
@@ -150,7 +158,7 @@ void add_lanes(const DdpResult& result, const std::string& stem, const std::stri
                std::vector<NamedPicture>& pictures) {
   measure::LaneChart chart;
   chart.title = "What runs when in a training step";
-  chart.subtitle = describe(result.c) + "; rank 0 under the profiler, which slows the host down";
+  chart.subtitle = case_of(result) + "; rank 0 under the profiler, which slows the host down";
   chart.footnote = footnote;
   const DdpRun *bucketed = fastest(result, "bucketed"), *torch = fastest(result, "torch");
   for (const DdpRun& run : result.runs) {
@@ -168,7 +176,7 @@ void add_leads(const DdpResult& result, const std::string& stem, const std::stri
                std::vector<NamedPicture>& pictures) {
   measure::Plot plot;
   plot.title = "Steps, by how far the host was ahead of them";
-  plot.subtitle = describe(result.c) + "; rank 0";
+  plot.subtitle = case_of(result) + "; rank 0";
   plot.footnote = footnote;
   plot.x.label = "time between the launch of a step's first kernel and its start, ms";
   plot.y.label = "step, ms";
@@ -189,6 +197,8 @@ void add_leads(const DdpResult& result, const std::string& stem, const std::stri
 measure::Table ddp_table(const std::vector<DdpResult>& results) {
   measure::Table table;
   table.title = "Data parallelism: a training step";
+  const auto recorded = [](const DdpResult& result) { return result.recorded; };
+  if (std::any_of(results.begin(), results.end(), recorded)) table.title += ", recorded";
   table.columns = case_columns();
   for (const measure::Column& column :
        {measure::text_column("wrapper"), number_column("forward", "ms", 2),
@@ -248,9 +258,9 @@ std::vector<NamedPicture> ddp_pictures(const std::vector<DdpResult>& results,
                                        const std::string& footnote) {
   std::vector<NamedPicture> pictures;
   for (const DdpResult& result : results) {
-    add_bars(result, file_stem(result.c), footnote, pictures);
-    add_lanes(result, file_stem(result.c), footnote, pictures);
-    add_leads(result, file_stem(result.c), footnote, pictures);
+    add_bars(result, stem_of(result), footnote, pictures);
+    add_lanes(result, stem_of(result), footnote, pictures);
+    if (!result.recorded) add_leads(result, stem_of(result), footnote, pictures);
   }
   return pictures;
 }

@@ -48,17 +48,19 @@ std::vector<double> gpu_seconds(const NumberedCall& call, int64_t first, int64_t
   });
 }
 
-struct GpuGraph::State {
+struct RecordedWork::State {
   at::cuda::CUDAGraph graph;
-  int64_t calls = 0;
 };
 
-GpuGraph::GpuGraph(const NumberedCall& call, int64_t calls) : state_(std::make_unique<State>()) {
-  state_->calls = calls;
+RecordedWork::RecordedWork(const std::function<void()>& work, const RecordedWork* before)
+    : state_(std::make_unique<State>()) {
+  const at::cuda::MempoolId_t memory =
+      before ? before->state_->graph.pool() : at::cuda::MempoolId_t();
   at::cuda::device_synchronize();
-  state_->graph.capture_begin();
+  // Other threads, NCCL's and the group's, may ask CUDA what they like meanwhile.
+  state_->graph.capture_begin(memory, cudaStreamCaptureModeThreadLocal);
   try {
-    for (int64_t i = 0; i < calls; ++i) call(i);
+    work();
   } catch (...) {
     try {
       state_->graph.capture_end();  // the stream computes again from here on
@@ -70,11 +72,19 @@ GpuGraph::GpuGraph(const NumberedCall& call, int64_t calls) : state_(std::make_u
   state_->graph.capture_end();
 }
 
-GpuGraph::~GpuGraph() = default;
+RecordedWork::~RecordedWork() = default;
+
+void RecordedWork::replay() { state_->graph.replay(); }
+
+GpuGraph::GpuGraph(const NumberedCall& call, int64_t calls)
+    : work_([&] {
+        for (int64_t i = 0; i < calls; ++i) call(i);
+      }),
+      calls_(calls) {}
 
 std::vector<double> GpuGraph::seconds(int64_t samples) {
-  state_->graph.replay();
-  return between_events(samples, state_->calls, [&](int64_t) { state_->graph.replay(); });
+  work_.replay();
+  return between_events(samples, calls_, [&](int64_t) { work_.replay(); });
 }
 
 uint64_t gpu_l2_bytes() {

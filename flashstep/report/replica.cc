@@ -74,6 +74,8 @@ Replica::Replica(const Workload& workload, comm::Group& group, at::Device device
 }
 
 void Replica::divide(const train::ParallelConfig& division) {
+  if (!recorded_.empty()) synchronize(device_);  // replays need what they hold
+  recorded_.clear();
   model_->zero_grad();
   optimizer_.reset();
   hooks_ = {};
@@ -99,7 +101,42 @@ void Replica::backward(const Tensor& loss) {
   if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
 }
 
+void Replica::record() {
+  synchronize(device_);
+  group_.barrier("recording a step");  // no rank's collectives are on their way
+  // Gradients of the steps before lie in memory that a replay does not know.
+  zero_grad();
+  if (device_.is_cuda()) measure::release_cached_gpu_memory();
+  Tensor loss;
+  const auto add = [&](const std::function<void()>& part) {
+    const RecordedWork* before = recorded_.empty() ? nullptr : recorded_.back().get();
+    recorded_.push_back(std::make_unique<RecordedWork>(part, before));
+  };
+  try {
+    add([&] { loss = forward(); });
+    add([&] {
+      backward(loss);
+      loss.reset();
+    });
+    add([&] { update(); });
+  } catch (...) {
+    recorded_.clear();
+    throw;
+  }
+}
+
+void Replica::replay(Marks& marks) {
+  constexpr size_t kBackward = 1;
+  marks.set();
+  for (size_t part = 0; part < recorded_.size(); ++part) {
+    recorded_[part]->replay();
+    marks.set();
+    if (part == kBackward) marks.set();  // with all that it waited for
+  }
+}
+
 void Replica::step(Marks& marks) {
+  if (!recorded_.empty()) return replay(marks);
   marks.set();
   zero_grad();
   const Tensor loss = forward();
@@ -157,7 +194,14 @@ Trace Replica::trace_step() {
     step(unread);
     end_trace(marks);
   });
-  return last_part(whole, marks.seconds().front());
+  Trace step = last_part(whole, marks.seconds().front());
+  if (!recorded_.empty()) {
+    // CUDA deals a graph's kernels out to streams of its own choosing.
+    step.compute.insert(step.compute.end(), step.copies.begin(), step.copies.end());
+    step.compute = measure::merged(std::move(step.compute), kLaunchGap);
+    step.copies.clear();
+  }
+  return step;
 }
 
 UpdateTrace Replica::trace_update() {

@@ -12,6 +12,7 @@
 #include <torch/types.h>
 
 #include "flashstep/comm/group.h"
+#include "flashstep/report/gpu_timing.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/parallel_case.h"
 #include "flashstep/report/trace.h"
@@ -42,8 +43,14 @@ class Replica {
   // weights and with a new optimizer. What the division before held is freed.
   void divide(const train::ParallelConfig& division);
 
+  // On a GPU, after some steps of run(): until the next divide() a step is the replay of what one
+  // launches now, so that no host holds it up. For an optimizer that is not divided; everything
+  // since the Replica was made is under one GpuStream.
+  void record();
+
   // Steps one after the other, as a training loop makes them: the host does not wait for the device
-  // between them. It does before and behind them, so that in the first one it has no lead.
+  // between them. It does before and behind them, so that in the first one it has no lead. What
+  // replays wait for gradients is not known: their `waited` is 0.
   std::vector<StepTimes> run(int64_t steps);
   // Of one step, whose host runs ahead as in any; both traces are the first rank's, and empty on
   // the others.
@@ -56,7 +63,8 @@ class Replica {
   // rows in micro-batches. divide() comes with it.
   double weight_error(const train::ParallelConfig& division, int64_t steps);
 
-  int64_t tokens_per_step() const;       // of all ranks
+  int64_t tokens_per_step() const;  // of all ranks
+  bool is_recorded() const { return !recorded_.empty(); }
   double bucket_megabytes() const;       // in use; 0 where nothing is averaged
   std::string describe_buckets() const;  // "bucketed, 31 buckets of up to 298 MB"; "" likewise
   // GradientReducer::carrier and ShardedOptimizer::carrier; "" where nothing is sent.
@@ -74,6 +82,7 @@ class Replica {
 
  private:
   void step(Marks& marks);  // sets five marks: where its parts begin and end
+  void replay(Marks& marks);
   void descend();
   std::vector<at::Tensor> copy_of_weights() const;
   void end_trace(Marks& marks) const;
@@ -86,6 +95,8 @@ class Replica {
   std::vector<TokenRows> rows_;  // by rank
   train::ParallelHooks hooks_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  // Of a step that was recorded, else empty: forward, backward and the update.
+  std::vector<std::unique_ptr<RecordedWork>> recorded_;
 };
 
 }  // namespace flashstep::report

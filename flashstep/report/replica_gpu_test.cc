@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/report/gpu_timing.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/replica.h"
 #include "flashstep/report/test_update_trace.h"
@@ -88,6 +89,41 @@ TEST(GpuReplica, TheHostsLeadIsSeen) {
   EXPECT_NEAR(leads[1], 0, 1e-3);
   EXPECT_GT(leads[2], 0.5 * seconds[1]);
   EXPECT_LE(leads[2], seconds[0] + seconds[1]);
+}
+
+// Recording runs nothing, a replay is a step.
+TEST(GpuReplica, RecordedStepsAreSteps) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](comm::Group& group, at::Device device) {
+    const GpuStream stream;
+    const auto weights_after = [&](const std::string& division, bool recorded) {
+      Replica replica(small(), group, device);
+      replica.divide(division_by_name(division));
+      replica.run(3);
+      if (recorded) replica.record();
+      EXPECT_EQ(replica.is_recorded(), recorded);
+      EXPECT_EQ(replica.run(4).size(), 4u);
+      std::vector<Tensor> weights;
+      for (const Tensor& weight : replica.model().parameters())
+        weights.push_back(weight.detach().clone());
+      const Trace trace = replica.trace_step();
+      if (group.is_first() && recorded && division != "none") {
+        EXPECT_GT(trace.communication_seconds(), 0) << trace.trouble;
+        EXPECT_GT(trace.compute_seconds(), trace.exposed_seconds());
+      }
+      return weights;
+    };
+    for (const char* division : {"none", "bucketed 0", "bucketed 1"}) {
+      SCOPED_TRACE(division);
+      const auto stepped = weights_after(division, false);
+      const auto replayed = weights_after(division, true);
+      for (size_t i = 0; i < stepped.size(); ++i) {
+        // AdamW's first steps are as long as the learning rate; sums may round differently.
+        EXPECT_LE((replayed[i] - stepped[i]).abs().mean().item<double>(), 0.05 * kLearningRate)
+            << i;
+      }
+    }
+  });
 }
 
 TEST(GpuReplica, TheUpdateIsCutOutOfItsStep) {

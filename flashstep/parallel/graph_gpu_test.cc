@@ -1,0 +1,165 @@
+// Steps whose gradients NCCL averages, in CUDA graphs, on two GPUs.
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <gtest/gtest.h>
+#include <torch/cuda.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/parallel/test_gpu_cases.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/toy_modules.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using torch::Tensor;
+
+// What a step does, on memory that stays: rows of its own for every rank and step.
+template <typename M>
+class Training {
+ public:
+  Training(const Group& group, at::Device device, const ReducerOptions& options)
+      : group_(group),
+        net_(make_module<M>(100, device)),
+        wrapped_(net_, group, options),
+        x_(torch::empty({6, 10}, device)),
+        y_(torch::empty({6, 5}, device)) {}
+
+  void take_rows(int step) {
+    torch::manual_seed(1000 * step + group_.rank());
+    x_.copy_(torch::randn({6, 10}));
+    y_.copy_(torch::randn({6, 5}));
+  }
+  void step() {
+    net_->zero_grad();
+    torch::mse_loss(wrapped_.forward(x_), y_).backward();
+    wrapped_.finish_gradient_synchronization();
+    const torch::NoGradGuard no_grad;
+    for (Tensor& parameter : net_->parameters()) {
+      if (parameter.grad().defined()) parameter.sub_(parameter.grad(), 0.1);
+    }
+  }
+  // What step() launches, recorded and not run.
+  void record(at::cuda::CUDAGraph& graph) {
+    torch::cuda::synchronize();
+    group_.barrier();
+    graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    std::string trouble;
+    try {
+      step();
+    } catch (const UserError& error) {
+      trouble = error.what();
+    }
+    try {
+      graph.capture_end();
+    } catch (const std::exception&) {
+      if (trouble.empty()) throw;
+    }
+    if (!trouble.empty()) throw UserError(trouble);
+  }
+  std::vector<Tensor> weights() const {
+    std::vector<Tensor> result;
+    for (const Tensor& parameter : net_->parameters()) result.push_back(parameter.detach().cpu());
+    return result;
+  }
+
+ private:
+  const Group& group_;
+  std::shared_ptr<M> net_;
+  DistributedDataParallel<M> wrapped_;
+  Tensor x_, y_;
+};
+
+constexpr int kFirstSteps = 3, kSteps = 7;
+
+template <typename M>
+std::vector<Tensor> train(const Group& group, at::Device device, const ReducerOptions& options,
+                          bool in_graph) {
+  Training<M> training(group, device, options);
+  at::cuda::CUDAGraph graph;
+  for (int step = 0; step < kSteps; ++step) {
+    training.take_rows(step);
+    if (in_graph && step == kFirstSteps) training.record(graph);
+    in_graph&& step >= kFirstSteps ? graph.replay() : training.step();
+  }
+  torch::cuda::synchronize();
+  group.barrier();  // nobody frees what others still send
+  return training.weights();
+}
+
+template <typename M>
+void expect_replays_do_what_steps_do(const Group& group, at::Device device) {
+  for (const Case& c : all_cases()) {
+    // c10d's Reducer has rules of its own; hosts must talk for unused parameters.
+    if (c.options.strategy == Strategy::kTorch || c.options.allow_unused) continue;
+    SCOPED_TRACE(c.name);
+    const std::vector<Tensor> stepped = train<M>(group, device, c.options, false);
+    const std::vector<Tensor> replayed = train<M>(group, device, c.options, true);
+    for (size_t i = 0; i < stepped.size(); ++i)
+      EXPECT_TRUE(testing::same_bits(replayed[i], stepped[i])) << i;
+  }
+}
+
+void on_a_stream(const std::function<void(const Group&, at::Device)>& body) {
+  on_two_gpus([&](const Group& group, at::Device device) {
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+    torch::mm(torch::ones({1, 1}, device), torch::ones({1, 1}, device));  // no graph can load it
+    body(group, device);
+  });
+}
+
+TEST(GpuGraphRanks, ReplaysDoWhatStepsDo) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_a_stream([](const Group& group, at::Device device) {
+    expect_replays_do_what_steps_do<testing::PlainToy>(group, device);
+    expect_replays_do_what_steps_do<testing::TiedToy>(group, device);
+  });
+}
+
+TEST(GpuGraphRanks, WhatHostsMustTellEachOtherIsRefused) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_a_stream([](const Group& group, at::Device device) {
+    const auto refusal = [&](const std::function<void(ReducerOptions&)>& set, int steps) {
+      ReducerOptions options;
+      set(options);
+      Training<testing::PlainToy> training(group, device, options);
+      for (int step = 0; step < steps; ++step) {
+        training.take_rows(step);
+        training.step();
+      }
+      training.take_rows(steps);
+      std::string sentence = "nothing";
+      {
+        at::cuda::CUDAGraph graph;
+        try {
+          training.record(graph);
+        } catch (const UserError& error) {
+          sentence = error.what();
+        }
+      }
+      torch::cuda::synchronize();
+      group.barrier();
+      return sentence;
+    };
+    EXPECT_EQ(refusal([](ReducerOptions&) {}, 0),
+              "[parallel] expected a CUDA graph of a step after a step as any, the first of which "
+              "is counted");
+    EXPECT_EQ(refusal([](ReducerOptions& o) { o.debug = true; }, 2),
+              "[parallel] expected a CUDA graph of a step without debug");
+    EXPECT_EQ(refusal([](ReducerOptions& o) { o.allow_unused = true; }, 2),
+              "[parallel] expected a CUDA graph of a step without allow_unused");
+  });
+}
+
+}  // namespace
+}  // namespace flashstep
