@@ -80,12 +80,12 @@ void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
                   std::vector<double>& bucket_megabytes) {
   std::vector<std::string> names = strategy_names();
   names.insert(names.begin(), "none");
-  names.emplace_back("bucketed copies");
+  names.emplace_back("bucketed nccl");
   command
       .add_option(
           "--wrapper", wrappers,
           join(names) +
-              "; none: every process by itself; bucketed copies: from GPU to GPU, not by NCCL")
+              "; none: every process by itself; bucketed nccl: not by copies from GPU to GPU")
       ->delimiter(',')
       ->check(CLI::IsMember(names));
   command

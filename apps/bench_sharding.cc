@@ -41,12 +41,10 @@ void add_bench_sharding(CLI::App& bench) {
       ->add_option("--attention", arguments->flags.given.attention, "Implementation of attention")
       ->capture_default_str();
   command
-      ->add_option(
-          "--shard", plan.contestants,
-          "Ways to divide it, as parallel.shard_optimizer names them. Between GPUs of one "
-          "machine NCCL carries gradients and copy engines what was updated; nccl: NCCL "
-          "both; copies: copy engines both; scattered: gradients are divided on their way, "
-          "not when they have arrived")
+      ->add_option("--shard", plan.contestants,
+                   "Ways to divide it, as parallel.shard_optimizer names them. Between GPUs of one "
+                   "machine copy engines carry gradients and what was updated; nccl: NCCL does; "
+                   "scattered: gradients are divided on their way, not when they have arrived")
       ->delimiter(',')
       ->check(CLI::IsMember(report::sharding_names()))
       ->capture_default_str();

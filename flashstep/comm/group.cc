@@ -6,6 +6,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -244,6 +245,17 @@ void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const std::string& 
   guarded(what, [&] {
     if (!work->wait()) C10_THROW_ERROR(DistBackendError, "the collective was aborted");
   });
+}
+
+c10::Stream Group::side_stream(at::Device device) const {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const at::DeviceIndex index = device.has_index() ? device.index() : guard.getDevice().index();
+  const std::lock_guard lock(internals_->mutex);
+  const auto found = internals_->side_streams.find(index);
+  if (found != internals_->side_streams.end()) return found->second;
+  const c10::Stream made = guard.getStreamFromGlobalPool({device.type(), index}, /*high*/ true);
+  internals_->side_streams.emplace(index, made);
+  return made;
 }
 
 OutsideCollectives* Group::outside() const { return internals_->outside.get(); }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "flashstep/comm/environment.h"
@@ -98,6 +99,11 @@ class Group {
 
   // At step boundaries: MachineError if a rank was lost or NCCL reports an error.
   void check(const std::string& what = "training") const;
+
+  // Of high priority, for what messages between GPUs are made of and for copies: as with the stream
+  // of a communicator, all who use the group have the same one, and all ranks give it the same work
+  // in the same order. `device` is a GPU.
+  c10::Stream side_stream(at::Device device) const;
 
   // For collectives that do not go through process_group(), so that the watch knows of them. Null
   // for one rank, and for a process group that was made elsewhere.

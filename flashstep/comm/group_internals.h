@@ -1,7 +1,9 @@
 // What a Group is made of.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,8 @@ struct Group::Internals {
   std::shared_ptr<OutsideCollectives> outside;
   std::unique_ptr<Watch> watch;  // null for one rank, and for a group that others made
   int exceptions_at_start = 0;
+  std::mutex mutex;  // of:
+  std::map<at::DeviceIndex, c10::Stream> side_streams;
 };
 
 }  // namespace flashstep::comm

@@ -146,8 +146,11 @@ TEST(GpuRanks, CopiesAndCollectivesWaitForTheirInputs) {
     }
     ReducerOptions options;  // whole and half numbers below 128 are exact in bfloat16, too
     options.communication_dtype = torch::kBFloat16;
-    SCOPED_TRACE("bf16 communication");
-    expect_exact_means(group, device, options);
+    for (const bool peer_copies : {true, false}) {
+      SCOPED_TRACE(str("bf16 communication", peer_copies ? " by copies" : ""));
+      options.peer_copies = peer_copies;
+      expect_exact_means(group, device, options);
+    }
   });
 }
 
@@ -279,6 +282,7 @@ TEST(GpuRanks, ShardedUnderDdpIsWhole) {
     small_buckets.bucket_megabytes = 0.0001;
     const auto train = [&](std::optional<ShardMode> mode, bool peer_copies = true) {
       const auto net = make_module<PlainToy>(100, device);
+      small_buckets.peer_copies = peer_copies;
       DistributedDataParallel<PlainToy> wrapped(net, group, small_buckets);
       std::unique_ptr<torch::optim::Optimizer> optimizer;
       if (mode) {

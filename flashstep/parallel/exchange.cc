@@ -160,7 +160,7 @@ void Exchange::make_copies(at::Device device) {
   may_copy_ = group_.all_reduce(int64_t{may_copy_}, comm::Reduce::kMin) == 1;
   if (may_copy_) copies_ = comm::make_peer_copies(group_, device);
   may_copy_ = copies_ != nullptr;
-  if (may_copy_) copy_stream_.emplace(device);
+  if (may_copy_) copy_stream_.emplace(group_, device);
 }
 
 // Shares what the copies do not know yet.

@@ -93,6 +93,7 @@ TEST(GpuRanks, FlatShardsWaitForTheirInputs) {
         Case c = {str(flat ? "flat buckets of " : "in place, buckets of ", megabytes, " MB"), {}};
         c.options.flat_buckets = flat;
         c.options.bucket_megabytes = megabytes;
+        c.options.peer_copies = false;
         cases.push_back(c);
         if (flat) continue;
         c.name += ", by copies";

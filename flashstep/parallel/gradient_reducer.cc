@@ -120,7 +120,7 @@ std::string GradientReducer::describe() const {
   text += flashstep::str(", ", buckets.size(),
                          buckets.size() == 1 ? " bucket of up to " : " buckets of up to ",
                          std::ceil(most / kBytesPerMegabyte), " MB", chosen);
-  if (options().peer_copies && !carrier().empty()) text += ", by " + carrier();
+  if (!carrier().empty()) text += ", by " + carrier();
   return text;
 }
 std::string GradientReducer::carrier() const { return reduction_->carrier(); }

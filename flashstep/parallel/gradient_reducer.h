@@ -7,6 +7,10 @@
 //
 // DistributedDataParallel wraps a module with it. How the strategies differ, and what each costs:
 // docs/parallel.md.
+//
+// A CUDA graph may hold a step, from zero_grad on, after some outside of one (docs/parallel.md, "In
+// a CUDA graph"): not with debug and allow_unused, whose ranks' hosts tell each other things, which
+// UserError says.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +57,7 @@ struct ReducerOptions {
   // GPU (comm/peer_mean.h); false: by NCCL, as they are between machines. Takes up to 256 MiB of
   // memory; the sums of more than two ranks are rounded differently. What each costs:
   // docs/parallel.md.
-  bool peer_copies = false;
+  bool peer_copies = true;
   // Flat buckets keep their memory from step to step, the bytes of all gradients. Else zero_grad
   // frees it.
   bool persistent_buckets = false;
@@ -141,12 +145,11 @@ class GradientReducer {
   const std::vector<at::Tensor>& reduced_parameters() const;
   // Indices into reduced_parameters(), bucket by bucket; empty for kTorch.
   std::vector<std::vector<int64_t>> buckets() const;
-  // "bucketed, 31 buckets of up to 298 MB (chosen)"; where peer_copies was asked for also what it
-  // came to: ", by " and the carrier
+  // "bucketed, 31 buckets of up to 298 MB (chosen), by copies"; the last is carrier()
   std::string describe() const;
   // What buckets are set up to travel by: "copies" (peer_copies, where there are any), "NCCL",
-  // "Gloo"; "" for a single process. Where there are copies, NCCL still carries what a CUDA graph
-  // captures and other dtypes than float32, float64, float16 and bfloat16.
+  // "Gloo"; "" for a single process. Where there are copies, NCCL still carries other dtypes than
+  // float32, float64, float16 and bfloat16.
   std::string carrier() const;
   // As given, except that bucket_megabytes is the size in use.
   const ReducerOptions& options() const;

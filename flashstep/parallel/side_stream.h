@@ -1,4 +1,4 @@
-// Work beside the one that a device is doing: on a GPU a stream of its own, on a CPU nothing (it
+// Work beside the one that a device is doing: on a GPU the group's stream, on a CPU nothing (it
 // runs at once). Uses c10's generic streams, so a build without CUDA compiles the same lines.
 #pragma once
 
@@ -10,15 +10,14 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "flashstep/comm/group.h"
+
 namespace flashstep::parallel {
 
 class SideStream {
  public:
-  explicit SideStream(at::Device device) : device_(device) {
-    if (device.is_cpu()) return;
-    // High priority: a copy that a collective waits for goes before the products of backward.
-    stream_ =
-        c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*high*/ true);
+  SideStream(const comm::Group& group, at::Device device) : device_(device) {
+    if (!device.is_cpu()) stream_ = group.side_stream(device);
   }
 
   // Runs `body` so that what it launches starts after what the current stream holds by now, and

@@ -28,6 +28,7 @@ inline void on_two_gpus(const std::function<void(const comm::Group&, at::Device)
 
 inline std::vector<Case> all_cases() {
   std::vector<Case> cases = common_cases();
+  for (Case& c : cases) c.options.peer_copies = false;
   for (const double megabytes : {0.0, 0.0001, 0.0016}) {
     add_case(cases, str("by copies, buckets of ", megabytes, " MB"), [&](ReducerOptions& o) {
       o.peer_copies = true;

@@ -97,7 +97,7 @@ class BenchParallelTest(unittest.TestCase):
     def test_buckets_that_are_chosen(self):
         result = run("sharding", *SMALL, *FEW, "--shard", "none,flat", "--no-trace", "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("MB (chosen); flat: bucketed, ", result.stdout)
+        self.assertIn("MB (chosen), by Gloo; flat: bucketed, ", result.stdout)
         self.assertEqual([row["computing (ms)"] for row in rows_of(self.path / "sharding.csv")], ["", ""])
         result = run("ddp", *SMALL, *FEW, "--wrapper", "bucketed", "--bucket-mb", "0,1", "--check-steps", 0,
                      "--no-trace", "--out", self.path)

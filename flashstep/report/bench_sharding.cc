@@ -54,8 +54,7 @@ void add_notes(const ShardingResult& result, std::vector<std::string>& notes) {
 }  // namespace
 
 std::vector<std::string> sharding_names() {
-  return {"none",        "whole",        "flat",        "whole nccl",    "flat nccl",
-          "none copies", "whole copies", "flat copies", "flat scattered"};
+  return {"none", "whole", "flat", "none nccl", "whole nccl", "flat nccl", "flat scattered"};
 }
 
 train::ParallelConfig sharding_by_name(const std::string& name) {
@@ -65,7 +64,6 @@ train::ParallelConfig sharding_by_name(const std::string& name) {
   train::ParallelConfig division;
   division.shard_optimizer = name.substr(0, name.find(' '));
   if (name.ends_with(" nccl")) division.peer_copies = "none";
-  if (name.ends_with(" copies")) division.peer_copies = "all";
   if (name.ends_with(" scattered")) division.flat_buckets = "yes";
   return division;
 }

@@ -28,8 +28,8 @@ struct BenchShardingOptions {
   std::function<void(const std::string& line)> progress;
 };
 // "none", "whole", "flat", as parallel.shard_optimizer names them; behind it "nccl": with
-// parallel.peer_copies none, "copies": all; "flat scattered": with parallel.flat_buckets, so that
-// gradients are divided on their way. UserError for another name.
+// parallel.peer_copies none; "flat scattered": with parallel.flat_buckets, so that gradients are
+// divided on their way. UserError for another name.
 train::ParallelConfig sharding_by_name(const std::string& name);
 std::vector<std::string> sharding_names();
 

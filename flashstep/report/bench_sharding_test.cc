@@ -113,13 +113,13 @@ TEST(BenchSharding, PresetsOfTheYears) {
 TEST(BenchSharding, NamesSayWhatTravelsHow) {
   for (const std::string& name : sharding_names()) EXPECT_NO_THROW(sharding_by_name(name)) << name;
   EXPECT_EQ(sharding_by_name("flat").shard_optimizer, "flat");
-  EXPECT_EQ(sharding_by_name("flat").peer_copies, "updates");
+  EXPECT_EQ(sharding_by_name("flat").peer_copies, "all");
   EXPECT_EQ(sharding_by_name("whole nccl").shard_optimizer, "whole");
   EXPECT_EQ(sharding_by_name("whole nccl").peer_copies, "none");
-  EXPECT_EQ(sharding_by_name("flat copies").peer_copies, "all");
   EXPECT_EQ(sharding_by_name("flat scattered").flat_buckets, "yes");
-  EXPECT_EQ(sharding_by_name("flat copies").flat_buckets, "chosen");
-  EXPECT_THROW(sharding_by_name("flat gloo"), UserError);
+  EXPECT_EQ(sharding_by_name("flat nccl").flat_buckets, "chosen");
+  for (const char* wrong : {"flat gloo", "flat copies"})
+    EXPECT_THROW(sharding_by_name(wrong), UserError) << wrong;
 }
 
 }  // namespace

@@ -106,10 +106,9 @@ train::ParallelConfig division_by_name(const std::string& name) {
             " with the megabytes of a bucket (0: chosen), got \"", name, "\"");
   }
   if (std::string carrier; in >> carrier) {
-    require(division.wrapper == "bucketed" && carrier == "copies",
-            "[bench] expected \"bucketed 25 copies\" or a name without carrier, got \"", name,
-            "\"");
-    division.peer_copies = "all";
+    require(division.wrapper == "bucketed" && carrier == "nccl",
+            "[bench] expected \"bucketed 25 nccl\" or a name without carrier, got \"", name, "\"");
+    division.peer_copies = "none";
   }
   return division;
 }
@@ -133,9 +132,8 @@ std::vector<std::string> division_names(const std::vector<std::string>& wrappers
 
 void check_carriers(const std::vector<std::string>& names, const std::string& device) {
   for (const std::string& name : names) {
-    require(device == "cuda" || !(name.ends_with(" copies") || name.ends_with(" nccl")),
-            "[bench] expected GPUs for \"", name, "\", got --device ", device,
-            ", where Gloo carries everything");
+    require(device == "cuda" || !name.ends_with(" nccl"), "[bench] expected GPUs for \"", name,
+            "\", got --device ", device, ", where Gloo carries everything");
   }
 }
 
@@ -144,7 +142,7 @@ std::string shown_name(const std::string& name, double bucket_megabytes) {
   const bool is_chosen = has_buckets(division.wrapper) && division.bucket_megabytes == 0;
   if (!is_chosen || bucket_megabytes <= 0) return name;
   return str(division.wrapper, ' ', fixed(bucket_megabytes, 0), " MB (chosen)",
-             division.peer_copies == "all" ? " copies" : "");
+             division.peer_copies == "none" ? " nccl" : "");
 }
 
 }  // namespace flashstep::report

@@ -50,14 +50,14 @@ std::vector<measure::Column> case_columns();
 std::vector<measure::Cell> case_cells(const ParallelCase& c);
 
 // A wrapper in words: "none", "naive", "flat", "overlapped", "bucketed 25", "torch 25" (MB; 0:
-// chosen), "bucketed 25 copies" (parallel.peer_copies all). UserError for others.
+// chosen), "bucketed 25 nccl" (parallel.peer_copies none). UserError for others.
 train::ParallelConfig division_by_name(const std::string& name);
-// Those of the wrappers ("bucketed", "bucketed copies"), each that has buckets once for every size
+// Those of the wrappers ("bucketed", "bucketed nccl"), each that has buckets once for every size
 // of them.
 std::vector<std::string> division_names(const std::vector<std::string>& wrappers,
                                         const std::vector<double>& bucket_megabytes);
-// UserError where a name asks for a carrier ("... copies", "... nccl") that the device has not: on
-// a CPU Gloo carries everything.
+// UserError where a name asks for a carrier ("... nccl") that the device has not: on a CPU Gloo
+// carries everything.
 void check_carriers(const std::vector<std::string>& names, const std::string& device);
 // The name for readers, once the size in use is known: "bucketed 126 MB (chosen)" where it was
 // chosen, else the name itself.

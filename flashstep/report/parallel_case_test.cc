@@ -77,19 +77,19 @@ TEST(ParallelCase, DivisionsByName) {
     EXPECT_THROW(division_by_name(wrong), UserError) << wrong;
 }
 
-TEST(ParallelCase, BucketsCanGoByCopies) {
-  EXPECT_EQ(division_by_name("bucketed 25").peer_copies, "updates");
-  EXPECT_EQ(division_by_name("bucketed 25 copies").peer_copies, "all");
-  EXPECT_EQ(division_by_name("bucketed 25 copies").bucket_megabytes, 25);
-  EXPECT_EQ(division_names({"none", "bucketed", "bucketed copies"}, {0, 25}),
-            (std::vector<std::string>{"none", "bucketed 0", "bucketed 25", "bucketed 0 copies",
-                                      "bucketed 25 copies"}));
-  EXPECT_EQ(shown_name("bucketed 0 copies", 269.8), "bucketed 270 MB (chosen) copies");
+TEST(ParallelCase, BucketsCanGoByNccl) {
+  EXPECT_EQ(division_by_name("bucketed 25").peer_copies, "all") << "as flashstep train does";
+  EXPECT_EQ(division_by_name("bucketed 25 nccl").peer_copies, "none");
+  EXPECT_EQ(division_by_name("bucketed 25 nccl").bucket_megabytes, 25);
+  EXPECT_EQ(division_names({"none", "bucketed", "bucketed nccl"}, {0, 25}),
+            (std::vector<std::string>{"none", "bucketed 0", "bucketed 25", "bucketed 0 nccl",
+                                      "bucketed 25 nccl"}));
+  EXPECT_EQ(shown_name("bucketed 0 nccl", 269.8), "bucketed 270 MB (chosen) nccl");
   EXPECT_NO_THROW(check_carriers({"none", "bucketed 25", "flat"}, "cpu"));
-  EXPECT_NO_THROW(check_carriers({"bucketed 25 copies", "flat nccl"}, "cuda"));
-  EXPECT_THROW(check_carriers({"none", "bucketed 25 copies"}, "cpu"), UserError);
+  EXPECT_NO_THROW(check_carriers({"bucketed 25 nccl", "flat nccl"}, "cuda"));
+  EXPECT_THROW(check_carriers({"none", "bucketed 25 nccl"}, "cpu"), UserError);
   EXPECT_THROW(check_carriers({"flat nccl"}, "cpu"), UserError);
-  for (const char* name : {"torch 25 copies", "bucketed 25 nccl", "naive copies"})
+  for (const char* name : {"torch 25 nccl", "bucketed 25 copies", "naive nccl"})
     EXPECT_THROW(division_by_name(name), UserError) << name;
 }
 
