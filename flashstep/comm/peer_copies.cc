@@ -102,6 +102,9 @@ class Ended {
       const cudaStream_t stream = counters_->has_met()
                                       ? stream_
                                       : c10::cuda::getCurrentCUDAStream(device_.index()).stream();
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+      if (status != cudaStreamCaptureStatusNone) return false;  // which a question would end
       if (cudaStreamQuery(stream) != cudaSuccess) {
         static_cast<void>(cudaGetLastError());  // not ready; or an error, which is told elsewhere
         return false;
@@ -249,7 +252,8 @@ class CudaPeerCopies : public PeerCopies {
 }  // namespace
 
 std::unique_ptr<PeerCopies> make_peer_copies(const Group& group, at::Device device) {
-  if (!device.is_cuda() || group.world_size() == 1 || group.outside() == nullptr) return nullptr;
+  if (!device.is_cuda() || group.world_size() == 1 || !group.is_on_one_machine()) return nullptr;
+  if (group.outside() == nullptr) return nullptr;
   if (group.process_group().getBackend(at::kCUDA)->getBackendName() != "nccl") return nullptr;
   const c10::cuda::CUDAGuard guard(device);
   auto shared = SharedCounters::make(group, StreamCounters::kinds(group.world_size()));

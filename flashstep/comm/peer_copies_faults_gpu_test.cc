@@ -93,7 +93,7 @@ TEST(GpuPeerCopiesFaults, AStoppedRankIsNamedInReplays) {
         const at::Device device = testing::take_gpu(environment);
         GroupOptions options = over_nccl();
         options.timeouts.silence = std::chrono::seconds(3);
-        options.timeouts.grace = std::chrono::seconds(20);  // on_stuck says no "[training]"
+        options.timeouts.grace = std::chrono::seconds(3);  // on_stuck says no "[training]"
         options.on_stuck = end_process;
         const Group group(environment, options);
         const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
@@ -104,11 +104,11 @@ TEST(GpuPeerCopiesFaults, AStoppedRankIsNamedInReplays) {
         at::cuda::CUDAGraph graph;
         graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
         require(peers->takes({tensor}), "expected means in a graph");
-        for (int i = 0; i < 20; ++i) peers->mean({tensor});
+        for (int i = 0; i < 100; ++i) peers->mean({tensor});
         graph.capture_end();
         for (int step = 0;; ++step) {
           if (step == 5 && !group.is_first()) raise(SIGSTOP);
-          graph.replay();
+          for (int i = 0; i < 6; ++i) graph.replay();
           group.guarded("training", [&] { return tensor.sum().item<float>(); });
           group.check();
         }

@@ -175,6 +175,21 @@ void expect_replays_to_take_means(const Group& group, at::Device device) {
     }
     expect_means(step);
   }
+  // One after the other, no host between them: from mean to mean every rank adds its own number.
+  at::cuda::CUDAGraph third;
+  third.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+  for (int i = 0; i < 3; ++i) {
+    peers->mean({large});
+    large.add_(group.rank());
+  }
+  third.capture_end();
+  large.fill_(group.rank());
+  constexpr int kReplays = 200;
+  for (int i = 0; i < kReplays; ++i) {
+    if (i % 50 == group.rank()) late_one(device);
+    third.replay();
+  }
+  EXPECT_TRUE(same_bits(large, at::full_like(large, group.rank() + 3 * kReplays * (n - 1) / 2.0)));
   group.barrier();
 }
 

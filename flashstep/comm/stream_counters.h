@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -88,8 +89,8 @@ class StreamCounters {
   bool can_be_captured() const { return can_be_captured_; }
 
   // From any thread: ends this rank's waits, those that come later too, until another rank's stream
-  // writes its number over it; then it wants to be called again. So it does for every two meetings
-  // in a graph. No other rank's waits end, though
+  // writes its number over it; then it wants to be called again. Meetings in graphs it ends while
+  // it runs, which is for some milliseconds where there are any. No other rank's waits end, though
   // this one's stream now tells them that it has come: they hold until they are released too.
   void release() const {
     for (int other = 0; other < world_size_; ++other) {
@@ -100,8 +101,12 @@ class StreamCounters {
     for (int other = 0; other < world_size_; ++other) {
       if (other == rank_) continue;
       counters_->at(rank_, other) = meetings_ + kFarAhead;
-      for (const int phase : {0, 1}) counters_->at(flag(phase, rank_), other) = kHasCome;
     }
+    raise_own_flags();
+    if (!was_captured_) return;
+    // Replays that were launched already may hold thousands of meetings.
+    const auto end = std::chrono::steady_clock::now() + kRelease;
+    while (std::chrono::steady_clock::now() < end) raise_own_flags();
   }
 
   // Nothing of other ranks is mapped here any more.
@@ -118,6 +123,7 @@ class StreamCounters {
   static constexpr uint32_t kFarAhead = 1U << 30;
   // A rank's permit. Whoever is released is not held any more.
   static constexpr uint32_t kHolds = 0, kMayGoOn = 1, kIsReleased = 2;
+  static constexpr std::chrono::milliseconds kRelease{5};
   static constexpr uint32_t kHasNotCome = 0, kHasCome = 1;  // flags
 
   // Of libcuda, which a machine without a GPU has not.
@@ -147,8 +153,16 @@ class StreamCounters {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     unsigned long long graph = 0;
     C10_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &graph));
+    if (status == cudaStreamCaptureStatusInvalidated)
+      throw MachineError("[comm] expected a capture that has not failed");
     if (status != cudaStreamCaptureStatusActive) return std::nullopt;
     return graph;
+  }
+  void raise_own_flags() const {
+    for (int other = 0; other < world_size_; ++other) {
+      if (other == rank_) continue;
+      for (const int phase : {0, 1}) counters_->at(flag(phase, rank_), other) = kHasCome;
+    }
   }
   int flag(int phase, int waiting) const { return world_size_ + 2 + phase * world_size_ + waiting; }
   // A replay can count nothing: each rank raises a flag for the others, and who has seen it takes
@@ -156,6 +170,7 @@ class StreamCounters {
   void meet_in_graph(cudaStream_t stream, unsigned long long graph) {
     if (graph != last_graph_) phase_ = 0;  // also after one whose capture broke off
     last_graph_ = graph;
+    was_captured_ = true;
     for (int other = 0; other < world_size_; ++other) {
       if (other == rank_) continue;
       check(write_(stream, address(flag(phase_, other), rank_), kHasCome,
@@ -182,6 +197,9 @@ class StreamCounters {
     works = works && write_(stream, own, kHasCome, CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS &&
             wait_(stream, own, kHasCome, CU_STREAM_WAIT_VALUE_GEQ | after_wait_) == CUDA_SUCCESS;
     works = cudaStreamEndCapture(stream, &graph) == cudaSuccess && works;
+    cudaGraphExec_t replayable = nullptr;
+    works = works && cudaGraphInstantiate(&replayable, graph, 0) == cudaSuccess;
+    if (replayable != nullptr) static_cast<void>(cudaGraphExecDestroy(replayable));
     if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
     static_cast<void>(cudaStreamDestroy(stream));
     static_cast<void>(cudaGetLastError());  // of what does not work
@@ -204,6 +222,7 @@ class StreamCounters {
   bool can_be_captured_ = false;
   unsigned long long last_graph_ = 0;  // that was captured
   int phase_ = 0;                      // whose flags its next meeting has
+  std::atomic<bool> was_captured_ = false;
 };
 
 }  // namespace flashstep::comm

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -102,6 +103,7 @@ void BucketReduction::check_gradient(int64_t index) const {
 void BucketReduction::fired(int64_t index) {
   const std::lock_guard lock(mutex_);
   if (!is_enabled()) return;
+  check_capture(parameters_.tensors[index].device());
   Count& count = counts_[index];
   ++count.fired;
   count.last = ++clock_;
@@ -118,8 +120,10 @@ void BucketReduction::fired(int64_t index) {
     throw UserError(came_again_);
   }
   if (!sends_in_backward() || count.fired < count.expected) return;
+  const bool was_broken = std::exchange(is_broken_, true);  // if this throws half-way
   fill(index);
   send_full_buckets();
+  is_broken_ = was_broken;
 }
 
 // Whether at the end of a step all ranks hear what one has to say of it: it is over then for all of
@@ -247,18 +251,17 @@ void BucketReduction::wait_for_all(const std::vector<int64_t>& missing) {
   }
 }
 
-// What the ranks' hosts tell each other in a step, no replay would.
-void BucketReduction::check_capture() {
-  const bool hosts_talk = recording_ || options_.debug || options_.allow_unused || host_waits_;
-  for (const auto& [device, stream] : streams_) {
-    if (!hosts_talk || !comm::is_being_captured(at::Device(device))) continue;
-    const char* why = recording_              ? "after a step as any, the first of which is counted"
-                      : options_.debug        ? "without debug"
-                      : options_.allow_unused ? "without allow_unused"
-                                              : "of gradients that NCCL carries";
-    is_broken_ = next_ > 0;  // of what was captured, nothing will arrive
-    throw UserError(flashstep::str("[parallel] expected a CUDA graph of a step ", why));
-  }
+// What hosts do in a step, no replay does. Before anything is counted or sent: what was captured by
+// then is nothing's, and steps outside go on.
+void BucketReduction::check_capture(const at::Device& device) const {
+  const char* const expected = recording_       ? "after a step as any, which counts gradients"
+                               : options_.debug ? "without debug"
+                               : options_.allow_unused ? "without allow_unused"
+                               : averaging_.scatter    ? "whose gradients are not divided"
+                               : host_waits_           ? "whose gradients do not go by Gloo"
+                                                       : nullptr;
+  if (expected == nullptr || !comm::is_being_captured(device)) return;
+  throw UserError(flashstep::str("[parallel] expected a CUDA graph of a step ", expected));
 }
 
 void BucketReduction::finish() {
@@ -266,7 +269,7 @@ void BucketReduction::finish() {
   require(is_enabled(), "[parallel] expected finish_gradient_synchronization() outside of no_sync");
   if (group_.world_size() == 1) return;
   require(!is_broken_, "[parallel] expected no reduction after one that failed");
-  check_capture();
+  for (const auto& [device, stream] : streams_) check_capture(at::Device(device));
   const std::vector<int64_t> missing = this->missing();
   try {
     if (options_.debug) compare_plans();

@@ -63,7 +63,7 @@ class BucketReduction : public Reduction {
   std::string deviation(const std::vector<int64_t>& missing) const;
   void send_rest(const std::vector<int64_t>& missing);
   void wait_for_all(const std::vector<int64_t>& missing);
-  void check_capture();
+  void check_capture(const at::Device& device) const;
   void record();
   void count_first_seen();
   void begin_next_step();

@@ -8,9 +8,12 @@
 // DistributedDataParallel wraps a module with it. How the strategies differ, and what each costs:
 // docs/parallel.md.
 //
+// All who use one group on a GPU send in the same order on all ranks: two reducers of it must not
+// fill their buckets in another order here than there.
+//
 // A CUDA graph may hold a step, from zero_grad on, after some outside of one (docs/parallel.md, "In
-// a CUDA graph"): not with debug and allow_unused, whose ranks' hosts tell each other things, which
-// UserError says.
+// a CUDA graph"). UserError, in the backward that is captured, for what hosts must do in a step:
+// the first one, debug, allow_unused, divided gradients.
 #pragma once
 
 #include <cstdint>

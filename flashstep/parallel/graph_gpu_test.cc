@@ -1,10 +1,13 @@
-// Steps whose gradients NCCL averages, in CUDA graphs, on two GPUs.
+// Steps whose gradients are averaged, by NCCL and by copies, in CUDA graphs, on two GPUs.
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
@@ -82,15 +85,34 @@ class Training {
 
 constexpr int kFirstSteps = 3, kSteps = 7;
 
+int64_t count_copies(at::cuda::CUDAGraph& graph) {
+  size_t count = 0;
+  C10_CUDA_CHECK(cudaGraphGetNodes(graph.raw_cuda_graph(), nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  C10_CUDA_CHECK(cudaGraphGetNodes(graph.raw_cuda_graph(), nodes.data(), &count));
+  return std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
+    cudaGraphNodeType type;
+    if (cudaGraphNodeGetType(node, &type) == cudaSuccess) return type == cudaGraphNodeTypeMemcpy;
+    static_cast<void>(cudaGetLastError());  // a meeting, of a type that only the driver knows
+    return false;
+  });
+}
+
 template <typename M>
 std::vector<Tensor> train(const Group& group, at::Device device, const ReducerOptions& options,
-                          bool in_graph) {
+                          int64_t* copies_in_graph) {
+  const bool in_graph = copies_in_graph != nullptr;
   Training<M> training(group, device, options);
-  at::cuda::CUDAGraph graph;
+  at::cuda::CUDAGraph graph(/*keep_graph=*/true);
   for (int step = 0; step < kSteps; ++step) {
     training.take_rows(step);
-    if (in_graph && step == kFirstSteps) training.record(graph);
-    in_graph&& step >= kFirstSteps ? graph.replay() : training.step();
+    if (in_graph && step == kFirstSteps) {
+      training.record(graph);
+      graph.instantiate();
+      *copies_in_graph = count_copies(graph);
+    }
+    const bool replays = in_graph && step >= kFirstSteps;
+    replays ? graph.replay() : training.step();
   }
   torch::cuda::synchronize();
   group.barrier();  // nobody frees what others still send
@@ -99,12 +121,16 @@ std::vector<Tensor> train(const Group& group, at::Device device, const ReducerOp
 
 template <typename M>
 void expect_replays_do_what_steps_do(const Group& group, at::Device device) {
+  int64_t of_nccl = -1;  // whose own are kernels
   for (const Case& c : all_cases()) {
     // c10d's Reducer has rules of its own; hosts must talk for unused parameters.
     if (c.options.strategy == Strategy::kTorch || c.options.allow_unused) continue;
     SCOPED_TRACE(c.name);
-    const std::vector<Tensor> stepped = train<M>(group, device, c.options, false);
-    const std::vector<Tensor> replayed = train<M>(group, device, c.options, true);
+    int64_t copies = 0;
+    const std::vector<Tensor> stepped = train<M>(group, device, c.options, nullptr);
+    const std::vector<Tensor> replayed = train<M>(group, device, c.options, &copies);
+    if (c.name == "bucketed") of_nccl = copies;
+    EXPECT_TRUE(!c.options.peer_copies || copies > of_nccl) << copies;
     for (size_t i = 0; i < stepped.size(); ++i)
       EXPECT_TRUE(testing::same_bits(replayed[i], stepped[i])) << i;
   }
@@ -147,13 +173,16 @@ TEST(GpuGraphRanks, WhatHostsMustTellEachOtherIsRefused) {
           sentence = error.what();
         }
       }
+      // Nothing of it is left.
+      c10::cuda::CUDACachingAllocator::emptyCache();
+      for (int step = 0; step < 3; ++step) training.step();
       torch::cuda::synchronize();
       group.barrier();
       return sentence;
     };
     EXPECT_EQ(refusal([](ReducerOptions&) {}, 0),
-              "[parallel] expected a CUDA graph of a step after a step as any, the first of which "
-              "is counted");
+              "[parallel] expected a CUDA graph of a step after a step as any, which counts "
+              "gradients");
     EXPECT_EQ(refusal([](ReducerOptions& o) { o.debug = true; }, 2),
               "[parallel] expected a CUDA graph of a step without debug");
     EXPECT_EQ(refusal([](ReducerOptions& o) { o.allow_unused = true; }, 2),

@@ -15,7 +15,10 @@ namespace {
 const char* kHowToReadDdp =
     "Batch: rows of one rank. none: every rank by itself, at the same time, nothing sent; torch: "
     "c10d's own Reducer. Times: medians of a step on the device; backward ends when every gradient "
-    "is the mean; waited: of it, for gradients on their way when its own work is done. First: "
+    "is the mean; waited: of it, for gradients on their way when its own work is done. All of rank "
+    "0; "
+    "slowest: of the rank that took longest for each step, for which the others wait if they send. "
+    "First: "
     "median of each turn's first step, which the host begins without a lead and which is in no "
     "other time. Lead: how far the host is ahead when the others begin, in the median; it grows "
     "through a turn, and near 0 the host is the bound. Added: to the step of none. Communication: "

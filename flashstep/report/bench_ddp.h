@@ -41,6 +41,7 @@ struct DdpRun {
   std::string contestant;
   std::vector<double> forward, backward, waited, optimizer, total;  // seconds, a value a step
   std::vector<double> first;    // the first step of each turn, which is in none of those
+  std::vector<double> slowest;  // of all ranks' steps of that number
   std::vector<double> lead;     // of the host, when each step begins; none on a CPU
   std::string carrier;          // of gradients: "NCCL", "copies", "Gloo"
   double peak_bytes = 0;        // the largest of the ranks

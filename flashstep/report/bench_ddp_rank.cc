@@ -19,9 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-// c10d's Reducer measures its first ten steps with events, which no graph can hold.
-constexpr int64_t kStepsBeforeRecording = 12;
-
 // JSON has no NaN: null stands for it.
 double number_or_nan(const Json& json) {
   return json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN();
@@ -29,10 +26,14 @@ double number_or_nan(const Json& json) {
 
 // The first step, which no step of a training run is like, is kept apart.
 void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>& times,
-                    double peak_bytes, const Replica& replica) {
+                    double peak_bytes, const Replica& replica, const comm::Group& group) {
+  std::vector<double> slowest;
+  for (size_t i = 1; i < times.size(); ++i) slowest.push_back(times[i].total);
+  slowest = group.all_reduce(slowest, comm::Reduce::kMax);
   Json json = {{"contestant", contestant},
                {"peak_bytes", peak_bytes},
                {"bucket_megabytes", replica.bucket_megabytes()},
+               {"slowest", slowest},
                {"carrier", replica.gradients_carrier()},
                {"first", Json::array({times.front().total})}};
   const bool recorded = replica.is_recorded();
@@ -61,7 +62,7 @@ void take_turn(Replica& replica, const DdpPlan& plan, const std::string& contest
   }
   const std::vector<StepTimes> times = replica.run(1 + plan.steps);
   const double peak = group.all_reduce(peak_memory_bytes(replica.device()), comm::Reduce::kMax);
-  hand_over_turn(contestant, times, peak, replica);
+  hand_over_turn(contestant, times, peak, replica, group);
   if (!last || !plan.traced) return;
   Json trace = json_of(replica.trace_step());
   trace["contestant"] = contestant;
@@ -80,6 +81,7 @@ void take_line(DdpRun& run, const Json& json) {
   append(run.optimizer, json, "optimizer");
   append(run.total, json, "total");
   append(run.first, json, "first");
+  append(run.slowest, json, "slowest");
   append(run.lead, json, "lead");
   if (json.contains("peak_bytes"))
     run.peak_bytes = std::max(run.peak_bytes, number_or_nan(json["peak_bytes"]));
@@ -120,7 +122,8 @@ void bench_ddp_rank(const std::string& task) {
     if (plan.checked_steps == 0 || contestant == "none") continue;
     tell_progress("checking " + contestant);
     begin_contestant(contestant, *group);
-    const double error = replica.weight_error(division_by_name(contestant), plan.checked_steps);
+    const double error =
+        replica.weight_error(division_by_name(contestant), plan.checked_steps, plan.recorded);
     hand_over(Json({{"contestant", contestant}, {"weight_error", error}}).dump());
   }
   for (int64_t turn = 0; turn < plan.turns; ++turn) {

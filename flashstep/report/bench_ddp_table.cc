@@ -62,7 +62,7 @@ Cell measured(double value, double factor = 1) {
 // the other side in the second step (2^-9).
 double weight_tolerance(const ParallelCase& c) { return c.precision == "fp32" ? 1e-3 : 2e-2; }
 
-// "bucketed 25 MB copies"; a size that was chosen comes with its unit.
+// "bucketed 25 MB nccl"; a size that was chosen comes with its unit.
 std::string with_unit(const DdpRun& run) {
   const std::string name = run.name();
   if (name != run.contestant) return name;
@@ -205,10 +205,11 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
         number_column("backward", "ms", 2), number_column("waited", "ms", 2),
         number_column("optimizer", "ms", 2), number_column("step", "ms", 2),
         number_column("p10", "ms", 2), number_column("p90", "ms", 2),
-        number_column("first", "ms", 2), number_column("lead", "ms", 2),
-        number_column("added", "%", 1), number_column("communication", "ms", 2),
-        number_column("exposed", "ms", 2), number_column("hidden", "%", 1),
-        number_column("peak memory", "GiB", 3), number_column("added memory", "%", 2),
+        number_column("slowest", "ms", 2), number_column("first", "ms", 2),
+        number_column("lead", "ms", 2), number_column("added", "%", 1),
+        number_column("communication", "ms", 2), number_column("exposed", "ms", 2),
+        number_column("hidden", "%", 1), number_column("peak memory", "GiB", 3),
+        number_column("added memory", "%", 2),
         measure::Column{
             "weights", "", measure::Align::kRight, {measure::NumberFormat::Style::kScientific, 1}},
         // Behind the numbers: what stands before them is what rows of two reports are known by.
@@ -229,7 +230,7 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
            {Cell(run.name()), median_ms(run.forward), median_ms(run.backward),
             median_ms(run.waited), median_ms(run.optimizer),
             trouble.empty() ? median_ms(run.total) : Cell(trouble), quantile_ms(0.1),
-            quantile_ms(0.9), median_ms(run.first), median_ms(run.lead),
+            quantile_ms(0.9), median_ms(run.slowest), median_ms(run.first), median_ms(run.lead),
             run.has_times() ? finite(added_percent(result, run)) : Cell(),
             measured(run.communication, 1e3), measured(run.exposed, 1e3),
             run.communication > 0 ? finite(100 * run.hidden) : Cell(),

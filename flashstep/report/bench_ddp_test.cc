@@ -26,7 +26,7 @@ std::vector<std::string> lines() {
           "optimizer": [0.02, 0.02], "total": [0.1, 0.1]})",
       R"({"contestant": "bucketed 25", "weight_error": 0.0})",
       R"({"contestant": "bucketed 25", "peak_bytes": 1010, "forward": [0.03], "backward": [0.055],
-          "waited": [0.0005], "optimizer": [0.02], "total": [0.105], "first": [0.207],
+          "waited": [0.0005], "optimizer": [0.02], "total": [0.105], "first": [0.207], "slowest": [0.106],
           "lead": [0.04], "carrier": "copies"})",
       R"({"contestant": "bucketed 25", "compute": [0, 0.09], "copies": [], "trace_trouble": "",
           "communication": [0.05, 0.06, 0.081, 0.091]})",
@@ -44,6 +44,7 @@ TEST(BenchDdp, WhatRankZeroHandedOverBecomesRuns) {
   EXPECT_EQ(result.runs[0].total.size(), 2u);
   EXPECT_DOUBLE_EQ(result.runs[1].median(), 0.105);
   EXPECT_EQ(result.runs[1].first, std::vector<double>{0.207});
+  EXPECT_EQ(result.runs[1].slowest, std::vector<double>{0.106});
   EXPECT_EQ(result.runs[1].lead, std::vector<double>{0.04});
   EXPECT_EQ(result.runs[1].carrier, "copies") << "whatever the name says";
   EXPECT_DOUBLE_EQ(result.runs[1].communication, 0.02);

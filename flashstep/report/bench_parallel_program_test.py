@@ -59,6 +59,7 @@ class BenchParallelTest(unittest.TestCase):
         for row in rows:
             self.assertGreater(float(row["step (ms)"]), 0)
             self.assertGreater(float(row["first (ms)"]), 0)
+            self.assertGreaterEqual(float(row["slowest (ms)"]), float(row["step (ms)"]))
             self.assertEqual(row["lead (ms)"], "", "no device beside the host")
             self.assertEqual(row["by"], "" if row["wrapper"] == "none" else "Gloo")
             if row["wrapper"] != "none":

@@ -101,7 +101,7 @@ void Replica::backward(const Tensor& loss) {
   if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
 }
 
-void Replica::record() {
+void Replica::record(const std::function<void()>& update) {
   synchronize(device_);
   group_.barrier("recording a step");  // no rank's collectives are on their way
   // Gradients of the steps before lie in memory that a replay does not know.
@@ -118,7 +118,7 @@ void Replica::record() {
       backward(loss);
       loss.reset();
     });
-    add([&] { update(); });
+    add(update);
   } catch (...) {
     recorded_.clear();
     throw;
@@ -186,7 +186,7 @@ void Replica::end_trace(Marks& marks) const {
 // time; before it the ranks come together, and in the second the host gets ahead again.
 Trace Replica::trace_step() {
   Marks marks(device_), unread(device_);
-  const Trace whole = trace_on_first([&] {
+  Trace whole = trace_on_first([&] {
     run(1);
     group_.barrier("beginning a traced step");
     step(unread);
@@ -194,14 +194,13 @@ Trace Replica::trace_step() {
     step(unread);
     end_trace(marks);
   });
-  Trace step = last_part(whole, marks.seconds().front());
   if (!recorded_.empty()) {
     // CUDA deals a graph's kernels out to streams of its own choosing.
-    step.compute.insert(step.compute.end(), step.copies.begin(), step.copies.end());
-    step.compute = measure::merged(std::move(step.compute), kLaunchGap);
-    step.copies.clear();
+    whole.compute.insert(whole.compute.end(), whole.copies.begin(), whole.copies.end());
+    whole.compute = measure::merged(std::move(whole.compute), kLaunchGap);
+    whole.copies.clear();
   }
-  return step;
+  return last_part(whole, marks.seconds().front());
 }
 
 UpdateTrace Replica::trace_update() {
@@ -240,7 +239,7 @@ void Replica::descend() {
   for (Tensor& parameter : model_->parameters()) parameter.sub_(parameter.grad(), kDescentRate);
 }
 
-double Replica::weight_error(const train::ParallelConfig& division, int64_t steps) {
+double Replica::weight_error(const train::ParallelConfig& division, int64_t steps, bool recorded) {
   const Deterministic deterministic;
   divide({.wrapper = "none"});
   const std::vector<Tensor> begin = copy_of_weights();
@@ -259,7 +258,15 @@ double Replica::weight_error(const train::ParallelConfig& division, int64_t step
     for (size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(begin[i]);
   }
   divide(division);
-  for (int64_t i = 0; i < steps; ++i) {
+  if (recorded) {
+    for (int64_t i = 0; i < kStepsBeforeRecording; ++i) {  // without an update
+      zero_grad();
+      backward(forward());
+    }
+    record([this] { descend(); });
+    run(steps);
+  }
+  for (int64_t i = 0; !recorded && i < steps; ++i) {
     zero_grad();
     backward(forward());
     descend();

@@ -34,6 +34,9 @@ struct UpdateTrace {
   double host_seconds = 0;
 };
 
+// c10d's Reducer measures its first ten steps with events, which no graph can hold.
+inline constexpr int64_t kStepsBeforeRecording = 12;
+
 class Replica {
  public:
   // `group` must outlive it. The batch is one rank's; the mode is always a whole step.
@@ -46,7 +49,9 @@ class Replica {
   // On a GPU, after some steps of run(): until the next divide() a step is the replay of what one
   // launches now, so that no host holds it up. For an optimizer that is not divided; everything
   // since the Replica was made is under one GpuStream.
-  void record();
+  void record() {
+    record([this] { update(); });
+  }
 
   // Steps one after the other, as a training loop makes them: the host does not wait for the device
   // between them. It does before and behind them, so that in the first one it has no lead. What
@@ -60,8 +65,8 @@ class Replica {
   // Largest difference of a weight from a single process's after so many steps, as a share of how
   // far the weight that moved most moved: both update by gradient descent, which no wrong factor
   // escapes (AdamW is blind to one), from the same weights, the single process taking all ranks'
-  // rows in micro-batches. divide() comes with it.
-  double weight_error(const train::ParallelConfig& division, int64_t steps);
+  // rows in micro-batches. divide() comes with it. `recorded`: of replays.
+  double weight_error(const train::ParallelConfig& division, int64_t steps, bool recorded = false);
 
   int64_t tokens_per_step() const;  // of all ranks
   bool is_recorded() const { return !recorded_.empty(); }
@@ -82,6 +87,7 @@ class Replica {
 
  private:
   void step(Marks& marks);  // sets five marks: where its parts begin and end
+  void record(const std::function<void()>& update);
   void replay(Marks& marks);
   void descend();
   std::vector<at::Tensor> copy_of_weights() const;
