@@ -28,16 +28,22 @@ using at::Tensor;
 using testing::over_nccl;
 using testing::Ranks;
 
+// A rank that is silent for 3 s is lost; the others say so in their "[training]", or end after the
+// grace without it.
+GroupOptions ended_by_watch(std::chrono::seconds grace) {
+  GroupOptions options = over_nccl();
+  options.timeouts.silence = std::chrono::seconds(3);
+  options.timeouts.grace = grace;
+  options.on_stuck = end_process;
+  return options;
+}
+
 void strike(int signal, bool after_meeting) {
   testing::start_ranks(
       2,
       [&](const Environment& environment) {
         const at::Device device = testing::take_gpu(environment);
-        GroupOptions options = over_nccl();
-        options.timeouts.silence = std::chrono::seconds(3);
-        options.timeouts.grace = std::chrono::seconds(20);  // on_stuck says no "[training]"
-        options.on_stuck = end_process;
-        const Group group(environment, options);
+        const Group group(environment, ended_by_watch(std::chrono::seconds(20)));
         const auto copies = make_peer_copies(group, device);
         const Tensor flat = at::zeros({2'000'000}, at::TensorOptions(device).dtype(at::kFloat));
         require(copies != nullptr && copies->share({flat}), "expected copies");
@@ -91,11 +97,7 @@ TEST(GpuPeerCopiesFaults, AStoppedRankIsNamedInReplays) {
       2,
       [](const Environment& environment) {
         const at::Device device = testing::take_gpu(environment);
-        GroupOptions options = over_nccl();
-        options.timeouts.silence = std::chrono::seconds(3);
-        options.timeouts.grace = std::chrono::seconds(3);  // on_stuck says no "[training]"
-        options.on_stuck = end_process;
-        const Group group(environment, options);
+        const Group group(environment, ended_by_watch(std::chrono::seconds(3)));
         const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
         const auto peers = make_peer_mean(group, device, 1'000'000);
         require(peers != nullptr, "expected means by copies");
@@ -131,11 +133,7 @@ TEST(GpuPeerCopiesFaults, NobodyGoesOnBeforeItKnows) {
       3,
       [](const Environment& environment) {
         const at::Device device = testing::take_gpu(environment);
-        GroupOptions options = over_nccl();
-        options.timeouts.silence = std::chrono::seconds(3);
-        options.timeouts.grace = std::chrono::seconds(20);
-        options.on_stuck = end_process;
-        const Group group(environment, options);
+        const Group group(environment, ended_by_watch(std::chrono::seconds(20)));
         const auto peers = make_peer_mean(group, device, 1'000'000);
         require(peers != nullptr, "expected means by copies");
         for (int step = 0;; ++step) {

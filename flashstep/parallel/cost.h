@@ -43,7 +43,7 @@ struct ShardedStepSizes {
   double part_bytes = 0;    // ShardOptions::part_megabytes
   bool nccl = true;         // else Gloo
   // With nccl: GPUs of one machine. What was updated goes by copies, which are no launches, and
-  // kFlat's gradients are all-reduced in place.
+  // kFlat's gradients are all-reduced in place; by copies they are no launches either.
   bool one_machine = false;
 };
 ShardedStep sharded_step(Sharding sharding, const ShardedStepSizes& sizes, int world_size);

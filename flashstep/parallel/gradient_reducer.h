@@ -13,7 +13,7 @@
 //
 // A CUDA graph may hold a step, from zero_grad on, after some outside of one (docs/parallel.md, "In
 // a CUDA graph"). UserError, in the backward that is captured, for what hosts must do in a step:
-// the first one, debug, allow_unused, divided gradients.
+// the first one, debug, allow_unused, divided gradients, Gloo's messages. kTorch says nothing.
 #pragma once
 
 #include <cstdint>

@@ -12,11 +12,13 @@
 #include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/parallel/test_gpu_cases.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/toy_modules.h"
@@ -66,6 +68,7 @@ class Training {
     try {
       graph.capture_end();
     } catch (const std::exception&) {
+      static_cast<void>(cudaGetLastError());
       if (trouble.empty()) throw;
     }
     if (!trouble.empty()) throw UserError(trouble);
@@ -187,6 +190,42 @@ TEST(GpuGraphRanks, WhatHostsMustTellEachOtherIsRefused) {
               "[parallel] expected a CUDA graph of a step without debug");
     EXPECT_EQ(refusal([](ReducerOptions& o) { o.allow_unused = true; }, 2),
               "[parallel] expected a CUDA graph of a step without allow_unused");
+  });
+}
+
+TEST(GpuGraphRanks, DividedGradientsAreRefused) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_a_stream([](const Group& group, at::Device device) {
+    const Tensor parameter = torch::ones({1000}, device).requires_grad_();
+    GradientReducer reducer({parameter}, group);
+    ShardedOptimizer<torch::optim::SGD> optimizer({parameter}, torch::optim::SGDOptions(1), group,
+                                                  {.mode = ShardMode::kFlat, .reducer = &reducer});
+    const auto step = [&] {
+      optimizer.zero_grad();
+      parameter.sum().backward();
+      reducer.finish_gradient_synchronization();
+      optimizer.step();
+    };
+    for (int i = 0; i < 2; ++i) step();
+    optimizer.zero_grad();
+    torch::cuda::synchronize();
+    group.barrier();
+    std::string sentence = "nothing";
+    at::cuda::CUDAGraph graph;
+    graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    try {
+      parameter.sum().backward();
+    } catch (const UserError& error) {
+      sentence = error.what();
+    }
+    graph.capture_end();
+    EXPECT_EQ(sentence,
+              "[parallel] expected a CUDA graph of a step whose gradients are not divided");
+    EXPECT_FALSE(reducer.is_unfinished());
+    step();
+    EXPECT_TRUE(testing::same_bits(parameter.detach(), torch::full({1000}, -2.0, device)));
+    torch::cuda::synchronize();
+    group.barrier();
   });
 }
 

@@ -126,6 +126,17 @@ TEST(GpuReplica, RecordedStepsAreSteps) {
   });
 }
 
+TEST(GpuReplica, ReplaysUpdateAsOneProcessDoes) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](comm::Group& group, at::Device device) {
+    const GpuStream stream;
+    Replica replica(small(), group, device);
+    for (const char* division : {"bucketed 0", "bucketed 0 nccl"})
+      EXPECT_LE(replica.weight_error(division_by_name(division), 2, /*recorded=*/true), 1e-3);
+    EXPECT_GT(replica.weight_error(division_by_name("none"), 2, /*recorded=*/true), 0.05);
+  });
+}
+
 TEST(GpuReplica, TheUpdateIsCutOutOfItsStep) {
   FLASHSTEP_NEED_GPUS(2);
   on_two_gpus([](comm::Group& group, at::Device device) {
