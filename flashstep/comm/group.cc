@@ -123,8 +123,9 @@ void Group::connect(const Environment& environment) {
   process_group_->setBackend(c10::DeviceType::CPU, BackendType::GLOO, in.gloo);
   process_group_->setDefaultBackend(BackendType::GLOO);
   // Of all ranks, whatever they use: else those with NCCL would talk past those without.
-  check_gpus(all_gather(in.options.nccl ? own_gpu(environment, in.options.device_index) : ""),
-             in.names);
+  const std::vector<std::string> gpus =
+      all_gather(in.options.nccl ? own_gpu(environment, in.options.device_index) : "");
+  if (!in.options.shared_gpus) check_gpus(gpus, in.names);
   // One rank's environment is not enough: it decides which collectives are launched.
   if (world_size_ > 1) {
     is_on_one_machine_ = all_reduce(is_on_one_machine_ ? 1 : 0, Reduce::kMin) == 1;

@@ -44,6 +44,9 @@ struct Timeouts {
 struct GroupOptions {
   bool nccl = false;      // CUDA tensors go through NCCL (a CUDA build); CPU tensors always Gloo
   int device_index = -1;  // the GPU of this rank; -1: gpu_of_rank()
+  // Ranks may have the same GPU, between which NCCL carries nothing: for what copies carry alone
+  // (peer_copies.h). The same on all ranks.
+  bool shared_gpus = false;
   Timeouts timeouts;
   // Called from a thread of the group with the sentence, when a rank is lost and this process is
   // caught in something that cannot be interrupted. A program gives end_process; empty: nothing.

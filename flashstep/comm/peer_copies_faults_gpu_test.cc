@@ -128,12 +128,14 @@ TEST(GpuPeerCopiesFaults, AStoppedRankIsNamedInReplays) {
 // Survivors learn of the loss one after the other; who does not know yet still waits, and sees no
 // number that is not the mean.
 TEST(GpuPeerCopiesFaults, NobodyGoesOnBeforeItKnows) {
-  FLASHSTEP_NEED_GPUS(3);
+  FLASHSTEP_NEED_GPUS(2);
   testing::start_ranks(
       3,
       [](const Environment& environment) {
         const at::Device device = testing::take_gpu(environment);
-        const Group group(environment, ended_by_watch(std::chrono::seconds(20)));
+        GroupOptions options = ended_by_watch(std::chrono::seconds(20));
+        options.shared_gpus = testing::over_copies(3).shared_gpus;
+        const Group group(environment, options);
         const auto peers = make_peer_mean(group, device, 1'000'000);
         require(peers != nullptr, "expected means by copies");
         for (int step = 0;; ++step) {

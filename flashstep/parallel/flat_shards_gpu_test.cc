@@ -105,18 +105,27 @@ TEST(GpuRanks, FlatShardsWaitForTheirInputs) {
   });
 }
 
-TEST(GpuRanks, FlatShardsOfFourWaitForTheirInputs) {
+void expect_exact_updates_of_sizes(const Group& group, at::Device device, bool peer_copies) {
+  for (const double megabytes : {1.0, 30.0}) {
+    SCOPED_TRACE(str(megabytes, " MB"));
+    ReducerOptions options;
+    options.bucket_megabytes = megabytes;
+    options.peer_copies = peer_copies;
+    expect_exact_updates(group, device, options, peer_copies);
+  }
+}
+
+TEST(GpuRanks, FlatShardsOfFourByCopiesWaitForTheirInputs) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::run_by_copies(4, [](const Group& group, at::Device device) {
+    expect_exact_updates_of_sizes(group, device, /*peer_copies=*/true);
+  });
+}
+
+TEST(GpuRanks, FlatShardsOfFourOverNcclWaitForTheirInputs) {
   FLASHSTEP_NEED_GPUS(4);
   testing::run_on_gpus(4, [](const Group& group, at::Device device) {
-    for (const double megabytes : {1.0, 30.0}) {
-      for (const bool peer_copies : {true, false}) {
-        SCOPED_TRACE(str(megabytes, peer_copies ? " MB, copies" : " MB, NCCL"));
-        ReducerOptions options;
-        options.bucket_megabytes = megabytes;
-        options.peer_copies = peer_copies;
-        expect_exact_updates(group, device, options, peer_copies);
-      }
-    }
+    expect_exact_updates_of_sizes(group, device, /*peer_copies=*/false);
   });
 }
 

@@ -26,4 +26,20 @@ inline void run_on_gpus(int ranks, const std::function<void(const comm::Group&, 
   });
 }
 
+// Where there are not so many GPUs, several ranks have the same one: `body` may send between GPUs
+// by copies alone, not by NCCL.
+inline comm::GroupOptions over_copies(int ranks) {
+  comm::GroupOptions options = over_nccl();
+  options.shared_gpus = gpu_count() < ranks;
+  return options;
+}
+inline void run_by_copies(int ranks,
+                          const std::function<void(const comm::Group&, at::Device)>& body) {
+  run_ranks(ranks, [&](const comm::Environment& environment) {
+    const at::Device device = take_gpu(environment);
+    const comm::Group group(environment, over_copies(ranks));
+    body(group, device);
+  });
+}
+
 }  // namespace flashstep::testing
