@@ -167,33 +167,6 @@ void BucketReduction::compare_plans() const {
   check_agreement(plan, group_);
 }
 
-// The same of gradients.
-void BucketReduction::agree_on(const std::vector<int64_t>& missing) const {
-  std::vector<int64_t> is_missing(parameters_.tensors.size(), 0);
-  for (const int64_t index : missing) is_missing[index] = 1;
-  const auto on_ranks = group_.all_reduce(is_missing, comm::Reduce::kSum);
-  std::vector<int64_t> nowhere, somewhere;
-  for (size_t i = 0; i < on_ranks.size(); ++i) {
-    if (on_ranks[i] == group_.world_size()) {
-      nowhere.push_back(static_cast<int64_t>(i));
-    } else if (on_ranks[i] > 0) {
-      somewhere.push_back(static_cast<int64_t>(i));
-    }
-  }
-  const auto& names = parameters_.names;
-  const std::string advice = ": give only parameters that the loss depends on, or set allow_unused";
-  const std::string expected = "[parallel] expected a gradient for every parameter";
-  if (!nowhere.empty()) {
-    throw comm::AgreedError(flashstep::str(expected, ", but backward gave none for ",
-                                           names_of(nowhere, names), advice));
-  }
-  if (!somewhere.empty()) {
-    throw comm::AgreedError(flashstep::str(expected,
-                                           " on every rank, but backward gave none on some ranks ",
-                                           "for ", names_of(somewhere, names), advice));
-  }
-}
-
 // What this rank's backward lacked of the first step's; nothing where that may be.
 std::string BucketReduction::deviation(const std::vector<int64_t>& missing) const {
   if (!came_again_.empty()) return came_again_;
@@ -273,7 +246,8 @@ void BucketReduction::finish() {
   const std::vector<int64_t> missing = this->missing();
   try {
     if (options_.debug) compare_plans();
-    if ((recording_ || options_.debug) && !options_.allow_unused) agree_on(missing);
+    if ((recording_ || options_.debug) && !options_.allow_unused)
+      check_agreement(missing, parameters_, group_);
   } catch (const comm::AgreedError&) {
     forget_counts();  // nothing was sent: what is missing may be given, or a step begun anew
     throw;

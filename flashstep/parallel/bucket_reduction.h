@@ -59,7 +59,6 @@ class BucketReduction : public Reduction {
   void send_full_buckets();
   std::vector<int64_t> missing() const;
   void compare_plans() const;
-  void agree_on(const std::vector<int64_t>& missing) const;
   std::string deviation(const std::vector<int64_t>& missing) const;
   void send_rest(const std::vector<int64_t>& missing);
   void wait_for_all(const std::vector<int64_t>& missing);

@@ -66,4 +66,31 @@ std::string names_of(const std::vector<int64_t>& indices, const std::vector<std:
   return join(named) + (rest > 0 ? flashstep::str(" and ", rest, " more") : "");
 }
 
+void check_agreement(const std::vector<int64_t>& missing, const ReducedParameters& parameters,
+                     const comm::Group& group) {
+  std::vector<int64_t> is_missing(parameters.tensors.size(), 0);
+  for (const int64_t index : missing) is_missing[index] = 1;
+  const auto on_ranks = group.all_reduce(is_missing, comm::Reduce::kSum);
+  std::vector<int64_t> nowhere, somewhere;
+  for (size_t i = 0; i < on_ranks.size(); ++i) {
+    if (on_ranks[i] == group.world_size()) {
+      nowhere.push_back(static_cast<int64_t>(i));
+    } else if (on_ranks[i] > 0) {
+      somewhere.push_back(static_cast<int64_t>(i));
+    }
+  }
+  const auto& names = parameters.names;
+  const std::string advice = ": give only parameters that the loss depends on, or set allow_unused";
+  const std::string expected = "[parallel] expected a gradient for every parameter";
+  if (!nowhere.empty()) {
+    throw comm::AgreedError(flashstep::str(expected, ", but backward gave none for ",
+                                           names_of(nowhere, names), advice));
+  }
+  if (!somewhere.empty()) {
+    throw comm::AgreedError(flashstep::str(expected,
+                                           " on every rank, but backward gave none on some ranks ",
+                                           "for ", names_of(somewhere, names), advice));
+  }
+}
+
 }  // namespace flashstep::parallel

@@ -22,6 +22,10 @@ struct ReducedParameters {
 // all ranks, that names the first difference from rank 0.
 void check_agreement(const ReducerOptions& options, const comm::Group& group);
 void check_agreement(const ReducedParameters& parameters, const comm::Group& group);
+// And a gradient for each: UserError that names those that some rank, or every one, has none for.
+// `missing` are this rank's, as indices.
+void check_agreement(const std::vector<int64_t>& missing, const ReducedParameters& parameters,
+                     const comm::Group& group);
 
 // "fc1.weight, fc2.bias and 3 more"
 std::string names_of(const std::vector<int64_t>& indices, const std::vector<std::string>& names);
