@@ -9,17 +9,32 @@
 namespace flashstep::parallel {
 namespace {
 
-// What a stream has been given by now.
+// What the current stream has been given by now, which reads and writes `tensors`.
 class StreamWork : public c10d::Work {
  public:
-  explicit StreamWork(at::Device device) : device_(device), reached_(device.type()) {
-    reached_.record(current());
+  explicit StreamWork(std::vector<at::Tensor> tensors)
+      : tensors_(std::move(tensors)),
+        device_(tensors_.front().device()),
+        stream_(current()),
+        reached_(device_.type()) {
+    reached_.record(stream_);
   }
+  // Where nobody waited, their memory is not given to others before this is done.
+  ~StreamWork() override {
+    try {
+      for (const at::Tensor& tensor : tensors_) tensor.record_stream(stream_);
+    } catch (const c10::Error&) {  // of a device that is lost nobody gets memory
+    }
+  }
+  StreamWork(const StreamWork&) = delete;
+  StreamWork& operator=(const StreamWork&) = delete;
+
   bool isCompleted() override { return reached_.query(); }
   bool isSuccess() const override { return true; }
   // The current stream goes on when that is done.
   bool wait(std::chrono::milliseconds /*timeout*/) override {
     reached_.block(current());
+    tensors_.clear();
     return true;
   }
 
@@ -28,7 +43,9 @@ class StreamWork : public c10d::Work {
     return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   }
 
+  std::vector<at::Tensor> tensors_;  // until somebody has waited
   at::Device device_;
+  c10::Stream stream_;
   c10::Event reached_;
 };
 
@@ -54,7 +71,7 @@ c10::intrusive_ptr<c10d::Work> start_sum(std::vector<at::Tensor>& tensors, bool 
   if (peers != nullptr && average && peers->takes(tensors)) {
     return group.guarded(what, [&]() -> c10::intrusive_ptr<c10d::Work> {
       peers->mean(tensors);
-      return c10::make_intrusive<StreamWork>(tensors.front().device());
+      return c10::make_intrusive<StreamWork>(tensors);
     });
   }
   c10d::AllreduceCoalescedOptions options;

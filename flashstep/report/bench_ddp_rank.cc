@@ -49,21 +49,31 @@ void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>&
   hand_over(json.dump());
 }
 
-void take_turn(Replica& replica, const DdpPlan& plan, const std::string& contestant, bool last,
-               comm::Group& group) {
+// Divided as `contestant` says, after the steps that are not timed.
+void prepare(Replica& replica, const DdpPlan& plan, const std::string& contestant,
+             comm::Group& group) {
+  begin_contestant(contestant, group);
   replica.divide(division_by_name(contestant));
   replica.run(plan.recorded ? std::max(plan.warmup, kStepsBeforeRecording) : plan.warmup);
   synchronize(replica.device());
   group.barrier("beginning a turn");
   reset_peak_memory(replica.device());
-  if (plan.recorded) {
-    replica.record();  // memory is taken now, and by no replay
-    replica.run(1);    // the first one uploads the graphs
-  }
+  if (!plan.recorded) return;
+  replica.record();  // memory is taken now, and by no replay
+  replica.run(1);    // the first one uploads the graphs
+}
+
+void take_turn(Replica& replica, const DdpPlan& plan, const std::string& contestant,
+               comm::Group& group) {
+  prepare(replica, plan, contestant, group);
   const std::vector<StepTimes> times = replica.run(1 + plan.steps);
   const double peak = group.all_reduce(peak_memory_bytes(replica.device()), comm::Reduce::kMax);
   hand_over_turn(contestant, times, peak, replica, group);
-  if (!last || !plan.traced) return;
+}
+
+void trace_step(Replica& replica, const DdpPlan& plan, const std::string& contestant,
+                comm::Group& group) {
+  prepare(replica, plan, contestant, group);
   Json trace = json_of(replica.trace_step());
   trace["contestant"] = contestant;
   hand_over(trace.dump());
@@ -129,9 +139,14 @@ void bench_ddp_rank(const std::string& task) {
   for (int64_t turn = 0; turn < plan.turns; ++turn) {
     for (const std::string& contestant : plan.contestants) {
       tell_progress(str("turn ", turn + 1, " of ", plan.turns, ", ", contestant));
-      begin_contestant(contestant, *group);
-      take_turn(replica, plan, contestant, turn + 1 == plan.turns, *group);
+      take_turn(replica, plan, contestant, *group);
     }
+  }
+  // Last: a process that has been under the profiler can be slower afterwards.
+  for (const std::string& contestant : plan.contestants) {
+    if (!plan.traced) break;
+    tell_progress("tracing " + contestant);
+    trace_step(replica, plan, contestant, *group);
   }
   hand_over(Json({{"ends", true}}).dump());
 }

@@ -125,14 +125,17 @@ void bench_sharding_rank(const std::string& task) {
   read_json(plan, task, "the task of a rank");
   const auto group = begin_rank(plan.c);
   Replica replica(workload_of(plan.c), *group, current_device(plan.c.device));
+  const auto divide = [&](const std::string& contestant) {
+    begin_contestant(contestant, *group);
+    train::ParallelConfig division = sharding_by_name(contestant);
+    division.wrapper = plan.wrapper;
+    division.bucket_megabytes = plan.bucket_megabytes;
+    replica.divide(division);
+  };
   for (int64_t turn = 0; turn < plan.turns; ++turn) {
     for (const std::string& contestant : plan.contestants) {
       tell_progress(str("turn ", turn + 1, " of ", plan.turns, ", ", contestant));
-      begin_contestant(contestant, *group);
-      train::ParallelConfig division = sharding_by_name(contestant);
-      division.wrapper = plan.wrapper;
-      division.bucket_megabytes = plan.bucket_megabytes;
-      replica.divide(division);
+      divide(contestant);
       Json json = {{"contestant", contestant}};
       if (turn == 0) {
         synchronize(replica.device());
@@ -150,9 +153,15 @@ void bench_sharding_rank(const std::string& task) {
       json["gradients_carrier"] = replica.gradients_carrier();
       json["updates_carrier"] = replica.updates_carrier();
       hand_over(json.dump());
-      if (plan.traced && turn + 1 == plan.turns)
-        hand_over_update(contestant, replica.trace_update());
     }
+  }
+  // Last: a process that has been under the profiler can be slower afterwards.
+  for (const std::string& contestant : plan.contestants) {
+    if (!plan.traced) break;
+    tell_progress("tracing " + contestant);
+    divide(contestant);
+    replica.run(plan.warmup);
+    hand_over_update(contestant, replica.trace_update());
   }
 }
 
