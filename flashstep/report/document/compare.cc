@@ -136,6 +136,8 @@ class Comparison {
       for (size_t other = 0; other < b.rows.size(); ++other) {
         if (label_of(b, other, *first) != label) continue;
         for (const Metric& metric : metrics) add(name, label, a, row, metric, b, other);
+        for (size_t i = metrics.front().value; i < a.columns.size(); ++i)
+          add_texts(name, label, a, row, i, b, other);
         break;
       }
     }
@@ -158,6 +160,17 @@ class Comparison {
     table_.add_row({name, label, column.name, column.unit, left->value, right->value,
                     100 * (right->value / left->value - 1),
                     !known ? Cell() : Cell(beyond ? "beyond" : "within")});
+  }
+
+  // What a row says behind its numbers, where it says something else there: the numbers may be of
+  // another way, as gradients by NCCL and by copies.
+  void add_texts(const std::string& name, const std::string& label, const measure::Table& a,
+                 size_t row, size_t column, const measure::Table& b, size_t other) {
+    const auto there = column_named(b, a.columns[column].name);
+    if (!there) return;
+    const Cell &left = a.rows[row][column], &right = b.rows[other][*there];
+    if (!left.is_text() || !right.is_text() || left.value() == right.value()) return;
+    table_.add_row({name, label, a.columns[column].name, "", left, right, Cell(), Cell()});
   }
 
   measure::Table table_;

@@ -26,17 +26,17 @@ class CompareTest : public ::testing::Test {
   // A report with one row of a time and its spread, and one of a mean and its deviation; of a
   // version with a further column or before it came.
   fs::path report(const std::string& name, double time, double spread, double mean,
-                  double deviation, bool with_carrier = false) {
+                  double deviation, const std::string& carrier = "") {
     Result result = for_tests::result_of(
         "ddp", "ddp_2025",
         {for_tests::table_of({"wrapper", "ranks", "time", "p10", "p90"},
                              {{"naive", 2, time, time - spread, time + spread},
                               {"naive", 4, "OOM", Cell(), Cell()}}),
          for_tests::table_of({"model", "mean", "deviation"}, {{"small", mean, deviation}})});
-    if (with_carrier) {
+    if (!carrier.empty()) {
       measure::Table& table = result.tables[0].table;
       table.columns.push_back(measure::text_column("by"));
-      for (auto& row : table.rows) row.emplace_back("NCCL");
+      for (auto& row : table.rows) row.emplace_back(carrier);
     }
     result.key = "0123456789abcdef";
     make_directories(folder_ / name / "results");
@@ -66,8 +66,23 @@ TEST_F(CompareTest, ChangesAndNoise) {
 
 TEST_F(CompareTest, WhatStandsBehindTheNumbersIsNoPartOfARowsName) {
   const BenchReport compared =
-      compare_reports(report("a", 100, 2, 10, 0.1), report("b", 120, 2, 10.1, 0.1, true));
+      compare_reports(report("a", 100, 2, 10, 0.1), report("b", 120, 2, 10.1, 0.1, "NCCL"));
   EXPECT_EQ(compared.table.rows.size(), 2u);
+}
+
+TEST_F(CompareTest, NumbersOfAnotherCarrierAreToldApart) {
+  const BenchReport compared = compare_reports(report("a", 100, 2, 10, 0.1, "NCCL"),
+                                               report("b", 120, 2, 10.1, 0.1, "copies"));
+  const Result none;
+  const TableView view({{&none, &compared.table}});
+  ASSERT_EQ(view.rows(), 4u);  // the row without times has a carrier, too
+  EXPECT_EQ(view.text(1, "what"), "by");
+  EXPECT_EQ(view.text(1, "A"), "NCCL");
+  EXPECT_EQ(view.text(1, "B"), "copies");
+  EXPECT_EQ(view.text(1, "noise"), "");
+  EXPECT_EQ(view.text(2, "case"), "naive, ranks 4");
+  EXPECT_SAYS(compared.table.notes.back(), "1 of 2 numbers with a spread");
+  EXPECT_EQ(compare_reports(folder_ / "a", folder_ / "a").table.rows.size(), 2u);
 }
 
 TEST_F(CompareTest, AWideSpreadHidesAChange) {
