@@ -1,6 +1,7 @@
 // Two reports side by side.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 
 #include "flashstep/base/error.h"
@@ -64,6 +65,17 @@ std::string label_of(const measure::Table& table, size_t row, size_t first_metri
   }
   return join(parts);
 }
+
+std::map<std::string, std::vector<size_t>> rows_by_label(const measure::Table& table,
+                                                         size_t first_metric) {
+  std::map<std::string, std::vector<size_t>> rows;
+  for (size_t row = 0; row < table.rows.size(); ++row)
+    rows[label_of(table, row, first_metric)].push_back(row);
+  return rows;
+}
+
+// A column that says what the numbers beside it were made by: "by", "gradients by", "limited by".
+bool tells_the_way(const std::string& column) { return column == "by" || column.ends_with(" by"); }
 
 std::optional<double> number_in(const measure::Table& table, size_t row, size_t column) {
   const auto& value = table.rows[row][column].value();
@@ -131,14 +143,17 @@ class Comparison {
     if (metrics.empty()) return;
     const auto first = column_named(b, a.columns[metrics.front().value].name);
     if (!first) return;
+    const auto rows = rows_by_label(b, *first);
+    std::map<std::string, size_t> seen;
     for (size_t row = 0; row < a.rows.size(); ++row) {
       const std::string label = label_of(a, row, metrics.front().value);
-      for (size_t other = 0; other < b.rows.size(); ++other) {
-        if (label_of(b, other, *first) != label) continue;
-        for (const Metric& metric : metrics) add(name, label, a, row, metric, b, other);
-        for (size_t i = metrics.front().value; i < a.columns.size(); ++i)
-          add_texts(name, label, a, row, i, b, other);
-        break;
+      const auto same = rows.find(label);
+      const size_t number = seen[label]++;  // of several rows by one name the first is the first's
+      if (same == rows.end() || number >= same->second.size()) continue;
+      const size_t other = same->second[number];
+      for (const Metric& metric : metrics) add(name, label, a, row, metric, b, other);
+      for (size_t i = metrics.front().value; i < a.columns.size(); ++i) {
+        if (tells_the_way(a.columns[i].name)) add_way(name, label, a, row, i, b, other);
       }
     }
   }
@@ -162,10 +177,8 @@ class Comparison {
                     !known ? Cell() : Cell(beyond ? "beyond" : "within")});
   }
 
-  // What a row says behind its numbers, where it says something else there: the numbers may be of
-  // another way, as gradients by NCCL and by copies.
-  void add_texts(const std::string& name, const std::string& label, const measure::Table& a,
-                 size_t row, size_t column, const measure::Table& b, size_t other) {
+  void add_way(const std::string& name, const std::string& label, const measure::Table& a,
+               size_t row, size_t column, const measure::Table& b, size_t other) {
     const auto there = column_named(b, a.columns[column].name);
     if (!there) return;
     const Cell &left = a.rows[row][column], &right = b.rows[other][*there];

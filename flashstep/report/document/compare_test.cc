@@ -85,6 +85,28 @@ TEST_F(CompareTest, NumbersOfAnotherCarrierAreToldApart) {
   EXPECT_EQ(compare_reports(folder_ / "a", folder_ / "a").table.rows.size(), 2u);
 }
 
+TEST_F(CompareTest, RowsOfOneNameAreComparedInTheirOrder) {
+  for (const auto& [name, change] : {std::pair("a", 0.0), std::pair("b", 1.0)}) {
+    Result result = for_tests::result_of(
+        "memory", "memory_2025",
+        {for_tests::table_of({"kind", "size", "made by"}, {{"weights", 8, "embedding"},
+                                                           {"weights", 4 + change, "linear"},
+                                                           {"weights", 2, "norm"}})});
+    if (change > 0) result.tables[0].table.rows.pop_back();
+    result.tables[0].table.columns[1].unit = "GiB";
+    result.key = "0123456789abcdef";
+    make_directories(folder_ / name / "results");
+    write_file(result_file(folder_ / name, result.measurement, result.key), to_json(result));
+  }
+  EXPECT_TRUE(compare_reports(folder_ / "a", folder_ / "a").table.rows.empty());
+  const BenchReport compared = compare_reports(folder_ / "a", folder_ / "b");
+  const Result none;
+  const TableView view({{&none, &compared.table}});
+  ASSERT_EQ(view.rows(), 1u);
+  EXPECT_EQ(view.number(0, "A"), 4);
+  EXPECT_EQ(view.number(0, "B"), 5);
+}
+
 TEST_F(CompareTest, AWideSpreadHidesAChange) {
   const BenchReport compared =
       compare_reports(report("a", 100, 15, 10, 0.1), report("b", 120, 15, 5, 0.1));
