@@ -265,11 +265,12 @@ double Replica::weight_error(const train::ParallelConfig& division, int64_t step
     }
     record([this] { descend(); });
     run(steps);
-  }
-  for (int64_t i = 0; !recorded && i < steps; ++i) {
-    zero_grad();
-    backward(forward());
-    descend();
+  } else {
+    for (int64_t i = 0; i < steps; ++i) {
+      zero_grad();
+      backward(forward());
+      descend();
+    }
   }
   zero_grad();
   const torch::NoGradGuard no_grad;
