@@ -6,6 +6,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/measure/ranges.h"
+#include "flashstep/ops/linear_cross_entropy.h"
 
 namespace flashstep {
 
@@ -107,6 +108,10 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
 }
 
 at::Tensor TransformerImpl::forward(const at::Tensor& tokens) { return head(hidden(tokens)); }
+
+at::Tensor TransformerImpl::loss(const at::Tensor& tokens, const at::Tensor& targets) {
+  return linear_cross_entropy(hidden(tokens), lm_head->weight, targets);
+}
 
 at::Tensor TransformerImpl::forward(const at::Tensor& tokens, KeyValueCache& cache) {
   const at::NoGradGuard no_grad;

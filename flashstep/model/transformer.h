@@ -68,6 +68,9 @@ class TransformerImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& tokens);
   // The same for tokens that follow those in `cache`, which it extends; without gradients.
   at::Tensor forward(const at::Tensor& tokens, KeyValueCache& cache);
+  // The mean cross-entropy of forward(tokens) and targets (B, N) int64, (): linear_cross_entropy of
+  // the hidden states, for which a GPU never holds all logits.
+  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
   // Up to and including the final norm: (B, N, C).
   at::Tensor hidden(const at::Tensor& tokens, KeyValueCache* cache = nullptr);
 

@@ -7,6 +7,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/measure/ranges.h"
+#include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/element.h"
 
 namespace flashstep {
@@ -15,8 +16,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The gradient is made while the row of logits is in the cache, and saved instead of the logits.
-class FusedCrossEntropy : public torch::autograd::Function<FusedCrossEntropy> {
+// On the CPU the gradient is made while the row of logits is in the cache, and saved instead of the
+// logits.
+class CpuCrossEntropy : public torch::autograd::Function<CpuCrossEntropy> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits_any,
                             const at::Tensor& targets_any, bool wants_gradient) {
@@ -48,7 +50,49 @@ class FusedCrossEntropy : public torch::autograd::Function<FusedCrossEntropy> {
   }
 };
 
+// On a GPU backward computes the gradient from the logits: the factor that comes in is on the
+// device and the host does not wait for it, and a float16 gradient is scaled before it is rounded.
+class CudaCrossEntropy : public torch::autograd::Function<CudaCrossEntropy> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& logits_any,
+                            const at::Tensor& targets_any) {
+    const auto logits = logits_any.contiguous(), targets = targets_any.contiguous();
+    const auto options = logits.options().dtype(at::kFloat);
+    const auto losses = at::empty({targets.numel()}, options);
+    const auto lse = at::empty({targets.numel()}, options);
+    internal::cross_entropy_cuda(logits, targets, /*scale=*/1, losses, lse);
+    context->save_for_backward({logits, targets, lse});
+    return internal::mean_cuda(losses);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto &logits = saved[0], &targets = saved[1], &lse = saved[2];
+    const auto dlogits = at::empty_like(logits);
+    internal::cross_entropy_backward_cuda(logits, targets, lse,
+                                          1.0 / static_cast<double>(targets.numel()),
+                                          gradients[0].to(at::kFloat), dlogits);
+    return {dlogits, at::Tensor()};
+  }
+};
+
 }  // namespace
+
+namespace internal {
+
+void check_targets(const char* operation, const at::Tensor& targets, at::IntArrayRef shape,
+                   int64_t classes) {
+  require(targets.scalar_type() == at::kLong && targets.sizes() == shape, "[", operation,
+          "] expected int64 targets of shape ", shape, ", got ", targets.sizes(), " of ",
+          targets.scalar_type());
+  if (!targets.is_cpu() || targets.numel() == 0) return;
+  const auto [low, high] = at::aminmax(targets);
+  require(low.item<int64_t>() >= 0 && high.item<int64_t>() < classes, "[", operation,
+          "] expected targets in [0, ", classes, "), got ",
+          low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>());
+}
+
+}  // namespace internal
 
 at::Tensor cross_entropy_reference(const at::Tensor& logits, const at::Tensor& targets) {
   const auto dtype = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -61,21 +105,14 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
   require(logits.dim() >= 1 && logits.is_floating_point() && logits.size(-1) > 0,
           "[cross_entropy] expected logits of shape (..., V) and a floating dtype, got ",
           logits.sizes(), " of ", logits.scalar_type());
-  require(targets.scalar_type() == at::kLong &&
-              targets.sizes() == logits.sizes().slice(0, logits.dim() - 1),
-          "[cross_entropy] expected int64 targets of shape ",
-          logits.sizes().slice(0, logits.dim() - 1), ", got ", targets.sizes(), " of ",
-          targets.scalar_type());
-  if (targets.is_cpu() && targets.numel() > 0) {
-    const auto [low, high] = at::aminmax(targets);
-    require(low.item<int64_t>() >= 0 && high.item<int64_t>() < logits.size(-1),
-            "[cross_entropy] expected targets in [0, ", logits.size(-1), "), got ",
-            low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>());
-  }
-  const bool fused = internal::has_cpu_kernel(logits) && targets.is_cpu() && targets.numel() > 0;
-  if (!fused) return cross_entropy_reference(logits, targets);
+  internal::check_targets("cross_entropy", targets, logits.sizes().slice(0, logits.dim() - 1),
+                          logits.size(-1));
+  if (targets.numel() == 0 || targets.device() != logits.device())
+    return cross_entropy_reference(logits, targets);
+  if (internal::has_cuda_kernel(logits)) return CudaCrossEntropy::apply(logits, targets);
+  if (!internal::has_cpu_kernel(logits)) return cross_entropy_reference(logits, targets);
   const bool wants_gradient = at::GradMode::is_enabled() && logits.requires_grad();
-  return FusedCrossEntropy::apply(logits, targets, wants_gradient);
+  return CpuCrossEntropy::apply(logits, targets, wants_gradient);
 }
 
 }  // namespace flashstep

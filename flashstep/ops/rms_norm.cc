@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/element.h"
 
 namespace flashstep {
@@ -33,13 +34,17 @@ class FusedRmsNorm : public torch::autograd::Function<FusedRmsNorm> {
     const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
     auto y = at::empty(x.sizes(), x.options().dtype(dtype));
     auto rstd = at::empty({rows}, x.options().dtype(at::kFloat));
-    const kernels::RmsNormForward arguments{
-        x.data_ptr(), internal::element_of(x),    weight32.data_ptr<float>(),
-        y.data_ptr(), internal::element_of(y),    rstd.data_ptr<float>(),
-        width,        static_cast<float>(epsilon)};
-    at::parallel_for(0, rows, internal::grain_rows(width), [&](int64_t begin, int64_t end) {
-      kernels::rms_norm_forward(arguments, begin, end);
-    });
+    if (x.is_cuda()) {
+      internal::rms_norm_forward_cuda(x, weight32, epsilon, y, rstd);
+    } else {
+      const kernels::RmsNormForward arguments{
+          x.data_ptr(), internal::element_of(x),    weight32.data_ptr<float>(),
+          y.data_ptr(), internal::element_of(y),    rstd.data_ptr<float>(),
+          width,        static_cast<float>(epsilon)};
+      at::parallel_for(0, rows, internal::grain_rows(width), [&](int64_t begin, int64_t end) {
+        kernels::rms_norm_forward(arguments, begin, end);
+      });
+    }
     context->save_for_backward({x, weight32, rstd});
     context->saved_data["weight_dtype"] = static_cast<int64_t>(weight.scalar_type());
     return y;
@@ -49,6 +54,13 @@ class FusedRmsNorm : public torch::autograd::Function<FusedRmsNorm> {
     const auto saved = context->get_saved_variables();
     const auto &x = saved[0], &weight32 = saved[1], &rstd = saved[2];
     const auto dy = gradients[0].contiguous();
+    const auto weight_dtype =
+        static_cast<at::ScalarType>(context->saved_data["weight_dtype"].toInt());
+    if (x.is_cuda()) {
+      auto dx = at::empty_like(x);
+      const auto dweight = internal::rms_norm_backward_cuda(x, weight32, rstd, dy, {}, dx);
+      return {dx, dweight.to(weight_dtype), at::Tensor(), at::Tensor()};
+    }
     const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
     const int64_t partials = std::max<int64_t>(1, (rows + kRowsPerPartial - 1) / kRowsPerPartial);
     auto dx = at::empty_like(x);
@@ -68,8 +80,6 @@ class FusedRmsNorm : public torch::autograd::Function<FusedRmsNorm> {
                                    std::min(rows, (p + 1) * kRowsPerPartial), sums + p * width);
       }
     });
-    const auto weight_dtype =
-        static_cast<at::ScalarType>(context->saved_data["weight_dtype"].toInt());
     return {dx, dweight.sum(0).to(weight_dtype), at::Tensor(), at::Tensor()};
   }
 };
@@ -90,9 +100,11 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilo
   require(weight.dim() == 1 && weight.size(0) == x.size(-1),
           "[rms_norm] expected weight of shape (", x.size(-1), "), got ", weight.sizes());
   const auto dtype = result_dtype(x);
-  const bool fused = internal::has_cpu_kernel(x) && weight.is_cpu() &&
-                     (dtype == at::kFloat || dtype == at::kBFloat16);
-  if (!fused) return rms_norm_reference(x, weight, epsilon);
+  const bool on_cpu = internal::has_cpu_kernel(x) && weight.is_cpu() &&
+                      (dtype == at::kFloat || dtype == at::kBFloat16);
+  const bool on_gpu = internal::has_cuda_kernel(x) && weight.device() == x.device() &&
+                      (x.scalar_type() == at::kFloat || x.scalar_type() == dtype);
+  if (!on_cpu && !on_gpu) return rms_norm_reference(x, weight, epsilon);
   return FusedRmsNorm::apply(x, weight, epsilon, dtype);
 }
 

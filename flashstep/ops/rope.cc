@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/element.h"
 
 namespace flashstep {
@@ -19,6 +20,10 @@ at::Tensor rotate(const at::Tensor& x_any, const at::Tensor& cos, const at::Tens
                   bool inverse) {
   const auto x = x_any.stride(-1) == 1 ? x_any : x_any.contiguous();
   auto y = at::empty_like(x);  // keeps the layout of a dense x
+  if (x.is_cuda()) {
+    internal::rope_cuda(x, cos, sin, inverse, y);
+    return y;
+  }
   const int64_t heads = x.size(1), positions = x.size(2), head_dim = x.size(3);
   const kernels::Rope arguments{x.data_ptr(),
                                 y.data_ptr(),
@@ -82,7 +87,8 @@ at::Tensor rope(const at::Tensor& x, const RotaryTables& tables) {
               tables.cos.scalar_type() == at::kFloat && tables.sin.scalar_type() == at::kFloat,
           "[rope] expected float32 tables of shape (", expected[0], ", ", expected[1], "), got ",
           tables.cos.sizes(), " and ", tables.sin.sizes());
-  if (!internal::has_cpu_kernel(x) || !tables.cos.is_cpu()) return rope_reference(x, tables);
+  const bool has_kernel = internal::has_cpu_kernel(x) || internal::has_cuda_kernel(x);
+  if (!has_kernel || tables.cos.device() != x.device()) return rope_reference(x, tables);
   return FusedRope::apply(x, tables.cos.contiguous(), tables.sin.contiguous());
 }
 

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/element.h"
 
 namespace flashstep {
@@ -14,6 +15,8 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kGrain = 16384;  // elements
 
+at::Tensor as_row(const at::Tensor& x) { return x.view({1, x.numel()}); }
+
 // Saves a and b, not silu(a): the exponential is cheaper than reading it back.
 class FusedSwiglu : public torch::autograd::Function<FusedSwiglu> {
  public:
@@ -21,11 +24,15 @@ class FusedSwiglu : public torch::autograd::Function<FusedSwiglu> {
                             const at::Tensor& b_any) {
     const auto a = a_any.contiguous(), b = b_any.contiguous();
     auto y = at::empty_like(a);
-    const kernels::SwigluForward arguments{a.data_ptr(), b.data_ptr(), y.data_ptr(),
-                                           internal::element_of(a)};
-    at::parallel_for(0, a.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      kernels::swiglu_forward(arguments, begin, end);
-    });
+    if (a.is_cuda()) {
+      internal::swiglu_forward_cuda(as_row(a), as_row(b), y);
+    } else {
+      const kernels::SwigluForward arguments{a.data_ptr(), b.data_ptr(), y.data_ptr(),
+                                             internal::element_of(a)};
+      at::parallel_for(0, a.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        kernels::swiglu_forward(arguments, begin, end);
+      });
+    }
     context->save_for_backward({a, b});
     return y;
   }
@@ -35,6 +42,10 @@ class FusedSwiglu : public torch::autograd::Function<FusedSwiglu> {
     const auto &a = saved[0], &b = saved[1];
     const auto dy = gradients[0].contiguous();
     auto da = at::empty_like(a), db = at::empty_like(b);
+    if (a.is_cuda()) {
+      internal::swiglu_backward_cuda(as_row(a), as_row(b), dy, as_row(da), as_row(db));
+      return {da, db};
+    }
     const kernels::SwigluBackward arguments{a.data_ptr(),  b.data_ptr(),  dy.data_ptr(),
                                             da.data_ptr(), db.data_ptr(), internal::element_of(a)};
     at::parallel_for(0, a.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -55,7 +66,8 @@ at::Tensor swiglu(const at::Tensor& a, const at::Tensor& b) {
   require(a.is_floating_point() && a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type(),
           "[swiglu] expected a and b of one shape and one floating dtype, got ", a.sizes(), " of ",
           a.scalar_type(), " and ", b.sizes(), " of ", b.scalar_type());
-  if (!internal::has_cpu_kernel(a) || !b.is_cpu()) return swiglu_reference(a, b);
+  const bool has_kernel = internal::has_cpu_kernel(a) || internal::has_cuda_kernel(a);
+  if (!has_kernel || b.device() != a.device()) return swiglu_reference(a, b);
   return FusedSwiglu::apply(a, b);
 }
 

@@ -10,7 +10,6 @@
 
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/ranges.h"
-#include "flashstep/ops/cross_entropy.h"
 #include "flashstep/train/precision.h"
 
 namespace flashstep::report {
@@ -45,7 +44,7 @@ TokenRows random_rows(const ModelConfig& model, int64_t batch_size, uint64_t see
 Tensor loss_of(TransformerImpl& model, const TokenRows& rows, const std::string& precision) {
   std::optional<train::AutocastGuard> autocast;
   if (precision == "bf16") autocast.emplace(rows.inputs.device().type(), at::kBFloat16);
-  return cross_entropy(model.forward(rows.inputs), rows.targets);
+  return model.loss(rows.inputs, rows.targets);
 }
 
 at::Device current_device(const std::string& type) {

@@ -242,8 +242,8 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   const LogitsFunction logits = [&](const Tensor& ids) { return model->forward(ids); };
   Job job{*model, *optimizer, [&](int64_t step, int64_t micro_step) {
             const data::Batch batch = batches.at(step, micro_step, device.is_cuda());
-            return language_model_loss(logits(batch.inputs.to(device, /*non_blocking=*/true)),
-                                       batch.targets.to(device, /*non_blocking=*/true));
+            return model->loss(batch.inputs.to(device, /*non_blocking=*/true),
+                               batch.targets.to(device, /*non_blocking=*/true));
           }};
   job.parallel = parallel;
   job.learning_rate = learning_rate(config);

@@ -1,0 +1,299 @@
+// Bound by memory. A row lies in the registers of one warp (up to 2,048 elements) or of one block,
+// so that it is read once; the weight and its gradient's sums stay in L1 and registers. Other
+// widths and addresses go element by element.
+#include <type_traits>
+
+#include "flashstep/ops/cuda/kernels.h"
+#include "flashstep/ops/cuda/vector.cuh"
+
+namespace flashstep::ops_cuda {
+namespace {
+
+constexpr int kSteps = 8;           // vectors of a row that a thread holds
+constexpr int kRowsAtOnce = 4;      // of a block whose rows have one warp each
+constexpr int kOtherThreads = 256;  // of a block that goes element by element
+// Sums of dweight, one a block: two blocks a multiprocessor of an H100, which keeps enough loads in
+// flight. On other devices as well: the sums' order, and with it every bit, is the same everywhere.
+constexpr int64_t kMostPartials = 264;
+
+constexpr int threads_of(int warps) { return kWarpLanes * (warps == 1 ? kRowsAtOnce : warps); }
+
+template <typename X, typename Y, int kWarps>
+__global__ void __launch_bounds__(threads_of(kWarps))
+    forward_kernel(const __grid_constant__ RmsNormForward a) {
+  constexpr int kLanes = kWarps * kWarpLanes;
+  __shared__ float shared[kWarps];
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int64_t row =
+      static_cast<int64_t>(blockIdx.x) * (blockDim.x / kLanes) + threadIdx.x / kLanes;
+  if (row >= a.rows) return;
+  const X* x = static_cast<const X*>(a.x) + row * a.width;
+  Y* y = static_cast<Y*>(a.y) + row * a.width;
+  const int vectors = static_cast<int>(a.width / kVector);
+
+  Packed<X> row_of_x[kSteps];
+  float squares = 0;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int v = lane + step * kLanes;
+    if (v < vectors) row_of_x[step] = load(x + v * kVector);
+  }
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if (lane + step * kLanes >= vectors) break;
+    float values[kVector];
+    unpack(row_of_x[step], values);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) squares = fmaf(values[i], values[i], squares);
+  }
+  squares = block_sum<kWarps>(squares, shared);
+  const float rstd = 1.0f / sqrtf(squares / static_cast<float>(a.width) + a.epsilon);
+  if (lane == 0) a.rstd[row] = rstd;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int v = lane + step * kLanes;
+    if (v >= vectors) break;
+    float values[kVector], weight[kVector];
+    unpack(row_of_x[step], values);
+    read(a.weight + v * kVector, weight);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) values[i] = weight[i] * (values[i] * rstd);
+    write(y + v * kVector, values);
+  }
+}
+
+template <typename X, typename Y>
+__global__ void __launch_bounds__(kOtherThreads)
+    forward_elements_kernel(const __grid_constant__ RmsNormForward a) {
+  __shared__ float shared[kOtherThreads / kWarpLanes];
+  const int64_t row = blockIdx.x;
+  const X* x = static_cast<const X*>(a.x) + row * a.width;
+  Y* y = static_cast<Y*>(a.y) + row * a.width;
+  float squares = 0;
+  for (int64_t i = threadIdx.x; i < a.width; i += kOtherThreads) {
+    const float value = static_cast<float>(x[i]);
+    squares = fmaf(value, value, squares);
+  }
+  squares = block_sum<kOtherThreads / kWarpLanes>(squares, shared);
+  const float rstd = 1.0f / sqrtf(squares / static_cast<float>(a.width) + a.epsilon);
+  if (threadIdx.x == 0) a.rstd[row] = rstd;
+  for (int64_t i = threadIdx.x; i < a.width; i += kOtherThreads)
+    y[i] = static_cast<Y>(a.weight[i] * (static_cast<float>(x[i]) * rstd));
+}
+
+// The block's rows one after the other; its sums of dweight stay in registers until the end.
+template <typename X, typename Y, int kWarps>
+__global__ void __launch_bounds__(threads_of(kWarps))
+    backward_kernel(const __grid_constant__ RmsNormBackward a) {
+  constexpr int kLanes = kWarps * kWarpLanes;
+  constexpr int kGroups = threads_of(kWarps) / kLanes;  // rows at once
+  __shared__ float shared[2][kWarps];
+  extern __shared__ float sums[];  // (width), where several groups add theirs up
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int group = static_cast<int>(threadIdx.x) / kLanes;
+  const int vectors = static_cast<int>(a.width / kVector);
+  float dweight[kSteps][kVector] = {};
+
+  int parity = 0;  // one buffer is written while slower warps still read the other
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kGroups + group; row < a.rows;
+       row += static_cast<int64_t>(gridDim.x) * kGroups, parity ^= 1) {
+    const X* x = static_cast<const X*>(a.x) + row * a.width;
+    const Y* dy = static_cast<const Y*>(a.dy) + row * a.width;
+    const X* residual = static_cast<const X*>(a.residual) + row * a.width;
+    X* dx = static_cast<X*>(a.dx) + row * a.width;
+    const float rstd = a.rstd[row];
+    Packed<X> row_of_x[kSteps];
+    Packed<Y> row_of_dy[kSteps];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int v = lane + step * kLanes;
+      if (v >= vectors) break;
+      row_of_x[step] = load(x + v * kVector);
+      row_of_dy[step] = load(dy + v * kVector);
+    }
+    float products = 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int v = lane + step * kLanes;
+      if (v >= vectors) break;
+      float xs[kVector], gradients[kVector], weight[kVector];
+      unpack(row_of_x[step], xs);
+      unpack(row_of_dy[step], gradients);
+      read(a.weight + v * kVector, weight);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const float xhat = xs[i] * rstd;
+        products = fmaf(gradients[i] * weight[i], xhat, products);
+        dweight[step][i] = fmaf(gradients[i], xhat, dweight[step][i]);
+      }
+    }
+    const float mean = block_sum<kWarps>(products, shared[parity]) / static_cast<float>(a.width);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int v = lane + step * kLanes;
+      if (v >= vectors) break;
+      float xs[kVector], gradients[kVector], weight[kVector];
+      unpack(row_of_x[step], xs);
+      unpack(row_of_dy[step], gradients);
+      read(a.weight + v * kVector, weight);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i)
+        gradients[i] = rstd * (gradients[i] * weight[i] - xs[i] * rstd * mean);
+      if (a.residual != nullptr) {
+        read(residual + v * kVector, xs);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) gradients[i] += xs[i];
+      }
+      write(dx + v * kVector, gradients);
+    }
+  }
+
+  float* partial = a.partials + static_cast<int64_t>(blockIdx.x) * a.width;
+  for (int turn = 0; turn < kGroups; ++turn) {
+    if (turn > 0) __syncthreads();
+    if (group != turn) continue;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int v = lane + step * kLanes;
+      if (v >= vectors) break;
+      float total[kVector];
+      if (turn > 0) read(sums + v * kVector, total);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i)
+        total[i] = turn > 0 ? total[i] + dweight[step][i] : dweight[step][i];
+      write((turn + 1 < kGroups ? sums : partial) + v * kVector, total);
+    }
+  }
+}
+
+template <typename X, typename Y>
+__global__ void __launch_bounds__(kOtherThreads)
+    backward_elements_kernel(const __grid_constant__ RmsNormBackward a) {
+  __shared__ float shared[2][kOtherThreads / kWarpLanes];
+  float* partial = a.partials + static_cast<int64_t>(blockIdx.x) * a.width;
+  for (int64_t i = threadIdx.x; i < a.width; i += kOtherThreads) partial[i] = 0;
+  int parity = 0;
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, parity ^= 1) {
+    const X* x = static_cast<const X*>(a.x) + row * a.width;
+    const Y* dy = static_cast<const Y*>(a.dy) + row * a.width;
+    const X* residual = static_cast<const X*>(a.residual) + row * a.width;
+    X* dx = static_cast<X*>(a.dx) + row * a.width;
+    const float rstd = a.rstd[row];
+    float products = 0;
+    for (int64_t i = threadIdx.x; i < a.width; i += kOtherThreads) {
+      const float xhat = static_cast<float>(x[i]) * rstd, gradient = static_cast<float>(dy[i]);
+      products = fmaf(gradient * a.weight[i], xhat, products);
+      partial[i] = fmaf(gradient, xhat, partial[i]);
+    }
+    const float mean = block_sum<kOtherThreads / kWarpLanes>(products, shared[parity]) /
+                       static_cast<float>(a.width);
+    for (int64_t i = threadIdx.x; i < a.width; i += kOtherThreads) {
+      const float xhat = static_cast<float>(x[i]) * rstd;
+      const float own = rstd * (static_cast<float>(dy[i]) * a.weight[i] - xhat * mean);
+      dx[i] = static_cast<X>(a.residual == nullptr ? own : own + static_cast<float>(residual[i]));
+    }
+  }
+}
+
+// dweight[i] = sum of partials[.][i]: 32 columns a block, whose warps add every eighth partial.
+constexpr int kSumWarps = 8;
+__global__ void __launch_bounds__(kSumWarps* kWarpLanes)
+    sum_partials_kernel(const float* partials, int64_t count, int64_t width, float* dweight) {
+  __shared__ float shared[kSumWarps][kWarpLanes];
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarpLanes + lane;
+  float sum = 0;
+  if (column < width) {
+#pragma unroll 8
+    for (int64_t i = warp; i < count; i += kSumWarps) sum += partials[i * width + column];
+  }
+  shared[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= width) return;
+#pragma unroll
+  for (int i = 1; i < kSumWarps; ++i) sum += shared[i][lane];
+  dweight[column] = sum;
+}
+
+// How many warps hold a row; 0: it goes element by element.
+int warps_for(int64_t width) {
+  constexpr int64_t kOfAWarp = int64_t{kWarpLanes} * kSteps * kVector;  // 2,048
+  if (width % kVector != 0) return 0;
+  return width <= kOfAWarp ? 1 : width <= 4 * kOfAWarp ? 4 : width <= 8 * kOfAWarp ? 8 : 0;
+}
+
+// Calls work(X(), Y()) for the dtypes that go together.
+template <typename Work>
+cudaError_t with_types(Element x, Element y, const Work& work) {
+  return with_type(y, [&](auto y_type) {
+    if (x == y) return work(y_type, y_type);
+    if (x != Element::kFloat32) return cudaErrorInvalidValue;
+    return work(float(), y_type);
+  });
+}
+
+template <typename Work>
+void with_warps(int warps, const Work& work) {
+  if (warps == 1) return work(std::integral_constant<int, 1>());
+  if (warps == 4) return work(std::integral_constant<int, 4>());
+  work(std::integral_constant<int, 8>());
+}
+
+}  // namespace
+
+cudaError_t rms_norm_forward(const RmsNormForward& a, cudaStream_t stream) {
+  if (a.rows == 0 || a.width == 0) return cudaSuccess;
+  const bool aligned = is_aligned(a.x) && is_aligned(a.y) && is_aligned(a.weight);
+  const int warps = aligned ? warps_for(a.width) : 0;
+  return with_types(a.x_type, a.y_type, [&](auto x_type, auto y_type) {
+    using X = decltype(x_type);
+    using Y = decltype(y_type);
+    if (warps == 0) {
+      forward_elements_kernel<X, Y><<<static_cast<unsigned>(a.rows), kOtherThreads, 0, stream>>>(a);
+    } else {
+      with_warps(warps, [&](auto count) {
+        constexpr int kWarps = decltype(count)::value;
+        const int64_t blocks = divide_up(a.rows, kWarps == 1 ? kRowsAtOnce : 1);
+        forward_kernel<X, Y, kWarps>
+            <<<static_cast<unsigned>(blocks), threads_of(kWarps), 0, stream>>>(a);
+      });
+    }
+    return cudaGetLastError();
+  });
+}
+
+int64_t rms_norm_partials(int64_t rows) {
+  const int64_t blocks = divide_up(rows, kRowsAtOnce);
+  return blocks < kMostPartials ? blocks : kMostPartials;
+}
+
+cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream) {
+  if (a.rows == 0 || a.width == 0) {
+    return a.width == 0 ? cudaSuccess
+                        : cudaMemsetAsync(a.dweight, 0, sizeof(float) * a.width, stream);
+  }
+  const bool aligned = is_aligned(a.x) && is_aligned(a.dy) && is_aligned(a.dx) &&
+                       is_aligned(a.weight) && is_aligned(a.residual) && is_aligned(a.partials);
+  const int warps = aligned ? warps_for(a.width) : 0;
+  const auto blocks = static_cast<unsigned>(rms_norm_partials(a.rows));
+  return with_types(a.x_type, a.y_type, [&](auto x_type, auto y_type) {
+    using X = decltype(x_type);
+    using Y = decltype(y_type);
+    if (warps == 0) {
+      backward_elements_kernel<X, Y><<<blocks, kOtherThreads, 0, stream>>>(a);
+    } else {
+      with_warps(warps, [&](auto count) {
+        constexpr int kWarps = decltype(count)::value;
+        const size_t shared = kWarps == 1 ? sizeof(float) * static_cast<size_t>(a.width) : 0;
+        backward_kernel<X, Y, kWarps><<<blocks, threads_of(kWarps), shared, stream>>>(a);
+      });
+    }
+    const int64_t columns = divide_up(a.width, kWarpLanes);
+    sum_partials_kernel<<<static_cast<unsigned>(columns), kSumWarps * kWarpLanes, 0, stream>>>(
+        a.partials, blocks, a.width, a.dweight);
+    return cudaGetLastError();
+  });
+}
+
+}  // namespace flashstep::ops_cuda

@@ -1,0 +1,116 @@
+#include "flashstep/ops/cuda_kernels.h"
+
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include "flashstep/ops/cuda/kernels.h"
+
+namespace flashstep::internal {
+namespace {
+
+using at::Tensor;
+using ops_cuda::Element;
+
+Element element_of(const Tensor& x) {
+  return x.scalar_type() == at::kFloat      ? Element::kFloat32
+         : x.scalar_type() == at::kBFloat16 ? Element::kBfloat16
+                                            : Element::kFloat16;
+}
+
+const void* data_or_null(const Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
+void* mutable_or_null(const Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }
+
+// Enqueues `arguments` on the current stream of x's device.
+template <typename Arguments>
+void enqueue(cudaError_t (*kernel)(const Arguments&, cudaStream_t), const Arguments& arguments,
+             const Tensor& x) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  C10_CUDA_CHECK(kernel(arguments, at::cuda::getCurrentCUDAStream()));
+}
+
+}  // namespace
+
+bool has_cuda_kernel(const Tensor& x) {
+  const auto type = x.scalar_type();
+  return x.is_cuda() && (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
+}
+
+void rms_norm_forward_cuda(const Tensor& x, const Tensor& weight, double epsilon, const Tensor& y,
+                           const Tensor& rstd) {
+  const int64_t width = x.size(-1);
+  enqueue(ops_cuda::rms_norm_forward,
+          {x.const_data_ptr(), element_of(x), weight.const_data_ptr<float>(), y.mutable_data_ptr(),
+           element_of(y), rstd.mutable_data_ptr<float>(), rstd.numel(), width,
+           static_cast<float>(epsilon)},
+          x);
+}
+
+Tensor rms_norm_backward_cuda(const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                              const Tensor& dy, const Tensor& residual, const Tensor& dx) {
+  const int64_t width = x.size(-1), rows = rstd.numel();
+  auto dweight = at::empty_like(weight);
+  const auto partials = at::empty({ops_cuda::rms_norm_partials(rows), width}, weight.options());
+  enqueue(ops_cuda::rms_norm_backward,
+          {x.const_data_ptr(), element_of(x), weight.const_data_ptr<float>(),
+           rstd.const_data_ptr<float>(), dy.const_data_ptr(), element_of(dy),
+           data_or_null(residual), dx.mutable_data_ptr(), partials.mutable_data_ptr<float>(),
+           dweight.mutable_data_ptr<float>(), rows, width},
+          x);
+  return dweight;
+}
+
+void rope_cuda(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse,
+               const Tensor& y) {
+  enqueue(ops_cuda::rope,
+          {x.const_data_ptr(), y.mutable_data_ptr(), element_of(x), cos.const_data_ptr<float>(),
+           sin.const_data_ptr<float>(), x.size(0), x.size(1), x.size(2), x.size(3), x.stride(0),
+           x.stride(1), x.stride(2), y.stride(0), y.stride(1), y.stride(2), inverse},
+          x);
+}
+
+void swiglu_forward_cuda(const Tensor& a, const Tensor& b, const Tensor& y) {
+  enqueue(ops_cuda::swiglu_forward,
+          {a.const_data_ptr(), b.const_data_ptr(), y.mutable_data_ptr(), element_of(a), a.size(0),
+           a.size(1), a.stride(0)},
+          a);
+}
+
+void swiglu_backward_cuda(const Tensor& a, const Tensor& b, const Tensor& dy, const Tensor& da,
+                          const Tensor& db, const Tensor& y) {
+  enqueue(
+      ops_cuda::swiglu_backward,
+      {a.const_data_ptr(), b.const_data_ptr(), dy.const_data_ptr(), da.mutable_data_ptr(),
+       db.mutable_data_ptr(), mutable_or_null(y), element_of(a), a.size(0), a.size(1), a.stride(0)},
+      a);
+}
+
+void cross_entropy_cuda(const Tensor& logits, const Tensor& targets, double scale,
+                        const Tensor& losses, const Tensor& lse, const Tensor& dlogits) {
+  enqueue(ops_cuda::cross_entropy,
+          {logits.const_data_ptr(), mutable_or_null(dlogits), element_of(logits),
+           targets.const_data_ptr<int64_t>(), losses.mutable_data_ptr<float>(),
+           static_cast<float*>(mutable_or_null(lse)), targets.numel(), logits.size(-1),
+           static_cast<float>(scale)},
+          logits);
+}
+
+void cross_entropy_backward_cuda(const Tensor& logits, const Tensor& targets, const Tensor& lse,
+                                 double scale, const Tensor& factor, const Tensor& dlogits) {
+  enqueue(
+      ops_cuda::cross_entropy_backward,
+      {logits.const_data_ptr(), dlogits.mutable_data_ptr(), element_of(logits),
+       targets.const_data_ptr<int64_t>(), lse.const_data_ptr<float>(),
+       factor.const_data_ptr<float>(), targets.numel(), logits.size(-1), static_cast<float>(scale)},
+      logits);
+}
+
+Tensor mean_cuda(const Tensor& values) {
+  const c10::cuda::CUDAGuard guard(values.device());
+  auto mean = at::empty({}, values.options());
+  C10_CUDA_CHECK(ops_cuda::mean(values.const_data_ptr<float>(), values.numel(),
+                                mean.mutable_data_ptr<float>(), at::cuda::getCurrentCUDAStream()));
+  return mean;
+}
+
+}  // namespace flashstep::internal

@@ -1,0 +1,45 @@
+// The CUDA kernels behind tensors. cuda_kernels.cc in a build with CUDA; no_cuda_kernels.cc, which
+// takes no tensor, in the others. Results are written into tensors that the caller made; what is
+// said to be dense is contiguous. On the current stream of the tensors' device.
+#pragma once
+
+#include <torch/types.h>
+
+namespace flashstep::internal {
+
+// Whether the kernels take this tensor: on a GPU, of float32, bfloat16 or float16.
+bool has_cuda_kernel(const at::Tensor& x);
+
+// x (R, C) dense, weight (C) float32, y dense of x's dtype or, for a float32 x, any; rstd (R)
+// float32.
+void rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                           const at::Tensor& y, const at::Tensor& rstd);
+// residual: added to dx, like x; undefined: nothing. Returns the weight's gradient (C), float32.
+at::Tensor rms_norm_backward_cuda(const at::Tensor& x, const at::Tensor& weight,
+                                  const at::Tensor& rstd, const at::Tensor& dy,
+                                  const at::Tensor& residual, const at::Tensor& dx);
+
+// x, y (B, H, N, D), the last dimension dense; cos, sin (N, D / 2) float32, dense.
+void rope_cuda(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool inverse,
+               const at::Tensor& y);
+
+// a, b and their gradients (R, F) of equal strides, the rows dense; y, dy dense. y of backward is
+// forward's once more, unless it is undefined.
+void swiglu_forward_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y);
+void swiglu_backward_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& dy,
+                          const at::Tensor& da, const at::Tensor& db, const at::Tensor& y = {});
+
+// logits (R, V) dense, targets (R) int64 dense, losses and lse (R) float32. dlogits, unless it is
+// undefined: (softmax - one_hot) * scale; may be logits.
+void cross_entropy_cuda(const at::Tensor& logits, const at::Tensor& targets, double scale,
+                        const at::Tensor& losses, const at::Tensor& lse,
+                        const at::Tensor& dlogits = {});
+// dlogits = (exp(logits - lse) - one_hot) * scale * factor; factor () float32 on the GPU.
+void cross_entropy_backward_cuda(const at::Tensor& logits, const at::Tensor& targets,
+                                 const at::Tensor& lse, double scale, const at::Tensor& factor,
+                                 const at::Tensor& dlogits);
+
+// The mean of a dense float32 tensor, () float32, summed in float64.
+at::Tensor mean_cuda(const at::Tensor& values);
+
+}  // namespace flashstep::internal

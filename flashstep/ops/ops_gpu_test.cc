@@ -1,0 +1,297 @@
+// The CUDA kernels against the reference in float64, by the rule for kernels; and what a training
+// step asks of them: bits that repeat, CUDA graphs, side streams, autocast.
+#include <ATen/autocast_mode.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/cuda.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/ops/cross_entropy.h"
+#include "flashstep/ops/cuda_kernels.h"
+#include "flashstep/ops/linear_cross_entropy.h"
+#include "flashstep/ops/rms_norm.h"
+#include "flashstep/ops/rope.h"
+#include "flashstep/ops/swiglu.h"
+#include "flashstep/testing/compare.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+using Op = std::function<Tensor(const std::vector<Tensor>&)>;
+
+const at::Device kGpu(at::kCUDA, 0);
+const at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
+
+class OpsGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU that LibTorch can use";
+    at::globalContext().setAllowTF32CuBLAS(false);
+    torch::manual_seed(11);
+  }
+};
+
+Tensor randn(at::IntArrayRef shape) {
+  return torch::randn(shape, at::TensorOptions(kGpu).dtype(at::kFloat));
+}
+Tensor random_targets(int64_t rows, int64_t classes) {
+  return torch::randint(classes, {rows}, at::TensorOptions(kGpu).dtype(at::kLong));
+}
+
+// Output and gradients at `inputs` rounded to `dtype` and computed in `compute`, under a gradient
+// that is a fixed function of the output's shape.
+std::vector<Tensor> run(const Op& op, const std::vector<Tensor>& inputs, at::ScalarType dtype,
+                        at::ScalarType compute) {
+  std::vector<Tensor> x;
+  for (const Tensor& t : inputs) {
+    x.push_back(
+        t.to(dtype).to(compute).detach().clone(at::MemoryFormat::Preserve).requires_grad_());
+  }
+  const Tensor y = op(x);
+  const Tensor dy =
+      at::sin(at::arange(y.numel(), y.options().dtype(at::kDouble))).view(y.sizes()).to(dtype);
+  y.backward((y.dim() == 0 ? dy + 0.75 : dy).to(y.scalar_type()));
+  std::vector<Tensor> results = {y.detach()};
+  for (const Tensor& t : x) results.push_back(t.grad());
+  return results;
+}
+
+double unit_of(at::ScalarType dtype) {
+  return dtype == at::kFloat ? 6e-7 : dtype == at::kHalf ? 1e-3 : 8e-3;
+}
+
+void expect_agreement(const Op& op, const Op& reference, const std::vector<Tensor>& inputs,
+                      const std::string& what) {
+  for (const auto dtype : kDtypes) {
+    const auto got = run(op, inputs, dtype, dtype), naive = run(reference, inputs, dtype, dtype),
+               oracle = run(reference, inputs, dtype, at::kDouble);
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (oracle[i].numel() == 0) continue;
+      EXPECT_EQ(got[i].scalar_type(), naive[i].scalar_type()) << what;
+      EXPECT_TRUE(got[i].is_cuda());
+      const double largest = oracle[i].abs().max().item<double>();  // one rounding of it
+      EXPECT_TRUE(testing::within_twice_naive(got[i], naive[i], oracle[i],
+                                              unit_of(dtype) * largest + 1e-30))
+          << what << " " << dtype << (i ? " gradient " : " output ") << i;
+    }
+  }
+}
+
+const Op kRmsNorm = [](const auto& x) { return rms_norm(x[0], x[1], 1e-5); };
+const Op kRmsNormReference = [](const auto& x) { return rms_norm_reference(x[0], x[1], 1e-5); };
+const Op kSwiglu = [](const auto& x) { return swiglu(x[0], x[1]); };
+const Op kSwigluReference = [](const auto& x) { return swiglu_reference(x[0], x[1]); };
+
+// Around a vector of 8, a warp's row of 2,048, a block's of 8,192 and 16,384, primes, and more rows
+// than there are partial sums.
+const std::vector<std::vector<int64_t>> kShapes = {
+    {1, 1},     {3, 7},     {5, 8},       {130, 31},  {2, 3, 129}, {0, 16},
+    {4097, 24}, {67, 1600}, {2048, 768},  {5, 2047},  {6, 2048},   {7, 2056},
+    {3, 8192},  {2, 8200},  {270, 16384}, {3, 16392}, {1100, 257}, {300, 2560}};
+
+TEST_F(OpsGpu, RmsNormAgreesWithTheReference) {
+  for (const auto& shape : kShapes) {
+    expect_agreement(kRmsNorm, kRmsNormReference,
+                     {randn(shape) * 3, torch::rand({shape.back()}, kGpu) + 0.5},
+                     testing::shape_text(shape));
+  }
+}
+
+TEST_F(OpsGpu, RmsNormAddsAResidualGradientInPlace) {
+  for (const int64_t width : {24, 31, 1600, 4096}) {
+    for (const auto dtype : kDtypes) {
+      const Tensor x = randn({65, width}).to(dtype), dy = randn({65, width}).to(dtype);
+      const Tensor weight = torch::rand({width}, kGpu) + 0.5;
+      Tensor y = at::empty_like(x), rstd = at::empty({65}, weight.options());
+      internal::rms_norm_forward_cuda(x, weight, 1e-5, y, rstd);
+      const Tensor residual = randn({65, width}).to(dtype), alone = at::empty_like(x);
+      const Tensor first = internal::rms_norm_backward_cuda(x, weight, rstd, dy, {}, alone);
+      const Tensor expected = alone.to(at::kFloat) + residual.to(at::kFloat);
+      const Tensor second =
+          internal::rms_norm_backward_cuda(x, weight, rstd, dy, residual, residual);
+      EXPECT_TRUE(testing::same_bits(second, first));
+      EXPECT_TRUE(testing::close(residual, expected,
+                                 2 * unit_of(dtype) * expected.abs().max().item<double>()));
+    }
+  }
+}
+
+TEST_F(OpsGpu, SwigluAgreesWithTheReference) {
+  for (const auto& shape : kShapes)
+    expect_agreement(kSwiglu, kSwigluReference, {randn(shape) * 4, randn(shape)},
+                     testing::shape_text(shape));
+  const Tensor far =
+      torch::tensor({-1000.f, -104.f, -89.f, -87.f, 0.f, 87.f, 89.f, 104.f, 1000.f}, kGpu);
+  expect_agreement(kSwiglu, kSwigluReference, {far, torch::ones({9}, kGpu)}, "far out");
+}
+
+// As a product of both weights leaves them: a and b are halves of rows of 2F.
+TEST_F(OpsGpu, SwigluTakesHalvesOfRows) {
+  for (const int64_t width : {8, 12, 6400}) {
+    const Tensor both = randn({33, 2 * width}).to(at::kBFloat16);
+    const Tensor a = both.narrow(1, 0, width), b = both.narrow(1, width, width);
+    const Tensor dy = randn({33, width}).to(at::kBFloat16);
+    Tensor y = at::empty_like(dy), again = at::empty_like(dy), da = at::empty_like(dy),
+           db = at::empty_like(dy), y_dense = at::empty_like(dy);
+    internal::swiglu_forward_cuda(a, b, y);
+    internal::swiglu_forward_cuda(a.contiguous(), b.contiguous(), y_dense);
+    EXPECT_TRUE(testing::same_bits(y, y_dense));
+    internal::swiglu_backward_cuda(a.contiguous(), b.contiguous(), dy, da, db);
+    internal::swiglu_backward_cuda(a, b, dy, a, b, again);  // in place
+    EXPECT_TRUE(testing::same_bits(again, y));
+    EXPECT_TRUE(testing::same_bits(a.contiguous(), da));
+    EXPECT_TRUE(testing::same_bits(b.contiguous(), db));
+  }
+}
+
+TEST_F(OpsGpu, RopeAgreesWithTheReference) {
+  for (const int64_t d : {2, 6, 8, 18, 64, 80, 126, 128}) {
+    for (const int64_t n : {1, 5, 513}) {
+      const RotaryTables tables = rotary_tables(n + 3, d, 10000.0).slice(3, n).to(kGpu);
+      const Op op = [&](const auto& in) { return rope(in[0], tables); };
+      const Op reference = [&](const auto& in) { return rope_reference(in[0], tables); };
+      const Tensor dense = randn({2, 3, n, d}), projected = randn({2, n, 3, d}).transpose(1, 2);
+      expect_agreement(op, reference, {dense}, str("d ", d, " n ", n));
+      expect_agreement(op, reference, {projected}, str("projected, d ", d, " n ", n));
+      EXPECT_EQ(rope(projected, tables).strides(), projected.strides());
+      const Tensor wide = randn({2, 3, n, d + 1});
+      EXPECT_TRUE(testing::close(rope(wide.narrow(3, 1, d), tables),
+                                 rope_reference(wide.narrow(3, 1, d), tables), 2e-6));
+    }
+  }
+}
+
+TEST_F(OpsGpu, CrossEntropyAgreesWithTheReference) {
+  for (const int64_t classes : {1, 7, 8, 1000, 4096, 10000, 12296, 32768, 50257, 50304, 65544}) {
+    for (const int64_t rows : {1, 70}) {
+      const Tensor targets = random_targets(rows, classes);
+      expect_agreement([&](const auto& x) { return cross_entropy(x[0], targets); },
+                       [&](const auto& x) { return cross_entropy_reference(x[0], targets); },
+                       {randn({rows, classes}) * 5}, str(rows, " rows of ", classes));
+    }
+  }
+}
+
+TEST_F(OpsGpu, CrossEntropyOfNumbersThatAreNone) {
+  const Tensor targets = torch::tensor({1}, at::TensorOptions(kGpu).dtype(at::kLong));
+  for (const int64_t classes : {40, 37}) {
+    const auto loss = [&](float a, float b, int64_t target = 1) {
+      Tensor x = torch::zeros({1, classes}, kGpu);
+      x[0][0] = a;
+      x[0][1] = b;
+      return cross_entropy(x, at::full_like(targets, target)).item<float>();
+    };
+    const double others = static_cast<double>(classes - 1);
+    EXPECT_NEAR(loss(1e4f, 1e4f), std::log(2.0), 1e-3);
+    EXPECT_FLOAT_EQ(loss(3e38f, 0), 3e38f);
+    EXPECT_NEAR(loss(-INFINITY, 0), std::log(others), 1e-5);
+    EXPECT_TRUE(std::isnan(loss(NAN, 0)));
+    EXPECT_TRUE(std::isnan(loss(0, NAN)));
+    EXPECT_FALSE(std::isfinite(loss(INFINITY, 0)));
+    EXPECT_TRUE(std::isnan(loss(0, 0, -1)));
+    EXPECT_TRUE(std::isnan(loss(0, 0, classes)));
+  }
+}
+
+Op fused_loss(const Tensor& targets) {
+  return [=](const auto& x) { return linear_cross_entropy(x[0], x[1], targets); };
+}
+Op unfused_loss(const Tensor& targets) {
+  return [=](const auto& x) { return cross_entropy_reference(at::linear(x[0], x[1]), targets); };
+}
+
+TEST_F(OpsGpu, LinearCrossEntropyAgreesWithTheReference) {
+  // The last two take several chunks: 64 MiB hold 3,328 rows of 10,000 bfloat16 logits.
+  const std::vector<std::vector<int64_t>> sizes = {
+      {1, 8, 16}, {70, 33, 257}, {512, 64, 1000}, {3400, 64, 10000}, {9001, 48, 10000}};
+  for (const auto& size : sizes) {
+    const Tensor targets = random_targets(size[0], size[2]);
+    expect_agreement(fused_loss(targets), unfused_loss(targets),
+                     {randn({size[0], size[1]}), randn({size[2], size[1]})},
+                     testing::shape_text(size));
+  }
+}
+
+TEST_F(OpsGpu, LinearCrossEntropyUnderAutocast) {
+  const Tensor targets = random_targets(300, 1000);
+  const Tensor x = randn({3, 100, 64}), weight = randn({1000, 64}) / 8;
+  const auto with_autocast = [&](const Op& op) {
+    at::autocast::set_autocast_enabled(at::kCUDA, true);
+    at::autocast::set_autocast_dtype(at::kCUDA, at::kBFloat16);
+    auto results = run(op, {x, weight}, at::kFloat, at::kFloat);
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCUDA, false);
+    return results;
+  };
+  const Tensor rows = targets.view({3, 100});
+  const auto got = with_autocast(fused_loss(rows)), naive = with_autocast(unfused_loss(rows)),
+             oracle = run(unfused_loss(rows), {x, weight}, at::kFloat, at::kDouble);
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].scalar_type(), at::kFloat);
+    const double largest = oracle[i].abs().max().item<double>();
+    EXPECT_TRUE(testing::within_twice_naive(got[i], naive[i], oracle[i], 8e-3 * largest)) << i;
+  }
+}
+
+TEST_F(OpsGpu, LinearCrossEntropyMakesNoGradientThatNobodyWants) {
+  const Tensor targets = random_targets(10, 30), x = randn({10, 8}), weight = randn({30, 8});
+  Tensor frozen = weight.clone(), wanted = x.clone().requires_grad_();
+  linear_cross_entropy(wanted, frozen, targets).backward();
+  EXPECT_TRUE(wanted.grad().defined());
+  EXPECT_FALSE(frozen.grad().defined());
+  const torch::NoGradGuard no_grad;
+  EXPECT_TRUE(testing::close(linear_cross_entropy(x, weight, targets),
+                             cross_entropy_reference(at::linear(x, weight), targets), 1e-5));
+}
+
+// A part of a model: every operation once.
+struct Part {
+  Tensor x = randn({64, 96}), weight = torch::rand({96}, kGpu) + 0.5, head = randn({1000, 96});
+  Tensor targets = random_targets(64, 1000);
+  RotaryTables tables = rotary_tables(16, 24, 10000.0).to(kGpu);
+
+  std::vector<Tensor> operator()() const {
+    return run(
+        [this](const auto& in) {
+          const Tensor y = rms_norm(in[0], in[1], 1e-5);
+          const Tensor turned = rope(y.view({4, 16, 4, 24}).transpose(1, 2), tables);
+          const Tensor z = swiglu(turned.transpose(1, 2).reshape({64, 96}), y);
+          return linear_cross_entropy(z, in[2], targets) + cross_entropy(z, targets % 96);
+        },
+        {x, weight, head}, at::kBFloat16, at::kBFloat16);
+  }
+};
+
+TEST_F(OpsGpu, RepeatTheirBits) {
+  const Part part;
+  const auto first = part();
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const auto again = part();
+    for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(testing::same_bits(again[i], first[i]));
+  }
+}
+
+TEST_F(OpsGpu, ComputeOnTheCurrentStreamAndInGraphs) {
+  Part part;
+  const auto expected = part();
+  const c10::cuda::CUDAStreamGuard side(c10::cuda::getStreamFromPool());
+  at::cuda::device_synchronize();
+  for (int warm_up = 0; warm_up < 2; ++warm_up) part();
+  at::cuda::CUDAGraph graph;
+  graph.capture_begin();
+  const auto results = part();
+  graph.capture_end();
+  const Tensor kept = part.x.clone();
+  part.x.zero_();
+  graph.replay();
+  EXPECT_FALSE(testing::same_bits(results[0].clone(), expected[0]));
+  part.x.copy_(kept);
+  graph.replay();
+  at::cuda::device_synchronize();
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(testing::same_bits(results[i], expected[i])) << i;
+}
+
+}  // namespace
+}  // namespace flashstep
