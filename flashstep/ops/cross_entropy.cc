@@ -59,17 +59,17 @@ class CudaCrossEntropy : public torch::autograd::Function<CudaCrossEntropy> {
     const auto logits = logits_any.contiguous(), targets = targets_any.contiguous();
     const auto options = logits.options().dtype(at::kFloat);
     const auto losses = at::empty({targets.numel()}, options);
-    const auto lse = at::empty({targets.numel()}, options);
-    internal::cross_entropy_cuda(logits, targets, /*scale=*/1, losses, lse);
-    context->save_for_backward({logits, targets, lse});
+    const auto normalizers = at::empty({targets.numel(), 2}, options);
+    internal::cross_entropy_cuda(logits, targets, /*scale=*/1, losses, normalizers);
+    context->save_for_backward({logits, targets, normalizers});
     return internal::mean_cuda(losses);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const auto &logits = saved[0], &targets = saved[1], &lse = saved[2];
+    const auto &logits = saved[0], &targets = saved[1], &normalizers = saved[2];
     const auto dlogits = at::empty_like(logits);
-    internal::cross_entropy_backward_cuda(logits, targets, lse,
+    internal::cross_entropy_backward_cuda(logits, targets, normalizers,
                                           1.0 / static_cast<double>(targets.numel()),
                                           gradients[0].to(at::kFloat), dlogits);
     return {dlogits, at::Tensor()};

@@ -86,21 +86,22 @@ void swiglu_backward_cuda(const Tensor& a, const Tensor& b, const Tensor& dy, co
 }
 
 void cross_entropy_cuda(const Tensor& logits, const Tensor& targets, double scale,
-                        const Tensor& losses, const Tensor& lse, const Tensor& dlogits) {
+                        const Tensor& losses, const Tensor& normalizers, const Tensor& dlogits) {
   enqueue(ops_cuda::cross_entropy,
           {logits.const_data_ptr(), mutable_or_null(dlogits), element_of(logits),
            targets.const_data_ptr<int64_t>(), losses.mutable_data_ptr<float>(),
-           static_cast<float*>(mutable_or_null(lse)), targets.numel(), logits.size(-1),
+           static_cast<float*>(mutable_or_null(normalizers)), targets.numel(), logits.size(-1),
            static_cast<float>(scale)},
           logits);
 }
 
-void cross_entropy_backward_cuda(const Tensor& logits, const Tensor& targets, const Tensor& lse,
-                                 double scale, const Tensor& factor, const Tensor& dlogits) {
+void cross_entropy_backward_cuda(const Tensor& logits, const Tensor& targets,
+                                 const Tensor& normalizers, double scale, const Tensor& factor,
+                                 const Tensor& dlogits) {
   enqueue(
       ops_cuda::cross_entropy_backward,
       {logits.const_data_ptr(), dlogits.mutable_data_ptr(), element_of(logits),
-       targets.const_data_ptr<int64_t>(), lse.const_data_ptr<float>(),
+       targets.const_data_ptr<int64_t>(), normalizers.const_data_ptr<float>(),
        factor.const_data_ptr<float>(), targets.numel(), logits.size(-1), static_cast<float>(scale)},
       logits);
 }

@@ -29,15 +29,16 @@ void swiglu_forward_cuda(const at::Tensor& a, const at::Tensor& b, const at::Ten
 void swiglu_backward_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& dy,
                           const at::Tensor& da, const at::Tensor& db, const at::Tensor& y = {});
 
-// logits (R, V) dense, targets (R) int64 dense, losses and lse (R) float32. dlogits, unless it is
+// logits (R, V) dense, targets (R) int64 dense, losses (R) and normalizers (R, 2)
+// float32. dlogits, unless it is
 // undefined: (softmax - one_hot) * scale; may be logits.
 void cross_entropy_cuda(const at::Tensor& logits, const at::Tensor& targets, double scale,
-                        const at::Tensor& losses, const at::Tensor& lse,
+                        const at::Tensor& losses, const at::Tensor& normalizers,
                         const at::Tensor& dlogits = {});
-// dlogits = (exp(logits - lse) - one_hot) * scale * factor; factor () float32 on the GPU.
+// dlogits = (softmax(logits) - one_hot) * scale * factor; factor () float32 on the GPU.
 void cross_entropy_backward_cuda(const at::Tensor& logits, const at::Tensor& targets,
-                                 const at::Tensor& lse, double scale, const at::Tensor& factor,
-                                 const at::Tensor& dlogits);
+                                 const at::Tensor& normalizers, double scale,
+                                 const at::Tensor& factor, const at::Tensor& dlogits);
 
 // The mean of a dense float32 tensor, () float32, summed in float64.
 at::Tensor mean_cuda(const at::Tensor& values);

@@ -60,10 +60,10 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
       }();
       {
         const measure::ScopedRange range("loss");
-        internal::cross_entropy_cuda(logits, targets.narrow(0, begin, count),
-                                     1.0 / static_cast<double>(rows),
-                                     losses.narrow(0, begin, count),
-                                     /*lse=*/{}, wants_x || wants_weight ? logits : Tensor());
+        internal::cross_entropy_cuda(
+            logits, targets.narrow(0, begin, count), 1.0 / static_cast<double>(rows),
+            losses.narrow(0, begin, count),
+            /*normalizers=*/{}, wants_x || wants_weight ? logits : Tensor());
       }
       const measure::ScopedRange range("head");
       if (wants_x) {

@@ -189,6 +189,12 @@ TEST_F(OpsGpu, CrossEntropyOfNumbersThatAreNone) {
     EXPECT_TRUE(std::isnan(loss(NAN, 0)));
     EXPECT_TRUE(std::isnan(loss(0, NAN)));
     EXPECT_FALSE(std::isfinite(loss(INFINITY, 0)));
+    const Tensor masked = torch::full({1, classes}, -INFINITY, kGpu);
+    EXPECT_TRUE(std::isnan(cross_entropy(masked, targets).item<float>()));
+    masked[0][1] = 3;
+    EXPECT_NEAR(cross_entropy(masked, targets).item<float>(), 0, 1e-6);
+    masked[0][0] = NAN;
+    EXPECT_TRUE(std::isnan(cross_entropy(masked, targets).item<float>()));
     EXPECT_TRUE(std::isnan(loss(0, 0, -1)));
     EXPECT_TRUE(std::isnan(loss(0, 0, classes)));
   }

@@ -10,8 +10,7 @@
 namespace flashstep::ops_cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / kWarpLanes;
+constexpr int kThreads = 256;
 
 // The fast exponential is exact enough for what is rounded to 16 bits.
 template <typename T>
@@ -23,11 +22,36 @@ __device__ float exponential(float x) {
   }
 }
 
-// Of one row: the loss, once the largest logit and the sum of exponentials are known.
-__device__ void finish_row(const CrossEntropy& a, int64_t row, float lse, float target_logit) {
-  if (threadIdx.x != 0) return;
-  a.losses[row] = lse - target_logit;
-  if (a.lse != nullptr) a.lse[row] = lse;
+// The largest of some logits, and the sum of exp(logit - largest).
+struct Sum {
+  float largest, sum;
+};
+// What a thread's exponents are relative to. -inf - -inf would be NaN where exp(-inf) is 0.
+__device__ float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
+
+template <typename T>
+__device__ Sum merged(Sum a, Sum b) {
+  const float largest = fmaxf(a.largest, b.largest);
+  const auto share = [&](Sum part) {
+    return part.largest == largest ? part.sum : part.sum * exponential<T>(part.largest - largest);
+  };
+  return {largest, share(a) + share(b)};
+}
+
+// Over the block, the same on all threads; the order of additions never changes.
+template <typename T, int kWarps>
+__device__ Sum block_merged(Sum own, Sum* shared) {
+#pragma unroll
+  for (int step = kWarpLanes / 2; step > 0; step /= 2) {
+    own = merged<T>(own,
+                    {__shfl_xor_sync(~0u, own.largest, step), __shfl_xor_sync(~0u, own.sum, step)});
+  }
+  if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = own;
+  __syncthreads();
+  Sum all = shared[0];
+#pragma unroll
+  for (int warp = 1; warp < kWarps; ++warp) all = merged<T>(all, shared[warp]);
+  return all;
 }
 
 template <typename T>
@@ -36,59 +60,67 @@ __device__ float logit_of_target(const CrossEntropy& a, int64_t row, const T* lo
   return target >= 0 && target < a.classes ? static_cast<float>(logits[target]) : NAN;
 }
 
+__device__ void finish_row(const CrossEntropy& a, int64_t row, Sum all, float target_logit) {
+  if (threadIdx.x != 0) return;
+  const float log_sum = logf(all.sum);
+  a.losses[row] = all.largest - target_logit + log_sum;
+  if (a.normalizers != nullptr) {
+    a.normalizers[2 * row] = all.largest;
+    a.normalizers[2 * row + 1] = log_sum;
+  }
+}
+
 // A row in registers: kSteps vectors a thread.
-template <typename T, int kSteps>
-__global__ void __launch_bounds__(kThreads)
+template <typename T, int kBlock, int kSteps>
+__global__ void __launch_bounds__(kBlock)
     cross_entropy_kernel(const __grid_constant__ CrossEntropy a) {
-  __shared__ float shared[2][kWarps];
+  __shared__ Sum shared[kBlock / kWarpLanes];
   const int64_t row = blockIdx.x;
   const T* logits = static_cast<const T*>(a.logits) + row * a.classes;
   const int vectors = static_cast<int>(a.classes / kVector);
-  // Before the first barrier: dlogits may be logits.
-  const float target_logit = logit_of_target(a, row, logits);
-
   Packed<T> own[kSteps];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const int v = static_cast<int>(threadIdx.x) + step * kThreads;
+    const int v = static_cast<int>(threadIdx.x) + step * kBlock;
     if (v < vectors) own[step] = load(logits + v * kVector);
   }
-  float largest = -INFINITY;
+  // Before the barrier: dlogits may be logits.
+  const float target_logit = logit_of_target(a, row, logits);
+
+  Sum all = {-INFINITY, 0};
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    if (static_cast<int>(threadIdx.x) + step * kThreads >= vectors) break;
+    if (static_cast<int>(threadIdx.x) + step * kBlock >= vectors) break;
     float x[kVector];
     unpack(own[step], x);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) largest = fmaxf(largest, x[i]);
+    for (int i = 0; i < kVector; ++i) all.largest = fmaxf(all.largest, x[i]);
   }
-  largest = block_max<kWarps>(largest, shared[0]);
-  float sum = 0;
+  const float base = base_of(all.largest);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    if (static_cast<int>(threadIdx.x) + step * kThreads >= vectors) break;
+    if (static_cast<int>(threadIdx.x) + step * kBlock >= vectors) break;
     float x[kVector];
     unpack(own[step], x);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) sum += exponential<T>(x[i] - largest);
+    for (int i = 0; i < kVector; ++i) all.sum += exponential<T>(x[i] - base);
   }
-  sum = block_sum<kWarps>(sum, shared[1]);
-  const float lse = largest + logf(sum);
-  finish_row(a, row, lse, target_logit);
+  all = block_merged<T, kBlock / kWarpLanes>(all, shared);
+  finish_row(a, row, all, target_logit);
   if (a.dlogits == nullptr) return;
 
   T* dlogits = static_cast<T*>(a.dlogits) + row * a.classes;
   const int64_t target = a.targets[row];
-  const float share = a.scale / sum;
+  const float share = a.scale / all.sum;
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const int v = static_cast<int>(threadIdx.x) + step * kThreads;
+    const int v = static_cast<int>(threadIdx.x) + step * kBlock;
     if (v >= vectors) break;
     float x[kVector];
     unpack(own[step], x);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      x[i] = exponential<T>(x[i] - largest) * share;
+      x[i] = exponential<T>(x[i] - all.largest) * share;
       if (v * kVector + i == target) x[i] -= a.scale;
     }
     write(dlogits + v * kVector, x);
@@ -99,24 +131,24 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     cross_entropy_elements_kernel(const __grid_constant__ CrossEntropy a) {
-  __shared__ float shared[2][kWarps];
+  __shared__ Sum shared[kThreads / kWarpLanes];
   const int64_t row = blockIdx.x;
   const T* logits = static_cast<const T*>(a.logits) + row * a.classes;
   const float target_logit = logit_of_target(a, row, logits);
-  float largest = -INFINITY, sum = 0;
+  Sum all = {-INFINITY, 0};
   for (int64_t i = threadIdx.x; i < a.classes; i += kThreads)
-    largest = fmaxf(largest, static_cast<float>(logits[i]));
-  largest = block_max<kWarps>(largest, shared[0]);
+    all.largest = fmaxf(all.largest, static_cast<float>(logits[i]));
+  const float base = base_of(all.largest);
   for (int64_t i = threadIdx.x; i < a.classes; i += kThreads)
-    sum += exponential<T>(static_cast<float>(logits[i]) - largest);
-  sum = block_sum<kWarps>(sum, shared[1]);
-  finish_row(a, row, largest + logf(sum), target_logit);
+    all.sum += exponential<T>(static_cast<float>(logits[i]) - base);
+  all = block_merged<T, kThreads / kWarpLanes>(all, shared);
+  finish_row(a, row, all, target_logit);
   if (a.dlogits == nullptr) return;
   T* dlogits = static_cast<T*>(a.dlogits) + row * a.classes;
   const int64_t target = a.targets[row];
-  const float share = a.scale / sum;
+  const float share = a.scale / all.sum;
   for (int64_t i = threadIdx.x; i < a.classes; i += kThreads) {
-    const float probability = exponential<T>(static_cast<float>(logits[i]) - largest) * share;
+    const float probability = exponential<T>(static_cast<float>(logits[i]) - all.largest) * share;
     dlogits[i] = static_cast<T>(i == target ? probability - a.scale : probability);
   }
 }
@@ -127,7 +159,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = blockIdx.x;
   const T* logits = static_cast<const T*>(a.logits) + row * a.classes;
   T* dlogits = static_cast<T*>(a.dlogits) + row * a.classes;
-  const float lse = a.lse[row], scale = a.scale * *a.factor;
+  const float largest = a.normalizers[2 * row], log_sum = a.normalizers[2 * row + 1];
+  const float scale = a.scale * *a.factor;
   const int64_t target = a.targets[row];
   for (int64_t i = static_cast<int64_t>(threadIdx.x) * kWidth; i < a.classes;
        i += kThreads * kWidth) {
@@ -135,7 +168,7 @@ __global__ void __launch_bounds__(kThreads)
     read(logits + i, x);
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
-      x[k] = exponential<T>(x[k] - lse) * scale;
+      x[k] = exponential<T>(x[k] - largest - log_sum) * scale;
       if (i + k == target) x[k] -= scale;
     }
     write(dlogits + i, x);
@@ -160,23 +193,22 @@ template <typename T>
 void launch(const CrossEntropy& a, cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(a.rows);
   const bool aligned = a.classes % kVector == 0 && is_aligned(a.logits) && is_aligned(a.dlogits);
-  const auto with_steps = [&](auto steps) {
-    cross_entropy_kernel<T, decltype(steps)::value><<<rows, kThreads, 0, stream>>>(a);
+  const auto with = [&](auto block, auto steps) {
+    constexpr int kBlock = decltype(block)::value, kSteps = decltype(steps)::value;
+    if (!aligned || a.classes > int64_t{kBlock} * kSteps * kVector) return false;
+    cross_entropy_kernel<T, kBlock, kSteps><<<rows, kBlock, 0, stream>>>(a);
+    return true;
   };
-  constexpr int64_t kElements = int64_t{kThreads} * kVector;  // of a step: 4,096
-  // 64 registers of logits: what leaves two blocks on a multiprocessor.
-  constexpr int kMostSteps = sizeof(T) == 2 ? 16 : 8;
-  if (!aligned || a.classes > kMostSteps * kElements) {
-    cross_entropy_elements_kernel<T><<<rows, kThreads, 0, stream>>>(a);
-  } else if (a.classes <= kElements) {
-    with_steps(std::integral_constant<int, 1>());
-  } else if (a.classes <= 3 * kElements) {
-    with_steps(std::integral_constant<int, 3>());
-  } else if (a.classes <= 8 * kElements) {
-    with_steps(std::integral_constant<int, 8>());
-  } else {
-    with_steps(std::integral_constant<int, kMostSteps>());
+  const std::integral_constant<int, kThreads> narrow;
+  const std::integral_constant<int, 2 * kThreads> wide;
+  // 64 registers of logits at most: what leaves room for two blocks on a multiprocessor.
+  const std::integral_constant<int, sizeof(T) == 2 ? 16 : 8> most;
+  if (with(narrow, std::integral_constant<int, 2>()) ||
+      with(narrow, std::integral_constant<int, 5>()) ||
+      with(narrow, std::integral_constant<int, 8>()) || with(wide, most)) {
+    return;
   }
+  cross_entropy_elements_kernel<T><<<rows, kThreads, 0, stream>>>(a);
 }
 
 }  // namespace

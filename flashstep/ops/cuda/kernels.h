@@ -78,8 +78,8 @@ struct SwigluBackward {
 };
 cudaError_t swiglu_backward(const SwigluBackward& args, cudaStream_t stream);
 
-// losses[r] = lse[r] - logits[r][targets[r]], lse[r] = log(sum(exp(logits[r]))); NaN for a target
-// outside [0, classes). Unless dlogits is null: dlogits[r] = (softmax(logits[r]) - one_hot) *
+// losses[r] = log(sum(exp(logits[r]))) - logits[r][targets[r]]; NaN for a target outside
+// [0, classes). Unless dlogits is null: dlogits[r] = (softmax(logits[r]) - one_hot) *
 // scale.
 struct CrossEntropy {
   const void* logits;  // (rows, classes)
@@ -87,19 +87,21 @@ struct CrossEntropy {
   Element type;
   const int64_t* targets;  // (rows)
   float* losses;           // (rows)
-  float* lse;              // (rows), or null
+  // (rows, 2), or null: the largest logit, and log(sum(exp(logit - largest))), apart because their
+  // sum would be rounded to the largest's last place.
+  float* normalizers;
   int64_t rows, classes;
   float scale;
 };
 cudaError_t cross_entropy(const CrossEntropy& a, cudaStream_t stream);
 
-// dlogits[r] = (exp(logits[r] - lse[r]) - one_hot) * scale * *factor.
+// dlogits[r] = (softmax(logits[r]) - one_hot) * scale * *factor, with forward's normalizers.
 struct CrossEntropyBackward {
   const void* logits;
   void* dlogits;
   Element type;
   const int64_t* targets;
-  const float *lse, *factor;
+  const float *normalizers, *factor;
   int64_t rows, classes;
   float scale;
 };

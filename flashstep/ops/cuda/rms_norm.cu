@@ -1,6 +1,7 @@
 // Bound by memory. A row lies in the registers of one warp (up to 2,048 elements) or of one block,
 // so that it is read once; the weight and its gradient's sums stay in L1 and registers. Other
 // widths and addresses go element by element.
+#include <atomic>
 #include <type_traits>
 
 #include "flashstep/ops/cuda/kernels.h"
@@ -81,44 +82,76 @@ __global__ void __launch_bounds__(kOtherThreads)
     y[i] = static_cast<Y>(a.weight[i] * (static_cast<float>(x[i]) * rstd));
 }
 
-// The block's rows one after the other; its sums of dweight stay in registers until the end.
+// Where a thread keeps its vectors of the rows that are on their way: x, dy and, with a residual,
+// that of kStages rows, in shared memory that no other thread reads.
+template <typename X, typename Y>
+struct Stage {
+  X *x, *residual;
+  Y* dy;
+};
+template <typename X, typename Y>
+__host__ __device__ int64_t stage_bytes(int64_t width, bool has_residual) {
+  return width * static_cast<int64_t>(sizeof(X) * (has_residual ? 2 : 1) + sizeof(Y));
+}
+template <typename X, typename Y>
+__device__ Stage<X, Y> stage_at(char* memory, int64_t width) {
+  X* x = reinterpret_cast<X*>(memory);
+  Y* dy = reinterpret_cast<Y*>(x + width);
+  return {x, reinterpret_cast<X*>(dy + width), dy};
+}
+
+// The block's rows one after the other, the next one on its way while one is computed; its sums of
+// dweight stay in registers until the end.
 template <typename X, typename Y, int kWarps>
 __global__ void __launch_bounds__(threads_of(kWarps))
-    backward_kernel(const __grid_constant__ RmsNormBackward a) {
+    backward_kernel(const __grid_constant__ RmsNormBackward a, int stages) {
   constexpr int kLanes = kWarps * kWarpLanes;
   constexpr int kGroups = threads_of(kWarps) / kLanes;  // rows at once
   __shared__ float shared[2][kWarps];
-  extern __shared__ float sums[];  // (width), where several groups add theirs up
+  extern __shared__ __align__(kAlignmentBytes) char memory[];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int group = static_cast<int>(threadIdx.x) / kLanes;
   const int vectors = static_cast<int>(a.width / kVector);
-  float dweight[kSteps][kVector] = {};
+  const bool has_residual = a.residual != nullptr;
+  const int64_t bytes = stage_bytes<X, Y>(a.width, has_residual);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kGroups + group;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kGroups;
 
-  int parity = 0;  // one buffer is written while slower warps still read the other
-  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kGroups + group; row < a.rows;
-       row += static_cast<int64_t>(gridDim.x) * kGroups, parity ^= 1) {
-    const X* x = static_cast<const X*>(a.x) + row * a.width;
-    const Y* dy = static_cast<const Y*>(a.dy) + row * a.width;
-    const X* residual = static_cast<const X*>(a.residual) + row * a.width;
-    X* dx = static_cast<X*>(a.dx) + row * a.width;
-    const float rstd = a.rstd[row];
-    Packed<X> row_of_x[kSteps];
-    Packed<Y> row_of_dy[kSteps];
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int v = lane + step * kLanes;
-      if (v >= vectors) break;
-      row_of_x[step] = load(x + v * kVector);
-      row_of_dy[step] = load(dy + v * kVector);
+  const auto stage_of = [&](int64_t turn) {
+    return stage_at<X, Y>(memory + (group * stages + turn % stages) * bytes, a.width);
+  };
+  const auto fetch = [&](int64_t turn) {
+    const int64_t row = first + turn * stride;
+    if (row < a.rows) {
+      const Stage<X, Y> stage = stage_of(turn);
+      const X* x = static_cast<const X*>(a.x) + row * a.width;
+      const Y* dy = static_cast<const Y*>(a.dy) + row * a.width;
+      const X* residual = static_cast<const X*>(a.residual) + row * a.width;
+      for (int v = lane; v < vectors; v += kLanes) {
+        copy_async(stage.x + v * kVector, x + v * kVector);
+        copy_async(stage.dy + v * kVector, dy + v * kVector);
+        if (has_residual) copy_async(stage.residual + v * kVector, residual + v * kVector);
+      }
     }
+    commit_copies();
+  };
+
+  float dweight[kSteps][kVector] = {};
+  for (int turn = 0; turn + 1 < stages; ++turn) fetch(turn);
+  for (int64_t turn = 0; first + turn * stride < a.rows; ++turn) {
+    fetch(turn + stages - 1);
+    stages == 1 ? wait_for_copies<0>() : wait_for_copies<1>();
+    const int64_t row = first + turn * stride;
+    const Stage<X, Y> stage = stage_of(turn);
+    const float rstd = a.rstd[row];
     float products = 0;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int v = lane + step * kLanes;
       if (v >= vectors) break;
       float xs[kVector], gradients[kVector], weight[kVector];
-      unpack(row_of_x[step], xs);
-      unpack(row_of_dy[step], gradients);
+      read(stage.x + v * kVector, xs);
+      read(stage.dy + v * kVector, gradients);
       read(a.weight + v * kVector, weight);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
@@ -127,20 +160,19 @@ __global__ void __launch_bounds__(threads_of(kWarps))
         dweight[step][i] = fmaf(gradients[i], xhat, dweight[step][i]);
       }
     }
-    const float mean = block_sum<kWarps>(products, shared[parity]) / static_cast<float>(a.width);
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int v = lane + step * kLanes;
-      if (v >= vectors) break;
+    // Of two buffers one is written while slower warps still read the other.
+    const float mean = block_sum<kWarps>(products, shared[turn % 2]) / static_cast<float>(a.width);
+    X* dx = static_cast<X*>(a.dx) + row * a.width;
+    for (int v = lane; v < vectors; v += kLanes) {
       float xs[kVector], gradients[kVector], weight[kVector];
-      unpack(row_of_x[step], xs);
-      unpack(row_of_dy[step], gradients);
+      read(stage.x + v * kVector, xs);
+      read(stage.dy + v * kVector, gradients);
       read(a.weight + v * kVector, weight);
 #pragma unroll
       for (int i = 0; i < kVector; ++i)
         gradients[i] = rstd * (gradients[i] * weight[i] - xs[i] * rstd * mean);
-      if (a.residual != nullptr) {
-        read(residual + v * kVector, xs);
+      if (has_residual) {
+        read(stage.residual + v * kVector, xs);
 #pragma unroll
         for (int i = 0; i < kVector; ++i) gradients[i] += xs[i];
       }
@@ -148,6 +180,9 @@ __global__ void __launch_bounds__(threads_of(kWarps))
     }
   }
 
+  // Groups add up in their order; the stages are free now.
+  __syncthreads();
+  float* sums = reinterpret_cast<float*>(memory);
   float* partial = a.partials + static_cast<int64_t>(blockIdx.x) * a.width;
   for (int turn = 0; turn < kGroups; ++turn) {
     if (turn > 0) __syncthreads();
@@ -223,6 +258,27 @@ int warps_for(int64_t width) {
   return width <= kOfAWarp ? 1 : width <= 4 * kOfAWarp ? 4 : width <= 8 * kOfAWarp ? 8 : 0;
 }
 
+// Lets kKernel have as much dynamic shared memory as the device grants, which becomes `most`: asked
+// once a device.
+template <auto kKernel>
+cudaError_t allow_most_shared(int& most) {
+  constexpr int kDevices = 64;   // that are remembered
+  constexpr int kStatic = 1024;  // more than what the kernel has besides
+  static std::atomic<int> known[kDevices];
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  most = device < kDevices ? known[device].load(std::memory_order_acquire) : 0;
+  if (most > 0) return cudaSuccess;
+  error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  most -= kStatic;
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+  if (error == cudaSuccess && device < kDevices)
+    known[device].store(most, std::memory_order_release);
+  return error;
+}
+
 // Calls work(X(), Y()) for the dtypes that go together.
 template <typename Work>
 cudaError_t with_types(Element x, Element y, const Work& work) {
@@ -280,15 +336,28 @@ cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream) {
   return with_types(a.x_type, a.y_type, [&](auto x_type, auto y_type) {
     using X = decltype(x_type);
     using Y = decltype(y_type);
+    cudaError_t error = cudaSuccess;
     if (warps == 0) {
       backward_elements_kernel<X, Y><<<blocks, kOtherThreads, 0, stream>>>(a);
     } else {
       with_warps(warps, [&](auto count) {
         constexpr int kWarps = decltype(count)::value;
-        const size_t shared = kWarps == 1 ? sizeof(float) * static_cast<size_t>(a.width) : 0;
-        backward_kernel<X, Y, kWarps><<<blocks, threads_of(kWarps), shared, stream>>>(a);
+        constexpr int kGroups = threads_of(kWarps) / (kWarps * kWarpLanes);
+        const int64_t stage = kGroups * stage_bytes<X, Y>(a.width, a.residual != nullptr);
+        int most = 0;
+        error = allow_most_shared<backward_kernel<X, Y, kWarps>>(most);
+        if (error != cudaSuccess) return;
+        if (stage > most) {
+          backward_elements_kernel<X, Y><<<blocks, kOtherThreads, 0, stream>>>(a);
+          return;
+        }
+        const int stages = 2 * stage <= most ? 2 : 1;
+        backward_kernel<X, Y, kWarps>
+            <<<blocks, threads_of(kWarps), static_cast<size_t>(stages * stage), stream>>>(a,
+                                                                                          stages);
       });
     }
+    if (error != cudaSuccess) return error;
     const int64_t columns = divide_up(a.width, kWarpLanes);
     sum_partials_kernel<<<static_cast<unsigned>(columns), kSumWarps * kWarpLanes, 0, stream>>>(
         a.partials, blocks, a.width, a.dweight);

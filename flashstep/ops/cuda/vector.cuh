@@ -97,6 +97,25 @@ __device__ inline void write(T* p, const float (&x)[kWidth]) {
   }
 }
 
+// Eight elements from global to shared memory without registers; both are multiples of 16 bytes.
+template <typename T>
+__device__ inline void copy_async(T* to, const T* from) {
+  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+#pragma unroll
+  for (size_t i = 0; i < sizeof(T) * kVector / sizeof(uint4); ++i) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     shared + static_cast<uint32_t>(i * sizeof(uint4))),
+                 "l"(reinterpret_cast<const uint4*>(from) + i)
+                 : "memory");
+  }
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most kLeft of this thread's groups of copies are on their way.
+template <int kLeft>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
 // The same sum, or maximum, on all lanes; the order is that of a butterfly and never changes.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
