@@ -3,6 +3,7 @@
 #include "flashstep/attention/attention.h"
 #include "flashstep/base/error.h"
 #include "flashstep/measure/ranges.h"
+#include "flashstep/model/fused_block.h"
 #include "flashstep/ops/rms_norm.h"
 #include "flashstep/ops/swiglu.h"
 
@@ -99,6 +100,12 @@ TransformerBlockImpl::TransformerBlockImpl(const ModelConfig& config,
 }
 
 at::Tensor TransformerBlockImpl::forward(const at::Tensor& x, const BlockContext& context) {
+  if (fused_block_takes(x, *this, context)) {
+    // From here on the norms' memory counts more than the time of making them again.
+    constexpr int64_t kManyTokens = 16384;
+    const bool many = x.size(0) * x.size(1) > kManyTokens;
+    return fused_block(x, *this, context, many ? Keep::kNoNorms : Keep::kAll);
+  }
   const auto y = x + attn->forward(ln1->forward(x), context);
   return y + ffn->forward(ln2->forward(y));
 }

@@ -45,6 +45,7 @@ class RmsNormImpl : public torch::nn::Module {
  public:
   RmsNormImpl(int64_t width, double epsilon, const torch::TensorOptions& options);
   at::Tensor forward(const at::Tensor& x);
+  double epsilon() const { return epsilon_; }
   at::Tensor weight;
 
  private:
@@ -57,6 +58,8 @@ class CausalSelfAttentionImpl : public torch::nn::Module {
  public:
   CausalSelfAttentionImpl(const ModelConfig& config, const torch::TensorOptions& options);
   at::Tensor forward(const at::Tensor& x, const BlockContext& context);
+  int64_t num_heads() const { return num_heads_; }
+  const std::string& implementation() const { return implementation_; }
   Linear q_proj = nullptr, k_proj = nullptr, v_proj = nullptr, output_proj = nullptr;
 
  private:
@@ -74,7 +77,8 @@ class SwigluNetworkImpl : public torch::nn::Module {
 };
 TORCH_MODULE(SwigluNetwork);
 
-// x + attn(ln1(x)), then + ffn(ln2(.)): x (B, N, C) -> (B, N, C).
+// x + attn(ln1(x)), then + ffn(ln2(.)): x (B, N, C) -> (B, N, C). On a GPU in mixed precision by
+// fused_block.h.
 class TransformerBlockImpl : public torch::nn::Module {
  public:
   TransformerBlockImpl(const ModelConfig& config, const torch::TensorOptions& options);

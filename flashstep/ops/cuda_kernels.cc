@@ -47,26 +47,51 @@ void rms_norm_forward_cuda(const Tensor& x, const Tensor& weight, double epsilon
 }
 
 Tensor rms_norm_backward_cuda(const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                              const Tensor& dy, const Tensor& residual, const Tensor& dx) {
+                              const Tensor& dy, const Tensor& residual, const Tensor& dx,
+                              const Tensor& rounded_dx) {
   const int64_t width = x.size(-1), rows = rstd.numel();
   auto dweight = at::empty_like(weight);
   const auto partials = at::empty({ops_cuda::rms_norm_partials(rows), width}, weight.options());
   enqueue(ops_cuda::rms_norm_backward,
           {x.const_data_ptr(), element_of(x), weight.const_data_ptr<float>(),
            rstd.const_data_ptr<float>(), dy.const_data_ptr(), element_of(dy),
-           data_or_null(residual), dx.mutable_data_ptr(), partials.mutable_data_ptr<float>(),
-           dweight.mutable_data_ptr<float>(), rows, width},
+           data_or_null(residual), dx.mutable_data_ptr(), mutable_or_null(rounded_dx),
+           partials.mutable_data_ptr<float>(), dweight.mutable_data_ptr<float>(), rows, width},
           x);
   return dweight;
 }
 
 void rope_cuda(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse,
                const Tensor& y) {
-  enqueue(ops_cuda::rope,
-          {x.const_data_ptr(), y.mutable_data_ptr(), element_of(x), cos.const_data_ptr<float>(),
-           sin.const_data_ptr<float>(), x.size(0), x.size(1), x.size(2), x.size(3), x.stride(0),
-           x.stride(1), x.stride(2), y.stride(0), y.stride(1), y.stride(2), inverse},
-          x);
+  rope_parts_cuda({x}, cos, sin, inverse, {y});
+}
+
+void rope_parts_cuda(const std::vector<Tensor>& x, const Tensor& cos, const Tensor& sin,
+                     bool inverse, const std::vector<Tensor>& y) {
+  constexpr size_t kTurned = 2;  // values are not
+  const Tensor &from = x.front(), &to = y.front();
+  ops_cuda::Rope arguments{};
+  arguments.parts = static_cast<int>(x.size());
+  for (size_t part = 0; part < x.size(); ++part) {
+    arguments.x[part] = x[part].const_data_ptr();
+    arguments.y[part] = y[part].mutable_data_ptr();
+    arguments.turns[part] = part < kTurned;
+  }
+  arguments.type = element_of(from);
+  arguments.cos = cos.const_data_ptr<float>();
+  arguments.sin = sin.const_data_ptr<float>();
+  arguments.batch = from.size(0);
+  arguments.heads = from.size(1);
+  arguments.positions = from.size(2);
+  arguments.head_dim = from.size(3);
+  arguments.batch_stride = from.stride(0);
+  arguments.head_stride = from.stride(1);
+  arguments.position_stride = from.stride(2);
+  arguments.y_batch_stride = to.stride(0);
+  arguments.y_head_stride = to.stride(1);
+  arguments.y_position_stride = to.stride(2);
+  arguments.inverse = inverse;
+  enqueue(ops_cuda::rope, arguments, from);
 }
 
 void swiglu_forward_cuda(const Tensor& a, const Tensor& b, const Tensor& y) {

@@ -3,6 +3,8 @@
 // said to be dense is contiguous. On the current stream of the tensors' device.
 #pragma once
 
+#include <vector>
+
 #include <torch/types.h>
 
 namespace flashstep::internal {
@@ -14,14 +16,20 @@ bool has_cuda_kernel(const at::Tensor& x);
 // float32.
 void rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& weight, double epsilon,
                            const at::Tensor& y, const at::Tensor& rstd);
-// residual: added to dx, like x; undefined: nothing. Returns the weight's gradient (C), float32.
+// residual: added to dx, like x; undefined: nothing. rounded_dx: like dy, dx once more in its
+// dtype; undefined: not wanted. Returns the weight's gradient (C), float32.
 at::Tensor rms_norm_backward_cuda(const at::Tensor& x, const at::Tensor& weight,
                                   const at::Tensor& rstd, const at::Tensor& dy,
-                                  const at::Tensor& residual, const at::Tensor& dx);
+                                  const at::Tensor& residual, const at::Tensor& dx,
+                                  const at::Tensor& rounded_dx = {});
 
 // x, y (B, H, N, D), the last dimension dense; cos, sin (N, D / 2) float32, dense.
 void rope_cuda(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool inverse,
                const at::Tensor& y);
+// Queries and keys turned, values (if there is a third part) copied, in one launch: each part (B,
+// H, N, D) of x and of y, with equal strides.
+void rope_parts_cuda(const std::vector<at::Tensor>& x, const at::Tensor& cos, const at::Tensor& sin,
+                     bool inverse, const std::vector<at::Tensor>& y);
 
 // a, b and their gradients (R, F) of equal strides, the rows dense; y, dy dense. y of backward is
 // forward's once more, unless it is undefined.

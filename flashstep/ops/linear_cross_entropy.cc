@@ -8,6 +8,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/measure/ranges.h"
+#include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/cross_entropy.h"
 #include "flashstep/ops/cuda_kernels.h"
 
@@ -44,7 +45,9 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
                         const Tensor& targets_any, at::ScalarType dtype, bool wants_x,
                         bool wants_weight) {
     const int64_t width = x_any.size(-1), rows = targets_any.numel();
-    const auto x = x_any.reshape({rows, width}).to(dtype), weight = weight_any.to(dtype);
+    const auto x = x_any.reshape({rows, width}).to(dtype);
+    const auto weight =
+        weight_any.is_leaf() ? compute_copy(weight_any, dtype) : weight_any.to(dtype);
     const auto targets = targets_any.reshape({rows}).contiguous();
     const auto losses = at::empty({rows}, x.options().dtype(at::kFloat));
     const Tensor dx = wants_x ? at::empty_like(x) : Tensor();

@@ -27,7 +27,7 @@ struct RmsNormForward {
 cudaError_t rms_norm_forward(const RmsNormForward& a, cudaStream_t stream);
 
 // With g = dy * weight and xhat = x * rstd: dx = residual + rstd * (g - xhat * mean(g * xhat)) and
-// dweight = sum over the rows of dy * xhat.
+// dweight = sum over the rows of dy * xhat. dx may be wanted in y_type as well.
 struct RmsNormBackward {
   const void* x;
   Element x_type;
@@ -36,6 +36,7 @@ struct RmsNormBackward {
   Element y_type;
   const void* residual;  // (rows, width) of x_type, added to dx; or null
   void* dx;              // (rows, width) of x_type; may be residual
+  void* rounded_dx;      // (rows, width) of y_type: dx once more; or null
   float* partials;       // (rms_norm_partials(rows), width), workspace
   float* dweight;        // (width)
   int64_t rows, width;
@@ -44,10 +45,14 @@ int64_t rms_norm_partials(int64_t rows);
 cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream);
 
 // Rotates pairs (x[2i], x[2i+1]) of a row by the angle whose cosine and sine stand at
-// cos[position][i] and sin[position][i]; by minus the angle if `inverse`. y may be x.
+// cos[position][i] and sin[position][i]; by minus the angle if `inverse`. Up to three tensors of
+// the same shape and strides at once, of which some may only be copied. A y may be its x.
 struct Rope {
-  const void* x;
-  void* y;
+  static constexpr int kMostParts = 3;  // queries, keys and values
+  int parts;
+  const void* x[kMostParts];
+  void* y[kMostParts];
+  bool turns[kMostParts];  // else: copied
   Element type;
   const float *cos, *sin;  // (positions, head_dim / 2)
   int64_t batch, heads, positions, head_dim;

@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(threads_of(kWarps))
     commit_copies();
   };
 
+  Y* rounded_dx = static_cast<Y*>(a.rounded_dx);
   float dweight[kSteps][kVector] = {};
   for (int turn = 0; turn + 1 < stages; ++turn) fetch(turn);
   for (int64_t turn = 0; first + turn * stride < a.rows; ++turn) {
@@ -177,6 +178,7 @@ __global__ void __launch_bounds__(threads_of(kWarps))
         for (int i = 0; i < kVector; ++i) gradients[i] += xs[i];
       }
       write(dx + v * kVector, gradients);
+      if (rounded_dx != nullptr) write(rounded_dx + row * a.width + v * kVector, gradients);
     }
   }
 
@@ -225,7 +227,10 @@ __global__ void __launch_bounds__(kOtherThreads)
     for (int64_t i = threadIdx.x; i < a.width; i += kOtherThreads) {
       const float xhat = static_cast<float>(x[i]) * rstd;
       const float own = rstd * (static_cast<float>(dy[i]) * a.weight[i] - xhat * mean);
-      dx[i] = static_cast<X>(a.residual == nullptr ? own : own + static_cast<float>(residual[i]));
+      const float whole = a.residual == nullptr ? own : own + static_cast<float>(residual[i]);
+      dx[i] = static_cast<X>(whole);
+      if (a.rounded_dx != nullptr)
+        static_cast<Y*>(a.rounded_dx)[row * a.width + i] = static_cast<Y>(whole);
     }
   }
 }
@@ -330,7 +335,8 @@ cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream) {
                         : cudaMemsetAsync(a.dweight, 0, sizeof(float) * a.width, stream);
   }
   const bool aligned = is_aligned(a.x) && is_aligned(a.dy) && is_aligned(a.dx) &&
-                       is_aligned(a.weight) && is_aligned(a.residual) && is_aligned(a.partials);
+                       is_aligned(a.weight) && is_aligned(a.residual) && is_aligned(a.partials) &&
+                       is_aligned(a.rounded_dx);
   const int warps = aligned ? warps_for(a.width) : 0;
   const auto blocks = static_cast<unsigned>(rms_norm_partials(a.rows));
   return with_types(a.x_type, a.y_type, [&](auto x_type, auto y_type) {

@@ -1,0 +1,221 @@
+// The fused block against the readable one.
+#include <ATen/autocast_mode.h>
+#include <torch/cuda.h>
+#include <torch/utils.h>
+
+#include "flashstep/model/fused_block.h"
+#include "flashstep/model/transformer.h"
+#include "flashstep/ops/compute_copy.h"
+#include "flashstep/testing/compare.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+
+const at::Device kGpu(at::kCUDA, 0);
+
+class FusedBlockGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU that LibTorch can use";
+    torch::manual_seed(9);
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  }
+  void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, false); }
+};
+
+ModelConfig config_of(int64_t width, int64_t inner, int64_t heads) {
+  ModelConfig config;
+  config.vocab_size = 32;
+  config.context_length = 64;
+  config.d_model = width;
+  config.d_ff = inner;
+  config.num_layers = 1;
+  config.num_heads = heads;
+  return config;
+}
+
+// The block as layers.cc spells it out.
+Tensor readable(TransformerBlockImpl& block, const Tensor& x, const BlockContext& context) {
+  const Tensor y = x + block.attn->forward(block.ln1->forward(x), context);
+  return y + block.ffn->forward(block.ln2->forward(y));
+}
+
+using Forward = std::function<Tensor(TransformerBlockImpl&, const Tensor&, const BlockContext&)>;
+Forward fused(Keep keep) {
+  return [=](auto& block, const auto& x, const auto& context) {
+    return fused_block(x, block, context, keep);
+  };
+}
+
+struct Case {
+  ModelConfig config;
+  Tensor x, dy;
+  TransformerBlock block{nullptr};
+
+  explicit Case(const ModelConfig& given, int64_t batch = 2, int64_t length = 48)
+      : config(given),
+        x(torch::randn({batch, length, given.d_model}, kGpu)),
+        dy(torch::randn({batch, length, given.d_model}, kGpu)),
+        block(given, torch::TensorOptions(kGpu)) {
+    const torch::NoGradGuard no_grad;
+    for (Tensor& parameter : block->parameters()) {
+      if (parameter.dim() == 1) {
+        parameter.uniform_(0.5, 1.5);
+      } else {
+        parameter.normal_(0, 1 / std::sqrt(static_cast<double>(parameter.size(1))));
+      }
+    }
+  }
+
+  // Output, x's gradient and every parameter's.
+  std::vector<Tensor> run(const Forward& forward, at::ScalarType compute) {
+    TransformerBlock own = block;
+    const bool wide = compute == at::kDouble;
+    if (wide) {
+      own = TransformerBlock(config, torch::TensorOptions(kGpu).dtype(at::kDouble));
+      const torch::NoGradGuard no_grad;
+      auto from = block->parameters(), to = own->parameters();
+      for (size_t i = 0; i < to.size(); ++i) {
+        to[i].copy_(from[i]);
+        to[i].set_requires_grad(from[i].requires_grad());
+      }
+    }
+    own->zero_grad();
+    const RotaryTables tables =
+        rotary_tables(x.size(1), config.head_dim(), config.rope_theta).to(kGpu);
+    const Tensor input = (wide ? x.to(at::kDouble) : x).detach().clone().requires_grad_();
+    if (!wide) {
+      at::autocast::set_autocast_enabled(at::kCUDA, true);
+      at::autocast::set_autocast_dtype(at::kCUDA, compute);
+    }
+    const Tensor y = forward(*own, input, {tables, nullptr});
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCUDA, false);
+    y.backward(dy.to(y.scalar_type()));
+    std::vector<Tensor> results = {y.detach(), input.grad()};
+    for (const Tensor& parameter : own->parameters()) results.push_back(parameter.grad());
+    return results;
+  }
+};
+
+void expect_agreement(Case& c, at::ScalarType dtype) {
+  const auto oracle = c.run(readable, at::kDouble), naive = c.run(readable, dtype),
+             got = c.run(fused(Keep::kAll), dtype);
+  const double unit = dtype == at::kHalf ? 1e-3 : 8e-3;
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i].defined(), oracle[i].defined()) << i;
+    if (!got[i].defined()) continue;
+    EXPECT_EQ(got[i].scalar_type(), naive[i].scalar_type()) << i;
+    const double largest = oracle[i].abs().max().item<double>();
+    EXPECT_TRUE(testing::within_twice_naive(got[i], naive[i], oracle[i], unit * largest))
+        << "result " << i << " in " << dtype;
+  }
+}
+
+TEST_F(FusedBlockGpu, AgreesWithTheReadableBlock) {
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    for (const auto& config :
+         {config_of(64, 176, 4), config_of(120, 328, 3), config_of(768, 3072, 12)}) {
+      Case c(config);
+      expect_agreement(c, dtype);
+    }
+  }
+}
+
+TEST_F(FusedBlockGpu, IsWhatABlockTakesUnderAutocast) {
+  Case c(config_of(64, 176, 4));
+  const auto block = [](auto& block, const auto& x, const auto& context) {
+    EXPECT_TRUE(fused_block_takes(x, block, context));
+    return block.forward(x, context);
+  };
+  const auto taken = c.run(block, at::kBFloat16),
+             expected = c.run(fused(Keep::kAll), at::kBFloat16);
+  for (size_t i = 0; i < taken.size(); ++i)
+    EXPECT_TRUE(testing::same_bits(taken[i], expected[i])) << i;
+}
+
+TEST_F(FusedBlockGpu, GivesTheSameBitsWhateverIsKept) {
+  Case c(config_of(120, 328, 3));
+  const auto all = c.run(fused(Keep::kAll), at::kBFloat16);
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    const auto less = c.run(fused(Keep::kNoNorms), at::kBFloat16);
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(testing::same_bits(less[i], all[i])) << i;
+  }
+}
+
+TEST_F(FusedBlockGpu, LeavesFrozenWeightsWithoutGradients) {
+  Case c(config_of(64, 176, 4));
+  c.block->attn->k_proj->weight.set_requires_grad(false);
+  c.block->ffn->w1->weight.set_requires_grad(false);
+  c.block->ffn->w2->weight.set_requires_grad(false);
+  c.block->ln2->weight.set_requires_grad(false);
+  expect_agreement(c, at::kBFloat16);
+}
+
+TEST_F(FusedBlockGpu, SeesWeightsThatSomebodyChanged) {
+  Case c(config_of(64, 176, 4));
+  c.run(fused(Keep::kAll), at::kBFloat16);
+  {
+    const torch::NoGradGuard no_grad;
+    c.block->attn->v_proj->weight.mul_(-2);
+    c.block->ffn->w3->weight.add_(0.25);
+    c.block->ffn->w2->weight.set_data(c.block->ffn->w2->weight.data() * 3);
+  }
+  expect_agreement(c, at::kBFloat16);
+}
+
+TEST_F(FusedBlockGpu, LeavesGradientsInTheDtypeThatTheyAreAskedFor) {
+  Case c(config_of(64, 176, 4));
+  const auto wide = c.run(fused(Keep::kAll), at::kBFloat16);
+  for (Tensor& parameter : c.block->parameters())
+    if (parameter.dim() == 2) parameter.set_grad_dtype(at::kBFloat16);
+  const auto narrow = c.run(fused(Keep::kAll), at::kBFloat16);
+  const auto parameters = c.block->parameters();
+  for (size_t i = 2; i < narrow.size(); ++i) {
+    const bool is_matrix = parameters[i - 2].dim() == 2;
+    EXPECT_EQ(narrow[i].scalar_type(), is_matrix ? at::kBFloat16 : at::kFloat);
+    EXPECT_TRUE(testing::same_bits(narrow[i].to(at::kFloat), wide[i])) << i;  // they were rounded
+  }
+}
+
+TEST_F(FusedBlockGpu, RefusesWhatItCannotCompute) {
+  Case odd(config_of(60, 100, 2)), c(config_of(64, 176, 4));
+  const RotaryTables tables = rotary_tables(48, 16, 10000.0).to(kGpu);
+  EXPECT_FALSE(fused_block_takes(c.x, *c.block, {tables, nullptr}));  // float32 without autocast
+  EXPECT_FALSE(fused_block_takes(c.x.cpu(), *c.block, {tables, nullptr}));
+  expect_agreement(c, at::kBFloat16);
+  const auto forward = [](auto& block, const auto& x, const auto& context) {
+    EXPECT_FALSE(fused_block_takes(x, block, context));
+    return block.forward(x, context);
+  };
+  odd.run(forward, at::kBFloat16);
+}
+
+TEST_F(FusedBlockGpu, CopiesFollowTheirParameters) {
+  Tensor a = torch::randn({3, 4}, kGpu).requires_grad_(), b = torch::randn({5, 4}, kGpu);
+  const Tensor both = compute_copy({a, b}, at::kBFloat16);
+  EXPECT_TRUE(testing::same_bits(both, at::cat({a, b}).detach().to(at::kBFloat16)));
+  EXPECT_TRUE(compute_copy({a, b}, at::kBFloat16).is_same(both));
+  const torch::NoGradGuard no_grad;
+  b.zero_();
+  EXPECT_TRUE(
+      testing::same_bits(compute_copy({a, b}, at::kBFloat16), at::cat({a, b}).to(at::kBFloat16)));
+  // An optimizer that writes both: the copy is not made again.
+  a.fill_(7);
+  internal::copy_written_with(a).fill_(7);
+  const auto version = a._version();
+  internal::copy_is_written(a);
+  EXPECT_GT(a._version(), version);
+  internal::copy_written_with(a).fill_(9);
+  EXPECT_EQ(compute_copy({a, b}, at::kBFloat16)[0][0].item<float>(), 9);
+  // A hand between two replays.
+  a.fill_(5);
+  internal::refresh_copies_before_replay();
+  EXPECT_EQ(both[0][0].item<float>(), 5);
+  EXPECT_EQ(compute_copy(b, at::kFloat).data_ptr(), b.data_ptr());
+}
+
+}  // namespace
+}  // namespace flashstep

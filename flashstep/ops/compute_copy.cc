@@ -1,0 +1,167 @@
+#include "flashstep/ops/compute_copy.h"
+
+#include <mutex>
+#include <unordered_map>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/base/error.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+
+struct Entry {
+  c10::weak_intrusive_ptr<c10::TensorImpl> parameter;  // whose address names the entry
+  Tensor copy;                                         // of its shape, part of `whole`
+  Tensor whole;                                        // with the neighbours' copies
+  uint32_t version = 0;                                // of the parameter, that the copy is of
+  const void* data = nullptr;                          // of that parameter
+  bool is_fresh = false;
+  bool is_written = false;  // last by the optimizer, not by a cast
+};
+
+class Copies {
+ public:
+  static Copies& all() {
+    static Copies& copies = *new Copies;  // CUDA may be gone before static objects are
+    return copies;
+  }
+
+  Tensor of(const std::vector<Tensor>& parameters, at::ScalarType dtype) {
+    const std::lock_guard lock(mutex_);
+    if (!stand_together(parameters, dtype)) make(parameters, dtype);
+    for (const Tensor& parameter : parameters) bring_up_to_date(entry_of(parameter), parameter);
+    return entry_of(parameters.front()).whole;
+  }
+
+  Tensor written_with(const Tensor& parameter) {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(parameter.unsafeGetTensorImpl());
+    return found == entries_.end() || found->second.parameter.expired() ? Tensor()
+                                                                        : found->second.copy;
+  }
+
+  void is_written(const Tensor& parameter) {
+    parameter.unsafeGetTensorImpl()->bump_version();
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(parameter.unsafeGetTensorImpl());
+    if (found == entries_.end()) return;
+    note(found->second, parameter);
+    found->second.is_written = true;
+  }
+
+  void refresh() {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, entry] : entries_) {
+      const auto strong = entry.parameter.lock();
+      if (!strong || !entry.is_written) continue;
+      bring_up_to_date(entry, Tensor(strong));
+      entry.is_written = true;  // by the graph, from now on again
+    }
+  }
+
+  void note_replay() {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, entry] : entries_) entry.is_fresh &= entry.is_written;
+  }
+
+  void forget() {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, entry] : entries_) entry.is_fresh = false;
+  }
+
+ private:
+  Entry& entry_of(const Tensor& parameter) { return entries_.at(parameter.unsafeGetTensorImpl()); }
+
+  // Whether the parameters' copies lie one behind the other, with nothing else.
+  bool stand_together(const std::vector<Tensor>& parameters, at::ScalarType dtype) const {
+    int64_t row = 0;
+    const Entry* first = nullptr;
+    for (const Tensor& parameter : parameters) {
+      const auto found = entries_.find(parameter.unsafeGetTensorImpl());
+      if (found == entries_.end() || found->second.parameter.expired()) return false;
+      const Entry& entry = found->second;
+      if (first == nullptr) first = &entry;
+      if (!entry.whole.is_same(first->whole) || entry.copy.scalar_type() != dtype ||
+          entry.copy.sizes() != parameter.sizes() || entry.copy.device() != parameter.device() ||
+          entry.copy.storage_offset() != row * entry.copy.stride(0)) {
+        return false;
+      }
+      row += entry.copy.size(0);
+    }
+    return first->whole.size(0) == row;
+  }
+
+  void make(const std::vector<Tensor>& parameters, at::ScalarType dtype) {
+    std::erase_if(entries_, [](const auto& item) { return item.second.parameter.expired(); });
+    int64_t rows = 0;
+    for (const Tensor& parameter : parameters) rows += parameter.size(0);
+    std::vector<int64_t> shape = parameters.front().sizes().vec();
+    shape[0] = rows;
+    const Tensor whole = at::empty(shape, parameters.front().options().dtype(dtype));
+    int64_t row = 0;
+    for (const Tensor& parameter : parameters) {
+      entries_.insert_or_assign(
+          parameter.unsafeGetTensorImpl(),
+          Entry{c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()),
+                whole.narrow(0, row, parameter.size(0)), whole});
+      row += parameter.size(0);
+    }
+  }
+
+  static void note(Entry& entry, const Tensor& parameter) {
+    entry.version = parameter.unsafeGetTensorImpl()->version_counter().current_version();
+    entry.data = parameter.const_data_ptr();
+    entry.is_fresh = true;
+  }
+
+  static void bring_up_to_date(Entry& entry, const Tensor& parameter) {
+    const auto version = parameter.unsafeGetTensorImpl()->version_counter().current_version();
+    if (entry.is_fresh && entry.version == version && entry.data == parameter.const_data_ptr())
+      return;
+    entry.copy.copy_(parameter.detach());
+    note(entry, parameter);
+    entry.is_written = false;
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<c10::TensorImpl*, Entry> entries_;
+};
+
+}  // namespace
+
+Tensor compute_copy(const Tensor& parameter, at::ScalarType dtype) {
+  if (parameter.scalar_type() == dtype) return parameter.detach();
+  require(parameter.dim() >= 1, "[compute_copy] expected a tensor with dimensions, got a number");
+  return compute_copy(std::vector<Tensor>{parameter}, dtype);
+}
+
+Tensor compute_copy(const std::vector<Tensor>& parameters, at::ScalarType dtype) {
+  require(!parameters.empty(), "[compute_copy] expected a parameter, got none");
+  const Tensor& first = parameters.front();
+  for (const Tensor& parameter : parameters) {
+    require(parameter.dim() == first.dim() && parameter.device() == first.device() &&
+                parameter.sizes().slice(1) == first.sizes().slice(1),
+            "[compute_copy] expected matrices of one width on one device, got ", first.sizes(),
+            " and ", parameter.sizes());
+  }
+  const at::NoGradGuard no_grad;
+  return Copies::all().of(parameters, dtype);
+}
+
+namespace internal {
+
+Tensor copy_written_with(const Tensor& parameter) { return Copies::all().written_with(parameter); }
+void copy_is_written(const Tensor& parameter) { Copies::all().is_written(parameter); }
+void refresh_copies_before_replay() {
+  const at::NoGradGuard no_grad;
+  Copies::all().refresh();
+}
+void note_replay() { Copies::all().note_replay(); }
+void forget_compute_copies() { Copies::all().forget(); }
+
+}  // namespace internal
+
+}  // namespace flashstep
