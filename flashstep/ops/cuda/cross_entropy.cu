@@ -70,10 +70,12 @@ __device__ void finish_row(const CrossEntropy& a, int64_t row, Sum all, float ta
   }
 }
 
-// A row in registers: kSteps vectors a thread.
+// A row in registers: kSteps vectors a thread. With few of them their exponentials stay, for the
+// gradient, because the special function units bound what computes each of them twice.
 template <typename T, int kBlock, int kSteps>
 __global__ void __launch_bounds__(kBlock)
     cross_entropy_kernel(const __grid_constant__ CrossEntropy a) {
+  constexpr bool kKeepsExponentials = kSteps <= 8;
   __shared__ Sum shared[kBlock / kWarpLanes];
   const int64_t row = blockIdx.x;
   const T* logits = static_cast<const T*>(a.logits) + row * a.classes;
@@ -87,40 +89,50 @@ __global__ void __launch_bounds__(kBlock)
   // Before the barrier: dlogits may be logits.
   const float target_logit = logit_of_target(a, row, logits);
 
-  Sum all = {-INFINITY, 0};
+  float exponentials[kKeepsExponentials ? kSteps : 1][kVector];
+  Sum mine = {-INFINITY, 0};
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     if (static_cast<int>(threadIdx.x) + step * kBlock >= vectors) break;
     float x[kVector];
     unpack(own[step], x);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) all.largest = fmaxf(all.largest, x[i]);
+    for (int i = 0; i < kVector; ++i) mine.largest = fmaxf(mine.largest, x[i]);
   }
-  const float base = base_of(all.largest);
+  const float base = base_of(mine.largest);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     if (static_cast<int>(threadIdx.x) + step * kBlock >= vectors) break;
     float x[kVector];
     unpack(own[step], x);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) all.sum += exponential<T>(x[i] - base);
+    for (int i = 0; i < kVector; ++i) {
+      x[i] = exponential<T>(x[i] - base);
+      mine.sum += x[i];
+      if constexpr (kKeepsExponentials) exponentials[step][i] = x[i];
+    }
   }
-  all = block_merged<T, kBlock / kWarpLanes>(all, shared);
+  const Sum all = block_merged<T, kBlock / kWarpLanes>(mine, shared);
   finish_row(a, row, all, target_logit);
   if (a.dlogits == nullptr) return;
 
   T* dlogits = static_cast<T*>(a.dlogits) + row * a.classes;
   const int64_t target = a.targets[row];
-  const float share = a.scale / all.sum;
+  const float share =
+      a.scale / all.sum * (kKeepsExponentials ? exponential<T>(base - all.largest) : 1.0f);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const int v = static_cast<int>(threadIdx.x) + step * kBlock;
     if (v >= vectors) break;
     float x[kVector];
-    unpack(own[step], x);
+    if constexpr (!kKeepsExponentials) unpack(own[step], x);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      x[i] = exponential<T>(x[i] - all.largest) * share;
+      if constexpr (kKeepsExponentials) {
+        x[i] = exponentials[step][i] * share;
+      } else {
+        x[i] = exponential<T>(x[i] - all.largest) * share;
+      }
       if (v * kVector + i == target) x[i] -= a.scale;
     }
     write(dlogits + v * kVector, x);
@@ -201,11 +213,12 @@ void launch(const CrossEntropy& a, cudaStream_t stream) {
   };
   const std::integral_constant<int, kThreads> narrow;
   const std::integral_constant<int, 2 * kThreads> wide;
-  // 64 registers of logits at most: what leaves room for two blocks on a multiprocessor.
+  // 64 registers of logits or exponentials at most.
   const std::integral_constant<int, sizeof(T) == 2 ? 16 : 8> most;
   if (with(narrow, std::integral_constant<int, 2>()) ||
       with(narrow, std::integral_constant<int, 5>()) ||
-      with(narrow, std::integral_constant<int, 8>()) || with(wide, most)) {
+      with(narrow, std::integral_constant<int, 8>()) ||
+      with(wide, std::integral_constant<int, 8>()) || with(wide, most)) {
     return;
   }
   cross_entropy_elements_kernel<T><<<rows, kThreads, 0, stream>>>(a);

@@ -97,34 +97,10 @@ __device__ inline void write(T* p, const float (&x)[kWidth]) {
   }
 }
 
-// Eight elements from global to shared memory without registers; both are multiples of 16 bytes.
-template <typename T>
-__device__ inline void copy_async(T* to, const T* from) {
-  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-#pragma unroll
-  for (size_t i = 0; i < sizeof(T) * kVector / sizeof(uint4); ++i) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                     shared + static_cast<uint32_t>(i * sizeof(uint4))),
-                 "l"(reinterpret_cast<const uint4*>(from) + i)
-                 : "memory");
-  }
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kLeft of this thread's groups of copies are on their way.
-template <int kLeft>
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-
-// The same sum, or maximum, on all lanes; the order is that of a butterfly and never changes.
+// The same sum on all lanes; the order is that of a butterfly and never changes.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int step = kWarpLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-  return x;
-}
-__device__ inline float warp_max(float x) {
-#pragma unroll
-  for (int step = kWarpLanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
   return x;
 }
 
@@ -141,17 +117,6 @@ __device__ inline float block_sum(float x, float* shared) {
   for (int warp = 0; warp < kWarps; ++warp) sum += shared[warp];
   return sum;
 }
-template <int kWarps>
-__device__ inline float block_max(float x, float* shared) {
-  x = warp_max(x);
-  if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = x;
-  __syncthreads();
-  float largest = shared[0];
-#pragma unroll
-  for (int warp = 1; warp < kWarps; ++warp) largest = fmaxf(largest, shared[warp]);
-  return largest;
-}
-
 // ---- Host
 
 inline bool is_aligned(const void* p) {
