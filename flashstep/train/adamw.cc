@@ -1,8 +1,9 @@
 #include "flashstep/train/adamw.h"
 
+#include <algorithm>
 #include <memory>
-#include <optional>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -10,6 +11,8 @@
 #include <torch/optim/serialize.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/ops/adamw.h"
+#include "flashstep/ops/kinds.h"
 
 namespace flashstep::train {
 namespace {
@@ -36,24 +39,18 @@ void check_parameter(const Tensor& parameter) {
           " for shape ", parameter.sizes());
 }
 
-// The fused kernel walks parameter and gradient by the same linear index.
-Tensor gradient_in_layout_of(const Tensor& parameter) {
+// The lists of `batch` get one more parameter.
+void add_to(AdamWTensors& batch, const Tensor& parameter, const AdamWState& state, bool amsgrad) {
   const Tensor& gradient = parameter.grad();
   require(gradient.layout() == at::kStrided,
           "[AdamW] expected a dense gradient, got a sparse one for the parameter of shape ",
           parameter.sizes());
-  if (gradient.strides() == parameter.strides() && gradient.dtype() == parameter.dtype())
-    return gradient;
-  return at::empty_like(parameter).copy_(gradient);
-}
-
-// What one kernel updates: tensors of one device and dtype.
-struct Batch {
-  std::vector<Tensor> parameters, gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps;
-};
-
-std::string key_of(const Tensor& tensor) {
-  return flashstep::str(tensor.device(), ' ', c10::toString(tensor.scalar_type()));
+  batch.parameters.push_back(parameter);
+  batch.gradients.push_back(gradient);
+  batch.exp_avgs.push_back(state.exp_avg);
+  batch.exp_avg_sqs.push_back(state.exp_avg_sq);
+  if (amsgrad) batch.max_exp_avg_sqs.push_back(state.max_exp_avg_sq);
+  batch.steps.push_back(state.step);
 }
 
 }  // namespace
@@ -131,40 +128,44 @@ void AdamW::refresh_learning_rates() {
   }
 }
 
-void AdamW::update(const Tensor& found_inf) {
+void AdamW::update(const Tensor& found_inf, const Clipping* clipping) {
   torch::NoGradGuard no_grad;
   std::unordered_set<void*> seen;
   for (size_t index = 0; index < param_groups_.size(); ++index) {
     const auto& group = param_groups_[index];
     const auto& options = static_cast<const AdamWOptions&>(group.options());
-    std::map<std::string, Batch> batches;  // ordered, so that runs launch alike
+    std::map<std::string, AdamWTensors> batches;  // by kind, which one call takes
     for (const Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-      Batch& batch = batches[key_of(parameter)];
-      AdamWState& state = state_of(parameter, options.amsgrad());
-      batch.parameters.push_back(parameter);
-      batch.gradients.push_back(gradient_in_layout_of(parameter));
-      batch.exp_avgs.push_back(state.exp_avg);
-      batch.exp_avg_sqs.push_back(state.exp_avg_sq);
-      if (options.amsgrad()) batch.max_exp_avg_sqs.push_back(state.max_exp_avg_sq);
-      batch.steps.push_back(state.step);
+      add_to(batches[internal::kind_of(parameter)], parameter,
+             state_of(parameter, options.amsgrad()), options.amsgrad());
     }
-    const auto [beta1, beta2] = options.betas();
-    for (auto& [key, batch] : batches) {
+    AdamWSettings settings;
+    std::tie(settings.beta1, settings.beta2) = options.betas();
+    settings.weight_decay = options.weight_decay();
+    settings.eps = options.eps();
+    settings.amsgrad = options.amsgrad();
+    for (const auto& [kind, batch] : batches) {
       const torch::Device device = batch.parameters.front().device();
-      const auto skip =
-          found_inf.defined() ? std::make_optional(found_inf.to(device)) : std::nullopt;
-      // The kernel takes the step counts as they are after this update; a skipped one is taken
-      // back.
-      at::_foreach_add_(batch.steps, 1);
-      at::_fused_adamw_(batch.parameters, batch.gradients, batch.exp_avgs, batch.exp_avg_sqs,
-                        batch.max_exp_avg_sqs, batch.steps, learning_rate(index, device), beta1,
-                        beta2, options.weight_decay(), options.eps(), options.amsgrad(),
-                        /*maximize=*/false, /*grad_scale=*/std::nullopt, skip);
-      if (skip) at::_foreach_sub_(batch.steps, std::vector<Tensor>(batch.steps.size(), *skip));
+      settings.learning_rate = learning_rate(index, device);
+      if (found_inf.defined()) settings.skip = found_inf.to(device);
+      if (clipping != nullptr) {
+        settings.norm = clipping->norm.to(device);
+        settings.max_norm = clipping->max_norm;
+      }
+      adamw(batch, settings);
     }
   }
+}
+
+bool AdamW::clips_in_passing() const {
+  return std::ranges::all_of(param_groups_, [](const auto& group) {
+    const bool amsgrad = static_cast<const AdamWOptions&>(group.options()).amsgrad();
+    return std::ranges::all_of(group.params(), [&](const Tensor& parameter) {
+      return adamw_clips_in_passing(parameter, amsgrad);
+    });
+  });
 }
 
 torch::Tensor AdamW::step(LossClosure closure) {
@@ -173,11 +174,20 @@ torch::Tensor AdamW::step(LossClosure closure) {
     torch::AutoGradMode with_grad(true);
     loss = closure();
   }
-  update({});
+  update({}, nullptr);
   return loss;
 }
 
-void AdamW::step_unless(const Tensor& found_inf) { update(found_inf); }
+void AdamW::step_unless(const Tensor& found_inf) { update(found_inf, nullptr); }
+
+void AdamW::step_clipped_unless(const Tensor& found_inf, const Clipping& clipping,
+                                const std::vector<Tensor>& gradients) {
+  if (clips_in_passing()) {
+    update(found_inf, &clipping);
+  } else {
+    SkippableOptimizer::step_clipped_unless(found_inf, clipping, gradients);
+  }
+}
 
 void AdamW::save(torch::serialize::OutputArchive& archive) const {
   torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this);

@@ -1,5 +1,5 @@
-// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2) in one
-// fused kernel per device and dtype.
+// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2): one
+// call of ops/adamw.h per group, device and dtype.
 //
 // It is a torch::optim::Optimizer and takes torch::optim::AdamWOptions, so parameter groups,
 // learning-rate schedulers, torch::save and torch::load work as with torch::optim::AdamW. What
@@ -49,6 +49,12 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
   torch::Tensor step(LossClosure closure = nullptr) override;
 
   void step_unless(const torch::Tensor& found_inf) override;
+  // Where clips_in_passing(), .grad stays as it was; else `gradients` are clipped in place first.
+  void step_clipped_unless(const torch::Tensor& found_inf, const Clipping& clipping,
+                           const std::vector<torch::Tensor>& gradients) override;
+  // Whether clipping is a factor in the update of every parameter: on a GPU, of float32, without
+  // amsgrad.
+  bool clips_in_passing() const;
 
   // Copies learning rates that changed since the last step to the device. step() does it too; a
   // captured graph must not hold the copy, so call this before capturing and before each replay.
@@ -68,7 +74,7 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
   };
   AdamWState& state_of(const torch::Tensor& parameter, bool amsgrad);
   torch::Tensor learning_rate(size_t group, torch::Device device);
-  void update(const torch::Tensor& found_inf);
+  void update(const torch::Tensor& found_inf, const Clipping* clipping);
 
   std::map<std::pair<size_t, std::string>, LearningRate> learning_rates_;  // by group and device
 };

@@ -13,7 +13,7 @@ namespace flashstep::train {
 using NormFunction = std::function<torch::Tensor(const std::vector<torch::Tensor>& gradients)>;
 
 // sqrt(sum of squares over all tensors), () float32 on the device of the first; 0 for none. Tensors
-// may differ in dtype and device.
+// may differ in dtype and device (ops/grad_norm.h).
 torch::Tensor global_norm(const std::vector<torch::Tensor>& gradients);
 
 // Multiplies every gradient by min(1, max_norm / (norm + 1e-6)), the rule of torch's

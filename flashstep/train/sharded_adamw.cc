@@ -7,6 +7,17 @@ void ShardedAdamW::step_unless(const torch::Tensor& found_inf) {
       [&](torch::optim::Optimizer& inner) { static_cast<AdamW&>(inner).step_unless(found_inf); });
 }
 
+void ShardedAdamW::step_clipped_unless(const torch::Tensor& found_inf, const Clipping& clipping,
+                                       const std::vector<torch::Tensor>& gradients) {
+  if (!static_cast<AdamW&>(inner()).clips_in_passing()) {
+    SkippableOptimizer::step_clipped_unless(found_inf, clipping, gradients);
+    return;
+  }
+  update_with([&](torch::optim::Optimizer& inner) {
+    static_cast<AdamW&>(inner).step_clipped_unless(found_inf, clipping, {});
+  });
+}
+
 NamedTensors optimizer_state(const ShardedAdamW& optimizer, const NamedTensors& parameters) {
   return optimizer_state(optimizer.inner(), optimizer.named_own(parameters));
 }

@@ -10,6 +10,8 @@ class ShardedAdamW : public ShardedOptimizer<AdamW>, public SkippableOptimizer {
  public:
   using ShardedOptimizer<AdamW>::ShardedOptimizer;
   void step_unless(const torch::Tensor& found_inf) override;
+  void step_clipped_unless(const torch::Tensor& found_inf, const Clipping& clipping,
+                           const std::vector<torch::Tensor>& gradients) override;
 };
 
 // What this rank keeps, under the names of parallel/state_pieces.h: those of all ranks together are

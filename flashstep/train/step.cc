@@ -62,11 +62,17 @@ Tensor TrainStep::backward(int64_t step, int64_t micro_step) {
   return loss.detach();
 }
 
-void TrainStep::update(const Tensor& skip) {
-  if (auto* skippable = dynamic_cast<SkippableOptimizer*>(&optimizer_)) {
+void TrainStep::update(const Tensor& skip, const Tensor& norm,
+                       const std::vector<Tensor>& gradients) {
+  const bool clips = options_.max_norm > 0;
+  auto* const skippable = dynamic_cast<SkippableOptimizer*>(&optimizer_);
+  if (skippable != nullptr && clips) {
+    skippable->step_clipped_unless(skip, {norm, options_.max_norm}, gradients);
+  } else if (skippable != nullptr) {
     skippable->step_unless(skip);
-  } else if (skip.item<float>() == 0) {
-    optimizer_.step();
+  } else {
+    if (clips) clip_to_norm(gradients, norm, options_.max_norm);
+    if (skip.item<float>() == 0) optimizer_.step();
   }
 }
 
@@ -89,11 +95,10 @@ StepResult TrainStep::finish(Tensor loss) {
   Tensor overflow;
   if (scaler_) overflow = scaler_->unscale(gradients);
   const Tensor norm = hooks_.norm(gradients);
-  if (options_.max_norm > 0) clip_to_norm(gradients, norm, options_.max_norm);
   Tensor skip =
       at::logical_and(loss.isfinite(), norm.to(device_).isfinite()).logical_not().to(at::kFloat);
   if (scaler_) skip = at::maximum(skip, overflow);
-  update(skip);
+  update(skip, norm, gradients);
   if (scaler_) scaler_->update(skip);
   return {loss, norm, skip};
 }

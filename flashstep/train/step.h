@@ -94,6 +94,7 @@ class TrainStep {
 
   // The part of run() that follows the last backward, for who does the rest: gradients become those
   // of the global batch, are clipped and update the parameters. `loss`: (), of the micro-batches.
+  // What .grad holds afterwards is clipped or not, as the optimizer does it (train/skippable.h).
   StepResult finish(torch::Tensor loss);
 
   // What a checkpoint must keep of it: the loss scale, with fp16.
@@ -102,7 +103,8 @@ class TrainStep {
 
  private:
   torch::Tensor backward(int64_t step, int64_t micro_step);
-  void update(const torch::Tensor& skip);
+  void update(const torch::Tensor& skip, const torch::Tensor& norm,
+              const std::vector<torch::Tensor>& gradients);
 
   std::vector<torch::Tensor> parameters_;
   torch::optim::Optimizer& optimizer_;

@@ -1,0 +1,130 @@
+#include "flashstep/ops/adamw.h"
+
+#include <optional>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/ops/grad_norm.h"
+#include "flashstep/ops/multi_tensor_kernels.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+
+void check_numbers(const Tensor& number, const char* name, const Tensor& parameter) {
+  require(number.defined() && number.numel() == 1 && number.scalar_type() == at::kFloat &&
+              number.device() == parameter.device(),
+          "[adamw] expected ", name, " of shape () and float32 on ", parameter.device().str(),
+          ", got ",
+          number.defined() ? flashstep::str(number.sizes(), " of ", number.scalar_type(), " on ",
+                                            number.device().str())
+                           : "an undefined tensor");
+}
+
+void check_tensors(const AdamWTensors& tensors, const AdamWSettings& settings) {
+  const size_t count = tensors.parameters.size();
+  const auto fits = [&](const std::vector<Tensor>& list) { return list.size() == count; };
+  require(fits(tensors.gradients) && fits(tensors.exp_avgs) && fits(tensors.exp_avg_sqs) &&
+              fits(tensors.steps) && (tensors.copies.empty() || fits(tensors.copies)) &&
+              tensors.max_exp_avg_sqs.size() == (settings.amsgrad ? count : 0),
+          "[adamw] expected lists of ", count, " tensors, one for each parameter, got ",
+          tensors.gradients.size(), " gradients, ", tensors.exp_avgs.size(), " and ",
+          tensors.exp_avg_sqs.size(), " moments, ", tensors.max_exp_avg_sqs.size(),
+          " largest moments, ", tensors.steps.size(), " steps and ", tensors.copies.size(),
+          " copies");
+  for (size_t i = 0; i < count; ++i) {
+    const Tensor &parameter = tensors.parameters[i], &gradient = tensors.gradients[i];
+    require(gradient.sizes() == parameter.sizes() && gradient.device() == parameter.device(),
+            "[adamw] expected a gradient of shape ", parameter.sizes(), " on ",
+            parameter.device().str(), ", got ", gradient.sizes(), " on ", gradient.device().str());
+    check_numbers(tensors.steps[i], "steps", parameter);
+    if (tensors.copies.empty() || !tensors.copies[i].defined()) continue;
+    const Tensor& copy = tensors.copies[i];
+    require((copy.scalar_type() == at::kBFloat16 || copy.scalar_type() == at::kHalf) &&
+                copy.device() == parameter.device() && copy.sizes() == parameter.sizes() &&
+                copy.strides() == parameter.strides(),
+            "[adamw] expected a 16-bit copy of shape ", parameter.sizes(), " and strides ",
+            parameter.strides(), " on ", parameter.device().str(), ", got ", copy.scalar_type(),
+            " of ", copy.sizes(), " and ", copy.strides(), " on ", copy.device().str());
+  }
+}
+
+// The kernels walk over parameter and gradient by the same index.
+Tensor in_layout_of(const Tensor& parameter, const Tensor& gradient, at::ScalarType dtype) {
+  if (gradient.strides() == parameter.strides() && gradient.scalar_type() == dtype) return gradient;
+  return at::empty_like(parameter, parameter.options().dtype(dtype).requires_grad(false))
+      .copy_(gradient);
+}
+
+bool kernel_takes(const AdamWTensors& tensors, const AdamWSettings& settings) {
+  for (size_t i = 0; i < tensors.parameters.size(); ++i) {
+    const Tensor& parameter = tensors.parameters[i];
+    if (!adamw_clips_in_passing(parameter, settings.amsgrad)) return false;
+    for (const Tensor& moment : {tensors.exp_avgs[i], tensors.exp_avg_sqs[i]}) {
+      if (moment.scalar_type() != at::kFloat || moment.device() != parameter.device() ||
+          moment.strides() != parameter.strides()) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool adamw_clips_in_passing(const Tensor& parameter, bool amsgrad) {
+  return !amsgrad && parameter.scalar_type() == at::kFloat &&
+         parameter.is_non_overlapping_and_dense() &&
+         internal::kCudaMultiTensor.takes(parameter.device(), at::kFloat);
+}
+
+void adamw_reference(const AdamWTensors& tensors, const AdamWSettings& settings) {
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> gradients;
+  for (size_t i = 0; i < tensors.parameters.size(); ++i) {
+    const Tensor& parameter = tensors.parameters[i];
+    gradients.push_back(in_layout_of(parameter, tensors.gradients[i], parameter.scalar_type()));
+  }
+  if (settings.norm.defined())
+    gradients = at::_foreach_mul(gradients, clip_factor(settings.norm, settings.max_norm));
+  const auto skip = settings.skip.defined() ? std::make_optional(settings.skip) : std::nullopt;
+  // PyTorch's kernel takes the step counts as they are after this update; a skipped one is taken
+  // back.
+  at::_foreach_add_(tensors.steps, 1);
+  at::_fused_adamw_(tensors.parameters, gradients, tensors.exp_avgs, tensors.exp_avg_sqs,
+                    tensors.max_exp_avg_sqs, tensors.steps, settings.learning_rate, settings.beta1,
+                    settings.beta2, settings.weight_decay, settings.eps, settings.amsgrad,
+                    /*maximize=*/false, /*grad_scale=*/std::nullopt, skip);
+  if (skip) at::_foreach_sub_(tensors.steps, std::vector<Tensor>(tensors.steps.size(), *skip));
+  for (size_t i = 0; i < tensors.copies.size(); ++i) {
+    if (tensors.copies[i].defined()) tensors.copies[i].copy_(tensors.parameters[i]);
+  }
+}
+
+void adamw(const AdamWTensors& tensors, const AdamWSettings& settings) {
+  if (tensors.parameters.empty()) return;
+  check_tensors(tensors, settings);
+  const Tensor& first = tensors.parameters.front();
+  check_numbers(settings.learning_rate, "a learning rate", first);
+  if (settings.skip.defined()) check_numbers(settings.skip, "skip", first);
+  if (settings.norm.defined()) {
+    check_numbers(settings.norm, "a norm", first);
+    require(settings.max_norm > 0, "[adamw] expected a largest norm above 0, got ",
+            settings.max_norm);
+  }
+  if (!kernel_takes(tensors, settings)) return adamw_reference(tensors, settings);
+  const at::NoGradGuard no_grad;
+  const auto& kernels = internal::kCudaMultiTensor;
+  AdamWTensors laid = tensors;
+  for (size_t i = 0; i < laid.parameters.size(); ++i) {
+    const Tensor& gradient = laid.gradients[i];
+    const bool is_kernels = kernels.takes(gradient.device(), gradient.scalar_type());
+    laid.gradients[i] = in_layout_of(laid.parameters[i], gradient,
+                                     is_kernels ? gradient.scalar_type() : at::kFloat);
+  }
+  kernels.adamw(laid, settings);
+}
+
+}  // namespace flashstep

@@ -1,0 +1,49 @@
+// AdamW's update of many tensors (Loshchilov and Hutter, "Decoupled Weight Decay Regularization",
+// 2019, algorithm 2), with clipping, skipping and 16-bit copies of the parameters in the same pass.
+#pragma once
+
+#include <vector>
+
+#include <torch/types.h>
+
+namespace flashstep {
+
+// Entry i of every list belongs to parameter i. All lie on one device; parameters have one floating
+// dtype and are dense in memory.
+struct AdamWTensors {
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> gradients;  // a parameter's shape, any floating dtype; never written
+  std::vector<at::Tensor> exp_avgs, exp_avg_sqs;  // m, v: a parameter's shape, dtype and strides
+  std::vector<at::Tensor> max_exp_avg_sqs;        // the same, with amsgrad; else empty
+  std::vector<at::Tensor> steps;                  // () float32 each: updates made so far
+  // bfloat16 or float16, in a parameter's layout, which hold the rounded parameters and go on doing
+  // so; undefined for a parameter without one. Empty: no parameter has one.
+  std::vector<at::Tensor> copies;
+};
+
+struct AdamWSettings {
+  at::Tensor learning_rate;  // () float32; this and the two below on the parameters' device
+  double beta1 = 0.9, beta2 = 0.999, weight_decay = 0.01, eps = 1e-8;
+  bool amsgrad = false;
+  at::Tensor skip;  // () float32; 1: nothing changes, decided on the device; undefined: never
+  // Gradients are taken times clip_factor(norm, max_norm); norm () float32, undefined: as they are.
+  at::Tensor norm = {};
+  double max_norm = 0;
+};
+
+//   t = step + 1;  g' = g * factor;  p = p - lr * weight_decay * p
+//   m = beta1 * m + (1 - beta1) * g';  v = beta2 * v + (1 - beta2) * g'^2
+//   p = p - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+// On a GPU, float32 parameters without amsgrad take one pass over their memory for 510 of them: 28
+// bytes a parameter with bfloat16 gradients and copies. Without clipping, float32 gradients give
+// the bits of the reference. UserError for lists that do not go together.
+void adamw(const AdamWTensors& tensors, const AdamWSettings& settings);
+
+// The same by PyTorch's fused kernel: clipped gradients, and those of another dtype or other
+// strides than the parameter's, are copies.
+void adamw_reference(const AdamWTensors& tensors, const AdamWSettings& settings);
+
+// Whether adamw() clips such a parameter's gradient in the same pass.
+bool adamw_clips_in_passing(const at::Tensor& parameter, bool amsgrad);
+
+}  // namespace flashstep

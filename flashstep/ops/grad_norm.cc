@@ -1,0 +1,43 @@
+#include "flashstep/ops/grad_norm.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/ops/kinds.h"
+#include "flashstep/ops/multi_tensor_kernels.h"
+
+namespace flashstep {
+
+at::Tensor grad_norm_reference(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  if (tensors.empty()) return at::zeros({}, at::kFloat);
+  const at::Device device = tensors.front().device();
+  std::vector<at::Tensor> norms;  // float32, one per tensor
+  for (const auto& [kind, of_kind] : internal::by_kind(tensors)) {
+    // Half-precision tensors are summed in float32: their squares overflow in float16.
+    for (const at::Tensor& norm : at::_foreach_norm(of_kind, 2, at::kFloat))
+      norms.push_back(norm.to(device));
+  }
+  return at::stack(norms).norm();
+}
+
+at::Tensor grad_norm(const std::vector<at::Tensor>& tensors) {
+  const auto& kernels = internal::kCudaMultiTensor;
+  const auto fits = [&](const at::Tensor& tensor) {
+    return tensor.layout() == at::kStrided && tensor.device() == tensors.front().device() &&
+           kernels.takes(tensor.device(), tensor.scalar_type());
+  };
+  if (tensors.empty() || !std::all_of(tensors.begin(), tensors.end(), fits))
+    return grad_norm_reference(tensors);
+  const at::NoGradGuard no_grad;
+  return kernels.grad_norm(tensors);
+}
+
+at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {
+  require(max_norm > 0, "[clip] expected a largest norm above 0, got ", max_norm);
+  return (max_norm / (norm + 1e-6)).clamp_max(1.0);
+}
+
+}  // namespace flashstep
