@@ -1,6 +1,7 @@
 #include "flashstep/ops/cuda_kernels.h"
 
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/record_function.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -21,10 +22,11 @@ Element element_of(const Tensor& x) {
 const void* data_or_null(const Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 void* mutable_or_null(const Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }
 
-// Enqueues `arguments` on the current stream of x's device.
+// Enqueues `arguments` on the current stream of x's device. Profilers see it as an operator.
 template <typename Arguments>
-void enqueue(cudaError_t (*kernel)(const Arguments&, cudaStream_t), const Arguments& arguments,
-             const Tensor& x) {
+void enqueue(const char* name, cudaError_t (*kernel)(const Arguments&, cudaStream_t),
+             const Arguments& arguments, const Tensor& x) {
+  RECORD_FUNCTION(name, std::vector<c10::IValue>({x}));
   const c10::cuda::CUDAGuard guard(x.device());
   C10_CUDA_CHECK(kernel(arguments, at::cuda::getCurrentCUDAStream()));
 }
@@ -39,7 +41,7 @@ bool has_cuda_kernel(const Tensor& x) {
 void rms_norm_forward_cuda(const Tensor& x, const Tensor& weight, double epsilon, const Tensor& y,
                            const Tensor& rstd) {
   const int64_t width = x.size(-1);
-  enqueue(ops_cuda::rms_norm_forward,
+  enqueue("flashstep::rms_norm_forward", ops_cuda::rms_norm_forward,
           {x.const_data_ptr(), element_of(x), weight.const_data_ptr<float>(), y.mutable_data_ptr(),
            element_of(y), rstd.mutable_data_ptr<float>(), rstd.numel(), width,
            static_cast<float>(epsilon)},
@@ -52,7 +54,7 @@ Tensor rms_norm_backward_cuda(const Tensor& x, const Tensor& weight, const Tenso
   const int64_t width = x.size(-1), rows = rstd.numel();
   auto dweight = at::empty_like(weight);
   const auto partials = at::empty({ops_cuda::rms_norm_partials(rows), width}, weight.options());
-  enqueue(ops_cuda::rms_norm_backward,
+  enqueue("flashstep::rms_norm_backward", ops_cuda::rms_norm_backward,
           {x.const_data_ptr(), element_of(x), weight.const_data_ptr<float>(),
            rstd.const_data_ptr<float>(), dy.const_data_ptr(), element_of(dy),
            data_or_null(residual), dx.mutable_data_ptr(), mutable_or_null(rounded_dx),
@@ -91,11 +93,11 @@ void rope_parts_cuda(const std::vector<Tensor>& x, const Tensor& cos, const Tens
   arguments.y_head_stride = to.stride(1);
   arguments.y_position_stride = to.stride(2);
   arguments.inverse = inverse;
-  enqueue(ops_cuda::rope, arguments, from);
+  enqueue("flashstep::rope", ops_cuda::rope, arguments, from);
 }
 
 void swiglu_forward_cuda(const Tensor& a, const Tensor& b, const Tensor& y) {
-  enqueue(ops_cuda::swiglu_forward,
+  enqueue("flashstep::swiglu_forward", ops_cuda::swiglu_forward,
           {a.const_data_ptr(), b.const_data_ptr(), y.mutable_data_ptr(), element_of(a), a.size(0),
            a.size(1), a.stride(0)},
           a);
@@ -112,7 +114,7 @@ void swiglu_backward_cuda(const Tensor& a, const Tensor& b, const Tensor& dy, co
 
 void cross_entropy_cuda(const Tensor& logits, const Tensor& targets, double scale,
                         const Tensor& losses, const Tensor& normalizers, const Tensor& dlogits) {
-  enqueue(ops_cuda::cross_entropy,
+  enqueue("flashstep::cross_entropy", ops_cuda::cross_entropy,
           {logits.const_data_ptr(), mutable_or_null(dlogits), element_of(logits),
            targets.const_data_ptr<int64_t>(), losses.mutable_data_ptr<float>(),
            static_cast<float*>(mutable_or_null(normalizers)), targets.numel(), logits.size(-1),

@@ -1,6 +1,7 @@
 #include "flashstep/products/product.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/products/lt.h"
@@ -36,6 +37,7 @@ void check(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
 void product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
   check(a, b, d, c);
   if (d.numel() == 0) return;
+  RECORD_FUNCTION("flashstep::mm", std::vector<c10::IValue>({a, b}));  // a name that profilers know
   if (a.size(1) > 0 && internal::lt_takes(a)) return internal::lt_product(a, b, d, c);
   const auto wide = at::mm(a.to(at::kFloat), b.to(at::kFloat));
   d.copy_(c.defined() ? wide + c : wide);

@@ -71,7 +71,11 @@ ModelRun::ModelRun(const Workload& workload)
       step_(model_->parameters(), optimizer_, [this](int64_t, int64_t) { return forward(); },
             {.accumulation_steps = 1,
              .max_norm = workload_.max_norm,
-             .precision = train::Precision::kFloat32}) {}
+             .precision = train::Precision::kFloat32}) {
+  // As flashstep train has it.
+  if (device_.is_cuda() && workload_.precision == "bf16")
+    train::keep_gradients_in(at::kBFloat16, model_->parameters());
+}
 
 Tensor ModelRun::forward() {
   const measure::ScopedRange range("forward");

@@ -12,6 +12,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/ops/adamw.h"
+#include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/kinds.h"
 
 namespace flashstep::train {
@@ -51,6 +52,7 @@ void add_to(AdamWTensors& batch, const Tensor& parameter, const AdamWState& stat
   batch.exp_avg_sqs.push_back(state.exp_avg_sq);
   if (amsgrad) batch.max_exp_avg_sqs.push_back(state.max_exp_avg_sq);
   batch.steps.push_back(state.step);
+  batch.copies.push_back(internal::copy_written_with(parameter));
 }
 
 }  // namespace
@@ -155,6 +157,7 @@ void AdamW::update(const Tensor& found_inf, const Clipping* clipping) {
         settings.max_norm = clipping->max_norm;
       }
       adamw(batch, settings);
+      for (const Tensor& parameter : batch.parameters) internal::copy_is_written(parameter);
     }
   }
 }

@@ -101,6 +101,9 @@ void TrainConfig::visit(FieldVisitor& v) {
   v.field("order", order, {"random", "epoch", "sequential"},
           "where sequences start: anywhere, each window once an epoch, or in the file's order");
   v.field("precision", precision, {"fp32", "bf16", "fp16"}, "of matrix products, by autocast");
+  v.field(
+      "gradients", gradients, {"auto", "fp32", "bf16"},
+      "of weight matrices; auto: bf16 on a GPU with precision bf16 and one micro-batch, else fp32");
   v.field("device", device, {"auto", "cpu", "cuda"}, "auto: the GPU if there is one");
   v.field("seed", seed, {0, kMany}, "of weights and batches");
   v.field("deterministic", deterministic, "the same bits in every run on the same machine");

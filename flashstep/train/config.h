@@ -55,7 +55,7 @@ struct ScheduleConfig {
 
 struct TrainConfig {
   int64_t steps = 1000, batch_size = 16, accumulation_steps = 1;
-  std::string order = "random", precision = "fp32", device = "auto";
+  std::string order = "random", precision = "fp32", gradients = "auto", device = "auto";
   int64_t seed = 1;
   bool deterministic = true;
   int64_t threads = 0;

@@ -202,6 +202,14 @@ torch::Device device_of_rank(const TrainConfig& config, const comm::Environment&
   return own;
 }
 
+// Micro-batches are summed in float32. c10d's Reducer wants the parameters' dtype.
+bool has_bf16_gradients(const Config& config, torch::Device device) {
+  const TrainConfig& train = config.train;
+  if (train.gradients != "auto") return train.gradients == "bf16";
+  return device.is_cuda() && train.precision == "bf16" && train.accumulation_steps == 1 &&
+         config.parallel.wrapper != "torch";
+}
+
 LoopResult train_rank(Config config, TrainOptions options, const comm::Environment& environment,
                       torch::Device device, comm::Group* group,
                       std::optional<SignalGuard>& signals) {
@@ -231,6 +239,7 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
     const auto warn = [&](const std::string& sentence) { say(options, sentence); };
     load_module(*model, load_weights(config.train.init_from, warn), config.train.init_from);
   }
+  if (has_bf16_gradients(config, device)) keep_gradients_in(at::kBFloat16, model->parameters());
   ParallelHooks parallel = parallelize(*model, config.parallel, group);
   config.parallel.world_size = parallel.world_size;
   const data::BatchSampler batches(train_tokens, batch_options(config, parallel),

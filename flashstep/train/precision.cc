@@ -32,6 +32,12 @@ AutocastGuard::~AutocastGuard() {
   at::autocast::set_autocast_enabled(device_, was_enabled_);
 }
 
+void keep_gradients_in(torch::ScalarType dtype, const std::vector<Tensor>& parameters) {
+  for (const Tensor& parameter : parameters) {
+    if (parameter.requires_grad() && parameter.dim() >= 2) parameter.set_grad_dtype(dtype);
+  }
+}
+
 GradientScaler::GradientScaler(torch::Device device) : GradientScaler(device, Options()) {}
 
 GradientScaler::GradientScaler(torch::Device device, Options options)

@@ -30,6 +30,11 @@ class AutocastGuard {
   torch::ScalarType was_dtype_;
 };
 
+// From now on the gradients of matrices (parameters with several dimensions) are kept as `dtype`:
+// those that products under autocast leave in bfloat16 anyway are then not widened, and nobody who
+// reads, sends or sums them moves twice the bytes. Vectors stay float32.
+void keep_gradients_in(torch::ScalarType dtype, const std::vector<torch::Tensor>& parameters);
+
 // Scales the loss up before backward so that float16 gradients do not vanish, scales gradients down
 // after it, and adapts the factor: halved when a gradient overflowed, doubled after
 // `growth_interval` steps without (Micikevicius et al., "Mixed Precision Training", 2018). All of

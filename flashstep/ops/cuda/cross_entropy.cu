@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(const __grid_constant__ CrossEntropyBackward a) {
+    cross_entropy_backward_kernel(const __grid_constant__ CrossEntropyBackward a) {
   const int64_t row = blockIdx.x;
   const T* logits = static_cast<const T*>(a.logits) + row * a.classes;
   T* dlogits = static_cast<T*>(a.dlogits) + row * a.classes;
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kMeanThreads = 1024;
 __global__ void __launch_bounds__(kMeanThreads)
-    mean_kernel(const float* values, int64_t count, float* mean) {
+    cross_entropy_mean_kernel(const float* values, int64_t count, float* mean) {
   __shared__ double shared[kMeanThreads];
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kMeanThreads) sum += values[i];
@@ -240,14 +240,14 @@ cudaError_t cross_entropy_backward(const CrossEntropyBackward& a, cudaStream_t s
   const auto rows = static_cast<unsigned>(a.rows);
   return with_type(a.type, [&](auto type) {
     using T = decltype(type);
-    aligned ? backward_kernel<T, kVector><<<rows, kThreads, 0, stream>>>(a)
-            : backward_kernel<T, 1><<<rows, kThreads, 0, stream>>>(a);
+    aligned ? cross_entropy_backward_kernel<T, kVector><<<rows, kThreads, 0, stream>>>(a)
+            : cross_entropy_backward_kernel<T, 1><<<rows, kThreads, 0, stream>>>(a);
     return cudaGetLastError();
   });
 }
 
 cudaError_t mean(const float* values, int64_t count, float* result, cudaStream_t stream) {
-  mean_kernel<<<1, kMeanThreads, 0, stream>>>(values, count, result);
+  cross_entropy_mean_kernel<<<1, kMeanThreads, 0, stream>>>(values, count, result);
   return cudaGetLastError();
 }
 

@@ -22,7 +22,7 @@ constexpr int threads_of(int warps) { return kWarpLanes * (warps == 1 ? kRowsAtO
 
 template <typename X, typename Y, int kWarps>
 __global__ void __launch_bounds__(threads_of(kWarps))
-    forward_kernel(const __grid_constant__ RmsNormForward a) {
+    rms_norm_forward_kernel(const __grid_constant__ RmsNormForward a) {
   constexpr int kLanes = kWarps * kWarpLanes;
   __shared__ float shared[kWarps];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(threads_of(kWarps))
 
 template <typename X, typename Y>
 __global__ void __launch_bounds__(kOtherThreads)
-    forward_elements_kernel(const __grid_constant__ RmsNormForward a) {
+    rms_norm_forward_elements_kernel(const __grid_constant__ RmsNormForward a) {
   __shared__ float shared[kOtherThreads / kWarpLanes];
   const int64_t row = blockIdx.x;
   const X* x = static_cast<const X*>(a.x) + row * a.width;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kOtherThreads)
 // warps would fit a multiprocessor that the instructions' latency bounds (measured: half the rate).
 template <typename X, typename Y, int kWarps, int kSteps>
 __global__ void __launch_bounds__(kWarps* kWarpLanes)
-    backward_kernel(const __grid_constant__ RmsNormBackward a) {
+    rms_norm_backward_kernel(const __grid_constant__ RmsNormBackward a) {
   constexpr int kThreads = kWarps * kWarpLanes;
   __shared__ float shared[2][kWarps];
   const int vectors = static_cast<int>(a.width / kVector);
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kWarps* kWarpLanes)
 
 template <typename X, typename Y>
 __global__ void __launch_bounds__(kOtherThreads)
-    backward_elements_kernel(const __grid_constant__ RmsNormBackward a) {
+    rms_norm_backward_elements_kernel(const __grid_constant__ RmsNormBackward a) {
   __shared__ float shared[2][kOtherThreads / kWarpLanes];
   float* partial = a.partials + static_cast<int64_t>(blockIdx.x) * a.width;
   for (int64_t i = threadIdx.x; i < a.width; i += kOtherThreads) partial[i] = 0;
@@ -194,7 +194,8 @@ __global__ void __launch_bounds__(kOtherThreads)
 // dweight[i] = sum of partials[.][i]: 32 columns a block, whose warps add every 32nd partial.
 constexpr int kSumWarps = 32;
 __global__ void __launch_bounds__(kSumWarps* kWarpLanes)
-    sum_partials_kernel(const float* partials, int64_t count, int64_t width, float* dweight) {
+    rms_norm_sum_partials_kernel(const float* partials, int64_t count, int64_t width,
+                                 float* dweight) {
   __shared__ float shared[kSumWarps][kWarpLanes];
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
@@ -246,12 +247,13 @@ cudaError_t rms_norm_forward(const RmsNormForward& a, cudaStream_t stream) {
     using X = decltype(x_type);
     using Y = decltype(y_type);
     if (warps == 0) {
-      forward_elements_kernel<X, Y><<<static_cast<unsigned>(a.rows), kOtherThreads, 0, stream>>>(a);
+      rms_norm_forward_elements_kernel<X, Y>
+          <<<static_cast<unsigned>(a.rows), kOtherThreads, 0, stream>>>(a);
     } else {
       with_warps(warps, [&](auto count) {
         constexpr int kWarps = decltype(count)::value;
         const int64_t blocks = divide_up(a.rows, kWarps == 1 ? kRowsAtOnce : 1);
-        forward_kernel<X, Y, kWarps>
+        rms_norm_forward_kernel<X, Y, kWarps>
             <<<static_cast<unsigned>(blocks), threads_of(kWarps), 0, stream>>>(a);
       });
     }
@@ -278,17 +280,17 @@ cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream) {
     using Y = decltype(y_type);
     constexpr int64_t kStep = int64_t{kWarpLanes} * kVector;  // of one warp: 256
     if (!aligned || a.width > 64 * kStep) {
-      backward_elements_kernel<X, Y><<<blocks, kOtherThreads, 0, stream>>>(a);
+      rms_norm_backward_elements_kernel<X, Y><<<blocks, kOtherThreads, 0, stream>>>(a);
     } else if (a.width <= 8 * kStep) {
-      backward_kernel<X, Y, 4, 2><<<blocks, 4 * kWarpLanes, 0, stream>>>(a);
+      rms_norm_backward_kernel<X, Y, 4, 2><<<blocks, 4 * kWarpLanes, 0, stream>>>(a);
     } else if (a.width <= 32 * kStep) {
-      backward_kernel<X, Y, 8, 4><<<blocks, 8 * kWarpLanes, 0, stream>>>(a);
+      rms_norm_backward_kernel<X, Y, 8, 4><<<blocks, 8 * kWarpLanes, 0, stream>>>(a);
     } else {
-      backward_kernel<X, Y, 16, 4><<<blocks, 16 * kWarpLanes, 0, stream>>>(a);
+      rms_norm_backward_kernel<X, Y, 16, 4><<<blocks, 16 * kWarpLanes, 0, stream>>>(a);
     }
     const int64_t columns = divide_up(a.width, kWarpLanes);
-    sum_partials_kernel<<<static_cast<unsigned>(columns), kSumWarps * kWarpLanes, 0, stream>>>(
-        a.partials, blocks, a.width, a.dweight);
+    rms_norm_sum_partials_kernel<<<static_cast<unsigned>(columns), kSumWarps * kWarpLanes, 0,
+                                   stream>>>(a.partials, blocks, a.width, a.dweight);
     return cudaGetLastError();
   });
 }

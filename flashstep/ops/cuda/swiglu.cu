@@ -34,7 +34,7 @@ __device__ Place place_of(Index index, int64_t width, int64_t stride) {
 
 template <typename T, int kWidth, typename Index>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(const __grid_constant__ SwigluForward args, Index count) {
+    swiglu_forward_kernel(const __grid_constant__ SwigluForward args, Index count) {
   const Index index = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= count) return;
   const Place place = place_of<kWidth>(index, args.width, args.input_stride);
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int kWidth, typename Index>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(const __grid_constant__ SwigluBackward args, Index count) {
+    swiglu_backward_kernel(const __grid_constant__ SwigluBackward args, Index count) {
   const Index index = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= count) return;
   const Place place = place_of<kWidth>(index, args.width, args.input_stride);
@@ -109,7 +109,7 @@ cudaError_t swiglu_forward(const SwigluForward& given, cudaStream_t stream) {
   const SwigluForward args = joined(given);
   return with_type(args.type, [&](auto type) {
     with_shape(takes_vectors(args), args.rows, args.width, [&](auto elements, auto count) {
-      forward_kernel<decltype(type), decltype(elements)::value>
+      swiglu_forward_kernel<decltype(type), decltype(elements)::value>
           <<<blocks_for(count), kThreads, 0, stream>>>(args, count);
     });
     return cudaGetLastError();
@@ -123,7 +123,7 @@ cudaError_t swiglu_backward(const SwigluBackward& given, cudaStream_t stream) {
       takes_vectors(args) && is_aligned(args.dy) && is_aligned(args.da) && is_aligned(args.db);
   return with_type(args.type, [&](auto type) {
     with_shape(vectors, args.rows, args.width, [&](auto elements, auto count) {
-      backward_kernel<decltype(type), decltype(elements)::value>
+      swiglu_backward_kernel<decltype(type), decltype(elements)::value>
           <<<blocks_for(count), kThreads, 0, stream>>>(args, count);
     });
     return cudaGetLastError();
