@@ -210,6 +210,14 @@ TEST_F(FusedBlockGpu, CopiesFollowTheirParameters) {
   EXPECT_GT(a._version(), version);
   internal::copy_written_with(a).fill_(9);
   EXPECT_EQ(compute_copy({a, b}, at::kBFloat16)[0][0].item<float>(), 9);
+  // A stale copy is not the optimizer's to write, and an update that was called off does not hide
+  // it.
+  a.fill_(8);
+  EXPECT_FALSE(internal::copy_written_with(a).defined());
+  internal::copy_is_written(a);
+  EXPECT_EQ(compute_copy({a, b}, at::kBFloat16)[0][0].item<float>(), 8);
+  internal::copy_written_with(a).fill_(8);
+  internal::copy_is_written(a);
   // A hand between two replays.
   a.fill_(5);
   internal::refresh_copies_before_replay();

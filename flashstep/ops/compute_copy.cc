@@ -39,15 +39,18 @@ class Copies {
   Tensor written_with(const Tensor& parameter) {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(parameter.unsafeGetTensorImpl());
-    return found == entries_.end() || found->second.parameter.expired() ? Tensor()
-                                                                        : found->second.copy;
+    return found != entries_.end() && agrees(found->second, parameter) ? found->second.copy
+                                                                       : Tensor();
   }
 
   void is_written(const Tensor& parameter) {
-    parameter.unsafeGetTensorImpl()->bump_version();
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(parameter.unsafeGetTensorImpl());
-    if (found == entries_.end()) return;
+    // A copy that was stale before was not written; nor may it pass for fresh, because the device
+    // may have called the update off.
+    const bool wrote = found != entries_.end() && agrees(found->second, parameter);
+    parameter.unsafeGetTensorImpl()->bump_version();
+    if (!wrote) return;
     note(found->second, parameter);
     found->second.is_written = true;
   }
@@ -111,16 +114,23 @@ class Copies {
     }
   }
 
+  static bool agrees(const Entry& entry, const Tensor& parameter) {
+    return entry.is_fresh && !entry.parameter.expired() && entry.version == version_of(parameter) &&
+           entry.data == parameter.const_data_ptr();
+  }
+
+  static uint32_t version_of(const Tensor& parameter) {
+    return parameter.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+
   static void note(Entry& entry, const Tensor& parameter) {
-    entry.version = parameter.unsafeGetTensorImpl()->version_counter().current_version();
+    entry.version = version_of(parameter);
     entry.data = parameter.const_data_ptr();
     entry.is_fresh = true;
   }
 
   static void bring_up_to_date(Entry& entry, const Tensor& parameter) {
-    const auto version = parameter.unsafeGetTensorImpl()->version_counter().current_version();
-    if (entry.is_fresh && entry.version == version && entry.data == parameter.const_data_ptr())
-      return;
+    if (agrees(entry, parameter)) return;
     entry.copy.copy_(parameter.detach());
     note(entry, parameter);
     entry.is_written = false;
