@@ -131,8 +131,9 @@ TEST_F(AdamWGpu, ThousandsOfTensors) {
   }
 }
 
-TEST_F(AdamWGpu, GradientsOfOtherStridesAndDtypes) {
-  AdamWTensors ours = make_adamw_tensors({.sizes = {4'800, 4'800, 4'800}, .device = kGpu});
+TEST_F(AdamWGpu, GradientsAndCopiesOfOtherStridesAndDtypes) {
+  AdamWTensors ours = make_adamw_tensors(
+      {.sizes = {4'800, 4'800, 4'800}, .device = kGpu, .copies = {at::kBFloat16}});
   for (auto* list : testing::lists_of(ours)) {
     if (list == &ours.steps) continue;
     for (Tensor& tensor : *list) tensor = tensor.view({60, 80});
@@ -141,6 +142,7 @@ TEST_F(AdamWGpu, GradientsOfOtherStridesAndDtypes) {
     (*list)[0] = (*list)[0].t();  // dense, and walked in its own order
   }
   ours.gradients[0] = ours.gradients[0].t().contiguous();
+  ours.copies[0] = ours.copies[0].t().contiguous();
   ours.gradients[1] = ours.gradients[1].to(at::kBFloat16).t().contiguous().t();
   ours.gradients[2] = ours.gradients[2].to(at::kDouble);
   AdamWTensors reference = ours;

@@ -91,7 +91,7 @@ TEST(AdamWOp, RefusesListsThatDoNotGoTogether) {
   refuses([](auto& t, auto&) { t.copies.pop_back(); });
   refuses([](auto& t, auto&) { t.gradients[0] = at::zeros({3}); });
   refuses([](auto& t, auto&) { t.copies[0] = at::zeros({4}); });
-  refuses([](auto& t, auto&) { t.copies[0] = at::zeros({8}, at::kHalf).slice(0, 0, 8, 2); });
+  refuses([](auto& t, auto&) { t.copies[0] = at::zeros({3}, at::kHalf); });
   refuses([](auto& t, auto&) { t.steps[0] = at::zeros({}, at::kDouble); });
   refuses([](auto&, auto& s) { s.amsgrad = true; });
   refuses([](auto&, auto& s) { s.learning_rate = Tensor(); });
