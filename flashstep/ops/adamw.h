@@ -16,8 +16,8 @@ struct AdamWTensors {
   std::vector<at::Tensor> exp_avgs, exp_avg_sqs;  // m, v: a parameter's shape, dtype and strides
   std::vector<at::Tensor> max_exp_avg_sqs;        // the same, with amsgrad; else empty
   std::vector<at::Tensor> steps;                  // () float32 each: updates made so far
-  // bfloat16 or float16, in a parameter's layout, which hold the rounded parameters and go on doing
-  // so; undefined for a parameter without one. Empty: no parameter has one.
+  // A parameter's shape in bfloat16 or float16, which hold the rounded parameters and go on doing
+  // so; one of other strides takes a launch. Undefined for a parameter without; empty: all are.
   std::vector<at::Tensor> copies;
 };
 

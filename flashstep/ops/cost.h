@@ -1,4 +1,4 @@
-// Memory traffic of norms: the only home of these formulas. Torch-free.
+// Memory traffic of norms and updates: the only home of these formulas. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,16 @@ inline double norm_forward_bytes(int64_t rows, int64_t width, int64_t element_by
 }
 inline double norm_backward_bytes(int64_t rows, int64_t width, int64_t element_bytes) {
   return 1.5 * norm_forward_bytes(rows, width, element_bytes);
+}
+
+// AdamW's update of `numel` float32 parameters: gradient, parameter and both moments read;
+// parameter, moments and, of so many bytes, a copy written.
+inline double adamw_bytes(int64_t numel, int64_t gradient_bytes, int64_t copy_bytes) {
+  return static_cast<double>(numel) *
+         static_cast<double>(gradient_bytes + 3 * 4 + 3 * 4 + copy_bytes);
+}
+inline double grad_norm_bytes(int64_t numel, int64_t gradient_bytes) {
+  return static_cast<double>(numel) * static_cast<double>(gradient_bytes);
 }
 
 }  // namespace flashstep

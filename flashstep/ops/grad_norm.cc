@@ -17,8 +17,9 @@ at::Tensor grad_norm_reference(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> norms;  // float32, one per tensor
   for (const auto& [kind, of_kind] : internal::by_kind(tensors)) {
     // Half-precision tensors are summed in float32: their squares overflow in float16.
-    for (const at::Tensor& norm : at::_foreach_norm(of_kind, 2, at::kFloat))
-      norms.push_back(norm.to(device));
+    const auto dtype = of_kind.front().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    for (const at::Tensor& norm : at::_foreach_norm(of_kind, 2, dtype))
+      norms.push_back(norm.to(device, at::kFloat));
   }
   return at::stack(norms).norm();
 }

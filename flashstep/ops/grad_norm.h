@@ -16,7 +16,8 @@ namespace flashstep {
 // float32's largest number, of an element above 1.8e19, is infinite.
 at::Tensor grad_norm(const std::vector<at::Tensor>& tensors);
 
-// The same by PyTorch's foreach kernels: float32 norms of the tensors, and their norm.
+// The same by PyTorch's foreach kernels: float32 norms of the tensors (of float64, in float64), and
+// their norm.
 at::Tensor grad_norm_reference(const std::vector<at::Tensor>& tensors);
 
 // min(1, max_norm / (norm + 1e-6)), the rule of torch's clip_grad_norm_ and of the course; () on

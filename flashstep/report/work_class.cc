@@ -62,6 +62,8 @@ constexpr Rule kKernelRules[] = {
     {"nchwtonhwc", WorkClass::kCopy},
     {"nhwctonchw", WorkClass::kCopy},
     {"measure::read_kernel", WorkClass::kCopy},
+    {"square_sums", WorkClass::kReduction},  // ours, of gradients
+    {"norm_of_sums", WorkClass::kReduction},
     {"lpnorm", WorkClass::kReduction},  // a multi_tensor_apply_kernel too
     {"lpmax", WorkClass::kReduction},
     {"reduce", WorkClass::kReduction},
@@ -100,6 +102,7 @@ constexpr Rule kKernelRules[] = {
     {"swiglu", WorkClass::kElementwise},
     {"rope", WorkClass::kElementwise},
     {"adamw", WorkClass::kElementwise},
+    {"advance_steps", WorkClass::kElementwise},
 };
 
 constexpr Rule kRangeRules[] = {

@@ -126,6 +126,13 @@ TEST(WorkClass, KnowsKernelsByTheirNames) {
        WorkClass::kCommunication},
       {"triton_red_fused__softmax_2", WorkClass::kSoftmax},
       {"triton_poi_fused_add_mul_0", WorkClass::kElementwise},
+      {"flashstep::multi_tensor::<unnamed>::square_sums_kernel(NormArguments)",
+       WorkClass::kReduction},
+      {"flashstep::multi_tensor::<unnamed>::norm_of_sums_kernel(const double *, long, float *)",
+       WorkClass::kReduction},
+      {"flashstep::multi_tensor::<unnamed>::advance_steps_kernel(flashstep::multi_tensor::"
+       "AdamWArguments)",
+       WorkClass::kElementwise},
       {"something_nobody_knows", WorkClass::kOther},
   };
   for (const auto& [name, expected] : kernels)

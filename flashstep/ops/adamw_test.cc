@@ -1,0 +1,103 @@
+#include "flashstep/ops/adamw.h"
+
+#include <cmath>
+
+#include "flashstep/base/error.h"
+#include "flashstep/ops/grad_norm.h"
+#include "flashstep/ops/test_adamw.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+using testing::cloned;
+using testing::expect_same_tensors;
+using testing::make_adamw_settings;
+using testing::make_adamw_tensors;
+
+// In float64 the reference differs from the formula by a learning rate in float32, and by betas
+// that are not.
+TEST(AdamWOp, IsTheFormula) {
+  AdamWTensors ours = make_adamw_tensors({.parameter = at::kDouble, .gradients = {at::kDouble}});
+  const AdamWSettings settings = make_adamw_settings(at::kCPU);
+  const AdamWTensors oracle = testing::adamw_oracle(ours, settings, 1);
+  adamw(ours, settings);
+  for (size_t i = 0; i < ours.parameters.size(); ++i) {
+    EXPECT_TRUE(testing::close(ours.parameters[i], oracle.parameters[i], 1e-6, 1e-6)) << i;
+    EXPECT_TRUE(testing::close(ours.exp_avgs[i], oracle.exp_avgs[i], 1e-6, 1e-6)) << i;
+    EXPECT_TRUE(testing::close(ours.exp_avg_sqs[i], oracle.exp_avg_sqs[i], 1e-6, 1e-6)) << i;
+    EXPECT_EQ(ours.steps[i].item<double>(), oracle.steps[i].item<double>());
+  }
+}
+
+TEST(AdamWOp, ClipsWithoutWritingGradients) {
+  AdamWTensors ours = make_adamw_tensors({});
+  AdamWTensors clipped = cloned(ours);
+  AdamWSettings settings = make_adamw_settings(at::kCPU);
+  const Tensor norm = grad_norm(ours.gradients);
+  for (Tensor& gradient : clipped.gradients) gradient.mul_(clip_factor(norm, 0.5));
+  adamw(clipped, settings);
+  settings.norm = norm;
+  settings.max_norm = 0.5;
+  const AdamWTensors before = cloned(ours);
+  adamw(ours, settings);
+  clipped.gradients = before.gradients;
+  expect_same_tensors(ours, clipped, "clipped in passing, and before");
+}
+
+TEST(AdamWOp, KeepsCopiesOfEveryDtype) {
+  for (const bool amsgrad : {false, true}) {
+    AdamWTensors ours = make_adamw_tensors({.gradients = {at::kBFloat16, at::kFloat, at::kHalf},
+                                            .copies = {at::kBFloat16, at::kByte, at::kHalf},
+                                            .amsgrad = amsgrad});
+    AdamWTensors plain = cloned(ours);
+    for (Tensor& gradient : plain.gradients) gradient = gradient.to(at::kFloat);
+    plain.copies.clear();
+    adamw(ours, make_adamw_settings(at::kCPU, amsgrad));
+    adamw(plain, make_adamw_settings(at::kCPU, amsgrad));
+    for (size_t i = 0; i < ours.parameters.size(); ++i) {
+      EXPECT_TRUE(testing::same_bits(ours.parameters[i], plain.parameters[i])) << i;
+      if (!ours.copies[i].defined()) continue;
+      EXPECT_TRUE(
+          testing::same_bits(ours.copies[i], plain.parameters[i].to(ours.copies[i].dtype())))
+          << i;
+    }
+  }
+}
+
+TEST(AdamWOp, SkipsEverything) {
+  AdamWTensors ours = make_adamw_tensors({.copies = {at::kBFloat16}});
+  for (Tensor& gradient : ours.gradients) gradient.fill_(std::nan(""));
+  const AdamWTensors before = cloned(ours);
+  AdamWSettings settings = make_adamw_settings(at::kCPU);
+  settings.skip = at::ones({});
+  adamw(ours, settings);
+  expect_same_tensors(ours, before, "skipped");
+  adamw({}, settings);
+}
+
+TEST(AdamWOp, RefusesListsThatDoNotGoTogether) {
+  const AdamWSettings settings = make_adamw_settings(at::kCPU);
+  const auto refuses = [&](const auto& spoil) {
+    AdamWTensors tensors = make_adamw_tensors({.sizes = {4, 5}, .copies = {at::kHalf}});
+    AdamWSettings spoilt = settings;
+    spoil(tensors, spoilt);
+    const AdamWTensors before = cloned(tensors);
+    EXPECT_THROW(adamw(tensors, spoilt), UserError);
+    expect_same_tensors(tensors, before, "refused");
+  };
+  refuses([](auto& t, auto&) { t.gradients.pop_back(); });
+  refuses([](auto& t, auto&) { t.exp_avgs.pop_back(); });
+  refuses([](auto& t, auto&) { t.copies.pop_back(); });
+  refuses([](auto& t, auto&) { t.gradients[0] = at::zeros({3}); });
+  refuses([](auto& t, auto&) { t.copies[0] = at::zeros({4}); });
+  refuses([](auto& t, auto&) { t.copies[0] = at::zeros({3}, at::kHalf); });
+  refuses([](auto& t, auto&) { t.steps[0] = at::zeros({}, at::kDouble); });
+  refuses([](auto&, auto& s) { s.amsgrad = true; });
+  refuses([](auto&, auto& s) { s.learning_rate = Tensor(); });
+  refuses([](auto&, auto& s) { s.skip = at::zeros({2}); });
+  refuses([](auto&, auto& s) { s.norm = at::ones({}); });
+}
+
+}  // namespace
+}  // namespace flashstep

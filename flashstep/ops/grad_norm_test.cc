@@ -1,0 +1,48 @@
+#include "flashstep/ops/grad_norm.h"
+
+#include <cmath>
+
+#include "flashstep/base/error.h"
+#include "flashstep/testing/compare.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+
+TEST(GradNorm, IsTheRootOfAllSquares) {
+  at::manual_seed(2);
+  std::vector<Tensor> tensors;
+  double sum = 0;
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    for (const int64_t size : {0, 1, 7, 8191}) {
+      tensors.push_back(at::randn({size}).to(dtype));
+      sum += tensors.back().to(at::kDouble).square().sum().item<double>();
+    }
+  }
+  tensors.push_back(at::randn({6, 10}).t().slice(0, 1, 9, 3));
+  sum += tensors.back().to(at::kDouble).square().sum().item<double>();
+  const Tensor norm = grad_norm(tensors);
+  EXPECT_EQ(norm.scalar_type(), at::kFloat);
+  EXPECT_EQ(norm.dim(), 0);
+  EXPECT_NEAR(norm.item<double>(), std::sqrt(sum), 1e-6 * std::sqrt(sum));
+  EXPECT_TRUE(testing::same_bits(norm, grad_norm_reference(tensors)));
+}
+
+TEST(GradNorm, OfNothingAndOfNumbersThatAreNone) {
+  EXPECT_EQ(grad_norm({}).item<double>(), 0);
+  EXPECT_EQ(grad_norm({at::zeros({0})}).item<double>(), 0);
+  EXPECT_TRUE(std::isnan(grad_norm({at::ones({3}), at::full({1}, NAN)}).item<double>()));
+  EXPECT_EQ(grad_norm({at::full({1}, INFINITY)}).item<double>(), INFINITY);
+}
+
+TEST(ClipFactor, IsTorchsRule) {
+  EXPECT_EQ(clip_factor(at::full({}, 4.0), 8).item<float>(), 1);
+  EXPECT_NEAR(clip_factor(at::full({}, 4.0), 1).item<double>(), 0.25, 1e-6);
+  EXPECT_EQ(clip_factor(at::zeros({}), 1).item<float>(), 1);
+  EXPECT_TRUE(std::isnan(clip_factor(at::full({}, NAN), 1).item<double>()));
+  EXPECT_THROW(clip_factor(at::ones({}), 0), UserError);
+}
+
+}  // namespace
+}  // namespace flashstep
