@@ -318,7 +318,8 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(before, after)
 
     def test_a_start_that_was_killed_early_binds_nobody(self):
-        shutil.copytree("whole/tokenizer", "killed/tokenizer")  # all that is there before config.json
+        shutil.copytree("whole/tokenizer", "killed/tokenizer")  # all that is there before config.json,
+        open("killed/lock", "w").close()  # and what says whose it is
         started = flashstep("train", "config.json", "--run", "killed", "--set", "tokenizer.vocab_size=300", "--set",
                             "text.directory=data300")
         self.assertEqual(started.returncode, 0, started.stderr)

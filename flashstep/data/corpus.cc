@@ -67,6 +67,7 @@ void check_or_make(const CorpusOptions& options, const fs::path& manifest, const
   require(!options.only_check, "[corpus] expected the stage ", stage.name, " to be done, but ",
           verdict.why);
   make_directories(options.directory);
+  begin_stage(manifest, stage);
   make();
   write_manifest(manifest, stage);
 }
