@@ -19,9 +19,11 @@ void add_generate(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   train::SamplingConfig& sampling = arguments->sampling;
   command->add_option("run", arguments->run, "Run directory")->required()->option_text("RUN");
-  command->add_option("--prompt", arguments->prompt, "Text that the model continues")
+  command
+      ->add_option("--prompt", arguments->prompt,
+                   "Text that the model continues; empty: it begins a document")
       ->required()
-      ->option_text("TEXT");
+      ->option_text("TEXT REQUIRED");
   command->add_option("--max-tokens", sampling.max_tokens, "Tokens after the prompt")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}));

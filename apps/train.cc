@@ -31,31 +31,32 @@ enum class Resume { kNo, kAuto, kMust };
 
 Resume resume_of(const std::string& given) {
   if (given.empty()) return Resume::kNo;
-  if (given == "auto" || given == "true") return Resume::kAuto;
+  if (given == "auto") return Resume::kAuto;
   if (given == "must") return Resume::kMust;
-  return CLI::detail::to_flag_value(given) > 0 ? Resume::kAuto : Resume::kNo;
-}
-
-bool is_resume(const std::string& given) {
-  try {
-    resume_of(given);
-    return true;
+  try {  // true, for the flag alone, and the parser's other words for yes and no
+    return CLI::detail::to_flag_value(given) > 0 ? Resume::kAuto : Resume::kNo;
   } catch (const std::invalid_argument&) {
-    return false;
+    throw UserError(
+        str("expected --resume alone, --resume=auto or --resume=must, got --resume=", given));
   }
 }
 
 bool has_checkpoint(const std::filesystem::path& run) {
-  return !train::list_checkpoints(run / "checkpoints").empty();
+  std::error_code error;
+  return std::filesystem::is_directory(run / "checkpoints", error) &&
+         !train::list_checkpoints(run / "checkpoints").empty();
 }
 
 // "; did you mean runs/tiny?": a run beside `run` that can be resumed.
 std::string meant_instead(const std::filesystem::path& run) {
   const auto folder = run.has_parent_path() ? run.parent_path() : std::filesystem::path(".");
   std::vector<std::string> names;
-  std::error_code error;  // what cannot be listed holds nothing that was meant
+  std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (has_checkpoint(entry.path())) names.push_back(entry.path().filename().string());
+    try {
+      if (has_checkpoint(entry.path())) names.push_back(entry.path().filename().string());
+    } catch (const MachineError&) {  // what cannot be listed was not meant
+    }
   }
   const std::string meant = nearest(run.filename().string(), names);
   if (meant.empty()) return "";
@@ -124,13 +125,9 @@ void add_train(CLI::App& app) {
       ->add_option("--run", arguments->run,
                    "Run directory (default: runs/CONFIG, or the next free runs/CONFIG-2, ...)")
       ->option_text("DIR");
-  command
-      ->add_flag("--resume", arguments->resume,
-                 "Go on from the newest checkpoint as if never stopped; where there is none yet, "
-                 "begin (--resume=auto, the same) or refuse (--resume=must)")
-      ->check([](const std::string& given) {
-        return is_resume(given) ? "" : given + " not in {auto,must}";
-      });
+  command->add_flag("--resume", arguments->resume,
+                    "Go on from the newest checkpoint as if never stopped; where there is none "
+                    "yet, begin (--resume=auto, the same) or refuse (--resume=must)");
   command->add_flag("--skip-data", arguments->skip_data,
                     "Make no data; refuse if any is missing or disagrees");
   command->add_option("--attention", arguments->attention, "Short for --set model.attention=NAME")

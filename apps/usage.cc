@@ -142,11 +142,17 @@ std::string expected_instead(const CLI::Option& option, const std::string& what)
   return what.starts_with("Could not convert") ? expected + " that 32 bits hold" : expected;
 }
 
+bool is_option(const std::string& word) { return word.starts_with("-"); }
+
+bool has_unknown_option(const CLI::App& app) {
+  const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+  return std::any_of(extras.begin(), extras.end(), is_option);
+}
+
 std::string unexpected_argument(const CLI::App& command, const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
   if (extras.empty()) return "";
   // The words of an unknown option's value come along: the option is what is to be named.
-  const auto is_option = [](const std::string& word) { return word.starts_with("-"); };
   const auto first = std::find_if(extras.begin(), extras.end(), is_option);
   const std::string& word = first == extras.end() ? extras.front() : *first;
   if (!is_option(word)) {
@@ -201,7 +207,10 @@ std::string usage_mistake(const CLI::App& app, int argc, char** argv,
   const std::string what = error.what();
   const CLI::App& command = innermost(app);
   std::string sentence = unknown_command(app, argc, argv);
-  if (sentence.empty() && dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+  // A mistyped option is likelier than a forgotten one.
+  const bool is_incomplete = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (sentence.empty() && (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                           (is_incomplete && has_unknown_option(app)))) {
     sentence = unexpected_argument(command, app);
   }
   if (sentence.empty() && what.starts_with("A subcommand")) {

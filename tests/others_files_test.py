@@ -193,7 +193,7 @@ class ResumeTest(Case):
         self.assertFalse(os.path.exists("runs"))
         self.done("--run", "run")
         self.done("--run", "run", "--resume=must")
-        self.refused(["--resume", "auto, must", "maybe"], "--run", "run", "--resume=maybe")
+        self.refused(["--resume=auto", "--resume=must", "--resume=maybe"], "--run", "run", "--resume=maybe")
 
 
 if __name__ == "__main__":

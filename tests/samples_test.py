@@ -63,6 +63,12 @@ class SamplesTest(unittest.TestCase):
             self.assertEqual(self.generate("endless", *arguments), endless[:end])
         self.assertEqual(self.generate("endless", "--stop", "nowhere in it"), endless)
 
+    def test_an_empty_prompt_begins_a_document(self):
+        begun = flashstep("generate", "run", "--prompt", "", "--max-tokens", 300, "--temperature", 1)
+        self.assertEqual(begun.returncode, 0, begun.stderr)
+        self.assertNotIn("e ", begun.stdout)
+        self.assertIn("--prompt TEXT REQUIRED", flashstep("generate", "--help").stdout)
+
     def test_an_empty_stop_is_refused(self):
         self.assertIn("expected a text that ends", self.generate("endless", "--stop", "", code=2))
 

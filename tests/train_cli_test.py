@@ -176,6 +176,8 @@ class TrainTest(unittest.TestCase):
                 ("expected --device to be one of cpu, cuda, got tpu", "train", "config.json", "--device", "tpu"),
                 ("expected config, got none", "train"),
                 ("expected an option of train, got --resum; did you mean --resume?", "train", "config.json", "--resum"),
+                ("expected an option of generate, got --promt; did you mean --prompt?", "generate", "whole", "--promt", "x"),
+                ("expected an option of flashstep, got --hlep; did you mean --help?", "--hlep"),
                 ("expected no further argument of train, got two.json", "train", "config.json", "two.json"),
                 ("expected a command after data, one of stories, fetch, inspect; got none", "data"),
                 ("expected --top to be a whole number from 0 to 4294967296, got -1", "data", "inspect", "f", "--top", "-1"),

@@ -168,7 +168,8 @@ Cut find_cut(const Paths& files, double fraction, std::string_view document_end)
   require(file > 0, "[corpus] expected at least two documents, each ended by \"",
           printable_utf8(document_end), "\", to hold one out for validation, got one in ",
           files[file].string(),
-          ": name a file of its own for validation, or what else ends a document");
+          ": set text.validation to a file of its own, or text.document_end to what ends a document "
+          "there");
   return {file, 0};
 }
 

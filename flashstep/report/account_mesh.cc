@@ -49,7 +49,8 @@ void account_state(const MeshAccount& inputs, Account& account) {
   const double saved = a_token * static_cast<double>(inputs.tokens);
   const double all = state.total() + saved;
   const int64_t gpus = counted(std::ceil(all / (inputs.gpu_gb * kGB)), "accelerators");
-  counted((state.total() + saved / 2) / std::abs(inputs.limit_gb * kGB - saved / 2), "ranks");
+  const double left = inputs.limit_gb * kGB - saved / 2;
+  if (left > 0) counted((state.total() + saved / 2) / left, "ranks");
   const int64_t ranks = parallel::least_ranks(state.total(), saved, inputs.limit_gb * kGB);
   account.table.add_row({"parameters", counted(parameters, "parameters"), ""});
   account.table.add_row({"master weights", state.parameters / kGB, "GB"});

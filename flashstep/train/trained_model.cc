@@ -66,7 +66,8 @@ TrainedModel load_run(const std::filesystem::path& run, const std::string& devic
 std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokenizer,
                          const std::string& prompt, const SamplingConfig& sampling,
                          const std::string& document_end, const std::vector<std::string>& stops) {
-  const std::vector<uint32_t> ids = tokenizer.encode(prompt);
+  // A document begins where another one ends.
+  const std::vector<uint32_t> ids = tokenizer.encode(prompt.empty() ? document_end : prompt);
   require(!ids.empty(), "[generate] expected a prompt of at least one token, got an empty one");
   std::vector<std::string> ends = stops;
   for (const std::string& stop : stops) {
@@ -91,7 +92,7 @@ std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokeniz
   model->eval();
   generate(model, std::vector<int64_t>(ids.begin(), ids.end()), options);
   model->train(was_training);
-  return printable_utf8(tokenizer.decode(ids) + written.text());
+  return printable_utf8(prompt + written.text());
 }
 
 torch::Device device_by_name(const std::string& name) {

@@ -28,7 +28,8 @@ TrainedModel load_run(const std::filesystem::path& run, const std::string& devic
 
 // `prompt` and what the model writes after it, malformed UTF-8 as U+FFFD. What is written ends
 // before the first `document_end` (TextConfig; empty: there is none) or text of `stops` in it,
-// however many tokens that is. UserError for an empty prompt, and an empty text among `stops`.
+// however many tokens that is. An empty prompt begins a document. UserError for one where
+// document_end is empty, too, and for an empty text among `stops`.
 std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokenizer,
                          const std::string& prompt, const SamplingConfig& sampling,
                          const std::string& document_end,
