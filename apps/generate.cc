@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apps/commands.h"
 #include "flashstep/train/trained_model.h"
@@ -12,14 +13,17 @@ void add_generate(CLI::App& app) {
   auto* command = app.add_subcommand("generate", "Let a trained model write");
   struct Arguments {
     std::string run, prompt, device;
+    std::vector<std::string> stops;
     train::SamplingConfig sampling;
   };
   auto arguments = std::make_shared<Arguments>();
   train::SamplingConfig& sampling = arguments->sampling;
   command->add_option("run", arguments->run, "Run directory")->required()->option_text("RUN");
-  command->add_option("--prompt", arguments->prompt, "Text that the model continues")
+  command
+      ->add_option("--prompt", arguments->prompt,
+                   "Text that the model continues; empty: it begins a document")
       ->required()
-      ->option_text("TEXT");
+      ->option_text("TEXT REQUIRED");
   command->add_option("--max-tokens", sampling.max_tokens, "Tokens after the prompt")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}));
@@ -34,6 +38,12 @@ void add_generate(CLI::App& app) {
                    "Only the likeliest tokens that reach this probability")
       ->capture_default_str()
       ->check(CLI::Range(1e-6, 1.0));
+  command
+      ->add_option("--stop", arguments->stops,
+                   "Text before which the writing ends, as it does before the end of a document "
+                   "(repeatable)")
+      ->option_text("TEXT")
+      ->allow_extra_args(false);
   command->add_option("--seed", sampling.seed, "The same seed writes the same text")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, INT64_MAX));
@@ -42,9 +52,9 @@ void add_generate(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command->callback([arguments] {
     train::TrainedModel trained = train::load_run(arguments->run, arguments->device);
-    const std::string text =
-        train::write_sample(trained.model, trained.tokenizer, arguments->prompt,
-                            arguments->sampling, trained.config.text.document_end);
+    const std::string text = train::write_sample(
+        trained.model, trained.tokenizer, arguments->prompt, arguments->sampling,
+        trained.config.text.document_end, arguments->stops);
     std::printf("%s\n", text.c_str());
   });
 }

@@ -1,6 +1,7 @@
 // flashstep: from raw text to a trained Transformer language model. A table of commands; each
 // stands in a file of its own beside this one.
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -28,8 +29,8 @@ constexpr AddCommand kCommands[] = {
     flashstep::apps::add_report, flashstep::apps::add_info,      flashstep::apps::add_completion,
 };
 
-// Exit codes, everywhere: 0 done, 2 the caller's mistake, 1 the machine's failure, 130/143
-// interrupted.
+// Exit codes, everywhere: 0 done, 2 the caller's mistake, 1 the machine's failure, 128 + n ended by
+// signal n.
 enum ExitCode { kMachineFailure = 1, kCallerMistake = 2 };
 
 int fail(int code, const std::string& sentence) {
@@ -71,8 +72,12 @@ int run(int argc, char** argv) {
                        "Print the version");
   app.footer(
       "Exit codes: 0 done; 2 a mistake in arguments, config or input files; 1 a failure of the\n"
-      "machine; 130 and 143 interrupted, with everything saved. Each comes with one sentence.");
+      "machine (a full disk, a limit on files, output that could not be written among them);\n"
+      "128 + n ended by signal n: 129 SIGHUP (the terminal was closed), 130 SIGINT (Ctrl-C),\n"
+      "143 SIGTERM, 152 SIGXCPU (the limit of CPU time). Training saves before it ends so, other\n"
+      "commands say what they keep. Each comes with one sentence.");
   for (const AddCommand add : kCommands) add(app);
+  flashstep::apps::refuse_numbers_out_of_range(app);
   try {
     app.parse(argc, argv);
     return 0;
@@ -96,4 +101,8 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return end_output(run(argc, argv)); }
+int main(int argc, char** argv) {
+  // A file that outgrows a limit is an error of the write, as a full disk is.
+  std::signal(SIGXFSZ, SIG_IGN);
+  return end_output(run(argc, argv));
+}

@@ -1,12 +1,18 @@
 // flashstep train: the whole pipeline of one JSON file.
+#include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "apps/commands.h"
+#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/comm/environment.h"
+#include "flashstep/train/checkpoint.h"
 #include "flashstep/train/config.h"
 #include "flashstep/train/pipeline.h"
 #include "flashstep/train/run_directory.h"
@@ -15,12 +21,50 @@ namespace flashstep::apps {
 namespace {
 
 struct TrainArguments {
-  std::string config, run, attention, wrapper, device;
+  std::string config, run, attention, wrapper, device, resume;
   std::vector<std::string> assignments;
-  bool resume = false, skip_data = false;
+  bool skip_data = false;
 };
 
+// What --resume was given: nothing, as it stands alone, or after "=".
+enum class Resume { kNo, kAuto, kMust };
+
+Resume resume_of(const std::string& given) {
+  if (given.empty()) return Resume::kNo;
+  if (given == "auto") return Resume::kAuto;
+  if (given == "must") return Resume::kMust;
+  try {  // true, for the flag alone, and the parser's other words for yes and no
+    return CLI::detail::to_flag_value(given) > 0 ? Resume::kAuto : Resume::kNo;
+  } catch (const std::invalid_argument&) {
+    throw UserError(
+        str("expected --resume alone, --resume=auto or --resume=must, got --resume=", given));
+  }
+}
+
+bool has_checkpoint(const std::filesystem::path& run) {
+  std::error_code error;
+  return std::filesystem::is_directory(run / "checkpoints", error) &&
+         !train::list_checkpoints(run / "checkpoints").empty();
+}
+
+// "; did you mean runs/tiny?": a run beside `run` that can be resumed.
+std::string meant_instead(const std::filesystem::path& run) {
+  const auto folder = run.has_parent_path() ? run.parent_path() : std::filesystem::path(".");
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    try {
+      if (has_checkpoint(entry.path())) names.push_back(entry.path().filename().string());
+    } catch (const MachineError&) {  // what cannot be listed was not meant
+    }
+  }
+  const std::string meant = nearest(run.filename().string(), names);
+  if (meant.empty()) return "";
+  return str("; did you mean ", run.has_parent_path() ? (folder / meant).string() : meant, "?");
+}
+
 void train_command(TrainArguments arguments) {
+  std::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads what it says
   const auto set = [&](const char* field, const std::string& value) {
     if (!value.empty()) arguments.assignments.push_back(str(field, "=", value));
   };
@@ -30,13 +74,26 @@ void train_command(TrainArguments arguments) {
   const train::Config config = train::load_config(arguments.config, arguments.assignments);
 
   train::TrainOptions options;
-  options.resume = arguments.resume;
+  const Resume resume = resume_of(arguments.resume);
+  options.resume = resume != Resume::kNo;
   options.skip_data = arguments.skip_data;
-  options.run_directory =
-      arguments.run.empty() ? train::default_run_directory(
-                                  std::filesystem::path(arguments.config).stem(), arguments.resume)
-                            : std::filesystem::path(arguments.run);
+  options.run_directory = arguments.run.empty()
+                              ? train::default_run_directory(
+                                    std::filesystem::path(arguments.config).stem(), options.resume)
+                              : std::filesystem::path(arguments.run);
   const bool is_first = comm::read_environment().rank == 0;
+  // Schedulers start a job for the first time as they start it again: that goes on, and is said
+  // before the first line and after the last one.
+  const bool is_anew = is_first && options.resume && !has_checkpoint(options.run_directory);
+  std::string began_anew;
+  if (is_anew) {
+    const std::string meant = meant_instead(options.run_directory);
+    require(resume != Resume::kMust, "[resume] expected a checkpoint in ",
+            options.run_directory.string(), ", as --resume=must asks, got none", meant);
+    began_anew = str("NOTE: --resume found no checkpoint in ", options.run_directory.string(),
+                     ": this run begins at step 0", meant);
+    std::fprintf(stderr, "\n%s\n\n", began_anew.c_str());
+  }
   if (is_first) {
     std::printf("%s", write_json(config).c_str());
     std::printf("run directory: %s\n", options.run_directory.c_str());
@@ -47,6 +104,7 @@ void train_command(TrainArguments arguments) {
   std::printf("done: %s steps, held-out loss %s -> %s, all in %s\n",
               with_commas(result.steps).c_str(), fixed(result.first_held_out_loss, 3).c_str(),
               fixed(result.held_out_loss, 3).c_str(), options.run_directory.c_str());
+  if (is_anew) std::printf("%s\n", began_anew.c_str());
 }
 
 }  // namespace
@@ -68,7 +126,8 @@ void add_train(CLI::App& app) {
                    "Run directory (default: runs/CONFIG, or the next free runs/CONFIG-2, ...)")
       ->option_text("DIR");
   command->add_flag("--resume", arguments->resume,
-                    "Go on from the newest checkpoint as if never stopped");
+                    "Go on from the newest checkpoint as if never stopped; where there is none "
+                    "yet, begin (--resume=auto, the same) or refuse (--resume=must)");
   command->add_flag("--skip-data", arguments->skip_data,
                     "Make no data; refuse if any is missing or disagrees");
   command->add_option("--attention", arguments->attention, "Short for --set model.attention=NAME")

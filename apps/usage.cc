@@ -1,6 +1,8 @@
 #include "apps/usage.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
@@ -58,6 +60,32 @@ std::string described_range(const std::string& description) {
   return str(" from ", low, has_high ? " to " + high : " on");
 }
 
+// CLI11's words for a value out of a range: got() finds the value in them.
+std::string not_in_range(const std::string& given, const char* range) {
+  return str("Value ", given, " not in range ", range);
+}
+
+constexpr const char* kOf64Bits = "of whole numbers of 64 bits";
+
+// What is no number at all is left to the parser.
+std::string refuse_beyond_signed(const std::string& given) {
+  errno = 0;
+  std::strtoll(given.c_str(), nullptr, 0);
+  return errno == ERANGE ? not_in_range(given, kOf64Bits) : "";
+}
+
+std::string refuse_beyond_unsigned(const std::string& given) {
+  errno = 0;
+  std::strtoull(given.c_str(), nullptr, 0);
+  if (given.starts_with('-')) return not_in_range(given, "from 0 on");
+  return errno == ERANGE ? not_in_range(given, kOf64Bits) : "";
+}
+
+std::string refuse_infinite(const std::string& given) {
+  return std::isfinite(std::strtod(given.c_str(), nullptr)) ? ""
+                                                            : not_in_range(given, "of numbers");
+}
+
 // What the option takes: "one of cpu, cuda", "a whole number from 1 to 10".
 std::string expected_by(const CLI::Option& option) {
   const std::string type = option.get_type_name();  // "TEXT:{cpu,cuda}", "INT:INT in [1 - 10]"
@@ -104,11 +132,27 @@ std::string got(const CLI::Option& option, const std::string& what) {
   return "";
 }
 
+// What `option` takes, and the limit of its type where that is why a number was refused.
+std::string expected_instead(const CLI::Option& option, const std::string& what) {
+  const std::string expected = expected_by(option);
+  const bool has_limit = !expected.ends_with("a whole number") && !expected.ends_with(" on");
+  const std::string given = got(option, what);
+  if (has_limit || given.find_first_not_of("-0123456789") != std::string::npos) return expected;
+  if (what.ends_with(kOf64Bits)) return expected + " that 64 bits hold";
+  return what.starts_with("Could not convert") ? expected + " that 32 bits hold" : expected;
+}
+
+bool is_option(const std::string& word) { return word.starts_with("-"); }
+
+bool has_unknown_option(const CLI::App& app) {
+  const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+  return std::any_of(extras.begin(), extras.end(), is_option);
+}
+
 std::string unexpected_argument(const CLI::App& command, const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
   if (extras.empty()) return "";
   // The words of an unknown option's value come along: the option is what is to be named.
-  const auto is_option = [](const std::string& word) { return word.starts_with("-"); };
   const auto first = std::find_if(extras.begin(), extras.end(), is_option);
   const std::string& word = first == extras.end() ? extras.front() : *first;
   if (!is_option(word)) {
@@ -128,8 +172,9 @@ std::string wrong_value(const CLI::App& app, const std::string& what) {
   const CLI::Option* option = option_in(app, what);
   if (option == nullptr) return "";
   const std::string name = option->get_name(), given = got(*option, what);
-  if (!given.empty())
-    return str("expected ", name, " to be ", expected_by(*option), ", got ", given);
+  if (!given.empty()) {
+    return str("expected ", name, " to be ", expected_instead(*option, what), ", got ", given);
+  }
   if (what == name + " is required") return str("expected ", name, ", got none (see --help)");
   if (what.ends_with(" missing")) {
     return str("expected ", expected_by(*option), " after ", name, ", got nothing");
@@ -144,12 +189,28 @@ std::string wrong_value(const CLI::App& app, const std::string& what) {
 
 }  // namespace
 
+void refuse_numbers_out_of_range(CLI::App& app) {
+  const auto first = [](CLI::Option* option, std::string (*refuse)(const std::string&)) {
+    option->transform(CLI::Validator([refuse](std::string& given) { return refuse(given); }, ""));
+  };
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type.starts_with("INT")) first(option, refuse_beyond_signed);
+    if (type.starts_with("UINT")) first(option, refuse_beyond_unsigned);
+    if (type.starts_with("FLOAT")) first(option, refuse_infinite);
+  }
+  for (CLI::App* command : app.get_subcommands(nullptr)) refuse_numbers_out_of_range(*command);
+}
+
 std::string usage_mistake(const CLI::App& app, int argc, char** argv,
                           const CLI::ParseError& error) {
   const std::string what = error.what();
   const CLI::App& command = innermost(app);
   std::string sentence = unknown_command(app, argc, argv);
-  if (sentence.empty() && dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+  // A mistyped option is likelier than a forgotten one.
+  const bool is_incomplete = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (sentence.empty() && (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                           (is_incomplete && has_unknown_option(app)))) {
     sentence = unexpected_argument(command, app);
   }
   if (sentence.empty() && what.starts_with("A subcommand")) {

@@ -176,6 +176,8 @@ class TrainTest(unittest.TestCase):
                 ("expected --device to be one of cpu, cuda, got tpu", "train", "config.json", "--device", "tpu"),
                 ("expected config, got none", "train"),
                 ("expected an option of train, got --resum; did you mean --resume?", "train", "config.json", "--resum"),
+                ("expected an option of generate, got --promt; did you mean --prompt?", "generate", "whole", "--promt", "x"),
+                ("expected an option of flashstep, got --hlep; did you mean --help?", "--hlep"),
                 ("expected no further argument of train, got two.json", "train", "config.json", "two.json"),
                 ("expected a command after data, one of stories, fetch, inspect; got none", "data"),
                 ("expected --top to be a whole number from 0 to 4294967296, got -1", "data", "inspect", "f", "--top", "-1"),
@@ -318,7 +320,8 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(before, after)
 
     def test_a_start_that_was_killed_early_binds_nobody(self):
-        shutil.copytree("whole/tokenizer", "killed/tokenizer")  # all that is there before config.json
+        shutil.copytree("whole/tokenizer", "killed/tokenizer")  # all that is there before config.json,
+        open("killed/lock", "w").close()  # and what says whose it is
         started = flashstep("train", "config.json", "--run", "killed", "--set", "tokenizer.vocab_size=300", "--set",
                             "text.directory=data300")
         self.assertEqual(started.returncode, 0, started.stderr)

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/error.h"
+#include "flashstep/base/json_depth.h"
 
 namespace flashstep::internal {
 namespace {
@@ -273,12 +274,11 @@ Json parse(const std::string& text, const std::string& source) {
   try {
     return Json::parse(text, watch, /*allow_exceptions=*/true, /*ignore_comments=*/true);
   } catch (const Json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 2, column 12: ..."
-    const std::string what = error.what();
-    const size_t line = what.find("line ");
-    const std::string where =
-        line == std::string::npos ? "" : " at " + what.substr(line, what.find(',') - line);
-    throw UserError(str(source, ": expected JSON, got a mistake", where));
+    // "parse error at line 2, column 12: syntax error ..."
+    std::string complaint = json_complaint(error.what());
+    constexpr std::string_view kWhere = "parse error";
+    if (complaint.starts_with(kWhere)) complaint.replace(0, kWhere.size(), "a mistake");
+    throw UserError(str(source, ": expected JSON, got ", printable_utf8(complaint)));
   }
 }
 
@@ -317,6 +317,9 @@ void set_field(Visitable& config, const std::string& assignment) {
   const Lister known = list(config);
   const auto entry = std::find_if(known.fields.begin(), known.fields.end(),
                                   [&](const auto& field) { return field.path == path; });
+  const auto& sections = known.sections;
+  require(std::find(sections.begin(), sections.end(), path) == sections.end(),
+          "--set: expected a field of ", path, " (", path, ".NAME=value), got ", path, " itself");
   if (entry == known.fields.end()) refuse_unknown(known, path, "--set");
   Json value = entry->value.is_string() ? Json(text)
                                         : Json::parse(text, nullptr, /*allow_exceptions=*/false);

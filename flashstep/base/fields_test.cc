@@ -86,7 +86,9 @@ TEST(FieldsTest, MistakesAreNamedWithWhatWasExpected) {
   EXPECT_EQ(refusal(R"({"kind": "cosin"})"),
             "c.json: expected kind to be one of cosine, linear, got \"cosin\"; did you mean "
             "\"cosine\"?");
-  EXPECT_EQ(refusal("{\n\"fast\": tru}"), "c.json: expected JSON, got a mistake at line 2");
+  EXPECT_EQ(refusal("{\n\"fast\": tru}"),
+            "c.json: expected JSON, got a mistake at line 2, column 12: syntax error while parsing "
+            "value - invalid literal; last read: 'tru}'");
   EXPECT_EQ(refusal(R"({"fast": true, "fast": false})"), "c.json: the key \"fast\" stands twice");
   EXPECT_EQ(refusal("[]"), "c.json: expected a JSON object, got a list");
   EXPECT_EQ(refusal(std::string(100'000, '[')), "c.json: expected JSON nested at most 32 deep");
@@ -114,6 +116,8 @@ TEST(FieldsTest, SetTakesOneAssignment) {
   EXPECT_EQ(refuse("schedule.warmup_steps=\xFF"),
             "--set schedule.warmup_steps: expected schedule.warmup_steps to be a whole number from "
             "0 to 1000000, got the text \"\xEF\xBF\xBD\"");
+  EXPECT_EQ(refuse("schedule=5"),
+            "--set: expected a field of schedule (schedule.NAME=value), got schedule itself");
   EXPECT_EQ(refuse("fast"), "--set: expected a.b=value, got \"fast\"");
   EXPECT_EQ(refuse("fast=maybe"),
             "--set fast: expected fast to be true or false, got the text \"maybe\"");

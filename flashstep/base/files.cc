@@ -199,7 +199,8 @@ void MappedFile::release_before(size_t offset) const {
   }
 }
 
-FileLock::FileLock(const std::filesystem::path& path, const std::string& busy_message) {
+FileLock::FileLock(const std::filesystem::path& path, const std::string& busy_message)
+    : path_(path) {
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path));
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
@@ -211,6 +212,13 @@ FileLock::FileLock(const std::filesystem::path& path, const std::string& busy_me
 }
 
 FileLock::~FileLock() { ::close(descriptor_); }
+
+void FileLock::write(std::string_view text) {
+  write_all(descriptor_, text.data(), text.size(), 0, path_);
+  if (::ftruncate(descriptor_, static_cast<off_t>(text.size())) != 0) {
+    throw_errno(errno, str("cannot shorten ", path_));
+  }
+}
 
 void make_directories(const std::filesystem::path& path) {
   std::error_code error;

@@ -76,7 +76,12 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
+  // What the locked file holds from now on, by which others know whose it is. MachineError if that
+  // cannot be written.
+  void write(std::string_view text);
+
  private:
+  std::filesystem::path path_;
   int descriptor_ = -1;
 };
 

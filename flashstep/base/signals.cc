@@ -1,7 +1,11 @@
 #include "flashstep/base/signals.h"
 
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
+#include <unistd.h>
 #include <utility>
 
 #include "flashstep/base/error.h"
@@ -9,12 +13,37 @@
 namespace flashstep {
 namespace {
 
+constexpr std::array kEnding = {SIGINT, SIGTERM, SIGHUP, SIGXCPU};
+constexpr std::array kFailedWrite = {SIGPIPE, SIGXFSZ};
+
 volatile std::sig_atomic_t g_received = 0;
 std::atomic<int> g_guards = 0;
+std::atomic<const char*> g_announcement = nullptr;
+// What was there before the outermost guard.
+std::array<struct sigaction, kEnding.size()> g_ending_before;
+std::array<struct sigaction, kFailedWrite.size()> g_failed_write_before;
 
 void remember(int signal) {
   g_received = signal;
-  std::signal(signal, SIG_DFL);  // a second one is meant
+  if (const char* text = g_announcement.exchange(nullptr)) {
+    const int error = errno;
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
+    errno = error;
+  }
+  if (signal == SIGINT || signal == SIGTERM) std::signal(signal, SIG_DFL);  // a second one is meant
+}
+
+void set_handler(int signal, void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(signal, &action, nullptr);
+}
+
+// A terminal's Ctrl-C and a scheduler's SIGTERM are heard whatever a shell has set up for a process
+// in the background; who ignores the other two has asked for that.
+bool is_left_alone(int signal, const struct sigaction& before) {
+  return signal != SIGINT && signal != SIGTERM && before.sa_handler == SIG_IGN;
 }
 
 }  // namespace
@@ -22,14 +51,43 @@ void remember(int signal) {
 SignalGuard::SignalGuard() {
   if (g_guards++ > 0) return;
   g_received = 0;
-  std::signal(SIGINT, remember);
-  std::signal(SIGTERM, remember);
+  for (size_t i = 0; i < kEnding.size(); ++i) {
+    ::sigaction(kEnding[i], nullptr, &g_ending_before[i]);
+    if (!is_left_alone(kEnding[i], g_ending_before[i])) set_handler(kEnding[i], remember);
+  }
+  for (size_t i = 0; i < kFailedWrite.size(); ++i) {
+    ::sigaction(kFailedWrite[i], nullptr, &g_failed_write_before[i]);
+    if (g_failed_write_before[i].sa_handler == SIG_DFL) set_handler(kFailedWrite[i], SIG_IGN);
+  }
 }
 
 SignalGuard::~SignalGuard() {
   if (--g_guards > 0) return;
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  g_announcement = nullptr;
+  for (size_t i = 0; i < kEnding.size(); ++i) {
+    ::sigaction(kEnding[i], &g_ending_before[i], nullptr);
+  }
+  for (size_t i = 0; i < kFailedWrite.size(); ++i) {
+    ::sigaction(kFailedWrite[i], &g_failed_write_before[i], nullptr);
+  }
+}
+
+void SignalGuard::announce(const char* text) {
+  if (g_guards > 0 && g_received == 0) g_announcement = text;
+}
+
+std::string signal_name(int signal) {
+  switch (signal) {
+    case SIGINT:
+      return "Ctrl-C";
+    case SIGHUP:
+      return "SIGHUP (the terminal was closed)";
+    case SIGXCPU:
+      return "SIGXCPU (the limit of CPU time)";
+    default:
+      const char* name = ::sigabbrev_np(signal);
+      return name != nullptr ? str("SIG", name) : str("signal ", signal);
+  }
 }
 
 int SignalGuard::received() { return g_received; }

@@ -44,8 +44,8 @@ struct ChildOptions {
 };
 
 // Starts a child in a process group of its own (a terminal's Ctrl-C reaches only this process,
-// which forwards it), with no input, no blocked signals, SIGPIPE as it is by default, and killed
-// when this process dies. MachineError if the program cannot be started.
+// which forwards it), with no input, no blocked signals, SIGPIPE and SIGXFSZ as they are by
+// default, and killed when this process dies. MachineError if the program cannot be started.
 Child start_child(const ChildOptions& options);
 
 // "ended with exit code 2", "was killed by SIGKILL"; and the exit code, 1 for a killed one.

@@ -19,7 +19,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU, SIGUSR1, SIGUSR2};
+
+// Those that ask ranks to save and end.
+bool asks_for_an_end(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGXCPU;
+}
+
+// A blocked signal comes through signalfd even where it is ignored, as nohup asks for.
+bool is_ignored(int signal) {
+  struct sigaction action = {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
 
 void write_all(int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -86,7 +97,9 @@ class SignalQueue {
   SignalQueue() {
     sigset_t signals;
     sigemptyset(&signals);
-    for (const int signal : kForwarded) sigaddset(&signals, signal);
+    for (const int signal : kForwarded) {
+      if (signal == SIGINT || signal == SIGTERM || !is_ignored(signal)) sigaddset(&signals, signal);
+    }
     sigaddset(&signals, SIGCHLD);
     sigprocmask(SIG_BLOCK, &signals, &before_);
     descriptor_ = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
@@ -138,7 +151,7 @@ class Launcher {
   const NoPipeSignal no_pipe_signal_;
   SignalQueue signals_;
   std::vector<Rank> ranks_;
-  int forwarded_ = 0;         // the last of SIGINT, SIGTERM and SIGHUP that came
+  int forwarded_ = 0;         // the last that came and asks for an end
   int code_ = 0;              // of the first rank that failed
   bool interrupted_ = false;  // a rank ended because of forwarded_
   bool cut_short_ = false;    // and was killed by it: it was not ready to save anything
@@ -220,7 +233,7 @@ void Launcher::wait_for_news() {
 void Launcher::take_signals() {
   while (const int signal = signals_.next()) {
     if (signal == SIGCHLD) continue;  // reap() looks at everyone
-    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) forwarded_ = signal;
+    if (asks_for_an_end(signal)) forwarded_ = signal;
     signal_all(signal);
   }
 }
@@ -237,7 +250,8 @@ void Launcher::judge(int index) {
   const int code = exit_code(rank.status);
   if (code == 0 || stopping_) return;
   const bool by_signal = WIFSIGNALED(rank.status) && WTERMSIG(rank.status) == forwarded_;
-  if (forwarded_ != 0 && (by_signal || code == 128 + forwarded_)) {
+  // Whichever of several signals a rank has heard.
+  if (forwarded_ != 0 && (by_signal || (code > 128 && asks_for_an_end(code - 128)))) {
     interrupted_ = true;
     cut_short_ = cut_short_ || by_signal;
     return;

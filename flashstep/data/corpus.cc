@@ -67,6 +67,7 @@ void check_or_make(const CorpusOptions& options, const fs::path& manifest, const
   require(!options.only_check, "[corpus] expected the stage ", stage.name, " to be done, but ",
           verdict.why);
   make_directories(options.directory);
+  begin_stage(manifest, stage);
   make();
   write_manifest(manifest, stage);
 }
@@ -167,7 +168,8 @@ Cut find_cut(const Paths& files, double fraction, std::string_view document_end)
   require(file > 0, "[corpus] expected at least two documents, each ended by \"",
           printable_utf8(document_end), "\", to hold one out for validation, got one in ",
           files[file].string(),
-          ": name a file of its own for validation, or what else ends a document");
+          ": set text.validation to a file of its own, or text.document_end to what ends a document "
+          "there");
   return {file, 0};
 }
 

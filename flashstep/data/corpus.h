@@ -42,7 +42,7 @@ void refuse_own_outputs(const std::filesystem::path& input, const std::filesyste
 
 // Makes what is not there yet, each part with a manifest beside it by which the next call skips it.
 // UserError for a source that is missing, unreadable, empty, or what refuse_own_outputs() refuses,
-// or that cannot be cut.
+// or that cannot be cut; and where a file lies in the way that somebody else made.
 Corpus prepare_corpus(const CorpusOptions& options);
 
 // `path` itself if it is a file. The text files of a directory and all below it, sorted by path:

@@ -1,5 +1,6 @@
 #include "flashstep/data/manifest.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <system_error>
@@ -68,6 +69,36 @@ std::vector<ManifestFile> parse_files(const Json& json, const char* key, const s
   return files;
 }
 
+// Settings may hold paths, and paths any bytes: what is no UTF-8 is replaced rather than refused.
+void write_as_json(const fs::path& path, const Stage& stage,
+                   const std::vector<ManifestFile>& inputs,
+                   const std::vector<ManifestFile>& outputs) {
+  const Json json = {{"stage", stage.name},
+                     {"settings", stage.settings},
+                     {"inputs", to_json(inputs)},
+                     {"outputs", to_json(outputs)}};
+  write_file(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+// Whether the stage's manifest speaks of a file of this name. The directory may have been moved.
+bool speaks_of(const std::optional<Manifest>& manifest, const Stage& stage,
+               const fs::path& output) {
+  if (!manifest || manifest->stage != stage.name) return false;
+  const auto is_it = [&](const ManifestFile& file) {
+    return fs::path(file.path).filename() == output.filename();
+  };
+  return std::any_of(manifest->outputs.begin(), manifest->outputs.end(), is_it);
+}
+
+// Nothing where there is no manifest, or something else.
+std::optional<Manifest> read_manifest(const fs::path& path) {
+  try {
+    return parse_manifest(read_file(path), path.string());
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
 using Complaint = std::optional<std::string>;
 
 Complaint compare_settings(const Manifest& manifest, const Stage& stage) {
@@ -118,16 +149,35 @@ fs::path manifest_path(const fs::path& output) {
   return path += ".manifest.json";
 }
 
+void require_own_outputs(const fs::path& path, const Stage& stage) {
+  const std::optional<Manifest> manifest = read_manifest(path);
+  for (const fs::path& output : stage.outputs) {
+    std::error_code error;  // a link that leads nowhere is there, too
+    const bool is_there = fs::exists(fs::symlink_status(output, error));
+    require(!is_there || speaks_of(manifest, stage, output), "[data] expected ", output.string(),
+            " to be missing, or made here before, as ", path.string(),
+            " would say; got a file that somebody else made: move it away, or set "
+            "text.directory to a place for what is made");
+  }
+}
+
+void begin_stage(const fs::path& path, const Stage& stage) {
+  require_own_outputs(path, stage);
+  const std::optional<Manifest> manifest = read_manifest(path);
+  std::vector<ManifestFile> outputs;
+  bool all_known = true;
+  for (const fs::path& output : stage.outputs) {
+    all_known = all_known && speaks_of(manifest, stage, output);
+    outputs.emplace_back().path = output.string();
+  }
+  if (!all_known) write_as_json(path, stage, {}, outputs);
+}
+
 void write_manifest(const fs::path& path, const Stage& stage) {
   std::vector<ManifestFile> inputs, outputs;
   for (const fs::path& input : stage.inputs) inputs.push_back(describe(input));
   for (const fs::path& output : stage.outputs) outputs.push_back(describe(output));
-  const Json json = {{"stage", stage.name},
-                     {"settings", stage.settings},
-                     {"inputs", to_json(inputs)},
-                     {"outputs", to_json(outputs)}};
-  // Settings may hold paths, and paths any bytes: what is no UTF-8 is replaced rather than refused.
-  write_file(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_as_json(path, stage, inputs, outputs);
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& name) {
@@ -159,6 +209,9 @@ Verdict holds(const fs::path& path, const Stage& stage) {
   Complaint complaint;
   if (manifest.stage != stage.name) {
     complaint = str(path.string(), " belongs to the stage ", manifest.stage, ", not ", stage.name);
+  }
+  for (const ManifestFile& output : manifest.outputs) {
+    if (!complaint && output.hash.empty()) complaint = output.path + " was not finished";
   }
   if (!complaint) complaint = compare_settings(manifest, stage);
   if (!complaint) complaint = compare_files("inputs", manifest.inputs, stage.inputs);

@@ -24,7 +24,7 @@ struct ManifestFile {
   std::string path;  // as the stage named it: for messages, contents are what counts
   uint64_t size_bytes = 0;
   int64_t modified_ns = 0;  // since 1970
-  std::string hash;         // base/hash.h
+  std::string hash;         // base/hash.h; empty until the file is finished
 };
 
 struct Manifest {
@@ -35,6 +35,15 @@ struct Manifest {
 
 // output + ".manifest.json": where the manifest of a stage with this main output belongs.
 std::filesystem::path manifest_path(const std::filesystem::path& output);
+
+// UserError if an output of `stage` is there that the manifest at `path` does not speak of: then
+// somebody else made it, and it is not to be replaced.
+void require_own_outputs(const std::filesystem::path& path, const Stage& stage);
+
+// Before the stage's outputs are made: require_own_outputs(), and a manifest that names them if
+// there is none yet. That one does not hold, but by it what a killed process leaves is known as
+// ours.
+void begin_stage(const std::filesystem::path& path, const Stage& stage);
 
 // Hashes the stage's files and writes the manifest. UserError if one cannot be read.
 void write_manifest(const std::filesystem::path& path, const Stage& stage);

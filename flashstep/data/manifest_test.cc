@@ -126,5 +126,35 @@ TEST_F(ManifestTest, RefusesToDescribeMissingFiles) {
   EXPECT_TRUE(holds(manifest_, stage_).holds) << "the old manifest must survive";
 }
 
+TEST_F(ManifestTest, WhatSomebodyElseMadeIsNotReplaced) {
+  EXPECT_NO_THROW(require_own_outputs(manifest_, stage_));
+  write_file(tokens_, "654321");  // changed, but made here: made anew
+  EXPECT_NO_THROW(begin_stage(manifest_, stage_));
+  Stage other = stage_;
+  other.name = "tokenizer";
+  EXPECT_THROW(begin_stage(manifest_, other), UserError);
+  other = stage_;
+  other.outputs.push_back(text_);
+  EXPECT_THROW(require_own_outputs(manifest_, other), UserError);
+  fs::remove(manifest_);
+  EXPECT_THROW(begin_stage(manifest_, stage_), UserError);
+  EXPECT_FALSE(fs::exists(manifest_)) << "what was refused is not claimed";
+}
+
+TEST_F(ManifestTest, WhatAKilledProcessLeftIsKnownAsOurs) {
+  fs::remove(manifest_);
+  fs::remove(tokens_);
+  begin_stage(manifest_, stage_);
+  expect_broken(stage_, "tokens.npy was not finished");
+  write_file(tokens_, "");
+  fs::last_write_time(tokens_, fs::file_time_type::clock::from_sys(std::chrono::sys_seconds()));
+  expect_broken(stage_, "tokens.npy was not finished");
+  EXPECT_NO_THROW(begin_stage(manifest_, stage_));
+  write_manifest(manifest_, stage_);
+  EXPECT_TRUE(holds(manifest_, stage_).holds);
+  begin_stage(manifest_, stage_);
+  EXPECT_TRUE(holds(manifest_, stage_).holds) << "an older claim stays as it is";
+}
+
 }  // namespace
 }  // namespace flashstep::data

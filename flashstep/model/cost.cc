@@ -3,12 +3,27 @@
 #include <algorithm>
 
 #include "flashstep/attention/cost.h"
+#include "flashstep/base/error.h"
 
 namespace flashstep {
 namespace {
 
+// A little below 2^63: what is counted in int64_t, roundings of the estimate included.
+constexpr double kMostParameters = 9e18;
+
+// All products below have positive factors: none is larger than the whole.
+void require_countable(const ModelConfig& c) {
+  const auto width = static_cast<double>(c.d_model), layers = static_cast<double>(c.num_layers);
+  const double block = width * (4 * width + 3 * static_cast<double>(c.d_ff) + 2);
+  const double all = layers * block + width * (2 * static_cast<double>(c.vocab_size) + 1);
+  require(all < kMostParameters, "[model] expected a model of at most 9e18 parameters, got about ",
+          all, " (vocab_size ", c.vocab_size, ", d_model ", c.d_model, ", d_ff ", c.d_ff,
+          ", num_layers ", c.num_layers, ")");
+}
+
 // attn: four (C, C); ffn: three (C, F).
 int64_t block_matrix_parameters(const ModelConfig& c) {
+  require_countable(c);
   return 4 * c.d_model * c.d_model + 3 * c.d_model * c.d_ff;
 }
 
@@ -26,6 +41,7 @@ NaiveAttentionMemory naive_memory(const ModelConfig& c, const PassShape& shape) 
 }  // namespace
 
 ParameterCounts parameter_counts(const ModelConfig& c) {
+  require_countable(c);
   return {.embedding = c.vocab_size * c.d_model,
           .attention = c.num_layers * 4 * c.d_model * c.d_model,
           .feed_forward = c.num_layers * 3 * c.d_model * c.d_ff,

@@ -30,6 +30,8 @@ struct ParameterCounts {
   int64_t head = 0;          // V C
   int64_t total() const { return embedding + attention + feed_forward + norms + head; }
 };
+// Here and in what is computed from it: UserError for a model of more than 9e18 parameters, which
+// int64_t cannot count.
 ParameterCounts parameter_counts(const ModelConfig& config);
 int64_t parameter_count(const ModelConfig& config);        // the total
 int64_t block_parameter_count(const ModelConfig& config);  // 4 C^2 + 3 C F + 2 C

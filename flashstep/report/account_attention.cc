@@ -1,4 +1,5 @@
 // Account of attention's memory by the formula.
+#include <algorithm>
 #include <optional>
 
 #include "flashstep/attention/cost.h"
@@ -60,6 +61,14 @@ void check(const AttentionAccount& inputs) {
     for (const int64_t value : *list)
       require(value >= 1, "[account] expected contexts and head dims of 1 or more, got ", value);
   }
+  // The largest products that are computed in whole numbers.
+  const auto largest = [](const std::vector<int64_t>& values) {
+    return static_cast<double>(*std::max_element(values.begin(), values.end()));
+  };
+  const double n = largest(inputs.contexts);
+  counted(n * std::max(n, largest(inputs.head_dims)), "elements of a matrix");
+  counted(4 * static_cast<double>(inputs.batch_size) * static_cast<double>(inputs.heads) * n,
+          "rows of attention");
 }
 
 }  // namespace

@@ -48,9 +48,11 @@ void account_state(const MeshAccount& inputs, Account& account) {
   const double a_token = parallel::feed_forward_saved_bytes(layer, inputs.blocks, 1);
   const double saved = a_token * static_cast<double>(inputs.tokens);
   const double all = state.total() + saved;
-  const auto gpus = static_cast<int64_t>(std::ceil(all / (inputs.gpu_gb * kGB)));
+  const int64_t gpus = counted(std::ceil(all / (inputs.gpu_gb * kGB)), "accelerators");
+  const double left = inputs.limit_gb * kGB - saved / 2;
+  if (left > 0) counted((state.total() + saved / 2) / left, "ranks");
   const int64_t ranks = parallel::least_ranks(state.total(), saved, inputs.limit_gb * kGB);
-  account.table.add_row({"parameters", static_cast<int64_t>(parameters), ""});
+  account.table.add_row({"parameters", counted(parameters, "parameters"), ""});
   account.table.add_row({"master weights", state.parameters / kGB, "GB"});
   account.table.add_row({"accumulated gradients", state.gradients / kGB, "GB"});
   account.table.add_row({"AdamW's moments", state.optimizer / kGB, "GB"});

@@ -49,6 +49,28 @@ class AccountTest(unittest.TestCase):
             block = 4 * 768 ** 2 + 3 * 768 * 3072 + 2 * 768
             self.assertEqual(float(step["parameters"]), 2 * 10000 * 768 + 2 * block + 768)
 
+    def test_numbers_too_large_to_count(self):
+        largest = 1 << 30
+        wide = ("--d-model", largest, "--d-ff", largest, "--heads", 1 << 20, "--layers", largest, "--vocab", largest)
+        for arguments in (
+            ("step", "--d-model", 100000000, "--heads", 100, "--d-ff", 100000000, "--layers", 1000),
+            ("step", *wide), ("block", *wide), ("sharding", *wide),
+            ("attention", "--batch", 1 << 40, "--heads", 1 << 40),
+            ("attention", "--context", 1 << 40),
+            ("attention", "--head-dim", 1 << 62),
+            ("mesh", "--blocks", 1 << 62),
+            ("mesh", "--gpu-gb", 1e-300),
+            ("mesh", "--limit-gb", 1e-300, "--tokens", 0),
+        ):
+            result = run("account", *arguments)
+            self.assertEqual(result.returncode, 2, f"{arguments}: {result.stdout[-300:]}")
+            self.assertIn("at most 9e18", result.stderr)
+        large = run("account", "step", "--d-model", 1 << 20, "--heads", 100 << 10, "--d-ff", 1 << 22, "--layers", 10000)
+        self.assertEqual(large.returncode, 2, large.stderr)  # heads do not divide
+        large = run("account", "step", "--d-model", 1 << 20, "--heads", 1 << 10, "--d-ff", 1 << 22, "--layers", 10000)
+        self.assertEqual(large.returncode, 0, large.stderr)
+        self.assertIn(f"{10000 * 16 * 2 ** 40 + 10000 * 2 ** 21 + 2 ** 20 + 2 * 10000 * 2 ** 20:,}", large.stdout)
+
     def test_mistakes(self):
         for arguments, word in (
             (("step", "--mode", "sideways"), "sideways"),

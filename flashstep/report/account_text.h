@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/measure/table.h"
 #include "flashstep/report/units.h"
@@ -13,6 +14,13 @@ namespace flashstep::report {
 // Four significant digits: "3,517", "0.01235", "1.8e+11" from 10^13 on.
 inline std::string number(double value, int digits = 4) {
   return measure::display(value, {measure::NumberFormat::Style::kSignificant, digits});
+}
+
+// A count that was computed in double. UserError where int64_t cannot hold it.
+inline int64_t counted(double value, const char* what) {
+  constexpr double kMost = 9e18;  // a little below 2^63
+  require(value < kMost, "[account] expected at most 9e18 ", what, ", got ", value);
+  return static_cast<int64_t>(value);
 }
 
 inline measure::Column significant_column(std::string name, std::string unit, int digits = 5) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int64_t kMany = 1'000'000'000'000;
 constexpr double kHuge = 1e30;
+constexpr int64_t kNotGiven = -1;        // below what any field that uses it allows
 constexpr double kLongestSeconds = 1e7;  // four months: any longer is no limit
 
 using OrderedJson = nlohmann::ordered_json;
@@ -89,7 +91,8 @@ void ScheduleConfig::visit(FieldVisitor& v) {
   v.field("kind", kind, {"cosine", "constant"}, "what follows the warm-up");
   v.field("learning_rate", learning_rate, {0, 1000}, "the highest, reached after the warm-up");
   v.field("min_learning_rate", min_learning_rate, {0, 1000}, "where the cosine ends");
-  v.field("warmup_steps", warmup_steps, {0, kMany}, "steps of linear warm-up");
+  v.field("warmup_steps", warmup_steps, {0, kMany},
+          "steps of linear warm-up; where it is not given and the run has fewer: a tenth of them");
   v.field("cosine_steps", cosine_steps, {0, kMany},
           "step at which the cosine ends; 0: train.steps");
 }
@@ -178,8 +181,15 @@ void Config::visit(FieldVisitor& v) {
 
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& assignments) {
   Config config;
+  int64_t& warmup = config.schedule.warmup_steps;
+  const int64_t default_warmup = std::exchange(warmup, kNotGiven);
   read_json(config, read_file(path), path.string());
   for (const std::string& assignment : assignments) set_field(config, assignment);
+  if (warmup == kNotGiven) {
+    const int64_t cosine = config.schedule.cosine_steps;
+    const int64_t steps = std::min(config.train.steps, cosine > 0 ? cosine : config.train.steps);
+    warmup = steps < default_warmup ? steps / 10 : default_warmup;
+  }
   check_config(config);
   return config;
 }

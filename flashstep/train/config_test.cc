@@ -44,6 +44,16 @@ TEST_F(ConfigTest, OverridesInOrder) {
   EXPECT_EQ(config.schedule.warmup_steps, 1);
 }
 
+TEST_F(ConfigTest, AWarmUpThatWasNotGivenFitsTheRun) {
+  EXPECT_EQ(load("{}").schedule.warmup_steps, 100);
+  EXPECT_EQ(load("{}", {"train.steps=100"}).schedule.warmup_steps, 100);
+  EXPECT_EQ(load("{}", {"train.steps=50"}).schedule.warmup_steps, 5);
+  EXPECT_EQ(load("{}", {"train.steps=1"}).schedule.warmup_steps, 0);
+  EXPECT_EQ(load("{}", {"schedule.cosine_steps=80"}).schedule.warmup_steps, 8);
+  expect_refusal(R"({"schedule": {"warmup_steps": 100}})", {"warmup_steps", "50", "100"},
+                 {"train.steps=50"});
+}
+
 TEST_F(ConfigTest, WhatIsWrittenIsReadAgain) {
   Config config = load(
       "{}", {"train.steps=123", "sampling.prompts=[\"a\",\"b\"]", "schedule.learning_rate=3.3e-4"});

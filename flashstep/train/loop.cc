@@ -1,6 +1,5 @@
 #include "flashstep/train/loop.h"
 
-#include <csignal>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -29,6 +28,8 @@ std::vector<torch::Tensor> trained_parameters(const torch::optim::Optimizer& opt
   return parameters;
 }
 
+constexpr const char* kStopping =
+    "\n[train] stopping: the step is finished and saved first; a second Ctrl-C ends at once\n";
 constexpr int kGaveUp = 1000;  // a reason to stop above those of all signals
 
 class Loop {
@@ -43,6 +44,7 @@ class Loop {
 
   LoopResult run() {
     begin();
+    if (directory_ != nullptr && !options_.quiet) SignalGuard::announce(kStopping);
     while (step_ < options_.steps) {
       take_step();
       const int reason = reason_to_stop();
@@ -189,8 +191,8 @@ class Loop {
   [[noreturn]] void stop(int signal) {
     save_before_the_end();
     std::string sentence =
-        flashstep::str("[train] stopped by ", signal == SIGINT ? "Ctrl-C" : "SIGTERM",
-                       " after step ", step_, " of ", options_.steps, "; all is saved");
+        flashstep::str("[train] stopped by ", signal_name(signal), " after step ", step_, " of ",
+                       options_.steps, "; all is saved");
     if (directory_ != nullptr) {
       sentence += flashstep::str(", go on with --run ", directory_->path().string(), " --resume");
     }

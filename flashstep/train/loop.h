@@ -81,10 +81,11 @@ struct LoopOptions {
 };
 
 // Trains. UserError for a directory in use, a checkpoint of another module, or a loss that stays
-// non-finite; MachineError when saving fails; Interrupted, after saving, when SIGINT or SIGTERM
-// came. With several ranks (job.parallel) all of them call it, with the same numbers of steps
-// (UserError on all if not); rank 0 alone keeps the log and reads and writes files (but for
-// save_checkpoint_together), and its result is whole.
+// non-finite; MachineError when saving fails, or the directory is gone; Interrupted, after saving,
+// when a signal asked for an end (SIGINT, SIGTERM, SIGHUP, SIGXCPU). Nobody who reads stderr any
+// more is no reason to stop. With several ranks (job.parallel) all of them call it, with the same
+// numbers of steps (UserError on all if not); rank 0 alone keeps the log and reads and writes files
+// (but for save_checkpoint_together), and its result is whole.
 LoopResult run(const Job& job, const LoopOptions& options);
 
 // The same in a directory that the caller has locked already (null on every rank but the first);

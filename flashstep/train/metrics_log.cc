@@ -93,6 +93,7 @@ int64_t MetricsLog::truncate_after(int64_t step) {
 void MetricsLog::append(std::string_view object) {
   require(object.find('\n') == std::string_view::npos,
           "[metrics] expected an object without line breaks, got one with");
+  require_in_place();
   const std::string line = str(object, '\n');
   const uint64_t before = size_of(descriptor_, path_);
   size_t done = 0;
@@ -108,7 +109,19 @@ void MetricsLog::append(std::string_view object) {
   }
 }
 
+// A file that was removed takes writes like any other, and nobody ever sees them.
+void MetricsLog::require_in_place() const {
+  struct stat own {
+  }, there{};
+  if (::fstat(descriptor_, &own) != 0) throw_errno(errno, str("cannot examine ", path_));
+  if (::stat(path_.c_str(), &there) != 0) throw_errno(errno, str("cannot write ", path_));
+  if (own.st_dev != there.st_dev || own.st_ino != there.st_ino) {
+    throw MachineError(str("cannot write ", path_, ": another file has taken its place"));
+  }
+}
+
 void MetricsLog::sync() {
+  require_in_place();
   if (::fsync(descriptor_) != 0) throw_errno(errno, str("cannot flush ", path_));
 }
 

@@ -25,14 +25,17 @@ class MetricsLog {
   int64_t truncate_after(int64_t step);
 
   // Appends `object`, a JSON object without line breaks, and a line break, in one write: a reader
-  // never sees half a line. MachineError if that fails; the file is then as before.
+  // never sees half a line. MachineError if that fails, or if another file or none stands at the
+  // path by now (the run's directory was removed or moved); the file is then as before.
   void append(std::string_view object);
 
   // Makes the lines durable (fsync). Before every checkpoint, so that a power failure cannot leave
-  // a checkpoint without its metrics.
+  // a checkpoint without its metrics. MachineError as for append().
   void sync();
 
  private:
+  void require_in_place() const;
+
   std::filesystem::path path_;
   int descriptor_ = -1;
 };

@@ -88,5 +88,17 @@ TEST_F(MetricsLogTest, AFolderThatIsMissingIsTheMachinesFailure) {
   EXPECT_THROW(MetricsLog(path_.parent_path() / "missing" / "x"), MachineError);
 }
 
+TEST_F(MetricsLogTest, AFileThatIsGoneTakesNoMoreLines) {
+  MetricsLog log(path_);
+  log.append(line(1));
+  const fs::path moved = path_.parent_path() / "moved.jsonl";
+  fs::rename(path_, moved);
+  EXPECT_THROW(log.append(line(2)), MachineError);
+  EXPECT_THROW(log.sync(), MachineError);
+  put("another");
+  EXPECT_THROW(log.append(line(2)), MachineError);
+  EXPECT_EQ(read_file(moved), line(1) + "\n");
+}
+
 }  // namespace
 }  // namespace flashstep::train

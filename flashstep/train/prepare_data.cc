@@ -1,5 +1,6 @@
 #include "flashstep/train/prepare_data.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -33,6 +34,7 @@ class Preparation {
     // Given tokens and a given tokenizer need no text.
     const bool needs_text = !tokens_given || config_.tokenizer.path.empty();
     const std::unique_ptr<FileLock> lock = needs_text ? lock_directory() : nullptr;
+    if (needs_text && !options_.skip_data) refuse_files_of_others();
     const data::Corpus corpus = needs_text ? text() : data::Corpus();
     tokenizer::Tokenizer tokenizer = this->tokenizer(corpus);
     fs::path train = config_.tokens.train, validation = config_.tokens.validation;
@@ -74,6 +76,35 @@ class Preparation {
                          kStopped);
   }
 
+  // Before the first long work, not after it.
+  void refuse_files_of_others() const {
+    if (config_.tokenizer.path.empty()) require_own_tokenizer(tokenizer_stage({}));
+    if (!config_.tokens.train.empty()) return;
+    for (const char* name : {"train.npy", "validation.npy"}) {
+      const fs::path output = directory_ / name;
+      data::require_own_outputs(data::manifest_path(output), {"tokens", {}, {}, {output}});
+    }
+  }
+
+  // A tokenizer's directory is replaced as a whole: all that is in it must be ours.
+  void require_own_tokenizer(const data::Stage& stage) const {
+    const fs::path directory = directory_ / "tokenizer";
+    data::require_own_outputs(data::manifest_path(directory), stage);
+    const auto refuse = [](const fs::path& path) {
+      throw UserError(flashstep::str(
+          "[data] expected ", path.string(), " to be missing, got something that was not made ",
+          "here: move it away, or set text.directory to a place for what is made"));
+    };
+    std::error_code error;
+    if (fs::exists(fs::symlink_status(directory, error)) && !fs::is_directory(directory, error)) {
+      refuse(directory);
+    }
+    for (const auto& entry : fs::directory_iterator(directory, error)) {
+      const auto& ours = stage.outputs;
+      if (std::find(ours.begin(), ours.end(), entry.path()) == ours.end()) refuse(entry.path());
+    }
+  }
+
   // True if `stage` is done; with skip_data it must be.
   bool is_done(const fs::path& output, const data::Stage& stage) const {
     const data::Verdict verdict = data::holds(data::manifest_path(output), stage);
@@ -105,17 +136,24 @@ class Preparation {
     return corpus;
   }
 
+  data::Stage tokenizer_stage(const std::vector<fs::path>& texts) const {
+    const TokenizerConfig& settings = config_.tokenizer;
+    const fs::path output = directory_ / "tokenizer";
+    return {"tokenizer",
+            {{"vocab_size", std::to_string(settings.vocab_size)},
+             {"special_tokens", join(settings.special_tokens, "\n")}},
+            texts,
+            {output / "tokenizer.json", output / "vocab.json", output / "merges.txt"}};
+  }
+
   tokenizer::Tokenizer tokenizer(const data::Corpus& corpus) const {
     const TokenizerConfig& settings = config_.tokenizer;
     if (!settings.path.empty()) return tokenizer::Tokenizer::load(settings.path);
     const fs::path output = directory_ / "tokenizer";
-    const data::Stage stage{
-        "tokenizer",
-        {{"vocab_size", std::to_string(settings.vocab_size)},
-         {"special_tokens", join(settings.special_tokens, "\n")}},
-        corpus.train,
-        {output / "tokenizer.json", output / "vocab.json", output / "merges.txt"}};
+    const data::Stage stage = tokenizer_stage(corpus.train);
     if (is_done(output, stage)) return tokenizer::Tokenizer::load(output);
+    require_own_tokenizer(stage);
+    data::begin_stage(data::manifest_path(output), stage);
     tokenizer::TrainOptions options;
     options.vocab_size = settings.vocab_size;
     options.special_tokens = settings.special_tokens;
@@ -132,6 +170,7 @@ class Preparation {
                   const fs::path& output) const {
     const data::Stage stage{"tokens", {{"tokenizer", tokenizer.fingerprint()}}, texts, {output}};
     if (is_done(output, stage)) return output;
+    data::begin_stage(data::manifest_path(output), stage);
     tokenizer::EncodeOptions options;
     options.threads = static_cast<int>(config_.tokenizer.threads);
     options.progress = progress(output.filename().string());

@@ -30,8 +30,10 @@ void save_tokenizer(const tokenizer::Tokenizer& tokenizer, const std::filesystem
 
 // config.text, config.tokenizer and config.tokens say what to do; what is made lies in
 // config.text.directory: the text itself, tokenizer/, train.npy, validation.npy. Of several runs
-// that share the directory one works at a time, the others wait and say so. Interrupted when SIGINT
-// or SIGTERM came: what is finished stays, the same call goes on from there.
+// that share the directory one works at a time, the others wait and say so. Interrupted when a
+// SignalGuard's signal came: what is finished stays, the same call goes on from there. UserError,
+// before anything is made, where a file lies in the way that somebody else made: nothing is
+// replaced but what a manifest says was made here.
 PreparedData prepare_data(const Config& config, const PrepareOptions& options = {});
 
 }  // namespace flashstep::train

@@ -1,5 +1,9 @@
 #include "flashstep/train/run_directory.h"
 
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "flashstep/base/error.h"
@@ -8,20 +12,69 @@ namespace flashstep::train {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// What a start writes before config.json, beside the lock.
+bool comes_before_config(const std::string& name) {
+  return name == "tokenizer" || name == "tokenizer.unfinished" || name == "bigram.json" ||
+         name == "checkpoints" || name.starts_with(".bigram.json.tmp-") ||
+         name.starts_with(".config.json.tmp-");
+}
+
+constexpr std::string_view kMark = "flashstep train\n";  // in the lock of a run
+
+bool is_marked(const fs::path& lock) {
+  if (!fs::is_regular_file(lock)) return false;
+  std::ifstream file(lock);
+  std::string line;
+  return std::getline(file, line) && line + "\n" == kMark;
+}
+
+bool has_checkpoint(const fs::path& directory) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory / "checkpoints", error)) {
+    if (entry.path().filename().string().starts_with("step_")) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 RunDirectory::RunDirectory(fs::path directory, bool resume) : path_(std::move(directory)) {
   require(!fs::exists(path_) || fs::is_directory(path_),
           "[run] expected a directory, got the file ", path_.string());
+  const std::string others = others_entry(path_);
+  require(others.empty(), "[run] expected a new or empty directory, or that of a run, got ",
+          path_.string(), ", which holds ", others, ": give another --run");
   make_directories(path_);
   lock_ = std::make_unique<FileLock>(
       path_ / "lock",
       flashstep::str("[run] ", path_.string(),
                      " is in use by another process; wait for it or give another --run"));
+  lock_->write(kMark);
   require(resume || !holds_run(path_), "[run] ", path_.string(),
           " holds a run already; continue it with --resume or give another --run");
 }
 
 bool holds_run(const fs::path& directory) {
-  return fs::exists(directory / "config.json") || fs::exists(directory / "metrics.jsonl");
+  const bool has_config = fs::exists(directory / "config.json"),
+             has_metrics = fs::exists(directory / "metrics.jsonl");
+  if (has_config && has_metrics) return true;
+  return (has_config || has_metrics) &&
+         (fs::exists(directory / "lock") || has_checkpoint(directory));
+}
+
+std::string others_entry(const fs::path& directory) {
+  if (holds_run(directory) || is_marked(directory / "lock")) return "";
+  const bool begun = fs::is_regular_file(directory / "lock");
+  std::string first;
+  std::error_code error;  // what cannot be listed cannot be locked either
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (begun && (name == "lock" || comes_before_config(name))) continue;
+    if (first.empty() || name < first) first = name;
+  }
+  return first;
 }
 
 fs::path default_run_directory(const std::string& stem, bool resume) {
@@ -29,7 +82,8 @@ fs::path default_run_directory(const std::string& stem, bool resume) {
   fs::path last = first;
   for (int number = 2;; ++number) {
     const fs::path next = flashstep::str(first.string(), "-", number);
-    if (resume ? !holds_run(next) : !holds_run(last)) return last;
+    const bool is_taken = holds_run(last) || !others_entry(last).empty();
+    if (resume ? !holds_run(next) : !is_taken) return last;
     last = next;
   }
 }

@@ -16,7 +16,8 @@ namespace flashstep::train {
 class RunDirectory {
  public:
   // Creates the directory if missing and locks it until destroyed (or until the process dies).
-  // UserError if another process holds it, or if it holds a run already and `resume` is false.
+  // UserError if another process holds it, if it holds a run already and `resume` is false, or,
+  // with nothing touched, if it is neither empty nor a run's.
   RunDirectory(std::filesystem::path directory, bool resume);
 
   const std::filesystem::path& path() const { return path_; }
@@ -33,11 +34,17 @@ class RunDirectory {
   std::unique_ptr<FileLock> lock_;
 };
 
-// True if a run was started in `directory`.
+// True if a run was started in `directory`: its config.json or metrics.jsonl is there, and, since
+// others have files of these names, a second sign: the other one, the lock, a checkpoint.
 bool holds_run(const std::filesystem::path& directory);
 
+// What is in `directory`, where that is no run's: a name, empty if there is nothing. A start that
+// was stopped before it wrote config.json is known by what stands in its lock; one of a version
+// that wrote nothing into it by having nothing but what comes before config.json.
+std::string others_entry(const std::filesystem::path& directory);
+
 // Where a run goes that was given no directory: runs/STEM, or runs/STEM-2, -3, ... if that is
-// taken. With `resume` the last of those that exist.
+// taken. With `resume` the last of those that hold a run.
 std::filesystem::path default_run_directory(const std::string& stem, bool resume);
 
 }  // namespace flashstep::train

@@ -1,6 +1,9 @@
 #include "flashstep/train/trained_model.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include <torch/cuda.h>
@@ -12,6 +15,35 @@
 #include "flashstep/train/run_state.h"
 
 namespace flashstep::train {
+namespace {
+
+// Bytes that come a token at a time, up to the first of several texts.
+class TextUntil {
+ public:
+  explicit TextUntil(std::vector<std::string> ends) : ends_(std::move(ends)) {}
+
+  // False once one of the ends has come: it and what is behind it are gone.
+  bool add(const std::string& bytes) {
+    const size_t before = text_.size();
+    text_ += bytes;
+    size_t end = std::string::npos;
+    for (const std::string& stop : ends_) {  // it may have begun earlier, and ends in `bytes`
+      const size_t from = before - std::min(before, stop.size() - 1);
+      end = std::min(end, text_.find(stop, from));
+    }
+    if (end == std::string::npos) return true;
+    text_.resize(end);
+    return false;
+  }
+
+  const std::string& text() const { return text_; }
+
+ private:
+  std::vector<std::string> ends_;
+  std::string text_;
+};
+
+}  // namespace
 
 TrainedModel load_run(const std::filesystem::path& run, const std::string& device_name) {
   const Config config = load_run_config(run);
@@ -33,27 +65,34 @@ TrainedModel load_run(const std::filesystem::path& run, const std::string& devic
 
 std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokenizer,
                          const std::string& prompt, const SamplingConfig& sampling,
-                         const std::string& document_end) {
-  const std::vector<uint32_t> ids = tokenizer.encode(prompt);
+                         const std::string& document_end, const std::vector<std::string>& stops) {
+  // A document begins where another one ends.
+  const std::vector<uint32_t> ids = tokenizer.encode(prompt.empty() ? document_end : prompt);
   require(!ids.empty(), "[generate] expected a prompt of at least one token, got an empty one");
+  std::vector<std::string> ends = stops;
+  for (const std::string& stop : stops) {
+    require(!stop.empty(),
+            "[generate] expected a text that ends what is written, got an empty one");
+  }
+  if (!document_end.empty()) ends.push_back(document_end);
+  TextUntil written(std::move(ends));
   GenerateOptions options;
   options.max_tokens = sampling.max_tokens;
   options.temperature = sampling.temperature;
   options.top_k = sampling.top_k;
   options.top_p = sampling.top_p;
   options.seed = static_cast<uint64_t>(sampling.seed);
-  if (const auto end = tokenizer.token_id(document_end)) options.stop_token = *end;
+  options.on_token = [&](int64_t id) {
+    // A model may have more ids than its tokenizer (a padded vocabulary); those mean nothing.
+    if (id >= tokenizer.vocab_size()) return true;
+    const auto token = static_cast<uint32_t>(id);
+    return written.add(tokenizer.decode(std::span(&token, 1)));
+  };
   const bool was_training = model->is_training();
   model->eval();
-  const std::vector<int64_t> written =
-      generate(model, std::vector<int64_t>(ids.begin(), ids.end()), options);
+  generate(model, std::vector<int64_t>(ids.begin(), ids.end()), options);
   model->train(was_training);
-  std::vector<uint32_t> all = ids;
-  for (const int64_t id : written) {
-    // A model may have more ids than its tokenizer (a padded vocabulary); those mean nothing.
-    if (id < tokenizer.vocab_size()) all.push_back(static_cast<uint32_t>(id));
-  }
-  return printable_utf8(tokenizer.decode(all));
+  return printable_utf8(prompt + written.text());
 }
 
 torch::Device device_by_name(const std::string& name) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -25,11 +26,14 @@ struct TrainedModel {
 // run's.
 TrainedModel load_run(const std::filesystem::path& run, const std::string& device = "");
 
-// `prompt` and what the model writes after it, malformed UTF-8 as U+FFFD. Stops at `document_end`
-// (TextConfig), where that is a token.
+// `prompt` and what the model writes after it, malformed UTF-8 as U+FFFD. What is written ends
+// before the first `document_end` (TextConfig; empty: there is none) or text of `stops` in it,
+// however many tokens that is. An empty prompt begins a document. UserError for one where
+// document_end is empty, too, and for an empty text among `stops`.
 std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokenizer,
                          const std::string& prompt, const SamplingConfig& sampling,
-                         const std::string& document_end);
+                         const std::string& document_end,
+                         const std::vector<std::string>& stops = {});
 
 // "auto", "cpu" or "cuda" to a device. UserError for cuda where there is none.
 torch::Device device_by_name(const std::string& name);

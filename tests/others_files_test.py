@@ -1,0 +1,200 @@
+"""What belongs to others: `train` replaces nothing that it did not make, and notices what is taken from it."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from training_run import PROGRAM, write_config
+
+
+def train(*arguments, **options):
+    return subprocess.run([PROGRAM, "train", "config.json", *map(str, arguments)], capture_output=True, text=True,
+                          timeout=120, **options)
+
+
+def contents(directory):
+    """Every file below, and every directory, that is there."""
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(Path(directory).rglob("*"))}
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.addCleanup(os.chdir, "/")
+        os.chdir(directory.name)
+        write_config(Path("."), train={"steps": 4}, schedule={"warmup_steps": 1})
+
+    def refused(self, words, *arguments, code=2):
+        result = train(*arguments)
+        self.assertEqual(result.returncode, code, result.stderr)
+        last = result.stderr.strip().splitlines()[-1]
+        self.assertTrue(last.startswith("flashstep: "), result.stderr)
+        for word in words:
+            self.assertIn(word, last)
+
+    def done(self, *arguments):
+        result = train(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def put(self, path, text="mine"):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
+
+
+class DataTest(Case):
+    def test_nothing_is_replaced_without_a_manifest(self):
+        stories = ("--set", "text.source=stories", "--set", "text.stories_megabytes=1")
+        for name, settings in (("train.npy", ()), ("validation.npy", ()), ("train.txt", ()), ("validation.txt", ()),
+                               ("tokenizer/vocab.json", ()), ("tokenizer", ()), ("stories.txt", stories)):
+            with self.subTest(name):
+                self.put(f"data/{name}")
+                before = contents("data")
+                self.refused([f"data/{name}", "text.directory", "expected", "got"], "--run", "run", *settings)
+                after = contents("data")
+                after.pop("data/lock", None)
+                self.assertEqual(after, before)
+                shutil.rmtree("data")
+
+    def test_a_link_that_leads_nowhere_is_something(self):
+        os.mkdir("data")
+        os.symlink("/nowhere/train.npy", "data/train.npy")
+        self.refused(["data/train.npy"], "--run", "run")
+        self.assertTrue(os.path.islink("data/train.npy"))
+
+    def test_a_tokenizer_directory_is_replaced_only_if_all_of_it_is_ours(self):
+        self.done("--run", "first")
+        self.put("data/tokenizer/notes.txt")
+        self.refused(["data/tokenizer/notes.txt"], "--run", "second", "--set", "tokenizer.vocab_size=310")
+        self.assertEqual(Path("data/tokenizer/notes.txt").read_text(), "mine")
+
+    def test_a_malformed_manifest_claims_nothing(self):
+        self.put("data/train.npy")
+        self.put("data/train.npy.manifest.json", "{}")
+        self.refused(["data/train.npy"], "--run", "run")
+
+    def test_what_was_made_here_is_used_and_made_anew(self):
+        self.done("--run", "first")
+        before = os.stat("data/train.npy").st_mtime_ns
+        os.rename("data", "moved")
+        self.done("--run", "second", "--set", "text.directory=moved")
+        self.assertEqual(os.stat("moved/train.npy").st_mtime_ns, before)
+        self.done("--run", "third", "--set", "text.directory=moved", "--set", "tokenizer.vocab_size=310")
+
+    def test_what_a_killed_preparation_left_is_ours(self):
+        self.done("--run", "first")
+        whole = Path("data/train.npy").read_bytes()
+        for name in ("train.npy", "tokenizer", "validation.txt"):
+            path = Path(f"data/{name}.manifest.json")
+            manifest = json.loads(path.read_text())
+            manifest["inputs"] = []
+            for output in manifest["outputs"]:
+                output.update(size_bytes=0, modified_ns=0, xxh3_128="")
+            path.write_text(json.dumps(manifest))
+        self.refused(["was not finished"], "--run", "second", "--skip-data")
+        self.done("--run", "second")
+        self.assertEqual(Path("data/train.npy").read_bytes(), whole)
+
+    def test_own_files_are_told_before_long_work(self):
+        self.put("data/validation.npy")
+        self.refused(["data/validation.npy"], "--run", "run")
+        self.assertFalse(os.path.exists("data/tokenizer"))
+
+
+class RunDirectoryTest(Case):
+    def test_a_project_is_no_run(self):
+        self.put("project/tokenizer/vocab.json")
+        self.put("project/samples.txt")
+        self.put("project/lock")
+        before = contents("project")
+        for run in ("project", "project/", "./project/../project"):
+            for resume in ([], ["--resume"]):
+                self.refused(["samples.txt", "--run"], "--run", run, *resume)
+        self.refused(["--run"], "--run", ".", "--resume")  # a config.json lies here, but no run
+        self.assertEqual(contents("project"), before)
+        self.assertFalse(os.path.exists("lock"))
+
+    def test_the_directory_of_data_is_no_run(self):
+        self.done("--run", "run")
+        self.refused(["--run"], "--run", "data")
+
+    def test_an_empty_directory_is_free(self):
+        os.mkdir("empty")
+        self.done("--run", "empty")
+
+    def test_a_start_that_was_stopped_early_starts_again(self):
+        self.done("--run", "whole")
+        mark = Path("whole/lock").read_text()
+        for lock, more in (("", ["tokenizer"]), (mark, ["tokenizer"]), (mark, ["tokenizer", "slurm.out"])):
+            shutil.rmtree("early", ignore_errors=True)
+            self.put("early/lock", lock)
+            shutil.copytree("whole/tokenizer", "early/tokenizer")
+            if "slurm.out" in more:
+                self.put("early/slurm.out")
+            self.done("--run", "early")
+
+    def test_runs_of_before_go_on(self):
+        self.done("--run", "whole")
+        Path("whole/lock").write_text("")  # as it was once
+        self.done("--run", "whole", "--resume", "--set", "train.steps=6")
+        os.remove("whole/lock")  # copied without it
+        self.done("--run", "whole", "--resume", "--set", "train.steps=8")
+
+    def test_the_default_directory_is_the_next_free_one(self):
+        self.put("runs/config/notes.txt")
+        self.done()
+        self.assertTrue(os.path.exists("runs/config-2/metrics.jsonl"))
+        self.assertEqual(os.listdir("runs/config"), ["notes.txt"])
+
+
+class VanishedTest(Case):
+    def test_a_run_directory_that_goes_ends_the_run(self):
+        for number, take_away in enumerate((shutil.rmtree, lambda run: os.rename(run, "moved"))):
+            run = f"run{number}"
+            self.done("--run", run)
+            process = subprocess.Popen([PROGRAM, "train", "config.json", "--run", run, "--resume", "--set",
+                                        "train.steps=1000000", "--set", "train.evaluate_every=0", "--set",
+                                        "checkpointing.checkpointing_interval=0"], stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE, text=True)
+            self.addCleanup(process.kill)
+            lines = Path(run, "metrics.jsonl").read_bytes()
+            deadline = time.time() + 60
+            while Path(run, "metrics.jsonl").read_bytes() == lines:
+                self.assertLess(time.time(), deadline)
+                time.sleep(0.01)
+            take_away(run)
+            stderr = process.communicate(timeout=60)[1]
+            self.assertEqual(process.returncode, 1, stderr)
+            self.assertIn(f"{run}/metrics.jsonl", stderr.strip().splitlines()[-1])
+            self.assertFalse(os.path.exists(run))
+        generated = subprocess.run([PROGRAM, "generate", "moved", "--prompt", "cat"], capture_output=True, text=True)
+        self.assertEqual(generated.returncode, 0, generated.stderr)
+
+
+class ResumeTest(Case):
+    def test_a_mistyped_run_is_said_where_it_is_seen(self):
+        self.done("--run", "runs/tiny")
+        for argument in ("--resume", "--resume=auto"):
+            shutil.rmtree("runs/tinny", ignore_errors=True)
+            result = self.done("--run", "runs/tinny", argument)
+            for line in (result.stderr.strip().splitlines()[0], result.stdout.strip().splitlines()[-1]):
+                self.assertIn("NOTE: --resume found no checkpoint in runs/tinny", line)
+                self.assertIn("did you mean runs/tiny?", line)
+        self.assertNotIn("NOTE", self.done("--run", "runs/tiny", "--resume").stdout)
+
+    def test_must_refuses_and_makes_nothing(self):
+        self.refused(["runs/none", "--resume=must"], "--run", "runs/none", "--resume=must")
+        self.assertFalse(os.path.exists("runs"))
+        self.done("--run", "run")
+        self.done("--run", "run", "--resume=must")
+        self.refused(["--resume=auto", "--resume=must", "--resume=maybe"], "--run", "run", "--resume=maybe")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])

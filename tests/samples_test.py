@@ -1,0 +1,77 @@
+"""Where what a model writes ends: at the text that ends a document, however many tokens it is, and at --stop."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from training_run import PROGRAM, write_config
+
+
+def flashstep(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+class SamplesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory()
+        os.chdir(cls.directory.name)
+        # Bytes are the tokens: every text of two bytes is two.
+        write_config(Path("."), tokenizer={"vocab_size": 257}, text={"document_end": "e "},
+                     sampling={"max_tokens": 300, "temperature": 1, "prompts": ["the cat", "one "]})
+        done = flashstep("train", "config.json", "--run", "run")
+        assert done.returncode == 0, done.stderr
+        config = json.loads(Path("run/config.json").read_text())
+        config["text"]["document_end"] = "no such text"
+        shutil.copytree("run", "endless")
+        Path("endless/config.json").write_text(json.dumps(config))
+
+    @classmethod
+    def tearDownClass(cls):
+        os.chdir("/")
+        cls.directory.cleanup()
+
+    def generate(self, run, *arguments, code=0):
+        result = flashstep("generate", run, "--prompt", "the cat", "--max-tokens", 300, "--temperature", 1, *arguments)
+        self.assertEqual(result.returncode, code, result.stderr)
+        return result.stdout.removesuffix("\n") if code == 0 else result.stderr
+
+    def test_samples_of_training_end_with_their_document(self):
+        parts = Path("run/samples.txt").read_text().split("=== after step")[1:]
+        self.assertEqual(len(parts), 2)
+        for part in parts:
+            for sample in part.split("===\n", 1)[1].split("\n\n"):
+                written = sample.removeprefix("the cat").removeprefix("one ")
+                self.assertNotIn("e ", written)
+
+    def test_generate_ends_at_the_text(self):
+        endless = self.generate("endless")
+        end = endless.index("e ", len("the cat"))  # the prompt's own is none
+        self.assertEqual(self.generate("run"), endless[:end])
+        self.assertEqual(self.generate("endless", "--stop", "e "), endless[:end])
+
+    def test_the_first_of_several_ends_it(self):
+        endless = self.generate("endless")
+        early, late = endless[27:30], endless[57:61]
+        end = min(endless.index(stop, len("the cat")) for stop in (early, late))
+        for stops in ((early, late), (late, early)):
+            arguments = [word for stop in stops for word in ("--stop", stop)]
+            self.assertEqual(self.generate("endless", *arguments), endless[:end])
+        self.assertEqual(self.generate("endless", "--stop", "nowhere in it"), endless)
+
+    def test_an_empty_prompt_begins_a_document(self):
+        begun = flashstep("generate", "run", "--prompt", "", "--max-tokens", 300, "--temperature", 1)
+        self.assertEqual(begun.returncode, 0, begun.stderr)
+        self.assertNotIn("e ", begun.stdout)
+        self.assertIn("--prompt TEXT REQUIRED", flashstep("generate", "--help").stdout)
+
+    def test_an_empty_stop_is_refused(self):
+        self.assertIn("expected a text that ends", self.generate("endless", "--stop", "", code=2))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])

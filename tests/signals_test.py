@@ -1,0 +1,139 @@
+"""Signals and limits: whatever ends a run, it is saved first and says so; what is no reason to end does not end it."""
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from training_run import PROGRAM, command, expect_same, finish, outcome, write_config
+
+LONG = ["--set", "train.steps=1000000", "--set", "train.evaluate_every=0", "--set",
+        "checkpointing.checkpointing_interval=0"]
+
+
+class SignalsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.directory = Path(cls.temporary.name)
+        cls.config = write_config(cls.directory)
+        finish(command(cls.config, cls.directory / "reference", False))
+        cls.reference = outcome(cls.directory / "reference")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def start(self, run, *arguments, launch=(), **options):
+        options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, **options}
+        arguments = [*command(self.config, self.directory / run, False), *arguments]
+        process = subprocess.Popen([PROGRAM, *launch, *arguments[1:]], **options)
+        self.addCleanup(process.kill)
+        return process
+
+    def wait_for_steps(self, run, steps=1):
+        path = self.directory / run / "metrics.jsonl"
+        deadline = time.time() + 60
+        while not path.exists() or path.read_text().count("\n") <= steps:
+            self.assertLess(time.time(), deadline, "waited too long")
+            time.sleep(0.01)
+
+    def ends_saved(self, process, run, number, word):
+        stderr = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 128 + number, stderr)
+        self.assertIn(word, stderr.strip().splitlines()[-1])
+        self.assertIn("all is saved", stderr.strip().splitlines()[-1])
+        self.assertEqual(len(os.listdir(self.directory / run / "checkpoints")), 1)
+        return stderr
+
+    def test_a_closed_terminal_and_the_limit_of_time_save_and_go_on(self):
+        for number, word in ((signal.SIGHUP, "terminal was closed"), (signal.SIGXCPU, "limit of CPU time")):
+            run = f"ended{number}"
+            # As many steps as the reference: the schedule is the same.
+            process = self.start(run, "--set", "train.evaluate_every=1")
+            self.wait_for_steps(run)
+            process.send_signal(number)
+            process.send_signal(number)  # both come again by themselves
+            self.ends_saved(process, run, number, word)
+            finish(command(self.config, self.directory / run, True))
+
+    def test_resumed_after_a_hangup_as_never_stopped(self):
+        process = self.start("hung")
+        self.wait_for_steps("hung", 0)
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=60)
+        self.assertIn(process.returncode, (0, 129))
+        finish(command(self.config, self.directory / "hung", True))
+        expect_same(self.directory / "hung", self.reference)
+
+    def test_nohup_stays_nohup(self):
+        process = self.start("nohup", *LONG, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_for_steps("nohup")
+        process.send_signal(signal.SIGHUP)
+        self.wait_for_steps("nohup", (self.directory / "nohup/metrics.jsonl").read_text().count("\n") + 50)
+        process.send_signal(signal.SIGTERM)
+        self.ends_saved(process, "nohup", signal.SIGTERM, "SIGTERM")
+
+    def test_a_limit_of_cpu_time(self):
+        process = self.start("limited", *LONG, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (5, 60)))
+        self.ends_saved(process, "limited", signal.SIGXCPU, "limit of CPU time")
+
+    def test_nobody_reads(self):
+        for streams in (["stderr"], ["stdout", "stderr"]):
+            reading, writing = os.pipe()
+            os.close(reading)
+            run = "unread_" + "_".join(streams)
+            process = self.start(run, **{"stderr": writing, "stdout": subprocess.DEVNULL,
+                                         **dict.fromkeys(streams, writing)})
+            os.close(writing)
+            # Trained to the end; what a caller asked to be printed is not there.
+            self.assertEqual(process.wait(60), 1 if "stdout" in streams else 0)
+            expect_same(self.directory / run, self.reference)
+
+    def test_a_limit_on_files_is_an_error(self):
+        def small_files():  # Python ignores SIGXFSZ, but not in the processes that it starts
+            resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
+
+        process = self.start("small", preexec_fn=small_files)
+        stderr = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 1, stderr)
+        self.assertIn("File too large", stderr.strip().splitlines()[-1])
+        told = subprocess.run([PROGRAM, "data", "stories", "--megabytes", "1", "--seed", "1", "--out",
+                               str(self.directory / "stories.txt")], preexec_fn=small_files, capture_output=True, text=True)
+        self.assertEqual(told.returncode, 1, told.stderr)
+        self.assertIn("File too large", told.stderr.strip().splitlines()[-1])
+
+    def test_ctrl_c_is_answered_at_once(self):
+        process = self.start("asked", *LONG)
+        self.wait_for_steps("asked")
+        process.send_signal(signal.SIGINT)
+        stderr = self.ends_saved(process, "asked", signal.SIGINT, "Ctrl-C")
+        self.assertIn("[train] stopping: the step is finished and saved first", stderr)
+
+    def test_launched_ranks(self):
+        launch = ["launch", "-n", "2", "--"]
+        process = self.start("ranks", *LONG, launch=launch)
+        self.wait_for_steps("ranks")
+        process.send_signal(signal.SIGHUP)
+        stderr = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 129, stderr)
+        self.assertIn("all is saved", stderr)
+        self.assertEqual(len(os.listdir(self.directory / "ranks/checkpoints")), 1)
+
+    def test_launched_ranks_under_nohup(self):
+        process = self.start("nohup_ranks", *LONG, launch=["launch", "-n", "2", "--"],
+                             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_for_steps("nohup_ranks")
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        stderr = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 143, stderr)
+        self.assertIn("all is saved", stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
