@@ -38,4 +38,17 @@ inline std::vector<Case> common_cases() {
   return cases;
 }
 
+// Those that take gradients of another dtype than their parameter's.
+inline std::vector<Case> without_torch(std::vector<Case> cases) {
+  std::erase_if(cases, [](const Case& c) { return c.options.strategy == Strategy::kTorch; });
+  return cases;
+}
+
+// From now on gradients of those that are trained come in `dtype`.
+inline void announce(const std::vector<at::Tensor>& parameters, at::ScalarType dtype) {
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.requires_grad()) parameter.set_grad_dtype(dtype);
+  }
+}
+
 }  // namespace flashstep
