@@ -77,6 +77,29 @@ class WidenedGradients {
   std::vector<std::pair<Tensor, Tensor>> kept_;  // parameters and their own gradients
 };
 
+// When it ends, every parameter that an update may have changed has another version. LibTorch's
+// optimizers write through data(), which has a version of its own.
+class GrowingVersions {
+ public:
+  explicit GrowingVersions(const std::vector<OptimizerParamGroup>& groups) {
+    for (const OptimizerParamGroup& group : groups) {
+      for (const Tensor& parameter : group.params()) {
+        if (parameter.grad().defined()) before_.emplace_back(parameter, parameter._version());
+      }
+    }
+  }
+  ~GrowingVersions() {
+    for (const auto& [parameter, version] : before_) {
+      if (parameter._version() == version) note_written(parameter);
+    }
+  }
+  GrowingVersions(const GrowingVersions&) = delete;
+  GrowingVersions& operator=(const GrowingVersions&) = delete;
+
+ private:
+  std::vector<std::pair<Tensor, uint32_t>> before_;
+};
+
 }  // namespace
 
 ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
@@ -177,6 +200,7 @@ void ShardedOptimizerBase::update_with(const std::function<void(Optimizer& inner
     for (size_t part = 0; part < plan_->parts(); ++part) {
       set_inner_parameters([&](const OwnPiece& piece) { return piece.part == part; });
       {
+        const GrowingVersions versions(inner_->param_groups());
         std::optional<WidenedGradients> widened;
         if (!takes_any_gradients_) widened.emplace(inner_->param_groups());
         update(*inner_);

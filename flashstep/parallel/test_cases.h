@@ -2,9 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
+#include "flashstep/base/text.h"
 #include "flashstep/parallel/gradient_reducer.h"
 
 namespace flashstep {
@@ -12,11 +16,12 @@ namespace flashstep {
 struct Case {
   std::string name;
   ReducerOptions options;
+  std::optional<at::ScalarType> gradients = std::nullopt;  // their dtype, if not their parameter's
 };
 
 inline void add_case(std::vector<Case>& cases, const std::string& name,
                      const std::function<void(ReducerOptions&)>& set) {
-  cases.push_back({name, {}});
+  cases.push_back({name, {}, {}});
   set(cases.back().options);
 }
 
