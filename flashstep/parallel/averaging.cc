@@ -23,12 +23,11 @@ std::shared_ptr<comm::PeerMean> make_peers(const ReducerOptions& options,
     return nullptr;
   }
   const at::Device device = parameters.tensors.front().device();
-  size_t bytes = 0;
   for (const at::Tensor& tensor : parameters.tensors) {
     if (tensor.device() != device) return nullptr;
-    bytes += tensor.nbytes();
   }
-  return comm::make_peer_mean(group, device, bytes);
+  return comm::make_peer_mean(group, device,
+                              static_cast<size_t>(gradient_bytes(parameters.tensors)));
 }
 
 }  // namespace

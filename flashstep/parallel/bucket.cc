@@ -16,6 +16,15 @@ at::Tensor share_of_mean(int world_size) {
   return at::native::wrapped_scalar_tensor(1.0 / world_size);
 }
 
+// Gloo adds in the dtype that it sends. Sums of gradients that are kept with fewer bits than their
+// parameter's would be rounded with each addition, so they travel as float32 unless a
+// communication_dtype says otherwise: twice the bytes, where links are not what is scarce.
+bool is_widened(const BucketLayout& layout, const at::Tensor& parameter,
+                const Averaging& averaging) {
+  return at::isReducedFloatingType(layout.dtype) && layout.dtype != parameter.scalar_type() &&
+         !averaging.communication_dtype;
+}
+
 }  // namespace
 
 Bucket::Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameters,
@@ -31,6 +40,12 @@ Bucket::Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameter
       filled_(layout_.parameters.size(), false) {
   for (const int64_t index : layout_.parameters) parameters_.push_back(all_parameters[index]);
   backend_averages_ = goes_through_nccl({parameters_.front()}, averaging_.group);
+  widens_ = !backend_averages_ && is_widened(layout_, parameters_.front(), averaging_);
+  wire_dtype_ = widens_ ? at::kFloat : averaging_.communication_dtype;
+}
+
+at::TensorOptions Bucket::gradient_options() const {
+  return at::TensorOptions(parameters_.front().device()).dtype(layout_.dtype);
 }
 
 void Bucket::fill(size_t slot) {
@@ -54,7 +69,7 @@ void Bucket::fill_in_place(size_t slot_index) {
                    .copy_(gradient);
   }
   pieces_[slot_index] = flat_view(gradient);
-  if (!backend_averages_) pieces_[slot_index].mul_(share_of_mean(averaging_.group.world_size()));
+  if (divides_first()) pieces_[slot_index].mul_(share_of_mean(averaging_.group.world_size()));
   // Autograd adds to a gradient, and calls the hook, on the stream on which forward first used the
   // parameter. launch() runs under the one of the last gradient.
   stream_.await_current();
@@ -77,11 +92,11 @@ void Bucket::fill_slot(size_t slot_index) {
   const at::Tensor share = share_of_mean(averaging_.group.world_size());
   stream_.run([&] {
     if (is_same_view(gradient, place)) {
-      if (!backend_averages_) place.mul_(share);
-    } else if (backend_averages_) {
-      place.copy_(gradient, /*non_blocking=*/true);
-    } else {
+      if (divides_first()) place.mul_(share);
+    } else if (divides_first()) {
       at::mul_out(place, gradient, share);
+    } else {
+      place.copy_(gradient, /*non_blocking=*/true);
     }
   });
   stream_.keep(gradient);
@@ -92,9 +107,9 @@ void Bucket::fill_missing(size_t slot_index, double value) {
   at::NoGradGuard no_grad;
   if (averaging_.in_place) {
     const at::Tensor& parameter = parameters_[slot_index];
-    missing_[slot_index] = at::empty_strided(parameter.sizes(), gradient_strides(parameter),
-                                             parameter.options().requires_grad(false))
-                               .fill_(value);
+    missing_[slot_index] =
+        at::empty_strided(parameter.sizes(), gradient_strides(parameter), gradient_options())
+            .fill_(value);
     pieces_[slot_index] = flat_view(missing_[slot_index]);
     stream_.await_current();
   } else {
@@ -120,7 +135,7 @@ void Bucket::launch_scatter() {
     has_gradient.push_back(parameter.grad().defined());
     parameter.mutable_grad().reset();
   }
-  const ScatterOptions options = {backend_averages_, averaging_.communication_dtype, name_,
+  const ScatterOptions options = {backend_averages_, averaging_.communication_dtype, widens_, name_,
                                   averaging_.peers.get()};
   if (averaging_.in_place) {
     averaging_.scatter->launch_in_place(number_, pieces_, std::move(has_gradient), options,
@@ -142,8 +157,11 @@ void Bucket::launch() {
   }
   stream_.run([&] {
     wire_ = parts();
-    if (averaging_.communication_dtype) {
-      for (at::Tensor& part : wire_) part = part.to(*averaging_.communication_dtype);
+    if (wire_dtype_) {
+      for (at::Tensor& part : wire_) part = part.to(*wire_dtype_);
+    }
+    if (widens_) {
+      for (at::Tensor& part : wire_) part.mul_(share_of_mean(averaging_.group.world_size()));
     }
     work_ = start_sum(wire_, backend_averages_, averaging_.group, name_, averaging_.peers.get());
   });
@@ -156,7 +174,7 @@ void Bucket::wait() {
   }
   averaging_.group.wait(work_, name_);
   work_.reset();
-  if (averaging_.communication_dtype) {
+  if (wire_dtype_) {
     at::NoGradGuard no_grad;
     for (size_t i = 0; i < wire_.size(); ++i) {
       if (wire_[i].unsafeGetTensorImpl() == parts()[i].unsafeGetTensorImpl()) continue;
@@ -183,7 +201,7 @@ at::Tensor Bucket::slot(size_t slot_index) {
 
 void Bucket::take_memory() {
   at::NoGradGuard no_grad;
-  flat_ = {at::empty({layout_.numel}, parameters_.front().options().requires_grad(false))};
+  flat_ = {at::empty({layout_.numel}, gradient_options())};
   // Padding between slots travels too, and shall not be whatever the memory held before.
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const int64_t end = layout_.offsets[i] + parameters_[i].numel();

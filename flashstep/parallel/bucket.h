@@ -25,6 +25,7 @@ class Bucket {
          const Averaging& averaging, SideStream& stream, const std::string& name, size_t number);
 
   // Takes the gradient of the parameter in slot `slot`; from now on .grad is the slot.
+  // It has the layout's dtype.
   void fill(size_t slot);
   // Puts `value` where a gradient is missing. .grad stays undefined until attach().
   void fill_missing(size_t slot, double value);
@@ -47,6 +48,8 @@ class Bucket {
   const BucketLayout& layout() const { return layout_; }
 
  private:
+  at::TensorOptions gradient_options() const;
+  bool divides_first() const { return !backend_averages_ && !widens_; }
   void take_memory();
   void fill_slot(size_t slot);
   void launch_scatter();
@@ -57,10 +60,12 @@ class Bucket {
   BucketLayout layout_;
   std::vector<at::Tensor> parameters_;  // those in the slots
   const Averaging& averaging_;
-  SideStream& stream_;               // gradients are copied, and collectives launched, from here
-  std::string name_;                 // for messages
-  size_t number_;                    // among the buckets
-  bool backend_averages_;            // NCCL divides by itself, Gloo only sums
+  SideStream& stream_;     // gradients are copied, and collectives launched, from here
+  std::string name_;       // for messages
+  size_t number_;          // among the buckets
+  bool backend_averages_;  // NCCL divides by itself, Gloo only sums
+  bool widens_;            // Gloo sums in float32, and divides there
+  std::optional<at::ScalarType> wire_dtype_;  // else the gradients' own
   std::vector<at::Tensor> flat_;     // one (numel), gradients' dtype, or none; not in_place
   std::vector<at::Tensor> pieces_;   // in_place: each gradient as a flat tensor over its memory
   std::vector<at::Tensor> missing_;  // in_place: what .grad becomes where it is missing

@@ -61,9 +61,9 @@ void BucketReduction::make_buckets() {
   buckets_.clear();
   if (group_.world_size() == 1) return;
   places_.assign(parameters_.tensors.size(), {});
-  const auto layouts = averaging_.scatter
-                           ? averaging_.scatter->layouts()
-                           : plan_buckets(parameters_.tensors, order_, bucket_bytes(options_));
+  const auto layouts = averaging_.scatter ? averaging_.scatter->layouts()
+                                          : plan_buckets(parameters_.tensors, gradient_dtypes_,
+                                                         order_, bucket_bytes(options_));
   for (const BucketLayout& layout : layouts) {
     const at::Device device = parameters_.tensors[layout.parameters.front()].device();
     SideStream& stream = streams_.try_emplace(device.str(), group_, device).first->second;
@@ -87,16 +87,42 @@ void BucketReduction::check_gradient(int64_t index) const {
           "[parallel] expected dense gradients, got a sparse one for ", name);
   const auto [bucket, slot] = places_[index];
   const at::Tensor& first = parameters_.tensors[buckets_[bucket].layout().parameters.front()];
-  require(gradient.scalar_type() == parameter.scalar_type() &&
-              gradient.device() == parameter.device() &&
-              (averaging_.in_place || (parameter.scalar_type() == first.scalar_type() &&
-                                       parameter.device() == first.device())),
-          "[parallel] expected the gradient of ", name, " in the dtype and on the device that the ",
-          "parameter had when it was wrapped, got ", c10::toString(gradient.scalar_type()), " on ",
-          gradient.device(), "; wrap modules after moving them");
+  require(gradient.device() == parameter.device() &&
+              (averaging_.in_place || parameter.device() == first.device()),
+          "[parallel] expected the gradient of ", name, " on the device that the parameter had ",
+          "when it was wrapped, got one on ", gradient.device(),
+          "; wrap modules after moving them");
   require(!at::GradMode::is_enabled() || !gradient.requires_grad(),
           "[parallel] expected backward() without create_graph: the mean of ", name,
           "'s gradient over the ranks has no graph");
+}
+
+// Buckets and messages were made for gradients of the dtype that was announced then.
+bool BucketReduction::is_announced(int64_t index) const {
+  return parameters_.tensors[index].grad().scalar_type() == gradient_dtypes_[index];
+}
+
+// Parameters whose gradient cannot be sent, for it is of another dtype.
+std::vector<int64_t> BucketReduction::unannounced() const {
+  std::vector<int64_t> result;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
+    const auto [bucket, slot] = places_[i];
+    if (!buckets_[bucket].is_filled(slot) && parameters_.tensors[i].grad().defined() &&
+        !is_announced(index))
+      result.push_back(index);
+  }
+  return result;
+}
+
+std::string BucketReduction::sentence_of(const std::vector<int64_t>& unannounced) const {
+  if (unannounced.empty()) return {};
+  const int64_t index = unannounced.front();
+  return flashstep::str(
+      "[parallel] expected gradients of ", c10::toString(gradient_dtypes_[index]), " for ",
+      names_of(unannounced, parameters_.names), ", as was announced when they were wrapped, but ",
+      "backward gave ", c10::toString(parameters_.tensors[index].grad().scalar_type()), " on rank ",
+      group_.rank(), "; call set_grad_dtype(), and move modules, before wrapping them");
 }
 
 // Called by autograd when it has added to the gradient.
@@ -119,7 +145,8 @@ void BucketReduction::fired(int64_t index) {
     is_broken_ = is_broken_ || !all_hear();
     throw UserError(came_again_);
   }
-  if (!sends_in_backward() || count.fired < count.expected) return;
+  // One that cannot be sent waits for finish(), where all ranks hear of it.
+  if (!sends_in_backward() || count.fired < count.expected || !is_announced(index)) return;
   const bool was_broken = std::exchange(is_broken_, true);  // if this throws half-way
   fill(index);
   send_full_buckets();
@@ -187,17 +214,24 @@ std::string BucketReduction::deviation(const std::vector<int64_t>& missing) cons
       " (allow_unused takes such steps; record_again() after a change of what backward does)");
 }
 
-void BucketReduction::send_rest(const std::vector<int64_t>& missing) {
+void BucketReduction::send_rest(const std::vector<int64_t>& missing,
+                                const std::vector<int64_t>& unannounced) {
+  const auto is_in = [](const std::vector<int64_t>& sorted, int64_t index) {
+    return std::binary_search(sorted.begin(), sorted.end(), index);
+  };
   const bool one_by_one = options_.strategy == Strategy::kNaive;
   // The means that a gradient is missing in are no means: they become NaN, so that no rank trains
   // on with them.
-  const double stand_in = options_.allow_unused ? 0.0 : std::numeric_limits<double>::quiet_NaN();
+  constexpr double kNoMean = std::numeric_limits<double>::quiet_NaN();
+  const double stand_in = options_.allow_unused ? 0.0 : kNoMean;
   for (size_t b = next_; b < buckets_.size(); ++b) {
     for (size_t slot = 0; slot < buckets_[b].layout().parameters.size(); ++slot) {
       const int64_t index = buckets_[b].layout().parameters[slot];
       if (buckets_[b].is_filled(slot)) continue;
-      if (std::binary_search(missing.begin(), missing.end(), index)) {
+      if (is_in(missing, index)) {
         buckets_[b].fill_missing(slot, stand_in);
+      } else if (is_in(unannounced, index)) {
+        buckets_[b].fill_missing(slot, kNoMean);
       } else {
         check_gradient(index);
         buckets_[b].fill(slot);
@@ -237,24 +271,33 @@ void BucketReduction::check_capture(const at::Device& device) const {
   throw UserError(flashstep::str("[parallel] expected a CUDA graph of a step ", expected));
 }
 
+// What ranks compare before anything is sent.
+void BucketReduction::compare_first(const std::string& trouble,
+                                    const std::vector<int64_t>& missing) {
+  if (!recording_ && !options_.debug) return;
+  try {
+    if (options_.debug) compare_plans();
+    const std::string first = SharedSentence(trouble, group_).first();
+    if (!first.empty()) throw comm::AgreedError(first);
+    if (!options_.allow_unused) check_agreement(missing, parameters_, group_);
+  } catch (const comm::AgreedError&) {
+    forget_counts();  // nothing was sent: what is missing may be given, or a step begun anew
+    throw;
+  }
+}
+
 void BucketReduction::finish() {
   const std::lock_guard lock(mutex_);
   require(is_enabled(), "[parallel] expected finish_gradient_synchronization() outside of no_sync");
   if (group_.world_size() == 1) return;
   require(!is_broken_, "[parallel] expected no reduction after one that failed");
   for (const auto& [device, stream] : streams_) check_capture(at::Device(device));
-  const std::vector<int64_t> missing = this->missing();
-  try {
-    if (options_.debug) compare_plans();
-    if ((recording_ || options_.debug) && !options_.allow_unused)
-      check_agreement(missing, parameters_, group_);
-  } catch (const comm::AgreedError&) {
-    forget_counts();  // nothing was sent: what is missing may be given, or a step begun anew
-    throw;
-  }
-  std::string deviation = this->deviation(missing);
+  const std::vector<int64_t> missing = this->missing(), unannounced = this->unannounced();
+  const std::string trouble = sentence_of(unannounced);
+  compare_first(trouble, missing);
+  std::string deviation = trouble.empty() ? this->deviation(missing) : trouble;
   is_broken_ = true;  // until this comes to its end
-  send_rest(missing);
+  send_rest(missing, unannounced);
   std::optional<SharedSentence> shared;
   if (all_hear()) shared.emplace(deviation, group_);
   wait_for_all(missing);

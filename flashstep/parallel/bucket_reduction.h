@@ -54,13 +54,17 @@ class BucketReduction : public Reduction {
   void make_buckets();
   void fired(int64_t index);
   void check_gradient(int64_t index) const;
+  bool is_announced(int64_t index) const;
+  std::vector<int64_t> unannounced() const;
+  std::string sentence_of(const std::vector<int64_t>& unannounced) const;
+  void compare_first(const std::string& trouble, const std::vector<int64_t>& missing);
   bool all_hear() const;
   void fill(int64_t index);
   void send_full_buckets();
   std::vector<int64_t> missing() const;
   void compare_plans() const;
   std::string deviation(const std::vector<int64_t>& missing) const;
-  void send_rest(const std::vector<int64_t>& missing);
+  void send_rest(const std::vector<int64_t>& missing, const std::vector<int64_t>& unannounced);
   void wait_for_all(const std::vector<int64_t>& missing);
   void check_capture(const at::Device& device) const;
   void record();

@@ -27,24 +27,48 @@ std::vector<int64_t> reversed_order(size_t count) {
   return order;
 }
 
+at::ScalarType gradient_dtype(const at::Tensor& parameter) {
+  return parameter.grad_dtype().value_or(parameter.scalar_type());  // none: any may come
+}
+
+std::vector<at::ScalarType> gradient_dtypes(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::ScalarType> dtypes;
+  dtypes.reserve(parameters.size());
+  for (const at::Tensor& parameter : parameters) dtypes.push_back(gradient_dtype(parameter));
+  return dtypes;
+}
+
+double gradient_bytes(const std::vector<at::Tensor>& parameters) {
+  double bytes = 0;
+  for (const at::Tensor& parameter : parameters) {
+    bytes += static_cast<double>(parameter.numel()) *
+             static_cast<double>(c10::elementSize(gradient_dtype(parameter)));
+  }
+  return bytes;
+}
+
 std::vector<BucketLayout> plan_buckets(const std::vector<at::Tensor>& parameters,
+                                       const std::vector<at::ScalarType>& dtypes,
                                        const std::vector<int64_t>& order, double bucket_bytes) {
   struct Open {
     BucketLayout layout;
     double bytes = 0;
     size_t last = 0;  // where the last parameter stands in `order`
   };
-  std::map<std::string, Open> open;  // by device and dtype
+  std::map<std::string, Open> open;  // by device and dtypes
   std::vector<std::pair<size_t, BucketLayout>> closed;
   for (size_t place = 0; place < order.size(); ++place) {
     const at::Tensor& parameter = parameters[order[place]];
-    const std::string kind =
-        flashstep::str(parameter.device(), ' ', c10::toString(parameter.scalar_type()));
+    const at::ScalarType dtype = dtypes[order[place]];
+    const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+    const std::string kind = flashstep::str(
+        parameter.device(), ' ', c10::toString(parameter.scalar_type()), ' ', c10::toString(dtype));
     Open& bucket = open[kind];
+    bucket.layout.dtype = dtype;
     bucket.layout.parameters.push_back(order[place]);
     bucket.layout.offsets.push_back(bucket.layout.numel);
-    bucket.layout.numel += aligned(parameter.numel(), parameter.element_size());
-    bucket.bytes += static_cast<double>(parameter.nbytes());
+    bucket.layout.numel += aligned(parameter.numel(), element_bytes);
+    bucket.bytes += static_cast<double>(parameter.numel() * element_bytes);
     bucket.last = place;
     if (bucket.bytes >= bucket_bytes) {
       closed.emplace_back(place, std::move(bucket.layout));
@@ -85,6 +109,8 @@ at::Tensor slot_view(const at::Tensor& flat, int64_t offset, const at::Tensor& p
   return flat.as_strided(parameter.sizes(), gradient_strides(parameter),
                          flat.storage_offset() + offset);
 }
+
+void note_written(const at::Tensor& tensor) { tensor.unsafeGetTensorImpl()->bump_version(); }
 
 bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
   return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() &&

@@ -14,21 +14,30 @@ namespace flashstep::parallel {
 // bytes that vectorized CUDA kernels need of a tensor's address.
 inline constexpr int64_t kSlotAlignmentBytes = 64;
 
-// One flat tensor that holds the gradients of several parameters of one device and dtype.
+// One flat tensor that holds the gradients of several parameters, which are of one device and dtype
+// as these are.
 struct BucketLayout {
-  std::vector<int64_t> parameters;  // indices into the list of parameters, in the order of slots
-  std::vector<int64_t> offsets;     // where each slot begins, elements
-  int64_t numel = 0;                // of the flat tensor, padding included
+  std::vector<int64_t> parameters;    // indices into the list of parameters, in the order of slots
+  std::vector<int64_t> offsets;       // where each slot begins, elements
+  int64_t numel = 0;                  // of the flat tensor, padding included
+  at::ScalarType dtype = at::kFloat;  // of the gradients
 };
+
+// What set_grad_dtype() has announced for the gradient of `parameter`, else the parameter's dtype.
+at::ScalarType gradient_dtype(const at::Tensor& parameter);
+std::vector<at::ScalarType> gradient_dtypes(const std::vector<at::Tensor>& parameters);
+double gradient_bytes(const std::vector<at::Tensor>& parameters);
 
 // count - 1, ..., 0: the order in which backward reaches the parameters of a plain stack.
 std::vector<int64_t> reversed_order(size_t count);
 
-// Walks over the parameters in `order` and fills one open bucket per device and dtype; the
-// parameter that brings a bucket to at least `bucket_bytes` closes it (so 0 puts each into a bucket
-// of its own, infinity all of a kind into one). The buckets are sorted by where their last
-// parameter stands in `order`, which is the order in which they become ready.
+// Walks over the parameters in `order` and fills one open bucket per device, dtype and dtype of the
+// gradient (`dtypes`, of each parameter's); the parameter whose gradient brings a bucket to at
+// least `bucket_bytes` closes it (so 0 puts each into a bucket of its own, infinity all of a kind
+// into one). The buckets are sorted by where their last parameter stands in `order`, which is the
+// order in which they become ready.
 std::vector<BucketLayout> plan_buckets(const std::vector<at::Tensor>& parameters,
+                                       const std::vector<at::ScalarType>& dtypes,
                                        const std::vector<int64_t>& order, double bucket_bytes);
 
 // The strides that autograd gives the gradient of `parameter`: the parameter's own where it is
@@ -45,6 +54,11 @@ at::Tensor whole_memory(const at::Tensor& tensor, int64_t numel);
 // The slot of `parameter` at `offset` in `flat`: shape of the parameter, strides of its gradient.
 // Not a view to autograd, for zero_grad detaches gradients in place, which throws on views.
 at::Tensor slot_view(const at::Tensor& flat, int64_t offset, const at::Tensor& parameter);
+
+// To be called for a tensor that is written through such views, raw pointers or c10d, which
+// autograd does not see: who keeps what was computed from its values knows by its version that they
+// are old.
+void note_written(const at::Tensor& tensor);
 
 // The same memory, seen the same way.
 bool is_same_view(const at::Tensor& a, const at::Tensor& b);

@@ -39,7 +39,7 @@ TEST(Buckets, TheParameterThatFillsABucketClosesIt) {
   ASSERT_EQ(parameters.size(), 3u);
   const std::vector<int64_t> order = {2, 1, 0};
   const auto plan = [&](double bytes) {
-    return parameters_in(plan_buckets(parameters, order, bytes));
+    return parameters_in(plan_buckets(parameters, gradient_dtypes(parameters), order, bytes));
   };
   EXPECT_EQ(plan(1600), (Indices{{2, 1}, {0}}));
   EXPECT_EQ(plan(100), (Indices{{2}, {1}, {0}}));
@@ -47,13 +47,13 @@ TEST(Buckets, TheParameterThatFillsABucketClosesIt) {
   EXPECT_EQ(plan(0), (Indices{{2}, {1}, {0}}));
   EXPECT_EQ(plan(std::numeric_limits<double>::infinity()), (Indices{{2, 1, 0}}));
   EXPECT_EQ(plan(3000), (Indices{{2, 1}, {0}})) << "3000 bytes are at least 3000";
-  EXPECT_TRUE(plan_buckets({}, {}, 1).empty());
+  EXPECT_TRUE(plan_buckets({}, {}, {}, 1).empty());
 }
 
 TEST(Buckets, SlotsAreAlignedAndDoNotOverlap) {
   const std::vector<Tensor> parameters = {torch::zeros({3}), torch::zeros({16}), torch::zeros({}),
                                           torch::zeros({0}), torch::zeros({17})};
-  const auto layouts = plan_buckets(parameters, {0, 1, 2, 3, 4}, 1e9);
+  const auto layouts = plan_buckets(parameters, gradient_dtypes(parameters), {0, 1, 2, 3, 4}, 1e9);
   ASSERT_EQ(layouts.size(), 1u);
   EXPECT_EQ(layouts[0].offsets, (std::vector<int64_t>{0, 16, 32, 48, 48}));
   EXPECT_EQ(layouts[0].numel, 48 + 32);
@@ -63,8 +63,9 @@ TEST(Buckets, OneKindPerBucketInTheOrderOfTheirLastParameter) {
   const std::vector<Tensor> parameters = {torch::zeros({4}), torch::zeros({4}, torch::kDouble),
                                           torch::zeros({4}), torch::zeros({4}, torch::kBFloat16),
                                           torch::zeros({4}, torch::kDouble)};
-  EXPECT_EQ(parameters_in(plan_buckets(parameters, {0, 1, 2, 3, 4}, 1e9)),
-            (Indices{{0, 2}, {3}, {1, 4}}));
+  EXPECT_EQ(
+      parameters_in(plan_buckets(parameters, gradient_dtypes(parameters), {0, 1, 2, 3, 4}, 1e9)),
+      (Indices{{0, 2}, {3}, {1, 4}}));
 }
 
 TEST(Buckets, SlotsAreNoViewsToAutograd) {

@@ -20,9 +20,9 @@ using testing::Ranks;
 
 constexpr int kOtherStep = 2;
 
-// Rank 1's loss leaves `b` out in one step. Exit code 77: a rank went on with something else than
-// the mean, which is NaN in that step.
-void train(const Environment& environment, const ReducerOptions& options) {
+// Rank 1's loss leaves `b` out in one step, or its gradient comes in bf16 there. Exit code 77: a
+// rank went on with something else than the mean, which is NaN in that step.
+void train(const Environment& environment, const ReducerOptions& options, bool narrow) {
   const at::Device device = testing::take_gpu(environment);
   comm::GroupOptions group_options = testing::over_nccl();
   group_options.on_stuck = comm::end_process;
@@ -35,7 +35,9 @@ void train(const Environment& environment, const ReducerOptions& options) {
     b.mutable_grad().reset();
     reducer.prepare_for_backward();
     Tensor loss = a.sum();
-    if (step != kOtherStep || group.is_first()) loss = loss + 2 * b.sum();
+    const bool is_other = step == kOtherStep && !group.is_first();
+    if (is_other && narrow) b.set_grad_dtype(at::kBFloat16);
+    if (!is_other || narrow) loss = loss + 2 * b.sum();
     loss.backward();
     reducer.finish_gradient_synchronization();
     const auto wrong_a = group.guarded("training", [&] { return (a.grad() != 1).sum(); });
@@ -47,16 +49,18 @@ void train(const Environment& environment, const ReducerOptions& options) {
   }
 }
 
-void expect_heard(const ReducerOptions& options) {
+void expect_heard(const ReducerOptions& options, bool narrow = false) {
   testing::start_ranks(
-      2, [&](const Environment& environment) { train(environment, options); },
-      [](Ranks& ranks) {
+      2, [&](const Environment& environment) { train(environment, options, narrow); },
+      [&](Ranks& ranks) {
         EXPECT_TRUE(ranks.wait_for_all(60)) << ranks.all_output();
         EXPECT_EQ(ranks.exit_code(1), 2) << ranks.all_output();
-        EXPECT_NE(ranks.output(1).find("expected gradients as in the first step, but backward gave "
-                                       "none for b on rank 1"),
-                  std::string::npos)
-            << ranks.all_output();
+        const char* const sentence =
+            narrow ? "expected gradients of Float for b, as was announced when they were wrapped, "
+                     "but backward gave BFloat16 on rank 1"
+                   : "expected gradients as in the first step, but backward gave none for b on "
+                     "rank 1";
+        EXPECT_NE(ranks.output(1).find(sentence), std::string::npos) << ranks.all_output();
         EXPECT_EQ(ranks.exit_code(0), 1) << "77: neither the mean nor NaN\n" << ranks.all_output();
         EXPECT_NE(ranks.output(0).find("rank 1 ended with an error of its own"), std::string::npos)
             << ranks.all_output();
@@ -80,6 +84,16 @@ TEST(GpuDeviations, AMissingGradientOfFlatBuckets) {
   ReducerOptions options;
   options.flat_buckets = true;
   expect_heard(options);
+}
+
+TEST(GpuDeviations, AGradientOfAnotherDtype) {
+  FLASHSTEP_NEED_GPUS(2);
+  ReducerOptions options;
+  expect_heard(options, /*narrow=*/true);
+  options.peer_copies = false;
+  expect_heard(options, /*narrow=*/true);
+  options.flat_buckets = true;
+  expect_heard(options, /*narrow=*/true);
 }
 
 }  // namespace

@@ -76,11 +76,12 @@ ModuleSynchronizer::ModuleSynchronizer(const torch::nn::Module& module, const co
     seen_.push_back({named.names[i], parameter.unsafeGetTensorImpl(), parameter.device(),
                      parameter.scalar_type(), parameter.requires_grad()});
   }
-  // Before anything is sent: ranks whose modules differ say so instead of waiting for each other.
+  // Before anything is sent: ranks whose modules or options differ, or are refused, say so instead
+  // of waiting for each other.
   check_agreement({named.tensors, named.names}, group);
+  reducer_ = std::make_unique<GradientReducer>(named.tensors, group, options, named.names);
   broadcast_from_first(named.tensors, group);
   broadcast_buffers(module);
-  reducer_ = std::make_unique<GradientReducer>(named.tensors, group, options, named.names);
 }
 
 void ModuleSynchronizer::broadcast_buffers(const torch::nn::Module& module) {

@@ -51,6 +51,9 @@ void Exchange::start(const std::vector<Tensor>& tensors, const std::vector<int>&
   if (group_.world_size() == 1 || tensors.empty()) return;
   at::NoGradGuard no_grad;
   carrier_ = carrier_of(tensors, group_);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (owners[i] != group_.rank()) note_written(tensors[i]);
+  }
   if (!goes_through_nccl(tensors, group_)) {
     start_in_pieces(tensors, owners);
     return;

@@ -31,14 +31,16 @@ class Exchange {
   // Of an update. What an earlier one, that an exception ended at the same part on all ranks, has
   // left is forgotten; where ranks ended at different parts, none can go on.
   void begin();
-  // tensors[i], dense in memory, is overwritten on every rank with rank owners[i]'s. NCCL takes the
+  // tensors[i], dense in memory, is overwritten on every rank with rank owners[i]'s; its version
+  // grows on the others. NCCL takes the
   // round in one launch, from where the tensors lie; Gloo in flat messages, one per owner, device
   // and dtype. All ranks call it, with tensors of the same shapes; a tensor is kept from its first
   // round on.
   void start(const std::vector<at::Tensor>& tensors, const std::vector<int>& owners);
   // The same, of equal parts: part r of each flat (numel), a multiple of the world size, comes from
   // rank r (all-gather). NCCL writes into the flats; c10d's Gloo gathers into a copy of the whole
-  // flat first, so that of flats, too, two rounds of copies lie in memory.
+  // flat first, so that of flats, too, two rounds of copies lie in memory. Versions are the
+  // caller's: what lies in a flat is not known here.
   void start_gather(const std::vector<at::Tensor>& flats);
   // Everything has arrived (on a GPU: when the current stream goes on).
   void finish();

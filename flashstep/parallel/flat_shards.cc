@@ -47,21 +47,24 @@ void check_movable(const std::vector<GroupedParameter>& parameters) {
 
 // Elements [begin, end) of a flat tensor as a tensor of its own over the same memory, which an
 // optimizer takes for a parameter.
-Tensor as_parameter(const Tensor& flat, int64_t begin, int64_t end) {
+Tensor as_parameter(const Tensor& flat, int64_t begin, int64_t end, at::ScalarType of_gradient) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   Tensor piece = flat.as_strided({end - begin}, {1}, flat.storage_offset() + begin);
   piece.set_requires_grad(true);
+  if (of_gradient != piece.scalar_type()) piece.set_grad_dtype(of_gradient);
   return piece;
 }
 
 }  // namespace
 
 std::vector<BucketLayout> plan_flat(const std::vector<Tensor>& parameters,
+                                    const std::vector<at::ScalarType>& dtypes,
                                     const std::vector<int64_t>& order, double bucket_bytes,
                                     int world_size) {
-  std::vector<BucketLayout> layouts = plan_buckets(parameters, order, bucket_bytes);
+  std::vector<BucketLayout> layouts = plan_buckets(parameters, dtypes, order, bucket_bytes);
   for (BucketLayout& layout : layouts) {
-    const int64_t element_bytes = parameters[layout.parameters.front()].element_size();
+    const int64_t element_bytes = std::min(parameters[layout.parameters.front()].element_size(),
+                                           static_cast<int64_t>(c10::elementSize(layout.dtype)));
     const int64_t multiple = std::max<int64_t>(1, kPartAlignmentBytes / element_bytes);
     layout.numel = 0;
     for (size_t slot = 0; slot < layout.parameters.size(); ++slot) {
@@ -102,7 +105,8 @@ std::vector<OwnPiece> FlatShards::add(const std::vector<GroupedParameter>& param
   std::erase_if(trainable, [&](const GroupedParameter& parameter) {
     return places_.contains(parameter.tensor.unsafeGetTensorImpl());
   });
-  const auto layouts = plan_flat(tensors_of(trainable), reversed_order(trainable.size()),
+  const std::vector<Tensor> tensors = tensors_of(trainable);
+  const auto layouts = plan_flat(tensors, gradient_dtypes(tensors), reversed_order(tensors.size()),
                                  bucket_bytes_, group_.world_size());
   for (const BucketLayout& layout : layouts) add_flat(layout, trainable, -1, own);
   return own;
@@ -123,7 +127,8 @@ void FlatShards::add_reduced(const std::vector<GroupedParameter>& parameters,
     ordered.push_back(*found);
   }
   auto scatter = std::make_shared<GradientScatter>(
-      plan_flat(reduced, reversed_order(reduced.size()), bucket_bytes_, group_.world_size()),
+      plan_flat(reduced, reducer_->gradient_dtypes(), reversed_order(reduced.size()), bucket_bytes_,
+                group_.world_size()),
       group_);
   if (!reducer_->scatter_to(scatter)) {
     reducer_ = nullptr;  // it averages, and every rank takes its parts of the means
@@ -163,7 +168,8 @@ void FlatShards::add_flat(const BucketLayout& layout,
       if (!is_here) continue;
       loads_[rank] += end - begin;
       if (rank != group_.rank()) continue;
-      own.push_back({tensor, begin, end, as_parameter(flat, offset + begin, offset + end), group,
+      own.push_back({tensor, begin, end,
+                     as_parameter(flat, offset + begin, offset + end, layout.dtype), group,
                      parts_.size() - 1});
     }
   }
@@ -220,6 +226,8 @@ void FlatShards::bring_gradients(const std::vector<OwnPiece>& own) {
       !scatter_ || !reducer_->is_unfinished(),
       "[ShardedOptimizer] expected finish_gradient_synchronization() between backward and step");
   for (const OwnPiece& piece : own) piece.inner.mutable_grad() = gradient_of(piece);
+  // Pieces, and what arrives, are written past the parameters, whose versions they do not share.
+  for (auto& [identity, place] : places_) note_written(place.parameter);
 }
 
 std::vector<Tensor> FlatShards::gradients(const std::vector<OwnPiece>& own) {

@@ -105,7 +105,8 @@ TEST(Ranks, EmptyParametersAndFewerElementsThanRanks) {
 TEST(PlanFlat, FlatTensorsOfEmptyParametersCanBeDivided) {
   const std::vector<Tensor> parameters = {torch::zeros({0}), torch::zeros({32})};
   for (const int world_size : {1, 2, 3}) {
-    for (const auto& layout : parallel::plan_flat(parameters, {1, 0}, 100, world_size)) {
+    for (const auto& layout : parallel::plan_flat(parameters, parallel::gradient_dtypes(parameters),
+                                                  {1, 0}, 100, world_size)) {
       EXPECT_GT(layout.numel, 0);
       EXPECT_EQ(layout.numel % world_size, 0);
     }

@@ -28,12 +28,13 @@ using torch::Tensor;
 // permitting) and products between them: what does not wait for its input reads another step's
 // numbers.
 void expect_exact_updates(const Group& group, at::Device device, const ReducerOptions& options,
-                          bool peer_copies) {
+                          bool peer_copies, at::ScalarType gradients = at::kFloat) {
   constexpr int kParameters = 12;
   constexpr int64_t kSide = 1500;
   std::vector<Tensor> parameters;
   for (int i = 0; i < kParameters; ++i)
     parameters.push_back(torch::ones({kSide, kSide}, device).requires_grad_());
+  announce(parameters, gradients);
   GradientReducer reducer(parameters, group, options);
   ShardedOptimizer<torch::optim::SGD> optimizer(parameters, torch::optim::SGDOptions(1), group,
                                                 {.mode = ShardMode::kFlat,
@@ -55,7 +56,12 @@ void expect_exact_updates(const Group& group, at::Device device, const ReducerOp
     loss.backward();
     reducer.finish_gradient_synchronization();
     // Doubled and halved where the step will look for them.
-    for (const Tensor& gradient : optimizer.gradients()) gradient.mul_(2).div_(2);
+    for (const Tensor& gradient : optimizer.gradients()) {
+      EXPECT_EQ(gradient.scalar_type(), gradients);
+      gradient.mul_(2).div_(2);
+    }
+    std::vector<uint32_t> versions;
+    for (const Tensor& parameter : parameters) versions.push_back(parameter._version());
     optimizer.step();
     EXPECT_EQ(optimizer.carrier(), !parallel::goes_through_nccl(parameters, group) ? "Gloo"
                                    : peer_copies                                   ? "copies"
@@ -65,6 +71,7 @@ void expect_exact_updates(const Group& group, at::Device device, const ReducerOp
       EXPECT_TRUE(same_bits(parameters[i].detach(),
                             torch::full({kSide, kSide}, 1 - (i + 1) * taken, device)))
           << "step " << step << ", parameter " << i;
+      EXPECT_GT(parameters[i]._version(), versions[i]) << "copies in another dtype are old";
     }
   }
 }
@@ -74,9 +81,9 @@ void expect_exact_updates_of_all(const Group& group, at::Device device,
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     for (const bool peer_copies : {true, false})
-      expect_exact_updates(group, device, c.options, peer_copies);
+      expect_exact_updates(group, device, c.options, peer_copies, c.gradients.value_or(at::kFloat));
     ReducerOptions options = c.options;
-    if (options.strategy == Strategy::kTorch) continue;
+    if (options.strategy == Strategy::kTorch || c.gradients) continue;
     options.communication_dtype = torch::kBFloat16;  // exact below 128 in halves
     SCOPED_TRACE("bf16 communication");
     expect_exact_updates(group, device, options, /*peer_copies=*/true);
@@ -90,15 +97,22 @@ TEST(GpuRanks, FlatShardsWaitForTheirInputs) {
     std::vector<Case> cases = all_cases();
     for (const bool flat : {true, false}) {
       for (const double megabytes : {1.0, 30.0, 1000.0}) {
-        Case c = {str(flat ? "flat buckets of " : "in place, buckets of ", megabytes, " MB"), {}};
+        Case c = {
+            str(flat ? "flat buckets of " : "in place, buckets of ", megabytes, " MB"), {}, {}};
         c.options.flat_buckets = flat;
         c.options.bucket_megabytes = megabytes;
+        const auto add = [&] {
+          cases.push_back(c);
+          cases.back().name += ", bf16 gradients";
+          cases.back().gradients = at::kBFloat16;
+          cases.push_back(c);
+        };
         c.options.peer_copies = false;
-        cases.push_back(c);
+        add();
         if (flat) continue;
         c.name += ", by copies";
         c.options.peer_copies = true;
-        cases.push_back(c);
+        add();
       }
     }
     expect_exact_updates_of_all(group, device, cases);
@@ -111,7 +125,8 @@ void expect_exact_updates_of_sizes(const Group& group, at::Device device, bool p
     ReducerOptions options;
     options.bucket_megabytes = megabytes;
     options.peer_copies = peer_copies;
-    expect_exact_updates(group, device, options, peer_copies);
+    for (const auto gradients : {at::kFloat, at::kBFloat16})
+      expect_exact_updates(group, device, options, peer_copies, gradients);
   }
 }
 
@@ -165,8 +180,14 @@ TEST(GpuRanks, FlatShardsOverGlooWaitForTheirInputs) {
         options.bucket_megabytes = 1;
         ReducerOptions persistent = options;
         persistent.persistent_buckets = true;
+        ReducerOptions in_place = options;
+        in_place.flat_buckets = false;
         expect_exact_updates_of_all(group, device,
-                                    {{"buckets", options}, {"persistent", persistent}});
+                                    {{"buckets", options, {}},
+                                     {"persistent", persistent, {}},
+                                     {"bf16 gradients", options, at::kBFloat16},
+                                     {"persistent, bf16 gradients", persistent, at::kBFloat16},
+                                     {"in place, bf16 gradients", in_place, at::kBFloat16}});
       },
       /*nccl=*/false);
 }

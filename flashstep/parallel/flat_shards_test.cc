@@ -349,7 +349,8 @@ TEST(PlanFlat, PartsAreEqualAndAligned) {
   std::vector<Tensor> parameters;
   for (const int64_t size : {5, 100, 33, 1}) parameters.push_back(torch::zeros({size}));
   for (const int world_size : {1, 2, 3, 7}) {
-    const auto layouts = parallel::plan_flat(parameters, {3, 2, 1, 0}, 300, world_size);
+    const auto layouts = parallel::plan_flat(parameters, parallel::gradient_dtypes(parameters),
+                                             {3, 2, 1, 0}, 300, world_size);
     size_t count = 0;
     for (const parallel::BucketLayout& layout : layouts) {
       EXPECT_EQ(layout.numel % (world_size * parallel::kPartAlignmentBytes / 4), 0);

@@ -39,18 +39,13 @@ ReducedParameters choose(const std::vector<at::Tensor>& parameters,
   return chosen;
 }
 
-double total_bytes(const std::vector<at::Tensor>& tensors) {
-  double bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += static_cast<double>(tensor.nbytes());
-  return bytes;
-}
-
 // c10d's Reducer, the peer, comes with the size it has in PyTorch, which is that of Gloo here.
 double chosen_megabytes(const ReducedParameters& parameters, const comm::Group& group,
                         Strategy strategy) {
   const bool nccl =
       strategy != Strategy::kTorch && parallel::goes_through_nccl(parameters.tensors, group);
-  return parallel::chosen_bucket_bytes(total_bytes(parameters.tensors), nccl) / kBytesPerMegabyte;
+  return parallel::chosen_bucket_bytes(parallel::gradient_bytes(parameters.tensors), nccl) /
+         kBytesPerMegabyte;
 }
 
 std::unique_ptr<parallel::Reduction> make_reduction(ReducedParameters parameters,
@@ -100,6 +95,9 @@ at::Tensor GradientReducer::gradient_slot(const at::Tensor& parameter) {
 const std::vector<at::Tensor>& GradientReducer::reduced_parameters() const {
   return reduction_->parameters().tensors;
 }
+const std::vector<at::ScalarType>& GradientReducer::gradient_dtypes() const {
+  return reduction_->gradient_dtypes();
+}
 std::vector<std::vector<int64_t>> GradientReducer::buckets() const { return reduction_->buckets(); }
 const ReducerOptions& GradientReducer::options() const { return reduction_->options(); }
 std::string GradientReducer::describe() const {
@@ -113,8 +111,10 @@ std::string GradientReducer::describe() const {
   const auto buckets = this->buckets();
   for (const std::vector<int64_t>& bucket : buckets) {
     double bytes = 0;
-    for (const int64_t index : bucket)
-      bytes += static_cast<double>(reduced_parameters()[index].nbytes());
+    for (const int64_t index : bucket) {
+      bytes += static_cast<double>(reduced_parameters()[index].numel()) *
+               static_cast<double>(c10::elementSize(gradient_dtypes()[index]));
+    }
     most = std::max(most, bytes);
   }
   text += flashstep::str(", ", buckets.size(),

@@ -38,8 +38,8 @@ constexpr double kBytesPerMegabyte = 1e6;
 
 struct ReducerOptions {
   Strategy strategy = Strategy::kBucketed;
-  // A bucket is closed by the parameter that brings it to at least this (MB = 10^6 bytes). 0:
-  // chosen by the size of all gradients and the backend (parallel::chosen_bucket_bytes).
+  // A bucket is closed by the parameter whose gradient brings it to at least this (MB = 10^6
+  // bytes). 0: chosen by the size of all gradients and the backend (parallel::chosen_bucket_bytes).
   double bucket_megabytes = 0;
   // After the first step, buckets are made anew in the order in which gradients became ready on
   // rank 0 (kOverlapped, kBucketed).
@@ -64,7 +64,8 @@ struct ReducerOptions {
   // Flat buckets keep their memory from step to step, the bytes of all gradients. Else zero_grad
   // frees it.
   bool persistent_buckets = false;
-  // Gradients travel in this dtype (kBFloat16, say); undefined: their own.
+  // Gradients travel in this dtype (kBFloat16, say); undefined: their own, but float32 over Gloo
+  // where they are kept with fewer bits than their parameter's (set_grad_dtype).
   std::optional<at::ScalarType> communication_dtype;
   // Every step: ranks compare what they are about to reduce, the buckets' order, names, shapes and
   // dtypes and (without allow_unused) which gradients there are. Before anything is sent, so all of
@@ -75,9 +76,12 @@ struct ReducerOptions {
 class GradientReducer {
  public:
   // Parameters that need no gradient are left alone; one that is given twice (tied weights) is
-  // reduced once. `names`, for messages, goes with `parameters`; empty: "parameter 0", ... The
-  // group must outlive the reducer. All ranks call it: UserError, on all of them, that names the
-  // first option or parameter in which two ranks differ (name, shape, dtype or place).
+  // reduced once. A gradient has the dtype that set_grad_dtype() has announced by now, else its
+  // parameter's (kTorch: UserError for any other); one that comes in another is refused when the
+  // step is finished, as a gradient that is missing. `names`, for messages, goes with `parameters`;
+  // empty: "parameter 0", ... The group must outlive the reducer. All ranks call it: UserError, on
+  // all of them, that names the first option or parameter in which two ranks differ (name, shape,
+  // place, dtype or that of the gradient).
   GradientReducer(const std::vector<at::Tensor>& parameters, const comm::Group& group,
                   ReducerOptions options = {}, const std::vector<std::string>& names = {});
   ~GradientReducer();
@@ -131,10 +135,10 @@ class GradientReducer {
   // change of what backward does. All ranks call it at the same step.
   void record_again();
 
-  // Where the gradient of `parameter` will lie in this step, for an operation that writes it there
-  // instead of handing it to autograd in a tensor of its own: if it returns this very tensor as the
-  // gradient, no copy is made. Undefined where gradients do not lie in buckets; right only for
-  // parameters whose gradient comes once in a backward.
+  // Where the gradient of `parameter` will lie in this step, in its dtype, for an operation that
+  // writes it there instead of handing it to autograd in a tensor of its own: if it returns this
+  // very tensor as the gradient, no copy is made. Undefined where gradients do not lie in buckets;
+  // right only for parameters whose gradient comes once in a backward.
   at::Tensor gradient_slot(const at::Tensor& parameter);
 
   // From the next step on the means are divided instead of being on every rank: `scatter` takes the
@@ -146,6 +150,8 @@ class GradientReducer {
 
   // What is reduced: the distinct parameters that need gradients, in their first order.
   const std::vector<at::Tensor>& reduced_parameters() const;
+  // Of each one's gradient.
+  const std::vector<at::ScalarType>& gradient_dtypes() const;
   // Indices into reduced_parameters(), bucket by bucket; empty for kTorch.
   std::vector<std::vector<int64_t>> buckets() const;
   // "bucketed, 31 buckets of up to 298 MB (chosen), by copies"; the last is carrier()

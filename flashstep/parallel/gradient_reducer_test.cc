@@ -1,6 +1,8 @@
 // Gradients averaged by every strategy, on 2, 3 and 4 ranks.
 #include "flashstep/parallel/gradient_reducer.h"
 
+#include <optional>
+
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -217,8 +219,10 @@ TEST(Ranks, NoSyncAddsUp) {
 }
 
 // Gradients that are whole numbers: means of 2 and 4 ranks are exact whatever the order.
+// `announced`: the gradients' dtype.
 void expect_exact_means(const Group& group, const ReducerOptions& options,
-                        const std::vector<torch::ScalarType>& dtypes) {
+                        const std::vector<torch::ScalarType>& dtypes,
+                        std::optional<torch::ScalarType> announced = std::nullopt) {
   std::vector<Tensor> parameters, factors;
   for (size_t i = 0; i < dtypes.size(); ++i) {
     const std::vector<int64_t> shape = i % 2 ? std::vector<int64_t>{7, 3} : std::vector<int64_t>{};
@@ -227,6 +231,7 @@ void expect_exact_means(const Group& group, const ReducerOptions& options,
     factors.push_back(
         torch::full(parameters.back().sizes(), static_cast<double>(i + 1), dtypes[i]));
   }
+  if (announced) announce(parameters, *announced);
   GradientReducer reducer(parameters, group, options);
   for (int step = 0; step < 3; ++step) {
     for (Tensor& parameter : parameters) parameter.mutable_grad().reset();
@@ -243,7 +248,7 @@ void expect_exact_means(const Group& group, const ReducerOptions& options,
     for (size_t i = 0; i < parameters.size(); ++i) {
       EXPECT_TRUE(testing::close(parameters[i].grad(), factors[i].to(torch::kDouble) * mean, 0))
           << i;
-      EXPECT_EQ(parameters[i].grad().dtype(), parameters[i].dtype());
+      EXPECT_EQ(parameters[i].grad().scalar_type(), announced.value_or(dtypes[i]));
     }
   }
 }
@@ -258,6 +263,13 @@ TEST(Ranks, MixedDtypesAndStrides) {
         expect_exact_means(group, c.options, {f, f, f, f, f, f});
         expect_exact_means(group, c.options, {f, f, d, d, b, b, f, d, b});
       }
+      for (const Case& c : without_torch(all_cases())) {
+        for (const auto announced : {torch::kBFloat16, torch::kHalf, torch::kDouble}) {
+          SCOPED_TRACE(str(c.name, ", gradients of ", c10::toString(announced)));
+          const auto f = torch::kFloat, d = torch::kDouble, b = torch::kBFloat16;
+          expect_exact_means(group, c.options, {f, f, d, f, b, f, f}, announced);
+        }
+      }
       for (const Strategy strategy : {Strategy::kNaive, Strategy::kFlat, Strategy::kBucketed}) {
         ReducerOptions options;  // whole numbers below 256 are exact in bfloat16, too
         options.strategy = strategy;
@@ -265,6 +277,8 @@ TEST(Ranks, MixedDtypesAndStrides) {
         expect_exact_means(group, options, {torch::kFloat, torch::kFloat, torch::kFloat});
         options.flat_buckets = false;
         expect_exact_means(group, options, {torch::kFloat, torch::kFloat, torch::kFloat});
+        expect_exact_means(group, options, {torch::kFloat, torch::kFloat}, torch::kBFloat16);
+        expect_exact_means(group, options, {torch::kFloat, torch::kFloat}, torch::kHalf);
       }
     });
   }

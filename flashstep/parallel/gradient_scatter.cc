@@ -52,6 +52,7 @@ GradientScatter::Bucket& GradientScatter::begin(size_t index, at::ScalarType dty
   Bucket& bucket = buckets_[index];
   bucket.stream = &stream;
   bucket.dtype = dtype;
+  bucket.widens = options.widens;
   bucket.name = options.name;
   bucket.has_gradient = std::move(has_gradient);
   return bucket;
@@ -79,8 +80,9 @@ void GradientScatter::launch_in_place(size_t index, std::vector<at::Tensor> piec
   stream.run([&] {
     Bucket& bucket = begin(index, pieces.front().scalar_type(), std::move(has_gradient), options,
                            /*in_place=*/true, stream);
-    if (options.communication_dtype) {
-      for (at::Tensor& piece : pieces) piece = piece.to(*options.communication_dtype);
+    for (at::Tensor& piece : pieces) {
+      if (options.communication_dtype) piece = piece.to(*options.communication_dtype);
+      if (options.widens) piece = piece.to(at::kFloat).mul_(1.0 / group_.world_size());
     }
     bucket.work = start_sum(pieces, options.backend_averages, group_, bucket.name, options.peers);
     bucket.pieces = std::move(pieces);
@@ -95,10 +97,12 @@ void GradientScatter::take(Bucket& bucket) {
   if (!bucket.pieces.empty() || bucket.received.defined()) bucket.work.reset();
   if (!bucket.pieces.empty()) keep_own(bucket);
   if (bucket.received.defined()) {
-    bucket.part = part_of(bucket.received, 0, group_.world_size()).to(bucket.dtype, false, true);
-    for (int rank = 1; rank < group_.world_size(); ++rank) {
-      bucket.part.add_(part_of(bucket.received, rank, group_.world_size()).to(bucket.dtype));
-    }
+    const int ranks = group_.world_size();
+    const at::ScalarType dtype = bucket.widens ? at::kFloat : bucket.dtype;
+    bucket.part = part_of(bucket.received, 0, ranks).to(dtype, false, true);
+    for (int rank = 1; rank < ranks; ++rank)
+      bucket.part.add_(part_of(bucket.received, rank, ranks).to(dtype));
+    if (bucket.widens) bucket.part = bucket.part.mul_(1.0 / ranks).to(bucket.dtype);
   }
   bucket.received.reset();
   bucket.flat.reset();

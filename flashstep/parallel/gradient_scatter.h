@@ -42,6 +42,7 @@ inline constexpr size_t kBucketsInFlight = 4;
 struct ScatterOptions {
   bool backend_averages = false;  // else the gradients were divided by W before
   std::optional<at::ScalarType> communication_dtype;
+  bool widens = false;              // summed, and only then divided by W, in float32, then rounded
   std::string name;                 // for messages
   comm::PeerMean* peers = nullptr;  // of gradients in place, where it can
 };
@@ -81,6 +82,7 @@ class GradientScatter {
     at::Tensor part;
     std::vector<at::Tensor> own;
     at::ScalarType dtype;  // of the gradients
+    bool widens = false;
     std::vector<bool> has_gradient;
     c10::intrusive_ptr<c10d::Work> work;
     SideStream* stream = nullptr;  // from which it was sent

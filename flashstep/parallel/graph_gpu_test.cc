@@ -33,10 +33,10 @@ using torch::Tensor;
 template <typename M>
 class Training {
  public:
-  Training(const Group& group, at::Device device, const ReducerOptions& options)
+  Training(const Group& group, at::Device device, const Case& c)
       : group_(group),
-        net_(make_module<M>(100, device)),
-        wrapped_(net_, group, options),
+        net_(make_net(device, c)),
+        wrapped_(net_, group, c.options),
         x_(torch::empty({6, 10}, device)),
         y_(torch::empty({6, 5}, device)) {}
 
@@ -80,6 +80,11 @@ class Training {
   }
 
  private:
+  static std::shared_ptr<M> make_net(at::Device device, const Case& c) {
+    auto net = make_module<M>(100, device);
+    if (c.gradients) announce(net->parameters(), *c.gradients);
+    return net;
+  }
   const Group& group_;
   std::shared_ptr<M> net_;
   DistributedDataParallel<M> wrapped_;
@@ -102,10 +107,10 @@ int64_t count_copies(at::cuda::CUDAGraph& graph) {
 }
 
 template <typename M>
-std::vector<Tensor> train(const Group& group, at::Device device, const ReducerOptions& options,
+std::vector<Tensor> train(const Group& group, at::Device device, const Case& c,
                           int64_t* copies_in_graph) {
   const bool in_graph = copies_in_graph != nullptr;
-  Training<M> training(group, device, options);
+  Training<M> training(group, device, c);
   at::cuda::CUDAGraph graph(/*keep_graph=*/true);
   for (int step = 0; step < kSteps; ++step) {
     training.take_rows(step);
@@ -130,8 +135,8 @@ void expect_replays_do_what_steps_do(const Group& group, at::Device device) {
     if (c.options.strategy == Strategy::kTorch || c.options.allow_unused) continue;
     SCOPED_TRACE(c.name);
     int64_t copies = 0;
-    const std::vector<Tensor> stepped = train<M>(group, device, c.options, nullptr);
-    const std::vector<Tensor> replayed = train<M>(group, device, c.options, &copies);
+    const std::vector<Tensor> stepped = train<M>(group, device, c, nullptr);
+    const std::vector<Tensor> replayed = train<M>(group, device, c, &copies);
     if (c.name == "bucketed") of_nccl = copies;
     EXPECT_TRUE(!c.options.peer_copies || copies > of_nccl) << copies;
     for (size_t i = 0; i < stepped.size(); ++i)
@@ -159,9 +164,9 @@ TEST(GpuGraphRanks, WhatHostsMustTellEachOtherIsRefused) {
   FLASHSTEP_NEED_GPUS(2);
   on_a_stream([](const Group& group, at::Device device) {
     const auto refusal = [&](const std::function<void(ReducerOptions&)>& set, int steps) {
-      ReducerOptions options;
-      set(options);
-      Training<testing::PlainToy> training(group, device, options);
+      Case c;
+      set(c.options);
+      Training<testing::PlainToy> training(group, device, c);
       for (int step = 0; step < steps; ++step) {
         training.take_rows(step);
         training.step();

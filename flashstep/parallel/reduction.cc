@@ -10,10 +10,13 @@ namespace {
 
 // One parameter in one line.
 std::string describe(const at::Tensor& tensor, const std::string& name) {
-  return flashstep::str(name, " of shape ", tensor.sizes(), ", strides ", tensor.strides(), ", ",
-                        c10::toString(tensor.scalar_type()), " on ",
-                        c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true),
-                        tensor.requires_grad() ? "" : ", frozen");
+  const at::ScalarType dtype = tensor.scalar_type(), of_gradient = gradient_dtype(tensor);
+  return flashstep::str(
+      name, " of shape ", tensor.sizes(), ", strides ", tensor.strides(), ", ",
+      c10::toString(dtype),
+      of_gradient == dtype ? "" : flashstep::str(" with gradients of ", c10::toString(of_gradient)),
+      " on ", c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true),
+      tensor.requires_grad() ? "" : ", frozen");
 }
 
 std::string yes_or_no(bool value) { return value ? "yes" : "no"; }

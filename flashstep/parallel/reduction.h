@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/gradient_reducer.h"
 
 namespace flashstep::parallel {
@@ -33,7 +34,10 @@ std::string names_of(const std::vector<int64_t>& indices, const std::vector<std:
 class Reduction {
  public:
   Reduction(ReducedParameters parameters, const comm::Group& group, const ReducerOptions& options)
-      : parameters_(std::move(parameters)), group_(group), options_(options) {}
+      : parameters_(std::move(parameters)),
+        gradient_dtypes_(parallel::gradient_dtypes(parameters_.tensors)),
+        group_(group),
+        options_(options) {}
   virtual ~Reduction() = default;
 
   virtual void prepare_for_backward() {}
@@ -52,10 +56,13 @@ class Reduction {
   void leave_no_sync() { --no_sync_depth_; }
   bool is_enabled() const { return no_sync_depth_ == 0; }
   const ReducedParameters& parameters() const { return parameters_; }
+  // Of each parameter's gradient, as it was announced when this was made.
+  const std::vector<at::ScalarType>& gradient_dtypes() const { return gradient_dtypes_; }
   const ReducerOptions& options() const { return options_; }
 
  protected:
   const ReducedParameters parameters_;
+  const std::vector<at::ScalarType> gradient_dtypes_;
   const comm::Group& group_;
   ReducerOptions options_;
 

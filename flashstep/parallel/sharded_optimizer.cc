@@ -1,9 +1,11 @@
 #include "flashstep/parallel/sharded_optimizer.h"
 
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "flashstep/parallel/backend.h"
+#include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/cost.h"
 #include "flashstep/parallel/flat_shards.h"
 #include "flashstep/parallel/optimizer_state.h"
@@ -20,13 +22,11 @@ using torch::optim::OptimizerParamGroup;
 
 double chosen_bytes(const NamedTensors& parameters, const comm::Group& group) {
   std::vector<Tensor> trained;
-  double bytes = 0;
   for (const auto& [name, parameter] : parameters) {
-    if (!parameter.requires_grad()) continue;
-    trained.push_back(parameter);
-    bytes += static_cast<double>(parameter.nbytes());
+    if (parameter.requires_grad()) trained.push_back(parameter);
   }
-  return chosen_flat_bytes(bytes, goes_through_nccl(trained, group), group.world_size());
+  return chosen_flat_bytes(gradient_bytes(trained), goes_through_nccl(trained, group),
+                           group.world_size());
 }
 
 // Flat tensors are the reducer's buckets where there is a reducer.
@@ -54,15 +54,62 @@ std::unique_ptr<ShardPlan> make_plan(const NamedTensors& parameters, const comm:
                                       options.reducer, options.peer_copies);
 }
 
+// While it lives, gradients of another dtype than their parameter's are copies in that one.
+class WidenedGradients {
+ public:
+  explicit WidenedGradients(const std::vector<OptimizerParamGroup>& groups) {
+    for (const OptimizerParamGroup& group : groups) {
+      for (const Tensor& parameter : group.params()) {
+        const Tensor gradient = parameter.grad();
+        if (!gradient.defined() || gradient.scalar_type() == parameter.scalar_type()) continue;
+        kept_.emplace_back(parameter, gradient);
+        parameter.mutable_grad() = gradient.to(parameter.scalar_type());
+      }
+    }
+  }
+  ~WidenedGradients() {
+    for (const auto& [parameter, gradient] : kept_) parameter.mutable_grad() = gradient;
+  }
+  WidenedGradients(const WidenedGradients&) = delete;
+  WidenedGradients& operator=(const WidenedGradients&) = delete;
+
+ private:
+  std::vector<std::pair<Tensor, Tensor>> kept_;  // parameters and their own gradients
+};
+
+// When it ends, every parameter that an update may have changed has another version. LibTorch's
+// optimizers write through data(), which has a version of its own.
+class GrowingVersions {
+ public:
+  explicit GrowingVersions(const std::vector<OptimizerParamGroup>& groups) {
+    for (const OptimizerParamGroup& group : groups) {
+      for (const Tensor& parameter : group.params()) {
+        if (parameter.grad().defined()) before_.emplace_back(parameter, parameter._version());
+      }
+    }
+  }
+  ~GrowingVersions() {
+    for (const auto& [parameter, version] : before_) {
+      if (parameter._version() == version) note_written(parameter);
+    }
+  }
+  GrowingVersions(const GrowingVersions&) = delete;
+  GrowingVersions& operator=(const GrowingVersions&) = delete;
+
+ private:
+  std::vector<std::pair<Tensor, uint32_t>> before_;
+};
+
 }  // namespace
 
 ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
                                            std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                            const comm::Group& group, const ShardOptions& options,
-                                           Factory make_inner)
+                                           Factory make_inner, bool takes_any_gradients)
     : Optimizer(groups, std::move(defaults)),
       group_(group),
       mode_(options.mode),
+      takes_any_gradients_(takes_any_gradients),
       make_inner_(std::move(make_inner)),
       plan_(make_plan(numbered_parameters(), group, options)) {
   reconcile();
@@ -152,7 +199,12 @@ void ShardedOptimizerBase::update_with(const std::function<void(Optimizer& inner
   try {
     for (size_t part = 0; part < plan_->parts(); ++part) {
       set_inner_parameters([&](const OwnPiece& piece) { return piece.part == part; });
-      update(*inner_);
+      {
+        const GrowingVersions versions(inner_->param_groups());
+        std::optional<WidenedGradients> widened;
+        if (!takes_any_gradients_) widened.emplace(inner_->param_groups());
+        update(*inner_);
+      }
       plan_->send(part);
     }
   } catch (...) {

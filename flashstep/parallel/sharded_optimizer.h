@@ -64,8 +64,8 @@ struct ShardOptions {
   // end of its backward. The reducer must outlive the optimizer. Null: .grad holds the means on
   // every rank.
   GradientReducer* reducer = nullptr;
-  // kFlat without reducer: size of a flat tensor (MB = 10^6 bytes); else the reducer's buckets. 0,
-  // there too: chosen (parallel::chosen_flat_bytes).
+  // kFlat without reducer: size of a flat tensor by its gradients (MB = 10^6 bytes); else the
+  // reducer's buckets. 0, there too: chosen (parallel::chosen_flat_bytes).
   double bucket_megabytes = 0;
   // A rank updates about so much of its parameters, then sends it beside the next part's update. 64
   // MB take a third of a millisecond between H200s, 10 times the start of a message.
@@ -138,7 +138,8 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   using Factory = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
   ShardedOptimizerBase(const Groups& groups,
                        std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                       const comm::Group& group, const ShardOptions& options, Factory make_inner);
+                       const comm::Group& group, const ShardOptions& options, Factory make_inner,
+                       bool takes_any_gradients);
 
  private:
   std::vector<GroupedParameter> new_parameters();
@@ -149,6 +150,7 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
 
   const comm::Group& group_;
   const ShardMode mode_;
+  const bool takes_any_gradients_;
   Factory make_inner_;
   std::unique_ptr<ShardPlan> plan_;
   std::vector<OwnPiece> own_;
@@ -180,6 +182,15 @@ inline constexpr bool updates_each_element_alone =
   requires Inner::kUpdatesEachElementAlone;
 };
 
+// True for optimizers that take a gradient of another dtype than its parameter's (set_grad_dtype)
+// as it is. Others, torch's own among them, are given copies in the parameter's dtype, of one part
+// of the update at a time. A class of yours says so by a member `static constexpr bool
+// kTakesGradientsOfAnyDtype = true`; specialize it for somebody else's.
+template <typename Inner>
+inline constexpr bool takes_gradients_of_any_dtype = requires {
+  requires Inner::kTakesGradientsOfAnyDtype;
+};
+
 template <typename Inner>
 class ShardedOptimizer : public parallel::ShardedOptimizerBase {
  public:
@@ -188,10 +199,12 @@ class ShardedOptimizer : public parallel::ShardedOptimizerBase {
   ShardedOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    const Options& options, const comm::Group& group,
                    const ShardOptions& shards = {})
-      : ShardedOptimizerBase(groups, std::make_unique<Options>(options), group, checked(shards),
-                             [options](const Groups& own) -> std::unique_ptr<Optimizer> {
-                               return std::make_unique<Inner>(own, options);
-                             }) {
+      : ShardedOptimizerBase(
+            groups, std::make_unique<Options>(options), group, checked(shards),
+            [options](const Groups& own) -> std::unique_ptr<Optimizer> {
+              return std::make_unique<Inner>(own, options);
+            },
+            takes_gradients_of_any_dtype<Inner>) {
     static_assert(std::is_base_of_v<torch::optim::OptimizerOptions, Options>);
   }
   template <typename Options>

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
+#include "flashstep/base/text.h"
 #include "flashstep/parallel/gradient_reducer.h"
 
 namespace flashstep {
@@ -12,11 +16,12 @@ namespace flashstep {
 struct Case {
   std::string name;
   ReducerOptions options;
+  std::optional<at::ScalarType> gradients = std::nullopt;  // their dtype, if not their parameter's
 };
 
 inline void add_case(std::vector<Case>& cases, const std::string& name,
                      const std::function<void(ReducerOptions&)>& set) {
-  cases.push_back({name, {}});
+  cases.push_back({name, {}, {}});
   set(cases.back().options);
 }
 
@@ -36,6 +41,19 @@ inline std::vector<Case> common_cases() {
   });
   add_case(cases, "unused allowed", [](ReducerOptions& o) { o.allow_unused = true; });
   return cases;
+}
+
+// Those that take gradients of another dtype than their parameter's.
+inline std::vector<Case> without_torch(std::vector<Case> cases) {
+  std::erase_if(cases, [](const Case& c) { return c.options.strategy == Strategy::kTorch; });
+  return cases;
+}
+
+// From now on gradients of those that are trained come in `dtype`.
+inline void announce(const std::vector<at::Tensor>& parameters, at::ScalarType dtype) {
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.requires_grad()) parameter.set_grad_dtype(dtype);
+  }
 }
 
 }  // namespace flashstep

@@ -35,6 +35,13 @@ inline std::vector<Case> all_cases() {
       o.bucket_megabytes = megabytes;
     });
   }
+  // Each again with gradients that have fewer bits than their parameters.
+  std::vector<Case> narrow = without_torch(cases);
+  for (Case& c : narrow) {
+    c.name += ", bf16 gradients";
+    c.gradients = at::kBFloat16;
+  }
+  cases.insert(cases.end(), narrow.begin(), narrow.end());
   return cases;
 }
 

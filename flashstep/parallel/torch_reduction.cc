@@ -6,12 +6,29 @@
 #include <utility>
 
 #include "flashstep/base/error.h"
+#include "flashstep/comm/agreement.h"
 #include "flashstep/parallel/backend.h"
 
 namespace flashstep::parallel {
 namespace {
 
 constexpr const char* kAveragingByTorch = "averaging gradients with c10d's Reducer";
+
+// Its buckets have the parameters' dtype, and it asserts that gradients have it too. All ranks
+// throw, for they have compared what they were given.
+void check_dtypes(const ReducedParameters& parameters, const std::vector<at::ScalarType>& dtypes) {
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    const at::ScalarType own = parameters.tensors[i].scalar_type();
+    if (dtypes[i] == own) continue;
+    throw comm::AgreedError(flashstep::str(
+        "[parallel] expected gradients in their parameters' dtype for strategy torch, which takes "
+        "no others, got ",
+        c10::toString(dtypes[i]), " announced for ", parameters.names[i], ", which is ",
+        c10::toString(own),
+        "; call set_grad_dtype() with the parameter's dtype, or "
+        "choose another strategy (bucketed)"));
+  }
+}
 
 }  // namespace
 
@@ -23,6 +40,7 @@ TorchReduction::TorchReduction(ReducedParameters parameters, const comm::Group& 
       "[parallel] expected strategy torch, which is here to compare with, without allow_unused ",
       "and without communication_dtype");
   const size_t count = parameters_.tensors.size();
+  check_dtypes(parameters_, gradient_dtypes_);
   require(count > 0, "[parallel] expected parameters that need gradients for strategy torch");
   const auto bytes = static_cast<int64_t>(options.bucket_megabytes * 1e6);  // MB = 10^6
   // As torch/nn/parallel/distributed.py does it: a small first bucket, so that sending starts

@@ -20,9 +20,9 @@ void give_zero_gradients(GradientReducer& reducer) {
   if (reducer.options().allow_unused) return;
   for (const at::Tensor& parameter : reducer.reduced_parameters()) {
     if (parameter.grad().defined()) continue;
-    at::Tensor zeros = at::empty_strided(parameter.sizes(), gradient_strides(parameter),
-                                         parameter.options().requires_grad(false));
-    parameter.mutable_grad() = zeros.zero_();
+    const auto options = at::TensorOptions(parameter.device()).dtype(gradient_dtype(parameter));
+    parameter.mutable_grad() =
+        at::empty_strided(parameter.sizes(), gradient_strides(parameter), options).zero_();
   }
 }
 
