@@ -7,6 +7,11 @@ void ShardedAdamW::step_unless(const torch::Tensor& found_inf) {
       [&](torch::optim::Optimizer& inner) { static_cast<AdamW&>(inner).step_unless(found_inf); });
 }
 
+void ShardedAdamW::refresh_learning_rates() {
+  carry_options();
+  inner().refresh_learning_rates();
+}
+
 NamedTensors optimizer_state(const ShardedAdamW& optimizer, const NamedTensors& parameters) {
   return optimizer_state(optimizer.inner(), optimizer.named_own(parameters));
 }

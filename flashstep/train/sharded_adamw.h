@@ -10,6 +10,9 @@ class ShardedAdamW : public ShardedOptimizer<AdamW>, public SkippableOptimizer {
  public:
   using ShardedOptimizer<AdamW>::ShardedOptimizer;
   void step_unless(const torch::Tensor& found_inf) override;
+  // AdamW's, of what this rank updates.
+  void refresh_learning_rates();
+  void allocate_state() { inner().allocate_state(); }
 };
 
 // What this rank keeps, under the names of parallel/state_pieces.h: those of all ranks together are
