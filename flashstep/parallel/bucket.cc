@@ -192,6 +192,8 @@ void Bucket::release() {
   missing_.assign(missing_.size(), {});
   filled_.assign(filled_.size(), false);
   ready_ = 0;
+  work_.reset();
+  wire_.clear();
 }
 
 at::Tensor Bucket::slot(size_t slot_index) {

@@ -264,7 +264,6 @@ void BucketReduction::check_capture(const at::Device& device) const {
   const char* const expected = recording_       ? "after a step as any, which counts gradients"
                                : options_.debug ? "without debug"
                                : options_.allow_unused ? "without allow_unused"
-                               : averaging_.scatter    ? "whose gradients are not divided"
                                : host_waits_           ? "whose gradients do not go by Gloo"
                                                        : nullptr;
   if (expected == nullptr || !comm::is_being_captured(device)) return;
@@ -351,6 +350,13 @@ void BucketReduction::begin_next_step() {
 void BucketReduction::forget_counts() {
   for (Count& count : counts_) count.fired = 0;
   came_again_.clear();
+}
+
+void BucketReduction::forget_step() {
+  const std::lock_guard lock(mutex_);
+  if (averaging_.scatter) averaging_.scatter->forget();
+  begin_next_step();
+  is_broken_ = false;
 }
 
 bool BucketReduction::is_unfinished() const {

@@ -36,6 +36,7 @@ class BucketReduction : public Reduction {
 
   void finish() override;
   bool is_unfinished() const override;
+  void forget_step() override;
   std::vector<int64_t> order() const override;
   void set_order(const std::vector<int64_t>& order, double bucket_megabytes) override;
   void record_again() override;

@@ -169,7 +169,9 @@ void Exchange::make_copies(at::Device device) {
 // Shares what the copies do not know yet.
 bool Exchange::can_copy(const std::vector<Tensor>& tensors) {
   const at::Device device = tensors.front().device();
-  if (comm::is_being_captured(device)) return false;
+  // Then no host may ask another one: what copies do not know yet, they do not carry.
+  const bool captured = comm::is_being_captured(device);
+  if (captured && (copies_ == nullptr || !copies_->can_be_captured())) return false;
   make_copies(device);
   for (const Tensor& tensor : tensors) may_copy_ = may_copy_ && tensor.device() == device;
   if (!may_copy_) return false;
@@ -188,6 +190,7 @@ bool Exchange::can_copy(const std::vector<Tensor>& tensors) {
       unknown.push_back(tensor);
   }
   if (unknown.empty()) return true;
+  if (captured) return false;
   if (!copies_->share(unknown)) {
     finish_copies();
     may_copy_ = false;
@@ -206,9 +209,13 @@ void Exchange::copy(PushTo&& push_to) {
   carrier_ = kCopies;
   group_.guarded(kSendingUpdates, [&] {
     copy_stream_->run([&] {
-      if (!is_copying_) copies_->meet();  // others have read the old values
+      if (!is_copying_) {
+        copies_->meet();  // others have read the old values
+        meetings_ = 1;
+      }
       is_copying_ = true;
       copies_->in_turn(push_to);
+      meetings_ += group_.world_size() - 2;  // in_turn's
     });
   });
 }
@@ -216,7 +223,12 @@ void Exchange::copy(PushTo&& push_to) {
 void Exchange::finish_copies() {
   if (!is_copying_) return;
   group_.check(kSendingUpdates);
-  group_.guarded(kSendingUpdates, [&] { copy_stream_->run([&] { copies_->meet(); }); });
+  group_.guarded(kSendingUpdates, [&] {
+    copy_stream_->run([&] {
+      copies_->meet();
+      if (meetings_ % 2 == 0) copies_->meet();  // a CUDA graph may hold an even number
+    });
+  });
   copy_stream_->join();
   is_copying_ = false;
   for (auto& [identity, target] : targets_) {

@@ -13,7 +13,7 @@
 //
 // A CUDA graph may hold a step, from zero_grad on, after some outside of one (docs/parallel.md, "In
 // a CUDA graph"). UserError, in the backward that is captured, for what hosts must do in a step:
-// the first one, debug, allow_unused, divided gradients, Gloo's messages. kTorch says nothing.
+// the first one, debug, allow_unused, Gloo's messages. kTorch says nothing.
 #pragma once
 
 #include <cstdint>
@@ -122,6 +122,10 @@ class GradientReducer {
   bool is_enabled() const;
   // True after a backward that finish_gradient_synchronization has not followed yet.
   bool is_unfinished() const;
+
+  // After a capture into a CUDA graph that broke off: the step that was captured has not been. All
+  // ranks call it, and none replays what it captured.
+  void forget_step();
 
   // The order of parameters that buckets follow, as indices into reduced_parameters(). From three
   // ranks on, a value's place in a bucket changes the bits of its sum: a checkpoint keeps the

@@ -198,39 +198,48 @@ TEST(GpuGraphRanks, WhatHostsMustTellEachOtherIsRefused) {
   });
 }
 
-TEST(GpuGraphRanks, DividedGradientsAreRefused) {
+// A divided optimizer's update, of gradients that are divided (flat) or not, by copies and by NCCL.
+TEST(GpuGraphRanks, DividedOptimizersAreReplayed) {
   FLASHSTEP_NEED_GPUS(2);
   on_a_stream([](const Group& group, at::Device device) {
-    const Tensor parameter = torch::ones({1000}, device).requires_grad_();
-    GradientReducer reducer({parameter}, group);
-    ShardedOptimizer<torch::optim::SGD> optimizer({parameter}, torch::optim::SGDOptions(1), group,
-                                                  {.mode = ShardMode::kFlat, .reducer = &reducer});
-    const auto step = [&] {
-      optimizer.zero_grad();
-      parameter.sum().backward();
-      reducer.finish_gradient_synchronization();
-      optimizer.step();
-    };
-    for (int i = 0; i < 2; ++i) step();
-    optimizer.zero_grad();
-    torch::cuda::synchronize();
-    group.barrier();
-    std::string sentence = "nothing";
-    at::cuda::CUDAGraph graph;
-    graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
-    try {
-      parameter.sum().backward();
-    } catch (const UserError& error) {
-      sentence = error.what();
+    for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
+      for (const bool peer_copies : {true, false}) {
+        SCOPED_TRACE(str(mode == ShardMode::kFlat, " ", peer_copies));
+        const std::vector<Tensor> parameters = {torch::ones({1000}, device).requires_grad_(),
+                                                torch::ones({77}, device).requires_grad_()};
+        GradientReducer reducer(parameters, group);
+        ShardedOptimizer<torch::optim::SGD> optimizer(
+            parameters, torch::optim::SGDOptions(1), group,
+            {.mode = mode,
+             .reducer = mode == ShardMode::kFlat ? &reducer : nullptr,
+             .peer_copies = peer_copies});
+        const auto step = [&] {
+          optimizer.zero_grad();
+          (parameters[0].sum() + parameters[1].sum()).backward();
+          reducer.finish_gradient_synchronization();
+          optimizer.step();
+        };
+        for (int i = 0; i < 2; ++i) step();
+        optimizer.zero_grad();
+        torch::cuda::synchronize();
+        group.barrier();
+        {
+          at::cuda::CUDAGraph graph;
+          graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+          step();
+          graph.capture_end();
+          EXPECT_EQ(optimizer.carrier(), peer_copies ? "copies" : "NCCL");
+          for (int i = 0; i < 3; ++i) graph.replay();
+          step();  // between replays
+          graph.replay();
+          torch::cuda::synchronize();
+          group.barrier();
+        }
+        for (const Tensor& parameter : parameters) {
+          EXPECT_TRUE(testing::same_bits(parameter.detach(), torch::full_like(parameter, -6.0)));
+        }
+      }
     }
-    graph.capture_end();
-    EXPECT_EQ(sentence,
-              "[parallel] expected a CUDA graph of a step whose gradients are not divided");
-    EXPECT_FALSE(reducer.is_unfinished());
-    step();
-    EXPECT_TRUE(testing::same_bits(parameter.detach(), torch::full({1000}, -2.0, device)));
-    torch::cuda::synchronize();
-    group.barrier();
   });
 }
 

@@ -140,11 +140,11 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
                        std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                        const comm::Group& group, const ShardOptions& options, Factory make_inner,
                        bool takes_any_gradients);
+  void carry_options();  // learning rates and the like, to the optimizer inside
 
  private:
   std::vector<GroupedParameter> new_parameters();
   Groups own_groups(const std::vector<OwnPiece>& pieces) const;
-  void carry_options();
   void set_inner_parameters(const std::function<bool(const OwnPiece&)>& chosen);
   NamedTensors numbered_parameters() const;
 

@@ -2,8 +2,6 @@
 
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
-#include <ATen/cuda/CUDAGraph.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 namespace flashstep::report {
@@ -32,49 +30,12 @@ std::vector<double> between_events(int64_t samples, int64_t calls,
 
 }  // namespace
 
-struct GpuStream::State {
-  c10::cuda::CUDAStreamGuard guard{c10::cuda::getStreamFromPool()};
-};
-GpuStream::GpuStream() {
-  at::cuda::device_synchronize();  // what was computed on the default stream is there from now on
-  state_ = std::make_unique<State>();
-}
-GpuStream::~GpuStream() { c10::cuda::getCurrentCUDAStream().synchronize(); }
-
 std::vector<double> gpu_seconds(const NumberedCall& call, int64_t first, int64_t samples,
                                 int64_t calls) {
   return between_events(samples, calls, [&](int64_t sample) {
     for (int64_t i = 0; i < calls; ++i) call(first + sample * calls + i);
   });
 }
-
-struct RecordedWork::State {
-  at::cuda::CUDAGraph graph;
-};
-
-RecordedWork::RecordedWork(const std::function<void()>& work, const RecordedWork* before)
-    : state_(std::make_unique<State>()) {
-  const at::cuda::MempoolId_t memory =
-      before ? before->state_->graph.pool() : at::cuda::MempoolId_t();
-  at::cuda::device_synchronize();
-  // Other threads, NCCL's and the group's, may ask CUDA what they like meanwhile.
-  state_->graph.capture_begin(memory, cudaStreamCaptureModeThreadLocal);
-  try {
-    work();
-  } catch (...) {
-    try {
-      state_->graph.capture_end();  // the stream computes again from here on
-    } catch (const std::exception&) {
-      cudaGetLastError();  // the broken capture: told by the first exception
-    }
-    throw;
-  }
-  state_->graph.capture_end();
-}
-
-RecordedWork::~RecordedWork() = default;
-
-void RecordedWork::replay() { state_->graph.replay(); }
 
 GpuGraph::GpuGraph(const NumberedCall& call, int64_t calls)
     : work_([&] {

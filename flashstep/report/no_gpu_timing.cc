@@ -8,16 +8,7 @@ namespace {
 
 }  // namespace
 
-struct GpuStream::State {};
-GpuStream::GpuStream() { refuse(); }
-GpuStream::~GpuStream() = default;
-
 std::vector<double> gpu_seconds(const NumberedCall&, int64_t, int64_t, int64_t) { refuse(); }
-
-struct RecordedWork::State {};
-RecordedWork::RecordedWork(const std::function<void()>&, const RecordedWork*) { refuse(); }
-RecordedWork::~RecordedWork() = default;
-void RecordedWork::replay() { refuse(); }
 
 GpuGraph::GpuGraph(const NumberedCall&, int64_t calls) : work_([] {}), calls_(calls) {}
 std::vector<double> GpuGraph::seconds(int64_t) { refuse(); }

@@ -110,6 +110,10 @@ void TrainConfig::visit(FieldVisitor& v) {
   v.field("device", device, {"auto", "cpu", "cuda"}, "auto: the GPU if there is one");
   v.field("seed", seed, {0, kMany}, "of weights and batches");
   v.field("deterministic", deterministic, "the same bits in every run on the same machine");
+  v.field(
+      "graph", graph, {"auto", "on", "off"},
+      "steps recorded in a CUDA graph and replayed, with the same bits; auto: where that can be; "
+      "on: or not at all");
   v.field("threads", threads, {0, 1024}, "CPU threads that compute; 0: all");
   v.field("evaluate_every", evaluate_every, {0, kMany},
           "steps between evaluations; 0: first and last only");

@@ -58,6 +58,7 @@ struct TrainConfig {
   std::string order = "random", precision = "fp32", gradients = "auto", device = "auto";
   int64_t seed = 1;
   bool deterministic = true;
+  std::string graph = "auto";
   int64_t threads = 0;
   int64_t evaluate_every = 0, evaluation_tokens = 0;
   int64_t max_skipped_in_a_row = 10;

@@ -6,6 +6,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/comm/agreement.h"
 #include "flashstep/comm/group.h"
 #include "flashstep/train/checkpoint.h"
 #include "flashstep/train/loss_plot.h"
@@ -39,7 +40,11 @@ class Loop {
       : job_(job),
         options_(options),
         train_step_(trained_parameters(job.optimizer), job.optimizer, job.loss, options.step,
-                    job.parallel),
+                    job.parallel, job.stage),
+        steps_(train_step_, options.graph,
+               [this](const std::string& sentence) {
+                 if (log_) log_->print(sentence);
+               }),
         directory_(directory) {}
 
   LoopResult run() {
@@ -114,7 +119,7 @@ class Loop {
 
   void take_step() {
     const double rate = set_learning_rate(step_ + 1);
-    StepResult result = train_step_.run(step_);
+    StepResult result = steps_.run(step_);
     ++step_;
     const bool is_last = step_ == options_.steps;
     if (log_) log_->add(step_, rate, std::move(result));
@@ -221,6 +226,7 @@ class Loop {
   const LoopOptions& options_;
   SignalGuard signals_;
   TrainStep train_step_;
+  RecordedStep steps_;
   const RunDirectory* directory_;
   std::unique_ptr<RunLog> log_;
   int64_t step_ = 0, resumed_at_ = 0, saved_at_ = -1;  // updates done
@@ -239,6 +245,8 @@ LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* d
     return Loop(job, options, directory).run();
   } catch (const Interrupted&) {
     throw;  // every rank stops at the same step
+  } catch (const comm::AgreedError&) {
+    throw;  // as do these
   } catch (const std::exception& error) {
     // The others wait for this rank: they end now, and with its sentence.
     if (job.parallel.group != nullptr) job.parallel.group->fail(error.what());

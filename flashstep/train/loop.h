@@ -26,6 +26,7 @@
 #include <torch/types.h>
 
 #include "flashstep/train/loop_result.h"
+#include "flashstep/train/recorded_step.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/step.h"
 
@@ -37,6 +38,11 @@ struct Job {
   torch::nn::Module& module;
   torch::optim::Optimizer& optimizer;
   LossFunction loss;
+
+  // Says that `loss` may be recorded in a CUDA graph (recorded_step.h): from then on it is not
+  // called any more, only this before each micro-batch. So `loss` looks at none but tensors that
+  // stay where they are, and makes the host wait for nothing. Empty: steps are launched.
+  StageFunction stage = {};
 
   // The learning rate of update number t (1, 2, ...), given to every parameter group; empty: left
   // alone.
@@ -71,6 +77,7 @@ struct LoopOptions {
   bool resume = false;
   int64_t steps = 1000;  // updates in all
   StepOptions step;
+  GraphMode graph = GraphMode::kAuto;
   int64_t evaluate_every = 0;  // steps between evaluations; 0: before the first and after the last
   int64_t checkpointing_interval =
       0;                         // > 0: every N steps; <= 0: none but the last. The last always.

@@ -89,6 +89,7 @@ LoopOptions loop_options(const Config& config, const TrainOptions& options) {
   loop.step.accumulation_steps = config.train.accumulation_steps;
   loop.step.max_norm = config.optimizer.clip_norm;
   loop.step.precision = precision_by_name(config.train.precision);
+  loop.graph = graph_mode_by_name(config.train.graph);
   loop.evaluate_every = config.train.evaluate_every;
   loop.max_skipped_in_a_row = config.train.max_skipped_in_a_row;
   loop.checkpointing_interval = config.checkpointing.checkpointing_interval;
@@ -106,6 +107,15 @@ data::BatchOptions batch_options(const Config& config, const ParallelHooks& para
   batches.rank = parallel.rank;
   batches.world_size = parallel.world_size;
   return batches;
+}
+
+// Of one micro-batch, where it stays from step to step.
+data::Batch room_for_batch(const Config& config, torch::Device device) {
+  const auto ids = [&] {
+    return at::zeros({config.train.batch_size, config.model.context_length},
+                     at::TensorOptions(device).dtype(at::kLong));
+  };
+  return {ids(), ids()};
 }
 
 // The run keeps the tokenizer that its ids mean; another one would make its weights nonsense. A run
@@ -217,6 +227,8 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   options.quiet = options.quiet || !is_first;
   if (group != nullptr) check_same_config(config, device.type(), *group);
   check_attention(config.model.attention);
+  require(config.train.graph != "on" || device.is_cuda(),
+          "[config] expected a GPU for train.graph on, got a run on the CPU");
   std::optional<RunDirectory> directory;
   if (is_first) directory.emplace(options.run_directory, options.resume);
   if (directory && options.resume) check_saved_config(config, *directory, environment.world_size);
@@ -249,11 +261,17 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   if (group != nullptr) say(options, describe_parallel(config, *parallel.reducer, environment));
 
   const LogitsFunction logits = [&](const Tensor& ids) { return model->forward(ids); };
-  Job job{*model, *optimizer, [&](int64_t step, int64_t micro_step) {
-            const data::Batch batch = batches.at(step, micro_step, device.is_cuda());
-            return model->loss(batch.inputs.to(device, /*non_blocking=*/true),
-                               batch.targets.to(device, /*non_blocking=*/true));
+  const data::Batch staged = room_for_batch(config, device);
+  Job job{*model, *optimizer, [&](int64_t /*step*/, int64_t /*micro_step*/) {
+            return model->loss(staged.inputs, staged.targets);
           }};
+  // Pinned memory is not given to the next batch before this one is copied (LibTorch's allocator
+  // remembers the copy by an event).
+  job.stage = [&](int64_t step, int64_t micro_step) {
+    const data::Batch batch = batches.at(step, micro_step, device.is_cuda());
+    staged.inputs.copy_(batch.inputs, /*non_blocking=*/true);
+    staged.targets.copy_(batch.targets, /*non_blocking=*/true);
+  };
   job.parallel = parallel;
   job.learning_rate = learning_rate(config);
   EvaluateOptions evaluate;

@@ -18,6 +18,11 @@ void ShardedAdamW::step_clipped_unless(const torch::Tensor& found_inf, const Cli
   });
 }
 
+void ShardedAdamW::refresh_learning_rates() {
+  carry_options();
+  inner().refresh_learning_rates();
+}
+
 NamedTensors optimizer_state(const ShardedAdamW& optimizer, const NamedTensors& parameters) {
   return optimizer_state(optimizer.inner(), optimizer.named_own(parameters));
 }

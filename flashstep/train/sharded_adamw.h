@@ -12,6 +12,9 @@ class ShardedAdamW : public ShardedOptimizer<AdamW>, public SkippableOptimizer {
   void step_unless(const torch::Tensor& found_inf) override;
   void step_clipped_unless(const torch::Tensor& found_inf, const Clipping& clipping,
                            const std::vector<torch::Tensor>& gradients) override;
+  // AdamW's, of what this rank updates.
+  void refresh_learning_rates();
+  void allocate_state() { inner().allocate_state(); }
 };
 
 // What this rank keeps, under the names of parallel/state_pieces.h: those of all ranks together are

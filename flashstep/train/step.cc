@@ -21,10 +21,12 @@ Precision precision_by_name(const std::string& name) {
 }
 
 TrainStep::TrainStep(std::vector<Tensor> parameters, torch::optim::Optimizer& optimizer,
-                     LossFunction loss, StepOptions options, ParallelHooks hooks)
+                     LossFunction loss, StepOptions options, ParallelHooks hooks,
+                     StageFunction stage)
     : parameters_(std::move(parameters)),
       optimizer_(optimizer),
       loss_(std::move(loss)),
+      stage_(std::move(stage)),
       options_(options),
       hooks_(std::move(hooks)),
       device_(parameters_.empty() ? torch::kCPU : parameters_.front().device()) {
@@ -35,8 +37,12 @@ TrainStep::TrainStep(std::vector<Tensor> parameters, torch::optim::Optimizer& op
     scaler_ = std::make_unique<GradientScaler>(device_);
 }
 
-// Adds the gradients of one micro-batch; returns its share of the step's loss.
-Tensor TrainStep::backward(int64_t step, int64_t micro_step) {
+void TrainStep::stage(int64_t step, int64_t micro_step) {
+  if (stage_) stage_(step, micro_step);
+}
+
+Tensor TrainStep::add_micro_batch(int64_t step, int64_t micro_step) {
+  if (micro_step == 0) optimizer_.zero_grad();
   const bool is_last = micro_step + 1 == options_.accumulation_steps;
   std::shared_ptr<void> no_sync;
   if (!is_last && hooks_.no_sync) no_sync = hooks_.no_sync();
@@ -77,10 +83,11 @@ void TrainStep::update(const Tensor& skip, const Tensor& norm,
 }
 
 StepResult TrainStep::run(int64_t step) {
-  optimizer_.zero_grad();
-  Tensor loss = backward(step, 0);
+  stage(step, 0);
+  Tensor loss = add_micro_batch(step, 0);
   for (int64_t micro_step = 1; micro_step < options_.accumulation_steps; ++micro_step) {
-    loss = loss + backward(step, micro_step);
+    stage(step, micro_step);
+    loss = loss + add_micro_batch(step, micro_step);
   }
   return finish(std::move(loss));
 }

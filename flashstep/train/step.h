@@ -36,6 +36,11 @@ Precision precision_by_name(const std::string& name);  // "fp32", "bf16", "fp16"
 // done.
 using LossFunction = std::function<torch::Tensor(int64_t step, int64_t micro_step)>;
 
+// Brings what the loss of this micro-batch reads to tensors that stay where they are, and returns
+// before the device has it. Called before each LossFunction; in a step that is replayed from a CUDA
+// graph in its place (recorded_step.h).
+using StageFunction = std::function<void(int64_t step, int64_t micro_step)>;
+
 // Where a parallel recipe takes part. The defaults are those of a single process.
 struct ParallelHooks {
   int64_t rank = 0, world_size = 1;
@@ -86,14 +91,19 @@ class TrainStep {
   // must outlive it. An optimizer that is no SkippableOptimizer costs one wait for the device per
   // step: the host must know whether to skip.
   TrainStep(std::vector<torch::Tensor> parameters, torch::optim::Optimizer& optimizer,
-            LossFunction loss, StepOptions options, ParallelHooks hooks = {});
+            LossFunction loss, StepOptions options, ParallelHooks hooks = {},
+            StageFunction stage = {});
 
   // Runs step number `step`, counted from 0. If the loss or any gradient is not finite, parameters
   // and optimizer stay as they are.
   StepResult run(int64_t step);
 
-  // The part of run() that follows the last backward, for who does the rest: gradients become those
-  // of the global batch, are clipped and update the parameters. `loss`: (), of the micro-batches.
+  // run() in its parts, for who does the rest, or records them: every micro-batch is staged and
+  // added, the first one to no gradients, and finished after the last backward.
+  void stage(int64_t step, int64_t micro_step);
+  torch::Tensor add_micro_batch(int64_t step, int64_t micro_step);  // its share of the loss, ()
+  // Gradients become those of the global batch, are clipped and update the parameters. `loss`: (),
+  // of the micro-batches.
   // What .grad holds afterwards is clipped or not, as the optimizer does it (train/skippable.h).
   StepResult finish(torch::Tensor loss);
 
@@ -101,14 +111,21 @@ class TrainStep {
   NamedTensors state() const;
   void load_state(const NamedTensors& state);  // UserError if something is missing
 
+  const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+  torch::optim::Optimizer& optimizer() const { return optimizer_; }
+  const ParallelHooks& parallel() const { return hooks_; }
+  int64_t accumulation_steps() const { return options_.accumulation_steps; }
+  bool has_stage() const { return static_cast<bool>(stage_); }
+  torch::Device device() const { return device_; }
+
  private:
-  torch::Tensor backward(int64_t step, int64_t micro_step);
   void update(const torch::Tensor& skip, const torch::Tensor& norm,
               const std::vector<torch::Tensor>& gradients);
 
   std::vector<torch::Tensor> parameters_;
   torch::optim::Optimizer& optimizer_;
   LossFunction loss_;
+  StageFunction stage_;  // may be empty
   StepOptions options_;
   ParallelHooks hooks_;
   torch::Device device_;

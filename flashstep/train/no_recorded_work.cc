@@ -1,0 +1,20 @@
+#include "flashstep/base/error.h"
+#include "flashstep/train/recorded_work.h"
+
+namespace flashstep::train {
+namespace {
+
+[[noreturn]] void refuse() { throw MachineError("[gpu] this build has no CUDA"); }
+
+}  // namespace
+
+struct GpuStream::State {};
+GpuStream::GpuStream() { refuse(); }
+GpuStream::~GpuStream() = default;
+
+struct RecordedWork::State {};
+RecordedWork::RecordedWork(const std::function<void()>&, const RecordedWork*) { refuse(); }
+RecordedWork::~RecordedWork() = default;
+void RecordedWork::replay() { refuse(); }
+
+}  // namespace flashstep::train

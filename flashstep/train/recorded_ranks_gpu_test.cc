@@ -1,0 +1,130 @@
+// Steps of two ranks replayed from CUDA graphs against launched ones, to the bit: gradients and
+// updates by copies between GPUs and by NCCL, the optimizer's state whole, divided and flat.
+#include <string>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/parallel/test_gpu_cases.h"
+#include "flashstep/train/test_recorded.h"
+
+namespace flashstep::train {
+namespace {
+
+using torch::Tensor;
+
+void on_ranks(const std::function<void(comm::Group&, at::Device)>& body) {
+  testing::run_ranks(2, [&](const comm::Environment& environment) {
+    const at::Device device = testing::take_gpu(environment);
+    comm::Group group(environment, testing::over_nccl());
+    body(group, device);
+  });
+}
+
+RecordedCase division(const std::string& wrapper, const std::string& peer_copies,
+                      const std::string& shards) {
+  RecordedCase c;
+  c.parallel.wrapper = wrapper;
+  c.parallel.peer_copies = peer_copies;
+  c.parallel.shard_optimizer = shards;
+  c.parallel.bucket_megabytes = 0.2;  // several buckets
+  return c;
+}
+
+TEST(GpuRecordedRanks, GradientsAreAveragedInReplays) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](comm::Group& group, at::Device device) {
+    for (const char* wrapper : {"bucketed", "naive", "flat", "overlapped"}) {
+      for (const char* copies : {"all", "none"}) {
+        for (const int64_t accumulation : {1, 3}) {
+          SCOPED_TRACE(str(wrapper, " ", copies, " ", accumulation));
+          RecordedCase c = division(wrapper, copies, "none");
+          c.accumulation_steps = accumulation;
+          c.precision = accumulation == 1 ? Precision::kBFloat16 : Precision::kFloat32;
+          expect_recorded_as_launched(c, device, &group);
+        }
+      }
+    }
+  });
+}
+
+TEST(GpuRecordedRanks, DividedOptimizersUpdateInReplays) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](comm::Group& group, at::Device device) {
+    for (const char* shards : {"whole", "flat"}) {
+      for (const char* copies : {"all", "updates", "none"}) {
+        for (const char* wrapper : {"bucketed", "flat"}) {
+          SCOPED_TRACE(str(shards, " ", copies, " ", wrapper));
+          expect_recorded_as_launched(division(wrapper, copies, shards), device, &group);
+        }
+      }
+    }
+  });
+}
+
+TEST(GpuRecordedRanks, ANonFiniteLossOfOneRankSkipsTheReplayOnBoth) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](comm::Group& group, at::Device device) {
+    const Tensor poison = torch::zeros({}, device);
+    RecordedCase c = division("bucketed", "all", "none");
+    c.loss_hook = [&](const Tensor& loss, TransformerImpl&) { return loss + poison; };
+    c.before_step = [&](int64_t step, TransformerImpl&) {
+      poison.fill_(step == 6 && group.rank() == 1 ? NAN : 0.0);
+    };
+    const RecordedRun run = expect_recorded_as_launched(c, device, &group);
+    EXPECT_EQ(run.results[6][2].item<double>(), 1);
+    EXPECT_EQ(run.results[7][2].item<double>(), 0);
+  });
+}
+
+// Its backward makes the host wait.
+struct Waiting : torch::autograd::Function<Waiting> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    EXPECT_FALSE(gradients[0].isnan().any().item<bool>());
+    return {gradients[0]};
+  }
+};
+
+TEST(GpuRecordedRanks, AllRanksLaunchWhereOneCannotRecord) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](comm::Group& group, at::Device device) {
+    for (const bool in_backward : {false, true}) {
+      for (const char* copies : {"all", "none"}) {
+        SCOPED_TRACE(str(in_backward, " ", copies));
+        RecordedCase c = division("bucketed", copies, "none");
+        c.loss_hook = [&](const Tensor& loss, TransformerImpl& model) {
+          if (group.rank() == 0) return loss;
+          if (in_backward) return loss + 1e-3 * Waiting::apply(model.parameters()[0]).sum();
+          return loss.item<double>() > 0 ? loss : loss * 2;
+        };
+        const RecordedRun launched = train_recorded(c, GraphMode::kOff, device, &group);
+        const RecordedRun run = train_recorded(c, GraphMode::kAuto, device, &group);
+        EXPECT_FALSE(run.was_recorded);
+        EXPECT_EQ(run.said.size(), 1u);
+        expect_same_runs(run, launched);
+        EXPECT_THROW(train_recorded(c, GraphMode::kOn, device, &group), UserError);
+        group.barrier();
+      }
+    }
+  });
+}
+
+TEST(GpuRecordedRanks, WhatHostsMustDoIsRefused) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](comm::Group& group, at::Device device) {
+    const RecordedRun run =
+        train_recorded(division("torch", "none", "none"), GraphMode::kAuto, device, &group);
+    EXPECT_FALSE(run.was_recorded);
+    ASSERT_EQ(run.said.size(), 1u);
+    EXPECT_NE(run.said[0].find("c10d's Reducer (wrapper torch)"), std::string::npos) << run.said[0];
+    EXPECT_THROW(
+        train_recorded(division("torch", "none", "none"), GraphMode::kOn, device, &group),
+        UserError);
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace flashstep::train

@@ -1,0 +1,86 @@
+#include "flashstep/train/recorded_work.h"
+
+#include <exception>
+#include <mutex>
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/core/Generator.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+namespace flashstep::train {
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+// CUDAGraph::capture_end() throws at once when CUDA has broken the capture off, and leaves undone
+// what comes after: the allocators would go on asking a graph that is gone where tensors belong,
+// and the generator believe that it is still captured.
+void undo_capture(c10::DeviceIndex device, at::cuda::MempoolId_t memory) {
+  allocator::endAllocateToPool(device, memory);
+  allocator::releasePool(device, memory);
+  at::HostAllocator* const on_host = at::getHostAllocator(at::kCUDA);
+  on_host->end_allocate_to_pool(memory);
+  on_host->release_pool(memory);
+  // A copy of the generator's state (seed and offset) has no captures.
+  at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.graphsafe_set_state(generator.clone());
+}
+
+}  // namespace
+
+struct GpuStream::State {
+  c10::cuda::CUDAStreamGuard guard{c10::cuda::getStreamFromPool()};
+};
+GpuStream::GpuStream() {
+  at::cuda::device_synchronize();  // what was computed on the default stream is there from now on
+  state_ = std::make_unique<State>();
+}
+GpuStream::~GpuStream() {
+  try {
+    c10::cuda::getCurrentCUDAStream().synchronize();
+  } catch (const c10::Error&) {  // of a device that has failed, which the next call tells
+  }
+}
+
+struct RecordedWork::State {
+  // Kept, so that to end the capture and to make it replayable are two calls, whose failures leave
+  // different things behind.
+  at::cuda::CUDAGraph graph{/*keep_graph=*/true};
+  at::cuda::MempoolId_t memory;
+};
+
+RecordedWork::RecordedWork(const std::function<void()>& work, const RecordedWork* before)
+    : state_(std::make_unique<State>()) {
+  at::cuda::CUDAGraph& graph = state_->graph;
+  state_->memory = before ? before->state_->memory : at::cuda::graph_pool_handle();
+  at::cuda::device_synchronize();
+  // Other threads, NCCL's and the group's, may ask CUDA what they like meanwhile.
+  graph.capture_begin(state_->memory, cudaStreamCaptureModeThreadLocal);
+  std::exception_ptr trouble;
+  try {
+    work();
+  } catch (...) {
+    trouble = std::current_exception();
+  }
+  try {
+    graph.capture_end();  // the stream computes again from here on
+  } catch (const std::exception&) {
+    static_cast<void>(cudaGetLastError());  // of the broken capture
+    if (!trouble) trouble = std::current_exception();
+    undo_capture(c10::cuda::current_device(), state_->memory);
+  }
+  if (trouble) std::rethrow_exception(trouble);
+  graph.instantiate();
+}
+
+RecordedWork::~RecordedWork() = default;
+
+void RecordedWork::replay() { state_->graph.replay(); }
+
+}  // namespace flashstep::train
