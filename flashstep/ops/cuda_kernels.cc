@@ -27,7 +27,7 @@ template <typename Arguments>
 void enqueue(const char* name, cudaError_t (*kernel)(const Arguments&, cudaStream_t),
              const Arguments& arguments, const Tensor& x) {
   RECORD_FUNCTION(name, std::vector<c10::IValue>({x}));
-  const c10::cuda::CUDAGuard guard(x.device());
+  const c10::cuda::CUDAGuard device(x.device());
   C10_CUDA_CHECK(kernel(arguments, at::cuda::getCurrentCUDAStream()));
 }
 
@@ -106,7 +106,7 @@ void swiglu_forward_cuda(const Tensor& a, const Tensor& b, const Tensor& y) {
 void swiglu_backward_cuda(const Tensor& a, const Tensor& b, const Tensor& dy, const Tensor& da,
                           const Tensor& db, const Tensor& y) {
   enqueue(
-      ops_cuda::swiglu_backward,
+      "flashstep::swiglu_backward", ops_cuda::swiglu_backward,
       {a.const_data_ptr(), b.const_data_ptr(), dy.const_data_ptr(), da.mutable_data_ptr(),
        db.mutable_data_ptr(), mutable_or_null(y), element_of(a), a.size(0), a.size(1), a.stride(0)},
       a);
@@ -126,7 +126,7 @@ void cross_entropy_backward_cuda(const Tensor& logits, const Tensor& targets,
                                  const Tensor& normalizers, double scale, const Tensor& factor,
                                  const Tensor& dlogits) {
   enqueue(
-      ops_cuda::cross_entropy_backward,
+      "flashstep::cross_entropy_backward", ops_cuda::cross_entropy_backward,
       {logits.const_data_ptr(), dlogits.mutable_data_ptr(), element_of(logits),
        targets.const_data_ptr<int64_t>(), normalizers.const_data_ptr<float>(),
        factor.const_data_ptr<float>(), targets.numel(), logits.size(-1), static_cast<float>(scale)},

@@ -3,6 +3,7 @@
 #include <string>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/test_gpu_cases.h"
