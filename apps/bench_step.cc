@@ -22,7 +22,8 @@ struct StepArguments {
   int64_t steps = 0, turns = 0;  // 0: the preset's
   std::vector<std::string> peers;
   std::string python = "scripts/python", script = "scripts/peers/step_torch.py";
-  bool no_reduced = false;
+  std::vector<std::string> deterministic;
+  bool graph = false, no_reduced = false;
 };
 
 void run(const StepArguments& arguments) {
@@ -34,6 +35,10 @@ void run(const StepArguments& arguments) {
   if (arguments.turns > 0) options.turns = arguments.turns;
   if (!arguments.peers.empty()) options.peers = arguments.peers;
   std::erase(options.peers, "none");
+  options.graph = arguments.graph;
+  if (!arguments.deterministic.empty()) options.deterministic.clear();
+  for (const std::string& text : arguments.deterministic)
+    options.deterministic.push_back(text == "true");
   options.peer_command = {arguments.python, arguments.script};
   options.reduce = !arguments.no_reduced;
   options.progress = print_progress;
@@ -79,6 +84,13 @@ void add_bench_step(CLI::App& bench) {
   arguments->workload.add_options(*command);
   add_counts(*command, *arguments);
   add_peers(*command, *arguments);
+  command->add_flag("--graph", arguments->graph,
+                    "Whole steps on a GPU replayed from a CUDA graph, too (train.graph)");
+  command
+      ->add_option("--deterministic", arguments->deterministic,
+                   "train.deterministic (false): true, false, or both, each as a case")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"true", "false"}));
   command->add_flag("--no-reduced", arguments->no_reduced,
                     "Nothing in the place of a size that does not fit into memory");
   command->add_option(

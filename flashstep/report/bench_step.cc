@@ -57,10 +57,12 @@ class Bench {
 
  private:
   void measure_workload(const Workload& workload) {
-    for (const int64_t warmup : options_.warmups) {
-      keep(measure_one(workload, warmup));
-      // What does not run after one warm-up does not run after another.
-      if (!results_.back().measured()) break;
+    for (const bool deterministic : options_.deterministic) {
+      for (const int64_t warmup : options_.warmups) {
+        keep(measure_one(workload, warmup, deterministic));
+        // What does not run after one warm-up does not run after another.
+        if (!results_.back().measured()) break;
+      }
     }
     if (!results_.back().out_of_memory() || !options_.reduce) return;
     for (StepResult& result : measure_reduced(workload)) keep(std::move(result));
@@ -80,12 +82,14 @@ class Bench {
     note_failure(str("[bench step] ", describe(workload), " ", trouble));
   }
 
-  StepResult measure_one(const Workload& workload, int64_t warmup) {
+  StepResult measure_one(const Workload& workload, int64_t warmup, bool deterministic) {
     StepTask task;
     task.workload = workload;
     task.warmup = warmup;
     task.steps = options_.steps;
     task.turns = options_.turns;
+    task.graph = options_.graph;
+    task.deterministic = deterministic;
     task.peers = options_.peers;
     task.peer_command = options_.peer_command;
     if (options_.progress) {
@@ -191,7 +195,7 @@ class Bench {
     workload.model.num_layers = layers;
     std::vector<StepResult> results;
     for (const int64_t warmup : options_.warmups) {
-      results.push_back(measure_one(workload, warmup));
+      results.push_back(measure_one(workload, warmup, options_.deterministic.front()));
       results.back().whole_layers = whole.model.num_layers;
       if (!results.back().measured()) break;
     }
@@ -279,6 +283,10 @@ BenchStepOptions step_preset(const std::string& name) {
 BenchReport bench_step(const BenchStepOptions& options) {
   require(!options.warmups.empty() && options.steps > 0 && options.turns > 0,
           "[bench step] expected numbers of warm-up steps, timed steps and turns, got none of one");
+  require(!options.deterministic.empty(),
+          "[bench step] expected deterministic to be true, false or both, got neither");
+  require(!options.graph || options.axes.common.device == "cuda",
+          "[bench step] expected a GPU for steps in a CUDA graph, got the CPU");
   require(options.peers.empty() || !options.peer_command.empty(),
           "[bench step] expected the command of the peers, got none");
   return Bench(options).run();

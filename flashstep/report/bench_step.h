@@ -25,6 +25,10 @@ struct BenchStepOptions {
   // Of ours and of each peer. Every turn but the first begins with one step that is not timed: the
   // others' turns have emptied the caches.
   int64_t turns = 1;
+  // Whole steps on a GPU are also replayed from a CUDA graph, in turns beside those that are
+  // launched (train.graph).
+  bool graph = false;
+  std::vector<bool> deterministic = {false};   // train.deterministic; both: each as a case
   std::vector<std::string> peers = {};         // "eager", "compiled": PyTorch
   std::vector<std::string> peer_command = {};  // that runs scripts/peers/step_torch.py
   // Beside a size that needs too much memory: the same with as many layers as fit.
@@ -55,6 +59,7 @@ BenchReport bench_step(const BenchStepOptions& options);
 struct StepTask {
   Workload workload;
   int64_t warmup = 5, steps = 10, turns = 1;
+  bool graph = false, deterministic = false;
   std::vector<std::string> peers, peer_command;
   void visit(FieldVisitor& visitor);
 };
@@ -76,7 +81,8 @@ struct StepResult {
   StepTask task;
   std::vector<TimedStep> steps;
   double peak_bytes = std::numeric_limits<double>::quiet_NaN();
-  std::optional<double> gradient_error;  // where it was compared
+  PeerSteps replayed = {.name = "graph"};  // ours in a CUDA graph; no steps where not asked for
+  std::optional<double> gradient_error;    // where it was compared
   std::vector<PeerSteps> peers;
   std::string trouble;       // "OOM: ...", "failed: ..."; empty when it was measured
   int64_t whole_layers = 0;  // of the size that did not fit, in whose place this stands; or 0
@@ -118,6 +124,8 @@ NeededBytes needed_bytes(const Workload& workload);
 // not one.
 int64_t fitting_layers(const Workload& workload, double available_bytes, double factor = 1);
 
+// The case's mode, "step"; "step, deterministic".
+std::string shown_mode(const StepTask& task);
 // "xl", or what stands in its place: "xl, 21 of 48 layers *".
 std::string shown_model(const StepResult& result);
 measure::Table step_table(const std::vector<StepResult>& results);

@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
@@ -128,11 +129,49 @@ class Peer {
   std::unique_ptr<PeerProcess>& process_;  // among those that are started; none: it gave up
 };
 
+// While alive, LibTorch computes as train.deterministic says.
+class Determinism {
+ public:
+  explicit Determinism(bool wanted)
+      : was_(at::globalContext().deterministicAlgorithms()),
+        cudnn_was_(at::globalContext().deterministicCuDNN()) {
+    set(wanted, wanted);
+  }
+  ~Determinism() { set(was_, cudnn_was_); }
+  Determinism(const Determinism&) = delete;
+  Determinism& operator=(const Determinism&) = delete;
+
+ private:
+  static void set(bool algorithms, bool cudnn) {
+    at::globalContext().setDeterministicAlgorithms(algorithms, /*warn_only=*/false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);  // as flashstep train
+    at::globalContext().setDeterministicCuDNN(cudnn);
+  }
+  bool was_, cudnn_was_;
+};
+
 void take_our_turn(ModelRun& run, int64_t turn, int64_t warmup, StepResult& result) {
   for (int64_t i = 0; i < warmup + result.task.steps; ++i) {
     check_interrupted("interrupted");
     result.steps.push_back({turn, i < warmup, run.timed_pass()});
   }
+}
+
+// Recorded anew in every turn: between turns the graph's memory is others'.
+void take_replayed_turn(ModelRun& run, int64_t turn, StepResult& result) {
+  PeerSteps& replayed = result.replayed;
+  try {
+    run.start_replaying();
+  } catch (const UserError& error) {
+    replayed.trouble = error.what();
+    return;
+  }
+  constexpr int64_t kWarmup = 1;  // the first replay brings the graph to the device
+  for (int64_t i = 0; i < kWarmup + result.task.steps; ++i) {
+    check_interrupted("interrupted");
+    replayed.steps.push_back({turn, i < kWarmup, run.timed_replay()});
+  }
+  run.stop_replaying();
 }
 
 void tell(const std::function<void(const StepResult&)>& told, const StepResult& result) {
@@ -146,13 +185,20 @@ void take_turns(StepResult& result, const std::function<void(const StepResult&)>
   const at::Device device = current_device(task.workload.device);
   at::empty({1}, device);  // LibTorch's allocator counts a GPU's memory from its first use on
   const double before = memory_bytes(device);
+  const Determinism determinism(task.deterministic);
   auto run = std::make_unique<ModelRun>(task.workload);
   reset_peak_memory(device);
   std::vector<std::unique_ptr<Peer>> peers;
   for (int64_t turn = 0; turn < task.turns; ++turn) {
     const int64_t warmup = turn == 0 ? task.warmup : 1;
     take_our_turn(*run, turn, warmup, result);
-    result.peak_bytes = peak_memory_bytes(device) - before;
+    if (turn == 0) result.peak_bytes = peak_memory_bytes(device) - before;
+    if (task.graph && has_update(task.workload) && result.replayed.trouble.empty()) {
+      reset_peak_memory(device);
+      take_replayed_turn(*run, turn, result);
+      result.replayed.peak_bytes = peak_memory_bytes(device) - before;
+      measure::release_cached_gpu_memory();
+    }
     tell(told, result);
     if (turn + 1 == task.turns) {  // the peer may have our memory
       run.reset();
@@ -190,6 +236,18 @@ double number_of(const Json& json) {
   return json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
+Json to_json(const PeerSteps& peer) {
+  return {{"name", peer.name},
+          {"steps", to_json(peer.steps)},
+          {"peak_bytes", peer.peak_bytes},
+          {"trouble", peer.trouble}};
+}
+
+PeerSteps peer_steps_from(const Json& json) {
+  return {json.at("name"), steps_from(json.at("steps")), number_of(json.at("peak_bytes")),
+          json.at("trouble")};
+}
+
 }  // namespace
 
 void StepTask::visit(FieldVisitor& v) {
@@ -198,6 +256,8 @@ void StepTask::visit(FieldVisitor& v) {
   v.field("warmup", warmup, kCount, "steps that are not timed");
   v.field("steps", steps, {1, kCount.high}, "timed steps in a turn");
   v.field("turns", turns, {1, kCount.high}, "of ours and of each peer");
+  v.field("graph", graph, "replayed from a CUDA graph, too");
+  v.field("deterministic", deterministic, "as train.deterministic");
   v.field("peers", peers, "eager, compiled");
   v.field("peer_command", peer_command, "that runs the peer");
 }
@@ -265,12 +325,8 @@ std::string to_json(const StepResult& result) {
                {"peak_bytes", result.peak_bytes},
                {"peers", Json::array()}};
   if (result.gradient_error) json["gradient_error"] = *result.gradient_error;
-  for (const PeerSteps& peer : result.peers) {
-    json["peers"].push_back({{"name", peer.name},
-                             {"steps", to_json(peer.steps)},
-                             {"peak_bytes", peer.peak_bytes},
-                             {"trouble", peer.trouble}});
-  }
+  json["replayed"] = to_json(result.replayed);
+  for (const PeerSteps& peer : result.peers) json["peers"].push_back(to_json(peer));
   return json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
 }
 
@@ -281,10 +337,8 @@ StepResult step_result_from_json(const std::string& text) {
   result.steps = steps_from(json.at("steps"));
   result.peak_bytes = number_of(json.at("peak_bytes"));
   if (json.contains("gradient_error")) result.gradient_error = number_of(json["gradient_error"]);
-  for (const Json& peer : json.at("peers")) {
-    result.peers.push_back({peer.at("name"), steps_from(peer.at("steps")),
-                            number_of(peer.at("peak_bytes")), peer.at("trouble")});
-  }
+  result.replayed = peer_steps_from(json.at("replayed"));
+  for (const Json& peer : json.at("peers")) result.peers.push_back(peer_steps_from(peer));
   return result;
 }
 

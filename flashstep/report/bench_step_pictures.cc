@@ -62,7 +62,8 @@ void add_warmup(const std::vector<const StepResult*>& results, const std::string
   const Workload& w = results.front()->task.workload;
   pictures.push_back(
       {without_slashes(str("warmup_", model_name(w.model), "_n", w.model.context_length, "_",
-                           w.precision, "_", w.model.attention, "_", w.mode)),
+                           w.precision, "_", w.model.attention, "_", w.mode,
+                           results.front()->task.deterministic ? "_deterministic" : "")),
        std::move(plot)});
 }
 
@@ -76,8 +77,9 @@ std::vector<NamedPicture> step_pictures(const std::vector<StepResult>& results,
   for (const StepResult& r : results) {
     if (!r.measured()) continue;
     const Workload& w = r.task.workload;
-    const std::string key = str("b", w.batch_size, "_n", w.model.context_length, "_", w.precision,
-                                "_", w.model.attention);
+    const std::string key =
+        str("b", w.batch_size, "_n", w.model.context_length, "_", w.precision, "_",
+            w.model.attention, r.task.deterministic ? "_deterministic" : "");
     warmups[str(shown_model(r), key, w.mode)].push_back(&r);
     if (!has_update(w) || r.task.warmup != results.front().task.warmup) continue;
     if (!steps.contains(key)) keys.push_back(key);

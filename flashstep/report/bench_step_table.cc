@@ -28,10 +28,10 @@ std::vector<Column> step_columns() {
 
 std::vector<Cell> step_cells(const StepResult& r) {
   const Workload& w = r.task.workload;
-  return {shown_model(r), static_cast<double>(parameter_count(w.model)) / 1e6,
-          w.batch_size,   w.model.context_length,
-          w.precision,    w.model.attention,
-          w.mode,         r.task.warmup};
+  return {shown_model(r),     static_cast<double>(parameter_count(w.model)) / 1e6,
+          w.batch_size,       w.model.context_length,
+          w.precision,        w.model.attention,
+          shown_mode(r.task), r.task.warmup};
 }
 
 // The peers of all results, in order.
@@ -68,6 +68,13 @@ double ratio_to(const StepResult& r, const std::string& name) {
   return median_seconds(peer->steps) / median_seconds(r.steps);
 }
 
+bool is_replayed(const StepResult& r) { return !r.replayed.steps.empty(); }
+
+// How much faster the replayed step is than one that took `seconds`.
+Cell replayed_ratio(const StepResult& r, double seconds) {
+  return is_replayed(r) && seconds > 0 ? Cell(seconds / median_seconds(r.replayed.steps)) : Cell();
+}
+
 bool is_compared(const StepResult& r) { return r.gradient_error.has_value(); }
 
 measure::Table empty_table(const std::vector<StepResult>& results) {
@@ -91,9 +98,19 @@ measure::Table empty_table(const std::vector<StepResult>& results) {
                              measure::Align::kRight,
                              {measure::NumberFormat::Style::kScientific, 1}});
   }
+  const bool replayed = std::any_of(results.begin(), results.end(), is_replayed);
+  if (replayed) {
+    for (const char* name : {"graph median", "graph p10", "graph p90"})
+      table.columns.push_back(significant_column(name, "ms", 4));
+    table.columns.push_back(number_column("graph tokens", "1/s", 0));
+    table.columns.push_back(number_column("graph of limit", "%", 1));
+    table.columns.push_back(number_column("graph peak memory", "GiB", 2));
+    table.columns.push_back(number_column("graph x launched", "", 2));
+  }
   for (const std::string& peer : peer_names(results)) {
     table.columns.push_back(number_column(peer, "tokens/s", 0));
     table.columns.push_back(number_column("x " + peer, "", 2));
+    if (replayed) table.columns.push_back(number_column("graph x " + peer, "", 2));
   }
   return table;
 }
@@ -122,17 +139,36 @@ std::vector<Cell> rate_cells(const StepResult& r) {
           r.peak_bytes / kGiB};
 }
 
+std::vector<Cell> replayed_cells(const StepResult& r) {
+  constexpr size_t kCells = 7;
+  if (!is_replayed(r)) return std::vector<Cell>(kCells);
+  std::vector<double> milliseconds;
+  for (const TimedStep& step : r.replayed.steps) {
+    if (!step.warmup) milliseconds.push_back(step.times.total * 1e3);
+  }
+  const Workload& w = r.task.workload;
+  const double seconds = measure::median(milliseconds) * 1e-3;
+  return {seconds * 1e3,
+          measure::quantile(milliseconds, 0.1),
+          measure::quantile(milliseconds, 0.9),
+          static_cast<double>(w.batch_size * w.model.context_length) / seconds,
+          100 * pass_flops(w) / seconds / measure::matmul_limit_flops(w.device, w.precision),
+          r.replayed.peak_bytes / kGiB,
+          replayed_ratio(r, median_seconds(r.steps))};
+}
+
 std::vector<Cell> peer_cells(const StepResult& r, const std::string& name) {
   const PeerSteps* peer = find_peer(r, name);
-  if (peer == nullptr) return {Cell(), Cell()};
+  if (peer == nullptr) return {Cell(), Cell(), Cell()};
   if (peer->steps.empty()) {
     const bool memory = is_out_of_memory(peer->trouble) || peer->trouble.starts_with("OOM");
-    return {memory ? Cell("OOM") : Cell(), Cell()};
+    return {memory ? Cell("OOM") : Cell(), Cell(), Cell()};
   }
   const Workload& w = r.task.workload;
   const Cell tokens(static_cast<double>(w.batch_size * w.model.context_length) /
                     median_seconds(peer->steps));
-  return {tokens, r.measured() ? Cell(ratio_to(r, name)) : Cell()};
+  return {tokens, r.measured() ? Cell(ratio_to(r, name)) : Cell(),
+          replayed_ratio(r, median_seconds(peer->steps))};
 }
 
 void add_run_rows(const StepResult& r, const std::string& who, const std::vector<TimedStep>& steps,
@@ -156,6 +192,10 @@ void add_run_rows(const StepResult& r, const std::string& who, const std::vector
 
 }  // namespace
 
+std::string shown_mode(const StepTask& task) {
+  return task.workload.mode + (task.deterministic ? ", deterministic" : "");
+}
+
 std::string shown_model(const StepResult& r) {
   const ModelConfig& model = r.task.workload.model;
   if (r.whole_layers == 0) return model_name(model);
@@ -167,14 +207,20 @@ std::string shown_model(const StepResult& r) {
 measure::Table step_table(const std::vector<StepResult>& results) {
   measure::Table table = empty_table(results);
   const bool compared = std::any_of(results.begin(), results.end(), is_compared);
+  const bool replayed = std::any_of(results.begin(), results.end(), is_replayed);
   for (const StepResult& r : results) {
     std::vector<Cell> cells = step_cells(r);
     if (r.measured()) {
       for (Cell& cell : time_cells(r)) cells.push_back(std::move(cell));
       for (Cell& cell : rate_cells(r)) cells.push_back(std::move(cell));
       if (compared) cells.push_back(r.gradient_error ? Cell(*r.gradient_error) : Cell());
+      if (replayed) {
+        for (Cell& cell : replayed_cells(r)) cells.push_back(std::move(cell));
+      }
       for (const std::string& peer : peer_names(results)) {
-        for (Cell& cell : peer_cells(r, peer)) cells.push_back(std::move(cell));
+        std::vector<Cell> of_peer = peer_cells(r, peer);
+        if (!replayed) of_peer.pop_back();
+        for (Cell& cell : of_peer) cells.push_back(std::move(cell));
       }
     } else {
       cells.emplace_back(r.out_of_memory() ? "OOM" : "failed");
@@ -196,6 +242,7 @@ measure::Table step_runs(const std::vector<StepResult>& results) {
     table.columns.push_back(significant_column(part, "ms", 4));
   for (const StepResult& r : results) {
     add_run_rows(r, "flashstep", r.steps, table);
+    add_run_rows(r, "flashstep graph", r.replayed.steps, table);
     for (const PeerSteps& peer : r.peers) add_run_rows(r, peer.name, peer.steps, table);
   }
   return table;
@@ -207,6 +254,8 @@ std::vector<std::string> step_notes(const std::vector<StepResult>& results) {
     const std::string what =
         (r.whole_layers > 0 ? shown_model(r) + ": " : "") + describe(r.task.workload);
     if (!r.measured()) notes.push_back(str(what, ": ", r.trouble, "."));
+    if (!r.replayed.trouble.empty())
+      notes.push_back(str(what, ": in a graph: ", r.replayed.trouble, "."));
     for (const PeerSteps& peer : r.peers) {
       if (!peer.trouble.empty())
         notes.push_back(str(what, ": PyTorch ", peer.name, ": ", peer.trouble, "."));

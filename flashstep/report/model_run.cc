@@ -68,10 +68,12 @@ ModelRun::ModelRun(const Workload& workload)
       rows_(random_rows(workload_.model, workload_.batch_size,
                         static_cast<uint64_t>(workload_.seed), device_)),
       optimizer_(model_->parameters(), torch::optim::AdamWOptions(kLearningRate)),
-      step_(model_->parameters(), optimizer_, [this](int64_t, int64_t) { return forward(); },
-            {.accumulation_steps = 1,
-             .max_norm = workload_.max_norm,
-             .precision = train::Precision::kFloat32}) {
+      step_(
+          model_->parameters(), optimizer_, [this](int64_t, int64_t) { return forward(); },
+          {.accumulation_steps = 1,
+           .max_norm = workload_.max_norm,
+           .precision = train::Precision::kFloat32},
+          {}, [](int64_t, int64_t) {}) {  // the rows stay where they are
   // As flashstep train has it.
   if (device_.is_cuda() && workload_.precision == "bf16")
     train::keep_gradients_in(at::kBFloat16, model_->parameters());
@@ -106,6 +108,19 @@ void ModelRun::pass(Marks& marks) {
 void ModelRun::pass() {
   Marks unread(device_);
   pass(unread);
+}
+
+void ModelRun::start_replaying() {
+  recorded_ = std::make_unique<train::RecordedStep>(step_, train::GraphMode::kOn);
+  while (!recorded_->is_recorded()) recorded_->run(0);
+}
+
+StepTimes ModelRun::timed_replay() {
+  synchronize(device_);
+  const double begin = measure::steady_seconds();
+  recorded_->run(0);
+  synchronize(device_);
+  return {.total = measure::steady_seconds() - begin};
 }
 
 StepTimes ModelRun::timed_pass() {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include <torch/types.h>
@@ -17,6 +18,7 @@
 #include "flashstep/report/step_marks.h"
 #include "flashstep/report/workload.h"
 #include "flashstep/train/adamw.h"
+#include "flashstep/train/recorded_step.h"
 #include "flashstep/train/step.h"
 
 namespace flashstep::report {
@@ -67,6 +69,12 @@ class ModelRun {
   // GPU), 0 for what the mode leaves out; the total is the host's clock.
   StepTimes timed_pass();
 
+  // From now on, until stop_replaying(), timed_replay() is a whole step as flashstep train replays
+  // it from a CUDA graph, of which only the total is known. UserError where that cannot be.
+  void start_replaying();
+  StepTimes timed_replay();
+  void stop_replaying() { recorded_.reset(); }
+
   // The parts by themselves. The loss has a graph unless the mode is "forward".
   at::Tensor forward();
   void backward(const at::Tensor& loss);
@@ -88,6 +96,7 @@ class ModelRun {
   TokenRows rows_;
   train::AdamW optimizer_;
   train::TrainStep step_;
+  std::unique_ptr<train::RecordedStep> recorded_;
 };
 
 }  // namespace flashstep::report

@@ -1,5 +1,7 @@
 // Steps of two ranks replayed from CUDA graphs against launched ones, to the bit: gradients and
 // updates by copies between GPUs and by NCCL, the optimizer's state whole, divided and flat.
+#include <cmath>
+#include <functional>
 #include <string>
 
 #include <ATen/ATen.h>
@@ -120,9 +122,8 @@ TEST(GpuRecordedRanks, WhatHostsMustDoIsRefused) {
     EXPECT_FALSE(run.was_recorded);
     ASSERT_EQ(run.said.size(), 1u);
     EXPECT_NE(run.said[0].find("c10d's Reducer (wrapper torch)"), std::string::npos) << run.said[0];
-    EXPECT_THROW(
-        train_recorded(division("torch", "none", "none"), GraphMode::kOn, device, &group),
-        UserError);
+    EXPECT_THROW(train_recorded(division("torch", "none", "none"), GraphMode::kOn, device, &group),
+                 UserError);
     group.barrier();
   });
 }

@@ -27,8 +27,8 @@ namespace {
 using torch::Tensor;
 
 // Launched before one is recorded: the first makes the optimizer's state, counts gradients and
-// opens connections between ranks, the second has their final buckets, and the third is what PyTorch
-// advises (libraries load their kernels and choose workspaces when they are first called).
+// opens connections between ranks, the second has their final buckets, and the third is what
+// PyTorch advises (libraries load their kernels and choose workspaces when they are first called).
 constexpr int64_t kLaunchedSteps = 3;
 
 // "[train] expected GOT": how both modes begin.
@@ -150,7 +150,8 @@ bool RecordedStep::record(int64_t step) {
   std::string reason = try_to_record(step);
   if (parallel.group != nullptr) {
     const std::vector<std::string> all = parallel.group->all_gather(reason);
-    const auto first = std::find_if(all.begin(), all.end(), [](const auto& r) { return !r.empty(); });
+    const auto first =
+        std::find_if(all.begin(), all.end(), [](const auto& r) { return !r.empty(); });
     reason = first == all.end() ? "" : *first;
   }
   if (reason.empty()) {

@@ -58,7 +58,7 @@ class RecordedStep {
  private:
   // What a recording holds as it was: another value asks for another recording.
   struct Frozen {
-    std::vector<const void*> places;                   // of parameters; null: not trained
+    std::vector<const void*> places;                  // of parameters; null: not trained
     std::vector<torch::optim::AdamWOptions> options;  // of groups, but for the learning rate
     bool operator==(const Frozen& other) const = default;
   };

@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/cuda.h>
 
 #include "flashstep/base/error.h"
@@ -51,9 +52,7 @@ TEST(GpuRecordedStep, ANonFiniteGradientSkipsAReplay) {
     return loss + (weight - weight.detach()) * poison;
   };
   c.before_step = [&](int64_t step, TransformerImpl&) {
-    poison.fill_(step == 5   ? std::nan("")
-                 : step == 7 ? std::numeric_limits<float>::max()
-                             : 0.0);
+    poison.fill_(step == 5 ? std::nan("") : step == 7 ? std::numeric_limits<float>::max() : 0.0);
   };
   const RecordedRun run = expect_recorded_as_launched(c, kGpu);
   for (int64_t step = 0; step < c.steps; ++step) {
@@ -148,14 +147,14 @@ class GpuLoop : public ::testing::Test {
     Transformer model(recorded_model(), /*seed=*/3, kGpu);
     AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
     const ModelConfig sizes = recorded_model();
-    const Tensor rows = torch::zeros({2, 3, sizes.context_length},
-                                     at::TensorOptions(kGpu).dtype(at::kLong));
+    const Tensor rows =
+        torch::zeros({2, 3, sizes.context_length}, at::TensorOptions(kGpu).dtype(at::kLong));
     Job job{*model, optimizer, [&](int64_t, int64_t) {
               return language_model_loss(model->forward(rows[0]), rows[1]);
             }};
     job.stage = [&](int64_t step, int64_t micro_step) {
-      const auto generator = at::make_generator<at::CPUGeneratorImpl>(
-          static_cast<uint64_t>(100 * step + micro_step));
+      const auto generator =
+          at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(100 * step + micro_step));
       rows.copy_(at::randint(sizes.vocab_size, rows.sizes(), generator, at::kLong));
     };
     job.learning_rate = [](int64_t t) { return 1e-3 * static_cast<double>(t); };
@@ -190,8 +189,7 @@ class GpuLoop : public ::testing::Test {
     return result;
   }
 
-  const fs::path folder_ =
-      fs::temp_directory_path() / str("flashstep_recorded_step_", ::getpid());
+  const fs::path folder_ = fs::temp_directory_path() / str("flashstep_recorded_step_", ::getpid());
 };
 
 TEST_F(GpuLoop, EvaluatesSavesAndResumesBetweenReplays) {

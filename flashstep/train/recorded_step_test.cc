@@ -52,9 +52,9 @@ class Training {
                     std::unique_ptr<torch::optim::Optimizer> (*make)(TwoLayers&) = nullptr) {
     torch::manual_seed(5);
     net_ = std::make_unique<TwoLayers>();
-    optimizer_ = make ? make(*net_)
-                      : std::make_unique<AdamW>(net_->parameters(),
-                                                torch::optim::AdamWOptions(1e-2));
+    optimizer_ =
+        make ? make(*net_)
+             : std::make_unique<AdamW>(net_->parameters(), torch::optim::AdamWOptions(1e-2));
     const auto stage = [this](int64_t step, int64_t micro_step) {
       const auto generator = at::make_generator<at::CPUGeneratorImpl>(100 * step + micro_step);
       x_.copy_(at::randn({4, 6}, generator));
@@ -73,8 +73,7 @@ class Training {
   int64_t staged() const { return staged_; }
   std::vector<Tensor> weights() const {
     std::vector<Tensor> copies;
-    for (const Tensor& parameter : net_->parameters())
-      copies.push_back(parameter.detach().clone());
+    for (const Tensor& parameter : net_->parameters()) copies.push_back(parameter.detach().clone());
     return copies;
   }
 
@@ -138,8 +137,8 @@ TEST(RecordedStep, WhatCannotBeIsKnownBefore) {
   EXPECT_NE(refusal(sgd.step(), GraphMode::kOn, recorder.function()).find("AdamW"),
             std::string::npos);
   std::vector<std::string> said;
-  RecordedStep steps(sgd.step(), GraphMode::kAuto, [&](const auto& s) { said.push_back(s); },
-                     recorder.function());
+  RecordedStep steps(
+      sgd.step(), GraphMode::kAuto, [&](const auto& s) { said.push_back(s); }, recorder.function());
   for (int64_t i = 0; i < 6; ++i) steps.run(i);
   ASSERT_EQ(said.size(), 1u);
   EXPECT_EQ(said[0],
@@ -158,9 +157,12 @@ TEST(RecordedStep, RanksThatTalkOverGlooAreRefused) {
     TwoLayers net;
     ParallelHooks hooks = parallelize(net, ParallelConfig(), &group);
     AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
-    TrainStep step(net.parameters(), optimizer,
-                   [&](int64_t, int64_t) { return net.forward(torch::ones({2, 6})).sum(); },
-                   StepOptions(), hooks, [](int64_t, int64_t) {});
+    TrainStep step(
+        net.parameters(), optimizer,
+        [&](int64_t, int64_t) {
+          return net.forward(torch::ones({2, 6})).sum();
+        },
+        StepOptions(), hooks, [](int64_t, int64_t) {});
     EXPECT_EQ(why_not_recorded(step), "gradients that travel by Gloo, for which hosts wait");
   });
 }
@@ -196,8 +198,9 @@ TEST(RecordedStep, ARecordingThatFailsLeavesLaunchedSteps) {
     recorder.throws_at = part;
     Training training(3), expected(3);
     std::vector<std::string> said;
-    RecordedStep steps(training.step(), GraphMode::kAuto,
-                       [&](const auto& s) { said.push_back(s); }, recorder.function());
+    RecordedStep steps(
+        training.step(), GraphMode::kAuto, [&](const auto& s) { said.push_back(s); },
+        recorder.function());
     // The part that fails has computed here, which none in a graph does: the last would update.
     const int64_t taken = part == 2 ? 3 : 6;
     for (int64_t i = 0; i < taken; ++i) {

@@ -65,8 +65,7 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
   ParallelConfig parallel = c.parallel;
   if (group == nullptr) parallel.wrapper = "none";
   ParallelHooks hooks = parallelize(*model, parallel, group);
-  const auto optimizer =
-      make_optimizer(*model, torch::optim::AdamWOptions(1e-2), parallel, hooks);
+  const auto optimizer = make_optimizer(*model, torch::optim::AdamWOptions(1e-2), parallel, hooks);
   const ModelConfig sizes = recorded_model();
   const auto ids = [&] {
     return at::zeros({3, sizes.context_length}, at::TensorOptions(device).dtype(at::kLong));
@@ -84,9 +83,8 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
         const at::Tensor loss = language_model_loss(model->forward(inputs), targets);
         return c.loss_hook ? c.loss_hook(loss, *model) : loss;
       },
-      StepOptions{.accumulation_steps = c.accumulation_steps,
-                  .max_norm = 0.5,
-                  .precision = c.precision},
+      StepOptions{
+          .accumulation_steps = c.accumulation_steps, .max_norm = 0.5, .precision = c.precision},
       hooks, stage);
   RecordedRun run;
   {
