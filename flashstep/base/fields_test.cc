@@ -88,7 +88,7 @@ TEST(FieldsTest, MistakesAreNamedWithWhatWasExpected) {
             "\"cosine\"?");
   EXPECT_EQ(refusal("{\n\"fast\": tru}"),
             "c.json: expected JSON, got a mistake at line 2, column 12: syntax error while parsing "
-            "value - invalid literal; last read: 'tru}'");
+            "value - invalid literal; last read: '\"fast\": tru}'");
   EXPECT_EQ(refusal(R"({"fast": true, "fast": false})"), "c.json: the key \"fast\" stands twice");
   EXPECT_EQ(refusal("[]"), "c.json: expected a JSON object, got a list");
   EXPECT_EQ(refusal(std::string(100'000, '[')), "c.json: expected JSON nested at most 32 deep");

@@ -165,11 +165,12 @@ Cut find_cut(const Paths& files, double fraction, std::string_view document_end)
     if (offset < text.size()) return {file, offset};
     before = found;
   }
-  require(file > 0, "[corpus] expected at least two documents, each ended by \"",
-          printable_utf8(document_end), "\", to hold one out for validation, got one in ",
-          files[file].string(),
-          ": set text.validation to a file of its own, or text.document_end to what ends a document "
-          "there");
+  require(
+      file > 0, "[corpus] expected at least two documents, each ended by \"",
+      printable_utf8(document_end), "\", to hold one out for validation, got one in ",
+      files[file].string(),
+      ": set text.validation to a file of its own, or text.document_end to what ends a document "
+      "there");
   return {file, 0};
 }
 
