@@ -108,7 +108,8 @@ void Group::broadcast(at::Tensor tensor, int from) const {
   const char* const what = "broadcast";
   wait(guarded(what, [&] { return process_group_->broadcast(tensors, options); }), what);
   // c10d writes past autograd: who saved the tensor, or keeps what was computed from it, shall see.
-  if (rank_ != from) tensors.front().unsafeGetTensorImpl()->bump_version();
+  if (rank_ != from && !tensors.front().is_inference())
+    tensors.front().unsafeGetTensorImpl()->bump_version();
 }
 
 std::string Group::broadcast(const std::string& text, int from) const {

@@ -25,7 +25,8 @@ void all_reduce(const Group& group, at::Tensor tensor, Reduce reduce, const std:
   const auto work = group.guarded(what, [&] { return backend->allreduce(tensors, options); });
   if (work) group.wait(work, what);
   if (reduce == Reduce::kMean && !averages) tensor.div_(group.world_size());
-  tensor.unsafeGetTensorImpl()->bump_version();  // c10d writes past autograd
+  // c10d writes past autograd.
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
 }  // namespace flashstep::comm

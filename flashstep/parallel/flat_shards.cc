@@ -105,9 +105,12 @@ std::vector<OwnPiece> FlatShards::add(const std::vector<GroupedParameter>& param
   std::erase_if(trainable, [&](const GroupedParameter& parameter) {
     return places_.contains(parameter.tensor.unsafeGetTensorImpl());
   });
+  // Their gradients are sent by others, or not at all.
   const std::vector<Tensor> tensors = tensors_of(trainable);
-  const auto layouts = plan_flat(tensors, gradient_dtypes(tensors), reversed_order(tensors.size()),
-                                 bucket_bytes_, group_.world_size());
+  std::vector<at::ScalarType> dtypes;
+  for (const Tensor& tensor : tensors) dtypes.push_back(tensor.scalar_type());
+  const auto layouts = plan_flat(tensors, dtypes, reversed_order(tensors.size()), bucket_bytes_,
+                                 group_.world_size());
   for (const BucketLayout& layout : layouts) add_flat(layout, trainable, -1, own);
   return own;
 }
@@ -169,8 +172,8 @@ void FlatShards::add_flat(const BucketLayout& layout,
       loads_[rank] += end - begin;
       if (rank != group_.rank()) continue;
       own.push_back({tensor, begin, end,
-                     as_parameter(flat, offset + begin, offset + end, layout.dtype), group,
-                     parts_.size() - 1});
+                     as_parameter(flat, offset + begin, offset + end, gradient_dtype(tensor)),
+                     group, parts_.size() - 1});
     }
   }
 }

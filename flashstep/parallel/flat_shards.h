@@ -20,9 +20,9 @@ namespace flashstep::parallel {
 // elements are computed by the same instructions as in the whole parameter.
 inline constexpr int64_t kPartAlignmentBytes = 128;
 
-// plan_buckets with slots at multiples of kPartAlignmentBytes, of the parameter and of its
-// gradient, and each numel a multiple of world_size times that, at least once it (also where all
-// parameters are empty).
+// plan_buckets with slots at multiples of kPartAlignmentBytes, of the parameter and in `dtypes`,
+// and each numel a multiple of world_size times that, at least once it (also where all parameters
+// are empty).
 std::vector<BucketLayout> plan_flat(const std::vector<at::Tensor>& parameters,
                                     const std::vector<at::ScalarType>& dtypes,
                                     const std::vector<int64_t>& order, double bucket_bytes,

@@ -142,6 +142,9 @@ template <typename M>
 void expect_narrow_as_alone(const Group& group) {
   const auto alone =
       train_narrow<M, torch::optim::SGD>(Group(comm::Environment()), {}, std::nullopt);
+  expect_near(
+      train_narrow<M, torch::optim::SGD>(Group(comm::Environment()), {}, ShardMode::kFlat, true),
+      alone, 0);
   std::vector<Tensor> first;
   for (const Case& c : narrow_cases()) {
     const auto expect = [&](const char* how, const std::vector<Tensor>& together) {

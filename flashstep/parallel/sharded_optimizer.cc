@@ -20,13 +20,23 @@ using torch::Tensor;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 
-double chosen_bytes(const NamedTensors& parameters, const comm::Group& group) {
+double chosen_bytes(const NamedTensors& parameters, const comm::Group& group,
+                    const GradientReducer* reducer) {
   std::vector<Tensor> trained;
+  double bytes = 0;
   for (const auto& [name, parameter] : parameters) {
-    if (parameter.requires_grad()) trained.push_back(parameter);
+    if (!parameter.requires_grad()) continue;
+    trained.push_back(parameter);
+    bytes += static_cast<double>(parameter.nbytes());
   }
-  return chosen_flat_bytes(gradient_bytes(trained), goes_through_nccl(trained, group),
-                           group.world_size());
+  // A reducer's buckets hold gradients, in the dtypes that its ranks have agreed on.
+  for (size_t i = 0; reducer != nullptr && i < reducer->reduced_parameters().size(); ++i) {
+    const Tensor& parameter = reducer->reduced_parameters()[i];
+    const auto own = static_cast<double>(c10::elementSize(reducer->gradient_dtypes()[i]));
+    bytes += static_cast<double>(parameter.numel()) *
+             (own - static_cast<double>(parameter.element_size()));
+  }
+  return chosen_flat_bytes(bytes, goes_through_nccl(trained, group), group.world_size());
 }
 
 // Flat tensors are the reducer's buckets where there is a reducer.
@@ -38,7 +48,8 @@ double flat_bytes(const NamedTensors& parameters, const comm::Group& group,
     if (reducer.strategy == Strategy::kFlat) return std::numeric_limits<double>::infinity();
     megabytes = options.reducer->bucket_size_is_chosen() ? 0 : reducer.bucket_megabytes;
   }
-  return megabytes > 0 ? megabytes * kBytesPerMegabyte : chosen_bytes(parameters, group);
+  return megabytes > 0 ? megabytes * kBytesPerMegabyte
+                       : chosen_bytes(parameters, group, options.reducer);
 }
 
 std::unique_ptr<ShardPlan> make_plan(const NamedTensors& parameters, const comm::Group& group,

@@ -64,8 +64,8 @@ struct ShardOptions {
   // end of its backward. The reducer must outlive the optimizer. Null: .grad holds the means on
   // every rank.
   GradientReducer* reducer = nullptr;
-  // kFlat without reducer: size of a flat tensor by its gradients (MB = 10^6 bytes); else the
-  // reducer's buckets. 0, there too: chosen (parallel::chosen_flat_bytes).
+  // kFlat without reducer: size of a flat tensor (MB = 10^6 bytes); else the reducer's buckets. 0,
+  // there too: chosen (parallel::chosen_flat_bytes).
   double bucket_megabytes = 0;
   // A rank updates about so much of its parameters, then sends it beside the next part's update. 64
   // MB take a third of a millisecond between H200s, 10 times the start of a message.
@@ -89,7 +89,7 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   void update_with(const std::function<void(torch::optim::Optimizer& inner)>& update);
 
   // The gradients that the next step uses, to be clipped or unscaled in place: kWhole: all, on
-  // every rank; kFlat: this rank's pieces, (n) each.
+  // every rank; kFlat: this rank's pieces, (n) each. In the dtype that they were averaged in.
   std::vector<torch::Tensor> gradients();
   // Whether gradients() are pieces, of which every element is on one rank.
   bool gradients_are_divided() const { return plan_->divided(); }

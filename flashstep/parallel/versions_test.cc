@@ -21,11 +21,12 @@ using testing::TiedToy;
 using torch::Tensor;
 
 void expect_versions_to_grow(const Group& group, ShardMode mode, bool divides) {
+  torch::manual_seed(21);
   DistributedDataParallel<TiedToy> net(std::make_shared<TiedToy>(), group);
   ShardOptions shards{.mode = mode, .part_megabytes = 0.0005};
   if (divides) shards.reducer = &net.reducer();
   const auto& parameters = net.reducer().reduced_parameters();
-  ShardedOptimizer<torch::optim::SGD> optimizer(parameters, torch::optim::SGDOptions(1), group,
+  ShardedOptimizer<torch::optim::SGD> optimizer(parameters, torch::optim::SGDOptions(0.1), group,
                                                 shards);
   for (int step = 0; step < 2; ++step) {
     std::vector<uint32_t> before;
