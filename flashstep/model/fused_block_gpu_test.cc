@@ -202,26 +202,39 @@ TEST_F(FusedBlockGpu, CopiesFollowTheirParameters) {
   b.zero_();
   EXPECT_TRUE(
       testing::same_bits(compute_copy({a, b}, at::kBFloat16), at::cat({a, b}).to(at::kBFloat16)));
-  // An optimizer that writes both: the copy is not made again.
-  a.fill_(7);
-  internal::copy_written_with(a).fill_(7);
+  // An optimizer that writes both, as a kernel does: the copy is not made again.
+  const auto update = [&](float value, bool writes_copy) {
+    const Tensor copy = internal::copy_written_with(a);
+    a.data().fill_(value);
+    if (writes_copy) copy.fill_(value + 1);
+    internal::copy_is_written(a);
+  };
+  const auto first = [&] { return compute_copy({a, b}, at::kBFloat16)[0][0].item<float>(); };
   const auto version = a._version();
-  internal::copy_is_written(a);
+  update(7, true);
   EXPECT_GT(a._version(), version);
-  internal::copy_written_with(a).fill_(9);
-  EXPECT_EQ(compute_copy({a, b}, at::kBFloat16)[0][0].item<float>(), 9);
+  EXPECT_EQ(first(), 8);
   // A stale copy is not the optimizer's to write, and an update that was called off does not hide
   // it.
-  a.fill_(8);
+  a.fill_(3);
   EXPECT_FALSE(internal::copy_written_with(a).defined());
   internal::copy_is_written(a);
-  EXPECT_EQ(compute_copy({a, b}, at::kBFloat16)[0][0].item<float>(), 8);
-  internal::copy_written_with(a).fill_(8);
-  internal::copy_is_written(a);
+  EXPECT_EQ(first(), 3);
+  update(10, true);
+  EXPECT_EQ(first(), 11);
   // A hand between two replays.
   a.fill_(5);
   internal::refresh_copies_before_replay();
   EXPECT_EQ(both[0][0].item<float>(), 5);
+  // LibTorch's optimizers, which no version betrays.
+  a.fill_(1);
+  EXPECT_EQ(first(), 1);
+  a.data().fill_(2);
+  EXPECT_EQ(first(), 2);
+  update(6, true);
+  a.data().fill_(4);
+  forget_compute_copies();
+  EXPECT_EQ(first(), 4);
   EXPECT_EQ(compute_copy(b, at::kFloat).data_ptr(), b.data_ptr());
 }
 

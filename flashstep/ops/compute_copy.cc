@@ -19,7 +19,7 @@ struct Entry {
   uint32_t version = 0;                                // of the parameter, that the copy is of
   const void* data = nullptr;                          // of that parameter
   bool is_fresh = false;
-  bool is_written = false;  // last by the optimizer, not by a cast
+  bool is_written = false;  // last by an optimizer that goes on doing so, not by a cast
 };
 
 class Copies {
@@ -130,7 +130,7 @@ class Copies {
   }
 
   static void bring_up_to_date(Entry& entry, const Tensor& parameter) {
-    if (agrees(entry, parameter)) return;
+    if (agrees(entry, parameter) && entry.is_written) return;
     entry.copy.copy_(parameter.detach());
     note(entry, parameter);
     entry.is_written = false;
@@ -170,8 +170,9 @@ void refresh_copies_before_replay() {
   Copies::all().refresh();
 }
 void note_replay() { Copies::all().note_replay(); }
-void forget_compute_copies() { Copies::all().forget(); }
 
 }  // namespace internal
+
+void forget_compute_copies() { Copies::all().forget(); }
 
 }  // namespace flashstep

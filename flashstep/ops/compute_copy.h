@@ -1,9 +1,12 @@
 // Copies of float32 parameters in the 16-bit dtype that products compute in.
 //
 // Autocast casts every weight in every step: 6 bytes a parameter. A copy that stays beside its
-// parameter is written by the optimizer's kernel for 2. It remembers the version of the parameter
-// that it was made of: whoever else changes the parameter (another optimizer, a checkpoint, a hand)
-// makes it stale, and the next use casts it again. So it is right for any optimizer.
+// parameter is written by the optimizer's kernel for 2, if that is flashstep's AdamW: then the copy
+// counts as long as the parameter has the version that AdamW left. Whoever else changes the
+// parameter (a checkpoint, an in-place operation, a collective) makes the copy stale, and the next
+// use casts it again. Under another optimizer every use casts, because LibTorch's own write through
+// data(), which leaves no trace in the version. For who does that between two steps of AdamW:
+// forget_compute_copies().
 #pragma once
 
 #include <vector>
@@ -20,6 +23,10 @@ at::Tensor compute_copy(const at::Tensor& parameter, at::ScalarType dtype);
 // so that one product takes them all. UserError for matrices that do not fit.
 at::Tensor compute_copy(const std::vector<at::Tensor>& parameters, at::ScalarType dtype);
 
+// All copies are stale: parameters were written through data(), or a CUDA graph that was to make
+// copies was never replayed.
+void forget_compute_copies();
+
 namespace internal {
 
 // For an optimizer that writes the copy with the parameter: the copy, undefined if there is none;
@@ -33,9 +40,6 @@ void copy_is_written(const at::Tensor& parameter);
 // graph's optimizer does not write are stale.
 void refresh_copies_before_replay();
 void note_replay();
-
-// All copies are stale: a capture that failed may have promised some that were never made.
-void forget_compute_copies();
 
 }  // namespace internal
 

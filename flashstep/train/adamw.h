@@ -37,6 +37,7 @@ struct AdamWState : public torch::optim::OptimizerCloneableParamState<AdamWState
 class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
  public:
   static constexpr bool kUpdatesEachElementAlone = true;  // for ShardedOptimizer's flat shards
+  static constexpr bool kTakesGradientsOfAnyDtype = true;
 
   // UserError when an option is out of range or a parameter is not a dense floating-point tensor.
   explicit AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups,

@@ -161,7 +161,7 @@ bool RecordedStep::record(int64_t step) {
   replays_.clear();
   loss_.reset();
   values_.reset();
-  internal::forget_compute_copies();  // those that were noted as made while nothing ran
+  forget_compute_copies();  // those that were noted as made while nothing ran
   step_.optimizer().zero_grad();
   if (parallel.reducer != nullptr) parallel.reducer->forget_step();
   give_up(reason);

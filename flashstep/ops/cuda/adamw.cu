@@ -118,9 +118,7 @@ __device__ void update_packs(const AdamWArguments& args, const Update& update,
       store<kCount>(memory.parameter, i, parameters[n]);
       store<kCount>(memory.exp_avg, i, exp_avgs[n]);
       store<kCount>(memory.exp_avg_sq, i, exp_avg_sqs[n]);
-      // The next forward pass reads the copy: it may stay in the cache.
-      if (memory.copy != nullptr)
-        reinterpret_cast<decltype(copies.bits)*>(memory.copy)[i] = copies.bits;
+      if (memory.copy != nullptr) store<kCount>(memory.copy, i, copies);
     }
   }
 }
