@@ -161,6 +161,7 @@ bool RecordedStep::record(int64_t step) {
   values_.reset();
   step_.optimizer().zero_grad();
   if (parallel.reducer != nullptr) parallel.reducer->forget_step();
+  if (parallel.group != nullptr) comm::even_launched(*parallel.group);
   give_up(reason);
   return false;
 }
