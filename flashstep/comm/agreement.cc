@@ -40,4 +40,15 @@ std::optional<Difference> first_difference(const std::vector<std::string>& lines
   return Difference{static_cast<int>(rank), line, at(first), at(its)};
 }
 
+void even_launched(const Group& group) {
+  OutsideCollectives* const outside = group.outside();
+  if (outside == nullptr) return;  // nobody is watched
+  const auto on_gpu = group.process_group().getBackend(at::kCUDA);
+  const bool is_nccl = on_gpu->getBackendName() == "nccl";
+  const auto own = static_cast<int64_t>(outside->launched() +
+                                        (is_nccl ? on_gpu->getSequenceNumberForGroup() : 0));
+  const int64_t most = group.all_reduce(own, Reduce::kMax);
+  for (int64_t count = own; count < most; ++count) outside->count();
+}
+
 }  // namespace flashstep::comm

@@ -27,4 +27,9 @@ struct Difference {
 std::optional<Difference> first_difference(const std::vector<std::string>& lines,
                                            const Group& group);
 
+// After a capture into a CUDA graph that broke off on some ranks: those have launched fewer
+// collectives than the others, and the watch would take them for ranks that are behind. From here
+// on all count equally many. All ranks call it.
+void even_launched(const Group& group);
+
 }  // namespace flashstep::comm

@@ -32,5 +32,14 @@ TEST(Agreement, NamesTheFirstRankAndLineThatDiffer) {
   });
 }
 
+TEST(Agreement, LaunchedCollectivesAreEvened) {
+  testing::run_ranks(3, [](const Environment& environment) {
+    const Group group(environment);
+    for (int i = 0; i < 2 * group.rank(); ++i) group.outside()->count();
+    even_launched(group);
+    EXPECT_EQ(group.outside()->launched(), 4u);
+  });
+}
+
 }  // namespace
 }  // namespace flashstep::comm

@@ -74,6 +74,7 @@ TEST_F(ConfigTest, RangesAndTypes) {
   expect_refusal(R"({"train": {"steps": "many"}})", {"train.steps", "many"});
   expect_refusal(R"({"train": {"precision": "fp8"}})",
                  {"train.precision", "fp32", "bf16", "fp16", "fp8"});
+  expect_refusal(R"({"train": {"graph": "yes"}})", {"train.graph", "auto", "on", "off", "yes"});
   expect_refusal(R"({"sampling": {"top_p": 1.5}})", {"sampling.top_p", "1.5"});
   expect_refusal(R"({"train": {"steps": 5)", {path_.string()});
   expect_refusal(R"([1])", {path_.string()});

@@ -164,6 +164,7 @@ bool RecordedStep::record(int64_t step) {
   forget_compute_copies();  // those that were noted as made while nothing ran
   step_.optimizer().zero_grad();
   if (parallel.reducer != nullptr) parallel.reducer->forget_step();
+  if (parallel.group != nullptr) comm::even_launched(*parallel.group);
   give_up(reason);
   return false;
 }
