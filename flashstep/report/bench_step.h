@@ -72,9 +72,9 @@ struct TimedStep {
 
 struct PeerSteps {
   std::string name;                                              // "eager"
-  std::vector<TimedStep> steps;                                  // their warm-up is not among them
+  std::vector<TimedStep> steps = {};                             // their warm-up is not among them
   double peak_bytes = std::numeric_limits<double>::quiet_NaN();  // on a GPU
-  std::string trouble;  // why there is nothing more; empty: nothing is missing
+  std::string trouble = {};  // why there is nothing more; empty: nothing is missing
 };
 
 struct StepResult {
