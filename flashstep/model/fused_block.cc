@@ -238,10 +238,9 @@ bool fused_block_takes(const Tensor& x, const TransformerBlockImpl& block,
          is_whole(x.size(-1) / block.attn->num_heads()) && context.rotary.cos.is_cuda();
 }
 
-Tensor fused_block(const Tensor& x, TransformerBlockImpl& block, const BlockContext& context,
-                   Keep keep) {
+Tensor fused_block(const Tensor& x, TransformerBlockImpl& block, const BlockContext& context) {
   const auto dtype = compute_dtype(x);
-  const bool keep_norms = keep == Keep::kAll;
+  const bool keep_norms = context.keep == Keep::kAll;
   const auto& attn = *block.attn;
   const auto mixed = [&] {
     const measure::ScopedRange whole("self-attention");

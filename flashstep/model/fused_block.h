@@ -22,12 +22,6 @@
 
 namespace flashstep {
 
-// What backward finds instead of computing it again.
-enum class Keep {
-  kAll,      // all but h, which the gradient of the gate makes again at no cost
-  kNoNorms,  // nor y1 and y2: a seventh of the memory for one more pass over x and x2
-};
-
 // Whether the block computes x (B, N, C) this way: on a GPU, under autocast or in a 16-bit dtype,
 // without a cache, at widths of whole vectors.
 bool fused_block_takes(const at::Tensor& x, const TransformerBlockImpl& block,
@@ -35,6 +29,6 @@ bool fused_block_takes(const at::Tensor& x, const TransformerBlockImpl& block,
 
 // x (B, N, C) -> (B, N, C), of x's dtype. Only where fused_block_takes() it.
 at::Tensor fused_block(const at::Tensor& x, TransformerBlockImpl& block,
-                       const BlockContext& context, Keep keep);
+                       const BlockContext& context);
 
 }  // namespace flashstep

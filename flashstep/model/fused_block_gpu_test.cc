@@ -44,8 +44,9 @@ Tensor readable(TransformerBlockImpl& block, const Tensor& x, const BlockContext
 
 using Forward = std::function<Tensor(TransformerBlockImpl&, const Tensor&, const BlockContext&)>;
 Forward fused(Keep keep) {
-  return [=](auto& block, const auto& x, const auto& context) {
-    return fused_block(x, block, context, keep);
+  return [=](auto& block, const auto& x, auto context) {
+    context.keep = keep;
+    return fused_block(x, block, context);
   };
 }
 

@@ -100,12 +100,7 @@ TransformerBlockImpl::TransformerBlockImpl(const ModelConfig& config,
 }
 
 at::Tensor TransformerBlockImpl::forward(const at::Tensor& x, const BlockContext& context) {
-  if (fused_block_takes(x, *this, context)) {
-    // From here on the norms' memory counts more than the time of making them again.
-    constexpr int64_t kManyTokens = 16384;
-    const bool many = x.size(0) * x.size(1) > kManyTokens;
-    return fused_block(x, *this, context, many ? Keep::kNoNorms : Keep::kAll);
-  }
+  if (fused_block_takes(x, *this, context)) return fused_block(x, *this, context);
   const auto y = x + attn->forward(ln1->forward(x), context);
   return y + ffn->forward(ln2->forward(y));
 }

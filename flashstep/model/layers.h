@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include "flashstep/model/config.h"
+#include "flashstep/ops/embedding.h"
 #include "flashstep/ops/rope.h"
 
 namespace flashstep {
@@ -16,10 +17,17 @@ struct LayerCache {
   int64_t length = 0;
 };
 
+// What backward of a block that is computed by fused_block.h finds instead of computing it again.
+enum class Keep {
+  kAll,      // all but h, which the gradient of the gate makes again at no cost
+  kNoNorms,  // nor y1 and y2: a seventh of the memory for one more pass over x and x2
+};
+
 // What a block needs beside the residual stream.
 struct BlockContext {
   RotaryTables rotary;          // rows for the positions of x
   LayerCache* cache = nullptr;  // null: attend within x only
+  Keep keep = Keep::kAll;
 };
 
 // x (..., in) -> x weight^T (..., out). weight (out, in).
@@ -35,7 +43,7 @@ TORCH_MODULE(Linear);
 class EmbeddingImpl : public torch::nn::Module {
  public:
   EmbeddingImpl(int64_t rows, int64_t width, const torch::TensorOptions& options);
-  at::Tensor forward(const at::Tensor& ids) { return at::embedding(weight, ids); }
+  at::Tensor forward(const at::Tensor& ids) { return flashstep::embedding(weight, ids); }
   at::Tensor weight;
 };
 TORCH_MODULE(Embedding);

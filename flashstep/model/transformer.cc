@@ -96,7 +96,7 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
   const auto rotary = rotary_rows(begin, tokens.size(1), tokens.device());
   std::vector<BlockCall> calls;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
-    const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr};
+    const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr, keep_};
     const std::string name = str("layers.", i);
     calls.push_back(
         {i, name, layers[i].ptr(), [block = layers[i], context, name](const at::Tensor& x) mutable {

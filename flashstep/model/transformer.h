@@ -81,6 +81,9 @@ class TransformerImpl : public torch::nn::Module {
   const BlockRunner& block_runner() const { return block_runner_; }
   void set_block_runner(BlockRunner runner) { block_runner_ = std::move(runner); }
 
+  // What backward of the blocks computes again, where they are fused (model/fused_block.h).
+  void set_keep(Keep keep) { keep_ = keep; }
+
   Embedding token_embeddings{nullptr};
   std::vector<TransformerBlock> layers;
   RmsNorm ln_final{nullptr};
@@ -95,6 +98,7 @@ class TransformerImpl : public torch::nn::Module {
   RotaryTables
       rotary_;  // for all positions, on the device that asked last; no parameter, no buffer
   BlockRunner block_runner_ = run_blocks_in_order;
+  Keep keep_ = Keep::kAll;
 };
 TORCH_MODULE(Transformer);
 

@@ -1,5 +1,6 @@
 #include "flashstep/ops/cuda_kernels.h"
 
+#include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/record_function.h>
 #include <c10/cuda/CUDAException.h>
@@ -53,7 +54,8 @@ Tensor rms_norm_backward_cuda(const Tensor& x, const Tensor& weight, const Tenso
                               const Tensor& rounded_dx) {
   const int64_t width = x.size(-1), rows = rstd.numel();
   auto dweight = at::empty_like(weight);
-  const auto partials = at::empty({ops_cuda::rms_norm_partials(rows), width}, weight.options());
+  const auto partials =
+      at::empty({ops_cuda::rms_norm_partials(rows, width), width}, weight.options());
   enqueue("flashstep::rms_norm_backward", ops_cuda::rms_norm_backward,
           {x.const_data_ptr(), element_of(x), weight.const_data_ptr<float>(),
            rstd.const_data_ptr<float>(), dy.const_data_ptr(), element_of(dy),
@@ -131,6 +133,18 @@ void cross_entropy_backward_cuda(const Tensor& logits, const Tensor& targets,
        targets.const_data_ptr<int64_t>(), normalizers.const_data_ptr<float>(),
        factor.const_data_ptr<float>(), targets.numel(), logits.size(-1), static_cast<float>(scale)},
       logits);
+}
+
+void embedding_backward_cuda(const Tensor& dy, const Tensor& ids, const Tensor& dweight) {
+  const auto [sorted, order] = at::sort(ids, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const int64_t positions = ids.numel(), width = dweight.size(1);
+  const int64_t chunks = (positions + ops_cuda::kEmbeddingChunk - 1) / ops_cuda::kEmbeddingChunk;
+  const Tensor partials = at::empty({chunks, 2, width}, dy.options().dtype(at::kFloat));
+  enqueue("flashstep::embedding_backward", ops_cuda::embedding_backward,
+          {dy.const_data_ptr(), element_of(dy), sorted.const_data_ptr<int64_t>(),
+           order.const_data_ptr<int64_t>(), dweight.mutable_data_ptr(), element_of(dweight),
+           partials.mutable_data_ptr<float>(), positions, width},
+          dy);
 }
 
 Tensor mean_cuda(const Tensor& values) {

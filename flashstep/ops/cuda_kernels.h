@@ -48,6 +48,10 @@ void cross_entropy_backward_cuda(const at::Tensor& logits, const at::Tensor& tar
                                  const at::Tensor& normalizers, double scale,
                                  const at::Tensor& factor, const at::Tensor& dlogits);
 
+// dweight (V, C), zero before: sums of dy's rows by ids (T) int64. dy (..., C) dense.
+void embedding_backward_cuda(const at::Tensor& dy, const at::Tensor& ids,
+                             const at::Tensor& dweight);
+
 // The mean of a dense float32 tensor, () float32, summed in float64.
 at::Tensor mean_cuda(const at::Tensor& values);
 

@@ -40,6 +40,7 @@ void cross_entropy_backward_cuda(const Tensor&, const Tensor&, const Tensor&, do
                                  const Tensor&) {
   not_built();
 }
+void embedding_backward_cuda(const Tensor&, const Tensor&, const Tensor&) { not_built(); }
 Tensor mean_cuda(const Tensor&) { not_built(); }
 
 }  // namespace flashstep::internal

@@ -8,6 +8,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/ops/cross_entropy.h"
 #include "flashstep/ops/cuda_kernels.h"
+#include "flashstep/ops/embedding.h"
 #include "flashstep/ops/linear_cross_entropy.h"
 #include "flashstep/ops/rms_norm.h"
 #include "flashstep/ops/rope.h"
@@ -251,9 +252,44 @@ TEST_F(OpsGpu, LinearCrossEntropyMakesNoGradientThatNobodyWants) {
                              cross_entropy_reference(at::linear(x, weight), targets), 1e-5));
 }
 
+TEST_F(OpsGpu, EmbeddingSumsRowsOfEqualIds) {
+  struct Size {
+    int64_t positions, rows, width;
+  };
+  for (const Size& size :
+       {Size{1, 3, 8}, Size{7, 2, 5}, Size{32, 1, 16}, Size{33, 1, 24}, Size{64, 64, 8},
+        Size{1000, 40, 33}, Size{4099, 300, 1600}, Size{5000, 3, 64}, Size{0, 5, 8}}) {
+    // Frequent ids beside rare ones, as in text.
+    const Tensor ids = (torch::rand({size.positions}, kGpu).pow(3) * size.rows)
+                           .to(at::kLong)
+                           .clamp(0, size.rows - 1);
+    expect_agreement([&](const auto& x) { return flashstep::embedding(x[0], ids); },
+                     [&](const auto& x) { return at::embedding(x[0], ids); },
+                     {randn({size.rows, size.width})},
+                     str(size.positions, " of ", size.rows, " x ", size.width));
+  }
+}
+
+TEST_F(OpsGpu, EmbeddingGivesTheGradientDtypeThatIsAskedFor) {
+  const Tensor ids = random_targets(500, 20).view({5, 100});
+  const Tensor dy = randn({5, 100, 24});
+  std::vector<Tensor> gradients;
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    Tensor weight = torch::ones({20, 24}, kGpu).requires_grad_();
+    weight.set_grad_dtype(dtype);
+    flashstep::embedding(weight, ids).backward(dy);
+    EXPECT_EQ(weight.grad().scalar_type(), dtype);
+    gradients.push_back(weight.grad());
+  }
+  EXPECT_TRUE(testing::same_bits(gradients[1], gradients[0].to(at::kBFloat16)));
+  EXPECT_THROW(flashstep::embedding(dy, ids), UserError);
+  EXPECT_THROW(flashstep::embedding(dy[0], ids.to(at::kInt)), UserError);
+}
+
 // A part of a model: every operation once.
 struct Part {
   Tensor x = randn({64, 96}), weight = torch::rand({96}, kGpu) + 0.5, head = randn({1000, 96});
+  Tensor table = randn({10, 96}), ids = random_targets(64, 10);
   Tensor targets = random_targets(64, 1000);
   RotaryTables tables = rotary_tables(16, 24, 10000.0).to(kGpu);
 
@@ -263,9 +299,10 @@ struct Part {
           const Tensor y = rms_norm(in[0], in[1], 1e-5);
           const Tensor turned = rope(y.view({4, 16, 4, 24}).transpose(1, 2), tables);
           const Tensor z = swiglu(turned.transpose(1, 2).reshape({64, 96}), y);
-          return linear_cross_entropy(z, in[2], targets) + cross_entropy(z, targets % 96);
+          const Tensor w = z + flashstep::embedding(in[3], ids);
+          return linear_cross_entropy(w, in[2], targets) + cross_entropy(w, targets % 96);
         },
-        {x, weight, head}, at::kBFloat16, at::kBFloat16);
+        {x, weight, head, table}, at::kBFloat16, at::kBFloat16);
   }
 };
 

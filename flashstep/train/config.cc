@@ -107,6 +107,8 @@ void TrainConfig::visit(FieldVisitor& v) {
   v.field(
       "gradients", gradients, {"auto", "fp32", "bf16"},
       "of weight matrices; auto: bf16 on a GPU with precision bf16 and one micro-batch, else fp32");
+  v.field("recompute", recompute, {"none", "norms"},
+          "in backward instead of kept in memory (GPU, bf16 and fp16)");
   v.field("device", device, {"auto", "cpu", "cuda"}, "auto: the GPU if there is one");
   v.field("seed", seed, {0, kMany}, "of weights and batches");
   v.field("deterministic", deterministic, "the same bits in every run on the same machine");

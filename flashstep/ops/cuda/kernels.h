@@ -37,11 +37,11 @@ struct RmsNormBackward {
   const void* residual;  // (rows, width) of x_type, added to dx; or null
   void* dx;              // (rows, width) of x_type; may be residual
   void* rounded_dx;      // (rows, width) of y_type: dx once more; or null
-  float* partials;       // (rms_norm_partials(rows), width), workspace
+  float* partials;       // (rms_norm_partials(rows, width), width), workspace
   float* dweight;        // (width)
   int64_t rows, width;
 };
-int64_t rms_norm_partials(int64_t rows);
+int64_t rms_norm_partials(int64_t rows, int64_t width);
 cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream);
 
 // Rotates pairs (x[2i], x[2i+1]) of a row by the angle whose cosine and sine stand at
@@ -111,6 +111,20 @@ struct CrossEntropyBackward {
   float scale;
 };
 cudaError_t cross_entropy_backward(const CrossEntropyBackward& a, cudaStream_t stream);
+
+// dweight[id] = sum of dy[order[i]] over the i with ids[i] == id, in their order. Rows of other ids
+// are left alone.
+constexpr int64_t kEmbeddingChunk = 32;  // positions that one block sums
+struct EmbeddingBackward {
+  const void* dy;  // (positions, width) of type
+  Element type;
+  const int64_t *ids, *order;  // (positions): sorted, and where each came from
+  void* dweight;               // (., width) of weight_type
+  Element weight_type;
+  float* partials;  // (ceil(positions / kEmbeddingChunk), 2, width), workspace
+  int64_t positions, width;
+};
+cudaError_t embedding_backward(const EmbeddingBackward& a, cudaStream_t stream);
 
 // *mean = sum(values) / count, summed in float64.
 cudaError_t mean(const float* values, int64_t count, float* mean, cudaStream_t stream);

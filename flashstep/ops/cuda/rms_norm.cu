@@ -16,6 +16,7 @@ constexpr int kOtherThreads = 256;  // of a block that goes element by element
 // in flight; of four rows at least, so that reading the sums again costs little. On other devices
 // as well: the sums' order, and with it every bit, is the same everywhere.
 constexpr int64_t kMostPartials = 8 * 132;
+constexpr int64_t kNarrow = 1024;  // whose blocks have two warps, so that twice as many fit
 constexpr int64_t kRowsPerPartial = 4;
 
 constexpr int threads_of(int warps) { return kWarpLanes * (warps == 1 ? kRowsAtOnce : warps); }
@@ -261,9 +262,10 @@ cudaError_t rms_norm_forward(const RmsNormForward& a, cudaStream_t stream) {
   });
 }
 
-int64_t rms_norm_partials(int64_t rows) {
+int64_t rms_norm_partials(int64_t rows, int64_t width) {
   const int64_t blocks = divide_up(rows, kRowsPerPartial);
-  return blocks < kMostPartials ? blocks : kMostPartials;
+  const int64_t most = width <= kNarrow ? 2 * kMostPartials : kMostPartials;
+  return blocks < most ? blocks : most;
 }
 
 cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream) {
@@ -274,13 +276,15 @@ cudaError_t rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream) {
   const bool aligned = is_aligned(a.x) && is_aligned(a.dy) && is_aligned(a.dx) &&
                        is_aligned(a.weight) && is_aligned(a.residual) && is_aligned(a.partials) &&
                        is_aligned(a.rounded_dx) && a.width % kVector == 0;
-  const auto blocks = static_cast<unsigned>(rms_norm_partials(a.rows));
+  const auto blocks = static_cast<unsigned>(rms_norm_partials(a.rows, a.width));
   return with_types(a.x_type, a.y_type, [&](auto x_type, auto y_type) {
     using X = decltype(x_type);
     using Y = decltype(y_type);
     constexpr int64_t kStep = int64_t{kWarpLanes} * kVector;  // of one warp: 256
     if (!aligned || a.width > 64 * kStep) {
       rms_norm_backward_elements_kernel<X, Y><<<blocks, kOtherThreads, 0, stream>>>(a);
+    } else if (a.width <= kNarrow) {
+      rms_norm_backward_kernel<X, Y, 2, 2><<<blocks, 2 * kWarpLanes, 0, stream>>>(a);
     } else if (a.width <= 8 * kStep) {
       rms_norm_backward_kernel<X, Y, 4, 2><<<blocks, 4 * kWarpLanes, 0, stream>>>(a);
     } else if (a.width <= 32 * kStep) {

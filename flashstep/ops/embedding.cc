@@ -1,0 +1,48 @@
+#include "flashstep/ops/embedding.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/ops/cuda_kernels.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+class CudaEmbedding : public torch::autograd::Function<CudaEmbedding> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& weight, const Tensor& ids) {
+    context->save_for_backward({ids});
+    context->saved_data["rows"] = weight.size(0);
+    const bool chooses = weight.is_leaf() && weight.requires_grad() && weight.grad_dtype();
+    const auto dtype = chooses ? *weight.grad_dtype() : weight.scalar_type();
+    context->saved_data["dtype"] = static_cast<int64_t>(dtype);
+    return at::embedding(weight, ids);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const Tensor ids = context->get_saved_variables()[0].flatten();
+    const Tensor dy = gradients[0].contiguous();
+    const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());
+    Tensor dweight =
+        at::zeros({context->saved_data["rows"].toInt(), dy.size(-1)}, dy.options().dtype(dtype));
+    if (ids.numel() > 0) internal::embedding_backward_cuda(dy, ids, dweight);
+    return {dweight, Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor embedding(const Tensor& weight, const Tensor& ids) {
+  require(weight.dim() == 2 && weight.is_floating_point() && ids.scalar_type() == at::kLong,
+          "[embedding] expected weight (V, C) of a floating dtype and int64 ids, got ",
+          weight.sizes(), " of ", weight.scalar_type(), " and ids of ", ids.scalar_type());
+  if (!internal::has_cuda_kernel(weight)) return at::embedding(weight, ids);
+  return CudaEmbedding::apply(weight, ids);
+}
+
+}  // namespace flashstep
