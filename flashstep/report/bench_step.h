@@ -81,8 +81,8 @@ struct StepResult {
   StepTask task;
   std::vector<TimedStep> steps;
   double peak_bytes = std::numeric_limits<double>::quiet_NaN();
-  PeerSteps replayed = {.name = "graph"};  // ours in a CUDA graph; no steps where not asked for
-  std::optional<double> gradient_error;    // where it was compared
+  PeerSteps replayed;                    // ours in a CUDA graph; no steps where not asked for
+  std::optional<double> gradient_error;  // where it was compared
   std::vector<PeerSteps> peers;
   std::string trouble;       // "OOM: ...", "failed: ..."; empty when it was measured
   int64_t whole_layers = 0;  // of the size that did not fit, in whose place this stands; or 0

@@ -154,6 +154,25 @@ TEST(BenchStep, ResultsTravelAsJson) {
   EXPECT_FALSE(step_result_from_json(to_json(result)).gradient_error.has_value());
 }
 
+TEST(BenchStep, ReplayedStepsStandBesideLaunchedOnes) {
+  StepResult launched = result_of_steps({200, 200});
+  StepResult both = result_of_steps({200, 200});
+  both.peers = {{"eager", {{0, false, {0, 0, 0, 0.3}}}, 7, ""}};
+  both.replayed.steps = {{0, true, {.total = 9}}, {0, false, {.total = 0.1}}};
+  both.replayed.peak_bytes = 1 << 30;
+  both = step_result_from_json(to_json(both));
+  const measure::Table table = step_table({launched, both});
+  EXPECT_EQ(cell_at(table, 0, "graph median"), measure::Cell());
+  EXPECT_NEAR(number_at(table, 1, "graph median"), 100, 1e-9);
+  EXPECT_NEAR(number_at(table, 1, "graph x launched"), 2, 1e-9);
+  EXPECT_NEAR(number_at(table, 1, "graph x eager"), 3, 1e-9);
+  EXPECT_EQ(number_at(table, 1, "graph peak memory"), 1);
+  EXPECT_EQ(step_runs({both}).rows.size(), 2u + 2 + 1);
+  BenchStepOptions options = small_step_options();
+  options.graph = true;  // on a CPU
+  EXPECT_THROW(bench_step(options), UserError);
+}
+
 TEST(BenchStep, SetsAPeerBeside) {
   BenchStepOptions options = small_step_options();
   options.peers = {"eager"};
