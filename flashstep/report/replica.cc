@@ -17,6 +17,7 @@
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/train/parallelize.h"
+#include "flashstep/train/precision.h"
 
 namespace flashstep::report {
 namespace {
@@ -83,6 +84,10 @@ void Replica::divide(const train::ParallelConfig& division) {
   if (device_.is_cuda()) {
     synchronize(device_);
     measure::release_cached_gpu_memory();
+  }
+  if (device_.is_cuda() && workload_.precision == "bf16") {  // as flashstep train has it
+    train::keep_gradients_in(division.wrapper == "torch" ? at::kFloat : at::kBFloat16,
+                             model_->parameters());
   }
   parallel::broadcast_from_first(model_->parameters(), group_);
   comm::Group* group = division.wrapper == "none" ? nullptr : &group_;
