@@ -3,6 +3,8 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/ops/cross_entropy.h"
+#include "flashstep/ops/embedding.h"
+#include "flashstep/ops/linear_cross_entropy.h"
 #include "flashstep/ops/rms_norm.h"
 #include "flashstep/ops/rope.h"
 #include "flashstep/ops/swiglu.h"
@@ -210,6 +212,38 @@ TEST(CrossEntropy, ScalesItsGradientAndKeepsTheSavedOne) {
   const auto once = x.grad().clone();
   (cross_entropy(x, targets) * 0.25).backward();
   EXPECT_TRUE(testing::close(x.grad(), once * 1.25, 1e-8));
+}
+
+TEST(LinearCrossEntropy, IsBothOperationsOneAfterTheOther) {
+  torch::manual_seed(9);
+  const auto targets = torch::randint(33, {2, 5});
+  const Op fused = [&](const auto& in) { return linear_cross_entropy(in[0], in[1], targets); };
+  const std::vector<Tensor> inputs = {torch::randn({2, 5, 8}), torch::randn({33, 8})};
+  expect_agreement(
+      fused,
+      [&](const auto& in) { return cross_entropy_reference(at::linear(in[0], in[1]), targets); },
+      inputs, "2 x 5 of 33");
+  expect_gradients(fused, inputs, 1e-8);
+  EXPECT_THROW(linear_cross_entropy(inputs[0], inputs[1], targets[0]), UserError);
+  EXPECT_THROW(linear_cross_entropy(inputs[0], inputs[1].t(), targets), UserError);
+  EXPECT_THROW(linear_cross_entropy(inputs[0], inputs[1], targets + 33), UserError);
+}
+
+TEST(LinearCrossEntropy, CutsRowsIntoEvenChunks) {
+  using internal::linear_cross_entropy_rows;
+  EXPECT_EQ(linear_cross_entropy_rows(2048, 10000, 2), 2048);   // 41 MB
+  EXPECT_EQ(linear_cross_entropy_rows(3400, 10000, 2), 1792);   // two, of 1,700 and up
+  EXPECT_EQ(linear_cross_entropy_rows(65536, 10000, 2), 3328);  // twenty
+  EXPECT_EQ(linear_cross_entropy_rows(1000, 1 << 20, 2), 128);  // at least a product's tile
+  EXPECT_EQ(linear_cross_entropy_rows(5, 10, 4), 5);
+}
+
+TEST(Embedding, IsLibTorchsOnTheCpu) {
+  const auto ids = torch::tensor({{3, 0, 3}, {1, 3, 2}}, at::kLong);
+  expect_gradients([&](const auto& in) { return flashstep::embedding(in[0], ids); },
+                   {torch::randn({4, 3})}, 1e-8);
+  EXPECT_THROW(flashstep::embedding(torch::ones({3}), ids), UserError);
+  EXPECT_THROW(flashstep::embedding(torch::ones({3, 2}), ids.to(at::kInt)), UserError);
 }
 
 TEST(CrossEntropy, NamesWhatIsWrong) {

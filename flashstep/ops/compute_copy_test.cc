@@ -1,0 +1,97 @@
+#include "flashstep/ops/compute_copy.h"
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/testing/compare.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+
+// What an optimizer's kernel does: it writes parameter and copy without a trace in the version.
+void update(const Tensor& parameter, double value) {
+  const Tensor copy = internal::copy_written_with(parameter);
+  parameter.data().fill_(value);
+  if (copy.defined()) copy.fill_(value + 1);  // told apart from a cast
+  internal::copy_is_written(parameter);
+}
+
+double first_of(const Tensor& parameter) {
+  return compute_copy(parameter, at::kBFloat16).flatten()[0].item<double>();
+}
+
+TEST(ComputeCopy, HoldsNeighboursOneBehindTheOther) {
+  const Tensor a = torch::randn({3, 4}).requires_grad_(), b = torch::randn({5, 4});
+  const Tensor both = compute_copy({a, b}, at::kBFloat16);
+  EXPECT_TRUE(testing::same_bits(both, at::cat({a, b}).detach().to(at::kBFloat16)));
+  EXPECT_FALSE(both.requires_grad());
+  EXPECT_TRUE(compute_copy({a, b}, at::kBFloat16).is_same(both));
+  // Another grouping, or dtype, is another copy with the same values.
+  EXPECT_TRUE(testing::same_bits(compute_copy({b, a}, at::kBFloat16),
+                                 at::cat({b, a}).detach().to(at::kBFloat16)));
+  EXPECT_TRUE(
+      testing::same_bits(compute_copy({a, b}, at::kHalf), at::cat({a, b}).detach().to(at::kHalf)));
+  EXPECT_EQ(compute_copy(b, at::kFloat).data_ptr(), b.data_ptr());
+}
+
+TEST(ComputeCopy, IsTheOptimizersUntilSomebodyElseWrites) {
+  const torch::NoGradGuard no_grad;
+  const Tensor parameter = torch::zeros({2, 2});
+  EXPECT_EQ(first_of(parameter), 0);
+  const auto version = parameter._version();
+  update(parameter, 7);
+  EXPECT_GT(parameter._version(), version);
+  EXPECT_EQ(first_of(parameter), 8);
+  parameter.fill_(3);  // a hand: the copy is stale, and not the optimizer's to write
+  EXPECT_FALSE(internal::copy_written_with(parameter).defined());
+  internal::copy_is_written(parameter);  // of an update that was called off
+  EXPECT_EQ(first_of(parameter), 3);
+  update(parameter, 10);
+  EXPECT_EQ(first_of(parameter), 11);
+}
+
+TEST(ComputeCopy, IsMadeAnewInEveryUseUnderAnotherOptimizer) {
+  const Tensor parameter = torch::ones({2, 2});
+  EXPECT_EQ(first_of(parameter), 1);
+  parameter.data().fill_(2);  // as torch::optim writes
+  EXPECT_EQ(first_of(parameter), 2);
+  update(parameter, 6);
+  parameter.data().fill_(4);  // between two steps of AdamW it must be said
+  forget_compute_copies();
+  EXPECT_EQ(first_of(parameter), 4);
+}
+
+TEST(ComputeCopy, FollowsReplays) {
+  const torch::NoGradGuard no_grad;
+  const Tensor followed = torch::ones({2, 2}), other = torch::ones({2, 2});
+  first_of(followed);
+  const Tensor copy = compute_copy(other, at::kBFloat16);
+  update(followed, 6);
+  internal::note_replay();
+  EXPECT_EQ(first_of(followed), 7);  // the graph's optimizer wrote it
+  followed.fill_(5);
+  internal::refresh_copies_before_replay();
+  EXPECT_EQ(internal::copy_written_with(followed).flatten()[0].item<double>(), 5);
+  other.data().fill_(9);
+  EXPECT_EQ(first_of(other), 9);
+}
+
+TEST(ComputeCopy, DoesNotOutliveItsParameter) {
+  for (int i = 0; i < 100; ++i) {  // addresses come again
+    const Tensor parameter = torch::full({4, 4}, i);
+    EXPECT_EQ(first_of(parameter.to(at::kFloat)), i);
+  }
+  EXPECT_FALSE(internal::copy_written_with(torch::ones({2})).defined());
+}
+
+TEST(ComputeCopy, NamesWhatIsWrong) {
+  EXPECT_THROW(compute_copy(std::vector<Tensor>{}, at::kBFloat16), UserError);
+  EXPECT_THROW(compute_copy({torch::ones({2, 3}), torch::ones({2, 4})}, at::kBFloat16), UserError);
+  EXPECT_THROW(compute_copy(torch::scalar_tensor(1.0), at::kBFloat16), UserError);
+}
+
+}  // namespace
+}  // namespace flashstep
