@@ -1,5 +1,6 @@
 #include "flashstep/ops/compute_copy.h"
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
@@ -19,7 +20,9 @@ struct Entry {
   uint32_t version = 0;                                // of the parameter, that the copy is of
   const void* data = nullptr;                          // of that parameter
   bool is_fresh = false;
-  bool is_written = false;  // last by an optimizer that goes on doing so, not by a cast
+  std::weak_ptr<void> writer = {};  // of the optimizer that writes the copy with the parameter
+
+  bool is_maintained() const { return !writer.expired(); }
 };
 
 class Copies {
@@ -31,8 +34,18 @@ class Copies {
 
   Tensor of(const std::vector<Tensor>& parameters, at::ScalarType dtype) {
     const std::lock_guard lock(mutex_);
-    if (!stand_together(parameters, dtype)) make(parameters, dtype);
-    for (const Tensor& parameter : parameters) bring_up_to_date(entry_of(parameter), parameter);
+    // A copy that no optimizer maintains is made anew, in memory of its own: a graph of autograd
+    // may still need the one before. One that is maintained stays where it is: a CUDA graph knows
+    // it.
+    const bool stays = stand_together(parameters, dtype) &&
+                       std::any_of(parameters.begin(), parameters.end(),
+                                   [&](const Tensor& p) { return entry_of(p).is_maintained(); });
+    if (!stays) make(parameters, dtype);
+    for (const Tensor& parameter : parameters) {
+      // A frozen neighbour of what is maintained counts by its version too.
+      Entry& entry = entry_of(parameter);
+      if (!stays || !agrees(entry, parameter)) cast(entry, parameter);
+    }
     return entry_of(parameters.front()).whole;
   }
 
@@ -43,7 +56,7 @@ class Copies {
                                                                        : Tensor();
   }
 
-  void is_written(const Tensor& parameter) {
+  void is_written(const Tensor& parameter, const std::shared_ptr<void>& writer) {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(parameter.unsafeGetTensorImpl());
     // A copy that was stale before was not written; nor may it pass for fresh, because the device
@@ -51,23 +64,25 @@ class Copies {
     const bool wrote = found != entries_.end() && agrees(found->second, parameter);
     parameter.unsafeGetTensorImpl()->bump_version();
     if (!wrote) return;
+    // Who saved the copy for a backward that is still to come hears of it from autograd.
+    found->second.copy.unsafeGetTensorImpl()->bump_version();
     note(found->second, parameter);
-    found->second.is_written = true;
+    found->second.writer = writer;
   }
 
   void refresh() {
     const std::lock_guard lock(mutex_);
     for (auto& [address, entry] : entries_) {
       const auto strong = entry.parameter.lock();
-      if (!strong || !entry.is_written) continue;
-      bring_up_to_date(entry, Tensor(strong));
-      entry.is_written = true;  // by the graph, from now on again
+      if (!strong || !entry.is_maintained()) continue;
+      const Tensor parameter(strong);
+      if (!agrees(entry, parameter)) cast(entry, parameter);
     }
   }
 
   void note_replay() {
     const std::lock_guard lock(mutex_);
-    for (auto& [address, entry] : entries_) entry.is_fresh &= entry.is_written;
+    for (auto& [address, entry] : entries_) entry.is_fresh &= entry.is_maintained();
   }
 
   void forget() {
@@ -129,11 +144,9 @@ class Copies {
     entry.is_fresh = true;
   }
 
-  static void bring_up_to_date(Entry& entry, const Tensor& parameter) {
-    if (agrees(entry, parameter) && entry.is_written) return;
+  static void cast(Entry& entry, const Tensor& parameter) {
     entry.copy.copy_(parameter.detach());
     note(entry, parameter);
-    entry.is_written = false;
   }
 
   std::mutex mutex_;
@@ -164,7 +177,9 @@ Tensor compute_copy(const std::vector<Tensor>& parameters, at::ScalarType dtype)
 namespace internal {
 
 Tensor copy_written_with(const Tensor& parameter) { return Copies::all().written_with(parameter); }
-void copy_is_written(const Tensor& parameter) { Copies::all().is_written(parameter); }
+void copy_is_written(const Tensor& parameter, const std::shared_ptr<void>& writer) {
+  Copies::all().is_written(parameter, writer);
+}
 void refresh_copies_before_replay() {
   const at::NoGradGuard no_grad;
   Copies::all().refresh();

@@ -9,6 +9,7 @@
 // forget_compute_copies().
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include <torch/types.h>
@@ -33,7 +34,8 @@ namespace internal {
 // and, when both have been written on the parameter's stream, the note that they agree. It counts
 // as a change of the parameter.
 at::Tensor copy_written_with(const at::Tensor& parameter);
-void copy_is_written(const at::Tensor& parameter);
+// `writer`: while it lives, the optimizer goes on doing so.
+void copy_is_written(const at::Tensor& parameter, const std::shared_ptr<void>& writer);
 
 // For who replays CUDA graphs, whose kernels change parameters without the host. Before a replay:
 // brings copies up to date that a hand has made stale, in their place. After one: copies that the

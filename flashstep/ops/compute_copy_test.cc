@@ -11,12 +11,14 @@ namespace {
 
 using at::Tensor;
 
+const std::shared_ptr<void> kWriter = std::make_shared<char>();
+
 // What an optimizer's kernel does: it writes parameter and copy without a trace in the version.
 void update(const Tensor& parameter, double value) {
   const Tensor copy = internal::copy_written_with(parameter);
   parameter.data().fill_(value);
   if (copy.defined()) copy.fill_(value + 1);  // told apart from a cast
-  internal::copy_is_written(parameter);
+  internal::copy_is_written(parameter, kWriter);
 }
 
 double first_of(const Tensor& parameter) {
@@ -28,7 +30,6 @@ TEST(ComputeCopy, HoldsNeighboursOneBehindTheOther) {
   const Tensor both = compute_copy({a, b}, at::kBFloat16);
   EXPECT_TRUE(testing::same_bits(both, at::cat({a, b}).detach().to(at::kBFloat16)));
   EXPECT_FALSE(both.requires_grad());
-  EXPECT_TRUE(compute_copy({a, b}, at::kBFloat16).is_same(both));
   // Another grouping, or dtype, is another copy with the same values.
   EXPECT_TRUE(testing::same_bits(compute_copy({b, a}, at::kBFloat16),
                                  at::cat({b, a}).detach().to(at::kBFloat16)));
@@ -47,7 +48,7 @@ TEST(ComputeCopy, IsTheOptimizersUntilSomebodyElseWrites) {
   EXPECT_EQ(first_of(parameter), 8);
   parameter.fill_(3);  // a hand: the copy is stale, and not the optimizer's to write
   EXPECT_FALSE(internal::copy_written_with(parameter).defined());
-  internal::copy_is_written(parameter);  // of an update that was called off
+  internal::copy_is_written(parameter, kWriter);  // of an update that was called off
   EXPECT_EQ(first_of(parameter), 3);
   update(parameter, 10);
   EXPECT_EQ(first_of(parameter), 11);
@@ -62,6 +63,39 @@ TEST(ComputeCopy, IsMadeAnewInEveryUseUnderAnotherOptimizer) {
   parameter.data().fill_(4);  // between two steps of AdamW it must be said
   forget_compute_copies();
   EXPECT_EQ(first_of(parameter), 4);
+}
+
+// Several forward passes before a backward: what the first one saved stays as it was.
+TEST(ComputeCopy, LeavesTheOneBeforeAloneUntilAnOptimizerWritesIt) {
+  const torch::NoGradGuard no_grad;
+  const Tensor parameter = torch::ones({2, 2});
+  const Tensor first = compute_copy(parameter, at::kBFloat16);
+  const auto version = first._version();
+  parameter.fill_(2);
+  const Tensor second = compute_copy(parameter, at::kBFloat16);
+  EXPECT_EQ(first._version(), version);
+  EXPECT_EQ(first[0][0].item<double>(), 1);
+  EXPECT_EQ(second[0][0].item<double>(), 2);
+  // The optimizer's write is told to whoever saved the copy, and the copy stays where it is.
+  update(parameter, 3);
+  EXPECT_GT(second._version(), 0u);
+  EXPECT_EQ(compute_copy(parameter, at::kBFloat16).data_ptr(), second.data_ptr());
+  parameter.fill_(9);
+  EXPECT_EQ(compute_copy(parameter, at::kBFloat16).data_ptr(), second.data_ptr());
+}
+
+TEST(ComputeCopy, IsNobodysWhenItsOptimizerIsGone) {
+  const Tensor parameter = torch::ones({2, 2});
+  first_of(parameter);
+  {
+    const std::shared_ptr<void> writer = std::make_shared<char>();
+    parameter.data().fill_(5);
+    internal::copy_written_with(parameter).fill_(5);
+    internal::copy_is_written(parameter, writer);
+    EXPECT_EQ(first_of(parameter), 5);
+  }
+  parameter.data().fill_(6);  // by torch::optim from now on
+  EXPECT_EQ(first_of(parameter), 6);
 }
 
 TEST(ComputeCopy, FollowsReplays) {

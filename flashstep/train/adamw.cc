@@ -157,7 +157,8 @@ void AdamW::update(const Tensor& found_inf, const Clipping* clipping) {
         settings.max_norm = clipping->max_norm;
       }
       adamw(batch, settings);
-      for (const Tensor& parameter : batch.parameters) internal::copy_is_written(parameter);
+      for (const Tensor& parameter : batch.parameters)
+        internal::copy_is_written(parameter, copies_writer_);
     }
   }
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,6 +78,7 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
   torch::Tensor learning_rate(size_t group, torch::Device device);
   void update(const torch::Tensor& found_inf, const Clipping* clipping);
 
+  std::shared_ptr<void> copies_writer_ = std::make_shared<char>();         // ops/compute_copy.h
   std::map<std::pair<size_t, std::string>, LearningRate> learning_rates_;  // by group and device
 };
 
