@@ -1,11 +1,14 @@
 // flashstep launch: the ranks of a job on this machine.
 #include "flashstep/comm/launch.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/shell_words.h"
 #include "flashstep/base/error.h"
 
 namespace flashstep::apps {
@@ -33,6 +36,9 @@ void launch_command(const CLI::App& app, const LaunchArguments& arguments) {
   comm::LaunchOptions options = arguments.options;
   options.command = command_of_ranks(app, arguments.command);
   options.label = !arguments.no_label;
+  std::vector<std::string> before = own_words();
+  before.resize(before.size() - std::min(before.size(), arguments.command.size()));
+  ::setenv(kLaunchVariable, shell_words(before).c_str(), /*overwrite=*/1);
   const int code = comm::launch(options);
   if (code != 0) throw ExitCode{code};
 }

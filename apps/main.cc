@@ -7,6 +7,7 @@
 #include <exception>
 #include <iostream>
 #include <new>
+#include <sstream>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +16,7 @@
 #include "apps/commands.h"
 #include "apps/usage.h"
 #include "flashstep/base/error.h"
+#include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
 
 namespace {
@@ -82,7 +84,12 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+      std::ostringstream help;  // or the version
+      const int code = app.exit(error, help, std::cerr);
+      std::cout << flashstep::wrapped(help.str(), flashstep::terminal_columns(stdout));
+      return code;
+    }
     return fail(kCallerMistake, flashstep::apps::usage_mistake(app, argc, argv, error));
   } catch (const flashstep::apps::ExitCode& exit) {
     return exit.code;

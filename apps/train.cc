@@ -1,6 +1,7 @@
 // flashstep train: the whole pipeline of one JSON file.
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <stdexcept>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/shell_words.h"
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/comm/environment.h"
@@ -63,6 +65,24 @@ std::string meant_instead(const std::filesystem::path& run) {
   return str("; did you mean ", run.has_parent_path() ? (folder / meant).string() : meant, "?");
 }
 
+// "go on with: flashstep train CONFIG --run RUN --resume". What another launcher needs is not
+// known.
+std::string how_to_go_on(const TrainArguments& arguments, const std::filesystem::path& run) {
+  std::vector<std::string> words = {"train", arguments.config};
+  for (const std::string& assignment : arguments.assignments) {
+    words.insert(words.end(), {"--set", assignment});
+  }
+  if (arguments.skip_data) words.emplace_back("--skip-data");
+  words.insert(words.end(), {"--run", run.string(), "--resume"});
+  if (const char* launch = std::getenv(kLaunchVariable)) {
+    return str("go on with: ", launch, " ", shell_words(words));
+  }
+  const std::vector<std::string> own = own_words();
+  words.insert(words.begin(), own.empty() ? "flashstep" : own.front());
+  const bool is_alone = comm::read_environment().world_size == 1;
+  return str("go on with", is_alone ? "" : " your launcher and", ": ", shell_words(words));
+}
+
 void train_command(TrainArguments arguments) {
   std::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads what it says
   const auto set = [&](const char* field, const std::string& value) {
@@ -99,7 +119,15 @@ void train_command(TrainArguments arguments) {
     std::printf("run directory: %s\n", options.run_directory.c_str());
     std::fflush(stdout);
   }
-  const train::LoopResult result = train::train(config, options);
+  const train::LoopResult result = [&] {
+    try {
+      return train::train(config, options);
+    } catch (const Interrupted& interrupted) {
+      if (!is_first) throw;
+      throw Interrupted(interrupted.signal(), str(interrupted.what(), "; ",
+                                                  how_to_go_on(arguments, options.run_directory)));
+    }
+  }();
   if (!is_first) return;
   std::printf("done: %s steps, held-out loss %s -> %s, all in %s\n",
               with_commas(result.steps).c_str(), fixed(result.first_held_out_loss, 3).c_str(),

@@ -115,14 +115,14 @@ class RunDirectoryTest(Case):
         before = contents("project")
         for run in ("project", "project/", "./project/../project"):
             for resume in ([], ["--resume"]):
-                self.refused(["samples.txt", "--run"], "--run", run, *resume)
-        self.refused(["--run"], "--run", ".", "--resume")  # a config.json lies here, but no run
+                self.refused(["samples.txt", "choose another run directory"], "--run", run, *resume)
+        self.refused(["choose another run directory"], "--run", ".", "--resume")  # a config.json lies here, but no run
         self.assertEqual(contents("project"), before)
         self.assertFalse(os.path.exists("lock"))
 
     def test_the_directory_of_data_is_no_run(self):
         self.done("--run", "run")
-        self.refused(["--run"], "--run", "data")
+        self.refused(["choose another run directory"], "--run", "data")
 
     def test_an_empty_directory_is_free(self):
         os.mkdir("empty")

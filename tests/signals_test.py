@@ -1,6 +1,7 @@
 """Signals and limits: whatever ends a run, it is saved first and says so; what is no reason to end does not end it."""
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -58,8 +59,12 @@ class SignalsTest(unittest.TestCase):
             self.wait_for_steps(run)
             process.send_signal(number)
             process.send_signal(number)  # both come again by themselves
-            self.ends_saved(process, run, number, word)
-            finish(command(self.config, self.directory / run, True))
+            stderr = self.ends_saved(process, run, number, word)
+            # The last line is the command that goes on, as a shell takes it.
+            told = shlex.split(stderr.strip().splitlines()[-1].split("; go on with: ")[1])
+            self.assertEqual(told[-3:], ["--run", str(self.directory / run), "--resume"])
+            self.assertIn("train.evaluate_every=1", told)
+            finish(told)
 
     def test_resumed_after_a_hangup_as_never_stopped(self):
         process = self.start("hung")

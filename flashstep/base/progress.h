@@ -12,7 +12,8 @@ namespace flashstep {
 using ProgressFunction = std::function<void(uint64_t done, uint64_t total)>;
 
 // One line on stderr: a bar that redraws itself on a terminal, plain lines every `plain_seconds`
-// (and at the end) elsewhere.
+// (and at the end) elsewhere. Where the line is too long for the terminal, the bar shrinks first;
+// then go the note's last parts, the amounts, the time, the label.
 class ProgressBar {
  public:
   enum class Unit { kCount, kBytes };
@@ -21,7 +22,8 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // `note` stands after the bar: "loss 2.31, 12,034 tokens/s, 41 % of the limit".
+  // `note` stands after the bar, what matters most first, in parts with ", " between them:
+  // "loss 2.31, 12,034 tokens/s, 41 % of the limit". Two parts stay longest.
   void update(uint64_t done, uint64_t total, const std::string& note = "");
   // Prints a line of its own without tearing the bar.
   void print(const std::string& line);
@@ -29,12 +31,12 @@ class ProgressBar {
   ProgressFunction callback();
 
  private:
-  std::string render(double elapsed_seconds) const;
+  std::string render(double elapsed_seconds, size_t columns) const;
 
   std::string label_, note_;
   Unit unit_;
   std::FILE* out_;
-  bool is_terminal_;
+  bool can_redraw_;
   double plain_seconds_, started_, last_drawn_ = -1e9;
   uint64_t done_ = 0, total_ = 0, started_at_ = 0;
   bool any_update_ = false, finished_ = false;

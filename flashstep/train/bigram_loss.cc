@@ -16,8 +16,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 double count(const data::TokenFile& train, const data::TokenFile& validation, int64_t vocab_size,
              bool quiet) {
-  constexpr const char* kStopped =
-      "[train] stopped before the first step; the same command with --resume begins again";
+  constexpr const char* kStopped = "[train] stopped before the first step";
   if (quiet) {
     return data::bigram_cross_entropy(train, validation, vocab_size, interruptible({}, kStopped));
   }

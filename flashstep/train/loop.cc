@@ -195,13 +195,10 @@ class Loop {
 
   [[noreturn]] void stop(int signal) {
     save_before_the_end();
-    std::string sentence =
-        flashstep::str("[train] stopped by ", signal_name(signal), " after step ", step_, " of ",
-                       options_.steps, "; all is saved");
-    if (directory_ != nullptr) {
-      sentence += flashstep::str(", go on with --run ", directory_->path().string(), " --resume");
-    }
-    throw Interrupted(signal, sentence);
+    throw Interrupted(
+        signal, flashstep::str("[train] stopped by ", signal_name(signal), " after step ", step_,
+                               " of ", options_.steps, "; all is saved",
+                               directory_ ? " in " + directory_->path().string() : ""));
   }
 
   LoopResult end() {

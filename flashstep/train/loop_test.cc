@@ -193,7 +193,7 @@ TEST_F(LoopTest, ASignalFinishesTheStepAndSaves) {
     FAIL() << "expected Interrupted";
   } catch (const Interrupted& interrupted) {
     EXPECT_EQ(interrupted.signal(), SIGTERM);
-    EXPECT_NE(std::string(interrupted.what()).find("--resume"), std::string::npos);
+    EXPECT_NE(std::string(interrupted.what()).find("all is saved in"), std::string::npos);
   }
   EXPECT_EQ(list_checkpoints(at("run") / "checkpoints").back(), 7);
   Experiment second(at("run"));

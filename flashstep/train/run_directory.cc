@@ -45,15 +45,16 @@ RunDirectory::RunDirectory(fs::path directory, bool resume) : path_(std::move(di
           "[run] expected a directory, got the file ", path_.string());
   const std::string others = others_entry(path_);
   require(others.empty(), "[run] expected a new or empty directory, or that of a run, got ",
-          path_.string(), ", which holds ", others, ": give another --run");
+          path_.string(), ", which holds ", others, "; choose another run directory");
   make_directories(path_);
   lock_ = std::make_unique<FileLock>(
       path_ / "lock",
-      flashstep::str("[run] ", path_.string(),
-                     " is in use by another process; wait for it or give another --run"));
+      flashstep::str(
+          "[run] ", path_.string(),
+          " is in use by another process; wait for it, or choose another run directory"));
   lock_->write(kMark);
   require(resume || !holds_run(path_), "[run] ", path_.string(),
-          " holds a run already; continue it with --resume or give another --run");
+          " holds a run already; resume it, or choose another run directory");
 }
 
 bool holds_run(const fs::path& directory) {

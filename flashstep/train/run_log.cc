@@ -10,6 +10,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/base/text.h"
 
 namespace flashstep::train {
 namespace {
@@ -74,7 +75,7 @@ std::string RunLog::why_given_up() const {
       "[train] the loss or a gradient was not finite in ", options_.max_skipped_in_a_row,
       " steps in a row, up to step ", gave_up_at_,
       "; expected finite ones: try a lower learning rate or a longer warm-up. A state with "
-      "finite parameters is saved; --resume goes on from it, if steps are left");
+      "finite parameters is saved, to be resumed if steps are left");
 }
 
 RunLog::Pause::Pause(RunLog* log) : log_(log) {
@@ -153,22 +154,21 @@ void RunLog::sync(int64_t step) {
 // The bar: loss, tokens/s, share of the limit; the bar itself adds the time left.
 void RunLog::show(int64_t step) {
   if (!bar_) return;
-  std::string note;
-  if (std::isfinite(counters_.loss)) note += "loss " + fixed(counters_.loss, 3);
-  if (std::isfinite(counters_.held_out_loss)) {
-    note +=
-        (note.empty() ? "" : ", ") + std::string("held-out ") + fixed(counters_.held_out_loss, 3);
-  }
+  std::vector<std::string> parts;  // what matters most first: a narrow terminal shows no more
+  if (std::isfinite(counters_.loss)) parts.push_back("loss " + fixed(counters_.loss, 3));
   if (tokens_per_s_ > 0) {
-    note += ", " + with_commas(static_cast<int64_t>(tokens_per_s_)) + " tokens/s";
-    if (job_.flops_per_step > 0 && job_.limit_flops_per_s > 0) {
-      const double steps_per_s = tokens_per_s_ / static_cast<double>(job_.tokens_per_step);
-      note += ", " + fixed(100 * steps_per_s * job_.flops_per_step / job_.limit_flops_per_s, 0) +
-              " % of the machine's limit";
-    }
+    parts.push_back(with_commas(static_cast<int64_t>(tokens_per_s_)) + " tokens/s");
   }
-  if (counters_.skipped > 0) note += flashstep::str(", ", counters_.skipped, " skipped");
-  bar_->update(static_cast<uint64_t>(step), static_cast<uint64_t>(options_.steps), note);
+  if (std::isfinite(counters_.held_out_loss)) {
+    parts.push_back("held-out " + fixed(counters_.held_out_loss, 3));
+  }
+  if (counters_.skipped > 0) parts.push_back(flashstep::str(counters_.skipped, " skipped"));
+  if (tokens_per_s_ > 0 && job_.flops_per_step > 0 && job_.limit_flops_per_s > 0) {
+    const double steps_per_s = tokens_per_s_ / static_cast<double>(job_.tokens_per_step);
+    parts.push_back(fixed(100 * steps_per_s * job_.flops_per_step / job_.limit_flops_per_s, 0) +
+                    " % of the machine's limit");
+  }
+  bar_->update(static_cast<uint64_t>(step), static_cast<uint64_t>(options_.steps), join(parts));
 }
 
 void RunLog::print(const std::string& line) {

@@ -77,7 +77,8 @@ def test_interrupted(directory, config, reference, number):
     steps = re.findall(rf"\[rank \d\] flashstep: \[train\] stopped by {word} after step (\d+) of {STEPS}; all is "
                        "saved", output)
     expect(len(steps) == RANKS and len(set(steps)) == 1, f"{RANKS} ranks stopped at one step", output)
-    expect(output.count(f"; all is saved, go on with --run {run} --resume\n") == 1, "rank 0 to say how to go on", output)
+    expect(re.search(rf"\[rank 0\] .*; all is saved in {run}; go on with: (\S+ launch .* -- train {config} .*"
+                     rf"--run {run} --resume)\n", output), "rank 0 to say the whole command", output)
     expect(f"step_{int(steps[0]):08d}" in whole_checkpoints(run), f"a checkpoint of step {steps[0]}", output)
     expect("[launch]" not in output, "no word of a failure", output)
     resume_and_compare(config, run, reference)

@@ -38,13 +38,15 @@ std::string print_pdf(const std::string& chromium, const fs::path& html, const f
   // A folder of its own for its state: a browser that is open has a lock on the usual one.
   const fs::path state = fs::absolute(pdf).string() + ".state";
   CommandOptions command;
-  command.command = {chromium,
-                     "--headless",
-                     "--disable-gpu",
-                     "--no-pdf-header-footer",
-                     "--user-data-dir=" + state.string(),
-                     "--print-to-pdf=" + fs::absolute(pdf).string(),
-                     "file://" + fs::absolute(html).string()};
+  command.command = {
+      chromium,
+      "--headless",
+      "--disable-gpu",
+      "--no-pdf-header-footer",
+      "--disable-pdf-tagging",  // saves a fourth of the time and two thirds of the file
+      "--user-data-dir=" + state.string(),
+      "--print-to-pdf=" + fs::absolute(pdf).string(),
+      "file://" + fs::absolute(html).string()};
   // The page is our own and may load nothing; as root Chromium starts in no other way.
   if (geteuid() == 0) command.command.insert(command.command.begin() + 1, "--no-sandbox");
   command.most_seconds = kMostSeconds;
