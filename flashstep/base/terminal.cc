@@ -17,8 +17,7 @@ constexpr size_t kHanging = 2;     // of what goes on from a line without column
 // that leaves room for text.
 size_t last_column(const std::string& line, size_t columns) {
   size_t begin = 0;
-  for (size_t at = line.find_first_not_of(' ');
-       (at = line.find("  ", at)) != std::string::npos;) {
+  for (size_t at = line.find_first_not_of(' '); (at = line.find("  ", at)) != std::string::npos;) {
     at = line.find_first_not_of(' ', at);
     if (at == std::string::npos || cells(line.substr(0, at)) + kLeastText > columns) break;
     begin = at;

@@ -1,0 +1,109 @@
+#include "apps/program.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <sstream>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <c10/util/Exception.h>
+
+#include "apps/commands.h"
+#include "apps/usage.h"
+#include "flashstep/base/error.h"
+#include "flashstep/base/terminal.h"
+#include "flashstep/base/text.h"
+
+namespace flashstep::apps {
+namespace {
+
+using AddCommand = void (*)(CLI::App&);
+// In the order of --help: what people do first comes first.
+constexpr AddCommand kCommands[] = {
+    add_train,     add_launch,  add_generate, add_eval,    add_plot,
+    add_tokenizer, add_data,    add_bench,    add_profile, add_memory,
+    add_precision, add_account, add_report,   add_info,    add_completion,
+};
+
+// Exit codes, everywhere: 0 done, 2 the caller's mistake, 1 the machine's failure, 128 + n ended by
+// signal n.
+constexpr int kMachineFailure = 1, kCallerMistake = 2;
+
+int fail(int code, const std::string& sentence) {
+  std::fprintf(stderr, "flashstep: %s\n", sentence.c_str());
+  return code;
+}
+
+// LibTorch's errors carry a backtrace, which is not for people.
+std::string first_line(const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  return text.substr(0, text.find('\n'));
+}
+
+int fail_in_torch(const c10::Error& error) {
+  const std::string line = first_line(error);
+  const bool is_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+                         line.find("can't allocate memory") != std::string::npos;
+  return fail(kMachineFailure,
+              is_memory ? "out of memory (a smaller model or train.batch_size needs less): " + line
+                        : "LibTorch failed: " + line);
+}
+
+// What a command printed may be in a buffer still; a full disk shows when that is written.
+int end_output(int code) {
+  errno = 0;
+  std::cout.flush();
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (written || code != 0) return code;
+  return fail(kMachineFailure, str("the output could not be written", errno != 0 ? ": " : "",
+                                   errno != 0 ? std::strerror(errno) : ""));
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Train Transformer language models in C++: from raw text to samples.", "flashstep");
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Print the help of every command");
+  app.set_version_flag("--version", str("flashstep ", FLASHSTEP_VERSION), "Print the version");
+  app.footer(
+      "Exit codes: 0 done; 2 a mistake in arguments, config or input files; 1 a failure of the\n"
+      "machine (a full disk, a limit on files, output that could not be written among them);\n"
+      "128 + n ended by signal n: 129 SIGHUP (the terminal was closed), 130 SIGINT (Ctrl-C),\n"
+      "143 SIGTERM, 152 SIGXCPU (the limit of CPU time). Training saves before it ends so, other\n"
+      "commands say what they keep. Each comes with one sentence.");
+  for (const AddCommand add : kCommands) add(app);
+  refuse_numbers_out_of_range(app);
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+      std::ostringstream help;  // or the version
+      const int code = app.exit(error, help, std::cerr);
+      std::cout << wrapped(help.str(), terminal_columns(stdout));
+      return code;
+    }
+    return fail(kCallerMistake, usage_mistake(app, argc, argv, error));
+  } catch (const ExitCode& exit) {
+    return exit.code;
+  } catch (const Interrupted& interrupted) {
+    return fail(128 + interrupted.signal(), interrupted.what());
+  } catch (const UserError& error) {
+    return fail(kCallerMistake, error.what());
+  } catch (const c10::Error& error) {
+    return fail_in_torch(error);
+  } catch (const std::bad_alloc&) {
+    return fail(kMachineFailure, "out of memory");
+  } catch (const std::exception& error) {
+    return fail(kMachineFailure, error.what());
+  }
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv) { return end_output(run(argc, argv)); }
+
+}  // namespace flashstep::apps
