@@ -33,6 +33,10 @@ std::vector<std::string> command_of_ranks(const CLI::App& app, std::vector<std::
 }
 
 void launch_command(const CLI::App& app, const LaunchArguments& arguments) {
+  const char* outer = std::getenv(kLaunchVariable);
+  require(outer == nullptr,
+          "[launch] expected one launch around all ranks, got a launch inside of ",
+          outer == nullptr ? "" : outer);
   comm::LaunchOptions options = arguments.options;
   options.command = command_of_ranks(app, arguments.command);
   options.label = !arguments.no_label;

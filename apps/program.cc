@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <new>
 #include <sstream>
@@ -53,6 +54,15 @@ int fail_in_torch(const c10::Error& error) {
                         : "LibTorch failed: " + line);
 }
 
+// A name that leads nowhere is the caller's mistake.
+int fail_in_files(const std::filesystem::filesystem_error& error) {
+  const bool is_name = error.code() == std::errc::too_many_symbolic_link_levels ||
+                       error.code() == std::errc::filename_too_long ||
+                       error.code() == std::errc::not_a_directory;
+  return fail(is_name ? kCallerMistake : kMachineFailure,
+              str("cannot use ", error.path1().string(), ": ", error.code().message()));
+}
+
 // What a command printed may be in a buffer still; a full disk shows when that is written.
 int end_output(int code) {
   errno = 0;
@@ -93,6 +103,8 @@ int run(int argc, char** argv) {
     return fail(128 + interrupted.signal(), interrupted.what());
   } catch (const UserError& error) {
     return fail(kCallerMistake, error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail_in_files(error);
   } catch (const c10::Error& error) {
     return fail_in_torch(error);
   } catch (const std::bad_alloc&) {

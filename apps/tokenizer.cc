@@ -33,8 +33,7 @@ struct TokenizerTrainArguments {
 };
 
 void run_train(TokenizerTrainArguments arguments) {
-  require(!fs::is_regular_file(arguments.out), "expected --out to be a folder, got the file ",
-          arguments.out);
+  require_place_for_directory(arguments.out);
   const SignalGuard guard;
   ProgressBar reading("counting words", ProgressBar::Unit::kBytes);
   ProgressBar merging("learning merges", ProgressBar::Unit::kCount);

@@ -25,7 +25,7 @@ namespace {
 struct TrainArguments {
   std::string config, run, attention, wrapper, device, resume;
   std::vector<std::string> assignments;
-  bool skip_data = false;
+  bool skip_data = false, verbose = false;
 };
 
 // What --resume was given: nothing, as it stands alone, or after "=".
@@ -73,6 +73,7 @@ std::string how_to_go_on(const TrainArguments& arguments, const std::filesystem:
     words.insert(words.end(), {"--set", assignment});
   }
   if (arguments.skip_data) words.emplace_back("--skip-data");
+  if (arguments.verbose) words.emplace_back("--verbose");
   words.insert(words.end(), {"--run", run.string(), "--resume"});
   if (const char* launch = std::getenv(kLaunchVariable)) {
     return str("go on with: ", launch, " ", shell_words(words));
@@ -115,7 +116,7 @@ void train_command(TrainArguments arguments) {
     std::fprintf(stderr, "\n%s\n\n", began_anew.c_str());
   }
   if (is_first) {
-    std::printf("%s", write_json(config).c_str());
+    if (arguments.verbose) std::printf("%s", write_json(config).c_str());
     std::printf("run directory: %s\n", options.run_directory.c_str());
     std::fflush(stdout);
   }
@@ -158,6 +159,8 @@ void add_train(CLI::App& app) {
                     "yet, begin (--resume=auto, the same) or refuse (--resume=must)");
   command->add_flag("--skip-data", arguments->skip_data,
                     "Make no data; refuse if any is missing or disagrees");
+  command->add_flag("--verbose", arguments->verbose,
+                    "Print the whole config first (RUN/config.json has it, too)");
   command->add_option("--attention", arguments->attention, "Short for --set model.attention=NAME")
       ->option_text("NAME");
   command->add_option("--wrapper", arguments->wrapper, "Short for --set parallel.wrapper=NAME")

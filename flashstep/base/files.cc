@@ -86,9 +86,22 @@ struct stat file_status(int descriptor, const std::filesystem::path& path) {
   return status;
 }
 
+// What a symbolic link stands for, there or not: the link stays, its target is written.
+std::filesystem::path target_of(std::filesystem::path path) {
+  constexpr int kMostLinks = 40;  // as the kernel has it
+  std::error_code error;
+  for (int links = 0; std::filesystem::is_symlink(path, error); ++links) {
+    if (links == kMostLinks) throw_errno(ELOOP, str("cannot create ", path));
+    const auto target = std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = path.parent_path() / target;  // an absolute target stands alone
+  }
+  return path;
+}
+
 }  // namespace
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(target_of(std::move(path))) {
   remove_abandoned(path_);
   while (true) {
     temporary_ = temporary_name(path_);

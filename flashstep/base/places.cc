@@ -1,8 +1,11 @@
 #include "flashstep/base/places.h"
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <system_error>
 #include <thread>
+#include <unistd.h>
 
 #include "flashstep/base/error.h"
 
@@ -18,6 +21,22 @@ void require_place_for_file(const std::filesystem::path& path) {
           std::filesystem::is_directory(there) ? "the directory " : "the device ", path);
   require(std::filesystem::is_directory(folder, error), "expected to write ", path,
           " into a directory, but there is no ", folder);
+}
+
+void require_place_for_directory(const std::filesystem::path& path) {
+  std::error_code error;
+  auto there = std::filesystem::absolute(path, error);
+  while (!std::filesystem::exists(there, error) && there.has_relative_path()) {
+    require(!error, "expected a directory to write ", path, " into, got ", there, ": ",
+            error.message());
+    there = there.parent_path();
+  }
+  require(std::filesystem::is_directory(there, error), "expected a directory for ", path,
+          ", got the file ", there);
+  const bool can_write = ::access(there.c_str(), W_OK | X_OK) == 0;
+  const int reason = errno;
+  require(can_write, "expected a directory that can be written for ", path, ", got ", there, ": ",
+          std::strerror(reason));
 }
 
 void require_other_file(const std::filesystem::path& input, const std::filesystem::path& output) {

@@ -13,6 +13,10 @@ namespace flashstep {
 // a directory that does not exist.
 void require_place_for_file(const std::filesystem::path& path);
 
+// Before work whose results go into the directory `path`, which may be missing: UserError if that
+// or what it would lie in is a file, or cannot be written.
+void require_place_for_directory(const std::filesystem::path& path);
+
 // UserError if the two names, of what is read and of what is written, are one file.
 void require_other_file(const std::filesystem::path& input, const std::filesystem::path& output);
 

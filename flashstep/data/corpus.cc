@@ -117,8 +117,11 @@ Corpus cut_validation(const CorpusOptions& options, const Paths& files) {
 Paths text_files(const fs::path& path) {
   std::error_code error;
   require(fs::exists(path, error),
-          "[corpus] expected a text file, a directory, \"tinystories\" or ", "\"stories\", got ",
-          path.string(), ", which does not exist");
+          "[corpus] expected a text file, a directory, \"tinystories\" or ", "\"stories\", got \"",
+          path.string(), "\", ",
+          path.empty() ? "an empty name"
+          : error      ? error.message()
+                       : "which does not exist");
   if (!fs::is_directory(path, error)) {
     require(MappedFile(path).size_bytes() > 0, "[corpus] expected text, got the empty file ",
             path.string());

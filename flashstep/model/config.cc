@@ -79,8 +79,9 @@ ModelConfig resolved(const ModelConfig& given) {
     fill(config.num_layers, named.num_layers);
     fill(config.num_heads, named.num_heads);
   }
-  const auto positive = [](const char* name, int64_t value) {
-    require(value > 0, "[model] expected ", name, " >= 1 (or a named size), got ", value);
+  std::vector<std::string> missing;  // all of them at once
+  const auto positive = [&](const char* name, int64_t value) {
+    if (value <= 0) missing.push_back(str(name, " ", value));
   };
   positive("vocab_size", config.vocab_size);
   positive("context_length", config.context_length);
@@ -88,6 +89,7 @@ ModelConfig resolved(const ModelConfig& given) {
   positive("d_ff", config.d_ff);
   positive("num_layers", config.num_layers);
   positive("num_heads", config.num_heads);
+  require(missing.empty(), "[model] expected numbers >= 1 (or a named size), got ", join(missing));
   require(config.d_model % config.num_heads == 0,
           "[model] expected d_model to be divisible by num_heads, got d_model ", config.d_model,
           " and num_heads ", config.num_heads);

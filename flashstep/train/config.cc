@@ -205,6 +205,11 @@ Config load_run_config(const std::filesystem::path& run) {
           "[run] expected the directory of a run, with a "
           "config.json in it, got ",
           run.string());
+  const auto written = nlohmann::json::parse(read_file(run / "config.json"), nullptr,
+                                             /*allow_exceptions=*/false);
+  require(!written.is_object() || written.contains("model"),
+          "[run] expected a run of the program, whose config.json has a model, got ", run.string(),
+          ", which the library trained: only the code that made its module can load it");
   return load_config(run / "config.json");
 }
 

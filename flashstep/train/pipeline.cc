@@ -22,6 +22,7 @@
 #include "flashstep/data/batches.h"
 #include "flashstep/data/token_file.h"
 #include "flashstep/measure/limits.h"
+#include "flashstep/measure/machine.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/model/transformer.h"
 #include "flashstep/parallel/gradient_reducer.h"
@@ -152,6 +153,38 @@ std::string describe_parallel(const Config& config, const GradientReducer& reduc
                         reducer.describe(), "; optimizer shards ", config.parallel.shard_optimizer);
 }
 
+// What is trained, on what and where, before the first step: one line each.
+void describe_run(const Config& config, const TrainOptions& options, const PreparedData& prepared,
+                  const torch::nn::Module& module, torch::Device device) {
+  if (options.quiet) return;
+  const auto commas = [](uint64_t count) { return with_commas(static_cast<int64_t>(count)); };
+  const std::string source = config.tokens.train.empty()
+                                 ? config.text.source + ", kept in " + config.text.directory
+                                 : config.tokens.train;
+  say(options,
+      flashstep::str("[data] ", commas(prepared.train_tokens.size()), " tokens to train on, ",
+                     commas(prepared.validation_tokens.size()), " held out, from ", source));
+  uint64_t parameters = 0;
+  for (const Tensor& parameter : module.parameters()) {
+    parameters += static_cast<uint64_t>(parameter.numel());
+  }
+  const ModelConfig& model = config.model;
+  say(options, flashstep::str("[model] ", commas(parameters), " parameters: ", model.num_layers,
+                              " layers, d_model ", model.d_model, ", d_ff ", model.d_ff, ", ",
+                              model.num_heads, " heads, context ", model.context_length,
+                              ", vocabulary ", commas(static_cast<uint64_t>(model.vocab_size)),
+                              ", attention ", model.attention));
+  const measure::Machine machine = measure::describe_machine();
+  say(options,
+      flashstep::str("[machine] ", measure::one_line(machine), "; ", config.train.precision, " on ",
+                     device.str(), ", ", at::get_num_threads(), " threads"));
+  if (at::get_num_threads() > machine.cores) {
+    say(options,
+        flashstep::str("[machine] more threads (train.threads ", config.train.threads,
+                       ") than processors (", machine.cores, "): they wait for each other"));
+  }
+}
+
 void check_attention(const std::string& name) {
   const auto names = attention_implementations();
   require(std::find(names.begin(), names.end(), name) != names.end(),
@@ -259,6 +292,7 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
                                    config.model.vocab_size);
   const auto optimizer = make_optimizer(*model, adamw_options(config), config.parallel, parallel);
   if (directory) keep_tokenizer(tokenizer, *directory);
+  describe_run(config, options, prepared, *model, device);
   if (group != nullptr) say(options, describe_parallel(config, *parallel.reducer, environment));
 
   const LogitsFunction logits = [&](const Tensor& ids) { return model->forward(ids); };

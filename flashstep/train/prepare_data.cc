@@ -11,6 +11,7 @@
 #include "flashstep/base/places.h"
 #include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
 #include "flashstep/data/corpus.h"
 #include "flashstep/data/manifest.h"
 #include "flashstep/data/token_file.h"
@@ -34,7 +35,7 @@ class Preparation {
     // Given tokens and a given tokenizer need no text.
     const bool needs_text = !tokens_given || config_.tokenizer.path.empty();
     const std::unique_ptr<FileLock> lock = needs_text ? lock_directory() : nullptr;
-    if (needs_text && !options_.skip_data) refuse_files_of_others();
+    if (needs_text && !only_checks()) refuse_files_of_others();
     const data::Corpus corpus = needs_text ? text() : data::Corpus();
     tokenizer::Tokenizer tokenizer = this->tokenizer(corpus);
     fs::path train = config_.tokens.train, validation = config_.tokens.validation;
@@ -48,8 +49,8 @@ class Preparation {
   }
 
  private:
-  // Null where nothing will be written: with skip_data the directory may be read-only.
-  std::unique_ptr<FileLock> lock_directory() const {
+  // Null where nothing will be written: a directory that holds all already may be read-only.
+  std::unique_ptr<FileLock> lock_directory() {
     if (options_.skip_data && !fs::is_directory(directory_)) return nullptr;  // text() says so
     bool said = false;
     const auto wait = [&] {
@@ -62,11 +63,13 @@ class Preparation {
     try {
       if (!options_.skip_data) make_directories(directory_);
       return wait_for_lock(directory_ / "lock", wait);
-    } catch (const MachineError&) {
-      if (options_.skip_data) return nullptr;
-      throw;
+    } catch (const MachineError& error) {
+      if (!options_.skip_data) cannot_write_ = error.what();
+      return nullptr;
     }
   }
+
+  bool only_checks() const { return options_.skip_data || !cannot_write_.empty(); }
 
   // A stage's progress, shown unless quiet; throws Interrupted.
   ProgressFunction progress(const std::string& label) const {
@@ -105,10 +108,14 @@ class Preparation {
     }
   }
 
-  // True if `stage` is done; with skip_data it must be.
+  // True if `stage` is done; where nothing is written it must be.
   bool is_done(const fs::path& output, const data::Stage& stage) const {
     const data::Verdict verdict = data::holds(data::manifest_path(output), stage);
-    require(verdict.holds || !options_.skip_data, "[--skip-data] expected ", output.string(),
+    if (!verdict.holds && !cannot_write_.empty()) {
+      throw MachineError(
+          flashstep::str(cannot_write_, ", and ", output.string(), " is not ready: ", verdict.why));
+    }
+    require(verdict.holds || !options_.skip_data, "[skip_data] expected ", output.string(),
             " to be ready, but ", verdict.why);
     return verdict.holds;
   }
@@ -124,16 +131,21 @@ class Preparation {
     options.stories_bytes = static_cast<uint64_t>(text.stories_megabytes) * 1'000'000;
     options.stories_seed = static_cast<uint64_t>(text.stories_seed);
     options.base_url = text.base_url;
-    options.only_check = options_.skip_data;
+    options.only_check = only_checks();
     options.progress = progress("text");
     if (!options_.quiet) {
       options.say = [](const std::string& sentence) {
         std::fprintf(stderr, "%s\n", sentence.c_str());
       };
     }
-    data::Corpus corpus = data::prepare_corpus(options);
-    check_interrupted(kStopped);
-    return corpus;
+    try {
+      data::Corpus corpus = data::prepare_corpus(options);
+      check_interrupted(kStopped);
+      return corpus;
+    } catch (const UserError& error) {
+      if (cannot_write_.empty()) throw;
+      throw MachineError(cannot_write_ + ", and " + error.what());
+    }
   }
 
   data::Stage tokenizer_stage(const std::vector<fs::path>& texts) const {
@@ -163,6 +175,11 @@ class Preparation {
     const tokenizer::Tokenizer trained = tokenizer::train(corpus.train, options);
     save_tokenizer(trained, output);
     data::write_manifest(data::manifest_path(output), stage);
+    if (!options_.quiet && trained.vocab_size() < settings.vocab_size) {
+      std::fprintf(
+          stderr, "[tokenizer] %s tokens of the %s asked for: the text has no pair left for more\n",
+          with_commas(trained.vocab_size()).c_str(), with_commas(settings.vocab_size).c_str());
+    }
     return trained;
   }
 
@@ -185,6 +202,7 @@ class Preparation {
   const Config& config_;
   const PrepareOptions& options_;
   fs::path directory_;
+  std::string cannot_write_;  // why nothing can be written into directory_; empty: it can
 };
 
 }  // namespace

@@ -1,0 +1,116 @@
+"""What the program says: of a run before it begins, and of mistakes that can be made outside of a config."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from training_run import PROGRAM, write_config
+
+
+def flashstep(*arguments, **options):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120, **options)
+
+
+def read_only(directory, *arguments):
+    """Runs the program where `directory` is on a file system that cannot be written, whoever runs it."""
+    script = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+    return subprocess.run(["unshare", "--mount", "sh", "-c", script, directory, PROGRAM, *map(str, arguments)],
+                          capture_output=True, text=True, timeout=120)
+
+
+def can_mount():
+    with tempfile.TemporaryDirectory() as directory:
+        return read_only(directory, "--version").returncode == 0
+
+
+class SentencesTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.addCleanup(os.chdir, "/")
+        os.chdir(directory.name)
+        write_config(Path("."), train={"steps": 4}, schedule={"warmup_steps": 1})
+
+    def says(self, code, words, *arguments, run=flashstep):
+        result = run(*arguments)
+        self.assertEqual(result.returncode, code, result.stderr)
+        last = result.stderr.strip().splitlines()[-1]
+        self.assertTrue(last.startswith("flashstep: "), result.stderr)
+        for word in words:
+            self.assertIn(word, last)
+
+    def done(self, *arguments, run=flashstep):
+        result = run(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def test_three_lines_before_a_run(self):
+        result = self.done("train", "config.json", "--run", "run", "--set", "train.threads=99",
+                           "--set", "tokenizer.vocab_size=9000", "--set", "model.vocab_size=9000")
+        self.assertNotIn("{", result.stdout)
+        for line in (r"\[data\] [\d,]+ tokens to train on, [\d,]+ held out, from text.txt, kept in data",
+                     r"\[model\] 596,640 parameters: 2 layers, d_model 32, .*vocabulary 9,000",
+                     r"\[machine\] .*fp32 on cpu, 99 threads",
+                     r"\[machine\] more threads \(train.threads 99\) than processors",
+                     r"\[tokenizer\] \d+ tokens of the 9,000 asked for"):
+            self.assertRegex(result.stderr, rf"(?m)^{line}")
+        result = self.done("train", "config.json", "--run", "told", "--verbose")
+        printed = result.stdout[:result.stdout.index("run directory:")]
+        self.assertEqual(json.loads(printed)["train"]["steps"], 4)
+
+    def test_all_that_a_model_lacks_at_once(self):
+        Path("few.json").write_text('{"text": {"source": "text.txt"}, "model": {"context_length": 32}}')
+        self.says(2, ["d_model 0", "d_ff 0", "num_layers 0", "num_heads 0"], "train", "few.json")
+
+    def test_names_that_lead_nowhere(self):
+        os.symlink("loop", "loop")
+        self.says(2, ["got \"\", an empty name"], "train", "config.json", "--set", "text.source=")
+        self.says(2, ["loop", "symbolic links"], "train", "config.json", "--set", "text.source=loop")
+        self.says(2, ["loop", "symbolic links"], "train", "config.json", "--run", "loop")
+
+    def test_a_launch_inside_of_a_launch(self):
+        self.says(2, ["one launch around all ranks"], "launch", "-n", "1", "--", "launch", "-n", "1", "--", "info")
+
+    def test_a_link_is_written_through(self):
+        Path("real").mkdir()
+        Path("real/old.txt").write_text("old")
+        for name, target in (("link.txt", "real/old.txt"), ("dangling.txt", "real/new.txt")):
+            os.symlink(target, name)
+            self.done("data", "stories", "--megabytes", "1", "--seed", "1", "--out", name)
+            self.assertTrue(os.path.islink(name))
+            self.assertGreater(os.path.getsize(target), 900_000)
+        self.assertEqual(sorted(os.listdir("real")), ["new.txt", "old.txt"])  # nothing unfinished beside them
+
+    def test_a_run_of_the_library_has_no_model_to_build(self):
+        Path("run").mkdir()
+        Path("run/config.json").write_text("{}")
+        self.says(2, ["the library trained"], "generate", "run", "--prompt", "x")
+
+    def test_a_tokenizer_has_a_place_before_it_is_trained(self):
+        Path("file").write_text("")
+        self.says(2, ["file"], "tokenizer", "train", "missing.txt", "--vocab-size", "300", "--out", "file")
+        self.says(2, ["file"], "tokenizer", "train", "missing.txt", "--vocab-size", "300", "--out", "file/below")
+
+    @unittest.skipUnless(can_mount(), "nothing can be mounted here")
+    def test_what_cannot_be_written(self):
+        self.done("train", "config.json", "--run", "first")
+
+        def with_data(*arguments):
+            return read_only("data", *arguments)
+
+        self.done("train", "config.json", "--run", "second", run=with_data)  # all that it needs is there
+        self.assertEqual(Path("first/metrics.jsonl").read_text().count("\n"),
+                         Path("second/metrics.jsonl").read_text().count("\n"))
+        self.says(1, ["Read-only", "vocab_size is 310 and was 300"], "train", "config.json", "--run", "third", "--set",
+                  "tokenizer.vocab_size=310", run=with_data)
+        self.says(1, ["Read-only", "validation"], "train", "config.json", "--run", "fourth", "--set",
+                  "text.validation_fraction=0.3", run=with_data)
+        self.says(2, ["Read-only"], "tokenizer", "train", "missing.txt", "--vocab-size", "300", "--out", "data/new",
+                  run=with_data)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
