@@ -1,8 +1,9 @@
 // flashstep account: calculators with their derivations. Each topic is a command of its own;
-// without one all are printed with their defaults.
+// without one they are listed.
 #include "flashstep/report/account.h"
 
 #include <functional>
+#include <iomanip>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -157,9 +158,24 @@ void add_account(CLI::App& app) {
   account->require_subcommand(0, 1);
   add_model_topics(*account, directory);
   add_parallel_topics(*account, directory);
-  account->callback([account, directory] {
-    if (!account->get_subcommands().empty()) return;
+  const auto print_all = [directory] {
     for (const Account& one : report::all_accounts()) print(one, *directory);
+  };
+  CLI::App* all = account->add_subcommand("all", "All of these with the handouts' inputs");
+  add_out(*all, directory);
+  all->callback(print_all);
+  account->footer(
+      "Memory is in MiB and GiB (powers of 1,024), what is sent in MB and GB (powers of 1,000); "
+      "so\n"
+      "is memory that stands beside what is sent or beside a maker's figure.");
+  account->callback([account, directory, print_all] {
+    if (!account->get_subcommands().empty()) return;
+    if (!directory->empty()) return print_all();
+    std::cout << "Topics, each with its inputs as flags:\n";
+    for (const CLI::App* topic : account->get_subcommands(nullptr)) {
+      std::cout << "  flashstep account " << std::left << std::setw(12) << topic->get_name()
+                << topic->get_description() << "\n";
+    }
   });
 }
 

@@ -9,6 +9,7 @@
 #include "apps/commands.h"
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/base/terminal.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/parallel/strategy.h"
 
@@ -28,7 +29,7 @@ void BenchOutput::add_option(CLI::App& command) {
 }
 
 void BenchOutput::show(const measure::Table& table) const {
-  std::cout << measure::to_text(table);
+  std::cout << measure::to_text(table, terminal_columns(stdout));
   if (stem.empty()) return;
   write_file(stem + ".md", measure::to_markdown(table));
   write_file(stem + ".json", measure::to_json(table));
@@ -122,7 +123,7 @@ void print_progress(const std::string& line) { std::fprintf(stderr, "%s\n", line
 
 void show(const report::BenchReport& report, const std::string& directory,
           const std::string& name) {
-  std::cout << report::to_text(report);
+  std::cout << report::to_text(report, terminal_columns(stdout));
   if (!directory.empty()) report::save(report, directory + "/" + name);
   if (report.signal != 0)
     throw Interrupted(report.signal, "interrupted; what was measured is shown");

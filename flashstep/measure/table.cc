@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "flashstep/base/error.h"
+#include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
 #include "flashstep/measure/utf8.h"
 
@@ -142,7 +143,7 @@ std::string display(const Cell& cell, const NumberFormat& format) {
   return "-";
 }
 
-std::string to_text(const Table& table) {
+std::string to_text(const Table& table, size_t note_columns) {
   std::vector<std::vector<std::string>> lines(2);
   bool any_unit = false;
   for (const Column& column : table.columns) {
@@ -160,7 +161,7 @@ std::string to_text(const Table& table) {
   for (const size_t width : widths) rule.emplace_back(width, '-');
   text += line_of(rule, widths, table.columns);
   for (size_t i = 2; i < lines.size(); ++i) text += line_of(lines[i], widths, table.columns);
-  for (const std::string& note : table.notes) text += note + "\n";
+  for (const std::string& note : table.notes) text += wrapped(note, note_columns) + "\n";
   return text;
 }
 

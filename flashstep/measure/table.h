@@ -80,8 +80,9 @@ struct Table {
 // an empty cell, "nan" and "inf" for what they are.
 std::string display(const Cell& cell, const NumberFormat& format);
 
-// For a terminal: columns padded to one width, a row of units (where there are any), a rule.
-std::string to_text(const Table& table);
+// For a terminal: columns padded to one width, a row of units (where there are any), a rule; notes
+// broken to `note_columns` (0: not at all).
+std::string to_text(const Table& table, size_t note_columns = 0);
 
 // GitHub's Markdown, also aligned for who reads the source; units stand in the heads.
 std::string to_markdown(const Table& table);

@@ -35,16 +35,16 @@ void derive(const AttentionSize& size, const Memory& memory, int64_t element_byt
       str(fits ? "Largest case" : "First case that does not fit", ", N ", with_commas(size.n),
           ", D ", size.head_dim, ": one matrix = B H N^2 x ", element_bytes,
           " bytes = ", size.batches, " x ", size.heads, " x ", with_commas(size.n), "^2 x ",
-          element_bytes, " = ", number(memory.matrix / kGB), " GB"));
+          element_bytes, " = ", number(memory.matrix / kGiB), " GiB"));
   account.derivation.push_back(
       str("kept for backward = q, k, v, output + ",
           size.causal ? "weights before and after the mask's zeros" : "the weights", " = ",
-          number(memory.tensors / 2 / kGB), " + ", number(memory.matrices.kept / kGB), " GB"));
+          number(memory.tensors / 2 / kGiB), " + ", number(memory.matrices.kept / kGiB), " GiB"));
   account.derivation.push_back(
       str("peak in backward = those and their four gradients + weights, their gradient and that of "
           "the scores (3 matrices) = ",
-          number(memory.tensors / kGB), " + ", number(memory.matrices.backward_peak / kGB), " = ",
-          number(memory.peak / kGB), " GB"));
+          number(memory.tensors / kGiB), " + ", number(memory.matrices.backward_peak / kGiB), " = ",
+          number(memory.peak / kGiB), " GiB"));
   account.derivation.push_back(
       "Doubling N multiplies the matrices by four and everything else by two. A kernel that goes "
       "through the keys in tiles keeps a logsumexp a row (4 bytes) and computes the weights anew "
@@ -78,8 +78,8 @@ Account account_attention(const AttentionAccount& inputs) {
   const int64_t element_bytes = inputs.precision == "bf16" ? 2 : 4;
   Account account{.name = "attention", .table = {}, .derivation = {}};
   account.table.title =
-      str("Memory of attention by the formula: batch ", inputs.batch_size, ", heads ", inputs.heads,
-          ", ", inputs.precision, inputs.causal ? ", causal" : "");
+      str("Memory of attention by the formula: batch ", with_commas(inputs.batch_size), ", heads ",
+          with_commas(inputs.heads), ", ", inputs.precision, inputs.causal ? ", causal" : "");
   account.table.columns = {measure::integer_column("N"),
                            measure::integer_column("D"),
                            significant_column("one matrix", "MiB", 4),

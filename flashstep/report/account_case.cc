@@ -37,8 +37,9 @@ AccountCase account_case(const StepAccount& inputs) {
 }
 
 std::string case_name(const StepAccount& inputs, const AccountCase& c) {
-  return str(model_name(c.model), ", batch ", c.shape.batch_size, ", context ", c.shape.seq_len,
-             ", ", inputs.precision, ", attention ", inputs.attention);
+  return str(model_name(c.model), ", batch ", with_commas(c.shape.batch_size), ", context ",
+             with_commas(c.shape.seq_len), ", ", inputs.precision, ", attention ",
+             inputs.attention);
 }
 
 std::string letters_of(const AccountCase& c) {

@@ -66,7 +66,8 @@ void account_state(const MeshAccount& inputs, Account& account) {
   account.table.add_row({str("N_FSDP for less than ", inputs.limit_gb, " GB"),
                          ranks > 0 ? measure::Cell(ranks) : measure::Cell("none"), ""});
   account.derivation.push_back(str("parameters = blocks x m D F = ", inputs.blocks, " x ",
-                                   layer.matrices, " x ", layer.d_model, " x ", layer.d_ff, " = ",
+                                   layer.matrices, " x ", with_commas(layer.d_model), " x ",
+                                   with_commas(layer.d_ff), " = ",
                                    with_commas(static_cast<int64_t>(parameters))));
   account.derivation.push_back(str("state = (4 + 4 + 8) bytes a parameter in float32 = ",
                                    number(state.total() / kGB, 6), " GB"));
@@ -154,9 +155,9 @@ Mesh best_mesh(const FeedForward& layer, double tokens, int64_t ranks) {
 class BoundsTable {
  public:
   BoundsTable(const BoundsAccount& inputs, Account& account) : in_(inputs), table_(account.table) {
-    table_.title =
-        str("One feed-forward layer on ", inputs.ranks, " accelerators: D ", inputs.layer.d_model,
-            ", F ", inputs.layer.d_ff, ", batch of ", inputs.tokens, " tokens");
+    table_.title = str("One feed-forward layer on ", with_commas(inputs.ranks), " accelerators: D ",
+                       with_commas(inputs.layer.d_model), ", F ", with_commas(inputs.layer.d_ff),
+                       ", batch of ", number(inputs.tokens, 9), " tokens");
     table_.columns = {measure::text_column("strategy"),
                       measure::text_column("pass"),
                       significant_column("FLOPs a device", "TFLOP", 4),
@@ -192,9 +193,10 @@ void derive_bounds(const BoundsAccount& inputs, Account& account) {
   const double m = inputs.layer.matrices, e = inputs.layer.element_bytes;
   const double c_over_w = inputs.accelerator.flops_per_s / inputs.accelerator.bytes_per_s;
   account.derivation = {
-      str("B = ", inputs.tokens, " tokens, D, F, m = ", m, " matrices, e = ", e,
-          " bytes an element, C / W = ", inputs.accelerator.flops_per_s, " / ",
-          inputs.accelerator.bytes_per_s, " = ", number(c_over_w), " FLOP a byte."),
+      str("B = ", number(inputs.tokens, 9), " tokens, D, F, m = ", m, " matrices, e = ", e,
+          " bytes an element, C / W = ", number(inputs.accelerator.flops_per_s / 1e12),
+          " TFLOP/s / ", number(inputs.accelerator.bytes_per_s / kGB), " GB/s = ", number(c_over_w),
+          " FLOP a byte."),
       "FLOPs a device: forward 2 m B D F / N, backward twice that (m products for dx, m for dW).",
       "DP, backward: all-reduce of m e D F bytes, 2 (N - 1) / N m e D F / W <= 4 m B D F / (N C): "
       "N <= 1 + 2 B W / (e C). Forward sends nothing.",
@@ -217,9 +219,9 @@ void derive_bounds(const BoundsAccount& inputs, Account& account) {
 Account account_mesh(const MeshAccount& inputs) {
   check(inputs);
   Account account{.name = "mesh",
-                  .table = quantity_table(str("Communication accounting: ", inputs.blocks,
-                                              " feed-forward layers, D ", inputs.layer.d_model,
-                                              ", F ", inputs.layer.d_ff)),
+                  .table = quantity_table(str(
+                      "Communication accounting: ", inputs.blocks, " feed-forward layers, D ",
+                      with_commas(inputs.layer.d_model), ", F ", with_commas(inputs.layer.d_ff))),
                   .derivation = {}};
   account_state(inputs, account);
   account_batch(inputs, account);

@@ -31,6 +31,20 @@ class AccountTest(unittest.TestCase):
                 self.assertGreater(len(table["notes"]), 0, topic)
                 self.assertIn(table["title"], result.stdout)
 
+    def test_topics_are_listed_without_a_topic(self):
+        listed = run("account").stdout
+        for topic in (*TOPICS, "all"):
+            self.assertRegex(listed, rf"(?m)^  flashstep account {topic} +[A-Z]")
+        everything = run("account", "all").stdout
+        self.assertEqual(everything.count("\nLetters: "), 3)
+        # One style of numbers: no count of five digits without separators.
+        self.assertNotRegex(everything, r"(?<![\d.,e])\d{5,}(?![\d.])")
+        environment = dict(os.environ, COLUMNS="70")
+        narrow = subprocess.run([PROGRAM, "account", "step"], capture_output=True, text=True, env=environment).stdout
+        self.assertLessEqual(max(map(len, narrow.splitlines())), 80)  # the title is one line
+        self.assertLessEqual(max(len(line) for line in narrow.splitlines()[1:]), 70)
+        self.assertEqual(narrow.split(), run("account", "step").stdout.split())
+
     def test_inputs_are_flags(self):
         with tempfile.TemporaryDirectory() as folder:
             result = run("account", "mesh", "--d-model", 100, "--d-ff", 200, "--blocks", 10, "--gpu-gb", 0.003,

@@ -76,10 +76,10 @@ void add_state(const AccountCase& c, Account& account) {
 void add_activations(const AccountCase& c, Account& account) {
   const double stream = residual_stream_bytes(c.model, c.shape);
   account.table.add_row({"one tensor of the residual stream", stream / kMiB, "MiB"});
-  account.derivation.push_back(str("residual stream = 4 bytes x B N C = 4 x ", c.shape.batch_size,
-                                   " x ", with_commas(c.shape.seq_len), " x ",
-                                   with_commas(c.model.d_model), " = ", number(stream / kMiB),
-                                   " MiB"));
+  account.derivation.push_back(
+      str("residual stream = 4 bytes x B N C = 4 x ", with_commas(c.shape.batch_size), " x ",
+          with_commas(c.shape.seq_len), " x ", with_commas(c.model.d_model), " = ",
+          number(stream / kMiB), " MiB"));
   const train::StateBytes state = train::state_bytes(static_cast<double>(parameter_count(c.model)));
   if (!c.backward) {
     const double temporaries = forward_temporaries_bytes(c.model, c.shape);

@@ -23,9 +23,11 @@ void measure_until_failure(BenchReport& report, const std::function<void()>& wor
   }
 }
 
-std::string to_text(const BenchReport& report) {
-  std::string text = measure::to_text(report.table);
-  for (const NamedTable& named : report.tables) text += "\n" + measure::to_text(named.table);
+std::string to_text(const BenchReport& report, size_t note_columns) {
+  std::string text = measure::to_text(report.table, note_columns);
+  for (const NamedTable& named : report.tables) {
+    text += "\n" + measure::to_text(named.table, note_columns);
+  }
   return text;
 }
 

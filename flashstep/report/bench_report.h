@@ -43,6 +43,6 @@ void measure_until_failure(BenchReport& report, const std::function<void()>& wor
 void save(const BenchReport& report, const std::string& stem);
 
 // Its tables for people, under each other.
-std::string to_text(const BenchReport& report);
+std::string to_text(const BenchReport& report, size_t note_columns = 0);
 
 }  // namespace flashstep::report
