@@ -60,7 +60,7 @@ Links links_of(const std::vector<AllreduceCase>& cases, const std::vector<measur
 
 // Starts one job's ranks and adds what came back; cases without a result get the failure.
 void run_job(const BenchAllreduceOptions& options, const std::vector<AllreduceCase>& cases,
-             const std::function<void(const std::string&)>& progress, AllreduceReport& report,
+             const std::function<void(const std::string&)>& progress, BenchReport& report,
              std::vector<AllreduceResult>& results) {
   RankJob job;
   job.ranks = static_cast<int>(cases.front().ranks);
@@ -87,12 +87,12 @@ void run_allreduce_rank(const std::string& task) {
                     [](const AllreduceResult& result) { hand_over(to_json(result)); });
 }
 
-AllreduceReport bench_allreduce(const BenchAllreduceOptions& options) {
+BenchReport bench_allreduce(const BenchAllreduceOptions& options) {
   const std::vector<AllreduceCase> cases = cases_of(options.plan);
   const std::vector<measure::Gpu> gpus = measure::list_gpus();
   const double begin = measure::steady_seconds();
   const Links links = links_of(cases, gpus);
-  AllreduceReport report;
+  BenchReport report;
   std::vector<AllreduceResult> results;
   std::string state;
   uint64_t started = 0;  // cases

@@ -22,13 +22,10 @@ struct BenchAllreduceOptions {
   std::function<void(uint64_t done, uint64_t total, const std::string& note)> progress;
 };
 
-// `runs`: a line a contestant and case; no pictures for "quick".
-struct AllreduceReport : BenchReport {
-  std::string failure;  // of ranks that ended with an error: the rest was measured
-};
-
-// Starts the ranks of each transport and number of ranks in turn.
-AllreduceReport bench_allreduce(const BenchAllreduceOptions& options);
+// Starts the ranks of each transport and number of ranks in turn. `runs`: a line a contestant and
+// case; no pictures for "quick". Ranks that ended with an error are the failure; the rest was
+// measured.
+BenchReport bench_allreduce(const BenchAllreduceOptions& options);
 // The same, in a process that it started as a rank.
 void run_allreduce_rank(const std::string& task);
 

@@ -183,10 +183,21 @@ TEST(BenchAllreduce, SaysWhatIsMissing) {
   BenchAllreduceOptions options;
   options.plan = {{{"nccl", "cuda"}}, {1}, {500}, "fp32"};
   options.program = "/no/such/program";
-  const AllreduceReport report = bench_allreduce(options);
+  const BenchReport report = bench_allreduce(options);
   const std::string text = measure::to_text(report.table);
   EXPECT_TRUE(has(text, "needs a GPU") || has(text, "needs 500 GPUs")) << text;
   EXPECT_TRUE(has(text, "Verdict: 0 of 1 cases measured")) << text;
+}
+
+// What the command ends with (exit code 1), and no reason to forget the other cases.
+TEST(BenchAllreduce, RanksThatDieAreAFailure) {
+  BenchAllreduceOptions options;
+  options.plan = {{{"gloo", "cpu"}}, {2}, {500}, "fp32"};
+  options.program = "/bin/false";
+  options.quick = true;
+  const BenchReport report = bench_allreduce(options);
+  EXPECT_NE(report.failure.find("[bench allreduce] "), std::string::npos) << report.failure;
+  EXPECT_TRUE(has(measure::to_text(report.table), "Failed: ")) << measure::to_text(report.table);
 }
 
 }  // namespace

@@ -61,13 +61,12 @@ class NormBench {
 
   BenchReport run() {
     const double begin = measure::steady_seconds();
-    try {
+    measure_until_failure(report_, [&] {
       for (const std::string& dtype : options_.dtypes) {
         for (const int64_t width : options_.widths) measure_shape(width, dtype);
       }
-    } catch (const Interrupted& interrupted) {
-      report_.signal = interrupted.signal();
-    }
+    });
+    if (report_.failure.empty()) report_.failure = norm_failure(runs_);
     fill_report(measure::steady_seconds() - begin);
     return std::move(report_);
   }
@@ -110,7 +109,6 @@ class NormBench {
       entry.calls.push_back(calls);
     }
     if (!trouble.empty()) entry.contestant.reset();
-    if (name == "flashstep" && trouble.empty()) judge(entry.runs.front());
     return entry;
   }
 
@@ -139,14 +137,6 @@ class NormBench {
     return trouble;
   }
 
-  void judge(const NormRun& ours) {
-    const double most = norm_tolerance(ours.c.dtype);
-    if (ours.error <= most && ours.gradient_error <= most) return;
-    report_.failure = str("[bench norm] ", ours.c.rows, " x ", ours.c.width, ", ", ours.c.dtype,
-                          ": expected errors of at most ", most, ", got ", ours.error, " and ",
-                          ours.gradient_error);
-  }
-
   void fill_report(double seconds) {
     report_.table = norm_table(runs_, options_.device);
     auto& notes = report_.table.notes;
@@ -158,7 +148,7 @@ class NormBench {
     }
     notes.push_back(str(how, "; ", human_seconds(seconds), "."));
     if (report_.signal != 0) notes.emplace_back("Interrupted: the rest was not measured.");
-    if (!report_.failure.empty()) notes.push_back("Wrong: " + report_.failure + ".");
+    if (!report_.failure.empty()) notes.push_back("Failed: " + report_.failure + ".");
     for (std::string& sentence : norm_verdict(runs_)) notes.push_back(std::move(sentence));
     report_.pictures = norm_pictures(runs_, options_.device, "flashstep bench norm; " + machine);
   }

@@ -34,8 +34,8 @@ BenchNormOptions norm_preset(const std::string& name);
 const std::vector<std::string>& norm_contestants();
 
 // A line a case and contestant, who take turns on the same inputs. What a contestant cannot do is
-// a cell. An error of ours beyond norm_tolerance() ends as the report's failure. UserError for what
-// cannot be measured at all.
+// a cell. What ours fails at, or errors of ours beyond norm_tolerance(), are the report's failure.
+// UserError for what cannot be measured at all.
 BenchReport bench_norm(const BenchNormOptions& options);
 
 // ---- Inside
@@ -62,6 +62,9 @@ struct NormRun {
 double norm_tolerance(const std::string& dtype);
 
 double norm_bytes(const NormCase& c);  // the least that a call moves
+
+// The first run of ours that failed or is too far from float64; empty: none.
+std::string norm_failure(const std::vector<NormRun>& runs);
 
 measure::Table norm_table(const std::vector<NormRun>& runs, const std::string& device);
 std::vector<std::string> norm_verdict(const std::vector<NormRun>& runs);

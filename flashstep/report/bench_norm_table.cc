@@ -39,6 +39,21 @@ double gigabytes_per_s(const NormRun& run) { return norm_bytes(run.c) / run.medi
 
 }  // namespace
 
+std::string norm_failure(const std::vector<NormRun>& runs) {
+  for (const NormRun& run : runs) {
+    if (run.contestant != "flashstep") continue;
+    const std::string what = str("[bench norm] ", run.c.rows, " x ", run.c.width, ", ", run.c.dtype,
+                                 ", ", run.c.pass, ": ");
+    if (run.trouble.starts_with("failed")) return what + run.trouble;
+    const double most = norm_tolerance(run.c.dtype);
+    if (run.trouble.empty() && !(run.error <= most && run.gradient_error <= most)) {
+      return str(what, "expected errors of at most ", most, ", got ", run.error, " and ",
+                 run.gradient_error);
+    }
+  }
+  return "";
+}
+
 measure::Table norm_table(const std::vector<NormRun>& runs, const std::string& device) {
   measure::Table table;
   table.title = str("Norms of rows on the ", device == "cuda" ? "GPU" : "CPU");

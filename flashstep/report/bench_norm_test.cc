@@ -107,6 +107,20 @@ TEST(BenchNorm, TableAndVerdictSayWhoIsFaster) {
             std::string::npos);
 }
 
+// The command ends with exit code 1 then.
+TEST(BenchNorm, WhatOursFailsAtIsAFailure) {
+  std::vector<NormRun> runs = race_of_norms(2, 5);
+  EXPECT_EQ(norm_failure(runs), "");
+  runs[1].trouble = "failed: a peer may";
+  runs[0].trouble = "OOM";
+  EXPECT_EQ(norm_failure(runs), "");
+  runs[0].trouble = "failed: no kernel";
+  EXPECT_NE(norm_failure(runs).find("forward: failed: no kernel"), std::string::npos);
+  runs[0].trouble = "";
+  runs[0].gradient_error = NAN;
+  EXPECT_NE(norm_failure(runs).find("expected errors of at most"), std::string::npos);
+}
+
 TEST(BenchNorm, PresetsAndMistakes) {
   const BenchNormOptions y2024 = norm_preset("2024");
   EXPECT_EQ(y2024.rows, 50'000);
