@@ -53,7 +53,9 @@ void add_launch(CLI::App& app) {
   auto arguments = std::make_shared<LaunchArguments>();
   CLI::App* command = app.add_subcommand(
       "launch", "Run a command as several ranks on this machine: launch -n 4 -- train ...");
-  command->add_option("-n,--ranks", arguments->options.ranks, "How many")->required();
+  command->add_option("-n,--ranks", arguments->options.ranks, "How many")
+      ->required()
+      ->check(CLI::Range(1, 4096));
   command
       ->add_option("COMMAND", arguments->command,
                    "After --: what each rank runs, a command of flashstep (train ...) or, with a "

@@ -3,19 +3,15 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <exception>
-#include <filesystem>
 #include <iostream>
-#include <new>
 #include <sstream>
 #include <string>
 
 #include <CLI/CLI.hpp>
-#include <c10/util/Exception.h>
 
 #include "apps/commands.h"
 #include "apps/usage.h"
-#include "flashstep/base/error.h"
+#include "flashstep/base/run_main.h"
 #include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
 
@@ -31,36 +27,12 @@ constexpr AddCommand kCommands[] = {
 };
 
 // Exit codes, everywhere: 0 done, 2 the caller's mistake, 1 the machine's failure, 128 + n ended by
-// signal n.
+// signal n (run_main).
 constexpr int kMachineFailure = 1, kCallerMistake = 2;
 
 int fail(int code, const std::string& sentence) {
   std::fprintf(stderr, "flashstep: %s\n", sentence.c_str());
   return code;
-}
-
-// LibTorch's errors carry a backtrace, which is not for people.
-std::string first_line(const c10::Error& error) {
-  const std::string text = error.what_without_backtrace();
-  return text.substr(0, text.find('\n'));
-}
-
-int fail_in_torch(const c10::Error& error) {
-  const std::string line = first_line(error);
-  const bool is_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-                         line.find("can't allocate memory") != std::string::npos;
-  return fail(kMachineFailure,
-              is_memory ? "out of memory (a smaller model or train.batch_size needs less): " + line
-                        : "LibTorch failed: " + line);
-}
-
-// A name that leads nowhere is the caller's mistake.
-int fail_in_files(const std::filesystem::filesystem_error& error) {
-  const bool is_name = error.code() == std::errc::too_many_symbolic_link_levels ||
-                       error.code() == std::errc::filename_too_long ||
-                       error.code() == std::errc::not_a_directory;
-  return fail(is_name ? kCallerMistake : kMachineFailure,
-              str("cannot use ", error.path1().string(), ": ", error.code().message()));
 }
 
 // What a command printed may be in a buffer still; a full disk shows when that is written.
@@ -99,23 +71,13 @@ int run(int argc, char** argv) {
     return fail(kCallerMistake, usage_mistake(app, argc, argv, error));
   } catch (const ExitCode& exit) {
     return exit.code;
-  } catch (const Interrupted& interrupted) {
-    return fail(128 + interrupted.signal(), interrupted.what());
-  } catch (const UserError& error) {
-    return fail(kCallerMistake, error.what());
-  } catch (const std::filesystem::filesystem_error& error) {
-    return fail_in_files(error);
-  } catch (const c10::Error& error) {
-    return fail_in_torch(error);
-  } catch (const std::bad_alloc&) {
-    return fail(kMachineFailure, "out of memory");
-  } catch (const std::exception& error) {
-    return fail(kMachineFailure, error.what());
   }
 }
 
 }  // namespace
 
-int run_program(int argc, char** argv) { return end_output(run(argc, argv)); }
+int run_program(int argc, char** argv) {
+  return end_output(run_main("flashstep", [&] { return run(argc, argv); }));
+}
 
 }  // namespace flashstep::apps

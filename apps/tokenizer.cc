@@ -24,7 +24,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "vocab.json", "merges.txt"};
 constexpr const char* kNothingWritten = "[tokenizer] interrupted; nothing was written";
+
+// `output` is none of the files of the tokenizer at `path`, a folder or a file.
+void require_other_than_tokenizer(const fs::path& path, const fs::path& output) {
+  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
+  require_other_file(path, output);
+  for (const char* name : kTokenizerFiles) require_other_file(folder / name, output);
+}
 
 struct TokenizerTrainArguments {
   std::vector<std::string> texts;
@@ -34,6 +42,10 @@ struct TokenizerTrainArguments {
 
 void run_train(TokenizerTrainArguments arguments) {
   require_place_for_directory(arguments.out);
+  for (const std::string& text : arguments.texts) {
+    for (const char* name : kTokenizerFiles)
+      require_other_file(text, arguments.out / fs::path(name));
+  }
   const SignalGuard guard;
   ProgressBar reading("counting words", ProgressBar::Unit::kBytes);
   ProgressBar merging("learning merges", ProgressBar::Unit::kCount);
@@ -81,6 +93,7 @@ struct EncodeArguments {
 void run_encode(EncodeArguments arguments) {
   require_place_for_file(arguments.out);
   for (const std::string& text : arguments.texts) require_other_file(text, arguments.out);
+  require_other_than_tokenizer(arguments.tokenizer, arguments.out);
   const auto tokenizer = tokenizer::Tokenizer::load(arguments.tokenizer);
   const SignalGuard guard;
   data::TokenFileWriter writer(arguments.out, tokenizer.vocab_size());
@@ -129,6 +142,7 @@ void run_decode(const std::string& token_path, const std::string& tokenizer_path
   if (!out.empty()) {
     require_place_for_file(out);
     require_other_file(token_path, out);
+    require_other_than_tokenizer(tokenizer_path, out);
   }
   const auto tokenizer = tokenizer::Tokenizer::load(tokenizer_path);
   const data::TokenFile tokens(token_path, tokenizer.vocab_size());

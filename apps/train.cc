@@ -105,7 +105,8 @@ void train_command(TrainArguments arguments) {
   const bool is_first = comm::read_environment().rank == 0;
   // Schedulers start a job for the first time as they start it again: that goes on, and is said
   // before the first line and after the last one.
-  const bool is_anew = is_first && options.resume && !has_checkpoint(options.run_directory);
+  const bool is_anew = is_first && options.resume && !has_checkpoint(options.run_directory) &&
+                       train::others_entry(options.run_directory).empty();
   std::string began_anew;
   if (is_anew) {
     const std::string meant = meant_instead(options.run_directory);

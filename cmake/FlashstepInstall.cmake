@@ -6,12 +6,19 @@ set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/flashstep")
 install(TARGETS flashstep EXPORT flashstep LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
         INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(TARGETS flashstep_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/flashstep" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-        FILES_MATCHING PATTERN "*.h"
-        # What only tests, and twins of libraries, need.
-        PATTERN "testing" EXCLUDE PATTERN "testdata" EXCLUDE PATTERN "gloo_standin" EXCLUDE
-        PATTERN "*_test.h" EXCLUDE PATTERN "test_*.h" EXCLUDE PATTERN "reference_words.h" EXCLUDE
-        PATTERN "hard_text.h" EXCLUDE)
+# A header is installed when it and all that it includes want only the standard library and LibTorch, which every user
+# has. What only tests want stays here, too.
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/flashstep/*.h")
+list(FILTER headers EXCLUDE REGEX "/(testing|testdata|gloo_standin|cuda)/|_test\\.h$|/test_[^/]*$|/(reference_words|hard_text)\\.h$")
+foreach(header IN LISTS headers)
+  flashstep_includes("${PROJECT_SOURCE_DIR}/${header}" PRIVATE "<(hwy|nlohmann|CLI|curl|cairo|librsvg|gtest|cuda|nccl)|\\.cuh|/cuda/" private)
+  if(NOT private)
+    get_filename_component(folder "${header}" DIRECTORY)
+    install(FILES "${PROJECT_SOURCE_DIR}/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
+  endif()
+endforeach()
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/configs" DESTINATION "${CMAKE_INSTALL_DATADIR}/flashstep" OPTIONAL)
 install(EXPORT flashstep NAMESPACE flashstep:: DESTINATION "${_package_dir}" FILE flashstepTargets.cmake)
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake" "${PROJECT_SOURCE_DIR}/scripts/libtorch_path"

@@ -3,6 +3,7 @@
 //   flashstep launch -n 2 -- ./example_data_parallel
 //   torchrun --no-python --nproc-per-node 2 ./example_data_parallel
 #include <cstdio>
+#include <flashstep/base/run_main.h>
 #include <flashstep/comm/group.h>
 #include <flashstep/parallel/distributed_data_parallel.h>
 #include <flashstep/parallel/sharded_optimizer.h>
@@ -16,7 +17,7 @@ struct Net : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) { return out(torch::relu(hidden(x))); }
 };
 
-int main() {
+int train_net() {
   flashstep::comm::Group group(flashstep::comm::read_environment());
   flashstep::DistributedDataParallel net(std::make_shared<Net>(), group);
   flashstep::ShardedOptimizer<torch::optim::AdamW> optimizer(
@@ -36,3 +37,5 @@ int main() {
   if (group.is_first()) std::printf("loss on %d ranks: %.5f\n", group.world_size(), loss_value);
   return loss_value < 0.05 ? 0 : 1;
 }
+
+int main() { return flashstep::run_main("data_parallel", train_net); }

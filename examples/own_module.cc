@@ -1,4 +1,5 @@
 // Trains a module of your own: metrics, checkpoints, resuming and loss curve come with the loop.
+#include <flashstep/base/run_main.h>
 #include <flashstep/train/adamw.h>
 #include <flashstep/train/loop.h>
 #include <flashstep/train/schedule.h>
@@ -14,7 +15,7 @@ struct Net : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) { return out(torch::relu(hidden(x))); }
 };
 
-int main(int argc, char** argv) {
+int train_net(const std::string& run_directory) {
   torch::manual_seed(1);
   Net net;
   train::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
@@ -24,11 +25,17 @@ int main(int argc, char** argv) {
                  }};
   job.learning_rate = [](int64_t t) { return train::learning_rate_at({1e-2, 1e-4, 20, 300}, t); };
   train::LoopOptions options;
-  options.run_directory = argc > 1 ? argv[1] : "own_module_run";
+  options.run_directory = run_directory;
   options.resume = true;  // goes on where an earlier call was stopped
   options.steps = 300;
   options.step.max_norm = 1;
   const train::LoopResult result = train::run(job, options);
   std::printf("loss after %d steps: %.5f\n", static_cast<int>(result.steps), result.loss);
   return result.loss < 0.05 ? 0 : 1;
+}
+
+int main(int argc, char** argv) {
+  // What goes wrong is said in a sentence, with the exit codes of the program flashstep.
+  return flashstep::run_main("own_module",
+                             [&] { return train_net(argc > 1 ? argv[1] : "own_module_run"); });
 }

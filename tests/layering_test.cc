@@ -93,7 +93,8 @@ TEST(Layering, RoomsIncludeOnlyRoomsBelow) {
   size_t checked = 0;
   for (const fs::path& file : files_below(library, {".h", ".cc", ".cu", ".cuh"})) {
     const std::string room = fs::relative(file, library).begin()->string();
-    if (room == "operators.cc") continue;  // the roof: it registers what every room offers
+    // The roof: it registers what every room offers, and offers it in one header.
+    if (room == "operators.cc" || room == "flashstep.h") continue;
     ASSERT_TRUE(kLevels.count(room)) << file << " lies in no room of the house";
     const bool is_test = is_tests_file(room, file);
     const std::vector<std::string> lines = read_lines(file);

@@ -115,7 +115,7 @@ class RunDirectoryTest(Case):
         before = contents("project")
         for run in ("project", "project/", "./project/../project"):
             for resume in ([], ["--resume"]):
-                self.refused(["samples.txt", "choose another run directory"], "--run", run, *resume)
+                self.refused(["which holds", "choose another run directory"], "--run", run, *resume)
         self.refused(["choose another run directory"], "--run", ".", "--resume")  # a config.json lies here, but no run
         self.assertEqual(contents("project"), before)
         self.assertFalse(os.path.exists("lock"))
@@ -138,6 +138,50 @@ class RunDirectoryTest(Case):
             if "slurm.out" in more:
                 self.put("early/slurm.out")
             self.done("--run", "early")
+
+    def test_a_lock_of_others_is_not_written(self):
+        self.put("important")
+        Path("linked").mkdir()
+        os.symlink("../important", "linked/lock")
+        self.put("plain/lock")
+        for run in ("linked", "plain"):
+            self.refused(["lock"], "--run", run)
+            self.assertEqual(Path(run, "lock").read_text(), "mine")
+
+    def test_a_run_whose_checkpoints_are_gone_keeps_its_history(self):
+        self.done("--run", "run")
+        metrics = Path("run/metrics.jsonl").read_text()
+        shutil.move("run/checkpoints", "elsewhere")
+        self.refused(["run/checkpoints", "metrics.jsonl"], "--run", "run", "--resume", "--set", "train.steps=2")
+        self.assertEqual(Path("run/metrics.jsonl").read_text(), metrics)
+        shutil.move("elsewhere", "run/checkpoints")
+        self.done("--run", "run", "--resume")
+
+    def test_files_among_checkpoints_stay(self):
+        self.done("--run", "run")
+        self.put("run/checkpoints/step_00000001/notes.txt")
+        self.done("--run", "run", "--resume", "--set", "train.steps=20", "--set",
+                  "checkpointing.checkpointing_interval=4")
+        self.assertEqual(Path("run/checkpoints/step_00000001/notes.txt").read_text(), "mine")
+        self.assertEqual(len(list(Path("run/checkpoints").glob("step_*/state.json"))), 2)
+
+    def test_tokens_that_are_cut_short_end_the_run(self):
+        for name in ("train", "validation"):
+            with self.subTest(name):
+                arguments = [PROGRAM, "train", "config.json", "--run", name, "--set", "train.steps=1000000", "--set",
+                             "train.evaluate_every=20", "--set", "checkpointing.checkpointing_interval=0", "--set",
+                             f"text.directory=data_{name}"]
+                process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                self.addCleanup(process.kill)
+                metrics = Path(name, "metrics.jsonl")
+                deadline = time.time() + 60
+                while not metrics.exists() or metrics.read_text().count("\n") < 3:
+                    self.assertLess(time.time(), deadline, "waited too long")
+                    time.sleep(0.01)
+                os.truncate(f"data_{name}/{name}.npy", 200)
+                errors = process.communicate(timeout=60)[1]
+                self.assertEqual(process.returncode, 1, errors)
+                self.assertIn("cut it short", errors.splitlines()[-1])
 
     def test_runs_of_before_go_on(self):
         self.done("--run", "whole")

@@ -94,6 +94,47 @@ class SentencesTest(unittest.TestCase):
         self.says(2, ["file"], "tokenizer", "train", "missing.txt", "--vocab-size", "300", "--out", "file")
         self.says(2, ["file"], "tokenizer", "train", "missing.txt", "--vocab-size", "300", "--out", "file/below")
 
+    def test_a_tokenizer_that_is_read_is_not_written(self):
+        self.done("train", "config.json", "--run", "run")
+        text = Path("text.txt").read_bytes()
+        Path("tt").mkdir()
+        Path("tt/vocab.json").write_bytes(text)
+        tokenizer = Path("run/tokenizer/tokenizer.json").read_bytes()
+        for arguments in (("decode", "data/train.npy", "--tokenizer", "run/tokenizer/tokenizer.json"),
+                          ("decode", "data/train.npy", "--tokenizer", "run/tokenizer"),
+                          ("encode", "text.txt", "--tokenizer", "run/tokenizer")):
+            self.says(2, ["another file"], "tokenizer", *arguments, "--out", "run/tokenizer/tokenizer.json")
+        self.says(2, ["another file"], "tokenizer", "train", "tt/vocab.json", "--vocab-size", "300", "--out", "tt")
+        self.assertEqual(Path("run/tokenizer/tokenizer.json").read_bytes(), tokenizer)
+        self.assertEqual(Path("tt/vocab.json").read_bytes(), text)
+
+    def test_closed_descriptors_are_given_to_no_file(self):
+        self.done("train", "config.json", "--run", "open")
+        for closed, code in (("2>&-", 0), (">&- 2>&-", 1), ("<&- >&- 2>&-", 1)):
+            run = f"closed{len(closed)}"
+            arguments = f'train config.json --run {run} --set text.directory=data_{run}'
+            result = subprocess.run(["sh", "-c", f'"$0" {arguments} {closed}', PROGRAM], timeout=120)
+            self.assertEqual(result.returncode, code, closed)
+            self.assertEqual(Path(run, "lock").read_text(), "flashstep train\n")
+            for name in ("train.txt", "train.npy"):
+                self.assertEqual(Path(f"data_{run}", name).read_bytes(), Path("data", name).read_bytes(), closed)
+            for line in Path(run, "metrics.jsonl").read_text().splitlines():
+                json.loads(line)
+
+    def test_sentences_have_a_length(self):
+        Path("long.json").write_text(json.dumps({"k" * 1_000_000: 1}))
+        self.assertLess(len(flashstep("train", "long.json").stderr), 2000)
+        Path("nul.json").write_text('{"text": {"source": "text.txt\\u0000x"}}')
+        self.says(2, ["text.source", "without a NUL"], "train", "nul.json")
+        self.says(2, ["one of text"], "train", "config.json", "--set", "train.steps.x=3")
+        self.says(2, ["1 to 4096"], "launch", "-n", "100000", "--", "/bin/true")
+
+    def test_names_that_no_directory_has(self):
+        os.symlink("nowhere", "dangling")
+        for name in ("", "x" * 300, "dangling"):
+            self.says(2, [name], "train", "config.json", "--set", f"text.directory={name}")
+        self.says(2, ["leads nowhere"], "train", "config.json", "--run", "dangling")
+
     @unittest.skipUnless(can_mount(), "nothing can be mounted here")
     def test_what_cannot_be_written(self):
         self.done("train", "config.json", "--run", "first")

@@ -155,6 +155,7 @@ class Reader : public PathVisitor {
     expect(json->is_string(), name,
            choices.empty() ? "text" : "one of " + list_choices(choices, ", "), *json);
     const auto given = json->get<std::string>();
+    expect(given.find('\0') == std::string::npos, name, "text without a NUL", *json);
     const bool known =
         choices.empty() || std::find(choices.begin(), choices.end(), given) != choices.end();
     if (!known) {
@@ -240,7 +241,7 @@ Lister list(Visitable& config) {
                         meant, "\"", allowed, "?"));
   }
   throw UserError(str(source, ": unknown key \"", printable_utf8(path), "\"; expected one of ",
-                      join(siblings)));
+                      join(siblings.empty() ? known.sections : siblings)));
 }
 
 void refuse_unknown_keys(const Lister& known, const Json& object, const std::string& prefix,

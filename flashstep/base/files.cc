@@ -66,14 +66,20 @@ bool lock_new(int descriptor) {
 
 int open_for_reading(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw UserError(str("cannot read ", path, ": ", std::strerror(errno)));
-  return descriptor;
+  if (descriptor >= 0) return descriptor;
+  const int error = errno;
+  if (error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO) {
+    throw_errno(error, str("cannot read ", path));
+  }
+  throw UserError(str("cannot read ", path, ": ", std::strerror(error)));
 }
 
 // Closes the descriptor that it is given, whatever happens next.
 struct Descriptor {
   explicit Descriptor(int value) : value(value) {}
-  ~Descriptor() { ::close(value); }
+  ~Descriptor() {
+    if (value >= 0) ::close(value);
+  }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int value;
@@ -177,8 +183,8 @@ std::string read_file(const std::filesystem::path& path) {
   }
 }
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
-  const Descriptor file(open_for_reading(path));
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  Descriptor file(open_for_reading(path));
   const struct stat status = file_status(file.value, path);
   // A pipe has no size, and would count as empty.
   require(S_ISREG(status.st_mode), "expected a regular file, got ", path,
@@ -188,20 +194,35 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   void* mapped = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_PRIVATE, file.value, 0);
   if (mapped == MAP_FAILED) throw_errno(errno, str("cannot map ", path));
   data_ = static_cast<const char*>(mapped);
+  descriptor_ = std::exchange(file.value, -1);
 }
 
 MappedFile::~MappedFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
   if (data_ != nullptr) ::munmap(const_cast<char*>(data_), size_bytes_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
       size_bytes_(std::exchange(other.size_bytes_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
   std::swap(data_, other.data_);
   std::swap(size_bytes_, other.size_bytes_);
   return *this;
+}
+
+void MappedFile::check_size() const {
+  struct stat status {};
+  if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) return;
+  const auto now = static_cast<size_t>(status.st_size);
+  if (now >= size_bytes_) return;
+  throw MachineError(str("expected ", path_, " to keep its ", size_bytes_,
+                         " bytes while it is read, got ", now, ": somebody cut it short"));
 }
 
 void MappedFile::release_before(size_t offset) const {
@@ -214,7 +235,9 @@ void MappedFile::release_before(size_t offset) const {
 
 FileLock::FileLock(const std::filesystem::path& path, const std::string& busy_message)
     : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  require(descriptor_ >= 0 || errno != ELOOP, "expected a file of its own for the lock ", path,
+          ", got a symbolic link");
   if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path));
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
@@ -235,8 +258,18 @@ void FileLock::write(std::string_view text) {
 
 void make_directories(const std::filesystem::path& path) {
   std::error_code error;
+  require(!path.empty(), "expected the name of a directory, got an empty one");
   std::filesystem::create_directories(path, error);
-  if (error) throw MachineError(str("cannot create directory ", path, ": ", error.message()));
+  if (!error) return;
+  // A name that no directory can have, or that something else has, is the caller's.
+  for (const std::errc name : {std::errc::filename_too_long, std::errc::not_a_directory,
+                               std::errc::too_many_symbolic_link_levels, std::errc::file_exists}) {
+    require(error != name, "expected a directory, or a name for one, got ", path, ": ",
+            std::filesystem::is_symlink(path) && name == std::errc::file_exists
+                ? std::string("a symbolic link that leads nowhere")
+                : error.message());
+  }
+  throw MachineError(str("cannot create directory ", path, ": ", error.message()));
 }
 
 void sync_directory(const std::filesystem::path& directory) {

@@ -58,11 +58,16 @@ class MappedFile {
   const char* data() const { return data_; }
   size_t size_bytes() const { return size_bytes_; }
   std::string_view bytes() const { return {data_, size_bytes_}; }
+  // MachineError if the file is shorter now than when it was mapped: what was cut off would be read
+  // as zeros, or end the process by SIGBUS. A new file under the same name is another one.
+  void check_size() const;
   // Tells the kernel that [0, offset) is not needed again soon, which keeps resident memory
   // bounded.
   void release_before(size_t offset) const;
 
  private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
   const char* data_ = nullptr;
   size_t size_bytes_ = 0;
 };

@@ -19,6 +19,7 @@ Batch BatchSampler::at(int64_t step, int64_t micro_step, bool pin_memory) const 
   Batch batch{at::empty({rows, context}, int64), at::empty({rows, context}, int64)};
   int64_t* inputs = batch.inputs.mutable_data_ptr<int64_t>();
   int64_t* targets = batch.targets.mutable_data_ptr<int64_t>();
+  tokens_.check_size();
   for (int64_t row = 0; row < rows; ++row) {
     const uint64_t start = order_.start(step, micro_step, row);
     const auto length = static_cast<size_t>(context);

@@ -48,6 +48,8 @@ class TokenFile : public TokenView {
                      std::optional<int64_t> vocab_size = std::nullopt);
 
   const std::filesystem::path& path() const { return path_; }
+  // MachineError if the file was cut short since it was opened; what reads for long asks it often.
+  void check_size() const { file_.check_size(); }
   // Reads every id once and leaves nothing resident.
   void check_ids_below(int64_t vocab_size) const;
   // The same for ids [begin, end), which must lie within the file.

@@ -40,15 +40,6 @@ void remove_tree(const fs::path& directory) {
   if (error) throw MachineError(str("cannot remove ", directory, ": ", error.message()));
 }
 
-// Renames first, so that a process killed while removing leaves no checkpoint with half of its
-// files.
-void remove_checkpoint(const fs::path& directory) {
-  const fs::path removed = with_suffix(directory, kUnfinished);
-  remove_tree(removed);
-  rename_path(directory, removed);
-  remove_tree(removed);
-}
-
 std::vector<fs::path> entries(const fs::path& directory) {
   std::error_code error;
   fs::directory_iterator iterator(directory, error);
@@ -60,6 +51,28 @@ std::vector<fs::path> entries(const fs::path& directory) {
   if (error) throw MachineError(str("cannot list ", directory, ": ", error.message()));
   std::sort(found.begin(), found.end());
   return found;
+}
+
+// Whether nothing lies in the checkpoint but what checkpoints consist of.
+bool is_all_ours(const fs::path& directory) {
+  for (const fs::path& entry : entries(directory)) {
+    const std::string name = entry.filename().string();
+    const bool is_part = name.starts_with("model") || name.starts_with("optimizer");
+    if (name != kStateName && name != "word_of_rank_0" &&
+        !(is_part && name.find(".safetensors") != std::string::npos)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Renames first, so that a process killed while removing leaves no checkpoint with half of its
+// files.
+void remove_checkpoint(const fs::path& directory) {
+  const fs::path removed = with_suffix(directory, kUnfinished);
+  remove_tree(removed);
+  rename_path(directory, removed);
+  remove_tree(removed);
 }
 
 // The step in a name such as step_00000100; -1 for any other name.
@@ -97,8 +110,10 @@ void remove_surplus(const fs::path& checkpoints, int64_t newest_step, int64_t ke
   const auto behind = std::upper_bound(steps.begin(), steps.end(), newest_step);
   const int64_t surplus = keep == 0 ? 0 : std::distance(steps.begin(), behind) - keep;
   for (auto step = steps.begin(); step != steps.end(); ++step) {
-    if (step >= behind || std::distance(steps.begin(), step) < surplus) {
-      remove_checkpoint(checkpoint_directory(checkpoints, *step));
+    const fs::path directory = checkpoint_directory(checkpoints, *step);
+    if ((step >= behind || std::distance(steps.begin(), step) < surplus) &&
+        is_all_ours(directory)) {
+      remove_checkpoint(directory);
     }
   }
 }

@@ -58,6 +58,7 @@ double evaluate_loss(const LogitsFunction& logits, const data::TokenFile& tokens
     const bool is_own = static_cast<int>(sums.size() % world_size) == rank;
     sums.push_back(nothing);
     if (is_own) {
+      tokens.check_size();
       const auto tokens_here = static_cast<uint64_t>(rows * length) + 1;
       if (options.vocab_size) {
         tokens.check_ids_below(*options.vocab_size, begin, begin + tokens_here);

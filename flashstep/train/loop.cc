@@ -231,7 +231,23 @@ class Loop {
 
 }  // namespace
 
+namespace {
+
+// One of several processes would train alone, and write where the others write. (Tasks of srun may
+// be meant to: a sweep.)
+void check_group(const Job& job) {
+  if (job.parallel.world_size > 1) return;
+  const comm::Environment environment = comm::read_environment();
+  require(environment.world_size == 1 || environment.launcher == "srun",
+          "[train] expected job.parallel to have the Group of ", environment.world_size,
+          " ranks (started by ", environment.launcher, "), got a job of one process on rank ",
+          environment.rank);
+}
+
+}  // namespace
+
 LoopResult run(const Job& job, const LoopOptions& options) {
+  check_group(job);
   std::optional<RunDirectory> directory;
   if (job.parallel.is_main_rank()) directory.emplace(options.run_directory, options.resume);
   return run(job, options, directory ? &*directory : nullptr);

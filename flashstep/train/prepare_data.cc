@@ -64,7 +64,9 @@ class Preparation {
       if (!options_.skip_data) make_directories(directory_);
       return wait_for_lock(directory_ / "lock", wait);
     } catch (const MachineError& error) {
-      if (!options_.skip_data) cannot_write_ = error.what();
+      if (options_.skip_data) return nullptr;
+      if (!fs::is_directory(directory_)) throw;
+      cannot_write_ = error.what();
       return nullptr;
     }
   }

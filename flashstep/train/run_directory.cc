@@ -24,10 +24,16 @@ bool comes_before_config(const std::string& name) {
 constexpr std::string_view kMark = "flashstep train\n";  // in the lock of a run
 
 bool is_marked(const fs::path& lock) {
-  if (!fs::is_regular_file(lock)) return false;
+  if (!fs::is_regular_file(fs::symlink_status(lock))) return false;
   std::ifstream file(lock);
   std::string line;
   return std::getline(file, line) && line + "\n" == kMark;
+}
+
+bool has_steps(const fs::path& metrics) {
+  std::error_code error;
+  const auto size = fs::file_size(metrics, error);
+  return !error && size > 0;
 }
 
 bool has_checkpoint(const fs::path& directory) {
@@ -52,9 +58,17 @@ RunDirectory::RunDirectory(fs::path directory, bool resume) : path_(std::move(di
       flashstep::str(
           "[run] ", path_.string(),
           " is in use by another process; wait for it, or choose another run directory"));
+  require(std::filesystem::file_size(path_ / "lock") == 0 || is_marked(path_ / "lock"),
+          "[run] expected ", (path_ / "lock").string(),
+          " to be empty or a run's, got other text; choose another run directory");
   lock_->write(kMark);
   require(resume || !holds_run(path_), "[run] ", path_.string(),
           " holds a run already; resume it, or choose another run directory");
+  // A run makes its checkpoints' directory before its first step.
+  require(!has_steps(path_ / "metrics.jsonl") || fs::is_directory(path_ / "checkpoints"),
+          "[resume] expected ", (path_ / "checkpoints").string(),
+          ", as metrics.jsonl beside it has steps, got none; beginning anew would replace them: "
+          "bring the checkpoints back, or choose another run directory");
 }
 
 bool holds_run(const fs::path& directory) {
@@ -67,7 +81,9 @@ bool holds_run(const fs::path& directory) {
 
 std::string others_entry(const fs::path& directory) {
   if (holds_run(directory) || is_marked(directory / "lock")) return "";
-  const bool begun = fs::is_regular_file(directory / "lock");
+  std::error_code unknown;
+  const bool begun = fs::is_regular_file(fs::symlink_status(directory / "lock", unknown)) &&
+                     fs::file_size(directory / "lock", unknown) == 0;
   std::string first;
   std::error_code error;  // what cannot be listed cannot be locked either
   for (const auto& entry : fs::directory_iterator(directory, error)) {

@@ -46,8 +46,10 @@ RunLog::RunLog(const RunDirectory& directory, const Job& job, const LoopOptions&
   }
   const int64_t kept = metrics_.truncate_after(first_step == 0 ? -1 : first_step);
   if (first_step > 0 && kept < first_step) {
-    print(flashstep::str("[resume] metrics.jsonl ends at step ", kept, ", the checkpoint at step ",
-                         first_step, ": the lines between were lost"));
+    print(flashstep::str(
+        "[resume] metrics.jsonl ",
+        kept < 0 ? std::string("is missing or empty") : flashstep::str("ends at step ", kept),
+        ", the checkpoint is of step ", first_step, ": the lines between were lost"));
   }
   events_ =
       std::make_unique<EventWriter>(directory.tensorboard(), first_step == 0 ? 0 : first_step + 1);
