@@ -147,6 +147,9 @@ class RunDirectoryTest(Case):
         for run in ("linked", "plain"):
             self.refused(["lock"], "--run", run)
             self.assertEqual(Path(run, "lock").read_text(), "mine")
+        Path("data").mkdir()
+        os.symlink("../important", "data/lock")
+        self.refused(["data/lock", "symbolic link"], "--run", "run", code=1)
 
     def test_a_run_whose_checkpoints_are_gone_keeps_its_history(self):
         self.done("--run", "run")

@@ -148,7 +148,7 @@ class TrainTest(unittest.TestCase):
 
     def test_refusals(self):
         train = ("train", "config.json")
-        self.refused(["whole", "--resume"], *train, "--run", "whole")
+        self.refused(["whole", "resume it"], *train, "--run", "whole")
         self.refused(["train.stpes", "steps"], *train, "--set", "train.stpes=3")
         self.refused(["model.d_model", "32", "64"], *train, "--run", "whole", "--resume", "--set", "model.d_model=64")
         self.refused(["missing.json"], "train", "missing.json")
@@ -191,7 +191,7 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(metrics("whole"), metrics("skip"))
         other = ("--run", "r", "--skip-data")
-        self.refused(["--skip-data"], "train", "config.json", *other, "--set", "tokenizer.vocab_size=500")
+        self.refused(["skip_data"], "train", "config.json", *other, "--set", "tokenizer.vocab_size=500")
         self.refused(["missing_data"], "train", "config.json", *other, "--set", "text.directory=missing_data")
 
     def test_a_tokenizer_that_changed_is_made_anew(self):
@@ -207,7 +207,7 @@ class TrainTest(unittest.TestCase):
                 os.remove(path)
             else:
                 Path(path).write_text(wrong)
-            self.refused(["--skip-data", "tokenizer.json"], *train, "--run", "r", "--skip-data")
+            self.refused(["skip_data", "tokenizer.json"], *train, "--run", "r", "--skip-data")
             mended = flashstep(*train, "--run", f"mended_{wrong is None}")
             self.assertEqual(mended.returncode, 0, mended.stderr)
             self.assertEqual(Path(path).read_text(), made)

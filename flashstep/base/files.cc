@@ -236,8 +236,9 @@ void MappedFile::release_before(size_t offset) const {
 FileLock::FileLock(const std::filesystem::path& path, const std::string& busy_message)
     : path_(path) {
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  require(descriptor_ >= 0 || errno != ELOOP, "expected a file of its own for the lock ", path,
-          ", got a symbolic link");
+  if (descriptor_ < 0 && errno == ELOOP) {
+    throw MachineError(str("expected a file for the lock ", path, ", got a symbolic link"));
+  }
   if (descriptor_ < 0) throw_errno(errno, str("cannot create ", path));
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;

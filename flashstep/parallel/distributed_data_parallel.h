@@ -16,48 +16,15 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
-#include <torch/types.h>
+// Whoever wraps a module of their own builds it of layers and gives it to an optimizer.
+#include <torch/nn.h>
+#include <torch/optim.h>
 
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/parallel/module_synchronizer.h"
 
 namespace flashstep {
-namespace parallel {
-
-// What the wrapper does without knowing the module's type.
-class ModuleSynchronizer {
- public:
-  ModuleSynchronizer(const torch::nn::Module& module, const comm::Group& group,
-                     ReducerOptions options);
-  // UserError if a backward was not finished.
-  void before_forward(const torch::nn::Module& module);
-  // UserError if parameters were moved, replaced, added, frozen or unfrozen since wrapping.
-  void check_module(const torch::nn::Module& module) const;
-  void broadcast_buffers(const torch::nn::Module& module);
-  GradientReducer& reducer() { return *reducer_; }
-
- private:
-  struct Seen {  // of a parameter, when the module was wrapped
-    std::string name;
-    void* identity;
-    at::Device device;
-    at::ScalarType dtype;
-    bool requires_grad;
-  };
-  const comm::Group& group_;
-  std::vector<Seen> seen_;
-  std::unique_ptr<GradientReducer> reducer_;
-};
-
-// Overwrites the tensors with rank 0's, in flat pieces; each distinct tensor once.
-void broadcast_from_first(const std::vector<at::Tensor>& tensors, const comm::Group& group);
-
-}  // namespace parallel
 
 // M is the module's class (for a holder made by TORCH_MODULE, the class behind it). The wrapper is
 // a module itself, with `module` as its only child: parameters, train(), eval() and saving work on

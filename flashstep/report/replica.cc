@@ -12,7 +12,7 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/memory.h"
-#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/parallel/module_synchronizer.h"
 #include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/model_run.h"

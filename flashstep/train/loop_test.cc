@@ -3,10 +3,12 @@
 
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -339,6 +341,23 @@ TEST_F(LoopTest, RefusesADirectoryInUse) {
   RunDirectory held(at("run"), false);
   Experiment experiment(at("run"));
   EXPECT_THROW(experiment.run(), UserError);
+}
+
+TEST_F(LoopTest, RefusesSeveralProcessesWithoutAGroup) {
+  const std::pair<const char*, const char*> launched[] = {
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"FLASHSTEP_LAUNCH", "1"}};
+  for (const auto& [name, value] : launched) setenv(name, value, /*replace=*/1);
+  Experiment experiment(at("run"));
+  std::string sentence;
+  try {
+    experiment.run();
+  } catch (const UserError& error) {
+    sentence = error.what();
+  }
+  for (const auto& [name, value] : launched) unsetenv(name);
+  EXPECT_NE(sentence.find("to have the Group of 2 ranks"), std::string::npos) << sentence;
+  EXPECT_NE(sentence.find("started by flashstep launch"), std::string::npos) << sentence;
+  EXPECT_FALSE(fs::exists(at("run")));
 }
 
 TEST_F(LoopTest, ResumingWithoutCheckpointStartsAnew) {

@@ -69,7 +69,12 @@ struct ParallelExperiment {
     options.step.max_norm = 0.5;
     options.checkpointing_interval = checkpointing_interval;
     options.quiet = true;
-    flashstep::train::run(job, options);
+    if (group == nullptr) {  // of several processes, in a directory of its own
+      const RunDirectory own(directory, resume);
+      flashstep::train::run(job, options, &own);
+    } else {
+      flashstep::train::run(job, options);
+    }
     std::vector<Tensor> result;
     for (const Tensor& parameter : net.parameters()) result.push_back(parameter.detach().clone());
     return result;

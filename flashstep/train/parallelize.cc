@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "flashstep/base/error.h"
-#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/parallel/module_synchronizer.h"
 #include "flashstep/train/adamw.h"
 #include "flashstep/train/sharded_adamw.h"
 

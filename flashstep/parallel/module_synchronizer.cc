@@ -1,4 +1,4 @@
-#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/parallel/module_synchronizer.h"
 
 #include <map>
 #include <set>
