@@ -95,8 +95,8 @@ TEST(NumbersTest, TheSentences) {
   };
   says("generate run --prompt x --seed " + huge,
        "expected --seed to be a whole number from 0 on that 64 bits hold, got " + huge);
-  says("launch --ranks 4294967298 -- train",
-       "expected --ranks to be a whole number that 32 bits hold, got 4294967298");
+  says("tokenizer train text --vocab-size 300 --out folder --threads 4294967298",
+       "expected --threads to be a whole number that 32 bits hold, got 4294967298");
   says("data inspect f --top -1",
        "expected --top to be a whole number from 0 to 4294967296, got -1");
 }

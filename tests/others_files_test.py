@@ -101,6 +101,21 @@ class DataTest(Case):
         self.done("--run", "second")
         self.assertEqual(Path("data/train.npy").read_bytes(), whole)
 
+    def test_what_somebody_changed_is_kept_aside(self):
+        self.done("--run", "first")
+        for name in ("train.txt", "tokenizer/merges.txt"):
+            path = Path("data", name)
+            made = path.read_text()
+            path.write_text(made + "MINE\n")
+            result = self.done("--run", f"after_{path.stem}")
+            aside = Path("data", path.name + ".changed")
+            self.assertEqual(aside.read_text(), made + "MINE\n")
+            self.assertIn(f"kept as {aside}", result.stderr)
+            self.assertEqual(path.read_text(), made)
+            path.write_text("once more")
+            self.done("--run", f"again_{path.stem}")
+            self.assertEqual(Path(f"{aside}-2").read_text(), "once more")
+
     def test_own_files_are_told_before_long_work(self):
         self.put("data/validation.npy")
         self.refused(["data/validation.npy"], "--run", "run")

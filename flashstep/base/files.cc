@@ -262,15 +262,9 @@ void make_directories(const std::filesystem::path& path) {
   require(!path.empty(), "expected the name of a directory, got an empty one");
   std::filesystem::create_directories(path, error);
   if (!error) return;
-  // A name that no directory can have, or that something else has, is the caller's.
-  for (const std::errc name : {std::errc::filename_too_long, std::errc::not_a_directory,
-                               std::errc::too_many_symbolic_link_levels, std::errc::file_exists}) {
-    require(error != name, "expected a directory, or a name for one, got ", path, ": ",
-            std::filesystem::is_symlink(path) && name == std::errc::file_exists
-                ? std::string("a symbolic link that leads nowhere")
-                : error.message());
-  }
-  throw MachineError(str("cannot create directory ", path, ": ", error.message()));
+  const bool is_link = error == std::errc::file_exists && std::filesystem::is_symlink(path);
+  throw MachineError(str("cannot create directory ", path, ": ",
+                         is_link ? "it is a symbolic link that leads nowhere" : error.message()));
 }
 
 void sync_directory(const std::filesystem::path& directory) {

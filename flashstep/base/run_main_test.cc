@@ -47,7 +47,8 @@ TEST(RunMain, ErrorsOfLibTorchAreOneLine) {
       end_of(std::runtime_error("sizes differ\nException raised from f at g.cpp:1\nframe #0: h"));
   EXPECT_EQ(end.code, 1);
   EXPECT_EQ(end.text, "program: LibTorch failed: sizes differ\n");
-  const End memory = end_of(std::runtime_error("CUDA out of memory. Tried 4 GiB\nException raised"));
+  const End memory =
+      end_of(std::runtime_error("CUDA out of memory. Tried 4 GiB\nException raised"));
   EXPECT_EQ(memory.text.find("program: out of memory (a smaller model or batch"), 0u);
   EXPECT_EQ(end_of(std::bad_alloc()).text, "program: out of memory\n");
 }

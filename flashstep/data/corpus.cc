@@ -67,7 +67,8 @@ void check_or_make(const CorpusOptions& options, const fs::path& manifest, const
   require(!options.only_check, "[corpus] expected the stage ", stage.name, " to be done, but ",
           verdict.why);
   make_directories(options.directory);
-  begin_stage(manifest, stage);
+  const std::string kept = begin_stage(manifest, stage);
+  if (!kept.empty() && options.say) options.say(kept);
   make();
   write_manifest(manifest, stage);
 }

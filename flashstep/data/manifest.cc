@@ -142,6 +142,38 @@ Complaint compare_files(const char* what, const std::vector<ManifestFile>& befor
   return std::nullopt;
 }
 
+// NAME.changed, or the first NAME.changed-N that is free.
+fs::path free_name(const fs::path& directory, const fs::path& output) {
+  const fs::path first = directory / (output.filename().string() + ".changed");
+  fs::path name = first;
+  std::error_code error;
+  for (int number = 2; fs::exists(fs::symlink_status(name, error)); ++number) {
+    name = str(first.string(), "-", number);
+  }
+  return name;
+}
+
+std::string keep_changed(const Manifest& manifest, const fs::path& path, const Stage& stage) {
+  std::vector<std::string> kept;
+  for (const fs::path& output : stage.outputs) {
+    for (const ManifestFile& before : manifest.outputs) {
+      const bool is_finished =
+          fs::path(before.path).filename() == output.filename() && !before.hash.empty();
+      std::error_code error;
+      if (!is_finished || !fs::is_regular_file(output, error) || !compare_file(before, output)) {
+        continue;
+      }
+      const fs::path name = free_name(path.parent_path(), output);
+      fs::rename(output, name, error);
+      if (error) throw MachineError(str("cannot rename ", output, ": ", error.message()));
+      kept.push_back(name.string());
+    }
+  }
+  if (kept.empty()) return "";
+  return str("[data] changed since it was made here, and kept as ", join(kept),
+             ": it is made anew");
+}
+
 }  // namespace
 
 fs::path manifest_path(const fs::path& output) {
@@ -161,9 +193,10 @@ void require_own_outputs(const fs::path& path, const Stage& stage) {
   }
 }
 
-void begin_stage(const fs::path& path, const Stage& stage) {
+std::string begin_stage(const fs::path& path, const Stage& stage) {
   require_own_outputs(path, stage);
   const std::optional<Manifest> manifest = read_manifest(path);
+  const std::string kept = manifest ? keep_changed(*manifest, path, stage) : "";
   std::vector<ManifestFile> outputs;
   bool all_known = true;
   for (const fs::path& output : stage.outputs) {
@@ -171,6 +204,7 @@ void begin_stage(const fs::path& path, const Stage& stage) {
     outputs.emplace_back().path = output.string();
   }
   if (!all_known) write_as_json(path, stage, {}, outputs);
+  return kept;
 }
 
 void write_manifest(const fs::path& path, const Stage& stage) {

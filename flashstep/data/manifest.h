@@ -42,8 +42,9 @@ void require_own_outputs(const std::filesystem::path& path, const Stage& stage);
 
 // Before the stage's outputs are made: require_own_outputs(), and a manifest that names them if
 // there is none yet. That one does not hold, but by it what a killed process leaves is known as
-// ours.
-void begin_stage(const std::filesystem::path& path, const Stage& stage);
+// ours. A finished output that somebody has changed since is not lost: it is renamed to
+// NAME.changed beside the manifest, and a sentence says so. Empty: there is none.
+std::string begin_stage(const std::filesystem::path& path, const Stage& stage);
 
 // Hashes the stage's files and writes the manifest. UserError if one cannot be read.
 void write_manifest(const std::filesystem::path& path, const Stage& stage);

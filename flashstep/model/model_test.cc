@@ -69,7 +69,7 @@ TEST(Config, NamesWhatIsWrong) {
   EXPECT_SAYS("even head_dim", Transformer{config});
   config = tiny();
   config.d_ff = 0;
-  EXPECT_SAYS("d_ff >= 1", resolved(config));
+  EXPECT_SAYS("d_ff 0", resolved(config));
   EXPECT_SAYS("expected size to be one of small, medium", named_model("huge"));
   config = tiny();
   config.attention = "none";

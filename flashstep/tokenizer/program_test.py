@@ -105,7 +105,7 @@ def check_bad_input(work, text):
     expect_refusal(["directory"], "encode", text, "--tokenizer", f"{work}/tok", "--out", work)
     expect_refusal(["no", "missing"], "encode", text, "--tokenizer", f"{work}/tok", "--out", f"{work}/missing/x.npy")
     expect_refusal(["read"], "encode", text, "--tokenizer", f"{work}/tok", "--out", text)
-    expect_refusal(["folder"], "train", text, "--vocab-size", 300, "--out", text)
+    expect_refusal(["directory"], "train", text, "--vocab-size", 300, "--out", text)
     for nested in (b"[" * 1_000_000, b'{"model":{"type":"BPE","merges":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}}"):
         expect_refusal(["nested"], "encode", text, "--tokenizer", write(f"{work}/nested.json", nested), *out)
     expect_refusal(["trian", "train"], "trian", text)

@@ -73,6 +73,10 @@ class Preparation {
 
   bool only_checks() const { return options_.skip_data || !cannot_write_.empty(); }
 
+  void say(const std::string& sentence) const {
+    if (!options_.quiet && !sentence.empty()) std::fprintf(stderr, "%s\n", sentence.c_str());
+  }
+
   // A stage's progress, shown unless quiet; throws Interrupted.
   ProgressFunction progress(const std::string& label) const {
     if (options_.quiet) return interruptible({}, kStopped);
@@ -167,7 +171,7 @@ class Preparation {
     const data::Stage stage = tokenizer_stage(corpus.train);
     if (is_done(output, stage)) return tokenizer::Tokenizer::load(output);
     require_own_tokenizer(stage);
-    data::begin_stage(data::manifest_path(output), stage);
+    say(data::begin_stage(data::manifest_path(output), stage));
     tokenizer::TrainOptions options;
     options.vocab_size = settings.vocab_size;
     options.special_tokens = settings.special_tokens;
@@ -189,7 +193,7 @@ class Preparation {
                   const fs::path& output) const {
     const data::Stage stage{"tokens", {{"tokenizer", tokenizer.fingerprint()}}, texts, {output}};
     if (is_done(output, stage)) return output;
-    data::begin_stage(data::manifest_path(output), stage);
+    say(data::begin_stage(data::manifest_path(output), stage));
     tokenizer::EncodeOptions options;
     options.threads = static_cast<int>(config_.tokenizer.threads);
     options.progress = progress(output.filename().string());
