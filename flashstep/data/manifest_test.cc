@@ -128,8 +128,12 @@ TEST_F(ManifestTest, RefusesToDescribeMissingFiles) {
 
 TEST_F(ManifestTest, WhatSomebodyElseMadeIsNotReplaced) {
   EXPECT_NO_THROW(require_own_outputs(manifest_, stage_));
-  write_file(tokens_, "654321");  // changed, but made here: made anew
-  EXPECT_NO_THROW(begin_stage(manifest_, stage_));
+  EXPECT_EQ(begin_stage(manifest_, stage_), "");
+  write_file(tokens_, "654321");  // changed, but made here: made anew, and the change is kept
+  EXPECT_NE(begin_stage(manifest_, stage_).find("tokens.npy.changed"), std::string::npos);
+  EXPECT_EQ(read_file(tokens_.string() + ".changed"), "654321");
+  EXPECT_FALSE(fs::exists(tokens_));
+  write_file(tokens_, "123456");
   Stage other = stage_;
   other.name = "tokenizer";
   EXPECT_THROW(begin_stage(manifest_, other), UserError);
