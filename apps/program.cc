@@ -57,7 +57,7 @@ int run(int argc, char** argv) {
       "143 SIGTERM, 152 SIGXCPU (the limit of CPU time). Training saves before it ends so, other\n"
       "commands say what they keep. Each comes with one sentence.");
   for (const AddCommand add : kCommands) add(app);
-  refuse_numbers_out_of_range(app);
+  refuse_impossible_values(app);
   try {
     app.parse(argc, argv);
     return 0;

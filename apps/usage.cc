@@ -86,6 +86,14 @@ std::string refuse_infinite(const std::string& given) {
                                                             : not_in_range(given, "of numbers");
 }
 
+// "" where a path or a name belongs is a script's variable that was not set.
+std::string refuse_empty(const std::string& given) { return given.empty() ? "value missing" : ""; }
+
+bool takes_empty_text(const CLI::Option& option) {
+  const std::string name = option.get_name();
+  return name == "--prompt" || name == "--stop" || name == "--title";
+}
+
 // What the option takes: "one of cpu, cuda", "a whole number from 1 to 10".
 std::string expected_by(const CLI::Option& option) {
   const std::string type = option.get_type_name();  // "TEXT:{cpu,cuda}", "INT:INT in [1 - 10]"
@@ -189,7 +197,7 @@ std::string wrong_value(const CLI::App& app, const std::string& what) {
 
 }  // namespace
 
-void refuse_numbers_out_of_range(CLI::App& app) {
+void refuse_impossible_values(CLI::App& app) {
   const auto first = [](CLI::Option* option, std::string (*refuse)(const std::string&)) {
     option->transform(CLI::Validator([refuse](std::string& given) { return refuse(given); }, ""));
   };
@@ -198,8 +206,9 @@ void refuse_numbers_out_of_range(CLI::App& app) {
     if (type.starts_with("INT")) first(option, refuse_beyond_signed);
     if (type.starts_with("UINT")) first(option, refuse_beyond_unsigned);
     if (type.starts_with("FLOAT")) first(option, refuse_infinite);
+    if (type.starts_with("TEXT") && !takes_empty_text(*option)) first(option, refuse_empty);
   }
-  for (CLI::App* command : app.get_subcommands(nullptr)) refuse_numbers_out_of_range(*command);
+  for (CLI::App* command : app.get_subcommands(nullptr)) refuse_impossible_values(*command);
 }
 
 std::string usage_mistake(const CLI::App& app, int argc, char** argv,

@@ -7,9 +7,9 @@
 
 namespace flashstep::apps {
 
-// Lets every option of `app` and its commands that takes numbers refuse those that its type cannot
-// hold: the parser would take the nearest one that it can, and for "-1" the largest of all.
-void refuse_numbers_out_of_range(CLI::App& app);
+// Lets every option of `app` and its commands refuse numbers that its type cannot hold (the parser
+// would take the nearest one that it can, and for "-1" the largest of all), and empty names.
+void refuse_impossible_values(CLI::App& app);
 
 // `error` is what `app` threw when it parsed the arguments.
 std::string usage_mistake(const CLI::App& app, int argc, char** argv, const CLI::ParseError& error);

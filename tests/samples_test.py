@@ -64,6 +64,15 @@ class SamplesTest(unittest.TestCase):
             self.assertEqual(self.generate("endless", *arguments), endless[:end])
         self.assertEqual(self.generate("endless", "--stop", "nowhere in it"), endless)
 
+    def test_another_tokenizer_is_refused(self):
+        shutil.copytree("run", "exchanged")
+        for path in Path("exchanged/tokenizer").iterdir():
+            path.unlink()
+        trained = flashstep("tokenizer", "train", "text.txt", "--vocab-size", 258, "--out", "other")
+        self.assertEqual(trained.returncode, 0, trained.stderr)
+        shutil.copytree("other", "exchanged/tokenizer", dirs_exist_ok=True)
+        self.assertIn("expected the tokenizer that the run was trained with", self.generate("exchanged", code=2))
+
     def test_an_empty_prompt_begins_a_document(self):
         begun = flashstep("generate", "run", "--prompt", "", "--max-tokens", 300, "--temperature", 0.5)
         self.assertEqual(begun.returncode, 0, begun.stderr)

@@ -138,6 +138,10 @@ class SentencesTest(unittest.TestCase):
             self.assertIn(name, result.stderr.splitlines()[-1])
         self.says(1, ["leads nowhere"], "train", "config.json", "--run", "dangling")
 
+    def test_an_empty_name_is_none(self):
+        self.says(2, ["expected a value after --run, got nothing"], "train", "config.json", "--run", "")
+        self.says(2, ["expected a value after run, got nothing"], "eval", "")
+
     @unittest.skipUnless(can_mount(), "nothing can be mounted here")
     def test_what_cannot_be_written(self):
         self.done("train", "config.json", "--run", "first")

@@ -66,6 +66,9 @@ struct Job {
   // Tells the data apart from others'; kept in checkpoints. Resuming on data with another one is
   // refused. Empty: not checked.
   std::string data_fingerprint = {};
+  // Tells what the ids mean (Tokenizer::fingerprint); kept in checkpoints, for whoever reads or
+  // writes text with the weights. Empty: not known.
+  std::string tokenizer_fingerprint = {};
   std::string config_json = "{}";  // kept in checkpoints
   // Called on resuming with the config of the checkpoint: throws UserError if the two do not go
   // together.

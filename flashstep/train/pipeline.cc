@@ -342,6 +342,7 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
         measure::matmul_limit_flops(device.is_cuda() ? "cuda" : "cpu", config.train.precision);
   }
   job.data_fingerprint = train_tokens.fingerprint();
+  job.tokenizer_fingerprint = tokenizer.fingerprint();
   job.config_json = write_json(config);
   job.check_config = [&](const std::string& saved_json) {
     Config saved;

@@ -209,6 +209,7 @@ Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const Ru
   state["config"] = OrderedJson::parse(job.config_json);
   // Which rows a step reads is a pure function of the step: the position in the data is one number.
   state["data"] = {{"next_step", step}, {"fingerprint", job.data_fingerprint}};
+  if (!job.tokenizer_fingerprint.empty()) state["tokenizer"] = job.tokenizer_fingerprint;
   state["schedule"] = {{"next_update", step + 1}};
   state["skipped"] = counters.skipped;
   state["skipped_in_a_row"] = counters.skipped_in_a_row;
@@ -220,6 +221,11 @@ Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const Ru
   if (job.parallel.bucket_megabytes) state["bucket_megabytes"] = job.parallel.bucket_megabytes();
   checkpoint.state_json = state.dump();
   return checkpoint;
+}
+
+std::string tokenizer_of(const Checkpoint& checkpoint) {
+  const OrderedJson state = OrderedJson::parse(checkpoint.state_json, nullptr, /*throw=*/false);
+  return state.is_object() ? state.value("tokenizer", "") : "";
 }
 
 RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job, TrainStep& train_step) {

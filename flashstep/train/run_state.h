@@ -31,6 +31,10 @@ bool has_divided_state(const Job& job);
 Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const RunCounters& counters,
                            int64_t step);
 
+// The fingerprint of the tokenizer whose ids the weights know; empty where the job gave none, and
+// in checkpoints of earlier versions.
+std::string tokenizer_of(const Checkpoint& checkpoint);
+
 // Gives everything back, and lets go of the checkpoint's tensors on the way, so that the state is
 // not there twice. With several ranks all of them call it, with what share_checkpoint gave them:
 // each takes its share of rank 0's optimizer state. UserError if the checkpoint is of another

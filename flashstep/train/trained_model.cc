@@ -57,6 +57,10 @@ TrainedModel load_run(const std::filesystem::path& run, const std::string& devic
           ", but there is none yet");
   TrainedModel trained{config, tokenizer::Tokenizer::load(run / "tokenizer"),
                        Transformer(config.model, 0, device), device, checkpoint->step};
+  const std::string trained_with = tokenizer_of(*checkpoint);
+  require(trained_with.empty() || trained_with == trained.tokenizer.fingerprint(),
+          "[run] expected the tokenizer that the run was trained with in ",
+          (run / "tokenizer").string(), ", got another one");
   load_module(*trained.model, checkpoint->model,
               flashstep::str("the checkpoint of step ", checkpoint->step));
   trained.model->eval();

@@ -22,7 +22,8 @@ struct TrainedModel {
   int64_t step;  // of the checkpoint
 };
 
-// UserError if `run` is no run or has no checkpoint yet. `device`: "cpu", "cuda", or empty for the
+// UserError if `run` is no run, has no checkpoint yet or another tokenizer than it was trained
+// with. `device`: "cpu", "cuda", or empty for the
 // run's.
 TrainedModel load_run(const std::filesystem::path& run, const std::string& device = "");
 
