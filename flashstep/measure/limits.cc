@@ -143,7 +143,9 @@ void write_limits_cache(const Machine& machine, const std::string& device, const
 }
 
 double matmul_limit_flops(const std::string& device, const std::string& dtype) {
-  return remembered_rate(device, "matmul " + dtype);
+  const double rate = remembered_rate(device, "matmul " + dtype);
+  const bool may_widen = device == "cpu" && (dtype == "bf16" || dtype == "fp16");
+  return may_widen ? std::max(rate, remembered_rate(device, "matmul fp32")) : rate;
 }
 
 double memory_limit_bytes_per_s(const std::string& device) {

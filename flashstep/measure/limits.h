@@ -41,7 +41,8 @@ struct Limits {
 Limits machine_limits(const Machine& machine, const std::string& device, bool force = false);
 
 // FLOP/s of matrix products. device: "cpu" or "cuda"; dtype: "fp32", "tf32", "bf16", "fp16".
-// Remembered in the process. UserError for an unknown pair.
+// On a CPU values of 16 bits may be multiplied in fp32, where that is faster. Remembered in the
+// process. UserError for an unknown pair.
 double matmul_limit_flops(const std::string& device, const std::string& dtype);
 
 // Bytes/s: the triad on a CPU, the copy on a GPU.

@@ -76,9 +76,13 @@ TEST_F(LimitsTest, MeasuredOnceThenRead) {
   EXPECT_EQ(kept, !first.busy);
 
   first.limits[0].rate = 12345678.5;  // what is read now can only come from the file
+  first.limits[1].rate = 1e7;         // bf16
+  first.limits[2].rate = 23456789.5;  // fp16
   write_limits_cache(machine_, "cpu", first);
   EXPECT_EQ(machine_limits(machine_, "cpu").limits[0].rate, 12345678.5);
   EXPECT_EQ(matmul_limit_flops("cpu", "fp32"), 12345678.5);
+  EXPECT_EQ(matmul_limit_flops("cpu", "bf16"), 12345678.5) << "may be multiplied in fp32";
+  EXPECT_EQ(matmul_limit_flops("cpu", "fp16"), 23456789.5);
   EXPECT_GT(memory_limit_bytes_per_s("cpu"), 1e7);
   EXPECT_THROW(matmul_limit_flops("cpu", "fp64"), UserError);
   EXPECT_THROW(machine_limits(machine_, "gpu"), UserError);

@@ -7,6 +7,7 @@
 
 #include "flashstep/model/config.h"
 #include "flashstep/ops/embedding.h"
+#include "flashstep/ops/linear.h"
 #include "flashstep/ops/rope.h"
 
 namespace flashstep {
@@ -34,7 +35,7 @@ struct BlockContext {
 class LinearImpl : public torch::nn::Module {
  public:
   LinearImpl(int64_t in, int64_t out, const torch::TensorOptions& options);
-  at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight); }
+  at::Tensor forward(const at::Tensor& x) { return flashstep::linear(x, weight); }
   at::Tensor weight;
 };
 TORCH_MODULE(Linear);

@@ -11,6 +11,7 @@
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/cross_entropy.h"
 #include "flashstep/ops/cuda_kernels.h"
+#include "flashstep/ops/linear.h"
 
 namespace flashstep {
 namespace internal {
@@ -130,7 +131,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   if (!fused) {
     const auto logits = [&] {
       const measure::ScopedRange range("head");
-      return at::linear(x, weight);
+      return flashstep::linear(x, weight);
     }();
     return cross_entropy(logits, targets);
   }

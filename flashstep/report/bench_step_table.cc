@@ -6,6 +6,7 @@
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/model/cost.h"
+#include "flashstep/ops/linear.h"
 #include "flashstep/report/account_text.h"
 #include "flashstep/report/bench_step.h"
 #include "flashstep/report/case_memory.h"
@@ -265,6 +266,13 @@ std::vector<std::string> step_notes(const std::vector<StepResult>& results) {
   if (std::any_of(results.begin(), results.end(), reduced)) {
     notes.emplace_back(
         "*: the size does not fit into memory; this is the same with as many of its layers as do.");
+  }
+  const auto is_bf16_on_cpu = [](const StepResult& r) {
+    return r.task.workload.precision == "bf16" && r.task.workload.device == "cpu";
+  };
+  const std::string products = products_note(at::kBFloat16);
+  if (!products.empty() && std::any_of(results.begin(), results.end(), is_bf16_on_cpu)) {
+    notes.push_back("bf16: " + products + ".");
   }
   notes.emplace_back(
       "forward: the loss, without a graph for backward; step: forward, backward, clipping and "

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "flashstep/base/text.h"
+#include "flashstep/ops/linear.h"
 
 namespace flashstep::report {
 
@@ -39,6 +40,8 @@ measure::Table limits_table(const measure::Machine& machine,
     if (std::find(table.notes.begin(), table.notes.end(), note) == table.notes.end())
       table.notes.push_back(std::move(note));
   }
+  const std::string note = products_note(at::kBFloat16);
+  if (!note.empty()) table.notes.push_back("bf16: " + note + ".");
   return table;
 }
 

@@ -8,6 +8,7 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/comm/group.h"
+#include "flashstep/ops/linear.h"
 #include "flashstep/train/checkpoint.h"
 #include "flashstep/train/loss_plot.h"
 #include "flashstep/train/run_directory.h"
@@ -72,11 +73,20 @@ class Loop {
       write_file(directory_->config(), job_.config_json);
       log_ = std::make_unique<RunLog>(*directory_, job_, options_, step_, counters);
       for (const std::string& note : notes) log_->print(note);
+      note_precision();
     }
     if (step_ == 0) {
       evaluate();
       sample();
     }
+  }
+
+  void note_precision() const {
+    const bool is_cpu = trained_parameters(job_.optimizer).front().is_cpu();
+    if (!is_cpu || options_.step.precision == Precision::kFloat32) return;
+    const bool is_bf16 = options_.step.precision == Precision::kBFloat16;
+    const std::string note = products_note(is_bf16 ? at::kBFloat16 : at::kHalf);
+    if (!note.empty()) log_->print("[precision] " + note);
   }
 
   // Ranks that do not take the same steps would wait for each other for ever.
