@@ -392,6 +392,19 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(metrics("second")[0]["val_loss"], metrics("whole")[12]["val_loss"])
 
+    def test_recomputed_blocks_train_with_the_same_bits(self):
+        for precision in ("fp32", "bf16"):
+            trained = []
+            for number, recompute in enumerate(("none", "block", "block")):
+                run = f"recompute_{precision}_{number}"
+                result = flashstep("train", "config.json", "--run", run, "--set", f"train.precision={precision}",
+                                   "--set", "model.num_layers=3", "--set", f"train.recompute={recompute}",
+                                   "--set", f"train.recompute_group={max(number, 1)}")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                trained.append(weights(run, 12))
+            self.assertEqual(trained[0], trained[1], precision)
+            self.assertEqual(trained[0], trained[2], precision)
+
     def test_generate_and_eval(self):
         arguments = ("generate", "whole", "--prompt", "Once", "--max-tokens", 20, "--temperature", 1)
         one, same = flashstep(*arguments, "--seed", 5), flashstep(*arguments, "--seed", 5)

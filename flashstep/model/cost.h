@@ -51,6 +51,7 @@ struct PassShape {
   int64_t seq_len = 1;
   bool bf16 = false;             // autocast: the residual stream and the weights stay float32
   bool naive_attention = false;  // else a kernel that keeps a logsumexp instead of the weights
+  bool weight_copies = true;     // under autocast; a CPU without bf16 products makes none
   bool fused_ops = true;  // ops/ run their kernels (CPU); else tensor operations, which keep more
 };
 

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/model/generate.h"
@@ -274,6 +275,31 @@ TEST(BlockRunner, CanCallABlockTwice) {
   });
   const auto got = gradients(model, tokens);
   for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(testing::same_bits(got[i], expected[i]));
+}
+
+TEST(BlockRunner, RecomputesGroupsWithTheSameBits) {
+  torch::manual_seed(4);
+  const auto tokens = torch::randint(61, {2, 24});
+  Transformer model(tiny(), 1);
+  const auto expected = gradients(model, tokens);
+  for (const int64_t size : {1, 2, 3, 7}) {
+    int64_t calls = 0;
+    model->set_block_runner(
+        recompute_blocks(size, [&](std::span<const BlockCall> blocks, at::Tensor x) {
+          ++calls;
+          EXPECT_LE(static_cast<int64_t>(blocks.size()), size);
+          return run_blocks_in_order(blocks, x);
+        }));
+    const auto got = gradients(model, tokens);
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_TRUE(testing::same_bits(got[i], expected[i])) << size;
+    EXPECT_EQ(calls, 2 * ((3 + size - 1) / size)) << "once forward, once in backward";
+    const at::NoGradGuard no_grad;
+    calls = 0;
+    model->forward(tokens);
+    EXPECT_EQ(calls, (3 + size - 1) / size) << "once without a graph";
+  }
+  EXPECT_THROW(recompute_blocks(0), UserError);
 }
 
 TEST(KeyValueCache, GivesTheLogitsOfTheWholeSequence) {

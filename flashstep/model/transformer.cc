@@ -1,18 +1,34 @@
 #include "flashstep/model/transformer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <torch/nn/modules/container/modulelist.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/measure/ranges.h"
 #include "flashstep/ops/linear_cross_entropy.h"
+#include "flashstep/ops/recompute.h"
 
 namespace flashstep {
 
 at::Tensor run_blocks_in_order(std::span<const BlockCall> blocks, at::Tensor x) {
   for (const auto& block : blocks) x = block.forward(x);
   return x;
+}
+
+BlockRunner recompute_blocks(int64_t size, BlockRunner runner) {
+  require(size >= 1, "[model] expected groups of at least 1 block to compute again, got ", size);
+  return [size, runner = std::move(runner)](std::span<const BlockCall> blocks, at::Tensor x) {
+    for (size_t begin = 0; begin < blocks.size(); begin += size) {
+      const auto part = blocks.subspan(begin, std::min<size_t>(size, blocks.size() - begin));
+      const auto run = [runner, group = std::vector<BlockCall>(part.begin(), part.end())](
+                           const at::Tensor& input) { return runner(group, input); };
+      x = recompute(run, x, {.same_random_numbers = false});  // blocks draw none
+    }
+    return x;
+  };
 }
 
 KeyValueCache::KeyValueCache(const ModelConfig& config, int64_t batch, int64_t capacity,

@@ -17,7 +17,8 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Rows that are widened together: few enough for the cache, and enough for the product's own blocks.
+// Rows that are widened together: few enough for the cache, and enough for the product's own
+// blocks.
 int64_t rows_at_a_time(int64_t rows, int64_t width) {
   constexpr int64_t kElements = 1 << 20, kLeast = 512;
   return std::min(rows, std::max(kLeast, kElements / std::max<int64_t>(width, 1)));
@@ -59,7 +60,8 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
     const int64_t chunk = rows_at_a_time(rows, std::max(width, out));
     const auto wide_weight = weight.to(at::kFloat);
     const auto options = wide_weight.options();
-    const auto wide_dy = at::empty({chunk, out}, options), wide = at::empty({chunk, width}, options);
+    const auto wide_dy = at::empty({chunk, out}, options),
+               wide = at::empty({chunk, width}, options);
     const Tensor dx = wants_x ? at::empty_like(x) : Tensor();
     Tensor dweight = wants_weight ? at::zeros({out, width}, options) : Tensor();
     for (int64_t begin = 0; begin < rows; begin += chunk) {
@@ -114,8 +116,8 @@ bool isa_multiplies(const std::string& isa, at::ScalarType dtype) {
   const auto is_one_of = [&](std::initializer_list<const char*> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  const bool is_before_bf16 = is_one_of({"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2",
-                                         "AVX512_CORE", "AVX512_CORE_VNNI"});
+  const bool is_before_bf16 = is_one_of(
+      {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"});
   const bool is_before_fp16 = is_before_bf16 || name == "AVX512_CORE_BF16";
   return dtype == at::kBFloat16 ? !is_before_bf16 : !is_before_fp16;
 }
@@ -142,7 +144,8 @@ std::string products_note(at::ScalarType dtype) {
 
 Tensor linear(const Tensor& x, const Tensor& weight) {
   if (x.is_cuda() || !weight.is_cpu() || !x.is_cpu()) return at::linear(x, weight);
-  const bool lowered = at::autocast::is_autocast_enabled(at::kCPU) && x.scalar_type() != at::kDouble;
+  const bool lowered =
+      at::autocast::is_autocast_enabled(at::kCPU) && x.scalar_type() != at::kDouble;
   const auto dtype = lowered ? at::autocast::get_autocast_dtype(at::kCPU) : x.scalar_type();
   const bool fits = x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) &&
                     (lowered || weight.scalar_type() == dtype);

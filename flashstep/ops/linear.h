@@ -7,7 +7,8 @@
 
 namespace flashstep {
 
-// x weight^T, as LibTorch's linear: under autocast in autocast's dtype, else in x's. Differentiable.
+// x weight^T, as LibTorch's linear: under autocast in autocast's dtype, else in x's.
+// Differentiable.
 //   x (..., C), weight (R, C) of one floating dtype (under autocast: any). Returns (..., R).
 // On a CPU that has no products of bfloat16 or float16 LibTorch takes about 100 times as long as in
 // float32. There this function keeps activations and gradients in 16 bits and multiplies in

@@ -1,9 +1,8 @@
 #include "flashstep/ops/linear.h"
 
-#include <gtest/gtest.h>
-
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
 
 #include "flashstep/testing/compare.h"
 
@@ -18,7 +17,8 @@ struct Results {
 
 template <typename Function>
 Results run(const Function& function, const Tensor& x_given, const Tensor& weight_given) {
-  const Tensor x = x_given.detach().requires_grad_(), weight = weight_given.detach().requires_grad_();
+  const Tensor x = x_given.detach().requires_grad_(),
+               weight = weight_given.detach().requires_grad_();
   const Tensor y = function(x, weight);
   y.backward(at::sin(at::arange(y.numel(), at::kDouble)).view(y.sizes()).to(y.scalar_type()));
   return {y.detach(), x.grad(), weight.grad()};
@@ -41,12 +41,16 @@ TEST(WidenedLinear, MatchesFloat64AtOddShapes) {
     std::vector<int64_t> x;
     int64_t out;
   };
-  for (const Shape& shape : {Shape{{3, 5, 7}, 11}, {{1, 1}, 1}, {{1500, 33}, 65}, {{2, 700, 600}, 3},
-                             {{9}, 4}, {{513, 2049}, 5}}) {
+  for (const Shape& shape : {Shape{{3, 5, 7}, 11},
+                             {{1, 1}, 1},
+                             {{1500, 33}, 65},
+                             {{2, 700, 600}, 3},
+                             {{9}, 4},
+                             {{513, 2049}, 5}}) {
     for (const auto dtype : {at::kBFloat16, at::kHalf}) {
       for (const auto weight_dtype : {at::kFloat, dtype}) {
-        const std::string what = flashstep::str(at::IntArrayRef(shape.x), " to ", shape.out, " ", dtype,
-                                     " weight ", weight_dtype);
+        const std::string what = flashstep::str(at::IntArrayRef(shape.x), " to ", shape.out, " ",
+                                                dtype, " weight ", weight_dtype);
         const Tensor x = normal(shape.x, 1, dtype);
         const Tensor weight = normal({shape.out, shape.x.back()}, 2, weight_dtype);
         const Results got = run(
@@ -70,11 +74,13 @@ TEST(WidenedLinear, MatchesFloat64AtOddShapes) {
 }
 
 TEST(WidenedLinear, TakesViewsFrozenInputsAndNoRows) {
-  const Tensor x = normal({6, 8, 5}, 3, at::kBFloat16).transpose(0, 1), weight = normal({5, 7}, 4).t();
+  const Tensor x = normal({6, 8, 5}, 3, at::kBFloat16).transpose(0, 1),
+               weight = normal({5, 7}, 4).t();
   const auto widened = [](const Tensor& a, const Tensor& b) {
     return internal::widened_linear(a, b, at::kBFloat16);
   };
-  const Results views = run(widened, x, weight), dense = run(widened, x.contiguous(), weight.contiguous());
+  const Results views = run(widened, x, weight),
+                dense = run(widened, x.contiguous(), weight.contiguous());
   EXPECT_TRUE(views.y.equal(dense.y));
   EXPECT_TRUE(views.dx.equal(dense.dx));
   EXPECT_TRUE(views.dweight.equal(dense.dweight));
@@ -92,10 +98,12 @@ TEST(WidenedLinear, TakesViewsFrozenInputsAndNoRows) {
 
 TEST(Linear, FollowsAutocast) {
   const Tensor x = normal({4, 6}, 5), weight = normal({3, 6}, 6);
-  EXPECT_TRUE(flashstep::linear(x, weight).equal(at::linear(x, weight))) << "as it is without autocast";
+  EXPECT_TRUE(flashstep::linear(x, weight).equal(at::linear(x, weight)))
+      << "as it is without autocast";
   at::autocast::set_autocast_enabled(at::kCPU, true);
   at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-  const Results got = run([](const Tensor& a, const Tensor& b) { return flashstep::linear(a, b); }, x, weight);
+  const Results got =
+      run([](const Tensor& a, const Tensor& b) { return flashstep::linear(a, b); }, x, weight);
   at::autocast::set_autocast_enabled(at::kCPU, false);
   at::autocast::clear_cache();
   EXPECT_EQ(got.y.scalar_type(), at::kBFloat16);
@@ -107,7 +115,8 @@ TEST(Linear, FollowsAutocast) {
 
 TEST(Linear, KnowsWhatOneDnnMayUse) {
   using internal::isa_multiplies;
-  for (const char* isa : {"AVX2", "avx2", "SSE41", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}) {
+  for (const char* isa :
+       {"AVX2", "avx2", "SSE41", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}) {
     EXPECT_FALSE(isa_multiplies(isa, at::kBFloat16)) << isa;
     EXPECT_FALSE(isa_multiplies(isa, at::kHalf)) << isa;
   }

@@ -14,7 +14,9 @@
 #include "flashstep/model/cost.h"
 #include "flashstep/model/transformer.h"
 #include "flashstep/ops/cross_entropy.h"
+#include "flashstep/ops/linear.h"
 #include "flashstep/report/test_table.h"
+#include "flashstep/train/cost.h"
 #include "flashstep/train/precision.h"
 
 namespace flashstep::report {
@@ -230,7 +232,8 @@ TEST(AccountMeasured, BlocksKeepWhatTheFormulaSays) {
       const PassShape shape{.batch_size = 4,
                             .seq_len = 64,
                             .bf16 = bf16,
-                            .naive_attention = attention == std::string("naive")};
+                            .naive_attention = attention == std::string("naive"),
+                            .weight_copies = cpu_multiplies(at::kBFloat16)};
       TransformerBlock block(config, torch::TensorOptions());
       {
         const at::NoGradGuard no_grad;
@@ -250,6 +253,38 @@ TEST(AccountMeasured, BlocksKeepWhatTheFormulaSays) {
       EXPECT_NEAR(kept, block_saved_bytes(config, shape), 0.01 * kept)
           << attention << (bf16 ? " bf16" : " fp32");
     }
+  }
+}
+
+// What stays behind the forward pass of recomputed blocks, and the most that backward holds.
+TEST(AccountMeasured, RecomputedBlocksKeepTheirInputs) {
+  ModelConfig config = measured_model("tiled");
+  config.num_layers = 6;
+  const PassShape shape{.batch_size = 4, .seq_len = 64};
+  Transformer model(config, 1);
+  const at::Tensor tokens = at::randint(config.vocab_size, {4, 64});
+  const double boundary = residual_stream_bytes(config, shape),
+               saved = block_saved_bytes(config, shape);
+  const auto measured = [&](int64_t size) {
+    model->set_block_runner(size == 0 ? BlockRunner(run_blocks_in_order) : recompute_blocks(size));
+    model->zero_grad(/*set_to_none=*/false);  // gradients have their memory already
+    measure::AllocatedBytes allocated;
+    const at::Tensor hidden = model->hidden(tokens);
+    const auto kept = static_cast<double>(allocated.now());
+    allocated.reset_peak();
+    hidden.sum().backward();
+    return std::pair(kept, static_cast<double>(allocated.peak()));
+  };
+  measured(0);  // gradients and tables are there from now on
+  const auto [kept_all, peak_all] = measured(0);
+  for (const int64_t size : {1, 2, 4}) {
+    const auto [kept, peak] = measured(size);
+    const auto groups = static_cast<double>((6 + size - 1) / size);
+    EXPECT_NEAR(kept_all - kept, 6 * saved - groups * boundary, 0.02 * kept_all) << size;
+    const train::BlockStack stack{6, boundary, saved};
+    const double less =
+        train::keep_everything(stack).peak_bytes - train::recompute_groups(stack, size).peak_bytes;
+    EXPECT_NEAR(peak_all - peak, less, 0.03 * peak_all) << size;
   }
 }
 

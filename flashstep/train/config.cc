@@ -107,8 +107,11 @@ void TrainConfig::visit(FieldVisitor& v) {
   v.field(
       "gradients", gradients, {"auto", "fp32", "bf16"},
       "of weight matrices; auto: bf16 on a GPU with precision bf16 and one micro-batch, else fp32");
-  v.field("recompute", recompute, {"none", "norms"},
-          "in backward instead of kept in memory (GPU, bf16 and fp16)");
+  v.field("recompute", recompute, {"none", "norms", "block"},
+          "in backward instead of kept in memory, with the same bits; norms: the norms' outputs "
+          "(GPU, bf16 and fp16); block: all but the inputs of recompute_group blocks");
+  v.field("recompute_group", recompute_group, {1, 10'000},
+          "blocks that recompute = block goes through again at once");
   v.field("device", device, {"auto", "cpu", "cuda"}, "auto: the GPU if there is one");
   v.field("seed", seed, {0, kMany}, "of weights and batches");
   v.field("deterministic", deterministic, "the same bits in every run on the same machine");

@@ -285,6 +285,9 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
     load_module(*model, load_weights(config.train.init_from, warn), config.train.init_from);
   }
   model->set_keep(config.train.recompute == "norms" ? Keep::kNoNorms : Keep::kAll);
+  if (config.train.recompute == "block") {
+    model->set_block_runner(recompute_blocks(config.train.recompute_group));
+  }
   if (has_bf16_gradients(config, device)) keep_gradients_in(at::kBFloat16, model->parameters());
   ParallelHooks parallel = parallelize(*model, config.parallel, group);
   config.parallel.world_size = parallel.world_size;

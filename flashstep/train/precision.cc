@@ -3,34 +3,12 @@
 #include <map>
 
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
 
 #include "flashstep/base/error.h"
 
 namespace flashstep::train {
 
 using torch::Tensor;
-
-AutocastGuard::AutocastGuard(torch::DeviceType device, torch::ScalarType dtype, Cache cache,
-                             bool enabled)
-    : device_(device),
-      was_enabled_(at::autocast::is_autocast_enabled(device)),
-      was_cached_(at::autocast::is_autocast_cache_enabled()),
-      was_dtype_(at::autocast::get_autocast_dtype(device)) {
-  require(dtype == torch::kBFloat16 || dtype == torch::kHalf,
-          "[AutocastGuard] expected bfloat16 or float16, got ", c10::toString(dtype));
-  at::autocast::set_autocast_enabled(device, enabled);
-  at::autocast::set_autocast_dtype(device, dtype);
-  at::autocast::set_autocast_cache_enabled(cache == Cache::kOn);
-  at::autocast::increment_nesting();
-}
-
-AutocastGuard::~AutocastGuard() {
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  at::autocast::set_autocast_cache_enabled(was_cached_);
-  at::autocast::set_autocast_dtype(device_, was_dtype_);
-  at::autocast::set_autocast_enabled(device_, was_enabled_);
-}
 
 void keep_gradients_in(torch::ScalarType dtype, const std::vector<Tensor>& parameters) {
   for (const Tensor& parameter : parameters) {

@@ -1,5 +1,4 @@
-// Mixed precision in C++: autocast as a guard, and the loss scaling that float16 gradients need.
-// LibTorch has the switches for both but neither object.
+// Mixed precision: gradients in 16 bits, and the loss scaling that float16 gradients need.
 #pragma once
 
 #include <string>
@@ -7,28 +6,11 @@
 
 #include <torch/types.h>
 
+#include "flashstep/ops/autocast.h"
+
 namespace flashstep::train {
 
-// While alive, operators on `device` choose their dtype by torch's autocast rules on this thread,
-// with `dtype` (bfloat16 or float16) as the low one. Guards nest; each restores what it found, also
-// when an exception passes.
-class AutocastGuard {
- public:
-  enum class Cache {
-    kOn,   // a weight is cast once per outermost guard
-    kOff,  // for graph capture: cached casts of a graph's private pool must not outlive it
-  };
-  AutocastGuard(torch::DeviceType device, torch::ScalarType dtype, Cache cache = Cache::kOn,
-                bool enabled = true);
-  ~AutocastGuard();
-  AutocastGuard(const AutocastGuard&) = delete;
-  AutocastGuard& operator=(const AutocastGuard&) = delete;
-
- private:
-  torch::DeviceType device_;
-  bool was_enabled_, was_cached_;
-  torch::ScalarType was_dtype_;
-};
+using flashstep::AutocastGuard;
 
 // From now on the gradients of matrices (parameters with several dimensions) are kept as `dtype`:
 // those that products under autocast leave in bfloat16 anyway are then not widened, and nobody who

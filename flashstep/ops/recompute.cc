@@ -1,0 +1,176 @@
+#include "flashstep/ops/recompute.h"
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/ops/autocast.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr at::DeviceType kDevices[] = {at::kCPU, at::kCUDA};
+
+// What autocast was set to on this thread; engines run backward on others. Without the cache of
+// casts: what a call without a graph leaves there would have none for others either.
+class Autocast {
+ public:
+  Autocast() {
+    for (const auto device : kDevices) {
+      settings_.push_back({device, at::autocast::is_autocast_enabled(device),
+                           at::autocast::get_autocast_dtype(device)});
+    }
+  }
+
+  // As it was, while the guards live.
+  std::vector<std::unique_ptr<AutocastGuard>> again() const {
+    std::vector<std::unique_ptr<AutocastGuard>> guards;
+    for (const Setting& setting : settings_) {
+      guards.push_back(std::make_unique<AutocastGuard>(
+          setting.device, setting.dtype, AutocastGuard::Cache::kOff, setting.enabled));
+    }
+    return guards;
+  }
+
+ private:
+  struct Setting {
+    at::DeviceType device;
+    bool enabled;
+    at::ScalarType dtype;
+  };
+  std::vector<Setting> settings_;
+};
+
+// The states of the generators that a call on `inputs` may draw from.
+class Generators {
+ public:
+  explicit Generators(const std::vector<Tensor>& inputs) {
+    add(at::kCPU);
+    for (const Tensor& input : inputs) {
+      if (input.defined() && input.is_cuda()) {
+        add(input.device());
+        break;
+      }
+    }
+  }
+
+  void restore() const {
+    for (const auto& [generator, state] : states_) {
+      at::Generator own = generator;
+      const std::lock_guard<std::mutex> lock(own.mutex());
+      own.set_state(state);
+    }
+  }
+
+ private:
+  void add(at::Device device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    states_.emplace_back(generator, generator.get_state());
+  }
+  std::vector<std::pair<at::Generator, Tensor>> states_;
+};
+
+// Puts the generators back as they were when it was made.
+class GeneratorsGuard {
+ public:
+  explicit GeneratorsGuard(const std::vector<Tensor>& inputs) : before_(inputs) {}
+  ~GeneratorsGuard() { before_.restore(); }
+  GeneratorsGuard(const GeneratorsGuard&) = delete;
+  GeneratorsGuard& operator=(const GeneratorsGuard&) = delete;
+
+ private:
+  Generators before_;
+};
+
+// One call, from its forward pass to its backward pass.
+struct Call : torch::CustomClassHolder {
+  RecomputedCall call;
+  Autocast autocast;
+  std::optional<Generators> generators;
+};
+
+class Recomputed : public torch::autograd::Function<Recomputed> {
+ public:
+  // `wanted`: a tensor that wants a gradient, so that the outputs do, whatever the inputs want.
+  static variable_list forward(AutogradContext* context, const Tensor& /*wanted*/,
+                               at::TensorList inputs, const c10::intrusive_ptr<Call>& call) {
+    context->save_for_backward(inputs.vec());
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    const auto autocast = call->autocast.again();
+    return call->call(inputs.vec());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    require(torch::autograd::Engine::get_default_engine().is_checkpoint_valid(),
+            "[recompute] expected loss.backward(), got torch::autograd::grad or a backward with "
+            "inputs: the gradients of parameters inside of the call would be lost");
+    const auto call = c10::static_intrusive_pointer_cast<Call>(
+        context->saved_data["call"].toCapsule());
+    const variable_list saved = context->get_saved_variables();
+    variable_list inputs;
+    for (const Tensor& input : saved) {
+      inputs.push_back(input.defined() ? input.detach().requires_grad_(input.requires_grad())
+                                       : Tensor());
+    }
+    const variable_list outputs = once_more(*call, inputs);
+    require(outputs.size() == gradients.size(), "[recompute] expected the call to return ",
+            gradients.size(), " tensors again, got ", outputs.size());
+    variable_list roots, root_gradients;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
+      require(outputs[i].sizes() == gradients[i].sizes(), "[recompute] expected output ", i,
+              " to have shape ", gradients[i].sizes(), " again, got ", outputs[i].sizes());
+      roots.push_back(outputs[i]);
+      root_gradients.push_back(gradients[i]);
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, root_gradients);
+    variable_list results = {Tensor()};
+    for (const Tensor& input : inputs) results.push_back(input.defined() ? input.grad() : Tensor());
+    results.emplace_back();
+    return results;
+  }
+
+ private:
+  static variable_list once_more(const Call& call, const variable_list& inputs) {
+    const at::AutoGradMode with_graph(true);
+    const auto autocast = call.autocast.again();
+    if (!call.generators) return call.call(inputs);
+    const GeneratorsGuard restored(inputs);
+    call.generators->restore();
+    return call.call(inputs);
+  }
+};
+
+}  // namespace
+
+std::vector<Tensor> recompute(RecomputedCall call, std::vector<Tensor> inputs,
+                              RecomputeOptions options) {
+  if (!at::GradMode::is_enabled()) return call(inputs);
+  auto state = c10::make_intrusive<Call>();
+  state->call = std::move(call);
+  if (options.same_random_numbers) state->generators.emplace(inputs);
+  return Recomputed::apply(at::empty({0}).requires_grad_(), at::TensorList(inputs), state);
+}
+
+Tensor recompute(std::function<Tensor(const Tensor&)> call, const Tensor& input,
+                 RecomputeOptions options) {
+  const auto of_one = [call = std::move(call)](const std::vector<Tensor>& inputs) {
+    return std::vector<Tensor>{call(inputs.front())};
+  };
+  return recompute(of_one, {input}, options).front();
+}
+
+}  // namespace flashstep
