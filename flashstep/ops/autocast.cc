@@ -6,8 +6,7 @@
 
 namespace flashstep {
 
-AutocastGuard::AutocastGuard(at::DeviceType device, at::ScalarType dtype, Cache cache,
-                             bool enabled)
+AutocastGuard::AutocastGuard(at::DeviceType device, at::ScalarType dtype, Cache cache, bool enabled)
     : device_(device),
       was_enabled_(at::autocast::is_autocast_enabled(device)),
       was_cached_(at::autocast::is_autocast_cache_enabled()),

@@ -36,14 +36,10 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
     shape.back() = out;
     const auto y = at::empty(shape, x.options());
     const auto y_rows = y.view({rows, out});
-    const auto wide = at::empty({chunk, width}, x.options().dtype(at::kFloat));
-    const auto wide_y = at::empty({chunk, out}, wide.options());
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t count = std::min(chunk, rows - begin);
-      const auto part = wide.narrow(0, 0, count).copy_(x.narrow(0, begin, count));
-      auto part_y = wide_y.narrow(0, 0, count);
-      at::mm_out(part_y, part, transposed);
-      y_rows.narrow(0, begin, count).copy_(part_y);
+      const auto part = x.narrow(0, begin, count).to(at::kFloat);
+      y_rows.narrow(0, begin, count).copy_(at::mm(part, transposed));
     }
     context->save_for_backward({x, weight});
     context->saved_data["shape"] = x_any.sizes().vec();
@@ -59,20 +55,13 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
     const auto dy = gradients[0].reshape({rows, out});
     const int64_t chunk = rows_at_a_time(rows, std::max(width, out));
     const auto wide_weight = weight.to(at::kFloat);
-    const auto options = wide_weight.options();
-    const auto wide_dy = at::empty({chunk, out}, options),
-               wide = at::empty({chunk, width}, options);
     const Tensor dx = wants_x ? at::empty_like(x) : Tensor();
-    Tensor dweight = wants_weight ? at::zeros({out, width}, options) : Tensor();
+    Tensor dweight = wants_weight ? at::zeros({out, width}, wide_weight.options()) : Tensor();
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t count = std::min(chunk, rows - begin);
-      const auto part_dy = wide_dy.narrow(0, 0, count).copy_(dy.narrow(0, begin, count));
-      auto part = wide.narrow(0, 0, count);
-      if (wants_x) {
-        at::mm_out(part, part_dy, wide_weight);
-        dx.narrow(0, begin, count).copy_(part);
-      }
-      if (wants_weight) dweight.addmm_(part_dy.t(), part.copy_(x.narrow(0, begin, count)));
+      const auto part = dy.narrow(0, begin, count).to(at::kFloat);
+      if (wants_x) dx.narrow(0, begin, count).copy_(at::mm(part, wide_weight));
+      if (wants_weight) dweight.addmm_(part.t(), x.narrow(0, begin, count).to(at::kFloat));
     }
     const auto x_dtype = static_cast<at::ScalarType>(context->saved_data["x_dtype"].toInt());
     return {wants_x ? dx.to(x_dtype).view(context->saved_data["shape"].toIntVector()) : Tensor(),

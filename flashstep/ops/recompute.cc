@@ -117,8 +117,8 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
     require(torch::autograd::Engine::get_default_engine().is_checkpoint_valid(),
             "[recompute] expected loss.backward(), got torch::autograd::grad or a backward with "
             "inputs: the gradients of parameters inside of the call would be lost");
-    const auto call = c10::static_intrusive_pointer_cast<Call>(
-        context->saved_data["call"].toCapsule());
+    const auto call =
+        c10::static_intrusive_pointer_cast<Call>(context->saved_data["call"].toCapsule());
     const variable_list saved = context->get_saved_variables();
     variable_list inputs;
     for (const Tensor& input : saved) {

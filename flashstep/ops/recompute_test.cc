@@ -155,7 +155,8 @@ TEST(Recompute, HonoursAutocastAndTiedWeights) {
       loss = net->first(y).to(at::kFloat).pow(2).sum();
     }
     loss.backward();  // outside of the guard, as LibTorch recommends
-    return std::vector<Tensor>{net->first->weight.grad().clone(), net->second->weight.grad().clone()};
+    return std::vector<Tensor>{net->first->weight.grad().clone(),
+                               net->second->weight.grad().clone()};
   };
   const auto expected = gradients(false), got = gradients(true);
   for (size_t i = 0; i < 2; ++i) {
@@ -172,7 +173,9 @@ TEST(Recompute, RefusesWhatWouldBeWrong) {
   expect_sentence([&] { torch::autograd::grad({recompute(call, x).sum()}, {x}); },
                   {"[recompute]", "torch::autograd::grad"});
   int calls = 0;
-  const auto other = [&](const Tensor& t) { return ++calls == 1 ? t * 2 : (t * 2).narrow(0, 0, 1); };
+  const auto other = [&](const Tensor& t) {
+    return ++calls == 1 ? t * 2 : (t * 2).narrow(0, 0, 1);
+  };
   expect_sentence([&] { recompute(other, x).sum().backward(); },
                   {"[recompute]", "output 0", "[5, 6]", "[1, 6]"});
   // An input that was written meanwhile: LibTorch's own check.

@@ -46,6 +46,9 @@ class Listener : public measure::RangeListener {
 
   void end_range() override {
     open_ranges().pop_back();
+    // Nodes from here on belong to the range around it, also those that no operator announces.
+    at::RecordFunction mark(at::RecordScope::USER_SCOPE);
+    if (mark.isActive()) mark.before(kRangeEnd, static_cast<int64_t>(at::sequence_number::peek()));
     if (nvtx() != nullptr) nvtx()->rangePop();
   }
 };

@@ -9,11 +9,15 @@
 
 namespace flashstep::report {
 
+// The name of the annotation that marks where a range has ended.
+inline constexpr const char* kRangeEnd = "end of range";
+
 // While one lives, every ScopedRange is an NVTX range where LibTorch has CUDA (calls into NVTX
 // return at once unless a tool listens), and a RecordFunction of user scope. The latter carries
-// autograd's sequence number, by which trace_attribution.h finds the range that a node of the
-// backward pass belongs to. For NVTX these nodes are ranges by their own names, too. Ranges that
-// are open when it ends may end after it; the listener is the process's.
+// autograd's sequence number, as does a mark at its end (kRangeEnd), by which trace_attribution.h
+// finds the range that a node of the backward pass belongs to. For NVTX these nodes are ranges by
+// their own names, too. Ranges that are open when it ends may end after it; the listener is the
+// process's.
 class ProfilerRanges {
  public:
   ProfilerRanges();

@@ -4,6 +4,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "flashstep/report/profiler_ranges.h"
+
 namespace flashstep::report {
 namespace {
 
@@ -39,7 +41,7 @@ void sort_by_begin(std::vector<Interval>& intervals) {
 }
 
 // By name index: what a range is, found out once.
-enum class RangeRole : uint8_t { kPlain, kPass, kStep, kWarmup };
+enum class RangeRole : uint8_t { kPlain, kPass, kStep, kWarmup, kEnd };
 
 // Where a host event belongs.
 struct Place {
@@ -92,6 +94,7 @@ class Attributor {
       if (pass_of_range(name)) roles_[i] = RangeRole::kPass;
       if (is_step(name)) roles_[i] = RangeRole::kStep;
       if (is_warmup(name)) roles_[i] = RangeRole::kWarmup;
+      if (name == kRangeEnd) roles_[i] = RangeRole::kEnd;
     }
     for (const TraceEvent& e : trace_.events) {
       if (e.kind == EventKind::kRange && roles_[e.name] == RangeRole::kWarmup)
@@ -134,6 +137,11 @@ class Attributor {
       if (event.lane != lane) end_all_before(INT64_MAX);
       lane = event.lane;
       end_all_before(event.begin_ns);
+      if (roles_[event.name] == RangeRole::kEnd) {  // its time is that of what is around it
+        const uint32_t around = stack.empty() ? RangeTree::kRoot : stack.back().range;
+        if (!resolved) points_[lane].push_back({event.sequence, around});
+        continue;
+      }
       begin_one(stack, index, resolved);
       if (!resolved && event.sequence >= 0 && event.forward_thread == kNoThread)
         points_[lane].push_back({event.sequence, stack.back().range});
@@ -219,7 +227,9 @@ class Attributor {
     for (const uint32_t index : host_) {
       const TraceEvent& event = trace_.events[index];
       const Place& place = places_[index];
-      if (roles_[event.name] == RangeRole::kWarmup || !is_measured(event.begin_ns)) continue;
+      const RangeRole role = roles_[event.name];
+      if (role == RangeRole::kWarmup || role == RangeRole::kEnd || !is_measured(event.begin_ns))
+        continue;
       result_.items.push_back({event.begin_ns, event.end_ns, place.self_ns, index, place.range,
                                pass_at(event.begin_ns), class_of(event), place.is_call});
     }

@@ -77,6 +77,24 @@ TEST(TraceAttribution, GivesOperatorsTheTimeThatNoneBelowThemTakes) {
   EXPECT_EQ(all, 100'000) << "every moment belongs to one";
 }
 
+// A node that no operator announces (a function of one's own) belongs to the range around the one
+// that ended last.
+TEST(TraceAttribution, KnowsWhereRangesEnd) {
+  TraceText text;
+  text.host("user_annotation", "forward", 1, 0, 20, 1, ", \"Sequence number\": 3")
+      .host("user_annotation", "feed-forward", 1, 1, 18, 2, ", \"Sequence number\": 3")
+      .host("user_annotation", "swiglu", 1, 2, 4, 3, ", \"Sequence number\": 4")
+      .host("user_annotation", "end of range", 1, 6, 0, 4, ", \"Sequence number\": 5")
+      .host("user_annotation", "backward", 1, 30, 50, 5)
+      .host("cpu_op", "autograd::engine::evaluate_function: CppNode<WidenedLinear>", 1, 31, 40, 6,
+            ", \"Sequence number\": 5, \"Fwd thread id\": 1")
+      .host("cpu_op", "aten::mm", 1, 32, 30, 7);
+  const TraceEvents trace = parse_chrome_trace(text.text(), "x");
+  EXPECT_EQ(items_of(trace, "aten::mm"),
+            (std::vector<Seen>{{"backward", "feed-forward", "matmul", 30'000}}));
+  EXPECT_TRUE(items_of(trace, "end of range").empty());
+}
+
 TEST(TraceAttribution, PutsRecomputedBlocksAtTheTop) {
   TraceText text;
   text.host("user_annotation", "forward", 1, 0, 20, 1)
