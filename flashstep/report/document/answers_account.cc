@@ -288,7 +288,7 @@ void add_account_questions(std::vector<Question>& questions) {
        "Without nesting: which size of a group of blocks has the lowest peak, beside its "
        "neighbours?",
        needs, answer_best_group, "",
-       "the measured peak of it, since training does not recompute activations yet"},
+       "the measured peak of it (train.recompute = block) at this size"},
   };
   questions.insert(questions.end(), all.begin(), all.end());
 }

@@ -330,9 +330,7 @@ void add_attention_questions(std::vector<Question>& questions) {
        answer_leaderboard},
       {"leaderboard", "2026", "leaderboard",
        "A training step of 34 layers, d_model 4,096, at length 32,768, on two GPUs: how long?",
-       "fully sharded data parallelism and recomputed activations, which flashstep does not have "
-       "yet",
-       nullptr},
+       "fully sharded data parallelism, which flashstep does not have yet", nullptr},
   };
   questions.insert(questions.end(), all.begin(), all.end());
 }
