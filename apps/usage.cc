@@ -89,9 +89,11 @@ std::string refuse_infinite(const std::string& given) {
 // "" where a path or a name belongs is a script's variable that was not set.
 std::string refuse_empty(const std::string& given) { return given.empty() ? "value missing" : ""; }
 
+// Options for which it means something say so in their help.
 bool takes_empty_text(const CLI::Option& option) {
   const std::string name = option.get_name();
-  return name == "--prompt" || name == "--stop" || name == "--title";
+  return option.get_description().find("empty:") != std::string::npos || name == "--stop" ||
+         name == "--title";
 }
 
 // What the option takes: "one of cpu, cuda", "a whole number from 1 to 10".

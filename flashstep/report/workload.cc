@@ -8,6 +8,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
+#include "flashstep/ops/linear.h"
 
 namespace flashstep::report {
 namespace {
@@ -178,6 +179,7 @@ PassShape pass_shape(const Workload& w) {
   shape.bf16 = w.precision == "bf16";
   shape.naive_attention = w.model.attention == "naive";
   shape.fused_ops = w.device == "cpu";
+  shape.weight_copies = w.device != "cpu" || cpu_multiplies(at::kBFloat16);
   return shape;
 }
 
