@@ -2,11 +2,12 @@
 #include <memory>
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/ops/recompute.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
@@ -19,17 +20,37 @@ using comm::Group;
 using testing::expect_sentence;
 using torch::Tensor;
 
+// Runs a layer without keeping what lies inside, and again in backward.
+struct Recompute : torch::autograd::Function<Recompute> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
+                        const std::shared_ptr<torch::nn::LinearImpl>& layer) {
+    context->save_for_backward({x});
+    context->saved_data["layer"] = reinterpret_cast<int64_t>(layer.get());
+    const torch::NoGradGuard no_grad;
+    return layer->forward(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    auto* layer = reinterpret_cast<torch::nn::LinearImpl*>(context->saved_data["layer"].toInt());
+    {
+      const torch::AutoGradMode with_grad(true);
+      torch::autograd::backward({layer->forward(x)}, {gradients[0]});
+    }
+    return {x.grad(), Tensor()};
+  }
+};
+
 struct Recomputing : torch::nn::Module {
   torch::nn::Linear first{register_module("first", torch::nn::Linear(6, 6))};
   torch::nn::Linear shared{register_module("shared", torch::nn::Linear(6, 6))};
-  bool recomputes = true;
+  bool recompute = true;
 
   // `uses` of the shared layer: as many pieces of its gradient.
   Tensor forward(const Tensor& x, int uses = 2) {
     Tensor y = first(x);
     for (int i = 0; i < uses; ++i) {
-      const auto call = [layer = shared](const Tensor& input) mutable { return layer(input); };
-      y = recomputes ? recompute(call, y) : shared(y);
+      y = recompute ? Recompute::apply(y, shared.ptr()) : shared(y);
     }
     return y;
   }
@@ -42,7 +63,7 @@ void expect_recompute(const Group& group, Strategy strategy) {
   options.bucket_megabytes = 0.0001;
   DistributedDataParallel wrapped(std::make_shared<Recomputing>(), group, options);
   DistributedDataParallel plain(std::make_shared<Recomputing>(), group, options);
-  plain.module()->recomputes = false;
+  plain.module()->recompute = false;
   {
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < 4; ++i) plain.parameters()[i].copy_(wrapped.parameters()[i]);

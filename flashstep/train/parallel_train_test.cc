@@ -15,6 +15,7 @@
 
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
+#include "flashstep/ops/recompute.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/train/checkpoint.h"
 #include "flashstep/train/loop.h"
@@ -41,8 +42,9 @@ struct ParallelExperiment {
   ParallelConfig parallel;
   int64_t steps = kSteps, accumulation_steps = 2, checkpointing_interval = 5;
   bool resume = false;
-  int64_t nan_at = -1;     // a step in which the last rank's loss is not finite
-  int64_t signal_at = -1;  // a step in which the last rank is asked to stop
+  bool recomputes = false;  // the forward pass, in backward
+  int64_t nan_at = -1;      // a step in which the last rank's loss is not finite
+  int64_t signal_at = -1;   // a step in which the last rank is asked to stop
   std::chrono::seconds saving = std::chrono::seconds(0);  // that rank 0 takes longer to save
 
   // Returns the parameters after training.
@@ -87,7 +89,9 @@ struct ParallelExperiment {
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(1000 + 2 * step + micro_step);
     const Tensor x = at::randn({kRows, 6}, generator), y = at::randn({kRows, 3}, generator);
     const int64_t rows = kRows / hooks.world_size;
-    const Tensor own = net.forward(x.slice(0, hooks.rank * rows, (hooks.rank + 1) * rows));
+    const auto forward = [&net](const Tensor& input) { return net.forward(input); };
+    const Tensor input = x.slice(0, hooks.rank * rows, (hooks.rank + 1) * rows);
+    const Tensor own = recomputes ? recompute(forward, input) : forward(input);
     const Tensor loss =
         torch::mse_loss(own, y.slice(0, hooks.rank * rows, (hooks.rank + 1) * rows));
     return step == nan_at && is_last ? loss * NAN : loss;
@@ -168,6 +172,23 @@ TEST(Ranks, LossCurveIsThatOfOneProcess) {
 }
 
 // Stopped after 5 or 7 steps and taken up by another number of ranks, or by the same: bit for bit.
+// What is computed again in backward is reduced while backward runs, as everything else.
+TEST(Ranks, RecomputedForwardPassesTrainTheSame) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    comm::Group group(environment);
+    const Cleared base(folder("recompute"), group);
+    for (const char* wrapper : {"naive", "flat", "overlapped", "bucketed"}) {
+      ParallelExperiment kept{base.path / wrapper / "kept", config(wrapper)};
+      ParallelExperiment recomputed{base.path / wrapper / "recomputed", config(wrapper)};
+      recomputed.recomputes = true;
+      const auto expected = kept.run(&group), got = recomputed.run(&group);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(got[i].equal(expected[i])) << wrapper << ", " << i;
+      }
+    }
+  });
+}
+
 TEST(Ranks, ResumedIsNeverStopped) {
   const auto run = [&](const std::string& shards, comm::Group& group) {
     const Cleared base(folder("resume"), group);
