@@ -93,7 +93,7 @@ std::string refuse_empty(const std::string& given) { return given.empty() ? "val
 bool takes_empty_text(const CLI::Option& option) {
   const std::string name = option.get_name();
   return option.get_description().find("empty:") != std::string::npos || name == "--stop" ||
-         name == "--title";
+         name == "--title" || name == "COMMAND";  // another program's words
 }
 
 // What the option takes: "one of cpu, cuda", "a whole number from 1 to 10".

@@ -35,6 +35,9 @@ expect(run.returncode == 77 and run.stdout == "plain\n", "exit code 77 and a pla
 run = launch("-n", "2", "--", "/bin/true")
 expect(run.returncode == 0 and run.stdout + run.stderr == "", "a program without arguments to run", run)
 
+run = launch("-n", "1", "--no-label", "--", "/bin/sh", "-c", 'echo "$# ${#1}"', "sh", "", "b")
+expect(run.stdout == "2 0\n", "an empty word of the program's to stay one", run)
+
 run = launch("-n", "2", "--", "example_data_parallel")
 expect(run.returncode == 2 and "(./example_data_parallel)" in run.stderr, "how to write a program", run)
 

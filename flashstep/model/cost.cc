@@ -104,8 +104,9 @@ std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassSha
   if (!shape.fused_ops) keep("silu(w1 x)", gate * inner);
   keep("w3 x", gate * inner);
   keep("silu(w1 x) * w3 x", element * inner);
-  if (shape.bf16 && shape.weight_copies)
+  if (shape.bf16 && shape.weight_copies) {
     keep("weights in bfloat16", 2 * static_cast<double>(block_matrix_parameters(c)));
+  }
   return saved;
 }
 

@@ -36,7 +36,8 @@ using BlockRunner = std::function<at::Tensor(std::span<const BlockCall> blocks, 
 at::Tensor run_blocks_in_order(std::span<const BlockCall> blocks, at::Tensor x);
 
 // Keeps only the inputs of groups of `size` blocks, the last of which may be shorter, and takes
-// each group through `runner` again in backward (ops/recompute.h). UserError for a size below 1.
+// each group through `runner` again in backward (ops/recompute.h). `runner` draws no random
+// numbers. UserError for a size below 1.
 BlockRunner recompute_blocks(int64_t size, BlockRunner runner = run_blocks_in_order);
 
 // Keys and values of every layer for B sequences that grow together.

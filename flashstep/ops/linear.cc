@@ -48,6 +48,7 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto saved = context->get_saved_variables();
     const auto &x = saved[0], &weight = saved[1];
     const bool wants_x = context->needs_input_grad(0), wants_weight = context->needs_input_grad(1);
@@ -128,7 +129,7 @@ std::string products_note(at::ScalarType dtype) {
   return str("this CPU has no products of ", is_bf16 ? "bf16" : "fp16", " (",
              is_bf16 ? "avx512_bf16, amx_bf16" : "avx512_fp16",
              "): flashstep's layers keep values in it and multiply in fp32; LibTorch's own layers "
-             "take about 100 times fp32's time");
+             "can take 100 times fp32's time");
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight) {
@@ -136,8 +137,10 @@ Tensor linear(const Tensor& x, const Tensor& weight) {
   const bool lowered =
       at::autocast::is_autocast_enabled(at::kCPU) && x.scalar_type() != at::kDouble;
   const auto dtype = lowered ? at::autocast::get_autocast_dtype(at::kCPU) : x.scalar_type();
-  const bool fits = x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) &&
-                    (lowered || weight.scalar_type() == dtype);
+  const bool fits =
+      x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) &&
+      (weight.scalar_type() == dtype || (lowered && weight.scalar_type() == at::kFloat)) &&
+      x.is_floating_point();
   if (cpu_multiplies(dtype) || !fits || x.numel() == 0) return at::linear(x, weight);
   return internal::widened_linear(x, weight, dtype);
 }

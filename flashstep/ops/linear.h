@@ -8,9 +8,10 @@
 namespace flashstep {
 
 // x weight^T, as LibTorch's linear: under autocast in autocast's dtype, else in x's.
-// Differentiable.
-//   x (..., C), weight (R, C) of one floating dtype (under autocast: any). Returns (..., R).
-// On a CPU that has no products of bfloat16 or float16 LibTorch takes about 100 times as long as in
+// Differentiable once.
+//   x (..., C), weight (R, C) of one floating dtype (under autocast also float32). Returns (...,
+//   R).
+// On a CPU that has no products of bfloat16 or float16 LibTorch can take 100 times as long as in
 // float32. There this function keeps activations and gradients in 16 bits and multiplies in
 // float32; a float32 weight is then not rounded, and its gradient neither.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight);

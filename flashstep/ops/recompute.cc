@@ -1,5 +1,7 @@
 #include "flashstep/ops/recompute.h"
 
+#include <array>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,12 +36,13 @@ class Autocast {
     }
   }
 
-  // As it was, while the guards live.
-  std::vector<std::unique_ptr<AutocastGuard>> again() const {
-    std::vector<std::unique_ptr<AutocastGuard>> guards;
-    for (const Setting& setting : settings_) {
-      guards.push_back(std::make_unique<AutocastGuard>(
-          setting.device, setting.dtype, AutocastGuard::Cache::kOff, setting.enabled));
+  // As it was, while the guards live: an array's end in the reverse order.
+  std::array<std::unique_ptr<AutocastGuard>, std::size(kDevices)> again() const {
+    std::array<std::unique_ptr<AutocastGuard>, std::size(kDevices)> guards;
+    for (size_t i = 0; i < guards.size(); ++i) {
+      const Setting& setting = settings_[i];
+      guards[i] = std::make_unique<AutocastGuard>(setting.device, setting.dtype,
+                                                  AutocastGuard::Cache::kOff, setting.enabled);
     }
     return guards;
   }
@@ -59,7 +62,7 @@ class Generators {
   explicit Generators(const std::vector<Tensor>& inputs) {
     add(at::kCPU);
     for (const Tensor& input : inputs) {
-      if (input.defined() && input.is_cuda()) {
+      if (input.is_cuda()) {
         add(input.device());
         break;
       }
@@ -87,7 +90,12 @@ class Generators {
 class GeneratorsGuard {
  public:
   explicit GeneratorsGuard(const std::vector<Tensor>& inputs) : before_(inputs) {}
-  ~GeneratorsGuard() { before_.restore(); }
+  ~GeneratorsGuard() {
+    try {
+      before_.restore();
+    } catch (const std::exception&) {  // while a CUDA graph is captured; the call has thrown then
+    }
+  }
   GeneratorsGuard(const GeneratorsGuard&) = delete;
   GeneratorsGuard& operator=(const GeneratorsGuard&) = delete;
 
@@ -107,23 +115,34 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
   // `wanted`: a tensor that wants a gradient, so that the outputs do, whatever the inputs want.
   static variable_list forward(AutogradContext* context, const Tensor& /*wanted*/,
                                at::TensorList inputs, const c10::intrusive_ptr<Call>& call) {
+    context->set_materialize_grads(false);  // an output that nobody used stays unused
     context->save_for_backward(inputs.vec());
     context->saved_data["call"] = c10::IValue::make_capsule(call);
     const auto autocast = call->autocast.again();
-    return call->call(inputs.vec());
+    const std::vector<int64_t> before = versions(inputs);
+    variable_list outputs = call->call(inputs.vec());
+    require(
+        versions(inputs) == before,
+        "[recompute] expected a call that leaves its inputs as they are, got one that wrote one");
+    for (const Tensor& output : outputs) {
+      require(output.defined(), "[recompute] expected a call that returns tensors, got none");
+    }
+    return outputs;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     require(torch::autograd::Engine::get_default_engine().is_checkpoint_valid(),
             "[recompute] expected loss.backward(), got torch::autograd::grad or a backward with "
             "inputs: the gradients of parameters inside of the call would be lost");
+    require(!at::GradMode::is_enabled(),
+            "[recompute] expected a backward without create_graph: gradients of gradients are not "
+            "known here");
     const auto call =
         c10::static_intrusive_pointer_cast<Call>(context->saved_data["call"].toCapsule());
     const variable_list saved = context->get_saved_variables();
     variable_list inputs;
     for (const Tensor& input : saved) {
-      inputs.push_back(input.defined() ? input.detach().requires_grad_(input.requires_grad())
-                                       : Tensor());
+      inputs.push_back(input.detach().requires_grad_(input.requires_grad()));
     }
     const variable_list outputs = once_more(*call, inputs);
     require(outputs.size() == gradients.size(), "[recompute] expected the call to return ",
@@ -131,19 +150,31 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
     variable_list roots, root_gradients;
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
-      require(outputs[i].sizes() == gradients[i].sizes(), "[recompute] expected output ", i,
-              " to have shape ", gradients[i].sizes(), " again, got ", outputs[i].sizes());
+      require(outputs[i].sizes() == gradients[i].sizes() &&
+                  outputs[i].scalar_type() == gradients[i].scalar_type(),
+              "[recompute] expected output ", i, " to have shape ", gradients[i].sizes(), " and ",
+              gradients[i].scalar_type(), " again, got ", outputs[i].sizes(), " and ",
+              outputs[i].scalar_type());
       roots.push_back(outputs[i]);
       root_gradients.push_back(gradients[i]);
     }
     if (!roots.empty()) torch::autograd::backward(roots, root_gradients);
     variable_list results = {Tensor()};
-    for (const Tensor& input : inputs) results.push_back(input.defined() ? input.grad() : Tensor());
+    for (const Tensor& input : inputs) results.push_back(input.grad());
     results.emplace_back();
     return results;
   }
 
  private:
+  // How often each was written; inference tensors do not count.
+  static std::vector<int64_t> versions(at::TensorList tensors) {
+    std::vector<int64_t> found;
+    for (const Tensor& tensor : tensors) {
+      found.push_back(tensor.is_inference() ? 0 : tensor._version());
+    }
+    return found;
+  }
+
   static variable_list once_more(const Call& call, const variable_list& inputs) {
     const at::AutoGradMode with_graph(true);
     const auto autocast = call.autocast.again();
@@ -158,6 +189,9 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
 
 std::vector<Tensor> recompute(RecomputedCall call, std::vector<Tensor> inputs,
                               RecomputeOptions options) {
+  for (const Tensor& input : inputs) {
+    require(input.defined(), "[recompute] expected tensors as inputs, got an undefined one");
+  }
   if (!at::GradMode::is_enabled()) return call(inputs);
   auto state = c10::make_intrusive<Call>();
   state->call = std::move(call);

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
@@ -120,6 +121,18 @@ TEST(Recompute, TakesSeveralTensorsOfAllKinds) {
   EXPECT_EQ(table.grad().sum().item<float>(), 4 * 3);
 }
 
+TEST(Recompute, WhatNobodyUsedGetsNoGradient) {
+  const Tensor used = at::rand({3}).requires_grad_(), unused = at::rand({3}).requires_grad_();
+  const auto call = [&](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{in[0] * used, in[0] * unused};
+  };
+  recompute(call, {at::ones({3})})[0].sum().backward();
+  EXPECT_TRUE(used.grad().defined());
+  EXPECT_FALSE(unused.grad().defined());
+  const Tensor loss = recompute(call, {at::ones({3})})[0].sum();
+  expect_sentence([&] { loss.backward({}, true, /*create_graph=*/true); }, {"create_graph"});
+}
+
 TEST(Recompute, ParametersGetGradientsWithoutAnInputThatWantsOne) {
   const auto net = make_net();
   net->eval();
@@ -149,9 +162,13 @@ TEST(Recompute, HonoursAutocastAndTiedWeights) {
     Tensor loss;
     {
       const AutocastGuard autocast(at::kCPU, at::kBFloat16);
-      const auto call = [&](const Tensor& t) { return net->forward(t); };
+      const auto call = [&](const Tensor& t) {
+        const Tensor out = net->forward(t);
+        EXPECT_EQ(out.scalar_type(), at::kBFloat16) << "in backward, too";
+        return out;
+      };
       const Tensor y = recomputes ? recompute(call, input()) : call(input());
-      EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+      EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
       loss = net->first(y).to(at::kFloat).pow(2).sum();
     }
     loss.backward();  // outside of the guard, as LibTorch recommends
@@ -183,6 +200,11 @@ TEST(Recompute, RefusesWhatWouldBeWrong) {
   const Tensor y = recompute(call, written);
   written.mul_(2);
   EXPECT_THROW(y.sum().backward(), std::exception);
+  expect_sentence([&] { recompute([](const Tensor& t) { return t.mul_(2); }, input(false)); },
+                  {"[recompute]", "leaves its inputs"});
+  expect_sentence([&] { recompute([](const Tensor&) { return Tensor(); }, x); },
+                  {"[recompute]", "got none"});
+  expect_sentence([&] { recompute(call, Tensor()); }, {"[recompute]", "undefined"});
 }
 
 TEST(Recompute, AnExceptionLeavesTheGeneratorsAlone) {
@@ -194,10 +216,12 @@ TEST(Recompute, AnExceptionLeavesTheGeneratorsAlone) {
   };
   torch::manual_seed(5);
   const Tensor y = recompute(call, input());
+  at::rand({3});
   EXPECT_THROW(y.sum().backward(), std::exception);
   const Tensor after = at::rand({2});
   torch::manual_seed(5);
   at::rand({1});
+  at::rand({3});
   EXPECT_TRUE(testing::same_bits(after, at::rand({2})));
 }
 

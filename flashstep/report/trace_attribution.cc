@@ -139,7 +139,7 @@ class Attributor {
       end_all_before(event.begin_ns);
       if (roles_[event.name] == RangeRole::kEnd) {  // its time is that of what is around it
         const uint32_t around = stack.empty() ? RangeTree::kRoot : stack.back().range;
-        if (!resolved) points_[lane].push_back({event.sequence, around});
+        if (!resolved && event.sequence >= 0) points_[lane].push_back({event.sequence, around});
         continue;
       }
       begin_one(stack, index, resolved);

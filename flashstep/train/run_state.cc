@@ -225,7 +225,8 @@ Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const Ru
 
 std::string tokenizer_of(const Checkpoint& checkpoint) {
   const OrderedJson state = OrderedJson::parse(checkpoint.state_json, nullptr, /*throw=*/false);
-  return state.is_object() ? state.value("tokenizer", "") : "";
+  const auto found = state.is_object() ? state.find("tokenizer") : state.end();
+  return found != state.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job, TrainStep& train_step) {

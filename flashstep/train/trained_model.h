@@ -22,9 +22,8 @@ struct TrainedModel {
   int64_t step;  // of the checkpoint
 };
 
-// UserError if `run` is no run, has no checkpoint yet or another tokenizer than it was trained
-// with. `device`: "cpu", "cuda", or empty for the
-// run's.
+// `device`: "cpu", "cuda", or empty for the run's. UserError if `run` is no run, has no checkpoint
+// yet or another tokenizer than it was trained with.
 TrainedModel load_run(const std::filesystem::path& run, const std::string& device = "");
 
 // `prompt` and what the model writes after it, malformed UTF-8 as U+FFFD. What is written ends
