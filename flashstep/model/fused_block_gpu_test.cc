@@ -227,11 +227,7 @@ TEST_F(FusedBlockGpu, CopiesFollowTheirParameters) {
   a.fill_(5);
   internal::refresh_copies_before_replay();
   EXPECT_EQ(internal::copy_written_with(a)[0][0].item<float>(), 5);
-  // LibTorch's optimizers, which no version betrays.
-  a.fill_(1);
-  EXPECT_EQ(first(), 1);
-  a.data().fill_(2);
-  EXPECT_EQ(first(), 2);
+  // No version tells of a write through data().
   update(6, true);
   a.data().fill_(4);
   forget_compute_copies();

@@ -41,6 +41,24 @@ TEST(GpuRecordedStep, ReplaysAreLaunchedSteps) {
   }
 }
 
+TEST(GpuRecordedStep, RecomputedForwardPassesAreReplayedWithTheSameBits) {
+  FLASHSTEP_NEED_GPUS(1);
+  for (const Precision precision :
+       {Precision::kFloat32, Precision::kBFloat16, Precision::kFloat16}) {
+    RecordedCase c;
+    c.precision = precision;
+    const RecordedRun kept = train_recorded(c, GraphMode::kOff, kGpu);
+    for (const int64_t group : {0, 1, 2}) {  // 0: norms alone
+      SCOPED_TRACE(str("precision ", static_cast<int>(precision), ", groups of ", group));
+      c.prepare = [&](TransformerImpl& model) {
+        if (group == 0) return model.set_keep(Keep::kNoNorms);
+        model.set_block_runner(recompute_blocks(group));
+      };
+      expect_same_runs(expect_recorded_as_launched(c, kGpu), kept);
+    }
+  }
+}
+
 TEST(GpuRecordedStep, ANonFiniteGradientSkipsAReplay) {
   FLASHSTEP_NEED_GPUS(1);
   // Times a weight of one block: 0, but NaN in one replay, and in another so great that the norm,

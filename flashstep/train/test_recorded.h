@@ -25,6 +25,7 @@ struct RecordedCase {
   Precision precision = Precision::kFloat32;
   int64_t accumulation_steps = 1, steps = 9;
   ParallelConfig parallel;
+  std::function<void(TransformerImpl& model)> prepare;  // once, before the first step
   // Changes the loss of a micro-batch.
   std::function<torch::Tensor(const torch::Tensor& loss, TransformerImpl& model)> loss_hook;
   // Between two steps, before number `step`.
@@ -62,6 +63,7 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
   be_deterministic();
   torch::manual_seed(7);
   Transformer model(recorded_model(), /*seed=*/3, device);
+  if (c.prepare) c.prepare(*model);
   ParallelConfig parallel = c.parallel;
   if (group == nullptr) parallel.wrapper = "none";
   ParallelHooks hooks = parallelize(*model, parallel, group);
