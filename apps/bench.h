@@ -19,6 +19,7 @@ void add_bench_attention(CLI::App& bench);
 void add_bench_ddp(CLI::App& bench);
 void add_bench_matrix(CLI::App& bench);
 void add_bench_norm(CLI::App& bench);
+void add_bench_products(CLI::App& bench);
 void add_bench_sharding(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 void add_bench_tokenizer(CLI::App& bench);

@@ -37,9 +37,20 @@ void WorkloadFlags::add_options(CLI::App& command) {
       .add_option("--mode", given_.modes, join(report::workload_modes()) + ": how much of a step")
       ->delimiter(',')
       ->check(CLI::IsMember(report::workload_modes()));
-  command.add_option("--precision", given_.precisions, "fp32, tf32 (GPUs), bf16 (autocast)")
+  command
+      .add_option("--precision", given_.precisions,
+                  "fp32, fp32-split and tf32 (GPUs), bf16 (autocast)")
       ->delimiter(',')
       ->check(CLI::IsMember(report::workload_precisions()));
+  command.add_option("--moments", given_.common.moments, "AdamW's: fp32, bf16")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  command
+      .add_option("--recompute", given_.common.recompute,
+                  "In backward, as train.recompute: none, norms, block")
+      ->check(CLI::IsMember({"none", "norms", "block"}));
+  command
+      .add_option("--recompute-group", given_.common.recompute_group, "As train.recompute_group")
+      ->check(CLI::Range(1, 10'000));
   command
       .add_option("--attention", given_.attentions,
                   "Implementation of attention: " + join(attention_implementations()))
@@ -87,6 +98,9 @@ void WorkloadFlags::apply(report::WorkloadAxes& axes) const {
   replace(norm_epsilon_, model.norm_epsilon);
   replace(given_.common.batch_size, axes.common.batch_size);
   replace(max_norm_, axes.common.max_norm);
+  axes.common.moments = given_.common.moments;
+  axes.common.recompute = given_.common.recompute;
+  axes.common.recompute_group = given_.common.recompute_group;
   replace(seed_, axes.common.seed);
   axes.common.device = given_.common.device;
   if (axes.common.device.empty()) {

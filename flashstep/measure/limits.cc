@@ -143,6 +143,7 @@ void write_limits_cache(const Machine& machine, const std::string& device, const
 }
 
 double matmul_limit_flops(const std::string& device, const std::string& dtype) {
+  if (dtype == "fp32-split") return matmul_limit_flops(device, "bf16") / 3;  // three products each
   const double rate = remembered_rate(device, "matmul " + dtype);
   const bool may_widen = device == "cpu" && (dtype == "bf16" || dtype == "fp16");
   return may_widen ? std::max(rate, remembered_rate(device, "matmul fp32")) : rate;

@@ -40,7 +40,8 @@ struct Limits {
 // that cannot be read or written costs a new measurement, nothing else. Call it on one rank only.
 Limits machine_limits(const Machine& machine, const std::string& device, bool force = false);
 
-// FLOP/s of matrix products. device: "cpu" or "cuda"; dtype: "fp32", "tf32", "bf16", "fp16".
+// FLOP/s of matrix products. device: "cpu" or "cuda"; dtype: "fp32", "fp32-split"
+// (products/product.h), "tf32", "bf16", "fp16".
 // On a CPU values of 16 bits may be multiplied in fp32, where that is faster. Remembered in the
 // process. UserError for an unknown pair.
 double matmul_limit_flops(const std::string& device, const std::string& dtype);

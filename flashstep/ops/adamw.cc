@@ -40,6 +40,16 @@ void check_tensors(const AdamWTensors& tensors, const AdamWSettings& settings) {
             "[adamw] expected a gradient of shape ", parameter.sizes(), " on ",
             parameter.device().str(), ", got ", gradient.sizes(), " on ", gradient.device().str());
     check_numbers(tensors.steps[i], "steps", parameter);
+    const auto kept = tensors.exp_avgs.front().scalar_type();
+    for (const Tensor& moment : {tensors.exp_avgs[i], tensors.exp_avg_sqs[i]}) {
+      const bool is_short = kept == at::kBFloat16 && parameter.scalar_type() == at::kFloat;
+      require(moment.sizes() == parameter.sizes() && moment.scalar_type() == kept &&
+                  (kept == parameter.scalar_type() || (is_short && !settings.amsgrad)),
+              "[adamw] expected moments of shape ", parameter.sizes(), ", all ",
+              parameter.scalar_type(),
+              " or, beside float32 and without amsgrad, all BFloat16, got ", moment.sizes(), " of ",
+              moment.scalar_type());
+    }
     if (tensors.copies.empty() || !tensors.copies[i].defined()) continue;
     const Tensor& copy = tensors.copies[i];
     require((copy.scalar_type() == at::kBFloat16 || copy.scalar_type() == at::kHalf) &&
@@ -57,13 +67,55 @@ Tensor in_layout_of(const Tensor& parameter, const Tensor& gradient, at::ScalarT
       .copy_(gradient);
 }
 
+bool has_short_moments(const AdamWTensors& tensors) {
+  return !tensors.exp_avgs.empty() && tensors.exp_avgs.front().scalar_type() == at::kBFloat16 &&
+         tensors.parameters.front().scalar_type() == at::kFloat;
+}
+
+// ---- Rounding by chance, as ops/cuda/adamw.cu has it
+
+Tensor bits_of(const Tensor& x) { return x.view(at::kInt).to(at::kLong).bitwise_and(0xffffffff); }
+
+Tensor rotated(const Tensor& x, int bits) {
+  const Tensor all = bits_of(x);
+  return all.bitwise_left_shift(bits)
+      .bitwise_or(all.bitwise_right_shift(32 - bits))
+      .bitwise_and(0xffffffff);
+}
+
+// Times an odd number, in 32 bits: in two halves, because 64 bits with a sign would overflow.
+Tensor multiplied(const Tensor& bits, int64_t factor) {
+  const Tensor high = (bits.bitwise_right_shift(16) * factor).bitwise_and(0xffff);
+  return (high.bitwise_left_shift(16) + bits.bitwise_and(0xffff) * factor).bitwise_and(0xffffffff);
+}
+
+void round_by_chance(const Tensor& x, const Tensor& noise, const Tensor& into) {
+  const Tensor sum = (bits_of(x) + noise).bitwise_and(0xffff0000);
+  const Tensor signed_sum = at::where(sum >= int64_t{1} << 31, sum - (int64_t{1} << 32), sum);
+  const Tensor rounded = signed_sum.to(at::kInt).view(at::kFloat);
+  into.copy_(at::where(x.isfinite(), rounded, x));
+}
+
+// Wide moments after an update into those that it began with.
+void round_moments(const Tensor& parameter, const Tensor& step, const Tensor& exp_avg,
+                   const Tensor& exp_avg_sq, const Tensor& m, const Tensor& v) {
+  Tensor bits =
+      bits_of(parameter).bitwise_xor(rotated(exp_avg, 11)).bitwise_xor(rotated(exp_avg_sq, 22));
+  const Tensor count = multiplied(step.to(at::kLong), 0x9e3779b9);
+  bits = (bits + count).bitwise_and(0xffffffff);
+  bits = multiplied(bits.bitwise_xor(bits.bitwise_right_shift(16)), 0x85ebca6b);
+  bits = multiplied(bits.bitwise_xor(bits.bitwise_right_shift(13)), 0xc2b2ae35);
+  bits = bits.bitwise_xor(bits.bitwise_right_shift(16));
+  round_by_chance(exp_avg, bits.bitwise_and(0xffff), m);
+  round_by_chance(exp_avg_sq, bits.bitwise_right_shift(16), v);
+}
+
 bool kernel_takes(const AdamWTensors& tensors, const AdamWSettings& settings) {
   for (size_t i = 0; i < tensors.parameters.size(); ++i) {
     const Tensor& parameter = tensors.parameters[i];
     if (!adamw_clips_in_passing(parameter, settings.amsgrad)) return false;
     for (const Tensor& moment : {tensors.exp_avgs[i], tensors.exp_avg_sqs[i]}) {
-      if (moment.scalar_type() != at::kFloat || moment.device() != parameter.device() ||
-          moment.strides() != parameter.strides()) {
+      if (moment.device() != parameter.device() || moment.strides() != parameter.strides()) {
         return false;
       }
     }
@@ -81,6 +133,18 @@ bool adamw_clips_in_passing(const Tensor& parameter, bool amsgrad) {
 
 void adamw_reference(const AdamWTensors& tensors, const AdamWSettings& settings) {
   const at::NoGradGuard no_grad;
+  if (has_short_moments(tensors)) {
+    AdamWTensors wide = tensors;
+    for (Tensor& m : wide.exp_avgs) m = m.to(at::kFloat);
+    for (Tensor& v : wide.exp_avg_sqs) v = v.to(at::kFloat);
+    adamw_reference(wide, settings);
+    // Of a skipped update, values that bfloat16 holds: noise of 16 bits leaves them.
+    for (size_t i = 0; i < wide.parameters.size(); ++i) {
+      round_moments(wide.parameters[i], wide.steps[i], wide.exp_avgs[i], wide.exp_avg_sqs[i],
+                    tensors.exp_avgs[i], tensors.exp_avg_sqs[i]);
+    }
+    return;
+  }
   std::vector<Tensor> gradients;
   for (size_t i = 0; i < tensors.parameters.size(); ++i) {
     const Tensor& parameter = tensors.parameters[i];

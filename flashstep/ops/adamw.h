@@ -13,9 +13,11 @@ namespace flashstep {
 struct AdamWTensors {
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> gradients;  // a parameter's shape, any floating dtype; never written
-  std::vector<at::Tensor> exp_avgs, exp_avg_sqs;  // m, v: a parameter's shape, dtype and strides
-  std::vector<at::Tensor> max_exp_avg_sqs;        // the same, with amsgrad; else empty
-  std::vector<at::Tensor> steps;                  // () float32 each: updates made so far
+  // m, v: a parameter's shape and strides; all of the parameters' dtype, or, beside float32, all
+  // bfloat16.
+  std::vector<at::Tensor> exp_avgs, exp_avg_sqs;
+  std::vector<at::Tensor> max_exp_avg_sqs;  // the same, with amsgrad; else empty
+  std::vector<at::Tensor> steps;            // () float32 each: updates made so far
   // A parameter's shape in bfloat16 or float16, which hold the rounded parameters and go on doing
   // so; one of other strides takes a launch. Undefined for a parameter without; empty: all are.
   std::vector<at::Tensor> copies;
@@ -34,9 +36,13 @@ struct AdamWSettings {
 //   t = step + 1;  g' = g * factor;  p = p - lr * weight_decay * p
 //   m = beta1 * m + (1 - beta1) * g';  v = beta2 * v + (1 - beta2) * g'^2
 //   p = p - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+// In bfloat16 m and v are rounded up or down by chance, so that what is too small for their 8 bits
+// counts on average: a v that is rounded to the nearest stands still where 1 - beta2 is below 2^-9.
+// The random bits are a hash of the step and of p, m and v, so that runs repeat, however they are
+// sharded, resumed or replayed. p is updated by the m and v of before the rounding.
 // On a GPU, float32 parameters without amsgrad take one pass over their memory for 510 of them: 28
-// bytes a parameter with bfloat16 gradients and copies. Without clipping, float32 gradients give
-// the bits of the reference. UserError for lists that do not go together.
+// bytes a parameter with bfloat16 gradients and copies, 20 with bfloat16 moments. Without clipping,
+// float32 gradients give the bits of the reference. UserError for lists that do not go together.
 void adamw(const AdamWTensors& tensors, const AdamWSettings& settings);
 
 // The same by PyTorch's fused kernel: clipped gradients, and those of another dtype or other

@@ -76,6 +76,15 @@ TEST_F(AdamWGpu, OtherGradientsCopiesAndClippingHaveTheReferencesBits) {
   }
 }
 
+TEST_F(AdamWGpu, ShortMomentsHaveTheReferencesBits) {
+  AdamWSettings settings = settings_on_gpu();
+  settings.norm = at::full({}, 3.7, at::TensorOptions(kGpu).dtype(at::kFloat));
+  settings.max_norm = 0.5;
+  expect_reference_bits(
+      {.device = kGpu, .gradients = kAllGradients, .copies = kAllCopies, .moments = at::kBFloat16},
+      settings, "bfloat16 moments");
+}
+
 TEST_F(AdamWGpu, AgreesWithFloat64) {
   for (const auto dtype : kAllGradients) {
     AdamWTensors ours = make_adamw_tensors({.device = kGpu, .gradients = {dtype}});
@@ -97,27 +106,30 @@ TEST_F(AdamWGpu, AgreesWithFloat64) {
 
 // Every list at places of its own in larger memory, whose rest must stay.
 TEST_F(AdamWGpu, BitsDoNotDependOnWhereTensorsLie) {
-  const AdamWCase c{.device = kGpu, .gradients = kAllGradients, .copies = kAllCopies};
-  const AdamWSettings settings = settings_on_gpu();
-  for (const bool alike : {true, false}) {
-    for (int64_t offset = 1; offset < 5; ++offset) {
-      const AdamWTensors expected = make_adamw_tensors(c);
-      AdamWTensors moved = cloned(expected);
-      adamw(expected, settings);
-      std::vector<Tensor> rooms;
-      auto lists = testing::lists_of(moved);
-      for (size_t list = 0; list < lists.size(); ++list) {
-        for (Tensor& tensor : *lists[list]) {
-          if (!tensor.defined()) continue;
-          const int64_t begin = offset + (alike ? 0 : static_cast<int64_t>(list));
-          rooms.push_back(at::full({tensor.numel() + 16}, NAN, tensor.options()));
-          const Tensor place = rooms.back().slice(0, begin, begin + tensor.numel());
-          tensor = place.copy_(tensor.flatten()).view(tensor.sizes());
+  for (const auto moments : {at::kFloat, at::kBFloat16}) {
+    const AdamWCase c{
+        .device = kGpu, .gradients = kAllGradients, .copies = kAllCopies, .moments = moments};
+    const AdamWSettings settings = settings_on_gpu();
+    for (const bool alike : {true, false}) {
+      for (int64_t offset = 1; offset < 5; ++offset) {
+        const AdamWTensors expected = make_adamw_tensors(c);
+        AdamWTensors moved = cloned(expected);
+        adamw(expected, settings);
+        std::vector<Tensor> rooms;
+        auto lists = testing::lists_of(moved);
+        for (size_t list = 0; list < lists.size(); ++list) {
+          for (Tensor& tensor : *lists[list]) {
+            if (!tensor.defined()) continue;
+            const int64_t begin = offset + (alike ? 0 : static_cast<int64_t>(list));
+            rooms.push_back(at::full({tensor.numel() + 16}, NAN, tensor.options()));
+            const Tensor place = rooms.back().slice(0, begin, begin + tensor.numel());
+            tensor = place.copy_(tensor.flatten()).view(tensor.sizes());
+          }
         }
+        adamw(moved, settings);
+        expect_same_tensors(moved, expected, flashstep::str("from element ", offset));
+        for (const Tensor& room : rooms) EXPECT_EQ(room.isnan().sum().item<int64_t>(), 16);
       }
-      adamw(moved, settings);
-      expect_same_tensors(moved, expected, flashstep::str("from element ", offset));
-      for (const Tensor& room : rooms) EXPECT_EQ(room.isnan().sum().item<int64_t>(), 16);
     }
   }
 }

@@ -65,6 +65,39 @@ TEST(AdamWOp, KeepsCopiesOfEveryDtype) {
   }
 }
 
+// Constant gradients: v goes to their square, a thousandth of the way at a time, where rounding to
+// the nearest would leave it; and on average it is there when float32's is.
+TEST(AdamWOp, ShortMomentsAreRoundedByChance) {
+  AdamWTensors ours = make_adamw_tensors({.sizes = {4'096}, .moments = at::kBFloat16});
+  AdamWSettings settings = make_adamw_settings(at::kCPU);
+  settings.beta1 = 0.9;
+  settings.beta2 = 0.999;
+  ours.exp_avgs[0].zero_();
+  ours.exp_avg_sqs[0].fill_(1);
+  ours.gradients[0].fill_(2);
+  AdamWTensors wide = cloned(ours);
+  wide.exp_avgs[0] = wide.exp_avgs[0].to(at::kFloat);
+  wide.exp_avg_sqs[0] = wide.exp_avg_sqs[0].to(at::kFloat);
+  for (int step = 0; step < 300; ++step) {
+    adamw(ours, settings);
+    adamw(wide, settings);
+  }
+  const auto mean = [](const Tensor& x) { return x.to(at::kDouble).mean().item<double>(); };
+  EXPECT_GT(mean(wide.exp_avg_sqs[0]), 1.7);
+  EXPECT_NEAR(mean(ours.exp_avg_sqs[0]), mean(wide.exp_avg_sqs[0]), 0.003);
+  EXPECT_NEAR(mean(ours.exp_avgs[0]), mean(wide.exp_avgs[0]), 0.003);
+  // Of each by itself: 300 roundings to multiples of 1/128 are a walk of at most 0.07.
+  EXPECT_TRUE(testing::close(ours.exp_avg_sqs[0], wide.exp_avg_sqs[0], 0.4));
+  EXPECT_GT(ours.exp_avg_sqs[0].to(at::kFloat).std().item<double>(), 0.001);
+  // Again the same bits, and not those of another step.
+  AdamWTensors again = make_adamw_tensors({.sizes = {999}, .moments = at::kBFloat16});
+  AdamWTensors same = cloned(again), later = cloned(again);
+  later.steps[0].add_(1);
+  for (const auto* tensors : {&again, &same, &later}) adamw(*tensors, settings);
+  expect_same_tensors(again, same, "repeated");
+  EXPECT_FALSE(testing::same_bits(again.exp_avgs[0], later.exp_avgs[0]));
+}
+
 TEST(AdamWOp, SkipsEverything) {
   AdamWTensors ours = make_adamw_tensors({.copies = {at::kBFloat16}});
   for (Tensor& gradient : ours.gradients) gradient.fill_(std::nan(""));

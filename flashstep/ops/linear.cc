@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/base/text.h"
+#include "flashstep/products/product.h"
 
 namespace flashstep {
 namespace {
@@ -67,6 +68,38 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
     const auto x_dtype = static_cast<at::ScalarType>(context->saved_data["x_dtype"].toInt());
     return {wants_x ? dx.to(x_dtype).view(context->saved_data["shape"].toIntVector()) : Tensor(),
             wants_weight ? dweight.to(weight.scalar_type()) : Tensor(), Tensor()};
+  }
+};
+
+// By product(), which multiplies float32 as set_float32_products() says.
+class SplitLinear : public torch::autograd::Function<SplitLinear> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight) {
+    auto shape = x.sizes().vec();
+    shape.back() = weight.size(0);
+    const Tensor y = at::empty(shape, x.options());
+    const Tensor rows = x.reshape({-1, x.size(-1)});
+    product(rows, weight.t(), y.view({rows.size(0), weight.size(0)}));
+    context->save_for_backward({x, weight});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto &x = saved[0], &weight = saved[1];
+    const Tensor rows = x.reshape({-1, x.size(-1)});
+    const Tensor dy = gradients[0].reshape({rows.size(0), weight.size(0)});
+    Tensor dx, dweight;
+    if (context->needs_input_grad(0)) {
+      dx = at::empty(rows.sizes(), x.options());
+      product(dy, weight, dx);
+      dx = dx.view(x.sizes());
+    }
+    if (context->needs_input_grad(1)) {
+      dweight = at::empty(weight.sizes(), weight.options());
+      product(dy.t(), rows, dweight);
+    }
+    return {dx, dweight};
   }
 };
 
@@ -133,6 +166,11 @@ std::string products_note(at::ScalarType dtype) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight) {
+  const bool is_split = internal::splits_products(x) && weight.scalar_type() == at::kFloat &&
+                        weight.device() == x.device() && x.dim() >= 1 && weight.dim() == 2 &&
+                        x.size(-1) == weight.size(1) && x.numel() > 0 && weight.numel() > 0 &&
+                        !at::autocast::is_autocast_enabled(at::kCUDA);
+  if (is_split) return SplitLinear::apply(x, weight);
   if (x.is_cuda() || !weight.is_cpu() || !x.is_cpu()) return at::linear(x, weight);
   const bool lowered =
       at::autocast::is_autocast_enabled(at::kCPU) && x.scalar_type() != at::kDouble;

@@ -13,7 +13,8 @@ namespace flashstep {
 //   R).
 // On a CPU that has no products of bfloat16 or float16 LibTorch can take 100 times as long as in
 // float32. There this function keeps activations and gradients in 16 bits and multiplies in
-// float32; a float32 weight is then not rounded, and its gradient neither.
+// float32; a float32 weight is then not rounded, and its gradient neither. float32 on a GPU is
+// multiplied as set_float32_products() says (products/product.h).
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight);
 
 // Whether LibTorch computes products of `dtype` on this CPU by instructions made for it. True for

@@ -12,6 +12,7 @@
 #include "flashstep/ops/cross_entropy.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/linear.h"
+#include "flashstep/products/product.h"
 
 namespace flashstep {
 namespace internal {
@@ -51,17 +52,18 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
         weight_any.is_leaf() ? compute_copy(weight_any, dtype) : weight_any.to(dtype);
     const auto targets = targets_any.reshape({rows}).contiguous();
     const auto losses = at::empty({rows}, x.options().dtype(at::kFloat));
+    const auto logits_room = at::empty({chunk_rows(rows, weight), weight.size(0)}, x.options());
     const Tensor dx = wants_x ? at::empty_like(x) : Tensor();
     Tensor dweight;
-    const int64_t chunk =
-        internal::linear_cross_entropy_rows(rows, weight.size(0), x.element_size());
+    const int64_t chunk = logits_room.size(0);
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t count = std::min(chunk, rows - begin);
       const auto part = x.narrow(0, begin, count);
-      const auto logits = [&] {
+      const auto logits = logits_room.narrow(0, 0, count);
+      {
         const measure::ScopedRange range("head");
-        return at::mm(part, weight.t());
-      }();
+        product(part, weight.t(), logits);
+      }
       {
         const measure::ScopedRange range("loss");
         internal::cross_entropy_cuda(
@@ -70,10 +72,7 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
             /*normalizers=*/{}, wants_x || wants_weight ? logits : Tensor());
       }
       const measure::ScopedRange range("head");
-      if (wants_x) {
-        auto out = dx.narrow(0, begin, count);
-        at::mm_out(out, logits, weight);
-      }
+      if (wants_x) product(logits, weight, dx.narrow(0, begin, count));
       if (wants_weight) add_product(dweight, logits.t(), part, /*is_only=*/chunk == rows);
     }
     context->save_for_backward({dx, dweight});
@@ -98,17 +97,18 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
   }
 
  private:
+  static int64_t chunk_rows(int64_t rows, const Tensor& weight) {
+    return internal::linear_cross_entropy_rows(rows, weight.size(0), weight.element_size());
+  }
+
   // sum += a b. Of a single chunk in the product's dtype, else in float32.
   static void add_product(Tensor& sum, const Tensor& a, const Tensor& b, bool is_only) {
-    if (is_only) {
-      sum = at::mm(a, b);
-    } else if (a.scalar_type() == at::kFloat) {
-      sum = sum.defined() ? sum.addmm_(a, b) : at::mm(a, b);
-    } else if (!sum.defined()) {
-      sum = at::mm(a, b, at::kFloat);
-    } else {
-      at::addmm_out(sum, sum, a, b, at::kFloat);
+    const Tensor before = sum;
+    if (!sum.defined()) {
+      const auto dtype = is_only ? a.scalar_type() : at::kFloat;
+      sum = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
     }
+    product(a, b, sum, before);
   }
 };
 

@@ -14,8 +14,8 @@ struct MultiTensorKernels {
   bool (*takes)(const at::Device& device, at::ScalarType dtype);
   // Strided tensors that they take, at least one, all on one device.
   at::Tensor (*grad_norm)(const std::vector<at::Tensor>& tensors);
-  // Float32 parameters and moments, gradients that they take, without amsgrad; all on one device
-  // and each in the layout of its parameter.
+  // Float32 parameters, moments of one of float32 and bfloat16, gradients that they take, without
+  // amsgrad; all on one device and each in the layout of its parameter.
   void (*adamw)(const AdamWTensors& tensors, const AdamWSettings& settings);
 };
 

@@ -23,6 +23,7 @@ struct AdamWCase {
   std::vector<at::ScalarType> gradients = {at::kFloat};  // by turns
   std::vector<at::ScalarType> copies = {};               // by turns; kByte: none; empty: no list
   bool amsgrad = false;
+  at::ScalarType moments = parameter;
 };
 
 // Random tensors, each with another number of updates behind it. v stays away from 0, where an
@@ -35,8 +36,8 @@ inline AdamWTensors make_adamw_tensors(const AdamWCase& c, uint64_t seed = 5) {
     const auto random = [&] { return at::randn({c.sizes[i]}, options); };
     tensors.parameters.push_back(random());
     tensors.gradients.push_back(random().to(c.gradients[i % c.gradients.size()]));
-    tensors.exp_avgs.push_back(random() * 0.1);
-    tensors.exp_avg_sqs.push_back((random().square() + 0.1) * 0.01);
+    tensors.exp_avgs.push_back((random() * 0.1).to(c.moments));
+    tensors.exp_avg_sqs.push_back(((random().square() + 0.1) * 0.01).to(c.moments));
     if (c.amsgrad) tensors.max_exp_avg_sqs.push_back((random().square() + 0.1) * 0.01);
     tensors.steps.push_back(at::full({}, static_cast<double>(37 * i % 1000),
                                      at::TensorOptions(c.device).dtype(at::kFloat)));

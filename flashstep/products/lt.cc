@@ -1,16 +1,20 @@
 #include "flashstep/products/lt.h"
 
+#include <algorithm>
 #include <array>
 #include <cublasLt.h>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/EmptyTensor.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/products/cuda/split.h"
 
 namespace flashstep::internal {
 namespace {
@@ -20,10 +24,16 @@ using at::Tensor;
 // What NVIDIA recommends for Hopper: enough for split sums of every shape that profits.
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr uint32_t kMostAlignmentBytes = 256;  // more makes no difference to any kernel
+constexpr int kMostAlgorithms = 16;
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
     throw MachineError(str("[product] ", what, ": ", cublasGetStatusString(status)));
+}
+
+// Memory whose every element is written: at::empty would fill it in deterministic runs.
+Tensor unfilled(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return at::detail::empty_cuda(sizes, options);
 }
 
 cudaDataType_t type_of(at::ScalarType type) {
@@ -84,8 +94,10 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
         "describing a product");
 }
 
+// With algorithm number `algorithm` of those that the heuristic names, or the last.
 std::unique_ptr<Plan> make_plan(cublasLtHandle_t handle, const Matrix& a, const Matrix& b,
-                                const Matrix& d, const void* c) {
+                                const Matrix& d, const void* c, int64_t algorithm,
+                                int* offered = nullptr) {
   auto plan = std::make_unique<Plan>();
   const bool may_round = a.type == at::kFloat && at::globalContext().allowTF32CuBLAS();
   cublasLtMatmulDesc_t operation = nullptr;
@@ -108,13 +120,15 @@ std::unique_ptr<Plan> make_plan(cublasLtHandle_t handle, const Matrix& a, const 
   set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(b.data));
   set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(c));
   set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(d.data));
-  cublasLtMatmulHeuristicResult_t result;
+  std::array<cublasLtMatmulHeuristicResult_t, kMostAlgorithms> results;
   int count = 0;
   check(cublasLtMatmulAlgoGetHeuristic(handle, operation, plan->a.get(), plan->b.get(),
-                                       plan->d.get(), plan->d.get(), created, 1, &result, &count),
+                                       plan->d.get(), plan->d.get(), created, kMostAlgorithms,
+                                       results.data(), &count),
         "choosing an algorithm");
   if (count == 0) throw MachineError("[product] cuBLASLt has no algorithm for this shape");
-  plan->algorithm = result.algo;
+  if (offered != nullptr) *offered = count;
+  plan->algorithm = results[static_cast<size_t>(std::min<int64_t>(algorithm, count - 1))].algo;
   return plan;
 }
 
@@ -142,16 +156,98 @@ Key key_of(int device, const Matrix& a, const Matrix& b, const Matrix& d, const 
           adds};
 }
 
+bool is_dense(const Matrix& m) { return m.stride == m.rows; }
+
+// What a table knows the product by; none for tensors with gaps or odd addresses.
+std::optional<ProductShape> shape_of(const Matrix& a, const Matrix& b, const Matrix& d,
+                                     const void* c, bool adds) {
+  for (const void* data : {a.data, b.data, d.data, c}) {
+    if (alignment_of(data) < kMostAlignmentBytes) return std::nullopt;
+  }
+  if (!is_dense(a) || !is_dense(b) || !is_dense(d)) return std::nullopt;
+  // By columns the operands change places, and what is transposed lies by rows.
+  return ProductShape{
+      a.type,       d.type,       d.columns, d.rows, a.transposed ? a.rows : a.columns,
+      b.transposed, a.transposed, adds};
+}
+
+struct Known {
+  std::unique_ptr<Plan> plan;
+  std::optional<ProductShape> shape;
+};
+
 // Plans of all shapes so far. A plan is not changed once it is made, so that threads share it.
+struct Plans {
+  std::mutex mutex;
+  std::map<Key, Known> known;
+
+  static Plans& all() {
+    static Plans plans;
+    return plans;
+  }
+};
+
 const Plan& plan_for(cublasLtHandle_t handle, int device, const Matrix& a, const Matrix& b,
                      const Matrix& d, const void* c, bool adds) {
-  static std::mutex mutex;
-  static std::map<Key, std::unique_ptr<Plan>> plans;
+  Plans& plans = Plans::all();
   const Key key = key_of(device, a, b, d, c, adds);
-  const std::lock_guard lock(mutex);
-  auto& plan = plans[key];
-  if (!plan) plan = make_plan(handle, a, b, d, c);
-  return *plan;
+  const std::lock_guard lock(plans.mutex);
+  Known& known = plans.known[key];
+  if (known.plan) return *known.plan;
+  known.shape = shape_of(a, b, d, c, adds);
+  const LtMachine machine = lt_machine();
+  known.plan = make_plan(
+      handle, a, b, d, c,
+      known.shape ? tuned_algorithm(machine.gpu.c_str(), machine.version, *known.shape) : 0);
+  return *known.plan;
+}
+
+// By columns d' = b' a': the operands change places.
+struct Operands {
+  Matrix left, right, result;
+  const void* added;
+
+  Operands(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c)
+      : left(matrix_of(b)),
+        right(matrix_of(a)),
+        result{d.const_data_ptr(),
+               d.scalar_type(),
+               d.size(1),
+               d.size(0),
+               std::max(d.stride(0), d.size(1)),
+               false},
+        added(c.defined() ? c.const_data_ptr() : d.const_data_ptr()) {}
+};
+
+void launch(cublasLtHandle_t handle, const Plan& plan, const Operands& operands, const Tensor& d,
+            bool adds) {
+  const float alpha = 1, beta = adds ? 1 : 0;
+  const Tensor workspace =
+      unfilled({static_cast<int64_t>(kWorkspaceBytes)}, d.options().dtype(at::kByte));
+  check(cublasLtMatmul(handle, plan.operation.get(), &alpha, operands.left.data, plan.a.get(),
+                       operands.right.data, plan.b.get(), &beta, operands.added, plan.d.get(),
+                       d.mutable_data_ptr(), plan.d.get(), &plan.algorithm,
+                       workspace.mutable_data_ptr(), kWorkspaceBytes,
+                       at::cuda::getCurrentCUDAStream()),
+        "launching");
+}
+
+// The bfloat16 pieces of float32 x, one copy behind the other along `dim`.
+Tensor pieces_of(const Tensor& x, int64_t dim, bool low_first) {
+  const bool by_rows = x.stride(1) == 1;
+  const Tensor rows = by_rows ? x : x.t();
+  const bool beside = by_rows == (dim == 1);  // or one below the other
+  const int64_t height = rows.size(0), width = rows.size(1);
+  const int64_t wide = beside ? 3 * width : width;
+  const int64_t stride = (wide + 7) / 8 * 8;  // whole vectors of 16 bytes
+  const Tensor pieces =
+      unfilled({beside ? height : 3 * height, stride}, x.options().dtype(at::kBFloat16))
+          .narrow(1, 0, wide);
+  C10_CUDA_CHECK(products_cuda::split(
+      {rows.const_data_ptr<float>(), height, width, rows.stride(0), pieces.mutable_data_ptr(),
+       stride, beside ? width : height * stride, low_first},
+      at::cuda::getCurrentCUDAStream()));
+  return by_rows ? pieces : pieces.t();
 }
 
 }  // namespace
@@ -161,27 +257,59 @@ bool lt_takes(const Tensor& a) {
   return a.is_cuda() && (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
 }
 
-// By columns d' = b' a': the operands change places.
 void lt_product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
   const c10::cuda::CUDAGuard guard(a.device());
   const auto handle = at::cuda::getCurrentCUDABlasLtHandle();
-  const Matrix left = matrix_of(b), right = matrix_of(a);
-  const Matrix result = {d.const_data_ptr(),
-                         d.scalar_type(),
-                         d.size(1),
-                         d.size(0),
-                         std::max(d.stride(0), d.size(1)),
-                         false};
-  const void* added = c.defined() ? c.const_data_ptr() : d.const_data_ptr();
-  const Plan& plan = plan_for(handle, a.device().index(), left, right, result, added, c.defined());
-  const float alpha = 1, beta = c.defined() ? 1 : 0;
-  const Tensor workspace =
-      at::detail::empty_cuda({static_cast<int64_t>(kWorkspaceBytes)}, a.options().dtype(at::kByte));
-  check(cublasLtMatmul(handle, plan.operation.get(), &alpha, left.data, plan.a.get(), right.data,
-                       plan.b.get(), &beta, added, plan.d.get(), d.mutable_data_ptr(), plan.d.get(),
-                       &plan.algorithm, workspace.mutable_data_ptr(), kWorkspaceBytes,
-                       at::cuda::getCurrentCUDAStream()),
-        "launching");
+  const Operands operands(a, b, d, c);
+  const Plan& plan = plan_for(handle, a.device().index(), operands.left, operands.right,
+                              operands.result, operands.added, c.defined());
+  launch(handle, plan, operands, d, c.defined());
+}
+
+// Small products first, so that the sum loses least: low high + high low + high high.
+void split_product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
+  const c10::cuda::CUDAGuard guard(a.device());
+  lt_product(pieces_of(a, 1, /*low_first=*/true), pieces_of(b, 0, /*low_first=*/false), d, c);
+}
+
+LtMachine lt_machine() {
+  return {at::cuda::getCurrentDeviceProperties()->name, static_cast<int64_t>(cublasLtGetVersion())};
+}
+
+std::vector<ProductShape> lt_shapes() {
+  Plans& plans = Plans::all();
+  const std::lock_guard lock(plans.mutex);
+  std::vector<ProductShape> shapes;
+  for (const auto& [key, known] : plans.known) {
+    if (known.shape && std::find(shapes.begin(), shapes.end(), *known.shape) == shapes.end())
+      shapes.push_back(*known.shape);
+  }
+  return shapes;
+}
+
+int64_t lt_algorithms(const ProductShape& shape) {
+  const auto options = at::TensorOptions(at::kCUDA).dtype(shape.type);
+  const auto matrix = [&](int64_t rows, int64_t columns, bool by_columns) {
+    return by_columns ? unfilled({columns, rows}, options).t() : unfilled({rows, columns}, options);
+  };
+  const Tensor d = unfilled({shape.m, shape.n}, options.dtype(shape.result));
+  const Operands operands(matrix(shape.m, shape.k, shape.a_by_columns),
+                          matrix(shape.k, shape.n, shape.b_by_columns), d,
+                          shape.adds ? d : Tensor());
+  int offered = 0;
+  make_plan(at::cuda::getCurrentCUDABlasLtHandle(), operands.left, operands.right, operands.result,
+            operands.added, 0, &offered);
+  return offered;
+}
+
+void lt_product_by(int64_t algorithm, const Tensor& a, const Tensor& b, const Tensor& d,
+                   const Tensor& c) {
+  const c10::cuda::CUDAGuard guard(a.device());
+  const auto handle = at::cuda::getCurrentCUDABlasLtHandle();
+  const Operands operands(a, b, d, c);
+  const auto plan =
+      make_plan(handle, operands.left, operands.right, operands.result, operands.added, algorithm);
+  launch(handle, *plan, operands, d, c.defined());
 }
 
 }  // namespace flashstep::internal

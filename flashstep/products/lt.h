@@ -2,12 +2,38 @@
 // others.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include <torch/types.h>
+
+#include "flashstep/products/tuned.h"
 
 namespace flashstep::internal {
 
 bool lt_takes(const at::Tensor& a);
 // As flashstep::product, which has checked its arguments.
 void lt_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d, const at::Tensor& c);
+// The same of float32 tensors, each of which is split into bfloat16.
+void split_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d,
+                   const at::Tensor& c);
+
+// ---- For flashstep bench products
+
+// What tells one machine's algorithms from another's: the current GPU's name, and the version of
+// cuBLASLt.
+struct LtMachine {
+  std::string gpu;
+  int64_t version = 0;
+};
+LtMachine lt_machine();
+
+// The shapes that lt_product() has computed in this process and that a table may name, each once.
+std::vector<ProductShape> lt_shapes();
+// How many algorithms the heuristic offers for tensors of such a shape, at most 16.
+int64_t lt_algorithms(const ProductShape& shape);
+// lt_product() by algorithm number `algorithm` of those.
+void lt_product_by(int64_t algorithm, const at::Tensor& a, const at::Tensor& b, const at::Tensor& d,
+                   const at::Tensor& c);
 
 }  // namespace flashstep::internal

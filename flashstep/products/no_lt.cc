@@ -2,11 +2,24 @@
 #include "flashstep/products/lt.h"
 
 namespace flashstep::internal {
+namespace {
 
-bool lt_takes(const at::Tensor&) { return false; }
-
-void lt_product(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+[[noreturn]] void no_cuda() {
   throw MachineError("[product] expected a build with CUDA, got one without");
+}
+
+}  // namespace
+
+using at::Tensor;
+
+bool lt_takes(const Tensor&) { return false; }
+void lt_product(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { no_cuda(); }
+void split_product(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { no_cuda(); }
+LtMachine lt_machine() { return {}; }
+std::vector<ProductShape> lt_shapes() { return {}; }
+int64_t lt_algorithms(const ProductShape&) { no_cuda(); }
+void lt_product_by(int64_t, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+  no_cuda();
 }
 
 }  // namespace flashstep::internal

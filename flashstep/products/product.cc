@@ -1,5 +1,8 @@
 #include "flashstep/products/product.h"
 
+#include <algorithm>
+#include <atomic>
+
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 
@@ -11,16 +14,13 @@ namespace {
 
 using at::Tensor;
 
-bool rows_or_columns_are_dense(const Tensor& x) { return x.stride(0) == 1 || x.stride(1) == 1; }
+Tensor dense(const Tensor& x) { return x.stride(0) == 1 || x.stride(1) == 1 ? x : x.contiguous(); }
 
 void check(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
   require(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) &&
               a.scalar_type() == b.scalar_type() && a.device() == b.device(),
           "[product] expected a (M, K) and b (K, N) of one dtype and device, got ", a.sizes(),
           " of ", a.scalar_type(), " and ", b.sizes(), " of ", b.scalar_type());
-  require(rows_or_columns_are_dense(a) && rows_or_columns_are_dense(b),
-          "[product] expected dense rows or columns, got strides ", a.strides(), " and ",
-          b.strides());
   const std::vector<int64_t> shape = {a.size(0), b.size(1)};
   require(d.sizes() == shape &&
               (d.scalar_type() == a.scalar_type() || d.scalar_type() == at::kFloat) &&
@@ -32,13 +32,31 @@ void check(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
           "[product] expected c like d");
 }
 
+std::atomic<Float32Products> float32_way = Float32Products::kExact;
+
+// Where splitting the operands costs less than it saves.
+constexpr int64_t kLeastSplit = 64;
+
+bool is_split(const Tensor& a, const Tensor& b) {
+  return std::min({a.size(0), a.size(1), b.size(1)}) >= kLeastSplit && internal::splits_products(a);
+}
+
 }  // namespace
+
+void set_float32_products(Float32Products how) { float32_way = how; }
+Float32Products float32_products() { return float32_way; }
+
+bool internal::splits_products(const Tensor& a) {
+  return a.scalar_type() == at::kFloat && float32_products() == Float32Products::kSplit &&
+         lt_takes(a);
+}
 
 void product(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
   check(a, b, d, c);
   if (d.numel() == 0) return;
   RECORD_FUNCTION("flashstep::mm", std::vector<c10::IValue>({a, b}));  // a name that profilers know
-  if (a.size(1) > 0 && internal::lt_takes(a)) return internal::lt_product(a, b, d, c);
+  if (is_split(a, b)) return internal::split_product(dense(a), dense(b), d, c);
+  if (a.size(1) > 0 && internal::lt_takes(a)) return internal::lt_product(dense(a), dense(b), d, c);
   const auto wide = at::mm(a.to(at::kFloat), b.to(at::kFloat));
   d.copy_(c.defined() ? wide + c : wide);
 }

@@ -33,7 +33,7 @@ Tensor gradient(const Workload& workload, bool reference) {
   ModelConfig config = workload.model;
   if (reference) config.attention = "naive";
   const at::Device device = reference ? at::Device(at::kCPU) : current_device(workload.device);
-  const Tf32Switch tf32(workload.precision == "tf32");
+  const ProductsSwitch products(workload.precision);
   Transformer model(config, static_cast<uint64_t>(workload.seed),
                     torch::TensorOptions(reference ? at::kDouble : at::kFloat).device(device));
   const Tensor tokens =
@@ -101,7 +101,7 @@ class Peer {
             {"theta", w.model.rope_theta},
             {"epsilon", w.model.norm_epsilon},
             {"batch", w.batch_size},
-            {"precision", w.precision},
+            {"precision", w.precision == "fp32-split" ? "fp32" : w.precision},
             {"mode", w.mode},
             {"device", w.device},
             {"max_norm", w.max_norm},
@@ -272,7 +272,10 @@ std::vector<double> StepResult::milliseconds(double StepTimes::*part) const {
 
 double gradient_tolerance(const std::string& precision) {
   // The rounding errors of some ten layers, with 24, 11 and 8 bits.
-  return precision == "fp32" ? 1e-4 : precision == "tf32" ? 1e-2 : 0.1;
+  return precision == "fp32"         ? 1e-4
+         : precision == "fp32-split" ? 1e-3
+         : precision == "tf32"       ? 1e-2
+                                     : 0.1;
 }
 
 double gradient_error(const Workload& workload) {

@@ -63,7 +63,7 @@ Transformer make_model(const ModelConfig& config, uint64_t seed, at::Device devi
 ModelRun::ModelRun(const Workload& workload)
     : workload_(resolved_workload(workload)),
       device_(current_device(workload_.device)),
-      tf32_(workload_.precision == "tf32"),
+      products_(workload_.precision),
       model_(make_model(workload_.model, static_cast<uint64_t>(workload_.seed), device_)),
       rows_(random_rows(workload_.model, workload_.batch_size,
                         static_cast<uint64_t>(workload_.seed), device_)),
@@ -75,6 +75,10 @@ ModelRun::ModelRun(const Workload& workload)
            .precision = train::Precision::kFloat32},
           {}, [](int64_t, int64_t) {}) {  // the rows stay where they are
   // As flashstep train has it.
+  if (workload_.moments == "bf16") optimizer_.keep_moments_in(at::kBFloat16);
+  if (workload_.recompute == "norms") model_->set_keep(Keep::kNoNorms);
+  if (workload_.recompute == "block")
+    model_->set_block_runner(recompute_blocks(workload_.recompute_group));
   if (device_.is_cuda() && workload_.precision == "bf16")
     train::keep_gradients_in(at::kBFloat16, model_->parameters());
 }

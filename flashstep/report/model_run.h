@@ -15,6 +15,7 @@
 #include <torch/types.h>
 
 #include "flashstep/model/transformer.h"
+#include "flashstep/products/product.h"
 #include "flashstep/report/step_marks.h"
 #include "flashstep/report/workload.h"
 #include "flashstep/train/adamw.h"
@@ -43,18 +44,25 @@ at::Device current_device(const std::string& type);
 // and the same on GPUs of one kind.
 Transformer make_model(const ModelConfig& config, uint64_t seed, at::Device device);
 
-// While alive, matrix products of float32 tensors on a GPU may use TF32, or not.
-class Tf32Switch {
+// While alive, float32 on a GPU is multiplied as a workload's precision says.
+class ProductsSwitch {
  public:
-  explicit Tf32Switch(bool allow) : before_(at::globalContext().allowTF32CuBLAS()) {
-    at::globalContext().setAllowTF32CuBLAS(allow);
+  explicit ProductsSwitch(const std::string& precision)
+      : tf32_before_(at::globalContext().allowTF32CuBLAS()), before_(float32_products()) {
+    at::globalContext().setAllowTF32CuBLAS(precision == "tf32");
+    set_float32_products(precision == "fp32-split" ? Float32Products::kSplit
+                                                   : Float32Products::kExact);
   }
-  ~Tf32Switch() { at::globalContext().setAllowTF32CuBLAS(before_); }
-  Tf32Switch(const Tf32Switch&) = delete;
-  Tf32Switch& operator=(const Tf32Switch&) = delete;
+  ~ProductsSwitch() {
+    at::globalContext().setAllowTF32CuBLAS(tf32_before_);
+    set_float32_products(before_);
+  }
+  ProductsSwitch(const ProductsSwitch&) = delete;
+  ProductsSwitch& operator=(const ProductsSwitch&) = delete;
 
  private:
-  bool before_;
+  bool tf32_before_;
+  Float32Products before_;
 };
 
 // A model ready to compute (make_model). The host does not wait for a GPU unless that is said. It
@@ -91,7 +99,7 @@ class ModelRun {
 
   Workload workload_;
   at::Device device_;
-  Tf32Switch tf32_;
+  ProductsSwitch products_;
   Transformer model_;
   TokenRows rows_;
   train::AdamW optimizer_;

@@ -77,12 +77,15 @@ void Workload::visit(FieldVisitor& v) {
   v.field("precision", precision, workload_precisions(), "bf16: autocast");
   v.field("device", device, {"cpu", "cuda"}, "where it computes");
   v.field("max_norm", max_norm, {0, 1e30}, "gradients are clipped to it; 0: only measured");
+  v.field("moments", moments, {"fp32", "bf16"}, "AdamW's");
+  v.field("recompute", recompute, {"none", "norms", "block"}, "in backward");
+  v.field("recompute_group", recompute_group, {1, kMost}, "blocks that are recomputed at once");
   v.field("seed", seed, {0, kMost}, "of weights and tokens");
 }
 
 std::vector<std::string> workload_modes() { return {"forward", "forward-backward", "step"}; }
 
-std::vector<std::string> workload_precisions() { return {"fp32", "tf32", "bf16"}; }
+std::vector<std::string> workload_precisions() { return {"fp32", "fp32-split", "tf32", "bf16"}; }
 
 bool has_backward(const Workload& workload) { return workload.mode != "forward"; }
 
@@ -160,16 +163,25 @@ Workload resolved_workload(const Workload& given) {
   known("precision", workload.precision, workload_precisions());
   known("attention", workload.model.attention, attention_implementations());
   known("device", workload.device, {"cpu", "cuda"});
-  require(workload.precision != "tf32" || workload.device == "cuda",
-          "[workload] expected precision fp32 or bf16 on a CPU, got tf32");
+  require(workload.device == "cuda" ||
+              is_one_of(workload.precision, std::vector<std::string>{"fp32", "bf16"}),
+          "[workload] expected precision fp32 or bf16 on a CPU, got ", workload.precision);
+  known("moments", workload.moments, {"fp32", "bf16"});
+  known("recompute", workload.recompute, {"none", "norms", "block"});
   require(workload.device == "cpu" || !measure::list_gpus().empty(),
           "[workload] expected a GPU for device cuda, got none");
   return workload;
 }
 
+std::string recomputed_what(const Workload& w) {
+  if (w.recompute != "block" || w.recompute_group == 1) return w.recompute;
+  return str("blocks by ", w.recompute_group);
+}
+
 std::string describe(const Workload& w) {
   return str(model_name(w.model), ", batch ", w.batch_size, ", context ", w.model.context_length,
-             ", ", w.precision, ", ", w.mode);
+             ", ", w.precision, ", ", w.mode, w.moments == "bf16" ? ", bf16 moments" : "",
+             w.recompute == "none" ? "" : ", recompute " + recomputed_what(w));
 }
 
 PassShape pass_shape(const Workload& w) {

@@ -23,16 +23,20 @@ struct Workload {
   // "forward": the loss, without a graph for backward; "forward-backward"; "step": and clipping and
   // AdamW, as flashstep train does it.
   std::string mode = "step";
-  // "bf16": autocast. "tf32" (GPUs): fp32 whose matrix products round their inputs to 11 bits.
+  // "bf16": autocast. On GPUs: "tf32", fp32 whose matrix products round their inputs to 11 bits,
+  // and "fp32-split", where they split them into two bf16 (products/product.h).
   std::string precision = "fp32";
-  std::string device = "cpu";  // or "cuda": the current GPU
-  double max_norm = 1;         // gradients are clipped to it; 0: only measured
-  int64_t seed = 1;            // of weights and tokens
+  std::string device = "cpu";    // or "cuda": the current GPU
+  double max_norm = 1;           // gradients are clipped to it; 0: only measured
+  std::string moments = "fp32";  // as train.moments, train.recompute and train.recompute_group
+  std::string recompute = "none";
+  int64_t recompute_group = 1;
+  int64_t seed = 1;  // of weights and tokens
   void visit(FieldVisitor& visitor);
 };
 
 std::vector<std::string> workload_modes();       // in the order of their work
-std::vector<std::string> workload_precisions();  // fp32, tf32, bf16
+std::vector<std::string> workload_precisions();  // fp32, fp32-split, tf32, bf16
 bool has_backward(const Workload& workload);
 bool has_update(const Workload& workload);
 
@@ -57,6 +61,8 @@ std::string model_name(const ModelConfig& model);
 // that is none, tf32 on a CPU, no GPU for cuda.
 Workload resolved_workload(const Workload& workload);
 
+// "norms", "block", "blocks by 4".
+std::string recomputed_what(const Workload& workload);
 std::string describe(const Workload& workload);  // "small, batch 4, context 128, bf16, step"
 
 // For the formulas of model/cost.h; and by them the model FLOPs of one pass.

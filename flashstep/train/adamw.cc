@@ -88,13 +88,41 @@ AdamWState& AdamW::state_of(const Tensor& parameter, bool amsgrad) {
   if (!slot) {
     auto state = std::make_unique<AdamWState>();
     state->step = at::zeros({}, parameter.options().dtype(at::kFloat).requires_grad(false));
-    state->exp_avg = at::zeros_like(parameter);
-    state->exp_avg_sq = at::zeros_like(parameter);
+    const auto options = parameter.options().requires_grad(false).dtype(moment_dtype(parameter));
+    state->exp_avg = at::zeros_like(parameter, options);
+    state->exp_avg_sq = at::zeros_like(parameter, options);
     slot = std::move(state);
   }
   auto& state = static_cast<AdamWState&>(*slot);
   if (amsgrad && !state.max_exp_avg_sq.defined()) state.max_exp_avg_sq = at::zeros_like(parameter);
   return state;
+}
+
+at::ScalarType AdamW::moment_dtype(const Tensor& parameter) const {
+  return parameter.scalar_type() == at::kFloat ? moments_ : parameter.scalar_type();
+}
+
+void AdamW::keep_moments_in(at::ScalarType dtype) {
+  require(dtype == at::kFloat || dtype == at::kBFloat16,
+          "[AdamW] expected moments in float32 or bfloat16, got ", dtype);
+  for (const auto& group : param_groups_) {
+    require(dtype == at::kFloat || !static_cast<const AdamWOptions&>(group.options()).amsgrad(),
+            "[AdamW] expected float32 moments for amsgrad, got ", dtype);
+  }
+  moments_ = dtype;
+  round_moments();
+}
+
+void AdamW::round_moments() {
+  for (const auto& group : param_groups_) {
+    for (const Tensor& parameter : group.params()) {
+      const auto found = state_.find(parameter.unsafeGetTensorImpl());
+      if (found == state_.end()) continue;
+      auto& state = static_cast<AdamWState&>(*found->second);
+      state.exp_avg = state.exp_avg.to(moment_dtype(parameter));
+      state.exp_avg_sq = state.exp_avg_sq.to(moment_dtype(parameter));
+    }
+  }
 }
 
 void AdamW::allocate_state() {
@@ -199,6 +227,7 @@ void AdamW::save(torch::serialize::OutputArchive& archive) const {
 
 void AdamW::load(torch::serialize::InputArchive& archive) {
   torch::optim::serialize<AdamWState, AdamWOptions>(archive, *this);
+  round_moments();
 }
 
 NamedTensors optimizer_state(const AdamW& optimizer, const NamedTensors& parameters) {
@@ -244,7 +273,9 @@ void load_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
     }
     require(tensor.sizes() == parameter->second.sizes(), "[resume] expected ", key, " of shape ",
             parameter->second.sizes(), ", got ", tensor.sizes());
-    *slot = at::empty_like(parameter->second).copy_(tensor);
+    const auto dtype = optimizer.moment_dtype(parameter->second);
+    *slot =
+        at::empty_like(parameter->second, parameter->second.options().dtype(dtype)).copy_(tensor);
   }
   optimizer.state().clear();
   for (auto& [name, entry] : loaded) {

@@ -24,7 +24,8 @@
 
 namespace flashstep::train {
 
-// State of one parameter. The moments have the parameter's shape, dtype and strides.
+// State of one parameter. The moments have the parameter's shape and strides, and its dtype unless
+// AdamW keeps them in bfloat16.
 struct AdamWState : public torch::optim::OptimizerCloneableParamState<AdamWState> {
   torch::Tensor step;            // () float32: updates made so far; a skipped one does not count
   torch::Tensor exp_avg;         // m
@@ -62,6 +63,13 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
   // captured graph must not hold the copy, so call this before capturing and before each replay.
   void refresh_learning_rates();
 
+  // From now on the moments of float32 parameters are kept in `dtype`, float32 or bfloat16 (rounded
+  // by chance: ops/adamw.h); those that there are already, are rounded to the nearest. UserError
+  // for other dtypes, and for bfloat16 with amsgrad.
+  void keep_moments_in(at::ScalarType dtype);
+  // Of the moments of such a parameter.
+  at::ScalarType moment_dtype(const torch::Tensor& parameter) const;
+
   // Makes the state of every trainable parameter now instead of at its first gradient (graph
   // capture, and equal memory from the first step on).
   void allocate_state();
@@ -74,10 +82,12 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
     double value;
     torch::Tensor tensor;  // () float32
   };
+  void round_moments();  // those that there are, to the dtype that they are kept in
   AdamWState& state_of(const torch::Tensor& parameter, bool amsgrad);
   torch::Tensor learning_rate(size_t group, torch::Device device);
   void update(const torch::Tensor& found_inf, const Clipping* clipping);
 
+  at::ScalarType moments_ = at::kFloat;                                    // of float32 parameters
   std::shared_ptr<void> copies_writer_ = std::make_shared<char>();         // ops/compute_copy.h
   std::map<std::pair<size_t, std::string>, LearningRate> learning_rates_;  // by group and device
 };

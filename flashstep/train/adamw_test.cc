@@ -209,6 +209,45 @@ TEST(AdamW, TorchSaveAndLoad) {
   EXPECT_EQ(worst_difference(first, second), 0);
 }
 
+TEST(AdamW, KeepsMomentsInBFloat16) {
+  auto first = make_parameters(), second = make_parameters();
+  AdamW one(first, options()), other(second, options());
+  one.keep_moments_in(at::kBFloat16);
+  const auto moment = [](AdamW& optimizer, const Tensor& parameter) {
+    return static_cast<AdamWState&>(*optimizer.state().at(parameter.unsafeGetTensorImpl())).exp_avg;
+  };
+  for (int step = 0; step < 3; ++step) {
+    set_gradients(first, step);
+    one.step();
+  }
+  EXPECT_EQ(moment(one, first[0]).scalar_type(), at::kBFloat16);
+  // Saved and loaded the run goes on with the same bits.
+  std::stringstream bytes;
+  torch::save(one, bytes);
+  const std::string saved = bytes.str();
+  torch::load(other, bytes);
+  EXPECT_EQ(moment(other, second[0]).scalar_type(), at::kFloat) << "as the other keeps them";
+  std::stringstream once_more(saved);
+  other.keep_moments_in(at::kBFloat16);
+  torch::load(other, once_more);
+  for (size_t i = 0; i < first.size(); ++i) second[i].detach().copy_(first[i].detach());
+  set_gradients(first, 9);
+  set_gradients(second, 9);
+  one.step();
+  other.step();
+  EXPECT_EQ(worst_difference(first, second), 0);
+  // Moments that there are, are rounded; those of float64 parameters stay as they are.
+  other.keep_moments_in(at::kFloat);
+  EXPECT_EQ(moment(other, second[0]).scalar_type(), at::kFloat);
+  auto wide = make_parameters(torch::kDouble);
+  AdamW of_wide(wide);
+  of_wide.keep_moments_in(at::kBFloat16);
+  of_wide.allocate_state();
+  EXPECT_EQ(moment(of_wide, wide[0]).scalar_type(), at::kDouble);
+  EXPECT_THROW(one.keep_moments_in(at::kHalf), UserError);
+  EXPECT_THROW(AdamW(first, options(true)).keep_moments_in(at::kBFloat16), UserError);
+}
+
 TEST(AdamW, RefusesWhatItCannotTrain) {
   EXPECT_THROW(AdamW(std::vector<Tensor>{torch::ones({2}, torch::kLong)}), UserError);
   EXPECT_THROW(AdamW(make_parameters(), AdamWOptions(-1)), UserError);

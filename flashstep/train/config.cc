@@ -107,6 +107,12 @@ void TrainConfig::visit(FieldVisitor& v) {
   v.field(
       "gradients", gradients, {"auto", "fp32", "bf16"},
       "of weight matrices; auto: bf16 on a GPU with precision bf16 and one micro-batch, else fp32");
+  v.field("moments", moments, {"fp32", "bf16"},
+          "of AdamW; bf16: half their memory, rounded up or down by chance");
+  v.field(
+      "fp32_products", fp32_products, {"exact", "split"},
+      "matrix products of precision fp32 on a GPU; split: of numbers split into two bf16, some 5 "
+      "times as fast, with errors of about 5e-6 instead of 7e-7");
   v.field("recompute", recompute, {"none", "norms", "block"},
           "in backward instead of kept in memory, with the same bits; norms: the norms' outputs "
           "(GPU, bf16 and fp16); block: all but the inputs of recompute_group blocks");

@@ -65,9 +65,12 @@ ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& confi
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                         const torch::optim::AdamWOptions& options,
                                                         const ParallelConfig& config,
-                                                        ParallelHooks& hooks) {
+                                                        ParallelHooks& hooks,
+                                                        at::ScalarType moments) {
   if (hooks.group == nullptr || config.shard_optimizer == "none") {
-    return std::make_unique<AdamW>(module.parameters(), options);
+    auto optimizer = std::make_unique<AdamW>(module.parameters(), options);
+    optimizer->keep_moments_in(moments);
+    return optimizer;
   }
   ShardOptions shards;
   shards.peer_copies = config.peer_copies != "none";
@@ -77,6 +80,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module&
   }
   auto optimizer =
       std::make_unique<ShardedAdamW>(module.parameters(), options, *hooks.group, shards);
+  optimizer->keep_moments_in(moments);
   if (optimizer->gradients_are_divided()) {
     hooks.gradients = [sharded = optimizer.get()] { return sharded->gradients(); };
     hooks.norm = [group = hooks.group,

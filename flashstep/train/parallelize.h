@@ -21,12 +21,14 @@ namespace flashstep::train {
 ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& config,
                           comm::Group* group);
 
-// AdamW over the module's parameters, its state divided as `config.shard_optimizer` says. Where
+// AdamW over the module's parameters, its state divided as `config.shard_optimizer` says, and its
+// moments kept in `moments` (AdamW::keep_moments_in). Where
 // gradients are divided too, hooks.gradients and hooks.norm are set to this rank's and to the norm
 // over all ranks. What `hooks` came with (parallelize) must outlive the optimizer.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                         const torch::optim::AdamWOptions& options,
                                                         const ParallelConfig& config,
-                                                        ParallelHooks& hooks);
+                                                        ParallelHooks& hooks,
+                                                        at::ScalarType moments = at::kFloat);
 
 }  // namespace flashstep::train

@@ -26,6 +26,7 @@
 #include "flashstep/model/cost.h"
 #include "flashstep/model/transformer.h"
 #include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/products/product.h"
 #include "flashstep/train/adamw.h"
 #include "flashstep/train/agreement.h"
 #include "flashstep/train/bigram_loss.h"
@@ -60,6 +61,8 @@ void set_up_machine(const TrainConfig& config) {
   context.setBenchmarkCuDNN(false);
   // cuBLAS keeps its promise only with a fixed workspace (its documentation, "Results
   // reproducibility").
+  set_float32_products(config.fp32_products == "split" ? Float32Products::kSplit
+                                                       : Float32Products::kExact);
   if (config.deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   torch::manual_seed(static_cast<uint64_t>(config.seed));
 }
@@ -293,7 +296,9 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   config.parallel.world_size = parallel.world_size;
   const data::BatchSampler batches(train_tokens, batch_options(config, parallel),
                                    config.model.vocab_size);
-  const auto optimizer = make_optimizer(*model, adamw_options(config), config.parallel, parallel);
+  const auto moments = config.train.moments == "bf16" ? at::kBFloat16 : at::kFloat;
+  const auto optimizer =
+      make_optimizer(*model, adamw_options(config), config.parallel, parallel, moments);
   if (directory) keep_tokenizer(tokenizer, *directory);
   describe_run(config, options, prepared, *model, device);
   if (group != nullptr) say(options, describe_parallel(config, *parallel.reducer, environment));

@@ -57,12 +57,14 @@ void copy(const std::vector<Tensor>& from, const std::vector<Tensor>& to) {
 
 // Its kernel takes parameter, gradient and moments by one index: moments that came back in another
 // order of memory would be other elements'.
-void expect_whole_adamw(const Group& group, ShardMode mode) {
+void expect_whole_adamw(const Group& group, ShardMode mode, at::ScalarType moments) {
   const AdamWOptions options(0.01);
   const ShardOptions shards = {.mode = mode, .bucket_megabytes = 1e-4};
   const auto own = permuted_parameters(), reference = permuted_parameters();
   ShardedAdamW sharded(own, options, group, shards);
   AdamW whole(reference, options);
+  sharded.keep_moments_in(moments);
+  whole.keep_moments_in(moments);
   for (int step = 0; step < 3; ++step) expect_step(sharded, own, whole, reference, step);
   sharded.consolidate(0);
   const std::string archive = group.broadcast(group.is_first() ? archive_of(sharded) : "");
@@ -71,9 +73,11 @@ void expect_whole_adamw(const Group& group, ShardMode mode) {
   copy(own, single);
   copy(own, again);
   AdamW restored(single, options);
+  restored.keep_moments_in(moments);
   load_archive(restored, archive);
   expect_step(restored, single, whole, reference, 3);
   ShardedAdamW resumed(again, options, group, shards);
+  resumed.keep_moments_in(moments);
   load_archive(resumed, archive);
   set_contiguous_gradients(again, 3);
   resumed.step();
@@ -84,8 +88,10 @@ TEST(ShardedAdamW, ConsolidatedStateKeepsTheOrderOfMemory) {
   for (const int world_size : {2, 3}) {
     testing::run_ranks(world_size, [](const comm::Environment& environment) {
       const Group group(environment);
-      expect_whole_adamw(group, ShardMode::kWhole);
-      expect_whole_adamw(group, ShardMode::kFlat);
+      for (const auto moments : {at::kFloat, at::kBFloat16}) {
+        expect_whole_adamw(group, ShardMode::kWhole, moments);
+        expect_whole_adamw(group, ShardMode::kFlat, moments);
+      }
     });
   }
 }

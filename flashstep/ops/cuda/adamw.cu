@@ -23,6 +23,7 @@ static_assert(kChunk % (kThreads * kWidth * kUnroll) == 0);
 
 // What all elements of a tensor share.
 struct Update {
+  float step;
   float factor;     // of gradients
   float decay;      // learning rate * weight_decay
   float step_size;  // learning rate / (1 - beta1^step)
@@ -31,6 +32,7 @@ struct Update {
 
 __device__ Update update_of(const AdamWArguments& args, float step) {
   Update update;
+  update.step = step;
   update.factor = 1;
   if (args.norm != nullptr) {
     const float ratio = __fdiv_rn(args.max_norm, __fadd_rn(*args.norm, 1e-6F));
@@ -53,12 +55,39 @@ __device__ void update_element(const AdamWArguments& args, const Update& update,
   parameter = __fsub_rn(parameter, __fdiv_rn(__fmul_rn(update.step_size, exp_avg), denominator));
 }
 
-template <typename G, typename C>
+// Upper 16 bits of x after `noise`, of 16 bits, was added to the lower ones: bfloat16, up as often
+// as x is far from the one below. What is not finite stays so.
+__device__ __nv_bfloat16 rounded_by_chance(float x, uint32_t noise) {
+  if (!isfinite(x)) return __float2bfloat16_rn(x);
+  return __ushort_as_bfloat16(static_cast<unsigned short>((__float_as_uint(x) + noise) >> 16));
+}
+
+// ops/adamw.cc has the same in tensors.
+__device__ void round_moments(float, const Update&, float exp_avg, float exp_avg_sq, float& m,
+                              float& v) {
+  m = exp_avg;
+  v = exp_avg_sq;
+}
+__device__ void round_moments(float parameter, const Update& update, float exp_avg,
+                              float exp_avg_sq, __nv_bfloat16& m, __nv_bfloat16& v) {
+  const auto rotated = [](float x, int bits) {
+    return __funnelshift_l(__float_as_uint(x), __float_as_uint(x), bits);
+  };
+  uint32_t bits = rotated(parameter, 0) ^ rotated(exp_avg, 11) ^ rotated(exp_avg_sq, 22);
+  bits += static_cast<uint32_t>(update.step) * 0x9e3779b9U;
+  bits = (bits ^ (bits >> 16)) * 0x85ebca6bU;  // MurmurHash3's finalizer
+  bits = (bits ^ (bits >> 13)) * 0xc2b2ae35U;
+  bits ^= bits >> 16;
+  m = rounded_by_chance(exp_avg, bits & 0xffffU);
+  v = rounded_by_chance(exp_avg_sq, bits >> 16);
+}
+
+template <typename G, typename C, typename M>
 struct Memory {
   float* parameter;
   const G* gradient;
-  float* exp_avg;
-  float* exp_avg_sq;
+  M* exp_avg;
+  M* exp_avg_sq;
   C* copy;  // may be null
 
   __device__ Memory from(int64_t element) const {
@@ -68,9 +97,9 @@ struct Memory {
   // Whether all can be accessed kWidth elements at a time.
   __device__ bool is_aligned() const {
     using multi_tensor::is_aligned;
-    constexpr int kFloats = kWidth * sizeof(float);
-    return is_aligned(parameter, kFloats) && is_aligned(exp_avg, kFloats) &&
-           is_aligned(exp_avg_sq, kFloats) && is_aligned(gradient, kWidth * sizeof(G)) &&
+    constexpr int kMoments = kWidth * sizeof(M);
+    return is_aligned(parameter, kWidth * sizeof(float)) && is_aligned(exp_avg, kMoments) &&
+           is_aligned(exp_avg_sq, kMoments) && is_aligned(gradient, kWidth * sizeof(G)) &&
            is_aligned(copy, kWidth * sizeof(C));
   }
 };
@@ -88,12 +117,13 @@ __device__ void store(T* memory, int i, const Pack<T, kCount>& pack) {
 }
 
 // The first `count` packs of kCount elements each.
-template <int kCount, typename G, typename C>
+template <int kCount, typename G, typename C, typename M>
 __device__ void update_packs(const AdamWArguments& args, const Update& update,
-                             const Memory<G, C>& memory, int count) {
+                             const Memory<G, C, M>& memory, int count) {
   for (int first = threadIdx.x; first < count; first += kThreads * kUnroll) {
     Pack<G, kCount> gradients[kUnroll];
-    Pack<float, kCount> parameters[kUnroll], exp_avgs[kUnroll], exp_avg_sqs[kUnroll];
+    Pack<float, kCount> parameters[kUnroll];
+    Pack<M, kCount> exp_avgs[kUnroll], exp_avg_sqs[kUnroll];
 #pragma unroll
     for (int n = 0; n < kUnroll; ++n) {
       const int i = first + n * kThreads;
@@ -110,9 +140,13 @@ __device__ void update_packs(const AdamWArguments& args, const Update& update,
       Pack<C, kCount> copies;
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
-        update_element(args, update, static_cast<float>(gradients[n].elements[k]),
-                       parameters[n].elements[k], exp_avgs[n].elements[k],
-                       exp_avg_sqs[n].elements[k]);
+        float& parameter = parameters[n].elements[k];
+        float exp_avg = static_cast<float>(exp_avgs[n].elements[k]);
+        float exp_avg_sq = static_cast<float>(exp_avg_sqs[n].elements[k]);
+        update_element(args, update, static_cast<float>(gradients[n].elements[k]), parameter,
+                       exp_avg, exp_avg_sq);
+        round_moments(parameter, update, exp_avg, exp_avg_sq, exp_avgs[n].elements[k],
+                      exp_avg_sqs[n].elements[k]);
         copies.elements[k] = static_cast<C>(parameters[n].elements[k]);
       }
       store<kCount>(memory.parameter, i, parameters[n]);
@@ -125,9 +159,9 @@ __device__ void update_packs(const AdamWArguments& args, const Update& update,
 
 // Chunk number `chunk` of a tensor. Chunks begin behind the elements before the first aligned one,
 // which belong to the first chunk.
-template <typename G, typename C>
+template <typename G, typename C, typename M>
 __device__ void update_chunk(const AdamWArguments& args, const Update& update,
-                             const Memory<G, C>& tensor, int64_t numel, int64_t chunk) {
+                             const Memory<G, C, M>& tensor, int64_t numel, int64_t chunk) {
   constexpr int kBytes = kWidth * sizeof(float);
   const int past = static_cast<int>(reinterpret_cast<uintptr_t>(tensor.parameter) % kBytes);
   const int head = static_cast<int>(min(numel, int64_t{(kBytes - past) % kBytes / 4}));
@@ -135,12 +169,13 @@ __device__ void update_chunk(const AdamWArguments& args, const Update& update,
   const int count = static_cast<int>(min(kChunk, numel - begin));
   if (chunk == 0) update_packs<1>(args, update, tensor, head);
   if (count <= 0) return;
-  const Memory<G, C> memory = tensor.from(begin);
+  const Memory<G, C, M> memory = tensor.from(begin);
   const int packs = memory.is_aligned() ? count / kWidth : 0;
   update_packs<kWidth>(args, update, memory, packs);
   update_packs<1>(args, update, memory.from(packs * kWidth), count - packs * kWidth);
 }
 
+template <typename M>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     adamw_kernel(const __grid_constant__ AdamWArguments args) {
   if (args.skip != nullptr && *args.skip == 1) return;
@@ -150,8 +185,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
   with_type(piece.gradient_element, [&](auto gradient) {
     using G = typename decltype(gradient)::type;
     const auto run = [&]<typename C>(C* copy) {
-      const Memory<G, C> memory{piece.parameter, static_cast<const G*>(piece.gradient),
-                                piece.exp_avg, piece.exp_avg_sq, copy};
+      const Memory<G, C, M> memory{piece.parameter, static_cast<const G*>(piece.gradient),
+                                   static_cast<M*>(piece.exp_avg),
+                                   static_cast<M*>(piece.exp_avg_sq), copy};
       update_chunk(args, update, memory, piece.numel, chunk);
     };
     if (piece.copy_element == Element::kFloat16) {
@@ -181,7 +217,11 @@ cudaError_t launch_adamw(AdamWArguments& arguments, cudaStream_t stream) {
   advance_steps_kernel<<<static_cast<unsigned>(arguments.count), 1, 0, stream>>>(arguments);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
   if (blocks == 0) return cudaSuccess;
-  adamw_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(arguments);
+  if (arguments.moment_element == Element::kBFloat16) {
+    adamw_kernel<__nv_bfloat16><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(arguments);
+  } else {
+    adamw_kernel<float><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(arguments);
+  }
   return cudaGetLastError();
 }
 

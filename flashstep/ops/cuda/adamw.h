@@ -12,8 +12,8 @@ namespace flashstep::multi_tensor {
 struct AdamWPiece {
   float* parameter;
   const void* gradient;
-  float* exp_avg;
-  float* exp_avg_sq;
+  void* exp_avg;  // as exp_avg_sq: of moment_element
+  void* exp_avg_sq;
   void* copy;   // written: the parameter rounded to copy_element; null: none
   float* step;  // updates made so far
   int64_t numel;
@@ -27,6 +27,7 @@ inline constexpr int kMostAdamWPieces = 510;  // 64 bytes each
 struct AdamWArguments {
   AdamWPiece pieces[kMostAdamWPieces];
   int count = 0;
+  Element moment_element = Element::kFloat32;  // or kBFloat16, rounded up or down by chance
   const float* learning_rate = nullptr;
   const float* skip = nullptr;  // 1: nothing is written; null: never
   const float* norm = nullptr;  // gradients times min(1, max_norm / (norm + 1e-6)); null: as is

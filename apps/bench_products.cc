@@ -1,0 +1,53 @@
+// flashstep bench products: cuBLASLt's algorithms for the products of a step.
+#include "flashstep/report/bench_products.h"
+
+#include <memory>
+#include <string>
+
+#include "apps/bench.h"
+#include "apps/workload_flags.h"
+#include "flashstep/base/signals.h"
+
+namespace flashstep::apps {
+namespace {
+
+struct ProductsArguments {
+  WorkloadFlags workload;
+  int64_t turns = 5;
+  std::string table, directory;
+};
+
+void run(const ProductsArguments& arguments) {
+  report::WorkloadAxes axes;
+  axes.sizes = {"xl"};
+  axes.contexts = {512};
+  axes.precisions = {"bf16"};
+  arguments.workload.apply(axes);
+  report::BenchProductsOptions options;
+  options.workloads = report::workloads_of(axes);
+  options.turns = arguments.turns;
+  options.table = arguments.table;
+  options.progress = print_progress;
+  make_output_directory(arguments.directory);
+  const SignalGuard signals;
+  show(report::bench_products(options), arguments.directory, "products");
+}
+
+}  // namespace
+
+void add_bench_products(CLI::App& bench) {
+  auto* command = bench.add_subcommand(
+      "products", "The matrix products of a step by each of cuBLASLt's algorithms");
+  auto arguments = std::make_shared<ProductsArguments>();
+  arguments->workload.add_options(*command);
+  command->add_option("--turns", arguments->turns, "Of every algorithm, one after the other (5)")
+      ->check(CLI::Range(1, 1000));
+  command->add_option("--table", arguments->table,
+                      "Bring this table (flashstep/products/tuned.inc) up to date");
+  command->add_option(
+      "--out", arguments->directory,
+      "Also write the tables (.txt, .md, .csv, .json) and pictures into this directory");
+  command->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace flashstep::apps

@@ -1,0 +1,215 @@
+#include "flashstep/report/bench_products.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <sstream>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/base/error.h"
+#include "flashstep/base/files.h"
+#include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/measure/limits.h"
+#include "flashstep/measure/stats.h"
+#include "flashstep/products/lt.h"
+#include "flashstep/report/gpu_timing.h"
+#include "flashstep/report/model_run.h"
+
+namespace flashstep::report {
+namespace {
+
+using at::Tensor;
+
+constexpr double kWorthIt = 0.02;  // less may be the machine's noise
+constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
+const char* word(at::ScalarType type) { return type == at::kFloat ? "kFloat32" : "kBFloat16"; }
+const char* layout_word(bool by_columns) { return by_columns ? "kByColumns" : "kByRows"; }
+
+// Two algorithms' turns are compared in the same clocks and temperatures: all take turns.
+class ProductBench {
+ public:
+  explicit ProductBench(const BenchProductsOptions& options) : options_(options) {}
+
+  ProductRun run(const ProductShape& shape) {
+    const auto options = at::TensorOptions(at::kCUDA).dtype(shape.type);
+    const auto matrix = [&](int64_t rows, int64_t columns, bool by_columns) {
+      return by_columns ? at::randn({columns, rows}, options).t()
+                        : at::randn({rows, columns}, options);
+    };
+    a_ = matrix(shape.m, shape.k, shape.a_by_columns);
+    b_ = matrix(shape.k, shape.n, shape.b_by_columns);
+    d_ = at::empty({shape.m, shape.n}, options.dtype(shape.result));
+    c_ = shape.adds ? at::randn(d_.sizes(), d_.options()) : Tensor();
+    std::vector<std::unique_ptr<GpuGraph>> graphs;
+    for (int64_t i = 0; i < internal::lt_algorithms(shape); ++i) graphs.push_back(graph_of(i));
+    std::vector<std::vector<double>> seconds(graphs.size());
+    for (int64_t turn = 0; turn < options_.turns; ++turn) {
+      for (size_t i = 0; i < graphs.size(); ++i) {
+        if (graphs[i]) seconds[i].push_back(graphs[i]->seconds(1).front());
+      }
+    }
+    ProductRun run{shape, {}};
+    for (const auto& list : seconds)
+      run.seconds.push_back(list.empty() ? kNotMeasured : measure::median(list));
+    return run;
+  }
+
+ private:
+  // None for an algorithm that fails or whose bits do not repeat.
+  std::unique_ptr<GpuGraph> graph_of(int64_t algorithm) {
+    const auto call = [&](int64_t) { internal::lt_product_by(algorithm, a_, b_, d_, c_); };
+    try {
+      call(0);
+      const Tensor first = d_.clone();
+      call(1);
+      if (!at::equal(first, d_)) return nullptr;
+      const double seconds = measure::median(gpu_seconds(call, 0, 3, 3));
+      const auto calls = static_cast<int64_t>(options_.turn_seconds / seconds);
+      return std::make_unique<GpuGraph>(call, std::clamp<int64_t>(calls, 3, 200));
+    } catch (const MachineError&) {
+      return nullptr;
+    }
+  }
+
+  const BenchProductsOptions& options_;
+  Tensor a_, b_, c_, d_;
+};
+
+double product_flops(const ProductShape& s) {
+  return 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+}
+
+std::string layout(const ProductShape& s) {
+  return str(s.a_by_columns ? "columns" : "rows", " x ", s.b_by_columns ? "columns" : "rows");
+}
+
+measure::Table products_table(const std::vector<ProductRun>& runs, const std::string& gpu) {
+  measure::Table table;
+  table.title = str("Matrix products on ", gpu, " by cuBLASLt's algorithms, medians");
+  table.columns = {measure::text_column("dtypes"),
+                   measure::integer_column("M"),
+                   measure::integer_column("N"),
+                   measure::integer_column("K"),
+                   measure::text_column("a x b lie by"),
+                   measure::text_column("adds"),
+                   measure::integer_column("algorithms"),
+                   measure::number_column("first", "ms", 4),
+                   measure::number_column("fastest", "ms", 4),
+                   measure::integer_column("number"),
+                   measure::number_column("saves", "%", 1),
+                   measure::number_column("rate", "TFLOP/s", 0)};
+  for (const ProductRun& run : runs) {
+    const ProductShape& s = run.shape;
+    const double fastest = run.seconds[static_cast<size_t>(run.best())];
+    table.add_row({str(s.type == at::kFloat ? "fp32" : "bf16", " to ",
+                       s.result == at::kFloat ? "fp32" : "bf16"),
+                   s.m, s.n, s.k, layout(s), s.adds ? "c" : "",
+                   static_cast<int64_t>(run.seconds.size()), run.seconds[0] * 1e3, fastest * 1e3,
+                   run.best(), 100 * run.share_saved(), product_flops(s) / fastest / 1e12});
+  }
+  return table;
+}
+
+// Shapes of the steps' products that a table may name.
+std::vector<ProductShape> shapes_of(const BenchProductsOptions& options) {
+  for (const Workload& workload : options.workloads) {
+    check_interrupted("interrupted");
+    if (options.progress) options.progress("a step of " + describe(workload));
+    ModelRun(workload).pass();
+    measure::release_cached_gpu_memory();
+  }
+  auto shapes = internal::lt_shapes();
+  std::erase_if(shapes, [](const ProductShape& shape) { return shape.type == at::kHalf; });
+  std::sort(shapes.begin(), shapes.end());
+  return shapes;
+}
+
+void write_table(const std::filesystem::path& file, const internal::LtMachine& machine,
+                 const std::vector<ProductRun>& runs) {
+  std::vector<std::string> old;
+  if (std::filesystem::exists(file)) {
+    std::istringstream lines(read_file(file));
+    for (std::string line; std::getline(lines, line);) old.push_back(line);
+  }
+  std::string text;
+  for (const auto& line : merged_table(old, machine.gpu.c_str(), machine.version, runs))
+    text += line + "\n";
+  write_file(file, text);
+}
+
+}  // namespace
+
+int64_t ProductRun::best() const {
+  size_t best = 0;
+  for (size_t i = 1; i < seconds.size(); ++i) {
+    if (seconds[i] < seconds[best]) best = i;
+  }
+  return seconds[best] < (1 - kWorthIt) * seconds[0] ? static_cast<int64_t>(best) : 0;
+}
+
+double ProductRun::share_saved() const {
+  return 1 - seconds[static_cast<size_t>(best())] / seconds[0];
+}
+
+std::string table_line(const char* gpu, int64_t version, const ProductRun& run) {
+  const ProductShape& s = run.shape;
+  return str("{\"", gpu, "\", ", version, ", {", word(s.type), ", ", word(s.result), ", ", s.m,
+             ", ", s.n, ", ", s.k, ", ", layout_word(s.a_by_columns), ", ",
+             layout_word(s.b_by_columns), ", ", s.adds ? "kAdds" : "kAlone", "}, ", run.best(),
+             "},");
+}
+
+std::vector<std::string> merged_table(const std::vector<std::string>& old, const char* gpu,
+                                      int64_t version, const std::vector<ProductRun>& runs) {
+  const auto key = [](const std::string& line) { return line.substr(0, line.find("}, ")); };
+  std::map<std::string, std::string> lines;
+  for (const std::string& line : old) {
+    if (line.starts_with("{")) lines[key(line)] = line;
+  }
+  for (const ProductRun& run : runs) {
+    const std::string line = table_line(gpu, version, run);
+    lines.erase(key(line));
+    if (run.best() != 0) lines[key(line)] = line;
+  }
+  std::vector<std::string> merged = {
+      "// Generated by flashstep bench products --table: products that another algorithm than the "
+      "heuristic's first computes faster."};
+  for (auto& [name, line] : lines) merged.push_back(std::move(line));
+  return merged;
+}
+
+BenchReport bench_products(const BenchProductsOptions& options) {
+  require(!measure::list_gpus().empty(), "[bench products] expected a GPU, got none");
+  require(!options.workloads.empty() && options.turns > 0,
+          "[bench products] expected a size and a turn, got none");
+  BenchReport report;
+  std::vector<ProductRun> runs;
+  const internal::LtMachine machine = internal::lt_machine();
+  const GpuStream stream;
+  measure_until_failure(report, [&] {
+    const auto shapes = shapes_of(options);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      check_interrupted("interrupted");
+      const ProductShape& s = shapes[i];
+      if (options.progress)
+        options.progress(str(i + 1, " of ", shapes.size(), ": ", s.m, " x ", s.n, " x ", s.k));
+      runs.push_back(ProductBench(options).run(s));
+    }
+    if (!options.table.empty()) write_table(options.table, machine, runs);
+  });
+  report.table = products_table(runs, machine.gpu);
+  report.table.notes.push_back(
+      str("cuBLASLt ", machine.version, ". Turns of ", options.turn_seconds * 1e3,
+          " ms in CUDA graphs, ", options.turns,
+          " of each; first: what the heuristic names first; number: of the fastest in its order, 0 "
+          "unless that saves 2 %. The operands lie in the cache as far as they fit."));
+  return report;
+}
+
+}  // namespace flashstep::report
