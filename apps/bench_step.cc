@@ -61,9 +61,12 @@ void add_counts(CLI::App& command, StepArguments& arguments) {
 }
 
 void add_peers(CLI::App& command, StepArguments& arguments) {
-  command.add_option("--peers", arguments.peers, "PyTorch beside ours: eager, compiled, none")
+  command
+      .add_option("--peers", arguments.peers,
+                  "PyTorch beside ours: eager, torch.compile in its default mode (compiled), "
+                  "reduce-overhead or max-autotune; none")
       ->delimiter(',')
-      ->check(CLI::IsMember({"eager", "compiled", "none"}));
+      ->check(CLI::IsMember({"eager", "compiled", "reduce-overhead", "max-autotune", "none"}));
   command.add_option("--python", arguments.python, "Python that has torch 2.11")
       ->capture_default_str();
   command.add_option("--peer-script", arguments.script, "The peer's program")

@@ -120,6 +120,7 @@ void cross_entropy_cuda(const Tensor& logits, const Tensor& targets, double scal
           {logits.const_data_ptr(), mutable_or_null(dlogits), element_of(logits),
            targets.const_data_ptr<int64_t>(), losses.mutable_data_ptr<float>(),
            static_cast<float*>(mutable_or_null(normalizers)), targets.numel(), logits.size(-1),
+           targets.numel() > 1 && logits.dim() == 2 ? logits.stride(0) : logits.size(-1),
            static_cast<float>(scale)},
           logits);
 }

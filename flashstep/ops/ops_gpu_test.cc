@@ -211,7 +211,8 @@ Op unfused_loss(const Tensor& targets) {
 TEST_F(OpsGpu, LinearCrossEntropyAgreesWithTheReference) {
   // The last two take several chunks: 64 MiB hold 3,328 rows of 10,000 bfloat16 logits.
   const std::vector<std::vector<int64_t>> sizes = {
-      {1, 8, 16}, {70, 33, 257}, {512, 64, 1000}, {3400, 64, 10000}, {9001, 48, 10000}};
+      {1, 8, 16},      {70, 33, 257},    {512, 64, 1000},   {1, 8, 13},
+      {600, 64, 6442}, {900, 32, 50257}, {3400, 64, 10000}, {9001, 48, 10000}};
   for (const auto& size : sizes) {
     const Tensor targets = random_targets(size[0], size[2]);
     expect_agreement(fused_loss(targets), unfused_loss(targets),

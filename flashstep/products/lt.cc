@@ -156,15 +156,15 @@ Key key_of(int device, const Matrix& a, const Matrix& b, const Matrix& d, const 
           adds};
 }
 
-bool is_dense(const Matrix& m) { return m.stride == m.rows; }
+bool is_padded(const Matrix& m) { return m.stride == padded_width(m.rows); }
 
-// What a table knows the product by; none for tensors with gaps or odd addresses.
+// What a table knows the product by; none for tensors that lie otherwise.
 std::optional<ProductShape> shape_of(const Matrix& a, const Matrix& b, const Matrix& d,
                                      const void* c, bool adds) {
   for (const void* data : {a.data, b.data, d.data, c}) {
     if (alignment_of(data) < kMostAlignmentBytes) return std::nullopt;
   }
-  if (!is_dense(a) || !is_dense(b) || !is_dense(d)) return std::nullopt;
+  if (!is_padded(a) || !is_padded(b) || !is_padded(d)) return std::nullopt;
   // By columns the operands change places, and what is transposed lies by rows.
   return ProductShape{
       a.type,       d.type,       d.columns, d.rows, a.transposed ? a.rows : a.columns,
@@ -239,7 +239,7 @@ Tensor pieces_of(const Tensor& x, int64_t dim, bool low_first) {
   const bool beside = by_rows == (dim == 1);  // or one below the other
   const int64_t height = rows.size(0), width = rows.size(1);
   const int64_t wide = beside ? 3 * width : width;
-  const int64_t stride = (wide + 7) / 8 * 8;  // whole vectors of 16 bytes
+  const int64_t stride = padded_width(wide);
   const Tensor pieces =
       unfilled({beside ? height : 3 * height, stride}, x.options().dtype(at::kBFloat16))
           .narrow(1, 0, wide);
@@ -287,15 +287,9 @@ std::vector<ProductShape> lt_shapes() {
   return shapes;
 }
 
-int64_t lt_algorithms(const ProductShape& shape) {
-  const auto options = at::TensorOptions(at::kCUDA).dtype(shape.type);
-  const auto matrix = [&](int64_t rows, int64_t columns, bool by_columns) {
-    return by_columns ? unfilled({columns, rows}, options).t() : unfilled({rows, columns}, options);
-  };
-  const Tensor d = unfilled({shape.m, shape.n}, options.dtype(shape.result));
-  const Operands operands(matrix(shape.m, shape.k, shape.a_by_columns),
-                          matrix(shape.k, shape.n, shape.b_by_columns), d,
-                          shape.adds ? d : Tensor());
+int64_t lt_algorithms(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
+  const c10::cuda::CUDAGuard guard(a.device());
+  const Operands operands(a, b, d, c);
   int offered = 0;
   make_plan(at::cuda::getCurrentCUDABlasLtHandle(), operands.left, operands.right, operands.result,
             operands.added, 0, &offered);

@@ -30,8 +30,9 @@ LtMachine lt_machine();
 
 // The shapes that lt_product() has computed in this process and that a table may name, each once.
 std::vector<ProductShape> lt_shapes();
-// How many algorithms the heuristic offers for tensors of such a shape, at most 16.
-int64_t lt_algorithms(const ProductShape& shape);
+// How many algorithms the heuristic offers for such tensors, at most 16.
+int64_t lt_algorithms(const at::Tensor& a, const at::Tensor& b, const at::Tensor& d,
+                      const at::Tensor& c);
 // lt_product() by algorithm number `algorithm` of those.
 void lt_product_by(int64_t algorithm, const at::Tensor& a, const at::Tensor& b, const at::Tensor& d,
                    const at::Tensor& c);

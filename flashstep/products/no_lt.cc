@@ -17,7 +17,7 @@ void lt_product(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { no
 void split_product(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { no_cuda(); }
 LtMachine lt_machine() { return {}; }
 std::vector<ProductShape> lt_shapes() { return {}; }
-int64_t lt_algorithms(const ProductShape&) { no_cuda(); }
+int64_t lt_algorithms(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { no_cuda(); }
 void lt_product_by(int64_t, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
   no_cuda();
 }

@@ -115,7 +115,7 @@ TEST_F(ProductGpu, TakesAlgorithmsByTheirNumber) {
   product(a, b, d);
   const auto shapes = internal::lt_shapes();
   EXPECT_EQ(std::count(shapes.begin(), shapes.end(), shape), 1);
-  const int64_t count = internal::lt_algorithms(shape);
+  const int64_t count = internal::lt_algorithms(a, b, d, {});
   EXPECT_GT(count, 1);
   for (int64_t i = 0; i < count; ++i) {
     internal::lt_product_by(i, a, b, by_number, {});

@@ -10,7 +10,11 @@
 
 namespace flashstep {
 
-// Of a product of tensors that are dense in memory and begin at multiples of 256 bytes.
+// Elements from row to row, where rows are as long as this (columns, for what lies by columns).
+constexpr int64_t padded_width(int64_t width) { return (width + 7) / 8 * 8; }
+
+// Of a product of tensors that begin at multiples of 256 bytes and whose rows are padded_width()
+// elements apart.
 struct ProductShape {
   at::ScalarType type = at::kFloat, result = at::kFloat;  // of a and b; of d
   int64_t m = 0, n = 0, k = 0;

@@ -37,17 +37,19 @@ class ProductBench {
   explicit ProductBench(const BenchProductsOptions& options) : options_(options) {}
 
   ProductRun run(const ProductShape& shape) {
-    const auto options = at::TensorOptions(at::kCUDA).dtype(shape.type);
-    const auto matrix = [&](int64_t rows, int64_t columns, bool by_columns) {
-      return by_columns ? at::randn({columns, rows}, options).t()
-                        : at::randn({rows, columns}, options);
+    const auto matrix = [](int64_t rows, int64_t columns, at::ScalarType dtype) {
+      return at::randn({rows, padded_width(columns)}, at::TensorOptions(at::kCUDA).dtype(dtype))
+          .narrow(1, 0, columns);
     };
-    a_ = matrix(shape.m, shape.k, shape.a_by_columns);
-    b_ = matrix(shape.k, shape.n, shape.b_by_columns);
-    d_ = at::empty({shape.m, shape.n}, options.dtype(shape.result));
-    c_ = shape.adds ? at::randn(d_.sizes(), d_.options()) : Tensor();
+    a_ = shape.a_by_columns ? matrix(shape.k, shape.m, shape.type).t()
+                            : matrix(shape.m, shape.k, shape.type);
+    b_ = shape.b_by_columns ? matrix(shape.n, shape.k, shape.type).t()
+                            : matrix(shape.k, shape.n, shape.type);
+    d_ = matrix(shape.m, shape.n, shape.result);
+    c_ = shape.adds ? matrix(shape.m, shape.n, shape.result) : Tensor();
     std::vector<std::unique_ptr<GpuGraph>> graphs;
-    for (int64_t i = 0; i < internal::lt_algorithms(shape); ++i) graphs.push_back(graph_of(i));
+    for (int64_t i = 0; i < internal::lt_algorithms(a_, b_, d_, c_); ++i)
+      graphs.push_back(graph_of(i));
     std::vector<std::vector<double>> seconds(graphs.size());
     for (int64_t turn = 0; turn < options_.turns; ++turn) {
       for (size_t i = 0; i < graphs.size(); ++i) {

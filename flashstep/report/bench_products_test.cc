@@ -26,7 +26,8 @@ TEST(BenchProducts, BringsATableUpToDate) {
   other.m = 65;
   const auto first = merged_table({}, "GPU", 7, {{kShape, {1, 0.5}}, {other, {1, 1}}});
   ASSERT_EQ(first.size(), 2u);  // the second product's first choice is its best
-  EXPECT_EQ(first[1], "{\"GPU\", 7, {kBFloat16, kFloat32, 64, 128, 32, kByRows, kByColumns, kAlone}, 1},");
+  EXPECT_EQ(first[1],
+            "{\"GPU\", 7, {kBFloat16, kFloat32, 64, 128, 32, kByRows, kByColumns, kAlone}, 1},");
   // Another number, another product; of another GPU everything stays.
   const auto second = merged_table(first, "GPU", 7, {{kShape, {1, 0.9, 0.8}}, {other, {1, 0.5}}});
   ASSERT_EQ(second.size(), 3u);

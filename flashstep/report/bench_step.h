@@ -29,7 +29,7 @@ struct BenchStepOptions {
   // launched (train.graph).
   bool graph = false;
   std::vector<bool> deterministic = {false};   // train.deterministic; both: each as a case
-  std::vector<std::string> peers = {};         // "eager", "compiled": PyTorch
+  std::vector<std::string> peers = {};         // PyTorch: eager, compiled, or a mode
   std::vector<std::string> peer_command = {};  // that runs scripts/peers/step_torch.py
   // Beside a size that needs too much memory: the same with as many layers as fit.
   bool reduce = true;

@@ -48,6 +48,11 @@ Tensor gradient(const Workload& workload, bool reference) {
   return at::cat(parts);
 }
 
+// torch.compile's mode for a peer of this name; none for eager.
+std::string compile_mode(const std::string& peer) {
+  return peer == "eager" ? "" : peer == "compiled" ? "default" : peer;
+}
+
 // PyTorch in a process of its own, one for each way to run it. Between cases it holds no model.
 class Peer {
  public:
@@ -105,7 +110,7 @@ class Peer {
             {"mode", w.mode},
             {"device", w.device},
             {"max_norm", w.max_norm},
-            {"compile", steps_.name == "compiled"},
+            {"compile", compile_mode(steps_.name)},
             {"threads", at::get_num_threads()},
             {"warmup", warmup},
             {"steps", task_.steps}};
@@ -258,7 +263,7 @@ void StepTask::visit(FieldVisitor& v) {
   v.field("turns", turns, {1, kCount.high}, "of ours and of each peer");
   v.field("graph", graph, "replayed from a CUDA graph, too");
   v.field("deterministic", deterministic, "as train.deterministic");
-  v.field("peers", peers, "eager, compiled");
+  v.field("peers", peers, "eager, compiled, reduce-overhead, max-autotune");
   v.field("peer_command", peer_command, "that runs the peer");
 }
 

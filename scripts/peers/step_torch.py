@@ -5,7 +5,8 @@ Started by the benchmark, which writes one request a line and reads one answer a
 programs take turns on the machine:
     {"vocab": V, "context": N, "d_model": C, "d_ff": F, "layers": L, "heads": H, "theta": 10000, "epsilon": 1e-5,
      "batch": B, "mode": "forward" | "forward-backward" | "step", "precision": "fp32" | "tf32" | "bf16",
-     "device": "cpu" | "cuda", "max_norm": 1, "compile": false, "threads": 2, "warmup": 2, "steps": 4}
+     "device": "cpu" | "cuda", "max_norm": 1, "compile": "" | torch.compile's mode,
+     "threads": 2, "warmup": 2, "steps": 4}
     -> {"seconds": [...], "forward": [...], "backward": [...], "optimizer": [...], "loss": the last step's,
         "peak_bytes": of tensors, on a GPU}
     -> {"error": "out of memory"}
@@ -119,7 +120,7 @@ class Trainer:
         model = Model(r).to(self.device)
         self.parameters = list(model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, fused=True)
-        self.forward = torch.compile(model) if r["compile"] else model
+        self.forward = torch.compile(model, mode=r["compile"]) if r["compile"] else model
         shape = (r["batch"], r["context"])
         self.inputs, self.targets = (torch.randint(r["vocab"], shape).to(self.device) for _ in range(2))
 
@@ -128,6 +129,7 @@ class Trainer:
             torch.cuda.synchronize()
 
     def loss(self):
+        torch.compiler.cudagraph_mark_step_begin()  # for modes with CUDA graphs
         graph = torch.no_grad() if self.mode == "forward" else contextlib.nullcontext()
         with graph, torch.autocast(self.device, torch.bfloat16, enabled=self.bf16):
             logits = self.forward(self.inputs)

@@ -70,6 +70,18 @@ __device__ void finish_row(const CrossEntropy& a, int64_t row, Sum all, float ta
   }
 }
 
+// Elements from number `begin` on count for nothing.
+template <typename T>
+__device__ void hide_from(int64_t begin, Packed<T>& v) {
+  float x[kVector];
+  unpack(v, x);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    if (i >= begin) x[i] = -INFINITY;
+  }
+  pack(x, v);
+}
+
 // A row in registers: kSteps vectors a thread. With few of them their exponentials stay, for the
 // gradient, because the special function units bound what computes each of them twice.
 template <typename T, int kBlock, int kSteps>
@@ -78,13 +90,14 @@ __global__ void __launch_bounds__(kBlock)
   constexpr bool kKeepsExponentials = kSteps <= 8;
   __shared__ Sum shared[kBlock / kWarpLanes];
   const int64_t row = blockIdx.x;
-  const T* logits = static_cast<const T*>(a.logits) + row * a.classes;
-  const int vectors = static_cast<int>(a.classes / kVector);
+  const T* logits = static_cast<const T*>(a.logits) + row * a.stride;
+  const int vectors = static_cast<int>((a.classes + kVector - 1) / kVector);
   Packed<T> own[kSteps];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const int v = static_cast<int>(threadIdx.x) + step * kBlock;
     if (v < vectors) own[step] = load(logits + v * kVector);
+    if ((v + 1) * kVector > a.classes && v < vectors) hide_from(a.classes - v * kVector, own[step]);
   }
   // Before the barrier: dlogits may be logits.
   const float target_logit = logit_of_target(a, row, logits);
@@ -116,7 +129,7 @@ __global__ void __launch_bounds__(kBlock)
   finish_row(a, row, all, target_logit);
   if (a.dlogits == nullptr) return;
 
-  T* dlogits = static_cast<T*>(a.dlogits) + row * a.classes;
+  T* dlogits = static_cast<T*>(a.dlogits) + row * a.stride;
   const int64_t target = a.targets[row];
   const float share =
       a.scale / all.sum * (kKeepsExponentials ? exponential<T>(base - all.largest) : 1.0f);
@@ -145,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
     cross_entropy_elements_kernel(const __grid_constant__ CrossEntropy a) {
   __shared__ Sum shared[kThreads / kWarpLanes];
   const int64_t row = blockIdx.x;
-  const T* logits = static_cast<const T*>(a.logits) + row * a.classes;
+  const T* logits = static_cast<const T*>(a.logits) + row * a.stride;
   const float target_logit = logit_of_target(a, row, logits);
   Sum all = {-INFINITY, 0};
   for (int64_t i = threadIdx.x; i < a.classes; i += kThreads)
@@ -156,13 +169,14 @@ __global__ void __launch_bounds__(kThreads)
   all = block_merged<T, kThreads / kWarpLanes>(all, shared);
   finish_row(a, row, all, target_logit);
   if (a.dlogits == nullptr) return;
-  T* dlogits = static_cast<T*>(a.dlogits) + row * a.classes;
+  T* dlogits = static_cast<T*>(a.dlogits) + row * a.stride;
   const int64_t target = a.targets[row];
   const float share = a.scale / all.sum;
   for (int64_t i = threadIdx.x; i < a.classes; i += kThreads) {
     const float probability = exponential<T>(static_cast<float>(logits[i]) - all.largest) * share;
     dlogits[i] = static_cast<T>(i == target ? probability - a.scale : probability);
   }
+  for (int64_t i = a.classes + threadIdx.x; i < a.stride; i += kThreads) dlogits[i] = T(0.0f);
 }
 
 template <typename T, int kWidth>
@@ -204,7 +218,7 @@ __global__ void __launch_bounds__(kMeanThreads)
 template <typename T>
 void launch(const CrossEntropy& a, cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(a.rows);
-  const bool aligned = a.classes % kVector == 0 && is_aligned(a.logits) && is_aligned(a.dlogits);
+  const bool aligned = a.stride % kVector == 0 && is_aligned(a.logits) && is_aligned(a.dlogits);
   const auto with = [&](auto block, auto steps) {
     constexpr int kBlock = decltype(block)::value, kSteps = decltype(steps)::value;
     if (!aligned || a.classes > int64_t{kBlock} * kSteps * kVector) return false;

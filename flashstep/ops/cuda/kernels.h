@@ -87,8 +87,8 @@ cudaError_t swiglu_backward(const SwigluBackward& args, cudaStream_t stream);
 // [0, classes). Unless dlogits is null: dlogits[r] = (softmax(logits[r]) - one_hot) *
 // scale.
 struct CrossEntropy {
-  const void* logits;  // (rows, classes)
-  void* dlogits;       // the same shape and type, or null; may be logits
+  const void* logits;  // (rows, classes), rows `stride` elements apart
+  void* dlogits;       // the same shape, type and stride, or null; may be logits
   Element type;
   const int64_t* targets;  // (rows)
   float* losses;           // (rows)
@@ -96,6 +96,9 @@ struct CrossEntropy {
   // sum would be rounded to the largest's last place.
   float* normalizers;
   int64_t rows, classes;
+  // `classes`, or more: a multiple of 8 makes rows that vectors take, whatever `classes` is. What
+  // lies behind a row's logits counts for nothing, and its gradient is 0.
+  int64_t stride;
   float scale;
 };
 cudaError_t cross_entropy(const CrossEntropy& a, cudaStream_t stream);

@@ -58,9 +58,8 @@ __global__ void __launch_bounds__(kAcross* kDown)
 template <int kWidth>
 void launch(const SplitArguments& a, cudaStream_t stream) {
   const int64_t across = kAcross * kWidth;
-  const dim3 blocks(
-      static_cast<unsigned>((a.columns + across - 1) / across),
-      static_cast<unsigned>(std::min((a.rows + kDown - 1) / kDown, kMostRowBlocks)));
+  const dim3 blocks(static_cast<unsigned>((a.columns + across - 1) / across),
+                    static_cast<unsigned>(std::min((a.rows + kDown - 1) / kDown, kMostRowBlocks)));
   split_kernel<kWidth><<<blocks, dim3(kAcross, kDown), 0, stream>>>(a);
 }
 
