@@ -68,7 +68,7 @@ void add_step(CLI::App& topic, report::StepAccount& step) {
   option(topic, "--mode", step.mode, "forward, forward-backward, step");
   option(topic, "--precision", step.precision, "fp32, bf16 (autocast)");
   option(topic, "--attention", step.attention, "kernel, naive (keeps the matrices of weights)");
-  option(topic, "--device", step.device, "cuda, cpu: norms and gates keep less there");
+  option(topic, "--device", step.device, "cuda, cpu");
 }
 
 void add_feed_forward(CLI::App& topic, parallel::FeedForward& layer) {

@@ -44,6 +44,8 @@ void WorkloadFlags::add_options(CLI::App& command) {
       ->check(CLI::IsMember(report::workload_precisions()));
   command.add_option("--moments", given_.common.moments, "AdamW's: fp32, bf16")
       ->check(CLI::IsMember({"fp32", "bf16"}));
+  command.add_option("--stream", given_.common.stream, "The residual stream's: fp32, bf16")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   command
       .add_option("--recompute", given_.common.recompute,
                   "In backward, as train.recompute: none, norms, block")
@@ -99,6 +101,7 @@ void WorkloadFlags::apply(report::WorkloadAxes& axes) const {
   replace(given_.common.batch_size, axes.common.batch_size);
   replace(max_norm_, axes.common.max_norm);
   axes.common.moments = given_.common.moments;
+  axes.common.stream = given_.common.stream;
   axes.common.recompute = given_.common.recompute;
   axes.common.recompute_group = given_.common.recompute_group;
   replace(seed_, axes.common.seed);

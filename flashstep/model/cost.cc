@@ -78,14 +78,15 @@ std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassSha
   const double element = shape.bf16 ? 2 : 4;
   const double width = tokens * static_cast<double>(c.d_model);
   const double inner = tokens * static_cast<double>(c.d_ff);
+  const double stream = residual_stream_bytes(c, shape);
+  const bool is_fused = shape.on_gpu && shape.bf16;
   std::vector<SavedTensor> saved;
-  const auto keep = [&](const char* name, double bytes) { saved.push_back({name, bytes}); };
+  const auto keep = [&](const std::string& name, double bytes) { saved.push_back({name, bytes}); };
   const auto keep_norm = [&](const std::string& name) {
-    saved.push_back({name + ": 1 / root mean square", 4 * tokens});
-    if (!shape.fused_ops) saved.push_back({name + ": normalized, float32", 4 * width});
-    saved.push_back({name + ": output", element * width});
+    keep(name + ": 1 / root mean square", 4 * tokens);
+    if (!is_fused || shape.keeps_norms) keep(name + ": output", element * width);
   };
-  keep("input", 4 * width);
+  keep("input", stream);
   keep_norm("ln1");
   keep("q", element * width);
   keep("k", element * width);
@@ -97,12 +98,11 @@ std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassSha
     keep("logsumexp", 4 * tokens * static_cast<double>(c.num_heads));
   }
   keep("attention: output", element * width);
-  keep("residual stream after attention", 4 * width);
+  keep("residual stream after attention", stream);
   keep_norm("ln2");
-  const double gate = shape.fused_ops ? element : 4;  // tensor operations widen to float32
-  keep("w1 x", gate * inner);
-  if (!shape.fused_ops) keep("silu(w1 x)", gate * inner);
-  keep("w3 x", gate * inner);
+  keep("w1 x", element * inner);
+  keep("w3 x", element * inner);
+  if (is_fused) return saved;
   keep("silu(w1 x) * w3 x", element * inner);
   if (shape.bf16 && shape.weight_copies) {
     keep("weights in bfloat16", 2 * static_cast<double>(block_matrix_parameters(c)));
@@ -121,16 +121,17 @@ std::vector<SavedTensor> head_saved_tensors(const ModelConfig& c, const PassShap
   const double element = shape.bf16 ? 2 : 4;
   const double width = tokens * static_cast<double>(c.d_model);
   const auto vocabulary = static_cast<double>(c.vocab_size);
-  std::vector<SavedTensor> saved = {{"input of the final norm", 4 * width},
+  std::vector<SavedTensor> saved = {{"input of the final norm", residual_stream_bytes(c, shape)},
                                     {"ln_final: 1 / root mean square", 4 * tokens}};
-  if (!shape.fused_ops) saved.push_back({"ln_final: normalized, float32", 4 * width});
+  if (shape.on_gpu) {
+    saved.push_back({"gradient of ln_final's output", element * width});
+    saved.push_back({"gradient of lm_head", 4 * static_cast<double>(c.d_model) * vocabulary});
+    return saved;
+  }
   saved.push_back({"ln_final: output", element * width});
   if (shape.bf16)
     saved.push_back({"lm_head in bfloat16", 2 * static_cast<double>(c.d_model) * vocabulary});
-  // The kernel makes the gradient at once; tensor operations keep log(softmax) in float32.
-  saved.push_back(shape.fused_ops
-                      ? SavedTensor{"gradient of the logits", element * tokens * vocabulary}
-                      : SavedTensor{"log(softmax) of the logits", 4 * tokens * vocabulary});
+  saved.push_back({"gradient of the logits", element * tokens * vocabulary});
   return saved;
 }
 
@@ -148,7 +149,8 @@ double forward_temporaries_bytes(const ModelConfig& c, const PassShape& shape) {
 }
 
 double residual_stream_bytes(const ModelConfig& config, const PassShape& shape) {
-  return 4.0 * static_cast<double>(shape.batch_size * shape.seq_len) *
+  const double element = shape.bf16 && shape.short_stream ? 2 : 4;
+  return element * static_cast<double>(shape.batch_size * shape.seq_len) *
          static_cast<double>(config.d_model);
 }
 

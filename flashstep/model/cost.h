@@ -49,10 +49,14 @@ double step_flops(const ModelConfig& config, int64_t batch_size, int64_t seq_len
 struct PassShape {
   int64_t batch_size = 1;
   int64_t seq_len = 1;
-  bool bf16 = false;             // autocast: the residual stream and the weights stay float32
+  bool bf16 = false;             // autocast: weights stay float32, and so does the residual stream
   bool naive_attention = false;  // else a kernel that keeps a logsumexp instead of the weights
   bool weight_copies = true;     // under autocast; a CPU without bf16 products makes none
-  bool fused_ops = true;  // ops/ run their kernels (CPU); else tensor operations, which keep more
+  // In bf16 a block is two functions (model/fused_block.h) whose weight copies are not the pass's,
+  // and the loss makes its gradients chunk by chunk (ops/linear_cross_entropy.h).
+  bool on_gpu = false;
+  bool keeps_norms = true;    // on a GPU in bf16; else they are made again (Keep::kNoNorms)
+  bool short_stream = false;  // with bf16: 2 bytes an element of the residual stream
 };
 
 struct SavedTensor {

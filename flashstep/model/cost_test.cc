@@ -61,20 +61,25 @@ TEST(ModelCost, AddsUpWhatABlockKeeps) {
   // x, ln1, q, k, v, output, y, ln2; w1 x, w3 x, gated; two 4-byte numbers a row and 2 of
   // logsumexp.
   EXPECT_EQ(block_saved_bytes(small_model(), shape), 8.0 * 1024 + 3 * 3072 + 32 * 4 * (2 + 2));
-  // Tensor operations: two normalized streams and silu(w1 x).
-  shape.fused_ops = false;
-  EXPECT_EQ(block_saved_bytes(small_model(), shape), 10.0 * 1024 + 4 * 3072 + 32 * 4 * (2 + 2));
   // The formula instead of a logsumexp: two (2, 2, 16, 16) and a mask of bytes.
   shape.naive_attention = true;
   EXPECT_EQ(block_saved_bytes(small_model(), shape),
-            10.0 * 1024 + 4 * 3072 + 32 * 4 * 2 + 2 * 4 * 2 * 2 * 256 + 256);
+            8.0 * 1024 + 3 * 3072 + 32 * 4 * 2 + 2 * 4 * 2 * 2 * 256 + 256);
 }
 
 // In bf16 the residual stream (x and y) keeps 4 bytes; weights have copies of 2 (256 + 576) bytes.
 TEST(ModelCost, AddsUpWhatABlockKeepsInBfloat16) {
-  const PassShape shape{.batch_size = 2, .seq_len = 16, .bf16 = true};
+  PassShape shape{.batch_size = 2, .seq_len = 16, .bf16 = true};
   EXPECT_EQ(block_saved_bytes(small_model(), shape),
             2.0 * 1024 + 6 * 512 + 3 * 1536 + 32 * 4 * (2 + 2) + 2 * 832);
+  // The fused block keeps neither the gated values nor weights; and less on request.
+  shape.on_gpu = true;
+  const double fused = 2.0 * 1024 + 6 * 512 + 2 * 1536 + 32 * 4 * (2 + 2);
+  EXPECT_EQ(block_saved_bytes(small_model(), shape), fused);
+  shape.keeps_norms = false;
+  EXPECT_EQ(block_saved_bytes(small_model(), shape), fused - 2 * 512);
+  shape.short_stream = true;
+  EXPECT_EQ(block_saved_bytes(small_model(), shape), fused - 2 * 512 - 2 * 512);
 }
 
 }  // namespace

@@ -115,6 +115,16 @@ void expect_agreement(Case& c, at::ScalarType dtype) {
   }
 }
 
+// A stream in the products' dtype: both blocks round it, and its gradient, the same number of
+// times.
+TEST_F(FusedBlockGpu, TakesAShortStream) {
+  for (const auto& config : {config_of(128, 352, 2), config_of(64, 72, 4)}) {
+    Case c(config);
+    c.x = c.x.to(at::kBFloat16);
+    expect_agreement(c, at::kBFloat16);
+  }
+}
+
 TEST_F(FusedBlockGpu, AgreesWithTheReadableBlock) {
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     for (const auto& config :

@@ -10,6 +10,7 @@
 #include "flashstep/model/generate.h"
 #include "flashstep/model/init.h"
 #include "flashstep/model/transformer.h"
+#include "flashstep/ops/autocast.h"
 #include "flashstep/ops/cross_entropy.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/sentences.h"
@@ -224,6 +225,30 @@ TEST(Transformer, RepeatsBitForBit) {
   Transformer model(tiny(), 1);
   const auto once = gradients(model, tokens), again = gradients(model, tokens);
   for (size_t i = 0; i < once.size(); ++i) EXPECT_TRUE(testing::same_bits(once[i], again[i]));
+}
+
+TEST(Transformer, KeepsItsStreamInBFloat16OnRequest) {
+  Transformer model(tiny(), 3);
+  const at::Tensor tokens = at::arange(10, at::kLong).view({2, 5}) % tiny().vocab_size;
+  std::vector<at::ScalarType> seen;
+  model->set_block_runner([&](std::span<const BlockCall> blocks, at::Tensor x) {
+    seen.push_back(x.scalar_type());
+    return run_blocks_in_order(blocks, x);
+  });
+  const auto loss = [&](bool is_short) {
+    model->set_short_stream(is_short);
+    const AutocastGuard autocast(at::kCPU, at::kBFloat16);
+    return model->loss(tokens, tokens);
+  };
+  const at::Tensor wide = loss(false), narrow = loss(true);
+  narrow.backward();
+  model->loss(tokens, tokens);  // without autocast nothing is rounded
+  EXPECT_EQ(seen, (std::vector<at::ScalarType>{at::kFloat, at::kBFloat16, at::kFloat}));
+  EXPECT_NEAR(narrow.item<double>(), wide.item<double>(), 0.02 * wide.item<double>());
+  for (const at::Tensor& parameter : model->parameters()) {
+    EXPECT_EQ(parameter.grad().scalar_type(), at::kFloat);
+    EXPECT_TRUE(parameter.grad().isfinite().all().item<bool>());
+  }
 }
 
 TEST(BlockRunner, SeesEveryBlockInOrderAndCanBeCombined) {

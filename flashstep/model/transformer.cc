@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include <ATen/autocast_mode.h>
 #include <torch/nn/modules/container/modulelist.h>
 
 #include "flashstep/base/error.h"
@@ -93,7 +94,11 @@ RotaryTables TransformerImpl::rotary_rows(int64_t begin, int64_t length, at::Dev
 
 at::Tensor TransformerImpl::embed(const at::Tensor& tokens) {
   const measure::ScopedRange range("embedding");
-  return token_embeddings->forward(tokens);
+  const at::Tensor x = token_embeddings->forward(tokens);
+  const auto device = tokens.device().type();
+  const bool is_short = has_short_stream_ && at::autocast::is_autocast_enabled(device) &&
+                        at::autocast::get_autocast_dtype(device) == at::kBFloat16;
+  return is_short ? x.to(at::kBFloat16) : x;
 }
 
 at::Tensor TransformerImpl::head(const at::Tensor& hidden) {

@@ -30,7 +30,7 @@ AccountCase account_case(const StepAccount& inputs) {
              .seq_len = c.model.context_length,
              .bf16 = inputs.precision == "bf16",
              .naive_attention = inputs.attention == "naive",
-             .fused_ops = inputs.device == "cpu"};
+             .on_gpu = inputs.device == "cuda"};
   c.backward = inputs.mode != "forward";
   c.update = inputs.mode == "step";
   return c;

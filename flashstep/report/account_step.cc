@@ -149,10 +149,11 @@ Account account_block(const StepAccount& inputs) {
       "the residual stream 4"));
   account.derivation.push_back(
       str("gradients = 4 (4 C^2 + 3 C F + 2 C) = ", number(gradients / kMiB), " MiB"));
-  if (!c.shape.fused_ops) {
+  if (c.shape.on_gpu && c.shape.bf16) {
     account.derivation.push_back(
-        "On a GPU norms and gates are tensor operations, which keep what they pass on to each "
-        "other.");
+        "On a GPU the gated values are made again in backward, and copies of weights stay from "
+        "step "
+        "to step.");
   }
   return account;
 }

@@ -76,6 +76,7 @@ ModelRun::ModelRun(const Workload& workload)
           {}, [](int64_t, int64_t) {}) {  // the rows stay where they are
   // As flashstep train has it.
   if (workload_.moments == "bf16") optimizer_.keep_moments_in(at::kBFloat16);
+  model_->set_short_stream(workload_.stream == "bf16");
   if (workload_.recompute == "norms") model_->set_keep(Keep::kNoNorms);
   if (workload_.recompute == "block")
     model_->set_block_runner(recompute_blocks(workload_.recompute_group));

@@ -40,7 +40,7 @@ double bytes_of_training(const Workload& workload) {
   const PassShape shape{.batch_size = workload.batch_size,
                         .seq_len = workload.model.context_length,
                         .naive_attention = workload.model.attention == "naive",
-                        .fused_ops = workload.device == "cpu"};
+                        .on_gpu = workload.device == "cuda"};
   const train::StateBytes state = train::state_bytes(parameters);
   double kept =
       static_cast<double>(workload.model.num_layers) * block_saved_bytes(workload.model, shape);

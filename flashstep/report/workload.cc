@@ -78,6 +78,7 @@ void Workload::visit(FieldVisitor& v) {
   v.field("device", device, {"cpu", "cuda"}, "where it computes");
   v.field("max_norm", max_norm, {0, 1e30}, "gradients are clipped to it; 0: only measured");
   v.field("moments", moments, {"fp32", "bf16"}, "AdamW's");
+  v.field("stream", stream, {"fp32", "bf16"}, "the residual stream's, with precision bf16");
   v.field("recompute", recompute, {"none", "norms", "block"}, "in backward");
   v.field("recompute_group", recompute_group, {1, kMost}, "blocks that are recomputed at once");
   v.field("seed", seed, {0, kMost}, "of weights and tokens");
@@ -167,6 +168,7 @@ Workload resolved_workload(const Workload& given) {
               is_one_of(workload.precision, std::vector<std::string>{"fp32", "bf16"}),
           "[workload] expected precision fp32 or bf16 on a CPU, got ", workload.precision);
   known("moments", workload.moments, {"fp32", "bf16"});
+  known("stream", workload.stream, {"fp32", "bf16"});
   known("recompute", workload.recompute, {"none", "norms", "block"});
   require(workload.device == "cpu" || !measure::list_gpus().empty(),
           "[workload] expected a GPU for device cuda, got none");
@@ -181,6 +183,7 @@ std::string recomputed_what(const Workload& w) {
 std::string describe(const Workload& w) {
   return str(model_name(w.model), ", batch ", w.batch_size, ", context ", w.model.context_length,
              ", ", w.precision, ", ", w.mode, w.moments == "bf16" ? ", bf16 moments" : "",
+             w.stream == "bf16" ? ", bf16 stream" : "",
              w.recompute == "none" ? "" : ", recompute " + recomputed_what(w));
 }
 
@@ -190,7 +193,9 @@ PassShape pass_shape(const Workload& w) {
   shape.seq_len = w.model.context_length;
   shape.bf16 = w.precision == "bf16";
   shape.naive_attention = w.model.attention == "naive";
-  shape.fused_ops = w.device == "cpu";
+  shape.on_gpu = w.device == "cuda";
+  shape.keeps_norms = w.recompute != "norms";
+  shape.short_stream = w.stream == "bf16";
   shape.weight_copies = w.device != "cpu" || cpu_multiplies(at::kBFloat16);
   return shape;
 }

@@ -26,10 +26,10 @@ struct Workload {
   // "bf16": autocast. On GPUs: "tf32", fp32 whose matrix products round their inputs to 11 bits,
   // and "fp32-split", where they split them into two bf16 (products/product.h).
   std::string precision = "fp32";
-  std::string device = "cpu";    // or "cuda": the current GPU
-  double max_norm = 1;           // gradients are clipped to it; 0: only measured
-  std::string moments = "fp32";  // as train.moments, train.recompute and train.recompute_group
-  std::string recompute = "none";
+  std::string device = "cpu";  // or "cuda": the current GPU
+  double max_norm = 1;         // gradients are clipped to it; 0: only measured
+  // As train.moments, train.stream, train.recompute and train.recompute_group.
+  std::string moments = "fp32", stream = "fp32", recompute = "none";
   int64_t recompute_group = 1;
   int64_t seed = 1;  // of weights and tokens
   void visit(FieldVisitor& visitor);

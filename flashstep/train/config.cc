@@ -109,6 +109,8 @@ void TrainConfig::visit(FieldVisitor& v) {
       "of weight matrices; auto: bf16 on a GPU with precision bf16 and one micro-batch, else fp32");
   v.field("moments", moments, {"fp32", "bf16"},
           "of AdamW; bf16: half their memory, rounded up or down by chance");
+  v.field("stream", stream, {"fp32", "bf16"},
+          "of the residual stream between blocks, with precision bf16");
   v.field(
       "fp32_products", fp32_products, {"exact", "split"},
       "matrix products of precision fp32 on a GPU; split: of numbers split into two bf16, some 5 "

@@ -288,6 +288,10 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
     load_module(*model, load_weights(config.train.init_from, warn), config.train.init_from);
   }
   model->set_keep(config.train.recompute == "norms" ? Keep::kNoNorms : Keep::kAll);
+  require(config.train.stream == "fp32" || config.train.precision == "bf16",
+          "[config] expected train.stream fp32 with train.precision ", config.train.precision,
+          ", got bf16");
+  model->set_short_stream(config.train.stream == "bf16");
   if (config.train.recompute == "block") {
     model->set_block_runner(recompute_blocks(config.train.recompute_group));
   }
