@@ -1,8 +1,11 @@
 #include "flashstep/ops/adamw.h"
 
+#include <bit>
+#include <cmath>
 #include <optional>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/ops/grad_norm.h"
@@ -74,40 +77,47 @@ bool has_short_moments(const AdamWTensors& tensors) {
 
 // ---- Rounding by chance, as ops/cuda/adamw.cu has it
 
-Tensor bits_of(const Tensor& x) { return x.view(at::kInt).to(at::kLong).bitwise_and(0xffffffff); }
-
-Tensor rotated(const Tensor& x, int bits) {
-  const Tensor all = bits_of(x);
-  return all.bitwise_left_shift(bits)
-      .bitwise_or(all.bitwise_right_shift(32 - bits))
-      .bitwise_and(0xffffffff);
+uint32_t noise_of(float parameter, float exp_avg, float exp_avg_sq, uint32_t step) {
+  const auto rotated = [](float x, int bits) {
+    return std::rotl(std::bit_cast<uint32_t>(x), bits);
+  };
+  uint32_t bits = rotated(parameter, 0) ^ rotated(exp_avg, 11) ^ rotated(exp_avg_sq, 22);
+  bits += step * 0x9e3779b9U;
+  bits = (bits ^ (bits >> 16)) * 0x85ebca6bU;  // MurmurHash3's finalizer
+  bits = (bits ^ (bits >> 13)) * 0xc2b2ae35U;
+  return bits ^ (bits >> 16);
 }
 
-// Times an odd number, in 32 bits: in two halves, because 64 bits with a sign would overflow.
-Tensor multiplied(const Tensor& bits, int64_t factor) {
-  const Tensor high = (bits.bitwise_right_shift(16) * factor).bitwise_and(0xffff);
-  return (high.bitwise_left_shift(16) + bits.bitwise_and(0xffff) * factor).bitwise_and(0xffffffff);
+at::BFloat16 rounded_by_chance(float x, uint32_t noise) {
+  if (!std::isfinite(x)) return x;
+  return {static_cast<uint16_t>((std::bit_cast<uint32_t>(x) + noise) >> 16),
+          at::BFloat16::from_bits()};
 }
 
-void round_by_chance(const Tensor& x, const Tensor& noise, const Tensor& into) {
-  const Tensor sum = (bits_of(x) + noise).bitwise_and(0xffff0000);
-  const Tensor signed_sum = at::where(sum >= int64_t{1} << 31, sum - (int64_t{1} << 32), sum);
-  const Tensor rounded = signed_sum.to(at::kInt).view(at::kFloat);
-  into.copy_(at::where(x.isfinite(), rounded, x));
-}
-
-// Wide moments after an update into those that it began with.
+// Wide moments after an update into those that it began with; all on the CPU.
 void round_moments(const Tensor& parameter, const Tensor& step, const Tensor& exp_avg,
                    const Tensor& exp_avg_sq, const Tensor& m, const Tensor& v) {
-  Tensor bits =
-      bits_of(parameter).bitwise_xor(rotated(exp_avg, 11)).bitwise_xor(rotated(exp_avg_sq, 22));
-  const Tensor count = multiplied(step.to(at::kLong), 0x9e3779b9);
-  bits = (bits + count).bitwise_and(0xffffffff);
-  bits = multiplied(bits.bitwise_xor(bits.bitwise_right_shift(16)), 0x85ebca6b);
-  bits = multiplied(bits.bitwise_xor(bits.bitwise_right_shift(13)), 0xc2b2ae35);
-  bits = bits.bitwise_xor(bits.bitwise_right_shift(16));
-  round_by_chance(exp_avg, bits.bitwise_and(0xffff), m);
-  round_by_chance(exp_avg_sq, bits.bitwise_right_shift(16), v);
+  const auto count = static_cast<uint32_t>(step.item<float>());
+  const float *p = parameter.const_data_ptr<float>(), *wide_m = exp_avg.const_data_ptr<float>(),
+              *wide_v = exp_avg_sq.const_data_ptr<float>();
+  auto *short_m = m.mutable_data_ptr<at::BFloat16>(), *short_v = v.mutable_data_ptr<at::BFloat16>();
+  constexpr int64_t kGrain = 1 << 14;
+  at::parallel_for(0, parameter.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const uint32_t noise = noise_of(p[i], wide_m[i], wide_v[i], count);
+      short_m[i] = rounded_by_chance(wide_m[i], noise & 0xffffU);
+      short_v[i] = rounded_by_chance(wide_v[i], noise >> 16);
+    }
+  });
+}
+
+void round_moments_anywhere(const Tensor& parameter, const Tensor& step, const Tensor& exp_avg,
+                            const Tensor& exp_avg_sq, const Tensor& m, const Tensor& v) {
+  if (parameter.is_cpu()) return round_moments(parameter, step, exp_avg, exp_avg_sq, m, v);
+  const Tensor host_m = m.cpu(), host_v = v.cpu();
+  round_moments(parameter.cpu(), step, exp_avg.cpu(), exp_avg_sq.cpu(), host_m, host_v);
+  m.copy_(host_m);
+  v.copy_(host_v);
 }
 
 bool kernel_takes(const AdamWTensors& tensors, const AdamWSettings& settings) {
@@ -140,8 +150,8 @@ void adamw_reference(const AdamWTensors& tensors, const AdamWSettings& settings)
     adamw_reference(wide, settings);
     // Of a skipped update, values that bfloat16 holds: noise of 16 bits leaves them.
     for (size_t i = 0; i < wide.parameters.size(); ++i) {
-      round_moments(wide.parameters[i], wide.steps[i], wide.exp_avgs[i], wide.exp_avg_sqs[i],
-                    tensors.exp_avgs[i], tensors.exp_avg_sqs[i]);
+      round_moments_anywhere(wide.parameters[i], wide.steps[i], wide.exp_avgs[i],
+                             wide.exp_avg_sqs[i], tensors.exp_avgs[i], tensors.exp_avg_sqs[i]);
     }
     return;
   }

@@ -237,10 +237,16 @@ NeededBytes needed_bytes(const Workload& w) {
   double saved = 0;
   for (const SavedTensor& tensor : head_saved_tensors(w.model, shape)) saved += tensor.bytes;
   // Without a graph one block is there at a time.
-  const int64_t blocks = has_backward(w) ? w.model.num_layers : 1;
-  saved += static_cast<double>(blocks) * block_saved_bytes(w.model, shape);
-  const double least = state.parameters + (has_backward(w) ? state.gradients : 0) +
-                       (has_update(w) ? state.optimizer : 0);
+  const train::BlockStack stack{.blocks = has_backward(w) ? w.model.num_layers : 1,
+                                .boundary_bytes = residual_stream_bytes(w.model, shape),
+                                .saved_bytes = block_saved_bytes(w.model, shape)};
+  const auto kept = w.recompute == "block"
+                        ? recompute_groups(stack, std::min(w.recompute_group, stack.blocks))
+                        : keep_everything(stack);
+  saved += kept.peak_bytes;
+  const double moments = w.moments == "bf16" ? state.optimizer / 2 : state.optimizer;
+  const double least =
+      state.parameters + (has_backward(w) ? state.gradients : 0) + (has_update(w) ? moments : 0);
   return {least, least + saved};
 }
 

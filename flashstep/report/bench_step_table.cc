@@ -194,7 +194,7 @@ void add_run_rows(const StepResult& r, const std::string& who, const std::vector
 }  // namespace
 
 std::string shown_mode(const StepTask& task) {
-  return task.workload.mode + (task.deterministic ? ", deterministic" : "");
+  return mode_text(task.workload) + (task.deterministic ? ", deterministic" : "");
 }
 
 std::string shown_model(const StepResult& r) {

@@ -71,7 +71,7 @@ Table peak_table(const std::vector<MemoryResult>& results) {
   table.columns.push_back(measure::number_column("on the device", "MiB", 1));
   for (const MemoryResult& r : results) {
     const Workload& w = r.task.workload;
-    std::vector<Cell> row = {size_of(r),  w.model.context_length, w.batch_size, w.mode,
+    std::vector<Cell> row = {size_of(r),  w.model.context_length, w.batch_size, mode_text(w),
                              w.precision, w.model.attention};
     const bool measured = r.measured();
     // "OOM" alone: why stands in a note.
@@ -122,9 +122,9 @@ Table largest_table(const std::vector<MemoryResult>& results) {
   for (const MemoryResult& r : results) {
     const Workload& w = r.task.workload;
     for (const LargeAllocation& a : r.largest) {
-      table.add_row({size_of(r), w.model.context_length, w.mode, w.precision, w.model.attention,
-                     static_cast<double>(a.bytes) / kMiB, a.count, a.kind, a.shape, a.range,
-                     a.maker, a.source});
+      table.add_row({size_of(r), w.model.context_length, mode_text(w), w.precision,
+                     w.model.attention, static_cast<double>(a.bytes) / kMiB, a.count, a.kind,
+                     a.shape, a.range, a.maker, a.source});
     }
   }
   table.notes = {
@@ -245,7 +245,7 @@ std::vector<std::string> series_names(const std::vector<MemoryResult>& results) 
   std::vector<std::string> names;
   for (const MemoryResult& r : results) {
     const Workload& w = r.task.workload;
-    names.push_back(w.mode + ", " + w.precision);
+    names.push_back(mode_text(w) + ", " + w.precision);
     if (attentions.size() > 1) names.back() += ", attention " + w.model.attention;
   }
   return names;

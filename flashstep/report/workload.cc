@@ -169,22 +169,26 @@ Workload resolved_workload(const Workload& given) {
           "[workload] expected precision fp32 or bf16 on a CPU, got ", workload.precision);
   known("moments", workload.moments, {"fp32", "bf16"});
   known("stream", workload.stream, {"fp32", "bf16"});
+  require(workload.stream == "fp32" || workload.precision == "bf16",
+          "[workload] expected a stream of fp32 with precision ", workload.precision, ", got bf16");
   known("recompute", workload.recompute, {"none", "norms", "block"});
   require(workload.device == "cpu" || !measure::list_gpus().empty(),
           "[workload] expected a GPU for device cuda, got none");
   return workload;
 }
 
-std::string recomputed_what(const Workload& w) {
-  if (w.recompute != "block" || w.recompute_group == 1) return w.recompute;
-  return str("blocks by ", w.recompute_group);
+std::string mode_text(const Workload& w) {
+  std::string text = w.mode;
+  if (w.moments != "fp32") text += ", " + w.moments + " moments";
+  if (w.stream != "fp32") text += ", " + w.stream + " stream";
+  if (w.recompute != "none") text += ", recompute " + w.recompute;
+  if (w.recompute == "block" && w.recompute_group > 1) text += str("s by ", w.recompute_group);
+  return text;
 }
 
 std::string describe(const Workload& w) {
   return str(model_name(w.model), ", batch ", w.batch_size, ", context ", w.model.context_length,
-             ", ", w.precision, ", ", w.mode, w.moments == "bf16" ? ", bf16 moments" : "",
-             w.stream == "bf16" ? ", bf16 stream" : "",
-             w.recompute == "none" ? "" : ", recompute " + recomputed_what(w));
+             ", ", w.precision, ", ", mode_text(w));
 }
 
 PassShape pass_shape(const Workload& w) {

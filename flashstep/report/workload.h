@@ -61,8 +61,8 @@ std::string model_name(const ModelConfig& model);
 // that is none, tf32 on a CPU, no GPU for cuda.
 Workload resolved_workload(const Workload& workload);
 
-// "norms", "block", "blocks by 4".
-std::string recomputed_what(const Workload& workload);
+// The mode, and what differs from the default: "step, bf16 moments, recompute blocks by 4".
+std::string mode_text(const Workload& workload);
 std::string describe(const Workload& workload);  // "small, batch 4, context 128, bf16, step"
 
 // For the formulas of model/cost.h; and by them the model FLOPs of one pass.

@@ -40,11 +40,25 @@ TEST(Workload, WhatCannotBeIsASentence) {
   refused([](Workload& w) { w.mode = "backward"; });
   refused([](Workload& w) { w.precision = "fp16"; });
   refused([](Workload& w) { w.precision = "tf32"; });  // on a CPU
+  refused([](Workload& w) { w.precision = "fp32-split"; });
+  refused([](Workload& w) { w.stream = "bf16"; });  // with fp32
+  refused([](Workload& w) { w.moments = "fp16"; });
+  refused([](Workload& w) { w.recompute = "blocks"; });
   refused([](Workload& w) { w.device = "tpu"; });
   refused([](Workload& w) { w.model.attention = "flash"; });
   refused([](Workload& w) { w.model.context_length = 0; });  // these numbers have none of their own
   refused([](Workload& w) { w.model.num_heads = 3; });
   if (measure::list_gpus().empty()) refused([](Workload& w) { w.device = "cuda"; });
+}
+
+TEST(Workload, SaysWhatDiffersFromTheDefault) {
+  Workload w;
+  EXPECT_EQ(mode_text(w), "step");
+  w.moments = w.stream = "bf16";
+  w.recompute = "block";
+  EXPECT_EQ(mode_text(w), "step, bf16 moments, bf16 stream, recompute block");
+  w.recompute_group = 4;
+  EXPECT_EQ(mode_text(w), "step, bf16 moments, bf16 stream, recompute blocks by 4");
 }
 
 TEST(Workload, EveryCombinationSizesFirst) {

@@ -23,6 +23,17 @@ void ShardedAdamW::refresh_learning_rates() {
   inner().refresh_learning_rates();
 }
 
+void ShardedAdamW::keep_moments_in(at::ScalarType dtype) {
+  inner().keep_moments_in(dtype);
+  moments_ = dtype;
+}
+
+// What comes from an archive went through an optimizer that keeps the parameters' dtype.
+void ShardedAdamW::load(torch::serialize::InputArchive& archive) {
+  ShardedOptimizer<AdamW>::load(archive);
+  inner().keep_moments_in(moments_);
+}
+
 NamedTensors optimizer_state(const ShardedAdamW& optimizer, const NamedTensors& parameters) {
   return optimizer_state(optimizer.inner(), optimizer.named_own(parameters));
 }

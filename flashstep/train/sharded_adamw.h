@@ -15,7 +15,11 @@ class ShardedAdamW : public ShardedOptimizer<AdamW>, public SkippableOptimizer {
   // AdamW's, of what this rank updates.
   void refresh_learning_rates();
   void allocate_state() { inner().allocate_state(); }
-  void keep_moments_in(at::ScalarType dtype) { inner().keep_moments_in(dtype); }
+  void keep_moments_in(at::ScalarType dtype);
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  at::ScalarType moments_ = at::kFloat;
 };
 
 // What this rank keeps, under the names of parallel/state_pieces.h: those of all ranks together are
