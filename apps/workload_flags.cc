@@ -48,8 +48,8 @@ void WorkloadFlags::add_options(CLI::App& command) {
       ->check(CLI::IsMember({"fp32", "bf16"}));
   command
       .add_option("--recompute", given_.common.recompute,
-                  "In backward, as train.recompute: none, norms, block")
-      ->check(CLI::IsMember({"none", "norms", "block"}));
+                  "In backward, as train.recompute: " + join(recompute_names()))
+      ->check(CLI::IsMember(recompute_names()));
   command
       .add_option("--recompute-group", given_.common.recompute_group, "As train.recompute_group")
       ->check(CLI::Range(1, 10'000));

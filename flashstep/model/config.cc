@@ -1,7 +1,10 @@
 #include "flashstep/model/config.h"
 
+#include <algorithm>
+
 #include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
 
 namespace flashstep {
 namespace {
@@ -97,6 +100,16 @@ ModelConfig resolved(const ModelConfig& given) {
           "[model] expected an even head_dim = d_model / num_heads (RoPE rotates pairs), got ",
           config.head_dim(), " = ", config.d_model, " / ", config.num_heads);
   return config;
+}
+
+std::vector<std::string> recompute_names() { return {"none", "norms", "inner", "block"}; }
+
+Recompute recompute_by_name(const std::string& name) {
+  const std::vector<std::string> names = recompute_names();
+  const auto found = std::find(names.begin(), names.end(), name);
+  require(found != names.end(), "[model] expected recompute to be one of ", join(names), ", got \"",
+          name, "\"");
+  return static_cast<Recompute>(found - names.begin());
 }
 
 }  // namespace flashstep

@@ -26,6 +26,18 @@ struct ModelConfig {
   void visit(FieldVisitor& visitor);
 };
 
+// What backward of the blocks computes again instead of finding it in memory; each level keeps less
+// than the one before. kNorms and kInner are for blocks that fused_block.h computes: others keep
+// all.
+enum class Recompute {
+  kNone,
+  kNorms,  // the outputs of both norms
+  kInner,  // and the feed-forward network's two gates: one more product of six
+  kBlock,  // all but the inputs of groups of blocks (recompute_blocks)
+};
+std::vector<std::string> recompute_names();            // none, norms, inner, block
+Recompute recompute_by_name(const std::string& name);  // UserError for others
+
 // small, medium, large, xl, 2.7B (the 2025 handout), xl26, 10B (2026), 8B (the leaderboard).
 std::vector<std::string> model_size_names();
 

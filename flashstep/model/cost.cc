@@ -84,7 +84,7 @@ std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassSha
   const auto keep = [&](const std::string& name, double bytes) { saved.push_back({name, bytes}); };
   const auto keep_norm = [&](const std::string& name) {
     keep(name + ": 1 / root mean square", 4 * tokens);
-    if (!is_fused || shape.keeps_norms) keep(name + ": output", element * width);
+    if (!is_fused || shape.recompute == Recompute::kNone) keep(name + ": output", element * width);
   };
   keep("input", stream);
   keep_norm("ln1");
@@ -100,6 +100,7 @@ std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassSha
   keep("attention: output", element * width);
   keep("residual stream after attention", stream);
   keep_norm("ln2");
+  if (is_fused && shape.recompute == Recompute::kInner) return saved;
   keep("w1 x", element * inner);
   keep("w3 x", element * inner);
   if (is_fused) return saved;

@@ -55,8 +55,8 @@ struct PassShape {
   // In bf16 a block is two functions (model/fused_block.h) whose weight copies are not the pass's,
   // and the loss makes its gradients chunk by chunk (ops/linear_cross_entropy.h).
   bool on_gpu = false;
-  bool keeps_norms = true;    // on a GPU in bf16; else they are made again (Keep::kNoNorms)
-  bool short_stream = false;  // with bf16: 2 bytes an element of the residual stream
+  Recompute recompute = Recompute::kNone;  // on a GPU in bf16
+  bool short_stream = false;               // with bf16: 2 bytes an element of the residual stream
 };
 
 struct SavedTensor {

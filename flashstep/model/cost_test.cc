@@ -76,8 +76,11 @@ TEST(ModelCost, AddsUpWhatABlockKeepsInBfloat16) {
   shape.on_gpu = true;
   const double fused = 2.0 * 1024 + 6 * 512 + 2 * 1536 + 32 * 4 * (2 + 2);
   EXPECT_EQ(block_saved_bytes(small_model(), shape), fused);
-  shape.keeps_norms = false;
+  shape.recompute = Recompute::kNorms;
   EXPECT_EQ(block_saved_bytes(small_model(), shape), fused - 2 * 512);
+  shape.recompute = Recompute::kInner;
+  EXPECT_EQ(block_saved_bytes(small_model(), shape), fused - 2 * 512 - 2 * 1536);
+  shape.recompute = Recompute::kNorms;
   shape.short_stream = true;
   EXPECT_EQ(block_saved_bytes(small_model(), shape), fused - 2 * 512 - 2 * 512);
 }

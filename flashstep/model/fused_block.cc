@@ -89,7 +89,7 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
   static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& norm_weight,
                                const Tensor& wq, const Tensor& wk, const Tensor& wv,
                                const Tensor& cos, const Tensor& sin, int64_t num_heads,
-                               double epsilon, at::ScalarType dtype, bool keep_norms) {
+                               double epsilon, at::ScalarType dtype, bool keeps_norm) {
     const Tensor rows = x.reshape({-1, x.size(-1)});
     const Norm norm{norm_weight.detach(), epsilon};
     const auto [y, rstd] = norm(rows, dtype);
@@ -102,7 +102,7 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
       internal::rope_parts_cuda(turned, cos, sin, /*inverse=*/false, turned);
     }
     context->save_for_backward(
-        {rows, norm.weight, rstd, keep_norms ? y : Tensor(), weights, cos, sin});
+        {rows, norm.weight, rstd, keeps_norm ? y : Tensor(), weights, cos, sin});
     context->saved_data["num_heads"] = num_heads;
     context->saved_data["epsilon"] = epsilon;
     return {heads[0], heads[1], heads[2], x};
@@ -157,7 +157,7 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
   // attended (T, C) in the dtype of products, dense.
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& attended,
                         const Tensor& wo, const Tensor& norm_weight, const Tensor& w1,
-                        const Tensor& w3, const Tensor& w2, double epsilon, bool keep_norms) {
+                        const Tensor& w3, const Tensor& w2, double epsilon, Recompute recompute) {
     const auto dtype = attended.scalar_type();
     const Tensor rows = x.reshape({-1, x.size(-1)});
     const Tensor out_weight = compute_copy(wo, dtype), down_weight = compute_copy(w2, dtype);
@@ -176,20 +176,23 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
     }
     const Tensor result = at::empty_like(rows);
     product(h, down_weight.t(), result, x2);
-    context->save_for_backward({attended, x2, norm.weight, rstd, keep_norms ? y : Tensor(), gates,
-                                out_weight, up_weights, down_weight});
+    context->save_for_backward(
+        {attended, x2, norm.weight, rstd, recompute == Recompute::kNone ? y : Tensor(),
+         recompute == Recompute::kInner ? Tensor() : gates, out_weight, up_weights, down_weight});
     context->saved_data["epsilon"] = epsilon;
     return result.view(x.sizes());
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const auto &attended = saved[0], &x2 = saved[1], &rstd = saved[3], &gates = saved[5],
-               &out_weight = saved[6], &up_weights = saved[7], &down_weight = saved[8];
+    const auto &attended = saved[0], &x2 = saved[1], &rstd = saved[3], &out_weight = saved[6],
+               &up_weights = saved[7], &down_weight = saved[8];
     const Norm norm{saved[2], context->saved_data["epsilon"].toDouble()};
     const auto dtype = attended.scalar_type();
     const Tensor dout = gradients[0].contiguous().view(x2.sizes());
     const Tensor rounded = dout.to(dtype);
+    const Tensor y = saved[4].defined() ? saved[4] : norm(x2, dtype).first;
+    const Tensor gates = saved[5].defined() ? saved[5] : times(y, up_weights.t());
 
     const int64_t inner = down_weight.size(1);
     const Tensor dh = times(rounded, down_weight);
@@ -198,7 +201,6 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
                                    dgates.narrow(1, 0, inner), dgates.narrow(1, inner, inner), h);
     const Tensor dw2 = context->needs_input_grad(k2) ? weight_gradient(rounded, h) : Tensor();
 
-    const Tensor y = saved[4].defined() ? saved[4] : norm(x2, dtype).first;
     const Tensor dy = times(dgates, up_weights);
     variable_list dups(2);
     if (any_wanted(context, k1, 2)) dups = parts_wanted(context, k1, weight_gradient(dgates, y), 2);
@@ -240,14 +242,14 @@ bool fused_block_takes(const Tensor& x, const TransformerBlockImpl& block,
 
 Tensor fused_block(const Tensor& x, TransformerBlockImpl& block, const BlockContext& context) {
   const auto dtype = compute_dtype(x);
-  const bool keep_norms = context.keep == Keep::kAll;
+  const Recompute recompute = context.recompute;
   const auto& attn = *block.attn;
   const auto mixed = [&] {
     const measure::ScopedRange whole("self-attention");
     auto inputs = AttentionInputs::apply(
         x, block.ln1->weight, attn.q_proj->weight, attn.k_proj->weight, attn.v_proj->weight,
         context.rotary.cos.contiguous(), context.rotary.sin.contiguous(), attn.num_heads(),
-        block.ln1->epsilon(), dtype, keep_norms);
+        block.ln1->epsilon(), dtype, recompute == Recompute::kNone);
     AttentionOptions options;
     options.causal = true;
     options.implementation = attn.implementation();
@@ -258,7 +260,7 @@ Tensor fused_block(const Tensor& x, TransformerBlockImpl& block, const BlockCont
   const Tensor attended = mixed[4].transpose(1, 2).reshape({-1, x.size(-1)});
   return BlockOutput::apply(mixed[3], attended, attn.output_proj->weight, block.ln2->weight,
                             block.ffn->w1->weight, block.ffn->w3->weight, block.ffn->w2->weight,
-                            block.ln2->epsilon(), keep_norms);
+                            block.ln2->epsilon(), recompute);
 }
 
 }  // namespace flashstep

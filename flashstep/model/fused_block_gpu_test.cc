@@ -43,9 +43,9 @@ Tensor readable(TransformerBlockImpl& block, const Tensor& x, const BlockContext
 }
 
 using Forward = std::function<Tensor(TransformerBlockImpl&, const Tensor&, const BlockContext&)>;
-Forward fused(Keep keep) {
+Forward fused(Recompute recompute) {
   return [=](auto& block, const auto& x, auto context) {
-    context.keep = keep;
+    context.recompute = recompute;
     return fused_block(x, block, context);
   };
 }
@@ -103,7 +103,7 @@ struct Case {
 
 void expect_agreement(Case& c, at::ScalarType dtype) {
   const auto oracle = c.run(readable, at::kDouble), naive = c.run(readable, dtype),
-             got = c.run(fused(Keep::kAll), dtype);
+             got = c.run(fused(Recompute::kNone), dtype);
   const double unit = dtype == at::kHalf ? 1e-3 : 8e-3;
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_EQ(got[i].defined(), oracle[i].defined()) << i;
@@ -142,16 +142,16 @@ TEST_F(FusedBlockGpu, IsWhatABlockTakesUnderAutocast) {
     return block.forward(x, context);
   };
   const auto taken = c.run(block, at::kBFloat16),
-             expected = c.run(fused(Keep::kAll), at::kBFloat16);
+             expected = c.run(fused(Recompute::kNone), at::kBFloat16);
   for (size_t i = 0; i < taken.size(); ++i)
     EXPECT_TRUE(testing::same_bits(taken[i], expected[i])) << i;
 }
 
 TEST_F(FusedBlockGpu, GivesTheSameBitsWhateverIsKept) {
   Case c(config_of(120, 328, 3));
-  const auto all = c.run(fused(Keep::kAll), at::kBFloat16);
-  for (int repeat = 0; repeat < 3; ++repeat) {
-    const auto less = c.run(fused(Keep::kNoNorms), at::kBFloat16);
+  const auto all = c.run(fused(Recompute::kNone), at::kBFloat16);
+  for (const Recompute recompute : {Recompute::kNorms, Recompute::kInner, Recompute::kNorms}) {
+    const auto less = c.run(fused(recompute), at::kBFloat16);
     for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(testing::same_bits(less[i], all[i])) << i;
   }
 }
@@ -167,7 +167,7 @@ TEST_F(FusedBlockGpu, LeavesFrozenWeightsWithoutGradients) {
 
 TEST_F(FusedBlockGpu, SeesWeightsThatSomebodyChanged) {
   Case c(config_of(64, 176, 4));
-  c.run(fused(Keep::kAll), at::kBFloat16);
+  c.run(fused(Recompute::kNone), at::kBFloat16);
   {
     const torch::NoGradGuard no_grad;
     c.block->attn->v_proj->weight.mul_(-2);
@@ -179,10 +179,10 @@ TEST_F(FusedBlockGpu, SeesWeightsThatSomebodyChanged) {
 
 TEST_F(FusedBlockGpu, LeavesGradientsInTheDtypeThatTheyAreAskedFor) {
   Case c(config_of(64, 176, 4));
-  const auto wide = c.run(fused(Keep::kAll), at::kBFloat16);
+  const auto wide = c.run(fused(Recompute::kNone), at::kBFloat16);
   for (Tensor& parameter : c.block->parameters())
     if (parameter.dim() == 2) parameter.set_grad_dtype(at::kBFloat16);
-  const auto narrow = c.run(fused(Keep::kAll), at::kBFloat16);
+  const auto narrow = c.run(fused(Recompute::kNone), at::kBFloat16);
   const auto parameters = c.block->parameters();
   for (size_t i = 2; i < narrow.size(); ++i) {
     const bool is_matrix = parameters[i - 2].dim() == 2;

@@ -18,17 +18,11 @@ struct LayerCache {
   int64_t length = 0;
 };
 
-// What backward of a block that is computed by fused_block.h finds instead of computing it again.
-enum class Keep {
-  kAll,      // all but h, which the gradient of the gate makes again at no cost
-  kNoNorms,  // nor y1 and y2: a seventh of the memory for one more pass over x and x2
-};
-
 // What a block needs beside the residual stream.
 struct BlockContext {
   RotaryTables rotary;          // rows for the positions of x
   LayerCache* cache = nullptr;  // null: attend within x only
-  Keep keep = Keep::kAll;
+  Recompute recompute = Recompute::kNone;
 };
 
 // x (..., in) -> x weight^T (..., out). weight (out, in).

@@ -79,6 +79,14 @@ TEST(Config, NamesWhatIsWrong) {
   EXPECT_SAYS("implementation to be one of auto", model->forward(torch::zeros({1, 2}, at::kLong)));
 }
 
+TEST(Config, NamesWhatIsRecomputed) {
+  EXPECT_EQ(recompute_by_name("none"), Recompute::kNone);
+  EXPECT_EQ(recompute_by_name("inner"), Recompute::kInner);
+  EXPECT_EQ(recompute_by_name("block"), Recompute::kBlock);
+  testing::expect_sentence([] { recompute_by_name("blocks"); },
+                           {"none, norms, inner, block", "\"blocks\""});
+}
+
 TEST(Transformer, HasTheCoursesParameterNames) {
   Transformer model(tiny());
   std::vector<std::string> names;

@@ -87,6 +87,11 @@ void TransformerImpl::initialize(const ParameterFill& fill) {
   }
 }
 
+void TransformerImpl::set_recompute(Recompute what, int64_t group) {
+  recompute_ = what == Recompute::kBlock ? Recompute::kNone : what;
+  if (what == Recompute::kBlock) block_runner_ = recompute_blocks(group);
+}
+
 RotaryTables TransformerImpl::rotary_rows(int64_t begin, int64_t length, at::Device device) {
   if (rotary_.cos.device() != device) rotary_ = rotary_.to(device);
   return rotary_.slice(begin, length);
@@ -117,7 +122,7 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
   const auto rotary = rotary_rows(begin, tokens.size(1), tokens.device());
   std::vector<BlockCall> calls;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
-    const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr, keep_};
+    const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr, recompute_};
     const std::string name = str("layers.", i);
     calls.push_back(
         {i, name, layers[i].ptr(), [block = layers[i], context, name](const at::Tensor& x) mutable {

@@ -86,8 +86,8 @@ class TransformerImpl : public torch::nn::Module {
   const BlockRunner& block_runner() const { return block_runner_; }
   void set_block_runner(BlockRunner runner) { block_runner_ = std::move(runner); }
 
-  // What backward of the blocks computes again, where they are fused (model/fused_block.h).
-  void set_keep(Keep keep) { keep_ = keep; }
+  // What backward of the blocks computes again. kBlock: in groups of `group`, by a block runner.
+  void set_recompute(Recompute what, int64_t group = 1);
 
   // Under autocast in bfloat16 the residual stream and its gradient are kept in it, too, not in
   // float32: 2 bytes instead of 4 for what every norm and every sum reads and writes.
@@ -107,7 +107,7 @@ class TransformerImpl : public torch::nn::Module {
   RotaryTables
       rotary_;  // for all positions, on the device that asked last; no parameter, no buffer
   BlockRunner block_runner_ = run_blocks_in_order;
-  Keep keep_ = Keep::kAll;
+  Recompute recompute_ = Recompute::kNone;
   bool has_short_stream_ = false;
 };
 TORCH_MODULE(Transformer);

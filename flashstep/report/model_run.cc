@@ -77,9 +77,7 @@ ModelRun::ModelRun(const Workload& workload)
   // As flashstep train has it.
   if (workload_.moments == "bf16") optimizer_.keep_moments_in(at::kBFloat16);
   model_->set_short_stream(workload_.stream == "bf16");
-  if (workload_.recompute == "norms") model_->set_keep(Keep::kNoNorms);
-  if (workload_.recompute == "block")
-    model_->set_block_runner(recompute_blocks(workload_.recompute_group));
+  model_->set_recompute(recompute_by_name(workload_.recompute), workload_.recompute_group);
   if (device_.is_cuda() && workload_.precision == "bf16")
     train::keep_gradients_in(at::kBFloat16, model_->parameters());
 }

@@ -79,7 +79,7 @@ void Workload::visit(FieldVisitor& v) {
   v.field("max_norm", max_norm, {0, 1e30}, "gradients are clipped to it; 0: only measured");
   v.field("moments", moments, {"fp32", "bf16"}, "AdamW's");
   v.field("stream", stream, {"fp32", "bf16"}, "the residual stream's, with precision bf16");
-  v.field("recompute", recompute, {"none", "norms", "block"}, "in backward");
+  v.field("recompute", recompute, recompute_names(), "in backward");
   v.field("recompute_group", recompute_group, {1, kMost}, "blocks that are recomputed at once");
   v.field("seed", seed, {0, kMost}, "of weights and tokens");
 }
@@ -171,7 +171,7 @@ Workload resolved_workload(const Workload& given) {
   known("stream", workload.stream, {"fp32", "bf16"});
   require(workload.stream == "fp32" || workload.precision == "bf16",
           "[workload] expected a stream of fp32 with precision ", workload.precision, ", got bf16");
-  known("recompute", workload.recompute, {"none", "norms", "block"});
+  known("recompute", workload.recompute, recompute_names());
   require(workload.device == "cpu" || !measure::list_gpus().empty(),
           "[workload] expected a GPU for device cuda, got none");
   return workload;
@@ -198,7 +198,7 @@ PassShape pass_shape(const Workload& w) {
   shape.bf16 = w.precision == "bf16";
   shape.naive_attention = w.model.attention == "naive";
   shape.on_gpu = w.device == "cuda";
-  shape.keeps_norms = w.recompute != "norms";
+  if (w.recompute != "block") shape.recompute = recompute_by_name(w.recompute);
   shape.short_stream = w.stream == "bf16";
   shape.weight_copies = w.device != "cpu" || cpu_multiplies(at::kBFloat16);
   return shape;

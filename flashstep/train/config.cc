@@ -115,9 +115,11 @@ void TrainConfig::visit(FieldVisitor& v) {
       "fp32_products", fp32_products, {"exact", "split"},
       "matrix products of precision fp32 on a GPU; split: of numbers split into two bf16, some 5 "
       "times as fast, with errors of about 5e-6 instead of 7e-7");
-  v.field("recompute", recompute, {"none", "norms", "block"},
-          "in backward instead of kept in memory, with the same bits; norms: the norms' outputs "
-          "(GPU, bf16 and fp16); block: all but the inputs of recompute_group blocks");
+  v.field("recompute", recompute, recompute_names(),
+          "in backward instead of kept in memory, with the same bits; norms: the norms' outputs, "
+          "inner: "
+          "and the gates (both: GPU, bf16 and fp16); block: all but the inputs of recompute_group "
+          "blocks");
   v.field("recompute_group", recompute_group, {1, 10'000},
           "blocks that recompute = block goes through again at once");
   v.field("device", device, {"auto", "cpu", "cuda"}, "auto: the GPU if there is one");

@@ -287,14 +287,11 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
     const auto warn = [&](const std::string& sentence) { say(options, sentence); };
     load_module(*model, load_weights(config.train.init_from, warn), config.train.init_from);
   }
-  model->set_keep(config.train.recompute == "norms" ? Keep::kNoNorms : Keep::kAll);
+  model->set_recompute(recompute_by_name(config.train.recompute), config.train.recompute_group);
   require(config.train.stream == "fp32" || config.train.precision == "bf16",
           "[config] expected train.stream fp32 with train.precision ", config.train.precision,
           ", got bf16");
   model->set_short_stream(config.train.stream == "bf16");
-  if (config.train.recompute == "block") {
-    model->set_block_runner(recompute_blocks(config.train.recompute_group));
-  }
   if (has_bf16_gradients(config, device)) keep_gradients_in(at::kBFloat16, model->parameters());
   ParallelHooks parallel = parallelize(*model, config.parallel, group);
   config.parallel.world_size = parallel.world_size;

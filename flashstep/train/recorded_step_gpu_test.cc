@@ -48,11 +48,12 @@ TEST(GpuRecordedStep, RecomputedForwardPassesAreReplayedWithTheSameBits) {
     RecordedCase c;
     c.precision = precision;
     const RecordedRun kept = train_recorded(c, GraphMode::kOff, kGpu);
-    for (const int64_t group : {0, 1, 2}) {  // 0: norms alone
+    for (const int64_t group : {-1, 0, 1, 2}) {  // 0: norms alone, -1: and gates
       SCOPED_TRACE(str("precision ", static_cast<int>(precision), ", groups of ", group));
       c.prepare = [&](TransformerImpl& model) {
-        if (group == 0) return model.set_keep(Keep::kNoNorms);
-        model.set_block_runner(recompute_blocks(group));
+        if (group < 1)
+          return model.set_recompute(group == 0 ? Recompute::kNorms : Recompute::kInner);
+        model.set_recompute(Recompute::kBlock, group);
       };
       expect_same_runs(expect_recorded_as_launched(c, kGpu), kept);
     }
