@@ -115,7 +115,8 @@ class TrainTest(unittest.TestCase):
         for number, (code, settings) in enumerate({
             signal.SIGINT: [],
             signal.SIGTERM: ["--set", "train.order=epoch", "--set", "train.accumulation_steps=2",
-                             "--set", "train.precision=bf16"],
+                             "--set", "train.precision=bf16", "--set", "train.moments=bf16",
+                             "--set", "train.stream=bf16"],
         }.items()):
             settings = [*settings, "--set", "train.steps=40", "--set", "train.evaluate_every=7"]
             self.assertEqual(flashstep("train", "config.json", "--run", f"straight{number}", *settings).returncode, 0)
@@ -183,7 +184,7 @@ class TrainTest(unittest.TestCase):
                 ("expected --top to be a whole number from 0 to 4294967296, got x", "data", "inspect", "f", "--top", "x"),
                 ("expected --clip to be a number from 0 ", "bench", "step", "--clip", "-1"),
                 ("expected a whole number from 1 to 1048576 after --batch, got nothing", "bench", "step", "--batch"),
-                ("expected --precision to be one of fp32, tf32, bf16, got fp8", "bench", "step", "--precision", "fp8")):
+                ("expected --precision to be one of fp32, fp32-split, tf32, bf16, got fp8", "bench", "step", "--precision", "fp8")):
             self.refused([f"flashstep: {sentence}"], *arguments)
 
     def test_skip_data_refuses_what_is_missing_or_disagrees(self):

@@ -4,6 +4,7 @@
 
 #include "flashstep/attention/cost.h"
 #include "flashstep/base/error.h"
+#include "flashstep/ops/cost.h"
 
 namespace flashstep {
 namespace {
@@ -126,7 +127,10 @@ std::vector<SavedTensor> head_saved_tensors(const ModelConfig& c, const PassShap
                                     {"ln_final: 1 / root mean square", 4 * tokens}};
   if (shape.on_gpu) {
     saved.push_back({"gradient of ln_final's output", element * width});
-    saved.push_back({"gradient of lm_head", 4 * static_cast<double>(c.d_model) * vocabulary});
+    const bool is_one_chunk =
+        element * tokens * vocabulary <= static_cast<double>(kLogitsChunkBytes);
+    saved.push_back({"gradient of lm_head",
+                     (is_one_chunk ? element : 4) * static_cast<double>(c.d_model) * vocabulary});
     return saved;
   }
   saved.push_back({"ln_final: output", element * width});

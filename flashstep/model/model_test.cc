@@ -335,6 +335,26 @@ TEST(BlockRunner, RecomputesGroupsWithTheSameBits) {
   EXPECT_THROW(recompute_blocks(0), UserError);
 }
 
+TEST(Transformer, RecomputesAroundItsBlockRunner) {
+  torch::manual_seed(4);
+  const auto tokens = torch::randint(61, {2, 24});
+  Transformer model(tiny(), 1);
+  const auto expected = gradients(model, tokens);
+  int64_t calls = 0;
+  model->set_block_runner([&](std::span<const BlockCall> blocks, at::Tensor x) {
+    ++calls;
+    return run_blocks_in_order(blocks, x);
+  });
+  model->set_recompute(Recompute::kBlock, 2);
+  const auto got = gradients(model, tokens);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(testing::same_bits(got[i], expected[i]));
+  EXPECT_EQ(calls, 4) << "three blocks in two groups, twice";
+  model->set_recompute(Recompute::kNone);
+  gradients(model, tokens);
+  EXPECT_EQ(calls, 5);
+  EXPECT_THROW(model->set_recompute(Recompute::kBlock, 0), UserError);
+}
+
 TEST(KeyValueCache, GivesTheLogitsOfTheWholeSequence) {
   Transformer model(tiny(), 1);
   const at::NoGradGuard no_grad;

@@ -88,8 +88,9 @@ void TransformerImpl::initialize(const ParameterFill& fill) {
 }
 
 void TransformerImpl::set_recompute(Recompute what, int64_t group) {
-  recompute_ = what == Recompute::kBlock ? Recompute::kNone : what;
-  if (what == Recompute::kBlock) block_runner_ = recompute_blocks(group);
+  require(group >= 1, "[model] expected groups of at least 1 block to compute again, got ", group);
+  recompute_ = what;
+  recompute_group_ = group;
 }
 
 RotaryTables TransformerImpl::rotary_rows(int64_t begin, int64_t length, at::Device device) {
@@ -122,7 +123,8 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
   const auto rotary = rotary_rows(begin, tokens.size(1), tokens.device());
   std::vector<BlockCall> calls;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
-    const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr, recompute_};
+    const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr,
+                               recompute_ == Recompute::kBlock ? Recompute::kNone : recompute_};
     const std::string name = str("layers.", i);
     calls.push_back(
         {i, name, layers[i].ptr(), [block = layers[i], context, name](const at::Tensor& x) mutable {
@@ -130,7 +132,10 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
            return block->forward(x, context);
          }});
   }
-  return ln_final->forward(block_runner_(calls, embed(tokens)));
+  const BlockRunner runner = recompute_ == Recompute::kBlock && cache == nullptr
+                                 ? recompute_blocks(recompute_group_, block_runner_)
+                                 : block_runner_;
+  return ln_final->forward(runner(calls, embed(tokens)));
 }
 
 at::Tensor TransformerImpl::forward(const at::Tensor& tokens) { return head(hidden(tokens)); }

@@ -86,7 +86,7 @@ class TransformerImpl : public torch::nn::Module {
   const BlockRunner& block_runner() const { return block_runner_; }
   void set_block_runner(BlockRunner runner) { block_runner_ = std::move(runner); }
 
-  // What backward of the blocks computes again. kBlock: in groups of `group`, by a block runner.
+  // What backward of the blocks computes again. kBlock: groups of `group`, around the block runner.
   void set_recompute(Recompute what, int64_t group = 1);
 
   // Under autocast in bfloat16 the residual stream and its gradient are kept in it, too, not in
@@ -108,6 +108,7 @@ class TransformerImpl : public torch::nn::Module {
       rotary_;  // for all positions, on the device that asked last; no parameter, no buffer
   BlockRunner block_runner_ = run_blocks_in_order;
   Recompute recompute_ = Recompute::kNone;
+  int64_t recompute_group_ = 1;
   bool has_short_stream_ = false;
 };
 TORCH_MODULE(Transformer);

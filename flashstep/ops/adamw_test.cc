@@ -106,6 +106,11 @@ TEST(AdamWOp, SkipsEverything) {
   settings.skip = at::ones({});
   adamw(ours, settings);
   expect_same_tensors(ours, before, "skipped");
+  const AdamWTensors rounded = make_adamw_tensors({.moments = at::kBFloat16});
+  for (const Tensor& gradient : rounded.gradients) gradient.fill_(std::nan(""));
+  const AdamWTensors rounded_before = cloned(rounded);
+  adamw(rounded, settings);
+  expect_same_tensors(rounded, rounded_before, "skipped, with bfloat16 moments");
   adamw({}, settings);
 }
 

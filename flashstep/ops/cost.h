@@ -15,6 +15,9 @@ inline double norm_backward_bytes(int64_t rows, int64_t width, int64_t element_b
   return 1.5 * norm_forward_bytes(rows, width, element_bytes);
 }
 
+// Logits that linear_cross_entropy holds at once: larger chunks make its products no faster.
+inline constexpr int64_t kLogitsChunkBytes = 64 << 20;
+
 // AdamW's update of `numel` float32 parameters: gradient, parameter and both moments read;
 // parameter, moments and, of so many bytes, a copy written.
 inline double adamw_bytes(int64_t numel, int64_t gradient_bytes, int64_t copy_bytes) {

@@ -8,6 +8,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/products/product.h"
 
@@ -85,6 +86,9 @@ class SplitLinear : public torch::autograd::Function<SplitLinear> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    require(!at::GradMode::is_enabled(),
+            "[linear] expected a backward without create_graph: split products have no second "
+            "derivatives (set_float32_products)");
     const auto saved = context->get_saved_variables();
     const auto &x = saved[0], &weight = saved[1];
     const Tensor rows = x.reshape({-1, x.size(-1)});

@@ -9,6 +9,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/measure/ranges.h"
 #include "flashstep/ops/compute_copy.h"
+#include "flashstep/ops/cost.h"
 #include "flashstep/ops/cross_entropy.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/linear.h"
@@ -19,8 +20,8 @@ namespace internal {
 
 int64_t linear_cross_entropy_rows(int64_t rows, int64_t classes, int64_t element_bytes) {
   constexpr int64_t kTile = 128;
-  constexpr int64_t kChunkBytes = 64 << 20;  // of logits: larger ones make the products no faster
-  const int64_t most = std::max(kTile, kChunkBytes / (classes * element_bytes) / kTile * kTile);
+  const int64_t most =
+      std::max(kTile, kLogitsChunkBytes / (classes * element_bytes) / kTile * kTile);
   const int64_t chunks = (rows + most - 1) / most;
   const int64_t even = (rows + chunks - 1) / chunks;
   return std::min(rows, (even + kTile - 1) / kTile * kTile);

@@ -9,6 +9,7 @@
 #include "flashstep/ops/cross_entropy.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/embedding.h"
+#include "flashstep/ops/linear.h"
 #include "flashstep/ops/linear_cross_entropy.h"
 #include "flashstep/ops/rms_norm.h"
 #include "flashstep/ops/rope.h"
@@ -219,6 +220,31 @@ TEST_F(OpsGpu, LinearCrossEntropyAgreesWithTheReference) {
                      {randn({size[0], size[1]}), randn({size[2], size[1]})},
                      testing::shape_text(size));
   }
+}
+
+// Both products of a linear layer and all of the head's: near float64, and not TF32's distance.
+TEST_F(OpsGpu, SplitProductsAreNearFloat64) {
+  const Tensor targets = random_targets(300, 1001), rows = targets.view({3, 100});
+  const Op layer = [](const auto& x) { return linear(x[0].transpose(0, 1), x[1]); };
+  const Op head = [&](const auto& x) { return linear_cross_entropy(x[0], x[1], rows); };
+  const Op wide_layer = [](const auto& x) { return at::linear(x[0].transpose(0, 1), x[1]); };
+  const Op wide_head = [&](const auto& x) {
+    return cross_entropy_reference(at::linear(x[0], x[1]), rows);
+  };
+  const Tensor x = randn({3, 100, 64}), weight = randn({1001, 64}) / 8;
+  set_float32_products(Float32Products::kSplit);
+  const auto of_layer = run(layer, {x, weight}, at::kFloat, at::kFloat),
+             of_head = run(head, {x, weight}, at::kFloat, at::kFloat);
+  set_float32_products(Float32Products::kExact);
+  const auto expect_near = [](const std::vector<Tensor>& got, const std::vector<Tensor>& oracle) {
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double largest = oracle[i].abs().max().item<double>();
+      EXPECT_LE((got[i].to(at::kDouble) - oracle[i]).abs().max().item<double>(), 1e-4 * largest)
+          << i;
+    }
+  };
+  expect_near(of_layer, run(wide_layer, {x, weight}, at::kFloat, at::kDouble));
+  expect_near(of_head, run(wide_head, {x, weight}, at::kFloat, at::kDouble));
 }
 
 TEST_F(OpsGpu, LinearCrossEntropyUnderAutocast) {

@@ -161,6 +161,7 @@ bool is_padded(const Matrix& m) { return m.stride == padded_width(m.rows); }
 // What a table knows the product by; none for tensors that lie otherwise.
 std::optional<ProductShape> shape_of(const Matrix& a, const Matrix& b, const Matrix& d,
                                      const void* c, bool adds) {
+  if (a.type == at::kFloat) return std::nullopt;  // whose algorithms depend on allowTF32CuBLAS
   for (const void* data : {a.data, b.data, d.data, c}) {
     if (alignment_of(data) < kMostAlignmentBytes) return std::nullopt;
   }
@@ -192,14 +193,14 @@ const Plan& plan_for(cublasLtHandle_t handle, int device, const Matrix& a, const
   Plans& plans = Plans::all();
   const Key key = key_of(device, a, b, d, c, adds);
   const std::lock_guard lock(plans.mutex);
-  Known& known = plans.known[key];
-  if (known.plan) return *known.plan;
-  known.shape = shape_of(a, b, d, c, adds);
+  if (const auto found = plans.known.find(key); found != plans.known.end())
+    return *found->second.plan;
+  const auto shape = shape_of(a, b, d, c, adds);
   const LtMachine machine = lt_machine();
-  known.plan = make_plan(
-      handle, a, b, d, c,
-      known.shape ? tuned_algorithm(machine.gpu.c_str(), machine.version, *known.shape) : 0);
-  return *known.plan;
+  const int64_t algorithm =
+      shape ? tuned_algorithm(machine.gpu.c_str(), machine.version, *shape) : 0;
+  auto plan = make_plan(handle, a, b, d, c, algorithm);
+  return *plans.known.emplace(key, Known{std::move(plan), shape}).first->second.plan;
 }
 
 // By columns d' = b' a': the operands change places.

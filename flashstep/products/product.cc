@@ -14,7 +14,13 @@ namespace {
 
 using at::Tensor;
 
-Tensor dense(const Tensor& x) { return x.stride(0) == 1 || x.stride(1) == 1 ? x : x.contiguous(); }
+// As it lies, where rows or columns are dense and do not overlap; else a copy.
+Tensor dense(const Tensor& x) {
+  const auto are_dense = [&](int64_t along, int64_t across) {
+    return x.stride(along) == 1 && (x.size(across) <= 1 || x.stride(across) >= x.size(along));
+  };
+  return are_dense(1, 0) || are_dense(0, 1) ? x : x.contiguous();
+}
 
 void check(const Tensor& a, const Tensor& b, const Tensor& d, const Tensor& c) {
   require(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) &&

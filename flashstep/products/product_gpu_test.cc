@@ -71,6 +71,11 @@ TEST_F(ProductGpu, AgreesWithFloat64) {
   }
 }
 
+struct SplitProducts {
+  SplitProducts() { set_float32_products(Float32Products::kSplit); }
+  ~SplitProducts() { set_float32_products(Float32Products::kExact); }
+};
+
 // Two parts of 8 bits each leave 2^-17 of a number, on either side; tensor cores cut off what they
 // add up at about 2^-23 of the sum, for every 16 of K.
 TEST_F(ProductGpu, SplitsFloat32IntoBFloat16) {
@@ -86,17 +91,18 @@ TEST_F(ProductGpu, SplitsFloat32IntoBFloat16) {
       const Tensor oracle = at::mm(a.to(at::kDouble), b.to(at::kDouble));
       Tensor exact = at::empty(oracle.sizes(), a.options()), split = at::empty_like(exact);
       product(a, b, exact);
-      set_float32_products(Float32Products::kSplit);
-      product(a, b, split);
       const Tensor added = exact.clone();
-      product(a, b, added, added);
-      set_float32_products(Float32Products::kExact);
+      {
+        const SplitProducts split_now;
+        product(a, b, split);
+        product(a, b, added, added);
+      }
       EXPECT_LT(distance(split, oracle), 2e-5);
       EXPECT_LT(distance(added, 2 * oracle), 2e-5);
       EXPECT_GT(distance(split, oracle), 2 * distance(exact, oracle)) << "nothing was split";
     }
   }
-  set_float32_products(Float32Products::kSplit);
+  const SplitProducts split_again;
   const Tensor a = randn({64, 64}, at::kFloat), d = at::empty_like(a);
   for (const double number : {static_cast<double>(INFINITY), static_cast<double>(NAN), 3.4e38}) {
     Tensor spoilt = a.clone();
@@ -105,7 +111,6 @@ TEST_F(ProductGpu, SplitsFloat32IntoBFloat16) {
     EXPECT_FALSE(d[3].isfinite().any().item<bool>()) << number;
     EXPECT_TRUE(d[4].isfinite().all().item<bool>()) << number;
   }
-  set_float32_products(Float32Products::kExact);
 }
 
 TEST_F(ProductGpu, TakesAlgorithmsByTheirNumber) {
@@ -130,6 +135,10 @@ TEST_F(ProductGpu, TakesPartsOfMatrices) {
   const Tensor wide = randn({64, 96}, at::kBFloat16);
   expect_product(wide.narrow(1, 32, 48), randn({48, 40}, at::kBFloat16), at::kBFloat16, true);
   expect_product(wide.narrow(0, 8, 40).t(), wide.narrow(0, 8, 40), at::kFloat, false);
+  const Tensor row = randn({48}, at::kBFloat16), other = randn({48, 40}, at::kBFloat16);
+  expect_product(row.expand({64, 48}), other, at::kBFloat16, false);
+  expect_product(row.expand({40, 48}).t(), other.t(), at::kFloat, false);
+  expect_product(randn({111}, at::kBFloat16).unfold(0, 48, 1), other, at::kFloat, true);
   expect_product(wide.slice(1, 0, 96, 2), randn({48, 40}, at::kBFloat16), at::kFloat, false);
 }
 

@@ -23,6 +23,13 @@ TEST(Product, AddsWhereItIsAsked) {
   EXPECT_TRUE(testing::close(d, at::mm(a, b) * 2 + c, 1e-5));
 }
 
+TEST(Product, TakesWhatOverlaps) {
+  torch::manual_seed(3);
+  const Tensor row = torch::randn({6}), b = torch::randn({6, 3}), d = torch::empty({5, 3});
+  product(row.expand({5, 6}), b, d);
+  EXPECT_TRUE(testing::close(d, at::mm(row.expand({5, 6}), b), 1e-5));
+}
+
 TEST(Product, SumsSixteenBitsInFloat32) {
   const Tensor a = torch::ones({1, 4096}, at::kBFloat16), b = torch::ones({4096, 1}, at::kBFloat16);
   Tensor wide = torch::empty({1, 1}), narrow = torch::empty({1, 1}, at::kBFloat16);

@@ -13,10 +13,10 @@ namespace flashstep {
 // Elements from row to row, where rows are as long as this (columns, for what lies by columns).
 constexpr int64_t padded_width(int64_t width) { return (width + 7) / 8 * 8; }
 
-// Of a product of tensors that begin at multiples of 256 bytes and whose rows are padded_width()
-// elements apart.
+// Of a product of 16-bit tensors that begin at multiples of 256 bytes and whose rows are
+// padded_width() elements apart.
 struct ProductShape {
-  at::ScalarType type = at::kFloat, result = at::kFloat;  // of a and b; of d
+  at::ScalarType type = at::kBFloat16, result = at::kBFloat16;  // of a and b; of d
   int64_t m = 0, n = 0, k = 0;
   bool a_by_columns = false, b_by_columns = false;  // as they lie in memory
   bool adds = false;                                // c

@@ -150,9 +150,10 @@ void write_table(const std::filesystem::path& file, const internal::LtMachine& m
 int64_t ProductRun::best() const {
   size_t best = 0;
   for (size_t i = 1; i < seconds.size(); ++i) {
-    if (seconds[i] < seconds[best]) best = i;
+    if (seconds[i] < seconds[best] || std::isnan(seconds[best])) best = i;
   }
-  return seconds[best] < (1 - kWorthIt) * seconds[0] ? static_cast<int64_t>(best) : 0;
+  const bool pays = std::isnan(seconds[0]) || seconds[best] < (1 - kWorthIt) * seconds[0];
+  return pays && !std::isnan(seconds[best]) ? static_cast<int64_t>(best) : 0;
 }
 
 double ProductRun::share_saved() const {

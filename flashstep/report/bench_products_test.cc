@@ -16,6 +16,8 @@ TEST(BenchProducts, ChoosesWhatSavesAFiftieth) {
   EXPECT_EQ((ProductRun{kShape, {1.0, 0.99, 1.2}}).best(), 0);
   EXPECT_EQ((ProductRun{kShape, {1.0, 0.97, 0.9, 0.95}}).best(), 2);
   EXPECT_EQ((ProductRun{kShape, {1.0, std::nan(""), 0.9}}).best(), 2);
+  EXPECT_EQ((ProductRun{kShape, {std::nan(""), std::nan(""), 1.0}}).best(), 2);
+  EXPECT_EQ((ProductRun{kShape, {std::nan(""), std::nan("")}}).best(), 0);
   EXPECT_EQ((ProductRun{kShape, {1.0}}).best(), 0);
   EXPECT_NEAR((ProductRun{kShape, {1.0, 0.9}}).share_saved(), 0.1, 1e-12);
   EXPECT_EQ((ProductRun{kShape, {1.0, 0.99}}).share_saved(), 0);

@@ -250,6 +250,16 @@ TEST(BenchStep, NeededBytesAndTheLayersThatFit) {
     EXPECT_EQ(needed_bytes(workload).least, bytes * parameters);
   }
   workload.mode = "step";
+  Workload less = workload;
+  less.moments = "bf16";
+  EXPECT_EQ(needed_bytes(less).least, 12 * parameters);
+  less = workload;
+  less.recompute = "block";
+  const PassShape shape = pass_shape(workload);
+  EXPECT_NEAR(
+      needed_bytes(workload).about - needed_bytes(less).about,
+      9 * (block_saved_bytes(workload.model, shape) - residual_stream_bytes(workload.model, shape)),
+      1);
   Workload four = workload;
   four.model.num_layers = 4;
   EXPECT_EQ(fitting_layers(workload, needed_bytes(four).about), 4);

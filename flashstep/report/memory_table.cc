@@ -172,6 +172,7 @@ Table block_table(const std::vector<MemoryResult>& results) {
   table.columns.push_back(measure::number_column("expected", "MiB", 3));
   for (const MemoryResult* r : different_forwards(results)) {
     const Workload& w = r->task.workload;
+    if (w.recompute == "block") continue;  // keeps its input, or nothing
     const double saved = static_cast<double>(r->block_saved);
     const double formula = block_saved_bytes(w.model, pass_shape(w));
     const auto parameters = static_cast<double>(block_parameter_count(w.model));
@@ -224,14 +225,17 @@ Table residual_table(const std::vector<MemoryResult>& results) {
   std::set<std::string> seen;
   for (const MemoryResult& r : results) {
     const Workload& w = r.task.workload;
-    const std::string derivation = str("B N C x 4 bytes = ", w.batch_size, " x ",
-                                       w.model.context_length, " x ", w.model.d_model, " x 4");
+    const int bytes = w.stream == "bf16" ? 2 : 4;
+    const std::string derivation =
+        str("B N C x ", bytes, " bytes = ", w.batch_size, " x ", w.model.context_length, " x ",
+            w.model.d_model, " x ", bytes);
     if (!seen.insert(size_of(r) + derivation).second) continue;
     table.add_row({size_of(r), w.model.context_length, w.batch_size, w.model.d_model, derivation,
                    mib(residual_stream_bytes(w.model, pass_shape(w))), mib(r.residual_bytes)});
   }
   table.notes = {
-      "Float32 also under autocast: what blocks add to it is bfloat16, the sum is not. Measured: "
+      "Float32 also under autocast, unless --stream says otherwise: what blocks add to it is "
+      "bfloat16, the sum is not. Measured: "
       "the sum at the end of the block in the middle."};
   return table;
 }
@@ -299,12 +303,13 @@ std::string verdict(const std::vector<MemoryResult>& results) {
   double lowest = std::numeric_limits<double>::infinity(), highest = 0;
   for (const MemoryResult* r : different_forwards(results)) {
     const Workload& w = r->task.workload;
+    if (w.recompute == "block") continue;
     const double ratio =
         static_cast<double>(r->block_saved) / block_saved_bytes(w.model, pass_shape(w));
     lowest = std::min(lowest, ratio);
     highest = std::max(highest, ratio);
   }
-  if (highest == 0) return "Verdict: no backward pass was measured, nothing is kept for it.";
+  if (highest == 0) return "Verdict: no backward pass was measured whose blocks keep anything.";
   return str("Verdict: a block keeps ", fixed(lowest, 3), " to ", fixed(highest, 3),
              " times what the formulas say.");
 }

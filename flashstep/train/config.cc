@@ -114,7 +114,7 @@ void TrainConfig::visit(FieldVisitor& v) {
   v.field(
       "fp32_products", fp32_products, {"exact", "split"},
       "matrix products of precision fp32 on a GPU; split: of numbers split into two bf16, some 5 "
-      "times as fast, with errors of about 5e-6 instead of 7e-7");
+      "times as fast, with errors of 5e-6 to 2e-5 instead of 7e-7");
   v.field("recompute", recompute, recompute_names(),
           "in backward instead of kept in memory, with the same bits; norms: the norms' outputs, "
           "inner: "
@@ -241,6 +241,13 @@ void check_config(const Config& config) {
           "[config] expected schedule.warmup_steps of at most "
           "train.steps, ",
           config.train.steps, ", got ", schedule.warmup_steps);
+  const TrainConfig& train = config.train;
+  require(train.stream == "fp32" || train.precision == "bf16",
+          "[config] expected train.stream fp32 with train.precision ", train.precision,
+          ", got bf16");
+  require(train.fp32_products == "exact" || train.precision == "fp32",
+          "[config] expected train.fp32_products exact with train.precision ", train.precision,
+          ", got split");
   require(
       config.tokens.train.empty() == config.tokens.validation.empty(),
       "[config] expected tokens.train and tokens.validation to be given together, got only one");

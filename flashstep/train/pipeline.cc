@@ -61,9 +61,9 @@ void set_up_machine(const TrainConfig& config) {
   context.setBenchmarkCuDNN(false);
   // cuBLAS keeps its promise only with a fixed workspace (its documentation, "Results
   // reproducibility").
+  if (config.deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   set_float32_products(config.fp32_products == "split" ? Float32Products::kSplit
                                                        : Float32Products::kExact);
-  if (config.deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   torch::manual_seed(static_cast<uint64_t>(config.seed));
 }
 
@@ -265,6 +265,8 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   check_attention(config.model.attention);
   require(config.train.graph != "on" || device.is_cuda(),
           "[config] expected a GPU for train.graph on, got a run on the CPU");
+  require(config.train.fp32_products == "exact" || device.is_cuda(),
+          "[config] expected a GPU for train.fp32_products split, got a run on the CPU");
   std::optional<RunDirectory> directory;
   if (is_first) directory.emplace(options.run_directory, options.resume);
   if (directory && options.resume) check_saved_config(config, *directory, environment.world_size);
@@ -288,9 +290,6 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
     load_module(*model, load_weights(config.train.init_from, warn), config.train.init_from);
   }
   model->set_recompute(recompute_by_name(config.train.recompute), config.train.recompute_group);
-  require(config.train.stream == "fp32" || config.train.precision == "bf16",
-          "[config] expected train.stream fp32 with train.precision ", config.train.precision,
-          ", got bf16");
   model->set_short_stream(config.train.stream == "bf16");
   if (has_bf16_gradients(config, device)) keep_gradients_in(at::kBFloat16, model->parameters());
   ParallelHooks parallel = parallelize(*model, config.parallel, group);
@@ -347,8 +346,9 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
       static_cast<double>(config.train.accumulation_steps) *
       step_flops(config.model, config.train.batch_size, config.model.context_length);
   if (parallel.is_main_rank()) {
-    job.limit_flops_per_s =
-        measure::matmul_limit_flops(device.is_cuda() ? "cuda" : "cpu", config.train.precision);
+    const bool is_split = config.train.fp32_products == "split";
+    job.limit_flops_per_s = measure::matmul_limit_flops(
+        device.is_cuda() ? "cuda" : "cpu", is_split ? "fp32-split" : config.train.precision);
   }
   job.data_fingerprint = train_tokens.fingerprint();
   job.tokenizer_fingerprint = tokenizer.fingerprint();

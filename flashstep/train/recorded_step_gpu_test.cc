@@ -13,6 +13,7 @@
 #include <torch/cuda.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/products/product.h"
 #include "flashstep/testing/gpus.h"
 #include "flashstep/train/adamw.h"
 #include "flashstep/train/loop.h"
@@ -39,6 +40,19 @@ TEST(GpuRecordedStep, ReplaysAreLaunchedSteps) {
       EXPECT_TRUE(run.said.empty());
     }
   }
+}
+
+TEST(GpuRecordedStep, SplitProductsShortMomentsAndStreamsAreReplayed) {
+  FLASHSTEP_NEED_GPUS(1);
+  RecordedCase c;
+  c.moments = at::kBFloat16;
+  expect_recorded_as_launched(c, kGpu);
+  set_float32_products(Float32Products::kSplit);
+  expect_recorded_as_launched(c, kGpu);
+  set_float32_products(Float32Products::kExact);
+  c.precision = Precision::kBFloat16;
+  c.prepare = [](TransformerImpl& model) { model.set_short_stream(true); };
+  expect_recorded_as_launched(c, kGpu);
 }
 
 TEST(GpuRecordedStep, RecomputedForwardPassesAreReplayedWithTheSameBits) {

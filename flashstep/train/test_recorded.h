@@ -24,6 +24,7 @@ namespace flashstep::train {
 struct RecordedCase {
   Precision precision = Precision::kFloat32;
   int64_t accumulation_steps = 1, steps = 9;
+  at::ScalarType moments = at::kFloat;
   ParallelConfig parallel;
   std::function<void(TransformerImpl& model)> prepare;  // once, before the first step
   // Changes the loss of a micro-batch.
@@ -67,7 +68,8 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
   ParallelConfig parallel = c.parallel;
   if (group == nullptr) parallel.wrapper = "none";
   ParallelHooks hooks = parallelize(*model, parallel, group);
-  const auto optimizer = make_optimizer(*model, torch::optim::AdamWOptions(1e-2), parallel, hooks);
+  const auto optimizer =
+      make_optimizer(*model, torch::optim::AdamWOptions(1e-2), parallel, hooks, c.moments);
   const ModelConfig sizes = recorded_model();
   const auto ids = [&] {
     return at::zeros({3, sizes.context_length}, at::TensorOptions(device).dtype(at::kLong));

@@ -96,7 +96,7 @@ struct CrossEntropy {
   // sum would be rounded to the largest's last place.
   float* normalizers;
   int64_t rows, classes;
-  // `classes`, or more: a multiple of 8 makes rows that vectors take, whatever `classes` is. What
+  // At least `classes`, and less than 8 more: a multiple of 8 makes rows that vectors take. What
   // lies behind a row's logits counts for nothing, and its gradient is 0.
   int64_t stride;
   float scale;
