@@ -14,6 +14,7 @@
 #include "flashstep/ops/rms_norm.h"
 #include "flashstep/ops/rope.h"
 #include "flashstep/ops/swiglu.h"
+#include "flashstep/products/product.h"
 #include "flashstep/testing/compare.h"
 
 namespace flashstep {
@@ -225,7 +226,7 @@ TEST_F(OpsGpu, LinearCrossEntropyAgreesWithTheReference) {
 // Both products of a linear layer and all of the head's: near float64, and not TF32's distance.
 TEST_F(OpsGpu, SplitProductsAreNearFloat64) {
   const Tensor targets = random_targets(300, 1001), rows = targets.view({3, 100});
-  const Op layer = [](const auto& x) { return linear(x[0].transpose(0, 1), x[1]); };
+  const Op layer = [](const auto& x) { return flashstep::linear(x[0].transpose(0, 1), x[1]); };
   const Op head = [&](const auto& x) { return linear_cross_entropy(x[0], x[1], rows); };
   const Op wide_layer = [](const auto& x) { return at::linear(x[0].transpose(0, 1), x[1]); };
   const Op wide_head = [&](const auto& x) {
