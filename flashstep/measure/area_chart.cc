@@ -62,8 +62,8 @@ std::string staircase(const std::vector<double>& x, const std::vector<double>& l
                       const Frame& frame, bool forward) {
   std::string path;
   const size_t n = x.size();
-  const auto across = [&](size_t i) { path += "H" + svg_number(frame.x_at(x[i])); };
-  const auto up = [&](size_t i) { path += "V" + svg_number(frame.y_at(level[i])); };
+  const auto across = [&](size_t i) { path += str("H", svg_number(frame.x_at(x[i]))); };
+  const auto up = [&](size_t i) { path += str("V", svg_number(frame.y_at(level[i]))); };
   if (forward) {
     path = str("M", svg_number(frame.x_at(x[0])), " ", svg_number(frame.y_at(level[0])));
     for (size_t i = 1; i < n; ++i) {
