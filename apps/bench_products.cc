@@ -13,7 +13,7 @@ namespace {
 
 struct ProductsArguments {
   WorkloadFlags workload;
-  int64_t turns = 5;
+  int64_t turns = 5, turn_ms = 2;
   std::string table, directory;
 };
 
@@ -26,6 +26,7 @@ void run(const ProductsArguments& arguments) {
   report::BenchProductsOptions options;
   options.workloads = report::workloads_of(axes);
   options.turns = arguments.turns;
+  options.turn_seconds = static_cast<double>(arguments.turn_ms) * 1e-3;
   options.table = arguments.table;
   options.progress = print_progress;
   make_output_directory(arguments.directory);
@@ -42,6 +43,10 @@ void add_bench_products(CLI::App& bench) {
   arguments->workload.add_options(*command);
   command->add_option("--turns", arguments->turns, "Of every algorithm, one after the other (5)")
       ->check(CLI::Range(1, 1000));
+  command
+      ->add_option("--turn-ms", arguments->turn_ms,
+                   "Of a turn (2); from 200 on algorithms are chosen at the GPU's power limit")
+      ->check(CLI::Range(1, 10000));
   command->add_option("--table", arguments->table,
                       "Bring this table (flashstep/products/tuned.inc) up to date");
   command->add_option(

@@ -44,8 +44,10 @@ void WorkloadFlags::add_options(CLI::App& command) {
       ->check(CLI::IsMember(report::workload_precisions()));
   command.add_option("--moments", given_.common.moments, "AdamW's: fp32, bf16")
       ->check(CLI::IsMember({"fp32", "bf16"}));
-  command.add_option("--stream", given_.common.stream, "The residual stream's: fp32, bf16")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
+  command
+      .add_option("--stream", given_.common.stream,
+                  "The residual stream's, as train.stream: auto, fp32, bf16")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16"}));
   command
       .add_option("--recompute", given_.common.recompute,
                   "In backward, as train.recompute: " + join(recompute_names()))

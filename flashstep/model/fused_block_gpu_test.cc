@@ -216,9 +216,9 @@ TEST_F(FusedBlockGpu, CopiesFollowTheirParameters) {
   const std::shared_ptr<void> writer = std::make_shared<char>();
   const auto update = [&](float value, bool writes_copy) {
     const Tensor copy = internal::copy_written_with(a);
-    a.data().fill_(value);
+    a.fill_(value);
     if (writes_copy) copy.fill_(value + 1);
-    internal::copy_is_written(a, writer);
+    internal::copy_is_written(a, copy, writer);
   };
   const auto first = [&] { return compute_copy({a, b}, at::kBFloat16)[0][0].item<float>(); };
   const auto version = a._version();
@@ -229,7 +229,7 @@ TEST_F(FusedBlockGpu, CopiesFollowTheirParameters) {
   // it.
   a.fill_(3);
   EXPECT_FALSE(internal::copy_written_with(a).defined());
-  internal::copy_is_written(a, writer);
+  internal::copy_is_written(a, Tensor(), writer);
   EXPECT_EQ(first(), 3);
   update(10, true);
   EXPECT_EQ(first(), 11);

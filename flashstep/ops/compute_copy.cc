@@ -56,14 +56,14 @@ class Copies {
                                                                        : Tensor();
   }
 
-  void is_written(const Tensor& parameter, const std::shared_ptr<void>& writer) {
+  void is_written(const Tensor& parameter, const Tensor& copy,
+                  const std::shared_ptr<void>& writer) {
     const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(parameter.unsafeGetTensorImpl());
+    parameter.unsafeGetTensorImpl()->bump_version();
     // A copy that was stale before was not written; nor may it pass for fresh, because the device
     // may have called the update off.
-    const bool wrote = found != entries_.end() && agrees(found->second, parameter);
-    parameter.unsafeGetTensorImpl()->bump_version();
-    if (!wrote) return;
+    const auto found = entries_.find(parameter.unsafeGetTensorImpl());
+    if (!copy.defined() || found == entries_.end() || !found->second.copy.is_same(copy)) return;
     // Who saved the copy for a backward that is still to come hears of it from autograd.
     found->second.copy.unsafeGetTensorImpl()->bump_version();
     note(found->second, parameter);
@@ -177,8 +177,9 @@ Tensor compute_copy(const std::vector<Tensor>& parameters, at::ScalarType dtype)
 namespace internal {
 
 Tensor copy_written_with(const Tensor& parameter) { return Copies::all().written_with(parameter); }
-void copy_is_written(const Tensor& parameter, const std::shared_ptr<void>& writer) {
-  Copies::all().is_written(parameter, writer);
+void copy_is_written(const Tensor& parameter, const Tensor& copy,
+                     const std::shared_ptr<void>& writer) {
+  Copies::all().is_written(parameter, copy, writer);
 }
 void refresh_copies_before_replay() {
   const at::NoGradGuard no_grad;

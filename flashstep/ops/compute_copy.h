@@ -30,12 +30,14 @@ void forget_compute_copies();
 
 namespace internal {
 
-// For an optimizer that writes the copy with the parameter: the copy, undefined if there is none;
-// and, when both have been written on the parameter's stream, the note that they agree. It counts
-// as a change of the parameter.
+// For an optimizer that writes the copy with the parameter: the copy, undefined if none agrees with
+// the parameter; and, when both have been written on the parameter's stream, the note that they
+// agree. It counts as a change of the parameter.
 at::Tensor copy_written_with(const at::Tensor& parameter);
-// `writer`: while it lives, the optimizer goes on doing so.
-void copy_is_written(const at::Tensor& parameter, const std::shared_ptr<void>& writer);
+// `copy`: what copy_written_with() gave before. `writer`: while it lives, the optimizer goes on
+// doing so.
+void copy_is_written(const at::Tensor& parameter, const at::Tensor& copy,
+                     const std::shared_ptr<void>& writer);
 
 // For who replays CUDA graphs, whose kernels change parameters without the host. Before a replay:
 // brings copies up to date that a hand has made stale, in their place. After one: copies that the

@@ -13,12 +13,13 @@ using at::Tensor;
 
 const std::shared_ptr<void> kWriter = std::make_shared<char>();
 
-// What an optimizer's kernel does: it writes parameter and copy without a trace in the version.
-void update(const Tensor& parameter, double value) {
+// What an optimizer does: it writes parameter and copy, and their versions tell.
+void update(const Tensor& parameter, double value, const std::shared_ptr<void>& writer = kWriter) {
+  const at::NoGradGuard no_grad;
   const Tensor copy = internal::copy_written_with(parameter);
-  parameter.data().fill_(value);
+  parameter.fill_(value);
   if (copy.defined()) copy.fill_(value + 1);  // told apart from a cast
-  internal::copy_is_written(parameter, kWriter);
+  internal::copy_is_written(parameter, copy, writer);
 }
 
 double first_of(const Tensor& parameter) {
@@ -48,7 +49,7 @@ TEST(ComputeCopy, IsTheOptimizersUntilSomebodyElseWrites) {
   EXPECT_EQ(first_of(parameter), 8);
   parameter.fill_(3);  // a hand: the copy is stale, and not the optimizer's to write
   EXPECT_FALSE(internal::copy_written_with(parameter).defined());
-  internal::copy_is_written(parameter, kWriter);  // of an update that was called off
+  internal::copy_is_written(parameter, Tensor(), kWriter);  // of an update that was called off
   EXPECT_EQ(first_of(parameter), 3);
   update(parameter, 10);
   EXPECT_EQ(first_of(parameter), 11);
@@ -89,13 +90,11 @@ TEST(ComputeCopy, IsNobodysWhenItsOptimizerIsGone) {
   first_of(parameter);
   {
     const std::shared_ptr<void> writer = std::make_shared<char>();
-    parameter.data().fill_(5);
-    internal::copy_written_with(parameter).fill_(5);
-    internal::copy_is_written(parameter, writer);
-    EXPECT_EQ(first_of(parameter), 5);
+    update(parameter, 5, writer);
+    EXPECT_EQ(first_of(parameter), 6);
   }
-  parameter.data().fill_(6);  // by torch::optim from now on
-  EXPECT_EQ(first_of(parameter), 6);
+  parameter.data().fill_(7);  // by torch::optim from now on
+  EXPECT_EQ(first_of(parameter), 7);
 }
 
 TEST(ComputeCopy, FollowsReplays) {

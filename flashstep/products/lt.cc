@@ -94,6 +94,21 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
         "describing a product");
 }
 
+// How sums of a product that is computed in parts may be added up, by LibTorch's settings.
+at::CuBLASReductionOption reduction_of(at::ScalarType type) {
+  using enum at::CuBLASReductionOption;
+  const at::Context& context = at::globalContext();
+  return type == at::kBFloat16 ? context.allowBF16ReductionCuBLAS()
+         : type == at::kHalf   ? context.allowFP16ReductionCuBLAS()
+                               : AllowReducedPrecisionWithSplitK;
+}
+uint32_t reduction_mask(at::CuBLASReductionOption option) {
+  using enum at::CuBLASReductionOption;
+  return option == AllowReducedPrecisionWithSplitK       ? CUBLASLT_REDUCTION_SCHEME_MASK
+         : option == DisallowReducedPrecisionAllowSplitK ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                                         : CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
 // With algorithm number `algorithm` of those that the heuristic names, or the last.
 std::unique_ptr<Plan> make_plan(cublasLtHandle_t handle, const Matrix& a, const Matrix& b,
                                 const Matrix& d, const void* c, int64_t algorithm,
@@ -116,6 +131,7 @@ std::unique_ptr<Plan> make_plan(cublasLtHandle_t handle, const Matrix& a, const 
                         decltype(&cublasLtMatmulPreferenceDestroy)>
       preference(created, cublasLtMatmulPreferenceDestroy);
   set(created, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+  set(created, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reduction_mask(reduction_of(a.type)));
   set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(a.data));
   set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(b.data));
   set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(c));
@@ -132,11 +148,12 @@ std::unique_ptr<Plan> make_plan(cublasLtHandle_t handle, const Matrix& a, const 
   return plan;
 }
 
-using Key = std::array<int64_t, 19>;
+using Key = std::array<int64_t, 20>;
 Key key_of(int device, const Matrix& a, const Matrix& b, const Matrix& d, const void* c,
            bool adds) {
   return {device,
           at::globalContext().allowTF32CuBLAS(),
+          static_cast<int64_t>(reduction_of(a.type)),
           static_cast<int64_t>(a.type),
           a.rows,
           a.columns,
@@ -162,6 +179,8 @@ bool is_padded(const Matrix& m) { return m.stride == padded_width(m.rows); }
 std::optional<ProductShape> shape_of(const Matrix& a, const Matrix& b, const Matrix& d,
                                      const void* c, bool adds) {
   if (a.type == at::kFloat) return std::nullopt;  // whose algorithms depend on allowTF32CuBLAS
+  if (reduction_of(a.type) != at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK)
+    return std::nullopt;  // other algorithms, other numbers
   for (const void* data : {a.data, b.data, d.data, c}) {
     if (alignment_of(data) < kMostAlignmentBytes) return std::nullopt;
   }

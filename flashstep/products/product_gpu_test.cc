@@ -152,6 +152,22 @@ TEST_F(ProductGpu, RepeatsItsBits) {
   }
 }
 
+// LibTorch's setting holds: parts of a long sum are added up in float32, and the result is rounded
+// once.
+TEST_F(ProductGpu, AddsPartsInFloat32WhereLibTorchIsToldTo) {
+  const Tensor a = at::rand({64, 65536}, at::kCUDA).to(at::kBFloat16);
+  const Tensor b = at::rand({65536, 64}, at::kCUDA).to(at::kBFloat16);
+  const Tensor exact = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+  const Tensor d = at::empty({64, 64}, a.options());
+  for (const bool may_split : {true, false}) {
+    at::globalContext().setAllowBF16ReductionCuBLAS(false, may_split);
+    product(a, b, d);
+    at::globalContext().setAllowBF16ReductionCuBLAS(true, true);
+    const double error = ((d.to(at::kDouble) - exact) / exact).abs().max().item<double>();
+    EXPECT_LT(error, 1.2 / 256);  // half a unit of bf16's last place, and float32's sum
+  }
+}
+
 TEST_F(ProductGpu, NamesWhatIsWrong) {
   const Tensor a = randn({4, 6}, at::kBFloat16), b = randn({6, 8}, at::kBFloat16);
   const Tensor d = randn({4, 8}, at::kBFloat16);

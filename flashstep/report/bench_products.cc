@@ -25,7 +25,8 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kWorthIt = 0.02;  // less may be the machine's noise
+constexpr double kWorthIt = 0.02;    // less may be the machine's noise
+constexpr int64_t kMostCalls = 200;  // in one graph
 constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 const char* word(at::ScalarType type) { return type == at::kFloat ? "kFloat32" : "kBFloat16"; }
@@ -47,13 +48,14 @@ class ProductBench {
                             : matrix(shape.k, shape.n, shape.type);
     d_ = matrix(shape.m, shape.n, shape.result);
     c_ = shape.adds ? matrix(shape.m, shape.n, shape.result) : Tensor();
-    std::vector<std::unique_ptr<GpuGraph>> graphs;
+    std::vector<std::unique_ptr<Turn>> turns;
     for (int64_t i = 0; i < internal::lt_algorithms(a_, b_, d_, c_); ++i)
-      graphs.push_back(graph_of(i));
-    std::vector<std::vector<double>> seconds(graphs.size());
+      turns.push_back(turn_of(i));
+    std::vector<std::vector<double>> seconds(turns.size());
     for (int64_t turn = 0; turn < options_.turns; ++turn) {
-      for (size_t i = 0; i < graphs.size(); ++i) {
-        if (graphs[i]) seconds[i].push_back(graphs[i]->seconds(1).front());
+      for (size_t i = 0; i < turns.size(); ++i) {
+        if (turns[i])
+          seconds[i].push_back(measure::median(turns[i]->work.seconds(turns[i]->replays)));
       }
     }
     ProductRun run{shape, {}};
@@ -63,8 +65,13 @@ class ProductBench {
   }
 
  private:
+  struct Turn {
+    GpuGraph work;
+    int64_t replays;
+  };
+
   // None for an algorithm that fails or whose bits do not repeat.
-  std::unique_ptr<GpuGraph> graph_of(int64_t algorithm) {
+  std::unique_ptr<Turn> turn_of(int64_t algorithm) {
     const auto call = [&](int64_t) { internal::lt_product_by(algorithm, a_, b_, d_, c_); };
     try {
       call(0);
@@ -72,8 +79,10 @@ class ProductBench {
       call(1);
       if (!at::equal(first, d_)) return nullptr;
       const double seconds = measure::median(gpu_seconds(call, 0, 3, 3));
-      const auto calls = static_cast<int64_t>(options_.turn_seconds / seconds);
-      return std::make_unique<GpuGraph>(call, std::clamp<int64_t>(calls, 3, 200));
+      const auto all = static_cast<int64_t>(options_.turn_seconds / seconds);
+      const int64_t calls = std::clamp<int64_t>(all, 3, kMostCalls);
+      return std::unique_ptr<Turn>(
+          new Turn{GpuGraph(call, calls), std::max<int64_t>(1, all / calls)});
     } catch (const MachineError&) {
       return nullptr;
     }

@@ -16,7 +16,7 @@ namespace flashstep::report {
 struct BenchProductsOptions {
   std::vector<Workload> workloads;  // whose steps are taken, to see what they multiply
   int64_t turns = 5;                // of each algorithm, one after the other
-  double turn_seconds = 0.002;      // of an algorithm
+  double turn_seconds = 0.002;      // of an algorithm; a GPU's power limit is felt from 0.2 on
   std::filesystem::path table;      // brought up to date; empty: none
   std::function<void(const std::string& line)> progress = {};  // may be empty
 };

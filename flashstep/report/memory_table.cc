@@ -234,9 +234,8 @@ Table residual_table(const std::vector<MemoryResult>& results) {
                    mib(residual_stream_bytes(w.model, pass_shape(w))), mib(r.residual_bytes)});
   }
   table.notes = {
-      "Float32 also under autocast, unless --stream says otherwise: what blocks add to it is "
-      "bfloat16, the sum is not. Measured: "
-      "the sum at the end of the block in the middle."};
+      "Under autocast blocks add bfloat16 to it. The sum is bfloat16 on GPUs and float32 on CPUs, "
+      "unless --stream says otherwise. Measured: the sum at the end of the block in the middle."};
   return table;
 }
 

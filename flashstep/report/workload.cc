@@ -78,7 +78,7 @@ void Workload::visit(FieldVisitor& v) {
   v.field("device", device, {"cpu", "cuda"}, "where it computes");
   v.field("max_norm", max_norm, {0, 1e30}, "gradients are clipped to it; 0: only measured");
   v.field("moments", moments, {"fp32", "bf16"}, "AdamW's");
-  v.field("stream", stream, {"fp32", "bf16"}, "the residual stream's, with precision bf16");
+  v.field("stream", stream, {"auto", "fp32", "bf16"}, "the residual stream's, as train.stream");
   v.field("recompute", recompute, recompute_names(), "in backward");
   v.field("recompute_group", recompute_group, {1, kMost}, "blocks that are recomputed at once");
   v.field("seed", seed, {0, kMost}, "of weights and tokens");
@@ -148,6 +148,14 @@ ModelConfig resolved_model(const ModelConfig& given) {
   return resolved(model);
 }
 
+namespace {
+
+std::string default_stream(const Workload& w) {
+  return w.device == "cuda" && w.precision == "bf16" ? "bf16" : "fp32";
+}
+
+}  // namespace
+
 Workload resolved_workload(const Workload& given) {
   Workload workload = given;
   workload.model = resolved_model(given.model);
@@ -168,7 +176,8 @@ Workload resolved_workload(const Workload& given) {
               is_one_of(workload.precision, std::vector<std::string>{"fp32", "bf16"}),
           "[workload] expected precision fp32 or bf16 on a CPU, got ", workload.precision);
   known("moments", workload.moments, {"fp32", "bf16"});
-  known("stream", workload.stream, {"fp32", "bf16"});
+  known("stream", workload.stream, {"auto", "fp32", "bf16"});
+  if (workload.stream == "auto") workload.stream = default_stream(workload);
   require(workload.stream == "fp32" || workload.precision == "bf16",
           "[workload] expected a stream of fp32 with precision ", workload.precision, ", got bf16");
   known("recompute", workload.recompute, recompute_names());
@@ -180,7 +189,7 @@ Workload resolved_workload(const Workload& given) {
 std::string mode_text(const Workload& w) {
   std::string text = w.mode;
   if (w.moments != "fp32") text += ", " + w.moments + " moments";
-  if (w.stream != "fp32") text += ", " + w.stream + " stream";
+  if (w.stream != "auto" && w.stream != default_stream(w)) text += ", " + w.stream + " stream";
   if (w.recompute != "none") text += ", recompute " + w.recompute;
   if (w.recompute == "block" && w.recompute_group > 1) text += str("s by ", w.recompute_group);
   return text;

@@ -29,7 +29,7 @@ struct Workload {
   std::string device = "cpu";  // or "cuda": the current GPU
   double max_norm = 1;         // gradients are clipped to it; 0: only measured
   // As train.moments, train.stream, train.recompute and train.recompute_group.
-  std::string moments = "fp32", stream = "fp32", recompute = "none";
+  std::string moments = "fp32", stream = "auto", recompute = "none";
   int64_t recompute_group = 1;
   int64_t seed = 1;  // of weights and tokens
   void visit(FieldVisitor& visitor);

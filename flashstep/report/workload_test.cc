@@ -61,6 +61,18 @@ TEST(Workload, SaysWhatDiffersFromTheDefault) {
   EXPECT_EQ(mode_text(w), "step, bf16 moments, bf16 stream, recompute blocks by 4");
 }
 
+TEST(Workload, TheStreamIsShortWhereTrainHasIt) {
+  Workload w = resolved_workload(small_workload());
+  EXPECT_EQ(w.stream, "fp32");
+  w.device = "cuda";
+  w.precision = "bf16";
+  EXPECT_EQ(mode_text(w), "step, fp32 stream");
+  w.stream = "bf16";
+  EXPECT_EQ(mode_text(w), "step");
+  w.stream = "auto";
+  EXPECT_EQ(mode_text(w), "step");
+}
+
 TEST(Workload, EveryCombinationSizesFirst) {
   WorkloadAxes axes;
   axes.sizes = {"small", "32/64/2/2"};

@@ -185,8 +185,8 @@ void AdamW::update(const Tensor& found_inf, const Clipping* clipping) {
         settings.max_norm = clipping->max_norm;
       }
       adamw(batch, settings);
-      for (const Tensor& parameter : batch.parameters)
-        internal::copy_is_written(parameter, copies_writer_);
+      for (size_t i = 0; i < batch.parameters.size(); ++i)
+        internal::copy_is_written(batch.parameters[i], batch.copies[i], copies_writer_);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/ops/compute_copy.h"
 #include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/testing/toy_modules.h"
 
@@ -133,6 +134,23 @@ TEST(AdamW, UpdatesATiedParameterOnce) {
     const NamedTensors state = optimizer_state(optimizer, {{"w", parameters[3]}});
     ASSERT_EQ(state.size(), 3u);
     EXPECT_EQ(state[2].second.item<float>(), 3) << state[2].first;
+  }
+}
+
+// A write that leaves no trace tells a copy that the optimizer keeps from one that every use makes.
+TEST(AdamW, WritesTheCopiesThatProductsRead) {
+  for (const bool amsgrad : {false, true}) {  // by a kernel, and by tensor operations
+    const Tensor weight = torch::randn({6, 4}).requires_grad_();
+    compute_copy(weight, at::kBFloat16);
+    AdamW optimizer({weight}, options().amsgrad(amsgrad));
+    for (int step = 0; step < 2; ++step) {
+      weight.mutable_grad() = torch::randn_like(weight);
+      optimizer.step();
+      const Tensor updated = weight.detach().to(at::kBFloat16);
+      weight.data().zero_();
+      EXPECT_TRUE(compute_copy(weight, at::kBFloat16).equal(updated));
+    }
+    forget_compute_copies();
   }
 }
 

@@ -109,8 +109,9 @@ void TrainConfig::visit(FieldVisitor& v) {
       "of weight matrices; auto: bf16 on a GPU with precision bf16 and one micro-batch, else fp32");
   v.field("moments", moments, {"fp32", "bf16"},
           "of AdamW; bf16: half their memory, rounded up or down by chance");
-  v.field("stream", stream, {"fp32", "bf16"},
-          "of the residual stream between blocks, with precision bf16");
+  v.field("stream", stream, {"auto", "fp32", "bf16"},
+          "of the residual stream between blocks; auto: bf16 on a GPU with precision bf16, else "
+          "fp32");
   v.field(
       "fp32_products", fp32_products, {"exact", "split"},
       "matrix products of precision fp32 on a GPU; split: of numbers split into two bf16, some 5 "
@@ -242,7 +243,7 @@ void check_config(const Config& config) {
           "train.steps, ",
           config.train.steps, ", got ", schedule.warmup_steps);
   const TrainConfig& train = config.train;
-  require(train.stream == "fp32" || train.precision == "bf16",
+  require(train.stream != "bf16" || train.precision == "bf16",
           "[config] expected train.stream fp32 with train.precision ", train.precision,
           ", got bf16");
   require(train.fp32_products == "exact" || train.precision == "fp32",

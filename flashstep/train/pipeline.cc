@@ -256,6 +256,11 @@ bool has_bf16_gradients(const Config& config, torch::Device device) {
          config.parallel.wrapper != "torch";
 }
 
+bool has_short_stream(const TrainConfig& train, torch::Device device) {
+  if (train.stream != "auto") return train.stream == "bf16";
+  return device.is_cuda() && train.precision == "bf16";
+}
+
 LoopResult train_rank(Config config, TrainOptions options, const comm::Environment& environment,
                       torch::Device device, comm::Group* group,
                       std::optional<SignalGuard>& signals) {
@@ -290,7 +295,7 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
     load_module(*model, load_weights(config.train.init_from, warn), config.train.init_from);
   }
   model->set_recompute(recompute_by_name(config.train.recompute), config.train.recompute_group);
-  model->set_short_stream(config.train.stream == "bf16");
+  model->set_short_stream(has_short_stream(config.train, device));
   if (has_bf16_gradients(config, device)) keep_gradients_in(at::kBFloat16, model->parameters());
   ParallelHooks parallel = parallelize(*model, config.parallel, group);
   config.parallel.world_size = parallel.world_size;

@@ -13,6 +13,7 @@
 #include <torch/cuda.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/ops/compute_copy.h"
 #include "flashstep/products/product.h"
 #include "flashstep/testing/gpus.h"
 #include "flashstep/train/adamw.h"
@@ -117,6 +118,22 @@ TEST(GpuRecordedStep, AParameterWrittenByHandIsHonoured) {
     }();
     EXPECT_FALSE(testing::same_bits(run.results.back(), untouched.results.back()));
   }
+}
+
+// No step casts a weight: the one before has left its copy.
+TEST(GpuRecordedStep, AdamWLeavesTheCopiesOfWeights) {
+  FLASHSTEP_NEED_GPUS(1);
+  RecordedCase c;
+  c.precision = Precision::kBFloat16;
+  c.before_step = [](int64_t step, TransformerImpl& model) {
+    if (step == 0) return;
+    for (const auto& named : model.named_parameters()) {
+      if (named.value().dim() < 2 || named.key().starts_with("token_embeddings")) continue;
+      EXPECT_TRUE(internal::copy_written_with(named.value()).defined())
+          << step << ": " << named.key();
+    }
+  };
+  expect_recorded_as_launched(c, kGpu);
 }
 
 TEST(GpuRecordedStep, RandomNumbersGoOn) {
