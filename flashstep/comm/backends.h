@@ -20,6 +20,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
 // True if `error` says that the network, a peer or the backend failed, not that the call was wrong.
 bool is_network_error(const std::exception& error);
 
+// Whether make_nccl() can be called.
+bool has_nccl();
+
 // The name of GPU `device_index`, or of gpu_of_rank() where that is negative: "GPU-5d3f...", which
 // no other GPU has. UserError in a build without CUDA.
 std::string own_gpu(const Environment& environment, int device_index);

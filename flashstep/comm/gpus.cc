@@ -3,10 +3,17 @@
 #include <algorithm>
 #include <map>
 
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
 
 namespace flashstep::comm {
+
+int visible_gpus() {
+  return at::hasCUDA() ? c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount() : 0;
+}
 
 int gpu_of_rank(int visible, int local_rank) {
   require(visible > 0, "[comm] expected a GPU for local rank ", local_rank,

@@ -8,6 +8,9 @@
 
 namespace flashstep::comm {
 
+// GPUs that this process sees; 0 for a program without CUDA.
+int visible_gpus();
+
 // The GPU for a rank that sees `visible` of them. Each has its own where all ranks of a machine see
 // the same GPUs, where each sees others (Slurm's --gpus-per-task, a container a rank), and where
 // neighbours share some: local ranks in a row differ modulo `visible`, as long as there are no more

@@ -126,6 +126,12 @@ void Group::connect(const Environment& environment) {
   const std::vector<std::string> gpus =
       all_gather(in.options.nccl ? own_gpu(environment, in.options.device_index) : "");
   if (!in.options.shared_gpus) check_gpus(gpus, in.names);
+  const int index = in.options.device_index;
+  if (in.options.nccl || index >= 0) {
+    device_ =
+        at::Device(at::kCUDA, static_cast<at::DeviceIndex>(
+                                  index >= 0 ? index : gpu_of_rank(visible_gpus(), environment)));
+  }
   // One rank's environment is not enough: it decides which collectives are launched.
   if (world_size_ > 1) {
     is_on_one_machine_ = all_reduce(is_on_one_machine_ ? 1 : 0, Reduce::kMin) == 1;
@@ -261,7 +267,7 @@ c10::Stream Group::side_stream(at::Device device) const {
 
 OutsideCollectives* Group::outside() const { return internals_->outside.get(); }
 
-void Group::fail(const std::string& sentence) {
+void Group::fail(const std::string& sentence) const {
   if (internals_->watch) internals_->watch->tell(str("rank ", rank_, " failed: ", sentence));
 }
 

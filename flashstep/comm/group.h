@@ -2,10 +2,10 @@
 // CUDA tensors) over a TCPStore, with a watch over every rank: when one hangs, dies or fails, every
 // other rank throws a MachineError that names it, instead of waiting for ever.
 //
-//   comm::Group group(comm::read_environment());
-//   auto work = group.process_group().allreduce(tensors);   // any collective of c10d
-//   group.wait(work, "all-reduce of gradients");
-//   const double mean = group.all_reduce(loss, comm::Reduce::kMean);
+//   flashstep::comm::Group group = flashstep::init();   // init.h; with options:
+//   Group(read_environment(), ...) auto work = group.process_group().allreduce(tensors);   // any
+//   collective of c10d group.wait(work, "all-reduce of gradients"); const double mean =
+//   group.all_reduce(loss, comm::Reduce::kMean);
 //
 // How the watch works stands at the head of flashstep/comm/watch.h.
 #pragma once
@@ -43,7 +43,7 @@ struct Timeouts {
 
 struct GroupOptions {
   bool nccl = false;      // CUDA tensors go through NCCL (a CUDA build); CPU tensors always Gloo
-  int device_index = -1;  // the GPU of this rank; -1: gpu_of_rank()
+  int device_index = -1;  // the GPU of this rank; -1: gpu_of_rank() with nccl, else none
   // Ranks may have the same GPU, between which NCCL carries nothing: for what copies carry alone
   // (peer_copies.h). The same on all ranks.
   bool shared_gpus = false;
@@ -73,6 +73,8 @@ class Group {
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   bool is_first() const { return rank_ == 0; }
+  // This rank's GPU; the CPU of a group that has none (GroupOptions), or was made elsewhere.
+  at::Device device() const { return device_; }
   // Whether all ranks are processes of one machine, as their environment says; false for a process
   // group that was made elsewhere.
   bool is_on_one_machine() const { return is_on_one_machine_; }
@@ -114,7 +116,7 @@ class Group {
 
   // Tells the other ranks that this one ends with `sentence`: they end with it too, at once. For
   // the handler of an exception that the others cannot see.
-  void fail(const std::string& sentence);
+  void fail(const std::string& sentence) const;
 
   // The following go through Gloo, on the CPU; every rank calls them in the same order with values
   // of the same length. They throw as wait() does.
@@ -155,6 +157,7 @@ class Group {
   [[noreturn]] void explain(const std::string& what) const;
 
   int rank_, world_size_;
+  at::Device device_ = at::kCPU;
   bool is_on_one_machine_ = false;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
   std::unique_ptr<Internals> internals_;
@@ -165,3 +168,9 @@ class Group {
 void end_process(const std::string& sentence);
 
 }  // namespace flashstep::comm
+
+namespace flashstep {
+using comm::Group;
+using comm::GroupOptions;
+using comm::Reduce;
+}  // namespace flashstep

@@ -47,6 +47,8 @@ std::string name_of_gpu(int index) {
 
 }  // namespace
 
+bool has_nccl() { return true; }
+
 std::string own_gpu(const Environment& environment, int device_index) {
   const int devices = c10::cuda::device_count();
   if (device_index < 0) device_index = gpu_of_rank(devices, environment);

@@ -11,6 +11,8 @@ namespace {
 
 }  // namespace
 
+bool has_nccl() { return false; }
+
 std::string own_gpu(const Environment&, int) { refuse(); }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>&, int, int,

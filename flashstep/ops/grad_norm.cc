@@ -41,4 +41,13 @@ at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {
   return (max_norm / (norm + 1e-6)).clamp_max(1.0);
 }
 
+void clip_to_norm(const std::vector<at::Tensor>& gradients, const at::Tensor& norm,
+                  double max_norm) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor factor = clip_factor(norm, max_norm);
+  for (const auto& [kind, tensors] : internal::by_kind(gradients)) {
+    at::_foreach_mul_(tensors, factor.to(tensors.front().device()));
+  }
+}
+
 }  // namespace flashstep

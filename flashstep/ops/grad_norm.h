@@ -24,4 +24,8 @@ at::Tensor grad_norm_reference(const std::vector<at::Tensor>& tensors);
 // the norm's device. UserError unless max_norm is above 0.
 at::Tensor clip_factor(const at::Tensor& norm, double max_norm);
 
+// Multiplies every gradient by clip_factor(norm, max_norm). Nothing is read back.
+void clip_to_norm(const std::vector<at::Tensor>& gradients, const at::Tensor& norm,
+                  double max_norm);
+
 }  // namespace flashstep

@@ -1,12 +1,11 @@
 // Data parallelism for a module of your own:
 //
-//   flashstep::comm::Group group(flashstep::comm::read_environment());
+//   flashstep::comm::Group group = flashstep::init();
 //   flashstep::DistributedDataParallel net(my_net, group);  // a shared_ptr or module holder
 //   ...
-//   auto loss = criterion(net.forward(x), y);               // forward takes what my_net's takes
-//   loss.backward();
-//   net.finish_gradient_synchronization();
-//   optimizer.step();
+//   auto loss = criterion(net(x), y);                       // takes what my_net's forward takes
+//   loss.backward();                                        // every .grad is the mean over the
+//   ranks optimizer.step();
 //
 // Every rank starts from rank 0's parameters and buffers, computes the gradients of its own part of
 // the batch, and updates with their mean (S. Li et al., "PyTorch Distributed: Experiences on
@@ -16,6 +15,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <type_traits>
 #include <utility>
 
 // Whoever wraps a module of their own builds it of layers and gives it to an optimizer.
@@ -40,24 +41,44 @@ class DistributedDataParallel : public torch::nn::Module {
                           ReducerOptions options = {})
       : DistributedDataParallel(module.ptr(), group, options) {}
 
-  // The module's own forward. Where gradients are on, ready for one backward.
+  // The module's own forward. The outermost backward through what it returns (a tensor, or tuples,
+  // vectors, maps, optionals of tensors) ends with the means of the gradients, unless it runs under
+  // no_sync(). It throws what finish_gradient_synchronization() does.
   template <typename... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
-    synchronizer_.before_forward(*module_);
-    return module_->forward(std::forward<Arguments>(arguments)...);
+    synchronizer_.before_forward();
+    using Result = decltype(module_->forward(std::forward<Arguments>(arguments)...));
+    if constexpr (std::is_void_v<Result>) {
+      module_->forward(std::forward<Arguments>(arguments)...);
+    } else {
+      Result result = module_->forward(std::forward<Arguments>(arguments)...);
+      if (torch::GradMode::is_enabled()) {
+        parallel::for_each_tensor(result, [this](const at::Tensor& t) { synchronizer_.watch(t); });
+      }
+      return result;
+    }
+  }
+  template <typename... Arguments>
+  decltype(auto) operator()(Arguments&&... arguments) {
+    return forward(std::forward<Arguments>(arguments)...);
   }
 
   // GradientReducer's, after checking that the module still has the parameters that were wrapped.
-  void finish_gradient_synchronization() {
-    synchronizer_.check_module(*module_);
-    reducer().finish_gradient_synchronization();
-  }
+  // Nothing where backward has ended with it. By hand for a loss that is made of none of forward's
+  // results, and on all ranks in steps that some rank takes no part in (uneven.h).
+  void finish_gradient_synchronization() { synchronizer_.finish(); }
   [[nodiscard]] GradientReducer::NoSync no_sync() { return reducer().no_sync(); }
+  // no_sync() while `condition`: for the loop over micro-batches, `!is_last`.
+  [[nodiscard]] std::optional<GradientReducer::NoSync> no_sync_if(bool condition) {
+    if (!condition) return std::nullopt;
+    return no_sync();
+  }
   // Buffers (running statistics, say) are rank 0's again. They are not kept equal by themselves.
-  void broadcast_buffers() { synchronizer_.broadcast_buffers(*module_); }
+  void broadcast_buffers() { synchronizer_.broadcast_buffers(); }
 
   const std::shared_ptr<M>& module() const { return module_; }
   GradientReducer& reducer() { return synchronizer_.reducer(); }
+  const comm::Group& group() const { return synchronizer_.group(); }
 
  private:
   std::shared_ptr<M> module_;

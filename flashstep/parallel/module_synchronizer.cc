@@ -1,7 +1,12 @@
 #include "flashstep/parallel/module_synchronizer.h"
 
 #include <map>
+#include <mutex>
 #include <set>
+#include <utility>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/reduction.h"
@@ -67,9 +72,62 @@ void broadcast_from_first(const std::vector<at::Tensor>& tensors, const comm::Gr
   }
 }
 
+// A callback at the end of the backward that an output's gradient came in. Not of the backward that
+// a parameter's came in: in a part that is recomputed that is a nested one, and ends early.
+class ModuleSynchronizer::EndOfBackward {
+ public:
+  explicit EndOfBackward(ModuleSynchronizer& owner) : owner_(owner) {}
+
+  // In that backward, from whichever thread.
+  static void queue_in_backward(const std::weak_ptr<EndOfBackward>& weak) {
+    const std::shared_ptr<EndOfBackward> self = weak.lock();
+    if (!self || !self->owner_.reducer().is_enabled()) return;
+    const int task = torch::autograd::get_current_graph_task_id();
+    {
+      const std::lock_guard lock(self->mutex_);
+      if (std::exchange(self->task_, task) == task) return;
+    }
+    const auto end = [weak] {
+      if (const auto self = weak.lock()) self->end();
+    };
+    // Behind the callbacks that backward itself queues, as c10d's Reducer does.
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [end] { torch::autograd::Engine::get_default_engine().queue_callback(end); });
+  }
+
+  // Whether the gradients are those that a backward has ended with.
+  bool is_done() const { return done_ && *done_ == first_gradient(); }
+  void forget() { done_.reset(); }
+
+ private:
+  using Mark = std::pair<const void*, uint32_t>;  // of a gradient, and its version
+
+  void end() {
+    GradientReducer& reducer = owner_.reducer();
+    if (!reducer.is_enabled()) return;
+    if (!reducer.is_unfinished() && !reducer.options().allow_unused) return;
+    owner_.check_module();
+    reducer.finish_gradient_synchronization();
+    done_ = first_gradient();
+  }
+
+  Mark first_gradient() const {
+    for (const at::Tensor& parameter : owner_.reducer_->reduced_parameters()) {
+      const at::Tensor& gradient = parameter.grad();
+      if (gradient.defined()) return {gradient.unsafeGetTensorImpl(), gradient._version()};
+    }
+    return {};
+  }
+
+  ModuleSynchronizer& owner_;
+  std::mutex mutex_;
+  int task_ = -1;  // the backward that has the callback
+  std::optional<Mark> done_;
+};
+
 ModuleSynchronizer::ModuleSynchronizer(const torch::nn::Module& module, const comm::Group& group,
                                        ReducerOptions options)
-    : group_(group) {
+    : module_(module), group_(group), end_(std::make_shared<EndOfBackward>(*this)) {
   const Named named = parameters_of(module);
   for (size_t i = 0; i < named.tensors.size(); ++i) {
     const at::Tensor& parameter = named.tensors[i];
@@ -81,24 +139,42 @@ ModuleSynchronizer::ModuleSynchronizer(const torch::nn::Module& module, const co
   check_agreement({named.tensors, named.names}, group);
   reducer_ = std::make_unique<GradientReducer>(named.tensors, group, options, named.names);
   broadcast_from_first(named.tensors, group);
-  broadcast_buffers(module);
+  broadcast_buffers();
 }
 
-void ModuleSynchronizer::broadcast_buffers(const torch::nn::Module& module) {
-  broadcast_from_first(module.buffers(), group_);
-}
+ModuleSynchronizer::~ModuleSynchronizer() = default;
 
-void ModuleSynchronizer::before_forward(const torch::nn::Module& module) {
-  if (!torch::GradMode::is_enabled() || !module.is_training() || !reducer_->is_enabled()) return;
+void ModuleSynchronizer::broadcast_buffers() { broadcast_from_first(module_.buffers(), group_); }
+
+void ModuleSynchronizer::before_forward() {
+  if (!torch::GradMode::is_enabled() || !module_.is_training() || !reducer_->is_enabled()) return;
   require(
       !reducer_->is_unfinished(),
-      "[DistributedDataParallel] expected finish_gradient_synchronization() between a backward ",
-      "and the next forward; backward passes that only add gradients up go under no_sync()");
+      "[DistributedDataParallel] expected the backward before this forward to have ended with ",
+      "the means, got one that was broken off (reducer().forget_step() on all ranks gives it ",
+      "up) or that went through none of the tensors that forward returned ",
+      "(finish_gradient_synchronization() ends it); backward passes that only add gradients up ",
+      "go under no_sync()");
   reducer_->prepare_for_backward();
 }
 
-void ModuleSynchronizer::check_module(const torch::nn::Module& module) const {
-  const Named named = parameters_of(module);
+void ModuleSynchronizer::watch(const at::Tensor& output) {
+  if (group_.world_size() == 1 || !output.defined() || !output.requires_grad() || output.is_leaf())
+    return;
+  output.register_hook([end = std::weak_ptr(end_)](const at::Tensor& /*gradient*/) {
+    EndOfBackward::queue_in_backward(end);
+  });
+}
+
+void ModuleSynchronizer::finish() {
+  check_module();
+  const bool is_done = end_->is_done() && !reducer_->is_unfinished();
+  end_->forget();
+  if (!is_done) reducer_->finish_gradient_synchronization();
+}
+
+void ModuleSynchronizer::check_module() const {
+  const Named named = parameters_of(module_);
   constexpr const char* kBefore =
       "[DistributedDataParallel] expected the module as it was wrapped, ";
   require(named.tensors.size() == seen_.size(), kBefore, "with ", seen_.size(), " parameters, got ",

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include <torch/nn/module.h>
@@ -14,14 +17,26 @@ namespace flashstep::parallel {
 
 class ModuleSynchronizer {
  public:
+  // `module` and `group` must outlive it.
   ModuleSynchronizer(const torch::nn::Module& module, const comm::Group& group,
                      ReducerOptions options);
-  // UserError if a backward was not finished.
-  void before_forward(const torch::nn::Module& module);
+  ~ModuleSynchronizer();
+  ModuleSynchronizer(const ModuleSynchronizer&) = delete;
+  ModuleSynchronizer& operator=(const ModuleSynchronizer&) = delete;
+
+  // UserError if a backward has not come to its end.
+  void before_forward();
+  // The outermost backward through `output` ends with finish(), except under no_sync and where it
+  // gave no parameter a gradient. Only tensors that were computed can be watched.
+  void watch(const at::Tensor& output);
+  // GradientReducer's finish_gradient_synchronization(), after check_module(). Nothing where a
+  // backward has ended with it and the gradients are still those.
+  void finish();
   // UserError if parameters were moved, replaced, added, frozen or unfrozen since wrapping.
-  void check_module(const torch::nn::Module& module) const;
-  void broadcast_buffers(const torch::nn::Module& module);
+  void check_module() const;
+  void broadcast_buffers();
   GradientReducer& reducer() { return *reducer_; }
+  const comm::Group& group() const { return group_; }
 
  private:
   struct Seen {  // of a parameter, when the module was wrapped
@@ -31,12 +46,39 @@ class ModuleSynchronizer {
     at::ScalarType dtype;
     bool requires_grad;
   };
+  class EndOfBackward;
+  const torch::nn::Module& module_;
   const comm::Group& group_;
   std::vector<Seen> seen_;
   std::unique_ptr<GradientReducer> reducer_;
+  std::shared_ptr<EndOfBackward> end_;
 };
 
 // Overwrites the tensors with rank 0's, in flat pieces; each distinct tensor once.
 void broadcast_from_first(const std::vector<at::Tensor>& tensors, const comm::Group& group);
+
+// Calls `call` with each tensor in `value`: a tensor, or a tuple, pair, array, vector, map or
+// optional of such, nested. Other types hold none that could be found.
+template <typename T, typename Call>
+void for_each_tensor(const T& value, const Call& call) {
+  if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) {
+    call(value);
+  } else if constexpr (requires { std::tuple_size<T>::value; }) {
+    std::apply([&](const auto&... part) { (for_each_tensor(part, call), ...); }, value);
+  } else if constexpr (requires {
+                         typename T::value_type;
+                         value.begin();
+                         value.end();
+                       }) {
+    if constexpr (!std::is_arithmetic_v<typename T::value_type>) {
+      for (const auto& part : value) for_each_tensor(part, call);
+    }
+  } else if constexpr (requires {
+                         typename T::value_type;
+                         value.has_value();
+                       }) {
+    if (value.has_value()) for_each_tensor(*value, call);
+  }
+}
 
 }  // namespace flashstep::parallel

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "flashstep/ops/grad_norm.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/cost.h"
@@ -124,6 +125,17 @@ ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
       make_inner_(std::move(make_inner)),
       plan_(make_plan(numbered_parameters(), group, options)) {
   reconcile();
+}
+
+torch::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
+  const std::vector<Tensor> gradients = this->gradients();
+  Tensor norm = grad_norm(gradients);
+  if (gradients_are_divided()) {
+    const at::Device device = param_groups_.front().params().front().device();
+    norm = norm_over_ranks(norm.to(device), group_);
+  }
+  clip_to_norm(gradients, norm, max_norm);
+  return norm;
 }
 
 // Parameters that the plan does not have, each in the first group that names it.

@@ -1,11 +1,14 @@
 // An optimizer whose state is divided between ranks: each rank keeps the state of its share of the
 // parameters, updates these, and sends them to the others while it updates the rest.
 //
-//   flashstep::ShardedOptimizer<torch::optim::AdamW> optimizer(
-//       net.parameters(), torch::optim::AdamWOptions(1e-3), group);
+//   flashstep::ShardedOptimizer<torch::optim::AdamW> optimizer(net,
+//   torch::optim::AdamWOptions(1e-3));
 //   ...
-//   net.finish_gradient_synchronization();   // every rank has the averaged gradients
+//   loss.backward();                  // net is wrapped: every rank has the averaged gradients
+//   optimizer.clip_grad_norm(1.0);
 //   optimizer.step();
+//
+// (or of parameters and a group).
 //
 // It is a torch::optim::Optimizer: parameter groups, add_param_group, learning-rate schedulers,
 // zero_grad and closures work as with the optimizer inside, which saves and loads itself as torch's
@@ -21,8 +24,7 @@
 //           and kept there only:
 //
 //   flashstep::ShardedOptimizer<torch::optim::AdamW> optimizer(
-//       net.parameters(), torch::optim::AdamWOptions(1e-3), group,
-//       {.mode = flashstep::ShardMode::kFlat, .reducer = &net.reducer()});
+//       net, torch::optim::AdamWOptions(1e-3), {.mode = flashstep::ShardMode::kFlat});
 #pragma once
 
 #include <functional>
@@ -57,8 +59,8 @@ struct ShardOptions {
   ShardMode mode = ShardMode::kWhole;
   // kFlat: from now on gradients come divided from this reducer, all of whose parameters must be
   // the optimizer's, to one optimizer at a time. After finish_gradient_synchronization() .grad is
-  // undefined everywhere; clip by gradients() and norm_over_ranks(), not by functions that look at
-  // .grad; step() consumes the gradients, and zero_grad() does not: it knows .grad only.
+  // undefined everywhere; clip by clip_grad_norm(), not by functions that look at .grad; step()
+  // consumes the gradients, and zero_grad() does not: it knows .grad only.
   // (Strategies without buckets go on giving every rank all means, which is right too.) The first
   // step, and the first of a resumed run, holds all gradients whole, for nothing is sent before the
   // end of its backward. The reducer must outlive the optimizer. Null: .grad holds the means on
@@ -91,6 +93,9 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   // The gradients that the next step uses, to be clipped or unscaled in place: kWhole: all, on
   // every rank; kFlat: this rank's pieces, (n) each. In the dtype that they were averaged in.
   std::vector<torch::Tensor> gradients();
+  // Clips gradients() to the global norm `max_norm`, and returns the norm before, () float32 on the
+  // parameters' device: of all gradients, the same bits on every rank. All ranks call it.
+  torch::Tensor clip_grad_norm(double max_norm);
   // Whether gradients() are pieces, of which every element is on one rank.
   bool gradients_are_divided() const { return plan_->divided(); }
 
@@ -214,11 +219,25 @@ class ShardedOptimizer : public parallel::ShardedOptimizerBase {
             std::vector<torch::optim::OptimizerParamGroup>{
                 torch::optim::OptimizerParamGroup(std::move(parameters))},
             options, group, shards) {}
+  // Of a module that is wrapped by DistributedDataParallel; kFlat: whose reducer divides the
+  // gradients. The module must outlive the optimizer.
+  template <typename Wrapped, typename Options>
+  requires requires(Wrapped& wrapped) {
+    wrapped.reducer();
+    wrapped.group();
+  }
+  ShardedOptimizer(Wrapped& wrapped, const Options& options, ShardOptions shards = {})
+      : ShardedOptimizer(wrapped.parameters(), options, wrapped.group(),
+                         with_reducer(shards, wrapped.reducer())) {}
 
   Inner& inner() { return static_cast<Inner&>(ShardedOptimizerBase::inner()); }
   const Inner& inner() const { return static_cast<const Inner&>(ShardedOptimizerBase::inner()); }
 
  private:
+  static ShardOptions with_reducer(ShardOptions shards, GradientReducer& reducer) {
+    if (shards.mode == ShardMode::kFlat) shards.reducer = &reducer;
+    return shards;
+  }
   static const ShardOptions& checked(const ShardOptions& shards) {
     require(updates_each_parameter_alone<Inner>,
             "[ShardedOptimizer] expected an optimizer that updates each parameter by itself, got "

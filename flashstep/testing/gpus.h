@@ -1,7 +1,6 @@
 // How many GPUs a test has.
 #pragma once
 
-#include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
@@ -14,10 +13,7 @@
 
 namespace flashstep::testing {
 
-inline int gpu_count() {
-  if (!at::hasCUDA()) return 0;
-  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
-}
+inline int gpu_count() { return comm::visible_gpus(); }
 
 // Makes the rank's GPU the current one.
 inline at::Device take_gpu(const comm::Environment& environment) {

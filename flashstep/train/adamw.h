@@ -102,3 +102,7 @@ void load_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
                           const NamedTensors& state);
 
 }  // namespace flashstep::train
+
+namespace flashstep {
+using train::AdamW;
+}  // namespace flashstep

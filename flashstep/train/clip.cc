@@ -4,22 +4,26 @@
 
 #include <ATen/ATen.h>
 
-#include "flashstep/ops/grad_norm.h"
-#include "flashstep/ops/kinds.h"
+#include "flashstep/parallel/sharded_optimizer.h"
+
+namespace flashstep {
+
+torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm) {
+  if (auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&optimizer))
+    return sharded->clip_grad_norm(max_norm);
+  const auto gradients = train::gradients_of(optimizer);
+  const torch::Tensor norm = grad_norm(gradients);
+  clip_to_norm(gradients, norm, max_norm);
+  return norm;
+}
+
+}  // namespace flashstep
 
 namespace flashstep::train {
 
 using torch::Tensor;
 
 Tensor global_norm(const std::vector<Tensor>& gradients) { return grad_norm(gradients); }
-
-void clip_to_norm(const std::vector<Tensor>& gradients, const Tensor& norm, double max_norm) {
-  torch::NoGradGuard no_grad;
-  const Tensor factor = clip_factor(norm, max_norm);
-  for (const auto& [kind, tensors] : internal::by_kind(gradients)) {
-    at::_foreach_mul_(tensors, factor.to(tensors.front().device()));
-  }
-}
 
 std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
   std::vector<Tensor> gradients;
@@ -29,6 +33,15 @@ std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
     if (seen.insert(parameter.unsafeGetTensorImpl()).second) gradients.push_back(parameter.grad());
   }
   return gradients;
+}
+
+std::vector<Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
+  if (auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&optimizer))
+    return sharded->gradients();
+  std::vector<Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return gradients_of(parameters);
 }
 
 }  // namespace flashstep::train

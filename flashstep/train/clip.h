@@ -4,7 +4,20 @@
 #include <functional>
 #include <vector>
 
+#include <torch/optim/optimizer.h>
 #include <torch/types.h>
+
+#include "flashstep/ops/grad_norm.h"
+
+namespace flashstep {
+
+// Clips the gradients that `optimizer` uses to the global L2 norm `max_norm`, by the factor
+// min(1, max_norm / (norm + 1e-6)) of torch's clip_grad_norm_, and returns the norm before, ()
+// float32. Right wherever they lie: of a ShardedOptimizer all ranks call it, and get the same bits.
+// UserError unless max_norm is above 0.
+torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm);
+
+}  // namespace flashstep
 
 namespace flashstep::train {
 
@@ -12,16 +25,14 @@ namespace flashstep::train {
 // function that adds the squares of every rank's shards.
 using NormFunction = std::function<torch::Tensor(const std::vector<torch::Tensor>& gradients)>;
 
+using flashstep::clip_to_norm;
 // sqrt(sum of squares over all tensors), () float32 on the device of the first; 0 for none. Tensors
 // may differ in dtype and device (ops/grad_norm.h).
 torch::Tensor global_norm(const std::vector<torch::Tensor>& gradients);
 
-// Multiplies every gradient by min(1, max_norm / (norm + 1e-6)), the rule of torch's
-// clip_grad_norm_ and of the course. Nothing is read back.
-void clip_to_norm(const std::vector<torch::Tensor>& gradients, const torch::Tensor& norm,
-                  double max_norm);
-
 // The gradients of the parameters that have one, each once: a tied tensor may come twice.
 std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parameters);
+// Those that `optimizer` uses, of which a sharded optimizer may have this rank's pieces alone.
+std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer);
 
 }  // namespace flashstep::train

@@ -46,11 +46,8 @@ ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& confi
   hooks.no_sync = [synchronizer, &reducer] {
     return std::make_shared<GradientReducer::NoSync>(reducer.no_sync());
   };
-  hooks.before_last_backward = [synchronizer, &module] { synchronizer->before_forward(module); };
-  hooks.synchronize_gradients = [synchronizer, &reducer, &module] {
-    synchronizer->check_module(module);
-    reducer.finish_gradient_synchronization();
-  };
+  hooks.before_last_backward = [synchronizer] { synchronizer->before_forward(); };
+  hooks.synchronize_gradients = [synchronizer] { synchronizer->finish(); };
   hooks.average = [group](Tensor& value) { average(value, *group); };
   hooks.greatest = [group](int64_t value) { return group->all_reduce(value, comm::Reduce::kMax); };
   hooks.bucket_order = [synchronizer, &reducer] { return reducer.bucket_order(); };

@@ -5,6 +5,9 @@
 #include <ATen/ATen.h>
 
 #include "flashstep/base/error.h"
+#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/train/clip.h"
+#include "flashstep/train/skippable.h"
 
 namespace flashstep::train {
 
@@ -51,6 +54,22 @@ Tensor GradientScaler::unscale(const std::vector<Tensor>& gradients) const {
   return found_inf;
 }
 
+Tensor GradientScaler::unscale(torch::optim::Optimizer& optimizer) const {
+  Tensor found_inf = unscale(gradients_of(optimizer));
+  const auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&optimizer);
+  if (sharded == nullptr || !sharded->gradients_are_divided()) return found_inf;
+  return parallel::norm_over_ranks(found_inf, sharded->group()).gt(0).to(at::kFloat);
+}
+
+void GradientScaler::step(torch::optim::Optimizer& optimizer, const Tensor& found_inf) {
+  if (auto* skippable = dynamic_cast<SkippableOptimizer*>(&optimizer)) {
+    skippable->step_unless(found_inf);
+  } else if (found_inf.item<float>() == 0) {
+    optimizer.step();
+  }
+  update(found_inf);
+}
+
 void GradientScaler::update(const Tensor& found_inf) {
   torch::NoGradGuard no_grad;
   at::_amp_update_scale_(scale_, growth_tracker_, found_inf.to(scale_.device()), options_.growth,
@@ -62,6 +81,21 @@ void GradientScaler::load(const Tensor& scale, const Tensor& growth_tracker) {
           "[GradientScaler] expected a scale and a growth tracker of one element");
   scale_.copy_(scale.reshape({}));
   growth_tracker_.copy_(growth_tracker.reshape({}));
+}
+
+NamedTensors GradientScaler::state() const {
+  return {{"scaler/scale", scale_}, {"scaler/growth_tracker", growth_tracker_}};
+}
+
+void GradientScaler::load_state(const NamedTensors& state) {
+  Tensor scale, growth_tracker;
+  for (const auto& [name, tensor] : state) {
+    if (name == "scaler/scale") scale = tensor;
+    if (name == "scaler/growth_tracker") growth_tracker = tensor;
+  }
+  require(scale.defined() && growth_tracker.defined(),
+          "[resume] expected the checkpoint of an fp16 run with its loss scale, got one without");
+  load(scale, growth_tracker);
 }
 
 }  // namespace flashstep::train

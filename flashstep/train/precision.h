@@ -4,9 +4,11 @@
 #include <string>
 #include <vector>
 
+#include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
 #include "flashstep/ops/autocast.h"
+#include "flashstep/train/safetensors.h"
 
 namespace flashstep::train {
 
@@ -39,13 +41,23 @@ class GradientScaler {
   // else 0.
   torch::Tensor unscale(const std::vector<torch::Tensor>& gradients) const;
 
+  // The same for the gradients that `optimizer` uses, wherever they lie: with divided gradients the
+  // answer is that of all ranks, which all call it.
+  torch::Tensor unscale(torch::optim::Optimizer& optimizer) const;
+
   // After the optimizer's step.
   void update(const torch::Tensor& found_inf);
+  // optimizer.step(), unless found_inf is 1, and update(). The host does not wait for the device
+  // where the optimizer is flashstep's AdamW, sharded or not.
+  void step(torch::optim::Optimizer& optimizer, const torch::Tensor& found_inf);
 
   // () float32 and () int32: what a checkpoint keeps.
   const torch::Tensor& scale() const { return scale_; }
   const torch::Tensor& growth_tracker() const { return growth_tracker_; }
   void load(const torch::Tensor& scale, const torch::Tensor& growth_tracker);
+  // The same by name, among others' tensors. UserError where they are missing.
+  NamedTensors state() const;
+  void load_state(const NamedTensors& state);
 
  private:
   Options options_;
@@ -53,3 +65,7 @@ class GradientScaler {
 };
 
 }  // namespace flashstep::train
+
+namespace flashstep {
+using train::GradientScaler;
+}  // namespace flashstep

@@ -196,14 +196,14 @@ NamedTensors module_tensors(const torch::nn::Module& module) {
   return tensors;
 }
 
-Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const RunCounters& counters,
-                           int64_t step) {
+Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
+                           const RunCounters& counters, int64_t step) {
   Checkpoint checkpoint;
   checkpoint.step = step;
   checkpoint.model = module_tensors(job.module);
   checkpoint.optimizer = optimizer_tensors(job);
   if (job.parallel.is_main_rank()) {
-    for (auto& entry : train_step.state()) checkpoint.optimizer.push_back(std::move(entry));
+    checkpoint.optimizer.insert(checkpoint.optimizer.end(), step_state.begin(), step_state.end());
   }
   OrderedJson state;
   state["config"] = OrderedJson::parse(job.config_json);
@@ -229,7 +229,8 @@ std::string tokenizer_of(const Checkpoint& checkpoint) {
   return found != state.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job, TrainStep& train_step) {
+RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
+                               const LoadStepState& load_step_state) {
   const State state = parse_state(checkpoint, job.parallel);
   if (job.check_config) job.check_config(state.config);
   require(state.data_fingerprint.empty() || job.data_fingerprint.empty() ||
@@ -248,7 +249,7 @@ RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job, TrainStep&
   load_optimizer(job, parameters, shared(std::move(optimizer), [&](NamedTensors tensors) {
                    return own_tensors(job, parameters, std::move(tensors));
                  }));
-  train_step.load_state(shared(std::move(own), [](NamedTensors tensors) { return tensors; }));
+  load_step_state(shared(std::move(own), [](NamedTensors tensors) { return tensors; }));
   if (job.parallel.set_bucket_order)
     job.parallel.set_bucket_order(state.bucket_order, state.bucket_megabytes);
   const torch::Device device = device_of(job.module);

@@ -1,7 +1,9 @@
 // What a checkpoint holds, gathered from a running job and given back to it.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "flashstep/train/adamw.h"
 #include "flashstep/train/checkpoint.h"
@@ -27,9 +29,14 @@ bool has_divided_state(const Job& job);
 
 // `step` updates are done. The tensors are those of the job, not copies: save before going on. With
 // several ranks all of them call it, and rank 0's is whole, but for an optimizer's state that is
-// divided, of which each rank's holds its share.
-Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step, const RunCounters& counters,
-                           int64_t step);
+// divided, of which each rank's holds its share. `step_state`: TrainStep::state(). Of the job's
+// functions only those of `parallel` are called.
+Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
+                           const RunCounters& counters, int64_t step);
+inline Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step,
+                                  const RunCounters& counters, int64_t step) {
+  return make_checkpoint(job, train_step.state(), counters, step);
+}
 
 // The fingerprint of the tokenizer whose ids the weights know; empty where the job gave none, and
 // in checkpoints of earlier versions.
@@ -40,7 +47,14 @@ std::string tokenizer_of(const Checkpoint& checkpoint);
 // each takes its share of rank 0's optimizer state. UserError if the checkpoint is of another
 // module (a name or shape differs), of another optimizer, read other data, or is refused by
 // job.check_config.
-RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job, TrainStep& train_step);
+using LoadStepState = std::function<void(const NamedTensors& step_state)>;
+RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
+                               const LoadStepState& load_step_state);
+inline RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
+                                      TrainStep& train_step) {
+  return restore_checkpoint(std::move(checkpoint), job,
+                            [&](const NamedTensors& state) { train_step.load_state(state); });
+}
 
 // Weights alone, by name, into `module`. UserError naming what is missing, too many or of another
 // shape; `source` says where they come from.

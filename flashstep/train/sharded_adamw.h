@@ -32,3 +32,7 @@ void load_optimizer_state(ShardedAdamW& optimizer, const NamedTensors& parameter
                           const NamedTensors& own_state);
 
 }  // namespace flashstep::train
+
+namespace flashstep {
+using train::ShardedAdamW;
+}  // namespace flashstep

@@ -110,21 +110,10 @@ StepResult TrainStep::finish(Tensor loss) {
   return {loss, norm, skip};
 }
 
-NamedTensors TrainStep::state() const {
-  if (!scaler_) return {};
-  return {{"scaler/scale", scaler_->scale()}, {"scaler/growth_tracker", scaler_->growth_tracker()}};
-}
+NamedTensors TrainStep::state() const { return scaler_ ? scaler_->state() : NamedTensors(); }
 
 void TrainStep::load_state(const NamedTensors& state) {
-  if (!scaler_) return;
-  Tensor scale, growth_tracker;
-  for (const auto& [name, tensor] : state) {
-    if (name == "scaler/scale") scale = tensor;
-    if (name == "scaler/growth_tracker") growth_tracker = tensor;
-  }
-  require(scale.defined() && growth_tracker.defined(),
-          "[resume] expected the checkpoint of an fp16 run with its loss scale, got one without");
-  scaler_->load(scale, growth_tracker);
+  if (scaler_) scaler_->load_state(state);
 }
 
 }  // namespace flashstep::train

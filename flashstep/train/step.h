@@ -44,7 +44,7 @@ using StageFunction = std::function<void(int64_t step, int64_t micro_step)>;
 // Where a parallel recipe takes part. The defaults are those of a single process.
 struct ParallelHooks {
   int64_t rank = 0, world_size = 1;
-  comm::Group* group = nullptr;        // null: a single process
+  const comm::Group* group = nullptr;  // null: a single process
   GradientReducer* reducer = nullptr;  // lives as long as the functions below
   // A guard that is held during every backward but the step's last: gradients are then only added
   // up.

@@ -1,0 +1,275 @@
+// The outermost backward ends with the means of the gradients, whatever it goes through.
+#include <array>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "flashstep/ops/recompute.h"
+#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/sentences.h"
+#include "flashstep/testing/toy_modules.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using testing::expect_sentence;
+using testing::PlainToy;
+using torch::Tensor;
+
+Tensor rows(int seed) {
+  torch::manual_seed(seed);
+  return torch::randn({4, 10});
+}
+Tensor loss_of(const Tensor& y) { return y.square().mean(); }
+
+// The mean over `world_size` ranks of the gradients, by autograd alone.
+template <typename M, typename Loss>
+std::vector<Tensor> expected_means(M& module, int world_size, const Loss& loss) {
+  std::vector<Tensor> parameters, means;
+  for (const Tensor& p : module.parameters()) {
+    if (p.requires_grad()) parameters.push_back(p);
+  }
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto gradients = torch::autograd::grad({loss(rank)}, parameters);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const Tensor part = gradients[i] / world_size;
+      rank == 0 ? means.push_back(part) : static_cast<void>(means[i] += part);
+    }
+  }
+  return means;
+}
+
+template <typename M>
+void expect_gradients(M& module, const std::vector<Tensor>& expected) {
+  size_t next = 0;
+  for (const Tensor& p : module.parameters()) {
+    if (!p.requires_grad()) continue;
+    ASSERT_TRUE(p.grad().defined());
+    EXPECT_TRUE(testing::close(p.grad(), expected[next], 1e-6)) << next;
+    ++next;
+  }
+  EXPECT_EQ(next, expected.size());
+}
+
+std::vector<Strategy> all_strategies() {
+  std::vector<Strategy> strategies;
+  for (const auto& name : strategy_names()) strategies.push_back(strategy_by_name(name));
+  return strategies;
+}
+
+TEST(EndOfBackward, HasTheMeans) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    for (const Strategy strategy : all_strategies()) {
+      SCOPED_TRACE(strategy_name(strategy));
+      for (const bool by_hand_too : {false, true}) {
+        ReducerOptions options;
+        options.strategy = strategy;
+        DistributedDataParallel net(std::make_shared<PlainToy>(), group, options);
+        for (int step = 0; step < 3; ++step) {
+          const auto input = [&](int rank) { return rows(10 * step + rank); };
+          const auto expected = expected_means(*net.module(), 2, [&](int rank) {
+            return loss_of(net.module()->forward(input(rank)));
+          });
+          net.zero_grad();
+          loss_of(net(input(group.rank()))).backward();
+          expect_gradients(*net.module(), expected);
+          if (by_hand_too) net.finish_gradient_synchronization();
+          expect_gradients(*net.module(), expected);
+        }
+      }
+    }
+  });
+}
+
+// Its last layers are recomputed, in a nested backward that ends before the first one's gradient.
+struct Recomputed : torch::nn::Module {
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(10, 10))};
+  torch::nn::Linear second{register_module("second", torch::nn::Linear(10, 10))};
+  Tensor forward(const Tensor& x) {
+    const Tensor y = recompute([this](const Tensor& y) { return second(torch::tanh(y)); }, first(x));
+    return recompute([this](const Tensor& y) { return second(torch::tanh(y)); }, y);
+  }
+};
+
+TEST(EndOfBackward, IsNotThatOfANestedOne) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    for (const Strategy strategy : {Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
+      ReducerOptions options;
+      options.strategy = strategy;
+      DistributedDataParallel net(std::make_shared<Recomputed>(), group, options);
+      for (int step = 0; step < 3; ++step) {
+        const auto plain = [&](int rank) {
+          Recomputed& m = *net.module();
+          const Tensor y = m.second(torch::tanh(m.first(rows(10 * step + rank))));
+          return loss_of(m.second(torch::tanh(y)));
+        };
+        const auto expected = expected_means(*net.module(), 2, plain);
+        net.zero_grad();
+        loss_of(net(rows(10 * step + group.rank()))).backward();
+        expect_gradients(*net.module(), expected);
+      }
+    }
+  });
+}
+
+TEST(EndOfBackward, AddsToWhatIsThere) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    for (const Strategy strategy : all_strategies()) {
+      SCOPED_TRACE(strategy_name(strategy));
+      ReducerOptions options;
+      options.strategy = strategy;
+      DistributedDataParallel net(std::make_shared<PlainToy>(), group, options);
+      const auto both = expected_means(*net.module(), 2, [&](int rank) {
+        PlainToy& m = *net.module();
+        return loss_of(m.forward(rows(rank))) + loss_of(m.forward(rows(50 + rank)));
+      });
+      for (int step = 0; step < 3; ++step) {
+        net.zero_grad();
+        // Two backward passes, each with means of its own.
+        loss_of(net(rows(group.rank()))).backward();
+        loss_of(net(rows(50 + group.rank()))).backward();
+        expect_gradients(*net.module(), both);
+        // One whose gradients are only added up.
+        net.zero_grad();
+        {
+          const auto no_sync = net.no_sync();
+          loss_of(net(rows(group.rank()))).backward();
+        }
+        loss_of(net(rows(50 + group.rank()))).backward();
+        expect_gradients(*net.module(), both);
+      }
+    }
+  });
+}
+
+TEST(EndOfBackward, SeveralForwardsAndModels) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    DistributedDataParallel a(torch::nn::Linear(10, 10), group);
+    DistributedDataParallel b(std::make_shared<PlainToy>(), group);
+    for (int step = 0; step < 3; ++step) {
+      a(rows(1));  // without a backward
+      {
+        const torch::NoGradGuard no_grad;
+        EXPECT_FALSE(b(rows(1)).requires_grad());
+      }
+      const auto loss = [&](auto&& a, auto&& b, int rank) {
+        return loss_of(b(a(rows(rank)))) + loss_of(a(rows(50 + rank)));
+      };
+      const auto expect = [&](auto& module) {
+        return expected_means(module, 2, [&](int rank) {
+          return loss([&](const Tensor& x) { return a.module()->forward(x); },
+                      [&](const Tensor& x) { return b.module()->forward(x); }, rank);
+        });
+      };
+      const auto of_a = expect(*a.module()), of_b = expect(*b.module());
+      a.zero_grad();
+      b.zero_grad();
+      loss(a, b, group.rank()).backward();
+      expect_gradients(*a.module(), of_a);
+      expect_gradients(*b.module(), of_b);
+    }
+  });
+}
+
+struct Holder {
+  Tensor inside;
+};
+struct Returning : torch::nn::Module {
+  Tensor weight = register_parameter("weight", torch::ones({2}));
+  template <typename T>
+  T forward(const T& shape) {
+    (void)shape;
+    const Tensor y = weight * 2;
+    if constexpr (std::is_same_v<T, std::vector<Tensor>>) return {y, y};
+    if constexpr (std::is_same_v<T, std::tuple<int, std::optional<Tensor>>>) return {1, y};
+    if constexpr (std::is_same_v<T, std::map<std::string, std::array<Tensor, 1>>>)
+      return {{"y", {y}}};
+    if constexpr (std::is_same_v<T, Holder>) return {y};
+  }
+};
+
+TEST(EndOfBackward, FindsTensorsInWhatForwardReturns) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    DistributedDataParallel net(std::make_shared<Returning>(), group);
+    const Tensor& weight = net.module()->weight;
+    const auto mean_after = [&](const Tensor& y) {
+      weight.mutable_grad().reset();
+      (y.sum() * (group.rank() + 1)).backward();  // 2 and 4
+      return weight.grad()[0].item<float>();
+    };
+    EXPECT_EQ(mean_after(net(std::vector<Tensor>())[1]), 3);
+    EXPECT_EQ(mean_after(*std::get<1>(net(std::tuple<int, std::optional<Tensor>>()))), 3);
+    EXPECT_EQ(mean_after(net(std::map<std::string, std::array<Tensor, 1>>())["y"][0]), 3);
+    // Of a struct of somebody's nothing is known: by hand.
+    EXPECT_NE(mean_after(net(Holder()).inside), 3);
+    net.finish_gradient_synchronization();
+    EXPECT_EQ(weight.grad()[0].item<float>(), 3);
+  });
+}
+
+TEST(EndOfBackward, OfInputsAloneSendsNothing) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    DistributedDataParallel net(torch::nn::Linear(10, 3), group);
+    if (group.is_first()) {  // the other rank would have to answer
+      const Tensor x = rows(1).requires_grad_();
+      torch::autograd::grad({loss_of(net(x))}, {x});
+    }
+    loss_of(net(rows(group.rank()))).backward();
+    const auto all = group.all_gather(net.module()->weight.grad()[0][0].item<double>());
+    EXPECT_EQ(all[0], all[1]);
+  });
+}
+
+TEST(EndOfBackward, ABackwardThatThrewIsGivenUp) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    for (const Strategy strategy :
+         {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
+      SCOPED_TRACE(strategy_name(strategy));
+      ReducerOptions options;
+      options.strategy = strategy;
+      options.bucket_megabytes = 0.0001;
+      DistributedDataParallel net(std::make_shared<PlainToy>(), group, options);
+      for (int step = 0; step < 4; ++step) {
+        net.zero_grad();
+        if (step % 2 == 1) {  // in the middle: later layers have their gradients
+          const auto hook = [](const Tensor& gradient) -> Tensor {
+            throw std::runtime_error("a loss that breaks off");
+            return gradient;
+          };
+          const Tensor x = rows(step).requires_grad_();
+          const Tensor y = net(x);
+          x.register_hook(hook);
+          EXPECT_THROW(loss_of(y).backward(), std::runtime_error);
+          expect_sentence([&] { net(rows(1)); }, {"broken off", "forget_step()"});
+          net.reducer().forget_step();
+          net.zero_grad();
+        }
+        const auto expected = expected_means(*net.module(), 2, [&](int rank) {
+          return loss_of(net.module()->forward(rows(10 * step + rank)));
+        });
+        loss_of(net(rows(10 * step + group.rank()))).backward();
+        expect_gradients(*net.module(), expected);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace flashstep

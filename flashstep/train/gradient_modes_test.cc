@@ -1,0 +1,126 @@
+// Clipping and fp16's scaling of whatever gradients an optimizer uses: whole, means of ranks, or
+// divided between them.
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/sentences.h"
+#include "flashstep/testing/toy_modules.h"
+#include "flashstep/train/clip.h"
+#include "flashstep/train/precision.h"
+#include "flashstep/train/sharded_adamw.h"
+
+namespace flashstep {
+namespace {
+
+using comm::Group;
+using testing::PlainToy;
+using torch::Tensor;
+
+using OptimizerPtr = std::unique_ptr<torch::optim::Optimizer>;
+using torch::optim::SGDOptions;
+
+enum class Way { kPlain, kWhole, kFlat };
+
+OptimizerPtr make_sgd(DistributedDataParallel<PlainToy>& net, Way way) {
+  if (way == Way::kPlain)
+    return std::make_unique<torch::optim::SGD>(net.parameters(), SGDOptions(0.1));
+  const ShardMode mode = way == Way::kFlat ? ShardMode::kFlat : ShardMode::kWhole;
+  return std::make_unique<ShardedOptimizer<torch::optim::SGD>>(net, SGDOptions(0.1),
+                                                               ShardOptions{.mode = mode});
+}
+
+// The toy after a step on the rows of both ranks, by LibTorch's own means; and its norm.
+std::pair<std::shared_ptr<PlainToy>, double> reference_step(double max_norm) {
+  torch::manual_seed(5);
+  const auto toy = std::make_shared<PlainToy>();
+  torch::optim::SGD sgd(toy->parameters(), SGDOptions(0.1));
+  torch::manual_seed(100);
+  const Tensor rows = torch::randn({8, 10});
+  toy->forward(rows).square().mean().backward();
+  double squares = 0;
+  for (const Tensor& p : toy->parameters()) {
+    if (p.grad().defined()) squares += p.grad().square().sum().item<double>();
+  }
+  const double norm = std::sqrt(squares), factor = std::min(1.0, max_norm / (norm + 1e-6));
+  for (const Tensor& p : toy->parameters()) {
+    if (p.grad().defined()) p.mutable_grad().mul_(factor);
+  }
+  sgd.step();
+  return {toy, norm};
+}
+
+Tensor own_rows(const Group& group) {
+  torch::manual_seed(100);
+  return torch::randn({8, 10}).chunk(group.world_size())[static_cast<size_t>(group.rank())];
+}
+
+void expect_close(const torch::nn::Module& a, const torch::nn::Module& b) {
+  for (size_t i = 0; i < a.parameters().size(); ++i)
+    EXPECT_TRUE(testing::close(a.parameters()[i].detach(), b.parameters()[i].detach(), 1e-6)) << i;
+}
+
+TEST(GradientModes, ClipToTheGlobalNorm) {
+  for (const int ranks : {1, 2}) {
+    testing::run_ranks(ranks, [](const comm::Environment& environment) {
+      const Group group(environment);
+      for (const Way way : {Way::kPlain, Way::kWhole, Way::kFlat}) {
+        for (const double max_norm : {1e-3, 1e3}) {
+          SCOPED_TRACE(str(static_cast<int>(way), ", ", max_norm));
+          const auto [expected, norm] = reference_step(max_norm);
+          torch::manual_seed(5);
+          DistributedDataParallel net(std::make_shared<PlainToy>(), group);
+          const OptimizerPtr optimizer = make_sgd(net, way);
+          net(own_rows(group)).square().mean().backward();
+          const Tensor before = clip_grad_norm(*optimizer, max_norm);
+          EXPECT_NEAR(before.item<double>(), norm, 1e-6 * norm);
+          EXPECT_EQ(before.scalar_type(), torch::kFloat);
+          optimizer->step();
+          expect_close(*net.module(), *expected);
+          testing::expect_sentence([&] { clip_grad_norm(*optimizer, 0); }, {"above 0"});
+        }
+      }
+    });
+  }
+}
+
+TEST(GradientModes, ScaledGradientsThatOverflowAreSkippedOnAllRanks) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    for (const Way way : {Way::kPlain, Way::kWhole, Way::kFlat}) {
+      SCOPED_TRACE(static_cast<int>(way));
+      const auto [expected, norm] = reference_step(1e-3);
+      torch::manual_seed(5);
+      DistributedDataParallel net(std::make_shared<PlainToy>(), group);
+      const OptimizerPtr optimizer = make_sgd(net, way);
+      GradientScaler scaler(torch::kCPU, {.initial_scale = 1024});
+      const Tensor start = net.module()->fc1->weight.detach().clone();
+      for (const bool overflows : {true, false}) {
+        optimizer->zero_grad();
+        // Of one rank, and of one parameter, whose elements the other rank may have.
+        Tensor loss = net(own_rows(group)).square().mean();
+        if (overflows && group.rank() == 1) loss = loss + net.module()->fc3->weight.sum() * INFINITY;
+        scaler.scale_loss(loss).backward();
+        const Tensor found_inf = scaler.unscale(*optimizer);
+        EXPECT_EQ(found_inf.item<float>(), overflows ? 1 : 0);
+        clip_grad_norm(*optimizer, 1e-3);
+        scaler.step(*optimizer, found_inf);
+        EXPECT_EQ(scaler.scale().item<float>(), 512);
+        if (overflows) {
+          EXPECT_TRUE(net.module()->fc1->weight.equal(start));
+        }
+      }
+      expect_close(*net.module(), *expected);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace flashstep

@@ -1,0 +1,124 @@
+#include "flashstep/train/save.h"
+
+#include <cstdio>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "flashstep/base/error.h"
+#include "flashstep/comm/agreement.h"
+#include "flashstep/comm/environment.h"
+#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/train/run_state.h"
+#include "flashstep/train/sharded_checkpoint.h"
+#include "flashstep/train/shared_checkpoint.h"
+
+namespace flashstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One of several processes that know nothing of each other would write where the others write.
+const comm::Group* group_of(const ModelRef& model, const torch::optim::Optimizer& optimizer) {
+  const comm::Group* group = model.group();
+  const auto* sharded = dynamic_cast<const parallel::ShardedOptimizerBase*>(&optimizer);
+  if (group == nullptr && sharded != nullptr) group = &sharded->group();
+  if (group != nullptr && group->world_size() > 1) return group;
+  const comm::Environment environment = comm::read_environment();
+  require(group != nullptr || environment.world_size == 1 || environment.launcher == "srun",
+          "[checkpoint] expected the wrapped model (DistributedDataParallel) of ",
+          environment.world_size, " ranks (started by ", environment.launcher,
+          "), got a module of one process on rank ", environment.rank);
+  return nullptr;
+}
+
+train::Job job_of(const ModelRef& model, torch::optim::Optimizer& optimizer,
+                  const comm::Group* group) {
+  train::Job job{model.module(), optimizer, {}};
+  if (group == nullptr) return job;
+  train::ParallelHooks& hooks = job.parallel;
+  hooks.rank = group->rank();
+  hooks.world_size = group->world_size();
+  hooks.group = group;
+  GradientReducer* const reducer = model.reducer();
+  if (reducer == nullptr) return job;
+  hooks.bucket_order = [reducer] { return reducer->bucket_order(); };
+  hooks.bucket_megabytes = [reducer] { return reducer->options().bucket_megabytes; };
+  hooks.set_bucket_order = [reducer](const std::vector<int64_t>& order, double megabytes) {
+    const double size = reducer->bucket_size_is_chosen() ? megabytes : 0;
+    if (!order.empty()) reducer->set_bucket_order(order, size);
+  };
+  return job;
+}
+
+// What rank 0 does alone. What it throws, all throw.
+void on_first_rank(const comm::Group* group, const std::function<void()>& work) {
+  if (group == nullptr) return work();
+  std::exception_ptr thrown;
+  std::string message;  // 'u' or 'm', by the kind of mistake, and the sentence
+  if (group->is_first()) {
+    try {
+      work();
+    } catch (const UserError& error) {
+      thrown = std::current_exception();
+      message = str('u', error.what());
+    } catch (const std::exception& error) {
+      thrown = std::current_exception();
+      message = str('m', error.what());
+    }
+  }
+  message = group->broadcast(message, 0);
+  if (thrown) std::rethrow_exception(thrown);
+  if (message.empty()) return;
+  if (message.front() == 'u') throw comm::AgreedError(message.substr(1));
+  throw MachineError("[rank 0] " + message.substr(1));
+}
+
+}  // namespace
+
+void save(const fs::path& directory, ModelRef model, torch::optim::Optimizer& optimizer,
+          int64_t step, const SaveOptions& options) {
+  require(step >= 0, "[checkpoint] expected a number of updates of at least 0, got ", step);
+  const comm::Group* const group = group_of(model, optimizer);
+  const train::Job job = job_of(model, optimizer, group);
+  const train::NamedTensors step_state = options.scaler != nullptr ? options.scaler->state() : train::NamedTensors();
+  const train::Checkpoint checkpoint = train::make_checkpoint(job, step_state, {}, step);
+  if (group != nullptr) group->check("saving a checkpoint");
+  on_first_rank(group, [&] { train::prepare_checkpoints(directory); });
+  if (group != nullptr && train::has_divided_state(job)) {
+    train::save_checkpoint_together(directory, checkpoint, options.keep, *group);
+  } else {
+    on_first_rank(group, [&] { train::save_checkpoint(directory, checkpoint, options.keep); });
+  }
+}
+
+int64_t load_if_exists(const fs::path& directory, ModelRef model,
+                       torch::optim::Optimizer& optimizer, const SaveOptions& options) {
+  const comm::Group* const group = group_of(model, optimizer);
+  const train::Job job = job_of(model, optimizer, group);
+  std::optional<train::Checkpoint> checkpoint;
+  on_first_rank(group, [&] {
+    const auto warn = [](const std::string& sentence) {
+      std::fprintf(stderr, "%s\n", sentence.c_str());
+    };
+    checkpoint = train::load_newest(directory, warn);
+    if (checkpoint) train::discard_after(directory, checkpoint->step);
+  });
+  if (group != nullptr) checkpoint = train::share_checkpoint(std::move(checkpoint), *group);
+  if (!checkpoint) return 0;
+  const int64_t step = checkpoint->step;
+  try {
+    train::restore_checkpoint(std::move(*checkpoint), job, [&](const train::NamedTensors& state) {
+      if (options.scaler != nullptr) options.scaler->load_state(state);
+    });
+  } catch (const comm::AgreedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (group != nullptr) group->fail(error.what());  // others may wait for this rank
+    throw;
+  }
+  return step;
+}
+
+}  // namespace flashstep
