@@ -44,7 +44,8 @@ void add_bench_sharding(CLI::App& bench) {
       ->add_option("--shard", plan.contestants,
                    "Ways to divide it, as parallel.shard_optimizer names them. Between GPUs of one "
                    "machine copy engines carry gradients and what was updated; nccl: NCCL does; "
-                   "scattered: gradients are divided on their way, not when they have arrived")
+                   "scattered: gradients are reduce-scattered; else all-reduced, and each rank "
+                   "keeps its part")
       ->delimiter(',')
       ->check(CLI::IsMember(report::sharding_names()))
       ->capture_default_str();

@@ -25,7 +25,8 @@ std::string describe(const comm::Environment& environment, const comm::GroupOpti
   const std::string ranks =
       str(environment.world_size, " ranks by ", environment.launcher, ", rank 0 on ", place);
   if (options.nccl) return ranks + ", NCCL";
-  return ranks + (options.device_index < 0 ? ", Gloo" : ", Gloo through the host: built without NCCL");
+  return ranks +
+         (options.device_index < 0 ? ", Gloo" : ", Gloo through the host: built without NCCL");
 }
 
 }  // namespace
@@ -38,8 +39,8 @@ comm::Group init(comm::GroupOptions options) {
   options.nccl = gpus > 0 && environment.world_size > 1 && comm::has_nccl();
   if (!options.on_stuck) options.on_stuck = comm::end_process;
   if (gpus > 0) {
-    c10::impl::VirtualGuardImpl(at::kCUDA)
-        .setDevice({at::kCUDA, static_cast<at::DeviceIndex>(options.device_index)});
+    c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(
+        {at::kCUDA, static_cast<at::DeviceIndex>(options.device_index)});
   }
   if (environment.rank == 0)
     std::fprintf(stderr, "[flashstep] %s\n", describe(environment, options).c_str());

@@ -39,13 +39,13 @@ TEST(Init, RanksFindEachOther) {
   testing::start_ranks(
       2,
       [](const comm::Environment& e) {
-        for (const auto& [name, value] : std::map<std::string, std::string>{
-                 {"RANK", str(e.rank)},
-                 {"WORLD_SIZE", str(e.world_size)},
-                 {"LOCAL_RANK", str(e.local_rank)},
-                 {"LOCAL_WORLD_SIZE", str(e.local_world_size)},
-                 {"MASTER_ADDR", e.master_address},
-                 {"MASTER_PORT", str(e.master_port)}}) {
+        for (const auto& [name, value] :
+             std::map<std::string, std::string>{{"RANK", str(e.rank)},
+                                                {"WORLD_SIZE", str(e.world_size)},
+                                                {"LOCAL_RANK", str(e.local_rank)},
+                                                {"LOCAL_WORLD_SIZE", str(e.local_world_size)},
+                                                {"MASTER_ADDR", e.master_address},
+                                                {"MASTER_PORT", str(e.master_port)}}) {
           ::setenv(name.c_str(), value.c_str(), 1);
         }
         const Group group = init();

@@ -30,7 +30,7 @@ Averaging make_averaging(const ReducedParameters& parameters, const comm::Group&
 
 // From now on full buckets go to `scatter`; null: they are averaged again. Where the options ask
 // for nothing else: between GPUs of one machine, which are fast to reach, gradients travel from
-// where they lie, whole; else each bucket is divided on its way, as one flat tensor.
+// where they lie, whole; else each bucket is reduce-scattered as one flat tensor.
 void set_scatter(Averaging& averaging, const ReducedParameters& parameters,
                  const ReducerOptions& options, std::shared_ptr<GradientScatter> scatter);
 

@@ -58,7 +58,7 @@ bool goes_through_nccl(const std::vector<at::Tensor>& tensors, const comm::Group
          group.process_group().getBackend(at::kCUDA)->getBackendName() == "nccl";
 }
 
-std::string carrier_of(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
+std::string transport_of(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
   if (group.world_size() == 1 || tensors.empty()) return "";
   const std::string name =
       group.process_group().getBackend(tensors.front().device().type())->getBackendName();

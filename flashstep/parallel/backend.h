@@ -18,7 +18,7 @@ bool goes_through_nccl(const std::vector<at::Tensor>& tensors, const comm::Group
 
 // What carries them, for people: "NCCL", "Gloo", another backend's own name, "" for no tensors and
 // for a single process. Of several devices: what carries the first one's.
-std::string carrier_of(const std::vector<at::Tensor>& tensors, const comm::Group& group);
+std::string transport_of(const std::vector<at::Tensor>& tensors, const comm::Group& group);
 inline constexpr const char* kCopies = "copies";  // from GPU to GPU
 
 // Starts the all-reduce of all of them in one launch; `average` is NCCL's, Gloo only sums. `what`

@@ -88,8 +88,8 @@ void BucketReduction::fired(int64_t index) {
   count.last = ++clock_;
   check_gradient(index);
   if (recording_ || count.expected == 0) return;
-  // Its mean is on its way, and what came now was added to it; other strategies, where it is not,
-  // refuse what these must.
+  // Its all-reduce is in flight, and this gradient was added to it; other strategies, where it is
+  // not, refuse what these must.
   if (count.fired > count.expected) {
     came_again_ = flashstep::str(
         "[parallel] expected the gradient of ", parameters_.names[index], " to come ",
@@ -311,9 +311,9 @@ at::Tensor BucketReduction::slot(const at::Tensor& parameter) {
   return buckets_[bucket].slot(slot);
 }
 
-std::string BucketReduction::carrier() const {
+std::string BucketReduction::transport() const {
   if (averaging_.peers && averaging_.in_place) return kCopies;
-  return carrier_of(parameters_.tensors, group_);
+  return transport_of(parameters_.tensors, group_);
 }
 
 std::vector<std::vector<int64_t>> BucketReduction::buckets() const {

@@ -50,13 +50,13 @@ TEST(Ranks, SayWhatCarriesTheirGradients) {
     const std::vector<Tensor> parameters = {torch::ones({100}).requires_grad_()};
     ReducerOptions options;
     EXPECT_TRUE(options.peer_copies);
-    EXPECT_EQ(GradientReducer(parameters, group, options).carrier(), "Gloo");
+    EXPECT_EQ(GradientReducer(parameters, group, options).transport(), "Gloo");
     options.strategy = Strategy::kTorch;
-    EXPECT_EQ(GradientReducer(parameters, group, options).carrier(), "Gloo");
+    EXPECT_EQ(GradientReducer(parameters, group, options).transport(), "Gloo");
   });
   testing::run_ranks(1, [](const comm::Environment& environment) {
     const Group group(environment);
-    EXPECT_EQ(GradientReducer({torch::ones({100}).requires_grad_()}, group).carrier(), "");
+    EXPECT_EQ(GradientReducer({torch::ones({100}).requires_grad_()}, group).transport(), "");
   });
 }
 

@@ -116,7 +116,7 @@ TEST(Cost, WhatEachSchemeSends) {
   EXPECT_EQ(flat.state_bytes, 4e9);
   EXPECT_EQ(whole.state_bytes, 4e9);
   EXPECT_EQ(flat.launches, 320 + 32);  // 2e9 / 64e6 = 31.25 parts
-  // Between GPUs of one machine gradients are not divided on their way, and copies are no launches.
+  // Between GPUs of one machine gradients are not reduce-scattered, and copies are no launches.
   const ShardedStepSizes near{8e9, 16e9, 25e6, 64e6, /*nccl=*/true, /*one_machine=*/true};
   const ShardedStep flat_near = sharded_step(Sharding::kFlat, near, 4);
   EXPECT_EQ(flat_near.sent_bytes, 18e9);

@@ -63,7 +63,7 @@ ShardedStep sharded_step(Sharding sharding, const ShardedStepSizes& sizes, int w
               std::max(bucket_bytes, messages), own_state};
     }
     case Sharding::kFlat: {
-      // What is sent, and on Gloo what is received, of each bucket on its way; one more is filled.
+      // What is sent, and on Gloo what is received, of each bucket in flight; one more is filled.
       const double in_flight = std::min<double>(kBucketsInFlight, buckets) * (sizes.nccl ? 1 : 2) +
                                (buckets > kBucketsInFlight ? 1 : 0);
       // Gloo gathers into copies of the flat tensors, two parts of every rank at a time.

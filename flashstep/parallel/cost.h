@@ -33,7 +33,7 @@ struct ShardedStep {
   double sent_bytes = 0;      // and received: gradients, then parameters
   double launches = 0;        // of collectives
   double gradient_bytes = 0;  // kept until the update
-  double transit_bytes = 0;   // at most, of what is on its way, beside what is kept
+  double transit_bytes = 0;   // at most, of what is in flight, beside what is kept
   double state_bytes = 0;
 };
 struct ShardedStepSizes {
@@ -61,7 +61,7 @@ double best_bucket_bytes(const BucketModel& model);                       // sqr
 // What bucket_megabytes 0 stands for, in bytes: on NCCL the best bucket of the model as it was
 // measured between two H200s, at least 25 MB; elsewhere 25 MB.
 double chosen_bucket_bytes(double gradient_bytes, bool nccl);
-// The same for flat shards, whose buckets are copies: not so large that what is on its way takes
+// The same for flat shards, whose buckets are copies: not so large that what is in flight takes
 // more than what a rank keeps of its gradients, s / W, as long as that allows 25 MB.
 double chosen_flat_bytes(double gradient_bytes, bool nccl, int world_size);
 

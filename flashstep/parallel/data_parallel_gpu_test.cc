@@ -147,9 +147,9 @@ void expect_exact_means(const Group& group, at::Device device, const ReducerOpti
     loss.backward();
     reducer.finish_gradient_synchronization();
     const bool by_copies = options.strategy == Strategy::kBucketed && options.peer_copies;
-    EXPECT_EQ(reducer.carrier(), !parallel::goes_through_nccl(parameters, group) ? "Gloo"
-                                 : by_copies                                     ? "copies"
-                                                                                 : "NCCL");
+    EXPECT_EQ(reducer.transport(), !parallel::goes_through_nccl(parameters, group) ? "Gloo"
+                                   : by_copies                                     ? "copies"
+                                                                                   : "NCCL");
     const double mean = (group.world_size() - 1) / 2.0 + step;
     for (int i = 0; i < kParameters; ++i) {
       EXPECT_TRUE(same_bits(parameters[i].grad(), (make() * ((i + 1) * mean)).to(gradients)))

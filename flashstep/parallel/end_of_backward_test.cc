@@ -97,7 +97,8 @@ struct Recomputed : torch::nn::Module {
   torch::nn::Linear first{register_module("first", torch::nn::Linear(10, 10))};
   torch::nn::Linear second{register_module("second", torch::nn::Linear(10, 10))};
   Tensor forward(const Tensor& x) {
-    const Tensor y = recompute([this](const Tensor& y) { return second(torch::tanh(y)); }, first(x));
+    const Tensor y =
+        recompute([this](const Tensor& y) { return second(torch::tanh(y)); }, first(x));
     return recompute([this](const Tensor& y) { return second(torch::tanh(y)); }, y);
   }
 };

@@ -50,7 +50,7 @@ c10::intrusive_ptr<c10d::Work> in_one_launch(const comm::Group& group, Body&& bo
 void Exchange::start(const std::vector<Tensor>& tensors, const std::vector<int>& owners) {
   if (group_.world_size() == 1 || tensors.empty()) return;
   at::NoGradGuard no_grad;
-  carrier_ = carrier_of(tensors, group_);
+  transport_ = transport_of(tensors, group_);
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (owners[i] != group_.rank()) note_written(tensors[i]);
   }
@@ -78,7 +78,7 @@ void Exchange::start(const std::vector<Tensor>& tensors, const std::vector<int>&
 void Exchange::start_gather(const std::vector<Tensor>& flats) {
   if (group_.world_size() == 1 || flats.empty()) return;
   at::NoGradGuard no_grad;
-  carrier_ = carrier_of(flats, group_);
+  transport_ = transport_of(flats, group_);
   std::vector<Message> round;
   if (goes_through_nccl(flats, group_)) {
     if (can_copy(flats)) {
@@ -137,7 +137,7 @@ void Exchange::take(const Message& message) {
   }
 }
 
-// Takes the oldest rounds until at most `rounds` are on their way.
+// Takes the oldest rounds until at most `rounds` are in flight.
 void Exchange::limit(size_t rounds) {
   at::NoGradGuard no_grad;
   while (rounds_.size() > rounds) {
@@ -206,7 +206,7 @@ bool Exchange::can_copy(const std::vector<Tensor>& tensors) {
 template <typename PushTo>
 void Exchange::copy(PushTo&& push_to) {
   group_.check(kSendingUpdates);
-  carrier_ = kCopies;
+  transport_ = kCopies;
   group_.guarded(kSendingUpdates, [&] {
     copy_stream_->run([&] {
       if (!is_copying_) {

@@ -45,7 +45,7 @@ class Exchange {
   // Everything has arrived (on a GPU: when the current stream goes on).
   void finish();
   // What the last round went by: "copies", "NCCL", "Gloo"; "" before the first.
-  const std::string& carrier() const { return carrier_; }
+  const std::string& transport() const { return transport_; }
 
  private:
   struct Message {
@@ -73,10 +73,10 @@ class Exchange {
   void finish_copies();
 
   const comm::Group& group_;
-  std::vector<std::vector<Message>> rounds_;  // on their way
+  std::vector<std::vector<Message>> rounds_;  // in flight
   bool may_copy_;                             // until it is known that they cannot
   bool asked_ = false;                        // the other ranks
-  std::string carrier_;
+  std::string transport_;
   std::unique_ptr<comm::PeerCopies> copies_;
   std::optional<SideStream> copy_stream_;
   bool is_copying_ = false;  // since the last finish()

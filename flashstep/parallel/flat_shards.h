@@ -48,7 +48,7 @@ class FlatShards : public ShardPlan {
   size_t parts() const override { return parts_.size(); }
   void send(size_t part) override { exchange_.start_gather(parts_[part]); }
   void finish() override;
-  std::string carrier() const override { return exchange_.carrier(); }
+  std::string transport() const override { return exchange_.transport(); }
 
  private:
   struct Place {

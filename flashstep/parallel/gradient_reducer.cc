@@ -121,10 +121,10 @@ std::string GradientReducer::describe() const {
   text += flashstep::str(", ", buckets.size(),
                          buckets.size() == 1 ? " bucket of up to " : " buckets of up to ",
                          std::ceil(most / kBytesPerMegabyte), " MB", chosen);
-  if (!carrier().empty()) text += ", by " + carrier();
+  if (!transport().empty()) text += ", by " + transport();
   return text;
 }
-std::string GradientReducer::carrier() const { return reduction_->carrier(); }
+std::string GradientReducer::transport() const { return reduction_->transport(); }
 bool GradientReducer::scatter_to(const std::shared_ptr<parallel::GradientScatter>& scatter) {
   return reduction_->scatter_to(scatter);
 }

@@ -158,12 +158,12 @@ class GradientReducer {
   const std::vector<at::ScalarType>& gradient_dtypes() const;
   // Indices into reduced_parameters(), bucket by bucket; empty for kTorch.
   std::vector<std::vector<int64_t>> buckets() const;
-  // "bucketed, 31 buckets of up to 298 MB (chosen), by copies"; the last is carrier()
+  // "bucketed, 31 buckets of up to 298 MB (chosen), by copies"; the last is transport()
   std::string describe() const;
   // What buckets are set up to travel by: "copies" (peer_copies, where there are any), "NCCL",
   // "Gloo"; "" for a single process. Where there are copies, NCCL still carries other dtypes than
   // float32, float64, float16 and bfloat16.
-  std::string carrier() const;
+  std::string transport() const;
   // As given, except that bucket_megabytes is the size in use.
   const ReducerOptions& options() const;
   // Whether that size was chosen here, not given.

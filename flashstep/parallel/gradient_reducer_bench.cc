@@ -1,4 +1,4 @@
-// Step time of every strategy beside a step that sends nothing, taking turns on the same ranks:
+// Step time of every strategy beside a step without communication, taking turns on the same ranks:
 //   parallel_gradient_reducer_bench            2 ranks on this machine, CPU and Gloo
 //   flashstep launch -n 4 -- ./parallel_gradient_reducer_bench
 #include <cstdio>
@@ -59,7 +59,7 @@ void run(const comm::Environment& environment) {
   const comm::Group group(environment);
   torch::set_num_threads(1);
   std::vector<Contestant> contestants;
-  contestants.push_back({"nothing sent"});
+  contestants.push_back({"no communication"});
   const auto add = [&](Strategy strategy, double megabytes, const std::string& name) {
     contestants.push_back({name});
     ReducerOptions options;

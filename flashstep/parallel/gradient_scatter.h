@@ -73,7 +73,7 @@ class GradientScatter {
   // Undefined without a gradient, and if nothing was reduced since clear().
   at::Tensor gradient(size_t bucket, size_t slot, int64_t begin, int64_t end) const;
   void clear();
-  void forget() { buckets_.assign(layouts_.size(), {}); }  // what is on its way, too
+  void forget() { buckets_.assign(layouts_.size(), {}); }  // what is in flight, too
 
  private:
   struct Bucket {

@@ -228,7 +228,7 @@ TEST(GpuGraphRanks, DividedOptimizersAreReplayed) {
           graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
           step();
           graph.capture_end();
-          EXPECT_EQ(optimizer.carrier(), peer_copies ? "copies" : "NCCL");
+          EXPECT_EQ(optimizer.transport(), peer_copies ? "copies" : "NCCL");
           for (int i = 0; i < 3; ++i) graph.replay();
           step();  // between replays
           graph.replay();

@@ -44,7 +44,7 @@ class Reduction {
   virtual void finish() = 0;
   virtual bool is_unfinished() const = 0;
   virtual void forget_step() {}
-  virtual std::string carrier() const = 0;
+  virtual std::string transport() const = 0;
   virtual std::vector<int64_t> order() const { return {}; }
   virtual void set_order(const std::vector<int64_t>& /*order*/, double /*bucket_megabytes*/) {}
   virtual void record_again() {}

@@ -44,14 +44,14 @@ class ShardPlan {
   virtual std::vector<at::Tensor> gradients(const std::vector<OwnPiece>& own) = 0;
   virtual bool divided() const = 0;
 
-  // An update goes part by part: when all ranks have updated theirs of one, it is on its way while
+  // An update goes part by part: when all ranks have updated theirs of one, it is in flight while
   // they update the next.
   virtual size_t parts() const = 0;
   virtual void send(size_t part) = 0;
   // All parameters have arrived (on a GPU: when the current stream goes on).
   virtual void finish() = 0;
   // What sent them last: "copies", "NCCL", "Gloo"; "" if nothing was sent yet.
-  virtual std::string carrier() const = 0;
+  virtual std::string transport() const = 0;
 };
 
 }  // namespace flashstep::parallel

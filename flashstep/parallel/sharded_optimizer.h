@@ -108,7 +108,7 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   double imbalance() const;
   // What updated parameters travelled by last: "copies" (ShardOptions::peer_copies), "NCCL",
   // "Gloo"; "" before the first step and for a single process.
-  std::string carrier() const { return plan_->carrier(); }
+  std::string transport() const { return plan_->transport(); }
 
   // Brings all of the state to rank `to`, whose save() then writes what the optimizer inside, not
   // sharded, would write. Until the next step, the next consolidate() or load() it lies there

@@ -78,6 +78,6 @@ void TorchReduction::finish() {
   group_.guarded(kAveragingByTorch, [&] { reducer_->check_finalized(); });
 }
 
-std::string TorchReduction::carrier() const { return carrier_of(parameters_.tensors, group_); }
+std::string TorchReduction::transport() const { return transport_of(parameters_.tensors, group_); }
 
 }  // namespace flashstep::parallel

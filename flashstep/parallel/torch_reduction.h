@@ -19,7 +19,7 @@ class TorchReduction : public Reduction {
   void prepare_for_backward() override;
   void finish() override;
   bool is_unfinished() const override { return false; }
-  std::string carrier() const override;
+  std::string transport() const override;
 
  private:
   std::unique_ptr<c10d::Reducer> reducer_;

@@ -24,7 +24,7 @@ class WholeShards : public ShardPlan {
   size_t parts() const override { return parts_.size(); }
   void send(size_t part) override;
   void finish() override { exchange_.finish(); }
-  std::string carrier() const override { return exchange_.carrier(); }
+  std::string transport() const override { return exchange_.transport(); }
 
  private:
   struct Part {

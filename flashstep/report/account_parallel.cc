@@ -50,7 +50,7 @@ void derive_sharding(const ModelConfig& model, double sent_bytes, Account& accou
   account.derivation = {
       str("P = ", with_commas(parameter_count(model)), " parameters: 4 P = ", s,
           " GB of parameters, as much of gradients, 8 P = ", number(8 * parameters / kGB),
-          " GB of AdamW's moments; one copy on its way has ", e, " GB."),
+          " GB of AdamW's moments; one copy in flight has ", e, " GB."),
       "DDP: all 16 P on each of W ranks; all-reduce of gradients sends 2 (W - 1) / W of a copy.",
       "ZeRO-1: moments / W. Gradients reduce-scattered, updated parameters all-gathered: (W - 1) / "
       "W each, the same bytes.",

@@ -13,9 +13,10 @@ namespace flashstep::report {
 namespace {
 
 const char* kHowToReadDdp =
-    "Batch: rows of one rank. none: every rank by itself, at the same time, nothing sent; torch: "
+    "Batch: rows of one rank. none: every rank by itself, at the same time, without communication; "
+    "torch: "
     "c10d's own Reducer. Times: medians of a step on the device; backward ends when every gradient "
-    "is the mean; waited: of it, for gradients on their way when its own work is done. All of rank "
+    "is the mean; waited: of it, for gradients in flight when its own work is done. All of rank "
     "0; slowest: of the rank that took longest for each step. First: median of each turn's first "
     "step, which the host begins without a lead and which is in no other time. Lead: how far the "
     "host is ahead when the others begin, in the median; it grows "
@@ -34,7 +35,7 @@ DdpPlan plan_of(const BenchDdpOptions& options, const ParallelCase& c) {
   DdpPlan plan;
   plan.c = c;
   plan.contestants = division_names(options.wrappers, options.bucket_megabytes);
-  check_carriers(plan.contestants, c.device);
+  check_transports(plan.contestants, c.device);
   plan.turns = options.turns;
   plan.warmup = options.warmup;
   plan.steps = options.steps;

@@ -43,7 +43,7 @@ struct DdpRun {
   std::vector<double> first;    // the first step of each turn, which is in none of those
   std::vector<double> slowest;  // of all ranks' steps of that number
   std::vector<double> lead;     // of the host, when each step begins; none on a CPU
-  std::string carrier;          // of gradients: "NCCL", "copies", "Gloo"
+  std::string transport;        // of gradients: "NCCL", "copies", "Gloo"
   double peak_bytes = 0;        // the largest of the ranks
   double bucket_megabytes = 0;  // in use; 0: not known
   double weight_error = -1;     // Replica::weight_error; -1: not asked

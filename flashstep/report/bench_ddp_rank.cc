@@ -34,7 +34,7 @@ void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>&
                {"peak_bytes", peak_bytes},
                {"bucket_megabytes", replica.bucket_megabytes()},
                {"slowest", slowest},
-               {"carrier", replica.gradients_carrier()},
+               {"carrier", replica.gradients_transport()},
                {"first", Json::array({times.front().total})}};
   const bool recorded = replica.is_recorded();
   for (size_t i = 1; i < times.size(); ++i) {
@@ -95,7 +95,7 @@ void take_line(DdpRun& run, const Json& json) {
   append(run.lead, json, "lead");
   if (json.contains("peak_bytes"))
     run.peak_bytes = std::max(run.peak_bytes, number_or_nan(json["peak_bytes"]));
-  run.carrier = json.value("carrier", run.carrier);
+  run.transport = json.value("carrier", run.transport);
   run.bucket_megabytes = json.value("bucket_megabytes", run.bucket_megabytes);
   if (json.contains("weight_error")) run.weight_error = number_or_nan(json["weight_error"]);
   if (!json.contains("compute")) return;

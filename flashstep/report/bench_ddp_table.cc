@@ -236,7 +236,7 @@ measure::Table ddp_table(const std::vector<DdpResult>& results) {
             run.communication > 0 ? finite(100 * run.hidden) : Cell(),
             run.has_times() ? Cell(run.peak_bytes / kGiB) : Cell(),
             run.has_times() ? finite(added_memory_percent(result, run)) : Cell(),
-            measured(run.weight_error), text_or_nothing(run.carrier)}) {
+            measured(run.weight_error), text_or_nothing(run.transport)}) {
         cells.push_back(cell);
       }
       table.add_row(std::move(cells));

@@ -46,7 +46,7 @@ TEST(BenchDdp, WhatRankZeroHandedOverBecomesRuns) {
   EXPECT_EQ(result.runs[1].first, std::vector<double>{0.207});
   EXPECT_EQ(result.runs[1].slowest, std::vector<double>{0.106});
   EXPECT_EQ(result.runs[1].lead, std::vector<double>{0.04});
-  EXPECT_EQ(result.runs[1].carrier, "copies") << "whatever the name says";
+  EXPECT_EQ(result.runs[1].transport, "copies") << "whatever the name says";
   EXPECT_DOUBLE_EQ(result.runs[1].communication, 0.02);
   EXPECT_NEAR(result.runs[1].hidden, 0.95, 1e-9);
   EXPECT_EQ(result.runs[0].weight_error, -1);

@@ -202,7 +202,7 @@ BenchReport bench_matrix(const BenchMatrixOptions& options) {
   const double begin = measure::steady_seconds();
   const std::vector<ParallelCase> cases = cases_of(options.axes);
   for (const ParallelCase& c : cases)
-    check_carriers(division_names(options.wrappers, options.bucket_megabytes), c.device);
+    check_transports(division_names(options.wrappers, options.bucket_megabytes), c.device);
   require(cases.size() == 1,
           "[bench matrix] expected one model, context, precision and number of "
           "ranks, got ",

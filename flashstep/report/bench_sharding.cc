@@ -30,7 +30,7 @@ ShardingResult measure_case(const BenchShardingOptions& options, const ParallelC
                             BenchReport& report) {
   ShardingPlan plan = options.plan;
   plan.c = c;
-  check_carriers(plan.contestants, c.device);
+  check_transports(plan.contestants, c.device);
   const JobResults job = run_plan("sharding", plan, options.progress);
   ShardingResult result = sharding_result(plan, job.handed_over);
   put_failures(job.failures, result.runs);

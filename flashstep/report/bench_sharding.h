@@ -29,7 +29,7 @@ struct BenchShardingOptions {
 };
 // "none", "whole", "flat", as parallel.shard_optimizer names them; behind it "nccl": with
 // parallel.peer_copies none; "flat scattered": with parallel.flat_buckets, so that gradients are
-// divided on their way. UserError for another name.
+// reduce-scattered. UserError for another name.
 train::ParallelConfig sharding_by_name(const std::string& name);
 std::vector<std::string> sharding_names();
 
@@ -46,8 +46,8 @@ struct ShardingRun {
   ShardingMemory memory;
   std::vector<double> optimizer, total;  // seconds, a value a step
   std::string buckets;                   // in words; empty: nothing is averaged
-  std::string gradients_carrier;         // "NCCL", "copies", "Gloo"
-  std::string updates_carrier;           // empty: nothing is sent
+  std::string gradients_transport;       // "NCCL", "copies", "Gloo"
+  std::string updates_transport;         // empty: nothing is sent
   Trace update;                          // of rank 0; its times are Replica::trace_update's
   double update_seconds = -1, host_seconds = -1;  // -1: not traced
   std::string trouble;

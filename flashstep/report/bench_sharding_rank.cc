@@ -95,8 +95,8 @@ void take_line(ShardingRun& run, const Json& json) {
     run.optimizer.push_back(seconds);
   for (const double seconds : json.value("total", Json::array())) run.total.push_back(seconds);
   run.buckets = json.value("buckets", run.buckets);
-  run.gradients_carrier = json.value("gradients_carrier", run.gradients_carrier);
-  run.updates_carrier = json.value("updates_carrier", run.updates_carrier);
+  run.gradients_transport = json.value("gradients_carrier", run.gradients_transport);
+  run.updates_transport = json.value("updates_carrier", run.updates_transport);
   if (json.contains("memory")) {
     const auto fields = fields_of(run.memory);
     for (size_t i = 0; i < fields.size(); ++i) *fields[i] = json["memory"][i];
@@ -150,8 +150,8 @@ void bench_sharding_rank(const std::string& task) {
         json["total"].push_back(times[i].total);
       }
       json["buckets"] = replica.describe_buckets();
-      json["gradients_carrier"] = replica.gradients_carrier();
-      json["updates_carrier"] = replica.updates_carrier();
+      json["gradients_carrier"] = replica.gradients_transport();
+      json["updates_carrier"] = replica.updates_transport();
       hand_over(json.dump());
     }
   }

@@ -107,8 +107,8 @@ measure::Table sharding_table(const std::vector<ShardingResult>& results,
     for (const ShardingRun& run : result.runs) {
       std::vector<Cell> cells = cells_of(result, run);
       cells.resize(table.columns.size());
-      if (!run.gradients_carrier.empty()) cells.end()[-2] = run.gradients_carrier;
-      if (!run.updates_carrier.empty()) cells.end()[-1] = run.updates_carrier;
+      if (!run.gradients_transport.empty()) cells.end()[-2] = run.gradients_transport;
+      if (!run.updates_transport.empty()) cells.end()[-1] = run.updates_transport;
       table.add_row(std::move(cells));
     }
   }

@@ -105,9 +105,10 @@ train::ParallelConfig division_by_name(const std::string& name) {
             "[bench] expected ", division.wrapper,
             " with the megabytes of a bucket (0: chosen), got \"", name, "\"");
   }
-  if (std::string carrier; in >> carrier) {
-    require(division.wrapper == "bucketed" && carrier == "nccl",
-            "[bench] expected \"bucketed 25 nccl\" or a name without carrier, got \"", name, "\"");
+  if (std::string transport; in >> transport) {
+    require(division.wrapper == "bucketed" && transport == "nccl",
+            "[bench] expected \"bucketed 25 nccl\" or a name without a transport, got \"", name,
+            "\"");
     division.peer_copies = "none";
   }
   return division;
@@ -118,19 +119,19 @@ std::vector<std::string> division_names(const std::vector<std::string>& wrappers
   std::vector<std::string> names;
   for (const std::string& wrapper : wrappers) {
     const size_t end = std::min(wrapper.find(' '), wrapper.size());
-    const std::string first = wrapper.substr(0, end), carrier = wrapper.substr(end);
+    const std::string first = wrapper.substr(0, end), transport = wrapper.substr(end);
     if (!has_buckets(first)) {
       names.push_back(wrapper);
       continue;
     }
     for (const double megabytes : bucket_megabytes)
-      names.push_back(str(first, ' ', megabytes, carrier));
+      names.push_back(str(first, ' ', megabytes, transport));
   }
   for (const std::string& name : names) division_by_name(name);
   return names;
 }
 
-void check_carriers(const std::vector<std::string>& names, const std::string& device) {
+void check_transports(const std::vector<std::string>& names, const std::string& device) {
   for (const std::string& name : names) {
     require(device == "cuda" || !name.ends_with(" nccl"), "[bench] expected GPUs for \"", name,
             "\", got --device ", device, ", where Gloo carries everything");

@@ -56,9 +56,9 @@ train::ParallelConfig division_by_name(const std::string& name);
 // of them.
 std::vector<std::string> division_names(const std::vector<std::string>& wrappers,
                                         const std::vector<double>& bucket_megabytes);
-// UserError where a name asks for a carrier ("... nccl") that the device has not: on a CPU Gloo
+// UserError where a name asks for a transport ("... nccl") that the device has not: on a CPU Gloo
 // carries everything.
-void check_carriers(const std::vector<std::string>& names, const std::string& device);
+void check_transports(const std::vector<std::string>& names, const std::string& device);
 // The name for readers, once the size in use is known: "bucketed 126 MB (chosen)" where it was
 // chosen, else the name itself.
 std::string shown_name(const std::string& name, double bucket_megabytes);

@@ -85,10 +85,10 @@ TEST(ParallelCase, BucketsCanGoByNccl) {
             (std::vector<std::string>{"none", "bucketed 0", "bucketed 25", "bucketed 0 nccl",
                                       "bucketed 25 nccl"}));
   EXPECT_EQ(shown_name("bucketed 0 nccl", 269.8), "bucketed 270 MB (chosen) nccl");
-  EXPECT_NO_THROW(check_carriers({"none", "bucketed 25", "flat"}, "cpu"));
-  EXPECT_NO_THROW(check_carriers({"bucketed 25 nccl", "flat nccl"}, "cuda"));
-  EXPECT_THROW(check_carriers({"none", "bucketed 25 nccl"}, "cpu"), UserError);
-  EXPECT_THROW(check_carriers({"flat nccl"}, "cpu"), UserError);
+  EXPECT_NO_THROW(check_transports({"none", "bucketed 25", "flat"}, "cpu"));
+  EXPECT_NO_THROW(check_transports({"bucketed 25 nccl", "flat nccl"}, "cuda"));
+  EXPECT_THROW(check_transports({"none", "bucketed 25 nccl"}, "cpu"), UserError);
+  EXPECT_THROW(check_transports({"flat nccl"}, "cpu"), UserError);
   for (const char* name : {"torch 25 nccl", "bucketed 25 copies", "naive nccl"})
     EXPECT_THROW(division_by_name(name), UserError) << name;
 }

@@ -108,7 +108,7 @@ void Replica::backward(const Tensor& loss) {
 
 void Replica::record(const std::function<void()>& update) {
   synchronize(device_);
-  group_.barrier("recording a step");  // no rank's collectives are on their way
+  group_.barrier("recording a step");  // no rank's collectives are in flight
   // Gradients of the steps before lie in memory that a replay does not know.
   zero_grad();
   if (device_.is_cuda()) measure::release_cached_gpu_memory();
@@ -293,13 +293,13 @@ std::string Replica::describe_buckets() const {
   return hooks_.reducer == nullptr ? "" : hooks_.reducer->describe();
 }
 
-std::string Replica::gradients_carrier() const {
-  return hooks_.reducer == nullptr ? "" : hooks_.reducer->carrier();
+std::string Replica::gradients_transport() const {
+  return hooks_.reducer == nullptr ? "" : hooks_.reducer->transport();
 }
 
-std::string Replica::updates_carrier() const {
+std::string Replica::updates_transport() const {
   const auto* sharded = dynamic_cast<const parallel::ShardedOptimizerBase*>(optimizer_.get());
-  return sharded == nullptr ? "" : sharded->carrier();
+  return sharded == nullptr ? "" : sharded->transport();
 }
 
 int64_t Replica::tokens_per_step() const {

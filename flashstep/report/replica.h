@@ -72,9 +72,9 @@ class Replica {
   bool is_recorded() const { return !recorded_.empty(); }
   double bucket_megabytes() const;       // in use; 0 where nothing is averaged
   std::string describe_buckets() const;  // "bucketed, 31 buckets of up to 298 MB"; "" likewise
-  // GradientReducer::carrier and ShardedOptimizer::carrier; "" where nothing is sent.
-  std::string gradients_carrier() const;
-  std::string updates_carrier() const;
+  // GradientReducer::transport and ShardedOptimizer::transport; "" where nothing is sent.
+  std::string gradients_transport() const;
+  std::string updates_transport() const;
   const TransformerImpl& model() const { return *model_; }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   at::Device device() const { return device_; }

@@ -78,8 +78,8 @@ TEST(Replica, StepsInTheirParts) {
     Replica replica(replica_workload(), group, at::kCPU);
     EXPECT_EQ(replica.tokens_per_step(), 2 * 2 * 16);
     replica.divide(division_by_name("bucketed 0.01"));
-    EXPECT_EQ(replica.gradients_carrier(), "Gloo");
-    EXPECT_EQ(replica.updates_carrier(), "");
+    EXPECT_EQ(replica.gradients_transport(), "Gloo");
+    EXPECT_EQ(replica.updates_transport(), "");
     const auto times = replica.run(3);
     ASSERT_EQ(times.size(), 3u);
     for (const StepTimes& t : times) {

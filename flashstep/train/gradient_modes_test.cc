@@ -106,7 +106,8 @@ TEST(GradientModes, ScaledGradientsThatOverflowAreSkippedOnAllRanks) {
         optimizer->zero_grad();
         // Of one rank, and of one parameter, whose elements the other rank may have.
         Tensor loss = net(own_rows(group)).square().mean();
-        if (overflows && group.rank() == 1) loss = loss + net.module()->fc3->weight.sum() * INFINITY;
+        if (overflows && group.rank() == 1)
+          loss = loss + net.module()->fc3->weight.sum() * INFINITY;
         scaler.scale_loss(loss).backward();
         const Tensor found_inf = scaler.unscale(*optimizer);
         EXPECT_EQ(found_inf.item<float>(), overflows ? 1 : 0);

@@ -145,7 +145,7 @@ bool RecordedStep::record(int64_t step) {
   // graph's.
   step_.optimizer().zero_grad();
   if (step_.device().is_cuda()) measure::release_cached_gpu_memory();
-  // No rank's collectives are on their way.
+  // No rank's collectives are in flight.
   if (parallel.group != nullptr) parallel.group->barrier("recording a step");
   std::string reason = try_to_record(step);
   if (parallel.group != nullptr) {

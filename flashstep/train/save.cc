@@ -82,7 +82,8 @@ void save(const fs::path& directory, ModelRef model, torch::optim::Optimizer& op
   require(step >= 0, "[checkpoint] expected a number of updates of at least 0, got ", step);
   const comm::Group* const group = group_of(model, optimizer);
   const train::Job job = job_of(model, optimizer, group);
-  const train::NamedTensors step_state = options.scaler != nullptr ? options.scaler->state() : train::NamedTensors();
+  const train::NamedTensors step_state =
+      options.scaler != nullptr ? options.scaler->state() : train::NamedTensors();
   const train::Checkpoint checkpoint = train::make_checkpoint(job, step_state, {}, step);
   if (group != nullptr) group->check("saving a checkpoint");
   on_first_rank(group, [&] { train::prepare_checkpoints(directory); });

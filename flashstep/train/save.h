@@ -57,8 +57,8 @@ void save(const std::filesystem::path& directory, ModelRef model,
 // Takes back the newest checkpoint that is whole, and returns its step; 0, and nothing is changed,
 // if there is none. `model` and `optimizer` are those that were saved, on any number of ranks and
 // however sharded. UserError, on all ranks, for a checkpoint of another model (what differs first
-// is named) or another optimizer, and if all that is there is damaged. A sentence on stderr for each
-// damaged one that was passed over.
+// is named) or another optimizer, and if all that is there is damaged. A sentence on stderr for
+// each damaged one that was passed over.
 int64_t load_if_exists(const std::filesystem::path& directory, ModelRef model,
                        torch::optim::Optimizer& optimizer, const SaveOptions& options = {});
 

@@ -49,7 +49,8 @@ struct Net : torch::nn::Module {
 class Folder {
  public:
   explicit Folder(const std::string& name, bool is_owner = true)
-      : path(fs::temp_directory_path() / str("flashstep_save_", is_owner ? ::getpid() : ::getppid(), "_", name)),
+      : path(fs::temp_directory_path() /
+             str("flashstep_save_", is_owner ? ::getpid() : ::getppid(), "_", name)),
         is_owner_(is_owner) {
     if (is_owner_) fs::remove_all(path);
   }
@@ -90,7 +91,8 @@ void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
 OptimizerPtr make(int kind, const std::vector<Tensor>& parameters) {
   if (kind == 0) return std::make_unique<AdamW>(parameters, torch::optim::AdamWOptions(1e-2));
   if (kind == 1)
-    return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+    return std::make_unique<torch::optim::SGD>(parameters,
+                                               torch::optim::SGDOptions(0.1).momentum(0.9));
   return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-2));
 }
 
@@ -166,7 +168,7 @@ TEST(Save, RanksGoOnAsIfNeverStopped) {
     const torch::optim::AdamWOptions options(1e-2);
     const OptimizerPtr optimizer =
         way % 2 == 1 ? std::make_unique<torch::optim::AdamW>(net.parameters(), options)
-                 : make(way == 4 ? 2 : 0, net.parameters());
+                     : make(way == 4 ? 2 : 0, net.parameters());
     EXPECT_EQ(load_if_exists(folders[static_cast<size_t>(way)]->path, net, *optimizer), 3);
     EXPECT_EQ(net.seen.item<float>(), 3);
     EXPECT_NO_THROW(take_step(net, *optimizer));

@@ -1,4 +1,4 @@
-// A pass on its way: what its tasks share.
+// What the tasks of one pass share.
 #pragma once
 
 #include <hwy/aligned_allocator.h>

@@ -26,17 +26,17 @@ class CompareTest : public ::testing::Test {
   // A report with one row of a time and its spread, and one of a mean and its deviation; of a
   // version with a further column or before it came.
   fs::path report(const std::string& name, double time, double spread, double mean,
-                  double deviation, const std::string& carrier = "") {
+                  double deviation, const std::string& transport = "") {
     Result result = for_tests::result_of(
         "ddp", "ddp_2025",
         {for_tests::table_of({"wrapper", "ranks", "time", "p10", "p90"},
                              {{"naive", 2, time, time - spread, time + spread},
                               {"naive", 4, "OOM", Cell(), Cell()}}),
          for_tests::table_of({"model", "mean", "deviation"}, {{"small", mean, deviation}})});
-    if (!carrier.empty()) {
+    if (!transport.empty()) {
       measure::Table& table = result.tables[0].table;
       table.columns.push_back(measure::text_column("by"));
-      for (auto& row : table.rows) row.emplace_back(carrier);
+      for (auto& row : table.rows) row.emplace_back(transport);
     }
     result.key = "0123456789abcdef";
     make_directories(folder_ / name / "results");
@@ -70,12 +70,12 @@ TEST_F(CompareTest, WhatStandsBehindTheNumbersIsNoPartOfARowsName) {
   EXPECT_EQ(compared.table.rows.size(), 2u);
 }
 
-TEST_F(CompareTest, NumbersOfAnotherCarrierAreToldApart) {
+TEST_F(CompareTest, NumbersOfAnotherTransportAreToldApart) {
   const BenchReport compared = compare_reports(report("a", 100, 2, 10, 0.1, "NCCL"),
                                                report("b", 120, 2, 10.1, 0.1, "copies"));
   const Result none;
   const TableView view({{&none, &compared.table}});
-  ASSERT_EQ(view.rows(), 4u);  // the row without times has a carrier, too
+  ASSERT_EQ(view.rows(), 4u);  // the row without times has a transport, too
   EXPECT_EQ(view.text(1, "what"), "by");
   EXPECT_EQ(view.text(1, "A"), "NCCL");
   EXPECT_EQ(view.text(1, "B"), "copies");
