@@ -2,10 +2,10 @@
 // CUDA tensors) over a TCPStore, with a watch over every rank: when one hangs, dies or fails, every
 // other rank throws a MachineError that names it, instead of waiting for ever.
 //
-//   flashstep::comm::Group group = flashstep::init();   // init.h; with options:
-//   Group(read_environment(), ...) auto work = group.process_group().allreduce(tensors);   // any
-//   collective of c10d group.wait(work, "all-reduce of gradients"); const double mean =
-//   group.all_reduce(loss, comm::Reduce::kMean);
+//   flashstep::Group group = flashstep::init();  // init.h
+//   auto work = group.process_group().allreduce(tensors);  // any collective of c10d
+//   group.wait(work, "all-reduce of gradients");
+//   const double mean = group.all_reduce(loss, flashstep::Reduce::kMean);
 //
 // How the watch works stands at the head of flashstep/comm/watch.h.
 #pragma once

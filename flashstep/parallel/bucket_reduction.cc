@@ -311,6 +311,10 @@ at::Tensor BucketReduction::slot(const at::Tensor& parameter) {
   return buckets_[bucket].slot(slot);
 }
 
+bool BucketReduction::holds_divided_means() const {
+  return averaging_.scatter && averaging_.scatter->holds_means();
+}
+
 std::string BucketReduction::transport() const {
   if (averaging_.peers && averaging_.in_place) return kCopies;
   return transport_of(parameters_.tensors, group_);

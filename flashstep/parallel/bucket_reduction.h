@@ -43,6 +43,7 @@ class BucketReduction : public Reduction {
   at::Tensor slot(const at::Tensor& parameter) override;
   std::vector<std::vector<int64_t>> buckets() const override;
   bool scatter_to(const std::shared_ptr<GradientScatter>& scatter) override;
+  bool holds_divided_means() const override;
   std::string transport() const override;
 
  private:

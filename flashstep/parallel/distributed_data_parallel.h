@@ -3,9 +3,9 @@
 //   flashstep::comm::Group group = flashstep::init();
 //   flashstep::DistributedDataParallel net(my_net, group);  // a shared_ptr or module holder
 //   ...
-//   auto loss = criterion(net(x), y);                       // takes what my_net's forward takes
-//   loss.backward();                                        // every .grad is the mean over the
-//   ranks optimizer.step();
+//   auto loss = criterion(net(x), y);  // takes what my_net's forward takes
+//   loss.backward();                   // ends with the means over the ranks
+//   optimizer.step();
 //
 // Every rank starts from rank 0's parameters and buffers, computes the gradients of its own part of
 // the batch, and updates with their mean (S. Li et al., "PyTorch Distributed: Experiences on
@@ -36,7 +36,7 @@ class DistributedDataParallel : public torch::nn::Module {
   DistributedDataParallel(std::shared_ptr<M> module, const comm::Group& group,
                           ReducerOptions options = {})
       : module_(register_module("module", std::move(module))),
-        synchronizer_(*module_, group, options) {}
+        synchronizer_(std::make_unique<parallel::ModuleSynchronizer>(*module_, group, options)) {}
   DistributedDataParallel(const torch::nn::ModuleHolder<M>& module, const comm::Group& group,
                           ReducerOptions options = {})
       : DistributedDataParallel(module.ptr(), group, options) {}
@@ -46,14 +46,14 @@ class DistributedDataParallel : public torch::nn::Module {
   // no_sync(). It throws what finish_gradient_synchronization() does.
   template <typename... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
-    synchronizer_.before_forward();
+    synchronizer_->before_forward();
     using Result = decltype(module_->forward(std::forward<Arguments>(arguments)...));
     if constexpr (std::is_void_v<Result>) {
       module_->forward(std::forward<Arguments>(arguments)...);
     } else {
       Result result = module_->forward(std::forward<Arguments>(arguments)...);
       if (torch::GradMode::is_enabled()) {
-        parallel::for_each_tensor(result, [this](const at::Tensor& t) { synchronizer_.watch(t); });
+        parallel::for_each_tensor(result, [this](const at::Tensor& t) { synchronizer_->watch(t); });
       }
       return result;
     }
@@ -66,7 +66,7 @@ class DistributedDataParallel : public torch::nn::Module {
   // GradientReducer's, after checking that the module still has the parameters that were wrapped.
   // Nothing where backward has ended with it. By hand for a loss that is made of none of forward's
   // results, and on all ranks in steps that some rank takes no part in (uneven.h).
-  void finish_gradient_synchronization() { synchronizer_.finish(); }
+  void finish_gradient_synchronization() { synchronizer_->finish(); }
   [[nodiscard]] GradientReducer::NoSync no_sync() { return reducer().no_sync(); }
   // no_sync() while `condition`: for the loop over micro-batches, `!is_last`.
   [[nodiscard]] std::optional<GradientReducer::NoSync> no_sync_if(bool condition) {
@@ -74,15 +74,15 @@ class DistributedDataParallel : public torch::nn::Module {
     return no_sync();
   }
   // Buffers (running statistics, say) are rank 0's again. They are not kept equal by themselves.
-  void broadcast_buffers() { synchronizer_.broadcast_buffers(); }
+  void broadcast_buffers() { synchronizer_->broadcast_buffers(); }
 
   const std::shared_ptr<M>& module() const { return module_; }
-  GradientReducer& reducer() { return synchronizer_.reducer(); }
-  const comm::Group& group() const { return synchronizer_.group(); }
+  GradientReducer& reducer() { return synchronizer_->reducer(); }
+  const comm::Group& group() const { return synchronizer_->group(); }
 
  private:
   std::shared_ptr<M> module_;
-  parallel::ModuleSynchronizer synchronizer_;
+  std::unique_ptr<parallel::ModuleSynchronizer> synchronizer_;
 };
 
 }  // namespace flashstep

@@ -1,5 +1,6 @@
 // The outermost backward ends with the means of the gradients, whatever it goes through.
 #include <array>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -8,11 +9,14 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include "flashstep/ops/recompute.h"
 #include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/parallel/uneven.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
@@ -226,15 +230,82 @@ TEST(EndOfBackward, FindsTensorsInWhatForwardReturns) {
 TEST(EndOfBackward, OfInputsAloneSendsNothing) {
   testing::run_ranks(2, [](const comm::Environment& environment) {
     const Group group(environment);
-    DistributedDataParallel net(torch::nn::Linear(10, 3), group);
-    if (group.is_first()) {  // the other rank would have to answer
-      const Tensor x = rows(1).requires_grad_();
-      torch::autograd::grad({loss_of(net(x))}, {x});
+    for (const bool allow_unused : {false, true}) {
+      ReducerOptions options;
+      options.allow_unused = allow_unused;
+      DistributedDataParallel net(torch::nn::Linear(10, 3), group, options);
+      if (group.is_first()) {  // the other rank would have to answer
+        const Tensor x = rows(1).requires_grad_();
+        torch::autograd::grad({loss_of(net(x))}, {x});
+      }
+      loss_of(net(rows(group.rank()))).backward();
+      const auto all = group.all_gather(net.module()->weight.grad()[0][0].item<double>());
+      EXPECT_EQ(all[0], all[1]);
     }
-    loss_of(net(rows(group.rank()))).backward();
-    const auto all = group.all_gather(net.module()->weight.grad()[0][0].item<double>());
-    EXPECT_EQ(all[0], all[1]);
   });
+}
+
+// Divided means are in nobody's .grad: what would replace them is refused.
+TEST(EndOfBackward, DividedMeansAreNotReplaced) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    DistributedDataParallel net(std::make_shared<PlainToy>(), group);
+    ShardedOptimizer<torch::optim::SGD> optimizer(net, torch::optim::SGDOptions(0.1),
+                                                  {.mode = ShardMode::kFlat});
+    for (int step = 0; step < 3; ++step) {
+      const auto expected = expected_means(*net.module(), 2, [&](int rank) {
+        return loss_of(net.module()->forward(rows(10 * step + rank)));
+      });
+      const Tensor before = net.module()->fc1->weight.detach().clone();
+      loss_of(net(rows(99))).backward();
+      const Tensor another = loss_of(net(rows(1)));
+      expect_sentence([&] { another.backward(); },
+                      {"optimizer's step", "zero_grad()", "no_sync()"});
+      optimizer.zero_grad();  // what was computed is let go
+      loss_of(net(rows(10 * step + group.rank()))).backward();
+      net.finish_gradient_synchronization();  // has been
+      optimizer.step();
+      EXPECT_TRUE(
+          testing::close(net.module()->fc1->weight.detach(), before - 0.1 * expected[0], 1e-6));
+    }
+  });
+}
+
+// Steps in which one rank has no rows, after steps whose backward ended by itself.
+TEST(EndOfBackward, ARankWithoutRowsTakesPartByHand) {
+  testing::run_ranks(2, [](const comm::Environment& environment) {
+    const Group group(environment);
+    for (const bool allow_unused : {false, true}) {
+      for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
+        ReducerOptions options;
+        options.allow_unused = allow_unused;
+        DistributedDataParallel net(std::make_shared<PlainToy>(), group, options);
+        ShardedOptimizer<torch::optim::SGD> optimizer(net, torch::optim::SGDOptions(0.1),
+                                                      {.mode = mode});
+        for (int step = 0; step < 6; ++step) {
+          optimizer.zero_grad();
+          const bool is_uneven = step % 2 == 1;
+          if (is_uneven && !group.is_first()) {
+            parallel::give_zero_gradients(net.reducer());
+          } else {
+            loss_of(net(rows(10 * step + group.rank()))).backward();
+          }
+          if (is_uneven) net.finish_gradient_synchronization();
+          optimizer.step();
+        }
+        const auto all = group.all_gather(net.module()->fc3->weight.sum().item<double>());
+        EXPECT_EQ(all[0], all[1]);
+        EXPECT_TRUE(std::isfinite(all[0]));
+      }
+    }
+  });
+}
+
+TEST(EndOfBackward, WrappersMove) {
+  const Group group{comm::Environment()};
+  std::vector<DistributedDataParallel<PlainToy>> nets;
+  for (int i = 0; i < 3; ++i) nets.emplace_back(std::make_shared<PlainToy>(), group);
+  for (auto& net : nets) loss_of(net(rows(1))).backward();
 }
 
 TEST(EndOfBackward, ABackwardThatThrewIsGivenUp) {

@@ -152,6 +152,9 @@ class GradientReducer {
   // calls for flat shards.
   bool scatter_to(const std::shared_ptr<parallel::GradientScatter>& scatter);
 
+  // Whether divided means wait for the optimizer's step: another backward would replace them.
+  bool holds_divided_means() const;
+
   // What is reduced: the distinct parameters that need gradients, in their first order.
   const std::vector<at::Tensor>& reduced_parameters() const;
   // Of each one's gradient.

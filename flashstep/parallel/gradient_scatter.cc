@@ -156,6 +156,12 @@ at::Tensor GradientScatter::gradient(size_t index, size_t slot, int64_t begin, i
   return bucket.own[slot].slice(0, begin - own_begin, end - own_begin);
 }
 
+bool GradientScatter::holds_means() const {
+  return std::any_of(buckets_.begin(), buckets_.end(), [](const Bucket& bucket) {
+    return bucket.part.defined() || !bucket.own.empty();
+  });
+}
+
 void GradientScatter::clear() {
   for (Bucket& bucket : buckets_) {
     bucket.part.reset();

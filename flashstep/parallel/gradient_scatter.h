@@ -73,6 +73,8 @@ class GradientScatter {
   // Undefined without a gradient, and if nothing was reduced since clear().
   at::Tensor gradient(size_t bucket, size_t slot, int64_t begin, int64_t end) const;
   void clear();
+  // Whether means lie here that no update has used. The same on all ranks.
+  bool holds_means() const;
   void forget() { buckets_.assign(layouts_.size(), {}); }  // what is in flight, too
 
  private:

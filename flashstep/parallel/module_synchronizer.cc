@@ -83,10 +83,17 @@ class ModuleSynchronizer::EndOfBackward {
     const std::shared_ptr<EndOfBackward> self = weak.lock();
     if (!self || !self->owner_.reducer().is_enabled()) return;
     const int task = torch::autograd::get_current_graph_task_id();
+    const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
     {
       const std::lock_guard lock(self->mutex_);
       if (std::exchange(self->task_, task) == task) return;
+      // torch::autograd::grad, or backward of some inputs alone.
+      self->is_of_some_inputs_ = chosen != nullptr && !chosen->empty();
     }
+    require(self->is_of_some_inputs_ || !self->owner_.reducer().holds_divided_means(),
+            "[DistributedDataParallel] expected the optimizer's step, or its zero_grad(), between "
+            "two backward passes whose gradients are divided between ranks, got another backward, "
+            "which would replace them; those that only add gradients up go under no_sync()");
     const auto end = [weak] {
       if (const auto self = weak.lock()) self->end();
     };
@@ -96,32 +103,45 @@ class ModuleSynchronizer::EndOfBackward {
   }
 
   // Whether the gradients are those that a backward has ended with.
-  bool is_done() const { return done_ && *done_ == first_gradient(); }
+  bool is_done() const {
+    if (!done_) return false;
+    if (owner_.reducer_->holds_divided_means()) return true;
+    const at::Tensor gradient = first_gradient();
+    return gradient.defined() && done_->gradient.lock() == gradient.getIntrusivePtr() &&
+           done_->version == gradient._version();
+  }
   void forget() { done_.reset(); }
 
  private:
-  using Mark = std::pair<const void*, uint32_t>;  // of a gradient, and its version
+  struct Mark {  // of the first gradient, whose address nobody gets while this lives
+    c10::weak_intrusive_ptr<c10::TensorImpl> gradient;
+    uint32_t version;
+  };
 
   void end() {
     GradientReducer& reducer = owner_.reducer();
     if (!reducer.is_enabled()) return;
-    if (!reducer.is_unfinished() && !reducer.options().allow_unused) return;
+    const bool may_be_unused = reducer.options().allow_unused && !is_of_some_inputs_;
+    if (!reducer.is_unfinished() && !may_be_unused) return;
     owner_.check_module();
     reducer.finish_gradient_synchronization();
-    done_ = first_gradient();
+    const at::Tensor gradient = first_gradient();
+    const uint32_t version = gradient.defined() ? static_cast<uint32_t>(gradient._version()) : 0;
+    done_.emplace(
+        Mark{c10::weak_intrusive_ptr<c10::TensorImpl>(gradient.getIntrusivePtr()), version});
   }
 
-  Mark first_gradient() const {
+  at::Tensor first_gradient() const {
     for (const at::Tensor& parameter : owner_.reducer_->reduced_parameters()) {
-      const at::Tensor& gradient = parameter.grad();
-      if (gradient.defined()) return {gradient.unsafeGetTensorImpl(), gradient._version()};
+      if (parameter.grad().defined()) return parameter.grad();
     }
     return {};
   }
 
   ModuleSynchronizer& owner_;
   std::mutex mutex_;
-  int task_ = -1;  // the backward that has the callback
+  int task_ = -1;                   // the backward that has the callback
+  bool is_of_some_inputs_ = false;  // it
   std::optional<Mark> done_;
 };
 

@@ -50,6 +50,7 @@ class Reduction {
   virtual void record_again() {}
   virtual at::Tensor slot(const at::Tensor& /*parameter*/) { return {}; }
   virtual std::vector<std::vector<int64_t>> buckets() const { return {}; }
+  virtual bool holds_divided_means() const { return false; }
   // False: it cannot.
   virtual bool scatter_to(const std::shared_ptr<GradientScatter>& /*scatter*/) { return false; }
 

@@ -43,6 +43,8 @@ class ShardPlan {
   // The gradients that the pieces are updated with, each element on one rank (`divided`) or on all.
   virtual std::vector<at::Tensor> gradients(const std::vector<OwnPiece>& own) = 0;
   virtual bool divided() const = 0;
+  // Of divided gradients that no update will use.
+  virtual void drop_gradients() {}
 
   // An update goes part by part: when all ranks have updated theirs of one, it is in flight while
   // they update the next.

@@ -129,11 +129,10 @@ ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
 
 torch::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
   const std::vector<Tensor> gradients = this->gradients();
-  Tensor norm = grad_norm(gradients);
-  if (gradients_are_divided()) {
-    const at::Device device = param_groups_.front().params().front().device();
-    norm = norm_over_ranks(norm.to(device), group_);
-  }
+  const NamedTensors parameters = numbered_parameters();
+  const at::Device device = parameters.empty() ? at::kCPU : parameters.front().second.device();
+  Tensor norm = grad_norm(gradients).to(device);
+  if (gradients_are_divided()) norm = norm_over_ranks(norm, group_);
   clip_to_norm(gradients, norm, max_norm);
   return norm;
 }

@@ -60,7 +60,8 @@ struct ShardOptions {
   // kFlat: from now on gradients come divided from this reducer, all of whose parameters must be
   // the optimizer's, to one optimizer at a time. After finish_gradient_synchronization() .grad is
   // undefined everywhere; clip by clip_grad_norm(), not by functions that look at .grad; step()
-  // consumes the gradients, and zero_grad() does not: it knows .grad only.
+  // or this class's zero_grad() consumes the gradients. A second backward before that, outside of
+  // no_sync, is refused by a wrapped module.
   // (Strategies without buckets go on giving every rank all means, which is right too.) The first
   // step, and the first of a resumed run, holds all gradients whole, for nothing is sent before the
   // end of its backward. The reducer must outlive the optimizer. Null: .grad holds the means on
@@ -93,6 +94,12 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   // The gradients that the next step uses, to be clipped or unscaled in place: kWhole: all, on
   // every rank; kFlat: this rank's pieces, (n) each. In the dtype that they were averaged in.
   std::vector<torch::Tensor> gradients();
+  // Optimizer's, and lets divided gradients go. Call it by this class: torch's is not virtual.
+  void zero_grad(bool set_to_none = true) {
+    Optimizer::zero_grad(set_to_none);
+    plan_->drop_gradients();
+  }
+
   // Clips gradients() to the global norm `max_norm`, and returns the norm before, () float32 on the
   // parameters' device: of all gradients, the same bits on every rank. All ranks call it.
   torch::Tensor clip_grad_norm(double max_norm);

@@ -9,6 +9,9 @@
 //     net.finish_gradient_synchronization();
 //     optimizer.step();
 //   }
+//
+// Between backward, or give_zero_gradients(), and finish_gradient_synchronization() no rank calls
+// another collective: those with rows have sent their gradients by then, those without have not.
 #pragma once
 
 #include <cstdint>

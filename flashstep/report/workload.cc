@@ -189,7 +189,9 @@ Workload resolved_workload(const Workload& given) {
 std::string mode_text(const Workload& w) {
   std::string text = w.mode;
   if (w.moments != "fp32") text += ", " + w.moments + " moments";
-  if (w.stream != "auto" && w.stream != default_stream(w)) text += ", " + w.stream + " stream";
+  // Results that name none are of versions that had an fp32 stream only.
+  const bool is_known = w.stream == "bf16" || (w.stream == "fp32" && default_stream(w) == "bf16");
+  if (is_known) text += ", " + w.stream + " stream";
   if (w.recompute != "none") text += ", recompute " + w.recompute;
   if (w.recompute == "block" && w.recompute_group > 1) text += str("s by ", w.recompute_group);
   return text;

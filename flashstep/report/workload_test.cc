@@ -68,7 +68,7 @@ TEST(Workload, TheStreamIsShortWhereTrainHasIt) {
   w.precision = "bf16";
   EXPECT_EQ(mode_text(w), "step, fp32 stream");
   w.stream = "bf16";
-  EXPECT_EQ(mode_text(w), "step");
+  EXPECT_EQ(mode_text(w), "step, bf16 stream");
   w.stream = "auto";
   EXPECT_EQ(mode_text(w), "step");
 }

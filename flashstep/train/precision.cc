@@ -66,6 +66,8 @@ void GradientScaler::step(torch::optim::Optimizer& optimizer, const Tensor& foun
     skippable->step_unless(found_inf);
   } else if (found_inf.item<float>() == 0) {
     optimizer.step();
+  } else if (auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&optimizer)) {
+    sharded->zero_grad();  // gradients that nobody uses
   }
   update(found_inf);
 }

@@ -25,6 +25,11 @@ using OrderedJson = nlohmann::ordered_json;
 // The optimizers of others are kept as one tensor: the bytes of their own torch::save.
 constexpr const char* kArchive = "torch_archive";
 
+torch::Device device_of(const torch::nn::Module& module) {
+  const auto parameters = module.parameters();
+  return parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().device();
+}
+
 NamedTensors optimizer_tensors(const Job& job) {
   if (const auto* adamw = dynamic_cast<const AdamW*>(&job.optimizer)) {
     return optimizer_state(*adamw, module_tensors(job.module));
@@ -70,7 +75,10 @@ void load_optimizer(const Job& job, const NamedTensors& parameters, const NamedT
           "[resume] expected the checkpoint of another optimizer than AdamW, got one of AdamW");
   const Tensor bytes = tensors.front().second.contiguous();
   torch::serialize::InputArchive archive;
-  archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel());
+  // Not where they were saved. A sharded optimizer brings its share to its device by itself.
+  const bool is_sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&job.optimizer) != nullptr;
+  archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel(),
+                    is_sharded ? torch::Device(torch::kCPU) : device_of(job.module));
   job.optimizer.load(archive);
 }
 
@@ -159,11 +167,6 @@ State parse_state(const Checkpoint& checkpoint, const ParallelHooks& parallel) {
         flashstep::str("[resume] expected the trainer's state in the checkpoint of step ",
                        checkpoint.step, ", got one of another version (", error.what(), ")"));
   }
-}
-
-torch::Device device_of(const torch::nn::Module& module) {
-  const auto parameters = module.parameters();
-  return parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().device();
 }
 
 // Splits the trainer's own tensors from the optimizer's by their first name.

@@ -103,12 +103,17 @@ int64_t load_if_exists(const fs::path& directory, ModelRef model,
     const auto warn = [](const std::string& sentence) {
       std::fprintf(stderr, "%s\n", sentence.c_str());
     };
+    if (fs::exists(directory)) train::prepare_checkpoints(directory);
     checkpoint = train::load_newest(directory, warn);
-    if (checkpoint) train::discard_after(directory, checkpoint->step);
   });
   if (group != nullptr) checkpoint = train::share_checkpoint(std::move(checkpoint), *group);
   if (!checkpoint) return 0;
   const int64_t step = checkpoint->step;
+  try {
+    train::load_module(model.module(), checkpoint->model, str("the checkpoint of step ", step));
+  } catch (const UserError& error) {
+    throw comm::AgreedError(error.what());  // all ranks have the same tensors
+  }
   try {
     train::restore_checkpoint(std::move(*checkpoint), job, [&](const train::NamedTensors& state) {
       if (options.scaler != nullptr) options.scaler->load_state(state);
@@ -119,6 +124,7 @@ int64_t load_if_exists(const fs::path& directory, ModelRef model,
     if (group != nullptr) group->fail(error.what());  // others may wait for this rank
     throw;
   }
+  on_first_rank(group, [&] { train::discard_after(directory, step); });
   return step;
 }
 

@@ -58,7 +58,9 @@ void save(const std::filesystem::path& directory, ModelRef model,
 // if there is none. `model` and `optimizer` are those that were saved, on any number of ranks and
 // however sharded. UserError, on all ranks, for a checkpoint of another model (what differs first
 // is named) or another optimizer, and if all that is there is damaged. A sentence on stderr for
-// each damaged one that was passed over.
+// each damaged one that was passed over, which the next
+// save removes. The directory is one program's: what another one has written since is set aside,
+// too.
 int64_t load_if_exists(const std::filesystem::path& directory, ModelRef model,
                        torch::optim::Optimizer& optimizer, const SaveOptions& options = {});
 

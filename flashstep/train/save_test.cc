@@ -219,6 +219,35 @@ TEST(Save, FilesOfOthersAreRefused) {
   EXPECT_EQ(load_if_exists(half.path, net, *adamw), 0);
 }
 
+// All ranks find the mistake, and end with their own sentence.
+TEST(Save, AnotherModelIsRefusedByAllRanks) {
+  testing::run_ranks(3, [](const comm::Environment& environment) {
+    const comm::Group group(environment);
+    const Folder folder("other_model", /*is_owner=*/false);
+    {
+      DistributedDataParallel model(std::make_shared<Net>(), group);
+      ShardedAdamW optimizer(model, torch::optim::AdamWOptions(1e-2));
+      take_step(model, optimizer, group.rank());
+      save(folder.path, model, optimizer, 1);
+    }
+    DistributedDataParallel other(torch::nn::Linear(6, 8), group);
+    ShardedAdamW optimizer(other, torch::optim::AdamWOptions(1e-2));
+    expect_sentence([&] { load_if_exists(folder.path, other, optimizer); }, {"weight", "step 1"});
+    EXPECT_EQ(group.all_reduce(1, comm::Reduce::kSum), 3);  // and could go on
+    if (group.is_first()) fs::remove_all(folder.path);
+  });
+}
+
+// A kill between the two renames of a replaced checkpoint.
+TEST(Save, AReplacementThatWasBrokenOffIsFinished) {
+  const Folder folder("replaced");
+  Net net;
+  const OptimizerPtr adamw = make(0, net.parameters());
+  save(folder.path, net, *adamw, 3);
+  fs::rename(folder.path / "step_00000003", folder.path / "step_00000003.replaced");
+  EXPECT_EQ(load_if_exists(folder.path, net, *adamw), 3);
+}
+
 TEST(Save, KeepsTheNewestAndTheScale) {
   const Folder folder("scale");
   Net net;
