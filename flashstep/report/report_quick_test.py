@@ -87,6 +87,11 @@ addEventListener('load', () => {
 SCREENSHOT_HEIGHT = 16000  # about the tallest that Chromium draws
 
 
+def is_vivid(name):
+    """Whether a picture has strong colours whatever was measured: heat maps of ratios are pale where all are near 1."""
+    return "x_best_peer" not in name and "speedup" not in name
+
+
 def all_of(names):
     return sorted(name for section in names.values() for name in section)
 
@@ -218,7 +223,8 @@ class QuickReportTest(unittest.TestCase):
             self.assertGreater(look["ink"], 0.05, name)
             self.assertGreater(look["colours"], 50, name)
             if name.startswith("picture-"):
-                self.assertGreater(look["vivid"], 0.001, name)
+                if is_vivid(name):
+                    self.assertGreater(look["vivid"], 0.001, name)
             else:
                 self.assertEqual(max(look["ground"]) < 64, theme == "dark", (name, look["ground"]))
 
@@ -230,7 +236,8 @@ class QuickReportTest(unittest.TestCase):
             self.assertGreater(min(width, height), 200, file.name)
             # Axes and words alone would be in black: what is drawn between them is in colour.
             self.assertGreater(look[""]["ink"], 0.02, file.name)
-            self.assertGreater(look[""]["vivid"], 0.003, file.name)
+            if is_vivid(file.name):
+                self.assertGreater(look[""]["vivid"], 0.003, file.name)
             self.assertGreater(look[""]["colours"], 100, file.name)
 
     def test_it_is_redrawn_and_printed(self):
