@@ -71,14 +71,14 @@ void add_step(CLI::App& topic, report::StepAccount& step) {
   option(topic, "--device", step.device, "cuda, cpu");
 }
 
-void add_feed_forward(CLI::App& topic, parallel::FeedForward& layer) {
+void add_feed_forward(CLI::App& topic, FeedForward& layer) {
   option(topic, "--d-model", layer.d_model, "D");
   option(topic, "--d-ff", layer.d_ff, "F");
   option(topic, "--matrices", layer.matrices, "3 (SwiGLU) or 2 matrices a layer");
   option(topic, "--element-bytes", layer.element_bytes, "Bytes of an element on the wire");
 }
 
-void add_accelerator(CLI::App& topic, parallel::Accelerator& accelerator) {
+void add_accelerator(CLI::App& topic, Accelerator& accelerator) {
   option(topic, "--flops", accelerator.flops_per_s, "C, FLOP/s of an accelerator");
   option(topic, "--bandwidth", accelerator.bytes_per_s, "W, bytes/s that it sends");
 }

@@ -57,8 +57,8 @@ std::string value_cases(const CLI::App& root) {
   collect_values(root, values);
   // These are fields of the config, which checks them itself.
   for (const std::string& name : attention_implementations()) values["--attention"].insert(name);
-  for (const std::string& name : train::wrapper_names()) values["--wrapper"].insert(name);
-  std::string cases = "    --set) words=\"" + join(field_paths(train::Config()), " ") +
+  for (const std::string& name : wrapper_names()) values["--wrapper"].insert(name);
+  std::string cases = "    --set) words=\"" + join(field_paths(Config()), " ") +
                       "\"; compopt -o nospace 2>/dev/null ;;\n";  // zsh has no compopt
   for (const auto& [option, words] : values) {
     const std::vector<std::string> sorted(words.begin(), words.end());

@@ -47,8 +47,8 @@ void add_stories(CLI::App& data) {
     ProgressBar bar("stories", ProgressBar::Unit::kBytes);
     const auto progress =
         interruptible(bar.callback(), "[data stories] interrupted; nothing was written");
-    data::write_stories(arguments->out, static_cast<uint64_t>(arguments->megabytes) * 1'000'000,
-                        arguments->seed, progress);
+    write_stories(arguments->out, static_cast<uint64_t>(arguments->megabytes) * 1'000'000,
+                  arguments->seed, progress);
     bar.finish();
     std::printf("%s\n", arguments->out.c_str());
   });
@@ -56,12 +56,12 @@ void add_stories(CLI::App& data) {
 
 void fetch_tinystories(const fs::path& directory, const std::string& base_url) {
   const SignalGuard guard;  // an interrupted transfer keeps what has come
-  const data::TinyStories files = data::tinystories(base_url);
-  for (const data::RemoteFile& file : {files.validation, files.train}) {
+  const TinyStories files = tinystories(base_url);
+  for (const RemoteFile& file : {files.validation, files.train}) {
     ProgressBar bar(file.name, ProgressBar::Unit::kBytes);
     std::string note;
-    const fs::path path = data::fetch(file, directory, bar.callback(),
-                                      [&](const std::string& sentence) { note = sentence; });
+    const fs::path path = fetch(file, directory, bar.callback(),
+                                [&](const std::string& sentence) { note = sentence; });
     bar.finish();
     if (!note.empty()) std::fprintf(stderr, "%s\n", note.c_str());
     std::printf("%s\n", path.c_str());
@@ -92,8 +92,8 @@ void print_row(const std::string& name, const std::string& value) {
 std::string count(uint64_t number) { return with_commas(static_cast<int64_t>(number)); }
 
 void inspect_tokens(const fs::path& path, size_t top) {
-  const data::TokenFile file(path);
-  const data::TokenStatistics statistics = data::token_statistics(file, top);
+  const TokenFile file(path);
+  const TokenStatistics statistics = token_statistics(file, top);
   print_row("type", file.bytes_per_token() == 2 ? "uint16" : "uint32");
   print_row("tokens", count(statistics.tokens));
   print_row("distinct ids", count(statistics.distinct));
@@ -112,7 +112,7 @@ void inspect_tokens(const fs::path& path, size_t top) {
 }
 
 void inspect_text(const fs::path& path) {
-  const data::TextStatistics statistics = data::text_statistics(path, data::kDocumentEnd);
+  const TextStatistics statistics = text_statistics(path, kDocumentEnd);
   print_row("type", "text");
   print_row("bytes", str(count(statistics.bytes), " (", human_bytes(statistics.bytes), ")"));
   print_row("documents", count(statistics.documents));

@@ -15,15 +15,15 @@ namespace flashstep::apps {
 namespace {
 
 void eval_command(const std::string& run, const std::string& path, const std::string& device) {
-  train::TrainedModel trained = train::load_run(run, device);
-  const data::TokenFile tokens(path, trained.tokenizer.vocab_size());
+  TrainedModel trained = load_run(run, device);
+  const TokenFile tokens(path, trained.tokenizer.vocab_size());
   ProgressBar bar("evaluating", ProgressBar::Unit::kCount);
-  train::EvaluateOptions options;
+  EvaluateOptions options;
   options.batch_size = trained.config.train.batch_size;
   options.context_length = trained.config.model.context_length;
   options.device = trained.device;
   options.progress = bar.callback();
-  const double loss = train::evaluate_loss(
+  const double loss = evaluate_loss(
       [&](const torch::Tensor& ids) { return trained.model->forward(ids); }, tokens, options);
   bar.finish();
   std::printf("%-12s %s\n", "tokens", with_commas(static_cast<int64_t>(tokens.size() - 1)).c_str());

@@ -14,10 +14,10 @@ void add_generate(CLI::App& app) {
   struct Arguments {
     std::string run, prompt, device;
     std::vector<std::string> stops;
-    train::SamplingConfig sampling;
+    SamplingConfig sampling;
   };
   auto arguments = std::make_shared<Arguments>();
-  train::SamplingConfig& sampling = arguments->sampling;
+  SamplingConfig& sampling = arguments->sampling;
   command->add_option("run", arguments->run, "Run directory")->required()->option_text("RUN");
   command
       ->add_option("--prompt", arguments->prompt,
@@ -51,10 +51,10 @@ void add_generate(CLI::App& app) {
       ->option_text("cpu|cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command->callback([arguments] {
-    train::TrainedModel trained = train::load_run(arguments->run, arguments->device);
-    const std::string text = train::write_sample(
-        trained.model, trained.tokenizer, arguments->prompt, arguments->sampling,
-        trained.config.text.document_end, arguments->stops);
+    TrainedModel trained = load_run(arguments->run, arguments->device);
+    const std::string text =
+        write_sample(trained.model, trained.tokenizer, arguments->prompt, arguments->sampling,
+                     trained.config.text.document_end, arguments->stops);
     std::printf("%s\n", text.c_str());
   });
 }

@@ -15,7 +15,7 @@ namespace flashstep::apps {
 namespace {
 
 struct LaunchArguments {
-  comm::LaunchOptions options;
+  LaunchOptions options;
   std::vector<std::string> command;
   bool no_label = false;
 };
@@ -37,13 +37,13 @@ void launch_command(const CLI::App& app, const LaunchArguments& arguments) {
   require(outer == nullptr,
           "[launch] expected one launch around all ranks, got a launch inside of ",
           outer == nullptr ? "" : outer);
-  comm::LaunchOptions options = arguments.options;
+  LaunchOptions options = arguments.options;
   options.command = command_of_ranks(app, arguments.command);
   options.label = !arguments.no_label;
   std::vector<std::string> before = own_words();
   before.resize(before.size() - std::min(before.size(), arguments.command.size()));
   ::setenv(kLaunchVariable, shell_words(before).c_str(), /*overwrite=*/1);
-  const int code = comm::launch(options);
+  const int code = launch(options);
   if (code != 0) throw ExitCode{code};
 }
 

@@ -33,7 +33,7 @@ void run_plot(const PlotOptions& options) {
   if (stem.extension() == ".svg" || stem.extension() == ".png") stem.replace_extension();
   require(!stem.filename().empty(), "[plot] expected a file after --out, got the directory ",
           stem.string());
-  measure::Plot plot = train::plot_runs({options.runs.begin(), options.runs.end()}, options.field);
+  measure::Plot plot = plot_runs({options.runs.begin(), options.runs.end()}, options.field);
   if (options.log_x) plot.x.scale = measure::Scale::kLog;
   if (options.log_y) plot.y.scale = measure::Scale::kLog;
   if (!options.title.empty()) plot.title = options.title;

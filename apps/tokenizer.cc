@@ -36,7 +36,7 @@ void require_other_than_tokenizer(const fs::path& path, const fs::path& output) 
 
 struct TokenizerTrainArguments {
   std::vector<std::string> texts;
-  tokenizer::TrainOptions options;
+  BpeOptions options;
   std::string out;
 };
 
@@ -52,7 +52,7 @@ void run_train(TokenizerTrainArguments arguments) {
   arguments.options.progress = interruptible(reading.callback(), kNothingWritten);
   arguments.options.merge_progress = interruptible(merging.callback(), kNothingWritten);
   const auto trained =
-      tokenizer::train({arguments.texts.begin(), arguments.texts.end()}, arguments.options);
+      train_bpe({arguments.texts.begin(), arguments.texts.end()}, arguments.options);
   reading.finish();
   merging.finish();
   trained.save(arguments.out);
@@ -87,21 +87,20 @@ void add_train_command(CLI::App& tokenizer) {
 struct EncodeArguments {
   std::vector<std::string> texts;
   std::string tokenizer, out;
-  tokenizer::EncodeOptions options;
+  EncodeOptions options;
 };
 
 void run_encode(EncodeArguments arguments) {
   require_place_for_file(arguments.out);
   for (const std::string& text : arguments.texts) require_other_file(text, arguments.out);
   require_other_than_tokenizer(arguments.tokenizer, arguments.out);
-  const auto tokenizer = tokenizer::Tokenizer::load(arguments.tokenizer);
+  const auto tokenizer = Tokenizer::load(arguments.tokenizer);
   const SignalGuard guard;
-  data::TokenFileWriter writer(arguments.out, tokenizer.vocab_size());
+  TokenFileWriter writer(arguments.out, tokenizer.vocab_size());
   ProgressBar bar("encoding", ProgressBar::Unit::kBytes);
   arguments.options.progress = interruptible(bar.callback(), kNothingWritten);
-  const uint64_t tokens =
-      tokenizer::encode_files(tokenizer, {arguments.texts.begin(), arguments.texts.end()},
-                              arguments.options, [&](auto ids) { writer.append(ids); });
+  const uint64_t tokens = encode_files(tokenizer, {arguments.texts.begin(), arguments.texts.end()},
+                                       arguments.options, [&](auto ids) { writer.append(ids); });
   bar.finish();
   writer.commit();
   std::printf("%s tokens in %s\n", with_commas(static_cast<int64_t>(tokens)).c_str(),
@@ -125,8 +124,7 @@ void add_encode_command(CLI::App& tokenizer) {
 
 // Calls use(bytes) for the text of a token file, a piece at a time.
 template <typename Use>
-void decode_pieces(const tokenizer::Tokenizer& tokenizer, const data::TokenFile& tokens,
-                   Use&& use) {
+void decode_pieces(const Tokenizer& tokenizer, const TokenFile& tokens, Use&& use) {
   constexpr uint64_t kPiece = 1 << 16;
   std::vector<uint32_t> ids;
   for (uint64_t begin = 0; begin < tokens.size(); begin += kPiece) {
@@ -144,8 +142,8 @@ void run_decode(const std::string& token_path, const std::string& tokenizer_path
     require_other_file(token_path, out);
     require_other_than_tokenizer(tokenizer_path, out);
   }
-  const auto tokenizer = tokenizer::Tokenizer::load(tokenizer_path);
-  const data::TokenFile tokens(token_path, tokenizer.vocab_size());
+  const auto tokenizer = Tokenizer::load(tokenizer_path);
+  const TokenFile tokens(token_path, tokenizer.vocab_size());
   if (!out.empty()) {  // the bytes as they are
     AtomicFile file(out);
     decode_pieces(tokenizer, tokens, [&](const std::string& bytes) { file.write(bytes); });

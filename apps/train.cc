@@ -46,7 +46,7 @@ Resume resume_of(const std::string& given) {
 bool has_checkpoint(const std::filesystem::path& run) {
   std::error_code error;
   return std::filesystem::is_directory(run / "checkpoints", error) &&
-         !train::list_checkpoints(run / "checkpoints").empty();
+         !list_checkpoints(run / "checkpoints").empty();
 }
 
 // "; did you mean runs/tiny?": a run beside `run` that can be resumed.
@@ -80,7 +80,7 @@ std::string how_to_go_on(const TrainArguments& arguments, const std::filesystem:
   }
   const std::vector<std::string> own = own_words();
   words.insert(words.begin(), own.empty() ? "flashstep" : own.front());
-  const bool is_alone = comm::read_environment().world_size == 1;
+  const bool is_alone = read_environment().world_size == 1;
   return str("go on with", is_alone ? "" : " your launcher and", ": ", shell_words(words));
 }
 
@@ -92,21 +92,21 @@ void train_command(TrainArguments arguments) {
   set("model.attention", arguments.attention);
   set("parallel.wrapper", arguments.wrapper);
   set("train.device", arguments.device);
-  const train::Config config = train::load_config(arguments.config, arguments.assignments);
+  const Config config = load_config(arguments.config, arguments.assignments);
 
-  train::TrainOptions options;
+  TrainOptions options;
   const Resume resume = resume_of(arguments.resume);
   options.resume = resume != Resume::kNo;
   options.skip_data = arguments.skip_data;
-  options.run_directory = arguments.run.empty()
-                              ? train::default_run_directory(
-                                    std::filesystem::path(arguments.config).stem(), options.resume)
-                              : std::filesystem::path(arguments.run);
-  const bool is_first = comm::read_environment().rank == 0;
+  options.run_directory =
+      arguments.run.empty()
+          ? default_run_directory(std::filesystem::path(arguments.config).stem(), options.resume)
+          : std::filesystem::path(arguments.run);
+  const bool is_first = read_environment().rank == 0;
   // Schedulers start a job for the first time as they start it again: that goes on, and is said
   // before the first line and after the last one.
   const bool is_anew = is_first && options.resume && !has_checkpoint(options.run_directory) &&
-                       train::others_entry(options.run_directory).empty();
+                       others_entry(options.run_directory).empty();
   std::string began_anew;
   if (is_anew) {
     const std::string meant = meant_instead(options.run_directory);
@@ -121,9 +121,9 @@ void train_command(TrainArguments arguments) {
     std::printf("run directory: %s\n", options.run_directory.c_str());
     std::fflush(stdout);
   }
-  const train::LoopResult result = [&] {
+  const LoopResult result = [&] {
     try {
-      return train::train(config, options);
+      return train(config, options);
     } catch (const Interrupted& interrupted) {
       if (!is_first) throw;
       throw Interrupted(interrupted.signal(), str(interrupted.what(), "; ",
@@ -169,7 +169,7 @@ void add_train(CLI::App& app) {
   command->add_option("--device", arguments->device, "Short for --set train.device=...")
       ->option_text("cpu|cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  command->footer([] { return "Fields of CONFIG.json:\n" + describe_fields(train::Config()); });
+  command->footer([] { return "Fields of CONFIG.json:\n" + describe_fields(Config()); });
   command->callback([arguments] { train_command(*arguments); });
 }
 

@@ -16,7 +16,7 @@ struct Net : torch::nn::Module {
 };
 
 int train_net() {
-  flashstep::comm::Group group(flashstep::comm::read_environment());
+  flashstep::Group group(flashstep::read_environment());
   flashstep::DistributedDataParallel net(std::make_shared<Net>(), group);
   flashstep::ShardedOptimizer<torch::optim::AdamW> optimizer(
       net.parameters(), torch::optim::AdamWOptions(1e-2), group);
@@ -31,7 +31,7 @@ int train_net() {
     optimizer.step();
     loss_value = loss.item<double>();
   }
-  loss_value = group.all_reduce(loss_value, flashstep::comm::Reduce::kMean);
+  loss_value = group.all_reduce(loss_value, flashstep::Reduce::kMean);
   if (group.is_first()) std::printf("loss on %d ranks: %.5f\n", group.world_size(), loss_value);
   return loss_value < 0.05 ? 0 : 1;
 }

@@ -6,8 +6,6 @@
 
 #include <torch/torch.h>
 
-namespace train = flashstep::train;
-
 // Learns to add the numbers of its input.
 struct Net : torch::nn::Module {
   torch::nn::Linear hidden{register_module("hidden", torch::nn::Linear(8, 32))};
@@ -18,18 +16,20 @@ struct Net : torch::nn::Module {
 int train_net(const std::string& run_directory) {
   torch::manual_seed(1);
   Net net;
-  train::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
-  train::Job job{net, optimizer, [&](int64_t /*step*/, int64_t /*micro_step*/) {
-                   const torch::Tensor x = torch::rand({64, 8});
-                   return torch::mse_loss(net.forward(x), x.sum(1, /*keepdim=*/true));
-                 }};
-  job.learning_rate = [](int64_t t) { return train::learning_rate_at({1e-2, 1e-4, 20, 300}, t); };
-  train::LoopOptions options;
+  flashstep::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+  flashstep::Job job{net, optimizer, [&](int64_t /*step*/, int64_t /*micro_step*/) {
+                       const torch::Tensor x = torch::rand({64, 8});
+                       return torch::mse_loss(net.forward(x), x.sum(1, /*keepdim=*/true));
+                     }};
+  job.learning_rate = [](int64_t t) {
+    return flashstep::learning_rate_at({1e-2, 1e-4, 20, 300}, t);
+  };
+  flashstep::LoopOptions options;
   options.run_directory = run_directory;
   options.resume = true;  // goes on where an earlier call was stopped
   options.steps = 300;
   options.step.max_norm = 1;
-  const train::LoopResult result = train::run(job, options);
+  const flashstep::LoopResult result = flashstep::run(job, options);
   std::printf("loss after %d steps: %.5f\n", static_cast<int>(result.steps), result.loss);
   return result.loss < 0.05 ? 0 : 1;
 }

@@ -16,7 +16,7 @@
 std::vector<std::string> flashstep::attention_implementations() { return {"auto", "naive"}; }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using flashstep::train::Config;
+  using flashstep::Config;
   const std::string json(reinterpret_cast<const char*>(data), size);
   try {
     Config config;

@@ -16,12 +16,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view lines(reinterpret_cast<const char*>(data), size);
   for (const char* field : {"loss", "lr"}) {
     try {
-      flashstep::train::RunCurves curves = flashstep::train::parse_curves(lines, field, "fuzz");
+      flashstep::RunCurves curves = flashstep::parse_curves(lines, field, "fuzz");
       if (curves.steps.size() != curves.values.size()) std::abort();
       if (curves.val_steps.size() != curves.val_losses.size()) std::abort();
       curves.name = "run";
-      const std::string svg =
-          flashstep::measure::to_svg(flashstep::train::curves_plot({curves}, field));
+      const std::string svg = flashstep::measure::to_svg(flashstep::curves_plot({curves}, field));
       for (const char* wrong : {"\"nan", "\"-nan", "\"inf", "\"-inf", ",nan", ",inf"}) {
         if (svg.find(wrong) != std::string::npos) std::abort();
       }

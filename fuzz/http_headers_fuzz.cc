@@ -10,7 +10,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view text(reinterpret_cast<const char*>(data), size);
-  flashstep::data::HttpHeaders headers;
+  flashstep::HttpHeaders headers;
   while (!text.empty()) {
     const size_t end = text.find('\n');
     headers.read_line(text.substr(0, end));

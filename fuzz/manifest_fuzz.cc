@@ -11,7 +11,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view json(reinterpret_cast<const char*>(data), size);
   try {
-    const flashstep::data::Manifest manifest = flashstep::data::parse_manifest(json, "fuzz");
+    const flashstep::Manifest manifest = flashstep::parse_manifest(json, "fuzz");
     if (manifest.inputs.size() + manifest.outputs.size() > size) std::abort();
   } catch (const flashstep::UserError&) {
   }

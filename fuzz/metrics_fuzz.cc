@@ -30,11 +30,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
-    const int64_t last = flashstep::train::MetricsLog(file.path).truncate_after(5);
+    const int64_t last = flashstep::MetricsLog(file.path).truncate_after(5);
     if (last > 5) std::abort();
     const std::string kept = flashstep::read_file(file.path);
     if (!text.starts_with(kept)) std::abort();
-    flashstep::train::MetricsLog again(file.path);
+    flashstep::MetricsLog again(file.path);
     if (again.truncate_after(5) != last || flashstep::read_file(file.path) != kept) std::abort();
   } catch (const flashstep::UserError&) {
   }

@@ -14,7 +14,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view file(reinterpret_cast<const char*>(data), size);
   try {
-    const flashstep::data::TokenView tokens(file, "fuzz");
+    const flashstep::TokenView tokens(file, "fuzz");
     std::vector<int64_t> ids(tokens.size());
     tokens.read(0, std::span<int64_t>(ids));
     const int64_t largest = ids.empty() ? 0 : *std::max_element(ids.begin(), ids.end());

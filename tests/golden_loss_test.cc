@@ -28,7 +28,7 @@
 #include "flashstep/train/loop.h"
 #include "flashstep/train/schedule.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -50,22 +50,22 @@ void write_tokens(const fs::path& path) {
   Rng rng(7);
   std::vector<uint32_t> ids = {1};
   while (ids.size() < 5000) ids.push_back((ids.back() * 5 + 1 + rng.below(3)) % kVocab);
-  data::TokenFileWriter writer(path, kVocab);
+  TokenFileWriter writer(path, kVocab);
   writer.append(ids);
   writer.commit();
 }
 
 std::vector<double> losses(const fs::path& directory, Precision precision, int64_t accumulation) {
-  const data::TokenFile tokens(directory / "tokens.npy");
+  const TokenFile tokens(directory / "tokens.npy");
   ModelConfig config;
   config.vocab_size = kVocab, config.context_length = 24, config.d_model = 32, config.d_ff = 48;
   config.num_layers = 2, config.num_heads = 4;
   Transformer model(config, /*seed=*/3);
   AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2).weight_decay(0.1));
-  const data::BatchSampler batches(
+  const BatchSampler batches(
       tokens, {.batch_size = 6, .context_length = 24, .seed = 5, .micro_steps = accumulation});
   Job job{*model, optimizer, [&](int64_t step, int64_t micro_step) {
-            const data::Batch batch = batches.at(step, micro_step);
+            const Batch batch = batches.at(step, micro_step);
             return language_model_loss(model->forward(batch.inputs), batch.targets);
           }};
   job.learning_rate = [](int64_t t) { return learning_rate_at({1e-2, 1e-3, 5, kSteps}, t); };
@@ -117,4 +117,4 @@ TEST(GoldenLoss, CurvesAreAsCommitted) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -5,7 +5,7 @@
 #include "flashstep/base/hash.h"
 #include "flashstep/base/text.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -51,4 +51,4 @@ void even_launched(const Group& group) {
   for (int64_t count = own; count < most; ++count) outside->count();
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -8,7 +8,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/comm/group.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 // A mistake that every rank finds at the same place, and throws. None is told that another has
 // failed: it would take that for the reason, and end with another exit code.
@@ -32,4 +32,4 @@ std::optional<Difference> first_difference(const std::vector<std::string>& lines
 // on all count equally many. All ranks call it.
 void even_launched(const Group& group);
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

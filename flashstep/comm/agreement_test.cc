@@ -4,7 +4,7 @@
 
 #include "flashstep/testing/ranks.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 TEST(Agreement, NamesTheFirstRankAndLineThatDiffer) {
@@ -42,4 +42,4 @@ TEST(Agreement, LaunchedCollectivesAreEvened) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -10,7 +10,7 @@
 
 #include "flashstep/comm/environment.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 // Connects every rank with every other, by TCP at `address` of this machine.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
@@ -31,4 +31,4 @@ std::string own_gpu(const Environment& environment, int device_index);
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                             int world_size, std::chrono::milliseconds timeout);
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

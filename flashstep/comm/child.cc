@@ -13,7 +13,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 struct Pipe {
@@ -142,4 +142,4 @@ std::string describe_end(int wait_status) {
 
 int exit_code(int wait_status) { return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 1; }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

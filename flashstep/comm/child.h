@@ -8,7 +8,7 @@
 
 #include "flashstep/comm/environment.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 // A listening socket on a free port of 127.0.0.1, closed on exec().
 class FreePort {
@@ -52,4 +52,4 @@ Child start_child(const ChildOptions& options);
 std::string describe_end(int wait_status);
 int exit_code(int wait_status);
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

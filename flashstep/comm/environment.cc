@@ -10,7 +10,7 @@
 
 extern char** environ;
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 constexpr int kTorchPort = 29500;  // torch's default, c10d::TCPStoreOptions::kDefaultPort
@@ -252,4 +252,4 @@ std::string first_host(const std::string& host_list) {
   return host;
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-namespace flashstep::comm {
+namespace flashstep {
 
 struct Environment {
   int rank = 0;        // 0 .. world_size - 1, over all machines
@@ -47,4 +47,4 @@ inline Environment read_environment() { return read_environment(variables_of_pro
 // malformed.
 std::string first_host(const std::string& host_list);
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 std::string mistake(const std::function<void()>& call) {
@@ -253,4 +253,4 @@ TEST(Environment, FirstHost) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace flashstep::comm {
+namespace flashstep {
 
 // c10's errors carry a backtrace, Gloo's the place in its source in front: neither is for people.
 inline std::string first_line(const std::exception& error) {
@@ -19,4 +19,4 @@ inline std::string first_line(const std::exception& error) {
   return text;
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

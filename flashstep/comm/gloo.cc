@@ -5,7 +5,7 @@
 #include "flashstep/comm/backends.h"
 #include "flashstep/comm/first_line.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                             int world_size, const std::string& address,
@@ -25,4 +25,4 @@ bool is_network_error(const std::exception& error) {
          dynamic_cast<const c10::DistError*>(&error) != nullptr;
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

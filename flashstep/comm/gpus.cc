@@ -9,7 +9,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 int visible_gpus() {
   return at::hasCUDA() ? c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount() : 0;
@@ -44,4 +44,4 @@ void check_gpus(const std::vector<std::string>& gpus, const std::vector<std::str
   }
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

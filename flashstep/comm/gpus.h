@@ -6,7 +6,7 @@
 
 #include "flashstep/comm/environment.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 // GPUs that this process sees; 0 for a program without CUDA.
 int visible_gpus();
@@ -26,4 +26,4 @@ inline int gpu_of_rank(int visible, const Environment& environment) {
 // and wait for ever with the latter.
 void check_gpus(const std::vector<std::string>& gpus, const std::vector<std::string>& names);
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 #include "flashstep/comm/group.h"
 #include "flashstep/testing/ranks.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 // The machine's GPUs that its ranks get, each of which sees those of its line.
@@ -102,4 +102,4 @@ TEST(CheckGpus, IsHeardOnEveryRank) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

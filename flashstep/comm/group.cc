@@ -19,7 +19,7 @@
 #include "flashstep/comm/group_internals.h"
 #include "flashstep/comm/meet.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 using BackendType = c10d::ProcessGroup::BackendType;
@@ -277,4 +277,4 @@ void end_process(const std::string& sentence) {
   _exit(1);
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -26,7 +26,7 @@
 #include "flashstep/comm/environment.h"
 #include "flashstep/comm/outside_collectives.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 struct Timeouts {
   // For all ranks to start and connect.
@@ -167,10 +167,4 @@ class Group {
 // 1 at once.
 void end_process(const std::string& sentence);
 
-}  // namespace flashstep::comm
-
-namespace flashstep {
-using comm::Group;
-using comm::GroupOptions;
-using comm::Reduce;
 }  // namespace flashstep

@@ -12,7 +12,7 @@
 #include "flashstep/comm/group.h"
 #include "flashstep/testing/ranks.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 using std::chrono::milliseconds;
@@ -287,4 +287,4 @@ TEST(GroupFaults, TwoOfTheSameRankAreRefused) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

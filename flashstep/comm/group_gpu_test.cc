@@ -14,7 +14,7 @@
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpu_ranks.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 using at::Tensor;
@@ -356,4 +356,4 @@ TEST(GpuGroupFaults, ASuspendedJobGoesOn) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

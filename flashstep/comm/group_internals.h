@@ -11,7 +11,7 @@
 #include "flashstep/comm/sockets.h"
 #include "flashstep/comm/watch.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 struct Group::Internals {
   GroupOptions options;
@@ -26,4 +26,4 @@ struct Group::Internals {
   std::map<at::DeviceIndex, c10::Stream> side_streams;
 };
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

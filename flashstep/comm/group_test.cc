@@ -9,7 +9,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/testing/ranks.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 void values_agree(const Environment& environment) {
@@ -102,4 +102,4 @@ TEST(Group, NcclNeedsCuda) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/comm/group.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 template <typename T>
@@ -123,4 +123,4 @@ std::string Group::broadcast(const std::string& text, int from) const {
   return {reinterpret_cast<const char*>(bytes.data_ptr<uint8_t>()), static_cast<size_t>(size)};
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

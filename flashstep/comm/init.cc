@@ -14,12 +14,12 @@
 namespace flashstep {
 namespace {
 
-void share_cores(const comm::Environment& environment) {
+void share_cores(const Environment& environment) {
   if (environment.local_world_size == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
   at::set_num_threads(std::max(1, at::get_num_threads() / environment.local_world_size));
 }
 
-std::string describe(const comm::Environment& environment, const comm::GroupOptions& options) {
+std::string describe(const Environment& environment, const GroupOptions& options) {
   const std::string place = options.device_index < 0 ? "cpu" : str("cuda:", options.device_index);
   if (environment.world_size == 1) return "1 process on " + place;
   const std::string ranks =
@@ -31,20 +31,20 @@ std::string describe(const comm::Environment& environment, const comm::GroupOpti
 
 }  // namespace
 
-comm::Group init(comm::GroupOptions options) {
-  const comm::Environment environment = comm::read_environment();
+Group init(GroupOptions options) {
+  const Environment environment = read_environment();
   share_cores(environment);
-  const int gpus = comm::visible_gpus();
-  options.device_index = gpus > 0 ? comm::gpu_of_rank(gpus, environment) : -1;
-  options.nccl = gpus > 0 && environment.world_size > 1 && comm::has_nccl();
-  if (!options.on_stuck) options.on_stuck = comm::end_process;
+  const int gpus = visible_gpus();
+  options.device_index = gpus > 0 ? gpu_of_rank(gpus, environment) : -1;
+  options.nccl = gpus > 0 && environment.world_size > 1 && has_nccl();
+  if (!options.on_stuck) options.on_stuck = end_process;
   if (gpus > 0) {
     c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(
         {at::kCUDA, static_cast<at::DeviceIndex>(options.device_index)});
   }
   if (environment.rank == 0)
     std::fprintf(stderr, "[flashstep] %s\n", describe(environment, options).c_str());
-  return comm::Group(environment, std::move(options));
+  return Group(environment, std::move(options));
 }
 
 }  // namespace flashstep

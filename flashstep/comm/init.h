@@ -16,6 +16,6 @@ namespace flashstep {
 //
 // Throws what Group's constructor throws, on every rank: UserError for an environment that
 // contradicts itself or ranks that share a GPU, MachineError for ranks that do not come.
-comm::Group init(comm::GroupOptions options = {});
+Group init(GroupOptions options = {});
 
 }  // namespace flashstep

@@ -21,7 +21,7 @@ TEST(Init, AloneIsOneProcess) {
   const Group group = init();
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(group.world_size(), 1);
-  EXPECT_EQ(group.device().is_cuda(), comm::visible_gpus() > 0);
+  EXPECT_EQ(group.device().is_cuda(), visible_gpus() > 0);
   EXPECT_EQ(said, flashstep::str("[flashstep] 1 process on ", group.device(), "\n"));
 }
 
@@ -38,7 +38,7 @@ TEST(Init, RanksFindEachOther) {
   if (testing::gpu_count() == 1) GTEST_SKIP() << "two ranks want two GPUs or none";
   testing::start_ranks(
       2,
-      [](const comm::Environment& e) {
+      [](const Environment& e) {
         for (const auto& [name, value] :
              std::map<std::string, std::string>{{"RANK", str(e.rank)},
                                                 {"WORLD_SIZE", str(e.world_size)},
@@ -51,7 +51,7 @@ TEST(Init, RanksFindEachOther) {
         const Group group = init();
         EXPECT_EQ(group.world_size(), 2);
         EXPECT_EQ(group.rank(), e.rank);
-        EXPECT_EQ(group.device().is_cuda(), comm::visible_gpus() > 0);
+        EXPECT_EQ(group.device().is_cuda(), visible_gpus() > 0);
         const at::Tensor ours = at::full({3}, 1.0 + group.rank(), group.device());
         std::vector<at::Tensor> message = {ours};
         group.wait(group.process_group().allreduce(message), "a sum");

@@ -14,7 +14,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/comm/child.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -295,4 +295,4 @@ int launch(const LaunchOptions& options) {
   return Launcher(options).run();
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace flashstep::comm {
+namespace flashstep {
 
 struct LaunchOptions {
   int ranks = 1;
@@ -25,4 +25,4 @@ struct LaunchOptions {
 // cannot be started.
 int launch(const LaunchOptions& options);
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

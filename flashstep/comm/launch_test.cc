@@ -13,7 +13,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/comm/group.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 struct Launched {
@@ -182,4 +182,4 @@ TEST(Launch, SaysWhatCannotBeStarted) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

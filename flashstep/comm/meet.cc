@@ -16,7 +16,7 @@
 #include "flashstep/comm/verdict.h"
 #include "flashstep/comm/watch.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 // How often a rank that waits for the others looks whether somebody gave up.
@@ -147,7 +147,7 @@ std::vector<std::string> exchange_names(c10d::Store& store, const Environment& e
     throw UserError("[comm] " + sentence);
   }
   if (rank == 0) store.compareSet(kVerdictKey, "", kNoVerdict);
-  store.set(beat_key(rank), encode(Beat()));
+  store.set(beat_key(rank), encode(Heartbeat()));
   store.set(name_key(rank), own_name(rank));
   wait_for_names(store, environment, timeouts);
   std::vector<std::string> names;
@@ -182,4 +182,4 @@ Meeting meet(const Environment& environment, const Timeouts& timeouts) {
   return meeting;
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

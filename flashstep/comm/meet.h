@@ -10,7 +10,7 @@
 #include "flashstep/comm/group.h"
 #include "flashstep/comm/sockets.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 struct Meeting {
   c10::intrusive_ptr<c10d::Store> store;        // keys of this job and attempt only
@@ -25,4 +25,4 @@ struct Meeting {
 // timeouts.start, or says that there is no store; UserError if two processes are the same rank.
 Meeting meet(const Environment& environment, const Timeouts& timeouts);
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -12,7 +12,7 @@
 #include "flashstep/comm/backends.h"
 #include "flashstep/comm/gpus.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 // Before the first communicator; what the user has set is left alone.
@@ -67,4 +67,4 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, options);
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

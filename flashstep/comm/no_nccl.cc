@@ -2,7 +2,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/comm/backends.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 [[noreturn]] void refuse() {
@@ -20,4 +20,4 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
   refuse();
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

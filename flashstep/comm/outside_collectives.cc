@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 constexpr std::chrono::milliseconds kAgain(10);
@@ -47,4 +47,4 @@ void OutsideCollectives::stop() {
   if (repeater_.joinable()) repeater_.join();
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <thread>
 
-namespace flashstep::comm {
+namespace flashstep {
 
 class OutsideCollectives : public std::enable_shared_from_this<OutsideCollectives> {
  public:
@@ -39,4 +39,4 @@ class OutsideCollectives : public std::enable_shared_from_this<OutsideCollective
   std::thread repeater_;
 };
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 void wait_for_more(const std::atomic<int>& count) {
@@ -48,4 +48,4 @@ TEST(OutsideCollectives, Counts) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

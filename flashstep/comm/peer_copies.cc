@@ -23,7 +23,7 @@
 #include "flashstep/comm/shared_counters.h"
 #include "flashstep/comm/stream_counters.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
@@ -279,4 +279,4 @@ bool is_being_captured(at::Device device) {
   return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -3,7 +3,7 @@
 // for some of their own, and are faster beside a kernel that is bound by memory (docs/parallel.md,
 // "While it updates, it sends").
 //
-//   auto copies = comm::make_peer_copies(group, device);
+//   auto copies = make_peer_copies(group, device);
 //   copies->share(flats);
 //   ...                              // every step, on one stream:
 //   copies->meet();                  // nobody reads any more what is about to be overwritten
@@ -22,7 +22,7 @@
 
 #include "flashstep/comm/group.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 class PeerCopies {
  public:
@@ -71,4 +71,4 @@ std::unique_ptr<PeerCopies> make_peer_copies(const Group& group, at::Device devi
 // Whether the current stream of `device` is being captured into a CUDA graph.
 bool is_being_captured(at::Device device);
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -21,7 +21,7 @@
 #include "flashstep/comm/test_gpu_copies.h"
 #include "flashstep/testing/gpu_ranks.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 using at::Tensor;
@@ -269,4 +269,4 @@ TEST(GpuPeerCopiesFaults, WhoDoesNotComeIsNamed) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -11,7 +11,7 @@
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpu_ranks.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 using at::Tensor;
@@ -169,4 +169,4 @@ TEST(GpuPeerCopies, NotWithoutNcclOrAlone) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -14,7 +14,7 @@
 #include "flashstep/comm/cuda/mean_of_ranks.h"
 #include "flashstep/comm/peer_copies.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 // Where tensors and ranks' parts are cut: a line of the cache, so that all copies are aligned as
@@ -183,4 +183,4 @@ std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, 
   return std::make_unique<CudaPeerMean>(group, device, std::move(copies), space, part);
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -15,7 +15,7 @@
 
 #include "flashstep/comm/group.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 class PeerMean {
  public:
@@ -36,4 +36,4 @@ std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, 
 
 inline constexpr size_t kMostPeerMeanBytes = size_t{128} << 20;
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

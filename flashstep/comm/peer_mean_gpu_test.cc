@@ -14,7 +14,7 @@
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpu_ranks.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 using at::Tensor;
@@ -217,4 +217,4 @@ TEST(GpuPeerMean, LeavesOthersToNccl) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -11,7 +11,7 @@
 
 #include "flashstep/base/text.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 // So far apart that no two are in one line of a cache.
@@ -90,4 +90,4 @@ std::atomic<uint32_t>& SharedCounters::at(int kind, int rank) const {
   return *reinterpret_cast<std::atomic<uint32_t>*>(static_cast<char*>(memory_) + place);
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 
 #include "flashstep/comm/group.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 class SharedCounters {
  public:
@@ -35,4 +35,4 @@ class SharedCounters {
   int world_size_;
 };
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -7,7 +7,7 @@
 
 #include "flashstep/testing/ranks.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 // Each rank counts up to where the one before it is: none gets there unless all see the same
@@ -54,4 +54,4 @@ TEST(SharedCounters, TwoSetsAreApart) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

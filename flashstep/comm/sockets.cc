@@ -15,7 +15,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -156,4 +156,4 @@ bool listens_on(int descriptor, int port) {
          listening != 0 && port_by(getsockname, descriptor) == port;
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

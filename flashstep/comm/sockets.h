@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace flashstep::comm {
+namespace flashstep {
 
 // A socket of this process; the kernel's number tells whether the descriptor still is that socket.
 struct OpenSocket {
@@ -35,4 +35,4 @@ std::string own_address(const std::string& host, bool one_machine);
 // True if `descriptor` is a listening socket of `port`.
 bool listens_on(int descriptor, int port);
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -19,7 +19,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/comm/shared_counters.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 class StreamCounters {
  public:
@@ -225,4 +225,4 @@ class StreamCounters {
   std::atomic<bool> was_captured_ = false;
 };
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 c10d::ReduceOp operation(Reduce reduce, bool averages) {
@@ -29,4 +29,4 @@ void all_reduce(const Group& group, at::Tensor tensor, Reduce reduce, const std:
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

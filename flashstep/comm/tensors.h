@@ -7,7 +7,7 @@
 
 #include "flashstep/comm/group.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 // Overwrites a contiguous CPU or CUDA tensor with its sum (mean, ...) over the ranks, element by
 // element; kMean is for floating-point ones. Through NCCL it is launched on the current stream,
@@ -16,4 +16,4 @@ namespace flashstep::comm {
 void all_reduce(const Group& group, at::Tensor tensor, Reduce reduce,
                 const std::string& what = "all-reduce");
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 #include "flashstep/comm/group.h"
 #include "flashstep/comm/peer_copies.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 inline void push_to_all(PeerCopies& copies, const Group& group, size_t number,
                         const at::Tensor& from, int64_t begin) {
@@ -25,4 +25,4 @@ inline at::Tensor late_one(at::Device device) {
   return one[0][0];
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -5,7 +5,7 @@
 
 #include "flashstep/base/text.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 // Names joined, and the verb in the right number: "rank 1 (...) and rank 3 (...) have".
@@ -50,7 +50,7 @@ std::optional<std::string> gone(const std::vector<Peer>& peers, bool before) {
 }
 
 // Who launched fewer, by the count that `launched` takes from a beat, and is idle for that long.
-std::optional<std::string> behind(const std::vector<Peer>& peers, uint64_t Beat::*launched,
+std::optional<std::string> behind(const std::vector<Peer>& peers, uint64_t Heartbeat::*launched,
                                   double idle_seconds) {
   uint64_t most = 0;
   for (const Peer& peer : peers) most = std::max(most, peer.beat.*launched);
@@ -65,13 +65,13 @@ std::optional<std::string> behind(const std::vector<Peer>& peers, uint64_t Beat:
 
 }  // namespace
 
-std::string encode(const Beat& beat) {
+std::string encode(const Heartbeat& beat) {
   return str(beat.count, " ", beat.launched, " ", static_cast<char>(beat.state), " ", beat.on_gpu);
 }
 
-std::optional<Beat> decode(const std::string& text) {
+std::optional<Heartbeat> decode(const std::string& text) {
   std::istringstream in(text);
-  Beat beat;
+  Heartbeat beat;
   char state = 0;
   in >> beat.count >> beat.launched >> state >> beat.on_gpu;
   if (in.fail() || std::string("rbtpl").find(state) == std::string::npos) return std::nullopt;
@@ -85,11 +85,12 @@ std::optional<std::string> judge(const std::vector<Peer>& peers, double broken_s
   if (auto sentence = lost(peers, broken, patience)) return sentence;
   // NCCL's kernels wait without an error when a peer is gone, but the counts tell.
   if (auto sentence = gone(peers, /*before=*/true)) return sentence;
-  if (auto sentence = behind(peers, &Beat::on_gpu, patience.collective_seconds)) return sentence;
+  if (auto sentence = behind(peers, &Heartbeat::on_gpu, patience.collective_seconds))
+    return sentence;
   // A dead rank's silence would have shown by now.
   if (broken_seconds <= 2 * patience.suspicion_seconds) return std::nullopt;
   if (auto sentence = gone(peers, /*before=*/false)) return sentence;
-  return behind(peers, &Beat::launched, /*idle_seconds=*/0);
+  return behind(peers, &Heartbeat::launched, /*idle_seconds=*/0);
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

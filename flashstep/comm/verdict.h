@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace flashstep::comm {
+namespace flashstep {
 
 enum class State : char {
   kRunning = 'r',
@@ -17,19 +17,19 @@ enum class State : char {
 };
 
 // A heartbeat as it stands in the store: "17 342 r 120".
-struct Beat {
+struct Heartbeat {
   uint64_t count = 0;     // of heartbeats; one that does not grow is not heard
   uint64_t launched = 0;  // collectives
   State state = State::kRunning;
   uint64_t on_gpu = 0;  // collectives that NCCL took, of `launched`
 };
-std::string encode(const Beat& beat);
-std::optional<Beat> decode(const std::string& text);
+std::string encode(const Heartbeat& beat);
+std::optional<Heartbeat> decode(const std::string& text);
 
 struct Peer {
   int rank = 0;
   std::string name;  // "rank 2 (process 4711 on node7)"
-  Beat beat;
+  Heartbeat beat;
   double silent_seconds = 0;  // since its count last grew
   double idle_seconds = 0;    // since its on_gpu last grew
 };
@@ -50,4 +50,4 @@ struct Patience {
 std::optional<std::string> judge(const std::vector<Peer>& peers, double broken_seconds,
                                  const Patience& patience);
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

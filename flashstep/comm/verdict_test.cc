@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 constexpr Patience kPatience = {30, 5, 1800};
@@ -98,4 +98,4 @@ TEST(Verdict, WhoLaunchedFewerIsNamed) {
 }
 
 }  // namespace
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -5,7 +5,7 @@
 
 #include "flashstep/base/text.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 double seconds(std::chrono::milliseconds time) {
@@ -43,7 +43,7 @@ Watch::Watch(c10::intrusive_ptr<c10d::Store> store, std::vector<OpenSocket> conn
       patience_(patience_of(options_.timeouts)) {
   for (int rank = 0; rank < options_.world_size; ++rank) {
     if (rank != options_.rank && (is_judge() || rank == 0)) {
-      peers_.push_back({rank, options_.names[rank], Beat(), 0, 0});
+      peers_.push_back({rank, options_.names[rank], Heartbeat(), 0, 0});
     }
   }
   talker_ = std::thread([this] { talk(); });
@@ -180,7 +180,7 @@ bool Watch::exchange() {
   urgent_ = false;
   ++own_.count;
   count_launched();
-  Beat beat = own_;
+  Heartbeat beat = own_;
   if (!verdict_.empty()) beat.state = State::kTold;
   const std::string sentence = published_ ? "" : verdict_;
   std::vector<std::string> keys = {kVerdictKey};
@@ -293,4 +293,4 @@ void Watch::look() {
   }
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

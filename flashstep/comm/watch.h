@@ -33,7 +33,7 @@
 #include "flashstep/comm/sockets.h"
 #include "flashstep/comm/verdict.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 
 // Keys in the store, written before a Watch starts: every rank's first heartbeat, and kNoVerdict.
 std::string beat_key(int rank);
@@ -104,7 +104,7 @@ class Watch {
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable news_;
-  Beat own_;
+  Heartbeat own_;
   std::vector<Peer> peers_;  // those this rank hears: the judge all others, others rank 0
   double store_silent_seconds_ = 0, broken_seconds_ = 0, own_idle_seconds_ = 0;
   bool store_gone_ = false;
@@ -120,4 +120,4 @@ class Watch {
   std::thread interrupter_, talker_, looker_;
 };
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

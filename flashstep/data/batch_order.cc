@@ -6,7 +6,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/rng.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 // Streams of random numbers under one seed; a stream's low bits name the row or the epoch.
@@ -97,4 +97,4 @@ uint64_t BatchOrder::start(int64_t step, int64_t micro_step, int64_t row) const 
   return offset + Permutation(windows_, o.seed, kEpochShuffles + epoch)(index) * context;
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

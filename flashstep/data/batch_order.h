@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-namespace flashstep::data {
+namespace flashstep {
 
 enum class Order {
   kRandom,      // each row starts at a token drawn uniformly, with replacement
@@ -63,4 +63,4 @@ class BatchOrder {
   uint64_t tokens_, windows_;
 };
 
-}  // namespace flashstep::data
+}  // namespace flashstep

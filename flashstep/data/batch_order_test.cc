@@ -9,7 +9,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 // Starts of all rows that all ranks read in `steps` steps, in the order of their numbers.
@@ -205,4 +205,4 @@ TEST(BatchOrder, StaysWhatItIs) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -5,7 +5,7 @@
 
 #include <torch/types.h>
 
-namespace flashstep::data {
+namespace flashstep {
 
 BatchSampler::BatchSampler(const TokenFile& tokens, const BatchOptions& options,
                            std::optional<int64_t> vocab_size)
@@ -30,4 +30,4 @@ Batch BatchSampler::at(int64_t step, int64_t micro_step, bool pin_memory) const 
   return batch;
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 #include "flashstep/data/batch_order.h"
 #include "flashstep/data/token_file.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 // B = batch_size, T = context_length.
 struct Batch {
@@ -40,4 +40,4 @@ class BatchSampler {
   std::optional<int64_t> vocab_size_;
 };
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -10,7 +10,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 // A token file whose token i is i.
@@ -106,4 +106,4 @@ TEST(BatchSampler, NamesTheFirstIdBeyondTheVocabulary) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 constexpr uint64_t kCountedTokens = 1 << 20;
@@ -178,4 +178,4 @@ double bigram_cross_entropy(const TokenFile& train, const TokenFile& held_out, i
   return nats / static_cast<double>(held_out.size() - 1);
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 #include "flashstep/base/progress.h"
 #include "flashstep/data/token_file.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 // Mean over t >= 1 of -log p(x[t] | x[t-1]) on `held_out`, in nats per token, of
 //   p(b | a) = w2 c(a b) / c(a) + w1 c(b) / N + w0 / vocab_size
@@ -21,4 +21,4 @@ namespace flashstep::data {
 double bigram_cross_entropy(const TokenFile& train, const TokenFile& held_out, int64_t vocab_size,
                             const ProgressFunction& progress = nullptr);
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -10,7 +10,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/rng.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -143,4 +143,4 @@ TEST_F(Bigram, RefusesWhatItCannotCount) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -10,7 +10,7 @@
 #include "flashstep/data/stories.h"
 #include "flashstep/data/tinystories.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -237,4 +237,4 @@ Corpus prepare_corpus(const CorpusOptions& options) {
   return cut_validation(options, files);
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -11,7 +11,7 @@
 
 #include "flashstep/base/progress.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 // Ends a document in the corpora that this program knows.
 inline constexpr std::string_view kDocumentEnd = "<|endoftext|>";
@@ -66,4 +66,4 @@ Cut find_cut(const std::vector<std::filesystem::path>& files, double fraction,
 void copy_range(const std::filesystem::path& from, uint64_t begin, uint64_t end,
                 const std::filesystem::path& to, const ProgressFunction& progress = {});
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -11,7 +11,7 @@
 #include "flashstep/data/inspect.h"
 #include "flashstep/data/manifest.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -267,4 +267,4 @@ TEST_F(CorpusTest, CountsTextsAndTokens) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

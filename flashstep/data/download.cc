@@ -15,7 +15,7 @@
 #include "flashstep/data/http_headers.h"
 #include "flashstep/data/partial_file.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -299,4 +299,4 @@ bool download(const std::string& url, const fs::path& path, const DownloadOption
   return Downloader(url, path, options).run();
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -8,7 +8,7 @@
 
 #include "flashstep/base/progress.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 struct DownloadOptions {
   // What the file is known to be; a server that says or sends otherwise is refused.
@@ -28,4 +28,4 @@ struct DownloadOptions {
 bool download(const std::string& url, const std::filesystem::path& path,
               const DownloadOptions& options);
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 std::string lower(std::string_view text) {
@@ -63,4 +63,4 @@ std::optional<uint64_t> HttpHeaders::file_size(long status) const {
   return status == 200 ? content_length : std::nullopt;
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

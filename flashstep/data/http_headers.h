@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace flashstep::data {
+namespace flashstep {
 
 struct HttpHeaders {
   // Content-Length and Content-Range of the last answer, when there are several (redirects).
@@ -27,4 +27,4 @@ struct HttpHeaders {
 // 64 hexadecimal digits in lower case, out of quotes; empty when `text` is anything else.
 std::string parse_sha256(std::string_view text);
 
-}  // namespace flashstep::data
+}  // namespace flashstep

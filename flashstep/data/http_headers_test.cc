@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 HttpHeaders headers(std::initializer_list<const char*> lines) {
@@ -51,4 +51,4 @@ TEST(HttpHeaders, NonsenseSaysNothing) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 
 #include "flashstep/base/files.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 constexpr uint64_t kChunk = 4 << 20;  // tokens or bytes between two releases of memory
@@ -68,4 +68,4 @@ TextStatistics text_statistics(const std::filesystem::path& path, std::string_vi
   return result;
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 
 #include "flashstep/data/token_file.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 struct TokenStatistics {
   uint64_t tokens = 0, distinct = 0;
@@ -28,4 +28,4 @@ struct TextStatistics {
 // (white space does not make a document). UserError if the file cannot be read.
 TextStatistics text_statistics(const std::filesystem::path& path, std::string_view document_end);
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -13,7 +13,7 @@
 #include "flashstep/base/json_depth.h"
 #include "flashstep/base/text.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -253,4 +253,4 @@ Verdict holds(const fs::path& path, const Stage& stage) {
   return complaint ? Verdict{false, *complaint} : Verdict{true, ""};
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

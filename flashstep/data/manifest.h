@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace flashstep::data {
+namespace flashstep {
 
 // A stage of the preparation, as it is to be done now.
 struct Stage {
@@ -62,4 +62,4 @@ Verdict holds(const std::filesystem::path& path, const Stage& stage);
 // JSON text to a manifest; UserError, beginning with [name], for anything else.
 Manifest parse_manifest(std::string_view json, const std::string& name);
 
-}  // namespace flashstep::data
+}  // namespace flashstep

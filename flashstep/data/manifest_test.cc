@@ -9,7 +9,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -161,4 +161,4 @@ TEST_F(ManifestTest, WhatAKilledProcessLeftIsKnownAsOurs) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -7,7 +7,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
@@ -188,4 +188,4 @@ std::string write_npy_header(int bytes_per_token, uint64_t tokens) {
   return header;
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

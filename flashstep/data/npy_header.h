@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace flashstep::data {
+namespace flashstep {
 
 struct NpyHeader {
   int bytes_per_token = 2;  // 2: uint16, 4: uint32
@@ -28,4 +28,4 @@ NpyHeader parse_npy_header(std::string_view file, const std::string& name);
 // A version 1.0 header of kNpyHeaderBytes bytes.
 std::string write_npy_header(int bytes_per_token, uint64_t tokens);
 
-}  // namespace flashstep::data
+}  // namespace flashstep

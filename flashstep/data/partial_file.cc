@@ -9,7 +9,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 PartialFile::PartialFile(const std::filesystem::path& path) : path_(path) {
   descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
@@ -56,4 +56,4 @@ void PartialFile::finish(const std::filesystem::path& final_path) {
   sync_directory(final_path.parent_path());
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 
-namespace flashstep::data {
+namespace flashstep {
 
 class PartialFile {
  public:
@@ -34,4 +34,4 @@ class PartialFile {
   bool finished_ = false;
 };
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 #include "flashstep/data/stories_book.h"
 #include "flashstep/data/stories_teller.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)); }
@@ -119,4 +119,4 @@ const std::vector<std::string>& story_words() {
   return sorted;
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

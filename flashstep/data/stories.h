@@ -15,7 +15,7 @@
 
 #include "flashstep/base/progress.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 // Stands on a line of its own after every story, as in TinyStories.
 inline constexpr std::string_view kStorySeparator = "<|endoftext|>";
@@ -43,4 +43,4 @@ std::vector<std::string> words_of(std::string_view text);
 // Every word that can occur in a story, as words_of() gives it, sorted.
 const std::vector<std::string>& story_words();
 
-}  // namespace flashstep::data
+}  // namespace flashstep

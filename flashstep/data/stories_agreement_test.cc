@@ -13,7 +13,7 @@
 #include "flashstep/data/stories.h"
 #include "flashstep/data/stories_teller.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 constexpr uint64_t kStoriesHeard = 20'000;
@@ -133,4 +133,4 @@ TEST(Agreement, ThingsKeepTheirColors) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -5,7 +5,7 @@
 #include "flashstep/data/stories_compile.h"
 #include "flashstep/data/stories_text.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 // One block of the text: "plot ..." or "pool ..." and the lines that follow it.
@@ -185,4 +185,4 @@ const Book& story_book() {
   return book;
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

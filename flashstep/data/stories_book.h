@@ -35,7 +35,7 @@
 
 #include "flashstep/data/stories_lexicon.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 enum World : uint8_t { kChildWorld, kAnimalWorld, kNumWorlds };
 enum Role : uint8_t { kHero, kFriend, kGrownUp, kNeighbor, kPet, kNumRoles };
@@ -100,4 +100,4 @@ Book parse_book(std::span<const std::string_view> lexicon, std::span<const std::
 // The built-in book, parsed once.
 const Book& story_book();
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -4,7 +4,7 @@
 
 #include "flashstep/data/stories_text.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 // The classes of names, found once.
@@ -88,4 +88,4 @@ void draw_cast(const Plot& plot, World world, Rng& rng, Cast& cast) {
   set_name(pet, *names.pet[pet.is_she], draw(rng, *names.pet[pet.is_she]));
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -7,7 +7,7 @@
 #include "flashstep/base/rng.h"
 #include "flashstep/data/stories_book.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 struct Character {
   bool is_she = false;
@@ -20,4 +20,4 @@ using Cast = std::array<Character, kNumRoles>;
 // hero and friend are of different kinds.
 void draw_cast(const Plot& plot, World world, Rng& rng, Cast& cast);
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -8,7 +8,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/data/stories.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -68,4 +68,4 @@ TEST_F(StoriesCommand, SaysWhereItCannotWrite) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -7,7 +7,7 @@
 
 #include "flashstep/data/stories_text.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 constexpr std::string_view kRoleLetters = "HFGNX";
@@ -216,4 +216,4 @@ ByWorld Compiler::find_pool(std::string_view name) const {
   });
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

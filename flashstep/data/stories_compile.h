@@ -9,7 +9,7 @@
 
 #include "flashstep/data/stories_book.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 inline constexpr uint32_t kNowhere = std::numeric_limits<uint32_t>::max();
 
@@ -37,4 +37,4 @@ class Compiler {
   const VariableNames* variables_;
 };
 
-}  // namespace flashstep::data
+}  // namespace flashstep

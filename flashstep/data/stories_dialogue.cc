@@ -2,7 +2,7 @@
 // h the hero, f the friend, g the grown-up.
 #include "flashstep/data/stories_words.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 const std::string_view kDialogue = R"(
 pool thanks_f_h
@@ -113,4 +113,4 @@ pool bye_f
 - "Goodbye, {H}!" {F} {cried}. "That was fun."
 )";
 
-}  // namespace flashstep::data
+}  // namespace flashstep

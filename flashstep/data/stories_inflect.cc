@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 struct Exception {
@@ -194,4 +194,4 @@ bool takes_an(std::string_view phrase) {
   return is_vowel(first);
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace flashstep::data {
+namespace flashstep {
 
 std::string plural(std::string_view noun);
 std::string past_tense(std::string_view verb);
@@ -19,4 +19,4 @@ std::string superlative(std::string_view adjective);
 // Whether "an" stands before `phrase`, by sound: "apple", "hour"; not "unicorn", "one".
 bool takes_an(std::string_view phrase);
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 TEST(Inflect, Plurals) {
@@ -71,4 +71,4 @@ TEST(Inflect, Articles) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -10,7 +10,7 @@
 #include "flashstep/data/stories.h"
 #include "flashstep/data/stories_inflect.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 constexpr uint64_t kStoriesRead = 20'000;
@@ -180,4 +180,4 @@ TEST(Language, NoWordTwiceInARow) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

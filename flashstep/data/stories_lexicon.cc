@@ -5,7 +5,7 @@
 #include "flashstep/data/stories_inflect.h"
 #include "flashstep/data/stories_text.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 using Inflection = std::string (*)(std::string_view);
@@ -113,4 +113,4 @@ Lexicon parse_lexicon(std::span<const std::string_view> texts) {
   return parser.finish();
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-namespace flashstep::data {
+namespace flashstep {
 
 struct WordClass {
   std::string name;
@@ -48,4 +48,4 @@ Lexicon parse_lexicon(std::span<const std::string_view> texts);
 std::span<const std::string_view> lexicon_texts();
 std::span<const std::string_view> book_texts();
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -1,7 +1,7 @@
 // Passages that many plots share: how stories open and close, and small scenes between.
 #include "flashstep/data/stories_words.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 const std::string_view kPassages = R"(
 pool meet_hero.child
@@ -299,4 +299,4 @@ pool moral_patience
 - From then on, {H} was a little more patient with everything.
 )";
 
-}  // namespace flashstep::data
+}  // namespace flashstep

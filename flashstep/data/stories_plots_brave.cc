@@ -1,7 +1,7 @@
 // Plots about courage, learning and promises.
 #include "flashstep/data/stories_words.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 const std::string_view kPlotsBrave = R"(
 plot storm_night any
@@ -379,4 +379,4 @@ paragraph
 - {@moral_honest}
 )";
 
-}  // namespace flashstep::data
+}  // namespace flashstep

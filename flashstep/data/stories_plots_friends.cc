@@ -1,7 +1,7 @@
 // Plots about friends: sharing, quarrels, newcomers, games.
 #include "flashstep/data/stories_words.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 const std::string_view kPlotsFriends = R"(
 plot share_toy child
@@ -441,4 +441,4 @@ paragraph
   "Tomorrow I can go again!"
 )";
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -1,7 +1,7 @@
 // Plots that happen at home: lost, broken, made, cooked and tidied.
 #include "flashstep/data/stories_words.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 const std::string_view kPlotsAtHome = R"(
 plot lost_cuddly child
@@ -438,4 +438,4 @@ beat
 - {@friends_hug} {@eat_together}
 )";
 
-}  // namespace flashstep::data
+}  // namespace flashstep

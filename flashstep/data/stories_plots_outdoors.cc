@@ -1,7 +1,7 @@
 // Plots that happen outdoors: wind, snow, sea, garden and market.
 #include "flashstep/data/stories_words.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 const std::string_view kPlotsOutdoors = R"(
 plot kite_stuck child
@@ -472,4 +472,4 @@ beat
 - From then on, {H} could sit still, at least when {he} wanted to.
 )";
 
-}  // namespace flashstep::data
+}  // namespace flashstep

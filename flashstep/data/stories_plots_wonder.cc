@@ -1,7 +1,7 @@
 // Plots about discoveries, wishes, journeys and small wonders.
 #include "flashstep/data/stories_words.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 const std::string_view kPlotsWonder = R"(
 plot magic_pebble any
@@ -489,4 +489,4 @@ beat
 - {@end_friends}
 )";
 
-}  // namespace flashstep::data
+}  // namespace flashstep

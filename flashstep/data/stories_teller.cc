@@ -5,7 +5,7 @@
 
 #include "flashstep/data/stories_inflect.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 void capitalize(std::string& text, size_t at) {
@@ -124,4 +124,4 @@ void StoryTeller::add_role(const Op& op) {
   *text_ += character.forms[form];
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 #include "flashstep/data/stories_book.h"
 #include "flashstep/data/stories_cast.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 class StoryTeller {
  public:
@@ -51,4 +51,4 @@ class StoryTeller {
   std::string* text_ = nullptr;
 };
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -13,7 +13,7 @@
 #include "flashstep/data/stories_book.h"
 #include "flashstep/data/stories_teller.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -161,4 +161,4 @@ TEST(Book, MistakesInTheTextAreNamed) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 
 #include "flashstep/base/text.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 inline std::string_view trim(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\n");
@@ -36,4 +36,4 @@ void check_text(bool condition, const Parts&... parts) {
   if (!condition) throw std::logic_error(str("[stories] ", parts...));
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

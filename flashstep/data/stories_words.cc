@@ -3,7 +3,7 @@
 #include "flashstep/data/stories_book.h"
 #include "flashstep/data/stories_lexicon.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 std::span<const std::string_view> lexicon_texts() {
   static const std::string_view texts[] = {kPeopleWords, kThingWords, kNatureWords, kActionWords};
@@ -16,4 +16,4 @@ std::span<const std::string_view> book_texts() {
   return texts;
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -4,11 +4,11 @@
 
 #include <string_view>
 
-namespace flashstep::data {
+namespace flashstep {
 
 extern const std::string_view kPeopleWords, kThingWords, kNatureWords, kActionWords;
 extern const std::string_view kPassages, kDialogue;
 extern const std::string_view kPlotsAtHome, kPlotsOutdoors, kPlotsFriends, kPlotsBrave,
     kPlotsWonder;
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -1,7 +1,7 @@
 // What is done and said, and how.
 #include "flashstep/data/stories_words.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 const std::string_view kActionWords = R"(
 class stroll verb
@@ -152,4 +152,4 @@ knock, a rustle, a squeak, a thump, a tiny cry, a scratching sound, a soft whimp
 tapping sound, a sniffle
 )";
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -1,7 +1,7 @@
 // Places, weather, plants and animals.
 #include "flashstep/data/stories_words.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 const std::string_view kNatureWords = R"(
 class home.child word
@@ -147,4 +147,4 @@ class dark_place word
 cave, cellar, tunnel, hollow tree, old barn, thick forest, mine, shed, empty house, old mill, ruin
 )";
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -1,7 +1,7 @@
 // Who the stories are about, what they are like and how they feel.
 #include "flashstep/data/stories_words.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 const std::string_view kPeopleWords = R"(
 class girl name
@@ -145,4 +145,4 @@ drummer, conductor, barber, ranger, locksmith, bookbinder, puppeteer, diver, arc
 mathematician, journalist, chef, florist, jeweler, knight, glassblower
 )";
 
-}  // namespace flashstep::data
+}  // namespace flashstep

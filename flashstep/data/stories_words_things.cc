@@ -1,7 +1,7 @@
 // Things: toys, tools, clothes, food.
 #include "flashstep/data/stories_words.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 const std::string_view kThingWords = R"(
 class toy noun
@@ -198,4 +198,4 @@ class shape noun
 star, heart, moon, circle, cloud, fish, flower, sun, snowflake, leaf, boat, bird, butterfly, crown
 )";
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -7,7 +7,7 @@
 #include "flashstep/data/download.h"
 #include "flashstep/data/manifest.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -85,4 +85,4 @@ fs::path fetched(const RemoteFile& file, const fs::path& directory) {
   return path;
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

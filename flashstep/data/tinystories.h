@@ -13,7 +13,7 @@
 
 #include "flashstep/base/progress.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 struct RemoteFile {
   std::string name, url;
@@ -40,4 +40,4 @@ std::filesystem::path fetch(const RemoteFile& file, const std::filesystem::path&
 // missing.
 std::filesystem::path fetched(const RemoteFile& file, const std::filesystem::path& directory);
 
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 #include "flashstep/base/hash.h"
 #include "flashstep/base/text.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 constexpr uint64_t kChunkTokens = 4 << 20;  // between two looks at what may be released
@@ -128,4 +128,4 @@ void TokenFileWriter::commit() {
   file_.commit();
 }
 
-}  // namespace flashstep::data
+}  // namespace flashstep

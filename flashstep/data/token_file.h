@@ -12,7 +12,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/data/npy_header.h"
 
-namespace flashstep::data {
+namespace flashstep {
 
 // The ids within the bytes of a .npy file; it does not own them.
 class TokenView {
@@ -87,4 +87,4 @@ class TokenFileWriter {
   std::vector<uint16_t> narrow_;  // ids on their way to the file
 };
 
-}  // namespace flashstep::data
+}  // namespace flashstep

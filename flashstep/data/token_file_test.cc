@@ -10,7 +10,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/testing/sentences.h"
 
-namespace flashstep::data {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -242,4 +242,4 @@ TEST(TokenFileForNumpy, Writes) {
 }
 
 }  // namespace
-}  // namespace flashstep::data
+}  // namespace flashstep

@@ -4,20 +4,19 @@
 
 #include "flashstep/parallel/backend.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 bool is_in_place(const ReducerOptions& options, const ReducedParameters& parameters,
-                 const comm::Group& group) {
+                 const Group& group) {
   if (options.strategy != Strategy::kBucketed) return options.strategy != Strategy::kFlat;
   if (options.persistent_buckets) return false;
   return !options.flat_buckets.value_or(!goes_through_nccl(parameters.tensors, group));
 }
 
 // For buckets that stay in place. All ranks agree, for they have the same options and parameters.
-std::shared_ptr<comm::PeerMean> make_peers(const ReducerOptions& options,
-                                           const ReducedParameters& parameters,
-                                           const comm::Group& group) {
+std::shared_ptr<PeerMean> make_peers(const ReducerOptions& options,
+                                     const ReducedParameters& parameters, const Group& group) {
   if (options.strategy != Strategy::kBucketed || !options.peer_copies ||
       !is_in_place(options, parameters, group) || !goes_through_nccl(parameters.tensors, group)) {
     return nullptr;
@@ -26,13 +25,12 @@ std::shared_ptr<comm::PeerMean> make_peers(const ReducerOptions& options,
   for (const at::Tensor& tensor : parameters.tensors) {
     if (tensor.device() != device) return nullptr;
   }
-  return comm::make_peer_mean(group, device,
-                              static_cast<size_t>(gradient_bytes(parameters.tensors)));
+  return make_peer_mean(group, device, static_cast<size_t>(gradient_bytes(parameters.tensors)));
 }
 
 }  // namespace
 
-Averaging make_averaging(const ReducedParameters& parameters, const comm::Group& group,
+Averaging make_averaging(const ReducedParameters& parameters, const Group& group,
                          const ReducerOptions& options) {
   return {group,
           options.communication_dtype,
@@ -50,4 +48,4 @@ void set_scatter(Averaging& averaging, const ReducedParameters& parameters,
   averaging.scatter = std::move(scatter);
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -11,21 +11,21 @@
 #include "flashstep/parallel/gradient_scatter.h"
 #include "flashstep/parallel/reduction.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 struct Averaging {
-  const comm::Group& group;
+  const Group& group;
   std::optional<at::ScalarType> communication_dtype;
   bool persistent = false;  // flat tensors live from step to step
   bool in_place = false;    // reduced where the gradients lie; several a bucket: NCCL only
   // Where set, means are taken by copies from GPU to GPU, not by NCCL.
-  std::shared_ptr<comm::PeerMean> peers;
+  std::shared_ptr<PeerMean> peers;
   // Where set, it takes full buckets instead of an all-reduce, and gradients end there.
   std::shared_ptr<GradientScatter> scatter;
 };
 
 // All ranks call it, with the same options and parameters, and decide the same.
-Averaging make_averaging(const ReducedParameters& parameters, const comm::Group& group,
+Averaging make_averaging(const ReducedParameters& parameters, const Group& group,
                          const ReducerOptions& options);
 
 // From now on full buckets go to `scatter`; null: they are averaged again. Where the options ask
@@ -34,4 +34,4 @@ Averaging make_averaging(const ReducedParameters& parameters, const comm::Group&
 void set_scatter(Averaging& averaging, const ReducedParameters& parameters,
                  const ReducerOptions& options, std::shared_ptr<GradientScatter> scatter);
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 // What the current stream has been given by now, which reads and writes `tensors`.
@@ -51,14 +51,14 @@ class StreamWork : public c10d::Work {
 
 }  // namespace
 
-bool goes_through_nccl(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
+bool goes_through_nccl(const std::vector<at::Tensor>& tensors, const Group& group) {
   const auto on_cuda = [](const at::Tensor& tensor) { return tensor.is_cuda(); };
   return group.world_size() > 1 && !tensors.empty() &&
          std::all_of(tensors.begin(), tensors.end(), on_cuda) &&
          group.process_group().getBackend(at::kCUDA)->getBackendName() == "nccl";
 }
 
-std::string transport_of(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
+std::string transport_of(const std::vector<at::Tensor>& tensors, const Group& group) {
   if (group.world_size() == 1 || tensors.empty()) return "";
   const std::string name =
       group.process_group().getBackend(tensors.front().device().type())->getBackendName();
@@ -66,8 +66,8 @@ std::string transport_of(const std::vector<at::Tensor>& tensors, const comm::Gro
 }
 
 c10::intrusive_ptr<c10d::Work> start_sum(std::vector<at::Tensor>& tensors, bool average,
-                                         const comm::Group& group, const std::string& what,
-                                         comm::PeerMean* peers) {
+                                         const Group& group, const std::string& what,
+                                         PeerMean* peers) {
   if (peers != nullptr && average && peers->takes(tensors)) {
     return group.guarded(what, [&]() -> c10::intrusive_ptr<c10d::Work> {
       peers->mean(tensors);
@@ -83,4 +83,4 @@ c10::intrusive_ptr<c10d::Work> start_sum(std::vector<at::Tensor>& tensors, bool 
   });
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

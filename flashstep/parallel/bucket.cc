@@ -7,7 +7,7 @@
 
 #include "flashstep/parallel/backend.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 // What each of `world_size` gradients is multiplied by. A tensor, since mul_ of a plain number
@@ -212,4 +212,4 @@ void Bucket::take_memory() {
   }
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

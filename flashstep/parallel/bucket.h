@@ -17,7 +17,7 @@
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/side_stream.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 class Bucket {
  public:
@@ -76,4 +76,4 @@ class Bucket {
   size_t ready_ = 0;
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -15,7 +15,7 @@
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/shared_sentence.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 double bucket_bytes(const ReducerOptions& options) {
@@ -29,13 +29,13 @@ double bucket_bytes(const ReducerOptions& options) {
   }
 }
 
-std::vector<at::Tensor> hooked(const ReducedParameters& parameters, const comm::Group& group) {
+std::vector<at::Tensor> hooked(const ReducedParameters& parameters, const Group& group) {
   return group.world_size() > 1 ? parameters.tensors : std::vector<at::Tensor>();
 }
 
 }  // namespace
 
-BucketReduction::BucketReduction(ReducedParameters parameters, const comm::Group& group,
+BucketReduction::BucketReduction(ReducedParameters parameters, const Group& group,
                                  const ReducerOptions& options)
     : Reduction(std::move(parameters), group, options),
       averaging_(make_averaging(parameters_, group_, options_)),
@@ -165,7 +165,7 @@ void BucketReduction::wait_for_all(const std::vector<int64_t>& missing) {
   if (options_.allow_unused) {
     has_gradient.assign(parameters_.tensors.size(), 1);
     for (const int64_t index : missing) has_gradient[index] = 0;
-    has_gradient = group_.all_reduce(has_gradient, comm::Reduce::kMax);
+    has_gradient = group_.all_reduce(has_gradient, Reduce::kMax);
   }
   if (options_.strategy != Strategy::kNaive) {
     for (Bucket& bucket : buckets_) bucket.wait();
@@ -196,7 +196,7 @@ void BucketReduction::finish() {
   if (deviation.empty()) count_first_seen();
   begin_next_step();
   is_broken_ = !deviation.empty() && !shared;
-  if (shared && !deviation.empty()) throw comm::AgreedError(deviation);
+  if (shared && !deviation.empty()) throw AgreedError(deviation);
   require(!is_broken_, deviation);
 }
 
@@ -326,4 +326,4 @@ std::vector<std::vector<int64_t>> BucketReduction::buckets() const {
   return result;
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -27,12 +27,11 @@
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/reduction.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 class BucketReduction : public Reduction {
  public:
-  BucketReduction(ReducedParameters parameters, const comm::Group& group,
-                  const ReducerOptions& options);
+  BucketReduction(ReducedParameters parameters, const Group& group, const ReducerOptions& options);
 
   void finish() override;
   bool is_unfinished() const override;
@@ -92,4 +91,4 @@ class BucketReduction : public Reduction {
   GradientHooks hooks_;       // last: gone before what it calls
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

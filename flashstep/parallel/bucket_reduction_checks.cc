@@ -7,7 +7,7 @@
 #include "flashstep/parallel/bucket_reduction.h"
 #include "flashstep/parallel/shared_sentence.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 void BucketReduction::check_gradient(int64_t index) const {
   const at::Tensor& parameter = parameters_.tensors[index];
@@ -98,7 +98,7 @@ void BucketReduction::check_capture(const at::Device& device) const {
                                : options_.allow_unused ? "without allow_unused"
                                : host_waits_           ? "whose gradients do not go by Gloo"
                                                        : nullptr;
-  if (expected == nullptr || !comm::is_being_captured(device)) return;
+  if (expected == nullptr || !is_being_captured(device)) return;
   throw UserError(flashstep::str("[parallel] expected a CUDA graph of a step ", expected));
 }
 
@@ -109,12 +109,12 @@ void BucketReduction::compare_first(const std::string& trouble,
   try {
     if (options_.debug) compare_plans();
     const std::string first = SharedSentence(trouble, group_).first();
-    if (!first.empty()) throw comm::AgreedError(first);
+    if (!first.empty()) throw AgreedError(first);
     if (!options_.allow_unused) check_agreement(missing, parameters_, group_);
-  } catch (const comm::AgreedError&) {
+  } catch (const AgreedError&) {
     forget_counts();  // nothing was sent: what is missing may be given, or a step begun anew
     throw;
   }
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -11,11 +11,10 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using torch::Tensor;
 
 TEST(Ranks, TheSizeOfBucketsIsChosenGivenOrKept) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     std::vector<Tensor> parameters;
     for (int i = 0; i < 4; ++i) parameters.push_back(torch::ones({100}).requires_grad_());
@@ -45,7 +44,7 @@ TEST(Ranks, TheSizeOfBucketsIsChosenGivenOrKept) {
 
 // CPUs have no copies from GPU to GPU, whatever the options say.
 TEST(Ranks, SayWhatCarriesTheirGradients) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     const std::vector<Tensor> parameters = {torch::ones({100}).requires_grad_()};
     ReducerOptions options;
@@ -54,7 +53,7 @@ TEST(Ranks, SayWhatCarriesTheirGradients) {
     options.strategy = Strategy::kTorch;
     EXPECT_EQ(GradientReducer(parameters, group, options).transport(), "Gloo");
   });
-  testing::run_ranks(1, [](const comm::Environment& environment) {
+  testing::run_ranks(1, [](const Environment& environment) {
     const Group group(environment);
     EXPECT_EQ(GradientReducer({torch::ones({100}).requires_grad_()}, group).transport(), "");
   });

@@ -11,7 +11,7 @@
 
 #include "flashstep/base/text.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 int64_t aligned(int64_t numel, int64_t element_bytes) {
@@ -118,4 +118,4 @@ bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
          a.strides() == b.strides();
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

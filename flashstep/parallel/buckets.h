@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 // Slots begin at multiples of this: one cache line and one AVX-512 register, four times the 16
 // bytes that vectorized CUDA kernels need of a tensor's address.
@@ -63,4 +63,4 @@ void note_written(const at::Tensor& tensor);
 // The same memory, seen the same way.
 bool is_same_view(const at::Tensor& a, const at::Tensor& b);
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

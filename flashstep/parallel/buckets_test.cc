@@ -13,7 +13,7 @@
 #include "flashstep/parallel/shards.h"
 #include "flashstep/testing/toy_modules.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -169,4 +169,4 @@ TEST(Cost, TheSizeOfBucketsIsChosenByGradientsAndBackend) {
 }
 
 }  // namespace
-}  // namespace flashstep::parallel
+}  // namespace flashstep

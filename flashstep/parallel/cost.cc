@@ -6,7 +6,7 @@
 
 #include "flashstep/parallel/gradient_scatter.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 // Buckets are not chosen smaller. PyTorch's default (MiB there): enough for small models, and on
@@ -143,4 +143,4 @@ double chosen_flat_bytes(double gradient_bytes, bool nccl, int world_size) {
                                               kept / (kBucketsInFlight + 1)));
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 // Bytes that each rank sends (and receives) for a collective over `bytes` on `world_size` ranks in
 // a ring, which no algorithm among equal ranks can undercut (Patarasuk and Yuan, "Bandwidth optimal
@@ -172,4 +172,4 @@ double best_mesh_ratio(const FeedForward& layer, double tokens);
 double least_tokens(const FeedForward& layer, const Mesh& mesh, const Accelerator& accelerator,
                     bool at_once);
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -4,7 +4,7 @@
 
 #include "flashstep/parallel/cost.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 double multiplied_flops(const FeedForward& layer, double tokens) {  // of one pass forward
@@ -110,4 +110,4 @@ double least_tokens(const FeedForward& layer, const Mesh& mesh, const Accelerato
   return at_once ? tokens : tokens / (1 - tensor_share);
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

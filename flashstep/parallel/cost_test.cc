@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 // 100 parameters on 4 ranks: a copy of 400 bytes, 800 of moments; float32 on the wire.
@@ -199,4 +199,4 @@ TEST(MeshCost, KeepsMoreThanHalfOfTheActivations) {
 }
 
 }  // namespace
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -24,7 +24,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::PlainToy;
 using testing::same_bits;
 using testing::TiedToy;
@@ -147,9 +146,9 @@ void expect_exact_means(const Group& group, at::Device device, const ReducerOpti
     loss.backward();
     reducer.finish_gradient_synchronization();
     const bool by_copies = options.strategy == Strategy::kBucketed && options.peer_copies;
-    EXPECT_EQ(reducer.transport(), !parallel::goes_through_nccl(parameters, group) ? "Gloo"
-                                   : by_copies                                     ? "copies"
-                                                                                   : "NCCL");
+    EXPECT_EQ(reducer.transport(), !goes_through_nccl(parameters, group) ? "Gloo"
+                                   : by_copies                           ? "copies"
+                                                                         : "NCCL");
     const double mean = (group.world_size() - 1) / 2.0 + step;
     for (int i = 0; i < kParameters; ++i) {
       EXPECT_TRUE(same_bits(parameters[i].grad(), (make() * ((i + 1) * mean)).to(gradients)))
@@ -366,7 +365,7 @@ TEST(GpuRanks, NormOverRanksIsTheSameOnAll) {
     on_two_gpus(
         [](const Group& group, at::Device device) {
           const Tensor own = torch::full({}, group.rank() == 0 ? 3.0 : 4.0, device);
-          const Tensor norm = parallel::norm_over_ranks(own, group);
+          const Tensor norm = norm_over_ranks(own, group);
           EXPECT_EQ(norm.device(), device);
           EXPECT_EQ(norm.scalar_type(), torch::kFloat);
           EXPECT_EQ(norm.item<float>(), 5);

@@ -14,8 +14,6 @@ namespace flashstep {
 namespace {
 
 using at::Tensor;
-using comm::Environment;
-using comm::Group;
 using testing::Ranks;
 
 constexpr int kOtherStep = 2;
@@ -24,8 +22,8 @@ constexpr int kOtherStep = 2;
 // rank went on with something else than the mean, which is NaN in that step.
 void train(const Environment& environment, const ReducerOptions& options, bool narrow) {
   const at::Device device = testing::take_gpu(environment);
-  comm::GroupOptions group_options = testing::over_nccl();
-  group_options.on_stuck = comm::end_process;
+  GroupOptions group_options = testing::over_nccl();
+  group_options.on_stuck = end_process;
   const Group group(environment, group_options);
   const auto make = [&] { return at::ones({1000}, device).requires_grad_(); };
   const Tensor a = make(), b = make();

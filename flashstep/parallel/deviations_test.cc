@@ -15,7 +15,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::expect_sentence;
 using testing::same_bits;
 using torch::Tensor;
@@ -46,7 +45,7 @@ struct Pair {
 };
 
 // Every strategy, in buckets of one parameter and of both; `set` changes the options.
-void for_all(const comm::Environment& environment,
+void for_all(const Environment& environment,
              const std::function<void(const Group&, const ReducerOptions&)>& body,
              const std::function<void(ReducerOptions&)>& set = {}) {
   const Group group(environment);
@@ -67,7 +66,7 @@ void allow_unused(ReducerOptions& options) { options.allow_unused = true; }
 void debug(ReducerOptions& options) { options.debug = true; }
 
 TEST(Ranks, FewerPiecesThanInTheFirstStepAreNamedOnAll) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
+  testing::run_ranks(3, [](const Environment& environment) {
     for_all(environment, [](const Group& group, const ReducerOptions& options) {
       Pair pair(group, options);
       for (int step = 0; step < 2; ++step) {
@@ -82,7 +81,7 @@ TEST(Ranks, FewerPiecesThanInTheFirstStepAreNamedOnAll) {
 }
 
 TEST(Ranks, MorePiecesThanInTheFirstStepAreRefused) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const auto refuses = [](const Group& group, const ReducerOptions& options) {
       Pair pair(group, options);
       pair.backward(2, 1);
@@ -152,7 +151,7 @@ void expect_next_step_is_taken(const Group& group, const ReducerOptions& options
 }
 
 TEST(Ranks, ARefusedStepIsFollowedByARightOne) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     for_all(environment, expect_next_step_is_taken);
     for_all(environment, expect_next_step_is_taken, debug);
   });
@@ -160,7 +159,7 @@ TEST(Ranks, ARefusedStepIsFollowedByARightOne) {
 
 // Nothing was sent before its last piece, so the mean is right.
 TEST(Ranks, FewerPiecesAreTakenWhereParametersMayBeUnused) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     for_all(
         environment,
         [](const Group& group, const ReducerOptions& options) {
@@ -180,7 +179,7 @@ TEST(Ranks, FewerPiecesAreTakenWhereParametersMayBeUnused) {
 
 // What comes under no_sync is not counted, nor a gradient that no backward gave.
 TEST(Ranks, AccumulationIsNoDeviation) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     for_all(environment, [](const Group& group, const ReducerOptions& options) {
       Pair pair(group, options);
       for (const int micro_steps : {2, 4, 1, 3}) {
@@ -203,7 +202,7 @@ TEST(Ranks, AccumulationIsNoDeviation) {
 }
 
 TEST(Ranks, RecordAgainTakesAnotherCount) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     for_all(environment, [](const Group& group, const ReducerOptions& options) {
       Pair pair(group, options);
       for (const int times : {2, 1, 3}) {
@@ -258,7 +257,7 @@ void expect_first_steps_are_compared(const Group& group, const ReducerOptions& o
 }
 
 TEST(Ranks, DebugComparesWhatIsAboutToBeReduced) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
+  testing::run_ranks(3, [](const Environment& environment) {
     const auto compares = [](const Group& group, const ReducerOptions& options) {
       expect_order_is_compared(group, options);
       expect_shapes_are_compared(group, options);
@@ -274,7 +273,7 @@ TEST(Ranks, DebugComparesWhatIsAboutToBeReduced) {
 
 // In a later step, too, it is named before anything is sent: who gives it then can go on.
 TEST(Ranks, DebugNamesMissingGradientsBeforeAnythingIsSent) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     for_all(
         environment,
         [](const Group& group, const ReducerOptions& options) {

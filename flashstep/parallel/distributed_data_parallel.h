@@ -1,6 +1,6 @@
 // Data parallelism for a module of your own:
 //
-//   flashstep::comm::Group group = flashstep::init();
+//   flashstep::Group group = flashstep::init();
 //   flashstep::DistributedDataParallel net(my_net, group);  // a shared_ptr or module holder
 //   ...
 //   auto loss = criterion(net(x), y);  // takes what my_net's forward takes
@@ -33,11 +33,11 @@ namespace flashstep {
 template <typename M>
 class DistributedDataParallel : public torch::nn::Module {
  public:
-  DistributedDataParallel(std::shared_ptr<M> module, const comm::Group& group,
+  DistributedDataParallel(std::shared_ptr<M> module, const Group& group,
                           ReducerOptions options = {})
       : module_(register_module("module", std::move(module))),
-        synchronizer_(std::make_unique<parallel::ModuleSynchronizer>(*module_, group, options)) {}
-  DistributedDataParallel(const torch::nn::ModuleHolder<M>& module, const comm::Group& group,
+        synchronizer_(std::make_unique<ModuleSynchronizer>(*module_, group, options)) {}
+  DistributedDataParallel(const torch::nn::ModuleHolder<M>& module, const Group& group,
                           ReducerOptions options = {})
       : DistributedDataParallel(module.ptr(), group, options) {}
 
@@ -53,7 +53,7 @@ class DistributedDataParallel : public torch::nn::Module {
     } else {
       Result result = module_->forward(std::forward<Arguments>(arguments)...);
       if (torch::GradMode::is_enabled()) {
-        parallel::for_each_tensor(result, [this](const at::Tensor& t) { synchronizer_->watch(t); });
+        for_each_tensor(result, [this](const at::Tensor& t) { synchronizer_->watch(t); });
       }
       return result;
     }
@@ -78,11 +78,11 @@ class DistributedDataParallel : public torch::nn::Module {
 
   const std::shared_ptr<M>& module() const { return module_; }
   GradientReducer& reducer() { return synchronizer_->reducer(); }
-  const comm::Group& group() const { return synchronizer_->group(); }
+  const Group& group() const { return synchronizer_->group(); }
 
  private:
   std::shared_ptr<M> module_;
-  std::unique_ptr<parallel::ModuleSynchronizer> synchronizer_;
+  std::unique_ptr<ModuleSynchronizer> synchronizer_;
 };
 
 }  // namespace flashstep

@@ -24,7 +24,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::expect_sentence;
 using testing::PlainToy;
 using testing::same_bits;
@@ -44,7 +43,7 @@ struct Choosy : torch::nn::Module {
 TORCH_MODULE_IMPL(ChoosyHolder, Choosy);
 
 TEST(Forward, PassesEverythingOnAsItCame) {
-  const Group group{comm::Environment()};
+  const Group group{Environment()};
   DistributedDataParallel wrapped(std::make_shared<Choosy>(), group);
   Tensor changed = torch::zeros({1});
   const auto [y, number] = wrapped.forward(std::make_unique<int>(5), changed, 3.0);
@@ -73,7 +72,7 @@ TEST(Hooks, AnEarlierHookStaysAndComesBack) {
   int theirs = 0, ours = 0;
   torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Recorder>(&theirs));
   {
-    parallel::GradientHooks hooks({parameter}, [&](int64_t index) {
+    GradientHooks hooks({parameter}, [&](int64_t index) {
       EXPECT_EQ(index, 0);
       EXPECT_EQ(theirs, ours + 1) << "the earlier one runs first";
       ++ours;
@@ -83,9 +82,9 @@ TEST(Hooks, AnEarlierHookStaysAndComesBack) {
   (parameter * 2).sum().backward();
   EXPECT_EQ(theirs, 2);
   EXPECT_EQ(ours, 1);
-  auto outer = std::make_unique<parallel::GradientHooks>(std::vector<Tensor>{parameter},
-                                                         [&](int64_t) { ++ours; });
-  parallel::GradientHooks inner({parameter}, [&](int64_t) { ++ours; });
+  auto outer =
+      std::make_unique<GradientHooks>(std::vector<Tensor>{parameter}, [&](int64_t) { ++ours; });
+  GradientHooks inner({parameter}, [&](int64_t) { ++ours; });
   outer.reset();  // the one below goes first: it stays in the chain and does nothing
   (parameter * 2).sum().backward();
   EXPECT_EQ(theirs, 3);
@@ -93,7 +92,7 @@ TEST(Hooks, AnEarlierHookStaysAndComesBack) {
 }
 
 TEST(Options, AreChecked) {
-  const Group group{comm::Environment()};
+  const Group group{Environment()};
   const std::vector<Tensor> parameters = {torch::ones({2}).requires_grad_()};
   expect_sentence([] { strategy_by_name("buckets"); }, {"bucketed", "got buckets"});
   expect_sentence([&] { GradientReducer({parameters[0] * 2}, group); }, {"leaves", "computed"});
@@ -125,7 +124,7 @@ struct Replaceable : torch::nn::Module {
 };
 
 TEST(Module, ChangesAfterWrappingAreNamed) {
-  const Group group{comm::Environment()};
+  const Group group{Environment()};
   {
     DistributedDataParallel wrapped(std::make_shared<PlainToy>(), group);
     wrapped.to(torch::kDouble);
@@ -153,7 +152,7 @@ TEST(Module, ChangesAfterWrappingAreNamed) {
 // --- with several ranks ----------------------------------------------------------------------
 
 TEST(Ranks, DifferencesBetweenRanksAreNamed) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
+  testing::run_ranks(3, [](const Environment& environment) {
     const Group group(environment);
     const bool is_last = group.rank() == 2;
     const auto wrap = [&](const std::vector<std::vector<int64_t>>& shapes) {
@@ -180,7 +179,7 @@ TEST(Ranks, DifferencesBetweenRanksAreNamed) {
 }
 
 TEST(Ranks, MistakesBecomeSentences) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const Strategy strategy :
          {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
@@ -259,7 +258,7 @@ TEST(Ranks, MistakesBecomeSentences) {
 }
 
 TEST(Ranks, GradientsLieInBuckets) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const bool persistent : {false, true}) {
       const std::vector<Tensor> parameters = {torch::ones({40}).requires_grad_(),
@@ -300,7 +299,7 @@ TEST(Ranks, GradientsLieInBuckets) {
 
 // Gradients that a user keeps are his: the next step does not write into them.
 TEST(Ranks, KeptGradientsStay) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     DistributedDataParallel wrapped(torch::nn::Linear(4, 4), group);
     Tensor kept, value;

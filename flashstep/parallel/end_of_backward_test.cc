@@ -25,7 +25,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::expect_sentence;
 using testing::PlainToy;
 using torch::Tensor;
@@ -72,7 +71,7 @@ std::vector<Strategy> all_strategies() {
 }
 
 TEST(EndOfBackward, HasTheMeans) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const Strategy strategy : all_strategies()) {
       SCOPED_TRACE(strategy_name(strategy));
@@ -108,7 +107,7 @@ struct Recomputed : torch::nn::Module {
 };
 
 TEST(EndOfBackward, IsNotThatOfANestedOne) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const Strategy strategy : {Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
       ReducerOptions options;
@@ -130,7 +129,7 @@ TEST(EndOfBackward, IsNotThatOfANestedOne) {
 }
 
 TEST(EndOfBackward, AddsToWhatIsThere) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const Strategy strategy : all_strategies()) {
       SCOPED_TRACE(strategy_name(strategy));
@@ -161,7 +160,7 @@ TEST(EndOfBackward, AddsToWhatIsThere) {
 }
 
 TEST(EndOfBackward, SeveralForwardsAndModels) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     DistributedDataParallel a(torch::nn::Linear(10, 10), group);
     DistributedDataParallel b(std::make_shared<PlainToy>(), group);
@@ -208,7 +207,7 @@ struct Returning : torch::nn::Module {
 };
 
 TEST(EndOfBackward, FindsTensorsInWhatForwardReturns) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     DistributedDataParallel net(std::make_shared<Returning>(), group);
     const Tensor& weight = net.module()->weight;
@@ -230,7 +229,7 @@ TEST(EndOfBackward, FindsTensorsInWhatForwardReturns) {
 }
 
 TEST(EndOfBackward, OfInputsAloneSendsNothing) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const bool allow_unused : {false, true}) {
       ReducerOptions options;
@@ -249,7 +248,7 @@ TEST(EndOfBackward, OfInputsAloneSendsNothing) {
 
 // Divided means are in nobody's .grad: what would replace them is refused.
 TEST(EndOfBackward, DividedMeansAreNotReplaced) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     DistributedDataParallel net(std::make_shared<PlainToy>(), group);
     ShardedOptimizer<torch::optim::SGD> optimizer(net, torch::optim::SGDOptions(0.1),
@@ -275,7 +274,7 @@ TEST(EndOfBackward, DividedMeansAreNotReplaced) {
 
 // Steps in which one rank has no rows, after steps whose backward ended by itself.
 TEST(EndOfBackward, ARankWithoutRowsTakesPartByHand) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const bool allow_unused : {false, true}) {
       for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
@@ -288,7 +287,7 @@ TEST(EndOfBackward, ARankWithoutRowsTakesPartByHand) {
           optimizer.zero_grad();
           const bool is_uneven = step % 2 == 1;
           if (is_uneven && !group.is_first()) {
-            parallel::give_zero_gradients(net.reducer());
+            give_zero_gradients(net.reducer());
           } else {
             loss_of(net(rows(10 * step + group.rank()))).backward();
           }
@@ -304,14 +303,14 @@ TEST(EndOfBackward, ARankWithoutRowsTakesPartByHand) {
 }
 
 TEST(EndOfBackward, WrappersMove) {
-  const Group group{comm::Environment()};
+  const Group group{Environment()};
   std::vector<DistributedDataParallel<PlainToy>> nets;
   for (int i = 0; i < 3; ++i) nets.emplace_back(std::make_shared<PlainToy>(), group);
   for (auto& net : nets) loss_of(net(rows(1))).backward();
 }
 
 TEST(EndOfBackward, ABackwardThatThrewIsGivenUp) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const Strategy strategy :
          {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {

@@ -10,7 +10,7 @@
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/gradient_scatter.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 using at::Tensor;
@@ -21,8 +21,7 @@ constexpr const char* kSendingUpdates = "sending updated parameters";
 // being filled.
 constexpr size_t kRoundsInFlight = 2;
 
-c10::intrusive_ptr<c10d::Work> broadcast(const Tensor& tensor, int owner,
-                                         const comm::Group& group) {
+c10::intrusive_ptr<c10d::Work> broadcast(const Tensor& tensor, int owner, const Group& group) {
   std::vector<Tensor> message = {tensor};
   c10d::BroadcastOptions options;
   options.rootRank = owner;
@@ -30,7 +29,7 @@ c10::intrusive_ptr<c10d::Work> broadcast(const Tensor& tensor, int owner,
                        [&] { return group.process_group().broadcast(message, options); });
 }
 
-c10::intrusive_ptr<c10d::Work> gather(Tensor flat, const comm::Group& group) {
+c10::intrusive_ptr<c10d::Work> gather(Tensor flat, const Group& group) {
   Tensor own = part_of(flat, group.rank(), group.world_size());
   return group.guarded(kSendingUpdates,
                        [&] { return group.process_group()._allgather_base(flat, own); });
@@ -38,7 +37,7 @@ c10::intrusive_ptr<c10d::Work> gather(Tensor flat, const comm::Group& group) {
 
 // One launch for all collectives that `body` starts.
 template <typename Body>
-c10::intrusive_ptr<c10d::Work> in_one_launch(const comm::Group& group, Body&& body) {
+c10::intrusive_ptr<c10d::Work> in_one_launch(const Group& group, Body&& body) {
   group.guarded(kSendingUpdates, [&] { group.process_group().startCoalescing(at::kCUDA); });
   body();
   return group.guarded(kSendingUpdates,
@@ -160,8 +159,8 @@ void Exchange::make_copies(at::Device device) {
     may_copy_ = false;
     return;
   }
-  may_copy_ = group_.all_reduce(int64_t{may_copy_}, comm::Reduce::kMin) == 1;
-  if (may_copy_) copies_ = comm::make_peer_copies(group_, device);
+  may_copy_ = group_.all_reduce(int64_t{may_copy_}, Reduce::kMin) == 1;
+  if (may_copy_) copies_ = make_peer_copies(group_, device);
   may_copy_ = copies_ != nullptr;
   if (may_copy_) copy_stream_.emplace(group_, device);
 }
@@ -170,7 +169,7 @@ void Exchange::make_copies(at::Device device) {
 bool Exchange::can_copy(const std::vector<Tensor>& tensors) {
   const at::Device device = tensors.front().device();
   // Then no host may ask another one: what copies do not know yet, they do not carry.
-  const bool captured = comm::is_being_captured(device);
+  const bool captured = is_being_captured(device);
   if (captured && (copies_ == nullptr || !copies_->can_be_captured())) return false;
   make_copies(device);
   for (const Tensor& tensor : tensors) may_copy_ = may_copy_ && tensor.device() == device;
@@ -246,4 +245,4 @@ void Exchange::finish() {
   limit(0);
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -20,12 +20,12 @@
 #include "flashstep/comm/peer_copies.h"
 #include "flashstep/parallel/side_stream.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 class Exchange {
  public:
   // `peer_copies` false: by collectives, everywhere.
-  explicit Exchange(const comm::Group& group, bool peer_copies = true)
+  explicit Exchange(const Group& group, bool peer_copies = true)
       : group_(group), may_copy_(peer_copies) {}
 
   // Of an update. What an earlier one, that an exception ended at the same part on all ranks, has
@@ -72,12 +72,12 @@ class Exchange {
   void copy(PushTo&& push_to);
   void finish_copies();
 
-  const comm::Group& group_;
+  const Group& group_;
   std::vector<std::vector<Message>> rounds_;  // in flight
   bool may_copy_;                             // until it is known that they cannot
   bool asked_ = false;                        // the other ranks
   std::string transport_;
-  std::unique_ptr<comm::PeerCopies> copies_;
+  std::unique_ptr<PeerCopies> copies_;
   std::optional<SideStream> copy_stream_;
   bool is_copying_ = false;  // since the last finish()
   int64_t meetings_ = 0;     // of the ranks' streams, since then
@@ -85,4 +85,4 @@ class Exchange {
   std::unordered_map<void*, Target> targets_;
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

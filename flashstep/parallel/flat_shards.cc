@@ -10,7 +10,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 using at::Tensor;
@@ -76,7 +76,7 @@ std::vector<BucketLayout> plan_flat(const std::vector<Tensor>& parameters,
   return layouts;
 }
 
-FlatShards::FlatShards(const comm::Group& group, double bucket_bytes, double part_bytes,
+FlatShards::FlatShards(const Group& group, double bucket_bytes, double part_bytes,
                        GradientReducer* reducer, bool peer_copies)
     : group_(group),
       bucket_bytes_(bucket_bytes),
@@ -248,4 +248,4 @@ void FlatShards::finish() {
   if (scatter_) scatter_->clear();
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

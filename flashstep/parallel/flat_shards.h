@@ -13,7 +13,7 @@
 #include "flashstep/parallel/gradient_scatter.h"
 #include "flashstep/parallel/shard_plan.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 // Parts begin at multiples of this, counted from the beginning of every parameter they cut: two
 // AVX-512 registers, which the widest loops of LibTorch take at a time, so that a part's last
@@ -32,8 +32,8 @@ class FlatShards : public ShardPlan {
  public:
   // `reducer`, if not null, gives every rank the means of its parts only (GradientScatter); it must
   // outlive this, and serves one at a time. Else .grad is expected to hold the mean on every rank.
-  FlatShards(const comm::Group& group, double bucket_bytes, double part_bytes,
-             GradientReducer* reducer, bool peer_copies = true);
+  FlatShards(const Group& group, double bucket_bytes, double part_bytes, GradientReducer* reducer,
+             bool peer_copies = true);
   ~FlatShards() override;  // the reducer averages again
 
   // Moves the trainable ones of the parameters into flat memory: data_ptr changes, the tensor stays
@@ -68,7 +68,7 @@ class FlatShards : public ShardPlan {
   void check_memory() const;
   at::Tensor gradient_of(const OwnPiece& piece) const;
 
-  const comm::Group& group_;
+  const Group& group_;
   const double bucket_bytes_, part_bytes_;
   GradientReducer* reducer_;
   std::shared_ptr<GradientScatter> scatter_;  // null: gradients are not divided
@@ -79,4 +79,4 @@ class FlatShards : public ShardPlan {
   double open_bytes_ = 0;                       // in the last part
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

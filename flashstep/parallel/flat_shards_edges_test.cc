@@ -24,7 +24,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::PlainToy;
 using torch::Tensor;
 using torch::optim::AdamW;
@@ -95,18 +94,18 @@ TEST(Ranks, EmptyParametersAndFewerElementsThanRanks) {
       }
     }
   };
-  run(Group(comm::Environment()));
+  run(Group(Environment()));
   for (const int world_size : {2, 3, 4}) {
     testing::run_ranks(world_size,
-                       [&](const comm::Environment& environment) { run(Group(environment)); });
+                       [&](const Environment& environment) { run(Group(environment)); });
   }
 }
 
 TEST(PlanFlat, FlatTensorsOfEmptyParametersCanBeDivided) {
   const std::vector<Tensor> parameters = {torch::zeros({0}), torch::zeros({32})};
   for (const int world_size : {1, 2, 3}) {
-    for (const auto& layout : parallel::plan_flat(parameters, parallel::gradient_dtypes(parameters),
-                                                  {1, 0}, 100, world_size)) {
+    for (const auto& layout :
+         plan_flat(parameters, gradient_dtypes(parameters), {1, 0}, 100, world_size)) {
       EXPECT_GT(layout.numel, 0);
       EXPECT_EQ(layout.numel % world_size, 0);
     }
@@ -158,12 +157,12 @@ TEST(Ranks, ReplacedMemoryIsRefused) {
     EXPECT_THROW(optimizer->gradients(), UserError);
     EXPECT_THROW(optimizer->step(), UserError);
   };
-  run(Group(comm::Environment()));
-  testing::run_ranks(2, [&](const comm::Environment& environment) { run(Group(environment)); });
+  run(Group(Environment()));
+  testing::run_ranks(2, [&](const Environment& environment) { run(Group(environment)); });
 }
 
 TEST(Ranks, AReducerServesOneOptimizerAtATime) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     DistributedDataParallel<PlainToy> net(std::make_shared<PlainToy>(), group);
     auto optimizer = flat_sgd(net, group);
@@ -184,7 +183,7 @@ TEST(Ranks, AReducerServesOneOptimizerAtATime) {
 }
 
 TEST(Ranks, GradientsStayInPlaceAgainAfterTheOptimizer) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     ReducerOptions options;
     options.flat_buckets = false;
@@ -218,7 +217,7 @@ bool all_expired(const std::vector<Memory>& memories) {
 
 // Of more buckets than travel at a time: the first go while backward runs, the last at its end.
 TEST(Ranks, WhatWasSentIsLetGo) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const bool in_place : {false, true}) {
       ReducerOptions options;
@@ -237,7 +236,7 @@ TEST(Ranks, WhatWasSentIsLetGo) {
         }
         for (const Tensor& parameter : net.parameters())
           gradients.push_back(parameter.grad().storage().getWeakStorageImpl());
-        ASSERT_GT(gradients.size(), parallel::kBucketsInFlight);
+        ASSERT_GT(gradients.size(), kBucketsInFlight);
         net.forward(own).square().mean().backward();
         net.finish_gradient_synchronization();
         // Gloo's thread lets go of what it did a moment after it has said so.
@@ -251,7 +250,7 @@ TEST(Ranks, WhatWasSentIsLetGo) {
 }
 
 TEST(Ranks, RefusedLateParametersAreRefusedAgain) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     FlatSgd optimizer(parameters_of({{8}}), SGDOptions(0.1), group, {.mode = ShardMode::kFlat});
     const Tensor memory = torch::zeros({8});
@@ -266,14 +265,14 @@ TEST(Ranks, RefusedLateParametersAreRefusedAgain) {
 // A rank without rows in the first step counts gradients later: from then on it, too, sends within
 // backward, which takes a divided gradient away.
 TEST(Ranks, ARankWithoutRowsInTheFirstStepOverlapsLater) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     DistributedDataParallel<PlainToy> net(std::make_shared<PlainToy>(), group);
     const auto optimizer = flat_sgd(net, group);
     for (int step = 0; step < 3; ++step) {
       optimizer->zero_grad();
       if (step == 0 && group.rank() == 1) {
-        parallel::give_zero_gradients(net.reducer());
+        give_zero_gradients(net.reducer());
       } else {
         // Past the wrapper, whose backward would end with the means.
         torch::manual_seed(step);
@@ -290,7 +289,7 @@ TEST(Ranks, ARankWithoutRowsInTheFirstStepOverlapsLater) {
 
 // Rank 1 has rows in the first micro-batch only.
 TEST(Ranks, ZeroGradientsKeepWhatWasAddedUp) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     const Tensor weight = torch::ones({4}).requires_grad_(),
                  late = torch::ones({2}).requires_grad_();
@@ -305,7 +304,7 @@ TEST(Ranks, ZeroGradientsKeepWhatWasAddedUp) {
       if (group.rank() == 0) {
         ((weight * 5.0).sum() + late.sum()).backward();
       } else {
-        parallel::give_zero_gradients(reducer);
+        give_zero_gradients(reducer);
       }
       reducer.finish_gradient_synchronization();
       EXPECT_TRUE(testing::close(weight.grad(), torch::full({4}, (6.0 + 2.0) / 2), 0));
@@ -315,7 +314,7 @@ TEST(Ranks, ZeroGradientsKeepWhatWasAddedUp) {
 }
 
 TEST(Ranks, ZeroGradientsLeaveUnusedParametersAlone) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     const Tensor weight = torch::ones({4}).requires_grad_(),
                  unused = torch::ones({2}).requires_grad_();
@@ -327,7 +326,7 @@ TEST(Ranks, ZeroGradientsLeaveUnusedParametersAlone) {
       if (group.rank() == 0) {
         weight.sum().backward();
       } else {
-        parallel::give_zero_gradients(reducer);
+        give_zero_gradients(reducer);
       }
       reducer.finish_gradient_synchronization();
       EXPECT_TRUE(testing::close(weight.grad(), torch::full({4}, 0.5), 0));

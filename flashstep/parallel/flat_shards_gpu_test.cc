@@ -18,7 +18,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::PlainToy;
 using testing::same_bits;
 using torch::Tensor;
@@ -63,9 +62,9 @@ void expect_exact_updates(const Group& group, at::Device device, const ReducerOp
     std::vector<uint32_t> versions;
     for (const Tensor& parameter : parameters) versions.push_back(parameter._version());
     optimizer.step();
-    EXPECT_EQ(optimizer.transport(), !parallel::goes_through_nccl(parameters, group) ? "Gloo"
-                                     : peer_copies                                   ? "copies"
-                                                                                     : "NCCL");
+    EXPECT_EQ(optimizer.transport(), !goes_through_nccl(parameters, group) ? "Gloo"
+                                     : peer_copies                         ? "copies"
+                                                                           : "NCCL");
     taken += (group.world_size() - 1) / 2.0 + step;
     for (int i = 0; i < kParameters; ++i) {
       EXPECT_TRUE(same_bits(parameters[i].detach(),

@@ -21,7 +21,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::same_bits;
 using torch::Tensor;
 
@@ -89,8 +88,7 @@ struct Training {
   }
 
   template <typename Net>
-  void train_step(Net& net, parallel::ShardedOptimizerBase& optimizer, const Group& group,
-                  int step) const {
+  void train_step(Net& net, ShardedOptimizerBase& optimizer, const Group& group, int step) const {
     const Tensor own = rows(step, group.rank(), group.world_size());
     for (int micro = 0; micro < micro_steps; ++micro) {
       std::optional<GradientReducer::NoSync> no_sync;
@@ -103,7 +101,7 @@ struct Training {
     Tensor norm = torch::zeros({});
     for (const Tensor& gradient : optimizer.gradients()) norm = norm + gradient.square().sum();
     norm = norm.sqrt();
-    if (optimizer.gradients_are_divided()) norm = parallel::norm_over_ranks(norm, group);
+    if (optimizer.gradients_are_divided()) norm = norm_over_ranks(norm, group);
     const Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
     for (const Tensor& gradient : optimizer.gradients()) gradient.mul_(factor);
     optimizer.step();
@@ -155,7 +153,7 @@ void expect_as_alone(const Group& group) {
 
 TEST(Ranks, TrainsAsOneProcess) {
   for (const int world_size : {2, 3, 4}) {
-    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
       const Group group(environment);
       expect_as_alone<testing::PlainToy>(group);
       expect_as_alone<testing::TiedToy>(group);
@@ -165,7 +163,7 @@ TEST(Ranks, TrainsAsOneProcess) {
 
 // Between two ranks every sum has one order: divided or whole, gradients and updates are the same.
 TEST(Ranks, TwoRanksAgreeWithWholeParametersBitForBit) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     Training run;
     run.max_norm = 1e9;  // the norm itself is summed in another order
@@ -220,7 +218,7 @@ void expect_unused_and_mixed(const Group& group, std::optional<bool> flat_bucket
 }
 
 TEST(Ranks, UnusedParametersAndMixedTypes) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
+  testing::run_ranks(3, [](const Environment& environment) {
     const Group group(environment);
     expect_unused_and_mixed(group, std::nullopt);
     expect_unused_and_mixed(group, /*flat_buckets=*/false);
@@ -228,7 +226,7 @@ TEST(Ranks, UnusedParametersAndMixedTypes) {
 }
 
 TEST(Ranks, ReducerOfMoreThanTheOptimizerIsRefused) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     DistributedDataParallel<testing::TiedToy> net(make_module<testing::TiedToy>(), group);
     EXPECT_THROW((ShardedOptimizer<torch::optim::SGD>(
@@ -240,7 +238,7 @@ TEST(Ranks, ReducerOfMoreThanTheOptimizerIsRefused) {
 
 // Without its optimizer the reducer averages for everybody again.
 TEST(Ranks, ReducerAveragesAgainAfterTheOptimizer) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     DistributedDataParallel<testing::TiedToy> net(make_module<testing::TiedToy>(), group);
     {
@@ -256,7 +254,7 @@ TEST(Ranks, ReducerAveragesAgainAfterTheOptimizer) {
 
 // Batches of 4, 2 and 0 rows, then of 0, 0 and 3, then the end, on all ranks at once.
 TEST(Ranks, UnevenBatches) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
+  testing::run_ranks(3, [](const Environment& environment) {
     const Group group(environment);
     const int64_t sizes[3][3] = {{4, 2, 0}, {0, 0, 3}, {0, 0, 0}};
     for (const bool flat : {false, true}) {
@@ -270,7 +268,7 @@ TEST(Ranks, UnevenBatches) {
       int steps = 0;
       for (;; ++steps) {
         const int64_t* own = sizes[steps];
-        const auto share = parallel::share_of_batch(own[group.rank()], group);
+        const auto share = share_of_batch(own[group.rank()], group);
         if (share.rows == 0) break;
         const Tensor all = rows(steps, 0, 1).slice(0, 0, own[0] + own[1] + own[2]);
         reference.zero_grad();
@@ -283,7 +281,7 @@ TEST(Ranks, UnevenBatches) {
           const Tensor x = all.slice(0, begin, begin + own[group.rank()]);
           (net.forward(x).square().mean() * share.weight).backward();
         } else {
-          parallel::give_zero_gradients(net.reducer());
+          give_zero_gradients(net.reducer());
         }
         net.finish_gradient_synchronization();
         optimizer.step();
@@ -296,7 +294,7 @@ TEST(Ranks, UnevenBatches) {
 
 // A rank that goes on while another has left hears of it at once, by name, and not by timeout.
 TEST(Ranks, MoreBatchesThanAnotherRankIsRefusedByName) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     auto group = std::make_unique<Group>(environment);
     auto net = std::make_unique<DistributedDataParallel<testing::TiedToy>>(
         make_module<testing::TiedToy>(), *group);
@@ -322,40 +320,39 @@ TEST(Ranks, MoreBatchesThanAnotherRankIsRefusedByName) {
 TEST(Pieces, JoinWhatWasCutAndNothingElse) {
   const Tensor plain = torch::arange(12.0).view({3, 4}),
                turned = torch::arange(6.0).view({2, 3}).t();
-  const parallel::NamedTensors parameters = {{"plain", plain}, {"turned", turned}};
-  const parallel::NamedTensors whole = {
+  const NamedTensors parameters = {{"plain", plain}, {"turned", turned}};
+  const NamedTensors whole = {
       {"plain/m", plain * 2}, {"plain/step", torch::full({}, 3.0)}, {"turned/m", turned * 5}};
-  parallel::NamedTensors pieces = parallel::cut_pieces(
+  NamedTensors pieces = cut_pieces(
       whole, {{"plain", plain, 0, 5}, {"plain", plain, 5, 12}, {"turned", turned, 0, 6}});
   EXPECT_EQ(pieces[0].first, "plain@0:5/m");
   EXPECT_EQ(pieces[4].first, "turned@0:6@1,3/m");
-  const auto joined = parallel::join_pieces(pieces, parameters);
+  const auto joined = join_pieces(pieces, parameters);
   ASSERT_EQ(joined.size(), whole.size());
   for (size_t i = 0; i < whole.size(); ++i) {
     EXPECT_EQ(joined[i].first, whole[i].first);
     EXPECT_TRUE(same_bits(joined[i].second.contiguous(), whole[i].second.contiguous())) << i;
   }
-  EXPECT_THROW(parallel::join_pieces(pieces, {{"plain", plain}}), UserError);
-  EXPECT_THROW(parallel::join_pieces(pieces, {{"plain", plain}, {"turned", turned.contiguous()}}),
-               UserError);
+  EXPECT_THROW(join_pieces(pieces, {{"plain", plain}}), UserError);
+  EXPECT_THROW(join_pieces(pieces, {{"plain", plain}, {"turned", turned.contiguous()}}), UserError);
   auto twice = pieces;
   twice.push_back(pieces.front());
-  EXPECT_THROW(parallel::join_pieces(twice, parameters), UserError);
+  EXPECT_THROW(join_pieces(twice, parameters), UserError);
   pieces.erase(pieces.begin());  // a missing piece
-  EXPECT_THROW(parallel::join_pieces(pieces, parameters), UserError);
+  EXPECT_THROW(join_pieces(pieces, parameters), UserError);
 }
 
 TEST(PlanFlat, PartsAreEqualAndAligned) {
   std::vector<Tensor> parameters;
   for (const int64_t size : {5, 100, 33, 1}) parameters.push_back(torch::zeros({size}));
   for (const int world_size : {1, 2, 3, 7}) {
-    const auto layouts = parallel::plan_flat(parameters, parallel::gradient_dtypes(parameters),
-                                             {3, 2, 1, 0}, 300, world_size);
+    const auto layouts =
+        plan_flat(parameters, gradient_dtypes(parameters), {3, 2, 1, 0}, 300, world_size);
     size_t count = 0;
-    for (const parallel::BucketLayout& layout : layouts) {
-      EXPECT_EQ(layout.numel % (world_size * parallel::kPartAlignmentBytes / 4), 0);
+    for (const BucketLayout& layout : layouts) {
+      EXPECT_EQ(layout.numel % (world_size * kPartAlignmentBytes / 4), 0);
       for (const int64_t offset : layout.offsets) {
-        EXPECT_EQ(offset % (parallel::kPartAlignmentBytes / 4), 0);
+        EXPECT_EQ(offset % (kPartAlignmentBytes / 4), 0);
       }
       count += layout.parameters.size();
     }

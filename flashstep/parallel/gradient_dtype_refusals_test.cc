@@ -17,7 +17,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::expect_sentence;
 using testing::PlainToy;
 using testing::same_bits;
@@ -25,7 +24,7 @@ using torch::kBFloat16;
 using torch::Tensor;
 
 TEST(GradientDtypeRanks, TorchTakesNone) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     torch::manual_seed(100 + group.rank());
     const auto module = std::make_shared<PlainToy>();
@@ -42,7 +41,7 @@ TEST(GradientDtypeRanks, TorchTakesNone) {
 }
 
 TEST(GradientDtypeRanks, RanksThatDisagreeAreNamed) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
+  testing::run_ranks(3, [](const Environment& environment) {
     const Group group(environment);
     const std::vector<Tensor> parameters = {torch::ones({5}).requires_grad_()};
     if (group.rank() == 2) announce(parameters, kBFloat16);
@@ -86,7 +85,7 @@ void expect_late_is_refused(const Group& group, const ReducerOptions& options, b
 }
 
 TEST(GradientDtypeRanks, LateAnnouncementsAreRefusedOnAll) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const Case& c : late_cases()) {
       SCOPED_TRACE(c.name);
@@ -105,7 +104,7 @@ TEST(GradientDtypeRanks, LateAnnouncementsAreRefusedOnAll) {
 
 // Where they do not, the rank that it is true of stops, and the others' means are no numbers.
 TEST(GradientDtypeRanks, WhatOneRankCannotSendIsNoMean) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     const std::vector<Tensor> parameters = {torch::ones({5}).requires_grad_()};
     ReducerOptions options;

@@ -23,7 +23,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::PlainToy;
 using testing::same_bits;
 using testing::TiedToy;
@@ -140,11 +139,9 @@ std::vector<Case> narrow_cases() {
 
 template <typename M>
 void expect_narrow_as_alone(const Group& group) {
-  const auto alone =
-      train_narrow<M, torch::optim::SGD>(Group(comm::Environment()), {}, std::nullopt);
-  expect_near(
-      train_narrow<M, torch::optim::SGD>(Group(comm::Environment()), {}, ShardMode::kFlat, true),
-      alone, 0);
+  const auto alone = train_narrow<M, torch::optim::SGD>(Group(Environment()), {}, std::nullopt);
+  expect_near(train_narrow<M, torch::optim::SGD>(Group(Environment()), {}, ShardMode::kFlat, true),
+              alone, 0);
   std::vector<Tensor> first;
   for (const Case& c : narrow_cases()) {
     const auto expect = [&](const char* how, const std::vector<Tensor>& together) {
@@ -166,7 +163,7 @@ void expect_narrow_as_alone(const Group& group) {
 
 TEST(GradientDtypeRanks, TrainsAsOneProcess) {
   for (const int world_size : {2, 3}) {
-    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
       const Group group(environment);
       expect_narrow_as_alone<PlainToy>(group);
       expect_narrow_as_alone<TiedToy>(group);
@@ -175,7 +172,7 @@ TEST(GradientDtypeRanks, TrainsAsOneProcess) {
 }
 
 TEST(GradientDtypeRanks, OptimizersInsideSeeWhatTheyTake) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
       for (const bool divides : {false, mode == ShardMode::kFlat}) {
@@ -192,7 +189,7 @@ TEST(GradientDtypeRanks, OptimizersInsideSeeWhatTheyTake) {
 }
 
 TEST(GradientDtypeRanks, BucketsCountTheBytesOfGradients) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     std::vector<Tensor> parameters;
     for (int i = 0; i < 4; ++i) parameters.push_back(torch::ones({250'000}).requires_grad_());
@@ -203,7 +200,7 @@ TEST(GradientDtypeRanks, BucketsCountTheBytesOfGradients) {
     GradientReducer reducer(parameters, group, options);
     EXPECT_EQ(reducer.describe(), "bucketed, 2 buckets of up to 1 MB, by Gloo");
     // Where an operation writes its gradient, and where there is none.
-    parallel::give_zero_gradients(reducer);
+    give_zero_gradients(reducer);
     EXPECT_EQ(parameters[0].grad().scalar_type(), kBFloat16);
     reducer.finish_gradient_synchronization();
     parameters[0].mutable_grad().reset();
@@ -212,7 +209,7 @@ TEST(GradientDtypeRanks, BucketsCountTheBytesOfGradients) {
 }
 
 TEST(GradientDtypeRanks, AMissingGradientComesInItsDtype) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const bool flat : {true, false}) {
       const std::vector<Tensor> parameters = {torch::ones({5}).requires_grad_()};

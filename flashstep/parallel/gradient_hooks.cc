@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 using torch::autograd::PostAccumulateGradHook;
@@ -49,4 +49,4 @@ GradientHooks::~GradientHooks() {
   }
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 // Calls fired(i), in the thread that runs backward, each time parameters[i].grad has been added to.
 // A parameter has one place for such a hook; one that stood there before is called first, and takes
@@ -26,4 +26,4 @@ class GradientHooks {
   std::shared_ptr<std::function<void(int64_t)>> fired_;  // emptied at the end: hooks outlive it
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

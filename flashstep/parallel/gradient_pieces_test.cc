@@ -16,7 +16,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::expect_sentence;
 using torch::Tensor;
 
@@ -89,7 +88,7 @@ void expect_recompute(const Group& group, Strategy strategy) {
 }
 
 TEST(Ranks, GradientsThatComeInPiecesAreReducedOnce) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const Strategy strategy :
          {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {

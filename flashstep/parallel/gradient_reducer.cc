@@ -14,8 +14,6 @@
 namespace flashstep {
 namespace {
 
-using parallel::ReducedParameters;
-
 ReducedParameters choose(const std::vector<at::Tensor>& parameters,
                          const std::vector<std::string>& names) {
   require(names.empty() || names.size() == parameters.size(),
@@ -40,28 +38,24 @@ ReducedParameters choose(const std::vector<at::Tensor>& parameters,
 }
 
 // c10d's Reducer, the peer, comes with the size it has in PyTorch, which is that of Gloo here.
-double chosen_megabytes(const ReducedParameters& parameters, const comm::Group& group,
+double chosen_megabytes(const ReducedParameters& parameters, const Group& group,
                         Strategy strategy) {
-  const bool nccl =
-      strategy != Strategy::kTorch && parallel::goes_through_nccl(parameters.tensors, group);
-  return parallel::chosen_bucket_bytes(parallel::gradient_bytes(parameters.tensors), nccl) /
-         kBytesPerMegabyte;
+  const bool nccl = strategy != Strategy::kTorch && goes_through_nccl(parameters.tensors, group);
+  return chosen_bucket_bytes(gradient_bytes(parameters.tensors), nccl) / kBytesPerMegabyte;
 }
 
-std::unique_ptr<parallel::Reduction> make_reduction(ReducedParameters parameters,
-                                                    const comm::Group& group,
-                                                    const ReducerOptions& options) {
+std::unique_ptr<Reduction> make_reduction(ReducedParameters parameters, const Group& group,
+                                          const ReducerOptions& options) {
   if (options.strategy == Strategy::kTorch) {
-    return std::make_unique<parallel::TorchReduction>(std::move(parameters), group, options);
+    return std::make_unique<TorchReduction>(std::move(parameters), group, options);
   }
-  return std::make_unique<parallel::BucketReduction>(std::move(parameters), group, options);
+  return std::make_unique<BucketReduction>(std::move(parameters), group, options);
 }
 
 }  // namespace
 
-GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters,
-                                 const comm::Group& group, ReducerOptions options,
-                                 const std::vector<std::string>& names)
+GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters, const Group& group,
+                                 ReducerOptions options, const std::vector<std::string>& names)
     : bucket_size_is_chosen_(options.bucket_megabytes == 0) {
   require(options.bucket_megabytes >= 0,
           "[parallel] expected bucket_megabytes of at least 0 (0: chosen), got ",
@@ -72,8 +66,8 @@ GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters,
       !options.persistent_buckets || options.flat_buckets.value_or(true),
       "[parallel] expected flat_buckets with persistent_buckets: only they have memory to keep");
   ReducedParameters chosen = choose(parameters, names);
-  parallel::check_agreement(options, group);
-  parallel::check_agreement(chosen, group);
+  check_agreement(options, group);
+  check_agreement(chosen, group);
   if (bucket_size_is_chosen_)
     options.bucket_megabytes = chosen_megabytes(chosen, group, options.strategy);
   reduction_ = make_reduction(std::move(chosen), group, options);
@@ -126,7 +120,7 @@ std::string GradientReducer::describe() const {
   return text;
 }
 std::string GradientReducer::transport() const { return reduction_->transport(); }
-bool GradientReducer::scatter_to(const std::shared_ptr<parallel::GradientScatter>& scatter) {
+bool GradientReducer::scatter_to(const std::shared_ptr<GradientScatter>& scatter) {
   return reduction_->scatter_to(scatter);
 }
 bool GradientReducer::is_enabled() const { return reduction_->is_enabled(); }

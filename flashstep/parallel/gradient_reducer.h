@@ -29,17 +29,15 @@
 
 namespace flashstep {
 
-namespace parallel {
 class Reduction;
 class GradientScatter;
-}  // namespace parallel
 
 constexpr double kBytesPerMegabyte = 1e6;
 
 struct ReducerOptions {
   Strategy strategy = Strategy::kBucketed;
   // A bucket is closed by the parameter whose gradient brings it to at least this (MB = 10^6
-  // bytes). 0: chosen by the size of all gradients and the backend (parallel::chosen_bucket_bytes).
+  // bytes). 0: chosen by the size of all gradients and the backend (chosen_bucket_bytes).
   double bucket_megabytes = 0;
   // After the first step, buckets are made anew in the order in which gradients became ready on
   // rank 0 (kOverlapped, kBucketed).
@@ -82,7 +80,7 @@ class GradientReducer {
   // empty: "parameter 0", ... The group must outlive the reducer. All ranks call it: UserError, on
   // all of them, that names the first option or parameter in which two ranks differ (name, shape,
   // place, dtype or that of the gradient).
-  GradientReducer(const std::vector<at::Tensor>& parameters, const comm::Group& group,
+  GradientReducer(const std::vector<at::Tensor>& parameters, const Group& group,
                   ReducerOptions options = {}, const std::vector<std::string>& names = {});
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
@@ -150,7 +148,7 @@ class GradientReducer {
   // as before. False, without effect, for a strategy without buckets and for a single process.
   // UserError while somebody else holds the scatter that was given before. What ShardedOptimizer
   // calls for flat shards.
-  bool scatter_to(const std::shared_ptr<parallel::GradientScatter>& scatter);
+  bool scatter_to(const std::shared_ptr<GradientScatter>& scatter);
 
   // Whether divided means wait for the optimizer's step: another backward would replace them.
   bool holds_divided_means() const;
@@ -174,7 +172,7 @@ class GradientReducer {
 
  private:
   bool bucket_size_is_chosen_;
-  std::unique_ptr<parallel::Reduction> reduction_;
+  std::unique_ptr<Reduction> reduction_;
 };
 
 }  // namespace flashstep

@@ -55,8 +55,8 @@ void step(Contestant& contestant, const torch::Tensor& x) {
   contestant.optimizer->step();
 }
 
-void run(const comm::Environment& environment) {
-  const comm::Group group(environment);
+void run(const Environment& environment) {
+  const Group group(environment);
   torch::set_num_threads(1);
   std::vector<Contestant> contestants;
   contestants.push_back({"no communication"});
@@ -85,7 +85,7 @@ void run(const comm::Environment& environment) {
       step(contestant, x);
       const double own = measure::steady_seconds() - start;
       if (round >= kWarmup) {
-        contestant.seconds.push_back(group.all_reduce(own, comm::Reduce::kMax));
+        contestant.seconds.push_back(group.all_reduce(own, Reduce::kMax));
       }
     }
   }
@@ -106,13 +106,13 @@ void run(const comm::Environment& environment) {
 }  // namespace flashstep
 
 int main() {
-  const flashstep::comm::Environment environment = flashstep::comm::read_environment();
+  const flashstep::Environment environment = flashstep::read_environment();
   if (environment.world_size == 1) {
-    flashstep::comm::LaunchOptions options;
+    flashstep::LaunchOptions options;
     options.ranks = 2;
     options.command = {"/proc/self/exe"};
     options.label = false;
-    return flashstep::comm::launch(options);
+    return flashstep::launch(options);
   }
   flashstep::run(environment);
   return 0;

@@ -21,7 +21,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::PlainToy;
 using testing::same_bits;
 using testing::TiedToy;
@@ -148,7 +147,7 @@ void expect_single_process_training(const Group& group) {
 
 TEST(Ranks, AllStrategiesTrainLikeOneProcess) {
   for (const int world_size : {2, 3, 4}) {
-    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
       const Group group(environment);
       expect_single_process_training<PlainToy>(group);
       expect_single_process_training<TiedToy>(group);
@@ -157,7 +156,7 @@ TEST(Ranks, AllStrategiesTrainLikeOneProcess) {
 }
 
 TEST(Ranks, OneProcessNeedsNoOthers) {
-  const Group group{comm::Environment()};
+  const Group group{Environment()};
   torch::manual_seed(7);
   const Tensor x = torch::randn({kBatchRows, 10}), y = torch::randn({kBatchRows, 5});
   torch::manual_seed(100);
@@ -209,7 +208,7 @@ void expect_accumulation(const Group& group, const ReducerOptions& options) {
 }
 
 TEST(Ranks, NoSyncAddsUp) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const Case& c : all_cases()) {
       SCOPED_TRACE(c.name);
@@ -255,7 +254,7 @@ void expect_exact_means(const Group& group, const ReducerOptions& options,
 
 TEST(Ranks, MixedDtypesAndStrides) {
   for (const int world_size : {2, 4}) {
-    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
       const Group group(environment);
       for (const Case& c : all_cases()) {
         SCOPED_TRACE(c.name);

@@ -9,11 +9,11 @@
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/backend.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 c10::intrusive_ptr<c10d::Work> start(at::Tensor& flat, at::Tensor& received, at::Tensor& part,
-                                     bool backend_averages, const comm::Group& group) {
+                                     bool backend_averages, const Group& group) {
   if (backend_averages) {
     c10d::ReduceScatterOptions options;
     options.reduceOp = c10d::ReduceOp::AVG;
@@ -31,7 +31,7 @@ at::Tensor part_of(const at::Tensor& flat, int rank, int world_size) {
   return flat.slice(0, rank * length, (rank + 1) * length);
 }
 
-GradientScatter::GradientScatter(std::vector<BucketLayout> layouts, const comm::Group& group)
+GradientScatter::GradientScatter(std::vector<BucketLayout> layouts, const Group& group)
     : layouts_(std::move(layouts)), group_(group), buckets_(layouts_.size()) {
   for (const BucketLayout& layout : layouts_) {
     require(layout.numel % group.world_size() == 0, "[parallel] expected buckets that ",
@@ -169,4 +169,4 @@ void GradientScatter::clear() {
   }
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

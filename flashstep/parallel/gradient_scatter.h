@@ -28,7 +28,7 @@
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/side_stream.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 // Part `rank` of `world_size` equal ones of flat (numel), numel a multiple of world_size.
 at::Tensor part_of(const at::Tensor& flat, int rank, int world_size);
@@ -42,16 +42,16 @@ inline constexpr size_t kBucketsInFlight = 4;
 struct ScatterOptions {
   bool backend_averages = false;  // else the gradients were divided by W before
   std::optional<at::ScalarType> communication_dtype;
-  bool widens = false;              // summed, and only then divided by W, in float32, then rounded
-  std::string name;                 // for messages
-  comm::PeerMean* peers = nullptr;  // of gradients in place, where it can
+  bool widens = false;        // summed, and only then divided by W, in float32, then rounded
+  std::string name;           // for messages
+  PeerMean* peers = nullptr;  // of gradients in place, where it can
 };
 
 class GradientScatter {
  public:
   // The layouts' `parameters` are indices into what the reducer reduces; each numel is a multiple
   // of the world size. The group must outlive it.
-  GradientScatter(std::vector<BucketLayout> layouts, const comm::Group& group);
+  GradientScatter(std::vector<BucketLayout> layouts, const Group& group);
 
   const std::vector<BucketLayout>& layouts() const { return layouts_; }
 
@@ -98,8 +98,8 @@ class GradientScatter {
   void keep_own(Bucket& bucket);
 
   const std::vector<BucketLayout> layouts_;
-  const comm::Group& group_;
+  const Group& group_;
   std::vector<Bucket> buckets_;
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

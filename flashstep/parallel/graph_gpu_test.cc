@@ -26,7 +26,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using torch::Tensor;
 
 // What a step does, on memory that stays: rows of its own for every rank and step.

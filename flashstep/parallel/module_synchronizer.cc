@@ -11,7 +11,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/reduction.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 // Small tensors travel together up to this: a message of 32 MiB takes milliseconds on any link, so
@@ -33,7 +33,7 @@ Named parameters_of(const torch::nn::Module& module) {
 }
 
 // One message: tensors of one kind.
-void broadcast_piece(const std::vector<at::Tensor>& piece, const comm::Group& group) {
+void broadcast_piece(const std::vector<at::Tensor>& piece, const Group& group) {
   std::vector<at::Tensor> flat_parts;
   for (const at::Tensor& tensor : piece) flat_parts.push_back(tensor.contiguous().view({-1}));
   const at::Tensor flat = at::cat(flat_parts);
@@ -48,7 +48,7 @@ void broadcast_piece(const std::vector<at::Tensor>& piece, const comm::Group& gr
 
 }  // namespace
 
-void broadcast_from_first(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
+void broadcast_from_first(const std::vector<at::Tensor>& tensors, const Group& group) {
   torch::NoGradGuard no_grad;
   struct Open {
     std::vector<at::Tensor> tensors;
@@ -145,7 +145,7 @@ class ModuleSynchronizer::EndOfBackward {
   std::optional<Mark> done_;
 };
 
-ModuleSynchronizer::ModuleSynchronizer(const torch::nn::Module& module, const comm::Group& group,
+ModuleSynchronizer::ModuleSynchronizer(const torch::nn::Module& module, const Group& group,
                                        ReducerOptions options)
     : module_(module), group_(group), end_(std::make_shared<EndOfBackward>(*this)) {
   const Named named = parameters_of(module);
@@ -213,4 +213,4 @@ void ModuleSynchronizer::check_module() const {
   }
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -13,13 +13,12 @@
 
 #include "flashstep/parallel/gradient_reducer.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 class ModuleSynchronizer {
  public:
   // `module` and `group` must outlive it.
-  ModuleSynchronizer(const torch::nn::Module& module, const comm::Group& group,
-                     ReducerOptions options);
+  ModuleSynchronizer(const torch::nn::Module& module, const Group& group, ReducerOptions options);
   ~ModuleSynchronizer();
   ModuleSynchronizer(const ModuleSynchronizer&) = delete;
   ModuleSynchronizer& operator=(const ModuleSynchronizer&) = delete;
@@ -36,7 +35,7 @@ class ModuleSynchronizer {
   void check_module() const;
   void broadcast_buffers();
   GradientReducer& reducer() { return *reducer_; }
-  const comm::Group& group() const { return group_; }
+  const Group& group() const { return group_; }
 
  private:
   struct Seen {  // of a parameter, when the module was wrapped
@@ -48,14 +47,14 @@ class ModuleSynchronizer {
   };
   class EndOfBackward;
   const torch::nn::Module& module_;
-  const comm::Group& group_;
+  const Group& group_;
   std::vector<Seen> seen_;
   std::unique_ptr<GradientReducer> reducer_;
   std::shared_ptr<EndOfBackward> end_;
 };
 
 // Overwrites the tensors with rank 0's, in flat pieces; each distinct tensor once.
-void broadcast_from_first(const std::vector<at::Tensor>& tensors, const comm::Group& group);
+void broadcast_from_first(const std::vector<at::Tensor>& tensors, const Group& group);
 
 // Calls `call` with each tensor in `value`: a tensor, or a tuple, pair, array, vector, map or
 // optional of such, nested. Other types hold none that could be found.
@@ -81,4 +80,4 @@ void for_each_tensor(const T& value, const Call& call) {
   }
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -7,7 +7,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 using at::Tensor;
@@ -42,7 +42,7 @@ NamedTensors empty_as(const std::string& description) {
 
 }  // namespace
 
-NamedTensors gather_tensors(const NamedTensors& own, const comm::Group& group, int to) {
+NamedTensors gather_tensors(const NamedTensors& own, const Group& group, int to) {
   const std::vector<std::string> descriptions = group.all_gather(describe(own));
   NamedTensors all;
   for (int rank = 0; rank < group.world_size(); ++rank) {
@@ -73,4 +73,4 @@ NamedTensors gather_tensors(const NamedTensors& own, const comm::Group& group, i
   return all;
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

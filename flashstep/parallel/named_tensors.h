@@ -9,12 +9,12 @@
 
 #include "flashstep/comm/group.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Every rank's tensors, in rank order, on rank `to` (on the CPU); empty on the others. Names must
 // not hold line ends. All ranks call it.
-NamedTensors gather_tensors(const NamedTensors& own, const comm::Group& group, int to = 0);
+NamedTensors gather_tensors(const NamedTensors& own, const Group& group, int to = 0);
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

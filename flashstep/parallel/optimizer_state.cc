@@ -9,7 +9,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/buckets.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -140,4 +140,4 @@ void write_state(Optimizer& optimizer, const NamedTensors& parameters, const Nam
   }
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

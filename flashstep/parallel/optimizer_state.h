@@ -12,7 +12,7 @@
 
 #include "flashstep/parallel/named_tensors.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 // "NAME/KIND" for every parameter that has state. Numbers are () tensors, "NAME/KIND:int" or
 // "NAME/KIND:double". `parameters` are those that the optimizer updates, each once.
@@ -28,4 +28,4 @@ using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(
 void write_state(torch::optim::Optimizer& optimizer, const NamedTensors& parameters,
                  const NamedTensors& state, const MakeOptimizer& make);
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

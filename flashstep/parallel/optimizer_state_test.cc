@@ -13,10 +13,9 @@
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::archive_of;
 using testing::load_archive;
 using testing::same_bits;
@@ -129,9 +128,9 @@ void expect_options_by_group(const Group& group) {
 }
 
 TEST(OptimizerState, OptionsMayDifferByGroup) {
-  expect_options_by_group(Group(comm::Environment()));
+  expect_options_by_group(Group(Environment()));
   for (const int world_size : {2, 3}) {
-    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
       expect_options_by_group(Group(environment));
     });
   }
@@ -145,10 +144,10 @@ TEST(OptimizerState, AnArchiveThatNamesAParameterTwiceIsRefused) {
   torch::optim::AdamW whole(parameters, options);
   set_all_gradients(parameters, 0);
   whole.step();
-  const Group group{comm::Environment()};
+  const Group group{Environment()};
   ShardedOptimizer<torch::optim::AdamW> sharded(parameters, options, group);
   EXPECT_THROW(load_archive(sharded, archive_of(whole)), UserError);
 }
 
 }  // namespace
-}  // namespace flashstep::parallel
+}  // namespace flashstep

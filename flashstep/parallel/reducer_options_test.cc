@@ -18,7 +18,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::same_bits;
 using torch::Tensor;
 
@@ -66,7 +65,7 @@ void expect_unused_counts_as_zero(const Group& group, Strategy strategy, bool fl
 
 TEST(Ranks, UnusedParametersCountAsZero) {
   for (const int world_size : {2, 3}) {
-    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
       const Group group(environment);
       for (const Strategy strategy :
            {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
@@ -92,7 +91,7 @@ TEST(Ranks, DifferentOptionsAreRefusedByName) {
       {[](ReducerOptions& o) { o.communication_dtype = torch::kBFloat16; },
        "communication_dtype not given on rank 0 and communication_dtype BFloat16 on rank 2"},
       {[](ReducerOptions& o) { o.debug = true; }, "debug no on rank 0 and debug yes on rank 2"}};
-  testing::run_ranks(3, [&](const comm::Environment& environment) {
+  testing::run_ranks(3, [&](const Environment& environment) {
     const Group group(environment);
     const std::vector<Tensor> parameters = {torch::zeros({3}).requires_grad_()};
     for (const auto& [change, sentence] : cases) {
@@ -118,7 +117,7 @@ std::string join_numbers(const std::vector<int64_t>& numbers) {
 // From three ranks on the order of a bucket decides the last bits: a run that goes on with the
 // saved order repeats the run that did not stop.
 TEST(Ranks, TheOrderComesFromRankZeroAndIsKept) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
+  testing::run_ranks(3, [](const Environment& environment) {
     const Group group(environment);
     torch::manual_seed(100 + group.rank());
     std::vector<Tensor> parameters, factors;

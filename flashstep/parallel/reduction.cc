@@ -5,7 +5,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 // One parameter in one line.
@@ -37,25 +37,25 @@ std::vector<std::string> describe(const ReducerOptions& options) {
 
 }  // namespace
 
-void check_agreement(const ReducerOptions& options, const comm::Group& group) {
-  const auto difference = comm::first_difference(describe(options), group);
+void check_agreement(const ReducerOptions& options, const Group& group) {
+  const auto difference = first_difference(describe(options), group);
   if (!difference) return;
-  throw comm::AgreedError(flashstep::str("[parallel] expected the same options on every rank, got ",
-                                         difference->first, " on rank 0 and ", difference->other,
-                                         " on rank ", difference->rank));
+  throw AgreedError(flashstep::str("[parallel] expected the same options on every rank, got ",
+                                   difference->first, " on rank 0 and ", difference->other,
+                                   " on rank ", difference->rank));
 }
 
-void check_agreement(const ReducedParameters& parameters, const comm::Group& group) {
+void check_agreement(const ReducedParameters& parameters, const Group& group) {
   std::vector<std::string> lines;
   for (size_t i = 0; i < parameters.tensors.size(); ++i) {
     lines.push_back(describe(parameters.tensors[i], parameters.names[i]));
   }
-  const auto difference = comm::first_difference(lines, group);
+  const auto difference = first_difference(lines, group);
   if (!difference) return;
   const auto or_none = [](const std::string& line) {
     return line.empty() ? "no more parameters" : line;
   };
-  throw comm::AgreedError(
+  throw AgreedError(
       flashstep::str("[parallel] expected the same parameters on every rank, but number ",
                      difference->line, " is ", or_none(difference->first), " on rank 0 and ",
                      or_none(difference->other), " on rank ", difference->rank));
@@ -70,10 +70,10 @@ std::string names_of(const std::vector<int64_t>& indices, const std::vector<std:
 }
 
 void check_agreement(const std::vector<int64_t>& missing, const ReducedParameters& parameters,
-                     const comm::Group& group) {
+                     const Group& group) {
   std::vector<int64_t> is_missing(parameters.tensors.size(), 0);
   for (const int64_t index : missing) is_missing[index] = 1;
-  const auto on_ranks = group.all_reduce(is_missing, comm::Reduce::kSum);
+  const auto on_ranks = group.all_reduce(is_missing, Reduce::kSum);
   std::vector<int64_t> nowhere, somewhere;
   for (size_t i = 0; i < on_ranks.size(); ++i) {
     if (on_ranks[i] == group.world_size()) {
@@ -86,14 +86,14 @@ void check_agreement(const std::vector<int64_t>& missing, const ReducedParameter
   const std::string advice = ": give only parameters that the loss depends on, or set allow_unused";
   const std::string expected = "[parallel] expected a gradient for every parameter";
   if (!nowhere.empty()) {
-    throw comm::AgreedError(flashstep::str(expected, ", but backward gave none for ",
-                                           names_of(nowhere, names), advice));
+    throw AgreedError(flashstep::str(expected, ", but backward gave none for ",
+                                     names_of(nowhere, names), advice));
   }
   if (!somewhere.empty()) {
-    throw comm::AgreedError(flashstep::str(expected,
-                                           " on every rank, but backward gave none on some ranks ",
-                                           "for ", names_of(somewhere, names), advice));
+    throw AgreedError(flashstep::str(expected,
+                                     " on every rank, but backward gave none on some ranks ",
+                                     "for ", names_of(somewhere, names), advice));
   }
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -11,7 +11,7 @@
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/gradient_reducer.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 // The distinct parameters that need gradients, and how messages call them.
 struct ReducedParameters {
@@ -21,21 +21,21 @@ struct ReducedParameters {
 
 // Every rank must have the same options, and the same parameters in the same order: UserError, on
 // all ranks, that names the first difference from rank 0.
-void check_agreement(const ReducerOptions& options, const comm::Group& group);
-void check_agreement(const ReducedParameters& parameters, const comm::Group& group);
+void check_agreement(const ReducerOptions& options, const Group& group);
+void check_agreement(const ReducedParameters& parameters, const Group& group);
 // And a gradient for each: UserError that names those that some rank, or every one, has none for.
 // `missing` are this rank's, as indices.
 void check_agreement(const std::vector<int64_t>& missing, const ReducedParameters& parameters,
-                     const comm::Group& group);
+                     const Group& group);
 
 // "fc1.weight, fc2.bias and 3 more"
 std::string names_of(const std::vector<int64_t>& indices, const std::vector<std::string>& names);
 
 class Reduction {
  public:
-  Reduction(ReducedParameters parameters, const comm::Group& group, const ReducerOptions& options)
+  Reduction(ReducedParameters parameters, const Group& group, const ReducerOptions& options)
       : parameters_(std::move(parameters)),
-        gradient_dtypes_(parallel::gradient_dtypes(parameters_.tensors)),
+        gradient_dtypes_(flashstep::gradient_dtypes(parameters_.tensors)),
         group_(group),
         options_(options) {}
   virtual ~Reduction() = default;
@@ -65,11 +65,11 @@ class Reduction {
  protected:
   const ReducedParameters parameters_;
   const std::vector<at::ScalarType> gradient_dtypes_;
-  const comm::Group& group_;
+  const Group& group_;
   ReducerOptions options_;
 
  private:
   int no_sync_depth_ = 0;
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

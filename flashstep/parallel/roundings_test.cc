@@ -15,7 +15,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using torch::Tensor;
 
 const std::vector<std::vector<int64_t>> kShapes = {{37}, {5, 7}, {1}, {40, 30}, {513}};
@@ -118,7 +117,7 @@ void expect_bounds(const Group& group, const std::string& name, const ReducerOpt
 
 TEST(Ranks, MeansAreWithinTheirRoundings) {
   for (const int world_size : {2, 3, 4}) {
-    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
       const Group group(environment);
       for (const std::string& name : strategy_names()) {
         ReducerOptions options;
@@ -137,7 +136,7 @@ TEST(Ranks, MeansAreWithinTheirRoundings) {
 
 // What loses more than that is seen: numbers that travel in bfloat16.
 TEST(Ranks, MoreRoundingsAreSeen) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
+  testing::run_ranks(3, [](const Environment& environment) {
     const Group group(environment);
     ReducerOptions options;
     options.communication_dtype = torch::kBFloat16;

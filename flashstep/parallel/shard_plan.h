@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 // A parameter that an optimizer got, and the group that names it first.
 struct GroupedParameter {
@@ -56,4 +56,4 @@ class ShardPlan {
   virtual std::string transport() const = 0;
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -14,14 +14,14 @@
 #include "flashstep/parallel/state_pieces.h"
 #include "flashstep/parallel/whole_shards.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 
-double chosen_bytes(const NamedTensors& parameters, const comm::Group& group,
+double chosen_bytes(const NamedTensors& parameters, const Group& group,
                     const GradientReducer* reducer) {
   std::vector<Tensor> trained;
   double bytes = 0;
@@ -41,8 +41,7 @@ double chosen_bytes(const NamedTensors& parameters, const comm::Group& group,
 }
 
 // Flat tensors are the reducer's buckets where there is a reducer.
-double flat_bytes(const NamedTensors& parameters, const comm::Group& group,
-                  const ShardOptions& options) {
+double flat_bytes(const NamedTensors& parameters, const Group& group, const ShardOptions& options) {
   double megabytes = options.bucket_megabytes;
   if (options.reducer != nullptr) {
     const ReducerOptions& reducer = options.reducer->options();
@@ -53,7 +52,7 @@ double flat_bytes(const NamedTensors& parameters, const comm::Group& group,
                        : chosen_bytes(parameters, group, options.reducer);
 }
 
-std::unique_ptr<ShardPlan> make_plan(const NamedTensors& parameters, const comm::Group& group,
+std::unique_ptr<ShardPlan> make_plan(const NamedTensors& parameters, const Group& group,
                                      const ShardOptions& options) {
   require(options.bucket_megabytes >= 0 && options.part_megabytes > 0,
           "[ShardedOptimizer] expected bucket_megabytes of at least 0 (0: chosen) and ",
@@ -116,7 +115,7 @@ class GrowingVersions {
 
 ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
                                            std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                                           const comm::Group& group, const ShardOptions& options,
+                                           const Group& group, const ShardOptions& options,
                                            Factory make_inner, bool takes_any_gradients)
     : Optimizer(groups, std::move(defaults)),
       group_(group),
@@ -245,7 +244,7 @@ std::vector<Tensor> ShardedOptimizerBase::gradients() {
   return plan_->gradients(own_);
 }
 
-double ShardedOptimizerBase::imbalance() const { return parallel::imbalance(elements_by_rank()); }
+double ShardedOptimizerBase::imbalance() const { return flashstep::imbalance(elements_by_rank()); }
 
 NamedTensors ShardedOptimizerBase::named_own(const NamedTensors& parameters) const {
   NamedTensors result;
@@ -320,7 +319,7 @@ void ShardedOptimizerBase::load(torch::serialize::InputArchive& archive) {
   write_state(*inner_, named_own(parameters), state, make_inner_);
 }
 
-Tensor norm_over_ranks(const Tensor& own_norm, const comm::Group& group) {
+Tensor norm_over_ranks(const Tensor& own_norm, const Group& group) {
   constexpr const char* kWhat = "the norm of gradients";
   const torch::NoGradGuard no_grad;
   Tensor own = own_norm.to(torch::kDouble).square().reshape({1});
@@ -332,4 +331,4 @@ Tensor norm_over_ranks(const Tensor& own_norm, const comm::Group& group) {
   return sum.sqrt().to(own_norm.dtype());
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -68,7 +68,7 @@ struct ShardOptions {
   // every rank.
   GradientReducer* reducer = nullptr;
   // kFlat without reducer: size of a flat tensor (MB = 10^6 bytes); else the reducer's buckets. 0,
-  // there too: chosen (parallel::chosen_flat_bytes).
+  // there too: chosen (chosen_flat_bytes).
   double bucket_megabytes = 0;
   // A rank updates about so much of its parameters, then sends it beside the next part's update. 64
   // MB take a third of a millisecond between H200s, 10 times the start of a message.
@@ -79,8 +79,6 @@ struct ShardOptions {
   // memory later keeps the former too.
   bool peer_copies = true;
 };
-
-namespace parallel {
 
 class ShardedOptimizerBase : public torch::optim::Optimizer {
  public:
@@ -137,7 +135,7 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   NamedTensors own_share(NamedTensors state, const NamedTensors& parameters) const;
 
   int rank() const { return group_.rank(); }
-  const comm::Group& group() const { return group_; }
+  const Group& group() const { return group_; }
   // The optimizer inside; its groups hold what this rank updates: kWhole: parameters, kFlat: pieces
   // of them, (n) each.
   torch::optim::Optimizer& inner() { return *inner_; }
@@ -149,9 +147,8 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
   using Factory = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
   ShardedOptimizerBase(const Groups& groups,
-                       std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                       const comm::Group& group, const ShardOptions& options, Factory make_inner,
-                       bool takes_any_gradients);
+                       std::unique_ptr<torch::optim::OptimizerOptions> defaults, const Group& group,
+                       const ShardOptions& options, Factory make_inner, bool takes_any_gradients);
   void carry_options();  // learning rates and the like, to the optimizer inside
 
  private:
@@ -160,7 +157,7 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   void set_inner_parameters(const std::function<bool(const OwnPiece&)>& chosen);
   NamedTensors numbered_parameters() const;
 
-  const comm::Group& group_;
+  const Group& group_;
   const ShardMode mode_;
   const bool takes_any_gradients_;
   Factory make_inner_;
@@ -174,9 +171,7 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
 // The L2 norm over all ranks' gradients where each element is on one rank: sqrt of the sum over the
 // ranks of own_norm^2, () of own_norm's dtype and device, the same bits on every rank and in every
 // run. The sum is in float64 in the order of ranks. All ranks call it.
-torch::Tensor norm_over_ranks(const torch::Tensor& own_norm, const comm::Group& group);
-
-}  // namespace parallel
+torch::Tensor norm_over_ranks(const torch::Tensor& own_norm, const Group& group);
 
 // True for optimizers that update each parameter from its own gradient and state. One whose update
 // of a parameter looks at others (LBFGS) cannot be divided; specialize it for such.
@@ -204,13 +199,12 @@ inline constexpr bool takes_gradients_of_any_dtype = requires {
 };
 
 template <typename Inner>
-class ShardedOptimizer : public parallel::ShardedOptimizerBase {
+class ShardedOptimizer : public ShardedOptimizerBase {
  public:
   // The group must outlive the optimizer. UserError for an optimizer that cannot be divided so.
   template <typename Options>
   ShardedOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                   const Options& options, const comm::Group& group,
-                   const ShardOptions& shards = {})
+                   const Options& options, const Group& group, const ShardOptions& shards = {})
       : ShardedOptimizerBase(
             groups, std::make_unique<Options>(options), group, checked(shards),
             [options](const Groups& own) -> std::unique_ptr<Optimizer> {
@@ -221,7 +215,7 @@ class ShardedOptimizer : public parallel::ShardedOptimizerBase {
   }
   template <typename Options>
   ShardedOptimizer(std::vector<torch::Tensor> parameters, const Options& options,
-                   const comm::Group& group, const ShardOptions& shards = {})
+                   const Group& group, const ShardOptions& shards = {})
       : ShardedOptimizer(
             std::vector<torch::optim::OptimizerParamGroup>{
                 torch::optim::OptimizerParamGroup(std::move(parameters))},

@@ -18,7 +18,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::archive_of;
 using testing::load_archive;
 using testing::same_bits;
@@ -82,7 +81,7 @@ void expect_balanced(const ShardedOptimizer<torch::optim::AdamW>& sharded,
     states += has_state;
     if (is_own && parameter.requires_grad()) elements += parameter.numel();
   }
-  EXPECT_EQ(group.all_reduce(static_cast<int64_t>(states), comm::Reduce::kSum),
+  EXPECT_EQ(group.all_reduce(static_cast<int64_t>(states), Reduce::kSum),
             static_cast<int64_t>(all.size()) - 1);
   EXPECT_EQ(sharded.elements_by_rank()[group.rank()], elements);
   // Greedy is within 4/3 of the best, which is at least the mean and at least the largest (100).
@@ -103,7 +102,7 @@ void expect_equal_parts(const ShardedOptimizer<torch::optim::AdamW>& sharded,
   EXPECT_EQ(sharded.elements_by_rank()[group.rank()], elements);
   int64_t trained = 0;
   for (const Tensor& parameter : all) trained += parameter.requires_grad() ? parameter.numel() : 0;
-  EXPECT_EQ(group.all_reduce(elements, comm::Reduce::kSum), trained);
+  EXPECT_EQ(group.all_reduce(elements, Reduce::kSum), trained);
 }
 
 void expect_whole(const Group& group, ShardMode mode) {
@@ -185,7 +184,7 @@ void expect_whole(const Group& group, ShardMode mode) {
 
 TEST(Ranks, ShardedIsWhole) {
   for (const int world_size : {2, 3, 4}) {
-    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
       const Group group(environment);
       expect_whole(group, ShardMode::kWhole);
       expect_whole(group, ShardMode::kFlat);
@@ -194,8 +193,8 @@ TEST(Ranks, ShardedIsWhole) {
 }
 
 TEST(Ranks, OneProcess) {
-  expect_whole(Group(comm::Environment()), ShardMode::kWhole);
-  expect_whole(Group(comm::Environment()), ShardMode::kFlat);
+  expect_whole(Group(Environment()), ShardMode::kWhole);
+  expect_whole(Group(Environment()), ShardMode::kFlat);
 }
 
 template <typename Inner, typename Options>
@@ -214,7 +213,7 @@ void expect_same(const Group& group, const Options& options, ShardMode mode) {
 }
 
 TEST(Ranks, AnyOptimizerThatUpdatesEachParameterAlone) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
       expect_same<torch::optim::SGD>(group, torch::optim::SGDOptions(0.1).momentum(0.9), mode);
@@ -266,10 +265,10 @@ TEST(Ranks, AnotherNumberOfRanksGoesOn) {
   };
   for (const ShardMode before : {ShardMode::kWhole, ShardMode::kFlat}) {
     const ShardMode after = before == ShardMode::kWhole ? ShardMode::kFlat : ShardMode::kWhole;
-    testing::run_ranks(3, [&](const comm::Environment& environment) {
+    testing::run_ranks(3, [&](const Environment& environment) {
       run(Group(environment), before, 0, 3, /*load=*/false);
     });
-    testing::run_ranks(2, [&](const comm::Environment& environment) {
+    testing::run_ranks(2, [&](const Environment& environment) {
       run(Group(environment), after, 3, 5, /*load=*/true);
       if (environment.rank == 0) std::filesystem::remove(file);
     });

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 std::vector<int> assign_greedily(const std::vector<int64_t>& sizes, std::vector<int64_t>& loads) {
   std::vector<size_t> order(sizes.size());
@@ -26,4 +26,4 @@ double imbalance(const std::vector<int64_t>& loads) {
   return static_cast<double>(*std::max_element(loads.begin(), loads.end())) / mean - 1;
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

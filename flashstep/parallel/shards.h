@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 // Gives each item to the rank that has the least so far (the lowest of equals), the largest item
 // first: at most 4/3 of the best possible largest load (Graham, "Bounds on multiprocessing timing
@@ -15,4 +15,4 @@ std::vector<int> assign_greedily(const std::vector<int64_t>& sizes, std::vector<
 // Largest load over mean load, minus 1: 0 when all carry the same.
 double imbalance(const std::vector<int64_t>& loads);
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

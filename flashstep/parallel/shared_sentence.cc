@@ -6,14 +6,14 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 constexpr const char* kComparing = "comparing the ends of a step";
 
 }  // namespace
 
-SharedSentence::SharedSentence(std::string sentence, const comm::Group& group)
+SharedSentence::SharedSentence(std::string sentence, const Group& group)
     : sentence_(std::move(sentence)),
       group_(group),
       speaks_(at::full({1}, sentence_.empty() ? 0 : 1, at::kLong)) {
@@ -33,4 +33,4 @@ std::string SharedSentence::first() {
   return {};
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

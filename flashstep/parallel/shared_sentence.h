@@ -9,13 +9,13 @@
 
 #include "flashstep/comm/group.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 class SharedSentence {
  public:
   // Starts to tell the other ranks whether `sentence` is empty, in a message of 8 bytes through
   // Gloo. Every rank does at the same place among its collectives.
-  SharedSentence(std::string sentence, const comm::Group& group);
+  SharedSentence(std::string sentence, const Group& group);
 
   // On every rank the same: the first rank's sentence that is not empty, or nothing. Waits for all
   // ranks' hosts; texts travel only when there is one.
@@ -23,9 +23,9 @@ class SharedSentence {
 
  private:
   std::string sentence_;
-  const comm::Group& group_;
+  const Group& group_;
   at::Tensor speaks_;  // (1), int64: 1 where some rank's is not empty
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

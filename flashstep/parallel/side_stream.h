@@ -12,11 +12,11 @@
 
 #include "flashstep/comm/group.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 class SideStream {
  public:
-  SideStream(const comm::Group& group, at::Device device) : device_(device) {
+  SideStream(const Group& group, at::Device device) : device_(device) {
     if (!device.is_cpu()) stream_ = group.side_stream(device);
   }
 
@@ -76,4 +76,4 @@ class SideStream {
   std::optional<c10::Stream> awaited_;  // the last of those that run() must wait for
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

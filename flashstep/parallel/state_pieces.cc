@@ -13,7 +13,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/buckets.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 using at::Tensor;
@@ -215,4 +215,4 @@ NamedTensors cut_joined(NamedTensors state, const NamedTensors& parameters,
   return result;
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -17,7 +17,7 @@
 
 #include "flashstep/parallel/named_tensors.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 std::string piece_name(const std::string& name, const at::Tensor& parameter, int64_t begin,
                        int64_t end);
@@ -44,4 +44,4 @@ NamedTensors cut_pieces(const NamedTensors& whole, const std::vector<NamedPiece>
 NamedTensors cut_joined(NamedTensors state, const NamedTensors& parameters,
                         const std::vector<NamedPiece>& pieces);
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

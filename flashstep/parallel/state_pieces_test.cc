@@ -7,7 +7,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/measure/cpu_memory.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -93,4 +93,4 @@ TEST(JoinPieces, RefusesAWholeEntryTwice) {
 }
 
 }  // namespace
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -18,7 +18,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::same_bits;
 using torch::Tensor;
 
@@ -90,9 +89,9 @@ void expect_exact_means(const Group& group, at::Device device, const ReducerOpti
 
 TEST(GpuRanks, GradientsOfSeveralStreamsAreReducedWhenTheyAreThere) {
   FLASHSTEP_NEED_GPUS(2);
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const at::Device device = testing::take_gpu(environment);
-    comm::GroupOptions with_nccl;
+    GroupOptions with_nccl;
     with_nccl.nccl = true;
     const Group group(environment, with_nccl);
     for (const Strategy strategy : {Strategy::kBucketed, Strategy::kOverlapped}) {

@@ -15,11 +15,11 @@
 namespace flashstep {
 
 // Runs `body` on two ranks, each with its GPU, over NCCL or Gloo.
-inline void on_two_gpus(const std::function<void(const comm::Group&, at::Device)>& body,
+inline void on_two_gpus(const std::function<void(const Group&, at::Device)>& body,
                         bool nccl = true) {
   testing::run_on_gpus(
       2,
-      [&](const comm::Group& group, at::Device device) {
+      [&](const Group& group, at::Device device) {
         at::globalContext().setAllowTF32CuBLAS(false);
         body(group, device);
       },

@@ -9,7 +9,7 @@
 #include "flashstep/comm/agreement.h"
 #include "flashstep/parallel/backend.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 namespace {
 
 constexpr const char* kAveragingByTorch = "averaging gradients with c10d's Reducer";
@@ -20,7 +20,7 @@ void check_dtypes(const ReducedParameters& parameters, const std::vector<at::Sca
   for (size_t i = 0; i < dtypes.size(); ++i) {
     const at::ScalarType own = parameters.tensors[i].scalar_type();
     if (dtypes[i] == own) continue;
-    throw comm::AgreedError(flashstep::str(
+    throw AgreedError(flashstep::str(
         "[parallel] expected gradients in their parameters' dtype for strategy torch, which takes "
         "no others, got ",
         c10::toString(dtypes[i]), " announced for ", parameters.names[i], ", which is ",
@@ -32,7 +32,7 @@ void check_dtypes(const ReducedParameters& parameters, const std::vector<at::Sca
 
 }  // namespace
 
-TorchReduction::TorchReduction(ReducedParameters parameters, const comm::Group& group,
+TorchReduction::TorchReduction(ReducedParameters parameters, const Group& group,
                                const ReducerOptions& options)
     : Reduction(std::move(parameters), group, options) {
   require(
@@ -80,4 +80,4 @@ void TorchReduction::finish() {
 
 std::string TorchReduction::transport() const { return transport_of(parameters_.tensors, group_); }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

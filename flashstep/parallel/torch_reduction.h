@@ -8,13 +8,12 @@
 
 #include "flashstep/parallel/reduction.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 class TorchReduction : public Reduction {
  public:
   // UserError for options that it has no counterpart for here.
-  TorchReduction(ReducedParameters parameters, const comm::Group& group,
-                 const ReducerOptions& options);
+  TorchReduction(ReducedParameters parameters, const Group& group, const ReducerOptions& options);
 
   void prepare_for_backward() override;
   void finish() override;
@@ -26,4 +25,4 @@ class TorchReduction : public Reduction {
   bool is_prepared_ = false;
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -5,11 +5,11 @@
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/buckets.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
-BatchShare share_of_batch(int64_t own_rows, const comm::Group& group) {
+BatchShare share_of_batch(int64_t own_rows, const Group& group) {
   require(own_rows >= 0, "[parallel] expected a batch of at least 0 rows, got ", own_rows);
-  const int64_t rows = group.all_reduce(own_rows, comm::Reduce::kSum);
+  const int64_t rows = group.all_reduce(own_rows, Reduce::kSum);
   if (rows == 0) return {};
   return {rows, static_cast<double>(own_rows * group.world_size()) / static_cast<double>(rows)};
 }
@@ -26,4 +26,4 @@ void give_zero_gradients(GradientReducer& reducer) {
   }
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

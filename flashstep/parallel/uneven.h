@@ -2,10 +2,10 @@
 //
 //   while (true) {
 //     const Batch batch = next();                                      // may be empty
-//     const auto share = parallel::share_of_batch(batch.rows, group);
+//     const auto share = share_of_batch(batch.rows, group);
 //     if (share.rows == 0) break;                                      // on all ranks at once
 //     if (batch.rows > 0) (loss(net, batch) * share.weight).backward();
-//     else parallel::give_zero_gradients(net.reducer());
+//     else give_zero_gradients(net.reducer());
 //     net.finish_gradient_synchronization();
 //     optimizer.step();
 //   }
@@ -19,7 +19,7 @@
 #include "flashstep/comm/group.h"
 #include "flashstep/parallel/gradient_reducer.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 struct BatchShare {
   int64_t rows = 0;   // of all ranks together
@@ -30,7 +30,7 @@ struct BatchShare {
 // before each step, with the rows of the whole step: where gradients are accumulated, of all its
 // micro-batches together, each of whose mean losses counts by its share of them. Costs one small
 // message.
-BatchShare share_of_batch(int64_t own_rows, const comm::Group& group);
+BatchShare share_of_batch(int64_t own_rows, const Group& group);
 
 // On a rank without rows, instead of the step's last backward: parameters without gradient get one
 // of zeros, what earlier micro-batches have added up stays. With allow_unused it does nothing, for
@@ -38,4 +38,4 @@ BatchShare share_of_batch(int64_t own_rows, const comm::Group& group);
 // its parameter alone). Not for strategy torch, which sends from within backward: UserError.
 void give_zero_gradients(GradientReducer& reducer);
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

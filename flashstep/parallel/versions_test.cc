@@ -15,7 +15,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::same_bits;
 using testing::TiedToy;
 using torch::Tensor;
@@ -52,17 +51,17 @@ TEST(VersionRanks, GrowWithEveryUpdate) {
     expect_versions_to_grow(group, ShardMode::kFlat, /*divides=*/false);
     expect_versions_to_grow(group, ShardMode::kFlat, /*divides=*/true);
   };
-  run(Group(comm::Environment()));
-  testing::run_ranks(3, [&](const comm::Environment& environment) { run(Group(environment)); });
+  run(Group(Environment()));
+  testing::run_ranks(3, [&](const Environment& environment) { run(Group(environment)); });
 }
 
 TEST(VersionRanks, GrowWithWhatTheFirstRankSends) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     const Tensor parameter = torch::full({3}, 1.0 * group.rank()).requires_grad_();
     const Tensor other = torch::full({3}, 1.0 * group.rank());
     const auto before = parameter._version(), before_other = other._version();
-    parallel::broadcast_from_first({parameter}, group);
+    broadcast_from_first({parameter}, group);
     group.broadcast(other, 0);
     EXPECT_TRUE(same_bits(parameter.detach(), torch::zeros({3})));
     EXPECT_TRUE(same_bits(other, torch::zeros({3})));

@@ -3,11 +3,11 @@
 #include "flashstep/base/error.h"
 #include "flashstep/parallel/shards.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 using at::Tensor;
 
-WholeShards::WholeShards(const comm::Group& group, double part_bytes, bool peer_copies)
+WholeShards::WholeShards(const Group& group, double part_bytes, bool peer_copies)
     : group_(group),
       part_bytes_(part_bytes),
       exchange_(group, peer_copies),
@@ -66,4 +66,4 @@ void WholeShards::send(size_t part) {
   exchange_.start(tensors, owners);
 }
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

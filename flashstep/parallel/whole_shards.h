@@ -7,12 +7,12 @@
 #include "flashstep/parallel/exchange.h"
 #include "flashstep/parallel/shard_plan.h"
 
-namespace flashstep::parallel {
+namespace flashstep {
 
 class WholeShards : public ShardPlan {
  public:
   // An owner's parameters are updated and sent in parts of about `part_bytes`.
-  WholeShards(const comm::Group& group, double part_bytes, bool peer_copies = true);
+  WholeShards(const Group& group, double part_bytes, bool peer_copies = true);
 
   std::vector<OwnPiece> add(const std::vector<GroupedParameter>& parameters) override;
   int owner(const at::Tensor& parameter) const override;
@@ -31,7 +31,7 @@ class WholeShards : public ShardPlan {
     std::vector<at::Tensor> tensors;
     std::vector<int> owners;
   };
-  const comm::Group& group_;
+  const Group& group_;
   const double part_bytes_;
   Exchange exchange_;
   std::unordered_map<void*, int> owners_;
@@ -40,4 +40,4 @@ class WholeShards : public ShardPlan {
   std::vector<Part> parts_;
 };
 
-}  // namespace flashstep::parallel
+}  // namespace flashstep

@@ -68,24 +68,24 @@ Account account_ring(const RingAccount& inputs);
 // Communication accounting of a stack of feed-forward layers (2025): state, accelerators that it
 // fills, N_FSDP below a limit, the batch from which on a mesh is compute-bound.
 struct MeshAccount {
-  parallel::FeedForward layer = {.d_model = 16384, .d_ff = 53248, .matrices = 2};
+  FeedForward layer = {.d_model = 16384, .d_ff = 53248, .matrices = 2};
   int64_t blocks = 126;
   // Of one accelerator, whose activations count; 0: the state alone. As few as keep the mesh below
   // compute-bound: 319.4.
   int64_t tokens = 320;
   double gpu_gb = 80;  // H100; 10^9 bytes
   double limit_gb = 95;
-  parallel::Accelerator accelerator = {.flops_per_s = 4.6e14, .bytes_per_s = 1.8e11};  // TPU v5p
-  parallel::Mesh mesh = {.data = 16, .tensor = 4, .data_links = 2, .tensor_links = 1};
+  Accelerator accelerator = {.flops_per_s = 4.6e14, .bytes_per_s = 1.8e11};  // TPU v5p
+  Mesh mesh = {.data = 16, .tensor = 4, .data_links = 2, .tensor_links = 1};
 };
 Account account_mesh(const MeshAccount& inputs);
 
 // How many accelerators one feed-forward layer keeps busy under DP, FSDP, TP and FSDP + TP (2026).
 struct BoundsAccount {
-  parallel::FeedForward layer = {.d_model = 4096, .d_ff = 11008};  // the leaderboard's model
-  double tokens = 65536;  // of the whole batch: 2 rows of 32768
-  parallel::Accelerator accelerator = {.flops_per_s = 9.89e14,  // H200, bf16 dense (data sheet)
-                                       .bytes_per_s = 4.5e11};  // NVLink 4, one direction
+  FeedForward layer = {.d_model = 4096, .d_ff = 11008};  // the leaderboard's model
+  double tokens = 65536;                                 // of the whole batch: 2 rows of 32768
+  Accelerator accelerator = {.flops_per_s = 9.89e14,     // H200, bf16 dense (data sheet)
+                             .bytes_per_s = 4.5e11};     // NVLink 4, one direction
   int64_t ranks = 8;  // for which times are given; FSDP + TP: split as evenly as divides
 };
 Account account_bounds(const BoundsAccount& inputs);

@@ -11,11 +11,6 @@
 namespace flashstep::report {
 namespace {
 
-using parallel::Accelerator;
-using parallel::FeedForward;
-using parallel::Mesh;
-using parallel::PassTimes;
-
 void check(const FeedForward& layer, const Accelerator& accelerator) {
   require(layer.d_model >= 1 && layer.d_ff >= 1,
           "[account] expected d_model and d_ff from 1 on, got ", layer.d_model, " and ",
@@ -43,15 +38,15 @@ void check(const MeshAccount& inputs) {
 // (a) and (b): what is stored, and between how many it must be divided.
 void account_state(const MeshAccount& inputs, Account& account) {
   const FeedForward& layer = inputs.layer;
-  const double parameters = parallel::feed_forward_parameters(layer, inputs.blocks);
-  const train::StateBytes state = train::state_bytes(parameters);
-  const double a_token = parallel::feed_forward_saved_bytes(layer, inputs.blocks, 1);
+  const double parameters = feed_forward_parameters(layer, inputs.blocks);
+  const StateBytes state = state_bytes(parameters);
+  const double a_token = feed_forward_saved_bytes(layer, inputs.blocks, 1);
   const double saved = a_token * static_cast<double>(inputs.tokens);
   const double all = state.total() + saved;
   const int64_t gpus = counted(std::ceil(all / (inputs.gpu_gb * kGB)), "accelerators");
   const double left = inputs.limit_gb * kGB - saved / 2;
   if (left > 0) counted((state.total() + saved / 2) / left, "ranks");
-  const int64_t ranks = parallel::least_ranks(state.total(), saved, inputs.limit_gb * kGB);
+  const int64_t ranks = least_ranks(state.total(), saved, inputs.limit_gb * kGB);
   account.table.add_row({"parameters", counted(parameters, "parameters"), ""});
   account.table.add_row({"master weights", state.parameters / kGB, "GB"});
   account.table.add_row({"accumulated gradients", state.gradients / kGB, "GB"});
@@ -81,8 +76,8 @@ void account_state(const MeshAccount& inputs, Account& account) {
   account.derivation.push_back(
       str("per device: (state + kept / 2) / N + kept / 2 < ", inputs.limit_gb,
           " GB (every second layer's activations are divided)",
-          ranks > 0 ? str(" from N = ", ranks, " on: ",
-                          number(parallel::divided_bytes(state.total(), saved, ranks) / kGB), " GB")
+          ranks > 0 ? str(" from N = ", ranks,
+                          " on: ", number(divided_bytes(state.total(), saved, ranks) / kGB), " GB")
                     : ": for no N, half of the activations alone is more"));
 }
 
@@ -104,7 +99,7 @@ void account_batch(const MeshAccount& inputs, Account& account) {
     bool at_once;
   } kCases[] = {{"axes at once", true}, {"axes one after the other", false}};
   for (const auto& [name, at_once] : kCases) {
-    const double tokens = parallel::least_tokens(layer, mesh, accelerator, at_once);
+    const double tokens = least_tokens(layer, mesh, accelerator, at_once);
     account.table.add_row({str("least batch, ", name), bound(tokens, "none"), "tokens"});
     account.table.add_row(
         {str("least batch a device, ", name), bound(tokens / count, "none"), "tokens"});
@@ -112,12 +107,12 @@ void account_batch(const MeshAccount& inputs, Account& account) {
   const double e = layer.element_bytes;
   // (N - 1) / N taken for 1, as in the least batch.
   const double tensor_most =
-      parallel::most_tensor_parallel_forward(
-          layer, {.flops_per_s = accelerator.flops_per_s,
-                  .bytes_per_s = accelerator.bytes_per_s * mesh.tensor_links}) -
+      most_tensor_parallel_forward(layer,
+                                   {.flops_per_s = accelerator.flops_per_s,
+                                    .bytes_per_s = accelerator.bytes_per_s * mesh.tensor_links}) -
       1;
   account.table.add_row({"most TP ranks", tensor_most, ""});
-  const double at_once = parallel::least_tokens(layer, mesh, accelerator, true);
+  const double at_once = least_tokens(layer, mesh, accelerator, true);
   account.derivation.push_back(
       str("forward on X = ", mesh.data, " (FSDP) by Y = ", mesh.tensor,
           " (TP), M_X = ", mesh.data_links, ", M_Y = ", mesh.tensor_links,
@@ -132,14 +127,14 @@ void account_batch(const MeshAccount& inputs, Account& account) {
       tensor_most > mesh.tensor ? ", which holds for every batch" : ", which no batch reaches"));
   account.derivation.push_back(
       str("one after the other: B > X e C / (2 W M_X) / (1 - Y e C / (m F W M_Y)) = ",
-          number(parallel::least_tokens(layer, mesh, accelerator, false), 6), " tokens"));
+          number(least_tokens(layer, mesh, accelerator, false), 6), " tokens"));
 }
 
 measure::Cell ms(double seconds) { return seconds * 1e3; }
 
 // X as near to N's best ratio as a divisor of N is.
 Mesh best_mesh(const FeedForward& layer, double tokens, int64_t ranks) {
-  const double wanted = std::log(parallel::best_mesh_ratio(layer, tokens));
+  const double wanted = std::log(best_mesh_ratio(layer, tokens));
   Mesh best{.data = static_cast<int>(ranks), .tensor = 1};
   double distance = INFINITY;
   for (int64_t data = 1; data <= ranks; ++data) {
@@ -178,10 +173,10 @@ class BoundsTable {
   }
 
   PassTimes forward(const Mesh& mesh) const {
-    return parallel::forward_times(in_.layer, in_.tokens, mesh, in_.accelerator);
+    return forward_times(in_.layer, in_.tokens, mesh, in_.accelerator);
   }
   PassTimes backward(const Mesh& mesh) const {
-    return parallel::backward_times(in_.layer, in_.tokens, mesh, in_.accelerator);
+    return backward_times(in_.layer, in_.tokens, mesh, in_.accelerator);
   }
 
  private:
@@ -238,7 +233,7 @@ Account account_bounds(const BoundsAccount& inputs) {
   const FeedForward& layer = inputs.layer;
   const Accelerator& accelerator = inputs.accelerator;
   const auto ranks = static_cast<int>(inputs.ranks);
-  const double data = parallel::most_data_parallel(layer, inputs.tokens, accelerator);
+  const double data = most_data_parallel(layer, inputs.tokens, accelerator);
   const Mesh whole{.data = ranks, .sharded = false}, divided{.data = ranks},
       tensor{.tensor = ranks};
   table.add("DP", "forward", table.forward(whole), true, INFINITY);
@@ -246,15 +241,15 @@ Account account_bounds(const BoundsAccount& inputs) {
   table.add("FSDP", "forward", table.forward(divided), true, data);
   table.add("FSDP", "backward", table.backward(divided), true, data);
   table.add("TP", "forward", table.forward(tensor), true,
-            parallel::most_tensor_parallel_forward(layer, accelerator));
+            most_tensor_parallel_forward(layer, accelerator));
   table.add("TP", "backward", table.backward(tensor), true,
-            parallel::most_tensor_parallel_backward(layer, accelerator));
+            most_tensor_parallel_backward(layer, accelerator));
   const Mesh mesh = best_mesh(layer, inputs.tokens, inputs.ranks);
   const std::string name = str("FSDP ", mesh.data, " x TP ", mesh.tensor);
   table.add(name + ", at once", "forward", table.forward(mesh), true,
-            parallel::most_mesh(layer, inputs.tokens, accelerator, true));
+            most_mesh(layer, inputs.tokens, accelerator, true));
   table.add(name + ", in turn", "forward", table.forward(mesh), false,
-            parallel::most_mesh(layer, inputs.tokens, accelerator, false));
+            most_mesh(layer, inputs.tokens, accelerator, false));
   derive_bounds(inputs, account);
   return account;
 }

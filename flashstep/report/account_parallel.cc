@@ -9,9 +9,6 @@
 namespace flashstep::report {
 namespace {
 
-using parallel::AllReduce;
-using parallel::ZeroStage;
-
 constexpr std::pair<ZeroStage, const char*> kStages[] = {
     {ZeroStage::kNone, "DDP"},
     {ZeroStage::kState, "ZeRO-1"},
@@ -32,9 +29,9 @@ void check_ranks(const std::vector<int64_t>& ranks) {
     require(count >= 1 && count <= 1 << 20, "[account] expected 1 to 1,048,576 ranks, got ", count);
 }
 
-parallel::ZeroSizes sizes_of(const ModelConfig& model, double sent_bytes) {
+ZeroSizes sizes_of(const ModelConfig& model, double sent_bytes) {
   const auto parameters = static_cast<double>(parameter_count(model));
-  const train::StateBytes state = train::state_bytes(parameters);
+  const StateBytes state = state_bytes(parameters);
   return {.parameter_bytes = state.parameters,
           .gradient_bytes = state.gradients,
           .state_bytes = state.optimizer,
@@ -72,7 +69,7 @@ Account account_sharding(const ShardingAccount& inputs) {
           "\"");
   const ModelConfig model = resolved(inputs.model);
   const double sent_bytes = inputs.sent == "bf16" ? 2 : 4;
-  const parallel::ZeroSizes sizes = sizes_of(model, sent_bytes);
+  const ZeroSizes sizes = sizes_of(model, sent_bytes);
   Account account{.name = "sharding", .table = {}, .derivation = {}};
   account.table.title = str("State and traffic of one rank: ", model_name(model), ", AdamW, ",
                             inputs.sent, " on the wire");
@@ -87,18 +84,18 @@ Account account_sharding(const ShardingAccount& inputs) {
                            measure::number_column("sent a step", "GB", 2)};
   for (const int64_t ranks : inputs.ranks) {
     const auto world_size = static_cast<int>(ranks);
-    const double plain = parallel::zero_cost(ZeroStage::kNone, sizes, world_size).total();
-    const auto add = [&](const char* name, const parallel::ZeroCost& cost) {
+    const double plain = zero_cost(ZeroStage::kNone, sizes, world_size).total();
+    const auto add = [&](const char* name, const ZeroCost& cost) {
       account.table.add_row({ranks, name, cost.parameters / kGB, cost.gradients / kGB,
                              cost.state / kGB, cost.gathered / kGB, cost.total() / kGB,
                              100 * cost.total() / plain, cost.sent_bytes / kGB});
     };
     for (const auto& [stage, name] : kStages) {
-      add(name, parallel::zero_cost(stage, sizes, world_size));
+      add(name, zero_cost(stage, sizes, world_size));
       if (stage != ZeroStage::kState) continue;
-      parallel::ZeroCost whole = parallel::zero_cost(stage, sizes, world_size);
-      whole.sent_bytes = parallel::all_reduce_bytes(sizes.sent_gradient_bytes, world_size) +
-                         parallel::all_gather_bytes(sizes.sent_parameter_bytes, world_size);
+      ZeroCost whole = zero_cost(stage, sizes, world_size);
+      whole.sent_bytes = all_reduce_bytes(sizes.sent_gradient_bytes, world_size) +
+                         all_gather_bytes(sizes.sent_parameter_bytes, world_size);
       add("whole parameters", whole);
     }
   }
@@ -111,8 +108,8 @@ Account account_ring(const RingAccount& inputs) {
   require(inputs.gigabytes_per_s > 0 && inputs.latency_us >= 0,
           "[account] expected a link of more than 0 GB/s and a latency from 0 us on, got ",
           inputs.gigabytes_per_s, " and ", inputs.latency_us);
-  const parallel::Link link{.bytes_per_second = inputs.gigabytes_per_s * kGB,
-                            .latency_s = inputs.latency_us * 1e-6};
+  const Link link{.bytes_per_second = inputs.gigabytes_per_s * kGB,
+                  .latency_s = inputs.latency_us * 1e-6};
   Account account{.name = "ring", .table = {}, .derivation = {}};
   account.table.title = str("All-reduce over links of ", inputs.gigabytes_per_s, " GB/s, latency ",
                             inputs.latency_us, " us");
@@ -125,11 +122,11 @@ Account account_ring(const RingAccount& inputs) {
     for (const double megabytes : inputs.megabytes) {
       require(megabytes > 0, "[account] expected sizes above 0 MB, got ", megabytes);
       const auto cost_of = [&](AllReduce algorithm) {
-        return parallel::all_reduce_cost(algorithm, megabytes * kMB, static_cast<int>(ranks), link);
+        return all_reduce_cost(algorithm, megabytes * kMB, static_cast<int>(ranks), link);
       };
       const double ring = cost_of(AllReduce::kRing).seconds;
       for (const auto& [algorithm, name] : kAllReduces) {
-        const parallel::AllReduceCost cost = cost_of(algorithm);
+        const AllReduceCost cost = cost_of(algorithm);
         account.table.add_row({ranks, megabytes, name, static_cast<int64_t>(cost.steps),
                                cost.sent_bytes / kMB, cost.seconds * 1e3,
                                ring > 0 ? measure::Cell(cost.seconds / ring) : measure::Cell()});
@@ -147,7 +144,7 @@ Account account_ring(const RingAccount& inputs) {
       "2 (N - 1) (S / W + o).",
   };
   for (const int64_t ranks : inputs.ranks) {
-    const double limit = parallel::whole_tensors_limit_bytes(static_cast<int>(ranks), link);
+    const double limit = whole_tensors_limit_bytes(static_cast<int>(ranks), link);
     account.derivation.push_back(
         str("N = ", ranks, ": whole tensors beat the ring below S = o W N / (N - 2) = ",
             ranks <= 2 ? "infinity (as many bytes, half the steps)" : number(limit / kMB) + " MB"));

@@ -28,12 +28,12 @@ Account account_recompute(const RecomputeAccount& inputs) {
   require(inputs.saved_mib >= 0 && inputs.boundary_mib >= 0,
           "[account] expected sizes of 0 MiB or more, got ", inputs.saved_mib, " and ",
           inputs.boundary_mib);
-  const train::BlockStack stack{
-      .blocks = c.model.num_layers,
-      .boundary_bytes = inputs.boundary_mib > 0 ? inputs.boundary_mib * kMiB
-                                                : residual_stream_bytes(c.model, c.shape),
-      .saved_bytes =
-          inputs.saved_mib > 0 ? inputs.saved_mib * kMiB : block_saved_bytes(c.model, c.shape)};
+  const BlockStack stack{.blocks = c.model.num_layers,
+                         .boundary_bytes = inputs.boundary_mib > 0
+                                               ? inputs.boundary_mib * kMiB
+                                               : residual_stream_bytes(c.model, c.shape),
+                         .saved_bytes = inputs.saved_mib > 0 ? inputs.saved_mib * kMiB
+                                                             : block_saved_bytes(c.model, c.shape)};
   Account account{.name = "recompute", .table = {}, .derivation = {letters_of(c)}};
   account.table.title = str("Recomputation of activations: ", case_name(inputs.step, c));
   account.table.columns = {
@@ -41,27 +41,26 @@ Account account_recompute(const RecomputeAccount& inputs) {
       measure::integer_column("blocks kept"),  measure::number_column("peak", "GiB", 2),
       measure::integer_column("block passes"), measure::number_column("step", "x", 2)};
   const auto n = static_cast<double>(stack.blocks);
-  const auto add = [&](const std::string& name, const train::RecomputeCost& cost) {
+  const auto add = [&](const std::string& name, const RecomputeCost& cost) {
     account.table.add_row({name, static_cast<int64_t>(cost.boundaries),
                            static_cast<int64_t>(cost.saved_blocks), cost.peak_bytes / kGiB,
                            static_cast<int64_t>(cost.block_forwards),
                            (cost.block_forwards + 2 * n) / (3 * n)});
   };
-  add("keep everything", train::keep_everything(stack));
-  const int64_t best = train::best_group_size(stack);
+  add("keep everything", keep_everything(stack));
+  const int64_t best = best_group_size(stack);
   for (const int64_t size : shown_group_sizes(stack.blocks, best)) {
-    add(str("groups of ", size, size == best ? " (best)" : ""),
-        train::recompute_groups(stack, size));
+    add(str("groups of ", size, size == best ? " (best)" : ""), recompute_groups(stack, size));
   }
-  const train::RecomputeCost halves = train::recompute_halves(stack);
+  const RecomputeCost halves = recompute_halves(stack);
   add("halves of halves", halves);
   // Optimal with as many inputs as halves keep, and with fewer: what the passes buy.
-  const bool searched = stack.blocks <= train::kMostSearchedBlocks;
+  const bool searched = stack.blocks <= kMostSearchedBlocks;
   const int64_t fewer = searched ? static_cast<int64_t>(halves.boundaries) - 1 : 0;
   for (int64_t kept = fewer; kept >= 1; kept /= 2) {
-    add(str("fewest passes, ", kept + 1, " inputs"), train::recompute_with(stack, kept));
+    add(str("fewest passes, ", kept + 1, " inputs"), recompute_with(stack, kept));
   }
-  add("from the start each time", train::recompute_from_start(stack));
+  add("from the start each time", recompute_from_start(stack));
   const std::string a = number(stack.boundary_bytes / kMiB), r = number(stack.saved_bytes / kMiB);
   account.derivation.push_back(
       str("A = ", a, " MiB is a block's input, R = ", r,

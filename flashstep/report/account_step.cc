@@ -59,17 +59,17 @@ void add_flops(const AccountCase& c, Account& account) {
 
 void add_state(const AccountCase& c, Account& account) {
   const auto parameters = static_cast<double>(parameter_count(c.model));
-  const train::StateBytes state = train::state_bytes(parameters);
+  const StateBytes state = state_bytes(parameters);
   account.table.add_row({"memory: parameters", state.parameters / kGiB, "GiB"});
   if (c.backward) account.table.add_row({"memory: gradients", state.gradients / kGiB, "GiB"});
   if (c.update) {
     account.table.add_row({"memory: AdamW's moments", state.optimizer / kGiB, "GiB"});
     account.table.add_row(
-        {"update: least memory traffic", train::update_traffic_bytes(parameters) / kGB, "GB"});
+        {"update: least memory traffic", update_traffic_bytes(parameters) / kGB, "GB"});
     account.derivation.push_back(str(
         "state = (4 + 4 + 8) bytes a parameter (float32, gradient, two moments) = ",
         number(state.total() / kGiB), " GiB; an update reads all four numbers and writes three: ",
-        number(train::update_traffic_bytes(parameters) / kGB), " GB"));
+        number(update_traffic_bytes(parameters) / kGB), " GB"));
   }
 }
 
@@ -80,7 +80,7 @@ void add_activations(const AccountCase& c, Account& account) {
       str("residual stream = 4 bytes x B N C = 4 x ", with_commas(c.shape.batch_size), " x ",
           with_commas(c.shape.seq_len), " x ", with_commas(c.model.d_model), " = ",
           number(stream / kMiB), " MiB"));
-  const train::StateBytes state = train::state_bytes(static_cast<double>(parameter_count(c.model)));
+  const StateBytes state = state_bytes(static_cast<double>(parameter_count(c.model)));
   if (!c.backward) {
     const double temporaries = forward_temporaries_bytes(c.model, c.shape);
     account.table.add_row({"memory: temporaries, at least", temporaries / kGiB, "GiB"});

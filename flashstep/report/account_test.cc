@@ -244,8 +244,7 @@ TEST(AccountMeasured, BlocksKeepWhatTheFormulaSays) {
       const measure::AllocatedBytes allocated;
       at::Tensor y;
       {
-        const train::AutocastGuard autocast(at::kCPU, at::kBFloat16,
-                                            train::AutocastGuard::Cache::kOn, bf16);
+        const AutocastGuard autocast(at::kCPU, at::kBFloat16, AutocastGuard::Cache::kOn, bf16);
         y = block->forward(x, context);
       }
       // The input, which is kept, was there before; the output, as large, is not kept by the block.
@@ -281,9 +280,9 @@ TEST(AccountMeasured, RecomputedBlocksKeepTheirInputs) {
     const auto [kept, peak] = measured(size);
     const auto groups = static_cast<double>((6 + size - 1) / size);
     EXPECT_NEAR(kept_all - kept, 6 * saved - groups * boundary, 0.02 * kept_all) << size;
-    const train::BlockStack stack{6, boundary, saved};
+    const BlockStack stack{6, boundary, saved};
     const double less =
-        train::keep_everything(stack).peak_bytes - train::recompute_groups(stack, size).peak_bytes;
+        keep_everything(stack).peak_bytes - recompute_groups(stack, size).peak_bytes;
     EXPECT_NEAR(peak_all - peak, less, 0.03 * peak_all) << size;
   }
 }

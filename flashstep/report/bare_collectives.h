@@ -19,9 +19,9 @@ class BareAllreduce {
 };
 
 // ncclAllReduce on a communicator of its own. MachineError in a build without CUDA.
-std::unique_ptr<BareAllreduce> make_bare_nccl(const comm::Group& group, at::Tensor tensor);
+std::unique_ptr<BareAllreduce> make_bare_nccl(const Group& group, at::Tensor tensor);
 
 // gloo::allreduce, the ring that c10d takes, on the connections of the group and in this thread.
-std::unique_ptr<BareAllreduce> make_bare_gloo(const comm::Group& group, at::Tensor tensor);
+std::unique_ptr<BareAllreduce> make_bare_gloo(const Group& group, at::Tensor tensor);
 
 }  // namespace flashstep::report

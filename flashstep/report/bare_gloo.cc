@@ -26,7 +26,7 @@ void add(void* sum, const void* a, const void* b, size_t elements) {
 
 class BareGloo : public BareAllreduce {
  public:
-  BareGloo(const comm::Group& group, at::Tensor tensor)
+  BareGloo(const Group& group, at::Tensor tensor)
       : backend_(group.process_group().getBackend(at::kCPU)), tensor_(std::move(tensor)) {
     require(tensor_.is_cpu(), "[gloo] expected a CPU tensor, got one on ", tensor_.device());
     require(backend_->getBackendName() == "gloo", "[gloo] expected a group of Gloo, got ",
@@ -59,7 +59,7 @@ class BareGloo : public BareAllreduce {
 
 }  // namespace
 
-std::unique_ptr<BareAllreduce> make_bare_gloo(const comm::Group& group, at::Tensor tensor) {
+std::unique_ptr<BareAllreduce> make_bare_gloo(const Group& group, at::Tensor tensor) {
   return std::make_unique<BareGloo>(group, std::move(tensor));
 }
 

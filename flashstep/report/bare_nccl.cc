@@ -32,7 +32,7 @@ ncclDataType_t nccl_type(at::ScalarType type) {
 
 class BareNccl : public BareAllreduce {
  public:
-  BareNccl(const comm::Group& group, at::Tensor tensor)
+  BareNccl(const Group& group, at::Tensor tensor)
       : tensor_(std::move(tensor)), all_reduce_(FLASHSTEP_NCCL(ncclAllReduce)) {
     ncclUniqueId id;
     if (group.is_first()) check(FLASHSTEP_NCCL(ncclGetUniqueId)(&id), "ncclGetUniqueId");
@@ -60,7 +60,7 @@ class BareNccl : public BareAllreduce {
 
 }  // namespace
 
-std::unique_ptr<BareAllreduce> make_bare_nccl(const comm::Group& group, at::Tensor tensor) {
+std::unique_ptr<BareAllreduce> make_bare_nccl(const Group& group, at::Tensor tensor) {
   return std::make_unique<BareNccl>(group, std::move(tensor));
 }
 

@@ -15,7 +15,7 @@ namespace flashstep::report {
 namespace {
 
 const char* kHowToReadAllreduce =
-    "Time: a call of flashstep's comm::all_reduce in place, the slowest rank's, calls one after "
+    "Time: a call of flashstep's all_reduce in place, the slowest rank's, calls one after "
     "the "
     "other; median of the samples with p10 and p90; alone: from one call's launch to its end. "
     "Algorithm bandwidth: bytes of one rank's buffer over the time; bus bandwidth: that times "

@@ -21,8 +21,6 @@
 namespace flashstep::report {
 namespace {
 
-using comm::Group;
-using comm::Reduce;
 using Json = nlohmann::json;
 
 // Of calls in a sample and of samples. A sample is long against what the ranks' starts differ by,
@@ -90,7 +88,7 @@ class Race {
 
   std::vector<Contestant> make_contestants() {
     std::vector<Contestant> contestants = {
-        {"flashstep", [this] { comm::all_reduce(group_, tensor_, Reduce::kSum); }}};
+        {"flashstep", [this] { all_reduce(group_, tensor_, Reduce::kSum); }}};
     if (case_.backend == "nccl") bare_ = make_bare_nccl(group_, tensor_);
     if (case_.device == "cpu") bare_ = make_bare_gloo(group_, tensor_);
     if (bare_) contestants.push_back({"bare", [this] { bare_->run(); }});
@@ -186,7 +184,7 @@ void measure_allreduce(const AllreduceTask& task,
   require(!task.cases.empty(), "[bench allreduce] expected cases, got none");
   const AllreduceCase& first = task.cases.front();
   // Before the group is made, so that every rank says so, not only the first to look.
-  const int64_t ranks = comm::read_environment().world_size;
+  const int64_t ranks = read_environment().world_size;
   for (const AllreduceCase& c : task.cases) {
     require(c.ranks == ranks && c.backend == first.backend && c.device == first.device,
             "[bench allreduce] expected cases of ", ranks, " ranks, got ", describe(c));

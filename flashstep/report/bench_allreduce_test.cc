@@ -70,8 +70,8 @@ TEST(AllreducePattern, EverySumIsExactAndEveryErrorFound) {
 }
 
 TEST(BareGloo, AddsUp) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
-    const comm::Group group(environment);
+  testing::run_ranks(3, [](const Environment& environment) {
+    const Group group(environment);
     for (const char* dtype : {"fp32", "fp16", "bf16"}) {
       for (const int64_t elements : {1, 2, 3, 1000, 1'000'003}) {
         at::Tensor tensor = at::empty({elements}, element_type(dtype));
@@ -81,14 +81,14 @@ TEST(BareGloo, AddsUp) {
           bare->run();
           EXPECT_EQ(count_wrong(tensor, dtype, 3), 0) << dtype << " " << elements;
         }
-        EXPECT_EQ(group.all_reduce(1, comm::Reduce::kSum), 3);  // the group goes on as before
+        EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 3);  // the group goes on as before
       }
     }
   });
 }
 
 TEST(MeasureAllreduce, EveryRankTakesPart) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
+  testing::run_ranks(3, [](const Environment& environment) {
     AllreduceTask task;
     task.cases = {{"gloo", "cpu", "fp32", 3, 4'000}, {"gloo", "cpu", "fp16", 3, 1'000'002}};
     task.cell_seconds = 0.02;

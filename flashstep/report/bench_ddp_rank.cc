@@ -26,10 +26,10 @@ double number_or_nan(const Json& json) {
 
 // The first step, which no step of a training run is like, is kept apart.
 void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>& times,
-                    double peak_bytes, const Replica& replica, const comm::Group& group) {
+                    double peak_bytes, const Replica& replica, const Group& group) {
   std::vector<double> slowest;
   for (size_t i = 1; i < times.size(); ++i) slowest.push_back(times[i].total);
-  slowest = group.all_reduce(slowest, comm::Reduce::kMax);
+  slowest = group.all_reduce(slowest, Reduce::kMax);
   Json json = {{"contestant", contestant},
                {"peak_bytes", peak_bytes},
                {"bucket_megabytes", replica.bucket_megabytes()},
@@ -50,8 +50,7 @@ void hand_over_turn(const std::string& contestant, const std::vector<StepTimes>&
 }
 
 // Divided as `contestant` says, after the steps that are not timed.
-void prepare(Replica& replica, const DdpPlan& plan, const std::string& contestant,
-             comm::Group& group) {
+void prepare(Replica& replica, const DdpPlan& plan, const std::string& contestant, Group& group) {
   begin_contestant(contestant, group);
   replica.divide(division_by_name(contestant));
   replica.run(plan.recorded ? std::max(plan.warmup, kStepsBeforeRecording) : plan.warmup);
@@ -63,16 +62,15 @@ void prepare(Replica& replica, const DdpPlan& plan, const std::string& contestan
   replica.run(1);    // the first one uploads the graphs
 }
 
-void take_turn(Replica& replica, const DdpPlan& plan, const std::string& contestant,
-               comm::Group& group) {
+void take_turn(Replica& replica, const DdpPlan& plan, const std::string& contestant, Group& group) {
   prepare(replica, plan, contestant, group);
   const std::vector<StepTimes> times = replica.run(1 + plan.steps);
-  const double peak = group.all_reduce(peak_memory_bytes(replica.device()), comm::Reduce::kMax);
+  const double peak = group.all_reduce(peak_memory_bytes(replica.device()), Reduce::kMax);
   hand_over_turn(contestant, times, peak, replica, group);
 }
 
 void trace_step(Replica& replica, const DdpPlan& plan, const std::string& contestant,
-                comm::Group& group) {
+                Group& group) {
   prepare(replica, plan, contestant, group);
   Json trace = json_of(replica.trace_step());
   trace["contestant"] = contestant;

@@ -33,13 +33,13 @@ constexpr uint64_t kMatrixSeed = 1;
 constexpr double kClipNorm = 1;
 
 struct Tokens {
-  data::TokenFile train, validation;
+  TokenFile train, validation;
 };
 
 // One cell: a training run of its own.
 class Training {
  public:
-  Training(const MatrixPlan& plan, const MatrixRun& run, const Tokens& tokens, comm::Group& group,
+  Training(const MatrixPlan& plan, const MatrixRun& run, const Tokens& tokens, Group& group,
            at::Device device)
       : plan_(plan),
         tokens_(tokens),
@@ -47,20 +47,20 @@ class Training {
         device_(device),
         model_(make_model(model_of(run.attention()), kMatrixSeed, device)),
         batches_(tokens.train, batch_options()) {
-    const train::ParallelConfig division = division_by_name(run.wrapper());
-    comm::Group* parallel = run.wrapper() == "none" ? nullptr : &group;
-    train::ParallelHooks hooks = train::parallelize(*model_, division, parallel);
-    optimizer_ = train::make_optimizer(
-        *model_, torch::optim::AdamWOptions(plan.learning_rate).betas({0.9, 0.95}), division,
-        hooks);
-    train::StepOptions options;
+    const ParallelConfig division = division_by_name(run.wrapper());
+    Group* parallel = run.wrapper() == "none" ? nullptr : &group;
+    ParallelHooks hooks = parallelize(*model_, division, parallel);
+    optimizer_ =
+        make_optimizer(*model_, torch::optim::AdamWOptions(plan.learning_rate).betas({0.9, 0.95}),
+                       division, hooks);
+    StepOptions options;
     options.max_norm = kClipNorm;
-    options.precision = train::precision_by_name(plan.c.precision);
-    step_ = std::make_unique<train::TrainStep>(
+    options.precision = precision_by_name(plan.c.precision);
+    step_ = std::make_unique<TrainStep>(
         model_->parameters(), *optimizer_,
         [this](int64_t step, int64_t micro_step) {
-          const data::Batch batch = batches_.at(step, micro_step, device_.is_cuda());
-          return train::language_model_loss(
+          const Batch batch = batches_.at(step, micro_step, device_.is_cuda());
+          return language_model_loss(
               model_->forward(batch.inputs.to(device_, /*non_blocking=*/true)),
               batch.targets.to(device_, /*non_blocking=*/true));
         },
@@ -84,7 +84,7 @@ class Training {
       if (group_.is_first()) json["validation_loss"].push_back(validate());
       group_.barrier("waiting for rank 0 to evaluate", std::chrono::hours(1));
     }
-    json["peak_bytes"] = group_.all_reduce(peak_memory_bytes(device_), comm::Reduce::kMax);
+    json["peak_bytes"] = group_.all_reduce(peak_memory_bytes(device_), Reduce::kMax);
     json["epoch_steps"] = static_cast<double>(whole);
     json["bucket_megabytes"] = bucket_megabytes_;
     json["tokens_per_step"] =
@@ -99,12 +99,12 @@ class Training {
     return report::model_of(c);
   }
 
-  data::BatchOptions batch_options() const {
-    data::BatchOptions options;
+  BatchOptions batch_options() const {
+    BatchOptions options;
     options.batch_size = plan_.c.batch_size;
     options.context_length = plan_.c.context_length;
     options.seed = kMatrixSeed;
-    options.order = data::Order::kEpoch;
+    options.order = Order::kEpoch;
     options.rank = group_.rank();
     options.world_size = group_.world_size();
     return options;
@@ -130,27 +130,27 @@ class Training {
   }
 
   double validate() {
-    train::EvaluateOptions options;
+    EvaluateOptions options;
     options.batch_size = plan_.c.batch_size;
     options.context_length = plan_.c.context_length;
     options.max_tokens = static_cast<uint64_t>(plan_.validation_tokens);
     options.device = device_;
-    options.precision = train::precision_by_name(plan_.c.precision);
+    options.precision = precision_by_name(plan_.c.precision);
     model_->eval();
-    const double loss = train::evaluate_loss(
-        [&](const Tensor& ids) { return model_->forward(ids); }, tokens_.validation, options);
+    const double loss = evaluate_loss([&](const Tensor& ids) { return model_->forward(ids); },
+                                      tokens_.validation, options);
     model_->train();
     return loss;
   }
 
   const MatrixPlan& plan_;
   const Tokens& tokens_;
-  comm::Group& group_;
+  Group& group_;
   at::Device device_;
   Transformer model_;
-  data::BatchSampler batches_;
+  BatchSampler batches_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::unique_ptr<train::TrainStep> step_;
+  std::unique_ptr<TrainStep> step_;
   double bucket_megabytes_ = 0;
 };
 
@@ -181,8 +181,8 @@ void bench_matrix_rank(const std::string& task) {
   MatrixPlan plan;
   read_json(plan, task, "the task of a rank");
   const auto group = begin_rank(plan.c);
-  const Tokens tokens = {data::TokenFile(plan.train, model_of(plan.c).vocab_size),
-                         data::TokenFile(plan.validation, model_of(plan.c).vocab_size)};
+  const Tokens tokens = {TokenFile(plan.train, model_of(plan.c).vocab_size),
+                         TokenFile(plan.validation, model_of(plan.c).vocab_size)};
   const at::Device device = current_device(plan.c.device);
   for (const MatrixRun& run : runs_of<MatrixRun>(plan.contestants)) {
     tell_progress(run.contestant);

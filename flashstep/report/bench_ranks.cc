@@ -65,32 +65,32 @@ std::string absolute(const std::string& program) {
 }
 
 // One rank needs nobody to watch it beside us: a program less to start and to wait for.
-comm::Child start_alone(const RankJob& job) {
-  const comm::FreePort port;
-  comm::Variables variables = comm::variables_of_process();
+Child start_alone(const RankJob& job) {
+  const FreePort port;
+  Variables variables = variables_of_process();
   for (const auto& [name, value] : job.variables) variables[name] = value;
   variables[kTaskVariable] = job.task;
-  comm::ChildOptions child;
+  ChildOptions child;
   child.command = {absolute(job.program)};
   child.command.insert(child.command.end(), job.arguments.begin(), job.arguments.end());
-  child.variables = comm::rank_variables(std::move(variables), /*rank=*/0, /*world_size=*/1, port);
+  child.variables = rank_variables(std::move(variables), /*rank=*/0, /*world_size=*/1, port);
   child.inherited = port.descriptor();
   child.death_signal = SIGTERM;
-  return comm::start_child(child);
+  return start_child(child);
 }
 
-comm::Child start(const RankJob& job) {
+Child start(const RankJob& job) {
   if (job.ranks == 1) return start_alone(job);
-  comm::ChildOptions child;
+  ChildOptions child;
   child.command = {
       job.launcher,         "launch", "-n", std::to_string(job.ranks), "--no-label", "--",
       absolute(job.program)};
   child.command.insert(child.command.end(), job.arguments.begin(), job.arguments.end());
-  child.variables = comm::variables_of_process();
+  child.variables = variables_of_process();
   for (const auto& [name, value] : job.variables) child.variables[name] = value;
   child.variables[kTaskVariable] = job.task;
   child.death_signal = SIGTERM;  // it stops the ranks then
-  return comm::start_child(child);
+  return start_child(child);
 }
 
 // The launcher, or the only rank, while it runs.
@@ -114,12 +114,12 @@ class Launched {
       pass_on_signal();
       take_lines();  // after the look at its end: what it printed last is there then
     }
-    outcome_.exit_code = comm::exit_code(status_);
+    outcome_.exit_code = exit_code(status_);
     if (signal_ != 0 && outcome_.exit_code != 0) {
       throw Interrupted(signal_, "interrupted; the ranks were stopped");
     }
     if (outcome_.exit_code != 0 && outcome_.failure.empty()) {
-      outcome_.failure = str(who(), comm::describe_end(status_), last_.empty() ? "" : ": ",
+      outcome_.failure = str(who(), describe_end(status_), last_.empty() ? "" : ": ",
                              last_.substr(last_.starts_with(kOurs) ? kOurs.size() : 0));
     }
     return std::move(outcome_);
@@ -159,7 +159,7 @@ class Launched {
   }
 
   const RankJob& job_;
-  comm::Child child_;
+  Child child_;
   Lines out_, err_;
   RanksOutcome outcome_;
   std::string last_;  // line on stderr
@@ -192,23 +192,22 @@ void hand_over(const std::string& result) { print_line(kResult, result); }
 
 void tell_progress(const std::string& line) { print_line(kProgress, line); }
 
-std::unique_ptr<comm::Group> make_rank_group(const std::string& backend,
-                                             const std::string& device) {
+std::unique_ptr<Group> make_rank_group(const std::string& backend, const std::string& device) {
   require(backend == "gloo" || (backend == "nccl" && device == "cuda"),
           "[bench] expected backend gloo, or nccl on device cuda, got ", backend, " on ", device);
-  const comm::Environment environment = comm::read_environment();
-  comm::GroupOptions options;
-  options.on_stuck = comm::end_process;
+  const Environment environment = read_environment();
+  GroupOptions options;
+  options.on_stuck = end_process;
   if (device == "cuda") {
     const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
     const int devices = cuda.deviceCount();
     require(devices > 0, "[bench] expected a GPU for device cuda, got none");
     options.nccl = backend == "nccl";
-    options.device_index = comm::gpu_of_rank(devices, environment);
+    options.device_index = gpu_of_rank(devices, environment);
     cuda.setDevice(
         c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(options.device_index)));
   }
-  return std::make_unique<comm::Group>(environment, options);
+  return std::make_unique<Group>(environment, options);
 }
 
 }  // namespace flashstep::report

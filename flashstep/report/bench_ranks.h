@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-namespace flashstep::comm {
+namespace flashstep {
 class Group;  // comm/group.h
 }
 
@@ -59,6 +59,6 @@ void tell_progress(const std::string& line);
 
 // The group of a rank's job, on "cpu" or "cuda" with "gloo" or "nccl"; the rank's GPU becomes the
 // current one. Gloo's ranks share GPUs where there are fewer; NCCL's cannot: UserError.
-std::unique_ptr<comm::Group> make_rank_group(const std::string& backend, const std::string& device);
+std::unique_ptr<Group> make_rank_group(const std::string& backend, const std::string& device);
 
 }  // namespace flashstep::report

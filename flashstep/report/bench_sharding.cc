@@ -57,11 +57,11 @@ std::vector<std::string> sharding_names() {
   return {"none", "whole", "flat", "none nccl", "whole nccl", "flat nccl", "flat scattered"};
 }
 
-train::ParallelConfig sharding_by_name(const std::string& name) {
+ParallelConfig sharding_by_name(const std::string& name) {
   const std::vector<std::string> names = sharding_names();
   require(std::find(names.begin(), names.end(), name) != names.end(),
           "[bench sharding] expected one of ", join(names, ", "), ", got \"", name, "\"");
-  train::ParallelConfig division;
+  ParallelConfig division;
   division.shard_optimizer = name.substr(0, name.find(' '));
   if (name.ends_with(" nccl")) division.peer_copies = "none";
   if (name.ends_with(" scattered")) division.flat_buckets = "yes";

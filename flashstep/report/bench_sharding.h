@@ -30,7 +30,7 @@ struct BenchShardingOptions {
 // "none", "whole", "flat", as parallel.shard_optimizer names them; behind it "nccl": with
 // parallel.peer_copies none; "flat scattered": with parallel.flat_buckets, so that gradients are
 // reduce-scattered. UserError for another name.
-train::ParallelConfig sharding_by_name(const std::string& name);
+ParallelConfig sharding_by_name(const std::string& name);
 std::vector<std::string> sharding_names();
 
 // "2024", "2025", "2026"; UserError for another year.

@@ -28,11 +28,11 @@ double bytes_of(const std::vector<Tensor>& tensors) {
 
 // Of the moments that this rank keeps.
 double state_bytes(const torch::optim::Optimizer& optimizer) {
-  const auto* sharded = dynamic_cast<const parallel::ShardedOptimizerBase*>(&optimizer);
+  const auto* sharded = dynamic_cast<const ShardedOptimizerBase*>(&optimizer);
   const torch::optim::Optimizer& inner = sharded == nullptr ? optimizer : sharded->inner();
   double bytes = 0;
   for (const auto& [parameter, state] : inner.state()) {
-    const auto& adamw = static_cast<const train::AdamWState&>(*state);
+    const auto& adamw = static_cast<const AdamWState&>(*state);
     bytes += bytes_of({adamw.step, adamw.exp_avg, adamw.exp_avg_sq, adamw.max_exp_avg_sq});
   }
   return bytes;
@@ -40,7 +40,7 @@ double state_bytes(const torch::optim::Optimizer& optimizer) {
 
 // Whole ones, or what this rank keeps of them.
 double gradient_bytes(Replica& replica) {
-  auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&replica.optimizer());
+  auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&replica.optimizer());
   if (sharded != nullptr && sharded->gradients_are_divided()) return bytes_of(sharded->gradients());
   std::vector<Tensor> gradients;
   for (const Tensor& parameter : replica.model().parameters())
@@ -84,10 +84,10 @@ void hand_over_update(const std::string& contestant, const UpdateTrace& update) 
 }
 
 // Every figure of the rank that has most of it.
-std::vector<double> largest_of_ranks(ShardingMemory memory, const comm::Group& group) {
+std::vector<double> largest_of_ranks(ShardingMemory memory, const Group& group) {
   std::vector<double> values;
   for (const double* field : fields_of(memory)) values.push_back(*field);
-  return group.all_reduce(values, comm::Reduce::kMax);
+  return group.all_reduce(values, Reduce::kMax);
 }
 
 void take_line(ShardingRun& run, const Json& json) {
@@ -127,7 +127,7 @@ void bench_sharding_rank(const std::string& task) {
   Replica replica(workload_of(plan.c), *group, current_device(plan.c.device));
   const auto divide = [&](const std::string& contestant) {
     begin_contestant(contestant, *group);
-    train::ParallelConfig division = sharding_by_name(contestant);
+    ParallelConfig division = sharding_by_name(contestant);
     division.wrapper = plan.wrapper;
     division.bucket_megabytes = plan.bucket_megabytes;
     replica.divide(division);

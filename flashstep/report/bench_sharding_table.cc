@@ -26,10 +26,10 @@ const ShardingRun* find_run(const ShardingResult& result, const std::string& con
   return nullptr;
 }
 
-parallel::Memory theory(const ParallelCase& c, const ShardingRun& run) {
+Memory theory(const ParallelCase& c, const ShardingRun& run) {
   const bool sharded = !run.contestant.starts_with("none");
   const auto ranks = static_cast<double>(c.ranks);
-  return parallel::data_parallel_memory(
+  return data_parallel_memory(
       parameter_count(model_of(c)),
       run.contestant.starts_with("flat") ? kGradientBytes / ranks : kGradientBytes,
       /*bucket_bytes=*/0, kMomentBytes, sharded ? static_cast<int>(c.ranks) : 1);
@@ -38,7 +38,7 @@ parallel::Memory theory(const ParallelCase& c, const ShardingRun& run) {
 void append_memory(const ShardingResult& result, const ShardingRun& run, std::vector<Cell>& cells) {
   const ShardingMemory& memory = run.memory;
   const double peak = std::max(memory.before_step, memory.after_step);
-  const parallel::Memory expected = theory(result.c, run);
+  const Memory expected = theory(result.c, run);
   for (const double bytes :
        {memory.after_init, memory.before_step, memory.after_step, memory.parameters,
         memory.gradients, expected.gradients, memory.state, expected.optimizer_state,

@@ -232,14 +232,14 @@ class Bench {
 }  // namespace
 
 NeededBytes needed_bytes(const Workload& w) {
-  const train::StateBytes state = train::state_bytes(static_cast<double>(parameter_count(w.model)));
+  const StateBytes state = state_bytes(static_cast<double>(parameter_count(w.model)));
   const PassShape shape = pass_shape(w);
   double saved = 0;
   for (const SavedTensor& tensor : head_saved_tensors(w.model, shape)) saved += tensor.bytes;
   // Without a graph one block is there at a time.
-  const train::BlockStack stack{.blocks = has_backward(w) ? w.model.num_layers : 1,
-                                .boundary_bytes = residual_stream_bytes(w.model, shape),
-                                .saved_bytes = block_saved_bytes(w.model, shape)};
+  const BlockStack stack{.blocks = has_backward(w) ? w.model.num_layers : 1,
+                         .boundary_bytes = residual_stream_bytes(w.model, shape),
+                         .saved_bytes = block_saved_bytes(w.model, shape)};
   const auto kept = w.recompute == "block"
                         ? recompute_groups(stack, std::min(w.recompute_group, stack.blocks))
                         : keep_everything(stack);

@@ -118,7 +118,7 @@ std::vector<Corpus> make_corpora(const TokenizerBenchOptions& options,
                                  const TemporaryFolder& folder) {
   if (!options.texts.empty()) return {make_corpus("text", options.texts, options, folder)};
   const fs::path stories = folder / "stories.txt";
-  data::write_stories(stories, static_cast<uint64_t>(options.megabytes) * kMegabyte, 1);
+  write_stories(stories, static_cast<uint64_t>(options.megabytes) * kMegabyte, 1);
   return {make_corpus("python", python_sources(), options, folder),
           make_corpus("stories", {stories}, options, folder)};
 }
@@ -187,7 +187,7 @@ void add_row(Table& table, const Corpus& corpus, const std::string& work, int64_
 
 void bench_training(const Corpus& corpus, int64_t vocab_size, const TokenizerBenchOptions& options,
                     const TemporaryFolder& folder, Table& table) {
-  tokenizer::TrainOptions train;
+  BpeOptions train;
   train.vocab_size = vocab_size;
   train.special_tokens = {kSpecialToken};
   train.threads = options.threads.back();
@@ -195,8 +195,7 @@ void bench_training(const Corpus& corpus, int64_t vocab_size, const TokenizerBen
   for (int i = 0; i < options.repeats; ++i) {
     options.say(str("training on ", corpus.name, ", ", vocab_size, " tokens, run ", i + 1));
     times.ours.push_back(seconds_of([&] {
-      tokenizer::train({corpus.train}, train)
-          .save(folder / (corpus.name + std::to_string(vocab_size)));
+      train_bpe({corpus.train}, train).save(folder / (corpus.name + std::to_string(vocab_size)));
     }));
     const auto theirs =
         peer_seconds(options, {"train", corpus.train.string(), std::to_string(vocab_size),
@@ -222,8 +221,8 @@ void bench_encoding(const Corpus& corpus, int64_t vocab_size, int threads,
                     const TokenizerBenchOptions& options, const TemporaryFolder& folder,
                     Table& table) {
   const fs::path saved = folder / (corpus.name + std::to_string(vocab_size));
-  const auto tokenizer = tokenizer::Tokenizer::load(saved);
-  tokenizer::EncodeOptions encode;
+  const auto tokenizer = Tokenizer::load(saved);
+  EncodeOptions encode;
   encode.threads = threads;
   Times times;
   int64_t wrong = 0;
@@ -233,10 +232,9 @@ void bench_encoding(const Corpus& corpus, int64_t vocab_size, int threads,
     std::vector<uint32_t> ids;
     ids.reserve(static_cast<size_t>(corpus.encode_bytes));
     times.ours.push_back(seconds_of([&] {
-      tokenizer::encode_files(tokenizer, {corpus.encode}, encode,
-                              [&](std::span<const uint32_t> piece) {
-                                ids.insert(ids.end(), piece.begin(), piece.end());
-                              });
+      encode_files(tokenizer, {corpus.encode}, encode, [&](std::span<const uint32_t> piece) {
+        ids.insert(ids.end(), piece.begin(), piece.end());
+      });
     }));
     const fs::path peer_ids = folder / "peer_ids";
     const auto theirs = peer_seconds(options, {"encode", corpus.encode.string(), saved.string(),

@@ -10,9 +10,6 @@
 
 namespace flashstep::report {
 
-using train::GpuStream;
-using train::RecordedWork;
-
 // Enqueues the call of this number: numbers choose among inputs.
 using NumberedCall = std::function<void(int64_t number)>;
 

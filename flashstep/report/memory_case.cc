@@ -35,10 +35,10 @@ std::vector<Tensor> gradients_of(TransformerImpl& model) {
   return gradients;
 }
 
-std::vector<Tensor> state_of(const train::AdamW& optimizer) {
+std::vector<Tensor> state_of(const AdamW& optimizer) {
   std::vector<Tensor> tensors;
   for (const auto& [parameter, state] : optimizer.state()) {
-    const auto& adamw = static_cast<const train::AdamWState&>(*state);
+    const auto& adamw = static_cast<const AdamWState&>(*state);
     tensors.insert(tensors.end(), {adamw.step, adamw.exp_avg, adamw.exp_avg_sq});
   }
   return tensors;

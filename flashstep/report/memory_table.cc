@@ -178,7 +178,7 @@ Table block_table(const std::vector<MemoryResult>& results) {
     const auto parameters = static_cast<double>(block_parameter_count(w.model));
     std::vector<Cell> row = forward_cells(*r);
     row.insert(row.end(), {Cell(r->block), mib(saved), mib(formula), Cell(saved / formula),
-                           mib(r->block_gradients), mib(train::state_bytes(parameters).gradients)});
+                           mib(r->block_gradients), mib(state_bytes(parameters).gradients)});
     table.add_row(std::move(row));
   }
   table.notes = {

@@ -48,8 +48,7 @@ int64_t bytes_of(const MemoryResult& result, MemoryKind kind) {
 TEST(Memory, StateIsWhatTheFormulasSay) {
   const Workload workload = workload_of_mode("step");
   const MemoryResult result = measured(workload);
-  const auto state =
-      train::state_bytes(static_cast<double>(parameter_count(resolved(workload.model))));
+  const auto state = state_bytes(static_cast<double>(parameter_count(resolved(workload.model))));
   EXPECT_EQ(bytes_of(result, MemoryKind::kParameters), state.parameters);
   const int64_t optimizer = bytes_of(result, MemoryKind::kOptimizerState);
   constexpr int64_t kTensors = 3 + 9 * 3;  // of parameters; each has a step count of 4 bytes

@@ -42,7 +42,7 @@ TokenRows random_rows(const ModelConfig& model, int64_t batch_size, uint64_t see
 }
 
 Tensor loss_of(TransformerImpl& model, const TokenRows& rows, const std::string& precision) {
-  std::optional<train::AutocastGuard> autocast;
+  std::optional<AutocastGuard> autocast;
   if (precision == "bf16") autocast.emplace(rows.inputs.device().type(), at::kBFloat16);
   return model.loss(rows.inputs, rows.targets);
 }
@@ -72,14 +72,14 @@ ModelRun::ModelRun(const Workload& workload)
           model_->parameters(), optimizer_, [this](int64_t, int64_t) { return forward(); },
           {.accumulation_steps = 1,
            .max_norm = workload_.max_norm,
-           .precision = train::Precision::kFloat32},
+           .precision = Precision::kFloat32},
           {}, [](int64_t, int64_t) {}) {  // the rows stay where they are
   // As flashstep train has it.
   if (workload_.moments == "bf16") optimizer_.keep_moments_in(at::kBFloat16);
   model_->set_short_stream(workload_.stream == "bf16");
   model_->set_recompute(recompute_by_name(workload_.recompute), workload_.recompute_group);
   if (device_.is_cuda() && workload_.precision == "bf16")
-    train::keep_gradients_in(at::kBFloat16, model_->parameters());
+    keep_gradients_in(at::kBFloat16, model_->parameters());
 }
 
 Tensor ModelRun::forward() {
@@ -114,7 +114,7 @@ void ModelRun::pass() {
 }
 
 void ModelRun::start_replaying() {
-  recorded_ = std::make_unique<train::RecordedStep>(step_, train::GraphMode::kOn);
+  recorded_ = std::make_unique<RecordedStep>(step_, GraphMode::kOn);
   while (!recorded_->is_recorded()) recorded_->run(0);
 }
 

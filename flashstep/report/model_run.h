@@ -91,7 +91,7 @@ class ModelRun {
   const Workload& workload() const { return workload_; }
   at::Device device() const { return device_; }
   TransformerImpl& model() { return *model_; }
-  train::AdamW& optimizer() { return optimizer_; }  // its state comes with the first update
+  AdamW& optimizer() { return optimizer_; }  // its state comes with the first update
   const TokenRows& rows() const { return rows_; }
 
  private:
@@ -102,9 +102,9 @@ class ModelRun {
   ProductsSwitch products_;
   Transformer model_;
   TokenRows rows_;
-  train::AdamW optimizer_;
-  train::TrainStep step_;
-  std::unique_ptr<train::RecordedStep> recorded_;
+  AdamW optimizer_;
+  TrainStep step_;
+  std::unique_ptr<RecordedStep> recorded_;
 };
 
 }  // namespace flashstep::report

@@ -45,10 +45,10 @@ TEST(ModelRun, DoesAsMuchAsTheModeSays) {
 TEST(ModelRun, AStepIsTrainsStep) {
   ModelRun run(small_workload());
   Transformer model(run.workload().model, 1);
-  train::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
-  train::TrainStep step(model->parameters(), optimizer,
-                        [&](int64_t, int64_t) { return loss_of(*model, run.rows(), "fp32"); },
-                        {.max_norm = 1});
+  AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
+  TrainStep step(model->parameters(), optimizer,
+                 [&](int64_t, int64_t) { return loss_of(*model, run.rows(), "fp32"); },
+                 {.max_norm = 1});
   for (int i = 0; i < 3; ++i) {
     run.pass();
     step.run(i);

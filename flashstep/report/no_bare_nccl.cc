@@ -4,7 +4,7 @@
 
 namespace flashstep::report {
 
-std::unique_ptr<BareAllreduce> make_bare_nccl(const comm::Group&, at::Tensor) {
+std::unique_ptr<BareAllreduce> make_bare_nccl(const Group&, at::Tensor) {
   throw MachineError("[nccl] this build has no CUDA");
 }
 

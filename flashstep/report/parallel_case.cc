@@ -95,8 +95,8 @@ std::vector<measure::Cell> case_cells(const ParallelCase& c) {
   return {c.model, c.ranks, c.batch_size, c.context_length, c.precision};
 }
 
-train::ParallelConfig division_by_name(const std::string& name) {
-  train::ParallelConfig division;
+ParallelConfig division_by_name(const std::string& name) {
+  ParallelConfig division;
   std::istringstream in(name);
   in >> division.wrapper;
   if (division.wrapper != "none") strategy_by_name(division.wrapper);
@@ -139,7 +139,7 @@ void check_transports(const std::vector<std::string>& names, const std::string& 
 }
 
 std::string shown_name(const std::string& name, double bucket_megabytes) {
-  const train::ParallelConfig division = division_by_name(name);
+  const ParallelConfig division = division_by_name(name);
   const bool is_chosen = has_buckets(division.wrapper) && division.bucket_megabytes == 0;
   if (!is_chosen || bucket_megabytes <= 0) return name;
   return str(division.wrapper, ' ', fixed(bucket_megabytes, 0), " MB (chosen)",

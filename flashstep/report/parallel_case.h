@@ -51,7 +51,7 @@ std::vector<measure::Cell> case_cells(const ParallelCase& c);
 
 // A wrapper in words: "none", "naive", "flat", "overlapped", "bucketed 25", "torch 25" (MB; 0:
 // chosen), "bucketed 25 nccl" (parallel.peer_copies none). UserError for others.
-train::ParallelConfig division_by_name(const std::string& name);
+ParallelConfig division_by_name(const std::string& name);
 // Those of the wrappers ("bucketed", "bucketed nccl"), each that has buckets once for every size
 // of them.
 std::vector<std::string> division_names(const std::vector<std::string>& wrappers,

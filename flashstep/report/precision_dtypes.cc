@@ -99,7 +99,7 @@ class Column {
     const Tensor targets = at::arange(kRows, at::kLong).remainder(kClasses).to(device_);
     Tensor hidden, logits, loss;
     {
-      const train::AutocastGuard autocast(device_.type(), dtype_);
+      const AutocastGuard autocast(device_.type(), dtype_);
       cells_.push_back(name_of(model->parameters()));
       hidden = model->fc1->forward(x);
       see(hidden);
@@ -115,7 +115,7 @@ class Column {
     std::vector<Tensor> gradients;
     for (const Tensor& parameter : model->parameters()) gradients.push_back(parameter.grad());
     cells_.push_back(name_of(gradients));
-    const train::AutocastGuard autocast(device_.type(), dtype_);
+    const AutocastGuard autocast(device_.type(), dtype_);
     see(rms_norm(hidden.detach(), at::ones({kHidden}, x.options()), 1e-5));
     see(cross_entropy(logits.detach(), targets));
   }

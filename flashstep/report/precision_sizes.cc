@@ -41,7 +41,7 @@ double bytes_of_training(const Workload& workload) {
                         .seq_len = workload.model.context_length,
                         .naive_attention = workload.model.attention == "naive",
                         .on_gpu = workload.device == "cuda"};
-  const train::StateBytes state = train::state_bytes(parameters);
+  const StateBytes state = state_bytes(parameters);
   double kept =
       static_cast<double>(workload.model.num_layers) * block_saved_bytes(workload.model, shape);
   for (const SavedTensor& tensor : head_saved_tensors(workload.model, shape)) kept += tensor.bytes;
@@ -97,7 +97,7 @@ class Contest {
   double logits_error() {
     const at::NoGradGuard no_grad;
     const Tensor expected = run_.model().forward(run_.rows().inputs);
-    const train::AutocastGuard autocast(run_.device().type(), at::kBFloat16);
+    const AutocastGuard autocast(run_.device().type(), at::kBFloat16);
     const Tensor logits = run_.model().forward(run_.rows().inputs).to(at::kFloat);
     return std::sqrt(square_sum(logits - expected) / square_sum(expected));
   }

@@ -69,9 +69,8 @@ bool is_gpu_out_of_memory(const std::string& error) {
 
 // Lists of tensors reach the profiler without their shapes: what the update moves is known.
 void add_update_traffic(const Workload& workload, ProfileSums& sums) {
-  const double bytes =
-      train::update_traffic_bytes(static_cast<double>(parameter_count(workload.model))) *
-      static_cast<double>(sums.steps);
+  const double bytes = update_traffic_bytes(static_cast<double>(parameter_count(workload.model))) *
+                       static_cast<double>(sums.steps);
   const CellFilter update{.passes = {Pass::kOptimizer}, .classes = {WorkClass::kElementwise}};
   const double known = add_up(sums, update).bytes;
   if (!has_update(workload) || known >= bytes) return;

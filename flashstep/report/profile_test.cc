@@ -176,8 +176,8 @@ TEST(Profile, ReportsEveryTableAndPicture) {
 TEST(Profile, KnowsWhatTheUpdateMoves) {
   const BenchReport report = profile_report(small_profile_options());
   const measure::Table& classes = table_named(report, "classes");
-  const double least = train::update_traffic_bytes(
-      static_cast<double>(parameter_count(workload_with("naive").model)));
+  const double least =
+      update_traffic_bytes(static_cast<double>(parameter_count(workload_with("naive").model)));
   const auto works = texts(classes, "work"), names = texts(classes, "class");
   const auto traffic = texts(classes, "traffic");
   for (size_t i = 0; i < names.size(); ++i) {

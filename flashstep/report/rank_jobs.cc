@@ -30,7 +30,7 @@ std::string describe_failure(const std::string& sentence, bool kernel_ended_one)
   return (memory ? "OOM: " : "failed: ") + sentence;
 }
 
-void begin_contestant(const std::string& contestant, const comm::Group& group) {
+void begin_contestant(const std::string& contestant, const Group& group) {
   hand_over(nlohmann::json({{"begins", contestant}}).dump());
   group.barrier("beginning " + contestant);
 }

@@ -27,7 +27,7 @@ void note_end(const JobResults& job, const ParallelCase& c, BenchReport& report)
 
 // In a rank, before it measures a contestant: rank 0 hands over {"begins": contestant}, and no rank
 // goes on before, so that it is known which one a rank failed in.
-void begin_contestant(const std::string& contestant, const comm::Group& group);
+void begin_contestant(const std::string& contestant, const Group& group);
 
 // "OOM: ..." where memory was too small for the ranks, else "failed: ..."; `sentence` is
 // RanksOutcome::failure, and the kernel has ended some process meanwhile for want of memory or not

@@ -54,7 +54,7 @@ double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor
 
 }  // namespace
 
-std::unique_ptr<comm::Group> begin_rank(const ParallelCase& c) {
+std::unique_ptr<Group> begin_rank(const ParallelCase& c) {
   keep_freed_memory();
   measure::offer_to_oom_killer();
   // The ranks share the machine's cores, unless somebody said how.
@@ -63,7 +63,7 @@ std::unique_ptr<comm::Group> begin_rank(const ParallelCase& c) {
   return make_rank_group(c.backend, c.device);
 }
 
-Replica::Replica(const Workload& workload, comm::Group& group, at::Device device)
+Replica::Replica(const Workload& workload, Group& group, at::Device device)
     : workload_(workload),
       group_(group),
       device_(device),
@@ -74,7 +74,7 @@ Replica::Replica(const Workload& workload, comm::Group& group, at::Device device
   }
 }
 
-void Replica::divide(const train::ParallelConfig& division) {
+void Replica::divide(const ParallelConfig& division) {
   if (!recorded_.empty()) synchronize(device_);  // replays need what they hold
   recorded_.clear();
   model_->zero_grad();
@@ -86,14 +86,13 @@ void Replica::divide(const train::ParallelConfig& division) {
     measure::release_cached_gpu_memory();
   }
   if (device_.is_cuda() && workload_.precision == "bf16") {  // as flashstep train has it
-    train::keep_gradients_in(division.wrapper == "torch" ? at::kFloat : at::kBFloat16,
-                             model_->parameters());
+    keep_gradients_in(division.wrapper == "torch" ? at::kFloat : at::kBFloat16,
+                      model_->parameters());
   }
-  parallel::broadcast_from_first(model_->parameters(), group_);
-  comm::Group* group = division.wrapper == "none" ? nullptr : &group_;
-  hooks_ = train::parallelize(*model_, division, group);
-  optimizer_ =
-      train::make_optimizer(*model_, torch::optim::AdamWOptions(kLearningRate), division, hooks_);
+  broadcast_from_first(model_->parameters(), group_);
+  Group* group = division.wrapper == "none" ? nullptr : &group_;
+  hooks_ = parallelize(*model_, division, group);
+  optimizer_ = make_optimizer(*model_, torch::optim::AdamWOptions(kLearningRate), division, hooks_);
 }
 
 Tensor Replica::forward() {
@@ -244,7 +243,7 @@ void Replica::descend() {
   for (Tensor& parameter : model_->parameters()) parameter.sub_(parameter.grad(), kDescentRate);
 }
 
-double Replica::weight_error(const train::ParallelConfig& division, int64_t steps, bool recorded) {
+double Replica::weight_error(const ParallelConfig& division, int64_t steps, bool recorded) {
   const Deterministic deterministic;
   divide({.wrapper = "none"});
   const std::vector<Tensor> begin = copy_of_weights();
@@ -298,7 +297,7 @@ std::string Replica::gradients_transport() const {
 }
 
 std::string Replica::updates_transport() const {
-  const auto* sharded = dynamic_cast<const parallel::ShardedOptimizerBase*>(optimizer_.get());
+  const auto* sharded = dynamic_cast<const ShardedOptimizerBase*>(optimizer_.get());
   return sharded == nullptr ? "" : sharded->transport();
 }
 

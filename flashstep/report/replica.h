@@ -23,7 +23,7 @@ namespace flashstep::report {
 
 // In a rank that a benchmark started: the memory and the threads as flashstep train has them, and
 // the group of all ranks.
-std::unique_ptr<comm::Group> begin_rank(const ParallelCase& c);
+std::unique_ptr<Group> begin_rank(const ParallelCase& c);
 
 // The update, with which a step ends.
 struct UpdateTrace {
@@ -40,11 +40,11 @@ inline constexpr int64_t kStepsBeforeRecording = 12;
 class Replica {
  public:
   // `group` must outlive it. The batch is one rank's; the mode is always a whole step.
-  Replica(const Workload& workload, comm::Group& group, at::Device device);
+  Replica(const Workload& workload, Group& group, at::Device device);
 
   // From now on steps go as `division` says (wrapper "none": every rank by itself), from rank 0's
   // weights and with a new optimizer. What the division before held is freed.
-  void divide(const train::ParallelConfig& division);
+  void divide(const ParallelConfig& division);
 
   // On a GPU, after some steps of run(): until the next divide() a step is the replay of what one
   // launches now, so that no host holds it up. For an optimizer that is not divided; everything
@@ -66,7 +66,7 @@ class Replica {
   // far the weight that moved most moved: both update by gradient descent, which no wrong factor
   // escapes (AdamW is blind to one), from the same weights, the single process taking all ranks'
   // rows in micro-batches. divide() comes with it. `recorded`: of replays.
-  double weight_error(const train::ParallelConfig& division, int64_t steps, bool recorded = false);
+  double weight_error(const ParallelConfig& division, int64_t steps, bool recorded = false);
 
   int64_t tokens_per_step() const;  // of all ranks
   bool is_recorded() const { return !recorded_.empty(); }
@@ -95,11 +95,11 @@ class Replica {
   Trace trace_on_first(const std::function<void()>& body) const;
 
   Workload workload_;
-  comm::Group& group_;
+  Group& group_;
   at::Device device_;
   Transformer model_;
   std::vector<TokenRows> rows_;  // by rank
-  train::ParallelHooks hooks_;
+  ParallelHooks hooks_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   // Of a step that was recorded, else empty: forward, backward and the update.
   std::vector<std::unique_ptr<RecordedWork>> recorded_;

@@ -24,12 +24,12 @@ Workload small() {
   return workload_of(c);
 }
 
-void on_two_gpus(const std::function<void(comm::Group&, at::Device)>& body) {
-  testing::run_ranks(2, [&](const comm::Environment& environment) {
+void on_two_gpus(const std::function<void(Group&, at::Device)>& body) {
+  testing::run_ranks(2, [&](const Environment& environment) {
     const at::Device device = testing::take_gpu(environment);
-    comm::GroupOptions options;
+    GroupOptions options;
     options.nccl = true;
-    comm::Group group(environment, options);
+    Group group(environment, options);
     body(group, device);
   });
 }
@@ -63,7 +63,7 @@ TEST(GpuReplica, WeightsAreDrawnAlikeAndOfTheModelsDistributions) {
 
 TEST(GpuReplica, UpdatesAsOneProcessDoes) {
   FLASHSTEP_NEED_GPUS(2);
-  on_two_gpus([](comm::Group& group, at::Device device) {
+  on_two_gpus([](Group& group, at::Device device) {
     Replica replica(small(), group, device);
     EXPECT_LE(replica.weight_error(division_by_name("bucketed 0"), 2), 1e-3);
     EXPECT_GT(replica.weight_error(division_by_name("none"), 2), 0.05);
@@ -94,7 +94,7 @@ TEST(GpuReplica, TheHostsLeadIsSeen) {
 // Recording runs nothing, a replay is a step.
 TEST(GpuReplica, RecordedStepsAreSteps) {
   FLASHSTEP_NEED_GPUS(2);
-  on_two_gpus([](comm::Group& group, at::Device device) {
+  on_two_gpus([](Group& group, at::Device device) {
     const GpuStream stream;
     const auto weights_after = [&](const std::string& division, bool recorded) {
       Replica replica(small(), group, device);
@@ -128,7 +128,7 @@ TEST(GpuReplica, RecordedStepsAreSteps) {
 
 TEST(GpuReplica, ReplaysUpdateAsOneProcessDoes) {
   FLASHSTEP_NEED_GPUS(2);
-  on_two_gpus([](comm::Group& group, at::Device device) {
+  on_two_gpus([](Group& group, at::Device device) {
     const GpuStream stream;
     Replica replica(small(), group, device);
     for (const char* division : {"bucketed 0", "bucketed 0 nccl"})
@@ -139,7 +139,7 @@ TEST(GpuReplica, ReplaysUpdateAsOneProcessDoes) {
 
 TEST(GpuReplica, TheUpdateIsCutOutOfItsStep) {
   FLASHSTEP_NEED_GPUS(2);
-  on_two_gpus([](comm::Group& group, at::Device device) {
+  on_two_gpus([](Group& group, at::Device device) {
     Replica replica(small(), group, device);
     expect_updates_cut_out(replica, "bucketed 0", group.is_first());
   });

@@ -29,8 +29,8 @@ TEST(Marks, SecondsBetweenMoments) {
 }
 
 TEST(Replica, EveryWrapperUpdatesAsOneProcessDoes) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
     for (const char* precision : {"fp32", "bf16"}) {
       Replica replica(replica_workload(precision), group, at::kCPU);
       for (const char* name : {"naive", "flat", "overlapped", "bucketed 0.01", "torch 0.01"}) {
@@ -44,24 +44,24 @@ TEST(Replica, EveryWrapperUpdatesAsOneProcessDoes) {
 }
 
 TEST(Replica, ThreeRanksRoundInAnotherOrder) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
-    comm::Group group(environment);
+  testing::run_ranks(3, [](const Environment& environment) {
+    Group group(environment);
     Replica replica(replica_workload(), group, at::kCPU);
     EXPECT_LE(replica.weight_error(division_by_name("bucketed 0.01"), 3), 1e-5);
   });
 }
 
 TEST(Replica, TheUpdateIsCutOutOfItsStep) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
     Replica replica(replica_workload(), group, at::kCPU);
     expect_updates_cut_out(replica, "bucketed 0.01", group.is_first());
   });
 }
 
 TEST(Replica, SaysWhichBucketsAreInUse) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
     Replica replica(replica_workload(), group, at::kCPU);
     replica.divide(division_by_name("bucketed 0"));
     EXPECT_EQ(replica.bucket_megabytes(), 25) << "what Gloo gets";
@@ -73,8 +73,8 @@ TEST(Replica, SaysWhichBucketsAreInUse) {
 }
 
 TEST(Replica, StepsInTheirParts) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
     Replica replica(replica_workload(), group, at::kCPU);
     EXPECT_EQ(replica.tokens_per_step(), 2 * 2 * 16);
     replica.divide(division_by_name("bucketed 0.01"));

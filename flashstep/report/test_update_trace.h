@@ -13,7 +13,7 @@ namespace flashstep::report {
 // Only the first rank is traced.
 inline void expect_updates_cut_out(Replica& replica, const std::string& wrapper, bool is_first) {
   for (const char* shards : {"none", "whole", "flat"}) {
-    train::ParallelConfig division = division_by_name(wrapper);
+    ParallelConfig division = division_by_name(wrapper);
     division.shard_optimizer = shards;
     replica.divide(division);
     replica.run(3);

@@ -69,9 +69,9 @@ TEST(Trace, SeesOperatorsOnTheCpu) {
 // A collective that a rank waits for is exposed; one beside which it computes is hidden. On a busy
 // machine a rank may be put aside at any moment: the best of a few tries counts.
 TEST(Trace, TellsHiddenFromExposedCommunication) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     at::set_num_threads(1);
-    comm::Group group(environment);
+    Group group(environment);
     const at::Tensor x = torch::randn({512, 512});
     std::vector<at::Tensor> message = {torch::ones({1 << 22})};
     const auto send = [&] { return group.process_group().allreduce(message); };

@@ -9,35 +9,34 @@
 
 namespace flashstep::testing {
 
-inline comm::GroupOptions over_nccl() {
-  comm::GroupOptions options;
+inline GroupOptions over_nccl() {
+  GroupOptions options;
   options.nccl = true;
   return options;
 }
 
 // Runs `body` on so many ranks, over NCCL or Gloo. The test asks for the GPUs
 // (FLASHSTEP_NEED_GPUS).
-inline void run_on_gpus(int ranks, const std::function<void(const comm::Group&, at::Device)>& body,
+inline void run_on_gpus(int ranks, const std::function<void(const Group&, at::Device)>& body,
                         bool nccl = true) {
-  run_ranks(ranks, [&](const comm::Environment& environment) {
+  run_ranks(ranks, [&](const Environment& environment) {
     const at::Device device = take_gpu(environment);
-    const comm::Group group(environment, nccl ? over_nccl() : comm::GroupOptions());
+    const Group group(environment, nccl ? over_nccl() : GroupOptions());
     body(group, device);
   });
 }
 
 // Where there are not so many GPUs, several ranks have the same one: `body` may send between GPUs
 // by copies alone, not by NCCL.
-inline comm::GroupOptions over_copies(int ranks) {
-  comm::GroupOptions options = over_nccl();
+inline GroupOptions over_copies(int ranks) {
+  GroupOptions options = over_nccl();
   options.shared_gpus = gpu_count() < ranks;
   return options;
 }
-inline void run_by_copies(int ranks,
-                          const std::function<void(const comm::Group&, at::Device)>& body) {
-  run_ranks(ranks, [&](const comm::Environment& environment) {
+inline void run_by_copies(int ranks, const std::function<void(const Group&, at::Device)>& body) {
+  run_ranks(ranks, [&](const Environment& environment) {
     const at::Device device = take_gpu(environment);
-    const comm::Group group(environment, over_copies(ranks));
+    const Group group(environment, over_copies(ranks));
     body(group, device);
   });
 }

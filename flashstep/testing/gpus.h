@@ -13,12 +13,12 @@
 
 namespace flashstep::testing {
 
-inline int gpu_count() { return comm::visible_gpus(); }
+inline int gpu_count() { return visible_gpus(); }
 
 // Makes the rank's GPU the current one.
-inline at::Device take_gpu(const comm::Environment& environment) {
-  const at::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(
-                                                     comm::gpu_of_rank(gpu_count(), environment)));
+inline at::Device take_gpu(const Environment& environment) {
+  const at::Device device(c10::DeviceType::CUDA,
+                          static_cast<c10::DeviceIndex>(gpu_of_rank(gpu_count(), environment)));
   c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(device);
   return device;
 }

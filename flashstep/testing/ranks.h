@@ -1,9 +1,9 @@
 // Tests with several ranks: the test's own program, started once per rank.
 //
 //   TEST(Ddp, AveragesGradients) {
-//     testing::run_ranks(3, [](const comm::Environment& environment) {
-//       comm::Group group(environment);
-//       EXPECT_EQ(group.all_reduce(1.0, comm::Reduce::kSum), 3);
+//     testing::run_ranks(3, [](const Environment& environment) {
+//       Group group(environment);
+//       EXPECT_EQ(group.all_reduce(1.0, Reduce::kSum), 3);
 //     });
 //   }
 //
@@ -32,12 +32,12 @@
 
 namespace flashstep::testing {
 
-using RankBody = std::function<void(const comm::Environment&)>;
+using RankBody = std::function<void(const Environment&)>;
 
 // The ranks of one test, seen from the process that started them.
 class Ranks {
  public:
-  Ranks(int world_size, int call, const comm::Variables& extra);
+  Ranks(int world_size, int call, const Variables& extra);
   ~Ranks();
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
@@ -52,14 +52,14 @@ class Ranks {
   bool wait_for_all(double seconds = 60, int excepted = -1);
 
   bool has_ended(int rank) const { return ranks_[rank].ended; }
-  int exit_code(int rank) const { return comm::exit_code(ranks_[rank].status); }
+  int exit_code(int rank) const { return flashstep::exit_code(ranks_[rank].status); }
   bool was_killed(int rank) const { return WIFSIGNALED(ranks_[rank].status); }
   const std::string& output(int rank) const { return ranks_[rank].output; }  // stdout and stderr
   std::string all_output() const;
 
  private:
   struct Rank {
-    comm::Child child;
+    Child child;
     std::string output;
     bool ended = false;
     int status = 0;
@@ -82,7 +82,7 @@ inline int call_of_rank() {
 [[noreturn]] inline void be_rank(const RankBody& body) {
   int code = 0;
   try {
-    body(comm::read_environment());
+    body(read_environment());
     code = ::testing::Test::HasFailure() ? 1 : 0;
   } catch (const UserError& error) {
     std::fprintf(stderr, "flashstep: %s\n", error.what());
@@ -100,8 +100,7 @@ inline int call_of_rank() {
 // Starts `world_size` ranks that run `body`, with the `extra` variables; `watch` runs meanwhile in
 // the starting process. Returns when `watch` does; ranks that still run are killed.
 inline void start_ranks(int world_size, const RankBody& body,
-                        const std::function<void(Ranks&)>& watch,
-                        const comm::Variables& extra = {}) {
+                        const std::function<void(Ranks&)>& watch, const Variables& extra = {}) {
   static std::string test;  // the running test, and its calls so far
   static int calls = 0;
   const ::testing::TestInfo* info = ::testing::UnitTest::GetInstance()->current_test_info();
@@ -128,21 +127,21 @@ inline void run_ranks(int world_size, const RankBody& body, double seconds = 120
   });
 }
 
-inline Ranks::Ranks(int world_size, int call, const comm::Variables& extra) : ranks_(world_size) {
+inline Ranks::Ranks(int world_size, int call, const Variables& extra) : ranks_(world_size) {
   const ::testing::TestInfo* info = ::testing::UnitTest::GetInstance()->current_test_info();
-  comm::FreePort port;
+  FreePort port;
   for (int rank = 0; rank < world_size; ++rank) {
-    comm::ChildOptions options;
+    ChildOptions options;
     options.command = {"/proc/self/exe",
                        str("--gtest_filter=", info->test_suite_name(), ".", info->name())};
-    options.variables = comm::rank_variables(comm::variables_of_process(), rank, world_size, port);
+    options.variables = rank_variables(variables_of_process(), rank, world_size, port);
     options.variables["FLASHSTEP_TEST_CALL"] = std::to_string(call);
     options.variables["OMP_NUM_THREADS"] = std::string("1");
     options.variables.erase("GTEST_OUTPUT");  // else every rank overwrites the test's report
     for (const auto& [name, value] : extra) options.variables[name] = value;
     options.inherited = rank == 0 ? port.descriptor() : -1;
     options.merge_output = true;
-    ranks_[rank].child = comm::start_child(options);
+    ranks_[rank].child = start_child(options);
   }
 }
 
@@ -205,9 +204,9 @@ inline bool Ranks::wait_for_all(double seconds, int excepted) {
 inline std::string Ranks::all_output() const {
   std::string text;
   for (int rank = 0; rank < world_size(); ++rank) {
-    text += str("--- rank ", rank, " ",
-                ranks_[rank].ended ? comm::describe_end(ranks_[rank].status) : "runs", "\n",
-                ranks_[rank].output);
+    text +=
+        str("--- rank ", rank, " ", ranks_[rank].ended ? describe_end(ranks_[rank].status) : "runs",
+            "\n", ranks_[rank].output);
   }
   return text;
 }

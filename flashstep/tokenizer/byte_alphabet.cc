@@ -2,7 +2,7 @@
 
 #include "flashstep/tokenizer/char_class.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 constexpr uint32_t kFirstSubstitute = 0x100;
@@ -72,4 +72,4 @@ std::optional<std::string> unspell(std::string_view spelling) {
   return bytes;
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

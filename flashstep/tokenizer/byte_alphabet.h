@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 // The bytes in the order of GPT-2's vocabulary: those that stand for themselves, then the others.
 const std::array<uint8_t, 256>& bytes_in_vocabulary_order();
@@ -20,4 +20,4 @@ std::string spell(std::string_view bytes);
 // The bytes so spelled; nothing if a character is not of the alphabet.
 std::optional<std::string> unspell(std::string_view spelling);
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

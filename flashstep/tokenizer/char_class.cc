@@ -1,6 +1,6 @@
 #include "flashstep/tokenizer/char_class.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 struct ClassBits {
@@ -45,4 +45,4 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

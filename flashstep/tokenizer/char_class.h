@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 enum class CharClass : uint8_t {
   kOther = 0,   // everything else; also each byte that is no part of well-formed UTF-8
@@ -30,4 +30,4 @@ Char decode_char(std::string_view text);
 
 bool is_utf8(std::string_view text);
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/tokenizer/words.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 size_t find_chunk_end(std::string_view text, size_t begin, size_t target_bytes,
                       const SpecialTokens& specials) {
@@ -188,4 +188,4 @@ void process_chunks(ChunkReader& reader, int threads, const Work& work,
   pipeline.rethrow();
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -14,7 +14,7 @@
 #include "flashstep/base/progress.h"
 #include "flashstep/tokenizer/special_tokens.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 // Where the chunk that starts at `begin` (itself such a place) ends: at least `target_bytes` on,
 // unless the text ends before. Only a single word, or a special token, makes it much longer.
@@ -67,4 +67,4 @@ void process_chunks(ChunkReader& reader, int threads,
                     const std::function<void(const TokenBuffer&)>& deliver,
                     const ProgressFunction& progress);
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

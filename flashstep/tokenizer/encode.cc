@@ -4,7 +4,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 void Encoder::encode(std::string_view text, TokenBuffer& out) {
   out.reserve(out.size + text.size() + 2);  // a token is a byte or more; + 2: see encode_words()
@@ -87,4 +87,4 @@ uint64_t encode_files(const Tokenizer& tokenizer, const std::vector<std::filesys
   return total;
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 #include "flashstep/tokenizer/word_table.h"
 #include "flashstep/tokenizer/words.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 class Encoder {
  public:
@@ -42,4 +42,4 @@ class Encoder {
   std::vector<uint32_t> tokens_;  // of the word being merged
 };
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -11,7 +11,7 @@
 #include "flashstep/tokenizer/tokenizer.h"
 #include "flashstep/tokenizer/words.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -27,10 +27,10 @@ class EncodeTest : public ::testing::Test {
     fs::create_directories(folder_);
     std::mt19937_64 random(1);
     write_file(folder_ / "train.txt", hard_text(random, 20'000));
-    TrainOptions options;
+    BpeOptions options;
     options.vocab_size = 700;
     options.special_tokens = kSpecials;
-    tokenizer_ = std::make_unique<Tokenizer>(train({folder_ / "train.txt"}, options));
+    tokenizer_ = std::make_unique<Tokenizer>(train_bpe({folder_ / "train.txt"}, options));
   }
   static void TearDownTestSuite() {
     tokenizer_.reset();
@@ -182,4 +182,4 @@ TEST_F(EncodeTest, DecodeTakesAnyIdsOfTheVocabulary) {
 }
 
 }  // namespace
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -13,7 +13,7 @@
 #include "flashstep/tokenizer/hard_text.h"
 #include "flashstep/tokenizer/tokenizer.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -25,10 +25,10 @@ class FilesTest : public ::testing::Test {
     fs::create_directories(folder_);
     std::mt19937_64 random(1);
     write_file(folder_ / "text.txt", hard_text(random, 2'000));
-    TrainOptions options;
+    BpeOptions options;
     options.vocab_size = 400;
     options.special_tokens = {"<|end|>", "<|\"quoted\\ \n€|>", "\n\n"};
-    vocabulary_ = train({folder_ / "text.txt"}, options).vocabulary();
+    vocabulary_ = train_bpe({folder_ / "text.txt"}, options).vocabulary();
   }
   void TearDown() override { fs::remove_all(folder_); }
 
@@ -187,4 +187,4 @@ TEST_F(FilesTest, SurvivesRandomDamage) {
 }
 
 }  // namespace
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -7,7 +7,7 @@
 #include "flashstep/tokenizer/json_text.h"
 #include "flashstep/tokenizer/vocabulary.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 // Calls use(line) for each line that is not empty, after the version line.
@@ -71,4 +71,4 @@ std::string merges_text(const Vocabulary& vocabulary) {
   return text;
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

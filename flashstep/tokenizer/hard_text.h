@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 // Pieces that meet in every way: all classes, wide white space, contractions and what looks like
 // one, malformed UTF-8 (lone continuation and lead bytes, overlong forms, surrogates, too large
@@ -96,4 +96,4 @@ inline std::string hard_text(std::mt19937_64& random, size_t pieces) {
   return text;
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 #include "flashstep/tokenizer/json_text.h"
 #include "flashstep/tokenizer/vocabulary.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 using internal::member;
@@ -142,4 +142,4 @@ std::string tokenizer_json(const Vocabulary& vocabulary) {
   return out + "]}\n}\n";
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 #include "flashstep/base/json_depth.h"
 #include "flashstep/tokenizer/byte_alphabet.h"
 
-namespace flashstep::tokenizer::internal {
+namespace flashstep::internal {
 
 nlohmann::json parse_json(std::string_view text, const std::string& source) {
   require(json_depth(text) <= kMaxJsonDepth, "[", source, "] expected JSON nested at most ",
@@ -90,4 +90,4 @@ std::string vocab_object(const Vocabulary& vocabulary, std::string_view separato
   return out + std::string(separator) + "}";
 }
 
-}  // namespace flashstep::tokenizer::internal
+}  // namespace flashstep::internal

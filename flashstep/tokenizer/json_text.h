@@ -9,7 +9,7 @@
 
 #include "flashstep/tokenizer/vocabulary.h"
 
-namespace flashstep::tokenizer::internal {
+namespace flashstep::internal {
 
 // UserError naming `source` and the place of the mistake.
 nlohmann::json parse_json(std::string_view text, const std::string& source);
@@ -38,4 +38,4 @@ std::string json_string(std::string_view text);  // as a JSON string
 // {"spelling": id, ...} in the order of ids; special tokens stand for themselves.
 std::string vocab_object(const Vocabulary& vocabulary, std::string_view separator);
 
-}  // namespace flashstep::tokenizer::internal
+}  // namespace flashstep::internal

@@ -4,7 +4,7 @@
 #include <bit>
 #include <tuple>
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 constexpr uint32_t kGone = 0xFFFFFFFF;  // a token that was merged into its left neighbour
@@ -90,4 +90,4 @@ void WordMerger::merge_long(std::vector<uint32_t>& tokens, const MergeRules& rul
   std::erase(tokens, kGone);
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 struct Merge {
   uint32_t left, right;  // the ids of two neighbouring tokens
@@ -77,4 +77,4 @@ class WordMerger {
   std::vector<size_t> previous_, next_;  // a list through the tokens that are left
 };
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -5,7 +5,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 constexpr uint32_t kEdge = 0xFFFFFFFF;    // no token: a word's edge
@@ -275,4 +275,4 @@ void PairLearner::make_side(Side& side, Place* room, bool is_left, const PairSta
   side.neighbours.clear();
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -18,7 +18,7 @@
 
 #include "flashstep/base/progress.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 class PairLearner {
  public:
@@ -97,4 +97,4 @@ class PairLearner {
   uint64_t doubled_count_ = 0;
 };
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -12,7 +12,7 @@
 #include "flashstep/tokenizer/hard_text.h"
 #include "flashstep/tokenizer/words.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 class Regex {
@@ -109,4 +109,4 @@ TEST(Pcre2, SameClassesAndWords) {
 }
 
 }  // namespace
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -8,7 +8,7 @@
 
 #include "flashstep/tokenizer/char_class.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 using Words = std::vector<std::string>;
 
@@ -53,4 +53,4 @@ class Pattern {
   std::string_view text_;
 };
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

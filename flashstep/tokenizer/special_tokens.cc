@@ -8,7 +8,7 @@
 #include "flashstep/tokenizer/byte_alphabet.h"
 #include "flashstep/tokenizer/char_class.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 SpecialTokens::SpecialTokens(std::vector<Token> tokens) : tokens_(std::move(tokens)) {
   std::stable_sort(tokens_.begin(), tokens_.end(),
@@ -63,4 +63,4 @@ void check_special_tokens(const std::vector<std::string>& texts, const std::stri
   }
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 class SpecialTokens {
  public:
@@ -57,4 +57,4 @@ class SpecialTokens {
 // and spelled like no ordinary token could be in a vocabulary file. `where` begins the message.
 void check_special_tokens(const std::vector<std::string>& texts, const std::string& where);
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

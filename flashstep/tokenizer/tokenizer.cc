@@ -4,7 +4,7 @@
 #include "flashstep/base/hash.h"
 #include "flashstep/tokenizer/encode.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 Tokenizer::Tokenizer(Vocabulary vocabulary, const std::string& source)
     : vocabulary_(std::move(vocabulary)) {
@@ -71,4 +71,4 @@ std::string Tokenizer::fingerprint() const {
   return hasher.hex();
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

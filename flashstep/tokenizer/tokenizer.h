@@ -22,7 +22,7 @@
 #include "flashstep/tokenizer/special_tokens.h"
 #include "flashstep/tokenizer/vocabulary.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 class Tokenizer {
  public:
@@ -63,7 +63,7 @@ class Tokenizer {
 // Text is worked on in pieces of about this size. No result depends on it.
 inline constexpr size_t kChunkBytes = 1 << 20;
 
-struct TrainOptions {
+struct BpeOptions {
   int64_t vocab_size = 10'000;  // in all: 256 bytes, merges, special tokens
   std::vector<std::string> special_tokens;
   int threads = 0;            // 0: all processors
@@ -77,7 +77,7 @@ struct TrainOptions {
 // vocab_size is reached or no pair is left. Ids: the bytes as GPT-2 orders them, the merges, the
 // special tokens. The result does not depend on `threads`. Memory grows with the distinct words,
 // not with the text. UserError for files without text or a vocab_size below 256 + special tokens.
-Tokenizer train(const std::vector<std::filesystem::path>& texts, const TrainOptions& options);
+Tokenizer train_bpe(const std::vector<std::filesystem::path>& texts, const BpeOptions& options);
 
 struct EncodeOptions {
   int threads = 0;            // 0: all processors
@@ -92,4 +92,4 @@ uint64_t encode_files(const Tokenizer& tokenizer, const std::vector<std::filesys
                       const EncodeOptions& options,
                       const std::function<void(std::span<const uint32_t>)>& sink);
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

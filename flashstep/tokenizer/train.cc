@@ -11,7 +11,7 @@
 #include "flashstep/tokenizer/word_table.h"
 #include "flashstep/tokenizer/words.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 using WordCounts = WordTable<uint64_t>;
@@ -22,7 +22,7 @@ struct Counter {
 };
 
 WordCounts count_words(ChunkReader& reader, const SpecialTokens& specials,
-                       const TrainOptions& options) {
+                       const BpeOptions& options) {
   const int threads = thread_count(options.threads);
   std::vector<Counter> counters(static_cast<size_t>(threads));
   process_chunks(
@@ -75,7 +75,7 @@ Vocabulary lay_out(const std::vector<PairLearner::Pair>& merges,
 
 }  // namespace
 
-Tokenizer train(const std::vector<std::filesystem::path>& texts, const TrainOptions& options) {
+Tokenizer train_bpe(const std::vector<std::filesystem::path>& texts, const BpeOptions& options) {
   const auto base = static_cast<int64_t>(256 + options.special_tokens.size());
   require(options.vocab_size >= base, "[tokenizer train] expected vocab_size >= ", base,
           " (256 bytes and ", options.special_tokens.size(), " special tokens), got ",
@@ -101,4 +101,4 @@ Tokenizer train(const std::vector<std::filesystem::path>& texts, const TrainOpti
                    "tokenizer train");
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -13,7 +13,7 @@
 #include "flashstep/tokenizer/tokenizer.h"
 #include "flashstep/tokenizer/words.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -108,13 +108,13 @@ TEST_F(TrainTest, EqualsTheNaiveTrainerOnTies) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 400; ++round) {
     const std::string text = text_of_ties(random);
-    TrainOptions options;
+    BpeOptions options;
     options.special_tokens = {"<|endoftext|>"};
     const size_t merges = 1 + random() % 60;
     options.vocab_size = static_cast<int64_t>(257 + merges);
     options.threads = 1 + static_cast<int>(random() % 3);
     options.chunk_bytes = 1 + random() % 64;
-    const Tokenizer trained = train({write(text)}, options);
+    const Tokenizer trained = train_bpe({write(text)}, options);
     ASSERT_EQ(merges_of(trained), train_naively({text}, merges, options.special_tokens)) << text;
   }
 }
@@ -123,12 +123,12 @@ TEST_F(TrainTest, EqualsTheNaiveTrainerOnHardText) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 30; ++round) {
     const std::vector<std::string> texts = {hard_text(random, 300), hard_text(random, 100)};
-    TrainOptions options;
+    BpeOptions options;
     options.special_tokens = {"<|end|>", "<|endoftext|>"};
     options.vocab_size = 256 + 2 + 80;
     options.threads = 1 + round % 3;
     options.chunk_bytes = 1 + random() % 256;
-    const Tokenizer trained = train({write(texts[0]), write(texts[1], "b.txt")}, options);
+    const Tokenizer trained = train_bpe({write(texts[0]), write(texts[1], "b.txt")}, options);
     ASSERT_EQ(merges_of(trained), train_naively(texts, 80, options.special_tokens)) << round;
   }
 }
@@ -139,11 +139,11 @@ TEST_F(TrainTest, ThreadsAndChunksDoNotMatter) {
   std::string fingerprint;
   for (const int threads : {1, 2, 3, 8}) {
     for (const size_t chunk_bytes : {size_t{100}, size_t{5'000}, kChunkBytes}) {
-      TrainOptions options;
+      BpeOptions options;
       options.vocab_size = 1'000;
       options.threads = threads;
       options.chunk_bytes = chunk_bytes;
-      const Tokenizer trained = train({text}, options);
+      const Tokenizer trained = train_bpe({text}, options);
       if (fingerprint.empty()) fingerprint = trained.fingerprint();
       ASSERT_EQ(trained.fingerprint(), fingerprint);
     }
@@ -151,10 +151,10 @@ TEST_F(TrainTest, ThreadsAndChunksDoNotMatter) {
 }
 
 TEST_F(TrainTest, LaysOutBytesMergesAndSpecials) {
-  TrainOptions options;
+  BpeOptions options;
   options.vocab_size = 260;
   options.special_tokens = {"<|a|>", "<|b|>"};
-  const Tokenizer trained = train({write("xyxyxy<|a|>")}, options);
+  const Tokenizer trained = train_bpe({write("xyxyxy<|a|>")}, options);
   EXPECT_EQ(trained.vocab_size(), 260);
   EXPECT_EQ(trained.vocabulary().tokens[0], "!");
   EXPECT_EQ(trained.vocabulary().tokens[220], " ");
@@ -165,62 +165,62 @@ TEST_F(TrainTest, LaysOutBytesMergesAndSpecials) {
 }
 
 TEST_F(TrainTest, StopsWhenNoPairIsLeft) {
-  TrainOptions options;
+  BpeOptions options;
   options.vocab_size = 1'000;
-  EXPECT_EQ(train({write("abc")}, options).vocab_size(), 258);
-  EXPECT_EQ(train({write("a b\nc")}, options).vocab_size(), 257);  // " b"
-  EXPECT_EQ(train({write("a")}, options).vocab_size(), 256);
+  EXPECT_EQ(train_bpe({write("abc")}, options).vocab_size(), 258);
+  EXPECT_EQ(train_bpe({write("a b\nc")}, options).vocab_size(), 257);  // " b"
+  EXPECT_EQ(train_bpe({write("a")}, options).vocab_size(), 256);
 }
 
 TEST_F(TrainTest, OneLongWordIsNoTrouble) {
   std::mt19937_64 random(4);
   std::string text;
   for (int i = 0; i < 1'000'000; ++i) text += "ACGT"[random() % 4];
-  TrainOptions options;
+  BpeOptions options;
   options.vocab_size = 2'000;
-  const Tokenizer trained = train({write(text)}, options);
+  const Tokenizer trained = train_bpe({write(text)}, options);
   EXPECT_EQ(trained.vocab_size(), 2'000);
   EXPECT_EQ(trained.decode(trained.encode(text)), text);
 }
 
 TEST_F(TrainTest, ReportsProgress) {
   uint64_t bytes = 0, merges = 0;
-  TrainOptions options;
+  BpeOptions options;
   options.vocab_size = 258;
   options.progress = [&](uint64_t done, uint64_t) { bytes = done; };
   options.merge_progress = [&](uint64_t done, uint64_t) { merges = done; };
-  train({write("abcabc")}, options);
+  train_bpe({write("abcabc")}, options);
   EXPECT_EQ(bytes, 6u);
   EXPECT_EQ(merges, 2u);
 }
 
 TEST_F(TrainTest, RefusesBadInput) {
-  TrainOptions options;
+  BpeOptions options;
   options.vocab_size = 300;
-  EXPECT_THROW(train({folder_ / "missing.txt"}, options), UserError);
-  EXPECT_THROW(train({folder_}, options), UserError);
-  EXPECT_THROW(train({write("")}, options), UserError);
-  EXPECT_THROW(train({}, options), UserError);
+  EXPECT_THROW(train_bpe({folder_ / "missing.txt"}, options), UserError);
+  EXPECT_THROW(train_bpe({folder_}, options), UserError);
+  EXPECT_THROW(train_bpe({write("")}, options), UserError);
+  EXPECT_THROW(train_bpe({}, options), UserError);
   const fs::path text = write("some text");
   options.special_tokens = {"<|a|>"};
   options.vocab_size = 256;
-  EXPECT_THROW(train({text}, options), UserError);
+  EXPECT_THROW(train_bpe({text}, options), UserError);
   options.vocab_size = 300;
   options.threads = -1;
-  EXPECT_THROW(train({text}, options), UserError);
+  EXPECT_THROW(train_bpe({text}, options), UserError);
   options.threads = 1;
   for (const std::vector<std::string>& bad : std::vector<std::vector<std::string>>{
            {""}, {"<|a|>", "<|a|>"}, {"\xff"}, {"a"}, {"é"}, {"Ġt"}}) {
     options.special_tokens = bad;
-    EXPECT_THROW(train({text}, options), UserError) << ::testing::PrintToString(bad);
+    EXPECT_THROW(train_bpe({text}, options), UserError) << ::testing::PrintToString(bad);
   }
 }
 
 TEST_F(TrainTest, AVocabularyBeyondTheTextCostsNothing) {
-  TrainOptions options;
+  BpeOptions options;
   options.vocab_size = 1'000'000'000;  // 24 GB, were memory laid out for every one of them
-  EXPECT_EQ(train({write("abab")}, options).vocab_size(), 258);
+  EXPECT_EQ(train_bpe({write("abab")}, options).vocab_size(), 258);
 }
 
 }  // namespace
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

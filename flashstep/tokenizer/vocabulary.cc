@@ -9,7 +9,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/tokenizer/special_tokens.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -86,4 +86,4 @@ void write_vocabulary(const Vocabulary& vocabulary, const fs::path& directory) {
   write_file(directory / "tokenizer.json", tokenizer_json(vocabulary));
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 struct Vocabulary {
   std::vector<std::string> tokens;  // by id: bytes, or the text of a special token
@@ -46,4 +46,4 @@ Vocabulary read_vocabulary(const std::filesystem::path& path);
 // All three files; creates the folder.
 void write_vocabulary(const Vocabulary& vocabulary, const std::filesystem::path& directory);
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -13,7 +13,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 // Value: trivially copyable, starts as Value{}; up to 12 bytes with an alignment of 4, or 8 with
 // one of 8, keep an entry at 32 bytes.
@@ -168,4 +168,4 @@ class WordTable {
   size_t size_ = 0;
 };
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

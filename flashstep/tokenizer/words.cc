@@ -5,7 +5,7 @@
 
 #include "flashstep/tokenizer/char_class.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 constexpr uint64_t kOnes = 0x0101010101010101;
@@ -179,4 +179,4 @@ size_t find_cut(std::string_view text, size_t from) {
   }
 }
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

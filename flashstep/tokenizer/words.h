@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 
 class WordScanner {
  public:
@@ -94,4 +94,4 @@ bool is_cut(std::string_view before, std::string_view after);
 // The first position >= `from` where text may be cut, or text.size().
 size_t find_cut(std::string_view text, size_t from);
 
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -10,7 +10,7 @@
 #include "flashstep/tokenizer/hard_text.h"
 #include "flashstep/tokenizer/reference_words.h"
 
-namespace flashstep::tokenizer {
+namespace flashstep {
 namespace {
 
 Words scan(WordScanner& scanner, std::string_view text) {
@@ -106,4 +106,4 @@ TEST(FindCut, CuttingThereChangesNoWord) {
 }
 
 }  // namespace
-}  // namespace flashstep::tokenizer
+}  // namespace flashstep

@@ -15,7 +15,7 @@
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/kinds.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -285,4 +285,4 @@ void load_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
   }
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

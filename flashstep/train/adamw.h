@@ -22,7 +22,7 @@
 #include "flashstep/train/safetensors.h"
 #include "flashstep/train/skippable.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // State of one parameter. The moments have the parameter's shape and strides, and its dtype unless
 // AdamW keeps them in bfloat16.
@@ -101,8 +101,4 @@ NamedTensors optimizer_state(const AdamW& optimizer, const NamedTensors& paramet
 void load_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
                           const NamedTensors& state);
 
-}  // namespace flashstep::train
-
-namespace flashstep {
-using train::AdamW;
 }  // namespace flashstep

@@ -8,7 +8,7 @@
 #include "flashstep/testing/compare.h"
 #include "flashstep/train/adamw.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using testing::same_bits;
@@ -111,4 +111,4 @@ TEST_F(TrainAdamWGpu, StateTravelsToTheCpuAndBack) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -10,7 +10,7 @@
 #include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/testing/toy_modules.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -298,4 +298,4 @@ TEST(AdamW, AllocatesStateAheadOnlyForWhatIsTrained) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

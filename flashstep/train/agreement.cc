@@ -6,19 +6,19 @@
 #include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 // Name and value.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-void check_same(const Facts& facts, const comm::Group& group) {
+void check_same(const Facts& facts, const Group& group) {
   std::vector<std::string> values;
   for (const auto& [name, value] : facts) values.push_back(name + " = " + value);
-  const auto difference = comm::first_difference(values, group);
+  const auto difference = first_difference(values, group);
   if (!difference) return;
   const auto or_nothing = [](const std::string& value) { return value.empty() ? "none" : value; };
-  throw comm::AgreedError(
+  throw AgreedError(
       flashstep::str("[train] expected the same configuration and data on every rank, got ",
                      or_nothing(difference->first), " on rank 0 and ",
                      or_nothing(difference->other), " on rank ", difference->rank));
@@ -33,13 +33,13 @@ bool may_differ(const std::string& path) {
   return kPaths.contains(path);
 }
 
-std::string describe(const data::TokenFile& tokens) {
+std::string describe(const TokenFile& tokens) {
   return flashstep::str(tokens.size(), " of hash ", tokens.fingerprint());
 }
 
 }  // namespace
 
-void check_same_config(const Config& config, c10::DeviceType device, const comm::Group& group) {
+void check_same_config(const Config& config, c10::DeviceType device, const Group& group) {
   Config own = config;
   own.train.device = c10::DeviceTypeName(device, /*lower_case=*/true);
   Facts facts;
@@ -49,11 +49,11 @@ void check_same_config(const Config& config, c10::DeviceType device, const comm:
   check_same(facts, group);
 }
 
-void check_same_data(const PreparedData& data, const comm::Group& group) {
+void check_same_data(const PreparedData& data, const Group& group) {
   check_same({{"tokenizer", "of hash " + data.tokenizer.fingerprint()},
               {"training tokens", describe(data.train_tokens)},
               {"held-out tokens", describe(data.validation_tokens)}},
              group);
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -9,13 +9,13 @@
 #include "flashstep/train/config.h"
 #include "flashstep/train/prepare_data.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // Every field of the config but where files lie and how many threads there are; the device is the
 // kind that is used. UserError, on all ranks, that names the first field and the rank.
-void check_same_config(const Config& config, c10::DeviceType device, const comm::Group& group);
+void check_same_config(const Config& config, c10::DeviceType device, const Group& group);
 
 // The tokenizer and the token files, by their fingerprints.
-void check_same_data(const PreparedData& data, const comm::Group& group);
+void check_same_data(const PreparedData& data, const Group& group);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -8,11 +8,11 @@
 #include "flashstep/base/error.h"
 #include "flashstep/testing/ranks.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 // What the first rank says; the others must say the same.
-std::string difference(const Config& config, c10::DeviceType device, const comm::Group& group) {
+std::string difference(const Config& config, c10::DeviceType device, const Group& group) {
   std::string sentence = "no difference";
   try {
     check_same_config(config, device, group);
@@ -38,8 +38,8 @@ TEST(Agreement, NamesTheFirstFieldThatDiffersAndTheRank) {
       {[](Config& c) { c.parallel.shard_optimizer = "flat"; }, "parallel.shard_optimizer = "},
       {[](Config& c) { c.model.num_layers += 1; }, "model.num_layers = "},
       {[](Config& c) { c.tokenizer.special_tokens = {"<a\nb>"}; }, "tokenizer.special_tokens = "}};
-  testing::run_ranks(2, [&](const comm::Environment& environment) {
-    const comm::Group group(environment);
+  testing::run_ranks(2, [&](const Environment& environment) {
+    const Group group(environment);
     for (const auto& [change, sentence] : cases) {
       Config config;
       config.train.batch_size = 16;
@@ -55,8 +55,8 @@ TEST(Agreement, NamesTheFirstFieldThatDiffersAndTheRank) {
 }
 
 TEST(Agreement, MachinesMayDifferInPathsAndThreads) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    const comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
     Config config;
     if (group.rank() == 1) {
       config.text.source = config.text.validation = config.text.directory = "/elsewhere";
@@ -71,4 +71,4 @@ TEST(Agreement, MachinesMayDifferInPathsAndThreads) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -9,28 +9,27 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/data/bigram.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-double count(const data::TokenFile& train, const data::TokenFile& validation, int64_t vocab_size,
-             bool quiet) {
+double count(const TokenFile& train, const TokenFile& validation, int64_t vocab_size, bool quiet) {
   constexpr const char* kStopped = "[train] stopped before the first step";
   if (quiet) {
-    return data::bigram_cross_entropy(train, validation, vocab_size, interruptible({}, kStopped));
+    return bigram_cross_entropy(train, validation, vocab_size, interruptible({}, kStopped));
   }
   ProgressBar bar("bigram model", ProgressBar::Unit::kCount);
-  const double loss = data::bigram_cross_entropy(train, validation, vocab_size,
-                                                 interruptible(bar.callback(), kStopped));
+  const double loss =
+      bigram_cross_entropy(train, validation, vocab_size, interruptible(bar.callback(), kStopped));
   bar.finish();
   return loss;
 }
 
 }  // namespace
 
-double bigram_loss_of_run(const std::filesystem::path& path, const data::TokenFile& train,
-                          const data::TokenFile& validation, int64_t vocab_size, bool quiet) {
+double bigram_loss_of_run(const std::filesystem::path& path, const TokenFile& train,
+                          const TokenFile& validation, int64_t vocab_size, bool quiet) {
   const OrderedJson key = {{"train", train.fingerprint()},
                            {"validation", validation.fingerprint()},
                            {"vocab_size", vocab_size}};
@@ -48,4 +47,4 @@ double bigram_loss_of_run(const std::filesystem::path& path, const data::TokenFi
   return loss;
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

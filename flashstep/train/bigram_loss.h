@@ -6,12 +6,12 @@
 
 #include "flashstep/data/token_file.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
-// data::bigram_cross_entropy(), which reads every token. It is kept in `path`, with what tells its
+// bigram_cross_entropy(), which reads every token. It is kept in `path`, with what tells its
 // token files apart, and taken from there when the same run asks again. Interrupted when SIGINT or
 // SIGTERM came.
-double bigram_loss_of_run(const std::filesystem::path& path, const data::TokenFile& train,
-                          const data::TokenFile& validation, int64_t vocab_size, bool quiet);
+double bigram_loss_of_run(const std::filesystem::path& path, const TokenFile& train,
+                          const TokenFile& validation, int64_t vocab_size, bool quiet);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

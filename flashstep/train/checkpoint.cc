@@ -12,7 +12,7 @@
 #include "flashstep/base/hash.h"
 #include "flashstep/train/checkpoint_state.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -291,4 +291,4 @@ NamedTensors load_weights(const fs::path& path, const WarnFunction& warn) {
   return std::move(*weights);
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

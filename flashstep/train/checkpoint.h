@@ -23,7 +23,7 @@
 #include "flashstep/train/checkpoint_state.h"
 #include "flashstep/train/safetensors.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 struct Checkpoint {
   int64_t step = 0;        // optimizer updates done
@@ -78,4 +78,4 @@ void discard_after(const std::filesystem::path& checkpoints, int64_t step);
 // directory of checkpoints or a run.
 NamedTensors load_weights(const std::filesystem::path& path, const WarnFunction& warn);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

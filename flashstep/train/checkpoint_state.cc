@@ -9,7 +9,7 @@
 #include "flashstep/base/hash.h"
 #include "flashstep/base/json_depth.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
@@ -130,4 +130,4 @@ CheckpointState parse_checkpoint_state(std::string_view bytes, const std::string
   return state;
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace flashstep::train {
+namespace flashstep {
 
 struct CheckpointFile {
   std::string name;  // in the checkpoint's directory
@@ -38,4 +38,4 @@ std::string format_checkpoint_state(const CheckpointState& state);
 // later version.
 CheckpointState parse_checkpoint_state(std::string_view bytes, const std::string& source);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

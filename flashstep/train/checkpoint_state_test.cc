@@ -6,7 +6,7 @@
 #include "flashstep/base/hash.h"
 #include "flashstep/testing/sentences.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 CheckpointState example_state() {
@@ -112,4 +112,4 @@ TEST(CheckpointState, TheTrainersStateMustBeAnObject) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -10,7 +10,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/train/checkpoint_state.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -222,4 +222,4 @@ TEST_F(CheckpointTest, ASaveThatFailsLeavesTheOthersAndNothingHalfWritten) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -9,9 +9,9 @@
 namespace flashstep {
 
 torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm) {
-  if (auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&optimizer))
+  if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer))
     return sharded->clip_grad_norm(max_norm);
-  const auto gradients = train::gradients_of(optimizer);
+  const auto gradients = gradients_of(optimizer);
   const torch::Tensor norm = grad_norm(gradients);
   clip_to_norm(gradients, norm, max_norm);
   return norm;
@@ -19,7 +19,7 @@ torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm
 
 }  // namespace flashstep
 
-namespace flashstep::train {
+namespace flashstep {
 
 using torch::Tensor;
 
@@ -36,12 +36,11 @@ std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
 }
 
 std::vector<Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
-  if (auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&optimizer))
-    return sharded->gradients();
+  if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer)) return sharded->gradients();
   std::vector<Tensor> parameters;
   for (const auto& group : optimizer.param_groups())
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   return gradients_of(parameters);
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -17,10 +17,6 @@ namespace flashstep {
 // UserError unless max_norm is above 0.
 torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm);
 
-}  // namespace flashstep
-
-namespace flashstep::train {
-
 // The L2 norm over all gradients as one () float32 tensor. A sharded recipe replaces it by a
 // function that adds the squares of every rank's shards.
 using NormFunction = std::function<torch::Tensor(const std::vector<torch::Tensor>& gradients)>;
@@ -35,4 +31,4 @@ std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parame
 // Those that `optimizer` uses, of which a sharded optimizer may have this rank's pieces alone.
 std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 constexpr int64_t kMany = 1'000'000'000'000;
@@ -287,4 +287,4 @@ std::vector<std::string> check_resumable(const Config& saved, const Config& now)
   return changes;
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -13,7 +13,7 @@
 #include "flashstep/base/fields.h"
 #include "flashstep/model/config.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 struct TextConfig {
   std::string source = "stories";
@@ -89,7 +89,7 @@ struct ParallelConfig {
   std::string shard_optimizer = "none";
   std::string peer_copies = "all";
   int64_t world_size = 0;
-  double start_seconds = 300, silence_seconds = 30, collective_seconds = 1800;  // comm::Timeouts
+  double start_seconds = 300, silence_seconds = 30, collective_seconds = 1800;  // Timeouts
   void visit(FieldVisitor& v);
 };
 
@@ -125,4 +125,4 @@ void check_config(const Config& config);
 // tokenizer or data than `now`; the other differences as sentences for people.
 std::vector<std::string> check_resumable(const Config& saved, const Config& now);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

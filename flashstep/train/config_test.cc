@@ -10,7 +10,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/testing/sentences.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -135,4 +135,4 @@ TEST_F(ConfigTest, CommittedConfigsAreValid) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

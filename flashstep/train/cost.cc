@@ -6,7 +6,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 RecomputeCost cost_of(const BlockStack& stack, int64_t boundaries, int64_t saved_blocks,
@@ -93,4 +93,4 @@ RecomputeCost recompute_with(const BlockStack& stack, int64_t kept) {
   return cost_of(stack, n > 1 ? 1 + most : 0, 1, fewest[n]);
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

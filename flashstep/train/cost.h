@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace flashstep::train {
+namespace flashstep {
 
 // Bytes that live from step to step, and gradients: float32, AdamW.
 struct StateBytes {
@@ -62,4 +62,4 @@ RecomputeCost recompute_from_start(const BlockStack& stack);
 constexpr int64_t kMostSearchedBlocks = 1024;  // n^2 / 2 splits for each boundary: milliseconds
 RecomputeCost recompute_with(const BlockStack& stack, int64_t kept);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

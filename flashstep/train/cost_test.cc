@@ -7,7 +7,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 // Plays a scheme: what is kept at once at most, and how many blocks run. An input has 1 byte, what
@@ -169,4 +169,4 @@ TEST(RecomputeCost, RefusesWhatIsNoGroup) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -13,13 +13,13 @@
 #include "flashstep/comm/group.h"
 #include "flashstep/ops/cross_entropy.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
 
 // Tokens [begin, begin + rows * length] as (inputs, targets), each (rows, length).
-std::pair<Tensor, Tensor> windows(const data::TokenFile& tokens, uint64_t begin, int64_t rows,
+std::pair<Tensor, Tensor> windows(const TokenFile& tokens, uint64_t begin, int64_t rows,
                                   int64_t length, torch::Device device) {
   const Tensor flat = at::empty({rows * length + 1}, at::kLong);
   tokens.read(begin, std::span<int64_t>(flat.data_ptr<int64_t>(), flat.numel()));
@@ -34,7 +34,7 @@ Tensor language_model_loss(const Tensor& logits, const Tensor& targets) {
   return cross_entropy(logits, targets);
 }
 
-double evaluate_loss(const LogitsFunction& logits, const data::TokenFile& tokens,
+double evaluate_loss(const LogitsFunction& logits, const TokenFile& tokens,
                      const EvaluateOptions& options) {
   torch::NoGradGuard no_grad;
   uint64_t size = tokens.size();
@@ -74,8 +74,8 @@ double evaluate_loss(const LogitsFunction& logits, const data::TokenFile& tokens
   std::vector<double> all(here.const_data_ptr<double>(),
                           here.const_data_ptr<double>() + here.numel());
   // Each is added to zeros only, and then all in the order in which one process adds them.
-  if (options.group != nullptr) all = options.group->all_reduce(all, comm::Reduce::kSum);
+  if (options.group != nullptr) all = options.group->all_reduce(all, Reduce::kSum);
   return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(predicted);
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -11,7 +11,7 @@
 #include "flashstep/data/token_file.h"
 #include "flashstep/train/step.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // ids (B, T) int64 to logits (B, T, V).
 using LogitsFunction = std::function<torch::Tensor(const torch::Tensor& ids)>;
@@ -25,16 +25,16 @@ struct EvaluateOptions {
   ProgressFunction progress = {};  // tokens
   // The ranks share the batches, and all of them call evaluate_loss and get the same: that of one
   // process, bit for bit where the ranks compute a batch alike. Null: a single process.
-  const comm::Group* group = nullptr;
+  const Group* group = nullptr;
 };
 
 // Mean cross-entropy in nats per token, accumulated in float64, over all tokens but the first: the
 // file is cut into windows that follow each other, the last one short, so that every token is
 // predicted once. UserError if there are fewer than 2 tokens, or an id is not below the vocabulary.
-double evaluate_loss(const LogitsFunction& logits, const data::TokenFile& tokens,
+double evaluate_loss(const LogitsFunction& logits, const TokenFile& tokens,
                      const EvaluateOptions& options);
 
 // Mean cross-entropy of logits (..., V) against targets (...) int64, computed in float32: ().
 torch::Tensor language_model_loss(const torch::Tensor& logits, const torch::Tensor& targets);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

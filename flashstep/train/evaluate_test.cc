@@ -12,7 +12,7 @@
 #include "flashstep/comm/group.h"
 #include "flashstep/testing/ranks.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -29,14 +29,14 @@ class EvaluateTest : public ::testing::Test {
   }
   void TearDown() override { fs::remove(path_); }
 
-  data::TokenFile write(int64_t size) {
+  TokenFile write(int64_t size) {
     ids_.clear();
     for (int64_t i = 0; i < size; ++i)
       ids_.push_back(static_cast<uint32_t>((i * i + 3 * i) % kVocab));
-    data::TokenFileWriter writer(path_, kVocab);
+    TokenFileWriter writer(path_, kVocab);
     writer.append(ids_);
     writer.commit();
-    return data::TokenFile(path_);
+    return TokenFile(path_);
   }
   // A model whose prediction depends on the last token only: windows cannot change its loss.
   LogitsFunction model() const {
@@ -56,7 +56,7 @@ class EvaluateTest : public ::testing::Test {
 
 TEST_F(EvaluateTest, PredictsEveryTokenOnceWhateverTheWindows) {
   for (const int64_t size : {2, 7, 8, 9, 33, 100}) {
-    const data::TokenFile tokens = write(size);
+    const TokenFile tokens = write(size);
     for (const int64_t context : {1, 4, 8}) {
       for (const int64_t batch : {1, 3}) {
         EvaluateOptions options{.batch_size = batch, .context_length = context};
@@ -74,7 +74,7 @@ TEST_F(EvaluateTest, PredictsEveryTokenOnceWhateverTheWindows) {
 }
 
 TEST_F(EvaluateTest, ReadsOnlyTheFirstTokensIfAsked) {
-  const data::TokenFile tokens = write(100);
+  const TokenFile tokens = write(100);
   EXPECT_NEAR(
       evaluate_loss(model(), tokens, {.batch_size = 2, .context_length = 8, .max_tokens = 31}),
       expected(31), 1e-6);
@@ -88,7 +88,7 @@ TEST_F(EvaluateTest, RefusesWhatHasNothingToPredict) {
 }
 
 TEST_F(EvaluateTest, NamesIdsBeyondTheVocabularyAmongThoseItReads) {
-  const data::TokenFile tokens = write(100);
+  const TokenFile tokens = write(100);
   EvaluateOptions options{.batch_size = 2, .context_length = 8, .vocab_size = kVocab};
   EXPECT_NO_THROW(evaluate_loss(model(), tokens, options));
   options.vocab_size = 10;
@@ -116,10 +116,10 @@ TEST_F(EvaluateTest, LossIsComputedInFloat32) {
 // rank.
 TEST_F(EvaluateTest, RanksShareTheBatches) {
   for (const int world_size : {2, 3}) {
-    flashstep::testing::run_ranks(world_size, [&](const comm::Environment& environment) {
-      const comm::Group group(environment);
+    flashstep::testing::run_ranks(world_size, [&](const Environment& environment) {
+      const Group group(environment);
       for (const int64_t size : {2, 33, 100}) {
-        const data::TokenFile tokens = write(size);
+        const TokenFile tokens = write(size);
         EvaluateOptions options{.batch_size = 2, .context_length = 8};
         const double alone = evaluate_loss(model(), tokens, options);
         options.group = &group;
@@ -131,4 +131,4 @@ TEST_F(EvaluateTest, RanksShareTheBatches) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -20,7 +20,6 @@
 namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::PlainToy;
 using torch::Tensor;
 
@@ -69,7 +68,7 @@ void expect_close(const torch::nn::Module& a, const torch::nn::Module& b) {
 
 TEST(GradientModes, ClipToTheGlobalNorm) {
   for (const int ranks : {1, 2}) {
-    testing::run_ranks(ranks, [](const comm::Environment& environment) {
+    testing::run_ranks(ranks, [](const Environment& environment) {
       const Group group(environment);
       for (const Way way : {Way::kPlain, Way::kWhole, Way::kFlat}) {
         for (const double max_norm : {1e-3, 1e3}) {
@@ -92,7 +91,7 @@ TEST(GradientModes, ClipToTheGlobalNorm) {
 }
 
 TEST(GradientModes, ScaledGradientsThatOverflowAreSkippedOnAllRanks) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
     for (const Way way : {Way::kPlain, Way::kWhole, Way::kFlat}) {
       SCOPED_TRACE(static_cast<int>(way));

@@ -17,7 +17,7 @@
 #include "flashstep/train/sharded_checkpoint.h"
 #include "flashstep/train/shared_checkpoint.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -247,7 +247,7 @@ namespace {
 // be meant to: a sweep.)
 void check_group(const Job& job) {
   if (job.parallel.world_size > 1) return;
-  const comm::Environment environment = comm::read_environment();
+  const Environment environment = read_environment();
   require(environment.world_size == 1 || environment.launcher == "srun",
           "[train] expected job.parallel to have the Group of ", environment.world_size,
           " ranks (started by ", environment.launcher, "), got a job of one process on rank ",
@@ -268,7 +268,7 @@ LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* d
     return Loop(job, options, directory).run();
   } catch (const Interrupted&) {
     throw;  // every rank stops at the same step
-  } catch (const comm::AgreedError&) {
+  } catch (const AgreedError&) {
     throw;  // as do these
   } catch (const std::exception& error) {
     // The others wait for this rank: they end now, and with its sentence.
@@ -277,4 +277,4 @@ LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* d
   }
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -1,12 +1,12 @@
 // The training loop of any module: steps, metrics, evaluation, checkpoints, resuming, stopping.
 //
 // clang-format off
-//   flashstep::train::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-3));
-//   flashstep::train::Job job{*net, optimizer, [&](int64_t step, int64_t micro_step) { return loss; }};
-//   flashstep::train::LoopOptions options;
+//   flashstep::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-3));
+//   flashstep::Job job{*net, optimizer, [&](int64_t step, int64_t micro_step) { return loss; }};
+//   flashstep::LoopOptions options;
 //   options.run_directory = "my_run";
 //   options.steps = 1000;
-//   flashstep::train::run(job, options);
+//   flashstep::run(job, options);
 // clang-format on
 //
 // (examples/own_module.cc is a whole program.) A run that was stopped, or killed at any moment, and
@@ -30,7 +30,7 @@
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/step.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // What is trained, and on what: all that the loop knows about them. Only the first three must be
 // given.
@@ -102,4 +102,4 @@ LoopResult run(const Job& job, const LoopOptions& options);
 // options.run_directory is not read.
 LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* directory);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace flashstep::train {
+namespace flashstep {
 
 struct LoopResult {
   int64_t steps = 0;    // updates done, over all processes of this run
@@ -14,4 +14,4 @@ struct LoopResult {
   double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step
 };
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -28,7 +28,7 @@
 #include "flashstep/train/run_state.h"
 #include "flashstep/train/schedule.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -84,7 +84,7 @@ struct Experiment {
     };
     job.sample = [this] { return flashstep::str("sample ", ++samples); };
     job.tokens_per_step = 16;
-    return flashstep::train::run(job, options);
+    return flashstep::run(job, options);
   }
 
   Tensor loss(int64_t step, int64_t micro_step) {
@@ -244,7 +244,7 @@ TEST_F(LoopTest, TiedTensorsResumeToo) {
     options.step.max_norm = 0.1;
     options.checkpointing_interval = 2;
     options.quiet = true;
-    flashstep::train::run(job, options);
+    flashstep::run(job, options);
   };
   run("whole", -1, false);
   EXPECT_THROW(run("run", 3, false), MachineError);
@@ -397,4 +397,4 @@ TEST_F(LoopTest, WeightsStartAnotherModule) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

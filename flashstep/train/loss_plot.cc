@@ -9,7 +9,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/base/text.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using Kind = measure::Series::Kind;
@@ -193,4 +193,4 @@ measure::WrittenPlot draw_loss(const std::vector<std::filesystem::path>& runs,
   return measure::write_plot(plot, path_stem);
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

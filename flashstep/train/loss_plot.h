@@ -9,7 +9,7 @@
 
 #include "flashstep/measure/plot.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // What a run has measured, step by step. The lines of metrics.jsonl need not have every field.
 struct RunCurves {
@@ -41,4 +41,4 @@ measure::WrittenPlot draw_loss(const std::vector<std::filesystem::path>& runs,
                                const std::filesystem::path& path_stem,
                                double bigram_loss = std::numeric_limits<double>::quiet_NaN());
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -8,7 +8,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using Values = std::vector<double>;
@@ -125,4 +125,4 @@ TEST_F(Runs, DrawsWithTheBigram) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

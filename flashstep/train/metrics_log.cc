@@ -12,7 +12,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 uint64_t size_of(int descriptor, const std::filesystem::path& path) {
@@ -125,4 +125,4 @@ void MetricsLog::sync() {
   if (::fsync(descriptor_) != 0) throw_errno(errno, str("cannot flush ", path_));
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string_view>
 
-namespace flashstep::train {
+namespace flashstep {
 
 class MetricsLog {
  public:
@@ -40,4 +40,4 @@ class MetricsLog {
   int descriptor_ = -1;
 };
 
-}  // namespace flashstep::train
+}  // namespace flashstep

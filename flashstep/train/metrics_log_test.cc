@@ -8,7 +8,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -101,4 +101,4 @@ TEST_F(MetricsLogTest, AFileThatIsGoneTakesNoMoreLines) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

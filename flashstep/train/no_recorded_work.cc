@@ -1,7 +1,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/train/recorded_work.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 [[noreturn]] void refuse() { throw MachineError("[gpu] this build has no CUDA"); }
@@ -17,4 +17,4 @@ RecordedWork::RecordedWork(const std::function<void()>&, const RecordedWork*) { 
 RecordedWork::~RecordedWork() = default;
 void RecordedWork::replay() { refuse(); }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -22,7 +22,7 @@
 #include "flashstep/train/parallelize.h"
 #include "flashstep/train/run_state.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -48,7 +48,7 @@ struct ParallelExperiment {
   std::chrono::seconds saving = std::chrono::seconds(0);  // that rank 0 takes longer to save
 
   // Returns the parameters after training.
-  std::vector<Tensor> run(comm::Group* group) const {
+  std::vector<Tensor> run(Group* group) const {
     torch::manual_seed(group == nullptr ? 3 : 3 + group->rank());
     TwoLayers net;
     ParallelHooks hooks = parallelize(net, parallel, group);
@@ -73,9 +73,9 @@ struct ParallelExperiment {
     options.quiet = true;
     if (group == nullptr) {  // of several processes, in a directory of its own
       const RunDirectory own(directory, resume);
-      flashstep::train::run(job, options, &own);
+      flashstep::run(job, options, &own);
     } else {
-      flashstep::train::run(job, options);
+      flashstep::run(job, options);
     }
     std::vector<Tensor> result;
     for (const Tensor& parameter : net.parameters()) result.push_back(parameter.detach().clone());
@@ -133,8 +133,8 @@ void expect_close(const std::vector<Tensor>& actual, const std::vector<Tensor>& 
 // Removes what the ranks of a test leave behind, in rank 0 and at the end.
 struct Cleared {
   fs::path path;
-  const comm::Group& group;
-  Cleared(fs::path path, const comm::Group& group) : path(std::move(path)), group(group) {
+  const Group& group;
+  Cleared(fs::path path, const Group& group) : path(std::move(path)), group(group) {
     if (group.is_first()) fs::remove_all(this->path);
     group.barrier();
   }
@@ -145,8 +145,8 @@ struct Cleared {
 
 TEST(Ranks, LossCurveIsThatOfOneProcess) {
   for (const int world_size : {2, 4}) {
-    testing::run_ranks(world_size, [](const comm::Environment& environment) {
-      comm::Group group(environment);
+    testing::run_ranks(world_size, [](const Environment& environment) {
+      Group group(environment);
       const Cleared base(folder("curve"), group);
       std::vector<Tensor> alone;
       if (group.is_first())
@@ -174,8 +174,8 @@ TEST(Ranks, LossCurveIsThatOfOneProcess) {
 // Stopped after 5 or 7 steps and taken up by another number of ranks, or by the same: bit for bit.
 // What is computed again in backward is reduced while backward runs, as everything else.
 TEST(Ranks, RecomputedForwardPassesTrainTheSame) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
     const Cleared base(folder("recompute"), group);
     for (const char* wrapper : {"naive", "flat", "overlapped", "bucketed"}) {
       ParallelExperiment kept{base.path / wrapper / "kept", config(wrapper)};
@@ -190,7 +190,7 @@ TEST(Ranks, RecomputedForwardPassesTrainTheSame) {
 }
 
 TEST(Ranks, ResumedIsNeverStopped) {
-  const auto run = [&](const std::string& shards, comm::Group& group) {
+  const auto run = [&](const std::string& shards, Group& group) {
     const Cleared base(folder("resume"), group);
     const auto whole =
         ParallelExperiment{base.path / "whole", config("bucketed", shards)}.run(&group);
@@ -212,8 +212,8 @@ TEST(Ranks, ResumedIsNeverStopped) {
     group.barrier();
   };
   for (const int world_size : {2, 3}) {
-    testing::run_ranks(world_size, [&](const comm::Environment& environment) {
-      comm::Group group(environment);
+    testing::run_ranks(world_size, [&](const Environment& environment) {
+      Group group(environment);
       for (const char* shards : {"none", "whole", "flat"}) {
         SCOPED_TRACE(shards);
         run(shards, group);
@@ -232,8 +232,8 @@ TEST(Ranks, AnotherNumberOfRanksAndAnotherDivisionGoOn) {
       experiment.steps = 7;
       return experiment;
     };
-    testing::run_ranks(3, [&](const comm::Environment& environment) {
-      comm::Group group(environment);
+    testing::run_ranks(3, [&](const Environment& environment) {
+      Group group(environment);
       if (group.is_first()) fs::remove_all(folder("reshard"));
       group.barrier();
       part(before).run(&group);
@@ -243,8 +243,8 @@ TEST(Ranks, AnotherNumberOfRanksAndAnotherDivisionGoOn) {
       const bool expected = group.is_first() && before != std::string("none");
       EXPECT_EQ(group.is_first() && fs::exists(file), expected) << file;
     });
-    testing::run_ranks(2, [&](const comm::Environment& environment) {
-      comm::Group group(environment);
+    testing::run_ranks(2, [&](const Environment& environment) {
+      Group group(environment);
       ParallelExperiment second = part(after);
       second.steps = kSteps;
       second.resume = true;
@@ -264,8 +264,8 @@ TEST(Ranks, AnyRankKilledWhileSaving) {
   const fs::path directory =
       fs::temp_directory_path() / str("flashstep_parallel_train_kill_", ::getpid());
   for (int trial = 0; trial < 6; ++trial) {
-    const auto body = [](const comm::Environment& environment) {
-      comm::Group group(environment);
+    const auto body = [](const Environment& environment) {
+      Group group(environment);
       const fs::path here =
           fs::temp_directory_path() / str("flashstep_parallel_train_kill_", ::getppid());
       ParallelExperiment experiment{here, config("bucketed", "flat")};
@@ -303,18 +303,18 @@ TEST(Ranks, AnyRankKilledWhileSaving) {
 // Rank 0 takes longer to write the checkpoint than ranks give one that is lost; the others must not
 // be lost to it meanwhile.
 TEST(Ranks, ASignalEndsNoRankThatStillSaves) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     ParallelExperiment experiment{folder("signal"), config("bucketed")};
     experiment.checkpointing_interval = 0;
     experiment.signal_at = 3;
     experiment.saving = std::chrono::seconds(5);
     if (environment.rank == 0) fs::remove_all(experiment.directory);
-    comm::GroupOptions options;
+    GroupOptions options;
     options.timeouts.grace = std::chrono::seconds(1);
-    options.on_stuck = comm::end_process;
+    options.on_stuck = end_process;
     int signal = 0;
     try {
-      comm::Group group(environment, options);  // ends by the exception, as the program's does
+      Group group(environment, options);  // ends by the exception, as the program's does
       experiment.run(&group);
     } catch (const Interrupted& interrupted) {
       signal = interrupted.signal();
@@ -329,8 +329,8 @@ TEST(Ranks, ASignalEndsNoRankThatStillSaves) {
 }
 
 TEST(Ranks, DifferentNumbersOfStepsAreRefusedByName) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
     const Cleared base(folder("steps"), group);
     ParallelExperiment experiment{base.path / "run", config("bucketed")};
     experiment.steps = kSteps + group.rank();
@@ -339,8 +339,8 @@ TEST(Ranks, DifferentNumbersOfStepsAreRefusedByName) {
 }
 
 TEST(Ranks, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
     const Cleared base(folder("skip"), group);
     for (const char* shards : {"none", "whole", "flat"}) {
       ParallelExperiment experiment{base.path / shards, config("bucketed", shards)};
@@ -358,12 +358,12 @@ TEST(Parallelize, RefusesWhatDoesNotGoTogether) {
   ParallelConfig four = config("bucketed");
   four.world_size = 4;
   EXPECT_THROW(parallelize(net, four, nullptr), UserError);
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
     TwoLayers net;
     EXPECT_THROW(parallelize(net, config("none"), &group), UserError);
   });
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -7,13 +7,13 @@
 #include "flashstep/train/adamw.h"
 #include "flashstep/train/sharded_adamw.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
 
 // Replaces a () tensor by its mean over the ranks, where it lies.
-void average(Tensor& value, const comm::Group& group) {
+void average(Tensor& value, const Group& group) {
   constexpr const char* kWhat = "averaging the loss";
   const torch::NoGradGuard no_grad;
   value = value.detach() / static_cast<double>(group.world_size());
@@ -23,8 +23,7 @@ void average(Tensor& value, const comm::Group& group) {
 
 }  // namespace
 
-ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& config,
-                          comm::Group* group) {
+ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& config, Group* group) {
   const int world_size = group == nullptr ? 1 : group->world_size();
   require(config.world_size == 0 || config.world_size == world_size, "[parallel] expected ",
           config.world_size, " processes (parallel.world_size), got ", world_size);
@@ -36,7 +35,7 @@ ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& confi
   options.bucket_megabytes = config.bucket_megabytes;
   options.peer_copies = config.peer_copies == "all";
   if (config.flat_buckets != "chosen") options.flat_buckets = config.flat_buckets == "yes";
-  const auto synchronizer = std::make_shared<parallel::ModuleSynchronizer>(module, *group, options);
+  const auto synchronizer = std::make_shared<ModuleSynchronizer>(module, *group, options);
   GradientReducer& reducer = synchronizer->reducer();
   ParallelHooks hooks;
   hooks.rank = group->rank();
@@ -49,7 +48,7 @@ ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& confi
   hooks.before_last_backward = [synchronizer] { synchronizer->before_forward(); };
   hooks.synchronize_gradients = [synchronizer] { synchronizer->finish(); };
   hooks.average = [group](Tensor& value) { average(value, *group); };
-  hooks.greatest = [group](int64_t value) { return group->all_reduce(value, comm::Reduce::kMax); };
+  hooks.greatest = [group](int64_t value) { return group->all_reduce(value, Reduce::kMax); };
   hooks.bucket_order = [synchronizer, &reducer] { return reducer.bucket_order(); };
   hooks.bucket_megabytes = [synchronizer, &reducer] { return reducer.options().bucket_megabytes; };
   hooks.set_bucket_order = [synchronizer, &reducer, is_given = config.bucket_megabytes > 0](
@@ -82,10 +81,10 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module&
     hooks.gradients = [sharded = optimizer.get()] { return sharded->gradients(); };
     hooks.norm = [group = hooks.group,
                   device = module.parameters().front().device()](const auto& gradients) {
-      return parallel::norm_over_ranks(global_norm(gradients).to(device), *group);
+      return norm_over_ranks(global_norm(gradients).to(device), *group);
     };
   }
   return optimizer;
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -13,13 +13,12 @@
 #include "flashstep/train/config.h"
 #include "flashstep/train/step.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // Wraps `module` as `config.wrapper` says: every rank's parameters become rank 0's. `group`, null
 // for a single process, must outlive the hooks. UserError if wrapper and number of processes do not
 // go together.
-ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& config,
-                          comm::Group* group);
+ParallelHooks parallelize(torch::nn::Module& module, const ParallelConfig& config, Group* group);
 
 // AdamW over the module's parameters, its state divided as `config.shard_optimizer` says, and its
 // moments kept in `moments` (AdamW::keep_moments_in). Where
@@ -31,4 +30,4 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module&
                                                         ParallelHooks& hooks,
                                                         at::ScalarType moments = at::kFloat);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

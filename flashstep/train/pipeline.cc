@@ -40,7 +40,7 @@
 #include "flashstep/train/schedule.h"
 #include "flashstep/train/trained_model.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -101,12 +101,12 @@ LoopOptions loop_options(const Config& config, const TrainOptions& options) {
   return loop;
 }
 
-data::BatchOptions batch_options(const Config& config, const ParallelHooks& parallel) {
-  data::BatchOptions batches;
+BatchOptions batch_options(const Config& config, const ParallelHooks& parallel) {
+  BatchOptions batches;
   batches.batch_size = config.train.batch_size;
   batches.context_length = config.model.context_length;
   batches.seed = static_cast<uint64_t>(config.train.seed);
-  batches.order = data::order_by_name(config.train.order);
+  batches.order = order_by_name(config.train.order);
   batches.micro_steps = config.train.accumulation_steps;
   batches.rank = parallel.rank;
   batches.world_size = parallel.world_size;
@@ -114,7 +114,7 @@ data::BatchOptions batch_options(const Config& config, const ParallelHooks& para
 }
 
 // Of one micro-batch, where it stays from step to step.
-data::Batch room_for_batch(const Config& config, torch::Device device) {
+Batch room_for_batch(const Config& config, torch::Device device) {
   const auto ids = [&] {
     return at::zeros({config.train.batch_size, config.model.context_length},
                      at::TensorOptions(device).dtype(at::kLong));
@@ -124,12 +124,12 @@ data::Batch room_for_batch(const Config& config, torch::Device device) {
 
 // The run keeps the tokenizer that its ids mean; another one would make its weights nonsense. A run
 // that was stopped before its first checkpoint has none yet, and takes what it is given.
-void keep_tokenizer(const tokenizer::Tokenizer& tokenizer, const RunDirectory& run) {
+void keep_tokenizer(const Tokenizer& tokenizer, const RunDirectory& run) {
   if (list_checkpoints(run.checkpoints()).empty() || !std::filesystem::exists(run.tokenizer())) {
     save_tokenizer(tokenizer, run.tokenizer());
     return;
   }
-  require(tokenizer::Tokenizer::load(run.tokenizer()).fingerprint() == tokenizer.fingerprint(),
+  require(Tokenizer::load(run.tokenizer()).fingerprint() == tokenizer.fingerprint(),
           "[resume] expected the tokenizer that the run began with, in ", run.tokenizer().string(),
           ", got another one");
 }
@@ -146,7 +146,7 @@ void check_saved_config(Config now, const RunDirectory& run, int world_size) {
 }
 
 std::string describe_parallel(const Config& config, const GradientReducer& reducer,
-                              const comm::Environment& environment) {
+                              const Environment& environment) {
   const TrainConfig& train = config.train;
   const int64_t ranks = config.parallel.world_size;
   return flashstep::str("[parallel] ", ranks, " processes, started by ", environment.launcher,
@@ -197,7 +197,7 @@ void check_attention(const std::string& name) {
 // The data are made once: by the first rank, then, where its files are not seen, by the first rank
 // of each machine.
 PreparedData prepare_together(const Config& config, const TrainOptions& options,
-                              const comm::Environment& environment, comm::Group* group) {
+                              const Environment& environment, Group* group) {
   const bool is_first = environment.rank == 0, is_first_here = environment.local_rank == 0;
   const auto wait_for = [&](const char* what) {
     // Downloads and tokenizer training take what they take; a rank that is lost ends the wait.
@@ -220,29 +220,29 @@ PreparedData prepare_together(const Config& config, const TrainOptions& options,
 }
 
 // The ranks of one machine share its cores.
-void share_cores(const TrainConfig& config, const comm::Environment& environment) {
+void share_cores(const TrainConfig& config, const Environment& environment) {
   if (config.threads > 0 || environment.local_world_size == 1 || ::getenv("OMP_NUM_THREADS"))
     return;
   at::set_num_threads(std::max(1, at::get_num_threads() / environment.local_world_size));
 }
 
-comm::Timeouts timeouts(const ParallelConfig& config) {
+Timeouts timeouts(const ParallelConfig& config) {
   const auto from_seconds = [](double seconds) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(
         std::chrono::duration<double>(seconds));
   };
-  comm::Timeouts result;
+  Timeouts result;
   result.start = from_seconds(config.start_seconds);
   result.silence = from_seconds(config.silence_seconds);
   result.collective = from_seconds(config.collective_seconds);
   return result;
 }
 
-torch::Device device_of_rank(const TrainConfig& config, const comm::Environment& environment) {
+torch::Device device_of_rank(const TrainConfig& config, const Environment& environment) {
   const torch::Device device = device_by_name(config.device);
   if (!device.is_cuda() || environment.world_size == 1) return device;
   const c10::impl::VirtualGuardImpl cuda(torch::kCUDA);
-  const int index = comm::gpu_of_rank(cuda.deviceCount(), environment);
+  const int index = gpu_of_rank(cuda.deviceCount(), environment);
   const torch::Device own(torch::kCUDA, static_cast<c10::DeviceIndex>(index));
   cuda.setDevice(own);
   return own;
@@ -261,9 +261,8 @@ bool has_short_stream(const TrainConfig& train, torch::Device device) {
   return device.is_cuda() && train.precision == "bf16";
 }
 
-LoopResult train_rank(Config config, TrainOptions options, const comm::Environment& environment,
-                      torch::Device device, comm::Group* group,
-                      std::optional<SignalGuard>& signals) {
+LoopResult train_rank(Config config, TrainOptions options, const Environment& environment,
+                      torch::Device device, Group* group, std::optional<SignalGuard>& signals) {
   const bool is_first = environment.rank == 0;
   options.quiet = options.quiet || !is_first;
   if (group != nullptr) check_same_config(config, device.type(), *group);
@@ -278,11 +277,11 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
 
   const PreparedData prepared = prepare_together(config, options, environment, group);
   if (group != nullptr) check_same_data(prepared, *group);
-  const tokenizer::Tokenizer& tokenizer = prepared.tokenizer;
+  const Tokenizer& tokenizer = prepared.tokenizer;
   if (config.model.vocab_size == 0) config.model.vocab_size = tokenizer.vocab_size();
   config.model = resolved(config.model);
-  const data::TokenFile& train_tokens = prepared.train_tokens;
-  const data::TokenFile& validation_tokens = prepared.validation_tokens;
+  const TokenFile& train_tokens = prepared.train_tokens;
+  const TokenFile& validation_tokens = prepared.validation_tokens;
   if (config.tokens.check_ids) {
     train_tokens.check_ids_below(config.model.vocab_size);
     validation_tokens.check_ids_below(config.model.vocab_size);
@@ -299,8 +298,8 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   if (has_bf16_gradients(config, device)) keep_gradients_in(at::kBFloat16, model->parameters());
   ParallelHooks parallel = parallelize(*model, config.parallel, group);
   config.parallel.world_size = parallel.world_size;
-  const data::BatchSampler batches(train_tokens, batch_options(config, parallel),
-                                   config.model.vocab_size);
+  const BatchSampler batches(train_tokens, batch_options(config, parallel),
+                             config.model.vocab_size);
   const auto moments = config.train.moments == "bf16" ? at::kBFloat16 : at::kFloat;
   const auto optimizer =
       make_optimizer(*model, adamw_options(config), config.parallel, parallel, moments);
@@ -309,14 +308,14 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
   if (group != nullptr) say(options, describe_parallel(config, *parallel.reducer, environment));
 
   const LogitsFunction logits = [&](const Tensor& ids) { return model->forward(ids); };
-  const data::Batch staged = room_for_batch(config, device);
+  const Batch staged = room_for_batch(config, device);
   Job job{*model, *optimizer, [&](int64_t /*step*/, int64_t /*micro_step*/) {
             return model->loss(staged.inputs, staged.targets);
           }};
   // Pinned memory is not given to the next batch before this one is copied (LibTorch's allocator
   // remembers the copy by an event).
   job.stage = [&](int64_t step, int64_t micro_step) {
-    const data::Batch batch = batches.at(step, micro_step, device.is_cuda());
+    const Batch batch = batches.at(step, micro_step, device.is_cuda());
     staged.inputs.copy_(batch.inputs, /*non_blocking=*/true);
     staged.targets.copy_(batch.targets, /*non_blocking=*/true);
   };
@@ -374,7 +373,7 @@ LoopResult train_rank(Config config, TrainOptions options, const comm::Environme
 }  // namespace
 
 LoopResult train(const Config& config, const TrainOptions& options) {
-  const comm::Environment environment = comm::read_environment();
+  const Environment environment = read_environment();
   set_up_machine(config.train);
   const torch::Device device = device_of_rank(config.train, environment);
   // Outlives the group: a rank that failed waits for the others there, and launchers end ranks by
@@ -385,16 +384,16 @@ LoopResult train(const Config& config, const TrainOptions& options) {
     return train_rank(config, options, environment, device, nullptr, signals);
   }
   share_cores(config.train, environment);
-  comm::GroupOptions group_options;
+  GroupOptions group_options;
   group_options.nccl = device.is_cuda();
   group_options.timeouts = timeouts(config.parallel);
-  group_options.on_stuck = comm::end_process;
-  comm::Group group(environment, group_options);
+  group_options.on_stuck = end_process;
+  Group group(environment, group_options);
   try {
     return train_rank(config, options, environment, device, &group, signals);
   } catch (const Interrupted&) {
     throw;  // every rank stops at the same step
-  } catch (const comm::AgreedError&) {
+  } catch (const AgreedError&) {
     throw;
   } catch (const std::exception& error) {
     group.fail(error.what());
@@ -402,4 +401,4 @@ LoopResult train(const Config& config, const TrainOptions& options) {
   }
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -7,7 +7,7 @@
 #include "flashstep/train/config.h"
 #include "flashstep/train/loop_result.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 struct TrainOptions {
   std::filesystem::path run_directory;
@@ -19,4 +19,4 @@ struct TrainOptions {
 // Prepares the data, trains, and leaves everything in the run directory. Throws as run() does.
 LoopResult train(const Config& config, const TrainOptions& options);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

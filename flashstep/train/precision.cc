@@ -9,7 +9,7 @@
 #include "flashstep/train/clip.h"
 #include "flashstep/train/skippable.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 using torch::Tensor;
 
@@ -56,9 +56,9 @@ Tensor GradientScaler::unscale(const std::vector<Tensor>& gradients) const {
 
 Tensor GradientScaler::unscale(torch::optim::Optimizer& optimizer) const {
   Tensor found_inf = unscale(gradients_of(optimizer));
-  const auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&optimizer);
+  const auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer);
   if (sharded == nullptr || !sharded->gradients_are_divided()) return found_inf;
-  return parallel::norm_over_ranks(found_inf, sharded->group()).gt(0).to(at::kFloat);
+  return norm_over_ranks(found_inf, sharded->group()).gt(0).to(at::kFloat);
 }
 
 void GradientScaler::step(torch::optim::Optimizer& optimizer, const Tensor& found_inf) {
@@ -66,7 +66,7 @@ void GradientScaler::step(torch::optim::Optimizer& optimizer, const Tensor& foun
     skippable->step_unless(found_inf);
   } else if (found_inf.item<float>() == 0) {
     optimizer.step();
-  } else if (auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&optimizer)) {
+  } else if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer)) {
     sharded->zero_grad();  // gradients that nobody uses
   }
   update(found_inf);
@@ -100,4 +100,4 @@ void GradientScaler::load_state(const NamedTensors& state) {
   load(scale, growth_tracker);
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -10,7 +10,7 @@
 #include "flashstep/ops/autocast.h"
 #include "flashstep/train/safetensors.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 using flashstep::AutocastGuard;
 
@@ -64,8 +64,4 @@ class GradientScaler {
   torch::Tensor scale_, growth_tracker_;
 };
 
-}  // namespace flashstep::train
-
-namespace flashstep {
-using train::GradientScaler;
 }  // namespace flashstep

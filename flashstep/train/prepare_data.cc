@@ -16,7 +16,7 @@
 #include "flashstep/data/manifest.h"
 #include "flashstep/data/token_file.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -36,16 +36,16 @@ class Preparation {
     const bool needs_text = !tokens_given || config_.tokenizer.path.empty();
     const std::unique_ptr<FileLock> lock = needs_text ? lock_directory() : nullptr;
     if (needs_text && !only_checks()) refuse_files_of_others();
-    const data::Corpus corpus = needs_text ? text() : data::Corpus();
-    tokenizer::Tokenizer tokenizer = this->tokenizer(corpus);
+    const Corpus corpus = needs_text ? text() : Corpus();
+    Tokenizer tokenizer = this->tokenizer(corpus);
     fs::path train = config_.tokens.train, validation = config_.tokens.validation;
     if (!tokens_given) {
       train = encode(tokenizer, corpus.train, directory_ / "train.npy");
       validation = encode(tokenizer, corpus.validation, directory_ / "validation.npy");
     }
     check_interrupted(kStopped);
-    return {corpus.train, corpus.validation, std::move(tokenizer), data::TokenFile(train),
-            data::TokenFile(validation)};
+    return {corpus.train, corpus.validation, std::move(tokenizer), TokenFile(train),
+            TokenFile(validation)};
   }
 
  private:
@@ -91,14 +91,14 @@ class Preparation {
     if (!config_.tokens.train.empty()) return;
     for (const char* name : {"train.npy", "validation.npy"}) {
       const fs::path output = directory_ / name;
-      data::require_own_outputs(data::manifest_path(output), {"tokens", {}, {}, {output}});
+      require_own_outputs(manifest_path(output), {"tokens", {}, {}, {output}});
     }
   }
 
   // A tokenizer's directory is replaced as a whole: all that is in it must be ours.
-  void require_own_tokenizer(const data::Stage& stage) const {
+  void require_own_tokenizer(const Stage& stage) const {
     const fs::path directory = directory_ / "tokenizer";
-    data::require_own_outputs(data::manifest_path(directory), stage);
+    require_own_outputs(manifest_path(directory), stage);
     const auto refuse = [](const fs::path& path) {
       throw UserError(flashstep::str(
           "[data] expected ", path.string(), " to be missing, got something that was not made ",
@@ -115,8 +115,8 @@ class Preparation {
   }
 
   // True if `stage` is done; where nothing is written it must be.
-  bool is_done(const fs::path& output, const data::Stage& stage) const {
-    const data::Verdict verdict = data::holds(data::manifest_path(output), stage);
+  bool is_done(const fs::path& output, const Stage& stage) const {
+    const Verdict verdict = holds(manifest_path(output), stage);
     if (!verdict.holds && !cannot_write_.empty()) {
       throw MachineError(
           flashstep::str(cannot_write_, ", and ", output.string(), " is not ready: ", verdict.why));
@@ -126,9 +126,9 @@ class Preparation {
     return verdict.holds;
   }
 
-  data::Corpus text() const {
+  Corpus text() const {
     const TextConfig& text = config_.text;
-    data::CorpusOptions options;
+    CorpusOptions options;
     options.source = text.source;
     options.validation = text.validation;
     options.validation_fraction = text.validation_fraction;
@@ -145,7 +145,7 @@ class Preparation {
       };
     }
     try {
-      data::Corpus corpus = data::prepare_corpus(options);
+      Corpus corpus = prepare_corpus(options);
       check_interrupted(kStopped);
       return corpus;
     } catch (const UserError& error) {
@@ -154,7 +154,7 @@ class Preparation {
     }
   }
 
-  data::Stage tokenizer_stage(const std::vector<fs::path>& texts) const {
+  Stage tokenizer_stage(const std::vector<fs::path>& texts) const {
     const TokenizerConfig& settings = config_.tokenizer;
     const fs::path output = directory_ / "tokenizer";
     return {"tokenizer",
@@ -164,23 +164,23 @@ class Preparation {
             {output / "tokenizer.json", output / "vocab.json", output / "merges.txt"}};
   }
 
-  tokenizer::Tokenizer tokenizer(const data::Corpus& corpus) const {
+  Tokenizer tokenizer(const Corpus& corpus) const {
     const TokenizerConfig& settings = config_.tokenizer;
-    if (!settings.path.empty()) return tokenizer::Tokenizer::load(settings.path);
+    if (!settings.path.empty()) return Tokenizer::load(settings.path);
     const fs::path output = directory_ / "tokenizer";
-    const data::Stage stage = tokenizer_stage(corpus.train);
-    if (is_done(output, stage)) return tokenizer::Tokenizer::load(output);
+    const Stage stage = tokenizer_stage(corpus.train);
+    if (is_done(output, stage)) return Tokenizer::load(output);
     require_own_tokenizer(stage);
-    say(data::begin_stage(data::manifest_path(output), stage));
-    tokenizer::TrainOptions options;
+    say(begin_stage(manifest_path(output), stage));
+    BpeOptions options;
     options.vocab_size = settings.vocab_size;
     options.special_tokens = settings.special_tokens;
     options.threads = static_cast<int>(settings.threads);
     options.progress = progress("tokenizer");
     options.merge_progress = interruptible({}, kStopped);
-    const tokenizer::Tokenizer trained = tokenizer::train(corpus.train, options);
+    const Tokenizer trained = train_bpe(corpus.train, options);
     save_tokenizer(trained, output);
-    data::write_manifest(data::manifest_path(output), stage);
+    write_manifest(manifest_path(output), stage);
     if (!options_.quiet && trained.vocab_size() < settings.vocab_size) {
       std::fprintf(
           stderr, "[tokenizer] %s tokens of the %s asked for: the text has no pair left for more\n",
@@ -189,19 +189,19 @@ class Preparation {
     return trained;
   }
 
-  fs::path encode(const tokenizer::Tokenizer& tokenizer, const std::vector<fs::path>& texts,
+  fs::path encode(const Tokenizer& tokenizer, const std::vector<fs::path>& texts,
                   const fs::path& output) const {
-    const data::Stage stage{"tokens", {{"tokenizer", tokenizer.fingerprint()}}, texts, {output}};
+    const Stage stage{"tokens", {{"tokenizer", tokenizer.fingerprint()}}, texts, {output}};
     if (is_done(output, stage)) return output;
-    say(data::begin_stage(data::manifest_path(output), stage));
-    tokenizer::EncodeOptions options;
+    say(begin_stage(manifest_path(output), stage));
+    EncodeOptions options;
     options.threads = static_cast<int>(config_.tokenizer.threads);
     options.progress = progress(output.filename().string());
-    data::TokenFileWriter writer(output, tokenizer.vocab_size());
-    tokenizer::encode_files(tokenizer, texts, options,
-                            [&](std::span<const uint32_t> ids) { writer.append(ids); });
+    TokenFileWriter writer(output, tokenizer.vocab_size());
+    encode_files(tokenizer, texts, options,
+                 [&](std::span<const uint32_t> ids) { writer.append(ids); });
     writer.commit();
-    data::write_manifest(data::manifest_path(output), stage);
+    write_manifest(manifest_path(output), stage);
     return output;
   }
 
@@ -213,7 +213,7 @@ class Preparation {
 
 }  // namespace
 
-void save_tokenizer(const tokenizer::Tokenizer& tokenizer, const fs::path& directory) {
+void save_tokenizer(const Tokenizer& tokenizer, const fs::path& directory) {
   const fs::path unfinished = directory.string() + ".unfinished";
   fs::remove_all(unfinished);
   tokenizer.save(unfinished);
@@ -227,4 +227,4 @@ PreparedData prepare_data(const Config& config, const PrepareOptions& options) {
   return Preparation(config, options).run();
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

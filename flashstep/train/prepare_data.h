@@ -9,13 +9,13 @@
 #include "flashstep/tokenizer/tokenizer.h"
 #include "flashstep/train/config.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 struct PreparedData {
   std::vector<std::filesystem::path> train_text, validation_text;  // empty if the tokens were given
-  tokenizer::Tokenizer tokenizer;
+  Tokenizer tokenizer;
   // Mapped: another run that makes new files in the same directory leaves these as they are.
-  data::TokenFile train_tokens, validation_tokens;
+  TokenFile train_tokens, validation_tokens;
 };
 
 struct PrepareOptions {
@@ -26,7 +26,7 @@ struct PrepareOptions {
 };
 
 // Saves into `directory`, which appears whole or not at all and replaces one that was there.
-void save_tokenizer(const tokenizer::Tokenizer& tokenizer, const std::filesystem::path& directory);
+void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& directory);
 
 // config.text, config.tokenizer and config.tokens say what to do; what is made lies in
 // config.text.directory: the text itself, tokenizer/, train.npy, validation.npy. Of several runs
@@ -36,4 +36,4 @@ void save_tokenizer(const tokenizer::Tokenizer& tokenizer, const std::filesystem
 // replaced but what a manifest says was made here.
 PreparedData prepare_data(const Config& config, const PrepareOptions& options = {});
 
-}  // namespace flashstep::train
+}  // namespace flashstep

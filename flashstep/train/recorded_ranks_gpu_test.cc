@@ -11,15 +11,15 @@
 #include "flashstep/parallel/test_gpu_cases.h"
 #include "flashstep/train/test_recorded.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
 
-void on_ranks(const std::function<void(comm::Group&, at::Device)>& body) {
-  testing::run_ranks(2, [&](const comm::Environment& environment) {
+void on_ranks(const std::function<void(Group&, at::Device)>& body) {
+  testing::run_ranks(2, [&](const Environment& environment) {
     const at::Device device = testing::take_gpu(environment);
-    comm::Group group(environment, testing::over_nccl());
+    Group group(environment, testing::over_nccl());
     body(group, device);
   });
 }
@@ -36,7 +36,7 @@ RecordedCase division(const std::string& wrapper, const std::string& peer_copies
 
 TEST(GpuRecordedRanks, GradientsAreAveragedInReplays) {
   FLASHSTEP_NEED_GPUS(2);
-  on_ranks([](comm::Group& group, at::Device device) {
+  on_ranks([](Group& group, at::Device device) {
     for (const char* wrapper : {"bucketed", "naive", "flat", "overlapped"}) {
       for (const char* copies : {"all", "none"}) {
         for (const int64_t accumulation : {1, 3}) {
@@ -53,7 +53,7 @@ TEST(GpuRecordedRanks, GradientsAreAveragedInReplays) {
 
 TEST(GpuRecordedRanks, DividedOptimizersUpdateInReplays) {
   FLASHSTEP_NEED_GPUS(2);
-  on_ranks([](comm::Group& group, at::Device device) {
+  on_ranks([](Group& group, at::Device device) {
     for (const char* shards : {"whole", "flat"}) {
       for (const char* copies : {"all", "updates", "none"}) {
         for (const char* wrapper : {"bucketed", "flat"}) {
@@ -67,7 +67,7 @@ TEST(GpuRecordedRanks, DividedOptimizersUpdateInReplays) {
 
 TEST(GpuRecordedRanks, ANonFiniteLossOfOneRankSkipsTheReplayOnBoth) {
   FLASHSTEP_NEED_GPUS(2);
-  on_ranks([](comm::Group& group, at::Device device) {
+  on_ranks([](Group& group, at::Device device) {
     const Tensor poison = torch::zeros({}, device);
     RecordedCase c = division("bucketed", "all", "none");
     c.loss_hook = [&](const Tensor& loss, TransformerImpl&) { return loss + poison; };
@@ -92,7 +92,7 @@ struct Waiting : torch::autograd::Function<Waiting> {
 
 TEST(GpuRecordedRanks, AllRanksLaunchWhereOneCannotRecord) {
   FLASHSTEP_NEED_GPUS(2);
-  on_ranks([](comm::Group& group, at::Device device) {
+  on_ranks([](Group& group, at::Device device) {
     for (const bool in_backward : {false, true}) {
       for (const char* copies : {"all", "none"}) {
         SCOPED_TRACE(str(in_backward, " ", copies));
@@ -116,7 +116,7 @@ TEST(GpuRecordedRanks, AllRanksLaunchWhereOneCannotRecord) {
 
 TEST(GpuRecordedRanks, WhatHostsMustDoIsRefused) {
   FLASHSTEP_NEED_GPUS(2);
-  on_ranks([](comm::Group& group, at::Device device) {
+  on_ranks([](Group& group, at::Device device) {
     const RecordedRun run =
         train_recorded(division("torch", "none", "none"), GraphMode::kAuto, device, &group);
     EXPECT_FALSE(run.was_recorded);
@@ -129,4 +129,4 @@ TEST(GpuRecordedRanks, WhatHostsMustDoIsRefused) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

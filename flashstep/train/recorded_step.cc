@@ -21,7 +21,7 @@
 #include "flashstep/train/recorded_work.h"
 #include "flashstep/train/sharded_adamw.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -45,7 +45,7 @@ Recorder cuda_recorder() {
 // What keeps ranks' gradients out of a graph.
 std::string why_not_reduced(const ParallelHooks& parallel, const std::vector<Tensor>& parameters) {
   if (parallel.group == nullptr || parallel.world_size == 1) return "";
-  if (!parallel::goes_through_nccl(parameters, *parallel.group))
+  if (!goes_through_nccl(parameters, *parallel.group))
     return "gradients that travel by Gloo, for which hosts wait";
   if (parallel.reducer == nullptr) return "";
   const ReducerOptions& options = parallel.reducer->options();
@@ -164,7 +164,7 @@ bool RecordedStep::record(int64_t step) {
   forget_compute_copies();  // those that were noted as made while nothing ran
   step_.optimizer().zero_grad();
   if (parallel.reducer != nullptr) parallel.reducer->forget_step();
-  if (parallel.group != nullptr) comm::even_launched(*parallel.group);
+  if (parallel.group != nullptr) even_launched(*parallel.group);
   give_up(reason);
   return false;
 }
@@ -192,7 +192,7 @@ std::string RecordedStep::try_to_record(int64_t step) {
   } catch (const std::exception& error) {
     // A lost rank is no property of the step.
     if (step_.parallel().group != nullptr) step_.parallel().group->check("recording a step");
-    return "one that failed while it was recorded: " + comm::first_line(error);
+    return "one that failed while it was recorded: " + first_line(error);
   }
 }
 
@@ -200,7 +200,7 @@ void RecordedStep::give_up(const std::string& reason) {
   is_wanted_ = false;
   const std::string sentence =
       flashstep::str(kExpected, mode_ == GraphMode::kOn ? "on" : "auto", "), got ", reason);
-  if (mode_ == GraphMode::kOn) throw comm::AgreedError(sentence);
+  if (mode_ == GraphMode::kOn) throw AgreedError(sentence);
   if (say_) say_(sentence + "; they are launched kernel by kernel");
 }
 
@@ -217,4 +217,4 @@ StepResult RecordedStep::replay(int64_t step) {
   return {values[0], values[1], values[2]};
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -24,7 +24,7 @@
 
 #include "flashstep/train/step.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 enum class GraphMode {
   kOff,   // steps are launched
@@ -82,4 +82,4 @@ class RecordedStep {
   torch::Tensor values_;  // (3) float32: loss, norm, skipped
 };
 
-}  // namespace flashstep::train
+}  // namespace flashstep

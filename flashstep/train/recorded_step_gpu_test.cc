@@ -20,7 +20,7 @@
 #include "flashstep/train/loop.h"
 #include "flashstep/train/test_recorded.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -222,7 +222,7 @@ class GpuLoop : public ::testing::Test {
     options.evaluate_every = 2;
     options.checkpointing_interval = 5;
     options.quiet = true;
-    flashstep::train::run(job, options);
+    flashstep::run(job, options);
     return options.run_directory;
   }
 
@@ -252,4 +252,4 @@ TEST_F(GpuLoop, EvaluatesSavesAndResumesBetweenReplays) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -18,7 +18,7 @@
 #include "flashstep/train/adamw.h"
 #include "flashstep/train/parallelize.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -152,8 +152,8 @@ TEST(RecordedStep, WhatCannotBeIsKnownBefore) {
 }
 
 TEST(RecordedStep, RanksThatTalkOverGlooAreRefused) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
     StagedNet net;
     ParallelHooks hooks = parallelize(net, ParallelConfig(), &group);
     AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
@@ -260,4 +260,4 @@ TEST(RecordedStep, WhatChangesUnderARecordingIsRecordedAnew) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

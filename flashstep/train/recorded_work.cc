@@ -12,7 +12,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
@@ -83,4 +83,4 @@ RecordedWork::~RecordedWork() = default;
 
 void RecordedWork::replay() { state_->graph.replay(); }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-namespace flashstep::train {
+namespace flashstep {
 
 // While one is alive this thread's tensors are computed on a stream of their own: CUDA captures no
 // work of the default one. It begins when the device has done all that it was given before.
@@ -40,4 +40,4 @@ class RecordedWork {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace flashstep::train
+}  // namespace flashstep

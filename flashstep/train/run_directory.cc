@@ -8,7 +8,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 namespace fs = std::filesystem;
 
@@ -105,4 +105,4 @@ fs::path default_run_directory(const std::string& stem, bool resume) {
   }
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -11,7 +11,7 @@
 
 #include "flashstep/base/files.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 class RunDirectory {
  public:
@@ -47,4 +47,4 @@ std::string others_entry(const std::filesystem::path& directory);
 // taken. With `resume` the last of those that hold a run.
 std::filesystem::path default_run_directory(const std::string& stem, bool resume);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -12,7 +12,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/base/text.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -191,4 +191,4 @@ void RunLog::finish() {
   if (bar_) bar_->finish();
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -15,7 +15,7 @@
 #include "flashstep/train/run_state.h"
 #include "flashstep/train/tensorboard.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // Steps are handed in as they are started and written when the device has finished them: the losses
 // of many steps come to the host in one copy, so that the host does not wait at each step.
@@ -80,4 +80,4 @@ class RunLog {
   double flushed_at_s_, paused_s_ = 0, tokens_per_s_ = 0;
 };
 
-}  // namespace flashstep::train
+}  // namespace flashstep

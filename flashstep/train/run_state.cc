@@ -16,7 +16,7 @@
 #include "flashstep/train/sharded_adamw.h"
 #include "flashstep/train/shared_checkpoint.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -37,7 +37,7 @@ NamedTensors optimizer_tensors(const Job& job) {
   if (const auto* sharded = dynamic_cast<const ShardedAdamW*>(&job.optimizer)) {
     return optimizer_state(*sharded, module_tensors(job.module));
   }
-  if (auto* sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&job.optimizer)) {
+  if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&job.optimizer)) {
     sharded->consolidate(0);
   }
   if (!job.parallel.is_main_rank()) return {};
@@ -54,7 +54,7 @@ NamedTensors optimizer_tensors(const Job& job) {
 // Of state that any number of ranks may have written what this rank's optimizer takes.
 NamedTensors own_tensors(const Job& job, const NamedTensors& parameters, NamedTensors tensors) {
   if (dynamic_cast<const AdamW*>(&job.optimizer) != nullptr) {
-    return parallel::join_pieces(std::move(tensors), parameters);
+    return join_pieces(std::move(tensors), parameters);
   }
   if (const auto* sharded = dynamic_cast<const ShardedAdamW*>(&job.optimizer)) {
     return sharded->own_share(std::move(tensors), parameters);
@@ -76,7 +76,7 @@ void load_optimizer(const Job& job, const NamedTensors& parameters, const NamedT
   const Tensor bytes = tensors.front().second.contiguous();
   torch::serialize::InputArchive archive;
   // Not where they were saved. A sharded optimizer brings its share to its device by itself.
-  const bool is_sharded = dynamic_cast<parallel::ShardedOptimizerBase*>(&job.optimizer) != nullptr;
+  const bool is_sharded = dynamic_cast<ShardedOptimizerBase*>(&job.optimizer) != nullptr;
   archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel(),
                     is_sharded ? torch::Device(torch::kCPU) : device_of(job.module));
   job.optimizer.load(archive);
@@ -283,4 +283,4 @@ void load_module(torch::nn::Module& module, const NamedTensors& weights,
   for (auto [name, tensor] : own) tensor.copy_(by_name.at(name));
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

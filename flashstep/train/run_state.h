@@ -9,7 +9,7 @@
 #include "flashstep/train/checkpoint.h"
 #include "flashstep/train/loop.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // Counters of a run that outlive a process.
 struct RunCounters {
@@ -60,4 +60,4 @@ inline RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
 // shape; `source` says where they come from.
 void load_module(torch::nn::Module& module, const NamedTensors& weights, const std::string& source);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

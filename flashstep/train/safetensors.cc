@@ -11,7 +11,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format's numbers are little-endian");
@@ -174,4 +174,4 @@ NamedTensors SafetensorsFile::tensors() const {
   return all;
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -13,7 +13,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/train/safetensors_format.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -57,4 +57,4 @@ class SafetensorsFile {
   std::map<std::string, size_t> index_;  // name -> place in header_.tensors
 };
 
-}  // namespace flashstep::train
+}  // namespace flashstep

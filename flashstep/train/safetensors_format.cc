@@ -10,7 +10,7 @@
 
 #include "flashstep/base/error.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using Json = nlohmann::json;
@@ -282,4 +282,4 @@ std::string format_safetensors_header(std::vector<SafetensorsEntry>& tensors,
   return bytes + json;
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace flashstep::train {
+namespace flashstep {
 
 // The format's own bound: a header is never longer than this.
 inline constexpr uint64_t kSafetensorsMaxHeaderBytes = 100'000'000;
@@ -47,4 +47,4 @@ SafetensorsHeader parse_safetensors_header(std::string_view file, const std::str
 std::string format_safetensors_header(std::vector<SafetensorsEntry>& tensors,
                                       const std::map<std::string, std::string>& metadata);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -7,7 +7,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/testing/sentences.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 std::string file_of(const std::string& json, uint64_t data_bytes) {
@@ -188,4 +188,4 @@ TEST(SafetensorsFormat, RefusesToWriteWhatCannotBeRead) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

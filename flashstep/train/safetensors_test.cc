@@ -9,7 +9,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -131,4 +131,4 @@ TEST_F(SafetensorsTest, MissingAndShortFilesAreNamed) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

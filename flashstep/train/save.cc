@@ -20,12 +20,12 @@ namespace {
 namespace fs = std::filesystem;
 
 // One of several processes that know nothing of each other would write where the others write.
-const comm::Group* group_of(const ModelRef& model, const torch::optim::Optimizer& optimizer) {
-  const comm::Group* group = model.group();
-  const auto* sharded = dynamic_cast<const parallel::ShardedOptimizerBase*>(&optimizer);
+const Group* group_of(const ModelRef& model, const torch::optim::Optimizer& optimizer) {
+  const Group* group = model.group();
+  const auto* sharded = dynamic_cast<const ShardedOptimizerBase*>(&optimizer);
   if (group == nullptr && sharded != nullptr) group = &sharded->group();
   if (group != nullptr && group->world_size() > 1) return group;
-  const comm::Environment environment = comm::read_environment();
+  const Environment environment = read_environment();
   require(group != nullptr || environment.world_size == 1 || environment.launcher == "srun",
           "[checkpoint] expected the wrapped model (DistributedDataParallel) of ",
           environment.world_size, " ranks (started by ", environment.launcher,
@@ -33,11 +33,10 @@ const comm::Group* group_of(const ModelRef& model, const torch::optim::Optimizer
   return nullptr;
 }
 
-train::Job job_of(const ModelRef& model, torch::optim::Optimizer& optimizer,
-                  const comm::Group* group) {
-  train::Job job{model.module(), optimizer, {}};
+Job job_of(const ModelRef& model, torch::optim::Optimizer& optimizer, const Group* group) {
+  Job job{model.module(), optimizer, {}};
   if (group == nullptr) return job;
-  train::ParallelHooks& hooks = job.parallel;
+  ParallelHooks& hooks = job.parallel;
   hooks.rank = group->rank();
   hooks.world_size = group->world_size();
   hooks.group = group;
@@ -53,7 +52,7 @@ train::Job job_of(const ModelRef& model, torch::optim::Optimizer& optimizer,
 }
 
 // What rank 0 does alone. What it throws, all throw.
-void on_first_rank(const comm::Group* group, const std::function<void()>& work) {
+void on_first_rank(const Group* group, const std::function<void()>& work) {
   if (group == nullptr) return work();
   std::exception_ptr thrown;
   std::string message;  // 'u' or 'm', by the kind of mistake, and the sentence
@@ -71,7 +70,7 @@ void on_first_rank(const comm::Group* group, const std::function<void()>& work) 
   message = group->broadcast(message, 0);
   if (thrown) std::rethrow_exception(thrown);
   if (message.empty()) return;
-  if (message.front() == 'u') throw comm::AgreedError(message.substr(1));
+  if (message.front() == 'u') throw AgreedError(message.substr(1));
   throw MachineError("[rank 0] " + message.substr(1));
 }
 
@@ -80,51 +79,51 @@ void on_first_rank(const comm::Group* group, const std::function<void()>& work) 
 void save(const fs::path& directory, ModelRef model, torch::optim::Optimizer& optimizer,
           int64_t step, const SaveOptions& options) {
   require(step >= 0, "[checkpoint] expected a number of updates of at least 0, got ", step);
-  const comm::Group* const group = group_of(model, optimizer);
-  const train::Job job = job_of(model, optimizer, group);
-  const train::NamedTensors step_state =
-      options.scaler != nullptr ? options.scaler->state() : train::NamedTensors();
-  const train::Checkpoint checkpoint = train::make_checkpoint(job, step_state, {}, step);
+  const Group* const group = group_of(model, optimizer);
+  const Job job = job_of(model, optimizer, group);
+  const NamedTensors step_state =
+      options.scaler != nullptr ? options.scaler->state() : NamedTensors();
+  const Checkpoint checkpoint = make_checkpoint(job, step_state, {}, step);
   if (group != nullptr) group->check("saving a checkpoint");
-  on_first_rank(group, [&] { train::prepare_checkpoints(directory); });
-  if (group != nullptr && train::has_divided_state(job)) {
-    train::save_checkpoint_together(directory, checkpoint, options.keep, *group);
+  on_first_rank(group, [&] { prepare_checkpoints(directory); });
+  if (group != nullptr && has_divided_state(job)) {
+    save_checkpoint_together(directory, checkpoint, options.keep, *group);
   } else {
-    on_first_rank(group, [&] { train::save_checkpoint(directory, checkpoint, options.keep); });
+    on_first_rank(group, [&] { save_checkpoint(directory, checkpoint, options.keep); });
   }
 }
 
 int64_t load_if_exists(const fs::path& directory, ModelRef model,
                        torch::optim::Optimizer& optimizer, const SaveOptions& options) {
-  const comm::Group* const group = group_of(model, optimizer);
-  const train::Job job = job_of(model, optimizer, group);
-  std::optional<train::Checkpoint> checkpoint;
+  const Group* const group = group_of(model, optimizer);
+  const Job job = job_of(model, optimizer, group);
+  std::optional<Checkpoint> checkpoint;
   on_first_rank(group, [&] {
     const auto warn = [](const std::string& sentence) {
       std::fprintf(stderr, "%s\n", sentence.c_str());
     };
-    if (fs::exists(directory)) train::prepare_checkpoints(directory);
-    checkpoint = train::load_newest(directory, warn);
+    if (fs::exists(directory)) prepare_checkpoints(directory);
+    checkpoint = load_newest(directory, warn);
   });
-  if (group != nullptr) checkpoint = train::share_checkpoint(std::move(checkpoint), *group);
+  if (group != nullptr) checkpoint = share_checkpoint(std::move(checkpoint), *group);
   if (!checkpoint) return 0;
   const int64_t step = checkpoint->step;
   try {
-    train::load_module(model.module(), checkpoint->model, str("the checkpoint of step ", step));
+    load_module(model.module(), checkpoint->model, str("the checkpoint of step ", step));
   } catch (const UserError& error) {
-    throw comm::AgreedError(error.what());  // all ranks have the same tensors
+    throw AgreedError(error.what());  // all ranks have the same tensors
   }
   try {
-    train::restore_checkpoint(std::move(*checkpoint), job, [&](const train::NamedTensors& state) {
+    restore_checkpoint(std::move(*checkpoint), job, [&](const NamedTensors& state) {
       if (options.scaler != nullptr) options.scaler->load_state(state);
     });
-  } catch (const comm::AgreedError&) {
+  } catch (const AgreedError&) {
     throw;
   } catch (const std::exception& error) {
     if (group != nullptr) group->fail(error.what());  // others may wait for this rank
     throw;
   }
-  on_first_rank(group, [&] { train::discard_after(directory, step); });
+  on_first_rank(group, [&] { discard_after(directory, step); });
   return step;
 }
 

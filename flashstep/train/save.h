@@ -32,18 +32,18 @@ class ModelRef {
       : module_(*wrapped.module()), group_(&wrapped.group()), reducer_(&wrapped.reducer()) {}
 
   torch::nn::Module& module() const { return module_; }  // without the wrapper
-  const comm::Group* group() const { return group_; }    // null: none is known
+  const Group* group() const { return group_; }          // null: none is known
   GradientReducer* reducer() const { return reducer_; }
 
  private:
   torch::nn::Module& module_;
-  const comm::Group* group_ = nullptr;
+  const Group* group_ = nullptr;
   GradientReducer* reducer_ = nullptr;
 };
 
 struct SaveOptions {
-  int64_t keep = 2;                         // newest checkpoints that stay; 0: all
-  train::GradientScaler* scaler = nullptr;  // fp16's, if there is one
+  int64_t keep = 2;                  // newest checkpoints that stay; 0: all
+  GradientScaler* scaler = nullptr;  // fp16's, if there is one
 };
 
 // Writes DIRECTORY/step_00001000/: parameters, buffers, the optimizer's state, the random

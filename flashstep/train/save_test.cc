@@ -120,8 +120,8 @@ TEST(Save, GoesOnAsIfNeverStopped) {
 }
 
 // A step on `world_size` ranks with each way to divide the optimizer.
-void ranks_go_on(const comm::Environment& environment, int way) {
-  const comm::Group group(environment);
+void ranks_go_on(const Environment& environment, int way) {
+  const Group group(environment);
   const Folder folder(str("way", way), /*is_owner=*/false);
   const auto make_sharded = [&](DistributedDataParallel<Net>& model) -> OptimizerPtr {
     using torch::optim::AdamWOptions;
@@ -158,8 +158,7 @@ TEST(Save, RanksGoOnAsIfNeverStopped) {
   for (const int way : {0, 1, 2, 3, 4}) {
     SCOPED_TRACE(way);
     folders.push_back(std::make_unique<Folder>(str("way", way)));
-    testing::run_ranks(
-        2, [way](const comm::Environment& environment) { ranks_go_on(environment, way); });
+    testing::run_ranks(2, [way](const Environment& environment) { ranks_go_on(environment, way); });
   }
   // And one process from the state of two.
   for (const int way : {0, 1, 2, 3, 4}) {
@@ -178,14 +177,14 @@ TEST(Save, RanksGoOnAsIfNeverStopped) {
 TEST(Save, AFailureIsThrownOnAllRanks) {
   const Folder folder("refused");
   write_file(folder.path, "a file where the directory would be");
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    const comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
     const Folder folder("refused", /*is_owner=*/false);
     DistributedDataParallel model(std::make_shared<Net>(), group);
     ShardedAdamW optimizer(model, torch::optim::AdamWOptions(1e-2));
     EXPECT_THROW(save(folder.path, model, optimizer, 1), MachineError);
     take_step(model, optimizer, group.rank());  // and they go on
-    EXPECT_EQ(group.all_reduce(1, comm::Reduce::kSum), 2);
+    EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 2);
     // A module that is not wrapped has no group to save with; a plain optimizer knows none either.
     torch::optim::SGD plain(model.parameters(), torch::optim::SGDOptions(0.1));
     ::setenv("RANK", "0", 1);
@@ -221,8 +220,8 @@ TEST(Save, FilesOfOthersAreRefused) {
 
 // All ranks find the mistake, and end with their own sentence.
 TEST(Save, AnotherModelIsRefusedByAllRanks) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
-    const comm::Group group(environment);
+  testing::run_ranks(3, [](const Environment& environment) {
+    const Group group(environment);
     const Folder folder("other_model", /*is_owner=*/false);
     {
       DistributedDataParallel model(std::make_shared<Net>(), group);
@@ -233,7 +232,7 @@ TEST(Save, AnotherModelIsRefusedByAllRanks) {
     DistributedDataParallel other(torch::nn::Linear(6, 8), group);
     ShardedAdamW optimizer(other, torch::optim::AdamWOptions(1e-2));
     expect_sentence([&] { load_if_exists(folder.path, other, optimizer); }, {"weight", "step 1"});
-    EXPECT_EQ(group.all_reduce(1, comm::Reduce::kSum), 3);  // and could go on
+    EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 3);  // and could go on
     if (group.is_first()) fs::remove_all(folder.path);
   });
 }
@@ -255,7 +254,7 @@ TEST(Save, KeepsTheNewestAndTheScale) {
   GradientScaler scaler(torch::kCPU, {.initial_scale = 64});
   const SaveOptions options = {.keep = 3, .scaler = &scaler};
   for (int step = 1; step < 6; ++step) save(folder.path, net, *adamw, step, options);
-  EXPECT_EQ(train::list_checkpoints(folder.path), (std::vector<int64_t>{3, 4, 5}));
+  EXPECT_EQ(list_checkpoints(folder.path), (std::vector<int64_t>{3, 4, 5}));
   scaler.update(torch::ones({}));
   EXPECT_EQ(scaler.scale().item<float>(), 32);
   EXPECT_EQ(load_if_exists(folder.path, net, *adamw, options), 5);
@@ -267,14 +266,14 @@ TEST(Save, SharesItsFilesWithTheLoop) {
   const Folder folder("loop");
   Net net;
   AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
-  train::Job job{net, optimizer, [&](int64_t, int64_t) {
-                   return net.forward(torch::randn({4, 6})).square().mean();
-                 }};
-  train::LoopOptions options;
+  Job job{net, optimizer, [&](int64_t, int64_t) {
+            return net.forward(torch::randn({4, 6})).square().mean();
+          }};
+  LoopOptions options;
   options.run_directory = folder.path;
   options.steps = 4;
   options.quiet = true;
-  train::run(job, options);
+  run(job, options);
   Net again(3);
   AdamW of_again(again.parameters(), torch::optim::AdamWOptions(1e-2));
   EXPECT_EQ(load_if_exists(folder.path / "checkpoints", again, of_again), 4);
@@ -283,7 +282,7 @@ TEST(Save, SharesItsFilesWithTheLoop) {
   save(folder.path / "checkpoints", again, of_again, 5);
   options.steps = 7;
   options.resume = true;
-  EXPECT_EQ(train::run(job, options).steps, 7);
+  EXPECT_EQ(run(job, options).steps, 7);
   EXPECT_EQ(net.seen.item<float>(), 4 + 1 + 2);
 }
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace flashstep::train {
+namespace flashstep {
 
 double learning_rate_at(const Schedule& schedule, int64_t step) {
   const int64_t warmup = schedule.warmup_steps, last = schedule.cosine_steps;
@@ -16,4 +16,4 @@ double learning_rate_at(const Schedule& schedule, int64_t step) {
   return low + 0.5 * (1 + std::cos(std::numbers::pi * progress)) * (high - low);
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

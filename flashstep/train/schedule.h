@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace flashstep::train {
+namespace flashstep {
 
 struct Schedule {
   double learning_rate = 1e-3;      // the highest, reached after the warm-up
@@ -21,4 +21,4 @@ struct Schedule {
 //   t > Tc:        min
 double learning_rate_at(const Schedule& schedule, int64_t step);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -1,6 +1,6 @@
 #include "flashstep/train/sharded_adamw.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 void ShardedAdamW::step_unless(const torch::Tensor& found_inf) {
   update_with(
@@ -43,4 +43,4 @@ void load_optimizer_state(ShardedAdamW& optimizer, const NamedTensors& parameter
   load_optimizer_state(optimizer.inner(), optimizer.named_own(parameters), own_state);
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -4,7 +4,7 @@
 #include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/train/adamw.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 class ShardedAdamW : public ShardedOptimizer<AdamW>, public SkippableOptimizer {
  public:
@@ -31,8 +31,4 @@ NamedTensors optimizer_state(const ShardedAdamW& optimizer, const NamedTensors& 
 void load_optimizer_state(ShardedAdamW& optimizer, const NamedTensors& parameters,
                           const NamedTensors& own_state);
 
-}  // namespace flashstep::train
-
-namespace flashstep {
-using train::ShardedAdamW;
 }  // namespace flashstep

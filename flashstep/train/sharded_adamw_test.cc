@@ -13,10 +13,9 @@
 #include "flashstep/train/parallelize.h"
 #include "flashstep/train/run_state.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
-using comm::Group;
 using testing::archive_of;
 using testing::load_archive;
 using testing::same_bits;
@@ -86,7 +85,7 @@ void expect_whole_adamw(const Group& group, ShardMode mode, at::ScalarType momen
 
 TEST(ShardedAdamW, ConsolidatedStateKeepsTheOrderOfMemory) {
   for (const int world_size : {2, 3}) {
-    testing::run_ranks(world_size, [](const comm::Environment& environment) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
       const Group group(environment);
       for (const auto moments : {at::kFloat, at::kBFloat16}) {
         expect_whole_adamw(group, ShardMode::kWhole, moments);
@@ -130,7 +129,7 @@ std::vector<Tensor> trained_in_fp16(const std::string& shards, Group& group) {
 }
 
 TEST(ShardedAdamW, OverflowInOneRanksPartSkipsTheStepOnAll) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     Group group(environment);
     const auto expected = trained_in_fp16("none", group);
     EXPECT_EQ(expected.back().item<float>(), 32768);  // halved once
@@ -167,7 +166,7 @@ struct Resumable {
 };
 
 TEST(Resume, BucketsAreThoseOfTheCheckpointUnlessTheConfigGivesTheirSize) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
+  testing::run_ranks(2, [](const Environment& environment) {
     Group group(environment);
     Resumable before(0.0008, group);  // two parameters each
     before.step->run(0);
@@ -192,4 +191,4 @@ TEST(Resume, BucketsAreThoseOfTheCheckpointUnlessTheConfigGivesTheirSize) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

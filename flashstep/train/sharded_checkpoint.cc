@@ -13,7 +13,7 @@
 #include "flashstep/base/files.h"
 #include "flashstep/parallel/named_tensors.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -73,7 +73,7 @@ NamedTensors on_host(const NamedTensors& tensors) {
 // Every rank writes its share into rank 0's `directory`. All ranks call it and get everybody's
 // records.
 std::vector<std::string> write_shares(const fs::path& directory, const std::string& word,
-                                      const NamedTensors& own, const comm::Group& group) {
+                                      const NamedTensors& own, const Group& group) {
   OrderedJson records = OrderedJson::array();
   NamedTensors handed_over;
   if (holds_word(directory, word)) {
@@ -85,7 +85,7 @@ std::vector<std::string> write_shares(const fs::path& directory, const std::stri
       records.push_back(failure(error));
     }
   }
-  const NamedTensors of_others = parallel::gather_tensors(handed_over, group, /*to=*/0);
+  const NamedTensors of_others = gather_tensors(handed_over, group, /*to=*/0);
   if (!of_others.empty()) {
     records.push_back(try_write(directory, "optimizer.others.safetensors", of_others));
   }
@@ -118,7 +118,7 @@ std::vector<CheckpointFile> written_files(const fs::path& directory,
 }
 
 void save_as_first(const fs::path& checkpoints, const Checkpoint& checkpoint, int64_t keep,
-                   const comm::Group& group) {
+                   const Group& group) {
   const auto tell = [&](const OrderedJson& message) { group.broadcast(text_of(message), 0); };
   bool others_listen = true;  // and are not in the middle of an exchange
   const auto write_optimizer = [&](const fs::path& relative) {
@@ -142,7 +142,7 @@ void save_as_first(const fs::path& checkpoints, const Checkpoint& checkpoint, in
   tell(OrderedJson::object());
 }
 
-void save_as_other(const NamedTensors& own, const comm::Group& group) {
+void save_as_other(const NamedTensors& own, const Group& group) {
   const auto listen = [&] { return OrderedJson::parse(group.broadcast("", 0)); };
   OrderedJson message = listen();
   if (message.contains("directory")) {
@@ -158,7 +158,7 @@ void save_as_other(const NamedTensors& own, const comm::Group& group) {
 }  // namespace
 
 void save_checkpoint_together(const fs::path& checkpoints, const Checkpoint& checkpoint,
-                              int64_t keep, const comm::Group& group) {
+                              int64_t keep, const Group& group) {
   if (group.is_first()) {
     save_as_first(checkpoints, checkpoint, keep, group);
   } else {
@@ -166,4 +166,4 @@ void save_checkpoint_together(const fs::path& checkpoints, const Checkpoint& che
   }
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

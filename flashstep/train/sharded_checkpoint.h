@@ -6,7 +6,7 @@
 #include "flashstep/comm/group.h"
 #include "flashstep/train/checkpoint.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // save_checkpoint(), with checkpoint.optimizer each rank's own: rank 2 of 4 writes it into
 // optimizer.00002-of-00004.safetensors, beside rank 0's model. A rank that does not see rank 0's
@@ -20,6 +20,6 @@ namespace flashstep::train {
 // Only an exchange that breaks off half-way (a lost rank, memory that ends while receiving) is left
 // to the group: who catches it calls group.fail(), as run() does.
 void save_checkpoint_together(const std::filesystem::path& checkpoints,
-                              const Checkpoint& checkpoint, int64_t keep, const comm::Group& group);
+                              const Checkpoint& checkpoint, int64_t keep, const Group& group);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

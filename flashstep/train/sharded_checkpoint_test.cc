@@ -15,7 +15,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/testing/ranks.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -26,7 +26,7 @@ const fs::path kOwnDisk = "/proc/self/cwd/checkpoints";
 
 class Disks {
  public:
-  Disks(const std::string& test, const comm::Group& group) : group_(group) {
+  Disks(const std::string& test, const Group& group) : group_(group) {
     const std::string parent = std::to_string(::getppid());  // of all ranks
     base_ = fs::temp_directory_path() / ("sharded_checkpoint_test_" + parent) / test;
     if (group.is_first()) fs::remove_all(base_);
@@ -42,11 +42,11 @@ class Disks {
   fs::path of(int rank) const { return base_ / std::to_string(rank); }
 
  private:
-  const comm::Group& group_;
+  const Group& group_;
   fs::path base_;
 };
 
-Checkpoint checkpoint_of(const comm::Group& group, int64_t step) {
+Checkpoint checkpoint_of(const Group& group, int64_t step) {
   Checkpoint checkpoint;
   checkpoint.step = step;
   checkpoint.model = {{"w", torch::full({6}, static_cast<double>(step))}};
@@ -56,7 +56,7 @@ Checkpoint checkpoint_of(const comm::Group& group, int64_t step) {
 }
 
 // The newest on rank 0's disk, with every rank's tensors; the other ranks wait.
-void expect_whole_checkpoint(const fs::path& checkpoints, int64_t step, const comm::Group& group) {
+void expect_whole_checkpoint(const fs::path& checkpoints, int64_t step, const Group& group) {
   if (group.is_first()) {
     const Checkpoint read = load_checkpoint(checkpoint_directory(checkpoints, step));
     EXPECT_EQ(read.optimizer.size(), static_cast<size_t>(group.world_size()));
@@ -75,8 +75,8 @@ std::string unfinished(int64_t step) {
 
 // What an earlier job left on rank 1's machine bears the name of rank 0's directory.
 TEST(ShardedCheckpoint, ADirectoryOfTheSameNameIsNotRankZeros) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
-    const comm::Group group(environment);
+  testing::run_ranks(3, [](const Environment& environment) {
+    const Group group(environment);
     const Disks disks("stale", group);
     const fs::path stale = disks.of(1) / "checkpoints" / unfinished(5);
     if (group.rank() == 1) {
@@ -100,8 +100,8 @@ TEST(ShardedCheckpoint, ADirectoryOfTheSameNameIsNotRankZeros) {
 
 // Rank 1 sees the word, but what it writes does not come to where rank 0 looks.
 TEST(ShardedCheckpoint, AShareThatDoesNotArriveIsMissed) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    const comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
     const Disks disks("lost", group);
     if (group.rank() == 1) {
       const fs::path mine = disks.of(1) / "checkpoints" / unfinished(5);
@@ -138,17 +138,17 @@ struct FullDisk {
 
 // All ranks throw, the older checkpoint stays, and all can go on.
 void expect_failure(const char* what, const fs::path& checkpoints, const Checkpoint& checkpoint,
-                    const comm::Group& group) {
+                    const Group& group) {
   SCOPED_TRACE(what);
   EXPECT_THROW(save_checkpoint_together(checkpoints, checkpoint, 1, group), MachineError);
   expect_whole_checkpoint(checkpoints, 1, group);
 }
 
 TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    comm::GroupOptions options;
+  testing::run_ranks(2, [](const Environment& environment) {
+    GroupOptions options;
     options.timeouts.collective = std::chrono::seconds(20);  // what waits in vain
-    const comm::Group group(environment, options);
+    const Group group(environment, options);
     const Disks disks("failures", group);
     const fs::path shared = disks.of(0) / "checkpoints";
     save_checkpoint_together(shared, checkpoint_of(group, 1), 1, group);
@@ -189,10 +189,10 @@ TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
 
 // What is wrong with rank 0's own call is the others' error as well.
 TEST(ShardedCheckpoint, AMistakeOfRankZeroIsToldToo) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    comm::GroupOptions options;
+  testing::run_ranks(2, [](const Environment& environment) {
+    GroupOptions options;
     options.timeouts.collective = std::chrono::seconds(20);
-    const comm::Group group(environment, options);
+    const Group group(environment, options);
     const Disks disks("mistake", group);
     const auto save = [&] {
       save_checkpoint_together(kOwnDisk, checkpoint_of(group, 1), /*keep=*/-1, group);
@@ -207,4 +207,4 @@ TEST(ShardedCheckpoint, AMistakeOfRankZeroIsToldToo) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

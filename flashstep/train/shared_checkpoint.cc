@@ -9,7 +9,7 @@
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
@@ -34,7 +34,7 @@ NamedTensors empty_like(const OrderedJson& description) {
 }
 
 // On rank 0 sends, on the others receives.
-void broadcast(NamedTensors& tensors, const comm::Group& group) {
+void broadcast(NamedTensors& tensors, const Group& group) {
   for (auto& [name, tensor] : tensors) {
     tensor = tensor.cpu().contiguous();
     group.broadcast(tensor, 0);
@@ -67,7 +67,7 @@ std::vector<NamedTensors> by_parameter(NamedTensors state, const NamedTensors& p
 }  // namespace
 
 std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
-                                           const comm::Group& group) {
+                                           const Group& group) {
   OrderedJson description;
   if (group.is_first() && checkpoint) {
     description = {{"step", checkpoint->step},
@@ -86,8 +86,8 @@ std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
   return checkpoint;
 }
 
-NamedTensors share_state(NamedTensors state, const NamedTensors& parameters,
-                         const comm::Group& group, const KeepFunction& keep) {
+NamedTensors share_state(NamedTensors state, const NamedTensors& parameters, const Group& group,
+                         const KeepFunction& keep) {
   std::vector<NamedTensors> parts;  // rank 0's
   if (group.is_first()) parts = by_parameter(std::move(state), parameters);
   OrderedJson descriptions = OrderedJson::array();
@@ -102,4 +102,4 @@ NamedTensors share_state(NamedTensors state, const NamedTensors& parameters,
   return kept;
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

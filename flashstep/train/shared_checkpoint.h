@@ -7,12 +7,12 @@
 #include "flashstep/comm/group.h"
 #include "flashstep/train/checkpoint.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // Rank 0's checkpoint (or that it has none) on every rank, but for the optimizer's tensors, which
 // stay where they are. All ranks call it; the others' argument is ignored.
 std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
-                                           const comm::Group& group);
+                                           const Group& group);
 
 // What a rank goes on holding of the tensors of one parameter.
 using KeepFunction = std::function<NamedTensors(NamedTensors)>;
@@ -21,7 +21,7 @@ using KeepFunction = std::function<NamedTensors(NamedTensors)>;
 // after the other, so that no rank but the first holds more of it than `keep` returns, and one
 // parameter's. Tensors of none of the `parameters` come one by one. All ranks call it; the others'
 // state is ignored.
-NamedTensors share_state(NamedTensors state, const NamedTensors& parameters,
-                         const comm::Group& group, const KeepFunction& keep);
+NamedTensors share_state(NamedTensors state, const NamedTensors& parameters, const Group& group,
+                         const KeepFunction& keep);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

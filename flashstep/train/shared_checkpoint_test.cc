@@ -7,7 +7,7 @@
 #include "flashstep/measure/cpu_memory.h"
 #include "flashstep/testing/ranks.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -24,8 +24,8 @@ NamedTensors named_zeros() {
 }
 
 TEST(ShareState, ComesByParameterAndOnlyWhatIsKeptStays) {
-  testing::run_ranks(3, [](const comm::Environment& environment) {
-    const comm::Group group(environment);
+  testing::run_ranks(3, [](const Environment& environment) {
+    const Group group(environment);
     const NamedTensors parameters = named_zeros();
     NamedTensors state;  // by kind, as two ranks write it into two files
     if (group.is_first()) {
@@ -63,8 +63,8 @@ TEST(ShareState, ComesByParameterAndOnlyWhatIsKeptStays) {
 }
 
 TEST(ShareCheckpoint, TheOptimizersTensorsStayWithRankZero) {
-  testing::run_ranks(2, [](const comm::Environment& environment) {
-    const comm::Group group(environment);
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
     std::optional<Checkpoint> checkpoint;
     EXPECT_FALSE(share_checkpoint(std::nullopt, group).has_value());
     if (group.is_first()) {
@@ -82,4 +82,4 @@ TEST(ShareCheckpoint, TheOptimizersTensorsStayWithRankZero) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -7,7 +7,7 @@
 
 #include "flashstep/train/clip.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // Gradients are taken times min(1, max_norm / (norm + 1e-6)).
 struct Clipping {
@@ -30,4 +30,4 @@ class SkippableOptimizer {
   }
 };
 
-}  // namespace flashstep::train
+}  // namespace flashstep

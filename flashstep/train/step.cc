@@ -9,7 +9,7 @@
 #include "flashstep/measure/ranges.h"
 #include "flashstep/train/skippable.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 using torch::Tensor;
 
@@ -116,4 +116,4 @@ void TrainStep::load_state(const NamedTensors& state) {
   if (scaler_) scaler_->load_state(state);
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

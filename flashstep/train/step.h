@@ -17,13 +17,7 @@
 
 namespace flashstep {
 class GradientReducer;
-namespace comm {
 class Group;
-}
-}  // namespace flashstep
-
-namespace flashstep::train {
-
 enum class Precision {
   kFloat32,
   kBFloat16,  // autocast
@@ -44,7 +38,7 @@ using StageFunction = std::function<void(int64_t step, int64_t micro_step)>;
 // Where a parallel recipe takes part. The defaults are those of a single process.
 struct ParallelHooks {
   int64_t rank = 0, world_size = 1;
-  const comm::Group* group = nullptr;  // null: a single process
+  const Group* group = nullptr;        // null: a single process
   GradientReducer* reducer = nullptr;  // lives as long as the functions below
   // A guard that is held during every backward but the step's last: gradients are then only added
   // up.
@@ -132,4 +126,4 @@ class TrainStep {
   std::unique_ptr<GradientScaler> scaler_;
 };
 
-}  // namespace flashstep::train
+}  // namespace flashstep

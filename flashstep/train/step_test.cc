@@ -14,7 +14,7 @@
 #include "flashstep/train/adamw.h"
 #include "flashstep/train/schedule.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -225,4 +225,4 @@ TEST(Step, RefusesALossThatIsNoNumber) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -18,7 +18,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 constexpr std::string_view kFilePrefix = "events.out.tfevents.";
@@ -173,4 +173,4 @@ void EventWriter::append(std::string_view event) {
   }
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace flashstep::train {
+namespace flashstep {
 
 // Writes one new event file, named after those that `directory` has so that TensorBoard reads it
 // after them. It starts with a session-start event at `first_step`, on which TensorBoard forgets
@@ -38,4 +38,4 @@ class EventWriter {
   int descriptor_ = -1;
 };
 
-}  // namespace flashstep::train
+}  // namespace flashstep

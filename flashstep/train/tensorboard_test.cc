@@ -10,7 +10,7 @@
 #include "flashstep/base/error.h"
 #include "flashstep/base/files.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -67,4 +67,4 @@ TEST_F(TensorboardTest, AFolderThatCannotBeMadeIsTheMachinesFailure) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

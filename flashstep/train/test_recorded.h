@@ -19,7 +19,7 @@
 #include "flashstep/train/parallelize.h"
 #include "flashstep/train/recorded_step.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 struct RecordedCase {
   Precision precision = Precision::kFloat32;
@@ -60,7 +60,7 @@ inline void be_deterministic() {
 }
 
 inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Device device,
-                                  comm::Group* group = nullptr) {
+                                  Group* group = nullptr) {
   be_deterministic();
   torch::manual_seed(7);
   Transformer model(recorded_model(), /*seed=*/3, device);
@@ -122,7 +122,7 @@ inline void expect_same_runs(const RecordedRun& actual, const RecordedRun& expec
 
 // Recorded and launched, and the two alike; returns the recorded run.
 inline RecordedRun expect_recorded_as_launched(const RecordedCase& c, at::Device device,
-                                               comm::Group* group = nullptr) {
+                                               Group* group = nullptr) {
   const RecordedRun launched = train_recorded(c, GraphMode::kOff, device, group);
   RecordedRun recorded = train_recorded(c, GraphMode::kOn, device, group);
   EXPECT_FALSE(launched.was_recorded);
@@ -131,4 +131,4 @@ inline RecordedRun expect_recorded_as_launched(const RecordedCase& c, at::Device
   return recorded;
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

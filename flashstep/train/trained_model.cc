@@ -14,7 +14,7 @@
 #include "flashstep/train/checkpoint.h"
 #include "flashstep/train/run_state.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 // Bytes that come a token at a time, up to the first of several texts.
@@ -55,7 +55,7 @@ TrainedModel load_run(const std::filesystem::path& run, const std::string& devic
   const auto checkpoint = load_newest(run / "checkpoints", warn);
   require(checkpoint.has_value(), "[run] expected a checkpoint in ", run.string(),
           ", but there is none yet");
-  TrainedModel trained{config, tokenizer::Tokenizer::load(run / "tokenizer"),
+  TrainedModel trained{config, Tokenizer::load(run / "tokenizer"),
                        Transformer(config.model, 0, device), device, checkpoint->step};
   const std::string trained_with = tokenizer_of(*checkpoint);
   require(trained_with.empty() || trained_with == trained.tokenizer.fingerprint(),
@@ -67,9 +67,9 @@ TrainedModel load_run(const std::filesystem::path& run, const std::string& devic
   return trained;
 }
 
-std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokenizer,
-                         const std::string& prompt, const SamplingConfig& sampling,
-                         const std::string& document_end, const std::vector<std::string>& stops) {
+std::string write_sample(Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
+                         const SamplingConfig& sampling, const std::string& document_end,
+                         const std::vector<std::string>& stops) {
   // A document begins where another one ends.
   const std::vector<uint32_t> ids = tokenizer.encode(prompt.empty() ? document_end : prompt);
   require(!ids.empty(), "[generate] expected a prompt of at least one token, got an empty one");
@@ -108,4 +108,4 @@ torch::Device device_by_name(const std::string& name) {
   return torch::Device(torch::kCUDA, 0);
 }
 
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -11,12 +11,12 @@
 #include "flashstep/tokenizer/tokenizer.h"
 #include "flashstep/train/config.h"
 
-namespace flashstep::train {
+namespace flashstep {
 
 // What a run trained, ready for use: the weights of its newest whole checkpoint.
 struct TrainedModel {
   Config config;
-  tokenizer::Tokenizer tokenizer;
+  Tokenizer tokenizer;
   Transformer model;  // in evaluation mode
   torch::Device device;
   int64_t step;  // of the checkpoint
@@ -30,12 +30,11 @@ TrainedModel load_run(const std::filesystem::path& run, const std::string& devic
 // before the first `document_end` (TextConfig; empty: there is none) or text of `stops` in it,
 // however many tokens that is. An empty prompt begins a document. UserError for one where
 // document_end is empty, too, and for an empty text among `stops`.
-std::string write_sample(Transformer& model, const tokenizer::Tokenizer& tokenizer,
-                         const std::string& prompt, const SamplingConfig& sampling,
-                         const std::string& document_end,
+std::string write_sample(Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
+                         const SamplingConfig& sampling, const std::string& document_end,
                          const std::vector<std::string>& stops = {});
 
 // "auto", "cpu" or "cuda" to a device. UserError for cuda where there is none.
 torch::Device device_by_name(const std::string& name);
 
-}  // namespace flashstep::train
+}  // namespace flashstep

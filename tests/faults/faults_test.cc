@@ -115,8 +115,8 @@ class FaultsTest : public ::testing::Test {
 
   void expect_whole_checkpoint() const {
     const auto checkpoint =
-        train::load_newest(run_.directory / "checkpoints",
-                           [](const std::string& sentence) { ADD_FAILURE() << sentence; });
+        load_newest(run_.directory / "checkpoints",
+                    [](const std::string& sentence) { ADD_FAILURE() << sentence; });
     ASSERT_TRUE(checkpoint.has_value());
     EXPECT_GE(checkpoint->step, kSavedBefore);
   }
@@ -209,7 +209,7 @@ TEST_F(FaultsTest, EverythingIsFlushedBeforeItGetsItsName) {
   const fs::path checkpoints = run_.directory / "checkpoints";
   std::string trace(1 << 16, '\0');
   flashstep_fault_trace(checkpoints.c_str(), trace.data(), trace.size());
-  train::save_checkpoint(checkpoints, {9, {{"w", torch::ones({3})}}, {}, "{}"}, 0);
+  save_checkpoint(checkpoints, {9, {{"w", torch::ones({3})}}, {}, "{}"}, 0);
   flashstep_fault_trace("", nullptr, 0);
 
   const std::string unfinished = checkpoints / "step_00000009.unfinished";

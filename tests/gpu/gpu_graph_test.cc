@@ -15,7 +15,7 @@
 #include "flashstep/train/clip.h"
 #include "flashstep/train/precision.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -84,4 +84,4 @@ TEST(GpuGraphTest, ReplaysDoWhatStepsDo) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

@@ -19,7 +19,7 @@
 #include "flashstep/train/safetensors.h"
 #include "flashstep/train/step.h"
 
-namespace flashstep::train {
+namespace flashstep {
 namespace {
 
 using torch::Tensor;
@@ -194,4 +194,4 @@ TEST_F(GpuTest, MachineAndMemoryAreSeen) {
 }
 
 }  // namespace
-}  // namespace flashstep::train
+}  // namespace flashstep

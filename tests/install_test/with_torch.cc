@@ -7,11 +7,11 @@
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  const flashstep::data::TokenFile tokens(argv[1]);
-  flashstep::data::BatchOptions options;
+  const flashstep::TokenFile tokens(argv[1]);
+  flashstep::BatchOptions options;
   options.batch_size = 2;
   options.context_length = 8;
-  const flashstep::data::Batch batch = flashstep::data::BatchSampler(tokens, options).at(0);
+  const flashstep::Batch batch = flashstep::BatchSampler(tokens, options).at(0);
   // In this file every token is its predecessor's successor.
   if (!torch::equal(batch.inputs + 1, batch.targets)) return 1;
   torch::nn::Embedding embedding(100, 4);

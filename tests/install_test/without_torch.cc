@@ -6,7 +6,7 @@
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  flashstep::data::TokenFileWriter writer(argv[1], 1000);
+  flashstep::TokenFileWriter writer(argv[1], 1000);
   std::vector<uint32_t> ids;
   for (uint32_t id = 0; id < 100; ++id) ids.push_back(id);
   writer.append(ids);

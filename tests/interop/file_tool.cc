@@ -13,8 +13,8 @@
 
 namespace {
 
+using flashstep::NamedTensors;
 using flashstep::str;
-using flashstep::train::NamedTensors;
 
 // Bytes 7, 38, 69, ...: every dtype gets values that differ.
 at::Tensor pattern(at::ScalarType dtype, at::IntArrayRef shape) {
@@ -38,11 +38,11 @@ void write_tensors(const std::string& path) {
   tensors.emplace_back("empty", pattern(at::kFloat, {0, 4}));
   tensors.emplace_back("transposed", pattern(at::kFloat, {3, 5}).t());
   tensors.emplace_back("name with \"quotes\", a \n and é", pattern(at::kByte, {1}));
-  flashstep::train::write_safetensors(path, tensors, {{"format", "pt"}, {"é", "\t"}});
+  flashstep::write_safetensors(path, tensors, {{"format", "pt"}, {"é", "\t"}});
 }
 
 void read_tensors(const std::string& path) {
-  const flashstep::train::SafetensorsFile file(path);
+  const flashstep::SafetensorsFile file(path);
   for (const auto& entry : file.header().tensors) {
     const at::Tensor tensor = file.tensor(entry.name);
     std::printf("%s %s %s ", entry.name.c_str(), entry.dtype.c_str(),
@@ -54,7 +54,7 @@ void read_tensors(const std::string& path) {
 }
 
 void write_events(const std::string& directory, int64_t first, int64_t last) {
-  flashstep::train::EventWriter writer(directory, first);
+  flashstep::EventWriter writer(directory, first);
   for (int64_t step = first; step <= last; ++step) {
     writer.scalars(step, {{"loss/train", 1.0 / static_cast<double>(step)},
                           {"lr", static_cast<double>(first)}});  // tells the start that wrote it

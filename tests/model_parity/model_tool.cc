@@ -21,19 +21,19 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < 6; ++i) *fields[i] = std::stoll(words[i]);
   Transformer model(config, 1);
   if (words[6] == "init") {
-    train::NamedTensors weights;
+    NamedTensors weights;
     for (const auto& parameter : model->named_parameters()) {
       weights.emplace_back(parameter.key(), parameter.value().detach());
     }
-    train::write_safetensors(words[7], weights);
+    write_safetensors(words[7], weights);
     return 0;
   }
   const torch::NoGradGuard no_grad;
-  const train::SafetensorsFile weights(words[7]);
+  const SafetensorsFile weights(words[7]);
   for (const auto& parameter : model->named_parameters()) {
     weights.copy_to(parameter.key(), parameter.value());
   }
-  const auto tokens = train::SafetensorsFile(words[8]).tensor("tokens");
-  train::write_safetensors(words[9], {{"logits", model->forward(tokens)}});
+  const auto tokens = SafetensorsFile(words[8]).tensor("tokens");
+  write_safetensors(words[9], {{"logits", model->forward(tokens)}});
   return 0;
 }

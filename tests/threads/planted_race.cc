@@ -18,7 +18,7 @@
 
 namespace {
 
-using flashstep::comm::Watch;
+using flashstep::Watch;
 
 // The watch of a rank that has nobody to talk to but itself.
 Watch::Options alone() {
@@ -32,7 +32,7 @@ Watch::Options alone() {
 template <typename Counter>
 void count_while_watched() {
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
-  store->set(flashstep::comm::kVerdictKey, flashstep::comm::kNoVerdict);
+  store->set(flashstep::kVerdictKey, flashstep::kNoVerdict);
   Watch watch(store, {}, alone());
   Counter launched{0};
   watch.guard([&launched] { return Watch::Launched{static_cast<uint64_t>(launched), 0}; }, [] {});
@@ -46,8 +46,7 @@ template <typename Counter>
 void count_in_hook() {
   const at::Tensor weight = torch::ones({2}).requires_grad_();
   Counter fired{0};
-  const flashstep::parallel::GradientHooks hooks({weight},
-                                                 [&fired](int64_t) { fired = fired + 1; });
+  const flashstep::GradientHooks hooks({weight}, [&fired](int64_t) { fired = fired + 1; });
   std::atomic<bool> is_done{false};
   std::atomic<int> seen{0};
   std::thread reader([&] {

@@ -4,7 +4,7 @@
 
 #include "flashstep/comm/cuda/mean_of_ranks.h"
 
-namespace flashstep::comm {
+namespace flashstep {
 namespace {
 
 constexpr int kThreads = 256;
@@ -120,4 +120,4 @@ cudaError_t launch_mean_of_ranks(MeanArguments arguments, MeanElement element,
   return cudaErrorInvalidValue;
 }
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cuda_runtime_api.h>
 
-namespace flashstep::comm {
+namespace flashstep {
 
 // Elements that lie together in memory here, and at `place` in what every other rank has sent.
 struct MeanPiece {
@@ -31,4 +31,4 @@ enum class MeanElement { kFloat32, kFloat64, kFloat16, kBFloat16 };
 // Sums in the order of the ranks, in float32 (float64 of float64), and rounds the mean.
 cudaError_t launch_mean_of_ranks(MeanArguments arguments, MeanElement element, cudaStream_t stream);
 
-}  // namespace flashstep::comm
+}  // namespace flashstep

@@ -91,18 +91,18 @@ class Running {
       }
       if (options_.while_running) options_.while_running(outcome_.last_error);
     }
-    outcome_.exit_code = comm::exit_code(status_);
-    outcome_.how = comm::describe_end(status_);
+    outcome_.exit_code = exit_code(status_);
+    outcome_.how = describe_end(status_);
     return outcome_;
   }
 
  private:
-  static comm::Child start(const CommandOptions& options) {
-    comm::ChildOptions child;
+  static Child start(const CommandOptions& options) {
+    ChildOptions child;
     child.command = options.command;
-    child.variables = comm::variables_of_process();
+    child.variables = variables_of_process();
     child.death_signal = SIGTERM;  // a benchmark stops its own ranks then
-    return comm::start_child(child);
+    return start_child(child);
   }
 
   void read_output() {
@@ -121,7 +121,7 @@ class Running {
 
   const CommandOptions& options_;
   Log log_;
-  comm::Child child_;
+  Child child_;
   CommandOutcome outcome_;
   std::string begun_;
   bool out_open_ = true, err_open_ = true, ended_ = false;

@@ -1,0 +1,34 @@
+// Trains a module of your own: metrics, checkpoints, resuming and loss curve come with the loop.
+#include <flashstep/train/adamw.h>
+#include <flashstep/train/loop.h>
+#include <flashstep/train/schedule.h>
+
+#include <torch/torch.h>
+
+namespace train = flashstep::train;
+
+// Learns to add the numbers of its input.
+struct Net : torch::nn::Module {
+  torch::nn::Linear hidden{register_module("hidden", torch::nn::Linear(8, 32))};
+  torch::nn::Linear out{register_module("out", torch::nn::Linear(32, 1))};
+  torch::Tensor forward(const torch::Tensor& x) { return out(torch::relu(hidden(x))); }
+};
+
+int main(int argc, char** argv) {
+  torch::manual_seed(1);
+  Net net;
+  train::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+  train::Job job{net, optimizer, [&](int64_t /*step*/, int64_t /*micro_step*/) {
+                   const torch::Tensor x = torch::rand({64, 8});
+                   return torch::mse_loss(net.forward(x), x.sum(1, /*keepdim=*/true));
+                 }};
+  job.learning_rate = [](int64_t t) { return train::learning_rate_at({1e-2, 1e-4, 20, 300}, t); };
+  train::LoopOptions options;
+  options.run_directory = argc > 1 ? argv[1] : "own_module_run";
+  options.resume = true;  // goes on where an earlier call was stopped
+  options.steps = 300;
+  options.step.max_norm = 1;
+  const train::LoopResult result = train::run(job, options);
+  std::printf("loss after %d steps: %.5f\n", static_cast<int>(result.steps), result.loss);
+  return result.loss < 0.05 ? 0 : 1;
+}
