@@ -1,5 +1,5 @@
 # Thin: each target is a line or two of scripts/ and CMake. CUDA=1 or CUDA=0 overrides the look for a GPU.
-.PHONY: quickstart build test bench format install bundle fuzz clean
+.PHONY: quickstart build test test_long bench format install bundle fuzz clean
 PREFIX ?= /usr/local
 
 quickstart: ## raw text to a trained model, on any machine
@@ -12,13 +12,16 @@ build: ## the program and the library; the tests are built by `make test`
 	scripts/build flashstep_program
 
 # A test more than processors at a time: many of them wait. Without a network for PyPI's packages the comparisons with
-# them are skipped, and ctest says so. The quickstart's own test (label slow) is .ci/run's, which looks at the run of
-# `make quickstart`.
+# them are skipped, and ctest says so. `make test_long` runs those of half a minute and more. The quickstart's own test
+# (label slow) is .ci/run's, which looks at the run of `make quickstart`.
 test:
 	scripts/bootstrap
 	scripts/build
 	-scripts/bootstrap --python
-	ctest --test-dir build/$$(scripts/preset) --output-on-failure -j$$(($$(nproc) + 1)) -LE slow
+	ctest --test-dir build/$$(scripts/preset) --output-on-failure -j$$(($$(nproc) + 1)) -LE "slow|long"
+
+test_long: test
+	ctest --test-dir build/$$(scripts/preset) --output-on-failure -j$$(($$(nproc) + 1)) -L long
 
 bench:
 	scripts/bootstrap --peers

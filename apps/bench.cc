@@ -7,11 +7,12 @@
 #include <unistd.h>
 
 #include "apps/commands.h"
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/terminal.h"
+#include "flashstep/base/text.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/parallel/strategy.h"
 
 namespace flashstep::apps {
 namespace {

@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "apps/bench.h"
-#include "flashstep/base/error.h"
 #include "flashstep/base/heap.h"
-#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
+#include "flashstep/detail/progress.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 
 namespace flashstep::apps {

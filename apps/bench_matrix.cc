@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "apps/bench.h"
-#include "flashstep/attention/implementation_names.h"
-#include "flashstep/base/error.h"
+#include "flashstep/attention.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/report/bench_ranks.h"
 
 namespace flashstep::apps {

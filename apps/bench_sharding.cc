@@ -6,7 +6,7 @@
 
 #include "apps/bench.h"
 #include "flashstep/base/signals.h"
-#include "flashstep/parallel/strategy.h"
+#include "flashstep/data_parallel.h"
 #include "flashstep/report/bench_ranks.h"
 
 namespace flashstep::apps {

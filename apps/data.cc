@@ -6,17 +6,17 @@
 #include <string>
 
 #include "apps/commands.h"
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/places.h"
-#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data/corpus.h"
 #include "flashstep/data/inspect.h"
 #include "flashstep/data/stories.h"
 #include "flashstep/data/tinystories.h"
-#include "flashstep/data/token_file.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/detail/progress.h"
+#include "flashstep/detail/token_file.h"
+#include "flashstep/error.h"
 
 namespace flashstep::apps {
 namespace {

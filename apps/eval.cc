@@ -5,9 +5,9 @@
 #include <string>
 
 #include "apps/commands.h"
-#include "flashstep/base/progress.h"
 #include "flashstep/base/text.h"
-#include "flashstep/data/token_file.h"
+#include "flashstep/detail/progress.h"
+#include "flashstep/detail/token_file.h"
 #include "flashstep/train/evaluate.h"
 #include "flashstep/train/trained_model.h"
 

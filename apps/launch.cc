@@ -9,7 +9,7 @@
 
 #include "apps/commands.h"
 #include "apps/shell_words.h"
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep::apps {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "apps/commands.h"
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/train/loss_plot.h"
 
 namespace flashstep::apps {

@@ -11,9 +11,9 @@
 
 #include "apps/commands.h"
 #include "apps/usage.h"
-#include "flashstep/base/run_main.h"
 #include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep::apps {
 namespace {

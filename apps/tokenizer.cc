@@ -1,5 +1,5 @@
 // flashstep tokenizer train | encode | decode
-#include "flashstep/tokenizer/tokenizer.h"
+#include "flashstep/tokenizer.h"
 
 #include <cstdio>
 #include <filesystem>
@@ -11,13 +11,13 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/commands.h"
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/places.h"
-#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
-#include "flashstep/data/token_file.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/detail/progress.h"
+#include "flashstep/detail/token_file.h"
+#include "flashstep/error.h"
 
 namespace flashstep::apps {
 namespace {

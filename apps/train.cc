@@ -11,10 +11,10 @@
 
 #include "apps/commands.h"
 #include "apps/shell_words.h"
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
-#include "flashstep/comm/environment.h"
-#include "flashstep/train/checkpoint.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/detail/environment.h"
+#include "flashstep/error.h"
 #include "flashstep/train/config.h"
 #include "flashstep/train/pipeline.h"
 #include "flashstep/train/run_directory.h"

@@ -16,6 +16,14 @@ set(FLASHSTEP_PRECOMPILED torch/nn/module.h torch/nn/pimpl.h torch/optim/adamw.h
 set(FLASHSTEP_TORCH_INCLUDES "<(torch/|ATen/ATen.h)")
 set(FLASHSTEP_CUDA_INCLUDES "<(nccl.h|cuda_runtime|(c10|ATen|torch/csrc)/cuda|.*ProcessGroupNCCL)")
 
+# Tests of half a minute and more on two cores: `make test` leaves them out, .ci/run runs them too (label long).
+set(FLASHSTEP_LONG_TESTS
+  comm_group_faults_test hosts_test kill_test launch_train_test others_files_test parallel_flat_shards_edges_test
+  parallel_flat_shards_test parallel_gradient_reducer_test rank_kills_test report_account_program_test
+  report_bench_norm_program_test report_bench_parallel_program_test report_bench_step_program_test report_quick_test
+  safetensors_interop_test sentences_test signals_test tokenizer_peers_test tokenizer_program_test train_cli_test
+  train_parallel_train_test)
+
 add_custom_target(gpu_tests)  # all tests that only a build with CUDA has
 
 include(FlashstepTogether)  # flashstep_together(): several files of a room compiled as one
@@ -170,7 +178,7 @@ function(flashstep_test_program NAME)
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
   target_include_directories(${NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${NAME} PRIVATE flashstep flashstep_test_main ${ARG_LIBRARIES})
+  target_link_libraries(${NAME} PRIVATE flashstep $<TARGET_NAME_IF_EXISTS:flashstep_tools> flashstep_test_main ${ARG_LIBRARIES})
   target_compile_options(${NAME} PRIVATE ${FLASHSTEP_QUICKLY_COMPILED})
   if(FLASHSTEP_SANITIZE MATCHES "undefined")
     target_compile_options(${NAME} PRIVATE -fno-sanitize=undefined)  # the library keeps it; a fifth less to compile
@@ -184,6 +192,9 @@ endfunction()
 # What every test of ours has in ctest.
 function(flashstep_add_test NAME)
   cmake_parse_arguments(ARG "" "" "COMMAND;LABELS" ${ARGN})
+  if(NAME IN_LIST FLASHSTEP_LONG_TESTS)
+    list(APPEND ARG_LABELS long)
+  endif()
   add_test(NAME ${NAME} COMMAND ${ARG_COMMAND})
   set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300 SKIP_RETURN_CODE 77
     ENVIRONMENT "${FLASHSTEP_TEST_ENVIRONMENT}")
@@ -218,7 +229,7 @@ function(flashstep_bench NAME)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${NAME} EXCLUDE_FROM_ALL ${ARG_SOURCES})
   target_include_directories(${NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${NAME} PRIVATE flashstep ${ARG_LIBRARIES})
+  target_link_libraries(${NAME} PRIVATE flashstep $<TARGET_NAME_IF_EXISTS:flashstep_tools> ${ARG_LIBRARIES})
   if(ARG_TORCH)
     flashstep_use_torch(${NAME})
   endif()
@@ -230,6 +241,9 @@ endfunction()
 # when a package that it needs is not there: ctest then says SKIPPED.
 function(flashstep_python_test NAME SCRIPT)
   cmake_parse_arguments(ARG "" "" "LABELS" ${ARGN})
+  if(NAME IN_LIST FLASHSTEP_LONG_TESTS)
+    list(APPEND ARG_LABELS long)
+  endif()
   add_test(NAME ${NAME} COMMAND ${FLASHSTEP_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${SCRIPT})
   set_tests_properties(${NAME} PROPERTIES LABELS "python;${ARG_LABELS}" TIMEOUT 300 SKIP_RETURN_CODE 77
     ENVIRONMENT "${FLASHSTEP_TEST_ENVIRONMENT};PYTHONDONTWRITEBYTECODE=1")

@@ -3,10 +3,10 @@
 //   flashstep launch -n 2 -- ./example_data_parallel
 //   torchrun --no-python --nproc-per-node 2 ./example_data_parallel
 #include <cstdio>
-#include <flashstep/base/run_main.h>
-#include <flashstep/comm/group.h>
-#include <flashstep/parallel/distributed_data_parallel.h>
-#include <flashstep/parallel/sharded_optimizer.h>
+#include <flashstep/data_parallel.h>
+#include <flashstep/error.h>
+#include <flashstep/group.h>
+#include <flashstep/sharded_optimizer.h>
 
 // Learns to add the numbers of its input.
 struct Net : torch::nn::Module {

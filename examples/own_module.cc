@@ -1,8 +1,7 @@
 // Trains a module of your own: metrics, checkpoints, resuming and loss curve come with the loop.
-#include <flashstep/base/run_main.h>
-#include <flashstep/train/adamw.h>
-#include <flashstep/train/loop.h>
-#include <flashstep/train/schedule.h>
+#include <flashstep/error.h>
+#include <flashstep/loop.h>
+#include <flashstep/optim.h>
 
 #include <torch/torch.h>
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
+#include "flashstep/error.h"
 #include "flashstep/train/checkpoint_state.h"
 
 namespace {

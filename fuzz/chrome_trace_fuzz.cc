@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/profile_sums.h"
 #include "flashstep/report/trace_attribution.h"

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/attention/implementation_names.h"
-#include "flashstep/base/error.h"
-#include "flashstep/base/fields.h"
+#include "flashstep/attention.h"
+#include "flashstep/detail/fields.h"
+#include "flashstep/error.h"
 #include "flashstep/train/config.h"
 
 // The library's own list needs LibTorch; here it only fills a line of help.

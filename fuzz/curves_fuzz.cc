@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/train/loss_plot.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

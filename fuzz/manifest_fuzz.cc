@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "flashstep/base/error.h"
 #include "flashstep/data/manifest.h"
+#include "flashstep/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view json(reinterpret_cast<const char*>(data), size);

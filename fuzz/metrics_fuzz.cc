@@ -10,8 +10,8 @@
 #include <string_view>
 #include <unistd.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/train/metrics_log.h"
 
 namespace {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "flashstep/base/error.h"
-#include "flashstep/data/token_file.h"
+#include "flashstep/detail/token_file.h"
+#include "flashstep/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view file(reinterpret_cast<const char*>(data), size);

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/document/result.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

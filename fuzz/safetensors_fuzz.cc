@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "flashstep/base/error.h"
-#include "flashstep/train/safetensors_format.h"
+#include "flashstep/detail/safetensors_format.h"
+#include "flashstep/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view file(reinterpret_cast<const char*>(data), size);

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/memory_snapshot.h"
 
 using namespace flashstep::measure;  // a test program

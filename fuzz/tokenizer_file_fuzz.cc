@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "flashstep/base/error.h"
-#include "flashstep/tokenizer/vocabulary.h"
+#include "flashstep/error.h"
+#include "flashstep/tokenizer.h"
 
 using namespace flashstep::tokenizer;  // a test program
 

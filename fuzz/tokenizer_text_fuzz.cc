@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "flashstep/tokenizer.h"
 #include "flashstep/tokenizer/byte_alphabet.h"
 #include "flashstep/tokenizer/chunks.h"
 #include "flashstep/tokenizer/pair_learner.h"
 #include "flashstep/tokenizer/reference_words.h"
-#include "flashstep/tokenizer/tokenizer.h"
 #include "flashstep/tokenizer/words.h"
 
 using namespace flashstep::tokenizer;  // a test program

@@ -18,15 +18,14 @@
 #include <torch/optim/adamw.h>
 #include <torch/types.h>
 
-#include "flashstep/base/files.h"
 #include "flashstep/base/rng.h"
-#include "flashstep/data/batches.h"
-#include "flashstep/data/token_file.h"
-#include "flashstep/model/transformer.h"
-#include "flashstep/train/adamw.h"
+#include "flashstep/data.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/detail/token_file.h"
+#include "flashstep/loop.h"
+#include "flashstep/model.h"
+#include "flashstep/optim.h"
 #include "flashstep/train/evaluate.h"
-#include "flashstep/train/loop.h"
-#include "flashstep/train/schedule.h"
 
 namespace flashstep {
 namespace {

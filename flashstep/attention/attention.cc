@@ -1,12 +1,12 @@
-#include "flashstep/attention/attention.h"
+#include "flashstep/attention.h"
 
 #include <cmath>
 
 #include <ATen/autocast_mode.h>
 
 #include "flashstep/attention/implementations.h"
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

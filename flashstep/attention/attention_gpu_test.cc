@@ -10,7 +10,7 @@
 #include <torch/cuda.h>
 
 #include "flashstep/attention/attention_test.h"
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 
 namespace flashstep {

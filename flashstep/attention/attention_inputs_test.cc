@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 
-#include "flashstep/attention/attention.h"
+#include "flashstep/attention.h"
 #include "flashstep/attention/attention_test.h"
 #include "flashstep/testing/sentences.h"
 

@@ -1,5 +1,5 @@
 // What attention() computes, with gradients: every implementation against the definition.
-#include "flashstep/attention/attention.h"
+#include "flashstep/attention.h"
 
 #include "flashstep/attention/attention_test.h"
 

@@ -7,7 +7,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "flashstep/attention/attention.h"
+#include "flashstep/attention.h"
 #include "flashstep/base/text.h"
 #include "flashstep/testing/compare.h"
 

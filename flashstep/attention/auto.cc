@@ -1,6 +1,6 @@
 // What "auto" takes: rules by device, dtype and shape, from measurements that are named here. They
 // are never taken at run time, so that a run repeats bit for bit wherever it is repeated.
-#include "flashstep/attention/attention.h"
+#include "flashstep/attention.h"
 #include "flashstep/attention/cost.h"
 #include "flashstep/attention/implementations.h"
 

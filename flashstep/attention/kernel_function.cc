@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/attention/implementations.h"
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep::internal {
 namespace {

@@ -9,7 +9,7 @@
 #include "flashstep/attention/attention_test.h"
 #include "flashstep/attention/cuda/kernels.h"
 #include "flashstep/attention/implementations.h"
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

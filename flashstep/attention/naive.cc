@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "flashstep/attention/implementations.h"
-#include "flashstep/measure/ranges.h"
+#include "flashstep/profiling.h"
 
 namespace flashstep::internal {
 namespace {
@@ -34,11 +34,11 @@ AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsu
   const auto v = one_head_per_query_head(problem.v, problem.q);
   at::Tensor scores, hidden, weights;
   {
-    const measure::ScopedRange range("scores");
+    const ScopedRange range("scores");
     scores = at::matmul(problem.q, k.transpose(-2, -1)) * problem.settings.scale;
   }
   if (problem.settings.causal) {
-    const measure::ScopedRange range("softmax");
+    const ScopedRange range("softmax");
     hidden = hidden_pairs(problem);
     scores = scores.masked_fill(hidden, kMinusInfinity);
     // Equal scores instead keep a row that sees no key free of NaN, forward and backward; the
@@ -47,10 +47,10 @@ AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsu
     if (blind > 0) scores.narrow(-2, 0, blind).fill_(0);
     weights = at::softmax(scores, -1).masked_fill(hidden, 0);
   } else {
-    const measure::ScopedRange range("softmax");
+    const ScopedRange range("softmax");
     weights = at::softmax(scores, -1);
   }
-  const measure::ScopedRange range("values");
+  const ScopedRange range("values");
   return {at::matmul(weights, v), with_logsumexp ? logsumexp(scores, hidden) : at::Tensor()};
 }
 

@@ -1,6 +1,6 @@
 // flashstep::attention and attention_with_logsumexp as operators, for callers that know PyTorch's
 // dispatcher only (Python's torch.ops.flashstep).
-#include "flashstep/attention/attention.h"
+#include "flashstep/attention.h"
 #include "flashstep/attention/implementations.h"
 
 namespace flashstep::internal {

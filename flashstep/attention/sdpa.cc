@@ -1,5 +1,5 @@
 #include "flashstep/attention/implementations.h"
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep::internal {
 

@@ -1,4 +1,4 @@
-#include "flashstep/base/fields.h"
+#include "flashstep/detail/fields.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/json_depth.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep::internal {
 namespace {

@@ -1,8 +1,8 @@
-#include "flashstep/base/fields.h"
+#include "flashstep/detail/fields.h"
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/testing/sentences.h"
 
 namespace flashstep {

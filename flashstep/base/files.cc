@@ -1,4 +1,4 @@
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

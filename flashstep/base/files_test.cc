@@ -1,4 +1,4 @@
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
 
 #include <fcntl.h>
 #include <fstream>
@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <xxhash.h>
 
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
 
 namespace flashstep {
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
 
 namespace flashstep {
 

@@ -1,4 +1,4 @@
-#include "flashstep/base/progress.h"
+#include "flashstep/detail/progress.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,13 +1,11 @@
-#include "flashstep/base/run_main.h"
-
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <new>
 #include <system_error>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -1,5 +1,3 @@
-#include "flashstep/base/run_main.h"
-
 #include <filesystem>
 #include <new>
 #include <stdexcept>
@@ -8,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

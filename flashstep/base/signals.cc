@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

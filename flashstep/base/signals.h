@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "flashstep/base/progress.h"
+#include "flashstep/detail/progress.h"
 
 namespace flashstep {
 

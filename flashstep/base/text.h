@@ -3,20 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace flashstep {
+#include "flashstep/error.h"
 
-// The parts streamed one after the other.
-template <typename... Parts>
-std::string str(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
-}
+namespace flashstep {
 
 // "a, b, c"
 std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");

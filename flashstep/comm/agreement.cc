@@ -4,6 +4,7 @@
 
 #include "flashstep/base/hash.h"
 #include "flashstep/base/text.h"
+#include "flashstep/comm/outside_collectives.h"
 
 namespace flashstep {
 namespace {

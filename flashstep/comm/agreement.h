@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/base/error.h"
-#include "flashstep/comm/group.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

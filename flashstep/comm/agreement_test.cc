@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/comm/outside_collectives.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep {

@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "flashstep/comm/environment.h"
+#include "flashstep/detail/environment.h"
 
 namespace flashstep {
 

@@ -6,7 +6,7 @@
 #include <sys/types.h>
 #include <vector>
 
-#include "flashstep/comm/environment.h"
+#include "flashstep/detail/environment.h"
 
 namespace flashstep {
 

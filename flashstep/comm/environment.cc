@@ -1,4 +1,4 @@
-#include "flashstep/comm/environment.h"
+#include "flashstep/detail/environment.h"
 
 #include <charconv>
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 extern char** environ;
 

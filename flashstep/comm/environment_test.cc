@@ -1,10 +1,10 @@
-#include "flashstep/comm/environment.h"
+#include "flashstep/detail/environment.h"
 
 #include <functional>
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

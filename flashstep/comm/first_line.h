@@ -6,6 +6,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "flashstep/base/text.h"
+
 namespace flashstep {
 
 // c10's errors carry a backtrace, Gloo's the place in its source in front: neither is for people.

@@ -6,8 +6,8 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/comm/environment.h"
+#include "flashstep/detail/environment.h"
 
 namespace flashstep {
 

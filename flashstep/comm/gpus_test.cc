@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/comm/group.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep {

@@ -1,4 +1,4 @@
-#include "flashstep/comm/group.h"
+#include "flashstep/group.h"
 
 #include <csignal>
 #include <cstdio>
@@ -11,13 +11,14 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/comm/backends.h"
 #include "flashstep/comm/first_line.h"
 #include "flashstep/comm/gpus.h"
 #include "flashstep/comm/group_internals.h"
 #include "flashstep/comm/meet.h"
+#include "flashstep/comm/outside_collectives.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -8,8 +8,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/comm/group.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep {

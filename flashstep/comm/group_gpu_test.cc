@@ -8,9 +8,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/comm/group.h"
 #include "flashstep/comm/tensors.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpu_ranks.h"
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/comm/group.h"
 #include "flashstep/comm/sockets.h"
 #include "flashstep/comm/watch.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

@@ -1,12 +1,12 @@
 // What a Group computes, over real processes.
-#include "flashstep/comm/group.h"
+#include "flashstep/group.h"
 
 #include <cmath>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep {

@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/comm/group.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 namespace {

@@ -1,5 +1,3 @@
-#include "flashstep/comm/init.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +8,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/comm/backends.h"
 #include "flashstep/comm/gpus.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 namespace {

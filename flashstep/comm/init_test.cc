@@ -1,6 +1,4 @@
 // init(): joins whatever this process was started among.
-#include "flashstep/comm/init.h"
-
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -9,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "flashstep/group.h"
 #include "flashstep/testing/gpus.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"

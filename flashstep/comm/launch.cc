@@ -11,8 +11,8 @@
 #include <thread>
 #include <unistd.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/child.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -11,10 +11,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/first_line.h"
 #include "flashstep/comm/verdict.h"
 #include "flashstep/comm/watch.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

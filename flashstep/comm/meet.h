@@ -6,9 +6,9 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "flashstep/comm/environment.h"
-#include "flashstep/comm/group.h"
 #include "flashstep/comm/sockets.h"
+#include "flashstep/detail/environment.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

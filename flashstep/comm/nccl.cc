@@ -8,9 +8,9 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/backends.h"
 #include "flashstep/comm/gpus.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

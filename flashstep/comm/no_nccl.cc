@@ -1,6 +1,6 @@
 // Without CUDA there is no NCCL.
-#include "flashstep/base/error.h"
 #include "flashstep/comm/backends.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -17,11 +17,11 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/comm/outside_collectives.h"
 #include "flashstep/comm/shared_counters.h"
 #include "flashstep/comm/stream_counters.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

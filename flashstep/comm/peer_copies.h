@@ -20,7 +20,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

@@ -15,10 +15,10 @@
 #include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/peer_copies.h"
 #include "flashstep/comm/peer_mean.h"
 #include "flashstep/comm/test_gpu_copies.h"
+#include "flashstep/error.h"
 #include "flashstep/testing/gpu_ranks.h"
 
 namespace flashstep {

@@ -5,9 +5,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/peer_copies.h"
 #include "flashstep/comm/test_gpu_copies.h"
+#include "flashstep/error.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpu_ranks.h"
 

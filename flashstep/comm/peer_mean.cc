@@ -10,9 +10,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/cuda/mean_of_ranks.h"
 #include "flashstep/comm/peer_copies.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

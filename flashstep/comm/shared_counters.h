@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

@@ -13,7 +13,7 @@
 #include <system_error>
 #include <unistd.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

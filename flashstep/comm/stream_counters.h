@@ -15,9 +15,9 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
 #include "flashstep/comm/shared_counters.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 

@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 
-#include "flashstep/comm/group.h"
 #include "flashstep/comm/peer_copies.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

@@ -29,9 +29,9 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "flashstep/comm/group.h"
 #include "flashstep/comm/sockets.h"
 #include "flashstep/comm/verdict.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

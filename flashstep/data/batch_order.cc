@@ -1,10 +1,9 @@
-#include "flashstep/data/batch_order.h"
-
 #include <algorithm>
 #include <cmath>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/rng.h"
+#include "flashstep/data.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -1,5 +1,3 @@
-#include "flashstep/data/batch_order.h"
-
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -7,7 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/data.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -1,9 +1,9 @@
-#include "flashstep/data/batches.h"
-
 #include <span>
 #include <vector>
 
 #include <torch/types.h>
+
+#include "flashstep/data.h"
 
 namespace flashstep {
 

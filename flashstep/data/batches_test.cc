@@ -1,5 +1,3 @@
-#include "flashstep/data/batches.h"
-
 #include <filesystem>
 #include <numeric>
 #include <unistd.h>
@@ -8,7 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/data.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

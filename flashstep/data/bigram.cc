@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

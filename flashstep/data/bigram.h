@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "flashstep/base/progress.h"
-#include "flashstep/data/token_file.h"
+#include "flashstep/detail/progress.h"
+#include "flashstep/detail/token_file.h"
 
 namespace flashstep {
 

@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/rng.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

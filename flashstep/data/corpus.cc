@@ -4,11 +4,12 @@
 #include <cmath>
 #include <functional>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/base/text.h"
 #include "flashstep/data/manifest.h"
 #include "flashstep/data/stories.h"
 #include "flashstep/data/tinystories.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "flashstep/base/progress.h"
+#include "flashstep/detail/progress.h"
 
 namespace flashstep {
 

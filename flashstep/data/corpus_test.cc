@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/data/inspect.h"
 #include "flashstep/data/manifest.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "flashstep/base/progress.h"
+#include "flashstep/detail/progress.h"
 
 namespace flashstep {
 
@@ -25,7 +25,13 @@ struct DownloadOptions {
 // MachineError, naming the server, when it cannot be reached, sends something else, or the disk is
 // full; Interrupted when a SignalGuard caught SIGINT or SIGTERM.
 // True if the server sent a SHA-256 and the content has it; false if it sent none.
+// MachineError where libflashstep_tools, which fetches (tools/download.cc), is not linked.
 bool download(const std::string& url, const std::filesystem::path& path,
               const DownloadOptions& options);
+
+// Who fetches for download(), from the loading of that library on.
+using DownloadFunction = bool (*)(const std::string& url, const std::filesystem::path& path,
+                                  const DownloadOptions& options);
+void set_downloader(DownloadFunction function);
 
 }  // namespace flashstep

@@ -4,7 +4,7 @@
 #include <span>
 #include <unordered_map>
 
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
 
 namespace flashstep {
 namespace {

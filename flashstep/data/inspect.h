@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "flashstep/data/token_file.h"
+#include "flashstep/detail/token_file.h"
 
 namespace flashstep {
 

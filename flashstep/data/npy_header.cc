@@ -4,8 +4,8 @@
 #include <bit>
 #include <cctype>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 

@@ -4,10 +4,10 @@
 #include <cctype>
 #include <set>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/data/stories_book.h"
 #include "flashstep/data/stories_teller.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

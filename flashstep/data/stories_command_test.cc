@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/files.h"
 #include "flashstep/data/stories.h"
+#include "flashstep/detail/files.h"
 
 namespace flashstep {
 namespace {

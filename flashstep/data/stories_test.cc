@@ -7,11 +7,11 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/hash.h"
 #include "flashstep/data/stories_book.h"
 #include "flashstep/data/stories_teller.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

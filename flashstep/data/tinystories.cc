@@ -2,10 +2,11 @@
 
 #include <cstdlib>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/base/text.h"
 #include "flashstep/data/download.h"
 #include "flashstep/data/manifest.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

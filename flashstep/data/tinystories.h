@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "flashstep/base/progress.h"
+#include "flashstep/detail/progress.h"
 
 namespace flashstep {
 

@@ -1,10 +1,11 @@
-#include "flashstep/data/token_file.h"
+#include "flashstep/detail/token_file.h"
 
 #include <algorithm>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
 #include "flashstep/base/text.h"
+#include "flashstep/data/npy_header.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "flashstep/data/token_file.h"
+#include "flashstep/detail/token_file.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/testing/sentences.h"
 
 namespace flashstep {

@@ -12,7 +12,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep::measure {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/plot_frame.h"
 #include "flashstep/measure/table.h"
 

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/png.h"
 
 namespace flashstep::measure {

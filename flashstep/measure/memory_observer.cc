@@ -7,11 +7,11 @@
 #include <ATen/record_function.h>
 #include <c10/core/ScalarType.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/cpu_memory.h"
 #include "flashstep/measure/gpu_memory.h"
 #include "flashstep/measure/memory_recorder.h"
-#include "flashstep/measure/ranges.h"
+#include "flashstep/profiling.h"
 
 namespace flashstep::measure {
 namespace {

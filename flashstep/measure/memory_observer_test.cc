@@ -7,8 +7,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/measure/ranges.h"
+#include "flashstep/error.h"
+#include "flashstep/profiling.h"
 
 namespace flashstep::measure {
 namespace {

@@ -2,7 +2,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/memory_snapshot.h"
 #include "flashstep/measure/pickle.h"
 

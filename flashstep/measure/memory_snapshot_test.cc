@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/memory.h"
 #include "flashstep/measure/pickle.h"
 

@@ -1,4 +1,4 @@
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 
 namespace flashstep::measure {

@@ -1,7 +1,7 @@
 #include <bit>
 #include <cmath>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/pickle.h"
 
 namespace flashstep::measure {

@@ -1,6 +1,7 @@
 #include <bit>
 
-#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/pickle.h"
 
 namespace flashstep::measure {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/plot_frame.h"
 #include "flashstep/measure/png.h"
 

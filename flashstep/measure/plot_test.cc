@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/plot_frame.h"
 #include "flashstep/measure/png.h"
 #include "flashstep/measure/svg.h"

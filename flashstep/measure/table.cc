@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstdio>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/utf8.h"
 
 namespace flashstep::measure {

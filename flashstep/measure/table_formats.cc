@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/table.h"
 
 namespace flashstep::measure {

@@ -1,10 +1,9 @@
-#include "flashstep/model/config.h"
-
 #include <algorithm>
 
-#include "flashstep/attention/implementation_names.h"
-#include "flashstep/base/error.h"
+#include "flashstep/attention.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
+#include "flashstep/model.h"
 
 namespace flashstep {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "flashstep/attention/cost.h"
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/ops/cost.h"
 
 namespace flashstep {

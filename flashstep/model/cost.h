@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/model/config.h"
+#include "flashstep/model.h"
 
 namespace flashstep {
 

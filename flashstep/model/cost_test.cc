@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/model/transformer.h"
+#include "flashstep/model.h"
 
 namespace flashstep {
 namespace {

@@ -4,11 +4,11 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "flashstep/attention/attention.h"
-#include "flashstep/measure/ranges.h"
+#include "flashstep/attention.h"
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/products/product.h"
+#include "flashstep/profiling.h"
 
 namespace flashstep {
 namespace {
@@ -29,7 +29,7 @@ struct Norm {
 
   // y in `dtype` and rstd (T).
   std::pair<Tensor, Tensor> operator()(const Tensor& x, at::ScalarType dtype) const {
-    const measure::ScopedRange range("norm");
+    const ScopedRange range("norm");
     Tensor y = at::empty(x.sizes(), x.options().dtype(dtype));
     Tensor rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
     internal::rms_norm_forward_cuda(x, weight, epsilon, y, rstd);
@@ -97,7 +97,7 @@ class AttentionInputs : public torch::autograd::Function<AttentionInputs> {
     const Tensor qkv = times(y, weights.t());
     auto heads = heads_of(qkv, x.sizes(), num_heads, 3);
     {
-      const measure::ScopedRange range("rope");
+      const ScopedRange range("rope");
       const std::vector<Tensor> turned = {heads[0], heads[1]};
       internal::rope_parts_cuda(turned, cos, sin, /*inverse=*/false, turned);
     }
@@ -166,12 +166,12 @@ class BlockOutput : public torch::autograd::Function<BlockOutput> {
     product(attended, out_weight.t(), x2, rows);
     const Norm norm{norm_weight.detach(), epsilon};
     const auto [y, rstd] = norm(x2, dtype);
-    const measure::ScopedRange range("feed-forward");
+    const ScopedRange range("feed-forward");
     const Tensor gates = times(y, up_weights.t());
     const int64_t inner = down_weight.size(1);
     const Tensor h = at::empty({rows.size(0), inner}, y.options());
     {
-      const measure::ScopedRange inside("swiglu");
+      const ScopedRange inside("swiglu");
       internal::swiglu_forward_cuda(gates.narrow(1, 0, inner), gates.narrow(1, inner, inner), h);
     }
     const Tensor result = at::empty_like(rows);
@@ -245,7 +245,7 @@ Tensor fused_block(const Tensor& x, TransformerBlockImpl& block, const BlockCont
   const Recompute recompute = context.recompute;
   const auto& attn = *block.attn;
   const auto mixed = [&] {
-    const measure::ScopedRange whole("self-attention");
+    const ScopedRange whole("self-attention");
     auto inputs = AttentionInputs::apply(
         x, block.ln1->weight, attn.q_proj->weight, attn.k_proj->weight, attn.v_proj->weight,
         context.rotary.cos.contiguous(), context.rotary.sin.contiguous(), attn.num_heads(),
@@ -253,7 +253,7 @@ Tensor fused_block(const Tensor& x, TransformerBlockImpl& block, const BlockCont
     AttentionOptions options;
     options.causal = true;
     options.implementation = attn.implementation();
-    const measure::ScopedRange range("attention");
+    const ScopedRange range("attention");
     inputs.push_back(attention(inputs[0], inputs[1], inputs[2], options));
     return inputs;
   }();

@@ -18,7 +18,7 @@
 
 #include <torch/types.h>
 
-#include "flashstep/model/layers.h"
+#include "flashstep/model.h"
 
 namespace flashstep {
 

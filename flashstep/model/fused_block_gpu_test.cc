@@ -3,8 +3,8 @@
 #include <torch/cuda.h>
 #include <torch/utils.h>
 
+#include "flashstep/model.h"
 #include "flashstep/model/fused_block.h"
-#include "flashstep/model/transformer.h"
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/testing/compare.h"
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/rng.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "flashstep/model/transformer.h"
+#include "flashstep/model.h"
 
 namespace flashstep {
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include <torch/types.h>
@@ -14,11 +13,6 @@ namespace flashstep {
 // 1 - probability at least e^-25 (|x| up to 6.6).
 // Source: Wichura, "Algorithm AS 241" (1988), PPND16.
 double normal_quantile(double probability);
-
-// How a parameter gets its first values: draws from a normal distribution of mean 0 and the given
-// standard deviation, none beyond `bound` standard deviations.
-using ParameterFill = std::function<void(const at::Tensor& parameter, double standard_deviation,
-                                         double bound, const std::string& name)>;
 
 // Fills `parameter` (any device and floating dtype) with draws from a normal distribution of mean 0
 // and the given standard deviation, truncated at `bound` standard deviations.

@@ -1,11 +1,9 @@
-#include "flashstep/model/layers.h"
-
-#include "flashstep/attention/attention.h"
-#include "flashstep/base/error.h"
-#include "flashstep/measure/ranges.h"
+#include "flashstep/attention.h"
+#include "flashstep/error.h"
+#include "flashstep/model.h"
 #include "flashstep/model/fused_block.h"
-#include "flashstep/ops/rms_norm.h"
-#include "flashstep/ops/swiglu.h"
+#include "flashstep/ops.h"
+#include "flashstep/profiling.h"
 
 namespace flashstep {
 
@@ -19,7 +17,7 @@ RmsNormImpl::RmsNormImpl(int64_t width, double epsilon, const torch::TensorOptio
     : weight(register_parameter("weight", torch::ones({width}, options))), epsilon_(epsilon) {}
 
 at::Tensor RmsNormImpl::forward(const at::Tensor& x) {
-  const measure::ScopedRange range("norm");
+  const ScopedRange range("norm");
   return rms_norm(x, weight, epsilon_);
 }
 
@@ -50,13 +48,13 @@ void extend(LayerCache& cache, at::Tensor& k, at::Tensor& v) {
 }  // namespace
 
 at::Tensor CausalSelfAttentionImpl::forward(const at::Tensor& x, const BlockContext& context) {
-  const measure::ScopedRange whole("self-attention");
+  const ScopedRange whole("self-attention");
   const int64_t b = x.size(0), n = x.size(1);
   const auto heads = [&](Linear& projection) {  // (B, N, C) -> (B, H, N, D)
     return projection->forward(x).view({b, n, num_heads_, -1}).transpose(1, 2);
   };
   const auto turned = [&](const at::Tensor& x) {
-    const measure::ScopedRange range("rope");
+    const ScopedRange range("rope");
     return rope(x, context.rotary);
   };
   const auto q = turned(heads(q_proj));
@@ -68,7 +66,7 @@ at::Tensor CausalSelfAttentionImpl::forward(const at::Tensor& x, const BlockCont
   options.align_last = context.cache != nullptr;
   options.implementation = implementation_;
   const auto mixed = [&] {
-    const measure::ScopedRange range("attention");
+    const ScopedRange range("attention");
     return attention(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options);
   }();
   return output_proj->forward(mixed.transpose(1, 2).reshape({b, n, -1}));
@@ -82,10 +80,10 @@ SwigluNetworkImpl::SwigluNetworkImpl(int64_t d_model, int64_t d_ff,
 }
 
 at::Tensor SwigluNetworkImpl::forward(const at::Tensor& x) {
-  const measure::ScopedRange range("feed-forward");
+  const ScopedRange range("feed-forward");
   const auto a = w1->forward(x), b = w3->forward(x);
   const auto gated = [&] {
-    const measure::ScopedRange inner("swiglu");
+    const ScopedRange inner("swiglu");
     return swiglu(a, b);
   }();
   return w2->forward(gated);

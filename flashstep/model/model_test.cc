@@ -1,17 +1,17 @@
+#include "flashstep/model.h"
+
 #include <cmath>
 #include <map>
 
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
+#include "flashstep/error.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/model/generate.h"
 #include "flashstep/model/init.h"
-#include "flashstep/model/transformer.h"
-#include "flashstep/ops/autocast.h"
-#include "flashstep/ops/cross_entropy.h"
+#include "flashstep/ops.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/sentences.h"
 

@@ -1,5 +1,3 @@
-#include "flashstep/model/transformer.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -7,10 +5,11 @@
 #include <ATen/autocast_mode.h>
 #include <torch/nn/modules/container/modulelist.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/measure/ranges.h"
-#include "flashstep/ops/linear_cross_entropy.h"
-#include "flashstep/ops/recompute.h"
+#include "flashstep/error.h"
+#include "flashstep/model.h"
+#include "flashstep/model/init.h"
+#include "flashstep/ops.h"
+#include "flashstep/profiling.h"
 
 namespace flashstep {
 
@@ -99,7 +98,7 @@ RotaryTables TransformerImpl::rotary_rows(int64_t begin, int64_t length, at::Dev
 }
 
 at::Tensor TransformerImpl::embed(const at::Tensor& tokens) {
-  const measure::ScopedRange range("embedding");
+  const ScopedRange range("embedding");
   const at::Tensor x = token_embeddings->forward(tokens);
   const auto device = tokens.device().type();
   const bool is_short = has_short_stream_ && at::autocast::is_autocast_enabled(device) &&
@@ -108,7 +107,7 @@ at::Tensor TransformerImpl::embed(const at::Tensor& tokens) {
 }
 
 at::Tensor TransformerImpl::head(const at::Tensor& hidden) {
-  const measure::ScopedRange range("head");
+  const ScopedRange range("head");
   return lm_head->forward(hidden);
 }
 
@@ -128,7 +127,7 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
     const std::string name = str("layers.", i);
     calls.push_back(
         {i, name, layers[i].ptr(), [block = layers[i], context, name](const at::Tensor& x) mutable {
-           const measure::ScopedRange range(name.c_str());
+           const ScopedRange range(name.c_str());
            return block->forward(x, context);
          }});
   }

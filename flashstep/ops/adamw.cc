@@ -7,8 +7,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/ops/grad_norm.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/multi_tensor_kernels.h"
 
 namespace flashstep {

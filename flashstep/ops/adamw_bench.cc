@@ -13,9 +13,9 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/stats.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/adamw.h"
 #include "flashstep/ops/cost.h"
-#include "flashstep/ops/grad_norm.h"
 
 namespace flashstep {
 namespace {

@@ -6,8 +6,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/cuda.h>
 
+#include "flashstep/ops.h"
 #include "flashstep/ops/adamw.h"
-#include "flashstep/ops/grad_norm.h"
 #include "flashstep/ops/test_adamw.h"
 
 namespace flashstep {

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "flashstep/base/error.h"
-#include "flashstep/ops/grad_norm.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/test_adamw.h"
 
 namespace flashstep {

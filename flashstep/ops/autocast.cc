@@ -1,8 +1,7 @@
-#include "flashstep/ops/autocast.h"
-
 #include <ATen/autocast_mode.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 
 namespace flashstep {
 

@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -1,14 +1,14 @@
-#include "flashstep/ops/cross_entropy.h"
-
 #include <numeric>
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/measure/ranges.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/element.h"
+#include "flashstep/ops/internal.h"
+#include "flashstep/profiling.h"
 
 namespace flashstep {
 namespace {
@@ -101,7 +101,7 @@ at::Tensor cross_entropy_reference(const at::Tensor& logits, const at::Tensor& t
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
-  const measure::ScopedRange range("loss");
+  const ScopedRange range("loss");
   require(logits.dim() >= 1 && logits.is_floating_point() && logits.size(-1) > 0,
           "[cross_entropy] expected logits of shape (..., V) and a floating dtype, got ",
           logits.sizes(), " of ", logits.scalar_type());

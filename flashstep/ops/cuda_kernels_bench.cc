@@ -14,9 +14,8 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/measure/table.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
-#include "flashstep/ops/linear_cross_entropy.h"
-#include "flashstep/ops/rope.h"
 
 namespace flashstep {
 namespace {

@@ -1,9 +1,8 @@
-#include "flashstep/ops/embedding.h"
-
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
 
 namespace flashstep {

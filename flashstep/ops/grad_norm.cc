@@ -1,10 +1,9 @@
-#include "flashstep/ops/grad_norm.h"
-
 #include <algorithm>
 
 #include <ATen/ATen.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/kinds.h"
 #include "flashstep/ops/multi_tensor_kernels.h"
 

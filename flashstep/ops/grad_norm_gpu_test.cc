@@ -7,7 +7,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/cuda.h>
 
-#include "flashstep/ops/grad_norm.h"
+#include "flashstep/ops.h"
 #include "flashstep/testing/compare.h"
 
 namespace flashstep {

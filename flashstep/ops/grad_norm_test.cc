@@ -1,8 +1,7 @@
-#include "flashstep/ops/grad_norm.h"
-
 #include <cmath>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 #include "flashstep/testing/compare.h"
 
 namespace flashstep {

@@ -1,5 +1,3 @@
-#include "flashstep/ops/linear.h"
-
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -8,8 +6,10 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
+#include "flashstep/ops/internal.h"
 #include "flashstep/products/product.h"
 
 namespace flashstep {

@@ -1,19 +1,17 @@
-#include "flashstep/ops/linear_cross_entropy.h"
-
 #include <algorithm>
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/measure/ranges.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/cost.h"
-#include "flashstep/ops/cross_entropy.h"
 #include "flashstep/ops/cuda_kernels.h"
-#include "flashstep/ops/linear.h"
+#include "flashstep/ops/internal.h"
 #include "flashstep/products/product.h"
+#include "flashstep/profiling.h"
 
 namespace flashstep {
 namespace internal {
@@ -62,18 +60,18 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
       const int64_t count = std::min(chunk, rows - begin);
       const auto part = x.narrow(0, begin, count), logits = room.narrow(0, 0, count);
       {
-        const measure::ScopedRange range("head");
+        const ScopedRange range("head");
         product(part, weight.t(), logits);
       }
       {
-        const measure::ScopedRange range("loss");
+        const ScopedRange range("loss");
         const Tensor real = logits.narrow(1, 0, classes);
         internal::cross_entropy_cuda(real, targets.narrow(0, begin, count),
                                      1.0 / static_cast<double>(rows),
                                      losses.narrow(0, begin, count),
                                      /*normalizers=*/{}, wants_x || wants_weight ? real : Tensor());
       }
-      const measure::ScopedRange range("head");
+      const ScopedRange range("head");
       if (wants_x) product(logits, weight, dx.narrow(0, begin, count));
       if (wants_weight) add_product(dweight, logits.t(), part, /*is_only=*/chunk == rows);
     }
@@ -140,7 +138,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                      (dtype == x.scalar_type() || x.scalar_type() == at::kFloat);
   if (!fused) {
     const auto logits = [&] {
-      const measure::ScopedRange range("head");
+      const ScopedRange range("head");
       return flashstep::linear(x, weight);
     }();
     return cross_entropy(logits, targets);

@@ -1,9 +1,9 @@
-#include "flashstep/ops/linear.h"
-
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 
+#include "flashstep/ops.h"
+#include "flashstep/ops/internal.h"
 #include "flashstep/testing/compare.h"
 
 namespace flashstep {

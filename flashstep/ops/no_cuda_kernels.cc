@@ -1,5 +1,5 @@
 // A build without CUDA: no tensor has a kernel, so that nobody calls the rest.
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/ops/cuda_kernels.h"
 
 namespace flashstep::internal {

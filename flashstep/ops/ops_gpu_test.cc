@@ -5,15 +5,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/cuda.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/ops/cross_entropy.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
-#include "flashstep/ops/embedding.h"
-#include "flashstep/ops/linear.h"
-#include "flashstep/ops/linear_cross_entropy.h"
-#include "flashstep/ops/rms_norm.h"
-#include "flashstep/ops/rope.h"
-#include "flashstep/ops/swiglu.h"
 #include "flashstep/products/product.h"
 #include "flashstep/testing/compare.h"
 

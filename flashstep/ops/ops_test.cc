@@ -1,13 +1,10 @@
+#include "flashstep/ops.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/ops/cross_entropy.h"
-#include "flashstep/ops/embedding.h"
-#include "flashstep/ops/linear_cross_entropy.h"
-#include "flashstep/ops/rms_norm.h"
-#include "flashstep/ops/rope.h"
-#include "flashstep/ops/swiglu.h"
+#include "flashstep/error.h"
+#include "flashstep/ops/internal.h"
 #include "flashstep/testing/compare.h"
 
 namespace flashstep {

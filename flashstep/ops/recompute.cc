@@ -1,5 +1,3 @@
-#include "flashstep/ops/recompute.h"
-
 #include <array>
 #include <iterator>
 #include <memory>
@@ -13,8 +11,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/ops/autocast.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 
 namespace flashstep {
 namespace {

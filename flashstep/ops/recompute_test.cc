@@ -1,5 +1,3 @@
-#include "flashstep/ops/recompute.h"
-
 #include <stdexcept>
 
 #include <ATen/ATen.h>
@@ -9,9 +7,9 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/cpu_memory.h"
-#include "flashstep/ops/autocast.h"
+#include "flashstep/ops.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/sentences.h"
 

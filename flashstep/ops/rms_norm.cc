@@ -1,10 +1,9 @@
-#include "flashstep/ops/rms_norm.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/element.h"
 

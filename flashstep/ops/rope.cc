@@ -1,11 +1,10 @@
-#include "flashstep/ops/rope.h"
-
 #include <cmath>
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/element.h"
 

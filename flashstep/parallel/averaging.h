@@ -6,8 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "flashstep/comm/group.h"
 #include "flashstep/comm/peer_mean.h"
+#include "flashstep/group.h"
 #include "flashstep/parallel/gradient_scatter.h"
 #include "flashstep/parallel/reduction.h"
 

@@ -10,8 +10,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/shared_sentence.h"
 

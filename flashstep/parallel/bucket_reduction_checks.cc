@@ -1,9 +1,9 @@
 // What a step of BucketReduction is refused for, and who hears of it.
 #include <ATen/ATen.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/comm/peer_copies.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/bucket_reduction.h"
 #include "flashstep/parallel/shared_sentence.h"
 

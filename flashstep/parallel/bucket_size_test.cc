@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep {

@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/data_parallel.h"
 #include "flashstep/testing/gpu_ranks.h"
 
 namespace flashstep {

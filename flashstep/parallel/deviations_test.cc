@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/data_parallel.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"

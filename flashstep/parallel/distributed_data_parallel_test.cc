@@ -1,6 +1,4 @@
 // What a wrapper stumbles over: mistakes that must become sentences, other people's hooks, memory.
-#include "flashstep/parallel/distributed_data_parallel.h"
-
 #include <functional>
 #include <optional>
 #include <tuple>
@@ -13,7 +11,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/test_write_in_place.h"
 #include "flashstep/testing/compare.h"

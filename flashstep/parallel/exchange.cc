@@ -5,7 +5,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "flashstep/base/error.h"
+#include "flashstep/comm/outside_collectives.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/gradient_scatter.h"

@@ -16,8 +16,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "flashstep/comm/group.h"
 #include "flashstep/comm/peer_copies.h"
+#include "flashstep/group.h"
 #include "flashstep/parallel/side_stream.h"
 
 namespace flashstep {

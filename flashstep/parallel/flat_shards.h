@@ -6,10 +6,10 @@
 #include <memory>
 #include <unordered_map>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/group.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/exchange.h"
-#include "flashstep/parallel/gradient_reducer.h"
 #include "flashstep/parallel/gradient_scatter.h"
 #include "flashstep/parallel/shard_plan.h"
 

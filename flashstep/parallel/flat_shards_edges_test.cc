@@ -11,11 +11,11 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/flat_shards.h"
-#include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/parallel/uneven.h"
+#include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"

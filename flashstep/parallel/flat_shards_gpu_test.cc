@@ -7,11 +7,11 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include "flashstep/data_parallel.h"
 #include "flashstep/parallel/backend.h"
-#include "flashstep/parallel/distributed_data_parallel.h"
-#include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/parallel/test_gpu_cases.h"
 #include "flashstep/parallel/test_write_in_place.h"
+#include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/toy_modules.h"
 

@@ -9,11 +9,11 @@
 #include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/parallel/distributed_data_parallel.h"
-#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/state_pieces.h"
 #include "flashstep/parallel/uneven.h"
+#include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/toy_modules.h"

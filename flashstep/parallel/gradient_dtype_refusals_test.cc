@@ -7,7 +7,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/data_parallel.h"
 #include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"

@@ -1,11 +1,10 @@
-#include "flashstep/parallel/gradient_reducer.h"
-
 #include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
 
-#include "flashstep/base/error.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/bucket_reduction.h"
 #include "flashstep/parallel/cost.h"

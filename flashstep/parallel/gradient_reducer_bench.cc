@@ -15,9 +15,9 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/comm/launch.h"
+#include "flashstep/data_parallel.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/stats.h"
-#include "flashstep/parallel/distributed_data_parallel.h"
 
 namespace flashstep {
 namespace {

@@ -1,6 +1,4 @@
 // Gradients averaged by every strategy, on 2, 3 and 4 ranks.
-#include "flashstep/parallel/gradient_reducer.h"
-
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -10,9 +8,9 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
-#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"

@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/backend.h"
 
 namespace flashstep {

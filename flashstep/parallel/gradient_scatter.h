@@ -23,8 +23,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "flashstep/comm/group.h"
 #include "flashstep/comm/peer_mean.h"
+#include "flashstep/group.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/side_stream.h"
 

@@ -16,10 +16,10 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/parallel/distributed_data_parallel.h"
-#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/test_gpu_cases.h"
+#include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/toy_modules.h"
 

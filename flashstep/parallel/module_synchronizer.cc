@@ -1,4 +1,4 @@
-#include "flashstep/parallel/module_synchronizer.h"
+#include "flashstep/detail/module_synchronizer.h"
 
 #include <map>
 #include <mutex>
@@ -8,7 +8,8 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/reduction.h"
 
 namespace flashstep {
@@ -146,7 +147,7 @@ class ModuleSynchronizer::EndOfBackward {
 };
 
 ModuleSynchronizer::ModuleSynchronizer(const torch::nn::Module& module, const Group& group,
-                                       ReducerOptions options)
+                                       const ReducerOptions& options)
     : module_(module), group_(group), end_(std::make_shared<EndOfBackward>(*this)) {
   const Named named = parameters_of(module);
   for (size_t i = 0; i < named.tensors.size(); ++i) {

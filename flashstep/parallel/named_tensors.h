@@ -1,17 +1,10 @@
-// Tensors by name, as ranks hand them to each other and as files hold them.
+// Named tensors on their way from rank to rank.
 #pragma once
 
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "flashstep/comm/group.h"
+#include "flashstep/detail/named_tensors.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
-
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Every rank's tensors, in rank order, on rank `to` (on the CPU); empty on the others. Names must
 // not hold line ends. All ranks call it.

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/buckets.h"
 
 namespace flashstep {

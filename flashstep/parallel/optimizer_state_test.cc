@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/error.h"
+#include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"

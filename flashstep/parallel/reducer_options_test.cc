@@ -9,9 +9,9 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
-#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
 #include "flashstep/comm/agreement.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

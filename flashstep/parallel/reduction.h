@@ -8,8 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "flashstep/data_parallel.h"
 #include "flashstep/parallel/buckets.h"
-#include "flashstep/parallel/gradient_reducer.h"
 
 namespace flashstep {
 

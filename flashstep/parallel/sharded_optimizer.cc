@@ -1,10 +1,10 @@
-#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/sharded_optimizer.h"
 
 #include <limits>
 #include <optional>
 #include <utility>
 
-#include "flashstep/ops/grad_norm.h"
+#include "flashstep/ops.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/cost.h"
@@ -243,6 +243,20 @@ std::vector<Tensor> ShardedOptimizerBase::gradients() {
   reconcile();
   return plan_->gradients(own_);
 }
+
+ShardedOptimizerBase::~ShardedOptimizerBase() = default;
+
+void ShardedOptimizerBase::zero_grad(bool set_to_none) {
+  Optimizer::zero_grad(set_to_none);
+  plan_->drop_gradients();
+}
+
+bool ShardedOptimizerBase::gradients_are_divided() const { return plan_->divided(); }
+int ShardedOptimizerBase::owner(const Tensor& parameter) const { return plan_->owner(parameter); }
+std::vector<int64_t> ShardedOptimizerBase::elements_by_rank() const {
+  return plan_->elements_by_rank();
+}
+std::string ShardedOptimizerBase::transport() const { return plan_->transport(); }
 
 double ShardedOptimizerBase::imbalance() const { return flashstep::imbalance(elements_by_rank()); }
 

@@ -1,5 +1,5 @@
 // An optimizer divided between ranks does what the whole one does, bit for bit.
-#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/sharded_optimizer.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 #include <torch/optim/schedulers/step_lr.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

@@ -10,7 +10,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/base/text.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

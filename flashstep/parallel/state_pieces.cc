@@ -10,7 +10,8 @@
 
 #include <ATen/ATen.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/buckets.h"
 
 namespace flashstep {

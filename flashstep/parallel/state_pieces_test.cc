@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/cpu_memory.h"
 
 namespace flashstep {

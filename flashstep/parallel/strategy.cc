@@ -1,7 +1,6 @@
-#include "flashstep/parallel/strategy.h"
-
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

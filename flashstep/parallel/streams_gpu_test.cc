@@ -10,7 +10,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/data_parallel.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/gpus.h"
 #include "flashstep/testing/ranks.h"

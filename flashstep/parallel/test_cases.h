@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "flashstep/base/text.h"
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/data_parallel.h"
 
 namespace flashstep {
 

@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/data_parallel.h"
 
 namespace flashstep {
 

@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/backend.h"
 
 namespace flashstep {

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/buckets.h"
 
 namespace flashstep {

@@ -16,8 +16,8 @@
 
 #include <cstdint>
 
-#include "flashstep/comm/group.h"
-#include "flashstep/parallel/gradient_reducer.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

@@ -6,8 +6,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/parallel/distributed_data_parallel.h"
-#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/toy_modules.h"

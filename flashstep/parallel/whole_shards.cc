@@ -1,6 +1,6 @@
 #include "flashstep/parallel/whole_shards.h"
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/shards.h"
 
 namespace flashstep {

@@ -3,7 +3,7 @@
 
 #include <unordered_map>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/group.h"
 #include "flashstep/parallel/exchange.h"
 #include "flashstep/parallel/shard_plan.h"
 

@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/products/lt.h"
 
 namespace flashstep {

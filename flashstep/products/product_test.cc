@@ -3,7 +3,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/testing/compare.h"
 
 namespace flashstep {

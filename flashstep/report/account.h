@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "flashstep/measure/table.h"
-#include "flashstep/model/config.h"
+#include "flashstep/model.h"
 #include "flashstep/parallel/cost.h"
 #include "flashstep/report/bench_report.h"
 

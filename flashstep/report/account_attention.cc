@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "flashstep/attention/cost.h"
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/account.h"
 #include "flashstep/report/account_text.h"
 

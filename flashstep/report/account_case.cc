@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/account_text.h"
 #include "flashstep/report/workload.h"
 

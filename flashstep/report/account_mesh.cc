@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/account.h"
 #include "flashstep/report/account_text.h"
 #include "flashstep/train/cost.h"

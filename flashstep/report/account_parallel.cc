@@ -1,5 +1,5 @@
 // Accounts of data parallelism: what each rank keeps and sends, and all-reduce in rings.
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/account.h"
 #include "flashstep/report/account_text.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/account_case.h"
 #include "flashstep/report/account_text.h"
 #include "flashstep/train/cost.h"

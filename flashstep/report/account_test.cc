@@ -7,17 +7,17 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
-#include "flashstep/attention/attention.h"
+#include "flashstep/amp.h"
+#include "flashstep/attention.h"
 #include "flashstep/attention/cost.h"
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/cpu_memory.h"
+#include "flashstep/model.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/model/transformer.h"
-#include "flashstep/ops/cross_entropy.h"
-#include "flashstep/ops/linear.h"
+#include "flashstep/ops.h"
+#include "flashstep/ops/internal.h"
 #include "flashstep/report/test_table.h"
 #include "flashstep/train/cost.h"
-#include "flashstep/train/precision.h"
 
 namespace flashstep::report {
 namespace {

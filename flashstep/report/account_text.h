@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/table.h"
 #include "flashstep/report/units.h"
 

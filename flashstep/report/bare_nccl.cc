@@ -4,7 +4,7 @@
 
 #include <c10/cuda/CUDAStream.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/bare_collectives.h"
 
 namespace flashstep::report {

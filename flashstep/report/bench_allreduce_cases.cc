@@ -5,7 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/report/bench_allreduce_pattern.h"
 
 namespace flashstep::report {

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep::report {
 namespace {

@@ -10,8 +10,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/tensors.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/report/bare_collectives.h"
 #include "flashstep/report/bench_allreduce_pattern.h"

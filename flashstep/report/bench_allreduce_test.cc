@@ -6,7 +6,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/report/bare_collectives.h"
 #include "flashstep/report/bench_allreduce_pattern.h"
 #include "flashstep/report/bench_allreduce_rank.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep::report {
 namespace {

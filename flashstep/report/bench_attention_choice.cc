@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/report/bench_attention_compiled.h"
 

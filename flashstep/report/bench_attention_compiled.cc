@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <torch/serialize.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/report/peer_process.h"
 
 namespace flashstep::report {

@@ -7,9 +7,9 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/cpu_memory.h"
 #include "flashstep/measure/gpu.h"

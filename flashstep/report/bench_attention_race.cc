@@ -4,10 +4,10 @@
 #include <cmath>
 #include <unistd.h>
 
-#include "flashstep/attention/attention.h"
-#include "flashstep/base/error.h"
+#include "flashstep/attention.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"

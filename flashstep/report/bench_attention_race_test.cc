@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/error.h"
 #include "flashstep/report/bench_attention_compiled.h"
 
 namespace flashstep::report {

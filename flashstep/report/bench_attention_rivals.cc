@@ -6,8 +6,9 @@
 #include <ATen/SDPBackend.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "flashstep/attention/attention.h"
-#include "flashstep/base/error.h"
+#include "flashstep/attention.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/report/gpu_timing.h"

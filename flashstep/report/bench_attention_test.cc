@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/report/bench_attention_cases.h"
 #include "flashstep/report/bench_attention_rivals.h"
 #include "flashstep/report/bench_attention_table.h"

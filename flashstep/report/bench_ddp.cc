@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/stats.h"

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/bench_ddp.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/gpu_timing.h"

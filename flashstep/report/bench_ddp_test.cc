@@ -4,7 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep::report {
 namespace {

@@ -9,12 +9,12 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/data/batches.h"
-#include "flashstep/data/token_file.h"
+#include "flashstep/data.h"
+#include "flashstep/detail/token_file.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/model/transformer.h"
+#include "flashstep/model.h"
 #include "flashstep/report/bench_matrix.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/model_run.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/gpu_state.h"

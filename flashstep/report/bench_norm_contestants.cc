@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
-#include "flashstep/ops/rms_norm.h"
+#include "flashstep/ops.h"
 #include "flashstep/report/gpu_timing.h"
 #include "flashstep/report/peer_process.h"
 

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/report/test_table.h"
 

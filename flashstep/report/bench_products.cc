@@ -9,10 +9,10 @@
 
 #include <ATen/ATen.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"

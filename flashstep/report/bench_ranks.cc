@@ -12,11 +12,11 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/comm/child.h"
 #include "flashstep/comm/gpus.h"
-#include "flashstep/comm/group.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
 
 namespace flashstep::report {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/error.h"
 #include "flashstep/report/test_rank_job.h"
 
 namespace flashstep::report {

@@ -2,10 +2,10 @@
 
 #include <c10/util/Exception.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/report/picture_json.h"
 
 namespace flashstep::report {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/report/rank_jobs.h"

@@ -3,14 +3,14 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/optim.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/bench_sharding.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/replica.h"
 #include "flashstep/report/trace_json.h"
-#include "flashstep/train/adamw.h"
+#include "flashstep/sharded_optimizer.h"
 
 namespace flashstep::report {
 namespace {

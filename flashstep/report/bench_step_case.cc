@@ -7,9 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/memory.h"
 #include "flashstep/model/cost.h"

@@ -9,10 +9,10 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/test_killing_program.h"
 #include "flashstep/report/test_table.h"

@@ -11,13 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data/stories.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/stats.h"
-#include "flashstep/tokenizer/tokenizer.h"
+#include "flashstep/tokenizer.h"
 
 namespace flashstep::report {
 namespace {

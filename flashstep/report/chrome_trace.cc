@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/report/json_scanner.h"
 #include "flashstep/report/operator_work.h"
 

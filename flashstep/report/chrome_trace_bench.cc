@@ -10,8 +10,8 @@
 #include <string>
 #include <unistd.h>
 
-#include "flashstep/base/files.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/memory.h"

@@ -4,7 +4,8 @@
 #include <charconv>
 #include <cstring>
 
-#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep::report {
 namespace {

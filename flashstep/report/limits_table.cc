@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "flashstep/base/text.h"
-#include "flashstep/ops/linear.h"
+#include "flashstep/ops.h"
+#include "flashstep/ops/internal.h"
 
 namespace flashstep::report {
 

@@ -1,7 +1,7 @@
 #include "flashstep/report/link_limit.h"
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/data_sheet.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/machine.h"

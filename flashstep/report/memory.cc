@@ -2,9 +2,10 @@
 
 #include <exception>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/memory_snapshot.h"
 #include "flashstep/report/bench_ranks.h"

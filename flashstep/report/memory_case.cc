@@ -4,15 +4,15 @@
 #include <optional>
 #include <tuple>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/gpu_memory.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/memory.h"
 #include "flashstep/measure/memory_observer.h"
 #include "flashstep/measure/memory_snapshot.h"
-#include "flashstep/measure/ranges.h"
+#include "flashstep/profiling.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/memory.h"
 #include "flashstep/report/model_run.h"
@@ -48,7 +48,7 @@ std::vector<Tensor> state_of(const AdamW& optimizer) {
 // gradients of the one before are gone when it begins.
 void labelled_pass(const char* name, ModelRun& run, MemoryObserver& observer) {
   run.optimizer().zero_grad();
-  const measure::ScopedRange range(name);
+  const ScopedRange range(name);
   const Tensor loss = run.forward();
   if (!has_backward(run.workload())) return;
   run.backward(loss);

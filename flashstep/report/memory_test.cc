@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
 #include "flashstep/measure/memory_snapshot.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/test_killing_program.h"

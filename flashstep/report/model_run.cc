@@ -8,9 +8,9 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "flashstep/amp.h"
 #include "flashstep/measure/clock.h"
-#include "flashstep/measure/ranges.h"
-#include "flashstep/train/precision.h"
+#include "flashstep/profiling.h"
 
 namespace flashstep::report {
 namespace {
@@ -83,13 +83,13 @@ ModelRun::ModelRun(const Workload& workload)
 }
 
 Tensor ModelRun::forward() {
-  const measure::ScopedRange range("forward");
+  const ScopedRange range("forward");
   const at::AutoGradMode graph(has_backward(workload_));
   return loss_of(*model_, rows_, workload_.precision);
 }
 
 void ModelRun::backward(const Tensor& loss) {
-  const measure::ScopedRange range("backward");
+  const ScopedRange range("backward");
   loss.backward();
 }
 

@@ -14,13 +14,13 @@
 
 #include <torch/types.h>
 
-#include "flashstep/model/transformer.h"
+#include "flashstep/loop.h"
+#include "flashstep/model.h"
+#include "flashstep/optim.h"
 #include "flashstep/products/product.h"
 #include "flashstep/report/step_marks.h"
 #include "flashstep/report/workload.h"
-#include "flashstep/train/adamw.h"
 #include "flashstep/train/recorded_step.h"
-#include "flashstep/train/step.h"
 
 namespace flashstep::report {
 

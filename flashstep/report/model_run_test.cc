@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/measure/ranges.h"
+#include "flashstep/profiling.h"
 #include "flashstep/report/test_workload.h"
 
 namespace flashstep::report {
@@ -87,7 +87,7 @@ TEST(ModelRun, Bfloat16RoundsTheLoss) {
   EXPECT_NEAR(a, b, 0.05);  // of about ln 64: a hundredth
 }
 
-class Heard : public measure::RangeListener {
+class Heard : public RangeListener {
  public:
   void begin_range(const char* name) override { names.emplace_back(name); }
   void end_range() override { ++ended; }
@@ -98,9 +98,9 @@ class Heard : public measure::RangeListener {
 TEST(ModelRun, HasARangeForEachPart) {
   ModelRun run(small_workload());
   Heard heard;
-  measure::listen_to_ranges(&heard);
+  listen_to_ranges(&heard);
   run.pass();
-  measure::listen_to_ranges(nullptr);
+  listen_to_ranges(nullptr);
   std::vector<std::string> parts;  // the model may have ranges of its own within
   for (const std::string& name : heard.names) {
     if (name == "forward" || name == "backward" || name == "optimizer") parts.push_back(name);

@@ -1,5 +1,5 @@
 // Without CUDA there is no NCCL.
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/bare_collectives.h"
 
 namespace flashstep::report {

@@ -1,4 +1,4 @@
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/gpu_timing.h"
 
 namespace flashstep::report {

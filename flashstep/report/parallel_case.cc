@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <sstream>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
-#include "flashstep/parallel/strategy.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
 #include "flashstep/report/workload.h"
 
 namespace flashstep::report {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/base/fields.h"
+#include "flashstep/detail/fields.h"
 #include "flashstep/measure/table.h"
-#include "flashstep/model/config.h"
+#include "flashstep/model.h"
 #include "flashstep/train/config.h"
 
 namespace flashstep::report {

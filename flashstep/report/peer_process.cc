@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 extern char** environ;
 

@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/json_depth.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/plot_frame.h"
 
 namespace flashstep::report {

@@ -8,13 +8,12 @@
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
+#include "flashstep/amp.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/ops/cross_entropy.h"
-#include "flashstep/ops/rms_norm.h"
+#include "flashstep/ops.h"
 #include "flashstep/report/account_text.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/precision.h"
-#include "flashstep/train/precision.h"
 
 namespace flashstep::report {
 namespace {

@@ -5,8 +5,9 @@
 
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/amp.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/memory.h"
@@ -15,7 +16,6 @@
 #include "flashstep/report/case_memory.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/train/cost.h"
-#include "flashstep/train/precision.h"
 
 namespace flashstep::report {
 namespace {

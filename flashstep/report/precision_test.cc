@@ -6,8 +6,8 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/report/precision_sizes.h"
 #include "flashstep/report/test_table.h"

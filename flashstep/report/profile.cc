@@ -6,15 +6,15 @@
 
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/memory.h"
-#include "flashstep/measure/ranges.h"
+#include "flashstep/profiling.h"
 #include "flashstep/report/bench_step.h"
 #include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/model_run.h"
@@ -43,7 +43,7 @@ std::string too_large(const Workload& workload) {
 }
 
 void run_one(ModelRun& run) {
-  const measure::ScopedRange range("step");
+  const ScopedRange range("step");
   run.pass();
   synchronize(run.device());
 }
@@ -171,7 +171,7 @@ class Profiler {
     ModelRun model(workload);
     {
       const ProfilerRanges listening;
-      const measure::ScopedRange range("warm-up");
+      const ScopedRange range("warm-up");
       repeat(options_.warmup, [&] { model.pass(); });
       synchronize(model.device());
     }
@@ -195,7 +195,7 @@ class Profiler {
   TraceEvents record_steps(ModelRun& model, const std::string& file) {
     const auto work = [&] {
       {  // the profiler is slow at first
-        const measure::ScopedRange range("warm-up");
+        const ScopedRange range("warm-up");
         model.pass();
         synchronize(model.device());
       }

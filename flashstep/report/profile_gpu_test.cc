@@ -43,7 +43,7 @@ TraceEvents recorded(const Workload& workload, const std::string& file = "") {
   const ProfilerRanges listening;
   const auto work = [&] {
     for (int i = 0; i < kSteps; ++i) {
-      const measure::ScopedRange range("step");
+      const ScopedRange range("step");
       run.pass();
       synchronize(run.device());
     }

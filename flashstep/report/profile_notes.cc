@@ -3,8 +3,8 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/clock.h"
-#include "flashstep/measure/ranges.h"
 #include "flashstep/measure/stats.h"
+#include "flashstep/profiling.h"
 #include "flashstep/report/profile.h"
 
 namespace flashstep::report {
@@ -74,7 +74,7 @@ void note_unclassified(const ProfileCase& c, std::vector<std::string>& notes) {
 double silent_range_seconds() {
   constexpr int kRanges = 1'000'000;
   const double begin = measure::steady_seconds();
-  for (int i = 0; i < kRanges; ++i) const measure::ScopedRange range("nobody listens");
+  for (int i = 0; i < kRanges; ++i) const ScopedRange range("nobody listens");
   return (measure::steady_seconds() - begin) / kRanges;
 }
 

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/model_run.h"
@@ -37,7 +37,7 @@ TraceEvents recorded(const Workload& workload, int64_t steps, const std::string&
       run.device(),
       [&] {
         for (int64_t i = 0; i < steps; ++i) {
-          const measure::ScopedRange range("step");
+          const ScopedRange range("step");
           run.pass();
         }
       },

@@ -33,7 +33,7 @@ std::unique_ptr<at::ObserverContext> begin_node(const at::RecordFunction& node) 
 }
 void end_node(const at::RecordFunction&, at::ObserverContext*) { nvtx()->rangePop(); }
 
-class Listener : public measure::RangeListener {
+class Listener : public RangeListener {
  public:
   void begin_range(const char* name) override {
     if (nvtx() != nullptr) nvtx()->rangePush(name);
@@ -62,14 +62,14 @@ Listener& listener() {
 }  // namespace
 
 ProfilerRanges::ProfilerRanges() {
-  measure::listen_to_ranges(&listener());
+  listen_to_ranges(&listener());
   if (nvtx() == nullptr) return;
   node_callback_ = at::addGlobalCallback(at::RecordFunctionCallback(begin_node, end_node)
                                              .scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 ProfilerRanges::~ProfilerRanges() {
-  measure::listen_to_ranges(nullptr);
+  listen_to_ranges(nullptr);
   if (node_callback_) at::removeCallback(*node_callback_);
 }
 

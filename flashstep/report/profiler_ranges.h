@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "flashstep/measure/ranges.h"
+#include "flashstep/profiling.h"
 
 namespace flashstep::report {
 

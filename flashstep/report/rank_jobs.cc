@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
-#include "flashstep/comm/group.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
 #include "flashstep/measure/memory.h"
 #include "flashstep/report/case_memory.h"
 

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/test_rank_job.h"
 
 namespace flashstep::report {

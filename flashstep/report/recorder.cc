@@ -10,7 +10,7 @@
 #include <c10/util/Type.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/operator_work.h"
 
 namespace flashstep::report {

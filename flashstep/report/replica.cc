@@ -8,16 +8,16 @@
 #include <thread>
 #include <utility>
 
+#include "flashstep/amp.h"
 #include "flashstep/base/heap.h"
+#include "flashstep/detail/module_synchronizer.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/memory.h"
-#include "flashstep/parallel/module_synchronizer.h"
-#include "flashstep/parallel/sharded_optimizer.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/model_run.h"
+#include "flashstep/sharded_optimizer.h"
 #include "flashstep/train/parallelize.h"
-#include "flashstep/train/precision.h"
 
 namespace flashstep::report {
 namespace {

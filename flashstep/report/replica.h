@@ -11,13 +11,13 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/group.h"
+#include "flashstep/loop.h"
 #include "flashstep/report/gpu_timing.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/parallel_case.h"
 #include "flashstep/report/trace.h"
 #include "flashstep/train/config.h"
-#include "flashstep/train/step.h"
 
 namespace flashstep::report {
 

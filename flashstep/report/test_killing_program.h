@@ -5,8 +5,8 @@
 #include <string>
 #include <unistd.h>
 
-#include "flashstep/base/files.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
 
 namespace flashstep::report {
 

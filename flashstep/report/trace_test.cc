@@ -6,7 +6,7 @@
 
 #include <torch/types.h>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/group.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep::report {

@@ -4,11 +4,12 @@
 #include <sstream>
 #include <utility>
 
-#include "flashstep/attention/implementation_names.h"
-#include "flashstep/base/error.h"
+#include "flashstep/attention.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/ops/linear.h"
+#include "flashstep/ops.h"
+#include "flashstep/ops/internal.h"
 
 namespace flashstep::report {
 namespace {

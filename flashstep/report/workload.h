@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/base/fields.h"
-#include "flashstep/model/config.h"
+#include "flashstep/detail/fields.h"
+#include "flashstep/model.h"
 #include "flashstep/model/cost.h"
 
 namespace flashstep::report {

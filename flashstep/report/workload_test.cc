@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/test_workload.h"

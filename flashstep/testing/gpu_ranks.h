@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/group.h"
 #include "flashstep/testing/gpus.h"
 #include "flashstep/testing/ranks.h"
 

@@ -26,9 +26,9 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/child.h"
-#include "flashstep/comm/environment.h"
+#include "flashstep/detail/environment.h"
+#include "flashstep/error.h"
 
 namespace flashstep::testing {
 

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/tokenizer/words.h"
 
 namespace flashstep {

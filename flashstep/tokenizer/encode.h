@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "flashstep/tokenizer.h"
 #include "flashstep/tokenizer/chunks.h"
-#include "flashstep/tokenizer/tokenizer.h"
 #include "flashstep/tokenizer/word_table.h"
 #include "flashstep/tokenizer/words.h"
 

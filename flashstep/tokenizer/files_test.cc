@@ -1,4 +1,4 @@
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
 
 #include <filesystem>
 #include <functional>
@@ -8,10 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/tokenizer.h"
 #include "flashstep/tokenizer/byte_alphabet.h"
 #include "flashstep/tokenizer/hard_text.h"
-#include "flashstep/tokenizer/tokenizer.h"
 
 namespace flashstep {
 namespace {

@@ -2,10 +2,11 @@
 #include <array>
 #include <unordered_set>
 
-#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
+#include "flashstep/tokenizer.h"
 #include "flashstep/tokenizer/byte_alphabet.h"
 #include "flashstep/tokenizer/json_text.h"
-#include "flashstep/tokenizer/vocabulary.h"
 
 namespace flashstep {
 namespace {

@@ -1,10 +1,10 @@
 // Hugging Face's tokenizer.json: only what means exactly our tokenization is let in.
 #include <algorithm>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/tokenizer.h"
 #include "flashstep/tokenizer/byte_alphabet.h"
 #include "flashstep/tokenizer/json_text.h"
-#include "flashstep/tokenizer/vocabulary.h"
 
 namespace flashstep {
 namespace {

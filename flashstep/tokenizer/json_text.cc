@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/json_depth.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/tokenizer/byte_alphabet.h"
 
 namespace flashstep::internal {

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/tokenizer/vocabulary.h"
+#include "flashstep/tokenizer.h"
 
 namespace flashstep::internal {
 

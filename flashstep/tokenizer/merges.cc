@@ -1,8 +1,8 @@
-#include "flashstep/tokenizer/merges.h"
-
 #include <algorithm>
 #include <bit>
 #include <tuple>
+
+#include "flashstep/detail/bpe.h"
 
 namespace flashstep {
 namespace {

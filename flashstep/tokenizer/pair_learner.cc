@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "flashstep/base/progress.h"
+#include "flashstep/detail/progress.h"
 
 namespace flashstep {
 

@@ -1,10 +1,10 @@
-#include "flashstep/tokenizer/special_tokens.h"
-
 #include <algorithm>
 #include <cstring>
 #include <set>
 
-#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/detail/bpe.h"
+#include "flashstep/error.h"
 #include "flashstep/tokenizer/byte_alphabet.h"
 #include "flashstep/tokenizer/char_class.h"
 

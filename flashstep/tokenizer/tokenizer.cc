@@ -1,7 +1,7 @@
-#include "flashstep/tokenizer/tokenizer.h"
+#include "flashstep/tokenizer.h"
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
+#include "flashstep/error.h"
 #include "flashstep/tokenizer/encode.h"
 
 namespace flashstep {

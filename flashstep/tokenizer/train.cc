@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/tokenizer.h"
 #include "flashstep/tokenizer/byte_alphabet.h"
 #include "flashstep/tokenizer/chunks.h"
 #include "flashstep/tokenizer/pair_learner.h"
-#include "flashstep/tokenizer/tokenizer.h"
 #include "flashstep/tokenizer/word_table.h"
 #include "flashstep/tokenizer/words.h"
 

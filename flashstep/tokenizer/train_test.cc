@@ -6,11 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/bpe.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
+#include "flashstep/tokenizer.h"
 #include "flashstep/tokenizer/hard_text.h"
-#include "flashstep/tokenizer/special_tokens.h"
-#include "flashstep/tokenizer/tokenizer.h"
 #include "flashstep/tokenizer/words.h"
 
 namespace flashstep {

@@ -1,13 +1,13 @@
-#include "flashstep/tokenizer/vocabulary.h"
-
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
-#include "flashstep/tokenizer/special_tokens.h"
+#include "flashstep/base/text.h"
+#include "flashstep/detail/bpe.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
+#include "flashstep/tokenizer.h"
 
 namespace flashstep {
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 

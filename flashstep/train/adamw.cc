@@ -1,4 +1,4 @@
-#include "flashstep/train/adamw.h"
+#include "flashstep/ops/adamw.h"
 
 #include <algorithm>
 #include <memory>
@@ -10,10 +10,10 @@
 #include <ATen/ATen.h>
 #include <torch/optim/serialize.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/ops/adamw.h"
+#include "flashstep/error.h"
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/kinds.h"
+#include "flashstep/optim.h"
 
 namespace flashstep {
 namespace {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
+#include "flashstep/optim.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/train/adamw.h"
 
 namespace flashstep {
 namespace {

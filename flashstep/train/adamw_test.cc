@@ -1,13 +1,12 @@
-#include "flashstep/train/adamw.h"
-
 #include <cmath>
 #include <sstream>
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/ops/compute_copy.h"
-#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/optim.h"
+#include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/toy_modules.h"
 
 namespace flashstep {

@@ -3,8 +3,8 @@
 #include <set>
 #include <utility>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

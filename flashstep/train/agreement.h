@@ -5,7 +5,7 @@
 
 #include <c10/core/DeviceType.h>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/group.h"
 #include "flashstep/train/config.h"
 #include "flashstep/train/prepare_data.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "flashstep/data/token_file.h"
+#include "flashstep/detail/token_file.h"
 
 namespace flashstep {
 

@@ -1,4 +1,4 @@
-#include "flashstep/train/checkpoint.h"
+#include "flashstep/checkpoint.h"
 
 #include <algorithm>
 #include <charconv>
@@ -8,8 +8,8 @@
 
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
+#include "flashstep/error.h"
 #include "flashstep/train/checkpoint_state.h"
 
 namespace flashstep {

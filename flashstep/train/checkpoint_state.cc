@@ -5,9 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
 #include "flashstep/base/json_depth.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
+#include "flashstep/error.h"
 #include "flashstep/testing/sentences.h"
 
 namespace flashstep {

@@ -1,4 +1,4 @@
-#include "flashstep/train/checkpoint.h"
+#include "flashstep/checkpoint.h"
 
 #include <fstream>
 #include <unistd.h>
@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/train/checkpoint_state.h"
 
 namespace flashstep {

@@ -1,10 +1,9 @@
-#include "flashstep/train/clip.h"
-
 #include <unordered_set>
 
 #include <ATen/ATen.h>
 
-#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/optim.h"
+#include "flashstep/sharded_optimizer.h"
 
 namespace flashstep {
 

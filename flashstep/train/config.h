@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "flashstep/base/fields.h"
-#include "flashstep/model/config.h"
+#include "flashstep/detail/fields.h"
+#include "flashstep/model.h"
 
 namespace flashstep {
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -9,9 +9,9 @@
 
 #include <ATen/ATen.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/comm/group.h"
-#include "flashstep/ops/cross_entropy.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
+#include "flashstep/ops.h"
 
 namespace flashstep {
 namespace {

@@ -7,9 +7,9 @@
 
 #include <torch/types.h>
 
-#include "flashstep/base/progress.h"
-#include "flashstep/data/token_file.h"
-#include "flashstep/train/step.h"
+#include "flashstep/detail/progress.h"
+#include "flashstep/detail/token_file.h"
+#include "flashstep/loop.h"
 
 namespace flashstep {
 

@@ -8,14 +8,13 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
-#include "flashstep/parallel/distributed_data_parallel.h"
+#include "flashstep/amp.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/optim.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
 #include "flashstep/testing/toy_modules.h"
-#include "flashstep/train/clip.h"
-#include "flashstep/train/precision.h"
-#include "flashstep/train/sharded_adamw.h"
 
 namespace flashstep {
 namespace {

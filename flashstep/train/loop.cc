@@ -1,16 +1,18 @@
-#include "flashstep/train/loop.h"
+#include "flashstep/loop.h"
 
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/checkpoint.h"
 #include "flashstep/comm/agreement.h"
-#include "flashstep/comm/group.h"
-#include "flashstep/ops/linear.h"
-#include "flashstep/train/checkpoint.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
+#include "flashstep/ops.h"
+#include "flashstep/ops/internal.h"
 #include "flashstep/train/loss_plot.h"
+#include "flashstep/train/recorded_step.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_log.h"
 #include "flashstep/train/run_state.h"

@@ -1,5 +1,5 @@
 // The loop with a module of a user's own: runs, stops, resumes bit for bit, refuses.
-#include "flashstep/train/loop.h"
+#include "flashstep/loop.h"
 
 #include <cmath>
 #include <csignal>
@@ -19,14 +19,13 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
+#include "flashstep/optim.h"
 #include "flashstep/testing/toy_modules.h"
-#include "flashstep/train/adamw.h"
-#include "flashstep/train/checkpoint.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_state.h"
-#include "flashstep/train/schedule.h"
 
 namespace flashstep {
 namespace {

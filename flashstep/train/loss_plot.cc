@@ -5,9 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -13,13 +13,14 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
-#include "flashstep/ops/recompute.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
+#include "flashstep/loop.h"
+#include "flashstep/ops.h"
 #include "flashstep/testing/ranks.h"
-#include "flashstep/train/checkpoint.h"
-#include "flashstep/train/loop.h"
 #include "flashstep/train/parallelize.h"
+#include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_state.h"
 
 namespace flashstep {

@@ -2,10 +2,9 @@
 
 #include <utility>
 
-#include "flashstep/base/error.h"
-#include "flashstep/parallel/module_synchronizer.h"
-#include "flashstep/train/adamw.h"
-#include "flashstep/train/sharded_adamw.h"
+#include "flashstep/detail/module_synchronizer.h"
+#include "flashstep/error.h"
+#include "flashstep/optim.h"
 
 namespace flashstep {
 namespace {

@@ -9,9 +9,9 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
-#include "flashstep/comm/group.h"
+#include "flashstep/group.h"
+#include "flashstep/loop.h"
 #include "flashstep/train/config.h"
-#include "flashstep/train/step.h"
 
 namespace flashstep {
 

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <string>
 
+#include "flashstep/loop.h"
 #include "flashstep/train/config.h"
-#include "flashstep/train/loop_result.h"
 
 namespace flashstep {
 

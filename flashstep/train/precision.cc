@@ -1,13 +1,11 @@
-#include "flashstep/train/precision.h"
-
 #include <map>
 
 #include <ATen/ATen.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/parallel/sharded_optimizer.h"
-#include "flashstep/train/clip.h"
-#include "flashstep/train/skippable.h"
+#include "flashstep/amp.h"
+#include "flashstep/error.h"
+#include "flashstep/optim.h"
+#include "flashstep/sharded_optimizer.h"
 
 namespace flashstep {
 

@@ -6,15 +6,15 @@
 #include <string>
 #include <utility>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/places.h"
-#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data/corpus.h"
 #include "flashstep/data/manifest.h"
-#include "flashstep/data/token_file.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/detail/progress.h"
+#include "flashstep/detail/token_file.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "flashstep/data/token_file.h"
-#include "flashstep/tokenizer/tokenizer.h"
+#include "flashstep/detail/token_file.h"
+#include "flashstep/tokenizer.h"
 #include "flashstep/train/config.h"
 
 namespace flashstep {

@@ -9,17 +9,16 @@
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/comm/first_line.h"
-#include "flashstep/comm/group.h"
+#include "flashstep/data_parallel.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/ops/compute_copy.h"
+#include "flashstep/optim.h"
 #include "flashstep/parallel/backend.h"
-#include "flashstep/parallel/gradient_reducer.h"
-#include "flashstep/train/adamw.h"
 #include "flashstep/train/recorded_work.h"
-#include "flashstep/train/sharded_adamw.h"
 
 namespace flashstep {
 namespace {

@@ -22,16 +22,9 @@
 #include <torch/optim/adamw.h>
 #include <torch/types.h>
 
-#include "flashstep/train/step.h"
+#include "flashstep/loop.h"
 
 namespace flashstep {
-
-enum class GraphMode {
-  kOff,   // steps are launched
-  kAuto,  // recorded where that can be; else launched, with one sentence that says why
-  kOn,    // recorded, or the reason is a UserError
-};
-GraphMode graph_mode_by_name(const std::string& name);  // "off", "auto", "on"; else UserError
 
 // Why steps of this kind cannot be recorded, to follow "got"; empty: nothing is known against it.
 // The same on all ranks.

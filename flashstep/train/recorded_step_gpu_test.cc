@@ -12,12 +12,12 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/cuda.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/loop.h"
 #include "flashstep/ops/compute_copy.h"
+#include "flashstep/optim.h"
 #include "flashstep/products/product.h"
 #include "flashstep/testing/gpus.h"
-#include "flashstep/train/adamw.h"
-#include "flashstep/train/loop.h"
 #include "flashstep/train/test_recorded.h"
 
 namespace flashstep {

@@ -12,10 +12,10 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/optim.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
-#include "flashstep/train/adamw.h"
 #include "flashstep/train/parallelize.h"
 
 namespace flashstep {

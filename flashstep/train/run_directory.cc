@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 

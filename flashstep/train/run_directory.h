@@ -9,7 +9,8 @@
 #include <memory>
 #include <string>
 
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/loop.h"
 
 namespace flashstep {
 
@@ -33,6 +34,10 @@ class RunDirectory {
   std::filesystem::path path_;
   std::unique_ptr<FileLock> lock_;
 };
+
+// run() in a directory that the caller has locked already (null on every rank but the first);
+// options.run_directory is not read.
+LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* directory);
 
 // True if a run was started in `directory`: its config.json or metrics.jsonl is there, and, since
 // others have files of these names, a second sign: the other one, the lock, a checkpoint.

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/base/progress.h"
-#include "flashstep/train/loop.h"
+#include "flashstep/detail/progress.h"
+#include "flashstep/loop.h"
 #include "flashstep/train/metrics_log.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_state.h"

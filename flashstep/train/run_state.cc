@@ -10,10 +10,10 @@
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
-#include "flashstep/comm/group.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
+#include "flashstep/optim.h"
 #include "flashstep/parallel/state_pieces.h"
-#include "flashstep/train/sharded_adamw.h"
 #include "flashstep/train/shared_checkpoint.h"
 
 namespace flashstep {

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "flashstep/train/adamw.h"
-#include "flashstep/train/checkpoint.h"
-#include "flashstep/train/loop.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/loop.h"
+#include "flashstep/optim.h"
 
 namespace flashstep {
 

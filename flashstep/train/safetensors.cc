@@ -1,5 +1,3 @@
-#include "flashstep/train/safetensors.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -8,8 +6,10 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
+#include "flashstep/base/text.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "flashstep/train/safetensors_format.h"
+#include "flashstep/detail/safetensors_format.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

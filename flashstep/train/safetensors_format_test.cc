@@ -1,10 +1,10 @@
-#include "flashstep/train/safetensors_format.h"
+#include "flashstep/detail/safetensors_format.h"
 
 #include <cstring>
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/testing/sentences.h"
 
 namespace flashstep {

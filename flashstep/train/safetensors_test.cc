@@ -1,13 +1,12 @@
-#include "flashstep/train/safetensors.h"
-
 #include <fstream>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/hash.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

@@ -1,15 +1,14 @@
-#include "flashstep/train/save.h"
-
 #include <cstdio>
 #include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "flashstep/base/error.h"
+#include "flashstep/checkpoint.h"
 #include "flashstep/comm/agreement.h"
-#include "flashstep/comm/environment.h"
-#include "flashstep/parallel/sharded_optimizer.h"
+#include "flashstep/detail/environment.h"
+#include "flashstep/error.h"
+#include "flashstep/sharded_optimizer.h"
 #include "flashstep/train/run_state.h"
 #include "flashstep/train/sharded_checkpoint.h"
 #include "flashstep/train/shared_checkpoint.h"

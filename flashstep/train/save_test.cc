@@ -1,6 +1,4 @@
 // A loop of one's own: saved and loaded with any optimizer, sharded or not, as if never stopped.
-#include "flashstep/train/save.h"
-
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -14,13 +12,13 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
-#include "flashstep/base/files.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/loop.h"
+#include "flashstep/optim.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
-#include "flashstep/train/checkpoint.h"
-#include "flashstep/train/loop.h"
-#include "flashstep/train/sharded_adamw.h"
 
 namespace flashstep {
 namespace {

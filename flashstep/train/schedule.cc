@@ -1,7 +1,7 @@
-#include "flashstep/train/schedule.h"
-
 #include <cmath>
 #include <numbers>
+
+#include "flashstep/optim.h"
 
 namespace flashstep {
 

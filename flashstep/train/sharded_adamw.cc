@@ -1,4 +1,4 @@
-#include "flashstep/train/sharded_adamw.h"
+#include "flashstep/optim.h"
 
 namespace flashstep {
 

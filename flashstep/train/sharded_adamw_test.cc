@@ -1,12 +1,11 @@
 // The divided AdamW: its state as a whole, and the buckets that a checkpoint keeps.
-#include "flashstep/train/sharded_adamw.h"
-
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "flashstep/optim.h"
 #include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"

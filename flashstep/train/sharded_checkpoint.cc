@@ -9,9 +9,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/parallel/named_tensors.h"
+#include "flashstep/train/checkpoint_state.h"
 
 namespace flashstep {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
-#include "flashstep/comm/group.h"
-#include "flashstep/train/checkpoint.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

@@ -4,8 +4,8 @@
 #include <functional>
 #include <optional>
 
-#include "flashstep/comm/group.h"
-#include "flashstep/train/checkpoint.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/group.h"
 
 namespace flashstep {
 

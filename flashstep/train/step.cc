@@ -1,13 +1,12 @@
-#include "flashstep/train/step.h"
-
 #include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/measure/ranges.h"
-#include "flashstep/train/skippable.h"
+#include "flashstep/error.h"
+#include "flashstep/loop.h"
+#include "flashstep/optim.h"
+#include "flashstep/profiling.h"
 
 namespace flashstep {
 
@@ -49,7 +48,7 @@ Tensor TrainStep::add_micro_batch(int64_t step, int64_t micro_step) {
   if (is_last && hooks_.before_last_backward) hooks_.before_last_backward();
   Tensor loss;
   {
-    const measure::ScopedRange range("forward");
+    const ScopedRange range("forward");
     std::optional<AutocastGuard> autocast;
     if (options_.precision != Precision::kFloat32) {
       autocast.emplace(device_.type(),
@@ -63,7 +62,7 @@ Tensor TrainStep::add_micro_batch(int64_t step, int64_t micro_step) {
   loss = loss.reshape({}).to(at::kFloat);
   if (options_.accumulation_steps > 1)
     loss = loss / static_cast<double>(options_.accumulation_steps);
-  const measure::ScopedRange range("backward");
+  const ScopedRange range("backward");
   (scaler_ ? scaler_->scale_loss(loss) : loss).backward();
   return loss.detach();
 }
@@ -96,7 +95,7 @@ StepResult TrainStep::finish(Tensor loss) {
   if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
   if (hooks_.average) hooks_.average(loss);
 
-  const measure::ScopedRange range("optimizer");
+  const ScopedRange range("optimizer");
   const std::vector<Tensor> gradients =
       hooks_.gradients ? hooks_.gradients() : gradients_of(parameters_);
   Tensor overflow;

@@ -1,6 +1,4 @@
 // The step and what it is made of: clipping, schedule, autocast, loss scaling.
-#include "flashstep/train/step.h"
-
 #include <cmath>
 
 #include <ATen/autocast_mode.h>
@@ -9,10 +7,10 @@
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/sgd.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
+#include "flashstep/loop.h"
+#include "flashstep/optim.h"
 #include "flashstep/testing/toy_modules.h"
-#include "flashstep/train/adamw.h"
-#include "flashstep/train/schedule.h"
 
 namespace flashstep {
 namespace {

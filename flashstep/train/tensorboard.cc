@@ -15,8 +15,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 
 namespace flashstep {
 namespace {

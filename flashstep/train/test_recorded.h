@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
-#include "flashstep/model/transformer.h"
+#include "flashstep/model.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/train/evaluate.h"
 #include "flashstep/train/parallelize.h"

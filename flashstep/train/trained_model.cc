@@ -8,10 +8,10 @@
 
 #include <torch/cuda.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/error.h"
 #include "flashstep/model/generate.h"
-#include "flashstep/train/checkpoint.h"
 #include "flashstep/train/run_state.h"
 
 namespace flashstep {

@@ -7,8 +7,8 @@
 
 #include <torch/types.h>
 
-#include "flashstep/model/transformer.h"
-#include "flashstep/tokenizer/tokenizer.h"
+#include "flashstep/model.h"
+#include "flashstep/tokenizer.h"
 #include "flashstep/train/config.h"
 
 namespace flashstep {

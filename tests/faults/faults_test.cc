@@ -10,9 +10,10 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
-#include "flashstep/train/checkpoint.h"
+#include "flashstep/base/text.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "tests/faults/small_run.h"
 
 extern "C" {

@@ -2,10 +2,11 @@
 
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/hash.h"
-#include "flashstep/train/checkpoint.h"
+#include "flashstep/base/text.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/train/metrics_log.h"
 #include "flashstep/train/tensorboard.h"
 

@@ -11,9 +11,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/train/adamw.h"
-#include "flashstep/train/clip.h"
-#include "flashstep/train/precision.h"
+#include "flashstep/amp.h"
+#include "flashstep/optim.h"
 
 namespace flashstep {
 namespace {

@@ -11,13 +11,13 @@
 #include <torch/optim/adamw.h>
 #include <torch/types.h>
 
+#include "flashstep/checkpoint.h"
+#include "flashstep/loop.h"
 #include "flashstep/measure/limits.h"
+#include "flashstep/model.h"
 #include "flashstep/model/generate.h"
-#include "flashstep/model/transformer.h"
-#include "flashstep/ops/cross_entropy.h"
-#include "flashstep/train/adamw.h"
-#include "flashstep/train/safetensors.h"
-#include "flashstep/train/step.h"
+#include "flashstep/ops.h"
+#include "flashstep/optim.h"
 
 namespace flashstep {
 namespace {

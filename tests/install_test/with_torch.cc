@@ -1,12 +1,19 @@
 // Trains a module of its own on flashstep's batches: torch's headers and libraries come with
 // flashstep::flashstep, without a word about them in the project.
-#include <flashstep/attention/attention.h>
-#include <flashstep/data/batches.h>
+#include <cstdint>
+#include <flashstep/attention.h>
+#include <flashstep/data.h>
+#include <vector>
 
 #include <torch/torch.h>
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
+  flashstep::TokenFileWriter writer(argv[1], 1000);
+  std::vector<uint32_t> ids;
+  for (uint32_t id = 0; id < 100; ++id) ids.push_back(id);
+  writer.append(ids);
+  writer.commit();
   const flashstep::TokenFile tokens(argv[1]);
   flashstep::BatchOptions options;
   options.batch_size = 2;

@@ -7,8 +7,8 @@
 
 #include <torch/types.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/train/safetensors.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/error.h"
 #include "flashstep/train/tensorboard.h"
 
 namespace {

@@ -8,8 +8,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "flashstep/model/transformer.h"
-#include "flashstep/train/safetensors.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/model.h"
 
 int main(int argc, char** argv) {
   using namespace flashstep;

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/document/question.h"
 #include "flashstep/report/workload.h"

@@ -7,9 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/comm/child.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 
 namespace flashstep::report {

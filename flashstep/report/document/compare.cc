@@ -4,8 +4,8 @@
 #include <map>
 #include <optional>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/report/document/evidence.h"
 #include "flashstep/report/document/report.h"
 

@@ -1,8 +1,8 @@
 // Two reports beside each other: what differs by more than the noise is said to.
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/report/document/answers_test.h"
 #include "flashstep/report/document/evidence.h"
 #include "flashstep/report/document/report.h"

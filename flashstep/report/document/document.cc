@@ -9,9 +9,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/plot_frame.h"
 
 namespace flashstep::report {

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/report/document/answers_test.h"
 
 namespace flashstep::report {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <memory>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/report/document/document.h"
 #include "flashstep/report/document/pdf.h"
 #include "flashstep/report/document/run.h"

@@ -5,11 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/hash.h"
 #include "flashstep/base/json_depth.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 
 namespace flashstep::report {
 namespace {

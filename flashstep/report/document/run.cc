@@ -4,10 +4,10 @@
 #include <ctime>
 #include <optional>
 
-#include "flashstep/base/error.h"
-#include "flashstep/base/files.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/report/document/command.h"

@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/files.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/detail/files.h"
 #include "flashstep/report/document/answers_test.h"
 #include "flashstep/report/document/command.h"
 

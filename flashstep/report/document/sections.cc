@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "flashstep/base/error.h"
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/report/document/command.h"
 #include "flashstep/report/document/presets.h"
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/error.h"
+#include "flashstep/error.h"
 #include "flashstep/report/document/answers_test.h"
 
 namespace flashstep::report {

@@ -1,0 +1,228 @@
+// The training loop of any module: steps, metrics, evaluation, checkpoints, resuming, stopping.
+//
+// clang-format off
+//   flashstep::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-3));
+//   flashstep::Job job{*net, optimizer, [&](int64_t step, int64_t micro_step) { return loss; }};
+//   flashstep::LoopOptions options;
+//   options.run_directory = "my_run";
+//   options.steps = 1000;
+//   flashstep::run(job, options);
+// clang-format on
+//
+// (examples/own_module.cc is a whole program.) A run that was stopped, or killed at any moment, and
+// is started again with options.resume goes on from its newest checkpoint as if it had never
+// stopped.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include "flashstep/amp.h"
+#include "flashstep/checkpoint.h"
+#include "flashstep/optim.h"
+
+namespace flashstep {
+
+struct LoopResult {
+  int64_t steps = 0;    // updates done, over all processes of this run
+  int64_t skipped = 0;  // of them, those that changed nothing
+  double first_held_out_loss = std::numeric_limits<double>::quiet_NaN();
+  double held_out_loss = std::numeric_limits<double>::quiet_NaN();
+  double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step
+};
+
+enum class Precision {
+  kFloat32,
+  kBFloat16,  // autocast
+  kFloat16,   // autocast and a GradientScaler
+};
+Precision precision_by_name(const std::string& name);  // "fp32", "bf16", "fp16"; else UserError
+
+// The mean loss of one micro-batch, () and attached to the graph. A pure function of its arguments
+// and of the parameters, if a resumed run shall repeat what a run that never stopped would have
+// done.
+using LossFunction = std::function<torch::Tensor(int64_t step, int64_t micro_step)>;
+
+// Brings what the loss of this micro-batch reads to tensors that stay where they are, and returns
+// before the device has it. Called before each LossFunction; in a step that is replayed from a CUDA
+// graph in its place (GraphMode).
+using StageFunction = std::function<void(int64_t step, int64_t micro_step)>;
+
+// Where a parallel recipe takes part. The defaults are those of a single process.
+struct ParallelHooks {
+  int64_t rank = 0, world_size = 1;
+  const Group* group = nullptr;        // null: a single process
+  GradientReducer* reducer = nullptr;  // lives as long as the functions below
+  // A guard that is held during every backward but the step's last: gradients are then only added
+  // up.
+  std::function<std::shared_ptr<void>()> no_sync;
+  // Before the forward of the step's last micro-batch, whose backward sends gradients.
+  std::function<void()> before_last_backward;
+  // After the last backward: returns when the gradients are those of the global batch.
+  std::function<void()> synchronize_gradients;
+  // The gradients that the optimizer will use, to be unscaled and clipped; empty: every
+  // parameter's.
+  std::function<std::vector<torch::Tensor>()> gradients;
+  // The norm over all gradients of the model, wherever its shards are.
+  NormFunction norm = global_norm;
+  // Replaces a () tensor by its mean over the ranks.
+  std::function<void(torch::Tensor&)> average;
+  // The greatest over the ranks: all must stop at the same step, and because of the same signal.
+  std::function<int64_t(int64_t)> greatest;
+  // What decides the order in which gradients are summed, for a checkpoint to keep: the order of
+  // parameters in buckets, and these' size. Set before the first step; a size of 0 is none that was
+  // kept, and one that the config gives goes before it. Empty functions: nothing does.
+  std::function<std::vector<int64_t>()> bucket_order;
+  std::function<double()> bucket_megabytes;
+  std::function<void(const std::vector<int64_t>& order, double megabytes)> set_bucket_order;
+
+  bool is_main_rank() const { return rank == 0; }
+};
+
+struct StepOptions {
+  int64_t accumulation_steps = 1;  // micro-batches in a step
+  double max_norm = 0;             // gradients are clipped to this global norm; 0: only measured
+  Precision precision = Precision::kFloat32;
+};
+
+// What one step computed, on the device.
+struct StepResult {
+  torch::Tensor loss;       // () float32, mean over micro-batches and ranks
+  torch::Tensor grad_norm;  // () float32, before clipping
+  torch::Tensor skipped;    // () float32, 1 if loss or norm was not finite and nothing was updated
+};
+
+// One training step of any module: forward and backward over the micro-batches, clipping, update.
+class TrainStep {
+ public:
+  // `parameters` are those that the optimizer updates, `optimizer` and what the functions refer to
+  // must outlive it. An optimizer that is no SkippableOptimizer costs one wait for the device per
+  // step: the host must know whether to skip.
+  TrainStep(std::vector<torch::Tensor> parameters, torch::optim::Optimizer& optimizer,
+            LossFunction loss, StepOptions options, ParallelHooks hooks = {},
+            StageFunction stage = {});
+
+  // Runs step number `step`, counted from 0. If the loss or any gradient is not finite, parameters
+  // and optimizer stay as they are.
+  StepResult run(int64_t step);
+
+  // run() in its parts, for who does the rest, or records them: every micro-batch is staged and
+  // added, the first one to no gradients, and finished after the last backward.
+  void stage(int64_t step, int64_t micro_step);
+  torch::Tensor add_micro_batch(int64_t step, int64_t micro_step);  // its share of the loss, ()
+  // Gradients become those of the global batch, are clipped and update the parameters. `loss`: (),
+  // of the micro-batches.
+  // What .grad holds afterwards is clipped or not, as the optimizer does it (SkippableOptimizer).
+  StepResult finish(torch::Tensor loss);
+
+  // What a checkpoint must keep of it: the loss scale, with fp16.
+  NamedTensors state() const;
+  void load_state(const NamedTensors& state);  // UserError if something is missing
+
+  const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+  torch::optim::Optimizer& optimizer() const { return optimizer_; }
+  const ParallelHooks& parallel() const { return hooks_; }
+  int64_t accumulation_steps() const { return options_.accumulation_steps; }
+  bool has_stage() const { return static_cast<bool>(stage_); }
+  torch::Device device() const { return device_; }
+
+ private:
+  void update(const torch::Tensor& skip, const torch::Tensor& norm,
+              const std::vector<torch::Tensor>& gradients);
+
+  std::vector<torch::Tensor> parameters_;
+  torch::optim::Optimizer& optimizer_;
+  LossFunction loss_;
+  StageFunction stage_;  // may be empty
+  StepOptions options_;
+  ParallelHooks hooks_;
+  torch::Device device_;
+  std::unique_ptr<GradientScaler> scaler_;
+};
+
+// What is trained, and on what: all that the loop knows about them. Only the first three must be
+// given.
+struct Job {
+  torch::nn::Module& module;
+  torch::optim::Optimizer& optimizer;
+  LossFunction loss;
+
+  // Says that `loss` may be recorded in a CUDA graph (GraphMode): from then on it is not
+  // called any more, only this before each micro-batch. So `loss` looks at none but tensors that
+  // stay where they are, and makes the host wait for nothing. Empty: steps are launched.
+  StageFunction stage = {};
+
+  // The learning rate of update number t (1, 2, ...), given to every parameter group; empty: left
+  // alone.
+  std::function<double(int64_t t)> learning_rate = {};
+  // Mean loss on held-out data, in the units of `loss`; empty: no evaluation.
+  std::function<double()> held_out_loss = {};
+  // held_out_loss is called on all ranks, which divide the work; else on rank 0 only.
+  bool evaluates_together = false;
+  // Text for samples.txt and the terminal, made before the first and after the last step; empty:
+  // none.
+  std::function<std::string()> sample = {};
+  ParallelHooks parallel = {};
+
+  int64_t tokens_per_step = 0;  // over all ranks; 0: not reported
+  double flops_per_step = 0;    // of one rank, and
+  double limit_flops_per_s =
+      0;  // what one rank's machine can reach: together the share of the limit
+  double bigram_loss =
+      std::numeric_limits<double>::quiet_NaN();  // drawn beside the loss, if finite
+
+  // Tells the data apart from others'; kept in checkpoints. Resuming on data with another one is
+  // refused. Empty: not checked.
+  std::string data_fingerprint = {};
+  // Tells what the ids mean (Tokenizer::fingerprint); kept in checkpoints, for whoever reads or
+  // writes text with the weights. Empty: not known.
+  std::string tokenizer_fingerprint = {};
+  std::string config_json = "{}";  // kept in checkpoints
+  // Called on resuming with the config of the checkpoint: throws UserError if the two do not go
+  // together.
+  std::function<void(const std::string& checkpoint_config_json)> check_config = {};
+};
+
+// Whether steps are recorded in CUDA graphs, after some that are launched kernel by kernel, and
+// replayed from there on: no host holds up the GPU. The arithmetic is the same, to the bit.
+enum class GraphMode {
+  kOff,   // steps are launched
+  kAuto,  // recorded where that can be; else launched, with one sentence that says why
+  kOn,    // recorded, or the reason is a UserError
+};
+GraphMode graph_mode_by_name(const std::string& name);  // "off", "auto", "on"; else UserError
+
+struct LoopOptions {
+  std::filesystem::path run_directory;
+  bool resume = false;
+  int64_t steps = 1000;  // updates in all
+  StepOptions step;
+  GraphMode graph = GraphMode::kAuto;
+  int64_t evaluate_every = 0;  // steps between evaluations; 0: before the first and after the last
+  int64_t checkpointing_interval =
+      0;                         // > 0: every N steps; <= 0: none but the last. The last always.
+  int64_t keep_checkpoints = 2;  // newest ones kept; 0: all
+  int64_t max_skipped_in_a_row =
+      10;              // that many steps without finite loss and gradients end the run
+  bool quiet = false;  // no progress on stderr
+};
+
+// Trains. UserError for a directory in use, a checkpoint of another module, or a loss that stays
+// non-finite; MachineError when saving fails, or the directory is gone; Interrupted, after saving,
+// when a signal asked for an end (SIGINT, SIGTERM, SIGHUP, SIGXCPU). Nobody who reads stderr any
+// more is no reason to stop. With several ranks (job.parallel) all of them call it, with the same
+// numbers of steps (UserError on all if not); rank 0 alone keeps the log and reads and writes files
+// (but for save_checkpoint_together), and its result is whole.
+LoopResult run(const Job& job, const LoopOptions& options);
+
+}  // namespace flashstep

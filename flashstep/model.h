@@ -1,0 +1,241 @@
+// The course's Transformer language model.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include "flashstep/detail/fields.h"
+#include "flashstep/ops.h"
+
+namespace flashstep {
+
+// A size of 0 (and an empty `size`) means "not given": resolved() fills it in.
+struct ModelConfig {
+  std::string size;            // one of model_size_names(), or empty
+  int64_t vocab_size = 0;      // V
+  int64_t context_length = 0;  // the longest sequence
+  int64_t d_model = 0;         // C
+  int64_t d_ff = 0;            // width inside the feed-forward network
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;  // H
+  double rope_theta = 10000.0;
+  double norm_epsilon = 1e-5;
+  std::string attention = "auto";  // one of attention_implementations()
+
+  int64_t head_dim() const { return d_model / num_heads; }  // D
+  void visit(FieldVisitor& visitor);
+};
+
+// What backward of the blocks computes again instead of finding it in memory; each level keeps less
+// than the one before. kNorms and kInner are for blocks on a GPU in mixed precision: others keep
+// all.
+enum class Recompute {
+  kNone,
+  kNorms,  // the outputs of both norms
+  kInner,  // and the feed-forward network's two gates: one more product of six
+  kBlock,  // all but the inputs of groups of blocks (recompute_blocks)
+};
+std::vector<std::string> recompute_names();            // none, norms, inner, block
+Recompute recompute_by_name(const std::string& name);  // UserError for others
+
+// small, medium, large, xl, 2.7B (the 2025 handout), xl26, 10B (2026), 8B (the leaderboard).
+std::vector<std::string> model_size_names();
+
+// A named size with the vocabulary and context of its handout. UserError with the list for others.
+ModelConfig named_model(const std::string& size);
+
+// `config` with what it leaves open taken from its named size; a field that is given wins. Then
+// checked: UserError for a size that is missing, d_model not divisible by num_heads, or an odd
+// head_dim.
+ModelConfig resolved(const ModelConfig& config);
+
+// Keys and values that one layer has computed so far, for decoding token by token.
+struct LayerCache {
+  at::Tensor keys, values;  // (B, H, capacity, D); [0, length) is filled
+  int64_t length = 0;
+};
+
+// What a block needs beside the residual stream.
+struct BlockContext {
+  RotaryTables rotary;          // rows for the positions of x
+  LayerCache* cache = nullptr;  // null: attend within x only
+  Recompute recompute = Recompute::kNone;
+};
+
+// x (..., in) -> x weight^T (..., out). weight (out, in).
+class LinearImpl : public torch::nn::Module {
+ public:
+  LinearImpl(int64_t in, int64_t out, const torch::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x) { return flashstep::linear(x, weight); }
+  at::Tensor weight;
+};
+TORCH_MODULE(Linear);
+
+// ids (...) int64 -> rows of weight (..., C). weight (V, C).
+class EmbeddingImpl : public torch::nn::Module {
+ public:
+  EmbeddingImpl(int64_t rows, int64_t width, const torch::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& ids) { return flashstep::embedding(weight, ids); }
+  at::Tensor weight;
+};
+TORCH_MODULE(Embedding);
+
+// flashstep::rms_norm with a weight (C).
+class RmsNormImpl : public torch::nn::Module {
+ public:
+  RmsNormImpl(int64_t width, double epsilon, const torch::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x);
+  double epsilon() const { return epsilon_; }
+  at::Tensor weight;
+
+ private:
+  double epsilon_;
+};
+TORCH_MODULE(RmsNorm);
+
+// Causal multi-head attention with rotary positions: x (B, N, C) -> (B, N, C).
+class CausalSelfAttentionImpl : public torch::nn::Module {
+ public:
+  CausalSelfAttentionImpl(const ModelConfig& config, const torch::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x, const BlockContext& context);
+  int64_t num_heads() const { return num_heads_; }
+  const std::string& implementation() const { return implementation_; }
+  Linear q_proj = nullptr, k_proj = nullptr, v_proj = nullptr, output_proj = nullptr;
+
+ private:
+  int64_t num_heads_;
+  std::string implementation_;
+};
+TORCH_MODULE(CausalSelfAttention);
+
+// w2(silu(w1 x) * w3 x): x (..., C) -> (..., C).
+class SwigluNetworkImpl : public torch::nn::Module {
+ public:
+  SwigluNetworkImpl(int64_t d_model, int64_t d_ff, const torch::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x);
+  Linear w1 = nullptr, w2 = nullptr, w3 = nullptr;
+};
+TORCH_MODULE(SwigluNetwork);
+
+// x + attn(ln1(x)), then + ffn(ln2(.)): x (B, N, C) -> (B, N, C). On a GPU in mixed precision
+// by fused kernels.
+class TransformerBlockImpl : public torch::nn::Module {
+ public:
+  TransformerBlockImpl(const ModelConfig& config, const torch::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x, const BlockContext& context);
+  CausalSelfAttention attn = nullptr;
+  SwigluNetwork ffn = nullptr;
+  RmsNorm ln1 = nullptr, ln2 = nullptr;
+};
+TORCH_MODULE(TransformerBlock);
+
+// One block as a block runner sees it.
+struct BlockCall {
+  int64_t index;                              // among all blocks of the model
+  std::string name;                           // "layers.3", the prefix of its parameters' names
+  std::shared_ptr<torch::nn::Module> module;  // whose parameters the call reads
+  std::function<at::Tensor(const at::Tensor& x)> forward;  // (B, N, C) -> (B, N, C), repeatable
+};
+
+// Takes the residual stream through all blocks in order. The default calls one after the other. It
+// sees the whole sequence, so that it may group blocks (recompute several at once), look ahead
+// (gather the next block's shards while this one runs), or wrap each `forward` and hand the list to
+// the runner that was there before, which is how several of them combine. Parameters keep their
+// names whatever the runner does.
+using BlockRunner = std::function<at::Tensor(std::span<const BlockCall> blocks, at::Tensor x)>;
+
+at::Tensor run_blocks_in_order(std::span<const BlockCall> blocks, at::Tensor x);
+
+// Keeps only the inputs of groups of `size` blocks, the last of which may be shorter, and takes
+// each group through `runner` again in backward (ops/recompute.h). `runner` draws no random
+// numbers. UserError for a size below 1.
+BlockRunner recompute_blocks(int64_t size, BlockRunner runner = run_blocks_in_order);
+
+// Keys and values of every layer for B sequences that grow together.
+class KeyValueCache {
+ public:
+  // Room for `capacity` positions, at most the model's context_length.
+  KeyValueCache(const ModelConfig& config, int64_t batch, int64_t capacity,
+                const torch::TensorOptions& options);
+  int64_t length() const { return layers_.empty() ? 0 : layers_.front().length; }
+  void clear();
+  LayerCache& layer(int64_t index) { return layers_[index]; }
+
+ private:
+  std::vector<LayerCache> layers_;
+};
+
+// How a parameter gets its first values: draws from a normal distribution of mean 0 and the given
+// standard deviation, none beyond `bound` standard deviations.
+using ParameterFill = std::function<void(const at::Tensor& parameter, double standard_deviation,
+                                         double bound, const std::string& name)>;
+
+// Token embedding, pre-norm blocks, final norm, untied head; no biases. Parameters:
+//   token_embeddings.weight (V, C)
+//   layers.I.attn.{q_proj,k_proj,v_proj,output_proj}.weight (C, C)
+//   layers.I.ffn.{w1,w3}.weight (F, C), layers.I.ffn.w2.weight (C, F)
+//   layers.I.{ln1,ln2}.weight (C), ln_final.weight (C), lm_head.weight (V, C)
+class TransformerImpl : public torch::nn::Module {
+ public:
+  // UserError as resolved(config) has it. Parameters are made with `options` (device, dtype) and
+  // initialized from `seed`, with the same values on every device: linear weights with standard
+  // deviation sqrt(2 / (in + out)), embeddings with 1, both truncated at 3 standard deviations;
+  // norms are ones. nullopt: their values are left to initialize(fill).
+  explicit TransformerImpl(const ModelConfig& config, std::optional<uint64_t> seed = 0,
+                           const torch::TensorOptions& options = {});
+
+  // tokens (B, N) int64 -> logits (B, N, V). UserError for another shape or dtype or N beyond
+  // context_length.
+  at::Tensor forward(const at::Tensor& tokens);
+  // The same for tokens that follow those in `cache`, which it extends; without gradients.
+  at::Tensor forward(const at::Tensor& tokens, KeyValueCache& cache);
+  // The mean cross-entropy of forward(tokens) and targets (B, N) int64, (): linear_cross_entropy of
+  // the hidden states, for which a GPU never holds all logits.
+  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
+  // Up to and including the final norm: (B, N, C).
+  at::Tensor hidden(const at::Tensor& tokens, KeyValueCache* cache = nullptr);
+
+  void initialize(uint64_t seed);
+  void initialize(const ParameterFill& fill);  // the same distributions, drawn by `fill`
+  const ModelConfig& config() const { return config_; }
+
+  const BlockRunner& block_runner() const { return block_runner_; }
+  void set_block_runner(BlockRunner runner) { block_runner_ = std::move(runner); }
+
+  // What backward of the blocks computes again. kBlock: groups of `group`, around the block runner.
+  void set_recompute(Recompute what, int64_t group = 1);
+
+  // Under autocast in bfloat16 the residual stream and its gradient are kept in it, too, not in
+  // float32: 2 bytes instead of 4 for what every norm and every sum reads and writes.
+  void set_short_stream(bool is_short) { has_short_stream_ = is_short; }
+
+  Embedding token_embeddings{nullptr};
+  std::vector<TransformerBlock> layers;
+  RmsNorm ln_final{nullptr};
+  Linear lm_head{nullptr};
+
+ private:
+  RotaryTables rotary_rows(int64_t begin, int64_t length, at::Device device);
+  at::Tensor embed(const at::Tensor& tokens);  // (B, N) -> (B, N, C)
+  at::Tensor head(const at::Tensor& hidden);   // (B, N, C) -> (B, N, V)
+
+  ModelConfig config_;
+  RotaryTables
+      rotary_;  // for all positions, on the device that asked last; no parameter, no buffer
+  BlockRunner block_runner_ = run_blocks_in_order;
+  Recompute recompute_ = Recompute::kNone;
+  int64_t recompute_group_ = 1;
+  bool has_short_stream_ = false;
+};
+TORCH_MODULE(Transformer);
+
+}  // namespace flashstep

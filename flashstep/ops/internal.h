@@ -1,0 +1,33 @@
+// What operators of this room share, and what is known of products on a CPU.
+#pragma once
+
+#include <string>
+
+#include <torch/types.h>
+
+namespace flashstep {
+
+// Whether LibTorch computes products of `dtype` on this CPU by instructions made for it. True for
+// dtypes of 32 and 64 bits. ONEDNN_MAX_CPU_ISA, which forbids instructions, is honoured.
+bool cpu_multiplies(at::ScalarType dtype);
+
+// What there is to say about products of `dtype` on this CPU; empty where it has them.
+std::string products_note(at::ScalarType dtype);
+
+namespace internal {
+
+// linear() as it is where the CPU has no products of `dtype`, of 16 bits.
+at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype);
+
+// Whether oneDNN, allowed no more than `isa` (a value of ONEDNN_MAX_CPU_ISA), has such products.
+bool isa_multiplies(const std::string& isa, at::ScalarType dtype);
+
+// UserError unless targets are int64 of this shape and, on the CPU, in [0, classes).
+void check_targets(const char* operation, const at::Tensor& targets, at::IntArrayRef shape,
+                   int64_t classes);
+
+// Rows of one chunk: as equal as multiples of 128, a product's tile, allow.
+int64_t linear_cross_entropy_rows(int64_t rows, int64_t classes, int64_t element_bytes);
+
+}  // namespace internal
+}  // namespace flashstep
