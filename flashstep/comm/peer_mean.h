@@ -1,7 +1,7 @@
 // All-reduce between GPUs of one machine, where tensors lie, by copy engines: every rank sends
 // every other one the part that it sums up, and gets the means of the rest. NCCL's kernels hold
 // multiprocessors for as long as the links take, which matrix products beside them feel; here only
-// the sums want some, for a tenth of that time (docs/parallel.md, "All-reduce by copies").
+// the sums want some, for a tenth of that time (docs/parallel.md, "Peer copies").
 //
 // A mean's bits do not depend on where in a list its tensor stands: ranks are summed in their
 // order, in float32 (float64 of float64), and their mean is rounded to the tensor's dtype.

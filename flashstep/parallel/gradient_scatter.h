@@ -35,7 +35,7 @@ at::Tensor part_of(const at::Tensor& flat, int rank, int world_size);
 
 // Buckets that travel at a time. An earlier one is taken before a further one is sent, which frees
 // its memory: so many buckets of gradients, and not all, lie in memory beside the parts. (On a GPU
-// the host does not wait: docs/parallel.md, "A sharded optimizer".)
+// the host does not wait: docs/parallel.md, "Sharded optimizers".)
 inline constexpr size_t kBucketsInFlight = 4;
 
 // How a bucket travels.
