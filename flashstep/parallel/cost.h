@@ -26,8 +26,8 @@ Memory data_parallel_memory(int64_t parameters, double gradient_bytes_per_parame
                             double bucket_bytes, double state_bytes_per_parameter,
                             int state_shards);
 
-// What a step costs each rank with the optimizer's state divided, or not: docs/parallel.md, "Sharded
-// optimizers".
+// What a step costs each rank with the optimizer's state divided, or not: docs/parallel.md,
+// "Sharded optimizers".
 enum class Sharding { kNone, kWhole, kFlat };
 struct ShardedStep {
   double sent_bytes = 0;      // and received: gradients, then parameters
