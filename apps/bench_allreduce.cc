@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "apps/bench.h"
+#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
-#include "flashstep/detail/progress.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/report/bench_ranks.h"

@@ -7,9 +7,9 @@
 
 #include "apps/bench.h"
 #include "flashstep/base/heap.h"
+#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
-#include "flashstep/detail/progress.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 

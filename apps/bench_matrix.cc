@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/bench.h"
-#include "flashstep/attention.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"

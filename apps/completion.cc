@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/commands.h"
-#include "flashstep/attention.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/text.h"
 #include "flashstep/train/config.h"
 

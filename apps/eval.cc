@@ -5,8 +5,8 @@
 #include <string>
 
 #include "apps/commands.h"
+#include "flashstep/base/progress.h"
 #include "flashstep/base/text.h"
-#include "flashstep/detail/progress.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/train/evaluate.h"
 #include "flashstep/train/trained_model.h"

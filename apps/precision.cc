@@ -9,7 +9,7 @@
 
 #include "apps/bench.h"
 #include "apps/commands.h"
-#include "flashstep/attention.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"

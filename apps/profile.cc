@@ -8,8 +8,8 @@
 #include "apps/commands.h"
 #include "apps/workload_flags.h"
 #include "flashstep/base/heap.h"
+#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
-#include "flashstep/detail/progress.h"
 
 namespace flashstep::apps {
 namespace {

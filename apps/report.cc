@@ -9,9 +9,9 @@
 
 #include "apps/bench.h"
 #include "apps/commands.h"
+#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
-#include "flashstep/detail/progress.h"
 #include "flashstep/error.h"
 #include "flashstep/report/document/measurement.h"
 

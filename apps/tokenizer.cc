@@ -12,10 +12,10 @@
 
 #include "apps/commands.h"
 #include "flashstep/base/places.h"
+#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
-#include "flashstep/detail/progress.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
 

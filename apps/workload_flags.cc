@@ -1,6 +1,6 @@
 #include "apps/workload_flags.h"
 
-#include "flashstep/attention.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
 

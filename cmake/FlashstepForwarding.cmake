@@ -13,7 +13,7 @@ set(FLASHSTEP_MOVED
   "optim: train/adamw train/clip train/schedule train/sharded_adamw train/skippable"
   "profiling: measure/ranges"
   "sharded_optimizer: parallel/sharded_optimizer"
-  "tokenizer: base/progress tokenizer/merges tokenizer/special_tokens tokenizer/tokenizer tokenizer/vocabulary")
+  "tokenizer: tokenizer/merges tokenizer/special_tokens tokenizer/tokenizer tokenizer/vocabulary")
 
 # Installs a header for each that includes the one with its names, and says where the namespaces went that these had.
 function(flashstep_install_forwarding DESTINATION)

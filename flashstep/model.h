@@ -13,50 +13,10 @@
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
-#include "flashstep/detail/fields.h"
+#include "flashstep/detail/model_config.h"
 #include "flashstep/ops.h"
 
 namespace flashstep {
-
-// A size of 0 (and an empty `size`) means "not given": resolved() fills it in.
-struct ModelConfig {
-  std::string size;            // one of model_size_names(), or empty
-  int64_t vocab_size = 0;      // V
-  int64_t context_length = 0;  // the longest sequence
-  int64_t d_model = 0;         // C
-  int64_t d_ff = 0;            // width inside the feed-forward network
-  int64_t num_layers = 0;
-  int64_t num_heads = 0;  // H
-  double rope_theta = 10000.0;
-  double norm_epsilon = 1e-5;
-  std::string attention = "auto";  // one of attention_implementations()
-
-  int64_t head_dim() const { return d_model / num_heads; }  // D
-  void visit(FieldVisitor& visitor);
-};
-
-// What backward of the blocks computes again instead of finding it in memory; each level keeps less
-// than the one before. kNorms and kInner are for blocks on a GPU in mixed precision: others keep
-// all.
-enum class Recompute {
-  kNone,
-  kNorms,  // the outputs of both norms
-  kInner,  // and the feed-forward network's two gates: one more product of six
-  kBlock,  // all but the inputs of groups of blocks (recompute_blocks)
-};
-std::vector<std::string> recompute_names();            // none, norms, inner, block
-Recompute recompute_by_name(const std::string& name);  // UserError for others
-
-// small, medium, large, xl, 2.7B (the 2025 handout), xl26, 10B (2026), 8B (the leaderboard).
-std::vector<std::string> model_size_names();
-
-// A named size with the vocabulary and context of its handout. UserError with the list for others.
-ModelConfig named_model(const std::string& size);
-
-// `config` with what it leaves open taken from its named size; a field that is given wins. Then
-// checked: UserError for a size that is missing, d_model not divisible by num_heads, or an odd
-// head_dim.
-ModelConfig resolved(const ModelConfig& config);
 
 // Keys and values that one layer has computed so far, for decoding token by token.
 struct LayerCache {

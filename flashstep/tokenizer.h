@@ -19,9 +19,11 @@
 #include <vector>
 
 #include "flashstep/detail/bpe.h"
-#include "flashstep/detail/progress.h"
 
 namespace flashstep {
+
+// Called from time to time with the work that is done and all work, in the same unit.
+using ProgressFunction = std::function<void(uint64_t done, uint64_t total)>;
 
 struct Vocabulary {
   std::vector<std::string> tokens;  // by id: bytes, or the text of a special token

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/attention.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/detail/fields.h"
 #include "flashstep/error.h"
 #include "flashstep/train/config.h"

@@ -44,9 +44,9 @@ const std::map<std::string, std::string> kPublicHeaders = {
     {"detail/fields.h", "base"},
     {"detail/files.h", "base"},
     {"detail/float32_products.h", "products"},
+    {"detail/model_config.h", "model"},
     {"detail/module_synchronizer.h", "parallel"},
     {"detail/named_tensors.h", "comm"},
-    {"detail/progress.h", "base"},
     {"detail/safetensors_format.h", "train"},
     {"detail/token_file.h", "data"},
 };

@@ -1,4 +1,4 @@
-#include "flashstep/detail/progress.h"
+#include "flashstep/base/progress.h"
 
 #include <algorithm>
 #include <cerrno>

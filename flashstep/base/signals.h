@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "flashstep/detail/progress.h"
+#include "flashstep/base/progress.h"
 
 namespace flashstep {
 

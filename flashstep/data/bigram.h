@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "flashstep/detail/progress.h"
+#include "flashstep/base/progress.h"
 #include "flashstep/detail/token_file.h"
 
 namespace flashstep {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "flashstep/detail/progress.h"
+#include "flashstep/base/progress.h"
 
 namespace flashstep {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "flashstep/detail/progress.h"
+#include "flashstep/base/progress.h"
 
 namespace flashstep {
 

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "flashstep/detail/progress.h"
+#include "flashstep/base/progress.h"
 
 namespace flashstep {
 

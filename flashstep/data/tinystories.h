@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "flashstep/detail/progress.h"
+#include "flashstep/base/progress.h"
 
 namespace flashstep {
 

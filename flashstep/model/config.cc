@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "flashstep/attention.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/model_config.h"
 #include "flashstep/error.h"
-#include "flashstep/model.h"
 
 namespace flashstep {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/model.h"
+#include "flashstep/detail/model_config.h"
 
 namespace flashstep {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "flashstep/detail/model_config.h"
 #include "flashstep/measure/table.h"
-#include "flashstep/model.h"
 #include "flashstep/parallel/cost.h"
 #include "flashstep/report/bench_report.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "flashstep/detail/progress.h"
+#include "flashstep/base/progress.h"
 #include "flashstep/report/trace_events.h"
 
 namespace flashstep::report {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "flashstep/detail/fields.h"
+#include "flashstep/detail/model_config.h"
 #include "flashstep/measure/table.h"
-#include "flashstep/model.h"
 #include "flashstep/train/config.h"
 
 namespace flashstep::report {

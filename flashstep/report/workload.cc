@@ -4,7 +4,7 @@
 #include <sstream>
 #include <utility>
 
-#include "flashstep/attention.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "flashstep/detail/fields.h"
-#include "flashstep/model.h"
+#include "flashstep/detail/model_config.h"
 #include "flashstep/model/cost.h"
 
 namespace flashstep::report {

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "flashstep/base/progress.h"
 #include "flashstep/detail/bpe.h"
 #include "flashstep/detail/files.h"
-#include "flashstep/detail/progress.h"
 
 namespace flashstep {
 

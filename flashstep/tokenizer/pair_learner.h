@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "flashstep/detail/progress.h"
+#include "flashstep/base/progress.h"
 
 namespace flashstep {
 

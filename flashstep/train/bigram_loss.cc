@@ -4,10 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/data/bigram.h"
 #include "flashstep/detail/files.h"
-#include "flashstep/detail/progress.h"
 
 namespace flashstep {
 namespace {

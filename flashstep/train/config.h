@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "flashstep/detail/fields.h"
-#include "flashstep/model.h"
+#include "flashstep/detail/model_config.h"
 
 namespace flashstep {
 

@@ -7,7 +7,7 @@
 
 #include <torch/types.h>
 
-#include "flashstep/detail/progress.h"
+#include "flashstep/base/progress.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/loop.h"
 

@@ -12,7 +12,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/utils.h>
 
-#include "flashstep/attention.h"
+#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"

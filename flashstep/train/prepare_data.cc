@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "flashstep/base/places.h"
+#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data/corpus.h"
 #include "flashstep/data/manifest.h"
 #include "flashstep/detail/files.h"
-#include "flashstep/detail/progress.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
 

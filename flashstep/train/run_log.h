@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/detail/progress.h"
+#include "flashstep/base/progress.h"
 #include "flashstep/loop.h"
 #include "flashstep/train/metrics_log.h"
 #include "flashstep/train/run_directory.h"
