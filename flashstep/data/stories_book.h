@@ -1,29 +1,5 @@
-// What stories are made of, compiled from text (stories_passages_*.cc, stories_plots_*.cc) into
-// programs that the generator runs.
-//
-//   pool NAME                  variants of a passage; NAME.child and NAME.animal as with word
-//   classes
-//   - a variant
-//     that goes on here
-//   plot NAME WORLD            WORLD: child, animal or any
-//   let VARIABLE = CLASS       a word that stays the same through the story
-//   elder PREFIX               the grown-up is of the classes PREFIX_he and PREFIX_she (default
-//   kin) beat | paragraph | maybe | maybe paragraph      followed by the beat's variants; a
-//   paragraph starts a new
-//                              one, a maybe is left out of half of the stories
-// In a variant `//` starts a new paragraph, and braces hold
-//   {H} {H's} {he} {him} {his} {himself} {kind} {sibling}   the hero; {F}, {fhe}, ... the friend;
-//   {G}, {gkin}, ... the grown-up; {N}, ... the neighbour; {X}, ... the pet
-//   {F/he}                     the pronoun if it cannot be mistaken (hero and friend of different
-//   gender), else
-//                              the name; {H/him}, {G/his}, ... alike
-//   {toy} {toy.s}              a random word of the class in that form, not used in this story
-//   before
-//   {$toy} {$toy.s}            the variable's word (in plots)
-//   {@greeting}                a variant of the pool, not used in this story before
-//   {one|two {color}|three}    one of the alternatives
-// A slot that begins with a capital is written with a capital. "a" before a slot becomes "an" where
-// needed.
+// What stories are made of: passages and plots, compiled from text (stories/README.md says how it
+// is written) into programs that the generator runs.
 #pragma once
 
 #include <array>

@@ -1,16 +1,5 @@
 // The words of the built-in story corpus: classes of words that can stand in the same place.
-//
-// Written as text (stories_words_*.cc):
-//   class NAME noun          forms: {NAME} and {NAME.s} (plural)
-//   class NAME verb          forms: base, .s (third person), .ed (past), .ing
-//   class NAME adjective     forms: base, .er, .est
-//   class NAME word          one form
-//   class NAME name          a name and, .of, its possessive
-//   followed by the words, separated by commas; and
-//   class NAME fields A B    an entry "first | second | third" a line; lines that begin with | go
-//   on: forms base, .A, .B
-// A class NAME.child or NAME.animal stands for NAME in the one world of the stories or in the
-// other.
+// stories/README.md says how they are written.
 #pragma once
 
 #include <cstdint>
