@@ -21,6 +21,7 @@ namespace flashstep {
 // names its measurements; it never times anything at run time.
 std::vector<std::string> attention_implementations();
 
+// There is no dropout, no bias on the scores and no sliding window.
 struct AttentionOptions {
   // Query i sees keys 0..i only.
   bool causal = false;
@@ -35,11 +36,6 @@ struct AttentionOptions {
   // at::globalContext().deterministicAlgorithms() says. On a GPU implementation sdpa with gradients
   // is refused then: PyTorch may take kernels that add them up in any order.
   std::optional<bool> deterministic = {};
-
-  // Not available: UserError by name unless left as they are.
-  double dropout_p = 0;
-  at::Tensor bias = {};
-  int64_t window = 0;
 };
 
 // softmax(scale * q k^T) v with the mask above. Differentiable.

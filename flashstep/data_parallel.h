@@ -91,9 +91,6 @@ struct ReducerOptions {
   // memory; the sums of more than two ranks are rounded differently. What each costs:
   // docs/parallel.md.
   bool peer_copies = true;
-  // Flat buckets keep their memory from step to step, the bytes of all gradients. Else zero_grad
-  // frees it.
-  bool persistent_buckets = false;
   // Gradients travel in this dtype (kBFloat16, say); undefined: their own, but float32 over Gloo
   // where they are kept with fewer bits than their parameter's (set_grad_dtype).
   std::optional<at::ScalarType> communication_dtype;
@@ -169,14 +166,9 @@ class GradientReducer {
   // change of what backward does. All ranks call it at the same step.
   void record_again();
 
-  // Where the gradient of `parameter` will lie in this step, in its dtype, for an operation that
-  // writes it there instead of handing it to autograd in a tensor of its own: if it returns this
-  // very tensor as the gradient, no copy is made. Undefined where gradients do not lie in buckets;
-  // right only for parameters whose gradient comes once in a backward.
-  at::Tensor gradient_slot(const at::Tensor& parameter);
-
   // From the next step on the means are divided instead of being on every rank: `scatter` takes the
-  // buckets, made as its layouts say, and .grad is undefined after the step's last backward. Null:
+  // buckets, made as its layouts say, and after the step's last backward .grad is a
+  // divided_gradient(). Null:
   // as before. False, without effect, for a strategy without buckets and for a single process.
   // UserError while somebody else holds the scatter that was given before. What ShardedOptimizer
   // calls for flat shards.

@@ -29,6 +29,7 @@
 
 #include "flashstep/amp.h"
 #include "flashstep/checkpoint.h"
+#include "flashstep/group.h"
 #include "flashstep/optim.h"
 
 namespace flashstep {
@@ -58,35 +59,24 @@ using LossFunction = std::function<torch::Tensor(int64_t step, int64_t micro_ste
 // graph in its place (GraphMode).
 using StageFunction = std::function<void(int64_t step, int64_t micro_step)>;
 
-// Where a parallel recipe takes part. The defaults are those of a single process.
-struct ParallelHooks {
-  int64_t rank = 0, world_size = 1;
-  const Group* group = nullptr;        // null: a single process
-  GradientReducer* reducer = nullptr;  // lives as long as the functions below
-  // A guard that is held during every backward but the step's last: gradients are then only added
-  // up.
-  std::function<std::shared_ptr<void>()> no_sync;
-  // Before the forward of the step's last micro-batch, whose backward sends gradients.
-  std::function<void()> before_last_backward;
+// How the ranks that train together take part in a step. This is a process alone, which has nothing
+// to do for it; parallelize() makes that of several.
+class Parallelism {
+ public:
+  virtual ~Parallelism() = default;
+  virtual const Group* group() const { return nullptr; }  // null: a process alone
+  // What averages gradients, if something does. A checkpoint keeps the order and size of its
+  // buckets, which decide in which order gradients are summed.
+  virtual GradientReducer* reducer() const { return nullptr; }
+  // Before the forward of each micro-batch; what it returns is held until its backward has ended.
+  // `is_last` of the step: its backward sends gradients, the others' only add them up.
+  virtual std::shared_ptr<void> begin_micro_batch(bool /*is_last*/) { return nullptr; }
   // After the last backward: returns when the gradients are those of the global batch.
-  std::function<void()> synchronize_gradients;
-  // The gradients that the optimizer will use, to be unscaled and clipped; empty: every
-  // parameter's.
-  std::function<std::vector<torch::Tensor>()> gradients;
-  // The norm over all gradients of the model, wherever its shards are.
-  NormFunction norm = global_norm;
-  // Replaces a () tensor by its mean over the ranks.
-  std::function<void(torch::Tensor&)> average;
-  // The greatest over the ranks: all must stop at the same step, and because of the same signal.
-  std::function<int64_t(int64_t)> greatest;
-  // What decides the order in which gradients are summed, for a checkpoint to keep: the order of
-  // parameters in buckets, and these' size. Set before the first step; a size of 0 is none that was
-  // kept, and one that the config gives goes before it. Empty functions: nothing does.
-  std::function<std::vector<int64_t>()> bucket_order;
-  std::function<double()> bucket_megabytes;
-  std::function<void(const std::vector<int64_t>& order, double megabytes)> set_bucket_order;
+  virtual void synchronize_gradients() {}
 
-  bool is_main_rank() const { return rank == 0; }
+  int rank() const { return group() == nullptr ? 0 : group()->rank(); }
+  int world_size() const { return group() == nullptr ? 1 : group()->world_size(); }
+  bool is_main_rank() const { return rank() == 0; }
 };
 
 struct StepOptions {
@@ -106,11 +96,11 @@ struct StepResult {
 class TrainStep {
  public:
   // `parameters` are those that the optimizer updates, `optimizer` and what the functions refer to
-  // must outlive it. An optimizer that is no SkippableOptimizer costs one wait for the device per
-  // step: the host must know whether to skip.
+  // must outlive it. `parallel` null: a process alone. An optimizer that is no SkippableOptimizer
+  // costs one wait for the device per step: the host must know whether to skip.
   TrainStep(std::vector<torch::Tensor> parameters, torch::optim::Optimizer& optimizer,
-            LossFunction loss, StepOptions options, ParallelHooks hooks = {},
-            StageFunction stage = {});
+            LossFunction loss, StepOptions options = {},
+            std::shared_ptr<Parallelism> parallel = nullptr, StageFunction stage = {});
 
   // Runs step number `step`, counted from 0. If the loss or any gradient is not finite, parameters
   // and optimizer stay as they are.
@@ -131,7 +121,7 @@ class TrainStep {
 
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
-  const ParallelHooks& parallel() const { return hooks_; }
+  const Parallelism& parallel() const { return *parallel_; }
   int64_t accumulation_steps() const { return options_.accumulation_steps; }
   bool has_stage() const { return static_cast<bool>(stage_); }
   torch::Device device() const { return device_; }
@@ -145,7 +135,7 @@ class TrainStep {
   LossFunction loss_;
   StageFunction stage_;  // may be empty
   StepOptions options_;
-  ParallelHooks hooks_;
+  std::shared_ptr<Parallelism> parallel_;
   torch::Device device_;
   std::unique_ptr<GradientScaler> scaler_;
 };
@@ -172,7 +162,7 @@ struct Job {
   // Text for samples.txt and the terminal, made before the first and after the last step; empty:
   // none.
   std::function<std::string()> sample = {};
-  ParallelHooks parallel = {};
+  std::shared_ptr<Parallelism> parallel = std::make_shared<Parallelism>();
 
   int64_t tokens_per_step = 0;  // over all ranks; 0: not reported
   double flops_per_step = 0;    // of one rank, and

@@ -44,18 +44,14 @@ double learning_rate_at(const Schedule& schedule, int64_t step);
 // UserError unless max_norm is above 0.
 torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm);
 
-// The L2 norm over all gradients as one () float32 tensor. A sharded recipe replaces it by a
-// function that adds the squares of every rank's shards.
-using NormFunction = std::function<torch::Tensor(const std::vector<torch::Tensor>& gradients)>;
-
-// sqrt(sum of squares over all tensors), () float32 on the device of the first; 0 for none. Tensors
-// may differ in dtype and device (grad_norm).
-torch::Tensor global_norm(const std::vector<torch::Tensor>& gradients);
-
 // The gradients of the parameters that have one, each once: a tied tensor may come twice.
 std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parameters);
 // Those that `optimizer` uses, of which a sharded optimizer may have this rank's pieces alone.
 std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer);
+// Their L2 norm over all ranks, () float32; of a ShardedOptimizer all ranks call it, and get the
+// same bits. `gradients`: gradients_of(optimizer).
+torch::Tensor global_norm(torch::optim::Optimizer& optimizer,
+                          const std::vector<torch::Tensor>& gradients);
 
 // Gradients are taken times min(1, max_norm / (norm + 1e-6)).
 struct Clipping {

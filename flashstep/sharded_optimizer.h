@@ -61,14 +61,13 @@ enum class ShardMode { kWhole, kFlat };
 struct ShardOptions {
   ShardMode mode = ShardMode::kWhole;
   // kFlat: from now on gradients come divided from this reducer, all of whose parameters must be
-  // the optimizer's, to one optimizer at a time. After finish_gradient_synchronization() .grad is
-  // undefined everywhere; clip by clip_grad_norm(), not by functions that look at .grad; step()
-  // or this class's zero_grad() consumes the gradients. A second backward before that, outside of
-  // no_sync, is refused by a wrapped module.
-  // (Strategies without buckets go on giving every rank all means, which is right too.) The first
-  // step, and the first of a resumed run, holds all gradients whole, for nothing is sent before the
-  // end of its backward. The reducer must outlive the optimizer. Null: .grad holds the means on
-  // every rank.
+  // the optimizer's, to one optimizer at a time. After finish_gradient_synchronization() .grad
+  // holds nothing, and what looks into it (torch::nn::utils::clip_grad_norm_, say) gets a
+  // UserError: clip by clip_grad_norm(). step() or this class's zero_grad() consumes the gradients.
+  // A second backward before that, outside of no_sync, is refused by a wrapped module. (Strategies
+  // without buckets go on giving every rank all means, which is right too.) The first step, and the
+  // first of a resumed run, holds all gradients whole, for nothing is sent before the end of its
+  // backward. The reducer must outlive the optimizer. Null: .grad holds the means on every rank.
   GradientReducer* reducer = nullptr;
   // kFlat without reducer: size of a flat tensor (MB = 10^6 bytes); else the reducer's buckets. 0,
   // there too: chosen (chosen_flat_bytes).
@@ -103,6 +102,8 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   // Clips gradients() to the global norm `max_norm`, and returns the norm before, () float32 on the
   // parameters' device: of all gradients, the same bits on every rank. All ranks call it.
   torch::Tensor clip_grad_norm(double max_norm);
+  // That norm, of `gradients`, which are gradients(). All ranks call it.
+  torch::Tensor global_norm(const std::vector<torch::Tensor>& gradients) const;
   // Whether gradients() are pieces, of which every element is on one rank.
   bool gradients_are_divided() const;
 

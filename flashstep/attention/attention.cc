@@ -52,16 +52,6 @@ void check_dtype_and_device(const char* name, const Tensor& x, const Tensor& q) 
           " like q, got ", x.device());
 }
 
-void check_options(const AttentionOptions& options, double scale) {
-  require(std::isfinite(scale), "[attention] expected a finite scale, got ", scale);
-  require(options.dropout_p == 0,
-          "[attention] dropout is not available: expected dropout_p 0, got ", options.dropout_p);
-  require(!options.bias.defined(), "[attention] a bias on the scores is not available, got one of ",
-          options.bias.defined() ? options.bias.sizes() : at::IntArrayRef());
-  require(options.window == 0, "[attention] sliding windows are not available: expected window 0, ",
-          "got ", options.window);
-}
-
 // Under autocast float32 and other 16-bit inputs become the autocast dtype.
 Tensor autocast(const Tensor& x) {
   const auto device = x.device().type();
@@ -79,41 +69,40 @@ AttentionProblem checked_problem(const Tensor& q_any, const Tensor& k_any, const
   const Tensor q = autocast(q_any), k = autocast(k_any), v = autocast(v_any);
   internal::check_attention_tensors(q, k, v);
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(-1))));
-  check_options(options, scale);
+  require(std::isfinite(scale), "[attention] expected a finite scale, got ", scale);
   const int64_t diagonal = options.align_last ? k.size(-2) - q.size(-2) : 0;
   const bool deterministic =
       options.deterministic.value_or(at::globalContext().deterministicAlgorithms());
   return {q, k, v, {scale, options.causal, diagonal, deterministic}};
 }
 
-// The implementation by name. UserError if there is none, or it does not take such inputs.
-std::string resolved_name(const AttentionProblem& problem, const std::string& name,
-                          bool with_logsumexp) {
-  if (name == "auto") return internal::choose_attention(problem, with_logsumexp);
-  if (is_formula(name)) return name;
+// UserError if there is none of this name, or it does not take such inputs.
+const internal::AttentionKernel& kernel_by_name(const AttentionProblem& problem,
+                                                const std::string& name) {
   const auto* kernel = internal::find_attention_kernel(name);
   require(kernel != nullptr, "[attention] expected implementation to be one of ",
           join(attention_implementations()), ", got \"", name, "\"");
   const std::string refusal = kernel->refusal(problem.q, problem.k, problem.v);
   require(refusal.empty(), "[attention] implementation ", name, " expected ", refusal);
-  return name;
+  return *kernel;
 }
 
 AttentionResult run(const Tensor& q, const Tensor& k, const Tensor& v,
                     const AttentionOptions& options, bool with_logsumexp) {
   const AttentionProblem problem = checked_problem(q, k, v, options);
-  std::string name = resolved_name(problem, options.implementation, with_logsumexp);
+  const std::string name = options.implementation == "auto"
+                               ? internal::choose_attention(problem, with_logsumexp)
+                               : options.implementation;
+  const internal::AttentionKernel* const kernel =
+      is_formula(name) ? nullptr : &kernel_by_name(problem, name);
   // Precision is decided: what runs below keeps the dtypes that it chooses.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::DispatchKeySet{c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA});
-  if (internal::nothing_to_compute(problem)) name = "naive";
-  if (name == "naive") return internal::naive_attention(problem, with_logsumexp);
-  if (name == "sdpa") {
-    require(!with_logsumexp,
-            "[attention] implementation sdpa gives no logsumexp: expected another");
-    return {internal::sdpa_attention(problem), Tensor()};
-  }
-  return internal::kernel_attention(*internal::find_attention_kernel(name), problem);
+  if (name == "naive" || internal::nothing_to_compute(problem))
+    return internal::naive_attention(problem, with_logsumexp);
+  if (kernel != nullptr) return internal::kernel_attention(*kernel, problem);
+  require(!with_logsumexp, "[attention] implementation sdpa gives no logsumexp: expected another");
+  return {internal::sdpa_attention(problem), Tensor()};
 }
 
 }  // namespace

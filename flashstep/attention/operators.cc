@@ -12,42 +12,35 @@ namespace {
 using at::Tensor;
 
 AttentionOptions options_of(bool causal, bool align_last, std::optional<double> scale,
-                            std::string_view implementation, std::optional<bool> deterministic,
-                            double dropout_p, const std::optional<Tensor>& bias, int64_t window) {
+                            std::string_view implementation, std::optional<bool> deterministic) {
   AttentionOptions options;
   options.causal = causal;
   options.align_last = align_last;
   options.scale = scale;
   options.implementation = std::string(implementation);
   options.deterministic = deterministic;
-  options.dropout_p = dropout_p;
-  if (bias) options.bias = *bias;
-  options.window = window;
   return options;
 }
 
 Tensor attention_operator(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
                           bool align_last, std::optional<double> scale,
-                          std::string_view implementation, std::optional<bool> deterministic,
-                          double dropout_p, const std::optional<Tensor>& bias, int64_t window) {
-  return attention(q, k, v,
-                   options_of(causal, align_last, scale, implementation, deterministic, dropout_p,
-                              bias, window));
+                          std::string_view implementation, std::optional<bool> deterministic) {
+  return attention(q, k, v, options_of(causal, align_last, scale, implementation, deterministic));
 }
 
-std::tuple<Tensor, Tensor> attention_with_logsumexp_operator(
-    const Tensor& q, const Tensor& k, const Tensor& v, bool causal, bool align_last,
-    std::optional<double> scale, std::string_view implementation, std::optional<bool> deterministic,
-    double dropout_p, const std::optional<Tensor>& bias, int64_t window) {
-  return attention_with_logsumexp(q, k, v,
-                                  options_of(causal, align_last, scale, implementation,
-                                             deterministic, dropout_p, bias, window));
+std::tuple<Tensor, Tensor> attention_with_logsumexp_operator(const Tensor& q, const Tensor& k,
+                                                             const Tensor& v, bool causal,
+                                                             bool align_last,
+                                                             std::optional<double> scale,
+                                                             std::string_view implementation,
+                                                             std::optional<bool> deterministic) {
+  return attention_with_logsumexp(
+      q, k, v, options_of(causal, align_last, scale, implementation, deterministic));
 }
 
 constexpr const char* kArguments =
     "(Tensor q, Tensor k, Tensor v, *, bool causal=False, bool align_last=False, "
-    "float? scale=None, str implementation=\"auto\", bool? deterministic=None, "
-    "float dropout_p=0.0, Tensor? bias=None, int window=0)";
+    "float? scale=None, str implementation=\"auto\", bool? deterministic=None)";
 
 }  // namespace
 

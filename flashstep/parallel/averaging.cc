@@ -10,7 +10,6 @@ namespace {
 bool is_in_place(const ReducerOptions& options, const ReducedParameters& parameters,
                  const Group& group) {
   if (options.strategy != Strategy::kBucketed) return options.strategy != Strategy::kFlat;
-  if (options.persistent_buckets) return false;
   return !options.flat_buckets.value_or(!goes_through_nccl(parameters.tensors, group));
 }
 
@@ -32,12 +31,8 @@ std::shared_ptr<PeerMean> make_peers(const ReducerOptions& options,
 
 Averaging make_averaging(const ReducedParameters& parameters, const Group& group,
                          const ReducerOptions& options) {
-  return {group,
-          options.communication_dtype,
-          options.persistent_buckets,
-          is_in_place(options, parameters, group),
-          make_peers(options, parameters, group),
-          nullptr};
+  return {group, options.communication_dtype, is_in_place(options, parameters, group),
+          make_peers(options, parameters, group), nullptr};
 }
 
 void set_scatter(Averaging& averaging, const ReducedParameters& parameters,

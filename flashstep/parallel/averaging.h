@@ -16,8 +16,7 @@ namespace flashstep {
 struct Averaging {
   const Group& group;
   std::optional<at::ScalarType> communication_dtype;
-  bool persistent = false;  // flat tensors live from step to step
-  bool in_place = false;    // reduced where the gradients lie; several a bucket: NCCL only
+  bool in_place = false;  // reduced where the gradients lie; several a bucket: NCCL only
   // Where set, means are taken by copies from GPU to GPU, not by NCCL.
   std::shared_ptr<PeerMean> peers;
   // Where set, it takes full buckets instead of an all-reduce, and gradients end there.

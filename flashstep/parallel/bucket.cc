@@ -144,8 +144,8 @@ void Bucket::launch_scatter() {
     missing_.assign(missing_.size(), {});
     return;
   }
-  at::Tensor flat = flat_.front();
-  if (!averaging_.persistent) flat_.clear();
+  at::Tensor flat = std::move(flat_.front());
+  flat_.clear();
   averaging_.scatter->launch(number_, std::move(flat), std::move(has_gradient), options, stream_);
 }
 
@@ -187,7 +187,7 @@ void Bucket::wait() {
 
 void Bucket::release() {
   if (!flat_.empty()) last_memory_ = flat_.front().storage().getWeakStorageImpl();
-  if (!averaging_.persistent) flat_.clear();
+  flat_.clear();
   pieces_.assign(pieces_.size(), {});
   missing_.assign(missing_.size(), {});
   filled_.assign(filled_.size(), false);

@@ -13,6 +13,7 @@
 #include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/backend.h"
+#include "flashstep/parallel/divided_gradient.h"
 #include "flashstep/parallel/shared_sentence.h"
 
 namespace flashstep {
@@ -43,9 +44,6 @@ BucketReduction::BucketReduction(ReducedParameters parameters, const Group& grou
       order_(reversed_order(parameters_.tensors.size())),
       counts_(parameters_.tensors.size()),
       hooks_(hooked(parameters_, group_), [this](int64_t index) { fired(index); }) {
-  for (size_t i = 0; i < parameters_.tensors.size(); ++i) {
-    index_of_[parameters_.tensors[i].unsafeGetTensorImpl()] = static_cast<int64_t>(i);
-  }
   make_buckets();
 }
 
@@ -176,6 +174,21 @@ void BucketReduction::wait_for_all(const std::vector<int64_t>& missing) {
   }
 }
 
+// What each rank has a share of is no longer whole in .grad.
+void BucketReduction::mark_divided() {
+  if (!averaging_.scatter) return;
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    const std::vector<int64_t>& parameters = buckets_[b].layout().parameters;
+    const int64_t first = parameters.front();
+    const at::Tensor mark =
+        divided_gradient(gradient_dtypes_[first], parameters_.tensors[first].device());
+    for (size_t slot = 0; slot < parameters.size(); ++slot) {
+      if (averaging_.scatter->has_gradient(b, slot))
+        parameters_.tensors[parameters[slot]].mutable_grad() = mark;
+    }
+  }
+}
+
 void BucketReduction::finish() {
   const std::lock_guard lock(mutex_);
   require(is_enabled(), "[parallel] expected finish_gradient_synchronization() outside of no_sync");
@@ -192,6 +205,7 @@ void BucketReduction::finish() {
   if (all_hear()) shared.emplace(deviation, group_);
   wait_for_all(missing);
   if (shared) deviation = shared->first();
+  if (deviation.empty()) mark_divided();
   if (recording_) record();
   if (deviation.empty()) count_first_seen();
   begin_next_step();
@@ -297,18 +311,6 @@ void BucketReduction::record_again() {
           "[parallel] expected record_again() between steps, not after a backward");
   recording_ = true;
   order_is_given_ = false;
-}
-
-at::Tensor BucketReduction::slot(const at::Tensor& parameter) {
-  const std::lock_guard lock(mutex_);
-  const auto found = index_of_.find(parameter.unsafeGetTensorImpl());
-  if (found == index_of_.end() || buckets_.empty() || averaging_.in_place || recording_ ||
-      !is_enabled() || parameter.grad().defined()) {
-    return {};
-  }
-  at::NoGradGuard no_grad;
-  const auto [bucket, slot] = places_[found->second];
-  return buckets_[bucket].slot(slot);
 }
 
 bool BucketReduction::holds_divided_means() const {

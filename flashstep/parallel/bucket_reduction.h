@@ -19,7 +19,6 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -39,7 +38,6 @@ class BucketReduction : public Reduction {
   std::vector<int64_t> order() const override;
   void set_order(const std::vector<int64_t>& order, double bucket_megabytes) override;
   void record_again() override;
-  at::Tensor slot(const at::Tensor& parameter) override;
   std::vector<std::vector<int64_t>> buckets() const override;
   bool scatter_to(const std::shared_ptr<GradientScatter>& scatter) override;
   bool holds_divided_means() const override;
@@ -68,6 +66,7 @@ class BucketReduction : public Reduction {
   void send_rest(const std::vector<int64_t>& missing, const std::vector<int64_t>& unannounced);
   void wait_for_all(const std::vector<int64_t>& missing);
   void check_capture(const at::Device& device) const;
+  void mark_divided();
   void record();
   void count_first_seen();
   void begin_next_step();
@@ -78,7 +77,6 @@ class BucketReduction : public Reduction {
   std::map<std::string, SideStream> streams_;  // by device
   std::vector<Bucket> buckets_;
   std::vector<std::pair<size_t, size_t>> places_;  // of each parameter: bucket and slot
-  std::unordered_map<void*, int64_t> index_of_;
   std::vector<int64_t> order_;
   std::vector<Count> counts_;
   int64_t clock_ = 0;      // counts gradients, to order them

@@ -14,7 +14,6 @@
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/gradient_hooks.h"
-#include "flashstep/parallel/test_write_in_place.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
@@ -259,39 +258,27 @@ TEST(Ranks, MistakesBecomeSentences) {
 TEST(Ranks, GradientsLieInBuckets) {
   testing::run_ranks(2, [](const Environment& environment) {
     const Group group(environment);
-    for (const bool persistent : {false, true}) {
-      const std::vector<Tensor> parameters = {torch::ones({40}).requires_grad_(),
-                                              torch::ones({3, 5}).requires_grad_()};
-      torch::optim::SGD optimizer(parameters, 0.1);
-      ReducerOptions options;
-      options.persistent_buckets = persistent;
-      GradientReducer reducer(parameters, group, options);
-      void* slot = nullptr;
-      std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> memory;
-      for (int step = 0; step < 3; ++step) {
-        optimizer.zero_grad();
-        if (step == 2) {
-          // A thread of Gloo's can hold a message for a moment after its end.
-          for (int ms = 0; ms < 1000 && !persistent && !memory->expired(); ++ms) ::usleep(1000);
-          EXPECT_EQ(memory->expired(), !persistent) << "zero_grad frees the bucket";
-        }
-        EXPECT_EQ(reducer.gradient_slot(parameters[0]).defined(), step > 0);
-        slot = step > 0 ? reducer.gradient_slot(parameters[0]).data_ptr() : nullptr;
-        const double scale = group.rank() + 1;
-        (WriteInPlace::apply(parameters[0], &reducer) * scale + parameters[1].sum() * scale)
-            .backward();
-        if (step > 0) {
-          EXPECT_EQ(parameters[0].grad().data_ptr(), slot);
-        }
-        reducer.finish_gradient_synchronization();
-        for (const Tensor& parameter : parameters) {
-          EXPECT_TRUE(same_bits(parameter.grad(), torch::full_like(parameter, 1.5)));
-          EXPECT_EQ(parameter.grad().storage().unsafeGetStorageImpl(),
-                    parameters[0].grad().storage().unsafeGetStorageImpl());
-          EXPECT_FALSE(parameter.grad().is_view());
-        }
-        memory = parameters[0].grad().storage().getWeakStorageImpl();
+    const std::vector<Tensor> parameters = {torch::ones({40}).requires_grad_(),
+                                            torch::ones({3, 5}).requires_grad_()};
+    torch::optim::SGD optimizer(parameters, 0.1);
+    GradientReducer reducer(parameters, group);
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> memory;
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      if (step == 2) {
+        // A thread of Gloo's can hold a message for a moment after its end.
+        for (int ms = 0; ms < 1000 && !memory->expired(); ++ms) ::usleep(1000);
+        EXPECT_TRUE(memory->expired()) << "zero_grad frees the bucket";
       }
+      ((parameters[0].sum() + parameters[1].sum()) * (group.rank() + 1)).backward();
+      reducer.finish_gradient_synchronization();
+      for (const Tensor& parameter : parameters) {
+        EXPECT_TRUE(same_bits(parameter.grad(), torch::full_like(parameter, 1.5)));
+        EXPECT_EQ(parameter.grad().storage().unsafeGetStorageImpl(),
+                  parameters[0].grad().storage().unsafeGetStorageImpl());
+        EXPECT_FALSE(parameter.grad().is_view());
+      }
+      memory = parameters[0].grad().storage().getWeakStorageImpl();
     }
   });
 }

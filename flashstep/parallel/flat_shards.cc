@@ -9,6 +9,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "flashstep/error.h"
+#include "flashstep/parallel/divided_gradient.h"
 
 namespace flashstep {
 namespace {
@@ -87,6 +88,7 @@ FlatShards::FlatShards(const Group& group, double bucket_bytes, double part_byte
 
 FlatShards::~FlatShards() {
   if (!scatter_) return;
+  drop_gradients();
   try {
     reducer_->scatter_to(nullptr);
   } catch (const UserError&) {
@@ -243,9 +245,18 @@ std::vector<Tensor> FlatShards::gradients(const std::vector<OwnPiece>& own) {
   return gradients;
 }
 
+void FlatShards::drop_gradients() {
+  if (!scatter_) return;
+  scatter_->clear();
+  for (auto& [identity, place] : places_) {
+    Tensor& gradient = place.parameter.mutable_grad();
+    if (is_divided_gradient(gradient)) gradient.reset();
+  }
+}
+
 void FlatShards::finish() {
   exchange_.finish();
-  if (scatter_) scatter_->clear();
+  drop_gradients();
 }
 
 }  // namespace flashstep

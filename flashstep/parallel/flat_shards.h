@@ -44,9 +44,7 @@ class FlatShards : public ShardPlan {
   // These two: UserError, on every rank, if a parameter has left its flat memory.
   void bring_gradients(const std::vector<OwnPiece>& own) override;
   std::vector<at::Tensor> gradients(const std::vector<OwnPiece>& own) override;
-  void drop_gradients() override {
-    if (scatter_) scatter_->clear();
-  }
+  void drop_gradients() override;
   bool divided() const override { return group_.world_size() > 1; }
   size_t parts() const override { return parts_.size(); }
   void send(size_t part) override { exchange_.start_gather(parts_[part]); }

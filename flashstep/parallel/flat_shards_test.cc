@@ -8,14 +8,18 @@
 
 #include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
 
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
+#include "flashstep/ops.h"
+#include "flashstep/parallel/divided_gradient.h"
 #include "flashstep/parallel/state_pieces.h"
 #include "flashstep/parallel/uneven.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
+#include "flashstep/testing/sentences.h"
 #include "flashstep/testing/toy_modules.h"
 
 namespace flashstep {
@@ -199,17 +203,18 @@ void expect_unused_and_mixed(const Group& group, std::optional<bool> flat_bucket
   ShardedOptimizer<torch::optim::SGD> optimizer(
       net.parameters(), torch::optim::SGDOptions(0.1), group,
       {.mode = ShardMode::kFlat, .reducer = &net.reducer()});
-  const auto step = [&](bool use_extra) {
+  const auto step = [&](bool use_extra, bool some_rank_does) {
     optimizer.zero_grad();
     net.forward(torch::ones({2, 10}), use_extra).backward();
     net.finish_gradient_synchronization();
-    EXPECT_FALSE(net.module()->weight.grad().defined());  // divided
+    EXPECT_TRUE(is_divided_gradient(net.module()->weight.grad()));
+    EXPECT_EQ(net.module()->extra.grad().defined(), some_rank_does);
     optimizer.step();
   };
   const Tensor before = net.module()->extra.detach().clone();
-  step(false);
+  step(false, false);
   EXPECT_TRUE(same_bits(net.module()->extra.detach(), before));  // no gradient anywhere
-  step(group.rank() == 1);
+  step(group.rank() == 1, true);
   // d/dx mean(x^2) = 2 x / 35 at 1 on one of three ranks.
   const Tensor expected = before - 0.1 * 2.0 / 35 / 3;
   EXPECT_TRUE((net.module()->extra - expected).abs().max().item<double>() <= 1e-15);
@@ -222,6 +227,42 @@ TEST(Ranks, UnusedParametersAndMixedTypes) {
     const Group group(environment);
     expect_unused_and_mixed(group, std::nullopt);
     expect_unused_and_mixed(group, /*flat_buckets=*/false);
+  });
+}
+
+// Nothing would be clipped, in silence.
+TEST(Ranks, FunctionsThatReadDividedGradientsAreRefused) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    DistributedDataParallel<testing::TiedToy> net(make_module<testing::TiedToy>(), group);
+    ShardedOptimizer<torch::optim::SGD> optimizer(net, torch::optim::SGDOptions(0.1),
+                                                  {.mode = ShardMode::kFlat});
+    const std::vector<Tensor> parameters = net.parameters();
+    const auto backward = [&] { net(torch::ones({2, 10})).square().sum().backward(); };
+    const auto expect_refused = [](const std::function<void()>& call) {
+      testing::expect_sentence(call, {"clip_grad_norm", "reads a parameter's .grad"});
+    };
+    backward();
+    expect_refused([&] { torch::nn::utils::clip_grad_norm_(parameters, 1.0); });
+    expect_refused([&] { torch::nn::utils::clip_grad_value_(parameters, 1.0); });
+    expect_refused([&] { parameters[0].grad().norm(); });
+    expect_refused([&] { parameters[0].grad().sizes(); });
+    expect_refused([&] { parameters[0].grad().clone(); });
+    expect_refused([&] { parameters[0].grad().mul_(2); });
+    expect_refused([&] { grad_norm({parameters[0].grad()}); });
+    expect_refused([&] { torch::optim::SGD(parameters, torch::optim::SGDOptions(0.1)).step(); });
+    EXPECT_GT(optimizer.clip_grad_norm(1.0).item<float>(), 0);
+    optimizer.step();
+    for (const Tensor& parameter : parameters) EXPECT_FALSE(parameter.grad().defined());
+    backward();  // as any
+    optimizer.zero_grad(/*set_to_none=*/false);
+    for (const Tensor& parameter : parameters) EXPECT_FALSE(parameter.grad().defined());
+    backward();
+    {
+      const auto guard = net.no_sync();
+      expect_refused([&] { backward(); });
+    }
+    optimizer.step();
   });
 }
 

@@ -61,9 +61,6 @@ GradientReducer::GradientReducer(const std::vector<at::Tensor>& parameters, cons
           options.bucket_megabytes);
   require(!options.communication_dtype || at::isFloatingType(*options.communication_dtype),
           "[parallel] expected a floating-point communication_dtype");
-  require(
-      !options.persistent_buckets || options.flat_buckets.value_or(true),
-      "[parallel] expected flat_buckets with persistent_buckets: only they have memory to keep");
   ReducedParameters chosen = choose(parameters, names);
   check_agreement(options, group);
   check_agreement(chosen, group);
@@ -84,9 +81,6 @@ void GradientReducer::set_bucket_order(const std::vector<int64_t>& order, double
   reduction_->set_order(order, bucket_megabytes);
 }
 void GradientReducer::record_again() { reduction_->record_again(); }
-at::Tensor GradientReducer::gradient_slot(const at::Tensor& parameter) {
-  return reduction_->slot(parameter);
-}
 const std::vector<at::Tensor>& GradientReducer::reduced_parameters() const {
   return reduction_->parameters().tensors;
 }

@@ -144,9 +144,8 @@ void GradientScatter::wait(size_t index, SideStream& stream) {
 }
 
 at::Tensor GradientScatter::gradient(size_t index, size_t slot, int64_t begin, int64_t end) const {
+  if (!has_gradient(index, slot)) return {};
   const Bucket& bucket = buckets_[index];
-  if (bucket.own.empty() && !bucket.part.defined()) return {};
-  if (!bucket.has_gradient[slot]) return {};
   const BucketLayout& layout = layouts_[index];
   const int64_t first = group_.rank() * (layout.numel / group_.world_size());
   const int64_t offset = layout.offsets[slot];
@@ -156,10 +155,14 @@ at::Tensor GradientScatter::gradient(size_t index, size_t slot, int64_t begin, i
   return bucket.own[slot].slice(0, begin - own_begin, end - own_begin);
 }
 
+bool GradientScatter::has_gradient(size_t index, size_t slot) const {
+  const Bucket& bucket = buckets_[index];
+  return bucket.holds_means() && bucket.has_gradient[slot];
+}
+
 bool GradientScatter::holds_means() const {
-  return std::any_of(buckets_.begin(), buckets_.end(), [](const Bucket& bucket) {
-    return bucket.part.defined() || !bucket.own.empty();
-  });
+  return std::any_of(buckets_.begin(), buckets_.end(),
+                     [](const Bucket& bucket) { return bucket.holds_means(); });
 }
 
 void GradientScatter::clear() {

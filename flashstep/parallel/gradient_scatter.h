@@ -72,6 +72,7 @@ class GradientScatter {
   // For the optimizer: elements [begin, end) of slot `slot`, which lie in this rank's part.
   // Undefined without a gradient, and if nothing was reduced since clear().
   at::Tensor gradient(size_t bucket, size_t slot, int64_t begin, int64_t end) const;
+  bool has_gradient(size_t bucket, size_t slot) const;  // on some rank, of the mean that lies here
   void clear();
   // Whether means lie here that no update has used. The same on all ranks.
   bool holds_means() const;
@@ -91,6 +92,7 @@ class GradientScatter {
     SideStream* stream = nullptr;  // from which it was sent
     std::string name;
     bool is_taken_aside = false;  // by kernels of the side stream
+    bool holds_means() const { return part.defined() || !own.empty(); }
   };
   Bucket& begin(size_t bucket, at::ScalarType dtype, std::vector<bool> has_gradient,
                 const ScatterOptions& options, bool in_place, SideStream& stream);

@@ -87,7 +87,6 @@ TEST(Ranks, DifferentOptionsAreRefusedByName) {
       {[](ReducerOptions& o) { o.reorder = false; }, "reorder yes on rank 0 and reorder no on"},
       {[](ReducerOptions& o) { o.allow_unused = true; }, "allow_unused no on rank 0 and"},
       {[](ReducerOptions& o) { o.flat_buckets = true; }, "flat_buckets not given on rank 0 and"},
-      {[](ReducerOptions& o) { o.persistent_buckets = true; }, "persistent_buckets no on rank 0"},
       {[](ReducerOptions& o) { o.communication_dtype = torch::kBFloat16; },
        "communication_dtype not given on rank 0 and communication_dtype BFloat16 on rank 2"},
       {[](ReducerOptions& o) { o.debug = true; }, "debug no on rank 0 and debug yes on rank 2"}};

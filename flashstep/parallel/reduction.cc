@@ -31,7 +31,6 @@ std::vector<std::string> describe(const ReducerOptions& options) {
           "allow_unused " + yes_or_no(options.allow_unused),
           "flat_buckets " + (flat ? yes_or_no(*flat) : "not given"),
           "peer_copies " + yes_or_no(options.peer_copies),
-          "persistent_buckets " + yes_or_no(options.persistent_buckets),
           flashstep::str("communication_dtype ", dtype ? c10::toString(*dtype) : "not given"),
           "debug " + yes_or_no(options.debug)};
 }

@@ -48,7 +48,6 @@ class Reduction {
   virtual std::vector<int64_t> order() const { return {}; }
   virtual void set_order(const std::vector<int64_t>& /*order*/, double /*bucket_megabytes*/) {}
   virtual void record_again() {}
-  virtual at::Tensor slot(const at::Tensor& /*parameter*/) { return {}; }
   virtual std::vector<std::vector<int64_t>> buckets() const { return {}; }
   virtual bool holds_divided_means() const { return false; }
   // False: it cannot.

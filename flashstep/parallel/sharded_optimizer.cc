@@ -128,12 +128,17 @@ ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
 
 torch::Tensor ShardedOptimizerBase::clip_grad_norm(double max_norm) {
   const std::vector<Tensor> gradients = this->gradients();
-  const NamedTensors parameters = numbered_parameters();
-  const at::Device device = parameters.empty() ? at::kCPU : parameters.front().second.device();
-  Tensor norm = grad_norm(gradients).to(device);
-  if (gradients_are_divided()) norm = norm_over_ranks(norm, group_);
+  const Tensor norm = global_norm(gradients);
   clip_to_norm(gradients, norm, max_norm);
   return norm;
+}
+
+// Of no gradients at all, which a rank may have, it is on the parameters' device too.
+Tensor ShardedOptimizerBase::global_norm(const std::vector<Tensor>& gradients) const {
+  const NamedTensors parameters = numbered_parameters();
+  const at::Device device = parameters.empty() ? at::kCPU : parameters.front().second.device();
+  const Tensor own = grad_norm(gradients).to(device);
+  return gradients_are_divided() ? norm_over_ranks(own, group_) : own;
 }
 
 // Parameters that the plan does not have, each in the first group that names it.
@@ -247,8 +252,8 @@ std::vector<Tensor> ShardedOptimizerBase::gradients() {
 ShardedOptimizerBase::~ShardedOptimizerBase() = default;
 
 void ShardedOptimizerBase::zero_grad(bool set_to_none) {
+  plan_->drop_gradients();  // first: what is divided cannot be set to zero
   Optimizer::zero_grad(set_to_none);
-  plan_->drop_gradients();
 }
 
 bool ShardedOptimizerBase::gradients_are_divided() const { return plan_->divided(); }

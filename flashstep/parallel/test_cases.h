@@ -35,10 +35,6 @@ inline std::vector<Case> common_cases() {
     add_case(cases, str("buckets of ", megabytes, " MB"),
              [&](ReducerOptions& o) { o.bucket_megabytes = megabytes; });
   }
-  add_case(cases, "persistent", [](ReducerOptions& o) {
-    o.persistent_buckets = true;
-    o.bucket_megabytes = 0.0016;
-  });
   add_case(cases, "unused allowed", [](ReducerOptions& o) { o.allow_unused = true; });
   return cases;
 }

@@ -49,10 +49,10 @@ class Training {
         batches_(tokens.train, batch_options()) {
     const ParallelConfig division = division_by_name(run.wrapper());
     Group* parallel = run.wrapper() == "none" ? nullptr : &group;
-    ParallelHooks hooks = parallelize(*model_, division, parallel);
+    const std::shared_ptr<Parallelism> shared = parallelize(*model_, division, parallel);
     optimizer_ =
         make_optimizer(*model_, torch::optim::AdamWOptions(plan.learning_rate).betas({0.9, 0.95}),
-                       division, hooks);
+                       division, *shared);
     StepOptions options;
     options.max_norm = kClipNorm;
     options.precision = precision_by_name(plan.c.precision);
@@ -64,8 +64,9 @@ class Training {
               model_->forward(batch.inputs.to(device_, /*non_blocking=*/true)),
               batch.targets.to(device_, /*non_blocking=*/true));
         },
-        options, hooks);
-    if (hooks.bucket_megabytes) bucket_megabytes_ = hooks.bucket_megabytes();
+        options, shared);
+    if (const GradientReducer* reducer = shared->reducer())
+      bucket_megabytes_ = reducer->options().bucket_megabytes;
   }
 
   Json run() {

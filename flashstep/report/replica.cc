@@ -79,7 +79,7 @@ void Replica::divide(const ParallelConfig& division) {
   recorded_.clear();
   model_->zero_grad();
   optimizer_.reset();
-  hooks_ = {};
+  parallel_.reset();
   // Peaks are compared: nobody begins with blocks that were cut for another's tensors.
   if (device_.is_cuda()) {
     synchronize(device_);
@@ -91,18 +91,19 @@ void Replica::divide(const ParallelConfig& division) {
   }
   broadcast_from_first(model_->parameters(), group_);
   Group* group = division.wrapper == "none" ? nullptr : &group_;
-  hooks_ = parallelize(*model_, division, group);
-  optimizer_ = make_optimizer(*model_, torch::optim::AdamWOptions(kLearningRate), division, hooks_);
+  parallel_ = parallelize(*model_, division, group);
+  optimizer_ =
+      make_optimizer(*model_, torch::optim::AdamWOptions(kLearningRate), division, *parallel_);
 }
 
 Tensor Replica::forward() {
-  if (hooks_.before_last_backward) hooks_.before_last_backward();
+  parallel_->begin_micro_batch(/*is_last=*/true);
   return loss_of(*model_, rows_[static_cast<size_t>(group_.rank())], workload_.precision);
 }
 
 void Replica::backward(const Tensor& loss) {
   loss.backward();
-  if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
+  parallel_->synchronize_gradients();
 }
 
 void Replica::record(const std::function<void()>& update) {
@@ -147,7 +148,7 @@ void Replica::step(Marks& marks) {
   marks.set();
   loss.backward();
   marks.set();
-  if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
+  parallel_->synchronize_gradients();
   marks.set();
   update();
   marks.set();
@@ -285,15 +286,16 @@ double Replica::weight_error(const ParallelConfig& division, int64_t steps, bool
 }
 
 double Replica::bucket_megabytes() const {
-  return hooks_.bucket_megabytes ? hooks_.bucket_megabytes() : 0;
+  const GradientReducer* const reducer = parallel_->reducer();
+  return reducer == nullptr ? 0 : reducer->options().bucket_megabytes;
 }
 
 std::string Replica::describe_buckets() const {
-  return hooks_.reducer == nullptr ? "" : hooks_.reducer->describe();
+  return parallel_->reducer() == nullptr ? "" : parallel_->reducer()->describe();
 }
 
 std::string Replica::gradients_transport() const {
-  return hooks_.reducer == nullptr ? "" : hooks_.reducer->transport();
+  return parallel_->reducer() == nullptr ? "" : parallel_->reducer()->transport();
 }
 
 std::string Replica::updates_transport() const {

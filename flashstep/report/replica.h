@@ -99,7 +99,7 @@ class Replica {
   at::Device device_;
   Transformer model_;
   std::vector<TokenRows> rows_;  // by rank
-  ParallelHooks hooks_;
+  std::shared_ptr<Parallelism> parallel_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   // Of a step that was recorded, else empty: forward, backward and the update.
   std::vector<std::unique_ptr<RecordedWork>> recorded_;

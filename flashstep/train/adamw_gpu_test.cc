@@ -66,7 +66,7 @@ void expect_equal_runs(torch::ScalarType dtype, bool amsgrad, bool in_passing) {
     give_gradients(folded, clipped);
     const Tensor& skip = step == 2 ? always : never;
     const std::vector<Tensor> gradients = gradients_of(folded), seen = gradients_of(clipped);
-    const Tensor norm = global_norm(gradients);
+    const Tensor norm = grad_norm(gradients);
     const Tensor before = gradients.back().clone();
     one.step_clipped_unless(skip, {norm, 0.5}, gradients);
     EXPECT_EQ(gradients.back().equal(before), in_passing);

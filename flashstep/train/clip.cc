@@ -11,7 +11,7 @@ torch::Tensor clip_grad_norm(torch::optim::Optimizer& optimizer, double max_norm
   if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer))
     return sharded->clip_grad_norm(max_norm);
   const auto gradients = gradients_of(optimizer);
-  const torch::Tensor norm = grad_norm(gradients);
+  const torch::Tensor norm = global_norm(optimizer, gradients);
   clip_to_norm(gradients, norm, max_norm);
   return norm;
 }
@@ -22,7 +22,11 @@ namespace flashstep {
 
 using torch::Tensor;
 
-Tensor global_norm(const std::vector<Tensor>& gradients) { return grad_norm(gradients); }
+Tensor global_norm(torch::optim::Optimizer& optimizer, const std::vector<Tensor>& gradients) {
+  if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer))
+    return sharded->global_norm(gradients);
+  return grad_norm(gradients);
+}
 
 std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
   std::vector<Tensor> gradients;
@@ -35,7 +39,8 @@ std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
 }
 
 std::vector<Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
-  if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer)) return sharded->gradients();
+  auto* const sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer);
+  if (sharded != nullptr && sharded->gradients_are_divided()) return sharded->gradients();
   std::vector<Tensor> parameters;
   for (const auto& group : optimizer.param_groups())
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());

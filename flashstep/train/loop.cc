@@ -63,6 +63,8 @@ class Loop {
   }
 
  private:
+  const Group* group() const { return job_.parallel->group(); }  // null: a process alone
+
   // From the newest checkpoint, or anew.
   void begin() {
     check_agreement();
@@ -93,12 +95,12 @@ class Loop {
 
   // Ranks that do not take the same steps would wait for each other for ever.
   void check_agreement() const {
-    if (job_.parallel.group == nullptr) return;
+    if (group() == nullptr) return;
     const std::string own = flashstep::str(
         options_.steps, " steps of ", options_.step.accumulation_steps,
         " micro-batches, a checkpoint every ", options_.checkpointing_interval,
         ", an evaluation every ", options_.evaluate_every, options_.resume ? ", resumed" : "");
-    const std::vector<std::string> all = job_.parallel.group->all_gather(own);
+    const std::vector<std::string> all = group()->all_gather(own);
     for (size_t rank = 1; rank < all.size(); ++rank) {
       require(all[rank] == all[0], "[train] expected the same steps on every rank, got ", all[0],
               " on rank 0 and ", all[rank], " on rank ", rank);
@@ -109,8 +111,8 @@ class Loop {
     const auto warn = [&](const std::string& sentence) { notes.push_back(sentence); };
     std::optional<Checkpoint> checkpoint;
     if (directory_ != nullptr) checkpoint = load_newest(directory_->checkpoints(), warn);
-    if (job_.parallel.group != nullptr) {
-      checkpoint = share_checkpoint(std::move(checkpoint), *job_.parallel.group);
+    if (group() != nullptr) {
+      checkpoint = share_checkpoint(std::move(checkpoint), *group());
     }
     RunCounters counters;
     if (checkpoint) {
@@ -174,11 +176,10 @@ class Loop {
         make_checkpoint(job_, train_step_, log_ ? log_->counters() : RunCounters(), step_);
     // A rank that was lost meanwhile may have left garbage in the gradients (NCCL's kernels end
     // early).
-    if (job_.parallel.group != nullptr) job_.parallel.group->check("saving a checkpoint");
+    if (group() != nullptr) group()->check("saving a checkpoint");
     const fs::path checkpoints = directory_ != nullptr ? directory_->checkpoints() : fs::path();
-    if (job_.parallel.group != nullptr && has_divided_state(job_)) {
-      save_checkpoint_together(checkpoints, checkpoint, options_.keep_checkpoints,
-                               *job_.parallel.group);
+    if (group() != nullptr && has_divided_state(job_)) {
+      save_checkpoint_together(checkpoints, checkpoint, options_.keep_checkpoints, *group());
     } else if (directory_ != nullptr) {
       save_checkpoint(checkpoints, checkpoint, options_.keep_checkpoints);
     }
@@ -188,7 +189,7 @@ class Loop {
   // 0, a signal, or kGaveUp; the same on every rank.
   int reason_to_stop() const {
     const int reason = log_ && log_->gave_up() ? kGaveUp : SignalGuard::received();
-    return job_.parallel.greatest ? static_cast<int>(job_.parallel.greatest(reason)) : reason;
+    return group() == nullptr ? reason : group()->all_reduce(reason, Reduce::kMax);
   }
 
   // Before the exception that ends the run on all ranks: a rank that it ended earlier is lost to
@@ -196,7 +197,7 @@ class Loop {
   void save_before_the_end() {
     save();
     finish();
-    if (job_.parallel.group != nullptr) job_.parallel.group->barrier("saving before the end");
+    if (group() != nullptr) group()->barrier("saving before the end");
   }
 
   // Skipped steps change nothing: what is saved is finite.
@@ -248,7 +249,7 @@ namespace {
 // One of several processes would train alone, and write where the others write. (Tasks of srun may
 // be meant to: a sweep.)
 void check_group(const Job& job) {
-  if (job.parallel.world_size > 1) return;
+  if (job.parallel->world_size() > 1) return;
   const Environment environment = read_environment();
   require(environment.world_size == 1 || environment.launcher == "srun",
           "[train] expected job.parallel to have the Group of ", environment.world_size,
@@ -261,7 +262,7 @@ void check_group(const Job& job) {
 LoopResult run(const Job& job, const LoopOptions& options) {
   check_group(job);
   std::optional<RunDirectory> directory;
-  if (job.parallel.is_main_rank()) directory.emplace(options.run_directory, options.resume);
+  if (job.parallel->is_main_rank()) directory.emplace(options.run_directory, options.resume);
   return run(job, options, directory ? &*directory : nullptr);
 }
 
@@ -274,7 +275,7 @@ LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* d
     throw;  // as do these
   } catch (const std::exception& error) {
     // The others wait for this rank: they end now, and with its sentence.
-    if (job.parallel.group != nullptr) job.parallel.group->fail(error.what());
+    if (const Group* group = job.parallel->group()) group->fail(error.what());
     throw;
   }
 }

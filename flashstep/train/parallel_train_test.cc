@@ -38,6 +38,26 @@ struct TwoLayers : torch::nn::Module {
   Tensor forward(const Tensor& x) { return out(torch::tanh(in(x))); }
 };
 
+// A checkpoint asks for the reducer after all that ranks do together for it.
+class SlowToSave : public Parallelism {
+ public:
+  SlowToSave(std::shared_ptr<Parallelism> ranks, std::chrono::seconds saving)
+      : ranks_(std::move(ranks)), saving_(saving) {}
+  const Group* group() const override { return ranks_->group(); }
+  GradientReducer* reducer() const override {
+    std::this_thread::sleep_for(saving_);
+    return ranks_->reducer();
+  }
+  std::shared_ptr<void> begin_micro_batch(bool is_last) override {
+    return ranks_->begin_micro_batch(is_last);
+  }
+  void synchronize_gradients() override { ranks_->synchronize_gradients(); }
+
+ private:
+  std::shared_ptr<Parallelism> ranks_;
+  std::chrono::seconds saving_;
+};
+
 struct ParallelExperiment {
   fs::path directory;
   ParallelConfig parallel;
@@ -52,18 +72,13 @@ struct ParallelExperiment {
   std::vector<Tensor> run(Group* group) const {
     torch::manual_seed(group == nullptr ? 3 : 3 + group->rank());
     TwoLayers net;
-    ParallelHooks hooks = parallelize(net, parallel, group);
-    const auto optimizer = make_optimizer(net, torch::optim::AdamWOptions(1e-2), parallel, hooks);
+    const auto ranks = parallelize(net, parallel, group);
+    const auto optimizer = make_optimizer(net, torch::optim::AdamWOptions(1e-2), parallel, *ranks);
     Job job{net, *optimizer,
-            [&](int64_t step, int64_t micro_step) { return loss(net, hooks, step, micro_step); }};
-    job.parallel = hooks;
-    if (saving.count() > 0 && hooks.rank == 0) {
-      // Asked for when a checkpoint is made, after all that ranks do together for it.
-      job.parallel.bucket_order = [&] {
-        std::this_thread::sleep_for(saving);
-        return hooks.bucket_order();
-      };
-    }
+            [&](int64_t step, int64_t micro_step) { return loss(net, *ranks, step, micro_step); }};
+    job.parallel = ranks;
+    if (saving.count() > 0 && ranks->rank() == 0)
+      job.parallel = std::make_shared<SlowToSave>(ranks, saving);
     LoopOptions options;
     options.run_directory = directory;
     options.resume = resume;
@@ -83,18 +98,18 @@ struct ParallelExperiment {
     return result;
   }
 
-  Tensor loss(TwoLayers& net, const ParallelHooks& hooks, int64_t step, int64_t micro_step) const {
-    const bool is_last = hooks.rank == hooks.world_size - 1;
+  Tensor loss(TwoLayers& net, const Parallelism& ranks, int64_t step, int64_t micro_step) const {
+    const bool is_last = ranks.rank() == ranks.world_size() - 1;
     if (step == signal_at && is_last && micro_step == 0) ::raise(SIGTERM);
     // The same rows whatever the number of ranks: a function of the step alone.
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(1000 + 2 * step + micro_step);
     const Tensor x = at::randn({kRows, 6}, generator), y = at::randn({kRows, 3}, generator);
-    const int64_t rows = kRows / hooks.world_size;
+    const int64_t rows = kRows / ranks.world_size();
     const auto forward = [&net](const Tensor& input) { return net.forward(input); };
-    const Tensor input = x.slice(0, hooks.rank * rows, (hooks.rank + 1) * rows);
+    const Tensor input = x.slice(0, ranks.rank() * rows, (ranks.rank() + 1) * rows);
     const Tensor own = recomputes ? recompute(forward, input) : forward(input);
     const Tensor loss =
-        torch::mse_loss(own, y.slice(0, hooks.rank * rows, (hooks.rank + 1) * rows));
+        torch::mse_loss(own, y.slice(0, ranks.rank() * rows, (ranks.rank() + 1) * rows));
     return step == nan_at && is_last ? loss * NAN : loss;
   }
 };

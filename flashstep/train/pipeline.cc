@@ -101,15 +101,15 @@ LoopOptions loop_options(const Config& config, const TrainOptions& options) {
   return loop;
 }
 
-BatchOptions batch_options(const Config& config, const ParallelHooks& parallel) {
+BatchOptions batch_options(const Config& config, const Parallelism& parallel) {
   BatchOptions batches;
   batches.batch_size = config.train.batch_size;
   batches.context_length = config.model.context_length;
   batches.seed = static_cast<uint64_t>(config.train.seed);
   batches.order = order_by_name(config.train.order);
   batches.micro_steps = config.train.accumulation_steps;
-  batches.rank = parallel.rank;
-  batches.world_size = parallel.world_size;
+  batches.rank = parallel.rank();
+  batches.world_size = parallel.world_size();
   return batches;
 }
 
@@ -143,49 +143,6 @@ void check_saved_config(Config now, const RunDirectory& run, int world_size) {
   now.model = resolved(now.model);
   now.parallel.world_size = world_size;
   check_resumable(saved, now);
-}
-
-std::string describe_parallel(const Config& config, const GradientReducer& reducer,
-                              const Environment& environment) {
-  const TrainConfig& train = config.train;
-  const int64_t ranks = config.parallel.world_size;
-  return flashstep::str("[parallel] ", ranks, " processes, started by ", environment.launcher,
-                        "; a step takes ", ranks, " x ", train.accumulation_steps, " x ",
-                        train.batch_size, " = ",
-                        ranks * train.accumulation_steps * train.batch_size, " sequences; wrapper ",
-                        reducer.describe(), "; optimizer shards ", config.parallel.shard_optimizer);
-}
-
-// What is trained, on what and where, before the first step: one line each.
-void describe_run(const Config& config, const TrainOptions& options, const PreparedData& prepared,
-                  const torch::nn::Module& module, torch::Device device) {
-  if (options.quiet) return;
-  const auto commas = [](uint64_t count) { return with_commas(static_cast<int64_t>(count)); };
-  const std::string source = config.tokens.train.empty()
-                                 ? config.text.source + ", kept in " + config.text.directory
-                                 : config.tokens.train;
-  say(options,
-      flashstep::str("[data] ", commas(prepared.train_tokens.size()), " tokens to train on, ",
-                     commas(prepared.validation_tokens.size()), " held out, from ", source));
-  uint64_t parameters = 0;
-  for (const Tensor& parameter : module.parameters()) {
-    parameters += static_cast<uint64_t>(parameter.numel());
-  }
-  const ModelConfig& model = config.model;
-  say(options, flashstep::str("[model] ", commas(parameters), " parameters: ", model.num_layers,
-                              " layers, d_model ", model.d_model, ", d_ff ", model.d_ff, ", ",
-                              model.num_heads, " heads, context ", model.context_length,
-                              ", vocabulary ", commas(static_cast<uint64_t>(model.vocab_size)),
-                              ", attention ", model.attention));
-  const measure::Machine machine = measure::describe_machine();
-  say(options,
-      flashstep::str("[machine] ", measure::one_line(machine), "; ", config.train.precision, " on ",
-                     device.str(), ", ", at::get_num_threads(), " threads"));
-  if (at::get_num_threads() > machine.cores) {
-    say(options,
-        flashstep::str("[machine] more threads (train.threads ", config.train.threads,
-                       ") than processors (", machine.cores, "): they wait for each other"));
-  }
 }
 
 void check_attention(const std::string& name) {
@@ -261,113 +218,212 @@ bool has_short_stream(const TrainConfig& train, torch::Device device) {
   return device.is_cuda() && train.precision == "bf16";
 }
 
-LoopResult train_rank(Config config, TrainOptions options, const Environment& environment,
-                      torch::Device device, Group* group, std::optional<SignalGuard>& signals) {
-  const bool is_first = environment.rank == 0;
-  options.quiet = options.quiet || !is_first;
+// Before anything is made.
+void check_start(const Config& config, torch::Device device, const Group* group) {
   if (group != nullptr) check_same_config(config, device.type(), *group);
   check_attention(config.model.attention);
   require(config.train.graph != "on" || device.is_cuda(),
           "[config] expected a GPU for train.graph on, got a run on the CPU");
   require(config.train.fp32_products == "exact" || device.is_cuda(),
           "[config] expected a GPU for train.fp32_products split, got a run on the CPU");
-  std::optional<RunDirectory> directory;
-  if (is_first) directory.emplace(options.run_directory, options.resume);
-  if (directory && options.resume) check_saved_config(config, *directory, environment.world_size);
+}
 
-  const PreparedData prepared = prepare_together(config, options, environment, group);
-  if (group != nullptr) check_same_data(prepared, *group);
-  const Tokenizer& tokenizer = prepared.tokenizer;
-  if (config.model.vocab_size == 0) config.model.vocab_size = tokenizer.vocab_size();
-  config.model = resolved(config.model);
-  const TokenFile& train_tokens = prepared.train_tokens;
-  const TokenFile& validation_tokens = prepared.validation_tokens;
-  if (config.tokens.check_ids) {
-    train_tokens.check_ids_below(config.model.vocab_size);
-    validation_tokens.check_ids_below(config.model.vocab_size);
+// What one rank trains, on what and where; the job's functions refer to it.
+struct Training {
+  Config config;  // with what the data and the ranks decide
+  TrainOptions options;
+  torch::Device device;
+  Group* group;
+  const RunDirectory* directory;  // null on all ranks but the first
+  const PreparedData& data;
+  Transformer model;
+  std::shared_ptr<Parallelism> parallel;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  BatchSampler batches;
+  Batch staged;
+
+  double held_out_loss() {
+    EvaluateOptions evaluate;
+    evaluate.batch_size = config.train.batch_size;
+    evaluate.context_length = config.model.context_length;
+    evaluate.max_tokens = static_cast<uint64_t>(config.train.evaluation_tokens);
+    evaluate.vocab_size = config.model.vocab_size;
+    evaluate.device = device;
+    evaluate.precision = precision_by_name(config.train.precision);
+    evaluate.group = group;
+    const LogitsFunction logits = [this](const Tensor& ids) { return model->forward(ids); };
+    model->eval();
+    const double loss = evaluate_loss(logits, data.validation_tokens, evaluate);
+    model->train();
+    return loss;
   }
 
-  Transformer model(config.model, static_cast<uint64_t>(config.train.seed), device);
-  if (directory && !config.train.init_from.empty() &&
-      list_checkpoints(directory->checkpoints()).empty()) {
-    const auto warn = [&](const std::string& sentence) { say(options, sentence); };
-    load_module(*model, load_weights(config.train.init_from, warn), config.train.init_from);
-  }
-  model->set_recompute(recompute_by_name(config.train.recompute), config.train.recompute_group);
-  model->set_short_stream(has_short_stream(config.train, device));
-  if (has_bf16_gradients(config, device)) keep_gradients_in(at::kBFloat16, model->parameters());
-  ParallelHooks parallel = parallelize(*model, config.parallel, group);
-  config.parallel.world_size = parallel.world_size;
-  const BatchSampler batches(train_tokens, batch_options(config, parallel),
-                             config.model.vocab_size);
-  const auto moments = config.train.moments == "bf16" ? at::kBFloat16 : at::kFloat;
-  const auto optimizer =
-      make_optimizer(*model, adamw_options(config), config.parallel, parallel, moments);
-  if (directory) keep_tokenizer(tokenizer, *directory);
-  describe_run(config, options, prepared, *model, device);
-  if (group != nullptr) say(options, describe_parallel(config, *parallel.reducer, environment));
-
-  const LogitsFunction logits = [&](const Tensor& ids) { return model->forward(ids); };
-  const Batch staged = room_for_batch(config, device);
-  Job job{*model, *optimizer, [&](int64_t /*step*/, int64_t /*micro_step*/) {
-            return model->loss(staged.inputs, staged.targets);
-          }};
   // Pinned memory is not given to the next batch before this one is copied (LibTorch's allocator
   // remembers the copy by an event).
-  job.stage = [&](int64_t step, int64_t micro_step) {
+  void stage(int64_t step, int64_t micro_step) {
     const Batch batch = batches.at(step, micro_step, device.is_cuda());
     staged.inputs.copy_(batch.inputs, /*non_blocking=*/true);
     staged.targets.copy_(batch.targets, /*non_blocking=*/true);
-  };
-  job.parallel = parallel;
-  job.learning_rate = learning_rate(config);
-  EvaluateOptions evaluate;
-  evaluate.batch_size = config.train.batch_size;
-  evaluate.context_length = config.model.context_length;
-  evaluate.max_tokens = static_cast<uint64_t>(config.train.evaluation_tokens);
-  evaluate.vocab_size = config.model.vocab_size;
-  evaluate.device = device;
-  evaluate.precision = precision_by_name(config.train.precision);
-  evaluate.group = group;
-  job.evaluates_together = group != nullptr;
-  job.held_out_loss = [&] {
-    model->eval();
-    const double loss = evaluate_loss(logits, validation_tokens, evaluate);
-    model->train();
-    return loss;
-  };
-  job.sample = [&] {
+  }
+
+  std::string sample() {
     std::vector<std::string> samples;
     for (const std::string& prompt : config.sampling.prompts) {
       samples.push_back(
-          write_sample(model, tokenizer, prompt, config.sampling, config.text.document_end));
+          write_sample(model, data.tokenizer, prompt, config.sampling, config.text.document_end));
     }
     return join(samples, "\n\n");
-  };
-  job.tokens_per_step = config.train.batch_size * config.train.accumulation_steps *
-                        config.model.context_length * parallel.world_size;
-  job.flops_per_step =
-      static_cast<double>(config.train.accumulation_steps) *
-      step_flops(config.model, config.train.batch_size, config.model.context_length);
-  if (parallel.is_main_rank()) {
-    const bool is_split = config.train.fp32_products == "split";
-    job.limit_flops_per_s = measure::matmul_limit_flops(
-        device.is_cuda() ? "cuda" : "cpu", is_split ? "fp32-split" : config.train.precision);
   }
-  job.data_fingerprint = train_tokens.fingerprint();
-  job.tokenizer_fingerprint = tokenizer.fingerprint();
+};
+
+PreparedData make_data(Config& config, const TrainOptions& options, const Environment& environment,
+                       Group* group) {
+  PreparedData data = prepare_together(config, options, environment, group);
+  if (group != nullptr) check_same_data(data, *group);
+  if (config.model.vocab_size == 0) config.model.vocab_size = data.tokenizer.vocab_size();
+  config.model = resolved(config.model);
+  if (config.tokens.check_ids) {
+    data.train_tokens.check_ids_below(config.model.vocab_size);
+    data.validation_tokens.check_ids_below(config.model.vocab_size);
+  }
+  return data;
+}
+
+// Weights of `directory`'s checkpoints come later, when the loop begins.
+Transformer make_model(const Config& config, const TrainOptions& options, torch::Device device,
+                       const RunDirectory* directory) {
+  const TrainConfig& train = config.train;
+  Transformer model(config.model, static_cast<uint64_t>(train.seed), device);
+  if (directory != nullptr && !train.init_from.empty() &&
+      list_checkpoints(directory->checkpoints()).empty()) {
+    const auto warn = [&](const std::string& sentence) { say(options, sentence); };
+    load_module(*model, load_weights(train.init_from, warn), train.init_from);
+  }
+  model->set_recompute(recompute_by_name(train.recompute), train.recompute_group);
+  model->set_short_stream(has_short_stream(train, device));
+  if (has_bf16_gradients(config, device)) keep_gradients_in(at::kBFloat16, model->parameters());
+  return model;
+}
+
+Training make_training(Config config, const TrainOptions& options, torch::Device device,
+                       Group* group, const RunDirectory* directory, const PreparedData& data) {
+  Transformer model = make_model(config, options, device, directory);
+  std::shared_ptr<Parallelism> parallel = parallelize(*model, config.parallel, group);
+  config.parallel.world_size = parallel->world_size();
+  const auto moments = config.train.moments == "bf16" ? at::kBFloat16 : at::kFloat;
+  auto optimizer =
+      make_optimizer(*model, adamw_options(config), config.parallel, *parallel, moments);
+  BatchSampler batches(data.train_tokens, batch_options(config, *parallel),
+                       config.model.vocab_size);
+  Batch staged = room_for_batch(config, device);
+  return {std::move(config),
+          options,
+          device,
+          group,
+          directory,
+          data,
+          std::move(model),
+          std::move(parallel),
+          std::move(optimizer),
+          std::move(batches),
+          std::move(staged)};
+}
+
+std::string describe_parallel(const Training& training, const Environment& environment) {
+  const TrainConfig& train = training.config.train;
+  const int64_t ranks = training.parallel->world_size();
+  return str("[parallel] ", ranks, " processes, started by ", environment.launcher,
+             "; a step takes ", ranks, " x ", train.accumulation_steps, " x ", train.batch_size,
+             " = ", ranks * train.accumulation_steps * train.batch_size, " sequences; wrapper ",
+             training.parallel->reducer()->describe(), "; optimizer shards ",
+             training.config.parallel.shard_optimizer);
+}
+
+// What is trained, on what and where, before the first step: one line each.
+void describe_run(const Training& training, const Environment& environment) {
+  const TrainOptions& options = training.options;
+  if (options.quiet) return;
+  const auto commas = [](uint64_t count) { return with_commas(static_cast<int64_t>(count)); };
+  const Config& config = training.config;
+  const std::string source = config.tokens.train.empty()
+                                 ? config.text.source + ", kept in " + config.text.directory
+                                 : config.tokens.train;
+  say(options, str("[data] ", commas(training.data.train_tokens.size()), " tokens to train on, ",
+                   commas(training.data.validation_tokens.size()), " held out, from ", source));
+  uint64_t parameters = 0;
+  for (const Tensor& parameter : training.model->parameters())
+    parameters += static_cast<uint64_t>(parameter.numel());
+  const ModelConfig& model = config.model;
+  say(options,
+      str("[model] ", commas(parameters), " parameters: ", model.num_layers, " layers, d_model ",
+          model.d_model, ", d_ff ", model.d_ff, ", ", model.num_heads, " heads, context ",
+          model.context_length, ", vocabulary ", commas(static_cast<uint64_t>(model.vocab_size)),
+          ", attention ", model.attention));
+  const measure::Machine machine = measure::describe_machine();
+  say(options, str("[machine] ", measure::one_line(machine), "; ", config.train.precision, " on ",
+                   training.device.str(), ", ", at::get_num_threads(), " threads"));
+  if (at::get_num_threads() > machine.cores) {
+    say(options, str("[machine] more threads (train.threads ", config.train.threads,
+                     ") than processors (", machine.cores, "): they wait for each other"));
+  }
+  if (training.group != nullptr) say(options, describe_parallel(training, environment));
+}
+
+// `training` must outlive it.
+Job make_job(Training& training) {
+  const Config& config = training.config;
+  const TrainConfig& train = config.train;
+  const TokenFile& tokens = training.data.train_tokens;
+  Job job{*training.model, *training.optimizer, [&](int64_t /*step*/, int64_t /*micro_step*/) {
+            return training.model->loss(training.staged.inputs, training.staged.targets);
+          }};
+  job.stage = [&](int64_t step, int64_t micro_step) { training.stage(step, micro_step); };
+  job.parallel = training.parallel;
+  job.learning_rate = learning_rate(config);
+  job.evaluates_together = training.group != nullptr;
+  job.held_out_loss = [&] { return training.held_out_loss(); };
+  job.sample = [&] { return training.sample(); };
+  job.tokens_per_step = train.batch_size * train.accumulation_steps * config.model.context_length *
+                        training.parallel->world_size();
+  job.flops_per_step = static_cast<double>(train.accumulation_steps) *
+                       step_flops(config.model, train.batch_size, config.model.context_length);
+  if (training.parallel->is_main_rank()) {
+    job.limit_flops_per_s = measure::matmul_limit_flops(
+        training.device.is_cuda() ? "cuda" : "cpu",
+        train.fp32_products == "split" ? "fp32-split" : train.precision);
+  }
+  job.data_fingerprint = tokens.fingerprint();
+  job.tokenizer_fingerprint = training.data.tokenizer.fingerprint();
   job.config_json = write_json(config);
   job.check_config = [&](const std::string& saved_json) {
     Config saved;
     read_json(saved, saved_json, "the checkpoint's config");
-    for (const std::string& change : check_resumable(saved, config)) say(options, change);
+    for (const std::string& change : check_resumable(saved, config)) say(training.options, change);
   };
-  if (directory && config.tokens.check_ids) {
-    job.bigram_loss = bigram_loss_of_run(directory->bigram(), train_tokens, validation_tokens,
-                                         config.model.vocab_size, options.quiet);
+  if (training.directory != nullptr && config.tokens.check_ids) {
+    job.bigram_loss =
+        bigram_loss_of_run(training.directory->bigram(), tokens, training.data.validation_tokens,
+                           config.model.vocab_size, training.options.quiet);
   }
+  return job;
+}
+
+LoopResult train_rank(Config config, TrainOptions options, const Environment& environment,
+                      torch::Device device, Group* group, std::optional<SignalGuard>& signals) {
+  options.quiet = options.quiet || environment.rank != 0;
+  check_start(config, device, group);
+  std::optional<RunDirectory> own_directory;
+  if (environment.rank == 0) own_directory.emplace(options.run_directory, options.resume);
+  const RunDirectory* const directory = own_directory ? &*own_directory : nullptr;
+  if (directory != nullptr && options.resume)
+    check_saved_config(config, *directory, environment.world_size);
+  const PreparedData data = make_data(config, options, environment, group);
+  Training training = make_training(config, options, device, group, directory, data);
+  if (directory != nullptr) keep_tokenizer(data.tokenizer, *directory);
+  describe_run(training, environment);
+  const Job job = make_job(training);
   if (!signals) signals.emplace();
-  return run(job, loop_options(config, options), directory ? &*directory : nullptr);
+  return run(job, loop_options(training.config, options), directory);
 }
 
 }  // namespace

@@ -42,12 +42,12 @@ Recorder cuda_recorder() {
 }
 
 // What keeps ranks' gradients out of a graph.
-std::string why_not_reduced(const ParallelHooks& parallel, const std::vector<Tensor>& parameters) {
-  if (parallel.group == nullptr || parallel.world_size == 1) return "";
-  if (!goes_through_nccl(parameters, *parallel.group))
+std::string why_not_reduced(const Parallelism& parallel, const std::vector<Tensor>& parameters) {
+  if (parallel.world_size() == 1) return "";
+  if (!goes_through_nccl(parameters, *parallel.group()))
     return "gradients that travel by Gloo, for which hosts wait";
-  if (parallel.reducer == nullptr) return "";
-  const ReducerOptions& options = parallel.reducer->options();
+  if (parallel.reducer() == nullptr) return "";
+  const ReducerOptions& options = parallel.reducer()->options();
   if (options.strategy == Strategy::kTorch)
     return "gradients averaged by c10d's Reducer (wrapper torch), whose host measures them";
   if (options.allow_unused)
@@ -122,7 +122,7 @@ RecordedStep::Frozen RecordedStep::frozen() const {
 // were written by hand anew, and looks for ranks that are lost, which replays do not.
 void RecordedStep::prepare() {
   internal::refresh_copies_before_replay();
-  if (step_.parallel().group != nullptr) step_.parallel().group->check("a step");
+  if (step_.parallel().group() != nullptr) step_.parallel().group()->check("a step");
   if (auto* adamw = dynamic_cast<AdamW*>(&step_.optimizer())) {
     adamw->refresh_learning_rates();
   } else {
@@ -132,7 +132,7 @@ void RecordedStep::prepare() {
 
 // Whether `step` can be replayed from now on. Nothing of it has run.
 bool RecordedStep::record(int64_t step) {
-  const ParallelHooks& parallel = step_.parallel();
+  const Parallelism& parallel = step_.parallel();
   prepare();
   // State that came with a first gradient would be made anew by each replay.
   if (auto* adamw = dynamic_cast<AdamW*>(&step_.optimizer())) {
@@ -145,10 +145,10 @@ bool RecordedStep::record(int64_t step) {
   step_.optimizer().zero_grad();
   if (step_.device().is_cuda()) measure::release_cached_gpu_memory();
   // No rank's collectives are in flight.
-  if (parallel.group != nullptr) parallel.group->barrier("recording a step");
+  if (parallel.group() != nullptr) parallel.group()->barrier("recording a step");
   std::string reason = try_to_record(step);
-  if (parallel.group != nullptr) {
-    const std::vector<std::string> all = parallel.group->all_gather(reason);
+  if (parallel.group() != nullptr) {
+    const std::vector<std::string> all = parallel.group()->all_gather(reason);
     const auto first =
         std::find_if(all.begin(), all.end(), [](const auto& r) { return !r.empty(); });
     reason = first == all.end() ? "" : *first;
@@ -162,8 +162,8 @@ bool RecordedStep::record(int64_t step) {
   values_.reset();
   forget_compute_copies();  // those that were noted as made while nothing ran
   step_.optimizer().zero_grad();
-  if (parallel.reducer != nullptr) parallel.reducer->forget_step();
-  if (parallel.group != nullptr) even_launched(*parallel.group);
+  if (parallel.reducer() != nullptr) parallel.reducer()->forget_step();
+  if (parallel.group() != nullptr) even_launched(*parallel.group());
   give_up(reason);
   return false;
 }
@@ -190,7 +190,7 @@ std::string RecordedStep::try_to_record(int64_t step) {
     return "";
   } catch (const std::exception& error) {
     // A lost rank is no property of the step.
-    if (step_.parallel().group != nullptr) step_.parallel().group->check("recording a step");
+    if (step_.parallel().group() != nullptr) step_.parallel().group()->check("recording a step");
     return "one that failed while it was recorded: " + first_line(error);
   }
 }

@@ -64,7 +64,7 @@ class StagedTraining {
     step_ = std::make_unique<TrainStep>(
         net_->parameters(), *optimizer_,
         [this](int64_t, int64_t) { return torch::mse_loss(net_->forward(x_), y_); },
-        StepOptions{.accumulation_steps = accumulation_steps, .max_norm = 0.5}, ParallelHooks(),
+        StepOptions{.accumulation_steps = accumulation_steps, .max_norm = 0.5}, nullptr,
         has_stage ? StageFunction(stage) : StageFunction());
   }
   TrainStep& step() { return *step_; }
@@ -155,14 +155,13 @@ TEST(RecordedStep, RanksThatTalkOverGlooAreRefused) {
   testing::run_ranks(2, [](const Environment& environment) {
     Group group(environment);
     StagedNet net;
-    ParallelHooks hooks = parallelize(net, ParallelConfig(), &group);
     AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
     TrainStep step(
         net.parameters(), optimizer,
         [&](int64_t, int64_t) {
           return net.forward(torch::ones({2, 6})).sum();
         },
-        StepOptions(), hooks, [](int64_t, int64_t) {});
+        StepOptions(), parallelize(net, ParallelConfig(), &group), [](int64_t, int64_t) {});
     EXPECT_EQ(why_not_recorded(step), "gradients that travel by Gloo, for which hosts wait");
   });
 }

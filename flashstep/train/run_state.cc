@@ -40,7 +40,7 @@ NamedTensors optimizer_tensors(const Job& job) {
   if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&job.optimizer)) {
     sharded->consolidate(0);
   }
-  if (!job.parallel.is_main_rank()) return {};
+  if (!job.parallel->is_main_rank()) return {};
   torch::serialize::OutputArchive archive;
   job.optimizer.save(archive);
   std::ostringstream bytes;
@@ -109,9 +109,9 @@ at::Generator generator(torch::Device device) {
 OrderedJson random_state(const Job& job, torch::Device device) {
   OrderedJson state = {{"cpu", hex(generator(torch::kCPU).get_state())}};
   if (device.is_cuda()) state["cuda"] = hex(generator(device).get_state());
-  if (job.parallel.group == nullptr) return state;
+  if (job.parallel->group() == nullptr) return state;
   OrderedJson ranks = OrderedJson::array();
-  for (const std::string& other : job.parallel.group->all_gather(state.dump())) {
+  for (const std::string& other : job.parallel->group()->all_gather(state.dump())) {
     ranks.push_back(OrderedJson::parse(other));
   }
   state["ranks"] = ranks;
@@ -129,7 +129,7 @@ struct State {
 };
 
 // The bytes are known to be whole; they may still be those of another version of this program.
-State parse_state(const Checkpoint& checkpoint, const ParallelHooks& parallel) {
+State parse_state(const Checkpoint& checkpoint, const Parallelism& parallel) {
   try {
     const OrderedJson json = OrderedJson::parse(checkpoint.state_json);
     const auto number = [&](const char* name) {
@@ -148,8 +148,9 @@ State parse_state(const Checkpoint& checkpoint, const ParallelHooks& parallel) {
     // Of a run on another number of ranks, the first rank's.
     const bool has_ranks =
         all_random.contains("ranks") &&
-        all_random.at("ranks").size() == static_cast<size_t>(parallel.world_size);
-    const OrderedJson& random = has_ranks ? all_random.at("ranks").at(parallel.rank) : all_random;
+        all_random.at("ranks").size() == static_cast<size_t>(parallel.world_size());
+    const OrderedJson& random =
+        has_ranks ? all_random.at("ranks").at(static_cast<size_t>(parallel.rank())) : all_random;
     if (json.contains("bucket_order")) {
       state.bucket_order = json.at("bucket_order").get<std::vector<int64_t>>();
     }
@@ -205,7 +206,7 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   checkpoint.step = step;
   checkpoint.model = module_tensors(job.module);
   checkpoint.optimizer = optimizer_tensors(job);
-  if (job.parallel.is_main_rank()) {
+  if (job.parallel->is_main_rank()) {
     checkpoint.optimizer.insert(checkpoint.optimizer.end(), step_state.begin(), step_state.end());
   }
   OrderedJson state;
@@ -220,8 +221,10 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   state["held_out_loss"] = counters.held_out_loss;
   state["loss"] = counters.loss;
   state["random"] = random_state(job, device_of(job.module));
-  if (job.parallel.bucket_order) state["bucket_order"] = job.parallel.bucket_order();
-  if (job.parallel.bucket_megabytes) state["bucket_megabytes"] = job.parallel.bucket_megabytes();
+  if (const GradientReducer* reducer = job.parallel->reducer()) {
+    state["bucket_order"] = reducer->bucket_order();
+    state["bucket_megabytes"] = reducer->options().bucket_megabytes;
+  }
   checkpoint.state_json = state.dump();
   return checkpoint;
 }
@@ -234,7 +237,7 @@ std::string tokenizer_of(const Checkpoint& checkpoint) {
 
 RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
                                const LoadStepState& load_step_state) {
-  const State state = parse_state(checkpoint, job.parallel);
+  const State state = parse_state(checkpoint, *job.parallel);
   if (job.check_config) job.check_config(state.config);
   require(state.data_fingerprint.empty() || job.data_fingerprint.empty() ||
               state.data_fingerprint == job.data_fingerprint,
@@ -245,16 +248,19 @@ RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
   checkpoint.model.clear();
   const NamedTensors parameters = module_tensors(job.module);
   const auto shared = [&](NamedTensors tensors, const KeepFunction& keep) {
-    if (job.parallel.group == nullptr) return keep(std::move(tensors));
-    return share_state(std::move(tensors), parameters, *job.parallel.group, keep);
+    if (job.parallel->group() == nullptr) return keep(std::move(tensors));
+    return share_state(std::move(tensors), parameters, *job.parallel->group(), keep);
   };
   auto [own, optimizer] = split_optimizer(std::move(checkpoint.optimizer));
   load_optimizer(job, parameters, shared(std::move(optimizer), [&](NamedTensors tensors) {
                    return own_tensors(job, parameters, std::move(tensors));
                  }));
   load_step_state(shared(std::move(own), [](NamedTensors tensors) { return tensors; }));
-  if (job.parallel.set_bucket_order)
-    job.parallel.set_bucket_order(state.bucket_order, state.bucket_megabytes);
+  GradientReducer* const reducer = job.parallel->reducer();
+  if (reducer != nullptr && !state.bucket_order.empty()) {
+    const double megabytes = reducer->bucket_size_is_chosen() ? state.bucket_megabytes : 0;
+    reducer->set_bucket_order(state.bucket_order, megabytes);
+  }
   const torch::Device device = device_of(job.module);
   generator(torch::kCPU).set_state(state.cpu_generator);
   if (device.is_cuda() && state.cuda_generator.defined()) {

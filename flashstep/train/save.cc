@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,21 +33,21 @@ const Group* group_of(const ModelRef& model, const torch::optim::Optimizer& opti
   return nullptr;
 }
 
+// What a checkpoint keeps of it; its steps are somebody else's.
+class Wrapped : public Parallelism {
+ public:
+  Wrapped(const Group* group, GradientReducer* reducer) : group_(group), reducer_(reducer) {}
+  const Group* group() const override { return group_; }
+  GradientReducer* reducer() const override { return reducer_; }
+
+ private:
+  const Group* group_;
+  GradientReducer* reducer_;
+};
+
 Job job_of(const ModelRef& model, torch::optim::Optimizer& optimizer, const Group* group) {
   Job job{model.module(), optimizer, {}};
-  if (group == nullptr) return job;
-  ParallelHooks& hooks = job.parallel;
-  hooks.rank = group->rank();
-  hooks.world_size = group->world_size();
-  hooks.group = group;
-  GradientReducer* const reducer = model.reducer();
-  if (reducer == nullptr) return job;
-  hooks.bucket_order = [reducer] { return reducer->bucket_order(); };
-  hooks.bucket_megabytes = [reducer] { return reducer->options().bucket_megabytes; };
-  hooks.set_bucket_order = [reducer](const std::vector<int64_t>& order, double megabytes) {
-    const double size = reducer->bucket_size_is_chosen() ? megabytes : 0;
-    if (!order.empty()) reducer->set_bucket_order(order, size);
-  };
+  if (group != nullptr) job.parallel = std::make_shared<Wrapped>(group, model.reducer());
   return job;
 }
 

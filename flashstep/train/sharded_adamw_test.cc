@@ -108,8 +108,8 @@ std::vector<Tensor> trained_in_fp16(const std::string& shards, Group& group) {
   SixWeights net;
   ParallelConfig config;
   config.shard_optimizer = shards;
-  ParallelHooks hooks = parallelize(net, config, &group);
-  const auto optimizer = make_optimizer(net, AdamWOptions(0.01), config, hooks);
+  const auto ranks = parallelize(net, config, &group);
+  const auto optimizer = make_optimizer(net, AdamWOptions(0.01), config, *ranks);
   const auto loss = [&](int64_t step, int64_t) {
     Tensor factors = torch::ones({100});
     if (step == 1 && group.rank() == 1) factors[7] = 1e36;
@@ -118,7 +118,7 @@ std::vector<Tensor> trained_in_fp16(const std::string& shards, Group& group) {
     return sum;
   };
   TrainStep train_step(net.parameters(), *optimizer, loss, {.precision = Precision::kFloat16},
-                       hooks);
+                       ranks);
   for (int64_t step = 0; step < 3; ++step)
     EXPECT_EQ(train_step.run(step).skipped.item<float>(), step == 1) << "step " << step;
   std::vector<Tensor> result;
@@ -141,7 +141,7 @@ TEST(ShardedAdamW, OverflowInOneRanksPartSkipsTheStepOnAll) {
 // A run that can be resumed, with `bucket_megabytes` in its config.
 struct Resumable {
   SixWeights net;
-  ParallelHooks hooks;
+  std::shared_ptr<Parallelism> ranks;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::unique_ptr<Job> job;
   std::unique_ptr<TrainStep> step;
@@ -149,19 +149,19 @@ struct Resumable {
   Resumable(double bucket_megabytes, Group& group) {
     ParallelConfig config;
     config.bucket_megabytes = bucket_megabytes;
-    hooks = parallelize(net, config, &group);
-    optimizer = make_optimizer(net, AdamWOptions(0.01), config, hooks);
+    ranks = parallelize(net, config, &group);
+    optimizer = make_optimizer(net, AdamWOptions(0.01), config, *ranks);
     job.reset(new Job{net, *optimizer, [this](int64_t, int64_t) {
                         Tensor loss = torch::zeros({});
                         for (const Tensor& weight : net.weights) loss = loss + weight.sum();
                         return loss;
                       }});
-    job->parallel = hooks;
+    job->parallel = ranks;
     job->config_json = str(R"({"parallel": {"bucket_megabytes": )", bucket_megabytes, "}}");
     step =
-        std::make_unique<TrainStep>(net.parameters(), *optimizer, job->loss, StepOptions(), hooks);
+        std::make_unique<TrainStep>(net.parameters(), *optimizer, job->loss, StepOptions(), ranks);
   }
-  size_t buckets() const { return hooks.reducer->buckets().size(); }
+  size_t buckets() const { return ranks->reducer()->buckets().size(); }
 };
 
 TEST(Resume, BucketsAreThoseOfTheCheckpointUnlessTheConfigGivesTheirSize) {
@@ -174,7 +174,7 @@ TEST(Resume, BucketsAreThoseOfTheCheckpointUnlessTheConfigGivesTheirSize) {
     Resumable chosen(0, group);
     EXPECT_EQ(chosen.buckets(), 1u);  // 25 MB
     restore_checkpoint(checkpoint, *chosen.job, *chosen.step);
-    EXPECT_EQ(chosen.hooks.reducer->buckets(), before.hooks.reducer->buckets());
+    EXPECT_EQ(chosen.ranks->reducer()->buckets(), before.ranks->reducer()->buckets());
     Resumable given(0.0012, group);
     restore_checkpoint(checkpoint, *given.job, *given.step);
     EXPECT_EQ(given.buckets(), 2u);

@@ -12,6 +12,20 @@ namespace flashstep {
 
 using torch::Tensor;
 
+namespace {
+
+// Of a () tensor.
+Tensor mean_over_ranks(const Tensor& value, const Group& group) {
+  constexpr const char* kWhat = "averaging the loss";
+  const torch::NoGradGuard no_grad;
+  Tensor mean = value.detach() / static_cast<double>(group.world_size());
+  std::vector<Tensor> message = {mean};
+  group.wait(group.guarded(kWhat, [&] { return group.process_group().allreduce(message); }), kWhat);
+  return mean;
+}
+
+}  // namespace
+
 Precision precision_by_name(const std::string& name) {
   if (name == "fp32") return Precision::kFloat32;
   if (name == "bf16") return Precision::kBFloat16;
@@ -20,14 +34,14 @@ Precision precision_by_name(const std::string& name) {
 }
 
 TrainStep::TrainStep(std::vector<Tensor> parameters, torch::optim::Optimizer& optimizer,
-                     LossFunction loss, StepOptions options, ParallelHooks hooks,
+                     LossFunction loss, StepOptions options, std::shared_ptr<Parallelism> parallel,
                      StageFunction stage)
     : parameters_(std::move(parameters)),
       optimizer_(optimizer),
       loss_(std::move(loss)),
       stage_(std::move(stage)),
       options_(options),
-      hooks_(std::move(hooks)),
+      parallel_(parallel ? std::move(parallel) : std::make_shared<Parallelism>()),
       device_(parameters_.empty() ? torch::kCPU : parameters_.front().device()) {
   require(!parameters_.empty(), "[train] expected a module with parameters, got none");
   require(options_.accumulation_steps >= 1,
@@ -43,9 +57,7 @@ void TrainStep::stage(int64_t step, int64_t micro_step) {
 Tensor TrainStep::add_micro_batch(int64_t step, int64_t micro_step) {
   if (micro_step == 0) optimizer_.zero_grad();
   const bool is_last = micro_step + 1 == options_.accumulation_steps;
-  std::shared_ptr<void> no_sync;
-  if (!is_last && hooks_.no_sync) no_sync = hooks_.no_sync();
-  if (is_last && hooks_.before_last_backward) hooks_.before_last_backward();
+  const std::shared_ptr<void> held = parallel_->begin_micro_batch(is_last);
   Tensor loss;
   {
     const ScopedRange range("forward");
@@ -92,15 +104,14 @@ StepResult TrainStep::run(int64_t step) {
 }
 
 StepResult TrainStep::finish(Tensor loss) {
-  if (hooks_.synchronize_gradients) hooks_.synchronize_gradients();
-  if (hooks_.average) hooks_.average(loss);
+  parallel_->synchronize_gradients();
+  if (const Group* group = parallel_->group()) loss = mean_over_ranks(loss, *group);
 
   const ScopedRange range("optimizer");
-  const std::vector<Tensor> gradients =
-      hooks_.gradients ? hooks_.gradients() : gradients_of(parameters_);
+  const std::vector<Tensor> gradients = gradients_of(optimizer_);
   Tensor overflow;
   if (scaler_) overflow = scaler_->unscale(gradients);
-  const Tensor norm = hooks_.norm(gradients);
+  const Tensor norm = global_norm(optimizer_, gradients);
   Tensor skip =
       at::logical_and(loss.isfinite(), norm.to(device_).isfinite()).logical_not().to(at::kFloat);
   if (scaler_) skip = at::maximum(skip, overflow);

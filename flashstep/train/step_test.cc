@@ -31,7 +31,7 @@ TEST(Clip, NormAndFactorAreTorchs) {
   for (const double max_norm : {0.5, 100.0}) {
     const auto gradients = gradients_of(ours);
     ASSERT_EQ(gradients.size(), 3u);
-    const Tensor norm = global_norm(gradients);
+    const Tensor norm = grad_norm(gradients);
     const double expected = torch::nn::utils::clip_grad_norm_(theirs, max_norm);
     EXPECT_NEAR(norm.item<double>(), expected, 1e-6 * expected);
     clip_to_norm(gradients, norm, max_norm);
@@ -45,7 +45,7 @@ TEST(Clip, ATiedParameterCountsOnce) {
   for (Tensor parameter : parameters) parameter.mutable_grad() = torch::ones_like(parameter);
   const auto gradients = gradients_of(parameters);
   ASSERT_EQ(gradients.size(), 4u);
-  const Tensor norm = global_norm(gradients);
+  const Tensor norm = grad_norm(gradients);
   EXPECT_NEAR(norm.item<double>(), std::sqrt(50 * 10 + 10 * 50 + 50 * 10 + 5 * 10), 1e-4);
   clip_to_norm(gradients, norm, 1);
   const double clipped = 1 / (norm.item<double>() + 1e-6);
@@ -55,12 +55,12 @@ TEST(Clip, ATiedParameterCountsOnce) {
 }
 
 TEST(Clip, MixedDtypesAndNothing) {
-  EXPECT_EQ(global_norm({}).item<float>(), 0);
+  EXPECT_EQ(grad_norm({}).item<float>(), 0);
   const std::vector<Tensor> mixed = {torch::full({2}, 300.0, torch::kHalf),
                                      torch::full({2}, 400.0)};
-  const Tensor norm = global_norm(mixed);  // 300^2 overflows float16
+  const Tensor norm = grad_norm(mixed);  // 300^2 overflows float16
   EXPECT_NEAR(norm.item<double>(), std::sqrt(2 * 9e4 + 2 * 16e4), 1e-3);
-  EXPECT_TRUE(std::isnan(global_norm({torch::full({1}, NAN)}).item<double>()));
+  EXPECT_TRUE(std::isnan(grad_norm({torch::full({1}, NAN)}).item<double>()));
   EXPECT_THROW(clip_to_norm(mixed, norm, 0), UserError);
 }
 
@@ -132,8 +132,10 @@ struct Problem {
   Tensor loss(int64_t first, int64_t last) {
     return F::mse_loss(net(x.slice(0, first, last)), y.slice(0, first, last));
   }
-  TrainStep make(LossFunction function, StepOptions options, ParallelHooks hooks = {}) {
-    return TrainStep(net->parameters(), *optimizer, std::move(function), options, std::move(hooks));
+  TrainStep make(LossFunction function, StepOptions options,
+                 std::shared_ptr<Parallelism> parallel = nullptr) {
+    return TrainStep(net->parameters(), *optimizer, std::move(function), options,
+                     std::move(parallel));
   }
 };
 
@@ -195,24 +197,26 @@ TEST(Step, Float16ScalesAndKeepsItsScale) {
   EXPECT_THROW(other.load_state({}), UserError);
 }
 
-TEST(Step, CallsTheParallelHooksInOrder) {
+class NotedCalls : public Parallelism {
+ public:
+  explicit NotedCalls(std::string& calls) : calls_(calls) {}
+  std::shared_ptr<void> begin_micro_batch(bool is_last) override {
+    calls_ += is_last ? "l" : "n";
+    return {nullptr, [this](void*) { calls_ += "/"; }};
+  }
+  void synchronize_gradients() override { calls_ += "s"; }
+
+ private:
+  std::string& calls_;
+};
+
+TEST(Step, TellsParallelismOfMicroBatchesAndTheirEnd) {
   Problem problem;
   std::string calls;
-  ParallelHooks hooks;
-  hooks.no_sync = [&] {
-    calls += "n";
-    return std::shared_ptr<void>(nullptr, [&](void*) { calls += "/"; });
-  };
-  hooks.synchronize_gradients = [&] { calls += "s"; };
-  hooks.average = [&](Tensor& loss) { calls += "a", loss = loss * 2; };
-  hooks.norm = [&](const std::vector<Tensor>& gradients) {
-    return calls += "N", global_norm(gradients);
-  };
   auto step = problem.make([&](int64_t, int64_t) { return calls += "f", problem.loss(0, 8); },
-                           {.accumulation_steps = 3}, hooks);
-  const double loss = problem.loss(0, 8).item<double>();
-  EXPECT_NEAR(step.run(0).loss.item<double>(), 2 * loss, 1e-6);
-  EXPECT_EQ(calls, "nf/nf/fsaN");
+                           {.accumulation_steps = 3}, std::make_shared<NotedCalls>(calls));
+  step.run(0);
+  EXPECT_EQ(calls, "nf/nf/lf/s");
 }
 
 TEST(Step, RefusesALossThatIsNoNumber) {

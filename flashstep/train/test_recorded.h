@@ -67,9 +67,9 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
   if (c.prepare) c.prepare(*model);
   ParallelConfig parallel = c.parallel;
   if (group == nullptr) parallel.wrapper = "none";
-  ParallelHooks hooks = parallelize(*model, parallel, group);
+  const auto ranks = parallelize(*model, parallel, group);
   const auto optimizer =
-      make_optimizer(*model, torch::optim::AdamWOptions(1e-2), parallel, hooks, c.moments);
+      make_optimizer(*model, torch::optim::AdamWOptions(1e-2), parallel, *ranks, c.moments);
   const ModelConfig sizes = recorded_model();
   const auto ids = [&] {
     return at::zeros({3, sizes.context_length}, at::TensorOptions(device).dtype(at::kLong));
@@ -77,7 +77,7 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
   const at::Tensor inputs = ids(), targets = ids();
   const auto stage = [&](int64_t step, int64_t micro_step) {
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(
-        static_cast<uint64_t>(1000 * hooks.rank + 100 * step + micro_step));
+        static_cast<uint64_t>(1000 * ranks->rank() + 100 * step + micro_step));
     for (const at::Tensor& staged : {inputs, targets})
       staged.copy_(at::randint(sizes.vocab_size, staged.sizes(), generator, at::kLong));
   };
@@ -89,7 +89,7 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
       },
       StepOptions{
           .accumulation_steps = c.accumulation_steps, .max_norm = 0.5, .precision = c.precision},
-      hooks, stage);
+      ranks, stage);
   RecordedRun run;
   {
     RecordedStep steps(step, mode, [&](const auto& sentence) { run.said.push_back(sentence); });

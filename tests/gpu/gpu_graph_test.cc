@@ -47,7 +47,7 @@ std::vector<Tensor> train_small(bool captured) {
     }
     loss.backward();
     const std::vector<Tensor> gradients = gradients_of(net->parameters());
-    clip_to_norm(gradients, global_norm(gradients), 0.5);
+    clip_to_norm(gradients, grad_norm(gradients), 0.5);
     optimizer.step_unless(never);
   };
 
