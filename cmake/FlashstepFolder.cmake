@@ -196,7 +196,7 @@ function(flashstep_add_test NAME)
     list(APPEND ARG_LABELS long)
   endif()
   add_test(NAME ${NAME} COMMAND ${ARG_COMMAND})
-  set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300 SKIP_RETURN_CODE 77
+  set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600 SKIP_RETURN_CODE 77
     ENVIRONMENT "${FLASHSTEP_TEST_ENVIRONMENT}")
 endfunction()
 
@@ -245,6 +245,6 @@ function(flashstep_python_test NAME SCRIPT)
     list(APPEND ARG_LABELS long)
   endif()
   add_test(NAME ${NAME} COMMAND ${FLASHSTEP_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${SCRIPT})
-  set_tests_properties(${NAME} PROPERTIES LABELS "python;${ARG_LABELS}" TIMEOUT 300 SKIP_RETURN_CODE 77
+  set_tests_properties(${NAME} PROPERTIES LABELS "python;${ARG_LABELS}" TIMEOUT 600 SKIP_RETURN_CODE 77
     ENVIRONMENT "${FLASHSTEP_TEST_ENVIRONMENT};PYTHONDONTWRITEBYTECODE=1")
 endfunction()
