@@ -15,7 +15,7 @@
 namespace {
 
 void try_state(std::string_view bytes) {
-  using namespace flashstep::train;
+  using namespace flashstep;
   try {
     const CheckpointState state = parse_checkpoint_state(bytes, "fuzz");
     for (const CheckpointFile& file : state.files) {

@@ -1,6 +1,6 @@
 // Sources: flashstep/train/loss_plot.cc flashstep/measure/plot.cc flashstep/measure/plot_axes.cc
 // Sources: flashstep/measure/plot_marks.cc flashstep/measure/svg.cc flashstep/measure/ticks.cc
-// Sources: flashstep/measure/utf8.cc flashstep/measure/no_png.cc flashstep/measure/table*.cc
+// Sources: flashstep/measure/utf8.cc flashstep/measure/png.cc flashstep/measure/table*.cc
 // Any bytes as the metrics.jsonl that `flashstep plot` draws: refused with UserError, or curves
 // with as many steps as values, drawn without a coordinate that is no number.
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Sources: flashstep/report/document/result.cc flashstep/report/picture_json.cc
 // Sources: flashstep/measure/table*.cc flashstep/measure/plot*.cc flashstep/measure/*_chart.cc
 // Sources: flashstep/measure/heat_map.cc flashstep/measure/flame_graph.cc flashstep/measure/svg.cc
-// Sources: flashstep/measure/ticks.cc flashstep/measure/utf8.cc flashstep/measure/no_png.cc
+// Sources: flashstep/measure/ticks.cc flashstep/measure/utf8.cc flashstep/measure/png.cc
 // Sources: flashstep/measure/spans.cc
 // Any bytes as a report's stored result: refused with UserError, or a result that is written and
 // read again without a change, and whose pictures can be drawn.

@@ -9,7 +9,7 @@
 #include "flashstep/error.h"
 #include "flashstep/tokenizer.h"
 
-using namespace flashstep::tokenizer;  // a test program
+using namespace flashstep;  // a test program
 
 namespace {
 

@@ -16,7 +16,7 @@
 #include "flashstep/tokenizer/reference_words.h"
 #include "flashstep/tokenizer/words.h"
 
-using namespace flashstep::tokenizer;  // a test program
+using namespace flashstep;  // a test program
 
 namespace {
 
