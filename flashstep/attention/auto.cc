@@ -23,9 +23,9 @@ struct Rule {
 // Compute capability 9.0, bfloat16 (float16 has the same instructions): cuDNN's kernels, which
 // scaled_dot_product_attention takes there, drive the matrix units by wgmma and win as soon as the
 // work fills the GPU. One head fills it late, as cuDNN does not split its keys; with less work, and
-// with D up to 32, ours win. From an H200: reports/attention_h200_2026-11-21, where `sweep` has 32
-// heads, `throughput` 64, `handout` one. Other GPUs are not measured: there ours is taken, as for
-// float32.
+// with D up to 32, ours win. From an H200: reports/attention_h200 (sweep.md and history.md), where
+// `sweep` has 32 heads, `throughput` 64, `handout` one. Other GPUs are not measured: there ours is
+// taken, as for float32.
 constexpr Rule kSdpaIsFaster[] = {
     // sweep, forward, in graphs: 512 x 512 (2^23) 1.14x, 512 x 256 (2^22) 0.99x.
     {9, 40, 128, 32, int64_t{1} << 23},

@@ -13,7 +13,7 @@ namespace {
 // Gloo, where a bucket is a copy, little memory.
 constexpr double kLeastBucketBytes = 25e6;
 
-// Between two H200s over NVLink (reports/data_parallel_h200_2026-11-21/xl_bf16.txt, 8.0 GB of
+// Between two H200s over NVLink (reports/data_parallel_h200/xl_bf16/xl_bf16.txt, 8.0 GB of
 // gradients in 435 tensors): `flat` sends all in one message, 22.83 ms.
 constexpr double kGradientBytesPerSecond = 350e9;
 // `naive` needs 34.22 ms for 435 messages: 11.39 ms more for 434 more.
