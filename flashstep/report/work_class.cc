@@ -84,6 +84,8 @@ constexpr Rule kKernelRules[] = {
     {"topk", WorkClass::kReduction},
     // The gradient of an embedding: rows of equal tokens are sorted together and added up.
     {"embedding_backward", WorkClass::kReduction},
+    {"embedding_chunks", WorkClass::kReduction},
+    {"embedding_join", WorkClass::kReduction},
     {"indexing_backward", WorkClass::kReduction},
     {"compute_grad_weight", WorkClass::kReduction},
     {"partial_segment", WorkClass::kReduction},

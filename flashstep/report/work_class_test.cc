@@ -64,6 +64,9 @@ TEST(WorkClass, KnowsKernelsByTheirNames) {
       {"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<"
        "float, float, float, float>, unsigned int, float, 4, 4> >(...)",
        WorkClass::kReduction},
+      {"void flashstep::ops_cuda::(anonymous namespace)::embedding_chunks_kernel<float, "
+       "__nv_bfloat16, 8>(flashstep::ops_cuda::EmbeddingBackward)",
+       WorkClass::kReduction},
       {"void at::native::(anonymous namespace)::embedding_backward_feature_kernel<float, float, "
        "long>(...)",
        WorkClass::kReduction},
