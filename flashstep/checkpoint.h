@@ -121,15 +121,14 @@ class SafetensorsFile {
 //   model.safetensors, optimizer.safetensors   tensors by name
 //   state.json                                 step, the other files' hashes, the trainer's state
 // (ranks that divide the optimizer's state write it into files of their own, each a share:
-// optimizer.00002-of-00004.safetensors).
+// optimizer.00002-of-00004.safetensors; those of ranks that do not see the directory are rank 0's
+// optimizer.others.safetensors).
 // It is written under a temporary name, its files and itself fsynced, and renamed: a checkpoint
 // that has its name is complete, whenever the process was killed or the power failed. On reading,
 // every file is held against its hash; a damaged checkpoint is named, the one before it used.
 //
 // One process at a time may write into a `checkpoints` directory (the run's lock sees to that); any
 // number may read.
-
-struct CheckpointFile;
 
 struct Checkpoint {
   int64_t step = 0;        // optimizer updates done
@@ -144,18 +143,20 @@ struct Checkpoint {
 // none.
 void prepare_checkpoints(const std::filesystem::path& checkpoints);
 
-// Writes the optimizer's tensors into files of its own in `directory`, and returns their records.
-using WriteOptimizer = std::function<std::vector<CheckpointFile>(const std::filesystem::path&)>;
-
 // Writes `checkpoint` and removes all but the newest `keep` (0 keeps all). Checkpoints of later
 // steps, which can only be damaged or belong to a future that was given up, are removed too. Write
 // everything else about the step (MetricsLog::sync) before: what is done after the checkpoint may
 // be lost. Throws MachineError when the machine fails: the checkpoints that were there are still
-// there then, and nothing half-written is. Returns the checkpoint's directory. `write_optimizer`,
-// if not empty, is called instead of writing checkpoint.optimizer, when the model is written.
+// there then, and nothing half-written is. Returns the checkpoint's directory.
+//
+// With `group` all its ranks call it, with checkpoint.optimizer each rank's own share; all else is
+// rank 0's. It returns on all of them when the checkpoint has its name. Whatever failed on
+// whichever rank, all throw, and can go on; only an exchange that breaks off half-way (a lost rank,
+// memory that ends while receiving) is left to the group: who catches it calls group.fail(), as
+// run() does.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
                                       const Checkpoint& checkpoint, int64_t keep,
-                                      const WriteOptimizer& write_optimizer = {});
+                                      const Group* group = nullptr);
 
 // The steps that have a checkpoint, ascending; empty if the directory is missing.
 std::vector<int64_t> list_checkpoints(const std::filesystem::path& checkpoints);

@@ -212,7 +212,7 @@ struct LoopOptions {
 // when a signal asked for an end (SIGINT, SIGTERM, SIGHUP, SIGXCPU). Nobody who reads stderr any
 // more is no reason to stop. With several ranks (job.parallel) all of them call it, with the same
 // numbers of steps (UserError on all if not); rank 0 alone keeps the log and reads and writes files
-// (but for save_checkpoint_together), and its result is whole.
+// (but for each rank's share of a divided optimizer), and its result is whole.
 LoopResult run(const Job& job, const LoopOptions& options);
 
 }  // namespace flashstep

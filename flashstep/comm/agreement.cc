@@ -1,6 +1,7 @@
 #include "flashstep/comm/agreement.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "flashstep/base/hash.h"
 #include "flashstep/base/text.h"
@@ -39,6 +40,29 @@ std::optional<Difference> first_difference(const std::vector<std::string>& lines
     return line < all.size() ? all[line] : "";
   };
   return Difference{static_cast<int>(rank), line, at(first), at(its)};
+}
+
+void on_first_rank(const Group* group, const std::string& prefix,
+                   const std::function<void()>& work) {
+  if (group == nullptr) return work();
+  std::exception_ptr thrown;
+  std::string message;  // 'u' or 'm', by the kind of mistake, and the sentence
+  if (group->is_first()) {
+    try {
+      work();
+    } catch (const UserError& error) {
+      thrown = std::make_exception_ptr(AgreedError(error.what()));
+      message = str('u', error.what());
+    } catch (const std::exception& error) {
+      thrown = std::current_exception();
+      message = str('m', error.what());
+    }
+  }
+  message = group->broadcast(message);
+  if (thrown) std::rethrow_exception(thrown);
+  if (message.empty()) return;
+  if (message.front() == 'u') throw AgreedError(message.substr(1));
+  throw MachineError(prefix + message.substr(1));
 }
 
 void even_launched(const Group& group) {

@@ -1,6 +1,7 @@
 // Whether all ranks say the same.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,12 @@ struct Difference {
 // All ranks call it with lines of text and get the same answer. What agrees costs a hash a rank.
 std::optional<Difference> first_difference(const std::vector<std::string>& lines,
                                            const Group& group);
+
+// What rank 0 does for all; `group` null: this process does it. What it throws is thrown on all: a
+// UserError as AgreedError, anything else, on the others, as a MachineError with `prefix` before
+// its sentence. All ranks call it.
+void on_first_rank(const Group* group, const std::string& prefix,
+                   const std::function<void()>& work);
 
 // After a capture into a CUDA graph that broke off on some ranks: those have launched fewer
 // collectives than the others, and the watch would take them for ranks that are behind. From here

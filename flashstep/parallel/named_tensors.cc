@@ -14,13 +14,13 @@ using at::Tensor;
 
 constexpr const char* kBringingTensors = "bringing tensors to one rank";
 
-// One line a tensor: type, number of axes, sizes, name.
+// Of each tensor type, number of axes, sizes, length of the name, and the name.
 std::string describe(const NamedTensors& tensors) {
   std::ostringstream text;
   for (const auto& [name, tensor] : tensors) {
-    text << static_cast<int>(tensor.scalar_type()) << ' ' << tensor.dim();
-    for (const int64_t size : tensor.sizes()) text << ' ' << size;
-    text << ' ' << name << '\n';
+    text << static_cast<int>(tensor.scalar_type()) << ' ' << tensor.dim() << ' ';
+    for (const int64_t size : tensor.sizes()) text << size << ' ';
+    text << name.size() << ' ' << name;
   }
   return text.str();
 }
@@ -28,13 +28,15 @@ std::string describe(const NamedTensors& tensors) {
 NamedTensors empty_as(const std::string& description) {
   NamedTensors tensors;
   std::istringstream text(description);
-  int type = 0, dim = 0;
+  int type = 0;
+  size_t dim = 0, length = 0;
   while (text >> type >> dim) {
     std::vector<int64_t> sizes(dim);
     for (int64_t& size : sizes) text >> size;
+    text >> length;
     text.get();  // the space before the name
-    std::string name;
-    std::getline(text, name);
+    std::string name(length, '\0');
+    text.read(name.data(), static_cast<std::streamsize>(length));
     tensors.emplace_back(name, at::empty(sizes, static_cast<at::ScalarType>(type)));
   }
   return tensors;
@@ -71,6 +73,15 @@ NamedTensors gather_tensors(const NamedTensors& own, const Group& group, int to)
     }
   }
   return all;
+}
+
+void broadcast_tensors(NamedTensors& tensors, const Group& group) {
+  const std::string description = group.broadcast(group.is_first() ? describe(tensors) : "");
+  if (!group.is_first()) tensors = empty_as(description);
+  for (auto& [name, tensor] : tensors) {
+    tensor = tensor.cpu().contiguous();
+    group.broadcast(tensor);
+  }
 }
 
 }  // namespace flashstep

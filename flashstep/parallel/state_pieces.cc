@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -162,6 +163,29 @@ void join_each(NamedTensors state, const NamedTensors& parameters, Use use) {
   }
 }
 
+// The parameter whose state bears this name; the name itself, if there is none.
+std::string parameter_of(const std::string& text, const std::unordered_set<std::string>& names) {
+  for (size_t end = text.find_last_of("/@"); end != std::string::npos && end > 0;
+       end = text.find_last_of("/@", end - 1)) {
+    if (names.contains(text.substr(0, end))) return text.substr(0, end);
+  }
+  return text;
+}
+
+// In the order in which parameters come first.
+std::vector<NamedTensors> split_by_parameter(NamedTensors state, const NamedTensors& parameters) {
+  std::unordered_set<std::string> names;
+  for (const auto& [name, parameter] : parameters) names.insert(name);
+  std::unordered_map<std::string, size_t> places;
+  std::vector<NamedTensors> parts;
+  for (auto& entry : state) {
+    const auto [place, is_new] = places.try_emplace(parameter_of(entry.first, names), parts.size());
+    if (is_new) parts.emplace_back();
+    parts[place->second].push_back(std::move(entry));
+  }
+  return parts;
+}
+
 }  // namespace
 
 std::string piece_name(const std::string& name, const Tensor& parameter, int64_t begin,
@@ -214,6 +238,19 @@ NamedTensors cut_joined(NamedTensors state, const NamedTensors& parameters,
     std::move(own.begin(), own.end(), std::back_inserter(result));
   });
   return result;
+}
+
+NamedTensors share_state(NamedTensors state, const NamedTensors& parameters, const Group& group,
+                         const KeepFunction& keep) {
+  std::vector<NamedTensors> parts;  // rank 0's
+  if (group.is_first()) parts = split_by_parameter(std::move(state), parameters);
+  parts.resize(static_cast<size_t>(group.all_reduce(parts.size(), Reduce::kMax)));
+  NamedTensors kept;
+  for (NamedTensors& part : parts) {
+    broadcast_tensors(part, group);
+    for (auto& entry : keep(std::move(part))) kept.push_back(std::move(entry));
+  }
+  return kept;
 }
 
 }  // namespace flashstep

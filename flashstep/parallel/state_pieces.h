@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -43,5 +44,14 @@ NamedTensors cut_pieces(const NamedTensors& whole, const std::vector<NamedPiece>
 // only `pieces` and one whole parameter are there beside what is left of `state`.
 NamedTensors cut_joined(NamedTensors state, const NamedTensors& parameters,
                         const std::vector<NamedPiece>& pieces);
+
+// What a rank goes on holding of the tensors of one parameter.
+using KeepFunction = std::function<NamedTensors(NamedTensors)>;
+
+// Rank 0's `state` (whole, or in pieces) on every rank, one parameter after the other, so that no
+// rank but the first holds more of it than `keep` returns, and one parameter's. Tensors of none of
+// the `parameters` come one by one. All ranks call it; the others' state is ignored.
+NamedTensors share_state(NamedTensors state, const NamedTensors& parameters, const Group& group,
+                         const KeepFunction& keep);
 
 }  // namespace flashstep

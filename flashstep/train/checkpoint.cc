@@ -1,140 +1,25 @@
 #include "flashstep/checkpoint.h"
 
-#include <algorithm>
-#include <charconv>
 #include <cstdio>
+#include <random>
 #include <set>
 #include <system_error>
 
+#include <nlohmann/json.hpp>
 #include <torch/types.h>
 
 #include "flashstep/base/hash.h"
+#include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
+#include "flashstep/parallel/named_tensors.h"
+#include "flashstep/train/checkpoint_folder.h"
 #include "flashstep/train/checkpoint_state.h"
 
 namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
-
-// What a directory in `checkpoints` is, by the end of its name.
-constexpr std::string_view kUnfinished = ".unfinished";  // being written or being removed
-constexpr std::string_view kReplaced = ".replaced";    // makes room for a new one of the same step
-constexpr std::string_view kDiscarded = ".discarded";  // of a future that was given up
-constexpr std::string_view kPrefix = "step_";
-constexpr const char* kStateName = "state.json";
-
-fs::path with_suffix(const fs::path& directory, std::string_view suffix) {
-  return fs::path(directory) += suffix;
-}
-
-void rename_path(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fs::rename(from, to, error);
-  if (error) throw MachineError(str("cannot rename ", from, " to ", to, ": ", error.message()));
-}
-
-void remove_tree(const fs::path& directory) {
-  std::error_code error;
-  fs::remove_all(directory, error);
-  if (error) throw MachineError(str("cannot remove ", directory, ": ", error.message()));
-}
-
-std::vector<fs::path> entries(const fs::path& directory) {
-  std::error_code error;
-  fs::directory_iterator iterator(directory, error);
-  if (error == std::errc::no_such_file_or_directory) return {};
-  std::vector<fs::path> found;
-  for (; !error && iterator != fs::directory_iterator(); iterator.increment(error)) {
-    found.push_back(iterator->path());
-  }
-  if (error) throw MachineError(str("cannot list ", directory, ": ", error.message()));
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
-// Whether nothing lies in the checkpoint but what checkpoints consist of.
-bool is_all_ours(const fs::path& directory) {
-  for (const fs::path& entry : entries(directory)) {
-    const std::string name = entry.filename().string();
-    const bool is_part = name.starts_with("model") || name.starts_with("optimizer");
-    if (name != kStateName && name != "word_of_rank_0" &&
-        !(is_part && name.find(".safetensors") != std::string::npos)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Renames first, so that a process killed while removing leaves no checkpoint with half of its
-// files.
-void remove_checkpoint(const fs::path& directory) {
-  const fs::path removed = with_suffix(directory, kUnfinished);
-  remove_tree(removed);
-  rename_path(directory, removed);
-  remove_tree(removed);
-}
-
-// The step in a name such as step_00000100; -1 for any other name.
-int64_t step_of(const fs::path& directory) {
-  const std::string name = directory.filename().string();
-  if (name.compare(0, kPrefix.size(), kPrefix) != 0) return -1;
-  const char* end = name.data() + name.size();
-  int64_t step = -1;
-  const auto [stopped, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  const bool ours = error == std::errc() && stopped == end && step >= 0 &&
-                    checkpoint_directory("", step).string() == name;
-  return ours ? step : -1;
-}
-
-void replace_directory(const fs::path& from, const fs::path& to) {
-  const fs::path aside = with_suffix(to, kReplaced);
-  const bool replaces = fs::exists(to);
-  if (replaces) rename_path(to, aside);
-  try {
-    rename_path(from, to);
-  } catch (const MachineError&) {
-    std::error_code ignored;  // prepare_checkpoints() does it if this fails too
-    if (replaces) fs::rename(aside, to, ignored);
-    throw;
-  }
-  sync_directory(to.parent_path());
-  if (replaces) remove_tree(aside);
-}
-
-void remove_surplus(const fs::path& checkpoints, int64_t newest_step, int64_t keep) {
-  for (const fs::path& entry : entries(checkpoints)) {
-    if (entry.extension() == kDiscarded) remove_tree(entry);
-  }
-  const std::vector<int64_t> steps = list_checkpoints(checkpoints);
-  const auto behind = std::upper_bound(steps.begin(), steps.end(), newest_step);
-  const int64_t surplus = keep == 0 ? 0 : std::distance(steps.begin(), behind) - keep;
-  for (auto step = steps.begin(); step != steps.end(); ++step) {
-    const fs::path directory = checkpoint_directory(checkpoints, *step);
-    if ((step >= behind || std::distance(steps.begin(), step) < surplus) &&
-        is_all_ours(directory)) {
-      remove_checkpoint(directory);
-    }
-  }
-}
-
-void write_checkpoint(const fs::path& directory, const Checkpoint& checkpoint,
-                      const WriteOptimizer& write_optimizer) {
-  CheckpointState state{checkpoint.step, {}, checkpoint.state_json};
-  const auto write_part = [&](const std::string& part, const NamedTensors& tensors) {
-    const std::string name = part + ".safetensors";
-    const WrittenFile written = write_safetensors(directory / name, tensors, {{"format", "pt"}});
-    state.files.push_back({name, part, written.size_bytes, written.hash});
-  };
-  write_part("model", checkpoint.model);
-  if (write_optimizer) {
-    for (CheckpointFile& file : write_optimizer(directory)) state.files.push_back(std::move(file));
-  } else {
-    write_part("optimizer", checkpoint.optimizer);
-  }
-  write_file(directory / kStateName, format_checkpoint_state(state));
-  sync_directory(directory);
-}
+using OrderedJson = nlohmann::ordered_json;
 
 CheckpointState read_state(const fs::path& directory) {
   const fs::path path = directory / kStateName;
@@ -198,62 +83,160 @@ auto newest_with(const fs::path& checkpoints, const WarnFunction& warn, Load loa
   return std::nullopt;
 }
 
-}  // namespace
-
-fs::path checkpoint_directory(const fs::path& checkpoints, int64_t step) {
-  char name[32];
-  std::snprintf(name, sizeof name, "%s%08lld", kPrefix.data(), static_cast<long long>(step));
-  return checkpoints / name;
+CheckpointFile write_part(const fs::path& directory, const std::string& name, const char* part,
+                          const NamedTensors& tensors) {
+  const WrittenFile written = write_safetensors(directory / name, tensors, {{"format", "pt"}});
+  return {name, part, written.size_bytes, written.hash};
 }
 
-std::vector<int64_t> list_checkpoints(const fs::path& checkpoints) {
-  std::vector<int64_t> steps;
-  for (const fs::path& entry : entries(checkpoints)) {
-    if (step_of(entry) >= 0) steps.push_back(step_of(entry));
+// "00002-of-00004", as files of many parts are commonly numbered.
+std::string share_name(const Group& group) {
+  char name[48];
+  std::snprintf(name, sizeof name, "optimizer.%05d-of-%05d.safetensors", group.rank(),
+                group.world_size());
+  return name;
+}
+
+std::string random_word() {
+  std::random_device device;
+  return str(device(), "-", device(), "-", device(), "-", device());
+}
+
+bool holds_word(const fs::path& directory, const std::string& word) {
+  try {
+    return read_file(directory / kWordName) == word;
+  } catch (const std::exception&) {
+    return false;  // a disk that cannot be read is none to write to
   }
-  std::sort(steps.begin(), steps.end());
-  return steps;
 }
 
-void prepare_checkpoints(const fs::path& checkpoints) {
-  make_directories(checkpoints);
-  for (const fs::path& entry : entries(checkpoints)) {
-    if (entry.extension() == kUnfinished) remove_tree(entry);
-    if (entry.extension() != kReplaced) continue;
-    const fs::path original = checkpoints / entry.stem();
-    if (fs::exists(original)) {
-      remove_tree(entry);
-    } else {
-      rename_path(entry, original);
+// What a rank tells of a file that it writes: its record, or why it could not be written.
+template <typename Write>
+OrderedJson record_of(Write write) {
+  try {
+    const CheckpointFile file = write();
+    return {{"name", file.name}, {"size_bytes", file.size_bytes}, {"hash", file.hash}};
+  } catch (const std::exception& error) {
+    return {{"error", error.what()}};
+  }
+}
+
+// Copies on the host, so that handing them over cannot fail half-way.
+NamedTensors on_host(const NamedTensors& tensors) {
+  NamedTensors copies;
+  for (const auto& [name, tensor] : tensors) {
+    copies.emplace_back(name, tensor.detach().cpu().contiguous());
+  }
+  return copies;
+}
+
+// Every rank writes its share into rank 0's `directory`, which holds `word`; who does not see that
+// (another machine's disk) hands its tensors to rank 0. Returns everybody's records.
+std::vector<std::string> write_shares(const fs::path& directory, const std::string& word,
+                                      const NamedTensors& own, const Group& group) {
+  OrderedJson records = OrderedJson::array();
+  NamedTensors handed_over;
+  if (holds_word(directory, word)) {
+    records.push_back(
+        record_of([&] { return write_part(directory, share_name(group), "optimizer", own); }));
+  } else {
+    try {
+      handed_over = on_host(own);
+    } catch (const std::exception& error) {
+      records.push_back({{"error", error.what()}});
     }
   }
-  sync_directory(checkpoints);
+  const NamedTensors of_others = gather_tensors(handed_over, group, /*to=*/0);
+  if (!of_others.empty()) {
+    records.push_back(record_of([&] {
+      return write_part(directory, "optimizer.others.safetensors", "optimizer", of_others);
+    }));
+  }
+  return group.all_gather(records.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
-fs::path save_checkpoint(const fs::path& checkpoints, const Checkpoint& checkpoint, int64_t keep,
-                         const WriteOptimizer& write_optimizer) {
-  require(checkpoint.step >= 0 && keep >= 0,
-          "[checkpoint] expected step and keep of at least 0, got ", checkpoint.step, " and ",
-          keep);
-  const fs::path directory = checkpoint_directory(checkpoints, checkpoint.step);
-  const fs::path unfinished = with_suffix(directory, kUnfinished);
+// What the ranks wrote, as rank 0 sees it.
+void add_shares(const fs::path& directory, const std::vector<std::string>& records_of_ranks,
+                std::vector<CheckpointFile>& files) {
+  for (size_t rank = 0; rank < records_of_ranks.size(); ++rank) {
+    for (const OrderedJson& record : OrderedJson::parse(records_of_ranks[rank])) {
+      if (record.contains("error")) {
+        throw MachineError(str("[checkpoint] rank ", rank,
+                               " cannot write its share: ", record.at("error").get<std::string>()));
+      }
+      files.push_back({record.at("name"), "optimizer", record.at("size_bytes"), record.at("hash")});
+      const CheckpointFile& file = files.back();
+      std::error_code error;
+      const uint64_t size_bytes = fs::file_size(directory / file.name, error);
+      if (error || size_bytes != file.size_bytes) {
+        throw MachineError(str("[checkpoint] rank ", rank, " wrote ", file.size_bytes, " bytes of ",
+                               file.name, ", but rank 0 sees ",
+                               error ? error.message() : str(size_bytes, " bytes"), " in ",
+                               directory.string()));
+      }
+    }
+  }
+}
+
+// Failures of the machine in `work` are told with the step.
+template <typename Work>
+void saving(int64_t step, Work work) {
   try {
-    make_directories(checkpoints);
-    remove_tree(unfinished);
-    make_directories(unfinished);
-    write_checkpoint(unfinished, checkpoint, write_optimizer);
-    replace_directory(unfinished, directory);
-    remove_surplus(checkpoints, checkpoint.step, keep);
+    work();
   } catch (const std::exception& error) {
-    std::error_code ignored;  // what cannot be removed now is removed by prepare_checkpoints()
-    fs::remove_all(unfinished, ignored);
     const bool is_machines = dynamic_cast<const MachineError*>(&error) != nullptr ||
                              dynamic_cast<const std::system_error*>(&error) != nullptr;
     if (!is_machines) throw;
-    throw MachineError(str("[checkpoint] cannot save step ", checkpoint.step,
+    throw MachineError(str("[checkpoint] cannot save step ", step,
                            " (earlier checkpoints are untouched): ", error.what()));
   }
-  return directory;
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& checkpoints, const Checkpoint& checkpoint, int64_t keep,
+                         const Group* group) {
+  UnfinishedCheckpoint unfinished(checkpoints, checkpoint.step);
+  const fs::path& directory = unfinished.path();
+  CheckpointState state{checkpoint.step, {}, checkpoint.state_json};
+  std::string word, place;
+  const auto on_first = [&](const std::function<void()>& work) {
+    on_first_rank(group,
+                  "[checkpoint] rank 0 could not save: ", [&] { saving(checkpoint.step, work); });
+  };
+  on_first([&] {
+    require(checkpoint.step >= 0 && keep >= 0,
+            "[checkpoint] expected step and keep of at least 0, got ", checkpoint.step, " and ",
+            keep);
+    unfinished.begin();
+    state.files.push_back(write_part(directory, "model.safetensors", "model", checkpoint.model));
+    if (group == nullptr) {
+      state.files.push_back(
+          write_part(directory, "optimizer.safetensors", "optimizer", checkpoint.optimizer));
+      return;
+    }
+    word = random_word();
+    place = fs::absolute(directory).string();
+    write_file(directory / kWordName, word);
+  });
+  std::vector<std::string> records;
+  if (group != nullptr) {
+    const auto exchange = [&] {
+      word = group->broadcast(word);
+      place = group->broadcast(place);
+      records = write_shares(place, word, checkpoint.optimizer, *group);
+    };
+    group->is_first() ? saving(checkpoint.step, exchange) : exchange();
+  }
+  on_first([&] {
+    if (group != nullptr) {
+      add_shares(place, records, state.files);
+      fs::remove(directory / kWordName);
+    }
+    write_file(directory / kStateName, format_checkpoint_state(state));
+    unfinished.finish(keep);
+  });
+  return checkpoint_directory(checkpoints, checkpoint.step);
 }
 
 Checkpoint load_checkpoint(const fs::path& directory) {
@@ -268,16 +251,6 @@ Checkpoint load_checkpoint(const fs::path& directory) {
 
 std::optional<Checkpoint> load_newest(const fs::path& checkpoints, const WarnFunction& warn) {
   return newest_with(checkpoints, warn, load_checkpoint);
-}
-
-void discard_after(const fs::path& checkpoints, int64_t step) {
-  for (const int64_t later : list_checkpoints(checkpoints)) {
-    if (later <= step) continue;
-    const fs::path directory = checkpoint_directory(checkpoints, later);
-    remove_tree(with_suffix(directory, kDiscarded));
-    rename_path(directory, with_suffix(directory, kDiscarded));
-  }
-  if (fs::exists(checkpoints)) sync_directory(checkpoints);
 }
 
 NamedTensors load_weights(const fs::path& path, const WarnFunction& warn) {

@@ -16,8 +16,6 @@
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_log.h"
 #include "flashstep/train/run_state.h"
-#include "flashstep/train/sharded_checkpoint.h"
-#include "flashstep/train/shared_checkpoint.h"
 
 namespace flashstep {
 namespace {
@@ -111,9 +109,7 @@ class Loop {
     const auto warn = [&](const std::string& sentence) { notes.push_back(sentence); };
     std::optional<Checkpoint> checkpoint;
     if (directory_ != nullptr) checkpoint = load_newest(directory_->checkpoints(), warn);
-    if (group() != nullptr) {
-      checkpoint = share_checkpoint(std::move(checkpoint), *group());
-    }
+    checkpoint = share_checkpoint(std::move(checkpoint), group());
     RunCounters counters;
     if (checkpoint) {
       require(checkpoint->step <= options_.steps, "[resume] the newest checkpoint is of step ",
@@ -178,11 +174,9 @@ class Loop {
     // early).
     if (group() != nullptr) group()->check("saving a checkpoint");
     const fs::path checkpoints = directory_ != nullptr ? directory_->checkpoints() : fs::path();
-    if (group() != nullptr && has_divided_state(job_)) {
-      save_checkpoint_together(checkpoints, checkpoint, options_.keep_checkpoints, *group());
-    } else if (directory_ != nullptr) {
-      save_checkpoint(checkpoints, checkpoint, options_.keep_checkpoints);
-    }
+    const Group* const together = writing_group(job_);
+    if (together != nullptr || directory_ != nullptr)
+      save_checkpoint(checkpoints, checkpoint, options_.keep_checkpoints, together);
     saved_at_ = step_;
   }
 

@@ -10,11 +10,10 @@
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
+#include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
 #include "flashstep/group.h"
-#include "flashstep/optim.h"
 #include "flashstep/parallel/state_pieces.h"
-#include "flashstep/train/shared_checkpoint.h"
 
 namespace flashstep {
 namespace {
@@ -22,65 +21,71 @@ namespace {
 using torch::Tensor;
 using OrderedJson = nlohmann::ordered_json;
 
-// The optimizers of others are kept as one tensor: the bytes of their own torch::save.
-constexpr const char* kArchive = "torch_archive";
-
 torch::Device device_of(const torch::nn::Module& module) {
   const auto parameters = module.parameters();
   return parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().device();
 }
 
-NamedTensors optimizer_tensors(const Job& job) {
-  if (const auto* adamw = dynamic_cast<const AdamW*>(&job.optimizer)) {
-    return optimizer_state(*adamw, module_tensors(job.module));
+// What a checkpoint keeps of an optimizer. AdamW's state, sharded or not, is by parameter: all
+// ranks read and write it, each its share. That of others is one tensor, the bytes of their own
+// torch::save.
+class OptimizerTensors {
+ public:
+  // `parameters`: the module's. The job must outlive it.
+  OptimizerTensors(const Job& job, NamedTensors parameters)
+      : job_(job),
+        adamw_(dynamic_cast<AdamW*>(&job.optimizer)),
+        sharded_(dynamic_cast<ShardedOptimizerBase*>(&job.optimizer)),
+        parameters_(std::move(parameters)) {
+    if (auto* sharded = dynamic_cast<ShardedAdamW*>(&job.optimizer)) adamw_ = &sharded->inner();
   }
-  if (const auto* sharded = dynamic_cast<const ShardedAdamW*>(&job.optimizer)) {
-    return optimizer_state(*sharded, module_tensors(job.module));
-  }
-  if (auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&job.optimizer)) {
-    sharded->consolidate(0);
-  }
-  if (!job.parallel->is_main_rank()) return {};
-  torch::serialize::OutputArchive archive;
-  job.optimizer.save(archive);
-  std::ostringstream bytes;
-  archive.save_to(bytes);
-  const std::string text = bytes.str();
-  return {{kArchive, at::tensor(at::ArrayRef<uint8_t>(reinterpret_cast<const uint8_t*>(text.data()),
-                                                      text.size()),
-                                at::kByte)}};
-}
 
-// Of state that any number of ranks may have written what this rank's optimizer takes.
-NamedTensors own_tensors(const Job& job, const NamedTensors& parameters, NamedTensors tensors) {
-  if (dynamic_cast<const AdamW*>(&job.optimizer) != nullptr) {
-    return join_pieces(std::move(tensors), parameters);
-  }
-  if (const auto* sharded = dynamic_cast<const ShardedAdamW*>(&job.optimizer)) {
-    return sharded->own_share(std::move(tensors), parameters);
-  }
-  return tensors;
-}
+  bool are_divided() const { return adamw_ != nullptr && sharded_ != nullptr; }
 
-void load_optimizer(const Job& job, const NamedTensors& parameters, const NamedTensors& tensors) {
-  if (auto* adamw = dynamic_cast<AdamW*>(&job.optimizer)) {
-    load_optimizer_state(*adamw, parameters, tensors);
-    return;
+  // Those of this rank, not copies; if they are not divided, rank 0's are all. All ranks call it.
+  NamedTensors read() const {
+    if (adamw_ != nullptr) return optimizer_state(*adamw_, updated());
+    if (sharded_ != nullptr) sharded_->consolidate(0);
+    if (!job_.parallel->is_main_rank()) return {};
+    torch::serialize::OutputArchive archive;
+    job_.optimizer.save(archive);
+    std::ostringstream out;
+    archive.save_to(out);
+    const std::string bytes = out.str();
+    const auto* const begin = reinterpret_cast<const uint8_t*>(bytes.data());
+    return {{kArchive, at::tensor(at::ArrayRef<uint8_t>(begin, bytes.size()), at::kByte)}};
   }
-  if (auto* sharded = dynamic_cast<ShardedAdamW*>(&job.optimizer)) {
-    load_optimizer_state(*sharded, parameters, tensors);
-    return;
+
+  // Of what any number of ranks may have written (all of a parameter's) what load() takes.
+  NamedTensors own(NamedTensors written) const {
+    if (adamw_ == nullptr) return written;
+    return are_divided() ? sharded_->own_share(std::move(written), parameters_)
+                         : join_pieces(std::move(written), parameters_);
   }
-  require(tensors.size() == 1 && tensors.front().first == kArchive,
-          "[resume] expected the checkpoint of another optimizer than AdamW, got one of AdamW");
-  const Tensor bytes = tensors.front().second.contiguous();
-  torch::serialize::InputArchive archive;
-  // Not where they were saved. A sharded optimizer brings its share to its device by itself.
-  const bool is_sharded = dynamic_cast<ShardedOptimizerBase*>(&job.optimizer) != nullptr;
-  archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel(),
-                    is_sharded ? torch::Device(torch::kCPU) : device_of(job.module));
-  job.optimizer.load(archive);
-}
+
+  void load(const NamedTensors& own) const {
+    if (adamw_ != nullptr) return load_optimizer_state(*adamw_, updated(), own);
+    require(own.size() == 1 && own.front().first == kArchive,
+            "[resume] expected the checkpoint of another optimizer than AdamW, got one of AdamW");
+    const Tensor bytes = own.front().second.contiguous();
+    torch::serialize::InputArchive archive;
+    // Not where they were saved. A sharded optimizer brings its share to its device by itself.
+    archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel(),
+                      sharded_ != nullptr ? torch::Device(torch::kCPU) : device_of(job_.module));
+    job_.optimizer.load(archive);
+  }
+
+ private:
+  static constexpr const char* kArchive = "torch_archive";
+  NamedTensors updated() const {  // by this rank
+    return are_divided() ? sharded_->named_own(parameters_) : parameters_;
+  }
+
+  const Job& job_;
+  AdamW* adamw_;                   // the one inside, if it is sharded; null: another optimizer
+  ShardedOptimizerBase* sharded_;  // null: it is not
+  const NamedTensors parameters_;
+};
 
 std::string hex(const Tensor& bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -181,8 +186,8 @@ std::pair<NamedTensors, NamedTensors> split_optimizer(NamedTensors tensors) {
 
 }  // namespace
 
-bool has_divided_state(const Job& job) {
-  return dynamic_cast<const ShardedAdamW*>(&job.optimizer) != nullptr;
+const Group* writing_group(const Job& job) {
+  return OptimizerTensors(job, {}).are_divided() ? job.parallel->group() : nullptr;
 }
 
 NamedTensors module_tensors(const torch::nn::Module& module) {
@@ -205,7 +210,7 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   Checkpoint checkpoint;
   checkpoint.step = step;
   checkpoint.model = module_tensors(job.module);
-  checkpoint.optimizer = optimizer_tensors(job);
+  checkpoint.optimizer = OptimizerTensors(job, checkpoint.model).read();
   if (job.parallel->is_main_rank()) {
     checkpoint.optimizer.insert(checkpoint.optimizer.end(), step_state.begin(), step_state.end());
   }
@@ -229,6 +234,23 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   return checkpoint;
 }
 
+std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
+                                           const Group* group) {
+  if (group == nullptr) return checkpoint;
+  std::string text;  // step and state; empty: there is none
+  if (group->is_first() && checkpoint)
+    text = flashstep::str(checkpoint->step, " ", checkpoint->state_json);
+  text = group->broadcast(text);
+  if (text.empty()) return std::nullopt;
+  if (!group->is_first()) {
+    checkpoint.emplace();
+    checkpoint->step = std::stoll(text);
+    checkpoint->state_json = text.substr(text.find(' ') + 1);
+  }
+  broadcast_tensors(checkpoint->model, *group);
+  return checkpoint;
+}
+
 std::string tokenizer_of(const Checkpoint& checkpoint) {
   const OrderedJson state = OrderedJson::parse(checkpoint.state_json, nullptr, /*throw=*/false);
   const auto found = state.is_object() ? state.find("tokenizer") : state.end();
@@ -243,18 +265,23 @@ RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
               state.data_fingerprint == job.data_fingerprint,
           "[resume] expected the training data that the run has read so far (fingerprint ",
           state.data_fingerprint, "), got other data (", job.data_fingerprint, ")");
-  load_module(job.module, checkpoint.model,
-              flashstep::str("the checkpoint of step ", checkpoint.step));
+  try {
+    load_module(job.module, checkpoint.model,
+                flashstep::str("the checkpoint of step ", checkpoint.step));
+  } catch (const UserError& error) {
+    throw AgreedError(error.what());  // all ranks have the same tensors
+  }
   checkpoint.model.clear();
   const NamedTensors parameters = module_tensors(job.module);
+  const Group* const group = job.parallel->group();
   const auto shared = [&](NamedTensors tensors, const KeepFunction& keep) {
-    if (job.parallel->group() == nullptr) return keep(std::move(tensors));
-    return share_state(std::move(tensors), parameters, *job.parallel->group(), keep);
+    return group == nullptr ? keep(std::move(tensors))
+                            : share_state(std::move(tensors), parameters, *group, keep);
   };
-  auto [own, optimizer] = split_optimizer(std::move(checkpoint.optimizer));
-  load_optimizer(job, parameters, shared(std::move(optimizer), [&](NamedTensors tensors) {
-                   return own_tensors(job, parameters, std::move(tensors));
-                 }));
+  auto [own, of_optimizer] = split_optimizer(std::move(checkpoint.optimizer));
+  const OptimizerTensors optimizer(job, parameters);
+  optimizer.load(shared(std::move(of_optimizer),
+                        [&](NamedTensors tensors) { return optimizer.own(std::move(tensors)); }));
   load_step_state(shared(std::move(own), [](NamedTensors tensors) { return tensors; }));
   GradientReducer* const reducer = job.parallel->reducer();
   if (reducer != nullptr && !state.bucket_order.empty()) {

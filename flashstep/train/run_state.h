@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,9 +24,9 @@ struct RunCounters {
 // Parameters and buffers by name, tied ones once.
 NamedTensors module_tensors(const torch::nn::Module& module);
 
-// Whether every rank holds a share of the optimizer's state, to be written by
-// save_checkpoint_together.
-bool has_divided_state(const Job& job);
+// The ranks each of which has a share of the optimizer's state to write (save_checkpoint); null:
+// rank 0 writes all.
+const Group* writing_group(const Job& job);
 
 // `step` updates are done. The tensors are those of the job, not copies: save before going on. With
 // several ranks all of them call it, and rank 0's is whole, but for an optimizer's state that is
@@ -38,6 +39,12 @@ inline Checkpoint make_checkpoint(const Job& job, const TrainStep& train_step,
   return make_checkpoint(job, train_step.state(), counters, step);
 }
 
+// Rank 0's checkpoint (or that it has none) on every rank, but for the optimizer's tensors, which
+// stay where they are. All ranks call it; the others' argument is ignored. `group` null: this
+// process's own.
+std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
+                                           const Group* group);
+
 // The fingerprint of the tokenizer whose ids the weights know; empty where the job gave none, and
 // in checkpoints of earlier versions.
 std::string tokenizer_of(const Checkpoint& checkpoint);
@@ -45,8 +52,8 @@ std::string tokenizer_of(const Checkpoint& checkpoint);
 // Gives everything back, and lets go of the checkpoint's tensors on the way, so that the state is
 // not there twice. With several ranks all of them call it, with what share_checkpoint gave them:
 // each takes its share of rank 0's optimizer state. UserError if the checkpoint is of another
-// module (a name or shape differs), of another optimizer, read other data, or is refused by
-// job.check_config.
+// module (AgreedError: a name or shape differs), of another optimizer, read other data, or is
+// refused by job.check_config.
 using LoadStepState = std::function<void(const NamedTensors& step_state)>;
 RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
                                const LoadStepState& load_step_state);

@@ -11,8 +11,6 @@
 #include "flashstep/error.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/train/run_state.h"
-#include "flashstep/train/sharded_checkpoint.h"
-#include "flashstep/train/shared_checkpoint.h"
 
 namespace flashstep {
 namespace {
@@ -51,27 +49,9 @@ Job job_of(const ModelRef& model, torch::optim::Optimizer& optimizer, const Grou
   return job;
 }
 
-// What rank 0 does alone. What it throws, all throw.
-void on_first_rank(const Group* group, const std::function<void()>& work) {
-  if (group == nullptr) return work();
-  std::exception_ptr thrown;
-  std::string message;  // 'u' or 'm', by the kind of mistake, and the sentence
-  if (group->is_first()) {
-    try {
-      work();
-    } catch (const UserError& error) {
-      thrown = std::current_exception();
-      message = str('u', error.what());
-    } catch (const std::exception& error) {
-      thrown = std::current_exception();
-      message = str('m', error.what());
-    }
-  }
-  message = group->broadcast(message, 0);
-  if (thrown) std::rethrow_exception(thrown);
-  if (message.empty()) return;
-  if (message.front() == 'u') throw AgreedError(message.substr(1));
-  throw MachineError("[rank 0] " + message.substr(1));
+// What rank 0 does alone.
+void on_first(const Group* group, const std::function<void()>& work) {
+  on_first_rank(group, "[rank 0] ", work);
 }
 
 }  // namespace
@@ -85,11 +65,11 @@ void save(const fs::path& directory, ModelRef model, torch::optim::Optimizer& op
       options.scaler != nullptr ? options.scaler->state() : NamedTensors();
   const Checkpoint checkpoint = make_checkpoint(job, step_state, {}, step);
   if (group != nullptr) group->check("saving a checkpoint");
-  on_first_rank(group, [&] { prepare_checkpoints(directory); });
-  if (group != nullptr && has_divided_state(job)) {
-    save_checkpoint_together(directory, checkpoint, options.keep, *group);
+  on_first(group, [&] { prepare_checkpoints(directory); });
+  if (const Group* const together = writing_group(job)) {
+    save_checkpoint(directory, checkpoint, options.keep, together);
   } else {
-    on_first_rank(group, [&] { save_checkpoint(directory, checkpoint, options.keep); });
+    on_first(group, [&] { save_checkpoint(directory, checkpoint, options.keep); });
   }
 }
 
@@ -98,21 +78,16 @@ int64_t load_if_exists(const fs::path& directory, ModelRef model,
   const Group* const group = group_of(model, optimizer);
   const Job job = job_of(model, optimizer, group);
   std::optional<Checkpoint> checkpoint;
-  on_first_rank(group, [&] {
+  on_first(group, [&] {
     const auto warn = [](const std::string& sentence) {
       std::fprintf(stderr, "%s\n", sentence.c_str());
     };
     if (fs::exists(directory)) prepare_checkpoints(directory);
     checkpoint = load_newest(directory, warn);
   });
-  if (group != nullptr) checkpoint = share_checkpoint(std::move(checkpoint), *group);
+  checkpoint = share_checkpoint(std::move(checkpoint), group);
   if (!checkpoint) return 0;
   const int64_t step = checkpoint->step;
-  try {
-    load_module(model.module(), checkpoint->model, str("the checkpoint of step ", step));
-  } catch (const UserError& error) {
-    throw AgreedError(error.what());  // all ranks have the same tensors
-  }
   try {
     restore_checkpoint(std::move(*checkpoint), job, [&](const NamedTensors& state) {
       if (options.scaler != nullptr) options.scaler->load_state(state);
@@ -123,7 +98,7 @@ int64_t load_if_exists(const fs::path& directory, ModelRef model,
     if (group != nullptr) group->fail(error.what());  // others may wait for this rank
     throw;
   }
-  on_first_rank(group, [&] { discard_after(directory, step); });
+  on_first(group, [&] { discard_after(directory, step); });
   return step;
 }
 

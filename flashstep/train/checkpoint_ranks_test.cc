@@ -1,6 +1,4 @@
-// Checkpoints that ranks write together: disks of their own, and failures on one of them.
-#include "flashstep/train/sharded_checkpoint.h"
-
+// Checkpoints that ranks write and read together: disks of their own, and failures on one of them.
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -12,8 +10,10 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
 #include "flashstep/testing/ranks.h"
+#include "flashstep/train/run_state.h"
 
 namespace flashstep {
 namespace {
@@ -28,7 +28,7 @@ class Disks {
  public:
   Disks(const std::string& test, const Group& group) : group_(group) {
     const std::string parent = std::to_string(::getppid());  // of all ranks
-    base_ = fs::temp_directory_path() / ("sharded_checkpoint_test_" + parent) / test;
+    base_ = fs::temp_directory_path() / ("checkpoint_ranks_test_" + parent) / test;
     if (group.is_first()) fs::remove_all(base_);
     group.barrier();
     fs::create_directories(of(group.rank()));
@@ -83,7 +83,7 @@ TEST(ShardedCheckpoint, ADirectoryOfTheSameNameIsNotRankZeros) {
       fs::create_directories(stale);
       for (const char* name : {"model.safetensors", "word_of_rank_0"}) std::ofstream(stale / name);
     }
-    save_checkpoint_together(kOwnDisk, checkpoint_of(group, 5), 2, group);
+    save_checkpoint(kOwnDisk, checkpoint_of(group, 5), 2, &group);
     expect_whole_checkpoint(kOwnDisk, 5, group);
     if (group.is_first()) {
       const fs::path written = checkpoint_directory(kOwnDisk, 5);
@@ -110,7 +110,7 @@ TEST(ShardedCheckpoint, AShareThatDoesNotArriveIsMissed) {
                          mine / "word_of_rank_0");
     }
     try {
-      save_checkpoint_together(kOwnDisk, checkpoint_of(group, 5), 2, group);
+      save_checkpoint(kOwnDisk, checkpoint_of(group, 5), 2, &group);
       ADD_FAILURE() << "expected MachineError";
     } catch (const MachineError& error) {
       EXPECT_NE(std::string(error.what()).find("optimizer.00001-of-00002"), std::string::npos)
@@ -140,7 +140,7 @@ struct FullDisk {
 void expect_failure(const char* what, const fs::path& checkpoints, const Checkpoint& checkpoint,
                     const Group& group) {
   SCOPED_TRACE(what);
-  EXPECT_THROW(save_checkpoint_together(checkpoints, checkpoint, 1, group), MachineError);
+  EXPECT_THROW(save_checkpoint(checkpoints, checkpoint, 1, &group), MachineError);
   expect_whole_checkpoint(checkpoints, 1, group);
 }
 
@@ -151,7 +151,7 @@ TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
     const Group group(environment, options);
     const Disks disks("failures", group);
     const fs::path shared = disks.of(0) / "checkpoints";
-    save_checkpoint_together(shared, checkpoint_of(group, 1), 1, group);
+    save_checkpoint(shared, checkpoint_of(group, 1), 1, &group);
     expect_whole_checkpoint(shared, 1, group);
 
     // Before the shares: rank 0 has no room for the model.
@@ -182,7 +182,7 @@ TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
       fs::remove_all(blocked);
       fs::remove_all(fs::path(blocked) += ".replaced");
     }
-    save_checkpoint_together(shared, checkpoint_of(group, 3), 1, group);
+    save_checkpoint(shared, checkpoint_of(group, 3), 1, &group);
     expect_whole_checkpoint(shared, 3, group);
   });
 }
@@ -195,14 +195,29 @@ TEST(ShardedCheckpoint, AMistakeOfRankZeroIsToldToo) {
     const Group group(environment, options);
     const Disks disks("mistake", group);
     const auto save = [&] {
-      save_checkpoint_together(kOwnDisk, checkpoint_of(group, 1), /*keep=*/-1, group);
+      save_checkpoint(kOwnDisk, checkpoint_of(group, 1), /*keep=*/-1, &group);
     };
-    if (group.is_first()) {
-      EXPECT_THROW(save(), UserError);
-    } else {
-      EXPECT_THROW(save(), MachineError);
-    }
+    EXPECT_THROW(save(), UserError);
     group.barrier();
+  });
+}
+
+TEST(ShareCheckpoint, TheOptimizersTensorsStayWithRankZero) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    std::optional<Checkpoint> checkpoint;
+    EXPECT_FALSE(share_checkpoint(std::nullopt, &group).has_value());
+    if (group.is_first()) {
+      checkpoint =
+          Checkpoint{3, {{"w", torch::ones({2, 3}).t()}}, {{"w/m", torch::ones({6})}}, "{\"a\":1}"};
+    }
+    checkpoint = share_checkpoint(std::move(checkpoint), &group);
+    ASSERT_TRUE(checkpoint.has_value());
+    EXPECT_EQ(checkpoint->step, 3);
+    EXPECT_EQ(checkpoint->state_json, "{\"a\":1}");
+    ASSERT_EQ(checkpoint->model.size(), 1u);
+    EXPECT_TRUE(checkpoint->model[0].second.equal(torch::ones({3, 2})));
+    EXPECT_EQ(checkpoint->optimizer.size(), group.is_first() ? 1u : 0u);
   });
 }
 

@@ -1,0 +1,39 @@
+// A directory of checkpoints, by names alone: how one is begun, gets its name, and goes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace flashstep {
+
+inline constexpr const char* kStateName = "state.json";
+
+// Lies in a checkpoint while ranks write their shares of it, with a word of this save alone: on
+// another disk a directory of the same name may have been left behind by an earlier job.
+inline constexpr const char* kWordName = "word_of_rank_0";
+
+// The step in a name such as step_00000100; -1 for any other name.
+int64_t step_of(const std::filesystem::path& directory);
+
+// A checkpoint that is being written, under a name that nobody reads. What is begun is removed
+// unless it is finished.
+class UnfinishedCheckpoint {
+ public:
+  UnfinishedCheckpoint(std::filesystem::path checkpoints, int64_t step);
+  ~UnfinishedCheckpoint();
+  UnfinishedCheckpoint(const UnfinishedCheckpoint&) = delete;
+  UnfinishedCheckpoint& operator=(const UnfinishedCheckpoint&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  void begin();  // makes the directory
+  // Gives it its name, on the disk too, and removes all but the newest `keep` (0 keeps all).
+  void finish(int64_t keep);
+
+ private:
+  const std::filesystem::path checkpoints_;
+  const int64_t step_;
+  const std::filesystem::path path_;
+  bool begun_ = false;
+};
+
+}  // namespace flashstep
