@@ -9,6 +9,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace flashstep {
 
@@ -16,12 +17,31 @@ namespace flashstep {
 class UserError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+  UserError(const std::string& what, std::string tensor)
+      : std::runtime_error(what), tensor_(std::move(tensor)) {}
+  // The tensor or parameter that it is about, by name, the first of several: "fc1.weight". Empty:
+  // about none that has a name.
+  const std::string& tensor() const { return tensor_; }
+
+ private:
+  std::string tensor_;
 };
 
 // The machine's failure: disk, network, GPU, a lost rank. The program exits with 1.
 class MachineError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// A rank died, hangs, failed or left, and this one waits for it: what a Group, and all that uses
+// one, throws then (group.h).
+class LostRank : public MachineError {
+ public:
+  LostRank(const std::string& what, int rank) : MachineError(what), rank_(rank) {}
+  int rank() const { return rank_; }  // the first of several; -1: it is not known which
+
+ private:
+  int rank_;
 };
 
 // The user asked to stop, and everything is saved. The program exits with 128 + signal().
@@ -48,6 +68,12 @@ template <typename... Parts>
 void require(bool condition, const Parts&... parts) {
   if (!condition)
     throw UserError(::flashstep::str(parts...));  // qualified: c10::str is found by ADL
+}
+
+// The same, about the tensor or parameter of that name (UserError::tensor).
+template <typename... Parts>
+void require_tensor(const std::string& name, bool condition, const Parts&... parts) {
+  if (!condition) throw UserError(::flashstep::str(parts...), name);
 }
 
 // Throws MachineError(parts..., ": ", the text of `error_number`).

@@ -1,6 +1,6 @@
 // A group of processes that compute together: c10d's process group (Gloo for CPU tensors, NCCL for
 // CUDA tensors) over a TCPStore, with a watch over every rank: when one hangs, dies or fails, every
-// other rank throws a MachineError that names it, instead of waiting for ever.
+// other rank throws a MachineError that names it (LostRank, error.h), instead of waiting for ever.
 //
 //   flashstep::Group group = flashstep::init();
 //   auto work = group.process_group().allreduce(tensors);  // any collective of c10d
@@ -86,8 +86,8 @@ class Group {
   }
 
   // Gloo: returns when `work` is done. NCCL: when the current stream has been told to wait for it.
-  // MachineError, "[all-reduce of gradients] rank 2 (process 4711 on node7) ...", when a rank is
-  // lost, has failed or left; `what` says what this rank was doing.
+  // LostRank, "[all-reduce of gradients] rank 2 (process 4711 on node7) ...", when a rank is lost,
+  // has failed or left; `what` says what this rank was doing.
   void wait(const c10::intrusive_ptr<c10d::Work>& work, const std::string& what) const;
 
   // Runs `body`; errors of the network in it become the same MachineError, others pass. For code

@@ -46,13 +46,13 @@ void on_first_rank(const Group* group, const std::string& prefix,
                    const std::function<void()>& work) {
   if (group == nullptr) return work();
   std::exception_ptr thrown;
-  std::string message;  // 'u' or 'm', by the kind of mistake, and the sentence
+  std::string message;  // 'u', the tensor, a new line and the sentence, or 'm' and the sentence
   if (group->is_first()) {
     try {
       work();
     } catch (const UserError& error) {
-      thrown = std::make_exception_ptr(AgreedError(error.what()));
-      message = str('u', error.what());
+      thrown = std::make_exception_ptr(AgreedError(error));
+      message = str('u', error.tensor(), '\n', error.what());
     } catch (const std::exception& error) {
       thrown = std::current_exception();
       message = str('m', error.what());
@@ -61,7 +61,8 @@ void on_first_rank(const Group* group, const std::string& prefix,
   message = group->broadcast(message);
   if (thrown) std::rethrow_exception(thrown);
   if (message.empty()) return;
-  if (message.front() == 'u') throw AgreedError(message.substr(1));
+  if (const size_t end = message.find('\n'); message.front() == 'u')
+    throw AgreedError(message.substr(end + 1), message.substr(1, end - 1));
   throw MachineError(prefix + message.substr(1));
 }
 

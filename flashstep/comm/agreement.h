@@ -16,6 +16,7 @@ namespace flashstep {
 class AgreedError : public UserError {
  public:
   using UserError::UserError;
+  explicit AgreedError(const UserError& error) : UserError(error) {}
 };
 
 struct Difference {

@@ -33,6 +33,29 @@ TEST(Agreement, NamesTheFirstRankAndLineThatDiffer) {
   });
 }
 
+TEST(Agreement, WhatRankZeroThrowsAllThrow) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    int calls = 0;
+    on_first_rank(&group, "", [&] { ++calls; });
+    EXPECT_EQ(calls, group.is_first() ? 1 : 0);
+    const auto sentence = [&](const auto& error) {
+      try {
+        on_first_rank(&group, "rank 0: ", [&] { throw error; });
+      } catch (const AgreedError& thrown) {
+        return str(thrown.what(), " of ", thrown.tensor());
+      } catch (const MachineError& thrown) {
+        return std::string(thrown.what());
+      }
+      return std::string("nothing");
+    };
+    EXPECT_EQ(sentence(UserError("expected w", "w")), "expected w of w");
+    EXPECT_EQ(sentence(MachineError("full")), group.is_first() ? "full" : "rank 0: full");
+    on_first_rank(nullptr, "", [&] { ++calls; });
+    EXPECT_EQ(calls, group.is_first() ? 2 : 1);
+  });
+}
+
 TEST(Agreement, LaunchedCollectivesAreEvened) {
   testing::run_ranks(3, [](const Environment& environment) {
     const Group group(environment);

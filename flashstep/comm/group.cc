@@ -227,10 +227,10 @@ void Group::explain(const std::string& what) const {
     reason = first_line(error);
   }
   Watch* const watch = internals_->watch.get();
-  const std::string verdict = watch ? watch->await_verdict() : "";
+  const Verdict verdict = watch ? watch->await_verdict() : Verdict();
   if (!verdict.empty()) {
     watch->noticed();
-    throw MachineError(str("[", what, "] ", verdict));
+    throw LostRank(str("[", what, "] ", verdict.sentence), verdict.rank);
   }
   if (watch) watch->tell(str("rank ", rank_, " failed in ", what, ": ", reason));
   throw MachineError(str("[", what, "] rank ", rank_, " of ", world_size_,
@@ -239,9 +239,10 @@ void Group::explain(const std::string& what) const {
 
 void Group::check(const std::string& what) const {
   const Internals& in = *internals_;
-  if (in.watch && !in.watch->verdict().empty()) {
+  const Verdict verdict = in.watch ? in.watch->verdict() : Verdict();
+  if (!verdict.empty()) {
     in.watch->noticed();
-    throw MachineError(str("[", what, "] ", in.watch->verdict()));
+    throw LostRank(str("[", what, "] ", verdict.sentence), verdict.rank);
   }
   if (in.nccl && in.nccl->getError() != c10d::ErrorType::SUCCESS) {
     guarded(what, [] { C10_THROW_ERROR(DistBackendError, "NCCL reports an error"); });

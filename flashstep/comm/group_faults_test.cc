@@ -70,7 +70,15 @@ void expect_ended_naming(const Ranks& ranks, int rank, const std::string& patter
 // Rank `victim` of three gets `signal` while all step.
 void strike(int victim, int signal, const std::string& pattern) {
   testing::start_ranks(
-      3, [](const Environment& environment) { step_forever(Group(environment, impatient())); },
+      3,
+      [](const Environment& environment) {
+        try {
+          step_forever(Group(environment, impatient()));
+        } catch (const LostRank& lost) {
+          say(str("lost rank ", lost.rank()).c_str());
+          throw;
+        }
+      },
       [&](Ranks& ranks) {
         for (int rank = 0; rank < 3; ++rank) {
           ASSERT_TRUE(ranks.wait_for_output(rank, "stepping")) << ranks.all_output();
@@ -79,7 +87,9 @@ void strike(int victim, int signal, const std::string& pattern) {
         EXPECT_TRUE(ranks.wait_for_all(kPatienceSeconds, signal == SIGSTOP ? victim : -1))
             << ranks.all_output();
         for (int rank = 0; rank < 3; ++rank) {
-          if (rank != victim) expect_ended_naming(ranks, rank, pattern);
+          if (rank == victim) continue;
+          expect_ended_naming(ranks, rank, pattern);
+          EXPECT_NE(ranks.output(rank).find(str("lost rank ", victim, "\n")), std::string::npos);
         }
       });
 }

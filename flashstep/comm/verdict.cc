@@ -1,6 +1,7 @@
 #include "flashstep/comm/verdict.h"
 
 #include <algorithm>
+#include <charconv>
 #include <sstream>
 
 #include "flashstep/base/text.h"
@@ -8,11 +9,13 @@
 namespace flashstep {
 namespace {
 
-// Names joined, and the verb in the right number: "rank 1 (...) and rank 3 (...) have".
-std::string subject(const std::vector<Peer>& peers) {
+// Names joined, and the verb in the right number: "rank 1 (...) and rank 3 (...) have" and `did`.
+template <typename... Parts>
+Verdict blame(const std::vector<Peer>& peers, const Parts&... did) {
   std::vector<std::string> names;
   for (const Peer& peer : peers) names.push_back(peer.name);
-  return join(names, " and ") + (names.size() == 1 ? " has" : " have");
+  return {str(join(names, " and "), names.size() == 1 ? " has" : " have", did...),
+          peers.front().rank};
 }
 
 bool is_there(const Peer& peer) {
@@ -20,8 +23,7 @@ bool is_there(const Peer& peer) {
          peer.beat.state == State::kParting;
 }
 
-std::optional<std::string> lost(const std::vector<Peer>& peers, bool broken,
-                                const Patience& patience) {
+std::optional<Verdict> lost(const std::vector<Peer>& peers, bool broken, const Patience& patience) {
   const double limit = broken ? patience.suspicion_seconds : patience.silence_seconds;
   std::vector<Peer> silent;
   double shortest = 0;
@@ -31,13 +33,13 @@ std::optional<std::string> lost(const std::vector<Peer>& peers, bool broken,
     silent.push_back(peer);
   }
   if (silent.empty()) return std::nullopt;
-  return str(subject(silent), " not been heard for ", fixed(shortest, 1), " s",
-             broken ? ", and connections to it broke" : "");
+  return blame(silent, " not been heard for ", fixed(shortest, 1), " s",
+               broken ? ", and connections to it broke" : "");
 }
 
 // Who left; `before` the others' last collective on GPUs, or at all. (Messages from one rank to one
 // other count as launched, too, through Gloo: those counts differ by right.)
-std::optional<std::string> gone(const std::vector<Peer>& peers, bool before) {
+std::optional<Verdict> gone(const std::vector<Peer>& peers, bool before) {
   uint64_t most = 0;
   for (const Peer& peer : peers) most = std::max(most, peer.beat.on_gpu);
   std::vector<Peer> left;
@@ -46,12 +48,12 @@ std::optional<std::string> gone(const std::vector<Peer>& peers, bool before) {
     if (parted && !(before && peer.beat.on_gpu == most)) left.push_back(peer);
   }
   if (left.empty()) return std::nullopt;
-  return str(subject(left), " left while others still communicate");
+  return blame(left, " left while others still communicate");
 }
 
 // Who launched fewer, by the count that `launched` takes from a beat, and is idle for that long.
-std::optional<std::string> behind(const std::vector<Peer>& peers, uint64_t Heartbeat::*launched,
-                                  double idle_seconds) {
+std::optional<Verdict> behind(const std::vector<Peer>& peers, uint64_t Heartbeat::*launched,
+                              double idle_seconds) {
   uint64_t most = 0;
   for (const Peer& peer : peers) most = std::max(most, peer.beat.*launched);
   std::vector<Peer> late;
@@ -59,8 +61,8 @@ std::optional<std::string> behind(const std::vector<Peer>& peers, uint64_t Heart
     if (peer.beat.*launched < most && peer.idle_seconds >= idle_seconds) late.push_back(peer);
   }
   if (late.empty()) return std::nullopt;
-  return str(subject(late), " launched ", late.front().beat.*launched,
-             " collectives, when others launched ", most, " and wait");
+  return blame(late, " launched ", late.front().beat.*launched,
+               " collectives, when others launched ", most, " and wait");
 }
 
 }  // namespace
@@ -79,17 +81,28 @@ std::optional<Heartbeat> decode(const std::string& text) {
   return beat;
 }
 
-std::optional<std::string> judge(const std::vector<Peer>& peers, double broken_seconds,
-                                 const Patience& patience) {
+std::string encode(const Verdict& verdict) {
+  return verdict.rank < 0 ? verdict.sentence : str(verdict.rank, " ", verdict.sentence);
+}
+
+Verdict decode_verdict(const std::string& text) {
+  int rank = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
+  const size_t digits = static_cast<size_t>(end - text.data());
+  if (error != std::errc() || digits == text.size() || text[digits] != ' ') return {text};
+  return {text.substr(digits + 1), rank};
+}
+
+std::optional<Verdict> judge(const std::vector<Peer>& peers, double broken_seconds,
+                             const Patience& patience) {
   const bool broken = broken_seconds > 0;
-  if (auto sentence = lost(peers, broken, patience)) return sentence;
+  if (auto verdict = lost(peers, broken, patience)) return verdict;
   // NCCL's kernels wait without an error when a peer is gone, but the counts tell.
-  if (auto sentence = gone(peers, /*before=*/true)) return sentence;
-  if (auto sentence = behind(peers, &Heartbeat::on_gpu, patience.collective_seconds))
-    return sentence;
+  if (auto verdict = gone(peers, /*before=*/true)) return verdict;
+  if (auto verdict = behind(peers, &Heartbeat::on_gpu, patience.collective_seconds)) return verdict;
   // A dead rank's silence would have shown by now.
   if (broken_seconds <= 2 * patience.suspicion_seconds) return std::nullopt;
-  if (auto sentence = gone(peers, /*before=*/false)) return sentence;
+  if (auto verdict = gone(peers, /*before=*/false)) return verdict;
   return behind(peers, &Heartbeat::launched, /*idle_seconds=*/0);
 }
 

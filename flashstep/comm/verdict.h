@@ -42,12 +42,21 @@ struct Patience {
   double collective_seconds;
 };
 
-// The sentence that names who is to blame, if somebody is; `broken_seconds` is how long the judge
+// Who is to blame, and the sentence that names them.
+struct Verdict {
+  std::string sentence;  // empty: there is none yet
+  int rank = -1;         // the first; -1: not known
+  bool empty() const { return sentence.empty(); }
+};
+std::string encode(const Verdict& verdict);  // "2 rank 2 (...) has ...", as it stands in the store
+Verdict decode_verdict(const std::string& text);
+
+// The verdict, if somebody is to blame; `broken_seconds` is how long the judge
 // has known of a failed collective (0: it knows of none). In this order: a rank that is not heard,
 // one that left before a collective on GPUs that others launched, one that is caught elsewhere
 // while others wait on GPUs, one that left while connections broke, one that has launched fewer
 // collectives.
-std::optional<std::string> judge(const std::vector<Peer>& peers, double broken_seconds,
-                                 const Patience& patience);
+std::optional<Verdict> judge(const std::vector<Peer>& peers, double broken_seconds,
+                             const Patience& patience);
 
 }  // namespace flashstep

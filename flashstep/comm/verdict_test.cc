@@ -12,7 +12,7 @@ Peer peer(int rank, double silent_seconds, State state = State::kRunning, uint64
 }
 
 std::string verdict(const std::vector<Peer>& peers, double broken_seconds = 0) {
-  return judge(peers, broken_seconds, kPatience).value_or("nobody");
+  return judge(peers, broken_seconds, kPatience).value_or(Verdict{"nobody"}).sentence;
 }
 
 TEST(Verdict, BeatsAreReadAsTheyWereWritten) {
@@ -24,6 +24,16 @@ TEST(Verdict, BeatsAreReadAsTheyWereWritten) {
   EXPECT_EQ(beat->on_gpu, 120u);
   for (const char* wrong : {"", "17", "17 342", "17 342 r", "17 342 x 1", "r 1 2 3"}) {
     EXPECT_FALSE(decode(wrong)) << wrong;
+  }
+}
+
+TEST(Verdict, TheRankGoesWithTheSentence) {
+  const auto lost = judge({peer(0, 0), peer(1, 31), peer(2, 40)}, 0, kPatience);
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->rank, 1);
+  for (const Verdict& verdict : {*lost, Verdict{"rank 2 has not come"}, Verdict{"7 x", 12}}) {
+    EXPECT_EQ(decode_verdict(encode(verdict)).sentence, verdict.sentence);
+    EXPECT_EQ(decode_verdict(encode(verdict)).rank, verdict.rank);
   }
 }
 

@@ -87,12 +87,12 @@ void Watch::count_launched() {
   own_.on_gpu = launched.on_gpu;
 }
 
-std::string Watch::verdict() const {
+Verdict Watch::verdict() const {
   const std::lock_guard lock(mutex_);
   return verdict_;
 }
 
-std::string Watch::await_verdict() {
+Verdict Watch::await_verdict() {
   std::unique_lock lock(mutex_);
   if (own_.state == State::kRunning) own_.state = State::kBroken;
   urgent_ = true;
@@ -116,13 +116,13 @@ void Watch::hurry() {
 
 void Watch::tell(const std::string& sentence) {
   const std::lock_guard lock(mutex_);
-  set_verdict(sentence);
+  set_verdict({sentence, options_.rank});
   stuck_at_.reset();  // whoever tells is ending
 }
 
-void Watch::set_verdict(const std::string& sentence) {
+void Watch::set_verdict(const Verdict& verdict) {
   if (!verdict_.empty()) return;
-  verdict_ = sentence;
+  verdict_ = verdict;
   left_at_ = Clock::now();  // who is leaving stays a little longer, for this to be heard
   if (!leaving_) stuck_at_ = Clock::now() + options_.timeouts.grace;
   urgent_ = true;
@@ -182,13 +182,13 @@ bool Watch::exchange() {
   count_launched();
   Heartbeat beat = own_;
   if (!verdict_.empty()) beat.state = State::kTold;
-  const std::string sentence = published_ ? "" : verdict_;
+  const std::string own_verdict = published_ || verdict_.empty() ? "" : encode(verdict_);
   std::vector<std::string> keys = {kVerdictKey};
   for (const Peer& peer : peers_) keys.push_back(beat_key(peer.rank));
   lock.unlock();
 
   std::string agreed;
-  if (!sentence.empty()) agreed = store_->compareSet(kVerdictKey, kNoVerdict, sentence);
+  if (!own_verdict.empty()) agreed = store_->compareSet(kVerdictKey, kNoVerdict, own_verdict);
   store_->set(beat_key(options_.rank), encode(beat));
   const auto values = store_->multiGet(keys);
 
@@ -196,7 +196,7 @@ bool Watch::exchange() {
   store_silent_seconds_ = 0;
   agreed.assign(values[0].begin(), values[0].end());
   if (agreed != kNoVerdict) {
-    set_verdict(agreed);
+    set_verdict(decode_verdict(agreed));
     published_ = true;
   }
   for (size_t i = 0; i < peers_.size(); ++i) {
@@ -249,16 +249,17 @@ void Watch::judge_all() {
   const double patience =
       broken_seconds_ > 0 ? patience_.suspicion_seconds : patience_.silence_seconds;
   if (store_gone_) {
-    set_verdict(options_.store_name + " is gone");
+    set_verdict({options_.store_name + " is gone", 0});
   } else if (store_silent_seconds_ > patience) {
     set_verdict(
-        str(options_.store_name, " has not answered for ", fixed(store_silent_seconds_, 1), " s"));
+        {str(options_.store_name, " has not answered for ", fixed(store_silent_seconds_, 1), " s"),
+         0});
   } else {
     std::vector<Peer> everybody = peers_;
     everybody.push_back({options_.rank, options_.names[options_.rank], own_, 0, own_idle_seconds_});
     // Only the judge sees all, and thus who is behind.
     const double broken = is_judge() ? broken_seconds_ : 0;
-    if (const auto sentence = judge(everybody, broken, patience_)) set_verdict(*sentence);
+    if (const auto verdict = judge(everybody, broken, patience_)) set_verdict(*verdict);
   }
 }
 
@@ -271,7 +272,7 @@ void Watch::act(std::unique_lock<std::mutex>& lock) {
   }
   if (stuck_at_ && Clock::now() > *stuck_at_) {
     stuck_at_.reset();
-    const std::string sentence = verdict_;
+    const std::string sentence = verdict_.sentence;
     lock.unlock();
     if (options_.on_stuck) options_.on_stuck(sentence);
     lock.lock();

@@ -65,18 +65,18 @@ class Watch {
   void guard(std::function<Launched()> launched, std::function<void()> interrupt);
   void unguard();
 
-  // The sentence; empty while all is well.
-  std::string verdict() const;
+  // Empty while all is well.
+  Verdict verdict() const;
   // After a collective failed here: the verdict when it comes; empty if none comes in the time in
   // which a silent rank would have been found.
-  std::string await_verdict();
+  Verdict await_verdict();
   // The caller is ending because of the verdict: on_stuck is not needed any more.
   void noticed();
   // Heartbeats say from now on that this rank launches no more; the watch goes on until leave().
   void part();
   // What comes before leave() may hang: on_stuck is needed again until then.
   void hurry();
-  // Makes `sentence` the verdict, unless there is one.
+  // Makes `sentence`, of this rank, the verdict, unless there is one.
   void tell(const std::string& sentence);
   // Says goodbye; rank 0 stays for the others' sake until they have left or know the verdict.
   void leave();
@@ -89,7 +89,7 @@ class Watch {
   void look();
   void grow_silence(double seconds);
   void judge_all();
-  void set_verdict(const std::string& sentence);
+  void set_verdict(const Verdict& verdict);
   void act(std::unique_lock<std::mutex>& lock);
   bool others_are_off() const;
   double stay_seconds() const;
@@ -108,7 +108,7 @@ class Watch {
   std::vector<Peer> peers_;  // those this rank hears: the judge all others, others rank 0
   double store_silent_seconds_ = 0, broken_seconds_ = 0, own_idle_seconds_ = 0;
   bool store_gone_ = false;
-  std::string verdict_;
+  Verdict verdict_;
   bool published_ = false;  // the store has the verdict
   bool urgent_ = false;     // talk now, not at the next interval
   bool leaving_ = false, talk_ended_ = false, stop_looking_ = false;

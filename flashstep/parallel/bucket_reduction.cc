@@ -89,12 +89,14 @@ void BucketReduction::fired(int64_t index) {
   // Its all-reduce is in flight, and this gradient was added to it; other strategies, where it is
   // not, refuse what these must.
   if (count.fired > count.expected) {
-    came_again_ = flashstep::str(
-        "[parallel] expected the gradient of ", parameters_.names[index], " to come ",
-        count.expected, " times before finish_gradient_synchronization(), as in the first step, ",
-        "but it came again on rank ", group_.rank());
+    came_again_ = UserError(
+        flashstep::str("[parallel] expected the gradient of ", parameters_.names[index],
+                       " to come ", count.expected,
+                       " times before finish_gradient_synchronization(), as in the first step, ",
+                       "but it came again on rank ", group_.rank()),
+        parameters_.names[index]);
     is_broken_ = is_broken_ || !all_hear();
-    throw UserError(came_again_);
+    throw *came_again_;
   }
   // One that cannot be sent waits for finish(), where all ranks hear of it.
   if (!sends_in_backward() || count.fired < count.expected || !is_announced(index)) return;
@@ -196,22 +198,22 @@ void BucketReduction::finish() {
   require(!is_broken_, "[parallel] expected no reduction after one that failed");
   for (const auto& [device, stream] : streams_) check_capture(at::Device(device));
   const std::vector<int64_t> missing = this->missing(), unannounced = this->unannounced();
-  const std::string trouble = sentence_of(unannounced);
+  const std::optional<UserError> trouble = mistake_of(unannounced);
   compare_first(trouble, missing);
-  std::string deviation = trouble.empty() ? this->deviation(missing) : trouble;
+  std::optional<UserError> deviation = trouble ? trouble : this->deviation(missing);
   is_broken_ = true;  // until this comes to its end
   send_rest(missing, unannounced);
   std::optional<SharedSentence> shared;
   if (all_hear()) shared.emplace(deviation, group_);
   wait_for_all(missing);
   if (shared) deviation = shared->first();
-  if (deviation.empty()) mark_divided();
+  if (!deviation) mark_divided();
   if (recording_) record();
-  if (deviation.empty()) count_first_seen();
+  if (!deviation) count_first_seen();
   begin_next_step();
-  is_broken_ = !deviation.empty() && !shared;
-  if (shared && !deviation.empty()) throw AgreedError(deviation);
-  require(!is_broken_, deviation);
+  is_broken_ = deviation && !shared;
+  if (deviation && shared) throw AgreedError(*deviation);
+  if (deviation) throw *deviation;
 }
 
 // After the first step: from now on a gradient is ready when it has come as often as in this one.
@@ -254,7 +256,7 @@ void BucketReduction::begin_next_step() {
 
 void BucketReduction::forget_counts() {
   for (Count& count : counts_) count.fired = 0;
-  came_again_.clear();
+  came_again_.reset();
 }
 
 void BucketReduction::forget_step() {

@@ -18,10 +18,12 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "flashstep/error.h"
 #include "flashstep/parallel/bucket.h"
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/reduction.h"
@@ -55,14 +57,14 @@ class BucketReduction : public Reduction {
   void check_gradient(int64_t index) const;
   bool is_announced(int64_t index) const;
   std::vector<int64_t> unannounced() const;
-  std::string sentence_of(const std::vector<int64_t>& unannounced) const;
-  void compare_first(const std::string& trouble, const std::vector<int64_t>& missing);
+  std::optional<UserError> mistake_of(const std::vector<int64_t>& unannounced) const;
+  void compare_first(const std::optional<UserError>& trouble, const std::vector<int64_t>& missing);
   bool all_hear() const;
   void fill(int64_t index);
   void send_full_buckets();
   std::vector<int64_t> missing() const;
   void compare_plans() const;
-  std::string deviation(const std::vector<int64_t>& missing) const;
+  std::optional<UserError> deviation(const std::vector<int64_t>& missing) const;
   void send_rest(const std::vector<int64_t>& missing, const std::vector<int64_t>& unannounced);
   void wait_for_all(const std::vector<int64_t>& missing);
   void check_capture(const at::Device& device) const;
@@ -83,10 +85,10 @@ class BucketReduction : public Reduction {
   size_t next_ = 0;        // the first bucket that was not sent yet
   bool recording_ = true;  // this step is taken as the first
   bool order_is_given_ = false;
-  bool is_broken_ = false;    // an earlier step threw half-way, or ranks differ about its end
-  std::string came_again_;    // what this step's backward ended with
-  mutable std::mutex mutex_;  // hooks come from the threads of several devices
-  GradientHooks hooks_;       // last: gone before what it calls
+  bool is_broken_ = false;  // an earlier step threw half-way, or ranks differ about its end
+  std::optional<UserError> came_again_;  // what this step's backward ended with
+  mutable std::mutex mutex_;             // hooks come from the threads of several devices
+  GradientHooks hooks_;                  // last: gone before what it calls
 };
 
 }  // namespace flashstep

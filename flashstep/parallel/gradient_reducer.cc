@@ -23,13 +23,14 @@ ReducedParameters choose(const std::vector<at::Tensor>& parameters,
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
     const std::string name = names.empty() ? flashstep::str("parameter ", i) : names[i];
-    require(parameter.defined() && parameter.is_leaf(),
-            "[parallel] expected parameters that autograd collects gradients for (leaves), got ",
-            name, parameter.defined() ? ", which was computed" : ", which is undefined");
+    require_tensor(
+        name, parameter.defined() && parameter.is_leaf(),
+        "[parallel] expected parameters that autograd collects gradients for (leaves), got ", name,
+        parameter.defined() ? ", which was computed" : ", which is undefined");
     if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second)
       continue;
-    require(parameter.layout() == at::kStrided, "[parallel] expected dense parameters, got ", name,
-            ", which is sparse");
+    require_tensor(name, parameter.layout() == at::kStrided,
+                   "[parallel] expected dense parameters, got ", name, ", which is sparse");
     chosen.tensors.push_back(parameter);
     chosen.names.push_back(name);
   }

@@ -203,14 +203,15 @@ void ModuleSynchronizer::check_module() const {
   for (size_t i = 0; i < seen_.size(); ++i) {
     const Seen& seen = seen_[i];
     const at::Tensor& parameter = named.tensors[i];
-    require(parameter.unsafeGetTensorImpl() == seen.identity, kBefore, "but ", seen.name,
-            " is another tensor now");
-    require(parameter.device() == seen.device && parameter.scalar_type() == seen.dtype, kBefore,
-            "with ", seen.name, " in ", c10::toString(seen.dtype), " on ", seen.device,
-            ", but it was moved to ", c10::toString(parameter.scalar_type()), " on ",
-            parameter.device());
-    require(parameter.requires_grad() == seen.requires_grad, kBefore, "but ", seen.name,
-            seen.requires_grad ? " was frozen since" : " was unfrozen since");
+    require_tensor(seen.name, parameter.unsafeGetTensorImpl() == seen.identity, kBefore, "but ",
+                   seen.name, " is another tensor now");
+    require_tensor(seen.name,
+                   parameter.device() == seen.device && parameter.scalar_type() == seen.dtype,
+                   kBefore, "with ", seen.name, " in ", c10::toString(seen.dtype), " on ",
+                   seen.device, ", but it was moved to ", c10::toString(parameter.scalar_type()),
+                   " on ", parameter.device());
+    require_tensor(seen.name, parameter.requires_grad() == seen.requires_grad, kBefore, "but ",
+                   seen.name, seen.requires_grad ? " was frozen since" : " was unfrozen since");
   }
 }
 

@@ -58,7 +58,8 @@ void check_agreement(const ReducedParameters& parameters, const Group& group) {
   throw AgreedError(
       flashstep::str("[parallel] expected the same parameters on every rank, but number ",
                      difference->line, " is ", or_none(difference->first), " on rank 0 and ",
-                     or_none(difference->other), " on rank ", difference->rank));
+                     or_none(difference->other), " on rank ", difference->rank),
+      difference->line < parameters.names.size() ? parameters.names[difference->line] : "");
 }
 
 std::string names_of(const std::vector<int64_t>& indices, const std::vector<std::string>& names) {
@@ -86,13 +87,15 @@ void check_agreement(const std::vector<int64_t>& missing, const ReducedParameter
   const std::string advice = ": give only parameters that the loss depends on, or set allow_unused";
   const std::string expected = "[parallel] expected a gradient for every parameter";
   if (!nowhere.empty()) {
-    throw AgreedError(flashstep::str(expected, ", but backward gave none for ",
-                                     names_of(nowhere, names), advice));
+    throw AgreedError(
+        flashstep::str(expected, ", but backward gave none for ", names_of(nowhere, names), advice),
+        names[nowhere.front()]);
   }
   if (!somewhere.empty()) {
-    throw AgreedError(flashstep::str(expected,
-                                     " on every rank, but backward gave none on some ranks ",
-                                     "for ", names_of(somewhere, names), advice));
+    throw AgreedError(
+        flashstep::str(expected, " on every rank, but backward gave none on some ranks ", "for ",
+                       names_of(somewhere, names), advice),
+        names[somewhere.front()]);
   }
 }
 

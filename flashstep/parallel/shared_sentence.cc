@@ -1,5 +1,6 @@
 #include "flashstep/parallel/shared_sentence.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,10 +14,10 @@ constexpr const char* kComparing = "comparing the ends of a step";
 
 }  // namespace
 
-SharedSentence::SharedSentence(std::string sentence, const Group& group)
-    : sentence_(std::move(sentence)),
+SharedSentence::SharedSentence(std::optional<UserError> mistake, const Group& group)
+    : mistake_(std::move(mistake)),
       group_(group),
-      speaks_(at::full({1}, sentence_.empty() ? 0 : 1, at::kLong)) {
+      speaks_(at::full({1}, mistake_ ? 1 : 0, at::kLong)) {
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::MAX;
   std::vector<at::Tensor> message = {speaks_};
@@ -24,13 +25,15 @@ SharedSentence::SharedSentence(std::string sentence, const Group& group)
                          [&] { return group_.process_group().allreduce(message, options); });
 }
 
-std::string SharedSentence::first() {
+std::optional<UserError> SharedSentence::first() {
   group_.wait(work_, kComparing);
-  if (speaks_.item<int64_t>() == 0) return {};
-  for (const std::string& sentence : group_.all_gather(sentence_)) {
-    if (!sentence.empty()) return sentence;
+  if (speaks_.item<int64_t>() == 0) return std::nullopt;
+  const std::string own = mistake_ ? str(mistake_->tensor(), '\n', mistake_->what()) : "";
+  for (const std::string& text : group_.all_gather(own)) {
+    const size_t end = text.find('\n');
+    if (!text.empty()) return UserError(text.substr(end + 1), text.substr(0, end));
   }
-  return {};
+  return std::nullopt;
 }
 
 }  // namespace flashstep

@@ -2,29 +2,30 @@
 // it spoiled, and learn of it when it has left.
 #pragma once
 
-#include <string>
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "flashstep/error.h"
 #include "flashstep/group.h"
 
 namespace flashstep {
 
 class SharedSentence {
  public:
-  // Starts to tell the other ranks whether `sentence` is empty, in a message of 8 bytes through
+  // Starts to tell the other ranks whether there is a `mistake`, in a message of 8 bytes through
   // Gloo. Every rank does at the same place among its collectives.
-  SharedSentence(std::string sentence, const Group& group);
+  SharedSentence(std::optional<UserError> mistake, const Group& group);
 
-  // On every rank the same: the first rank's sentence that is not empty, or nothing. Waits for all
-  // ranks' hosts; texts travel only when there is one.
-  std::string first();
+  // On every rank the same: the first rank's mistake, or nothing. Waits for all ranks' hosts; texts
+  // travel only when there is one.
+  std::optional<UserError> first();
 
  private:
-  std::string sentence_;
+  std::optional<UserError> mistake_;
   const Group& group_;
-  at::Tensor speaks_;  // (1), int64: 1 where some rank's is not empty
+  at::Tensor speaks_;  // (1), int64: 1 where some rank has one
   c10::intrusive_ptr<c10d::Work> work_;
 };
 

@@ -73,8 +73,9 @@ Key parse(const std::string& text, const ByName& parameters) {
       take_range(key);
     }
   }
-  require(parameters.contains(key.name), "[resume] the checkpoint holds optimizer state for ",
-          text.substr(0, slash), ", which the module does not have");
+  require_tensor(key.name, parameters.contains(key.name),
+                 "[resume] the checkpoint holds optimizer state for ", text.substr(0, slash),
+                 ", which the module does not have");
   return key;
 }
 
@@ -83,20 +84,28 @@ struct Piece {
   Tensor tensor;
 };
 
+struct Kind {  // of state, of one parameter
+  std::string name;
+  Tensor whole;
+  std::vector<Piece> pieces;
+};
+
 // What all pieces of one kind make together: of the parameter's shape, or, where they hold
 // something else than elements, what the first holds.
-Tensor join_kind(const std::string& what, std::vector<Piece>& pieces, const Tensor& parameter) {
+Tensor join_kind(const std::string& name, Kind& kind, const Tensor& parameter) {
+  const std::string what = name + "/" + kind.name;
+  std::vector<Piece>& pieces = kind.pieces;
   std::sort(pieces.begin(), pieces.end(),
             [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
   int64_t reached = 0;
   for (const Piece& piece : pieces) {
-    require(piece.begin == reached && piece.end <= parameter.numel(), "[resume] expected ", what,
-            " of element ", reached, " of ", parameter.numel(), ", got elements ", piece.begin,
-            " to ", piece.end, " next");
+    require_tensor(name, piece.begin == reached && piece.end <= parameter.numel(),
+                   "[resume] expected ", what, " of element ", reached, " of ", parameter.numel(),
+                   ", got elements ", piece.begin, " to ", piece.end, " next");
     reached = piece.end;
   }
-  require(reached == parameter.numel(), "[resume] expected ", what, " of ", parameter.numel(),
-          " elements, got that of the first ", reached);
+  require_tensor(name, reached == parameter.numel(), "[resume] expected ", what, " of ",
+                 parameter.numel(), " elements, got that of the first ", reached);
   const Piece& first = pieces.front();
   const bool by_element =
       first.tensor.dim() == 1 && first.tensor.numel() == first.end - first.begin;
@@ -104,19 +113,13 @@ Tensor join_kind(const std::string& what, std::vector<Piece>& pieces, const Tens
   const Tensor whole = at::empty_strided(parameter.sizes(), gradient_strides(parameter),
                                          first.tensor.options().requires_grad(false));
   for (const Piece& piece : pieces) {
-    require(piece.tensor.dim() == 1 && piece.tensor.numel() == piece.end - piece.begin,
-            "[resume] expected ", what, " of elements ", piece.begin, " to ", piece.end,
-            ", got shape ", piece.tensor.sizes());
+    require_tensor(name, piece.tensor.dim() == 1 && piece.tensor.numel() == piece.end - piece.begin,
+                   "[resume] expected ", what, " of elements ", piece.begin, " to ", piece.end,
+                   ", got shape ", piece.tensor.sizes());
     flat_view(whole).slice(0, piece.begin, piece.end).copy_(piece.tensor);
   }
   return whole;
 }
-
-struct Kind {  // of state, of one parameter
-  std::string name;
-  Tensor whole;
-  std::vector<Piece> pieces;
-};
 
 std::unordered_map<std::string, std::vector<Kind>> by_parameter(NamedTensors state,
                                                                 const NamedTensors& parameters) {
@@ -129,13 +132,14 @@ std::unordered_map<std::string, std::vector<Kind>> by_parameter(NamedTensors sta
                               [&](const Kind& kind) { return kind.name == key.kind; });
     if (found == own.end()) found = own.insert(own.end(), {key.kind, {}, {}});
     if (key.end < 0) {
-      require(!found->whole.defined(), "[resume] expected ", text, " once, got it twice");
+      require_tensor(key.name, !found->whole.defined(), "[resume] expected ", text,
+                     " once, got it twice");
       found->whole = std::move(tensor);
       continue;
     }
-    require(key.order == order_of(by_name.at(key.name)), "[resume] expected ", text,
-            " in the order of the parameter's memory, strides ", by_name.at(key.name).strides(),
-            ", but it was written in another one");
+    require_tensor(key.name, key.order == order_of(by_name.at(key.name)), "[resume] expected ",
+                   text, " in the order of the parameter's memory, strides ",
+                   by_name.at(key.name).strides(), ", but it was written in another one");
     found->pieces.push_back({key.begin, key.end, std::move(tensor)});
   }
   return kinds;
@@ -153,10 +157,10 @@ void join_each(NamedTensors state, const NamedTensors& parameters, Use use) {
     NamedTensors whole;
     for (Kind& kind : found->second) {
       const std::string what = name + "/" + kind.name;
-      require(!kind.whole.defined() || kind.pieces.empty(), "[resume] expected ", what,
-              " once, got it whole and in pieces");
-      whole.emplace_back(
-          what, kind.whole.defined() ? kind.whole : join_kind(what, kind.pieces, parameter));
+      require_tensor(name, !kind.whole.defined() || kind.pieces.empty(), "[resume] expected ", what,
+                     " once, got it whole and in pieces");
+      whole.emplace_back(what,
+                         kind.whole.defined() ? kind.whole : join_kind(name, kind, parameter));
     }
     kinds.erase(found);
     use(std::move(whole));

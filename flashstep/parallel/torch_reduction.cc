@@ -20,13 +20,14 @@ void check_dtypes(const ReducedParameters& parameters, const std::vector<at::Sca
   for (size_t i = 0; i < dtypes.size(); ++i) {
     const at::ScalarType own = parameters.tensors[i].scalar_type();
     if (dtypes[i] == own) continue;
-    throw AgreedError(flashstep::str(
-        "[parallel] expected gradients in their parameters' dtype for strategy torch, which takes "
-        "no others, got ",
-        c10::toString(dtypes[i]), " announced for ", parameters.names[i], ", which is ",
-        c10::toString(own),
-        "; call set_grad_dtype() with the parameter's dtype, or "
-        "choose another strategy (bucketed)"));
+    throw AgreedError(flashstep::str("[parallel] expected gradients in their parameters' dtype for "
+                                     "strategy torch, which takes "
+                                     "no others, got ",
+                                     c10::toString(dtypes[i]), " announced for ",
+                                     parameters.names[i], ", which is ", c10::toString(own),
+                                     "; call set_grad_dtype() with the parameter's dtype, or "
+                                     "choose another strategy (bucketed)"),
+                      parameters.names[i]);
   }
 }
 

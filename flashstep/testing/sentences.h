@@ -22,6 +22,16 @@ inline std::string refusal(const std::function<void()>& body) {
   return "";
 }
 
+// The tensor that the UserError which `body` throws is about.
+inline std::string refused_tensor(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const UserError& error) {
+    return error.tensor();
+  }
+  return "";
+}
+
 // `body` throws a UserError whose text holds all of `words`.
 inline void expect_sentence(const std::function<void()>& body,
                             const std::vector<std::string>& words) {

@@ -256,8 +256,9 @@ void load_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
     const std::string name = key.substr(0, slash),
                       kind = slash == key.npos ? "" : key.substr(slash + 1);
     const auto parameter = by_name.find(name);
-    require(parameter != by_name.end(), "[resume] the checkpoint holds optimizer state for ", name,
-            ", which the module does not have");
+    require_tensor(name, parameter != by_name.end(),
+                   "[resume] the checkpoint holds optimizer state for ", name,
+                   ", which the module does not have");
     auto& entry = loaded[name];
     if (!entry) entry = std::make_unique<AdamWState>();
     Tensor* slot = kind == "exp_avg"          ? &entry->exp_avg
@@ -265,22 +266,24 @@ void load_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
                    : kind == "max_exp_avg_sq" ? &entry->max_exp_avg_sq
                    : kind == "step"           ? &entry->step
                                               : nullptr;
-    require(slot != nullptr,
-            "[resume] expected optimizer state named exp_avg, exp_avg_sq or step, got ", key);
+    require_tensor(name, slot != nullptr,
+                   "[resume] expected optimizer state named exp_avg, exp_avg_sq or step, got ",
+                   key);
     if (kind == "step") {
       *slot = tensor.to(parameter->second.device(), at::kFloat, false, /*copy=*/true).reshape({});
       continue;
     }
-    require(tensor.sizes() == parameter->second.sizes(), "[resume] expected ", key, " of shape ",
-            parameter->second.sizes(), ", got ", tensor.sizes());
+    require_tensor(name, tensor.sizes() == parameter->second.sizes(), "[resume] expected ", key,
+                   " of shape ", parameter->second.sizes(), ", got ", tensor.sizes());
     const auto dtype = optimizer.moment_dtype(parameter->second);
     *slot =
         at::empty_like(parameter->second, parameter->second.options().dtype(dtype)).copy_(tensor);
   }
   optimizer.state().clear();
   for (auto& [name, entry] : loaded) {
-    require(entry->step.defined() && entry->exp_avg.defined() && entry->exp_avg_sq.defined(),
-            "[resume] expected step, exp_avg and exp_avg_sq of ", name, ", but one is missing");
+    require_tensor(
+        name, entry->step.defined() && entry->exp_avg.defined() && entry->exp_avg_sq.defined(),
+        "[resume] expected step, exp_avg and exp_avg_sq of ", name, ", but one is missing");
     optimizer.state()[by_name.at(name).unsafeGetTensorImpl()] = std::move(entry);
   }
 }

@@ -7,6 +7,7 @@
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/optim.h"
 #include "flashstep/sharded_optimizer.h"
+#include "flashstep/testing/sentences.h"
 #include "flashstep/testing/toy_modules.h"
 
 namespace flashstep {
@@ -284,6 +285,10 @@ TEST(AdamW, RefusesStateOfOthers) {
   EXPECT_THROW(load_optimizer_state(optimizer, names, {{"w/step", torch::ones({})}}), UserError);
   EXPECT_THROW(load_optimizer_state(optimizer, names, {{"w/exp_avg", torch::ones({3})}}),
                UserError);
+  EXPECT_EQ(testing::refused_tensor([&] {
+              load_optimizer_state(optimizer, names, {{"w/exp_avg", torch::ones({3})}});
+            }),
+            "w");
   EXPECT_THROW(load_optimizer_state(optimizer, names, {{"w/what", torch::ones({7, 5})}}),
                UserError);
 }

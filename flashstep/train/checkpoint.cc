@@ -187,8 +187,11 @@ void saving(int64_t step, Work work) {
     const bool is_machines = dynamic_cast<const MachineError*>(&error) != nullptr ||
                              dynamic_cast<const std::system_error*>(&error) != nullptr;
     if (!is_machines) throw;
-    throw MachineError(str("[checkpoint] cannot save step ", step,
-                           " (earlier checkpoints are untouched): ", error.what()));
+    const std::string sentence = str("[checkpoint] cannot save step ", step,
+                                     " (earlier checkpoints are untouched): ", error.what());
+    if (const auto* lost = dynamic_cast<const LostRank*>(&error))
+      throw LostRank(sentence, lost->rank());
+    throw MachineError(sentence);
   }
 }
 

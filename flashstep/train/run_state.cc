@@ -269,7 +269,7 @@ RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
     load_module(job.module, checkpoint.model,
                 flashstep::str("the checkpoint of step ", checkpoint.step));
   } catch (const UserError& error) {
-    throw AgreedError(error.what());  // all ranks have the same tensors
+    throw AgreedError(error);  // all ranks have the same tensors
   }
   checkpoint.model.clear();
   const NamedTensors parameters = module_tensors(job.module);
@@ -303,15 +303,16 @@ void load_module(torch::nn::Module& module, const NamedTensors& weights,
   const std::unordered_map<std::string, Tensor> by_name(weights.begin(), weights.end());
   for (const auto& [name, tensor] : own) {
     const auto found = by_name.find(name);
-    require(found != by_name.end(), "[weights] expected ", name, " in ", source,
-            ", but it is not there");
-    require(found->second.sizes() == tensor.sizes(), "[weights] expected ", name, " of shape ",
-            tensor.sizes(), " in ", source, ", got ", found->second.sizes());
+    require_tensor(name, found != by_name.end(), "[weights] expected ", name, " in ", source,
+                   ", but it is not there");
+    require_tensor(name, found->second.sizes() == tensor.sizes(), "[weights] expected ", name,
+                   " of shape ", tensor.sizes(), " in ", source, ", got ", found->second.sizes());
   }
   for (const auto& [name, tensor] : weights) {
     const bool known =
         std::any_of(own.begin(), own.end(), [&](const auto& e) { return e.first == name; });
-    require(known, "[weights] ", source, " holds ", name, ", which the module does not have");
+    require_tensor(name, known, "[weights] ", source, " holds ", name,
+                   ", which the module does not have");
   }
   for (auto [name, tensor] : own) tensor.copy_(by_name.at(name));
 }

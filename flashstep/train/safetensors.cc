@@ -96,11 +96,11 @@ void visit_bytes(const at::Tensor& tensor, const BytesFunction& sink) {
 }
 
 SafetensorsEntry describe(const std::string& name, const at::Tensor& tensor) {
-  require(tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_meta(),
-          "[safetensors] expected dense tensors with data, got \"", name, "\" without");
+  require_tensor(name, tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_meta(),
+                 "[safetensors] expected dense tensors with data, got \"", name, "\" without");
   const std::string_view dtype = dtype_name(tensor.scalar_type());
-  require(!dtype.empty(), "[safetensors] expected tensor \"", name,
-          "\" of a dtype that the format has, got ", c10::toString(tensor.scalar_type()));
+  require_tensor(name, !dtype.empty(), "[safetensors] expected tensor \"", name,
+                 "\" of a dtype that the format has, got ", c10::toString(tensor.scalar_type()));
   return {name, std::string(dtype), tensor.sizes().vec(), 0, 0};
 }
 
@@ -144,7 +144,8 @@ const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
     const std::string close = nearest(name, names);
     throw UserError(str("[safetensors] ", source_, ": expected one of its ", names.size(),
                         " tensors, got the name \"", name, "\"",
-                        close.empty() ? "" : str(" (nearest: \"", close, "\")")));
+                        close.empty() ? "" : str(" (nearest: \"", close, "\")")),
+                    name);
   }
   return header_.tensors[found->second];
 }
@@ -162,9 +163,9 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
 
 void SafetensorsFile::copy_to(const std::string& name, at::Tensor destination) const {
   const torch::NoGradGuard no_grad;
-  require(destination.sizes() == at::IntArrayRef(entry(name).shape), "[safetensors] ", source_,
-          ": expected tensor \"", name, "\" of shape ", destination.sizes(), ", got ",
-          at::IntArrayRef(entry(name).shape));
+  require_tensor(name, destination.sizes() == at::IntArrayRef(entry(name).shape), "[safetensors] ",
+                 source_, ": expected tensor \"", name, "\" of shape ", destination.sizes(),
+                 ", got ", at::IntArrayRef(entry(name).shape));
   destination.copy_(tensor(name));
 }
 
