@@ -85,7 +85,7 @@ struct ReducerOptions {
   // place, but flat where gradients are divided (scatter_to) between machines. Divided ones in flat
   // buckets are reduce-scattered; in place they are all-reduced, which sends twice the bytes and,
   // over NCCL, copies hardly any of them.
-  std::optional<bool> flat_buckets;
+  std::optional<bool> flat_buckets = std::nullopt;
   // Buckets in place between GPUs of one machine, under NCCL, are averaged by copies from GPU to
   // GPU; false: by NCCL, as they are between machines. Takes up to 256 MiB of
   // memory; the sums of more than two ranks are rounded differently. What each costs:
@@ -93,7 +93,7 @@ struct ReducerOptions {
   bool peer_copies = true;
   // Gradients travel in this dtype (kBFloat16, say); undefined: their own, but float32 over Gloo
   // where they are kept with fewer bits than their parameter's (set_grad_dtype).
-  std::optional<at::ScalarType> communication_dtype;
+  std::optional<at::ScalarType> communication_dtype = std::nullopt;
   // Every step: ranks compare what they are about to reduce, the buckets' order, names, shapes and
   // dtypes and (without allow_unused) which gradients there are. Before anything is sent, so all of
   // it is sent after backward; the first difference is named on all ranks. Not for kTorch.

@@ -6,7 +6,7 @@
 
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
-#include "flashstep/testing/ranks.h"
+#include "flashstep/parallel/test_cases.h"
 
 namespace flashstep {
 namespace {
@@ -14,16 +14,13 @@ namespace {
 using torch::Tensor;
 
 TEST(Ranks, TheSizeOfBucketsIsChosenGivenOrKept) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     std::vector<Tensor> parameters;
     for (int i = 0; i < 4; ++i) parameters.push_back(torch::ones({100}).requires_grad_());
     GradientReducer chosen(parameters, group);
     EXPECT_EQ(chosen.options().bucket_megabytes, 25);  // Gloo
     EXPECT_EQ(chosen.describe(), "bucketed, 1 bucket of up to 1 MB (chosen), by Gloo");
-    ReducerOptions options;
-    options.bucket_megabytes = 0.0008;
-    GradientReducer given(parameters, group, options);
+    GradientReducer given(parameters, group, {.bucket_megabytes = 0.0008});
     EXPECT_FALSE(given.bucket_size_is_chosen());
     EXPECT_EQ(given.describe(), "bucketed, 2 buckets of up to 1 MB, by Gloo");
     // A run that resumes goes on with the buckets that it had.
@@ -33,28 +30,22 @@ TEST(Ranks, TheSizeOfBucketsIsChosenGivenOrKept) {
     EXPECT_EQ(chosen.buckets(), (std::vector<std::vector<int64_t>>{{0, 2}, {1, 3}}));
     EXPECT_EQ(chosen.buckets(), given.buckets());
     EXPECT_THROW(chosen.set_bucket_order(order, -1), UserError);
-    options.bucket_megabytes = -1;
-    EXPECT_THROW(GradientReducer(parameters, group, options), UserError);
-    options = {};
-    options.strategy = Strategy::kTorch;
-    EXPECT_EQ(GradientReducer(parameters, group, options).describe(),
+    EXPECT_THROW(GradientReducer(parameters, group, {.bucket_megabytes = -1}), UserError);
+    EXPECT_EQ(GradientReducer(parameters, group, {.strategy = Strategy::kTorch}).describe(),
               "torch, buckets of 25 MB (chosen)");
   });
 }
 
 // CPUs have no copies from GPU to GPU, whatever the options say.
 TEST(Ranks, SayWhatCarriesTheirGradients) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     const std::vector<Tensor> parameters = {torch::ones({100}).requires_grad_()};
-    ReducerOptions options;
-    EXPECT_TRUE(options.peer_copies);
-    EXPECT_EQ(GradientReducer(parameters, group, options).transport(), "Gloo");
-    options.strategy = Strategy::kTorch;
-    EXPECT_EQ(GradientReducer(parameters, group, options).transport(), "Gloo");
+    EXPECT_TRUE(ReducerOptions().peer_copies);
+    for (const Strategy strategy : {Strategy::kBucketed, Strategy::kTorch}) {
+      EXPECT_EQ(GradientReducer(parameters, group, {.strategy = strategy}).transport(), "Gloo");
+    }
   });
-  testing::run_ranks(1, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(1, [](const Group& group) {
     EXPECT_EQ(GradientReducer({torch::ones({100}).requires_grad_()}, group).transport(), "");
   });
 }

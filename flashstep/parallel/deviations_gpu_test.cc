@@ -65,33 +65,17 @@ void expect_heard(const ReducerOptions& options, bool narrow = false) {
       });
 }
 
-TEST(GpuDeviations, AMissingGradientOverNccl) {
-  FLASHSTEP_NEED_GPUS(2);
-  ReducerOptions options;
-  options.peer_copies = false;
-  expect_heard(options);
-}
+// Over NCCL, by copies and in flat buckets.
+const ReducerOptions kTransports[] = {{.peer_copies = false}, {}, {.flat_buckets = true}};
 
-TEST(GpuDeviations, AMissingGradientByCopies) {
+TEST(GpuDeviations, AMissingGradient) {
   FLASHSTEP_NEED_GPUS(2);
-  expect_heard({});
-}
-
-TEST(GpuDeviations, AMissingGradientOfFlatBuckets) {
-  FLASHSTEP_NEED_GPUS(2);
-  ReducerOptions options;
-  options.flat_buckets = true;
-  expect_heard(options);
+  for (const ReducerOptions& options : kTransports) expect_heard(options);
 }
 
 TEST(GpuDeviations, AGradientOfAnotherDtype) {
   FLASHSTEP_NEED_GPUS(2);
-  ReducerOptions options;
-  expect_heard(options, /*narrow=*/true);
-  options.peer_copies = false;
-  expect_heard(options, /*narrow=*/true);
-  options.flat_buckets = true;
-  expect_heard(options, /*narrow=*/true);
+  for (const ReducerOptions& options : kTransports) expect_heard(options, /*narrow=*/true);
 }
 
 }  // namespace

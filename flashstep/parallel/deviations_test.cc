@@ -7,9 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "flashstep/data_parallel.h"
-#include "flashstep/testing/compare.h"
-#include "flashstep/testing/ranks.h"
+#include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/sentences.h"
 
 namespace flashstep {
@@ -44,62 +42,58 @@ struct Pair {
   }
 };
 
-// Every strategy, in buckets of one parameter and of both; `set` changes the options.
-void for_all(const Environment& environment,
-             const std::function<void(const Group&, const ReducerOptions&)>& body,
-             const std::function<void(ReducerOptions&)>& set = {}) {
-  const Group group(environment);
-  for (const Strategy strategy :
-       {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
-    for (const double megabytes : {1e-6, 1.0}) {
-      SCOPED_TRACE(str(strategy_name(strategy), ", ", megabytes, " MB"));
-      ReducerOptions options;
-      options.strategy = strategy;
-      options.bucket_megabytes = megabytes;
-      if (set) set(options);
-      body(group, options);
+// On so many ranks every strategy, in buckets of one parameter and of both; `more` options.
+using Body = void(const Group&, const ReducerOptions&);
+void for_all(int ranks, const std::function<Body>& body, const ReducerOptions& more = {}) {
+  on_ranks(ranks, [&](const Group& group) {
+    for (const Strategy strategy : own_strategies()) {
+      for (const double megabytes : {1e-6, 1.0}) {
+        SCOPED_TRACE(str(strategy_name(strategy), ", ", megabytes, " MB"));
+        ReducerOptions options = more;
+        options.strategy = strategy;
+        options.bucket_megabytes = megabytes;
+        body(group, options);
+      }
     }
-  }
+  });
 }
 
-void allow_unused(ReducerOptions& options) { options.allow_unused = true; }
-void debug(ReducerOptions& options) { options.debug = true; }
+const ReducerOptions kUnused{.allow_unused = true}, kDebug{.debug = true},
+    kUnusedDebug{.allow_unused = true, .debug = true};
 
 TEST(Ranks, FewerPiecesThanInTheFirstStepAreNamedOnAll) {
-  testing::run_ranks(3, [](const Environment& environment) {
-    for_all(environment, [](const Group& group, const ReducerOptions& options) {
-      Pair pair(group, options);
-      for (int step = 0; step < 2; ++step) {
-        pair.backward(2, 1);
-        pair.finish();
-        pair.expect_gradients(2, 1);
-      }
-      pair.backward(group.rank() == 1 ? 1 : 2, 1);
-      expect_sentence([&] { pair.finish(); }, {"1 of 2 pieces", "of a", "on rank 1"});
-    });
+  for_all(3, [](const Group& group, const ReducerOptions& options) {
+    Pair pair(group, options);
+    for (int step = 0; step < 2; ++step) {
+      pair.backward(2, 1);
+      pair.finish();
+      pair.expect_gradients(2, 1);
+    }
+    pair.backward(group.rank() == 1 ? 1 : 2, 1);
+    expect_sentence([&] { pair.finish(); }, {"1 of 2 pieces", "of a", "on rank 1"});
   });
+}
+
+void expect_more_is_refused(const Group& group, const ReducerOptions& options,
+                            const std::vector<std::string>& at_the_end) {
+  Pair pair(group, options);
+  pair.backward(2, 1);
+  pair.finish();
+  expect_sentence([&] { pair.backward(3, 1); }, {"of a to come 2 times", "came again"});
+  expect_sentence([&] { pair.finish(); }, at_the_end);
 }
 
 TEST(Ranks, MorePiecesThanInTheFirstStepAreRefused) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const auto refuses = [](const Group& group, const ReducerOptions& options) {
-      Pair pair(group, options);
-      pair.backward(2, 1);
-      pair.finish();
-      expect_sentence([&] { pair.backward(3, 1); }, {"of a to come 2 times", "came again"});
-      expect_sentence([&] { pair.finish(); }, {"of a to come 2 times", "came again on rank 0"});
-    };
-    for_all(environment, refuses);
-    // Where parameters may be unused, ranks tell each other nothing at a step's end.
-    const auto ends = [](const Group& group, const ReducerOptions& options) {
-      Pair pair(group, options);
-      pair.backward(2, 1);
-      pair.finish();
-      expect_sentence([&] { pair.backward(3, 1); }, {"of a to come 2 times", "came again"});
-      expect_sentence([&] { pair.finish(); }, {"one that failed"});
-    };
-    for_all(environment, ends, allow_unused);
+  for_all(2, [](const Group& group, const ReducerOptions& options) {
+    expect_more_is_refused(group, options, {"of a to come 2 times", "came again on rank 0"});
   });
+  // Where parameters may be unused, ranks tell each other nothing at a step's end.
+  for_all(
+      2,
+      [](const Group& group, const ReducerOptions& options) {
+        expect_more_is_refused(group, options, {"one that failed"});
+      },
+      kUnused);
 }
 
 // One rank's gradients of a step, of which a's should come twice and b's once.
@@ -151,69 +145,61 @@ void expect_next_step_is_taken(const Group& group, const ReducerOptions& options
 }
 
 TEST(Ranks, ARefusedStepIsFollowedByARightOne) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    for_all(environment, expect_next_step_is_taken);
-    for_all(environment, expect_next_step_is_taken, debug);
-  });
+  for_all(2, expect_next_step_is_taken);
+  for_all(2, expect_next_step_is_taken, kDebug);
 }
 
 // Nothing was sent before its last piece, so the mean is right.
 TEST(Ranks, FewerPiecesAreTakenWhereParametersMayBeUnused) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    for_all(
-        environment,
-        [](const Group& group, const ReducerOptions& options) {
-          Pair pair(group, options);
-          pair.backward(2, 1);
-          pair.finish();
-          pair.backward(group.is_first() ? 2 : 1, 1);
-          pair.finish();
-          pair.expect_gradients(1.5, 1);
-          pair.backward(group.is_first() ? 0 : 2, 1);
-          pair.finish();
-          pair.expect_gradients(1, 1);
-        },
-        allow_unused);
-  });
+  for_all(
+      2,
+      [](const Group& group, const ReducerOptions& options) {
+        Pair pair(group, options);
+        pair.backward(2, 1);
+        pair.finish();
+        pair.backward(group.is_first() ? 2 : 1, 1);
+        pair.finish();
+        pair.expect_gradients(1.5, 1);
+        pair.backward(group.is_first() ? 0 : 2, 1);
+        pair.finish();
+        pair.expect_gradients(1, 1);
+      },
+      kUnused);
 }
 
 // What comes under no_sync is not counted, nor a gradient that no backward gave.
 TEST(Ranks, AccumulationIsNoDeviation) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    for_all(environment, [](const Group& group, const ReducerOptions& options) {
-      Pair pair(group, options);
-      for (const int micro_steps : {2, 4, 1, 3}) {
-        pair.backward(0, 0);
-        if (micro_steps > 1) {
-          const auto no_sync = pair.reducer.no_sync();
-          Pair::add(pair.parameters[0], 2 * (micro_steps - 1));
-          Pair::add(pair.parameters[1], micro_steps - 1);
-        }
-        Pair::add(pair.parameters[0], 2);
-        Pair::add(pair.parameters[1], 1);
-        pair.finish();
-        pair.expect_gradients(2 * micro_steps, micro_steps);
+  for_all(2, [](const Group& group, const ReducerOptions& options) {
+    Pair pair(group, options);
+    for (const int micro_steps : {2, 4, 1, 3}) {
+      pair.backward(0, 0);
+      if (micro_steps > 1) {
+        const auto no_sync = pair.reducer.no_sync();
+        Pair::add(pair.parameters[0], 2 * (micro_steps - 1));
+        Pair::add(pair.parameters[1], micro_steps - 1);
       }
-      for (const Tensor& parameter : pair.parameters) parameter.mutable_grad() = torch::ones({4});
+      Pair::add(pair.parameters[0], 2);
+      Pair::add(pair.parameters[1], 1);
       pair.finish();
-      pair.expect_gradients(1, 1);
-    });
+      pair.expect_gradients(2 * micro_steps, micro_steps);
+    }
+    for (const Tensor& parameter : pair.parameters) parameter.mutable_grad() = torch::ones({4});
+    pair.finish();
+    pair.expect_gradients(1, 1);
   });
 }
 
 TEST(Ranks, RecordAgainTakesAnotherCount) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    for_all(environment, [](const Group& group, const ReducerOptions& options) {
-      Pair pair(group, options);
-      for (const int times : {2, 1, 3}) {
-        pair.reducer.record_again();
-        for (int step = 0; step < 2; ++step) {
-          pair.backward(times, 1);
-          pair.finish();
-          pair.expect_gradients(times, 1);
-        }
+  for_all(2, [](const Group& group, const ReducerOptions& options) {
+    Pair pair(group, options);
+    for (const int times : {2, 1, 3}) {
+      pair.reducer.record_again();
+      for (int step = 0; step < 2; ++step) {
+        pair.backward(times, 1);
+        pair.finish();
+        pair.expect_gradients(times, 1);
       }
-    });
+    }
   });
 }
 
@@ -257,38 +243,32 @@ void expect_first_steps_are_compared(const Group& group, const ReducerOptions& o
 }
 
 TEST(Ranks, DebugComparesWhatIsAboutToBeReduced) {
-  testing::run_ranks(3, [](const Environment& environment) {
+  for (const ReducerOptions& compared : {kDebug, kUnusedDebug}) {
     const auto compares = [](const Group& group, const ReducerOptions& options) {
       expect_order_is_compared(group, options);
       expect_shapes_are_compared(group, options);
       expect_first_steps_are_compared(group, options);
     };
-    for_all(environment, compares, debug);
-    for_all(environment, compares, [](ReducerOptions& options) {
-      debug(options);
-      allow_unused(options);
-    });
-  });
+    for_all(3, compares, compared);
+  }
 }
 
 // In a later step, too, it is named before anything is sent: who gives it then can go on.
 TEST(Ranks, DebugNamesMissingGradientsBeforeAnythingIsSent) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    for_all(
-        environment,
-        [](const Group& group, const ReducerOptions& options) {
-          Pair pair(group, options);
-          for (int step = 0; step < 3; ++step) {
-            pair.backward(1, group.is_first() ? 1 : 0);
-            expect_sentence([&] { pair.finish(); }, {"on some ranks for b"});
-            EXPECT_TRUE(same_bits(pair.parameters[0].grad(), torch::ones({4})));
-            if (!group.is_first()) Pair::add(pair.parameters[1], 1);
-            pair.finish();
-            pair.expect_gradients(1, 1);
-          }
-        },
-        debug);
-  });
+  for_all(
+      2,
+      [](const Group& group, const ReducerOptions& options) {
+        Pair pair(group, options);
+        for (int step = 0; step < 3; ++step) {
+          pair.backward(1, group.is_first() ? 1 : 0);
+          expect_sentence([&] { pair.finish(); }, {"on some ranks for b"});
+          EXPECT_TRUE(same_bits(pair.parameters[0].grad(), torch::ones({4})));
+          if (!group.is_first()) Pair::add(pair.parameters[1], 1);
+          pair.finish();
+          pair.expect_gradients(1, 1);
+        }
+      },
+      kDebug);
 }
 
 }  // namespace

@@ -14,8 +14,8 @@
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/gradient_hooks.h"
+#include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
 #include "flashstep/testing/toy_modules.h"
 
@@ -95,22 +95,14 @@ TEST(Options, AreChecked) {
   expect_sentence([] { strategy_by_name("buckets"); }, {"bucketed", "got buckets"});
   expect_sentence([&] { GradientReducer({parameters[0] * 2}, group); }, {"leaves", "computed"});
   expect_sentence([&] { GradientReducer(parameters, group, {}, {"a", "b"}); }, {"name for each"});
-  const auto expect_refused = [&](const std::function<void(ReducerOptions&)>& set,
+  const auto expect_refused = [&](const ReducerOptions& options,
                                   const std::vector<std::string>& words) {
-    ReducerOptions options;
-    set(options);
     expect_sentence([&] { GradientReducer(parameters, group, options); }, words);
   };
-  expect_refused([](ReducerOptions& o) { o.bucket_megabytes = -1; },
-                 {"bucket_megabytes of at least 0"});
-  expect_refused([](ReducerOptions& o) { o.communication_dtype = torch::kInt; },
-                 {"floating-point"});
-  expect_refused(
-      [](ReducerOptions& o) {
-        o.strategy = Strategy::kTorch;
-        o.allow_unused = true;
-      },
-      {"strategy torch", "allow_unused"});
+  expect_refused({.bucket_megabytes = -1}, {"bucket_megabytes of at least 0"});
+  expect_refused({.communication_dtype = torch::kInt}, {"floating-point"});
+  expect_refused({.strategy = Strategy::kTorch, .allow_unused = true},
+                 {"strategy torch", "allow_unused"});
   const auto twice = GradientReducer({parameters[0], parameters[0]}, group).reduced_parameters();
   EXPECT_EQ(twice.size(), 1u);
 }
@@ -150,8 +142,7 @@ TEST(Module, ChangesAfterWrappingAreNamed) {
 // --- with several ranks ----------------------------------------------------------------------
 
 TEST(Ranks, DifferencesBetweenRanksAreNamed) {
-  testing::run_ranks(3, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(3, [](const Group& group) {
     const bool is_last = group.rank() == 2;
     const auto wrap = [&](const std::vector<std::vector<int64_t>>& shapes) {
       std::vector<Tensor> parameters;
@@ -177,13 +168,10 @@ TEST(Ranks, DifferencesBetweenRanksAreNamed) {
 }
 
 TEST(Ranks, MistakesBecomeSentences) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
-    for (const Strategy strategy :
-         {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
+  on_ranks(2, [](const Group& group) {
+    for (const Strategy strategy : own_strategies()) {
       const Tensor a = torch::ones({3}).requires_grad_(), b = torch::ones({4}).requires_grad_();
-      ReducerOptions options;
-      options.strategy = strategy;
+      const ReducerOptions options{.strategy = strategy};
       {
         GradientReducer reducer({a, b}, group, options, {"a", "b"});
         a.sum().backward();
@@ -247,17 +235,36 @@ TEST(Ranks, MistakesBecomeSentences) {
           forgetful.forward(torch::ones({1, 2}));
         },
         {"forget_step()", "finish_gradient_synchronization()", "no_sync"});
-    ReducerOptions torchs;
-    torchs.strategy = Strategy::kTorch;
-    GradientReducer unprepared(table->parameters(), group, torchs);
+    GradientReducer unprepared(table->parameters(), group, {.strategy = Strategy::kTorch});
     expect_sentence([&] { unprepared.finish_gradient_synchronization(); },
                     {"prepare_for_backward()"});
   });
 }
 
+// What a sentence is about, for who does not read it.
+TEST(Ranks, MistakesKnowTheirParameter) {
+  on_ranks(2, [](const Group& group) {
+    const Tensor a = torch::ones({3}).requires_grad_(), b = torch::ones({4}).requires_grad_();
+    GradientReducer reducer({a, b}, group, {}, {"a", "b"});
+    const auto finish = [&] { reducer.finish_gradient_synchronization(); };
+    a.sum().backward();
+    EXPECT_EQ(testing::refused_tensor(finish), "b");  // in the first step
+    b.sum().backward();
+    finish();
+    a.mutable_grad().reset();
+    b.mutable_grad().reset();
+    (group.is_first() ? a.sum() + b.sum() : a.sum()).backward();
+    EXPECT_EQ(testing::refused_tensor(finish), "b");  // later: rank 1's, heard by both
+    EXPECT_EQ(testing::refused_tensor([&] {
+                GradientReducer({group.is_first() ? a : torch::ones({5}).requires_grad_()}, group,
+                                {}, {"w"});
+              }),
+              "w");
+  });
+}
+
 TEST(Ranks, GradientsLieInBuckets) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     const std::vector<Tensor> parameters = {torch::ones({40}).requires_grad_(),
                                             torch::ones({3, 5}).requires_grad_()};
     torch::optim::SGD optimizer(parameters, 0.1);
@@ -285,8 +292,7 @@ TEST(Ranks, GradientsLieInBuckets) {
 
 // Gradients that a user keeps are his: the next step does not write into them.
 TEST(Ranks, KeptGradientsStay) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     DistributedDataParallel wrapped(torch::nn::Linear(4, 4), group);
     Tensor kept, value;
     for (int step = 0; step < 3; ++step) {

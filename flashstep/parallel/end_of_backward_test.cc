@@ -15,10 +15,10 @@
 
 #include "flashstep/data_parallel.h"
 #include "flashstep/ops.h"
+#include "flashstep/parallel/test_cases.h"
 #include "flashstep/parallel/uneven.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
 #include "flashstep/testing/toy_modules.h"
 
@@ -71,14 +71,11 @@ std::vector<Strategy> all_strategies() {
 }
 
 TEST(EndOfBackward, HasTheMeans) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     for (const Strategy strategy : all_strategies()) {
       SCOPED_TRACE(strategy_name(strategy));
       for (const bool by_hand_too : {false, true}) {
-        ReducerOptions options;
-        options.strategy = strategy;
-        DistributedDataParallel net(std::make_shared<PlainToy>(), group, options);
+        DistributedDataParallel net(std::make_shared<PlainToy>(), group, {.strategy = strategy});
         for (int step = 0; step < 3; ++step) {
           const auto input = [&](int rank) { return rows(10 * step + rank); };
           const auto expected = expected_means(*net.module(), 2, [&](int rank) {
@@ -107,12 +104,9 @@ struct Recomputed : torch::nn::Module {
 };
 
 TEST(EndOfBackward, IsNotThatOfANestedOne) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     for (const Strategy strategy : {Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
-      ReducerOptions options;
-      options.strategy = strategy;
-      DistributedDataParallel net(std::make_shared<Recomputed>(), group, options);
+      DistributedDataParallel net(std::make_shared<Recomputed>(), group, {.strategy = strategy});
       for (int step = 0; step < 3; ++step) {
         const auto plain = [&](int rank) {
           Recomputed& m = *net.module();
@@ -129,13 +123,10 @@ TEST(EndOfBackward, IsNotThatOfANestedOne) {
 }
 
 TEST(EndOfBackward, AddsToWhatIsThere) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     for (const Strategy strategy : all_strategies()) {
       SCOPED_TRACE(strategy_name(strategy));
-      ReducerOptions options;
-      options.strategy = strategy;
-      DistributedDataParallel net(std::make_shared<PlainToy>(), group, options);
+      DistributedDataParallel net(std::make_shared<PlainToy>(), group, {.strategy = strategy});
       const auto both = expected_means(*net.module(), 2, [&](int rank) {
         PlainToy& m = *net.module();
         return loss_of(m.forward(rows(rank))) + loss_of(m.forward(rows(50 + rank)));
@@ -160,8 +151,7 @@ TEST(EndOfBackward, AddsToWhatIsThere) {
 }
 
 TEST(EndOfBackward, SeveralForwardsAndModels) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     DistributedDataParallel a(torch::nn::Linear(10, 10), group);
     DistributedDataParallel b(std::make_shared<PlainToy>(), group);
     for (int step = 0; step < 3; ++step) {
@@ -207,8 +197,7 @@ struct Returning : torch::nn::Module {
 };
 
 TEST(EndOfBackward, FindsTensorsInWhatForwardReturns) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     DistributedDataParallel net(std::make_shared<Returning>(), group);
     const Tensor& weight = net.module()->weight;
     const auto mean_after = [&](const Tensor& y) {
@@ -229,12 +218,9 @@ TEST(EndOfBackward, FindsTensorsInWhatForwardReturns) {
 }
 
 TEST(EndOfBackward, OfInputsAloneSendsNothing) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     for (const bool allow_unused : {false, true}) {
-      ReducerOptions options;
-      options.allow_unused = allow_unused;
-      DistributedDataParallel net(torch::nn::Linear(10, 3), group, options);
+      DistributedDataParallel net(torch::nn::Linear(10, 3), group, {.allow_unused = allow_unused});
       if (group.is_first()) {  // the other rank would have to answer
         const Tensor x = rows(1).requires_grad_();
         torch::autograd::grad({loss_of(net(x))}, {x});
@@ -248,8 +234,7 @@ TEST(EndOfBackward, OfInputsAloneSendsNothing) {
 
 // Divided means are in nobody's .grad: what would replace them is refused.
 TEST(EndOfBackward, DividedMeansAreNotReplaced) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     DistributedDataParallel net(std::make_shared<PlainToy>(), group);
     ShardedOptimizer<torch::optim::SGD> optimizer(net, torch::optim::SGDOptions(0.1),
                                                   {.mode = ShardMode::kFlat});
@@ -274,13 +259,11 @@ TEST(EndOfBackward, DividedMeansAreNotReplaced) {
 
 // Steps in which one rank has no rows, after steps whose backward ended by itself.
 TEST(EndOfBackward, ARankWithoutRowsTakesPartByHand) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     for (const bool allow_unused : {false, true}) {
       for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
-        ReducerOptions options;
-        options.allow_unused = allow_unused;
-        DistributedDataParallel net(std::make_shared<PlainToy>(), group, options);
+        DistributedDataParallel net(std::make_shared<PlainToy>(), group,
+                                    {.allow_unused = allow_unused});
         ShardedOptimizer<torch::optim::SGD> optimizer(net, torch::optim::SGDOptions(0.1),
                                                       {.mode = mode});
         for (int step = 0; step < 6; ++step) {
@@ -310,15 +293,11 @@ TEST(EndOfBackward, WrappersMove) {
 }
 
 TEST(EndOfBackward, ABackwardThatThrewIsGivenUp) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
-    for (const Strategy strategy :
-         {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
+  on_ranks(2, [](const Group& group) {
+    for (const Strategy strategy : own_strategies()) {
       SCOPED_TRACE(strategy_name(strategy));
-      ReducerOptions options;
-      options.strategy = strategy;
-      options.bucket_megabytes = 0.0001;
-      DistributedDataParallel net(std::make_shared<PlainToy>(), group, options);
+      DistributedDataParallel net(std::make_shared<PlainToy>(), group,
+                                  {.strategy = strategy, .bucket_megabytes = 0.0001});
       for (int step = 0; step < 4; ++step) {
         net.zero_grad();
         if (step % 2 == 1) {  // in the middle: later layers have their gradients

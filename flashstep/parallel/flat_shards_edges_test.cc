@@ -14,11 +14,11 @@
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/flat_shards.h"
+#include "flashstep/parallel/test_cases.h"
 #include "flashstep/parallel/uneven.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/archives.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/ranks.h"
 #include "flashstep/testing/toy_modules.h"
 
 namespace flashstep {
@@ -50,9 +50,7 @@ Tensor loss_of(const std::vector<Tensor>& parameters) {
 void expect_as_whole(const std::vector<std::vector<int64_t>>& shapes, const Group& group,
                      double bucket_megabytes, bool divides_gradients) {
   const auto own = parameters_of(shapes), reference = parameters_of(shapes);
-  ReducerOptions options;
-  options.bucket_megabytes = bucket_megabytes;
-  GradientReducer reducer(own, group, options);
+  GradientReducer reducer(own, group, {.bucket_megabytes = bucket_megabytes});
   ShardedOptimizer<AdamW> sharded(own, AdamWOptions(0.01), group,
                                   {.mode = ShardMode::kFlat,
                                    .reducer = divides_gradients ? &reducer : nullptr,
@@ -95,10 +93,7 @@ TEST(Ranks, EmptyParametersAndFewerElementsThanRanks) {
     }
   };
   run(Group(Environment()));
-  for (const int world_size : {2, 3, 4}) {
-    testing::run_ranks(world_size,
-                       [&](const Environment& environment) { run(Group(environment)); });
-  }
+  on_ranks({2, 3, 4}, run);
 }
 
 TEST(PlanFlat, FlatTensorsOfEmptyParametersCanBeDivided) {
@@ -158,12 +153,11 @@ TEST(Ranks, ReplacedMemoryIsRefused) {
     EXPECT_THROW(optimizer->step(), UserError);
   };
   run(Group(Environment()));
-  testing::run_ranks(2, [&](const Environment& environment) { run(Group(environment)); });
+  on_ranks(2, run);
 }
 
 TEST(Ranks, AReducerServesOneOptimizerAtATime) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     DistributedDataParallel<PlainToy> net(std::make_shared<PlainToy>(), group);
     auto optimizer = flat_sgd(net, group);
     EXPECT_THROW(flat_sgd(net, group), UserError);
@@ -183,11 +177,9 @@ TEST(Ranks, AReducerServesOneOptimizerAtATime) {
 }
 
 TEST(Ranks, GradientsStayInPlaceAgainAfterTheOptimizer) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
-    ReducerOptions options;
-    options.flat_buckets = false;
-    DistributedDataParallel<PlainToy> net(std::make_shared<PlainToy>(), group, options);
+  on_ranks(2, [](const Group& group) {
+    DistributedDataParallel<PlainToy> net(std::make_shared<PlainToy>(), group,
+                                          {.flat_buckets = false});
     EXPECT_TRUE(moves(net, *flat_sgd(net, group), 1));
     backward(net, 2);
     net.finish_gradient_synchronization();
@@ -217,13 +209,10 @@ bool all_expired(const std::vector<Memory>& memories) {
 
 // Of more buckets than travel at a time: the first go while backward runs, the last at its end.
 TEST(Ranks, WhatWasSentIsLetGo) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     for (const bool in_place : {false, true}) {
-      ReducerOptions options;
-      options.bucket_megabytes = 1e-5;
-      if (in_place) options.flat_buckets = false;
-      DistributedDataParallel<Chain> net(std::make_shared<Chain>(), group, options);
+      DistributedDataParallel<Chain> net(std::make_shared<Chain>(), group,
+                                         {.bucket_megabytes = 1e-5, .flat_buckets = !in_place});
       ShardedOptimizer<torch::optim::SGD> optimizer(
           net.parameters(), torch::optim::SGDOptions(0.1), group,
           {.mode = ShardMode::kFlat, .reducer = &net.reducer()});
@@ -250,8 +239,7 @@ TEST(Ranks, WhatWasSentIsLetGo) {
 }
 
 TEST(Ranks, RefusedLateParametersAreRefusedAgain) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     FlatSgd optimizer(parameters_of({{8}}), SGDOptions(0.1), group, {.mode = ShardMode::kFlat});
     const Tensor memory = torch::zeros({8});
     optimizer.add_param_group(torch::optim::OptimizerParamGroup(
@@ -265,8 +253,7 @@ TEST(Ranks, RefusedLateParametersAreRefusedAgain) {
 // A rank without rows in the first step counts gradients later: from then on it, too, sends within
 // backward, which takes a divided gradient away.
 TEST(Ranks, ARankWithoutRowsInTheFirstStepOverlapsLater) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     DistributedDataParallel<PlainToy> net(std::make_shared<PlainToy>(), group);
     const auto optimizer = flat_sgd(net, group);
     for (int step = 0; step < 3; ++step) {
@@ -289,8 +276,7 @@ TEST(Ranks, ARankWithoutRowsInTheFirstStepOverlapsLater) {
 
 // Rank 1 has rows in the first micro-batch only.
 TEST(Ranks, ZeroGradientsKeepWhatWasAddedUp) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     const Tensor weight = torch::ones({4}).requires_grad_(),
                  late = torch::ones({2}).requires_grad_();
     GradientReducer reducer({weight, late}, group);
@@ -314,13 +300,10 @@ TEST(Ranks, ZeroGradientsKeepWhatWasAddedUp) {
 }
 
 TEST(Ranks, ZeroGradientsLeaveUnusedParametersAlone) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     const Tensor weight = torch::ones({4}).requires_grad_(),
                  unused = torch::ones({2}).requires_grad_();
-    ReducerOptions options;
-    options.allow_unused = true;
-    GradientReducer reducer({weight, unused}, group, options);
+    GradientReducer reducer({weight, unused}, group, {.allow_unused = true});
     for (int step = 0; step < 2; ++step) {
       weight.mutable_grad().reset();
       if (group.rank() == 0) {

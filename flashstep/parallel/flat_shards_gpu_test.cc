@@ -92,13 +92,11 @@ void expect_exact_updates_of_all(const Group& group, at::Device device,
 TEST(GpuRanks, FlatShardsWaitForTheirInputs) {
   FLASHSTEP_NEED_GPUS(2);
   on_two_gpus([](const Group& group, at::Device device) {
-    std::vector<Case> cases = all_cases();
+    std::vector<Case> cases = gpu_cases();
     for (const bool flat : {true, false}) {
       for (const double megabytes : {1.0, 30.0, 1000.0}) {
-        Case c = {
-            str(flat ? "flat buckets of " : "in place, buckets of ", megabytes, " MB"), {}, {}};
-        c.options.flat_buckets = flat;
-        c.options.bucket_megabytes = megabytes;
+        Case c = {str(flat ? "flat buckets of " : "in place, buckets of ", megabytes, " MB"),
+                  {.bucket_megabytes = megabytes, .flat_buckets = flat}};
         const auto add = [&] {
           cases.push_back(c);
           cases.back().name += ", bf16 gradients";
@@ -120,9 +118,7 @@ TEST(GpuRanks, FlatShardsWaitForTheirInputs) {
 void expect_exact_updates_of_sizes(const Group& group, at::Device device, bool peer_copies) {
   for (const double megabytes : {1.0, 30.0}) {
     SCOPED_TRACE(str(megabytes, " MB"));
-    ReducerOptions options;
-    options.bucket_megabytes = megabytes;
-    options.peer_copies = peer_copies;
+    const ReducerOptions options{.bucket_megabytes = megabytes, .peer_copies = peer_copies};
     for (const auto gradients : {at::kFloat, at::kBFloat16})
       expect_exact_updates(group, device, options, peer_copies, gradients);
   }
@@ -174,14 +170,12 @@ TEST(GpuRanks, FlatShardsOverGlooWaitForTheirInputs) {
   FLASHSTEP_NEED_GPUS(2);
   on_two_gpus(
       [](const Group& group, at::Device device) {
-        ReducerOptions options;
-        options.bucket_megabytes = 1;
-        ReducerOptions in_place = options;
-        in_place.flat_buckets = false;
         expect_exact_updates_of_all(group, device,
-                                    {{"buckets", options, {}},
-                                     {"bf16 gradients", options, at::kBFloat16},
-                                     {"in place, bf16 gradients", in_place, at::kBFloat16}});
+                                    {{"buckets", {.bucket_megabytes = 1}},
+                                     {"bf16 gradients", {.bucket_megabytes = 1}, at::kBFloat16},
+                                     {"in place, bf16 gradients",
+                                      {.bucket_megabytes = 1, .flat_buckets = false},
+                                      at::kBFloat16}});
       },
       /*nccl=*/false);
 }

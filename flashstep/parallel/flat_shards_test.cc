@@ -15,10 +15,10 @@
 #include "flashstep/ops.h"
 #include "flashstep/parallel/divided_gradient.h"
 #include "flashstep/parallel/state_pieces.h"
+#include "flashstep/parallel/test_cases.h"
 #include "flashstep/parallel/uneven.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
 #include "flashstep/testing/toy_modules.h"
 
@@ -28,159 +28,71 @@ namespace {
 using testing::same_bits;
 using torch::Tensor;
 
-constexpr int64_t kRows = 12;  // of all ranks, divisible by 2, 3 and 4
-constexpr int kSteps = 5;
-
-// The rows of step `step` that this rank reads, or all.
-Tensor rows(int step, int rank, int world_size) {
-  torch::manual_seed(500 + step);
-  const int64_t own = kRows / world_size;
-  return torch::randn({kRows, 10}).slice(0, rank * own, (rank + 1) * own);
+// An optimizer whose gradients come divided; clipped in every step, for the norm is above that.
+Case flat_case(const std::string& name, const ReducerOptions& options) {
+  return {.name = name,
+          .options = options,
+          .shards = ShardOptions{.mode = ShardMode::kFlat, .part_megabytes = 1e-4},
+          .divides_gradients = true,
+          .max_norm = 0.05};
 }
 
 template <typename M>
-std::shared_ptr<M> make_module() {
-  torch::manual_seed(21);
-  return std::make_shared<M>();
-}
-
-// Tied ones once: torch's optimizers update a tensor as often as it is named.
-std::vector<Tensor> distinct(const std::vector<Tensor>& parameters) {
-  std::vector<Tensor> result;
-  for (const Tensor& parameter : parameters) {
-    const auto same = [&](const Tensor& other) { return other.is_same(parameter); };
-    if (std::none_of(result.begin(), result.end(), same)) result.push_back(parameter);
-  }
-  return result;
-}
-
-template <typename M>
-std::vector<Tensor> trained_alone(double max_norm) {
-  const auto module = make_module<M>();
-  const std::vector<Tensor> parameters = distinct(module->parameters());
-  torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(0.01));
-  for (int step = 0; step < kSteps; ++step) {
-    optimizer.zero_grad();
-    module->forward(rows(step, 0, 1)).square().mean().backward();
-    torch::nn::utils::clip_grad_norm_(parameters, max_norm);
-    optimizer.step();
-  }
-  return module->parameters();
-}
-
-struct Training {
-  ReducerOptions reducer;
-  bool flat = true;
-  double max_norm = 0.05;  // below the gradients' norm: every step is clipped
-  int micro_steps = 1;
-
-  template <typename M>
-  std::vector<Tensor> parameters(const Group& group) const {
-    DistributedDataParallel<M> net(make_module<M>(), group, reducer);
-    ShardOptions shards;
-    if (flat)
-      shards = {.mode = ShardMode::kFlat, .reducer = &net.reducer(), .part_megabytes = 1e-4};
-    ShardedOptimizer<torch::optim::AdamW> optimizer(
-        net.parameters(), torch::optim::AdamWOptions(0.01), group, shards);
-    for (int step = 0; step < kSteps; ++step) {
-      optimizer.zero_grad();
-      train_step(net, optimizer, group, step);
-    }
-    std::vector<Tensor> result;
-    for (const Tensor& parameter : net.parameters()) result.push_back(parameter.detach().clone());
-    return result;
-  }
-
-  template <typename Net>
-  void train_step(Net& net, ShardedOptimizerBase& optimizer, const Group& group, int step) const {
-    const Tensor own = rows(step, group.rank(), group.world_size());
-    for (int micro = 0; micro < micro_steps; ++micro) {
-      std::optional<GradientReducer::NoSync> no_sync;
-      if (micro + 1 < micro_steps) no_sync.emplace(net.no_sync());
-      const int64_t count = own.size(0) / micro_steps;
-      const Tensor part = own.slice(0, micro * count, (micro + 1) * count);
-      (net.forward(part).square().mean() / micro_steps).backward();
-    }
-    net.finish_gradient_synchronization();
-    Tensor norm = torch::zeros({});
-    for (const Tensor& gradient : optimizer.gradients()) norm = norm + gradient.square().sum();
-    norm = norm.sqrt();
-    if (optimizer.gradients_are_divided()) norm = norm_over_ranks(norm, group);
-    const Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
-    for (const Tensor& gradient : optimizer.gradients()) gradient.mul_(factor);
-    optimizer.step();
-  }
-};
-
-void expect_close(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
-                  double tolerance) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
-    const double difference = (actual[i] - expected[i]).abs().max().template item<double>();
-    EXPECT_TRUE(difference <= tolerance) << i << ": " << difference;
-  }
+std::vector<Tensor> train_by_adam(const Group& group, const Case& c) {
+  return train_together<M, torch::optim::AdamW>(group, at::kCPU, c,
+                                                torch::optim::AdamWOptions(0.01));
 }
 
 template <typename M>
 void expect_as_alone(const Group& group) {
-  const auto alone = trained_alone<M>(0.05);
-  for (const Strategy strategy : {Strategy::kBucketed, Strategy::kFlat, Strategy::kOverlapped,
-                                  Strategy::kNaive, Strategy::kTorch}) {
-    for (const double megabytes : {0.0001, 25.0}) {
-      SCOPED_TRACE(str("strategy ", static_cast<int>(strategy), ", ", megabytes, " MB"));
-      Training run;
-      run.reducer.strategy = strategy;
-      run.reducer.bucket_megabytes = megabytes;
-      const auto together = run.parameters<M>(group);
-      expect_close(run.parameters<M>(group), together, 0);  // repeated: bit for bit
-      // Adam's first updates are of the size of the learning rate, 0.01, whatever the gradient's:
-      // rounding of small gradients may cost 1 % of one.
-      expect_close(together, alone, 1e-4);
-      for (const Tensor& parameter : together) {
-        const auto sums = group.all_gather(parameter.sum().template item<double>());
-        EXPECT_EQ(sums.front(), sums.back());
-      }
-    }
-  }
-  Training in_place;
-  in_place.reducer.flat_buckets = false;
+  std::vector<Case> cases;
   for (const double megabytes : {0.0001, 25.0}) {
-    in_place.reducer.bucket_megabytes = megabytes;
-    const auto together = in_place.parameters<M>(group);
-    expect_close(in_place.parameters<M>(group), together, 0);
-    expect_close(together, alone, 1e-4);
+    for (const std::string& name : strategy_names()) {
+      cases.push_back(
+          flat_case(str(name, ", ", megabytes, " MB"),
+                    {.strategy = strategy_by_name(name), .bucket_megabytes = megabytes}));
+    }
+    cases.push_back(flat_case(str("in place, ", megabytes, " MB"),
+                              {.bucket_megabytes = megabytes, .flat_buckets = false}));
   }
-  Training accumulated;
-  accumulated.micro_steps = group.world_size() == 4 ? 3 : 2;
-  expect_close(accumulated.parameters<M>(group), alone, 1e-4);
+  cases.push_back(flat_case("accumulated", {}));
+  cases.back().micro_steps = group.world_size() == 4 ? 3 : 2;
+  const auto alone = train_alone<M, torch::optim::AdamW>(at::kCPU, cases.front(),
+                                                         torch::optim::AdamWOptions(0.01));
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto together = train_by_adam<M>(group, c);
+    expect_same_bits(train_by_adam<M>(group, c), together);
+    expect_same_on_all(group, together);
+    // Adam's first updates are of the size of the learning rate, 0.01, whatever the gradient's:
+    // rounding of small gradients may cost 1 % of one.
+    expect_near(together, alone, 1e-4);
+  }
 }
 
 TEST(Ranks, TrainsAsOneProcess) {
-  for (const int world_size : {2, 3, 4}) {
-    testing::run_ranks(world_size, [](const Environment& environment) {
-      const Group group(environment);
-      expect_as_alone<testing::PlainToy>(group);
-      expect_as_alone<testing::TiedToy>(group);
-    });
-  }
+  on_ranks({2, 3, 4}, [](const Group& group) {
+    expect_as_alone<testing::PlainToy>(group);
+    expect_as_alone<testing::TiedToy>(group);
+  });
 }
 
 // Between two ranks every sum has one order: divided or whole, gradients and updates are the same.
 TEST(Ranks, TwoRanksAgreeWithWholeParametersBitForBit) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
-    Training run;
-    run.max_norm = 1e9;  // the norm itself is summed in another order
-    const auto flat = run.parameters<testing::TiedToy>(group);
-    run.reducer.flat_buckets = false;
-    expect_close(run.parameters<testing::TiedToy>(group), flat, 0);
-    run.reducer.communication_dtype = torch::kBFloat16;
-    const auto rounded = run.parameters<testing::TiedToy>(group);
-    run.flat = false;  // the all-reduce of those that are not divided rounds its sums, too
-    expect_close(run.parameters<testing::TiedToy>(group), rounded, 0);
-    run.reducer.communication_dtype.reset();
-    run.reducer.flat_buckets.reset();
-    expect_close(run.parameters<testing::TiedToy>(group), flat, 0);
+  on_ranks(2, [](const Group& group) {
+    const auto train = [&](bool flat, const ReducerOptions& options) {
+      Case c = flat_case("", options);
+      c.max_norm = 0;  // the norm is summed in another order
+      if (!flat) c.shards = ShardOptions();
+      c.divides_gradients = flat;
+      return train_by_adam<testing::TiedToy>(group, c);
+    };
+    const auto flat = train(true, {});
+    expect_same_bits(train(true, {.flat_buckets = false}), flat);
+    expect_same_bits(train(false, {}), flat);
+    // The all-reduce of those that are not divided rounds its sums, too.
+    const ReducerOptions rounds{.flat_buckets = false, .communication_dtype = torch::kBFloat16};
+    expect_same_bits(train(false, rounds), train(true, rounds));
   });
 }
 
@@ -196,10 +108,8 @@ struct Sometimes : torch::nn::Module {
 };
 
 void expect_unused_and_mixed(const Group& group, std::optional<bool> flat_buckets) {
-  ReducerOptions options;
-  options.allow_unused = true;
-  options.flat_buckets = flat_buckets;
-  DistributedDataParallel<Sometimes> net(std::make_shared<Sometimes>(), group, options);
+  DistributedDataParallel<Sometimes> net(std::make_shared<Sometimes>(), group,
+                                         {.allow_unused = true, .flat_buckets = flat_buckets});
   ShardedOptimizer<torch::optim::SGD> optimizer(
       net.parameters(), torch::optim::SGDOptions(0.1), group,
       {.mode = ShardMode::kFlat, .reducer = &net.reducer()});
@@ -223,8 +133,7 @@ void expect_unused_and_mixed(const Group& group, std::optional<bool> flat_bucket
 }
 
 TEST(Ranks, UnusedParametersAndMixedTypes) {
-  testing::run_ranks(3, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(3, [](const Group& group) {
     expect_unused_and_mixed(group, std::nullopt);
     expect_unused_and_mixed(group, /*flat_buckets=*/false);
   });
@@ -232,9 +141,8 @@ TEST(Ranks, UnusedParametersAndMixedTypes) {
 
 // Nothing would be clipped, in silence.
 TEST(Ranks, FunctionsThatReadDividedGradientsAreRefused) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
-    DistributedDataParallel<testing::TiedToy> net(make_module<testing::TiedToy>(), group);
+  on_ranks(2, [](const Group& group) {
+    DistributedDataParallel<testing::TiedToy> net(make_module<testing::TiedToy>(21), group);
     ShardedOptimizer<torch::optim::SGD> optimizer(net, torch::optim::SGDOptions(0.1),
                                                   {.mode = ShardMode::kFlat});
     const std::vector<Tensor> parameters = net.parameters();
@@ -267,9 +175,8 @@ TEST(Ranks, FunctionsThatReadDividedGradientsAreRefused) {
 }
 
 TEST(Ranks, ReducerOfMoreThanTheOptimizerIsRefused) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
-    DistributedDataParallel<testing::TiedToy> net(make_module<testing::TiedToy>(), group);
+  on_ranks(2, [](const Group& group) {
+    DistributedDataParallel<testing::TiedToy> net(make_module<testing::TiedToy>(21), group);
     EXPECT_THROW((ShardedOptimizer<torch::optim::SGD>(
                      std::vector<Tensor>{net.module()->fc1}, torch::optim::SGDOptions(0.1), group,
                      {.mode = ShardMode::kFlat, .reducer = &net.reducer()})),
@@ -279,39 +186,36 @@ TEST(Ranks, ReducerOfMoreThanTheOptimizerIsRefused) {
 
 // Without its optimizer the reducer averages for everybody again.
 TEST(Ranks, ReducerAveragesAgainAfterTheOptimizer) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
-    DistributedDataParallel<testing::TiedToy> net(make_module<testing::TiedToy>(), group);
+  on_ranks(2, [](const Group& group) {
+    DistributedDataParallel<testing::TiedToy> net(make_module<testing::TiedToy>(21), group);
     {
       ShardedOptimizer<torch::optim::SGD> optimizer(
           net.parameters(), torch::optim::SGDOptions(0.1), group,
           {.mode = ShardMode::kFlat, .reducer = &net.reducer()});
     }
-    net.forward(rows(0, group.rank(), 2)).square().mean().backward();
-    net.finish_gradient_synchronization();
+    backward_of_own_rows(net, group, Rows(0, at::kCPU), /*micro_steps=*/1);
     for (const Tensor& parameter : net.parameters()) EXPECT_TRUE(parameter.grad().defined());
   });
 }
 
 // Batches of 4, 2 and 0 rows, then of 0, 0 and 3, then the end, on all ranks at once.
 TEST(Ranks, UnevenBatches) {
-  testing::run_ranks(3, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(3, [](const Group& group) {
     const int64_t sizes[3][3] = {{4, 2, 0}, {0, 0, 3}, {0, 0, 0}};
     for (const bool flat : {false, true}) {
-      DistributedDataParallel<testing::TiedToy> net(make_module<testing::TiedToy>(), group);
+      DistributedDataParallel<testing::TiedToy> net(make_module<testing::TiedToy>(21), group);
       ShardOptions shards;
       if (flat) shards = {.mode = ShardMode::kFlat, .reducer = &net.reducer()};
       ShardedOptimizer<torch::optim::SGD> optimizer(net.parameters(), torch::optim::SGDOptions(0.1),
                                                     group, shards);
-      const auto alone = make_module<testing::TiedToy>();
+      const auto alone = make_module<testing::TiedToy>(21);
       torch::optim::SGD reference(distinct(alone->parameters()), torch::optim::SGDOptions(0.1));
       int steps = 0;
       for (;; ++steps) {
         const int64_t* own = sizes[steps];
         const auto share = share_of_batch(own[group.rank()], group);
         if (share.rows == 0) break;
-        const Tensor all = rows(steps, 0, 1).slice(0, 0, own[0] + own[1] + own[2]);
+        const Tensor all = Rows(steps, at::kCPU).x.slice(0, 0, own[0] + own[1] + own[2]);
         reference.zero_grad();
         alone->forward(all).square().mean().backward();
         reference.step();
@@ -328,7 +232,7 @@ TEST(Ranks, UnevenBatches) {
         optimizer.step();
       }
       EXPECT_EQ(steps, 2);
-      expect_close(net.parameters(), alone->parameters(), 1e-5);
+      expect_near(net.parameters(), alone->parameters(), 1e-5);
     }
   });
 }
@@ -338,10 +242,9 @@ TEST(Ranks, MoreBatchesThanAnotherRankIsRefusedByName) {
   testing::run_ranks(2, [](const Environment& environment) {
     auto group = std::make_unique<Group>(environment);
     auto net = std::make_unique<DistributedDataParallel<testing::TiedToy>>(
-        make_module<testing::TiedToy>(), *group);
+        make_module<testing::TiedToy>(21), *group);
     const auto step = [&](int number) {
-      net->forward(rows(number, group->rank(), 2)).square().mean().backward();
-      net->finish_gradient_synchronization();
+      backward_of_own_rows(*net, *group, Rows(number, at::kCPU), /*micro_steps=*/1);
     };
     step(0);
     if (group->rank() == 1) {

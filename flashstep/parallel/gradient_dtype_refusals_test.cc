@@ -10,7 +10,6 @@
 #include "flashstep/data_parallel.h"
 #include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
 #include "flashstep/testing/toy_modules.h"
 
@@ -24,14 +23,12 @@ using torch::kBFloat16;
 using torch::Tensor;
 
 TEST(GradientDtypeRanks, TorchTakesNone) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     torch::manual_seed(100 + group.rank());
     const auto module = std::make_shared<PlainToy>();
     announce(module->parameters(), kBFloat16);
     const Tensor before = module->fc1->weight.detach().clone();
-    ReducerOptions options;
-    options.strategy = Strategy::kTorch;
+    const ReducerOptions options{.strategy = Strategy::kTorch};
     expect_sentence([&] { DistributedDataParallel<PlainToy>(module, group, options); },
                     {"strategy torch", "BFloat16", "fc1.weight", "choose another strategy"});
     EXPECT_TRUE(same_bits(module->fc1->weight.detach(), before)) << "nothing was sent";
@@ -41,8 +38,7 @@ TEST(GradientDtypeRanks, TorchTakesNone) {
 }
 
 TEST(GradientDtypeRanks, RanksThatDisagreeAreNamed) {
-  testing::run_ranks(3, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(3, [](const Group& group) {
     const std::vector<Tensor> parameters = {torch::ones({5}).requires_grad_()};
     if (group.rank() == 2) announce(parameters, kBFloat16);
     expect_sentence([&] { GradientReducer(parameters, group, {}, {"a"}); },
@@ -53,7 +49,7 @@ TEST(GradientDtypeRanks, RanksThatDisagreeAreNamed) {
 
 std::vector<Case> late_cases() {
   std::vector<Case> cases = without_torch(common_cases());
-  add_case(cases, "buckets in place", [](ReducerOptions& o) { o.flat_buckets = false; });
+  cases.push_back({"buckets in place", {.flat_buckets = false}});
   return cases;
 }
 
@@ -85,8 +81,7 @@ void expect_late_is_refused(const Group& group, const ReducerOptions& options, b
 }
 
 TEST(GradientDtypeRanks, LateAnnouncementsAreRefusedOnAll) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     for (const Case& c : late_cases()) {
       SCOPED_TRACE(c.name);
       for (const bool on_all : {true, false}) {
@@ -96,20 +91,15 @@ TEST(GradientDtypeRanks, LateAnnouncementsAreRefusedOnAll) {
           expect_late_is_refused(group, c.options, on_all, /*in_first_step=*/false);
       }
     }
-    ReducerOptions options;
-    options.debug = true;
-    expect_late_is_refused(group, options, /*on_all=*/false, /*in_first_step=*/false);
+    expect_late_is_refused(group, {.debug = true}, /*on_all=*/false, /*in_first_step=*/false);
   });
 }
 
 // Where they do not, the rank that it is true of stops, and the others' means are no numbers.
 TEST(GradientDtypeRanks, WhatOneRankCannotSendIsNoMean) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     const std::vector<Tensor> parameters = {torch::ones({5}).requires_grad_()};
-    ReducerOptions options;
-    options.allow_unused = true;
-    GradientReducer reducer(parameters, group, options, {"a"});
+    GradientReducer reducer(parameters, group, {.allow_unused = true}, {"a"});
     const auto step = [&] {
       parameters[0].mutable_grad().reset();
       parameters[0].sum().backward();

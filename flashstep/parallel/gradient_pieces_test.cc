@@ -9,8 +9,8 @@
 #include <torch/utils.h>
 
 #include "flashstep/data_parallel.h"
+#include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
 
 namespace flashstep {
@@ -57,9 +57,7 @@ struct Recomputing : torch::nn::Module {
 
 void expect_recompute(const Group& group, Strategy strategy) {
   torch::manual_seed(3);
-  ReducerOptions options;
-  options.strategy = strategy;
-  options.bucket_megabytes = 0.0001;
+  const ReducerOptions options{.strategy = strategy, .bucket_megabytes = 0.0001};
   DistributedDataParallel wrapped(std::make_shared<Recomputing>(), group, options);
   DistributedDataParallel plain(std::make_shared<Recomputing>(), group, options);
   plain.module()->recompute = false;
@@ -88,8 +86,7 @@ void expect_recompute(const Group& group, Strategy strategy) {
 }
 
 TEST(Ranks, GradientsThatComeInPiecesAreReducedOnce) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     for (const Strategy strategy :
          {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
       SCOPED_TRACE(static_cast<int>(strategy));

@@ -90,7 +90,7 @@ class Training {
   Tensor x_, y_;
 };
 
-constexpr int kFirstSteps = 3, kSteps = 7;
+constexpr int kLaunchedSteps = 3, kAllSteps = 7;
 
 int64_t count_copies(at::cuda::CUDAGraph& graph) {
   size_t count = 0;
@@ -111,14 +111,14 @@ std::vector<Tensor> train(const Group& group, at::Device device, const Case& c,
   const bool in_graph = copies_in_graph != nullptr;
   Training<M> training(group, device, c);
   at::cuda::CUDAGraph graph(/*keep_graph=*/true);
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kAllSteps; ++step) {
     training.take_rows(step);
-    if (in_graph && step == kFirstSteps) {
+    if (in_graph && step == kLaunchedSteps) {
       training.record(graph);
       graph.instantiate();
       *copies_in_graph = count_copies(graph);
     }
-    const bool replays = in_graph && step >= kFirstSteps;
+    const bool replays = in_graph && step >= kLaunchedSteps;
     replays ? graph.replay() : training.step();
   }
   torch::cuda::synchronize();
@@ -129,7 +129,7 @@ std::vector<Tensor> train(const Group& group, at::Device device, const Case& c,
 template <typename M>
 void expect_replays_do_what_steps_do(const Group& group, at::Device device) {
   int64_t of_nccl = -1;  // whose own are kernels
-  for (const Case& c : all_cases()) {
+  for (const Case& c : gpu_cases()) {
     // c10d's Reducer has rules of its own; hosts must talk for unused parameters.
     if (c.options.strategy == Strategy::kTorch || c.options.allow_unused) continue;
     SCOPED_TRACE(c.name);

@@ -12,8 +12,9 @@
 #include "flashstep/base/text.h"
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
+#include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
@@ -36,12 +37,11 @@ std::vector<Tensor> three_parameters() {
 
 void expect_unused_counts_as_zero(const Group& group, Strategy strategy, bool flat_buckets) {
   const auto parameters = three_parameters();
-  ReducerOptions options;
-  options.strategy = strategy;
-  options.flat_buckets = flat_buckets;
-  options.bucket_megabytes = 20e-6;
-  options.allow_unused = true;
-  GradientReducer reducer(parameters, group, options);
+  GradientReducer reducer(parameters, group,
+                          {.strategy = strategy,
+                           .bucket_megabytes = 20e-6,
+                           .allow_unused = true,
+                           .flat_buckets = flat_buckets});
   // By step and rank (rank 1 and up): which parameters the loss depends on.
   const std::vector<std::vector<size_t>> first = {{0, 1}, {0, 1, 2}, {1}, {0, 1, 2}, {2}};
   const std::vector<std::vector<size_t>> others = {{1}, {0, 1, 2}, {1, 0}, {1, 2}, {2}};
@@ -64,45 +64,41 @@ void expect_unused_counts_as_zero(const Group& group, Strategy strategy, bool fl
 }
 
 TEST(Ranks, UnusedParametersCountAsZero) {
-  for (const int world_size : {2, 3}) {
-    testing::run_ranks(world_size, [](const Environment& environment) {
-      const Group group(environment);
-      for (const Strategy strategy :
-           {Strategy::kNaive, Strategy::kFlat, Strategy::kOverlapped, Strategy::kBucketed}) {
-        expect_unused_counts_as_zero(group, strategy, /*flat_buckets=*/true);
-        expect_unused_counts_as_zero(group, strategy, /*flat_buckets=*/false);
-      }
-    });
-  }
+  on_ranks({2, 3}, [](const Group& group) {
+    for (const Strategy strategy : own_strategies()) {
+      expect_unused_counts_as_zero(group, strategy, /*flat_buckets=*/true);
+      expect_unused_counts_as_zero(group, strategy, /*flat_buckets=*/false);
+    }
+  });
 }
 
 // A stale configuration on one machine: else its ranks would launch other collectives.
 TEST(Ranks, DifferentOptionsAreRefusedByName) {
-  using Change = std::function<void(ReducerOptions&)>;
-  const std::pair<Change, const char*> cases[] = {
-      {[](ReducerOptions& o) { o.strategy = Strategy::kNaive; },
+  constexpr double kMegabytes = 25;
+  const std::pair<ReducerOptions, const char*> cases[] = {
+      {{.strategy = Strategy::kNaive, .bucket_megabytes = kMegabytes},
        "strategy bucketed on rank 0 and strategy naive on rank 2"},
-      {[](ReducerOptions& o) { o.bucket_megabytes = 2.5; },
+      {{.bucket_megabytes = 2.5},
        "bucket_megabytes 25 on rank 0 and bucket_megabytes 2.5 on rank 2"},
-      {[](ReducerOptions& o) { o.reorder = false; }, "reorder yes on rank 0 and reorder no on"},
-      {[](ReducerOptions& o) { o.allow_unused = true; }, "allow_unused no on rank 0 and"},
-      {[](ReducerOptions& o) { o.flat_buckets = true; }, "flat_buckets not given on rank 0 and"},
-      {[](ReducerOptions& o) { o.communication_dtype = torch::kBFloat16; },
+      {{.bucket_megabytes = kMegabytes, .reorder = false},
+       "reorder yes on rank 0 and reorder no on"},
+      {{.bucket_megabytes = kMegabytes, .allow_unused = true}, "allow_unused no on rank 0 and"},
+      {{.bucket_megabytes = kMegabytes, .flat_buckets = true},
+       "flat_buckets not given on rank 0 and"},
+      {{.bucket_megabytes = kMegabytes, .communication_dtype = torch::kBFloat16},
        "communication_dtype not given on rank 0 and communication_dtype BFloat16 on rank 2"},
-      {[](ReducerOptions& o) { o.debug = true; }, "debug no on rank 0 and debug yes on rank 2"}};
-  testing::run_ranks(3, [&](const Environment& environment) {
-    const Group group(environment);
+      {{.bucket_megabytes = kMegabytes, .debug = true},
+       "debug no on rank 0 and debug yes on rank 2"}};
+  on_ranks(3, [&](const Group& group) {
     const std::vector<Tensor> parameters = {torch::zeros({3}).requires_grad_()};
-    for (const auto& [change, sentence] : cases) {
-      ReducerOptions options;
-      options.bucket_megabytes = 25;
-      if (group.rank() == 2) change(options);
-      try {
-        GradientReducer(parameters, group, options);
-        ADD_FAILURE() << "expected a UserError: " << sentence;
-      } catch (const UserError& error) {
-        EXPECT_NE(std::string(error.what()).find(sentence), std::string::npos) << error.what();
-      }
+    for (const auto& [others, sentence] : cases) {
+      testing::expect_sentence(
+          [&] {
+            GradientReducer(
+                parameters, group,
+                group.rank() == 2 ? others : ReducerOptions{.bucket_megabytes = kMegabytes});
+          },
+          {sentence});
     }
   });
 }
@@ -116,16 +112,14 @@ std::string join_numbers(const std::vector<int64_t>& numbers) {
 // From three ranks on the order of a bucket decides the last bits: a run that goes on with the
 // saved order repeats the run that did not stop.
 TEST(Ranks, TheOrderComesFromRankZeroAndIsKept) {
-  testing::run_ranks(3, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(3, [](const Group& group) {
     torch::manual_seed(100 + group.rank());
     std::vector<Tensor> parameters, factors;
     for (int i = 0; i < 8; ++i) {
       parameters.push_back(torch::zeros({37 + i}).requires_grad_());
       factors.push_back(torch::randn({37 + i}));
     }
-    ReducerOptions options;
-    options.bucket_megabytes = 400e-6;
+    const ReducerOptions options{.bucket_megabytes = 400e-6};
     // On every rank gradients become ready in another order.
     const auto backward = [&](const std::vector<Tensor>& own, int step) {
       for (const Tensor& parameter : own) parameter.mutable_grad().reset();

@@ -10,7 +10,6 @@
 #include "flashstep/data_parallel.h"
 #include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/ranks.h"
 
 namespace flashstep {
 namespace {
@@ -116,33 +115,24 @@ void expect_bounds(const Group& group, const std::string& name, const ReducerOpt
 }
 
 TEST(Ranks, MeansAreWithinTheirRoundings) {
-  for (const int world_size : {2, 3, 4}) {
-    testing::run_ranks(world_size, [](const Environment& environment) {
-      const Group group(environment);
-      for (const std::string& name : strategy_names()) {
-        ReducerOptions options;
-        options.strategy = strategy_by_name(name);
-        expect_bounds(group, name, options);
-      }
-      for (const bool flat : {false, true}) {
-        ReducerOptions options;
-        options.flat_buckets = flat;
-        options.bucket_megabytes = 0.002;
-        expect_bounds(group, flat ? "small flat buckets" : "small buckets in place", options);
-      }
-    });
-  }
+  on_ranks({2, 3, 4}, [](const Group& group) {
+    for (const std::string& name : strategy_names()) {
+      expect_bounds(group, name, {.strategy = strategy_by_name(name)});
+    }
+    for (const bool flat : {false, true}) {
+      expect_bounds(group, flat ? "small flat buckets" : "small buckets in place",
+                    {.bucket_megabytes = 0.002, .flat_buckets = flat});
+    }
+  });
 }
 
 // What loses more than that is seen: numbers that travel in bfloat16.
 TEST(Ranks, MoreRoundingsAreSeen) {
-  testing::run_ranks(3, [](const Environment& environment) {
-    const Group group(environment);
-    ReducerOptions options;
-    options.communication_dtype = torch::kBFloat16;
-    for_each_mean(group, options, torch::kFloat, [](const Tensor& mean, const Sum& sum) {
-      EXPECT_FALSE(testing::close_within(mean, sum.exact, sum.bound));
-    });
+  on_ranks(3, [](const Group& group) {
+    for_each_mean(group, {.communication_dtype = torch::kBFloat16}, torch::kFloat,
+                  [](const Tensor& mean, const Sum& sum) {
+                    EXPECT_FALSE(testing::close_within(mean, sum.exact, sum.bound));
+                  });
   });
 }
 

@@ -10,10 +10,8 @@
 
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
+#include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/archives.h"
-#include "flashstep/testing/compare.h"
-#include "flashstep/testing/ranks.h"
-#include "flashstep/testing/toy_modules.h"
 
 namespace flashstep {
 namespace {
@@ -24,27 +22,7 @@ using testing::same_bits;
 using torch::Tensor;
 using torch::optim::OptimizerParamGroup;
 
-// Parameters of unlike sizes, one of them frozen; the same values on every rank.
-std::vector<Tensor> make_parameters() {
-  torch::manual_seed(11);
-  std::vector<Tensor> parameters;
-  for (const int64_t size : {3, 50, 7, 20, 1, 33}) {
-    parameters.push_back(torch::randn({size, 2}).requires_grad_());
-  }
-  parameters.push_back(torch::randn({64}));  // frozen
-  parameters.push_back(torch::randn({4, 6}).t().requires_grad_());
-  return parameters;
-}
-
-void set_gradients(const std::vector<Tensor>& parameters, int step) {
-  torch::manual_seed(1000 + step);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const Tensor gradient = torch::randn(parameters[i].sizes());
-    if (!parameters[i].requires_grad()) continue;
-    // One is without gradient now and then.
-    parameters[i].mutable_grad() = i == 2 && step % 2 == 1 ? Tensor() : gradient;
-  }
-}
+std::vector<Tensor> small_parameters() { return make_parameters({3, 50, 7, 20, 1, 33}); }
 
 std::vector<OptimizerParamGroup> two_groups(const std::vector<Tensor>& parameters,
                                             const torch::optim::AdamWOptions& options) {
@@ -56,13 +34,6 @@ std::vector<OptimizerParamGroup> two_groups(const std::vector<Tensor>& parameter
   std::vector<Tensor> rest(middle, parameters.end());
   groups.emplace_back(rest, std::move(other));
   return groups;
-}
-
-void expect_equal(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
-    EXPECT_TRUE(same_bits(actual[i].contiguous(), expected[i].contiguous())) << i;
-  }
 }
 
 ShardOptions small_shards(ShardMode mode) {
@@ -107,7 +78,7 @@ void expect_equal_parts(const ShardedOptimizer<torch::optim::AdamW>& sharded,
 
 void expect_whole(const Group& group, ShardMode mode) {
   const torch::optim::AdamWOptions options(0.01);
-  const auto own = make_parameters(), reference = make_parameters();
+  const auto own = small_parameters(), reference = small_parameters();
   ShardedOptimizer<torch::optim::AdamW> sharded(two_groups(own, options), options, group,
                                                 small_shards(mode));
   torch::optim::AdamW whole(two_groups(reference, options), options);
@@ -134,7 +105,7 @@ void expect_whole(const Group& group, ShardMode mode) {
     whole.step();
     sharded_schedule.step();
     whole_schedule.step();
-    expect_equal(all, all_reference);
+    expect_same_bits(all, all_reference);
   }
   if (mode == ShardMode::kWhole) {
     expect_balanced(sharded, all, group);
@@ -179,17 +150,14 @@ void expect_whole(const Group& group, ShardMode mode) {
   set_gradients(all_reference, 9);
   again.step();
   whole.step();
-  expect_equal(resumed, all_reference);
+  expect_same_bits(resumed, all_reference);
 }
 
 TEST(Ranks, ShardedIsWhole) {
-  for (const int world_size : {2, 3, 4}) {
-    testing::run_ranks(world_size, [](const Environment& environment) {
-      const Group group(environment);
-      expect_whole(group, ShardMode::kWhole);
-      expect_whole(group, ShardMode::kFlat);
-    });
-  }
+  on_ranks({2, 3, 4}, [](const Group& group) {
+    expect_whole(group, ShardMode::kWhole);
+    expect_whole(group, ShardMode::kFlat);
+  });
 }
 
 TEST(Ranks, OneProcess) {
@@ -198,30 +166,25 @@ TEST(Ranks, OneProcess) {
 }
 
 template <typename Inner, typename Options>
-void expect_same(const Group& group, const Options& options, ShardMode mode) {
-  auto own = make_parameters(), reference = make_parameters();
-  own.push_back(own.front());  // tied
-  ShardedOptimizer<Inner> sharded(own, options, group, small_shards(mode));
-  Inner whole(reference, options);
-  for (int step = 0; step < 3; ++step) {
-    set_gradients({own.begin(), own.end() - 1}, step);
-    set_gradients(reference, step);
-    sharded.step();
-    whole.step();
-    expect_equal({own.begin(), own.end() - 1}, reference);
-  }
+void expect_small_is_whole(const Group& group, ShardMode mode, const Options& options) {
+  expect_sharded_is_whole<Inner>(group, small_parameters(), small_parameters(), options,
+                                 small_shards(mode));
 }
 
 TEST(Ranks, AnyOptimizerThatUpdatesEachParameterAlone) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     for (const ShardMode mode : {ShardMode::kWhole, ShardMode::kFlat}) {
-      expect_same<torch::optim::SGD>(group, torch::optim::SGDOptions(0.1).momentum(0.9), mode);
-      expect_same<torch::optim::Adam>(group, torch::optim::AdamOptions(0.01).amsgrad(true), mode);
-      expect_same<torch::optim::RMSprop>(group, torch::optim::RMSpropOptions(0.01), mode);
-      expect_same<torch::optim::Adagrad>(group, torch::optim::AdagradOptions(0.01), mode);
+      using namespace torch::optim;
+      expect_small_is_whole<SGD>(group, mode, sgd_of({}));
+      expect_small_is_whole<AdamW>(group, mode, AdamWOptions(0.01));
+      expect_small_is_whole<Adam>(group, mode, AdamOptions(0.01).amsgrad(true));
+      expect_small_is_whole<RMSprop>(group, mode, RMSpropOptions(0.01));
+      expect_small_is_whole<Adagrad>(group, mode, AdagradOptions(0.01));
     }
-    EXPECT_THROW((ShardedOptimizer<torch::optim::LBFGS>(make_parameters(),
+    expect_sharded_is_whole<torch::optim::SGD>(group, small_parameters(), small_parameters(),
+                                               sgd_of({}), small_shards(ShardMode::kWhole),
+                                               /*moves=*/true);
+    EXPECT_THROW((ShardedOptimizer<torch::optim::LBFGS>(small_parameters(),
                                                         torch::optim::LBFGSOptions(1), group)),
                  UserError);
     // Two tensors over one memory: flat shards would part them.
@@ -240,9 +203,9 @@ TEST(Ranks, AnotherNumberOfRanksGoesOn) {
       std::filesystem::temp_directory_path() / str("flashstep_sharded_", ::getppid(), ".pt");
   const auto run = [&](const Group& group, ShardMode mode, int first, int last, bool load) {
     const torch::optim::AdamWOptions options(0.01);
-    const auto own = make_parameters();
+    const auto own = small_parameters();
     ShardedOptimizer<torch::optim::AdamW> sharded(own, options, group, small_shards(mode));
-    const auto reference = make_parameters();
+    const auto reference = small_parameters();
     torch::optim::AdamW whole(reference, options);
     for (int step = 0; step < first; ++step) {
       set_gradients(reference, step);
@@ -259,7 +222,7 @@ TEST(Ranks, AnotherNumberOfRanksGoesOn) {
       sharded.step();
       whole.step();
     }
-    expect_equal(own, reference);
+    expect_same_bits(own, reference);
     sharded.consolidate();
     if (group.is_first() && !load) write_file(file, archive_of(sharded));
   };

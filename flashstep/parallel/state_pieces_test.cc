@@ -6,7 +6,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/measure/cpu_memory.h"
-#include "flashstep/testing/ranks.h"
+#include "flashstep/parallel/test_cases.h"
 
 namespace flashstep {
 namespace {
@@ -94,8 +94,7 @@ TEST(JoinPieces, RefusesAWholeEntryTwice) {
 }
 
 TEST(ShareState, ComesByParameterAndOnlyWhatIsKeptStays) {
-  testing::run_ranks(3, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(3, [](const Group& group) {
     // Names that hold what separates a parameter's name from what is kept of it.
     NamedTensors parameters;
     for (int64_t i = 0; i < kParameters; ++i)

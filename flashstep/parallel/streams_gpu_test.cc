@@ -12,8 +12,7 @@
 
 #include "flashstep/data_parallel.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/gpus.h"
-#include "flashstep/testing/ranks.h"
+#include "flashstep/testing/gpu_ranks.h"
 
 namespace flashstep {
 namespace {
@@ -89,22 +88,17 @@ void expect_exact_means(const Group& group, at::Device device, const ReducerOpti
 
 TEST(GpuRanks, GradientsOfSeveralStreamsAreReducedWhenTheyAreThere) {
   FLASHSTEP_NEED_GPUS(2);
-  testing::run_ranks(2, [](const Environment& environment) {
-    const at::Device device = testing::take_gpu(environment);
-    GroupOptions with_nccl;
-    with_nccl.nccl = true;
-    const Group group(environment, with_nccl);
+  testing::run_on_gpus(2, [](const Group& group, at::Device device) {
     for (const Strategy strategy : {Strategy::kBucketed, Strategy::kOverlapped}) {
       for (const bool flat : {false, true}) {
         for (const bool copies : {false, true}) {
           SCOPED_TRACE(str(strategy_name(strategy), flat ? ", flat" : ", in place",
                            copies ? ", by copies" : ""));
-          ReducerOptions options;
-          options.strategy = strategy;
-          options.flat_buckets = flat;
-          options.peer_copies = copies;
-          options.bucket_megabytes = 17;  // two parameters
-          expect_exact_means(group, device, options);
+          expect_exact_means(group, device,
+                             {.strategy = strategy,
+                              .bucket_megabytes = 17,  // two parameters
+                              .flat_buckets = flat,
+                              .peer_copies = copies});
         }
       }
     }

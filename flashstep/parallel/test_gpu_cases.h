@@ -2,12 +2,9 @@
 #pragma once
 
 #include <functional>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include <ATen/Context.h>
-#include <torch/utils.h>
 
 #include "flashstep/parallel/test_cases.h"
 #include "flashstep/testing/gpu_ranks.h"
@@ -26,14 +23,12 @@ inline void on_two_gpus(const std::function<void(const Group&, at::Device)>& bod
       nccl);
 }
 
-inline std::vector<Case> all_cases() {
+inline std::vector<Case> gpu_cases() {
   std::vector<Case> cases = common_cases();
   for (Case& c : cases) c.options.peer_copies = false;
   for (const double megabytes : {0.0, 0.0001, 0.0016}) {
-    add_case(cases, str("by copies, buckets of ", megabytes, " MB"), [&](ReducerOptions& o) {
-      o.peer_copies = true;
-      o.bucket_megabytes = megabytes;
-    });
+    cases.push_back(
+        {str("by copies, buckets of ", megabytes, " MB"), {.bucket_megabytes = megabytes}});
   }
   // Each again with gradients that have fewer bits than their parameters.
   std::vector<Case> narrow = without_torch(cases);
@@ -43,15 +38,6 @@ inline std::vector<Case> all_cases() {
   }
   cases.insert(cases.end(), narrow.begin(), narrow.end());
   return cases;
-}
-
-// Rank `seed - 100`'s module, made on the CPU so that its numbers are those of any device.
-template <typename M>
-std::shared_ptr<M> make_module(int seed, at::Device device) {
-  torch::manual_seed(seed);
-  auto net = std::make_shared<M>();
-  net->to(device);
-  return net;
 }
 
 }  // namespace flashstep

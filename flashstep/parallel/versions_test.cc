@@ -7,9 +7,9 @@
 #include <torch/utils.h>
 
 #include "flashstep/data_parallel.h"
+#include "flashstep/parallel/test_cases.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/ranks.h"
 #include "flashstep/testing/toy_modules.h"
 
 namespace flashstep {
@@ -52,12 +52,11 @@ TEST(VersionRanks, GrowWithEveryUpdate) {
     expect_versions_to_grow(group, ShardMode::kFlat, /*divides=*/true);
   };
   run(Group(Environment()));
-  testing::run_ranks(3, [&](const Environment& environment) { run(Group(environment)); });
+  on_ranks(3, run);
 }
 
 TEST(VersionRanks, GrowWithWhatTheFirstRankSends) {
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
+  on_ranks(2, [](const Group& group) {
     const Tensor parameter = torch::full({3}, 1.0 * group.rank()).requires_grad_();
     const Tensor other = torch::full({3}, 1.0 * group.rank());
     const auto before = parameter._version(), before_other = other._version();
