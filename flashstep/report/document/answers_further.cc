@@ -1,91 +1,83 @@
 // Answers beyond the handouts: what other rooms of the program are measured for.
-#include <algorithm>
 #include <cmath>
 
 #include "flashstep/base/text.h"
-#include "flashstep/measure/stats.h"
-#include "flashstep/report/document/question.h"
+#include "flashstep/report/document/combine.h"
 
 namespace flashstep::report {
 namespace {
 
-Sentences answer_matrix(const Evidence& evidence) {
-  const TableView table = evidence.table(
-      "matrix", {"attention", "wrapper", "ranks", "step", "tokens", "speed-up", "peak memory"});
-  std::optional<size_t> fastest, leanest;
-  double low = INFINITY, high = -INFINITY;
-  for (size_t row = 0; row < table.rows(); ++row) {
-    const double tokens = table.number(row, "tokens"), memory = table.number(row, "peak memory");
-    if (std::isnan(tokens)) continue;
-    if (!fastest || tokens > table.number(*fastest, "tokens")) fastest = row;
-    if (!leanest || memory < table.number(*leanest, "peak memory")) leanest = row;
-    const double loss = table.number(row, "validation loss");
-    low = std::fmin(low, loss);
-    high = std::fmax(high, loss);
-  }
+Finding matrix_answer(const Evidence& evidence) {
+  const TableRows rows = evidence
+                             .rows("matrix", {"attention", "wrapper", "ranks", "step", "tokens",
+                                              "speed-up", "peak memory"})
+                             .with({"tokens"});
+  const TableRow fastest = rows.most("tokens"), leanest = rows.least("peak memory");
   if (!fastest) return {};
-  const auto name = [&](size_t row) {
-    return str("attention `", table.text(row, "attention"), "`, wrapper `",
-               table.text(row, "wrapper"), "`");
+  const auto name = [](const TableRow& row) {
+    return str("attention `", row.text("attention"), "` and wrapper `", row.text("wrapper"), "`");
   };
-  Sentences sentences = {
-      str("Fastest: ", name(*fastest), ", ", table.text(*fastest, "tokens"), " tokens/s."),
-      str("Least memory: ", name(*leanest), ", ", table.text(*leanest, "peak memory"), " GiB.")};
-  if (std::isfinite(low))
-    sentences.push_back(
-        str("Validation losses lie between ", fixed(low, 3), " and ", fixed(high, 3), "."));
-  return sentences;
+  Finding finding = {.sentences = {str("Training is fastest with ", name(fastest), ": ",
+                                       fastest.text("tokens"), " tokens/s.")},
+                     .table = list(rows, {"attention", "wrapper", "ranks", "step", "tokens",
+                                          "speed-up", "peak memory", "validation loss"}),
+                     .picture = {"matrix_throughput"}};
+  if (leanest)
+    finding.sentences.push_back(str("It takes least memory with ", name(leanest), ": ",
+                                    leanest.text("peak memory"), " GiB."));
+  const std::vector<double> losses = rows.numbers("validation loss");
+  if (!losses.empty())
+    finding.sentences.push_back(str("Validation losses lie between ", span_of(losses, 3), "."));
+  return finding;
 }
 
-Sentences answer_tokenizer(const Evidence& evidence) {
-  for (const TableView& table : evidence.tables("tokenizer", {})) {
-    // Every ratio to a peer in the table, whatever the case is called.
-    std::vector<double> ratios;
-    for (const auto& column : table.table().columns) {
-      if (column.name != "ratio" && column.name.rfind("x ", 0) != 0) continue;
-      for (size_t row = 0; row < table.rows(); ++row) {
-        if (table.number(row, column.name) > 0) ratios.push_back(table.number(row, column.name));
-      }
+Finding tokenizer_answer(const Evidence& evidence) {
+  for (const TableRows& rows : evidence.tables("tokenizer", {})) {
+    evidence.use(rows);
+    Finding finding = {.table = list(rows, {"text", "work", "vocab_size", "threads", "size", "ours",
+                                            "peer", "peer's rate", "ratio"})};
+    std::vector<std::string> parts;
+    for (const TableRows& work : rows.by({"work"})) {
+      const std::vector<double> ratios = work.numbers("ratio");
+      if (!ratios.empty())
+        parts.push_back(str(work.front().text("work"), " ", span_of(ratios, 1), " times"));
     }
-    evidence.use(table);
-    if (ratios.empty()) {
-      return {str(count_of(table.rows(), "case"),
-                  " measured; no peer was there to compare "
-                  "with.")};
-    }
-    const double mean = measure::geometric_mean(ratios);
-    return {str("Ours is ", speed_words(mean), " the peers (geometric mean of ",
-                count_of(ratios.size(), "case"), ").")};
+    const TableRow fastest = rows.most("ours");
+    finding.sentences.push_back(
+        parts.empty() ? str("Ours takes up to ", three_digits(fastest.number("ours")),
+                            " MB/s; no other tokenizer was there to compare with.")
+                      : str("Ours is as many times as fast as the others: ", join(parts), "."));
+    return finding;
   }
   return {};
 }
 
-Sentences answer_limits(const Evidence& evidence) {
-  const TableView table = evidence.table("limits", {"device", "limit", "measured", "unit"});
-  Sentences sentences;
-  for (size_t row = 0; row < table.rows(); ++row) {
-    std::string sentence = str(table.text(row, "device"), ", ", table.text(row, "limit"), ": ",
-                               table.text(row, "measured"), " ", table.text(row, "unit"));
-    const double share = table.number(row, "share");
-    if (!std::isnan(share)) sentence += str(", ", fixed(share, 0), " % of the data sheet");
-    sentences.push_back(sentence + ".");
+Finding limits_answer(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("limits", {"device", "limit", "measured", "unit"});
+  if (rows.empty()) return {};
+  const std::string device = rows.where({{"device", "cuda"}}).empty() ? "cpu" : "cuda";
+  const TableRows own = rows.where({{"device", device}});
+  std::vector<std::string> parts;
+  for (const TableRow& row : own) {
+    const double share = row.number("share");
+    const bool tera = row.text("unit") == "GFLOP/s" && row.number("measured") >= 1000;
+    parts.push_back(str(row.text("limit"), " ",
+                        three_digits(row.number("measured") / (tera ? 1000 : 1)), " ",
+                        tera ? "TFLOP/s" : row.text("unit"),
+                        std::isnan(share) ? "" : " (" + percent(share / 100) + ")"));
   }
-  return sentences;
+  const bool has_sheet = !own.numbers("share").empty();
+  return {.sentences = {str("The ", device == "cuda" ? "GPU" : "processor", " reaches at most",
+                            has_sheet ? " (share of its data sheet)" : "", ": ", join(parts), ".")},
+          .table = list(rows, {"device", "limit", "measured", "unit", "data sheet", "share"})};
 }
 
 }  // namespace
 
-void add_further_questions(std::vector<Question>& questions) {
-  const std::vector<Question> all = {
-      {"limits", "", "limits", "What can this machine do at most?", "`flashstep info`",
-       answer_limits},
-      {"matrix", "", "matrix",
-       "Training with every attention under every wrapper: which is fastest, which leanest?",
-       "`flashstep bench matrix`", answer_matrix},
-      {"tokenizer", "", "tokenizer", "How fast are training and encoding, beside other people's?",
-       "`flashstep bench tokenizer`", answer_tokenizer},
-  };
-  questions.insert(questions.end(), all.begin(), all.end());
+void add_further_answers(Answers& answers) {
+  answers["limits"] = limits_answer;
+  answers["matrix"] = matrix_answer;
+  answers["tokenizer"] = tokenizer_answer;
 }
 
 }  // namespace flashstep::report

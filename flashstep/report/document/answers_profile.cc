@@ -3,400 +3,311 @@
 #include <cmath>
 
 #include "flashstep/base/text.h"
-#include "flashstep/report/document/question.h"
+#include "flashstep/report/document/combine.h"
 
 namespace flashstep::report {
 namespace {
 
-const std::vector<std::string> kTimes = {"model", "pass",    "timer",
-                                         "range", "kernels", "kernels / timer"};
-const std::vector<std::string> kClasses = {"model", "work",       "class",   "time",
-                                           "limit", "limited by", "of limit"};
-const std::vector<std::string> kKernels = {"model",         "kernel",   "class",  "forward",
-                                           "forward calls", "backward", "in all", "share"};
-const std::vector<std::string> kAttentionParts = {"model", "pass", "part", "time", "work", "rate"};
-constexpr double kNotable = 0.03;  // of the forward pass
+const Columns kProfiled = {"model", "context", "precision", "attention", "mode"};
+constexpr double kNotable = 0.03;  // of a pass
 
-bool is_matrix_product(const std::string& work_class) { return work_class == "matmul"; }
+Columns profile_columns(const Columns& more) {
+  Columns columns = {"model", "context", "precision", "attention"};
+  columns.insert(columns.end(), more.begin(), more.end());
+  return columns;
+}
 
-// A fused kernel of attention holds matrix products too: without it naive attention, where they are
-// kernels of their own, could not be compared with it.
-bool holds_matrix_products(const std::string& work_class) {
-  return is_matrix_product(work_class) || work_class == "attention";
+std::string profiled_case(const TableRow& row) {
+  return str(row.text("model"), " at context ", row.text("context"), ", ", row.text("precision"),
+             ", attention ", row.text("attention"));
+}
+
+// The rows that stand for all: of the last model at the last context, with `auto` where it is.
+TableRows typical(const TableRows& rows, const std::string& attention = "auto") {
+  const TableRows wanted = rows.where({{"attention", attention}});
+  return wanted.empty() ? rows.by(kProfiled).back() : wanted.by(kProfiled).back();
+}
+
+// "64/256/2/4" as names of files have it.
+std::string name_in_files(const TableRow& row) {
+  std::string name = row.text("model");
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+}
+
+// Of the same case in another table.
+TableRows same_case(const TableRows& rows, const TableRow& row) {
+  Cells cells;
+  for (const std::string& column : kProfiled) cells.emplace_back(column, row.text(column));
+  return rows.where(cells);
 }
 
 // Time in which no kernel runs, or on a CPU no operator.
-bool is_waiting(const std::string& work_class) {
-  return work_class == "idle" || work_class == "host";
+bool is_waiting(const TableRow& row) {
+  return row.text("class") == "idle" || row.text("class") == "host";
 }
 
-// "small, context 128, fp32, naive"
-std::string profiled_case(const TableView& table, size_t row) {
-  return str(table.text(row, "model"), ", context ", table.text(row, "context"), ", ",
-             table.text(row, "precision"), ", ", table.text(row, "attention"));
+// A fused kernel of attention holds matrix products too: without it naive attention, where they are
+// kernels of their own, could not be compared with it.
+bool holds_products(const TableRow& row) {
+  return row.text("class") == "matmul" || row.text("class") == "attention";
 }
 
-bool same_case(const TableView& a, size_t row_of_a, const TableView& b, size_t row_of_b) {
-  return profiled_case(a, row_of_a) == profiled_case(b, row_of_b) &&
-         a.text(row_of_a, "mode") == b.text(row_of_b, "mode");
-}
-
-// Rows of each case, which stand together in every table.
-std::vector<std::vector<size_t>> rows_by_case(const TableView& table) {
-  std::vector<std::vector<size_t>> groups;
-  for (size_t row = 0; row < table.rows(); ++row) {
-    const bool same = !groups.empty() && same_case(table, groups.back().back(), table, row);
-    if (!same) groups.emplace_back();
-    groups.back().push_back(row);
+// A kernel as people call it: `sm80_xmma_gemm_f32f32_..._tilesize64x64x8_...` by its head and its
+// tiles; what has no name but CUTLASS's as what it does.
+std::string kernel_words(const TableRow& row) {
+  const std::string name = row.text("kernel"), tiles = "tilesize";
+  if (name.rfind("Kernel2", 0) == 0) return "a CUTLASS kernel (" + row.text("class") + ")";
+  const size_t at = name.find(tiles);
+  if (at != std::string::npos) {
+    const size_t begin = at + tiles.size();
+    size_t head = 0;
+    for (int words = 0; words < 3 && head != std::string::npos; ++words)
+      head = name.find('_', head + 1);
+    return str("`", name.substr(0, head), "` with tiles of ",
+               name.substr(begin, name.find('_', begin) - begin));
   }
-  return groups;
+  constexpr size_t kLongest = 48;
+  return "`" + (name.size() > kLongest ? name.substr(0, kLongest) + "..." : name) + "`";
 }
 
-// Milliseconds of all kernels of a pass, in the case that `row` of `table` belongs to; NaN where
-// they are not known.
-double kernels_of_pass(const TableView& times, const TableView& table, size_t row,
-                       const std::string& pass) {
-  for (const size_t i : times.where({{"pass", pass}})) {
-    if (same_case(times, i, table, row)) return times.number(i, "kernels");
-  }
-  return std::nan("");
-}
-
-// Milliseconds of a part of attention ("softmax": its kernels alone) in the forward pass of that
-// case; NaN where they are not known.
-double forward_part(const TableView& parts, const TableView& table, size_t row,
-                    const std::string& name) {
-  for (const size_t i : parts.where({{"pass", "forward"}, {"part", name}})) {
-    if (same_case(parts, i, table, row)) return parts.number(i, "time");
-  }
-  return std::nan("");
-}
-
-Sentences answer_timer(const Evidence& evidence) {
-  const TableView table = evidence.table("profile", kTimes);
-  Sentences sentences;
+Finding profile_timer(const Evidence& evidence) {
+  const TableRows rows =
+      evidence.rows("profile", profile_columns({"pass", "timer", "kernels", "kernels / timer"}))
+          .with({"timer", "kernels"})
+          .where({{"pass", "inference, forward"}});
+  if (rows.empty()) return {};
+  const TableRow least = rows.least("kernels / timer"), most = rows.most("kernels / timer");
   Tally tally;
-  for (size_t row = 0; row < table.rows(); ++row) {
-    if (table.text(row, "pass").find("forward") == std::string::npos) continue;
-    const double timer = table.number(row, "timer"), kernels = table.number(row, "kernels");
-    if (std::isnan(timer) || std::isnan(kernels)) continue;
-    tally.add(kernels, timer);
-    sentences.push_back(str(profiled_case(table, row), ", ", table.text(row, "pass"), ": ",
-                            milliseconds(timer), " by the timer, ", milliseconds(kernels),
-                            " in kernels (", percent(kernels / timer), ")."));
-  }
-  if (tally.cases() == 0) return {};
-  std::string sentence = str("Beside the timer's time the kernels' is ",
-                             tally.words("shorter", "the same within 2 %", "longer"));
-  if (tally.less() > 0) sentence += "; where it is shorter, there are times without a kernel";
-  if (tally.more() > 0)
-    sentence +=
-        "; where it is longer, kernels run beside each other (then the column busy is shorter than "
-        "the column kernels) or the profiler slows them";
-  sentences.push_back(sentence + ".");
-  return sentences;
+  for (const TableRow& row : rows) tally.add(row.number("kernels"), row.number("timer"));
+  const TableRow shown = typical(rows).back();
+  Finding finding;
+  finding.sentences = {
+      str("The forward pass of ", profiled_case(shown), " takes ",
+          milliseconds(shown.number("timer")), " by the timer and ",
+          milliseconds(shown.number("kernels")), " in kernels: ",
+          change_words(shown.number("timer"), shown.number("kernels"), "less", "more"), "."),
+      str("Beside the timer's time the kernels' is ",
+          tally.words("shorter", "the same within 2 %", "longer"), ", between ",
+          percent(least.number("kernels / timer") / 100), " (", profiled_case(least), ") and ",
+          percent(most.number("kernels / timer") / 100), ".")};
+  if (tally.less() > 0)
+    finding.sentences.emplace_back("Where it is shorter, the device waits for its next kernel.");
+  else if (tally.more() > 0)
+    finding.sentences.emplace_back(
+        "Where it is longer, kernels run beside each other or the profiler slows them.");
+  const std::string shortest = rows.least("context").text("context"),
+                    longest = rows.most("context").text("context");
+  finding.table =
+      list(rows.where({{"attention", shown.text("attention")}}).if_([&](const TableRow& row) {
+        return row.text("context") == shortest || row.text("context") == longest;
+      }),
+           {"model", "context", "precision", "timer", "kernels", "kernels / timer"});
+  return finding;
 }
 
-std::optional<size_t> most(const TableView& table, const std::vector<size_t>& rows,
-                           const std::string& column) {
-  std::optional<size_t> best;
-  for (const size_t row : rows) {
-    const double value = table.number(row, column);
-    if (std::isnan(value)) continue;
-    if (!best || value > table.number(*best, column)) best = row;
-  }
-  return best;
+TableRows kernel_rows(const Evidence& evidence) {
+  return evidence.rows("profile", profile_columns({"kernel", "class", "forward", "forward calls",
+                                                   "backward", "in all", "share"}));
 }
 
-Sentences answer_top_kernel(const Evidence& evidence) {
-  const TableView table = evidence.table("profile", kKernels);
-  Sentences sentences;
-  for (const auto& rows : rows_by_case(table)) {
-    const auto forward = most(table, rows, "forward"), all = most(table, rows, "in all");
+Finding profile_kernel(const Evidence& evidence) {
+  const TableRows rows = kernel_rows(evidence);
+  size_t cases = 0, same = 0, products = 0;
+  for (const TableRows& profiled : rows.by(kProfiled)) {
+    const TableRow forward = profiled.most("forward"), all = profiled.most("in all");
     if (!forward || !all) continue;
-    sentences.push_back(
-        str(profiled_case(table, *forward), ": `", table.text(*forward, "kernel"),
-            "` takes most of the forward pass, ", milliseconds(table.number(*forward, "forward")),
-            " in ", table.text(*forward, "forward calls"), " calls; of the whole step ",
-            *forward == *all ? std::string("it is the same one")
-                             : "it is another one, `" + table.text(*all, "kernel") + "`",
-            " (", milliseconds(table.number(*all, "in all")), ")."));
+    ++cases;
+    same += forward.index == all.index;
+    products += holds_products(forward) && holds_products(all);
   }
-  return sentences;
+  if (cases == 0) return {};
+  const TableRows shown = typical(rows.with({"in all"}));
+  const TableRow forward = shown.most("forward"), all = shown.most("in all");
+  return {.sentences = {
+              str("In the forward pass of ", profiled_case(shown.front()), ", ",
+                  kernel_words(forward), " takes most, ", milliseconds(forward.number("forward")),
+                  " in ", forward.text("forward calls"), " calls; of the whole step ",
+                  forward.index == all.index ? std::string("it is the same one")
+                                             : "it is " + kernel_words(all),
+                  " (", milliseconds(all.number("in all")), ")."),
+              str("It is the same kernel for both in ", same, " of ", count_of(cases, "case"),
+                  "; in ", products, " of them both are matrix products or attention.")}};
 }
 
-// "attention 5 %": classes with a notable part of inference of which no kernel is among `rows` of
-// the kernels' table in the forward pass.
-Sentences classes_left_out(const TableView& classes, const TableView& times,
-                           const TableView& kernels, const std::vector<size_t>& rows) {
-  const double all = kernels_of_pass(times, kernels, rows.front(), "inference, forward");
-  Sentences left_out;
-  for (const size_t row : classes.where({{"work", "inference"}})) {
-    const std::string work_class = classes.text(row, "class");
-    const double share = classes.number(row, "time") / all;
-    if (!same_case(classes, row, kernels, rows.front()) || !(share >= kNotable)) continue;
-    const bool listed = std::any_of(rows.begin(), rows.end(), [&](size_t kernel) {
-      return kernels.text(kernel, "class") == work_class && kernels.number(kernel, "forward") > 0;
-    });
-    if (listed || is_matrix_product(work_class) || is_waiting(work_class)) continue;
-    left_out.push_back(work_class + " " + percent(share));
+Finding profile_others(const Evidence& evidence) {
+  const TableRows rows =
+      evidence
+          .rows("profile",
+                profile_columns({"work", "class", "time", "limit", "limited by", "of limit"}))
+          .where({{"work", "inference"}})
+          .if_([](const TableRow& row) { return !is_waiting(row); });
+  Finding finding;
+  for (const char* attention : {"naive", "auto"}) {
+    const TableRows shown = rows.where({{"attention", attention}});
+    if (shown.empty()) continue;
+    const TableRows profiled = typical(shown, attention);
+    double all = 0;
+    for (const TableRow& row : profiled) all += row.number("time");
+    std::vector<std::string> parts;
+    for (const TableRow& row : profiled) {
+      const double share = row.number("time") / all;
+      if (row.text("class") == "matmul" || !(share >= kNotable)) continue;
+      parts.push_back(row.text("class") + " " + percent(share));
+    }
+    finding.sentences.push_back(
+        str("Beside matrix products the forward pass of ", profiled_case(profiled.front()),
+            parts.empty() ? " has nothing that takes 3 % of its kernels' time"
+                          : " spends its kernels' time on " + join(parts),
+            "."));
+    finding.table = list(profiled, {"class", "time", "limit", "limited by", "of limit"});
   }
-  return left_out;
+  return finding;
 }
 
-Sentences answer_other_kernels(const Evidence& evidence) {
-  const TableView table = evidence.table("profile", kKernels);
-  const TableView times = evidence.table("profile", kTimes);
-  const TableView classes = evidence.table("profile", kClasses);
-  Sentences sentences;
-  for (const auto& rows : rows_by_case(table)) {
-    double listed = 0;
-    for (const size_t row : rows) {
-      if (!is_waiting(table.text(row, "class")))
-        listed += std::fmax(table.number(row, "forward"), 0);
-    }
-    const double whole = kernels_of_pass(times, table, rows.front(), "forward");
-    const bool whole_known = whole > 0;
-    const double all = whole_known ? whole : listed;
-    if (!(all > 0)) continue;
-    Sentences parts;
-    for (const size_t row : rows) {
-      const double share = table.number(row, "forward") / all;
-      const std::string work_class = table.text(row, "class");
-      if (is_matrix_product(work_class) || is_waiting(work_class) || !(share >= kNotable)) continue;
-      parts.push_back(str("`", table.text(row, "kernel"), "` (", work_class, ") ", percent(share)));
-    }
-    std::string sentence = profiled_case(table, rows.front());
-    sentence += parts.empty() ? ": no kernel of the table but the matrix products takes 3 %"
-                              : ": beside the matrix products " + join(parts);
-    sentence += whole_known ? " of the time in kernels of the forward pass"
-                            : " of the time in the largest kernels of the forward pass";
-    // The table lists the largest kernels of the step: one of the forward pass may be missing.
-    const double rest = 1 - listed / all;
-    if (rest >= kNotable)
-      sentence += str("; kernels that the table leaves out take ", percent(rest), " together");
-    const Sentences left_out = classes_left_out(classes, times, table, rows);
-    if (!left_out.empty())
-      sentence += "; whole classes that the table leaves out, in inference: " + join(left_out);
-    sentences.push_back(sentence + ".");
-  }
-  return sentences;
-}
-
-Sentences answer_shares(const Evidence& evidence) {
-  const TableView table =
-      evidence.table("profile", {"model", "class", "inference share", "step share", "change"});
-  // Of inference and of the step, in percent.
-  struct Shares {
-    double before = 0, after = 0;
-    void add(const Shares& other) {
-      before += other.before;
-      after += other.after;
-    }
-  };
-  const auto shares_of = [&](size_t row) {
-    return Shares{std::fmax(table.number(row, "inference share"), 0),
-                  std::fmax(table.number(row, "step share"), 0)};
-  };
-  Sentences sentences;
-  Tally tally;
-  for (const auto& rows : rows_by_case(table)) {
-    Shares products, kernels, idle;
-    for (const size_t row : rows) {
-      const std::string work_class = table.text(row, "class");
-      if (work_class == "idle") idle.add(shares_of(row));
-      if (!is_waiting(work_class)) kernels.add(shares_of(row));
-      if (holds_matrix_products(work_class)) products.add(shares_of(row));
-    }
-    if (!(products.before > 0) || !(kernels.after > 0)) continue;
-    std::string gains;
-    double most_points = 0;
-    for (const size_t row : rows) {
-      const std::string work_class = table.text(row, "class");
-      if (is_waiting(work_class) || holds_matrix_products(work_class)) continue;
-      const Shares shares = shares_of(row);
-      const double points = 100 * (shares.after / kernels.after - shares.before / kernels.before);
-      if (points <= most_points) continue;
-      most_points = points;
-      gains = work_class;
-    }
-    const double before = products.before / kernels.before, after = products.after / kernels.after;
-    tally.add(after, before);
-    std::string sentence =
-        str(profiled_case(table, rows.front()), ": matrix products and attention take ",
-            percent(before, 1), " of the time in kernels of inference and ", percent(after, 1),
-            " of that of a training step");
-    if (idle.before + idle.after > 0) {
-      sentence += str(", with the GPU idle for ", fixed(idle.before, 1), " % / ",
-                      fixed(idle.after, 1), " % of the whole time");
-    }
-    if (!gains.empty())
-      sentence += str("; ", gains, " gains most (", fixed(most_points, 1), " points)");
-    sentences.push_back(sentence + ".");
-  }
-  if (tally.cases() == 0) return {};
-  sentences.push_back(str("From inference to a training step their share of the time in kernels ",
-                          tally.words("falls", "stays within 2 % of itself", "rises"), "."));
-  return sentences;
-}
-
-// "; its limit is memory, of which it reaches 78 %": of the class in inference, or else in the
-// step.
-std::string limit_of_softmax(const TableView& classes, const std::string& profiled) {
-  for (const size_t row : classes.where({{"class", "softmax"}})) {
-    const double reached = classes.number(row, "of limit");
-    if (profiled_case(classes, row) != profiled || std::isnan(reached)) continue;
-    return str("; its limit is ", classes.text(row, "limited by"), ", of which it reaches ",
-               fixed(reached, 0), " %");
-  }
-  return "";
-}
-
-// " Scale and mask take more than either: 48 % of attention's forward pass, softmax 11 %."; ""
-// where that is not known.
-std::string scale_and_mask(double scale, double softmax, double products) {
-  const double all = scale + softmax + products;
-  if (!(scale > 0)) return "";
-  const bool largest = compare_measured(scale, std::fmax(softmax, products)) > 0;
-  return str(" Scale and mask take ", largest ? "more than either: " : "", percent(scale / all),
-             " of attention's forward pass, softmax ", percent(softmax / all), ".");
-}
-
-Sentences answer_softmax(const Evidence& evidence) {
-  const TableView table = evidence.table("profile", kAttentionParts);
-  const TableView classes = evidence.table("profile", kClasses);
-  Sentences sentences;
-  for (const auto& rows : rows_by_case(table)) {
-    const auto part = [&](const char* name) -> std::optional<size_t> {
-      for (const size_t row : rows) {
-        if (table.text(row, "pass") == "forward" && table.text(row, "part") == name) return row;
-      }
-      return std::nullopt;
-    };
-    const auto softmax = part("softmax"), products = part("matrix products");
-    if (!softmax || !products) continue;
-    const double time = table.number(*softmax, "time") / table.number(*products, "time");
-    const double work = table.number(*softmax, "work") / table.number(*products, "work");
-    if (!(time > 0) || !(work > 0)) continue;
-    const std::string name = profiled_case(table, *softmax);
-    sentences.push_back(str(
-        name, ": softmax alone (its kernels, without scale and mask) takes ", fixed(time, 2),
-        " of the time of attention's matrix products for ", percent(work, 1), " of their FLOPs, ",
-        compare_measured(time, work) > 0 ? three_digits(time / work) + " times the time a FLOP"
-                                         : std::string("no more time a FLOP than they"),
-        limit_of_softmax(classes, name), ".",
-        scale_and_mask(forward_part(table, table, *softmax, "scale and mask"),
-                       table.number(*softmax, "time"), table.number(*products, "time"))));
-  }
-  return sentences;
-}
-
-Sentences answer_calls(const Evidence& evidence) {
-  const TableView table = evidence.table("profile", kKernels);
-  const TableView times = evidence.table("profile", kTimes);
-  Sentences sentences;
-  for (const auto& rows : rows_by_case(table)) {
-    Sentences parts;
-    std::string without;
-    for (const char* pass : {"forward", "backward", "optimizer"}) {
-      const auto top = most(table, rows, pass);
-      const double kernels = kernels_of_pass(times, table, rows.front(), pass);
-      if (!top && kernels > 0) {
-        without +=
-            str("; no kernel of the ", pass, " is among the largest of the step (its kernels take ",
-                milliseconds(kernels), " together)");
-      }
-      if (!top) continue;
-      parts.push_back(str(pass, " `", table.text(*top, "kernel"), "` (",
-                          milliseconds(table.number(*top, pass)), ")"));
-    }
-    if (!parts.empty())
-      sentences.push_back(profiled_case(table, rows.front()) + ": most time takes, in " +
-                          join(parts) + without + ".");
-  }
-  return sentences;
-}
-
-struct RangeTimes {  // milliseconds of the forward pass
-  double norm = 0, softmax = 0, all = 0;
+// Of matrix products in the time in kernels, in percent, and how long the GPU was idle.
+struct ProductShare {
+  double inference = 0, step = 0;
 };
-
-// Of the ranges whose innermost name is this one. A range holds what lies in it: only the outermost
-// ones add up to the whole.
-RangeTimes range_times(const TableView& ranges, const std::vector<size_t>& rows) {
-  RangeTimes times;
-  for (const size_t row : rows) {
-    const std::string path = ranges.text(row, "range");
-    const double time = std::fmax(ranges.number(row, "forward"), 0);
-    const size_t last = path.rfind(" > ");
-    const std::string name = last == std::string::npos ? path : path.substr(last + 3);
-    if (last == std::string::npos) times.all += time;
-    if (name == "norm") times.norm += time;
-    if (name == "softmax") times.softmax += time;
+ProductShare product_share(const TableRows& rows) {
+  double products[2] = {}, kernels[2] = {};
+  for (const TableRow& row : rows) {
+    if (is_waiting(row)) continue;
+    const double shares[2] = {row.number("inference share"), row.number("step share")};
+    for (int i : {0, 1}) {
+      kernels[i] += std::fmax(shares[i], 0);
+      if (holds_products(row)) products[i] += std::fmax(shares[i], 0);
+    }
   }
-  return times;
+  return {products[0] / kernels[0], products[1] / kernels[1]};
 }
 
-Sentences answer_flame_graph(const Evidence& evidence) {
-  const TableView table = evidence.table("profile", {"model", "range", "forward", "share"});
-  const TableView parts = evidence.table("profile", kAttentionParts);
-  Sentences sentences;
-  for (const auto& rows : rows_by_case(table)) {
-    const RangeTimes times = range_times(table, rows);
-    if (!(times.norm > 0)) continue;
-    std::string sentence = str(profiled_case(table, rows.front()), ": norms take ",
-                               percent(times.norm / times.all, 1), " of the forward pass");
-    if (times.softmax > 0) {
-      const int order = compare_measured(times.softmax, times.norm);
-      sentence += str(", the range softmax, which holds the mask too, ",
-                      percent(times.softmax / times.all, 1), ": ",
-                      order > 0    ? "that range is the larger part"
+Finding profile_shares(const Evidence& evidence) {
+  const TableRows rows =
+      evidence.rows("profile", profile_columns({"class", "inference share", "step share"}));
+  Tally tally;
+  std::vector<double> before, after;
+  for (const TableRows& profiled : rows.by(kProfiled)) {
+    const ProductShare share = product_share(profiled);
+    if (!(share.inference > 0) || !(share.step > 0)) continue;
+    tally.add(share.step, share.inference);
+    before.push_back(100 * share.inference);
+    after.push_back(100 * share.step);
+  }
+  if (before.empty()) return {};
+  const TableRows shown = typical(rows);
+  const ProductShare share = product_share(shown);
+  return {.sentences = {str("Matrix products and attention take ", percent(share.inference),
+                            " of the time in kernels of inference and ", percent(share.step),
+                            " of a training step's (", profiled_case(shown.front()), ")."),
+                        str("From inference to training their share ",
+                            tally.words("falls", "stays within 2 % of itself", "rises"), ", from ",
+                            span_of(before, 0), " % to ", span_of(after, 0), " %.")},
+          .table = list(shown,
+                        {"class", "inference", "inference share", "step", "step share", "change"}),
+          .picture = {"profile_shares"}};
+}
+
+Finding profile_softmax(const Evidence& evidence) {
+  const TableRows rows =
+      evidence.rows("profile", profile_columns({"pass", "part", "time", "work", "rate"}))
+          .where({{"pass", "forward"}});
+  std::vector<double> slower;
+  for (const auto& [softmax, products] :
+       pairs(rows, {{"part", "softmax"}}, {{"part", "matrix products"}}, kProfiled)) {
+    const double ratio = products.number("rate") / softmax.number("rate");
+    if (ratio > 0) slower.push_back(ratio);
+  }
+  if (slower.empty()) return {};
+  const TableRows shown = rows.with({"work"}).by(kProfiled).back();
+  const TableRows profiled = same_case(rows, shown.front());
+  const TableRow softmax = profiled.first({{"part", "softmax"}}),
+                 products = profiled.first({{"part", "matrix products"}}),
+                 scale = profiled.first({{"part", "scale and mask"}});
+  Finding finding;
+  finding.sentences = {
+      str("Softmax takes ", fixed(softmax.number("time") / products.number("time"), 2),
+          " of the time of attention's matrix products for ",
+          percent(softmax.number("work") / products.number("work"), 1), " of their FLOPs (",
+          profiled_case(shown.front()), ")."),
+      str("It takes ", span_of(slower, 0), " times the time a FLOP: it waits for memory.")};
+  if (scale.number("time") > 0) {
+    finding.sentences.push_back(
+        str("Scale and mask take ", milliseconds(scale.number("time")), ", ",
+            compare_measured(scale.number("time"), softmax.number("time")) > 0 ? "more" : "no more",
+            " than softmax with ", milliseconds(softmax.number("time")), "."));
+  }
+  finding.table = list(profiled, {"part", "time", "share", "work", "share of work", "rate"});
+  return finding;
+}
+
+Finding profile_passes(const Evidence& evidence) {
+  const TableRows rows =
+      kernel_rows(evidence).if_([](const TableRow& row) { return !is_waiting(row); });
+  if (rows.empty()) return {};
+  const TableRows shown = typical(rows);
+  std::vector<std::string> parts;
+  for (const char* pass : {"forward", "backward", "optimizer"}) {
+    if (const TableRow top = shown.most(pass))
+      parts.push_back(str(pass, " ", kernel_words(top), " (", milliseconds(top.number(pass)), ")"));
+  }
+  return {.sentences = {str("In a step of ", profiled_case(shown.front()), " most time takes, in ",
+                            join(parts), ".")},
+          .picture = {"profile_flame_" + name_in_files(shown.front()),
+                      shown.front().text("attention")}};
+}
+
+// Of the ranges with this innermost name in the forward pass. A range holds what lies in it: only
+// the outermost ones add up to the whole.
+double share_of_range(const TableRows& rows, const std::string& name) {
+  double part = 0, all = 0;
+  for (const TableRow& row : rows) {
+    const std::string path = row.text("range");
+    const size_t last = path.rfind(" > ");
+    const double time = std::fmax(row.number("forward"), 0);
+    if (last == std::string::npos) all += time;
+    if (path == name || (last != std::string::npos && path.substr(last + 3) == name)) part += time;
+  }
+  return part / all;
+}
+
+Finding profile_ranges(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("profile", profile_columns({"range", "forward", "share"}));
+  if (rows.empty()) return {};
+  Finding finding;
+  for (const char* attention : {"naive", "auto"}) {
+    const TableRows cases = rows.where({{"attention", attention}});
+    if (cases.empty()) continue;
+    const TableRows shown = typical(cases, attention);
+    const double norms = share_of_range(shown, "norm"), softmax = share_of_range(shown, "softmax");
+    if (!(norms > 0)) continue;
+    std::string sentence = str("Norms take ", percent(norms, 1), " of the forward pass of ",
+                               profiled_case(shown.front()));
+    if (softmax > 0) {
+      const int order = compare_measured(softmax, norms);
+      sentence += str(", softmax with its mask ", percent(softmax, 1), ": ",
+                      order > 0    ? "softmax is the larger part"
                       : order == 0 ? "both are as large"
                                    : "norms are the larger part");
     } else {
-      sentence += "; softmax has no range of its own";
+      sentence += "; softmax is inside the fused kernel";
     }
-    const double softmax = forward_part(parts, table, rows.front(), "softmax");
-    const double scale = forward_part(parts, table, rows.front(), "scale and mask");
-    if (softmax > 0) {
-      sentence += str("; the kernels of softmax alone take ", percent(softmax / times.all, 1));
-      if (scale > 0) sentence += str(", scale and mask ", percent(scale / times.all, 1));
-    }
-    sentences.push_back(sentence + ".");
+    finding.sentences.push_back(sentence + ".");
   }
-  return sentences;
+  finding.picture = {"flame_inference_" + name_in_files(rows.back()), "naive"};
+  return finding;
 }
 
 }  // namespace
 
-void add_profile_questions(std::vector<Question>& questions) {
-  const char* needs = "`flashstep profile`";
-  const char* years = "2025 2026";
-  const std::vector<Question> all = {
-      {"nsys_profile (a)", years, "profile",
-       "How long is the forward pass in the trace, and does it agree with the timer?", needs,
-       answer_timer},
-      {"nsys_profile (b)", years, "profile",
-       "Which kernel takes most of the forward pass, in how many calls, and is it the same for the "
-       "whole step?",
-       needs, answer_top_kernel},
-      {"nsys_profile (c)", years, "profile",
-       "Which kernels beside matrix products take a notable part of the forward pass?", needs,
-       answer_other_kernels},
-      {"nsys_profile (d)", years, "profile",
-       "How does the share of matrix products change from inference to a whole training step with "
-       "AdamW?",
-       needs, answer_shares},
-      {"nsys_profile (e)", years, "profile",
-       "Softmax beside the matrix products of attention, in time and in FLOPs?",
-       "`flashstep profile --attention naive`", answer_softmax},
-      {"function_call_table", "2024", "profile",
-       "Which functions take most of forward, backward and optimizer?", needs, answer_calls},
-      {"flame_graph", "2024", "profile",
-       "A flame graph of the forward pass: which part of it are norms, which is softmax?", needs,
-       answer_flame_graph},
-  };
-  questions.insert(questions.end(), all.begin(), all.end());
+void add_profile_answers(Answers& answers) {
+  answers["profile_timer"] = profile_timer;
+  answers["profile_kernel"] = profile_kernel;
+  answers["profile_others"] = profile_others;
+  answers["profile_shares"] = profile_shares;
+  answers["profile_softmax"] = profile_softmax;
+  answers["profile_passes"] = profile_passes;
+  answers["profile_ranges"] = profile_ranges;
 }
 
 }  // namespace flashstep::report

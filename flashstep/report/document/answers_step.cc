@@ -1,181 +1,179 @@
 // Answers about the time of a training step.
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
-#include "flashstep/report/document/question.h"
+#include "flashstep/report/document/combine.h"
 
 namespace flashstep::report {
 namespace {
 
-const std::vector<std::string> kStepColumns = {"model",   "context", "precision", "attention",
-                                               "mode",    "warm-up", "mean",      "deviation",
-                                               "forward", "backward"};
+const Columns kStepCase = {"model", "context", "precision", "attention", "mode"};
+const Columns kStepTimes = {"model",   "context", "precision", "attention", "mode",
+                            "warm-up", "mean",    "deviation", "forward",   "backward"};
 // A deviation that does not move a conclusion.
 constexpr double kSmallDeviation = 0.05;
 
-std::string step_case(const TableView& table, size_t row) {
-  return str(table.text(row, "model"), ", context ", table.text(row, "context"), ", ",
-             table.text(row, "precision"));
+std::string step_case(const TableRow& row) {
+  return str(row.text("model"), ", context ", row.text("context"), ", ", row.text("precision"));
 }
 
-bool same(const TableView& table, size_t a, size_t b, const std::vector<std::string>& columns) {
-  return std::all_of(columns.begin(), columns.end(), [&](const std::string& column) {
-    return table.text(a, column) == table.text(b, column);
-  });
+double deviation_share(const TableRow& row) { return row.number("deviation") / row.number("mean"); }
+
+Finding step_program(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("step", kStepTimes);
+  if (rows.empty()) return {};
+  return {
+      .sentences = {
+          str("`", rows.front().result->made.command,
+              "` times forward, backward and optimizer of models given by size or by their "
+              "hyper-parameters, on random tokens, and waits for the device after each step."),
+          str(rows.with({"mean"}).size(), " of ", count_of(rows.size(), "case"), " were timed.")}};
 }
 
-Sentences answer_script(const Evidence& evidence) {
-  const TableView table = evidence.table("step", kStepColumns);
-  if (!table) return {};
-  size_t timed = 0;
-  for (size_t row = 0; row < table.rows(); ++row) timed += !std::isnan(table.number(row, "mean"));
-  std::vector<std::string> commands;
-  for (const auto& part : table.parts()) commands.push_back("`" + part.result->made.command + "`");
-  return {str(join(commands),
-              ": a model by its size or its hyper-parameters, a batch of random tokens, warm-up "
-              "steps and timed ones, with the host waiting for the device after each; ",
-              timed, " of ", count_of(table.rows(), "case"), " were timed.")};
+// "In fp32 at context 512 a forward pass takes ... and a backward pass ...".
+std::string passes_by_size(const TableRows& rows) {
+  std::vector<double> times_forward;
+  for (const TableRow& row : rows)
+    times_forward.push_back(row.number("backward") / row.number("forward"));
+  return str("In ", rows.front().text("precision"), " at context ", rows.front().text("context"),
+             " a forward pass takes ", extremes(rows, "forward", "ms", "model"),
+             " and a backward pass ", extremes(rows, "backward", "ms", "model"), ", ",
+             span_of(times_forward, 1), " times as long.");
 }
 
-Sentences answer_times(const Evidence& evidence) {
-  const TableView table = evidence.table("step", kStepColumns);
-  Sentences sentences;
-  double most = 0;
-  std::string shakiest;
-  size_t without_room = 0;
-  std::set<std::string> known;  // other commands of a preset measure some cases once more
-  for (size_t row = 0; row < table.rows(); ++row) {
-    if (table.text(row, "warm-up") == "0") continue;
-    const std::string name = step_case(table, row);
-    if (!known.insert(name + table.text(row, "attention") + table.text(row, "mode")).second)
-      continue;
-    without_room += table.text(row, "mean") == "OOM";
-    const double forward = table.number(row, "forward"), backward = table.number(row, "backward");
-    if (std::isnan(forward) || std::isnan(backward)) continue;
-    sentences.push_back(str(name, ": forward ", milliseconds(forward), ", backward ",
-                            milliseconds(backward), " (", fixed(backward / forward, 1),
-                            " times forward)."));
-    const double share = table.number(row, "deviation") / table.number(row, "mean");
-    if (share > most) most = share, shakiest = name;
+// What bf16 makes of forward and backward together.
+std::string gain_of_bf16(const TableRows& rows) {
+  std::vector<double> gains;
+  const auto both = pairs(rows, {{"precision", "bf16"}}, {{"precision", "fp32"}}, {"model"});
+  for (const auto& [half, full] : both) {
+    gains.push_back((full.number("forward") + full.number("backward")) /
+                    (half.number("forward") + half.number("backward")));
   }
-  if (sentences.empty()) return {};
-  if (most > 0) {
-    sentences.push_back(str(
-        "The largest standard deviation is ", percent(most, 1), " of its mean (", shakiest, "): ",
-        most <= kSmallDeviation ? "the times hardly vary." : "the times vary from step to step."));
-  }
-  if (without_room > 0)
-    sentences.push_back(str(count_of(without_room, "case"), " did not fit into memory."));
-  return sentences;
+  if (gains.empty()) return "";
+  const auto [least, most] = std::minmax_element(gains.begin(), gains.end());
+  const auto words = [&](auto gain) {
+    return str(fixed(*gain, 2), " (",
+               both[static_cast<size_t>(gain - gains.begin())].a.text("model"), ")");
+  };
+  return str("bf16 makes both together ", least == most ? "" : words(least) + " to ", words(most),
+             " times as fast.");
 }
 
-// A table with cases that differ in nothing but their warm-up.
-TableView warmup_table(const Evidence& evidence) {
-  for (const TableView& table : evidence.tables("step", kStepColumns)) {
+Finding step_times(const Evidence& evidence) {
+  const TableRows all =
+      evidence.rows("step", kStepTimes)
+          .if_([](const TableRow& row) { return row.text("warm-up") != "0"; })
+          .once(kStepCase);  // other commands of a preset measure some cases once more
+  const TableRows timed = all.with({"forward", "backward"});
+  if (timed.empty()) return {};
+  const TableRows shown =
+      timed.where({{"context", timed.most("context").text("context")}});  // the longest
+  Finding finding;
+  finding.sentences.push_back(passes_by_size(shown.by({"precision"}).front()));
+  const std::string gain = gain_of_bf16(shown);
+  if (!gain.empty()) finding.sentences.push_back(gain);
+  const TableRow shakiest =
+      *std::max_element(timed.begin(), timed.end(), [](const TableRow& a, const TableRow& b) {
+        return !(deviation_share(b) <= deviation_share(a));
+      });
+  const double most = deviation_share(shakiest);
+  const size_t no_room = all.where({{"mean", "OOM"}}).size();
+  finding.sentences.push_back(str(
+      "The standard deviation is at most ", percent(most, 1), " of the mean (", step_case(shakiest),
+      "): ", most <= kSmallDeviation ? "times hardly vary" : "times vary from step to step",
+      no_room > 0 ? "; " + count_of(no_room, "case") + " did not fit into memory" : "", "."));
+  finding.table = list(shown, {"model", "precision", "forward", "backward", "optimizer", "mean",
+                               "deviation", "peak memory"});
+  finding.picture = {"step_parts", str("_n", shown.front().number("context"), "_"),
+                     shown.front().text("precision")};
+  return finding;
+}
+
+// How many times as long the mean is without warm-up, and from how many steps on it is settled: no
+// further from the mean with the most warm-up than that varies anyway.
+struct WarmUp {
+  double ratio = NAN;
+  std::string enough;
+  bool matters = false;
+};
+WarmUp warm_up_of(const TableRows& rows) {
+  const TableRow settled = rows.most("warm-up"), none = rows.first({{"warm-up", "0"}});
+  const double mean = settled.number("mean");
+  const double allowed = std::fmax(kSmallDeviation * mean, settled.number("deviation"));
+  WarmUp found = {none.number("mean") / mean, settled.text("warm-up"),
+                  none.number("mean") - mean > allowed};
+  for (size_t i = rows.size(); i-- > 0;) {
+    if (!(std::abs(rows[i].number("mean") - mean) <= allowed)) break;
+    found.enough = rows[i].text("warm-up");
+  }
+  return found;
+}
+
+Finding step_warmup(const Evidence& evidence) {
+  for (const TableRows& table : evidence.tables("step", kStepTimes)) {
     if (table.distinct("warm-up").size() < 2) continue;
     evidence.use(table);
-    return table;
+    std::vector<std::string> cases;
+    TableRows shown;
+    size_t matters = 0;
+    for (const TableRows& rows : table.with({"mean"}).by(kStepCase)) {
+      const WarmUp found = warm_up_of(rows);
+      if (std::isnan(found.ratio)) continue;
+      matters += found.matters;
+      cases.push_back(str(fixed(found.ratio, 2), " times (", rows.front().text("model"),
+                          ", settled after ", found.enough, ")"));
+      for (const TableRow& row : rows) shown.add(row);
+    }
+    if (cases.empty()) return {};
+    const bool slower = 2 * matters > cases.size();
+    return {.sentences = {str("Without warm-up the mean step takes as many times as long as with "
+                              "the most: ",
+                              join(cases), "."),
+                          slower ? "What is done once falls into the first steps: memory from the "
+                                   "system, kernels that are loaded, algorithms that are chosen, "
+                                   "AdamW's state; these times do not tell them apart."
+                                 : "Here the first steps cost no more than the others vary "
+                                   "anyway."},
+            .table = list(shown, {"model", "precision", "warm-up", "mean", "deviation"}),
+            .picture = {"step_warmup"}};
   }
   return {};
 }
 
-// One model and mode by its warm-up steps, least first.
-struct WarmedUp {
-  std::vector<std::string> steps;
-  std::vector<double> means, deviations;
-
-  double settled() const { return means.back(); }
-  // No further from the mean with the most warm-up than that varies anyway.
-  bool is_settled(size_t i) const {
-    return std::abs(means[i] - settled()) <=
-           std::max(kSmallDeviation * settled(), deviations.back());
+Finding step_compiled(const Evidence& evidence) {
+  Columns columns = kStepTimes;
+  columns.insert(columns.end(), {"compiled", "tokens"});
+  const TableRows rows = evidence.rows("step", columns);
+  std::vector<double> gains, ours;
+  for (const TableRow& row : rows) {
+    const double compiled = row.number("compiled"), eager = row.number("eager");
+    if (compiled > 0 && eager > 0) gains.push_back(compiled / eager);
+    if (compiled > 0) ours.push_back(row.number("tokens") / compiled);
   }
-};
-
-Sentences answer_warmup(const Evidence& evidence) {
-  const TableView table = warmup_table(evidence);
-  Sentences sentences;
-  size_t slower = 0, compared = 0;
-  for (const size_t none : table.where({{"warm-up", "0"}})) {
-    WarmedUp warmed;
-    std::string sentence =
-        str(step_case(table, none), ", ", table.text(none, "mode"), ", by warm-up steps:");
-    for (size_t row = 0; row < table.rows(); ++row) {
-      if (!same(table, none, row, {"model", "context", "precision", "attention", "mode"})) continue;
-      warmed.steps.push_back(table.text(row, "warm-up"));
-      warmed.means.push_back(table.number(row, "mean"));
-      warmed.deviations.push_back(table.number(row, "deviation"));
-      sentence += str(" after ", warmed.steps.back(), " ", three_digits(warmed.means.back()),
-                      " +- ", three_digits(warmed.deviations.back()), " ms,");
-    }
-    const double ratio = warmed.means.front() / warmed.settled();
-    if (std::isnan(ratio)) continue;
-    ++compared;
-    slower += ratio > 1 && !warmed.is_settled(0);
-    size_t enough = warmed.means.size() - 1;
-    while (enough > 0 && warmed.is_settled(enough - 1)) --enough;
-    sentences.push_back(str(sentence, " so that without warm-up the mean is ", fixed(ratio, 2),
-                            " times that with the most; from ", warmed.steps[enough],
-                            " on it is as near to that as that varies anyway."));
+  Finding finding;
+  if (!gains.empty()) {
+    finding.sentences.push_back(
+        str("torch.compile makes PyTorch's model ", speeds(gains, "without it"), ": ",
+            measure::geometric_mean(gains) > 1.02 ? "fusing element-wise operations pays."
+                                                  : "it does not pay here."));
   }
-  if (compared == 0) return {};
-  sentences.push_back(
-      2 * slower > compared
-          ? "What is done once falls into the first steps, and these times do not tell its parts "
-            "apart: memory from the system, threads, kernels that are loaded, algorithms that are "
-            "chosen, AdamW's state."
-          : "Here the first steps cost no more than the others vary anyway: what is done once is "
-            "small beside a step.");
-  return sentences;
-}
-
-Sentences answer_compiled_step(const Evidence& evidence) {
-  std::vector<std::string> columns = kStepColumns;
-  columns.insert(columns.end(), {"eager", "compiled", "tokens"});
-  const TableView table = evidence.table("step", columns);
-  Sentences sentences;
-  std::vector<double> ratios;
-  for (size_t row = 0; row < table.rows(); ++row) {
-    const double eager = table.number(row, "eager"), compiled = table.number(row, "compiled");
-    if (!(eager > 0) || !(compiled > 0)) continue;
-    ratios.push_back(compiled / eager);
-    sentences.push_back(str(step_case(table, row), ", ", table.text(row, "mode"), ": PyTorch ",
-                            three_digits(eager), " tokens/s, compiled ", three_digits(compiled),
-                            ", flashstep ", three_digits(table.number(row, "tokens")), "."));
-  }
-  if (ratios.empty()) return {};
-  const double mean = measure::geometric_mean(ratios);
-  sentences.push_back(
-      str("torch.compile makes PyTorch's model ", fixed(mean, 2),
-          " times as fast (geometric mean of ", count_of(ratios.size(), "case"),
-          "): ", mean > 1.02 ? "fusing element-wise operations pays." : "it does not pay here."));
-  return sentences;
+  if (!ours.empty())
+    finding.sentences.push_back(
+        str("flashstep is ", speeds(ours, "the compiled model"), " in tokens a second."));
+  finding.table = list(rows.with({"compiled"}),
+                       {"model", "context", "precision", "mode", "eager", "compiled", "tokens"});
+  return finding;
 }
 
 }  // namespace
 
-void add_step_questions(std::vector<Question>& questions) {
-  const char* needs = "`flashstep bench step`";
-  const std::vector<Question> all = {
-      {"benchmarking_script (a)", "2024 2025 2026", "step",
-       "A program that times forward and backward passes of a model by its hyper-parameters.",
-       needs, answer_script},
-      {"benchmarking_script (b)", "2024 2025 2026", "step",
-       "How long do forward and backward passes of each size take, and how much do the times vary?",
-       needs, answer_times},
-      {"benchmarking_script (c)", "2024 2025 2026", "step",
-       "What happens without warm-up steps, or with one or two, and why?",
-       "`flashstep bench step --warmup 0,1,2,5`", answer_warmup},
-      {"torch_compile (b)", "2025 2026", "step",
-       "What does compiling the whole model change, forward alone and in a training step?",
-       "Python's torch and the compiler that it calls (`flashstep bench step --peers "
-       "eager,compiled`)",
-       answer_compiled_step, "step_peers"},
-  };
-  questions.insert(questions.end(), all.begin(), all.end());
+void add_step_answers(Answers& answers) {
+  answers["step_program"] = step_program;
+  answers["step_times"] = step_times;
+  answers["step_warmup"] = step_warmup;
+  answers["step_compiled"] = step_compiled;
 }
 
 }  // namespace flashstep::report

@@ -6,7 +6,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/report/document/evidence.h"
+#include "flashstep/report/document/combine.h"
 #include "flashstep/report/document/report.h"
 
 namespace flashstep::report {

@@ -3,9 +3,9 @@
 
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
-#include "flashstep/report/document/answers_test.h"
 #include "flashstep/report/document/evidence.h"
 #include "flashstep/report/document/report.h"
+#include "flashstep/report/document/stored_results_test.h"
 
 namespace flashstep::report {
 namespace {
@@ -52,14 +52,14 @@ TEST_F(CompareTest, ChangesAndNoise) {
       compare_reports(report("a", 100, 2, 10, 0.1), report("b", 120, 2, 10.1, 0.1));
   ASSERT_EQ(compared.table.rows.size(), 2u);
   const Result none;
-  const TableView view({{&none, &compared.table}});
-  EXPECT_EQ(view.text(0, "case"), "naive, ranks 2");
-  EXPECT_EQ(view.number(0, "A"), 100);
-  EXPECT_EQ(view.number(0, "B"), 120);
-  EXPECT_NEAR(view.number(0, "change"), 20, 1e-9);
-  EXPECT_EQ(view.text(0, "noise"), "beyond");
-  EXPECT_EQ(view.text(1, "what"), "mean");
-  EXPECT_EQ(view.text(1, "noise"), "within");
+  const auto view = [&](size_t row) { return TableRow{&none, &compared.table, row}; };
+  EXPECT_EQ(view(0).text("case"), "naive, ranks 2");
+  EXPECT_EQ(view(0).number("A"), 100);
+  EXPECT_EQ(view(0).number("B"), 120);
+  EXPECT_NEAR(view(0).number("change"), 20, 1e-9);
+  EXPECT_EQ(view(0).text("noise"), "beyond");
+  EXPECT_EQ(view(1).text("what"), "mean");
+  EXPECT_EQ(view(1).text("noise"), "within");
   EXPECT_SAYS(compared.table.notes.back(),
               "1 of 2 numbers with a spread differs by more than the noise");
 }
@@ -74,13 +74,13 @@ TEST_F(CompareTest, NumbersOfAnotherTransportAreToldApart) {
   const BenchReport compared = compare_reports(report("a", 100, 2, 10, 0.1, "NCCL"),
                                                report("b", 120, 2, 10.1, 0.1, "copies"));
   const Result none;
-  const TableView view({{&none, &compared.table}});
-  ASSERT_EQ(view.rows(), 4u);  // the row without times has a transport, too
-  EXPECT_EQ(view.text(1, "what"), "by");
-  EXPECT_EQ(view.text(1, "A"), "NCCL");
-  EXPECT_EQ(view.text(1, "B"), "copies");
-  EXPECT_EQ(view.text(1, "noise"), "");
-  EXPECT_EQ(view.text(2, "case"), "naive, ranks 4");
+  const auto view = [&](size_t row) { return TableRow{&none, &compared.table, row}; };
+  ASSERT_EQ(compared.table.rows.size(), 4u);  // the row without times has a transport, too
+  EXPECT_EQ(view(1).text("what"), "by");
+  EXPECT_EQ(view(1).text("A"), "NCCL");
+  EXPECT_EQ(view(1).text("B"), "copies");
+  EXPECT_EQ(view(1).text("noise"), "");
+  EXPECT_EQ(view(2).text("case"), "naive, ranks 4");
   EXPECT_SAYS(compared.table.notes.back(), "1 of 2 numbers with a spread");
   EXPECT_EQ(compare_reports(folder_ / "a", folder_ / "a").table.rows.size(), 2u);
 }
@@ -101,19 +101,19 @@ TEST_F(CompareTest, RowsOfOneNameAreComparedInTheirOrder) {
   EXPECT_TRUE(compare_reports(folder_ / "a", folder_ / "a").table.rows.empty());
   const BenchReport compared = compare_reports(folder_ / "a", folder_ / "b");
   const Result none;
-  const TableView view({{&none, &compared.table}});
-  ASSERT_EQ(view.rows(), 1u);
-  EXPECT_EQ(view.number(0, "A"), 4);
-  EXPECT_EQ(view.number(0, "B"), 5);
+  const auto view = [&](size_t row) { return TableRow{&none, &compared.table, row}; };
+  ASSERT_EQ(compared.table.rows.size(), 1u);
+  EXPECT_EQ(view(0).number("A"), 4);
+  EXPECT_EQ(view(0).number("B"), 5);
 }
 
 TEST_F(CompareTest, AWideSpreadHidesAChange) {
   const BenchReport compared =
       compare_reports(report("a", 100, 15, 10, 0.1), report("b", 120, 15, 5, 0.1));
   const Result none;
-  const TableView view({{&none, &compared.table}});
-  EXPECT_EQ(view.text(0, "noise"), "within");
-  EXPECT_EQ(view.text(1, "noise"), "beyond");
+  const auto view = [&](size_t row) { return TableRow{&none, &compared.table, row}; };
+  EXPECT_EQ(view(0).text("noise"), "within");
+  EXPECT_EQ(view(1).text("noise"), "beyond");
 }
 
 TEST_F(CompareTest, NumbersWithoutASpreadAreShownWithoutAVerdict) {
@@ -128,10 +128,10 @@ TEST_F(CompareTest, NumbersWithoutASpreadAreShownWithoutAVerdict) {
   }
   const BenchReport compared = compare_reports(folder_ / "a", folder_ / "b");
   const Result none;
-  const TableView view({{&none, &compared.table}});
-  ASSERT_EQ(view.rows(), 1u);
-  EXPECT_NEAR(view.number(0, "change"), -50, 1e-9);
-  EXPECT_EQ(view.text(0, "noise"), "");
+  const auto view = [&](size_t row) { return TableRow{&none, &compared.table, row}; };
+  ASSERT_EQ(compared.table.rows.size(), 1u);
+  EXPECT_NEAR(view(0).number("change"), -50, 1e-9);
+  EXPECT_EQ(view(0).text("noise"), "");
   EXPECT_SAYS(compared.table.notes.back(), "0 of 0 numbers with a spread");
 }
 

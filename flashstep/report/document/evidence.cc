@@ -3,12 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "flashstep/base/text.h"
-
 namespace flashstep::report {
 namespace {
-
-constexpr double kSame = 0.02;
 
 // "ddp_2025" -> "2025"
 std::string preset_in(const std::string& measurement) {
@@ -16,84 +12,119 @@ std::string preset_in(const std::string& measurement) {
   return at == std::string::npos ? "" : measurement.substr(at + 1);
 }
 
-std::optional<size_t> column_of(const measure::Table& table, const std::string& name, size_t nth) {
-  for (size_t i = 0; i < table.columns.size(); ++i) {
-    if (table.columns[i].name == name && nth-- == 0) return i;
-  }
-  return std::nullopt;
+bool has_columns(const measure::Table& table, const Columns& columns) {
+  return std::all_of(columns.begin(), columns.end(), [&](const std::string& name) {
+    return std::any_of(table.columns.begin(), table.columns.end(),
+                       [&](const measure::Column& column) { return column.name == name; });
+  });
+}
+
+Columns texts(const TableRow& row, const Columns& columns) {
+  Columns texts;
+  for (const std::string& column : columns) texts.push_back(row.text(column));
+  return texts;
 }
 
 }  // namespace
 
-size_t TableView::rows() const {
-  size_t rows = 0;
-  for (const Part& part : parts_) rows += part.table->rows.size();
-  return rows;
+const measure::Cell* TableRow::cell(const std::string& column) const {
+  if (table == nullptr) return nullptr;
+  for (size_t i = 0; i < table->columns.size(); ++i) {
+    if (table->columns[i].name == column) return &table->rows[index][i];
+  }
+  return nullptr;
 }
 
-bool TableView::has(const std::string& column) const {
-  return std::any_of(parts_.begin(), parts_.end(), [&](const Part& part) {
-    return column_of(*part.table, column, 0).has_value();
+double TableRow::number(const std::string& column) const {
+  const measure::Cell* here = cell(column);
+  if (here == nullptr) return NAN;
+  if (const auto* whole = std::get_if<int64_t>(&here->value())) return static_cast<double>(*whole);
+  const auto* number = std::get_if<double>(&here->value());
+  return number == nullptr ? NAN : *number;
+}
+
+std::string TableRow::text(const std::string& column) const {
+  const measure::Cell* here = cell(column);
+  if (here == nullptr || std::holds_alternative<std::monostate>(here->value())) return "";
+  const auto at = static_cast<size_t>(here - table->rows[index].data());
+  return measure::display(*here, table->columns[at].format);
+}
+
+bool TableRow::reads(const Cells& cells) const {
+  return std::all_of(cells.begin(), cells.end(),
+                     [&](const auto& wanted) { return text(wanted.first) == wanted.second; });
+}
+
+TableRows TableRows::where(const Cells& cells) const {
+  return if_([&](const TableRow& row) { return row.reads(cells); });
+}
+
+TableRows TableRows::with(const Columns& columns) const {
+  return if_([&](const TableRow& row) {
+    return std::none_of(columns.begin(), columns.end(),
+                        [&](const auto& column) { return std::isnan(row.number(column)); });
   });
 }
 
-std::optional<TableView::Place> TableView::place(size_t row, const std::string& column,
-                                                 size_t nth) const {
-  for (const Part& part : parts_) {
-    if (row >= part.table->rows.size()) {
-      row -= part.table->rows.size();
-      continue;
+TableRows TableRows::once(const Columns& columns) const {
+  TableRows first;
+  for (const TableRows& same : by(columns)) first.add(same.front());
+  return first;
+}
+
+TableRow TableRows::first(const Cells& cells) const {
+  const TableRows found = where(cells);
+  return found.empty() ? TableRow() : found.front();
+}
+
+std::vector<TableRows> TableRows::by(const Columns& columns) const {
+  std::vector<TableRows> groups;
+  std::vector<Columns> known;
+  for (const TableRow& row : rows_) {
+    const Columns here = texts(row, columns);
+    const auto at = std::find(known.begin(), known.end(), here) - known.begin();
+    if (at == static_cast<ptrdiff_t>(known.size())) {
+      known.push_back(here);
+      groups.emplace_back();
     }
-    const auto at = column_of(*part.table, column, nth);
-    if (!at) return std::nullopt;
-    return Place{part.table, row, *at};
+    groups[static_cast<size_t>(at)].add(row);
   }
-  return std::nullopt;
+  return groups;
 }
 
-double TableView::number(size_t row, const std::string& column, size_t nth) const {
-  const double nothing = std::numeric_limits<double>::quiet_NaN();
-  const auto at = place(row, column, nth);
-  if (!at) return nothing;
-  const auto& value = at->table->rows[at->row][at->column].value();
-  if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
-  if (const auto* number = std::get_if<double>(&value)) return *number;
-  return nothing;
-}
-
-std::string TableView::text(size_t row, const std::string& column, size_t nth) const {
-  const auto at = place(row, column, nth);
-  if (!at) return "";
-  const measure::Cell& cell = at->table->rows[at->row][at->column];
-  if (std::holds_alternative<std::monostate>(cell.value())) return "";
-  return measure::display(cell, at->table->columns[at->column].format);
-}
-
-std::vector<size_t> TableView::where(const Wanted& wanted) const {
-  std::vector<size_t> found;
-  for (size_t row = 0; row < rows(); ++row) {
-    const bool all = std::all_of(wanted.begin(), wanted.end(), [&](const auto& pair) {
-      return text(row, pair.first) == pair.second;
-    });
-    if (all) found.push_back(row);
+std::vector<std::string> TableRows::distinct(const std::string& column) const {
+  std::vector<std::string> found;
+  for (const TableRows& same : by({column})) {
+    if (!same.front().text(column).empty()) found.push_back(same.front().text(column));
   }
   return found;
 }
 
-std::optional<size_t> TableView::first(const Wanted& wanted) const {
-  const auto found = where(wanted);
-  if (found.empty()) return std::nullopt;
-  return found.front();
+std::vector<double> TableRows::numbers(const std::string& column) const {
+  std::vector<double> numbers;
+  for (const TableRow& row : with({column})) numbers.push_back(row.number(column));
+  return numbers;
 }
 
-std::vector<std::string> TableView::distinct(const std::string& column) const {
-  std::vector<std::string> texts;
-  for (size_t row = 0; row < rows(); ++row) {
-    const std::string here = text(row, column);
-    if (!here.empty() && std::find(texts.begin(), texts.end(), here) == texts.end())
-      texts.push_back(here);
+TableRow TableRows::least(const std::string& column) const {
+  TableRow least;
+  for (const TableRow& row : with({column})) {
+    if (!least || row.number(column) < least.number(column)) least = row;
   }
-  return texts;
+  return least;
+}
+
+TableRow TableRows::most(const std::string& column) const {
+  TableRow most;
+  for (const TableRow& row : with({column})) {
+    if (!most || row.number(column) > most.number(column)) most = row;
+  }
+  return most;
+}
+
+bool TableRows::has(const std::string& column) const {
+  return std::any_of(rows_.begin(), rows_.end(),
+                     [&](const TableRow& row) { return row.cell(column) != nullptr; });
 }
 
 Evidence::Evidence(const std::vector<Result>& results, std::vector<std::string> years)
@@ -112,39 +143,35 @@ int Evidence::rank_of(const Result& result) const {
   return 1000 + 2100 - std::stoi(year);
 }
 
-std::vector<TableView> Evidence::tables(const std::string& section,
-                                        const std::vector<std::string>& columns) const {
-  std::vector<TableView> found;
+std::vector<TableRows> Evidence::tables(const std::string& section, const Columns& columns) const {
+  std::vector<TableRows> found;
   for (const Result* result : results_) {
     if (result->section != section) continue;
     for (const NamedTable& named : result->tables) {
-      TableView view({{result, &named.table}});
-      const bool all = std::all_of(columns.begin(), columns.end(),
-                                   [&](const std::string& column) { return view.has(column); });
-      if (all && view.rows() > 0) found.push_back(std::move(view));
+      if (named.table.rows.empty() || !has_columns(named.table, columns)) continue;
+      found.emplace_back();
+      for (size_t i = 0; i < named.table.rows.size(); ++i)
+        found.back().add({result, &named.table, i});
     }
   }
   return found;
 }
 
-TableView Evidence::table(const std::string& section,
-                          const std::vector<std::string>& columns) const {
-  std::vector<TableView::Part> parts;
-  for (const TableView& view : tables(section, columns)) {
-    const TableView::Part& part = view.parts().front();
-    if (!parts.empty() && parts.back().result == part.result) continue;
-    if (!parts.empty() && rank_of(*parts.back().result) != rank_of(*part.result)) break;
-    parts.push_back(part);
+TableRows Evidence::rows(const std::string& section, const Columns& columns) const {
+  TableRows joined;
+  for (const TableRows& rows : tables(section, columns)) {
+    if (!joined.empty() && joined.back().result == rows.front().result) continue;
+    if (!joined.empty() && rank_of(*joined.back().result) != rank_of(*rows.front().result)) break;
+    for (const TableRow& row : rows) joined.add(row);
   }
-  TableView joined(std::move(parts));
   use(joined);
   return joined;
 }
 
-void Evidence::use(const TableView& view) const {
-  for (const TableView::Part& part : view.parts()) {
-    const std::string& name = part.result->measurement;
-    if (std::find(used_.begin(), used_.end(), name) == used_.end()) used_.push_back(name);
+void Evidence::use(const TableRows& rows) const {
+  for (const TableRow& row : rows) {
+    if (std::find(used_.begin(), used_.end(), row.result) == used_.end())
+      used_.push_back(row.result);
   }
 }
 
@@ -152,46 +179,6 @@ std::string year_of(const std::string& measurement) {
   const std::string preset = preset_in(measurement);
   const bool is_year = preset.size() == 4 && preset.find_first_not_of("0123456789") == preset.npos;
   return is_year ? preset : "";
-}
-
-int compare_measured(double a, double b) {
-  if (std::abs(a / b - 1) <= kSame) return 0;
-  return a < b ? -1 : 1;
-}
-
-void Tally::add(double a, double b) {
-  const int order = compare_measured(a, b);
-  ++(order < 0 ? less_ : order == 0 ? same_ : more_);
-}
-
-std::string Tally::words(const char* less, const char* same, const char* more) const {
-  std::vector<std::string> parts;
-  for (const auto& [count, word] :
-       {std::pair(less_, less), std::pair(same_, same), std::pair(more_, more)}) {
-    if (count == 0) continue;
-    if (cases() == 1) return word;
-    if (count == cases()) return str(word, " in all ", count, " cases");
-    parts.push_back(str(word, " in ", count, " of ", cases(), " cases"));
-  }
-  return join(parts);
-}
-
-std::string three_digits(double value) {
-  return measure::display(measure::Cell(value), {measure::NumberFormat::Style::kSignificant, 3});
-}
-
-std::string speed_words(double ratio) {
-  if (compare_measured(ratio, 1) == 0) return "as fast as";
-  return ratio > 1 ? fixed(ratio, 2) + " times as fast as"
-                   : "only " + fixed(ratio, 2) + " times as fast as";
-}
-
-std::string percent(double share, int digits) { return fixed(100 * share, digits) + " %"; }
-
-std::string milliseconds(double ms) { return three_digits(ms) + " ms"; }
-
-std::string count_of(size_t count, const std::string& thing) {
-  return str(count, " ", thing, count == 1 ? "" : "s");
 }
 
 }  // namespace flashstep::report

@@ -2,39 +2,42 @@
 
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 #include "flashstep/base/text.h"
+#include "flashstep/error.h"
 
 namespace flashstep::report {
 namespace {
 
-// Why there is no result that answers it: the first measurement for it that failed or was left out;
-// empty if there is none.
-std::string reason(const Question& question, const std::vector<Result>& results,
-                   const std::vector<LeftOut>& left_out) {
+// What is missing where nothing answers it, in a few words: what the first measurement for it
+// needed or how it failed.
+std::string what_is_missing(const Question& question, const std::vector<Result>& results,
+                            const std::vector<LeftOut>& left_out) {
   const auto would_answer = [&](const std::string& section, const std::string& measurement) {
     return section == question.section && measurement.starts_with(question.measurement);
   };
+  const auto in_short = [](const std::string& why) { return why.substr(0, why.find(", ")); };
+  if (question.answer.empty()) return "needs " + question.needs;
   for (const Result& result : results) {
     if (would_answer(result.section, result.measurement) && !result.trouble.empty())
-      return result.measurement + " " + result.trouble;
+      return "it failed, " + result.trouble;
   }
   for (const LeftOut& out : left_out) {
-    if (would_answer(out.section, out.what)) return out.why;
+    if (would_answer(out.section, out.what)) return in_short(out.why);
   }
-  return "";
+  return "needs " + question.needs;
 }
 
-// For each year of "2024 2025", the latest first: that year, then the others.
-std::vector<std::vector<std::string>> preferences(const std::string& years) {
-  std::vector<std::string> latest_first;
-  for (size_t at = 0; at + 4 <= years.size(); at += 5)
-    latest_first.insert(latest_first.begin(), years.substr(at, 4));
-  if (latest_first.empty()) return {{}};
+// For each year, the latest first: that year, then the others.
+std::vector<std::vector<std::string>> preferences(const std::vector<std::string>& years) {
+  if (years.empty()) return {{}};
   std::vector<std::vector<std::string>> all;
-  for (const std::string& year : latest_first) {
-    all.push_back(latest_first);
-    std::erase(all.back(), year);
-    all.back().insert(all.back().begin(), year);
+  for (auto year = years.rbegin(); year != years.rend(); ++year) {
+    std::vector<std::string> order(years.rbegin(), years.rend());
+    std::erase(order, *year);
+    order.insert(order.begin(), *year);
+    all.push_back(std::move(order));
   }
   return all;
 }
@@ -42,45 +45,59 @@ std::vector<std::vector<std::string>> preferences(const std::string& years) {
 // What the results of each year say. A year without results of its own has another's, which say it
 // once.
 void add_parts(const std::vector<Result>& results, Answer& answer) {
-  std::vector<std::vector<std::string>> known;
+  const AnswerFunction& function = answers().at(answer.question->answer);
   for (const auto& years : preferences(answer.question->years)) {
     const Evidence evidence(results, years);
-    Sentences sentences = answer.question->answer(evidence);
-    const std::vector<std::string>& used = evidence.used();
-    if (sentences.empty() || std::find(known.begin(), known.end(), used) != known.end()) continue;
-    known.push_back(used);
-    AnswerPart part{"", std::move(sentences)};
-    for (const std::string& name : used) {
-      if (part.year.empty()) part.year = year_of(name);
-      if (std::find(answer.used.begin(), answer.used.end(), name) == answer.used.end())
-        answer.used.push_back(name);
+    AnswerPart part{"", function(evidence), evidence.used()};
+    const bool known =
+        std::any_of(answer.parts.begin(), answer.parts.end(),
+                    [&](const AnswerPart& other) { return other.used == part.used; });
+    if (!part.finding || known) continue;
+    for (const Result* result : part.used) {
+      if (part.year.empty()) part.year = year_of(result->measurement);
     }
     answer.parts.push_back(std::move(part));
   }
 }
 
-bool all_quick(const std::vector<std::string>& used) {
-  return !used.empty() && std::all_of(used.begin(), used.end(), [](const std::string& name) {
-    return name.ends_with("_quick");
-  });
+Question question_from(const nlohmann::json& json) {
+  const auto text = [&](const char* key) { return json.value(key, std::string()); };
+  Question question{.name = json.at("name").get<std::string>(),
+                    .years = json.value("years", std::vector<std::string>()),
+                    .section = json.at("section").get<std::string>(),
+                    .title = json.at("title").get<std::string>(),
+                    .text = json.at("question").get<std::string>(),
+                    .answer = text("answer"),
+                    .needs = json.at("needs").get<std::string>(),
+                    .measurement = text("measurement"),
+                    .lacks = text("lacks"),
+                    .finding = json.value("finding", 0)};
+  require(question.answer.empty() || answers().count(question.answer) > 0, "there is no answer \"",
+          question.answer, "\"");
+  return question;
 }
 
 }  // namespace
 
+std::vector<Question> read_handout(std::string_view json, const std::string& source) {
+  try {
+    std::vector<Question> questions;
+    const auto handout = nlohmann::json::parse(json);
+    for (const auto& question : handout.at("questions"))
+      questions.push_back(question_from(question));
+    return questions;
+  } catch (const std::exception& error) {
+    throw UserError(
+        str("[report] expected the questions of a handout in ", source, ": ", error.what()));
+  }
+}
+
 const std::vector<Question>& questions() {
   static const std::vector<Question> all = [] {
     std::vector<Question> list;
-    add_step_questions(list);
-    add_norm_questions(list);
-    add_profile_questions(list);
-    add_precision_questions(list);
-    add_memory_questions(list);
-    add_attention_questions(list);
-    add_communication_questions(list);
-    add_data_parallel_questions(list);
-    add_sharding_questions(list);
-    add_account_questions(list);
-    add_further_questions(list);
+    for (const auto& [name, text] : handout_texts()) {
+      for (Question& question : read_handout(text, name)) list.push_back(std::move(question));
+    }
     return list;
   }();
   return all;
@@ -90,19 +107,16 @@ Answer answer(const Question& question, const std::vector<Result>& results,
               const std::vector<LeftOut>& left_out) {
   Answer answer;
   answer.question = &question;
-  if (question.answer != nullptr) add_parts(results, answer);
-  answer.measured = !answer.parts.empty() && std::string_view(question.lacks).empty();
-  if (answer.parts.empty()) {
-    const std::string why = question.answer == nullptr ? "" : reason(question, results, left_out);
-    answer.parts = {{"",
-                     {why.empty() ? str("Not measured: needs ", question.needs, ".")
-                                  : str("Not measured: ", why, ".")}}};
-    return answer;
+  if (!question.answer.empty()) add_parts(results, answer);
+  answer.measured = !answer.parts.empty() && question.lacks.empty();
+  answer.missing =
+      answer.parts.empty() ? what_is_missing(question, results, left_out) : question.lacks;
+  for (const AnswerPart& part : answer.parts) {
+    answer.quick = !part.used.empty() &&
+                   std::all_of(part.used.begin(), part.used.end(), [](const Result* result) {
+                     return result->measurement.ends_with("_quick");
+                   });
   }
-  Sentences& last = answer.parts.back().sentences;
-  if (!answer.measured) last.push_back(str("Not measured: ", question.lacks, "."));
-  if (all_quick(answer.used))
-    last.emplace_back("(From the preset quick: smaller cases than the handout's.)");
   return answer;
 }
 

@@ -69,8 +69,8 @@ void draw(const ReportOptions& options, const RunRecord& record,
       make_document(current(std::move(stored.results), keys), record, stored.complaints);
   write_document(document, options.directory);
   outcome.unreadable = stored.complaints;
-  outcome.questions = static_cast<int64_t>(document.asked());
-  outcome.answered = static_cast<int64_t>(document.measured());
+  outcome.questions = static_cast<int64_t>(document.asked);
+  outcome.answered = static_cast<int64_t>(document.measured);
   for (const char* name : {"report.html", "report.md"})
     outcome.written.push_back((options.directory / name).string());
   if (!options.pdf || outcome.signal != 0) return;

@@ -6,7 +6,7 @@
 
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
-#include "flashstep/report/document/answers_test.h"
+#include "flashstep/report/document/stored_results_test.h"
 
 namespace flashstep::report {
 namespace {

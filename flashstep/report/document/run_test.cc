@@ -9,8 +9,8 @@
 
 #include "flashstep/base/signals.h"
 #include "flashstep/detail/files.h"
-#include "flashstep/report/document/answers_test.h"
 #include "flashstep/report/document/command.h"
+#include "flashstep/report/document/stored_results_test.h"
 
 namespace flashstep::report {
 namespace {

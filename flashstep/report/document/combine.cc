@@ -1,0 +1,217 @@
+#include "flashstep/report/document/combine.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/stats.h"
+
+namespace flashstep::report {
+namespace {
+
+constexpr double kSame = 0.02;
+constexpr double kFormulaExact = 0.01;   // nearer than that is not worth a number
+constexpr double kFormulaAgrees = 0.10;  // formulas leave out temporaries, and allocators round up
+
+// As the part of a field behind its bar says: "ms", "GiB", "3", ".2", "%".
+std::string number_words(double number, const std::string& form) {
+  if (form == "ms") return milliseconds(number);
+  if (form == "MiB") return memory_words(number);
+  if (form == "GiB") return memory_words(1024 * number);
+  if (form == "%") return percent(number / 100);
+  if (form[0] == '.') return fixed(number, form[1] - '0');
+  return three_digits(number);
+}
+
+}  // namespace
+
+const Answers& answers() {
+  static const Answers all = [] {
+    Answers answers;
+    for (const auto add : {add_account_answers, add_attention_answers, add_further_answers,
+                           add_memory_answers, add_norm_answers, add_parallel_answers,
+                           add_precision_answers, add_profile_answers, add_step_answers}) {
+      add(answers);
+    }
+    return answers;
+  }();
+  return all;
+}
+
+std::string three_digits(double value) {
+  return measure::display(measure::Cell(value), {measure::NumberFormat::Style::kSignificant, 3});
+}
+
+std::string percent(double share, int digits) { return fixed(100 * share, digits) + " %"; }
+
+std::string milliseconds(double ms) { return three_digits(ms) + " ms"; }
+
+std::string memory_words(double mebibytes) {
+  const bool large = mebibytes >= 1024;
+  return three_digits(large ? mebibytes / 1024 : mebibytes) + (large ? " GiB" : " MiB");
+}
+
+std::string count_of(size_t count, const std::string& thing) {
+  return str(count, " ", thing, count == 1 ? "" : "s");
+}
+
+std::string say(const std::string& form, const TableRow& a, const TableRow& b,
+                const SentenceWords& words) {
+  std::string sentence;
+  size_t plain = 0;
+  for (size_t at; (at = form.find('{', plain)) != std::string::npos;) {
+    sentence += form.substr(plain, at - plain);
+    const size_t end = form.find('}', at);
+    const std::string field = form.substr(at + 1, end - at - 1);
+    plain = end + 1;
+    if (const auto word = words.find(field); word != words.end()) {
+      sentence += word->second;
+      continue;
+    }
+    const size_t bar = field.find('|');
+    const bool of_b = field.starts_with("b.");
+    const std::string column =
+        field.substr(of_b ? 2 : 0, bar - (of_b && bar != field.npos ? 2 : 0));
+    const TableRow& row = of_b ? b : a;
+    sentence += bar == std::string::npos ? row.text(column)
+                                         : number_words(row.number(column), field.substr(bar + 1));
+  }
+  return sentence + form.substr(plain);
+}
+
+std::string span_of(const std::vector<double>& values, int digits) {
+  if (values.empty()) return "";
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  const std::string low = fixed(*least, digits), high = fixed(*most, digits);
+  return low == high ? low : low + " to " + high;
+}
+
+int compare_measured(double a, double b) {
+  if (std::abs(a / b - 1) <= kSame) return 0;
+  return a < b ? -1 : 1;
+}
+
+std::string speed_words(double ratio) {
+  if (compare_measured(ratio, 1) == 0) return "as fast as";
+  return (ratio > 1 ? "" : "only ") + fixed(ratio, 2) + " times as fast as";
+}
+
+std::string change_words(double from, double to, const char* less, const char* more) {
+  const int order = compare_measured(to, from);
+  if (order == 0) return "the same within 2 %";
+  return percent(std::abs(to / from - 1), 1) + " " + (order < 0 ? less : more);
+}
+
+void Tally::add(double a, double b) {
+  const int order = compare_measured(a, b);
+  ++(order < 0 ? less_ : order == 0 ? same_ : more_);
+}
+
+std::string Tally::words(const char* less, const char* same, const char* more) const {
+  std::vector<std::string> parts;
+  for (const auto& [count, word] :
+       {std::pair(less_, less), std::pair(same_, same), std::pair(more_, more)}) {
+    if (count == 0) continue;
+    if (cases() == 1) return word;
+    if (count == cases()) return str(word, " in all ", count, " cases");
+    parts.push_back(str(word, " in ", count, " of ", cases(), " cases"));
+  }
+  return join(parts);
+}
+
+std::vector<RowPair> pairs(const TableRows& rows, const Cells& a, const Cells& b,
+                           const Columns& same_case) {
+  std::vector<RowPair> found;
+  const TableRows others = rows.where(b);
+  for (const TableRow& row : rows.where(a)) {
+    Cells here;
+    for (const std::string& column : same_case) here.emplace_back(column, row.text(column));
+    if (const TableRow other = others.first(here)) found.push_back({row, other});
+  }
+  return found;
+}
+
+std::vector<double> ratios(const std::vector<RowPair>& pairs, const std::string& column) {
+  std::vector<double> ratios;
+  for (const auto& [a, b] : pairs) {
+    const double ratio = b.number(column) / a.number(column);
+    if (ratio > 0 && std::isfinite(ratio)) ratios.push_back(ratio);
+  }
+  return ratios;
+}
+
+std::string speeds(const std::vector<double>& ratios, const std::string& b) {
+  const std::string words = speed_words(measure::geometric_mean(ratios)) + " " + b;
+  if (ratios.size() < 2) return words;
+  return str(words, " (geometric mean of ", ratios.size(), " cases, ", span_of(ratios, 2), ")");
+}
+
+std::string extremes(const TableRows& rows, const std::string& column, const std::string& unit,
+                     const std::string& name) {
+  const TableRow least = rows.least(column), most = rows.most(column);
+  if (!least) return "";
+  const auto words = [&](const TableRow& row) {
+    return str(three_digits(row.number(column)), " ", unit, " (", row.text(name), ")");
+  };
+  if (least.text(name) == most.text(name)) return words(most);
+  return words(least) + " to " + words(most);
+}
+
+std::string trend(const std::vector<double>& values, int digits) {
+  bool never_falls = true, never_rises = true;
+  for (size_t i = 1; i < values.size(); ++i) {
+    const int order = compare_measured(values[i], values[i - 1]);
+    never_falls &= order >= 0;
+    never_rises &= order <= 0;
+  }
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  const std::string from_to =
+      str(" from ", fixed(values.front(), digits), " to ", fixed(values.back(), digits));
+  if (compare_measured(*most, *least) == 0)
+    return "stays at " + fixed(values.front(), digits) + " within 2 %";
+  if (never_falls && *least < values.back()) return "grows" + from_to;
+  if (never_rises && *least < values.front()) return "falls" + from_to;
+  return str("goes both ways, between ", fixed(*least, digits), " and ", fixed(*most, digits));
+}
+
+std::string against_formula(const TableRows& rows, const std::string& measured,
+                            const std::string& formula) {
+  double furthest = 0;
+  size_t wrong = 0;
+  for (const TableRow& row : rows) {
+    const double apart = std::abs(row.number(measured) / row.number(formula) - 1);
+    wrong += !(apart <= kFormulaAgrees);
+    if (apart > furthest) furthest = apart;
+  }
+  const std::string cases =
+      rows.size() == 1 ? "" : str(wrong > 0 ? " of " : " in all ", rows.size(), " cases");
+  if (wrong > 0)
+    return str("NOT what the formula says", rows.size() == 1 ? "" : str(" in ", wrong), cases);
+  if (furthest <= kFormulaExact) return "what the formula says" + cases;
+  return str("within ", percent(furthest, 1), " of the formula", cases);
+}
+
+measure::Table list(const TableRows& rows, const Columns& columns, size_t most) {
+  measure::Table table;
+  if (rows.empty()) return table;
+  for (const std::string& name : columns) {
+    for (const measure::Column& column : rows.front().table->columns) {
+      if (column.name != name) continue;
+      table.columns.push_back(column);
+      break;
+    }
+  }
+  for (size_t i = 0; i < std::min(most, rows.size()); ++i) {
+    std::vector<measure::Cell> cells;
+    for (const measure::Column& column : table.columns) {
+      const measure::Cell* cell = rows[i].cell(column.name);
+      cells.push_back(cell == nullptr ? measure::Cell() : *cell);
+    }
+    table.add_row(std::move(cells));
+  }
+  if (rows.size() > most)
+    table.notes.push_back(str(rows.size() - most, " more rows are among all measurements."));
+  return table;
+}
+
+}  // namespace flashstep::report

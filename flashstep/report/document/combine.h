@@ -1,0 +1,120 @@
+// What answers are put together of: how numbers, extremes, comparisons, trends and shares of the
+// rows of a table are said. Clocks and neighbours move a time by 2 %: here, once, is what follows
+// from that.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "flashstep/report/document/evidence.h"
+
+namespace flashstep::report {
+
+// One to three sentences, and one small table or one picture below them.
+struct Finding {
+  std::vector<std::string> sentences = {};  // none: the evidence is not there
+  measure::Table table = {};                // without columns: none
+  // The last picture of the results that were used whose name holds all of these: {"timeline",
+  // "_step_"}. Empty: none.
+  std::vector<std::string> picture = {};
+
+  explicit operator bool() const { return !sentences.empty(); }
+};
+
+using AnswerFunction = std::function<Finding(const Evidence&)>;
+using Answers = std::map<std::string, AnswerFunction>;  // by the names that handouts use
+
+const Answers& answers();
+// Their parts, by room (answers_*.cc).
+void add_account_answers(Answers& answers);
+void add_attention_answers(Answers& answers);
+void add_further_answers(Answers& answers);
+void add_memory_answers(Answers& answers);
+void add_norm_answers(Answers& answers);
+void add_parallel_answers(Answers& answers);
+void add_precision_answers(Answers& answers);
+void add_profile_answers(Answers& answers);
+void add_step_answers(Answers& answers);
+
+// ---- Numbers
+
+std::string three_digits(double value);                        // "12.3", "0.0045", "1,230"
+std::string percent(double share, int digits = 0);             // 0.123 -> "12 %"
+std::string milliseconds(double ms);                           // "12.3 ms"
+std::string memory_words(double mebibytes);                    // "2.00 GiB", "512 MiB"
+std::string count_of(size_t count, const std::string& thing);  // "1 row", "3 rows"
+// "1.93 to 2.10", or one of them where they read the same.
+std::string span_of(const std::vector<double>& values, int digits);
+
+// A sentence: `form` with cells of rows and other words in its braces.
+//   {column}        as the table displays it
+//   {column|ms}     "12.3 ms"
+//   {column|MiB}    of a number in MiB, |GiB of one in GiB: "12.7 GiB", "512 MiB"
+//   {column|3}      three digits; |.2: two digits behind the point; |%: of a number in percent
+//   {b.column}      of row `b`, others are of `a`
+//   {name}          of `words`, which come before columns
+using SentenceWords = std::map<std::string, std::string>;
+std::string say(const std::string& form, const TableRow& a, const TableRow& b = {},
+                const SentenceWords& words = {});
+
+// ---- Comparing
+
+// -1, 0 or 1: `a` is less than, the same as (within 2 %), or more than `b`.
+int compare_measured(double a, double b);
+// "1.25 times as fast as", "only 0.80 times as fast as", "as fast as" (within 2 %).
+std::string speed_words(double ratio);
+// "7.9 % shorter", "3.0 % longer", "the same within 2 %": of a time or a size that was `from`.
+std::string change_words(double from, double to, const char* less = "shorter",
+                         const char* more = "longer");
+
+// How cases compare, in words.
+class Tally {
+ public:
+  void add(double a, double b);
+  // "shorter", "shorter in all 3 cases", "shorter in 2 of 3 cases, the same in 1 of 3 cases".
+  std::string words(const char* less, const char* same, const char* more) const;
+  size_t less() const { return less_; }
+  size_t more() const { return more_; }
+  size_t cases() const { return less_ + same_ + more_; }
+
+ private:
+  size_t less_ = 0, same_ = 0, more_ = 0;
+};
+
+struct RowPair {
+  TableRow a, b;
+};
+// Each row that reads `a` with the first one that reads `b` and is of the same case.
+std::vector<RowPair> pairs(const TableRows& rows, const Cells& a, const Cells& b,
+                           const Columns& same_case);
+// The number of b over that of a: how many times as fast a is, where `column` is a time. What is
+// not known or not positive is left out.
+std::vector<double> ratios(const std::vector<RowPair>& pairs, const std::string& column);
+// "1.25 times as fast as B (geometric mean of 40 cases, 0.71 to 2.60)".
+std::string speeds(const std::vector<double>& ratios, const std::string& b);
+
+// ---- Extremes and trends
+
+// "28.7 ms (small) to 642 ms (2.7B)": the least and the most of a column, and what `name` says of
+// their rows.
+std::string extremes(const TableRows& rows, const std::string& column, const std::string& unit,
+                     const std::string& name);
+// "grows from 1.1 to 2.9", "falls from ...", "stays at 1.1 within 2 %", "goes both ways, from 0.86
+// to 3.1": only what holds from each to the next is a trend.
+std::string trend(const std::vector<double>& values, int digits);
+
+// ---- Against a formula
+
+// "as the formula says in all 6 cases", "up to 3.8 % from the formula in ...", or that and in how
+// many it is NOT what the formula says: further than 10 % from it.
+std::string against_formula(const TableRows& rows, const std::string& measured,
+                            const std::string& formula);
+
+// ---- Tables
+
+// These columns of these rows, at most `most` of them.
+measure::Table list(const TableRows& rows, const Columns& columns, size_t most = 12);
+
+}  // namespace flashstep::report
