@@ -91,10 +91,6 @@ std::string to_markdown(const Table& table);
 // unformatted; the title and the notes are left out.
 std::string to_csv(const Table& table);
 
-// A LaTeX table with booktabs' rules, to be \input; everything that LaTeX would interpret is
-// escaped.
-std::string to_latex(const Table& table);
-
 // All of the table, with exact numbers; table_from_json gives an equal table back. `source` names
 // the text in the UserError for what is no such JSON.
 std::string to_json(const Table& table);

@@ -1,4 +1,4 @@
-// Tables for other programs: CSV, LaTeX, JSON.
+// Tables for other programs: CSV, JSON.
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -33,52 +33,6 @@ std::string csv_cell(const Cell& cell) {
   if (const auto* whole = std::get_if<int64_t>(&cell.value())) return std::to_string(*whole);
   if (const auto* number = std::get_if<double>(&cell.value())) return exact(*number);
   return "";
-}
-
-std::string latex_escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '\\':
-        out += "\\textbackslash{}";
-        break;
-      case '~':
-        out += "\\textasciitilde{}";
-        break;
-      case '^':
-        out += "\\textasciicircum{}";
-        break;
-      case '<':
-        out += "\\textless{}";
-        break;
-      case '>':
-        out += "\\textgreater{}";
-        break;
-      case '|':
-        out += "\\textbar{}";
-        break;
-      case '"':
-        out += "\\textquotedbl{}";
-        break;
-      case '&':
-      case '%':
-      case '$':
-      case '#':
-      case '_':
-      case '{':
-      case '}':
-        out += '\\';
-        out += c;
-        break;
-      case '\n':
-      case '\r':
-        out += ' ';
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
 }
 
 constexpr const char* kStyles[] = {"fixed", "significant", "scientific"};
@@ -141,35 +95,6 @@ std::string to_csv(const Table& table) {
     text += "\r\n";
   }
   return text;
-}
-
-std::string to_latex(const Table& table) {
-  std::string alignment, heads, units;
-  bool any_unit = false;
-  for (const Column& column : table.columns) {
-    const std::string separator = heads.empty() && alignment.empty() ? "" : " & ";
-    alignment += column.align == Align::kLeft ? 'l' : 'r';
-    heads += separator + latex_escaped(column.name);
-    units += separator + latex_escaped(column.unit);
-    any_unit |= !column.unit.empty();
-  }
-  std::string text = "% needs \\usepackage{booktabs}\n\\begin{table}\n  \\centering\n";
-  if (!table.title.empty()) text += "  \\caption{" + latex_escaped(table.title) + "}\n";
-  text += "  \\begin{tabular}{" + alignment + "}\n    \\toprule\n    " + heads + " \\\\\n";
-  if (any_unit) text += "    " + units + " \\\\\n";
-  text += "    \\midrule\n";
-  for (const auto& row : table.rows) {
-    text += "    ";
-    for (size_t i = 0; i < row.size(); ++i) {
-      text += i > 0 ? " & " : "";
-      text += latex_escaped(display(row[i], table.columns[i].format));
-    }
-    text += " \\\\\n";
-  }
-  text += "    \\bottomrule\n  \\end{tabular}\n";
-  for (const std::string& note : table.notes)
-    text += "\n  \\smallskip\n  " + latex_escaped(note) + "\n";
-  return text + "\\end{table}\n";
 }
 
 std::string to_json(const Table& table) {

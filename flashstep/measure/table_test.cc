@@ -65,18 +65,6 @@ TEST(Table, CsvIsExactAndQuoted) {
             "xl,1024,OOM,\r\n");
 }
 
-TEST(Table, LatexEscapes) {
-  Table table = small_table();
-  table.rows[0][0] = "50% of $x_1 & {y}~^\\";
-  const std::string latex = to_latex(table);
-  EXPECT_NE(latex.find("50\\% of \\$x\\_1 \\& \\{y\\}\\textasciitilde{}\\textasciicircum{}"
-                       "\\textbackslash{} & 128 & 12.35 & 41.2 \\\\"),
-            std::string::npos)
-      << latex;
-  EXPECT_NE(latex.find("\\begin{tabular}{lrrr}"), std::string::npos);
-  EXPECT_NE(latex.find(" &  & ms & \\% \\\\"), std::string::npos) << latex;
-}
-
 TEST(Table, JsonThereAndBack) {
   Table table = small_table();
   table.columns[2].format = {NumberFormat::Style::kSignificant, 4};

@@ -2,7 +2,8 @@
 //
 // A section's measurements are command lines of `flashstep`, run as child processes with `--out
 // FOLDER` behind them; what they write there (report::save) is the result. A new command joins the
-// report by a row in the table of sections (sections.cc) and its measurements (presets_*.cc).
+// report by a row in the table of sections (sections.cc) and its measurements in a handout
+// (report/handouts/*.json).
 #pragma once
 
 #include <cstdint>
@@ -48,8 +49,6 @@ struct Section {
   const char* name;   // of --only
   const char* title;  // its heading
   const char* about;  // what stands below it
-  // Adds what `year` ("quick", "2024", "2025", "2026") asks for on a machine like this.
-  void (*add)(const std::string& year, const measure::Machine& machine, Plan& plan);
 };
 
 const std::vector<Section>& sections();
@@ -60,8 +59,5 @@ Plan plan_of(const Section& section, const std::string& preset, const measure::M
 
 // Why a machine cannot run it; empty if it can.
 std::string why_not(const Needs& needs, const measure::Machine& machine);
-
-// Into what is measured if the machine can, else into what is left out.
-void add_if_possible(Measurement measurement, const measure::Machine& machine, Plan& plan);
 
 }  // namespace flashstep::report
