@@ -41,8 +41,10 @@ class MarkdownWriter {
   void add(const TableBlock& block) {
     const measure::Table& table = block.table;
     if (folded_ && !block.file.empty()) {
+      // A table of every single run is for programs.
+      const char* form = block.file.ends_with("_runs") ? ".csv" : ".md";
       out_ += str("- [", table.title.empty() ? block.file : table.title, "](tables/", block.file,
-                  ".md), ", table.rows.size(), table.rows.size() == 1 ? " row\n" : " rows\n");
+                  form, "), ", table.rows.size(), table.rows.size() == 1 ? " row\n" : " rows\n");
     } else {
       std::string text = measure::to_markdown(table);
       text.erase(text.find_last_not_of('\n') + 1);

@@ -93,7 +93,7 @@ TEST(Document, AReaderFindsTheFindings) {
     EXPECT_TRUE(files.insert("pictures/" + picture.file).second) << picture.file;
     EXPECT_SAYS(html, "id=\"picture-" + picture.file + "\"");
   }
-  const std::regex link("\\]\\(((tables|pictures)/[^)]*)\\.(md|svg)\\)");
+  const std::regex link("\\]\\(((tables|pictures)/[^)]*)\\.(md|csv|svg)\\)");
   for (std::sregex_iterator at(markdown.begin(), markdown.end(), link), end; at != end; ++at)
     EXPECT_EQ(files.count((*at)[1]), 1u) << (*at)[1];
 }
