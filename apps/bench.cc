@@ -19,8 +19,9 @@ namespace {
 
 using AddBenchmark = void (*)(CLI::App&);
 constexpr AddBenchmark kBenchmarks[] = {
-    add_bench_allreduce, add_bench_attention, add_bench_ddp,  add_bench_matrix,    add_bench_norm,
-    add_bench_products,  add_bench_sharding,  add_bench_step, add_bench_tokenizer,
+    add_bench_allreduce, add_bench_attention, add_bench_ddp,      add_bench_matrix,
+    add_bench_norm,      add_bench_ops,       add_bench_products, add_bench_sharding,
+    add_bench_step,      add_bench_tokenizer,
 };
 
 }  // namespace
@@ -60,9 +61,7 @@ void ParallelFlags::add_options(CLI::App& command) {
   given.device.clear();
   command.add_option("--device", given.device, "cpu (Gloo) or cuda (NCCL); GPUs if there are any")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  command.add_option(
-      "--out", directory,
-      "Also write the tables (.txt, .md, .csv, .json) and pictures into this directory");
+  add_directory(command, directory);
 }
 
 void ParallelFlags::apply(report::ParallelAxes& axes) const {
@@ -72,8 +71,7 @@ void ParallelFlags::apply(report::ParallelAxes& axes) const {
   if (!given.ranks.empty()) axes.ranks = given.ranks;
   if (given.batch_size > 0) axes.batch_size = given.batch_size;
   if (given.vocab_size > 0) axes.vocab_size = given.vocab_size;
-  axes.device = given.device;
-  if (axes.device.empty()) axes.device = measure::list_gpus().empty() ? "cpu" : "cuda";
+  axes.device = device_or_gpu(given.device);
   axes.attention = given.attention;
   make_output_directory(directory);
 }
@@ -107,6 +105,35 @@ void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& step
   command.add_option("--steps", steps, "Timed steps a turn")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
+}
+
+void PeerFlags::add_options(CLI::App& command, const std::string& help) {
+  command.add_option("--python", python, "Python that has torch 2.11")->capture_default_str();
+  command.add_option("--peer-script", script, help)->capture_default_str();
+}
+
+std::vector<std::string> PeerFlags::command() const {
+  return script.empty() ? std::vector<std::string>() : std::vector{python, script};
+}
+
+void add_device(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "cpu or cuda; the GPU if there is one")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+}
+
+std::string device_or_gpu(const std::string& device) {
+  return !device.empty() ? device : measure::list_gpus().empty() ? "cpu" : "cuda";
+}
+
+void add_directory(CLI::App& command, std::string& directory) {
+  command.add_option(
+      "--out", directory,
+      "Also write the tables (.txt, .md, .csv, .json) and pictures into this directory");
+}
+
+void add_names(CLI::App& command, const char* flag, std::vector<std::string>& names,
+               const std::vector<std::string>& known, const std::string& help) {
+  command.add_option(flag, names, help)->delimiter(',')->check(CLI::IsMember(known));
 }
 
 void make_output_directory(const std::string& directory) {

@@ -19,6 +19,7 @@ void add_bench_attention(CLI::App& bench);
 void add_bench_ddp(CLI::App& bench);
 void add_bench_matrix(CLI::App& bench);
 void add_bench_norm(CLI::App& bench);
+void add_bench_ops(CLI::App& bench);
 void add_bench_products(CLI::App& bench);
 void add_bench_sharding(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
@@ -51,6 +52,28 @@ struct ParallelFlags {
 void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
                   std::vector<double>& bucket_megabytes);
 void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& steps);
+
+// A baseline in Python: --python and --peer-script.
+struct PeerFlags {
+  std::string python = "scripts/python", script;  // relative to where the command runs
+
+  void add_options(CLI::App& command, const std::string& help);
+  std::vector<std::string> command() const;  // none without a script
+};
+
+// What most benchmarks have: --device ("": the GPU if there is one), --out and lists of names.
+void add_device(CLI::App& command, std::string& device);
+std::string device_or_gpu(const std::string& device);
+void add_directory(CLI::App& command, std::string& directory);
+void add_names(CLI::App& command, const char* flag, std::vector<std::string>& names,
+               const std::vector<std::string>& known, const std::string& help);
+template <typename T>
+void take_if_given(const std::vector<T>& given, std::vector<T>& list) {
+  if (!given.empty()) list = given;
+}
+inline void take_if_given(int64_t given, int64_t& value) {
+  if (given > 0) value = given;
+}
 
 void print_progress(const std::string& line);  // on stderr
 

@@ -7,11 +7,9 @@
 
 #include "apps/bench.h"
 #include "flashstep/base/heap.h"
-#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/gpu.h"
 
 namespace flashstep::apps {
 namespace {
@@ -19,7 +17,7 @@ namespace {
 struct AttentionArguments {
   report::BenchAttentionOptions options;
   std::vector<std::string> passes, pairs;
-  std::string python = "scripts/python", script = "scripts/peers/attention_torch.py";
+  PeerFlags peer = {.script = "scripts/peers/attention_torch.py"};
   std::string directory;
 };
 
@@ -39,22 +37,16 @@ std::pair<int64_t, int64_t> pair_of(const std::string& text) {
 
 void run(AttentionArguments& arguments) {
   auto& options = arguments.options;
-  if (options.device.empty()) options.device = measure::list_gpus().empty() ? "cpu" : "cuda";
+  options.device = device_or_gpu(options.device);
   make_output_directory(arguments.directory);
   keep_freed_memory();  // as flashstep train does
   for (const auto& pass : arguments.passes)
     options.filter.passes.push_back(report::pass_by_name(pass));
   for (const auto& pair : arguments.pairs) options.pairs.push_back(pair_of(pair));
-  if (!arguments.script.empty()) options.peer_command = {arguments.python, arguments.script};
-
+  options.peer_command = arguments.peer.command();
+  options.progress = print_progress;
   const SignalGuard signals;
-  ProgressBar bar("attention " + options.preset, ProgressBar::Unit::kCount);
-  options.progress = [&](uint64_t done, uint64_t total, const std::string& note) {
-    bar.update(done, total, note);
-  };
-  const auto report = report::bench_attention(options);
-  bar.finish();
-  show(report, arguments.directory, options.preset);
+  show(report::bench_attention(options), arguments.directory, options.preset);
 }
 
 }  // namespace
@@ -69,17 +61,14 @@ void add_bench_attention(CLI::App& bench) {
   command->add_option("--preset", options.preset, join(presets))
       ->check(CLI::IsMember(presets))
       ->capture_default_str();
-  command->add_option("--device", options.device, "cpu or cuda; the GPU if there is one")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
-  command->add_option("--dtype", options.filter.dtypes, "Only these: fp32, bf16, fp16")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  add_device(*command, options.device);
+  add_names(*command, "--dtype", options.filter.dtypes, {"fp32", "bf16", "fp16"},
+            "Only these: fp32, bf16, fp16");
   command->add_option("--n", options.filter.lengths, "Only these numbers of queries")
       ->delimiter(',');
   command->add_option("--head-dim", options.filter.head_dims, "Only these")->delimiter(',');
-  command->add_option("--pass", arguments->passes, "Only these: forward, backward, both")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"forward", "backward", "both"}));
+  add_names(*command, "--pass", arguments->passes, {"forward", "backward", "both"},
+            "Only these: forward, backward, both");
   command->add_option("--contestants", options.contestants, "Only these, ours and peers by name")
       ->delimiter(',');
   command->add_option("--pairs", arguments->pairs,
@@ -94,13 +83,8 @@ void add_bench_attention(CLI::App& bench) {
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   command->add_flag("--quick", options.quick, "One short turn a cell: only to see that all runs");
-  command->add_option("--python", arguments->python, "Python that has torch 2.11")
-      ->capture_default_str();
-  command->add_option("--peer-script", arguments->script, "The compiled peer; empty: none")
-      ->capture_default_str();
-  command->add_option(
-      "--out", arguments->directory,
-      "Also write PRESET.txt, .md, .csv, .json and the pictures into this directory");
+  arguments->peer.add_options(*command, "The compiled baseline; empty: none");
+  add_directory(*command, arguments->directory);
   command->callback([arguments] { run(*arguments); });
 }
 

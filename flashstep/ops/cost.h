@@ -1,4 +1,4 @@
-// Memory traffic of norms and updates: the only home of these formulas. Torch-free.
+// Memory traffic of the operators: the only home of these formulas. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,41 @@ inline double adamw_bytes(int64_t numel, int64_t gradient_bytes, int64_t copy_by
 }
 inline double grad_norm_bytes(int64_t numel, int64_t gradient_bytes) {
   return static_cast<double>(numel) * static_cast<double>(gradient_bytes);
+}
+
+// Least traffic of what goes over N elements once. Rotary embedding: x read, y written, and the
+// same of the gradients. SwiGLU: a and b read, y written; backward dy, a and b read, both gradients
+// written. Cross-entropy: the logits read; backward read, and their gradient written.
+inline double rope_bytes(int64_t elements, int64_t element_bytes, bool backward) {
+  return (backward ? 4.0 : 2.0) * static_cast<double>(elements * element_bytes);
+}
+inline double swiglu_bytes(int64_t elements, int64_t element_bytes, bool backward) {
+  return (backward ? 8.0 : 3.0) * static_cast<double>(elements * element_bytes);
+}
+inline double cross_entropy_bytes(int64_t logits, int64_t element_bytes, bool backward) {
+  return (backward ? 3.0 : 1.0) * static_cast<double>(logits * element_bytes);
+}
+
+// R rows of C elements read and written; backward the same of the gradients, of which the weight's
+// is dense: V rows are written.
+inline double embedding_bytes(int64_t rows, int64_t width, int64_t vocab, int64_t element_bytes,
+                              bool backward) {
+  const double forward = 2.0 * static_cast<double>(rows) * static_cast<double>(width);
+  const double more = static_cast<double>(rows + vocab) * static_cast<double>(width);
+  return (forward + (backward ? more : 0)) * static_cast<double>(element_bytes);
+}
+
+// x (R, C) and weight (V, C) read, backward their gradients written; the logits need not exist. And
+// its products: 2 R C V, three times that with backward.
+inline double linear_cross_entropy_bytes(int64_t rows, int64_t width, int64_t vocab,
+                                         int64_t element_bytes, bool backward) {
+  return (backward ? 2.0 : 1.0) * static_cast<double>(rows + vocab) *
+         static_cast<double>(width * element_bytes);
+}
+inline double linear_cross_entropy_flops(int64_t rows, int64_t width, int64_t vocab,
+                                         bool backward) {
+  return (backward ? 6.0 : 2.0) * static_cast<double>(rows) * static_cast<double>(width) *
+         static_cast<double>(vocab);
 }
 
 }  // namespace flashstep

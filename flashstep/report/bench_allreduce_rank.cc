@@ -31,7 +31,7 @@ constexpr int64_t kMostCalls = 50, kLeastSamples = 3, kMostSamples = 40;
 constexpr int64_t kWarmupCalls = 5;
 constexpr double kWarmupSeconds = 0.2;
 
-struct Contestant {
+struct Summer {
   std::string name;
   std::function<void()> call;
 };
@@ -48,8 +48,8 @@ class Race {
       result.trouble = "OOM";
       return result;
     }
-    const std::vector<Contestant> contestants = make_contestants();
-    for (const Contestant& contestant : contestants) {
+    const std::vector<Summer> contestants = make_contestants();
+    for (const Summer& contestant : contestants) {
       result.runs.push_back({contestant.name, {}, {}, count_wrong_of(contestant)});
     }
     const Plan plan = plan_of(contestants);
@@ -86,8 +86,8 @@ class Race {
     return group_.all_reduce(taken ? 1 : 0, Reduce::kMin) == 1;
   }
 
-  std::vector<Contestant> make_contestants() {
-    std::vector<Contestant> contestants = {
+  std::vector<Summer> make_contestants() {
+    std::vector<Summer> contestants = {
         {"flashstep", [this] { all_reduce(group_, tensor_, Reduce::kSum); }}};
     if (case_.backend == "nccl") bare_ = make_bare_nccl(group_, tensor_);
     if (case_.device == "cpu") bare_ = make_bare_gloo(group_, tensor_);
@@ -103,16 +103,16 @@ class Race {
     if (on_gpu()) c10::impl::VirtualGuardImpl(at::kCUDA).getStream(tensor_.device()).synchronize();
   }
 
-  int64_t count_wrong_of(const Contestant& contestant) {
+  int64_t count_wrong_of(const Summer& contestant) {
     fill();
     contestant.call();
     return group_.all_reduce(count_wrong(tensor_, case_.dtype, case_.ranks), Reduce::kSum);
   }
 
   // How many calls and samples fit, by the slower contestant on the slowest rank.
-  Plan plan_of(const std::vector<Contestant>& contestants) {
+  Plan plan_of(const std::vector<Summer>& contestants) {
     double call_seconds = 0;
-    for (const Contestant& contestant : contestants) {
+    for (const Summer& contestant : contestants) {
       double last = 0, spent = 0;
       for (int64_t call = 0; call < kWarmupCalls && spent < kWarmupSeconds; ++call) {
         spent += last = sample_alone(contestant, 1);
@@ -129,7 +129,7 @@ class Race {
     return {calls, bounded(task_.cell_seconds / sample_seconds, kLeastSamples, kMostSamples)};
   }
 
-  void take_sample(const Contestant& contestant, int64_t calls, AllreduceRun& run) {
+  void take_sample(const Summer& contestant, int64_t calls, AllreduceRun& run) {
     run.alone.push_back(sample_alone(contestant, calls));
     run.seconds.push_back(on_gpu() ? sample_in_a_row(contestant, calls) : run.alone.back());
   }
@@ -141,14 +141,14 @@ class Race {
   }
 
   // Seconds a call, of calls one after the other on the GPU, on the slowest rank.
-  double sample_in_a_row(const Contestant& contestant, int64_t calls) {
+  double sample_in_a_row(const Summer& contestant, int64_t calls) {
     prepare();
     contestant.call();  // meets the other ranks: those behind it start together
     return slowest(gpu_seconds([&](int64_t) { contestant.call(); }, 0, 1, calls)[0]);
   }
 
   // Seconds from a call's launch to its end, by the host's clock, on the slowest rank.
-  double sample_alone(const Contestant& contestant, int64_t calls) {
+  double sample_alone(const Summer& contestant, int64_t calls) {
     prepare();
     const double start = measure::steady_seconds();
     for (int64_t i = 0; i < calls; ++i) {

@@ -1,20 +1,34 @@
 #include "flashstep/report/bench_attention.h"
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
 
+#include "flashstep/attention.h"
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/clock.h"
-#include "flashstep/measure/gpu_state.h"
-#include "flashstep/measure/machine.h"
+#include "flashstep/measure/limits.h"
+#include "flashstep/measure/stats.h"
 #include "flashstep/report/bench_attention_choice.h"
-#include "flashstep/report/bench_attention_grid.h"
-#include "flashstep/report/bench_attention_race.h"
-#include "flashstep/report/bench_attention_table.h"
-#include "flashstep/report/gpu_timing.h"
+#include "flashstep/report/bench_attention_inputs.h"
 
 namespace flashstep::report {
 namespace {
+
+constexpr uint64_t kRaceSeed = 1;
+
+const char* kHowToReadAttention =
+    "Time: median of a call of ours, launches included; rate: 4 B H D FLOPs for each visible pair "
+    "forward, "
+    "2.5 times that backward; limit: these FLOPs at the measured matmul rate of the dtype, or the "
+    "least bytes at the memory rate. Wrong: elements of the output and the gradients further from "
+    "the float64 formula than twice the formula's own error in the dtype.";
+
+const char* kHowToReadAttentionOnGpu =
+    " In a graph: the kernels of a call, replayed. sdpa: scaled_dot_product_attention as PyTorch "
+    "chooses; math, flash, efficient, cudnn: with that backend alone; compiled: the formula by "
+    "torch.compile.";
 
 RaceOptions race_options(const BenchAttentionOptions& options) {
   RaceOptions race;
@@ -43,21 +57,291 @@ RaceOptions race_options(const BenchAttentionOptions& options) {
   return race;
 }
 
-const char* kHowToReadAttention =
-    "Time: median of a call of ours, launches included; rate: 4 B H D FLOPs for each visible pair "
-    "forward, "
-    "2.5 times that backward; limit: these FLOPs at the measured matmul rate of the dtype, or the "
-    "least bytes at the memory rate. Wrong: elements of the output and the gradients further from "
-    "the float64 formula than twice the formula's own error in the dtype.";
+// A rival that is held against the reference of its case.
+class Checked : public Contestant {
+ public:
+  Checked(std::unique_ptr<AttentionRival> rival, const AttentionReference& reference,
+          bool gradients)
+      : rival_(std::move(rival)), reference_(reference), gradients_(gradients) {}
 
-const char* kHowToReadAttentionOnGpu =
-    " In a graph: the kernels of a call, replayed. sdpa: scaled_dot_product_attention as PyTorch "
-    "chooses; math, flash, efficient, cudnn: with that backend alone; compiled: the formula by "
-    "torch.compile.";
+  void check() override { errors_ = reference_.errors(rival_->outcome(gradients_)); }
+
+  // The errors of what a pass computes.
+  void note(const std::string& pass, Record& record) const override {
+    int64_t wrong = 0;
+    double worst = 0;
+    for (size_t i = 0; i < errors_.wrong.size(); ++i) {
+      const char* other = i == 0 ? "backward" : "forward";
+      if (pass == other) continue;
+      wrong += errors_.wrong[i];
+      worst = std::fmax(worst, errors_.worst[i]);
+    }
+    record.facts["wrong"] = wrong;
+    record.facts["error"] = worst;
+  }
+
+  std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
+                           int64_t calls) override {
+    return rival_->turn(pass_by_name(pass), warmup, samples, calls);
+  }
+  std::vector<double> graph(const std::string& pass, int64_t samples, int64_t calls) override {
+    return rival_->graph(pass_by_name(pass), samples, calls);
+  }
+
+ private:
+  std::unique_ptr<AttentionRival> rival_;
+  const AttentionReference& reference_;
+  bool gradients_;
+  AttentionErrors errors_;
+};
+
+// Sets of inputs that calls take in turn: where a case is so large that its inputs come from memory
+// in a program, they do here too.
+std::vector<AttentionInputs> rotated_inputs(const AttentionCase& c, const at::Device& device) {
+  std::vector<AttentionInputs> inputs;
+  const int64_t sets = sets_beyond_cache(pass_bytes(c, AttentionPass::kForward), device);
+  for (int64_t i = 0; i < sets; ++i)
+    inputs.push_back(random_inputs(c, device, kRaceSeed + static_cast<uint64_t>(i)));
+  return inputs;
+}
+
+Fields key_of(const AttentionCase& c) {
+  using measure::Cell;
+  return {{"dtype", c.dtype},
+          {"B", c.batch},
+          {"H", c.heads > 0 ? Cell(c.heads) : Cell()},
+          {"N", c.n},
+          {"M", c.m},
+          {"D", c.head_dim},
+          {"mask", c.causal ? "causal" : "full"}};
+}
+
+// ---- Tables
+
+// Of the case's record that stands for ours; an empty cell without one.
+CellOf ours(const CellOf& cell) {
+  return [cell](const Record& r, const Records& all) {
+    return r.ours ? cell(r, all) : measure::Cell();
+  };
+}
+
+const Record* best_peer(const Record& r, const Records& all) {
+  return all.fastest(r, "seconds", [](const Record& other) { return !other.ours; });
+}
+
+Schema case_schema() {
+  Schema schema;
+  for (const char* name : {"dtype", "B", "H", "N", "M", "D", "mask", "pass"}) {
+    const bool text = std::string(name).size() > 1;
+    schema.push_back(
+        {text ? measure::text_column(name) : measure::integer_column(name), key(name)});
+  }
+  return schema;
+}
+
+Schema rate_schema() {
+  const auto rate = [](const Record& r, const Records&) {
+    return r.number("flops") / r.median("seconds") / 1e12;
+  };
+  const auto share = [](const Record& r, const Records&) {
+    return 100 * r.number("limit seconds") / r.median("seconds");
+  };
+  return {{significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
+          {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
+          {significant("rate", "TFLOP/s", 3), finite(rate)},
+          {measure::number_column("of limit", "%", 1), finite(share)}};
+}
+
+Schema graph_schema() {
+  const auto beside = [](const Record& r, const Records& all) {
+    const Record* best = all.fastest(r, "graph", [](const Record& other) { return !other.ours; });
+    return best == nullptr ? NAN : best->median("graph") / r.median("graph");
+  };
+  return {{significant("in a graph", "ms"), ours(median("graph", 1e3))},
+          {measure::number_column("x in a graph", "", 2), ours(finite(beside))}};
+}
+
+Schema attention_schema(const Records& records) {
+  const CellOf time = or_word(median("seconds", 1e3));
+  const auto peer = [](const Record& r, const Records& all) {
+    const Record* best = best_peer(r, all);
+    return best != nullptr ? measure::Cell(best->contestant) : measure::Cell();
+  };
+  const auto ratio = [](const Record& r, const Records& all) {
+    const Record* best = best_peer(r, all);
+    return best != nullptr ? best->median("seconds") / r.median("seconds") : NAN;
+  };
+  Schema schema = case_schema() + Schema{{measure::text_column("ours"), ours(contestant())},
+                                         {significant("time", "ms"), ours(time)}};
+  for (const SchemaColumn& column : rate_schema())
+    schema.push_back({column.column, ours(column.cell)});
+  schema = schema + Schema{{measure::text_column("best peer"), peer},
+                           {measure::number_column("x best peer", "", 2), ours(finite(ratio))}};
+  const auto has_graph = [](const Record& r) { return r.has("graph"); };
+  if (std::any_of(records.begin(), records.end(), has_graph)) schema = schema + graph_schema();
+  schema = schema + Schema{{measure::integer_column("wrong"), ours(fact("wrong"))},
+                           {measure::text_column("auto takes"), fact("chosen")}};
+  const Record* first = records.empty() ? nullptr : our_record(records.all().front(), records);
+  for (const std::string& name : records.distinct([](const Record& r) { return r.contestant; })) {
+    if (first != nullptr && name == first->contestant) continue;  // its time has the first place
+    schema.push_back({significant(name, "ms"), of(name, time)});
+  }
+  return schema;
+}
+
+Schema runs_schema() {
+  using measure::Cell;
+  const auto whose = [](const Record& r, const Records&) { return Cell(r.ours ? "ours" : "peer"); };
+  const auto samples = [](const Record& r, const Records&) {
+    return Cell(r.series("seconds").size());
+  };
+  const auto trouble = [](const Record& r, const Records&) {
+    return Cell(r.outcome.measured() ? r.text("no graph") : r.outcome.sentence());
+  };
+  return case_schema() +
+         Schema{{measure::text_column("contestant"), contestant()},
+                {measure::text_column("whose"), whose},
+                {significant("time", "ms"), or_word(median("seconds", 1e3))}} +
+         rate_schema() +
+         Schema{{measure::integer_column("samples"), samples},
+                {significant("in a graph", "ms"), median("graph", 1e3)},
+                {measure::integer_column("wrong"), fact("wrong")},
+                {measure::number_column("error", "tolerances", 3), fact("error")},
+                {measure::integer_column("checked heads"), fact("checked heads")},
+                {measure::text_column("trouble"), trouble}};
+}
+
+// ---- Sentences
+
+// What it costs that bits repeat. The forward pass is the same.
+void add_cost_of_determinism(const Records& records, std::vector<std::string>& sentences) {
+  constexpr double kLaunchBound = 512;  // the N up to which a call's time is mostly its launching
+  for (const char* dtype : {"bf16", "fp32"}) {
+    std::vector<double> ratios;
+    for (const Record& r : records) {
+      const Record* device_kernel = our_record(r, records);
+      const bool compared = r.contestant == kDeterministic && r.has("seconds") &&
+                            device_kernel != nullptr && device_kernel->has("seconds");
+      if (!compared || r.text("dtype") != dtype || r.text("pass") != "backward") continue;
+      if (r.number("N") > kLaunchBound)
+        ratios.push_back(r.median("seconds") / device_kernel->median("seconds"));
+    }
+    if (ratios.empty()) continue;
+    sentences.push_back(str(dtype, " backward takes ", fixed(measure::geometric_mean(ratios), 2),
+                            " x as long where bits must repeat (N > 512, ", ratios.size(),
+                            " rows, at most ",
+                            fixed(*std::max_element(ratios.begin(), ratios.end()), 2), " x)."));
+  }
+}
+
+std::vector<std::string> attention_findings(const Records& records) {
+  std::vector<std::string> sentences;
+  for (const Record& r : records) {
+    const std::string why = r.text("no graph");
+    const std::string sentence = str(r.contestant, " is in no graph: ", why, ".");
+    const bool said = std::find(sentences.begin(), sentences.end(), sentence) != sentences.end();
+    if (!why.empty() && !said) sentences.push_back(sentence);
+  }
+  add_cost_of_determinism(records, sentences);
+  double wrong = 0, wrong_of_peers = 0;
+  int64_t checked = 0;
+  std::vector<double> ratios;
+  for (const Record& r : records) {
+    if (r.facts.contains("wrong")) (r.ours ? wrong : wrong_of_peers) += r.number("wrong");
+    checked += r.ours && r.facts.contains("wrong");
+    const Record* peer = best_peer(r, records);
+    if (&r == our_record(r, records) && r.has("seconds") && peer != nullptr)
+      ratios.push_back(peer->median("seconds") / r.median("seconds"));
+  }
+  sentences.push_back(
+      str("Wrong elements: ours ", wrong, " in ", checked, " runs, peers ", wrong_of_peers, "."));
+  if (ratios.empty()) {
+    sentences.emplace_back("Verdict: no row with ours and a peer.");
+    return sentences;
+  }
+  const auto won = std::count_if(ratios.begin(), ratios.end(), [](double r) { return r >= 1; });
+  sentences.push_back(str("Verdict: ", fixed(measure::geometric_mean(ratios), 2),
+                          " x the best peer in geometric mean, at least ",
+                          fixed(*std::min_element(ratios.begin(), ratios.end()), 2),
+                          " x; as fast or faster on ", won, " of ", ratios.size(), " rows."));
+  return sentences;
+}
 
 }  // namespace
 
-AttentionReport bench_attention(const BenchAttentionOptions& options) {
+double limit_seconds(const AttentionCase& c, AttentionPass pass, const std::string& device) {
+  return std::max(pass_flops(c, pass) / measure::matmul_limit_flops(device, c.dtype),
+                  pass_bytes(c, pass) / measure::memory_limit_bytes_per_s(device));
+}
+
+const Record* our_record(const Record& of_case, const Records& all) {
+  for (const char* name : {"cuda", "cpu"}) {
+    if (const Record* record = all.find(of_case, name)) return record;
+  }
+  for (const Record& record : all) {
+    if (record.ours && record.key == of_case.key) return &record;
+  }
+  return nullptr;
+}
+
+std::vector<Record> race_attention(const AttentionCase& c, const std::vector<AttentionPass>& passes,
+                                   const std::vector<AttentionContestant>& contestants,
+                                   const at::Device& device, const RaceOptions& options) {
+  AttentionRound round{c, device, kRaceSeed, {}};
+  const bool gradients = passes != std::vector{AttentionPass::kForward};
+  std::optional<AttentionReference> reference;
+  RaceCase race_case{key_of(c), describe(c), {}};
+  for (const AttentionPass pass : passes) race_case.passes.push_back(pass_name(pass));
+  std::vector<Entrant> entrants;
+  for (const AttentionContestant& contestant : contestants) {
+    entrants.push_back({contestant.name, contestant.ours, [&] {
+                          return std::make_unique<Checked>(contestant.enter(round), *reference,
+                                                           gradients);
+                        }});
+  }
+  std::string chosen;
+  std::vector<Record> records = race(race_case, entrants, device, options, [&] {
+    round.inputs = rotated_inputs(c, device);
+    const AttentionInputs& first = round.inputs[0];
+    reference.emplace(c, first, gradients);
+    AttentionOptions options_of_auto;
+    options_of_auto.causal = c.causal;
+    chosen = attention_auto(first.q, first.k, first.v, options_of_auto);
+  });
+  for (Record& record : records) {
+    const AttentionPass pass = pass_by_name(record.text("pass"));
+    record.facts["flops"] = pass_flops(c, pass);
+    record.facts["limit seconds"] = limit_seconds(c, pass, device.is_cuda() ? "cuda" : "cpu");
+    record.facts["chosen"] = chosen;
+    if (reference) record.facts["checked heads"] = reference->checked_heads();
+  }
+  return records;
+}
+
+Benchmark attention_benchmark(const BenchAttentionOptions& options) {
+  const bool on_gpu = options.device == "cuda";
+  Benchmark benchmark;
+  benchmark.command = "bench attention";
+  benchmark.title = str("Attention: ", options.preset, " on ", options.device);
+  benchmark.device = options.device;
+  benchmark.schema = attention_schema;
+  // A line a case: of ours; of the first where there is none of ours.
+  benchmark.has_row = [](const Record& r, const Records& all) {
+    const Record* stands_for_ours = our_record(r, all);
+    return stands_for_ours != nullptr ? &r == stands_for_ours : all.is_first_of_case(r);
+  };
+  benchmark.runs_title = "Attention: every run";
+  benchmark.runs = runs_schema();
+  benchmark.how_to_read = {str(kHowToReadAttention, on_gpu ? kHowToReadAttentionOnGpu : "")};
+  benchmark.findings = attention_findings;
+  if (options.quick) return benchmark;
+  benchmark.pictures = [preset = options.preset](const Records& records, const std::string& note) {
+    return attention_pictures(preset, records, note);
+  };
+  return benchmark;
+}
+
+BenchReport bench_attention(const BenchAttentionOptions& options) {
   if (options.preset == "grid") return bench_attention_grid(options);
   const at::Device device = attention_device(options.device);
   const AttentionPreset preset =
@@ -65,53 +349,18 @@ AttentionReport bench_attention(const BenchAttentionOptions& options) {
   require(!preset.cases.empty() && !preset.passes.empty(), "[bench attention] expected cases of ",
           options.preset, ", the filter leaves none");
   const auto contestants = chosen_contestants(options, device);
-  const RaceOptions race_settings = race_options(options);
-  const SdpaSettings settings;
+  const RaceOptions settings = race_options(options);
+  const SdpaSettings sdpa_settings;
   std::unique_ptr<GpuStream> stream;
   if (device.is_cuda()) stream = std::make_unique<GpuStream>();
-
   limit_seconds(preset.cases[0], preset.passes[0],
                 options.device);  // measured now, on a quiet machine
-  const double begin = measure::steady_seconds();
-  AttentionReport report;
-  std::vector<AttentionResult> results;
-  std::string state;
-  measure_until_failure(report, [&] {
+  return run_benchmark(attention_benchmark(options), options.progress, [&](Run& run) {
     for (size_t i = 0; i < preset.cases.size(); ++i) {
-      if (options.progress) options.progress(i, preset.cases.size(), describe(preset.cases[i]));
-      for (auto& result : race(preset.cases[i], preset.passes, contestants, device, race_settings))
-        results.push_back(std::move(result));
-      // As it is while the GPU works, not after minutes of waiting.
-      if (device.is_cuda() && i == preset.cases.size() / 2) {
-        if (const auto now = measure::gpu_state()) state = measure::describe(*now);
-      }
+      run.begin(i, preset.cases.size(), describe(preset.cases[i]));
+      run.add(race_attention(preset.cases[i], preset.passes, contestants, device, settings));
     }
-    if (options.progress) options.progress(preset.cases.size(), preset.cases.size(), "");
   });
-  if (report.failure.empty()) report.failure = failure_of_ours(results);
-
-  report.table = attention_table(results);
-  report.table.title = str("Attention: ", options.preset, " on ", options.device);
-  report.runs = attention_runs_table(results);
-  auto& notes = report.table.notes;
-  notes = attention_troubles(results);
-  notes.push_back(str(kHowToReadAttention, device.is_cuda() ? kHowToReadAttentionOnGpu : ""));
-  const std::string machine = measure::one_line(measure::describe_machine());
-  notes.push_back(str(machine, state.empty() ? "" : "; in the middle of the run " + state, "; ",
-                      human_seconds(measure::steady_seconds() - begin), "."));
-  if (!report.failure.empty()) notes.push_back("Failed: " + report.failure + ".");
-  for (auto& sentence : attention_verdict(options.preset, results))
-    notes.push_back(std::move(sentence));
-  if (report.signal != 0) {
-    notes.push_back(str("Interrupted: ", results.size() / preset.passes.size(), " of ",
-                        preset.cases.size(), " cases were measured."));
-  }
-  if (!options.quick) {
-    report.pictures = attention_pictures(
-        options.preset, results,
-        str("flashstep bench attention --preset ", options.preset, "; ", machine));
-  }
-  return report;
 }
 
 }  // namespace flashstep::report

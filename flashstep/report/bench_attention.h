@@ -2,14 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "flashstep/measure/table.h"
 #include "flashstep/report/bench_attention_cases.h"
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/bench_attention_rivals.h"
+#include "flashstep/report/benchmark.h"
+#include "flashstep/report/race.h"
 
 namespace flashstep::report {
 
@@ -23,14 +23,46 @@ struct BenchAttentionOptions {
   int64_t passes = 100;                            // of "grid": forward, and backward
   bool quick = false;                              // one short turn a cell: to see that all runs
   std::vector<std::string> peer_command;           // of scripts/peers/attention_torch.py; or none
-  std::function<void(uint64_t done, uint64_t total, const std::string& note)> progress;
+  TellProgress progress;
 };
 
-// `runs`: a line a contestant, case and pass; no pictures for "quick".
-using AttentionReport = BenchReport;
+// `runs`: a line a contestant, case and pass; no pictures for "quick". UserError for an unknown
+// preset, contestant or device, and where the filter leaves nothing.
+BenchReport bench_attention(const BenchAttentionOptions& options);
 
-// Runs a preset. A signal (while a SignalGuard is alive) ends it after the call that is running.
-// UserError for an unknown preset, contestant or device, and where the filter leaves nothing.
-AttentionReport bench_attention(const BenchAttentionOptions& options);
+// ---- Inside
+
+// The presets but "grid": a record a pass and contestant, with the samples "seconds" and "graph".
+// Every contestant is first held against the float64 reference: the facts "wrong" (elements) and
+// "error" (the largest, in tolerances).
+std::vector<Record> race_attention(const AttentionCase& c, const std::vector<AttentionPass>& passes,
+                                   const std::vector<AttentionContestant>& contestants,
+                                   const at::Device& device, const RaceOptions& options);
+
+// The record that stands for ours in its case: of the device's own kernel ("cuda", "cpu"), without
+// it the first of ours. ("auto" may take a peer's, whose time says nothing about ours.)
+const Record* our_record(const Record& of_case, const Records& all);
+
+Benchmark attention_benchmark(const BenchAttentionOptions& options);
+
+// Time and TFLOP/s against N for each dtype and pass (at head dim 64, or the largest there is), and
+// heat maps of x the best peer; for "sweep" grouped bars, a heat map and time against N M.
+std::vector<NamedPicture> attention_pictures(const std::string& preset, const Records& records,
+                                             const std::string& footnote);
+
+// The preset "grid": time and memory of single passes, batch 8 and no heads, head dims 16 to 128 by
+// lengths 256 to 16384, `options.passes` a cell (fewer on a CPU, where a cell has ten seconds).
+// When the naive formula fits everywhere, N is doubled until it does not. Samples "forward" and
+// "backward"; facts in bytes of tensors beyond the inputs (on a GPU and a CPU; not of another
+// process): "forward peak", "before backward", "backward peak", "after backward".
+BenchReport bench_attention_grid(const BenchAttentionOptions& options);
+
+// Of the first cell of naive that was out of memory: which matrices it needed, from what the
+// largest one that fitted held. `memory_bytes`: of the device. Empty where all fitted.
+std::vector<std::string> grid_accounting(const Records& records, double memory_bytes);
+
+// Seconds that the case takes at least: its FLOPs at the matmul limit of its dtype or its bytes at
+// the memory limit of the device ("cpu", "cuda"), whichever is longer.
+double limit_seconds(const AttentionCase& c, AttentionPass pass, const std::string& device);
 
 }  // namespace flashstep::report

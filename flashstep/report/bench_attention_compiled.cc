@@ -9,49 +9,12 @@
 
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
-#include "flashstep/report/peer_process.h"
+#include "flashstep/report/python_peer.h"
 
 namespace flashstep::report {
 namespace {
 
 using Json = nlohmann::json;
-
-// The process, shared by the rivals of all cases: it starts with the first.
-class Python {
- public:
-  explicit Python(std::vector<std::string> command) : command_(std::move(command)) {}
-
-  Json ask(const Json& request) {
-    if (!started_) start();
-    if (!process_) throw UserError("refused: no Python with PyTorch there");
-    const auto line = process_->ask(request.dump());
-    const Json answer = line ? Json::parse(*line, nullptr, /*allow_exceptions=*/false) : Json();
-    if (!answer.is_object()) {
-      process_.reset();
-      throw MachineError("the Python program ended");
-    }
-    if (answer.contains("error")) {
-      const auto error = answer["error"].get<std::string>();
-      if (error == "out of memory") throw UserError("OOM");
-      throw MachineError(error);
-    }
-    return answer;
-  }
-
- private:
-  void start() {
-    started_ = true;
-    try {
-      process_ = std::make_unique<PeerProcess>(command_);
-      if (!process_->read_line()) process_.reset();
-    } catch (const MachineError&) {  // there is no such program
-    }
-  }
-
-  std::vector<std::string> command_;
-  bool started_ = false;
-  std::unique_ptr<PeerProcess> process_;
-};
 
 class TemporaryFile {
  public:
@@ -72,7 +35,7 @@ class TemporaryFile {
 
 class CompiledRival : public AttentionRival {
  public:
-  CompiledRival(std::shared_ptr<Python> python, const AttentionRound& round)
+  CompiledRival(std::shared_ptr<PythonPeer> python, const AttentionRound& round)
       : python_(std::move(python)), device_(round.device) {
     const AttentionCase& c = round.c;
     case_ = {{"device", device_.is_cuda() ? "cuda" : "cpu"},
@@ -107,7 +70,7 @@ class CompiledRival : public AttentionRival {
   }
 
  private:
-  std::shared_ptr<Python> python_;
+  std::shared_ptr<PythonPeer> python_;
   at::Device device_;
   Json case_;
 };
@@ -115,7 +78,7 @@ class CompiledRival : public AttentionRival {
 }  // namespace
 
 AttentionContestant compiled_contestant(const std::vector<std::string>& command) {
-  auto python = std::make_shared<Python>(command);
+  auto python = std::make_shared<PythonPeer>(command);
   return {"compiled", false,
           [python](const AttentionRound& round) {
             return std::make_unique<CompiledRival>(python, round);

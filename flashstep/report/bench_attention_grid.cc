@@ -1,5 +1,4 @@
-#include "flashstep/report/bench_attention_grid.h"
-
+// The preset "grid" of `flashstep bench attention`.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -13,11 +12,13 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/cpu_memory.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/measure/gpu_state.h"
-#include "flashstep/measure/machine.h"
 #include "flashstep/measure/stats.h"
+#include "flashstep/report/bench_attention.h"
 #include "flashstep/report/bench_attention_choice.h"
-#include "flashstep/report/bench_attention_race.h"
+#include "flashstep/report/bench_attention_inputs.h"
+#include "flashstep/report/case_memory.h"
+#include "flashstep/report/figures.h"
+#include "flashstep/report/units.h"
 
 namespace flashstep::report {
 namespace {
@@ -49,8 +50,7 @@ void wait(const at::Device& device) {
 std::vector<double> seconds_of(const std::function<void()>& call, const at::Device& device,
                                int64_t wanted) {
   const auto timed = [&] {
-    if (const int signal = SignalGuard::received(); signal != 0)
-      throw Interrupted(signal, "interrupted");
+    check_interrupted("interrupted");
     wait(device);
     const double start = measure::steady_seconds();
     call();
@@ -103,21 +103,21 @@ class Scales {
 };
 
 // One forward and one backward pass, with what they allocate.
-void weigh(GridCell& cell, const AttentionForward& forward, const std::vector<at::Tensor>& inputs,
+void weigh(Record& record, const AttentionForward& forward, const std::vector<at::Tensor>& inputs,
            const at::Tensor& grad_out, const at::Device& device, AttentionOutcome& outcome) {
   Scales scales(device);
   scales.reset_peak();
   at::Tensor out = forward(inputs[0], inputs[1], inputs[2]);
   wait(device);
-  cell.forward_peak = scales.peak();
-  cell.before_backward = scales.now();
+  record.facts["forward peak"] = scales.peak();
+  record.facts["before backward"] = scales.now();
   scales.reset_peak();
   const auto found = torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true);
   wait(device);
-  cell.backward_peak = scales.peak();
+  record.facts["backward peak"] = scales.peak();
   outcome = {out.detach(), found[0], found[1], found[2]};
   out = at::Tensor();  // the graph goes, the output and the gradients stay
-  cell.after_backward = scales.now();
+  record.facts["after backward"] = scales.now();
 }
 
 int64_t wrong_elements(const AttentionReference& reference, const AttentionOutcome& outcome) {
@@ -125,7 +125,7 @@ int64_t wrong_elements(const AttentionReference& reference, const AttentionOutco
   return std::accumulate(wrong.begin(), wrong.end(), int64_t{0});
 }
 
-void time_tensors(GridCell& cell, const AttentionContestant& contestant,
+void time_tensors(Record& record, const AttentionContestant& contestant,
                   const AttentionRound& round, const AttentionReference& reference,
                   int64_t iterations) {
   const AttentionForward forward = contestant.function(round);
@@ -141,82 +141,202 @@ void time_tensors(GridCell& cell, const AttentionContestant& contestant,
     torch::autograd::grad({first}, inputs, {grad_out});
   }
   AttentionOutcome outcome;
-  weigh(cell, forward, inputs, grad_out, round.device, outcome);
-  cell.wrong = wrong_elements(reference, outcome);
+  weigh(record, forward, inputs, grad_out, round.device, outcome);
+  record.facts["wrong"] = wrong_elements(reference, outcome);
   outcome = {};
-  cell.forward_seconds = seconds_of([&] { call(); }, round.device, iterations);
+  record.samples["forward"] = seconds_of([&] { call(); }, round.device, iterations);
   const at::Tensor out = call();
-  cell.backward_seconds =
+  record.samples["backward"] =
       seconds_of([&] { torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true); },
                  round.device, iterations);
 }
 
 // A process of its own: its memory is not seen.
-void time_rival(GridCell& cell, const AttentionContestant& contestant, const AttentionRound& round,
+void time_rival(Record& record, const AttentionContestant& contestant, const AttentionRound& round,
                 const AttentionReference& reference, int64_t iterations) {
   const auto rival = contestant.enter(round);
-  cell.wrong = wrong_elements(reference, rival->outcome(true));
-  cell.forward_seconds = rival->turn(AttentionPass::kForward, kWarmup, iterations, 1);
-  cell.backward_seconds = rival->turn(AttentionPass::kBackward, kWarmup, iterations, 1);
+  record.facts["wrong"] = wrong_elements(reference, rival->outcome(true));
+  record.samples["forward"] = rival->turn(AttentionPass::kForward, kWarmup, iterations, 1);
+  record.samples["backward"] = rival->turn(AttentionPass::kBackward, kWarmup, iterations, 1);
 }
 
-GridCell measure_cell(const AttentionContestant& contestant, const AttentionRound& round,
-                      const AttentionReference& reference, int64_t iterations) {
-  GridCell cell{.contestant = contestant.name, .c = round.c};
-  cell.trouble = trouble_of([&] {
-    const auto work = contestant.function ? time_tensors : time_rival;
-    work(cell, contestant, round, reference, iterations);
+std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& device,
+                                      const std::vector<AttentionContestant>& contestants,
+                                      int64_t iterations) {
+  AttentionRound round{c, device, kGridSeed, {}};
+  std::optional<AttentionReference> reference;
+  const Outcome prepared = attempt([&] {
+    round.inputs = {random_inputs(c, device, kGridSeed)};
+    reference.emplace(c, round.inputs[0], true);
   });
   measure::release_cached_gpu_memory();
-  return cell;
+  std::vector<Record> records;
+  for (const AttentionContestant& contestant : contestants) {
+    Record& record = records.emplace_back();
+    record.key = {{"dtype", c.dtype}, {"B", c.batch}, {"D", c.head_dim}, {"N", c.n}};
+    record.what = describe(c);
+    record.contestant = contestant.name;
+    record.ours = contestant.ours;
+    record.outcome = prepared.measured()
+                         ? attempt([&] {
+                             const auto work = contestant.function ? time_tensors : time_rival;
+                             work(record, contestant, round, *reference, iterations);
+                           })
+                         : Outcome{prepared.status, "no reference: " + prepared.why};
+    if (!record.outcome.measured()) record.drop_samples();
+    measure::release_cached_gpu_memory();
+    const char* device_name = device.is_cuda() ? "cuda" : "cpu";
+    record.facts["flops"] = pass_flops(c, AttentionPass::kBoth);
+    record.facts["limit seconds"] = limit_seconds(c, AttentionPass::kBoth, device_name);
+    record.facts["matrix"] = attention_matrix_bytes(size_of(c), element_bytes(c));
+  }
+  return records;
 }
 
-std::vector<GridCell> measure_case(const AttentionCase& c, const at::Device& device,
-                                   const std::vector<AttentionContestant>& contestants,
-                                   int64_t iterations) {
-  const AttentionRound round{c, device, kGridSeed, {random_inputs(c, device, kGridSeed)}};
-  std::vector<GridCell> cells;
-  std::optional<AttentionReference> reference;
-  const std::string trouble = trouble_of([&] { reference.emplace(c, round.inputs[0], true); });
-  measure::release_cached_gpu_memory();
-  for (const auto& contestant : contestants) {
-    if (reference) {
-      cells.push_back(measure_cell(contestant, round, *reference, iterations));
-    } else {
-      cells.push_back(
-          {.contestant = contestant.name, .c = c, .trouble = "no reference: " + trouble});
-    }
-  }
-  return cells;
+// ---- Tables, sentences, pictures
+
+bool is_formula_without_memory(const Record& r) {
+  return r.contestant == "naive" && r.outcome.status == Status::kOutOfMemory;
 }
 
-// Doubles N from the longest of the grid until the formula no longer fits.
-void find_what_does_not_fit(std::vector<GridCell>& cells, AttentionCase c, const at::Device& device,
-                            const std::vector<AttentionContestant>& contestants) {
-  while (c.n < kEndOfDoubling) {
-    c.n = c.m = 2 * c.n;
-    auto more = measure_case(c, device, contestants, /*iterations=*/3);
-    cells.insert(cells.end(), more.begin(), more.end());
-    if (std::any_of(more.begin(), more.end(), out_of_memory)) return;
+// A forward and a backward pass; NaN without both.
+double both_seconds(const Record& r) { return r.median("forward") + r.median("backward"); }
+
+// The fastest peer's time over this cell's; NaN for a peer, or without one.
+double times_best_peer(const Record& r, const Records& all) {
+  double best = NAN;
+  for (const Record& other : all) {
+    if (!other.ours && other.key == r.key) best = std::fmin(best, both_seconds(other));
   }
+  return r.ours ? best / both_seconds(r) : NAN;
 }
 
-// Ours, or the reference that all are held against.
-std::string failure_of_ours(const std::vector<GridCell>& cells,
-                            const std::vector<AttentionContestant>& contestants) {
-  for (const GridCell& cell : cells) {
-    const bool ours = std::any_of(contestants.begin(), contestants.end(), [&](const auto& one) {
-      return one.ours && one.name == cell.contestant;
-    });
-    if (ours && cell.trouble.find("failed: ") != std::string::npos)
-      return str("[bench attention] ", describe(cell.c), ", ", cell.contestant, " ", cell.trouble);
+Schema grid_schema() {
+  Schema schema = {{measure::text_column("contestant"), contestant()},
+                   {measure::text_column("dtype"), key("dtype")}};
+  for (const char* name : {"B", "D", "N"})
+    schema.push_back({measure::integer_column(name), key(name)});
+  for (const char* pass : {"forward", "backward"}) {
+    const std::string name = pass;
+    schema =
+        schema + Schema{{measure::number_column(name, "ms", 3), or_word(median(name, 1e3))},
+                        {measure::number_column(name + " p10", "ms", 3), quantile(name, 0.1, 1e3)},
+                        {measure::number_column(name + " p90", "ms", 3), quantile(name, 0.9, 1e3)}};
   }
-  return "";
+  const auto rate = [](const Record& r, const Records&) {
+    return r.number("flops") / both_seconds(r) / 1e12;
+  };
+  const auto share = [](const Record& r, const Records&) {
+    return 100 * r.number("limit seconds") / both_seconds(r);
+  };
+  schema = schema + Schema{{measure::number_column("rate", "TFLOP/s", 2), finite(rate)},
+                           {measure::number_column("of limit", "%", 1), finite(share)},
+                           {measure::number_column("x best peer", "", 2), finite(times_best_peer)},
+                           {measure::integer_column("passes"), count("forward")}};
+  for (const char* name : {"forward peak", "before backward", "backward peak", "after backward"})
+    schema.push_back({measure::number_column(name, "MiB", 1), fact(name, 1 / kMiB)});
+  schema.push_back({measure::integer_column("wrong"), fact("wrong")});
+  return schema;
+}
+
+std::vector<std::string> grid_findings(const Records& records, double memory_bytes) {
+  std::vector<std::string> sentences = grid_accounting(records, memory_bytes);
+  std::vector<double> ratios;
+  double wrong = 0;
+  for (const Record& r : records) {
+    const double ratio = times_best_peer(r, records);
+    if (std::isfinite(ratio)) ratios.push_back(ratio);
+    if (r.facts.contains("wrong")) wrong += r.number("wrong");
+  }
+  sentences.push_back(str("Wrong elements of all: ", wrong, "."));
+  sentences.push_back(ratios.empty()
+                          ? "Verdict: no cell with ours and a peer."
+                          : str("Verdict: a forward and a backward pass of ours are ",
+                                fixed(measure::geometric_mean(ratios), 2),
+                                " x the best peer's speed in geometric mean, at least ",
+                                fixed(*std::min_element(ratios.begin(), ratios.end()), 2),
+                                " x, in ", ratios.size(), " cells."));
+  return sentences;
+}
+
+std::vector<NamedPicture> grid_pictures(const Records& records, const std::string& footnote) {
+  double d = 0;
+  for (const Record& r : records) d = d == 64 ? 64 : r.number("D");
+  const Records drawn = records.where([&](const Record& r) { return r.number("D") == d; });
+  const auto name = [](const Record& r) { return r.contestant + " " + r.text("dtype"); };
+  const auto length = [](const Record& r) { return r.number("N"); };
+  std::vector<NamedPicture> pictures;
+  const auto add = [&](const char* stem, const char* title, const char* unit, measure::Plot plot) {
+    plot.title = title;
+    plot.subtitle = str("batch ", kBatch, ", no heads, head_dim ", d);
+    plot.footnote = footnote;
+    plot.x = {"seq_len", measure::Scale::kLog2, {}};
+    plot.y = {unit, measure::Scale::kLog, {}};
+    if (!plot.series.empty()) pictures.push_back({stem, std::move(plot)});
+  };
+  add("time", "Attention: a forward and a backward pass", "ms",
+      lines(drawn, name, length, [](const Record& r) { return both_seconds(r) * 1e3; }));
+  add("memory", "Attention: memory before backward, beyond the inputs", "MiB",
+      lines(drawn, name, length, [](const Record& r) {
+        return r.number("before backward") > 0 ? r.number("before backward") / kMiB : NAN;
+      }));
+  return pictures;
+}
+
+Benchmark grid_benchmark(const BenchAttentionOptions& options) {
+  Benchmark benchmark;
+  benchmark.command = "bench attention";
+  benchmark.title = benchmark.runs_title = str("Attention: grid on ", options.device);
+  benchmark.device = options.device;
+  benchmark.runs = grid_schema();
+  benchmark.schema = [](const Records&) { return grid_schema(); };
+  benchmark.how_to_read = {
+      "Times: medians of single passes, every one waited for; rate, limit and x best peer: a "
+      "forward and a backward pass. Memory: tensors beyond the inputs; after backward "
+      "the output and three gradients are left."};
+  benchmark.findings = [memory = total_memory_bytes(options.device)](const Records& records) {
+    return grid_findings(records, memory);
+  };
+  if (!options.quick) benchmark.pictures = grid_pictures;
+  return benchmark;
 }
 
 }  // namespace
 
-AttentionReport bench_attention_grid(const BenchAttentionOptions& options) {
+std::vector<std::string> grid_accounting(const Records& records, double memory_bytes) {
+  const auto failed = std::find_if(records.begin(), records.end(), is_formula_without_memory);
+  if (failed == records.end()) return {};
+  const double needed = failed->number("matrix"), n = failed->number("N");
+  std::vector<std::string> sentences = {
+      str("The first that does not fit: naive, ", failed->what, ". One (B, N, N) matrix is ",
+          failed->number("B"), " x ", std::llround(n), "^2 x ",
+          needed / (failed->number("B") * n * n), " bytes = ", fixed(needed / kGiB, 2),
+          " GiB; the device has ", fixed(memory_bytes / kGiB, 1), " GiB.")};
+  // What a smaller one held, in matrices: its vectors are nothing beside them.
+  const Record* largest = nullptr;
+  for (const Record& r : records) {
+    const bool fitted = r.contestant == "naive" && r.outcome.measured() &&
+                        r.text("dtype") == failed->text("dtype") && r.number("before backward") > 0;
+    if (fitted && (largest == nullptr || r.number("N") > largest->number("N"))) largest = &r;
+  }
+  if (largest == nullptr) return sentences;
+  const auto held = [&](const char* name) { return largest->number(name); };
+  const auto matrices = [&](const char* name) { return fixed(held(name) / held("matrix"), 2); };
+  sentences.push_back(
+      str("At N ", std::llround(held("N")), " the forward pass held ", matrices("forward peak"),
+          " such matrices at once (scores, scaled scores, weights) and kept ",
+          matrices("before backward"), " for backward; backward held ", matrices("backward peak"),
+          " (those, and the gradients of weights and scores): at N ", std::llround(n), " that is ",
+          fixed(held("backward peak") / held("matrix") * needed / kGiB, 1), " GiB."));
+  sentences.push_back(str(
+      "Backward gave back ", fixed((held("before backward") - held("after backward")) / kGiB, 2),
+      " of the ", fixed(held("before backward") / kGiB, 2), " GiB that were kept at N ",
+      std::llround(held("N")), "; ", fixed(held("after backward") / kMiB, 0),
+      " MiB of output and gradients stay."));
+  return sentences;
+}
+
+BenchReport bench_attention_grid(const BenchAttentionOptions& options) {
   const at::Device device = attention_device(options.device);
   require(options.filter.passes.empty(),
           "[bench attention] expected no --pass with preset grid, which measures forward and "
@@ -230,46 +350,26 @@ AttentionReport bench_attention_grid(const BenchAttentionOptions& options) {
     if (device.is_cuda() && !options.peer_command.empty()) chosen.contestants.push_back("compiled");
   }
   const auto contestants = chosen_contestants(chosen, device);
-  const int64_t iterations = options.quick ? 2 : options.passes;
   const SdpaSettings settings;
-
-  AttentionReport report;
-  std::vector<GridCell> cells;
-  measure_until_failure(report, [&] {
+  return run_benchmark(grid_benchmark(options), options.progress, [&](Run& run) {
     for (size_t i = 0; i < cases.size(); ++i) {
-      if (options.progress) options.progress(i, cases.size(), describe(cases[i]));
-      auto more = measure_case(cases[i], device, contestants, iterations);
-      cells.insert(cells.end(), more.begin(), more.end());
+      run.begin(i, cases.size(), describe(cases[i]));
+      run.add(measure_grid_case(cases[i], device, contestants, options.quick ? 2 : options.passes));
     }
-    const bool naive = std::any_of(cells.begin(), cells.end(),
-                                   [](const auto& cell) { return cell.contestant == "naive"; });
-    const bool whole = cases.back().n == kLongest && !options.quick;
-    if (naive && whole && std::none_of(cells.begin(), cells.end(), out_of_memory)) {
-      if (options.progress) options.progress(cases.size(), cases.size(), "longer, until one fails");
-      find_what_does_not_fit(cells, cases.front().n == kLongest ? cases.front() : cases.back(),
-                             device, contestants);
+    const auto fits = [](const Record& r) { return !is_formula_without_memory(r); };
+    const auto is_naive = [](const Record& r) { return r.contestant == "naive"; };
+    const Records& all = run.records();
+    if (options.quick || cases.back().n != kLongest ||
+        std::none_of(all.begin(), all.end(), is_naive))
+      return;
+    // Doubles N from the longest of the grid until the formula no longer fits.
+    AttentionCase c = cases.front().n == kLongest ? cases.front() : cases.back();
+    while (c.n < kEndOfDoubling && std::all_of(all.begin(), all.end(), fits)) {
+      c.n = c.m = 2 * c.n;
+      run.begin(0, 1, "longer, until one does not fit: " + describe(c));
+      run.add(measure_grid_case(c, device, contestants, /*iterations=*/3));
     }
-    if (options.progress) options.progress(cases.size(), cases.size(), "");
   });
-  if (report.failure.empty()) report.failure = failure_of_ours(cells, contestants);
-
-  const measure::Machine machine = measure::describe_machine();
-  report.table = report.runs = grid_table(cells, options.device);
-  report.table.title = report.runs.title = str("Attention: grid on ", options.device);
-  auto& notes = report.table.notes;
-  notes = grid_notes(cells);
-  const double memory = static_cast<double>(device.is_cuda() ? machine.gpus.at(0).memory_bytes
-                                                             : machine.memory_bytes);
-  for (auto& sentence : grid_accounting(cells, memory)) notes.push_back(std::move(sentence));
-  const auto state = device.is_cuda() ? measure::gpu_state() : std::nullopt;
-  notes.push_back(
-      str(measure::one_line(machine), state ? "; now " + measure::describe(*state) : "", "."));
-  if (report.signal != 0)
-    notes.push_back(str("Interrupted: ", cells.size(), " cells were measured."));
-  if (!report.failure.empty()) notes.push_back("Failed: " + report.failure + ".");
-  notes.push_back(grid_verdict(cells));
-  if (!options.quick) report.pictures = grid_pictures(cells);
-  return report;
 }
 
 }  // namespace flashstep::report

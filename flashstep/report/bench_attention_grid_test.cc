@@ -1,29 +1,31 @@
-#include "flashstep/report/bench_attention_grid.h"
-
 #include <gtest/gtest.h>
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
+#include "flashstep/report/bench_attention.h"
+#include "flashstep/report/units.h"
 
 namespace flashstep::report {
 namespace {
 
-constexpr double kGiB = 1 << 30;
-
-GridCell naive_cell(int64_t n, const std::string& trouble) {
-  GridCell cell{.contestant = "naive", .c = {"fp32", 8, 0, n, n, 16, false}};
-  cell.trouble = trouble;
-  return cell;
+Record naive_cell(int64_t n, const std::string& outcome) {
+  Record record;
+  record.key = {{"dtype", "fp32"}, {"B", 8}, {"D", 16}, {"N", n}};
+  record.what = describe({"fp32", 8, 0, n, n, 16, false});
+  record.contestant = "naive";
+  record.facts["matrix"] = 8.0 * static_cast<double>(n) * static_cast<double>(n) * 4;
+  if (!outcome.empty()) record.outcome = outcome_from(outcome);
+  return record;
 }
 
 TEST(BenchAttentionGrid, AccountsForWhatDoesNotFit) {
-  GridCell fitted = naive_cell(16384, "");  // its matrix: 8 x 2^28 x 4 bytes = 8 GiB
-  fitted.forward_peak = 24 * kGiB;
-  fitted.before_backward = 8.5 * kGiB;
-  fitted.backward_peak = 32 * kGiB;
-  fitted.after_backward = 0.5 * kGiB;
-  const auto sentences =
-      grid_accounting({fitted, naive_cell(32768, "OOM"), naive_cell(65536, "OOM")}, 139 * kGiB);
+  Record fitted = naive_cell(16384, "");  // its matrix: 8 x 2^28 x 4 bytes = 8 GiB
+  fitted.facts["forward peak"] = 24 * kGiB;
+  fitted.facts["before backward"] = 8.5 * kGiB;
+  fitted.facts["backward peak"] = 32 * kGiB;
+  fitted.facts["after backward"] = 0.5 * kGiB;
+  const auto sentences = grid_accounting(
+      Records({fitted, naive_cell(32768, "OOM"), naive_cell(65536, "OOM")}), 139 * kGiB);
   const std::string text = join(sentences, "\n");
   for (const char* part :
        {"naive, fp32 B 8 N 32768 D 16", "8 x 32768^2 x 4 bytes = 32.00 GiB",
@@ -32,7 +34,7 @@ TEST(BenchAttentionGrid, AccountsForWhatDoesNotFit) {
         "Backward gave back 8.00 of the 8.50 GiB", "512 MiB of output and gradients stay"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }
-  EXPECT_TRUE(grid_accounting({fitted}, 139 * kGiB).empty());
+  EXPECT_TRUE(grid_accounting(Records({fitted}), 139 * kGiB).empty());
 }
 
 TEST(BenchAttentionGrid, MeasuresPasses) {

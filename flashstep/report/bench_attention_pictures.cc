@@ -1,230 +1,153 @@
 // The pictures of `flashstep bench attention`.
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
-#include <set>
 
 #include "flashstep/base/text.h"
-#include "flashstep/report/bench_attention_table.h"
-#include "flashstep/report/bench_words.h"
+#include "flashstep/report/bench_attention.h"
+#include "flashstep/report/figures.h"
 
 namespace flashstep::report {
 namespace {
 
-using measure::HeatMap;
-using measure::Plot;
-using measure::Scale;
-using measure::Series;
-using AttentionResults = std::vector<AttentionResult>;
-
-// What a picture has in common: one dtype, pass, mask and number of heads.
+// What the pictures of one group have in common: a dtype, pass, mask, batch and number of heads.
 struct PictureGroup {
-  std::string dtype, pass;
-  int64_t batch, heads;
-  bool causal;
-  auto operator<=>(const PictureGroup&) const = default;
-
-  std::string stem() const {
-    return str(dtype, "_", pass, "_b", batch, "h", heads, causal ? "_causal" : "_full");
-  }
-  std::string text() const {
-    return str(pass, ", ", dtype, ", ", causal ? "causal" : "full", ", batch ", batch,
-               heads > 0 ? str(", ", heads, heads == 1 ? " head" : " heads") : "");
-  }
+  Records records;
+  std::string stem, text, footnote;
 };
 
-PictureGroup group_of(const AttentionResult& r) {
-  return {r.c.dtype, pass_name(r.pass), r.c.batch, r.c.heads, r.c.causal};
+PictureGroup group_of(const Records& records, const std::string& footnote) {
+  const Record& r = records.all().front();
+  const bool has_heads = r.number("H") > 0;
+  const auto number = [&](const char* name) { return std::llround(r.number(name)); };
+  return {records,
+          str(r.text("dtype"), "_", r.text("pass"), "_b", number("B"), "h",
+              has_heads ? number("H") : 0, "_", r.text("mask")),
+          str(r.text("pass"), ", ", r.text("dtype"), ", ", r.text("mask"), ", batch ", number("B"),
+              has_heads ? str(", ", number("H"), number("H") == 1 ? " head" : " heads") : ""),
+          footnote};
 }
 
-std::map<PictureGroup, std::vector<const AttentionResult*>> grouped(
-    const AttentionResults& results) {
-  std::map<PictureGroup, std::vector<const AttentionResult*>> groups;
-  for (const auto& result : results) groups[group_of(result)].push_back(&result);
-  return groups;
+template <typename Picture>
+void add_picture(std::vector<NamedPicture>& pictures, const char* kind, const PictureGroup& group,
+                 Picture picture) {
+  if (picture.subtitle.empty()) picture.subtitle = group.text;
+  picture.footnote = group.footnote;
+  pictures.push_back({str(kind, "_", group.stem), std::move(picture)});
 }
 
-std::vector<std::string> contestants_of(const std::vector<const AttentionResult*>& results) {
-  std::vector<std::string> names;
-  for (const auto* result : results) {
-    for (const auto& run : result->runs) {
-      const bool known = std::find(names.begin(), names.end(), run.contestant) != names.end();
-      if (!known && !run.seconds.empty()) names.push_back(run.contestant);
-    }
-  }
-  return names;
+std::string whole(const Record& r, const char* name) {
+  return std::to_string(std::llround(r.number(name)));
 }
+std::string pair_name(const Record& r) { return whole(r, "N") + ":" + whole(r, "M"); }
 
-int64_t drawn_head_dim(const std::vector<const AttentionResult*>& results) {
-  int64_t largest = 0;
-  for (const auto* result : results) {
-    if (result->c.head_dim == 64) return 64;
-    largest = std::max(largest, result->c.head_dim);
-  }
+double drawn_head_dim(const Records& records) {
+  double largest = 0;
+  for (const Record& r : records)
+    largest = r.number("D") == 64 ? 64 : std::max(largest, r.number("D") * (largest != 64));
   return largest;
 }
 
-// One line a contestant; `value` of a run is drawn at `x` of its case.
-template <typename X, typename Value>
-void add_lines(Plot& plot, const std::vector<const AttentionResult*>& results, const X& x,
-               const Value& value) {
-  for (const auto& name : contestants_of(results)) {
-    Series series;
-    series.name = name;
-    series.kind = Series::Kind::kLineAndPoints;
-    for (const auto* result : results) {
-      const AttentionRun* run = find_run(*result, name);
-      if (run == nullptr || run->seconds.empty()) continue;
-      series.dashed = !run->ours;
-      series.x.push_back(x(*result));
-      series.y.push_back(value(*result, *run));
-    }
-    plot.series.push_back(std::move(series));
-  }
-}
-
-double n_of(const AttentionResult& r) { return static_cast<double>(r.c.n); }
-double milliseconds_of(const AttentionResult&, const AttentionRun& run) {
-  return run.median() * 1e3;
-}
-double tflops_of(const AttentionResult& r, const AttentionRun& run) {
-  return pass_flops(r.c, r.pass) / run.median() / 1e12;
-}
+void dash_peers(measure::Series& series, const Record& first) { series.dashed = !first.ours; }
 
 // Time and rate against N.
-void add_curves(std::vector<NamedPicture>& pictures, const PictureGroup& group,
-                std::vector<const AttentionResult*> results, const std::string& footnote) {
-  const int64_t d = drawn_head_dim(results);
-  std::erase_if(results, [&](const AttentionResult* r) { return r->c.head_dim != d; });
-  if (results.size() < 2) return;
-  Plot plot;
-  plot.title = "Attention: time";
-  plot.subtitle = str(group.text(), ", head_dim ", d, "; dashed: peers");
-  plot.footnote = footnote;
-  plot.x = {"seq_len", Scale::kLog2, {}};
-  plot.y = {"ms a call", Scale::kLog, {}};
-  Plot rates = plot;
-  add_lines(plot, results, n_of, milliseconds_of);
-  pictures.push_back({str("time_", group.stem()), std::move(plot)});
+void add_curves(std::vector<NamedPicture>& pictures, const PictureGroup& group) {
+  const double d = drawn_head_dim(group.records);
+  const Records drawn = group.records.where([&](const Record& r) { return r.number("D") == d; });
+  if (drawn.cases().size() < 2) return;
+  const auto length = [](const Record& r) { return r.number("N"); };
+  const auto rate = [](const Record& r) { return r.number("flops") / r.median("seconds") / 1e12; };
+  measure::Plot times = lines(drawn, contestant_of, length, median_of("seconds", 1e3), dash_peers);
+  times.title = "Attention: time";
+  times.x = {"seq_len", measure::Scale::kLog2, {}};
+  times.y = {"ms a call", measure::Scale::kLog, {}};
+  measure::Plot rates = lines(drawn, contestant_of, length, rate, dash_peers);
   rates.title = "Attention: rate";
-  rates.y = {"TFLOP/s", Scale::kLinear, {}};
-  add_lines(rates, results, n_of, tflops_of);
-  pictures.push_back({str("rate_", group.stem()), std::move(rates)});
+  rates.x = times.x;
+  rates.y = {"TFLOP/s", measure::Scale::kLinear, {}};
+  times.subtitle = rates.subtitle = str(group.text, ", head_dim ", d, "; dashed: peers");
+  add_picture(pictures, "time", group, std::move(times));
+  add_picture(pictures, "rate", group, std::move(rates));
 }
 
 // x the best peer, by head dim and N.
-void add_heat_map(std::vector<NamedPicture>& pictures, const PictureGroup& group,
-                  const std::vector<const AttentionResult*>& results, const std::string& footnote) {
-  std::set<int64_t> lengths, head_dims;
-  for (const auto* r : results) {
-    lengths.insert(r->c.n);
-    head_dims.insert(r->c.head_dim);
-  }
-  HeatMap map;
+void add_heat_map(std::vector<NamedPicture>& pictures, const PictureGroup& group) {
+  std::vector<Record> sorted = group.records.all();
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Record& a, const Record& b) {
+    return std::pair(a.number("D"), a.number("N")) < std::pair(b.number("D"), b.number("N"));
+  });
+  const Records records(std::move(sorted));
+  const Records of_ours = records.where([&](const Record& r) {
+    const Record* stands_for_ours = our_record(r, records);
+    return stands_for_ours != nullptr ? &r == stands_for_ours : records.is_first_of_case(r);
+  });
+  measure::HeatMap map = heat_map(
+      of_ours, [](const Record& r) { return whole(r, "N"); },
+      [](const Record& r) { return whole(r, "D"); },
+      [&](const Record& r) {
+        const Record* peer =
+            records.fastest(r, "seconds", [](const Record& other) { return !other.ours; });
+        return peer == nullptr || !r.ours ? NAN : peer->median("seconds") / r.median("seconds");
+      });
   map.title = "Attention: x the best peer";
-  map.subtitle = str(group.text(), "; above 1 (blue) ours is faster");
-  map.footnote = footnote;
+  map.subtitle = str(group.text, "; above 1 (blue) ours is faster");
   map.x_label = "seq_len";
   map.y_label = "head_dim";
-  for (const int64_t n : lengths) map.columns.push_back(std::to_string(n));
-  for (const int64_t d : head_dims) map.rows.push_back(std::to_string(d));
-  map.values.assign(lengths.size() * head_dims.size(), kNothing);
-  for (const auto* r : results) {
-    const AttentionRun *ours = our_run(*r), *peer = fastest(*r, false);
-    if (ours == nullptr || peer == nullptr) continue;
-    const auto row = std::distance(head_dims.begin(), head_dims.find(r->c.head_dim));
-    const auto column = std::distance(lengths.begin(), lengths.find(r->c.n));
-    map.values[static_cast<size_t>(row) * lengths.size() + static_cast<size_t>(column)] =
-        peer->median() / ours->median();
-  }
-  pictures.push_back({str("x_best_peer_", group.stem()), std::move(map)});
+  add_picture(pictures, "x_best_peer", group, std::move(map));
 }
 
-std::string pair_name(const AttentionCase& c) { return str(c.n, ":", c.m); }
-
 // Bars of time, grouped by (N, M).
-void add_bars(std::vector<NamedPicture>& pictures, const PictureGroup& group,
-              const std::vector<const AttentionResult*>& results, const std::string& footnote) {
-  Plot plot;
+void add_bars(std::vector<NamedPicture>& pictures, const PictureGroup& group) {
+  measure::Plot plot = bars(group.records, pair_name, contestant_of, median_of("seconds", 1e3));
   plot.title = "Attention: time by queries : keys";
-  plot.subtitle = group.text();
-  plot.footnote = footnote;
-  plot.y = {"ms a call", Scale::kLog, {}};
+  plot.y = {"ms a call", measure::Scale::kLog, {}};
   plot.width = 1080;
-  for (const auto* r : results) plot.categories.push_back(pair_name(r->c));
-  for (const auto& name : contestants_of(results)) {
-    Series series;
-    series.name = name;
-    series.kind = Series::Kind::kBars;
-    for (const auto* r : results) {
-      const AttentionRun* run = find_run(*r, name);
-      const bool there = run != nullptr && !run->seconds.empty();
-      series.y.push_back(there ? run->median() * 1e3 : kNothing);
-    }
-    plot.series.push_back(std::move(series));
-  }
-  pictures.push_back({str("bars_", group.stem()), std::move(plot)});
+  add_picture(pictures, "bars", group, std::move(plot));
 }
 
 // Each contestant against the naive formula.
-void add_speedups(std::vector<NamedPicture>& pictures, const PictureGroup& group,
-                  const std::vector<const AttentionResult*>& results, const std::string& footnote) {
-  HeatMap map;
+void add_speedups(std::vector<NamedPicture>& pictures, const PictureGroup& group) {
+  measure::HeatMap map = heat_map(group.records, pair_name, contestant_of, [&](const Record& r) {
+    return times_as_fast(r, group.records, "naive", "seconds");
+  });
   map.title = "Attention: x naive";
-  map.subtitle = str(group.text(), "; above 1 (blue) is faster than the formula");
-  map.footnote = footnote;
+  map.subtitle = str(group.text, "; above 1 (blue) is faster than the formula");
   map.x_label = "queries : keys";
   map.width = 1080;
-  map.rows = contestants_of(results);
-  for (const auto* r : results) map.columns.push_back(pair_name(r->c));
-  for (const auto& name : map.rows) {
-    for (const auto* r : results) {
-      const AttentionRun *run = find_run(*r, name), *naive = find_run(*r, "naive");
-      const bool both = run != nullptr && naive != nullptr;
-      map.values.push_back(both ? naive->median() / run->median() : kNothing);
-    }
-  }
-  pictures.push_back({str("heatmap_", group.stem()), std::move(map)});
+  add_picture(pictures, "heatmap", group, std::move(map));
 }
 
 // Time against N M, which is the work.
-void add_scaling(std::vector<NamedPicture>& pictures, const PictureGroup& group,
-                 std::vector<const AttentionResult*> results, const std::string& footnote) {
-  const auto work = [](const AttentionResult& r) {
-    return static_cast<double>(r.c.n) * static_cast<double>(r.c.m);
-  };
-  std::stable_sort(results.begin(), results.end(),
-                   [&](const auto* a, const auto* b) { return work(*a) < work(*b); });
-  Plot plot;
+void add_scaling(std::vector<NamedPicture>& pictures, const PictureGroup& group) {
+  const auto work = [](const Record& r) { return r.number("N") * r.number("M"); };
+  std::vector<Record> sorted = group.records.all();
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](const Record& a, const Record& b) { return work(a) < work(b); });
+  measure::Plot plot =
+      lines(Records(std::move(sorted)), contestant_of, work, median_of("seconds", 1e3), dash_peers);
   plot.title = "Attention: scaling";
-  plot.subtitle = group.text();
-  plot.footnote = footnote;
-  plot.x = {"queries x keys", Scale::kLog2, {}};
-  plot.y = {"ms a call", Scale::kLog, {}};
-  add_lines(plot, results, work, milliseconds_of);
-  pictures.push_back({str("scaling_", group.stem()), std::move(plot)});
+  plot.x = {"queries x keys", measure::Scale::kLog2, {}};
+  plot.y = {"ms a call", measure::Scale::kLog, {}};
+  add_picture(pictures, "scaling", group, std::move(plot));
 }
 
 }  // namespace
 
-std::vector<NamedPicture> attention_pictures(const std::string& preset,
-                                             const AttentionResults& results,
+std::vector<NamedPicture> attention_pictures(const std::string& preset, const Records& records,
                                              const std::string& footnote) {
   std::vector<NamedPicture> pictures;
-  for (const auto& [group, members] : grouped(results)) {
+  std::vector<PictureGroup> groups;
+  for (const auto& [name, members] :
+       records.grouped([](const Record& r) { return group_of(Records({r}), "").stem; }))
+    groups.push_back(group_of(members, footnote));
+  for (const PictureGroup& group : groups) {
+    if (preset == "sweep" || group.records.cases().size() == 1) add_bars(pictures, group);
     if (preset == "sweep") {
-      add_bars(pictures, group, members, footnote);
-      add_speedups(pictures, group, members, footnote);
-      add_scaling(pictures, group, members, footnote);
-      continue;
+      add_speedups(pictures, group);
+      add_scaling(pictures, group);
+    } else if (group.records.cases().size() > 1) {
+      add_curves(pictures, group);
+      add_heat_map(pictures, group);
     }
-    if (members.size() == 1) {
-      add_bars(pictures, group, members, footnote);  // nothing to draw a line against
-      continue;
-    }
-    add_curves(pictures, group, members, footnote);
-    add_heat_map(pictures, group, members, footnote);
   }
   return pictures;
 }

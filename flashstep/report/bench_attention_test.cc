@@ -8,43 +8,49 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/report/bench_attention_cases.h"
+#include "flashstep/report/bench_attention_compiled.h"
 #include "flashstep/report/bench_attention_rivals.h"
-#include "flashstep/report/bench_attention_table.h"
 #include "flashstep/report/test_table.h"
 
 namespace flashstep::report {
 namespace {
 
-AttentionRun run_of(const std::string& name, bool ours, std::vector<double> seconds) {
-  AttentionRun run;
-  run.contestant = name;
-  run.ours = ours;
-  run.seconds = std::move(seconds);
-  run.wrong = 0;
-  return run;
+Record run_of(const std::string& contestant, bool ours, int64_t n, std::vector<double> seconds,
+              const std::string& pass = "forward") {
+  Record record;
+  record.key = {{"dtype", "bf16"}, {"B", 1},  {"H", 1},           {"N", n},
+                {"M", n},          {"D", 64}, {"mask", "causal"}, {"pass", pass}};
+  record.what = describe({"bf16", 1, 1, n, n, 64, true});
+  record.contestant = contestant;
+  record.ours = ours;
+  const auto length = static_cast<double>(n);
+  record.facts = {{"flops", 4 * 64 * length * (length + 1) / 2},
+                  {"limit seconds", 1e-4},
+                  {"chosen", "cuda"},
+                  {"checked heads", 1}};
+  if (seconds.empty()) {
+    record.outcome = outcome_from("OOM: 34 GiB");
+    return record;
+  }
+  record.samples["seconds"] = std::move(seconds);
+  record.facts["wrong"] = 0;
+  return record;
 }
 
-AttentionResult result_of_runs(const std::string& dtype, int64_t n, AttentionPass pass,
-                               std::vector<AttentionRun> runs) {
-  AttentionResult result{{dtype, 1, 1, n, n, 64, true}, pass, std::move(runs), 1e-4, 1, 1, "cuda"};
-  return result;
+Records two_rows() {
+  return Records({run_of("auto", true, 1024, {1e-3, 1e-3}),
+                  run_of("naive", false, 1024, {4e-3, 4e-3}),
+                  run_of("flash", false, 1024, {2e-3, 2e-3}), run_of("auto", true, 65536, {2e-3}),
+                  run_of("naive", false, 65536, {}), run_of("flash", false, 65536, {1e-3})});
 }
 
-std::string joined(const std::vector<std::string>& sentences) { return join(sentences, "\n"); }
-
-std::vector<AttentionResult> two_rows() {
-  AttentionRun oom = run_of("naive", false, {});
-  oom.trouble = "OOM: 34 GiB";
-  oom.wrong.reset();
-  return {result_of_runs("bf16", 1024, AttentionPass::kForward,
-                         {run_of("auto", true, {1e-3, 1e-3}), run_of("naive", false, {4e-3, 4e-3}),
-                          run_of("flash", false, {2e-3, 2e-3})}),
-          result_of_runs("bf16", 65536, AttentionPass::kForward,
-                         {run_of("auto", true, {2e-3}), oom, run_of("flash", false, {1e-3})})};
+BenchReport report_on(const Records& records) {
+  return report_of(attention_benchmark({}), records);
 }
 
 TEST(BenchAttentionTable, ShowsOursBesideTheBestPeer) {
-  const auto table = attention_table(two_rows());
+  const BenchReport report = report_on(two_rows());
+  const auto& table = report.table;
   ASSERT_EQ(table.rows.size(), 2u);
   EXPECT_EQ(cell_at(table, 0, "best peer"), measure::Cell("flash"));
   EXPECT_EQ(number_at(table, 0, "x best peer"), 2.0);
@@ -53,102 +59,117 @@ TEST(BenchAttentionTable, ShowsOursBesideTheBestPeer) {
   EXPECT_EQ(cell_at(table, 1, "naive"), measure::Cell("OOM"));
   const double flops = 4.0 * 64 * 1024 * 1025 / 2;
   EXPECT_NEAR(number_at(table, 0, "rate"), flops / 1e-3 / 1e12, 1e-9);
-  const auto runs = attention_runs_table(two_rows());
-  EXPECT_EQ(runs.rows.size(), 6u);
-  EXPECT_EQ(joined(attention_troubles(two_rows())), "naive, 1 cell: OOM: 34 GiB.");
-}
-
-TEST(BenchAttentionVerdict, HoldsTheHandoutAgainstItsBars) {
-  const std::string text = joined(attention_verdict("handout", two_rows()));
-  EXPECT_NE(text.find("on 1 of 2 rows (bar all: BROKEN); not on N 65536 D 64"), std::string::npos)
-      << text;
-  EXPECT_NE(text.find("bf16 forward, N <= 16384: 2.000 x flash in geometric mean over 1 rows (bar "
-                      "1.3: kept)"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("Of the 1 rows that naive cannot fit, 1 run (bar all: kept)"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("Wrong elements: ours 0 in 2 runs, peers 0 (kept)"), std::string::npos);
-  EXPECT_NE(text.find("Verdict: 1.00 x the best peer in geometric mean, at least 0.50 x; as fast "
-                      "or faster on 1 of 2 rows."),
-            std::string::npos)
-      << text;
-}
-
-TEST(BenchAttentionVerdict, SeesWrongElementsAndFailures) {
-  auto results = two_rows();
-  results[0].runs[0].wrong = 3;
-  EXPECT_NE(
-      joined(attention_verdict("handout", results)).find("ours 3 in 2 runs, peers 0 (BROKEN)"),
-      std::string::npos);
-  results = two_rows();
-  results[1].runs[0] = run_of("auto", true, {});
-  results[1].runs[0].trouble = "failed: it broke";
-  EXPECT_NE(joined(attention_verdict("handout", results)).find("(1 failed), peers 0 (BROKEN)"),
-            std::string::npos);
-  EXPECT_EQ(joined(attention_verdict("cpu", {})), "Verdict: nothing was measured.");
-}
-
-TEST(BenchAttentionVerdict, HoldsTheCpuAgainstItsBars) {
-  std::vector<AttentionResult> results;
-  for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
-    results.push_back(result_of_runs(
-        "bf16", 512, pass, {run_of("auto", true, {1e-3}), run_of("sdpa", false, {1.6e-3})}));
+  EXPECT_EQ(report.runs.rows.size(), 6u);
+  const std::string notes = join(table.notes, "\n");
+  for (const char* part :
+       {"naive: OOM: 34 GiB.", "Wrong elements: ours 0 in 2 runs, peers 0.",
+        "Verdict: 1.00 x the best peer in geometric mean, at least 0.50 x; as fast or faster on 1 "
+        "of 2 rows."}) {
+    EXPECT_NE(notes.find(part), std::string::npos) << part << " in\n" << notes;
   }
-  const std::string text = joined(attention_verdict("cpu", results));
-  EXPECT_NE(text.find("bf16 forward: 1.600 x sdpa in geometric mean over 1 rows (bar 1.5: kept)"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("(bar 1.8: BROKEN)"), std::string::npos) << text;
 }
 
-TEST(BenchAttentionVerdict, ComparesAutoWithWhatItCouldHaveChosen) {
-  const std::vector<AttentionResult> results = {
-      result_of_runs("bf16", 512, AttentionPass::kForward,
-                     {run_of("auto", true, {1e-3}), run_of("cuda", true, {1e-3}),
-                      run_of("sdpa", false, {2e-3})}),
-      result_of_runs("bf16", 512, AttentionPass::kBackward,
-                     {run_of("auto", true, {3e-3}), run_of("cuda", true, {3.8e-3}),
-                      run_of("sdpa", false, {2e-3})}),
-      result_of_runs("bf16", 1024, AttentionPass::kForward,
-                     {run_of("auto", true, {1e-3}), run_of("cuda", true, {1e-3}),
-                      run_of("sdpa", false, {2e-3})})};
-  const std::string text = joined(attention_verdict("throughput", results));
-  EXPECT_NE(text.find("in 1 of 2 cases (bar all: BROKEN); the worst 1.20 x at bf16 B 1 H 1 N 512 D "
-                      "64 causal (cuda, not sdpa)"),
-            std::string::npos)
-      << text;
-}
-
-TEST(BenchAttentionVerdict, TellsWhatItCostsThatBitsRepeat) {
-  const auto backward = [](int64_t n, double ours, double repeats) {
-    return result_of_runs("fp32", n, AttentionPass::kBackward,
-                          {run_of("auto", true, {ours}), run_of("cuda", true, {ours}),
-                           run_of(kDeterministic, true, {repeats}), run_of("sdpa", false, {1})});
-  };
-  const std::vector<AttentionResult> results = {
-      backward(512, 1e-3, 8e-3), backward(1024, 1e-3, 1e-3), backward(2048, 1e-3, 4e-3)};
-  const std::string text = joined(attention_verdict("handout", results));
-  EXPECT_NE(text.find("fp32 backward takes 2.00 x as long where bits must repeat (N > 512, 2 rows, "
+TEST(BenchAttentionTable, TellsWhatItCostsThatBitsRepeat) {
+  Records records;
+  for (const auto& [n, repeats] : {std::pair(512, 8e-3), {1024, 1e-3}, {2048, 4e-3}}) {
+    records.add(run_of("cuda", true, n, {1e-3}, "backward"));
+    records.add(run_of(kDeterministic, true, n, {repeats}, "backward"));
+  }
+  const std::string text = join(report_on(records).table.notes, "\n");
+  EXPECT_NE(text.find("bf16 backward takes 2.00 x as long where bits must repeat (N > 512, 2 rows, "
                       "at most 4.00 x)."),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("auto takes what is within 5 % of the fastest implementation, all passes "
-                      "together, in 3 of 3 cases"),
             std::string::npos)
       << text;
 }
 
 TEST(BenchAttention, FailsWhereOursDoes) {
-  std::vector<AttentionResult> results = two_rows();
-  for (AttentionRun& run : results[0].runs)
-    run.trouble = run.ours ? "OOM: 3 GiB" : "failed: a peer";
-  EXPECT_EQ(failure_of_ours(results), "");
-  for (AttentionRun& run : results[1].runs) run.trouble = "failed: the GPU";
-  const std::string failure = failure_of_ours(results);
-  EXPECT_EQ(failure.find("[bench attention] " + describe(results[1].c)), 0u) << failure;
+  Records records = two_rows();
+  records.all()[0].outcome = outcome_from("OOM: 3 GiB");
+  records.all()[1].outcome = outcome_from("failed: a peer");
+  EXPECT_EQ(report_on(records).failure, "");
+  records.all()[3].outcome = outcome_from("failed: the GPU");
+  const std::string failure = report_on(records).failure;
+  EXPECT_EQ(failure.find("[bench attention] bf16 B 1 H 1 N 65536"), 0u) << failure;
   EXPECT_TRUE(failure.ends_with(" failed: the GPU")) << failure;
+}
+
+RaceOptions short_race() {
+  RaceOptions options;
+  options.cell_seconds = options.warmup_seconds = 1e-4;
+  options.turns = 2;
+  options.least_samples = options.most_samples = 4;
+  return options;
+}
+
+TEST(BenchAttention, RacesEveryContestantOfTheCpu) {
+  for (const int64_t heads : {2, 0}) {  // without heads ours take tensors without them
+    const AttentionCase c = {"fp32", 1, heads, 16, 16, 8, true};
+    const auto records =
+        race_attention(c, {AttentionPass::kForward, AttentionPass::kBackward, AttentionPass::kBoth},
+                       attention_contestants(at::kCPU), at::kCPU, short_race());
+    ASSERT_GE(records.size(), 9u);
+    EXPECT_EQ(records[0].contestant, "auto");
+    EXPECT_TRUE(records[0].ours);
+    for (const Record& record : records) {
+      EXPECT_EQ(record.outcome.sentence(), "") << record.contestant;
+      EXPECT_EQ(record.number("wrong"), 0) << record.contestant;
+      EXPECT_GT(record.number("limit seconds"), 0);
+      EXPECT_GT(record.median("seconds"), 0) << record.contestant;
+    }
+  }
+}
+
+const AttentionCase kSmall = {"fp32", 1, 2, 16, 16, 8, true};
+
+// Its outcome is zeros.
+class Zeros : public AttentionRival {
+ public:
+  explicit Zeros(const AttentionRound& round) : zeros_(at::zeros_like(round.inputs[0].q)) {}
+  AttentionOutcome outcome(bool) override { return {zeros_, zeros_, zeros_, zeros_}; }
+  std::vector<double> turn(AttentionPass, int64_t, int64_t samples, int64_t) override {
+    return std::vector<double>(static_cast<size_t>(samples), 1e-3);
+  }
+
+ private:
+  at::Tensor zeros_;
+};
+
+TEST(BenchAttention, CountsWrongElementsByPass) {
+  const AttentionContestant zeros = {
+      "zeros", true, [](const AttentionRound& round) { return std::make_unique<Zeros>(round); },
+      nullptr};
+  const auto records = race_attention(kSmall, {AttentionPass::kForward, AttentionPass::kBackward},
+                                      {zeros}, at::kCPU, short_race());
+  const double elements = 2 * 16 * 8;
+  EXPECT_GT(records[0].number("wrong"), elements * 9 / 10);  // no output is zero
+  EXPECT_GT(records[1].number("wrong"), 2 * elements);
+}
+
+// Five matrices of 16 TiB; a CPU would not say no in time.
+TEST(BenchAttention, TheFormulaIsNotTriedWhereItCannotFit) {
+  AttentionRound round;
+  round.c = {"fp32", 64, 16, 65536, 65536, 64, true};
+  for (const auto& contestant : attention_contestants(at::kCPU)) {
+    if (contestant.name != "naive") continue;
+    const Outcome outcome = attempt([&] { contestant.enter(round); });
+    EXPECT_EQ(outcome.sentence().rfind("OOM: the formula needs ", 0), 0u) << outcome.sentence();
+  }
+}
+
+TEST(BenchAttention, TakesABaselineInAnotherProcess) {
+  const auto outcome = [&](std::vector<std::string> command) {
+    return race_attention(kSmall, {AttentionPass::kForward}, {compiled_contestant(command)},
+                          at::kCPU, short_race())[0]
+        .outcome.sentence();
+  };
+  const auto answering = [&](const std::string& answer) {
+    return outcome({"sh", "-c", "echo ready; while read line; do echo '" + answer + "'; done"});
+  };
+  EXPECT_EQ(answering(R"({"error": "out of memory"})"), "OOM: out of memory");
+  EXPECT_EQ(answering(R"({"error": "no such thing"})"), "failed: no such thing");
+  EXPECT_EQ(outcome({"sh", "-c", "echo ready; read line"}), "failed: the Python program ended");
+  EXPECT_EQ(outcome({"sh", "-c", "exit 1"}).find("refused: \"sh -c exit 1\" did not start"), 0u);
+  EXPECT_EQ(outcome({"/no/such/program"}).find("refused: [launch] cannot start"), 0u);
 }
 
 TEST(BenchAttentionPictures, AreDrawnForWhatWasMeasured) {
@@ -174,11 +195,11 @@ BenchAttentionOptions quick_options() {
 
 TEST(BenchAttention, RunsAPreset) {
   BenchAttentionOptions options = quick_options();
-  uint64_t last = 0;
-  options.progress = [&](uint64_t done, uint64_t, const std::string&) { last = done; };
+  std::vector<std::string> told;
+  options.progress = [&](const std::string& line) { told.push_back(line); };
   const auto report = bench_attention(options);
   ASSERT_EQ(report.table.rows.size(), 6u);  // two dtypes, three passes
-  EXPECT_EQ(last, 2u);
+  EXPECT_EQ(told.size(), 2u);
   EXPECT_EQ(report.signal, 0);
   const size_t wrong = place_of(report.table, "wrong"), rate = place_of(report.table, "rate");
   for (const auto& row : report.table.rows) {
@@ -200,7 +221,7 @@ TEST(BenchAttention, RunsOwnPairs) {
 }
 
 TEST(BenchAttention, TellsOfAnInterruption) {
-  AttentionReport report;
+  BenchReport report;
   {
     const SignalGuard guard;
     std::raise(SIGTERM);
@@ -208,7 +229,7 @@ TEST(BenchAttention, TellsOfAnInterruption) {
   }
   EXPECT_EQ(report.signal, SIGTERM);
   EXPECT_TRUE(report.table.rows.empty());
-  EXPECT_EQ(report.table.notes.back(), "Interrupted: 0 of 2 cases were measured.");
+  EXPECT_NE(join(report.table.notes).find("Interrupted: "), std::string::npos);
 }
 
 TEST(BenchAttention, NamesWhatIsWrong) {

@@ -1,24 +1,35 @@
 #include "flashstep/report/bench_norm.h"
 
 #include <algorithm>
-#include <map>
+#include <cmath>
+#include <memory>
 
-#include "flashstep/base/signals.h"
+#include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
+
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/measure/gpu_state.h"
-#include "flashstep/measure/machine.h"
+#include "flashstep/measure/limits.h"
+#include "flashstep/ops.h"
 #include "flashstep/ops/cost.h"
-#include "flashstep/report/bench_attention_race.h"
-#include "flashstep/report/bench_norm_contestants.h"
-#include "flashstep/report/gpu_timing.h"
+#include "flashstep/report/figures.h"
+#include "flashstep/report/op_contestants.h"
 
 namespace flashstep::report {
 namespace {
 
+constexpr double kNormEpsilon = 1e-5;
 constexpr int64_t kLeastNormCalls = 3;
+
+const char* kHowToReadNorm =
+    "flashstep: our rms_norm; naive: its formula in tensor operations; libtorch: at::rms_norm; "
+    "compiled: the formula through torch.compile, in a process of Python; layer_norm: "
+    "at::layer_norm. forward: without a graph for backward; forward-backward: with the gradients "
+    "of x, the weight and the bias. Traffic: the least that must pass through memory (x read, y "
+    "written; backward x and dy read, dx written). Limit: of memory, measured; a case that fits "
+    "into the caches may pass it. Errors: the largest distance from float64, over the root mean "
+    "square.";
 
 void check_norm_options(const BenchNormOptions& options) {
   require(options.rows > 0 && options.calls > 0 && options.turns > 0,
@@ -45,120 +56,108 @@ void check_norm_options(const BenchNormOptions& options) {
           "[bench norm] expected a GPU for device cuda, got none");
 }
 
-// A contestant in one case: its runs are one a pass.
-struct NormEntry {
-  std::unique_ptr<NormContestant> contestant;  // none: it is out
-  std::vector<NormRun> runs;
-  std::vector<int64_t> calls;  // of a turn, by pass
-};
-
-class NormBench {
- public:
-  explicit NormBench(const BenchNormOptions& options)
-      : options_(options),
-        device_(options.device == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0)),
-        peer_(options.peer_command) {}
-
-  BenchReport run() {
-    const double begin = measure::steady_seconds();
-    measure_until_failure(report_, [&] {
-      for (const std::string& dtype : options_.dtypes) {
-        for (const int64_t width : options_.widths) measure_shape(width, dtype);
-      }
-    });
-    if (report_.failure.empty()) report_.failure = norm_failure(runs_);
-    fill_report(measure::steady_seconds() - begin);
-    return std::move(report_);
+// Of x, weight and, LayerNorm's, bias.
+at::Tensor rms_formula(const std::vector<at::Tensor>& in) {
+  return rms_norm_reference(in[0], in[1], kNormEpsilon);
+}
+at::Tensor layer_norm_of(const std::vector<at::Tensor>& in) {
+  return at::layer_norm(in[0], {in[0].size(-1)}, in[1], in[2], kNormEpsilon);
+}
+TensorOp norm_op(const std::string& name) {
+  if (name == "naive") return rms_formula;
+  if (name == "libtorch") {
+    return [](const std::vector<at::Tensor>& in) {
+      return at::rms_norm(in[0], {in[0].size(-1)}, in[1], kNormEpsilon);
+    };
   }
+  return [](const std::vector<at::Tensor>& in) { return rms_norm(in[0], in[1], kNormEpsilon); };
+}
 
- private:
-  void measure_shape(int64_t width, const std::string& dtype) {
-    if (options_.progress)
-      options_.progress(str("norm of ", options_.rows, " x ", width, ", ", dtype));
-    NormCase c{options_.rows, width, dtype, ""};
-    const NormInputs inputs = norm_inputs(c, device_);
-    std::vector<NormEntry> entries;
-    for (const std::string& name :
-         options_.contestants.empty() ? norm_contestants() : options_.contestants) {
-      entries.push_back(enter(name, c, inputs));
+std::vector<Record> measure_norm(const BenchNormOptions& options, int64_t width,
+                                 const std::string& dtype, PythonPeer& peer) {
+  const at::Device device =
+      options.device == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
+  OpInputs rms, layer;
+  const auto prepare = [&] {
+    rms = {{random_leaf({options.rows, width}, dtype, device),
+            random_leaf({width}, dtype, device, 0.1, 1)},
+           random_leaf({options.rows, width}, dtype, device).detach(),
+           /*row_tensors=*/1};
+    layer = rms;
+    layer.tensors.push_back(random_leaf({width}, dtype, device));
+  };
+  std::vector<Entrant> entrants;
+  for (const std::string& name :
+       options.contestants.empty() ? norm_contestants() : options.contestants) {
+    entrants.push_back({name, name == "flashstep", [&, name] {
+                          if (name == "compiled")
+                            return python_contestant(peer, {{"op", "rms_norm"},
+                                                            {"rows", options.rows},
+                                                            {"width", width},
+                                                            {"dtype", dtype},
+                                                            {"device", options.device}});
+                          return name == "layer_norm"
+                                     ? tensor_contestant(layer_norm_of, layer_norm_of, layer)
+                                     : tensor_contestant(norm_op(name), rms_formula, rms);
+                        }});
+  }
+  const RaceOptions race_options = {.cell_seconds = options.cell_seconds,
+                                    .warmup_seconds = 0,
+                                    .turns = options.turns,
+                                    .least_samples = kLeastNormCalls,
+                                    .most_samples = options.calls,
+                                    .sample_seconds = 0};
+  const RaceCase c = {{{"rows", options.rows}, {"width", width}, {"dtype", dtype}},
+                      str(options.rows, " x ", width, ", ", dtype),
+                      options.passes};
+  std::vector<Record> records = race(c, entrants, device, race_options, prepare);
+  const double limit = measure::memory_limit_bytes_per_s(options.device);
+  const int64_t element = dtype == "bf16" ? 2 : 4;
+  for (Record& record : records) {
+    double bytes = norm_forward_bytes(options.rows, width, element);
+    if (record.text("pass") == kBothPasses)
+      bytes += norm_backward_bytes(options.rows, width, element);
+    record.facts["bytes"] = bytes;
+    record.facts["limit seconds"] = bytes / limit;
+    const double most = norm_tolerance(dtype), error = record.number("error"),
+                 gradient_error = record.number("gradient error");
+    const bool both = record.text("pass") == kBothPasses;
+    if (record.ours && record.outcome.measured() &&
+        !(error <= most && (!both || gradient_error <= most))) {
+      record.fault = str("expected errors of at most ", most, ", got ", error,
+                         both ? str(" and ", gradient_error) : "");
     }
-    for (size_t pass = 0; pass < options_.passes.size(); ++pass) {
-      for (int64_t turn = 0; turn < options_.turns; ++turn) {
-        for (NormEntry& entry : entries) take_turn(entry, pass);
-      }
-      for (NormEntry& entry : entries) runs_.push_back(std::move(entry.runs[pass]));
-    }
   }
+  return records;
+}
 
-  // Holds it against float64, and finds out how often it is called.
-  NormEntry enter(const std::string& name, NormCase c, const NormInputs& inputs) {
-    NormEntry entry;
-    NormErrors errors;
-    const std::string trouble = attempt([&] {
-      entry.contestant = make_norm_contestant(name, c, inputs, peer_);
-      errors = entry.contestant->errors();
-    });
-    for (const std::string& pass : options_.passes) {
-      c.pass = pass;
-      NormRun run{name, c, {}, errors.y, errors.gradients, trouble};
-      int64_t calls = 0;
-      // What goes wrong in one pass leaves the others be.
-      if (trouble.empty())
-        run.trouble = attempt([&] { calls = calls_of(*entry.contestant, pass); });
-      entry.runs.push_back(std::move(run));
-      entry.calls.push_back(calls);
-    }
-    if (!trouble.empty()) entry.contestant.reset();
-    return entry;
+// GB/s by width, a picture a dtype and pass.
+std::vector<NamedPicture> norm_pictures(const Records& records, const std::string& device,
+                                        const std::string& footnote) {
+  std::vector<NamedPicture> pictures;
+  const double limit = measure::memory_limit_bytes_per_s(device) / 1e9;
+  const auto rate = [](const Record& r) { return r.number("bytes") / r.median("seconds") / 1e9; };
+  for (const auto& [name, members] :
+       records.grouped([](const Record& r) { return r.text("dtype") + "_" + r.text("pass"); })) {
+    measure::Plot plot = bars(
+        members,
+        [](const Record& r) { return "width " + std::to_string(std::llround(r.number("width"))); },
+        contestant_of, rate,
+        [&](const Record& r) {
+          const std::string word = r.outcome.status == Status::kOutOfMemory ? "OOM" : "-";
+          return r.has("seconds") ? fixed(rate(r), 0) : word;
+        });
+    const Record& first = members.all().front();
+    plot.title = str("Norms, ", first.text("pass"), ": the least traffic over the time");
+    plot.subtitle =
+        str(std::llround(first.number("rows")), " rows, ", first.text("dtype"), "; medians");
+    plot.footnote = footnote;
+    plot.y.label = "GB/s";
+    plot.references.push_back({limit, "memory's limit"});
+    pictures.push_back({name, std::move(plot)});
   }
-
-  int64_t calls_of(NormContestant& contestant, const std::string& pass) const {
-    const double seconds = measure::median(contestant.seconds(pass, 1, kLeastNormCalls));
-    const double affordable = std::min(options_.cell_seconds / seconds, 1e6);
-    const int64_t calls = std::clamp(static_cast<int64_t>(affordable),
-                                     std::min(kLeastNormCalls, options_.calls), options_.calls);
-    return (calls + options_.turns - 1) / options_.turns;
-  }
-
-  void take_turn(NormEntry& entry, size_t pass) {
-    NormRun& run = entry.runs[pass];
-    if (entry.contestant == nullptr || !run.trouble.empty()) return;
-    run.trouble = attempt([&] {
-      const auto seconds = entry.contestant->seconds(run.c.pass, 1, entry.calls[pass]);
-      run.seconds.insert(run.seconds.end(), seconds.begin(), seconds.end());
-    });
-    if (!run.trouble.empty()) run.seconds.clear();
-  }
-
-  static std::string attempt(const std::function<void()>& work) {
-    check_interrupted("interrupted");
-    const std::string trouble = trouble_of(work);
-    if (!trouble.empty()) measure::release_cached_gpu_memory();
-    return trouble;
-  }
-
-  void fill_report(double seconds) {
-    report_.table = norm_table(runs_, options_.device);
-    auto& notes = report_.table.notes;
-    const std::string machine = measure::one_line(measure::describe_machine());
-    std::string how = str("At most ", options_.calls, " calls of each in ", options_.turns,
-                          options_.turns == 1 ? " turn; " : " turns; ", machine);
-    if (device_.is_cuda()) {
-      if (const auto state = measure::gpu_state()) how += "; " + measure::describe(*state);
-    }
-    notes.push_back(str(how, "; ", human_seconds(seconds), "."));
-    if (report_.signal != 0) notes.emplace_back("Interrupted: the rest was not measured.");
-    if (!report_.failure.empty()) notes.push_back("Failed: " + report_.failure + ".");
-    for (std::string& sentence : norm_verdict(runs_)) notes.push_back(std::move(sentence));
-    report_.pictures = norm_pictures(runs_, options_.device, "flashstep bench norm; " + machine);
-  }
-
-  const BenchNormOptions& options_;
-  at::Device device_;
-  NormPeer peer_;
-  std::vector<NormRun> runs_;
-  BenchReport report_;
-};
+  return pictures;
+}
 
 }  // namespace
 
@@ -186,16 +185,45 @@ double norm_tolerance(const std::string& dtype) {
   return dtype == "bf16" ? 6.0 / 256 : 1e-4;
 }
 
-double norm_bytes(const NormCase& c) {
-  const int64_t element = c.dtype == "bf16" ? 2 : 4;
-  const double forward = norm_forward_bytes(c.rows, c.width, element);
-  return c.pass == "forward" ? forward : forward + norm_backward_bytes(c.rows, c.width, element);
+Benchmark norm_benchmark(const BenchNormOptions& options) {
+  Benchmark benchmark;
+  benchmark.command = "bench norm";
+  benchmark.title = str("Norms of rows on the ", options.device == "cuda" ? "GPU" : "CPU");
+  benchmark.device = options.device;
+  benchmark.schema = [](const Records&) {
+    return Schema{{measure::integer_column("rows"), key("rows")},
+                  {measure::integer_column("width"), key("width")},
+                  {measure::text_column("dtype"), key("dtype")},
+                  {measure::text_column("pass"), key("pass")},
+                  {measure::text_column("contestant"), contestant()}} +
+           op_schema("naive");
+  };
+  benchmark.how_to_read = {kHowToReadNorm};
+  benchmark.how = str("At most ", options.calls, " calls of each in ", options.turns,
+                      options.turns == 1 ? " turn" : " turns");
+  benchmark.findings = [](const Records& records) {
+    return speed_beside_others(records, "flashstep", "seconds");
+  };
+  benchmark.pictures = [device = options.device](const Records& records, const std::string& note) {
+    return norm_pictures(records, device, note);
+  };
+  return benchmark;
 }
 
 BenchReport bench_norm(const BenchNormOptions& options) {
   check_norm_options(options);
   const std::unique_ptr<GpuStream> stream(options.device == "cuda" ? new GpuStream : nullptr);
-  return NormBench(options).run();
+  PythonPeer peer(options.peer_command);
+  return run_benchmark(norm_benchmark(options), options.progress, [&](Run& run) {
+    size_t number = 0;
+    const size_t count = options.dtypes.size() * options.widths.size();
+    for (const std::string& dtype : options.dtypes) {
+      for (const int64_t width : options.widths) {
+        run.begin(number++, count, str("norm of ", options.rows, " x ", width, ", ", dtype));
+        run.add(measure_norm(options, width, dtype, peer));
+      }
+    }
+  });
 }
 
 }  // namespace flashstep::report

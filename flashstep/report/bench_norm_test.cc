@@ -55,13 +55,13 @@ TEST(BenchNorm, WhatDoesNotRunIsACell) {
   options.dtypes = {"fp32"};
   options.widths = {16};
   options.contestants = {"naive", "compiled"};
-  options.peer_command = {"/no/such/python", "norm_torch.py"};
+  options.peer_command = {"/no/such/python", "ops_torch.py"};
   const BenchReport report = bench_norm(options);
   ASSERT_EQ(report.table.rows.size(), 4u);
   EXPECT_EQ(text_at(report.table, 0, "x naive"), "1.00");
   EXPECT_EQ(text_at(report.table, 1, "contestant"), "compiled");
-  EXPECT_EQ(text_at(report.table, 1, "median"), "failed");
-  EXPECT_NE(join(report.table.notes).find("compiled: failed: [peer] cannot start /no/such/python"),
+  EXPECT_EQ(text_at(report.table, 1, "median"), "refused");
+  EXPECT_NE(join(report.table.notes).find("compiled: refused: [launch] cannot start /no/such/pyt"),
             std::string::npos)
       << join(report.table.notes);
 }
@@ -86,39 +86,30 @@ TEST(BenchNorm, APassThatFailsLeavesTheOthers) {
   EXPECT_EQ(text_at(table, 3, "median"), "OOM");
 }
 
-std::vector<NormRun> race_of_norms(double ours_ms, double naive_ms) {
-  const NormCase c{50'000, 1024, "fp32", "forward"};
-  const double ours = ours_ms * 1e-3, naive = naive_ms * 1e-3;
-  return {{"flashstep", c, {ours, ours, ours}, 1e-7, 1e-7, ""},
-          {"naive", c, {naive, naive}, 1e-7, 1e-7, ""},
-          {"compiled", c, {}, 0, 0, "OOM"}};
+Records race_of_norms(double ours_ms, double naive_ms) {
+  const auto run = [](const char* contestant, double ms) {
+    Record record;
+    record.key = {{"rows", 50'000}, {"width", 1024}, {"dtype", "fp32"}, {"pass", "forward"}};
+    record.contestant = contestant;
+    record.facts = {{"bytes", 2.0 * 50'000 * 1024 * 4}, {"limit seconds", 1e-3}};
+    if (ms > 0) record.samples["seconds"] = {ms * 1e-3, ms * 1e-3};
+    return record;
+  };
+  Record without_memory = run("compiled", 0);
+  without_memory.outcome = outcome_from("OOM");
+  return Records({run("flashstep", ours_ms), run("naive", naive_ms), without_memory});
 }
 
-TEST(BenchNorm, TableAndVerdictSayWhoIsFaster) {
-  const measure::Table table = norm_table(race_of_norms(2, 5), "cpu");
+TEST(BenchNorm, TableSaysWhoIsFaster) {
+  const BenchReport report = report_of(norm_benchmark(small_norms()), race_of_norms(2, 5));
+  const measure::Table& table = report.table;
   EXPECT_EQ(text_at(table, 0, "x naive"), "2.50");
   EXPECT_EQ(text_at(table, 0, "gradient error"), "-");
   EXPECT_DOUBLE_EQ(number_at(table, 0, "rate"), 2 * 50'000 * 1024 * 4 / 2e-3 / 1e9);
+  EXPECT_EQ(number_at(table, 0, "of limit"), 50);
   EXPECT_EQ(text_at(table, 2, "median"), "OOM");
-  EXPECT_EQ(norm_verdict(race_of_norms(2, 5)).size(), 1u);
-  EXPECT_NE(norm_verdict(race_of_norms(2, 5))[0].find("at least as fast as naive; at worst 2.50"),
+  EXPECT_NE(join(table.notes).find("flashstep has 2.50 times the speed of naive"),
             std::string::npos);
-  EXPECT_NE(norm_verdict(race_of_norms(5, 2))[0].find("NOT everywhere as fast as naive"),
-            std::string::npos);
-}
-
-// The command ends with exit code 1 then.
-TEST(BenchNorm, WhatOursFailsAtIsAFailure) {
-  std::vector<NormRun> runs = race_of_norms(2, 5);
-  EXPECT_EQ(norm_failure(runs), "");
-  runs[1].trouble = "failed: a peer may";
-  runs[0].trouble = "OOM";
-  EXPECT_EQ(norm_failure(runs), "");
-  runs[0].trouble = "failed: no kernel";
-  EXPECT_NE(norm_failure(runs).find("forward: failed: no kernel"), std::string::npos);
-  runs[0].trouble = "";
-  runs[0].gradient_error = NAN;
-  EXPECT_NE(norm_failure(runs).find("expected errors of at most"), std::string::npos);
 }
 
 TEST(BenchNorm, PresetsAndMistakes) {

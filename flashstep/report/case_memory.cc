@@ -32,10 +32,4 @@ std::string process_trouble(const std::string& failure) {
   return (is_out_of_memory(words) ? "OOM: " : "failed: ") + words;
 }
 
-bool is_out_of_memory(const std::string& words) {
-  // LibTorch's allocators, and CUDA's libraries (CUBLAS_STATUS_ALLOC_FAILED).
-  return contains(words, "out of memory") || contains(words, "can't allocate memory") ||
-         contains(words, "ALLOC_FAILED");
-}
-
 }  // namespace flashstep::report

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "flashstep/report/failure.h"
+
 namespace flashstep::report {
 
 // Of the machine (or this process's container), and of the first GPU.
@@ -15,6 +17,5 @@ double free_memory_bytes(const std::string& device);
 // How the only rank of a job failed, from RanksOutcome::failure: "OOM: ..." where memory was too
 // small (also when the kernel ended the process), else "failed: ..." in the process's own words.
 std::string process_trouble(const std::string& failure);
-bool is_out_of_memory(const std::string& words);  // of an error's message
 
 }  // namespace flashstep::report

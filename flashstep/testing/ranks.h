@@ -140,7 +140,7 @@ inline Ranks::Ranks(int world_size, int call, const Variables& extra) : ranks_(w
     options.variables.erase("GTEST_OUTPUT");  // else every rank overwrites the test's report
     for (const auto& [name, value] : extra) options.variables[name] = value;
     options.inherited = rank == 0 ? port.descriptor() : -1;
-    options.merge_output = true;
+    options.errors = Errors::kMerged;
     ranks_[rank].child = start_child(options);
   }
 }

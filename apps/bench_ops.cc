@@ -1,0 +1,65 @@
+// flashstep bench ops: every fused operator beside PyTorch's.
+#include "flashstep/report/bench_ops.h"
+
+#include <memory>
+#include <string>
+
+#include "apps/bench.h"
+#include "flashstep/base/heap.h"
+#include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
+
+namespace flashstep::apps {
+namespace {
+
+struct OpsArguments {
+  report::BenchOpsOptions options;
+  std::string directory;
+  PeerFlags peer = {.script = "scripts/peers/ops_torch.py"};
+};
+
+void run(OpsArguments& arguments) {
+  report::BenchOpsOptions& options = arguments.options;
+  options.device = device_or_gpu(options.device);
+  options.peer_command = arguments.peer.command();
+  options.progress = print_progress;
+  make_output_directory(arguments.directory);
+  keep_freed_memory();  // as flashstep train
+  const SignalGuard signals;
+  show(report::bench_ops(options), arguments.directory, "ops");
+}
+
+}  // namespace
+
+void add_bench_ops(CLI::App& bench) {
+  auto* command =
+      bench.add_subcommand("ops", "Every fused operator beside PyTorch's, eager and compiled");
+  auto arguments = std::make_shared<OpsArguments>();
+  auto& options = arguments->options;
+  options.device.clear();
+  const auto add_count = [&](const char* flag, int64_t& count, const char* text) {
+    command->add_option(flag, count, text)
+        ->check(CLI::Range(1, 1 << 24))
+        ->capture_default_str();
+  };
+  add_names(*command, "--op", options.ops, report::op_names(),
+            "Only these: " + join(report::op_names()));
+  add_count("--rows", options.rows, "Tokens, a multiple of 256");
+  add_count("--width", options.width, "d_model, a multiple of 64");
+  add_count("--vocab", options.vocab, "Tokens in the vocabulary");
+  add_names(*command, "--dtype", options.dtypes, {"fp32", "bf16"}, "fp32 (the default), bf16");
+  add_names(*command, "--contestants", options.contestants, {"flashstep", "eager", "compiled"},
+            "Only these: flashstep, eager, compiled");
+  add_count("--turns", options.turns, "Of every contestant, one after the other");
+  command
+      ->add_option("--seconds", options.cell_seconds,
+                   "For the timed calls of one contestant and case")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_device(*command, options.device);
+  arguments->peer.add_options(*command, "The compiled baseline's program");
+  add_directory(*command, arguments->directory);
+  command->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace flashstep::apps

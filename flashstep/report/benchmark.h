@@ -1,0 +1,93 @@
+// One run of a benchmark. A benchmark says what it measures and how that is shown; here is what
+// they have in common: progress, the table while it fills, interruptions, what becomes of failures,
+// notes, pictures and files.
+//
+//   Benchmark benchmark;
+//   benchmark.command = "bench x";
+//   benchmark.title = "X";
+//   benchmark.schema = [](const Records&) -> Schema { return {...}; };
+//   return run_benchmark(benchmark, progress, [&](Run& run) {
+//     for (size_t i = 0; i < cases.size(); ++i) {
+//       run.begin(i, cases.size(), describe(cases[i]));
+//       run.add(measure(cases[i]));
+//     }
+//   });
+//
+// What becomes of failures, everywhere:
+//   - memory that is too small, and what an implementation refuses, is a cell;
+//   - a failure of ours, of a process or a rank that measures, and a wrong result of ours end the
+//     command with exit code 1, after the rest has been measured and shown;
+//   - what a baseline in a process of its own cannot do is a cell;
+//   - a GPU that answers no more, and a signal, end the measuring: what there is is shown;
+//   - where nothing was measured because all was refused, that is the caller's mistake.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "flashstep/report/bench_report.h"
+#include "flashstep/report/record.h"
+#include "flashstep/report/schema.h"
+
+namespace flashstep::report {
+
+using TellProgress = std::function<void(const std::string& line)>;  // may be empty
+
+struct Benchmark {
+  std::string command;  // "bench norm"
+  std::string title;    // of the table
+  std::string device = "cpu";
+  std::function<Schema(const Records&)> schema;                  // of the table
+  // In it; empty: every record. `all` holds the very record.
+  std::function<bool(const Record& record, const Records& all)> has_row = nullptr;
+  std::string runs_title = {};
+  Schema runs = {};                                              // of every record; or none
+  std::vector<std::string> how_to_read = {};
+  std::string how = {};  // it was measured: "Medians of 10 steps in 2 turns"
+  std::function<std::vector<std::string>(const Records&)> findings = nullptr;  // facts, sentences
+  std::function<std::vector<NamedPicture>(const Records&, const std::string& footnote)> pictures =
+      nullptr;
+  // Tables below the first one.
+  std::function<std::vector<NamedTable>(const Records&)> tables = nullptr;
+};
+
+class Run {
+ public:
+  Run(const Benchmark& benchmark, const TellProgress& progress)
+      : benchmark_(benchmark), progress_(progress) {}
+
+  // Says so. Interrupted if a signal came.
+  void begin(size_t number, size_t count, const std::string& what);
+  void tell(const std::string& line) const;
+  // The records of a case, all of them; MachineError when the GPU answers no more.
+  void add(std::vector<Record> of_case);
+  void add(Record record) { add(std::vector<Record>{std::move(record)}); }
+  void note(std::string sentence) { notes_.push_back(std::move(sentence)); }
+
+  const Records& records() const { return records_; }
+
+ private:
+  friend BenchReport run_benchmark(const Benchmark&, const TellProgress&,
+                                   const std::function<void(Run&)>&);
+  void show_rows(size_t first);  // from this record on
+
+  const Benchmark& benchmark_;
+  const TellProgress& progress_;
+  Records records_;
+  std::vector<std::string> notes_;
+  std::string gpu_state_;        // in the middle of the run
+  std::vector<size_t> widths_;   // of the columns that were shown
+};
+
+BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progress,
+                          const std::function<void(Run&)>& measure);
+
+// The report of records that were measured before.
+BenchReport report_of(const Benchmark& benchmark, const Records& records);
+
+// The first failure of ours, or what is wrong with it; empty: none.
+std::string failure_of(const std::string& command, const Records& records);
+
+}  // namespace flashstep::report

@@ -1,0 +1,181 @@
+#include "flashstep/report/record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/measure/stats.h"
+
+namespace flashstep::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using measure::Cell;
+
+Json json_of_cell(const Cell& cell) {
+  return std::visit(
+      [](const auto& value) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::monostate>) {
+          return Json::array();  // null is NaN
+        } else {
+          return value;
+        }
+      },
+      cell.value());
+}
+
+Cell cell_of_json(const Json& json) {
+  if (json.is_array()) return {};
+  if (json.is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (json.is_string()) return json.get<std::string>();
+  if (json.is_number_integer()) return json.get<int64_t>();
+  return json.get<double>();
+}
+
+const Cell* find_cell(const Record& record, const std::string& name) {
+  const auto fact = record.facts.find(name);
+  if (fact != record.facts.end()) return &fact->second;
+  for (const auto& [key, value] : record.key) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool Record::has(const std::string& name) const { return !series(name).empty(); }
+
+const std::vector<double>& Record::series(const std::string& name) const {
+  static const std::vector<double> none;
+  const auto found = samples.find(name);
+  return found == samples.end() ? none : found->second;
+}
+
+double Record::median(const std::string& name) const { return measure::median(series(name)); }
+
+double Record::quantile(const std::string& name, double q) const {
+  return measure::quantile(series(name), q);
+}
+
+double Record::number(const std::string& name) const {
+  const Cell* cell = find_cell(*this, name);
+  if (cell == nullptr) return std::numeric_limits<double>::quiet_NaN();
+  if (const auto* whole = std::get_if<int64_t>(&cell->value()))
+    return static_cast<double>(*whole);
+  const auto* real = std::get_if<double>(&cell->value());
+  return real == nullptr ? std::numeric_limits<double>::quiet_NaN() : *real;
+}
+
+std::string Record::text(const std::string& name) const {
+  const Cell* cell = find_cell(*this, name);
+  if (cell == nullptr || *cell == Cell()) return "";
+  const auto* words = std::get_if<std::string>(&cell->value());
+  return words != nullptr ? *words : measure::display(*cell, {});
+}
+
+void Record::take(const Record& more) {
+  for (const auto& [name, values] : more.samples) {
+    auto& ours = samples[name];
+    ours.insert(ours.end(), values.begin(), values.end());
+  }
+  for (const auto& [name, value] : more.facts) facts[name] = value;
+  if (!more.outcome.measured()) outcome = more.outcome;
+  if (!more.fault.empty()) fault = more.fault;
+}
+
+const Record* Records::find(const Record& of_case, const std::string& contestant) const {
+  for (const Record& record : all_) {
+    if (record.contestant == contestant && record.key == of_case.key) return &record;
+  }
+  return nullptr;
+}
+
+const Record* Records::fastest(const Record& of_case, const std::string& series,
+                               const std::function<bool(const Record&)>& chosen) const {
+  const Record* best = nullptr;
+  for (const Record& record : all_) {
+    if (record.key != of_case.key || !record.has(series) || !chosen(record)) continue;
+    if (best == nullptr || record.median(series) < best->median(series)) best = &record;
+  }
+  return best;
+}
+
+Records Records::where(const std::function<bool(const Record&)>& chosen) const {
+  Records part;
+  for (const Record& record : all_) {
+    if (chosen(record)) part.add(record);
+  }
+  return part;
+}
+
+bool Records::is_first_of_case(const Record& one) const {
+  for (const Record& record : all_) {
+    if (record.key == one.key) return &record == &one;
+  }
+  return false;
+}
+
+std::vector<const Record*> Records::cases() const {
+  std::vector<const Record*> firsts;
+  for (const Record& record : all_) {
+    const auto same = [&](const Record* first) { return first->key == record.key; };
+    if (std::none_of(firsts.begin(), firsts.end(), same)) firsts.push_back(&record);
+  }
+  return firsts;
+}
+
+std::vector<std::string> Records::distinct(
+    const std::function<std::string(const Record&)>& name) const {
+  std::vector<std::string> names;
+  for (const Record& record : all_) {
+    if (std::find(names.begin(), names.end(), name(record)) == names.end())
+      names.push_back(name(record));
+  }
+  return names;
+}
+
+std::vector<std::pair<std::string, Records>> Records::grouped(
+    const std::function<std::string(const Record&)>& name) const {
+  std::vector<std::pair<std::string, Records>> parts;
+  for (const std::string& one : distinct(name))
+    parts.emplace_back(one, where([&](const Record& record) { return name(record) == one; }));
+  return parts;
+}
+
+std::string to_json(const Record& record) {
+  Json json = {{"key", Json::object()}, {"what", record.what}, {"contestant", record.contestant},
+               {"ours", record.ours},   {"samples", record.samples}};
+  for (const auto& [name, value] : record.key) json["key"][name] = json_of_cell(value);
+  for (const auto& [name, value] : record.facts) json["facts"][name] = json_of_cell(value);
+  if (!record.outcome.measured()) json["outcome"] = record.outcome.sentence();
+  if (!record.fault.empty()) json["fault"] = record.fault;
+  return json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+}
+
+Record record_from_json(const std::string& line) {
+  const Json json = Json::parse(line);
+  Record record;
+  for (const auto& [name, value] : json.at("key").items())
+    record.key.emplace_back(name, cell_of_json(value));
+  record.what = json.at("what");
+  record.contestant = json.at("contestant");
+  record.ours = json.at("ours");
+  for (const auto& [name, values] : json.at("samples").items()) {
+    for (const Json& value : values) {
+      record.samples[name].push_back(value.is_null() ? std::numeric_limits<double>::quiet_NaN()
+                                                     : value.get<double>());
+    }
+  }
+  if (json.contains("facts")) {
+    for (const auto& [name, value] : json["facts"].items())
+      record.facts[name] = cell_of_json(value);
+  }
+  if (json.contains("outcome")) record.outcome = outcome_from(json["outcome"]);
+  record.fault = json.value("fault", "");
+  return record;
+}
+
+}  // namespace flashstep::report

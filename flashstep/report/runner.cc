@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <cstdio>
+#include <unistd.h>
+
+#include "flashstep/base/signals.h"
+#include "flashstep/base/terminal.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/measure/gpu_state.h"
+#include "flashstep/measure/machine.h"
+#include "flashstep/report/benchmark.h"
+
+namespace flashstep::report {
+namespace {
+
+bool has_row(const Benchmark& benchmark, const Record& record, const Records& all) {
+  return !benchmark.has_row || benchmark.has_row(record, all);
+}
+
+measure::Table table_of(const Benchmark& benchmark, const Records& records) {
+  const Schema schema = benchmark.schema(records);
+  measure::Table table = fill(benchmark.title, schema, {});
+  for (const Record& record : records) {
+    if (has_row(benchmark, record, records)) table.add_row(row_of(schema, record, records));
+  }
+  return table;
+}
+
+// What was asked for and cannot be done is a cell, unless nothing can.
+void throw_mistake(const Records& records) {
+  const Record* refused = nullptr;
+  for (const Record& record : records) {
+    if (record.outcome.status != Status::kRefused) return;
+    if (refused == nullptr && record.ours) refused = &record;
+  }
+  if (refused != nullptr) throw UserError(refused->outcome.why);
+}
+
+void fill_report(const Benchmark& benchmark, const Records& records, BenchReport& report,
+                 const std::vector<std::string>& notes, const std::string& how) {
+  const auto add = [&](std::vector<std::string> sentences) {
+    for (std::string& sentence : sentences) report.table.notes.push_back(std::move(sentence));
+  };
+  report.table = table_of(benchmark, records);
+  if (!benchmark.runs.empty()) report.runs = fill(benchmark.runs_title, benchmark.runs, records);
+  if (benchmark.tables) report.tables = benchmark.tables(records);
+  add(troubles(records));
+  add(notes);
+  add(benchmark.how_to_read);
+  const std::string machine = measure::one_line(measure::describe_machine());
+  add({str(benchmark.how, benchmark.how.empty() ? "" : "; ", machine, how, ".")});
+  if (report.signal != 0) add({"Interrupted: the rest was not measured."});
+  if (!report.failure.empty()) add({"Failed: " + report.failure + "."});
+  if (benchmark.findings) add(benchmark.findings(records));
+  if (benchmark.pictures)
+    report.pictures =
+        benchmark.pictures(records, str("flashstep ", benchmark.command, "; ", machine));
+}
+
+}  // namespace
+
+void Run::tell(const std::string& line) const {
+  if (progress_) progress_(line);
+}
+
+void Run::begin(size_t number, size_t count, const std::string& what) {
+  check_interrupted("interrupted");
+  // As it is while the GPU works, not after minutes of waiting.
+  if (benchmark_.device == "cuda" && number > 0 && number == count / 2) {
+    if (const auto now = measure::gpu_state()) gpu_state_ = measure::describe(*now);
+  }
+  tell(count == 1 ? what : str(number + 1, " of ", count, ": ", what));
+}
+
+void Run::add(std::vector<Record> of_case) {
+  const size_t first = records_.all().size();
+  bool failed = false;
+  for (Record& record : of_case) {
+    failed = failed || record.outcome.failed();
+    records_.add(std::move(record));
+  }
+  show_rows(first);
+  if (failed && benchmark_.device == "cuda" && !gpu_answers())
+    throw MachineError("[" + benchmark_.command + "] the GPU answers no more");
+}
+
+// For who waits at a terminal; the whole table comes at the end.
+void Run::show_rows(size_t first) {
+  if (!progress_ || isatty(STDERR_FILENO) == 0) return;
+  const Schema schema = benchmark_.schema(records_);
+  std::vector<std::vector<std::string>> lines;
+  if (widths_.empty()) {
+    std::vector<std::string>& head = lines.emplace_back();
+    for (const auto& [column, cell] : schema)
+      head.push_back(column.name + (column.unit.empty() ? "" : " " + column.unit));
+  }
+  for (size_t i = first; i < records_.all().size(); ++i) {
+    const Record& record = records_.all()[i];
+    if (!has_row(benchmark_, record, records_)) continue;
+    std::vector<std::string>& line = lines.emplace_back();
+    for (const auto& [column, cell] : schema)
+      line.push_back(measure::display(cell(record, records_), column.format));
+  }
+  widths_.resize(std::max(widths_.size(), schema.size()));
+  for (const auto& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) widths_[i] = std::max(widths_[i], line[i].size());
+  }
+  for (const auto& line : lines) {
+    std::string text;
+    for (size_t i = 0; i < line.size(); ++i) {
+      const std::string gap(widths_[i] - line[i].size(), ' ');
+      const bool left = schema[i].column.align == measure::Align::kLeft;
+      text += (text.empty() ? "" : "  ") + (left ? line[i] + gap : gap + line[i]);
+    }
+    const size_t columns = terminal_columns(stderr);
+    tell(columns > 0 ? text.substr(0, columns) : text);
+  }
+}
+
+BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progress,
+                          const std::function<void(Run&)>& measure) {
+  const double begin = measure::steady_seconds();
+  BenchReport report;
+  Run run(benchmark, progress);
+  measure_until_failure(report, [&] { measure(run); });
+  if (report.signal == 0) throw_mistake(run.records_);
+  if (report.failure.empty()) report.failure = failure_of(benchmark.command, run.records_);
+  if (benchmark.device == "cuda" && run.gpu_state_.empty()) {
+    if (const auto now = measure::gpu_state()) run.gpu_state_ = measure::describe(*now);
+  }
+  fill_report(benchmark, run.records_, report, run.notes_,
+              str(run.gpu_state_.empty() ? "" : "; during the run " + run.gpu_state_, "; ",
+                  human_seconds(measure::steady_seconds() - begin)));
+  return report;
+}
+
+BenchReport report_of(const Benchmark& benchmark, const Records& records) {
+  BenchReport report;
+  report.failure = failure_of(benchmark.command, records);
+  fill_report(benchmark, records, report, {}, "");
+  return report;
+}
+
+std::string failure_of(const std::string& command, const Records& records) {
+  for (const Record& record : records) {
+    if (!record.ours) continue;
+    const std::string who =
+        str("[", command, "] ", record.what, record.contestant.empty() ? "" : ", ",
+            record.contestant);
+    if (record.outcome.failed()) return who + " " + record.outcome.sentence();
+    if (!record.fault.empty()) return who + ": " + record.fault;
+  }
+  return "";
+}
+
+}  // namespace flashstep::report

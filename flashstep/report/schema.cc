@@ -1,0 +1,167 @@
+#include "flashstep/report/schema.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/stats.h"
+
+namespace flashstep::report {
+namespace {
+
+using measure::Cell;
+
+Cell scaled(const Cell& cell, double factor) {
+  if (factor == 1) return cell;
+  if (const auto* real = std::get_if<double>(&cell.value())) return *real * factor;
+  if (const auto* whole = std::get_if<int64_t>(&cell.value()))
+    return static_cast<double>(*whole) * factor;
+  return cell;
+}
+
+}  // namespace
+
+std::vector<Cell> row_of(const Schema& schema, const Record& record, const Records& all) {
+  std::vector<Cell> row;
+  for (const SchemaColumn& column : schema) row.push_back(column.cell(record, all));
+  return row;
+}
+
+measure::Table fill(const std::string& title, const Schema& schema, const Records& records) {
+  measure::Table table;
+  table.title = title;
+  for (const SchemaColumn& column : schema) table.columns.push_back(column.column);
+  for (const Record& record : records) table.add_row(row_of(schema, record, records));
+  return table;
+}
+
+Schema operator+(Schema a, const Schema& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+CellOf contestant() {
+  return [](const Record& r, const Records&) { return Cell(r.contestant); };
+}
+
+CellOf key(const std::string& name) {
+  return [name](const Record& r, const Records&) {
+    for (const auto& [field, value] : r.key) {
+      if (field == name) return value;
+    }
+    return Cell();
+  };
+}
+
+CellOf fact(const std::string& name, double factor) {
+  return [name, factor](const Record& r, const Records&) {
+    const auto found = r.facts.find(name);
+    return found == r.facts.end() ? Cell() : scaled(found->second, factor);
+  };
+}
+
+CellOf median(const std::string& series, double factor) { return quantile(series, 0.5, factor); }
+
+CellOf quantile(const std::string& series, double q, double factor) {
+  return [series, q, factor](const Record& r, const Records&) {
+    return r.has(series) ? Cell(r.quantile(series, q) * factor) : Cell();
+  };
+}
+
+CellOf count(const std::string& series) {
+  return [series](const Record& r, const Records&) {
+    return r.has(series) ? Cell(r.series(series).size()) : Cell();
+  };
+}
+
+CellOf or_word(const CellOf& cell) {
+  return [cell](const Record& r, const Records& all) {
+    return r.outcome.measured() ? cell(r, all) : Cell(r.outcome.word());
+  };
+}
+
+CellOf of(const std::string& contestant, const CellOf& cell) {
+  return [contestant, cell](const Record& r, const Records& all) {
+    const Record* other = all.find(r, contestant);
+    return other == nullptr ? Cell() : cell(*other, all);
+  };
+}
+
+CellOf percent_above(const std::string& contestant, const std::string& series) {
+  return finite([contestant, series](const Record& r, const Records& all) {
+    return 100 * (1 / times_as_fast(r, all, contestant, series) - 1);
+  });
+}
+
+CellOf finite(const NumberOf& number) {
+  return [number](const Record& r, const Records& all) {
+    const double value = number(r, all);
+    return std::isfinite(value) ? Cell(value) : Cell();
+  };
+}
+
+measure::Column error_column(const std::string& name, const std::string& unit) {
+  return {name, unit, measure::Align::kRight, {measure::NumberFormat::Style::kScientific, 1}};
+}
+
+measure::Column significant(const std::string& name, const std::string& unit, int digits) {
+  return {name, unit, measure::Align::kRight, {measure::NumberFormat::Style::kSignificant, digits}};
+}
+
+double times_as_fast(const Record& record, const Records& all, const std::string& contestant,
+                     const std::string& series) {
+  const Record* other = all.find(record, contestant);
+  return other == nullptr ? std::nan("") : other->median(series) / record.median(series);
+}
+
+std::vector<std::string> troubles(const Records& records) {
+  struct Trouble {
+    const Record* first;
+    int64_t cells = 0;
+  };
+  std::vector<Trouble> found;
+  for (const Record& record : records) {
+    if (record.outcome.measured()) continue;
+    // How much memory was missing differs from cell to cell; that it was missing is the reason.
+    const auto same = std::find_if(found.begin(), found.end(), [&](const Trouble& trouble) {
+      const Outcome &a = trouble.first->outcome, &b = record.outcome;
+      return trouble.first->contestant == record.contestant && a.status == b.status &&
+             (a.why == b.why || a.status == Status::kOutOfMemory);
+    });
+    if (same == found.end()) {
+      found.push_back({&record, 1});
+    } else {
+      ++same->cells;
+    }
+  }
+  std::vector<std::string> sentences;
+  for (const Trouble& trouble : found) {
+    const Record& r = *trouble.first;
+    const std::string others = trouble.cells > 1 ? str(" and ", trouble.cells - 1, " more") : "";
+    sentences.push_back(str(r.what, others, r.contestant.empty() ? "" : ", ", r.contestant, ": ",
+                            r.outcome.sentence(), "."));
+  }
+  return sentences;
+}
+
+std::vector<std::string> speed_beside_others(const Records& records, const std::string& ours,
+                                             const std::string& series) {
+  std::vector<std::string> sentences;
+  for (const std::string& peer : records.distinct([](const Record& r) { return r.contestant; })) {
+    std::vector<double> ratios;
+    for (const Record& record : records) {
+      if (record.contestant != ours || peer == ours) continue;
+      const double ratio = times_as_fast(record, records, peer, series);
+      if (!std::isnan(ratio)) ratios.push_back(ratio);
+    }
+    if (ratios.empty()) continue;
+    const auto [worst, best] = std::minmax_element(ratios.begin(), ratios.end());
+    sentences.push_back(str(ours, " has ", fixed(measure::geometric_mean(ratios), 2),
+                            " times the speed of ", peer, " in the geometric mean of ",
+                            ratios.size(), ratios.size() == 1 ? " case" : " cases", ", ",
+                            fixed(*worst, 2), " to ", fixed(*best, 2), "."));
+  }
+  return sentences;
+}
+
+}  // namespace flashstep::report

@@ -1,0 +1,70 @@
+// Tables of records: a column is one line with its cell.
+//
+//   const Schema kDdp = {
+//       {text_column("wrapper"), contestant()},
+//       {number_column("step", "ms", 2), median("total", 1e3)},
+//       {number_column("added", "%", 1), percent_above("none", "total")},
+//       {number_column("peak memory", "GiB", 3), fact("peak_bytes", 1 / kGiB)},
+//   };
+//   const measure::Table table = fill("Data parallelism", kDdp, records);
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "flashstep/report/record.h"
+
+namespace flashstep::report {
+
+// A cell of a record, which stands among all. What was not measured is an empty cell.
+using CellOf = std::function<measure::Cell(const Record& record, const Records& all)>;
+using NumberOf = std::function<double(const Record& record, const Records& all)>;
+
+struct SchemaColumn {
+  measure::Column column;
+  CellOf cell;
+};
+using Schema = std::vector<SchemaColumn>;
+
+std::vector<measure::Cell> row_of(const Schema& schema, const Record& record, const Records& all);
+measure::Table fill(const std::string& title, const Schema& schema, const Records& records);
+Schema operator+(Schema a, const Schema& b);
+
+// ---- Cells
+
+CellOf contestant();
+CellOf key(const std::string& name);
+// A fact as it is; a number times `factor`.
+CellOf fact(const std::string& name, double factor = 1);
+CellOf median(const std::string& series, double factor = 1);
+CellOf quantile(const std::string& series, double q, double factor = 1);
+CellOf count(const std::string& series);
+// What became of it, in a word, where it was not measured.
+CellOf or_word(const CellOf& cell);
+// Of the same case by another contestant.
+CellOf of(const std::string& contestant, const CellOf& cell);
+// How far above another contestant's.
+CellOf percent_above(const std::string& contestant, const std::string& series);
+// An empty cell for what is not finite.
+CellOf finite(const NumberOf& number);
+
+// A scientific column for errors, one of significant digits.
+measure::Column error_column(const std::string& name, const std::string& unit = "");
+measure::Column significant(const std::string& name, const std::string& unit, int digits = 4);
+
+// Another contestant's median over this one's: above 1, this one is faster. NaN without both.
+double times_as_fast(const Record& record, const Records& all, const std::string& contestant,
+                     const std::string& series);
+
+// ---- Sentences
+
+// Why cells are empty: a sentence for each contestant and reason.
+std::vector<std::string> troubles(const Records& records);
+
+// "flashstep is at least as fast as naive; ...": for each other contestant, by the medians of the
+// cases in which both have one.
+std::vector<std::string> speed_beside_others(const Records& records, const std::string& ours,
+                                             const std::string& series);
+
+}  // namespace flashstep::report
