@@ -107,6 +107,11 @@ void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& step
       ->capture_default_str();
 }
 
+void add_attention(CLI::App& command, std::string& attention) {
+  command.add_option("--attention", attention, "Implementation of attention")
+      ->capture_default_str();
+}
+
 void PeerFlags::add_options(CLI::App& command, const std::string& help) {
   command.add_option("--python", python, "Python that has torch 2.11")->capture_default_str();
   command.add_option("--peer-script", script, help)->capture_default_str();

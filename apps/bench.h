@@ -52,6 +52,7 @@ struct ParallelFlags {
 void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
                   std::vector<double>& bucket_megabytes);
 void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& steps);
+void add_attention(CLI::App& command, std::string& attention);
 
 // A baseline in Python: --python and --peer-script.
 struct PeerFlags {

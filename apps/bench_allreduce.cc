@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "apps/bench.h"
-#include "flashstep/base/progress.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
@@ -42,13 +41,8 @@ void run(AllreduceArguments& arguments) {
   arguments.options.plan = plan_of(arguments);
   make_output_directory(arguments.directory);
   const SignalGuard signals;
-  ProgressBar bar("all-reduce", ProgressBar::Unit::kCount);
-  arguments.options.progress = [&](uint64_t done, uint64_t total, const std::string& note) {
-    bar.update(done, total, note);
-  };
-  const auto report = report::bench_allreduce(arguments.options);
-  bar.finish();
-  show(report, arguments.directory, "allreduce");
+  arguments.options.progress = print_progress;
+  show(report::bench_allreduce(arguments.options), arguments.directory, "allreduce");
 }
 
 }  // namespace
@@ -67,14 +61,10 @@ void add_bench_allreduce(CLI::App& bench) {
   command->add_option("--ranks", arguments->ranks, "Numbers of ranks, such as 2,4,6; the preset's")
       ->delimiter(',')
       ->check(CLI::Range(2, 1024));
-  command->add_option("--backend", arguments->backends, "nccl, gloo; the preset's")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"nccl", "gloo"}));
-  command
-      ->add_option("--device", arguments->devices,
-                   "cuda, cpu; the preset's, or cpu where there is no GPU")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"cuda", "cpu"}));
+  add_names(*command, "--backend", arguments->backends, {"nccl", "gloo"},
+            "nccl, gloo; the preset's");
+  add_names(*command, "--device", arguments->devices, {"cuda", "cpu"},
+            "cuda, cpu; the preset's, or cpu where there is no GPU");
   command->add_option("--dtype", arguments->dtype, "fp32, bf16, fp16")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
@@ -85,9 +75,7 @@ void add_bench_allreduce(CLI::App& bench) {
       ->capture_default_str();
   command->add_flag("--quick", arguments->options.quick,
                     "One short turn a cell: only to see that all runs");
-  command->add_option(
-      "--out", arguments->directory,
-      "Also write allreduce.txt, .md, .csv, .json and the pictures into this directory");
+  add_directory(*command, arguments->directory);
   command->callback([arguments] { run(*arguments); });
 }
 

@@ -38,9 +38,7 @@ void add_bench_ops(CLI::App& bench) {
   auto& options = arguments->options;
   options.device.clear();
   const auto add_count = [&](const char* flag, int64_t& count, const char* text) {
-    command->add_option(flag, count, text)
-        ->check(CLI::Range(1, 1 << 24))
-        ->capture_default_str();
+    command->add_option(flag, count, text)->check(CLI::Range(1, 1 << 24))->capture_default_str();
   };
   add_names(*command, "--op", options.ops, report::op_names(),
             "Only these: " + join(report::op_names()));

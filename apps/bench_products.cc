@@ -49,9 +49,7 @@ void add_bench_products(CLI::App& bench) {
       ->check(CLI::Range(1, 10000));
   command->add_option("--table", arguments->table,
                       "Bring this table (flashstep/products/tuned.inc) up to date");
-  command->add_option(
-      "--out", arguments->directory,
-      "Also write the tables (.txt, .md, .csv, .json) and pictures into this directory");
+  add_directory(*command, arguments->directory);
   command->callback([arguments] { run(*arguments); });
 }
 

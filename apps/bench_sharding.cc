@@ -1,6 +1,4 @@
 // flashstep bench sharding: what dividing the optimizer's state between ranks saves and costs.
-#include "flashstep/report/bench_sharding.h"
-
 #include <memory>
 #include <string>
 
@@ -8,25 +6,26 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/data_parallel.h"
 #include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/bench_replica.h"
 
 namespace flashstep::apps {
 namespace {
 
 struct ShardingArguments {
   ParallelFlags flags;
-  report::ShardingPlan plan;
+  report::ReplicaPlan plan = report::sharding_preset("2025").plan;  // without a case
   bool no_trace = false;
 };
 
 void run(const ShardingArguments& arguments) {
-  if (const auto task = report::rank_task()) return report::bench_sharding_rank(*task);
-  report::BenchShardingOptions options = report::sharding_preset(arguments.flags.preset);
+  if (const auto task = report::rank_task()) return report::bench_replica_rank(*task);
+  report::BenchReplicaOptions options = report::sharding_preset(arguments.flags.preset);
   arguments.flags.apply(options.axes);
   options.plan = arguments.plan;
   options.plan.traced = !arguments.no_trace;
   options.progress = print_progress;
   const SignalGuard signals;
-  show(report::bench_sharding(options), arguments.flags.directory, "sharding");
+  show(report::bench_replica(options), arguments.flags.directory, "sharding");
 }
 
 }  // namespace
@@ -37,9 +36,7 @@ void add_bench_sharding(CLI::App& bench) {
   auto arguments = std::make_shared<ShardingArguments>();
   arguments->flags.add_options(*command);
   auto& plan = arguments->plan;
-  command
-      ->add_option("--attention", arguments->flags.given.attention, "Implementation of attention")
-      ->capture_default_str();
+  add_attention(*command, arguments->flags.given.attention);
   command
       ->add_option("--shard", plan.contestants,
                    "Ways to divide it, as parallel.shard_optimizer names them. Between GPUs of one "

@@ -96,9 +96,7 @@ void add_bench_step(CLI::App& bench) {
       ->check(CLI::IsMember({"true", "false"}));
   command->add_flag("--no-reduced", arguments->no_reduced,
                     "Nothing in the place of a size that does not fit into memory");
-  command->add_option(
-      "--out", arguments->directory,
-      "Also write the tables (.txt, .md, .csv, .json) and pictures into this directory");
+  add_directory(*command, arguments->directory);
   command->callback([arguments] { run(*arguments); });
 }
 

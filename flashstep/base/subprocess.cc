@@ -1,6 +1,7 @@
 #include "flashstep/base/subprocess.h"
 
 #include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -8,8 +9,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cstring>
 
 #include "flashstep/base/signals.h"
 #include "flashstep/error.h"
@@ -126,8 +125,8 @@ int exit_code(int wait_status) { return WIFEXITED(wait_status) ? WEXITSTATUS(wai
 std::vector<std::string> Subprocess::Stream::take() {
   char bytes[65536];
   ssize_t count = -1;
-  while (open && ((count = read(descriptor, bytes, sizeof bytes)) > 0 ||
-                  (count < 0 && errno == EINTR))) {
+  while (open &&
+         ((count = read(descriptor, bytes, sizeof bytes)) > 0 || (count < 0 && errno == EINTR))) {
     if (count > 0) begun.append(bytes, static_cast<size_t>(count));
   }
   if (count == 0) open = false;

@@ -1,8 +1,8 @@
 // One child process: its pipes, its lines, its end.
 //
-//   Subprocess peer({.command = {"python3", "peer.py"}, .has_input = true, .errors = Errors::kDropped});
-//   peer.write_line(request);
-//   const std::optional<std::string> answer = peer.read_line();
+//   Subprocess peer({.command = {"python3", "peer.py"}, .has_input = true, .errors =
+//   Errors::kDropped}); peer.write_line(request); const std::optional<std::string> answer =
+//   peer.read_line();
 #pragma once
 
 #include <csignal>
@@ -14,7 +14,11 @@
 
 namespace flashstep {
 
-enum class Errors { kApart, kMerged, kDropped };  // stderr: a pipe of its own, with stdout, nobody's
+enum class Errors {
+  kApart,
+  kMerged,
+  kDropped
+};  // stderr: a pipe of its own, with stdout, nobody's
 
 struct Child {
   pid_t pid = -1;
@@ -23,10 +27,11 @@ struct Child {
 };
 
 struct ChildOptions {
-  std::vector<std::string> command = {};              // looked up in PATH
-  std::map<std::string, std::string> variables = {};  // its whole environment; empty: this process's
-  int inherited = -1;                            // a descriptor that stays open in the child
-  bool has_input = false;                        // else its stdin is empty
+  std::vector<std::string> command = {};  // looked up in PATH
+  std::map<std::string, std::string> variables =
+      {};                  // its whole environment; empty: this process's
+  int inherited = -1;      // a descriptor that stays open in the child
+  bool has_input = false;  // else its stdin is empty
   Errors errors = Errors::kApart;
   int death_signal = SIGKILL;  // what the child gets when this process dies
 };

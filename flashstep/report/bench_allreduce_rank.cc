@@ -17,6 +17,7 @@
 #include "flashstep/report/bench_allreduce_pattern.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/gpu_timing.h"
+#include "flashstep/report/rank_jobs.h"
 
 namespace flashstep::report {
 namespace {
@@ -37,39 +38,46 @@ struct Summer {
 };
 
 // One case on this rank.
-class Race {
+class SumRace {
  public:
-  Race(const Group& group, const AllreduceCase& c, const AllreduceTask& task)
+  SumRace(const Group& group, const AllreduceCase& c, const AllreduceTask& task)
       : group_(group), case_(c), task_(task) {}
 
-  AllreduceResult run() {
-    AllreduceResult result{case_, {}, ""};
+  // Of flashstep, and of the bare library where it can be called.
+  std::vector<Record> run() {
+    std::vector<Record> records;
     if (!take_memory()) {
-      result.trouble = "OOM";
-      return result;
+      records.push_back(record_of("flashstep"));
+      records.back().outcome.status = Status::kOutOfMemory;
+      return records;
     }
     const std::vector<Summer> contestants = make_contestants();
+    std::vector<int64_t> wrong;
     for (const Summer& contestant : contestants) {
-      result.runs.push_back({contestant.name, {}, {}, count_wrong_of(contestant)});
+      records.push_back(record_of(contestant.name));
+      wrong.push_back(count_wrong_of(contestant));
     }
     const Plan plan = plan_of(contestants);
     for (int64_t turn = 0; turn < plan.samples; ++turn) {
       // In turns, and each first as often: what the machine does beside meets both alike.
       for (size_t i = 0; i < contestants.size(); ++i) {
         const size_t which = (i + static_cast<size_t>(turn)) % contestants.size();
-        take_sample(contestants[which], plan.calls, result.runs[which]);
+        take_sample(contestants[which], plan.calls, records[which]);
       }
     }
-    for (size_t i = 0; i < contestants.size(); ++i) {
-      result.runs[i].wrong += count_wrong_of(contestants[i]);
-    }
-    return result;
+    for (size_t i = 0; i < contestants.size(); ++i)
+      records[i].facts["wrong"] = wrong[i] + count_wrong_of(contestants[i]);
+    return records;
   }
 
  private:
   struct Plan {
     int64_t calls, samples;
   };
+
+  Record record_of(const std::string& contestant) const {
+    return {.key = key_of(case_), .contestant = contestant};
+  }
 
   // False, on every rank, when it is too little on one.
   bool take_memory() {
@@ -129,9 +137,10 @@ class Race {
     return {calls, bounded(task_.cell_seconds / sample_seconds, kLeastSamples, kMostSamples)};
   }
 
-  void take_sample(const Summer& contestant, int64_t calls, AllreduceRun& run) {
-    run.alone.push_back(sample_alone(contestant, calls));
-    run.seconds.push_back(on_gpu() ? sample_in_a_row(contestant, calls) : run.alone.back());
+  void take_sample(const Summer& contestant, int64_t calls, Record& record) {
+    const double alone = sample_alone(contestant, calls);
+    record.samples["alone"].push_back(alone);
+    record.samples["seconds"].push_back(on_gpu() ? sample_in_a_row(contestant, calls) : alone);
   }
 
   void prepare() {
@@ -180,7 +189,7 @@ AllreduceTask task_from_json(const std::string& text) {
 }
 
 void measure_allreduce(const AllreduceTask& task,
-                       const std::function<void(const AllreduceResult&)>& report) {
+                       const std::function<void(const std::vector<Record>&)>& report) {
   require(!task.cases.empty(), "[bench allreduce] expected cases, got none");
   const AllreduceCase& first = task.cases.front();
   // Before the group is made, so that every rank says so, not only the first to look.
@@ -194,7 +203,8 @@ void measure_allreduce(const AllreduceTask& task,
   if (first.device == "cuda") stream.emplace();
   for (const AllreduceCase& c : task.cases) {
     tell_progress(describe(c));
-    report(Race(*group, c, task).run());
+    begin_unit(describe(c), *group);
+    report(SumRace(*group, c, task).run());
   }
 }
 

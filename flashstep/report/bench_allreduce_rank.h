@@ -18,8 +18,10 @@ std::string to_json(const AllreduceTask& task);
 AllreduceTask task_from_json(const std::string& text);
 
 // Measures the cases in turn as one of `task.cases[0].ranks` ranks. Every rank calls it; `report`
-// gets each result, on rank 0 of interest only.
+// gets the records of each, on rank 0 of interest only: samples in seconds of a call, "seconds" of
+// calls one after the other and "alone" from its launch to its end, nothing else being under way;
+// the fact "wrong", of elements on all ranks.
 void measure_allreduce(const AllreduceTask& task,
-                       const std::function<void(const AllreduceResult&)>& report);
+                       const std::function<void(const std::vector<Record>&)>& report);
 
 }  // namespace flashstep::report

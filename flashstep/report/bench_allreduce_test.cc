@@ -11,6 +11,7 @@
 #include "flashstep/report/bare_collectives.h"
 #include "flashstep/report/bench_allreduce_pattern.h"
 #include "flashstep/report/bench_allreduce_rank.h"
+#include "flashstep/report/test_table.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep::report {
@@ -93,81 +94,64 @@ TEST(MeasureAllreduce, EveryRankTakesPart) {
     AllreduceTask task;
     task.cases = {{"gloo", "cpu", "fp32", 3, 4'000}, {"gloo", "cpu", "fp16", 3, 1'000'002}};
     task.cell_seconds = 0.02;
-    std::vector<AllreduceResult> results;
-    measure_allreduce(task_from_json(to_json(task)), [&](const AllreduceResult& result) {
-      results.push_back(result_from_json(to_json(result)));
+    std::vector<Record> records;
+    measure_allreduce(task_from_json(to_json(task)), [&](const std::vector<Record>& more) {
+      for (const Record& record : more) records.push_back(record_from_json(to_json(record)));
     });
-    ASSERT_EQ(results.size(), 2u);
-    for (size_t i = 0; i < results.size(); ++i) {
-      EXPECT_EQ(results[i].c, task.cases[i]);
-      ASSERT_EQ(results[i].runs.size(), 2u);
-      for (const AllreduceRun& run : results[i].runs) {
-        EXPECT_EQ(run.wrong, 0);
-        EXPECT_GE(run.seconds.size(), 3u);
-        for (const double seconds : run.seconds) EXPECT_GT(seconds, 0);
-        EXPECT_EQ(run.alone.size(), run.seconds.size());
-      }
+    ASSERT_EQ(records.size(), 4u);
+    for (size_t i = 0; i < records.size(); ++i) {
+      const Record& record = records[i];
+      EXPECT_EQ(record.key, key_of(task.cases[i / 2]));
+      EXPECT_EQ(record.contestant, i % 2 == 0 ? "flashstep" : "bare");
+      EXPECT_EQ(record.number("wrong"), 0);
+      EXPECT_GE(record.series("seconds").size(), 3u);
+      for (const double seconds : record.series("seconds")) EXPECT_GT(seconds, 0);
+      EXPECT_EQ(record.series("alone").size(), record.series("seconds").size());
     }
     task.cases[0].ranks = environment.world_size - 1;
-    EXPECT_THROW(measure_allreduce(task, [](const AllreduceResult&) {}), UserError);
+    EXPECT_THROW(measure_allreduce(task, [](const std::vector<Record>&) {}), UserError);
   });
 }
 
 // --- the report ------------------------------------------------------------------------------
 
-AllreduceResult allreduce_result_of(double megabytes, double ours_us, double bare_us,
-                                    int64_t wrong = 0) {
-  AllreduceResult result{{"nccl", "cuda", "fp32", 4, std::llround(megabytes * 1e6)}, {}, ""};
-  const auto seconds = [](double us) { return std::vector<double>(5, us * 1e-6); };
-  result.runs = {{"flashstep", seconds(ours_us), seconds(ours_us + 9), wrong},
-                 {"bare", seconds(bare_us), seconds(bare_us + 4), 0}};
-  return result;
-}
-
-std::string verdict_of(const std::vector<AllreduceResult>& results) {
-  return join(allreduce_verdict(results), "\n");
-}
-
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST(AllreduceReport, BarsAreKeptOrBroken) {
-  const std::string good =
-      verdict_of({allreduce_result_of(1, 29, 20), allreduce_result_of(100, 1000, 980)});
-  EXPECT_TRUE(has(good, "at least 98.0 %")) << good;
-  EXPECT_TRUE(has(good, "at most 9.0 us above")) << good;
-  EXPECT_TRUE(has(good, "alone at most 14.0 us")) << good;
-  EXPECT_FALSE(has(good, "BROKEN")) << good;
-  EXPECT_TRUE(has(verdict_of({allreduce_result_of(1, 31, 20)}), "(bar 10 us: BROKEN)"));
-  EXPECT_TRUE(has(verdict_of({allreduce_result_of(100, 1000, 960)}), "(bar 97 %: BROKEN)"));
-  EXPECT_TRUE(
-      has(verdict_of({allreduce_result_of(1, 21, 20, 3)}), "3 wrong elements; bars BROKEN"));
-  EXPECT_TRUE(has(verdict_of({allreduce_result_of(1, NAN, 20)}), "BROKEN"));
-  const AllreduceResult failed{{"nccl", "cuda", "fp32", 4, 1'000'000}, {}, "failed"};
-  EXPECT_TRUE(has(verdict_of({allreduce_result_of(1, 21, 20), failed}),
-                  "1 failed, 0 wrong elements; bars BROKEN"));
-  EXPECT_TRUE(has(verdict_of({}), "0 of 0 cases measured"));
+Record sum_of(const AllreduceCase& c, const char* contestant, double us) {
+  Record record{.key = key_of(c), .what = describe(c), .contestant = contestant};
+  record.ours = record.contestant == "flashstep";
+  record.samples["seconds"] = std::vector<double>(5, us * 1e-6);
+  record.samples["alone"] = std::vector<double>(5, (us + 9) * 1e-6);
+  record.facts["wrong"] = 0;
+  return record;
 }
 
 TEST(AllreduceReport, TableHasALineACaseAndReasons) {
   Links links;
   links[{"nccl", "cuda"}] = *nvlink_limit("NVIDIA H200");
-  const AllreduceResult large{{"nccl", "cuda", "fp32", 6, 1'000'000}, {}, "needs 6 GPUs"};
-  const std::vector<AllreduceResult> results = {allreduce_result_of(1000, 5000, 5000), large};
-  const measure::Table table = allreduce_table(results, links);
+  const AllreduceCase c{"nccl", "cuda", "fp32", 4, 1'000'000'000};
+  Record large{.key = key_of({"nccl", "cuda", "fp32", 6, 1'000'000}), .contestant = "flashstep"};
+  large.outcome = {Status::kRefused, "needs 6 GPUs"};
+  const Records records({sum_of(c, "flashstep", 5000), sum_of(c, "bare", 4900), large});
+  const BenchReport report = report_of(allreduce_benchmark({}, links), records);
+  const measure::Table& table = report.table;
   ASSERT_EQ(table.rows.size(), 2u);
-  const std::string text = measure::to_text(table);
-  EXPECT_TRUE(has(text, "300.00")) << text;  // 1 GB in 5 ms: 200 GB/s, times 1.5
-  EXPECT_TRUE(has(text, "66.7")) << text;    // of 450 GB/s
-  EXPECT_TRUE(has(text, "needs 6 GPUs")) << text;
-  EXPECT_EQ(allreduce_runs_table(results).rows.size(), 2u);
-  const auto pictures = allreduce_pictures(results, links, "here");
-  ASSERT_EQ(pictures.size(), 2u);
-  const auto& bus = std::get<measure::Plot>(pictures[0].picture);
+  EXPECT_EQ(text_at(table, 0, "bus"), "300.00");    // 1 GB in 5 ms: 200 GB/s, times 1.5
+  EXPECT_EQ(text_at(table, 0, "of link"), "66.7");  // of 450 GB/s
+  EXPECT_EQ(text_at(table, 0, "x bare"), "0.980");
+  EXPECT_EQ(text_at(table, 0, "above bare"), "100.0");
+  EXPECT_EQ(text_at(table, 1, "time"), "needs 6 GPUs");
+  EXPECT_EQ(report.runs.rows.size(), 2u);
+  EXPECT_EQ(report.failure, "");
+  EXPECT_EQ(table.notes.back(), "Verdict: 1 of 2 cases measured, 0 failed, 0 wrong elements.");
+  ASSERT_EQ(report.pictures.size(), 2u);
+  const auto& bus = std::get<measure::Plot>(report.pictures[0].picture);
   EXPECT_EQ(bus.series.size(), 2u);
+  EXPECT_TRUE(bus.series[1].dashed);
   EXPECT_FALSE(measure::to_svg(bus).empty());
-  EXPECT_TRUE(allreduce_pictures({large}, links, "here").empty());
+  EXPECT_TRUE(report_of(allreduce_benchmark({}, links), Records({large})).pictures.empty());
 }
 
 TEST(LinkLimit, IsKnownOrMeasured) {

@@ -324,6 +324,7 @@ Benchmark attention_benchmark(const BenchAttentionOptions& options) {
   benchmark.command = "bench attention";
   benchmark.title = str("Attention: ", options.preset, " on ", options.device);
   benchmark.device = options.device;
+  benchmark.refusals_are_mistakes = false;  // but what a kernel is not made for
   benchmark.schema = attention_schema;
   // A line a case: of ours; of the first where there is none of ours.
   benchmark.has_row = [](const Record& r, const Records& all) {

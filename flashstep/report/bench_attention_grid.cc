@@ -288,6 +288,7 @@ Benchmark grid_benchmark(const BenchAttentionOptions& options) {
   benchmark.command = "bench attention";
   benchmark.title = benchmark.runs_title = str("Attention: grid on ", options.device);
   benchmark.device = options.device;
+  benchmark.refusals_are_mistakes = false;
   benchmark.runs = grid_schema();
   benchmark.schema = [](const Records&) { return grid_schema(); };
   benchmark.how_to_read = {

@@ -1,13 +1,15 @@
-#include "flashstep/report/bench_ddp.h"
-
-#include <utility>
+// The results of `flashstep bench ddp` as a table, sentences and pictures.
+#include <algorithm>
+#include <cmath>
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/clock.h"
-#include "flashstep/measure/machine.h"
-#include "flashstep/measure/stats.h"
-#include "flashstep/report/rank_jobs.h"
+#include "flashstep/model/cost.h"
+#include "flashstep/parallel/cost.h"
+#include "flashstep/report/bench_replica.h"
+#include "flashstep/report/figures.h"
+#include "flashstep/report/trace_record.h"
+#include "flashstep/report/units.h"
 
 namespace flashstep::report {
 namespace {
@@ -31,82 +33,217 @@ const char* kHowToReadRecorded =
     "step, each of which the host launches at once: no step waits for it. Waiting for gradients is "
     "in backward and not known apart, copies count as computing, memory is that of recording.";
 
-DdpPlan plan_of(const BenchDdpOptions& options, const ParallelCase& c) {
-  DdpPlan plan;
-  plan.c = c;
-  plan.contestants = division_names(options.wrappers, options.bucket_megabytes);
-  check_transports(plan.contestants, c.device);
-  plan.turns = options.turns;
-  plan.warmup = options.warmup;
-  plan.steps = options.steps;
-  plan.checked_steps = options.checked_steps;
-  plan.traced = options.traced;
-  plan.recorded = options.recorded;
-  if (!plan.recorded) return plan;
-  require(c.device == "cuda", "[bench ddp] expected --device cuda with --graph, got ", c.device);
-  return plan;
+constexpr double kMomentBytes = 8;    // AdamW: two float32 a parameter
+constexpr double kGradientBytes = 4;  // float32, in bf16 autocast too
+
+double peak_bytes(const Record& r) { return r.quantile("peak_bytes", 1); }
+
+double added_percent(const Record& r, const Records& all) {
+  return 100 * (1 / times_as_fast(r, all, "none", "total") - 1);
 }
 
-DdpResult measure_case(const BenchDdpOptions& options, const ParallelCase& c, BenchReport& report) {
-  const DdpPlan plan = plan_of(options, c);
-  const JobResults job = run_plan("ddp", plan, options.progress);
-  DdpResult result = ddp_result(plan, job.handed_over);
-  put_failures(job.failures, result.runs);
-  note_end(job, c, report);
-  return result;
+double added_memory_percent(const Record& r, const Records& all) {
+  const Record* none = all.find(r, "none");
+  return none == nullptr ? NAN : 100 * (peak_bytes(r) / peak_bytes(*none) - 1);
+}
+
+Schema ddp_schema() {
+  using measure::number_column;
+  const auto name = [](const Record& r, const Records&) { return measure::Cell(shown_name(r)); };
+  const auto ms = [](const char* column, const CellOf& cell) -> SchemaColumn {
+    return {number_column(column, "ms", 2), cell};
+  };
+  const auto by = [](const Record& r, const Records&) {
+    const std::string transport = r.text("gradients by");
+    return transport.empty() ? measure::Cell() : measure::Cell(transport);
+  };
+  return parallel_schema() +
+         Schema{{measure::text_column("wrapper"), name},
+                ms("forward", median("forward", 1e3)),
+                ms("backward", median("backward", 1e3)),
+                ms("waited", median("waited", 1e3)),
+                ms("optimizer", median("optimizer", 1e3)),
+                ms("step", or_word(median("total", 1e3))),
+                ms("p10", quantile("total", 0.1, 1e3)),
+                ms("p90", quantile("total", 0.9, 1e3)),
+                ms("slowest", median("slowest", 1e3)),
+                ms("first", median("first", 1e3)),
+                ms("lead", median("lead", 1e3)),
+                {number_column("added", "%", 1), finite(added_percent)},
+                ms("communication", fact("communication", 1e3)),
+                ms("exposed", fact("exposed", 1e3)),
+                {number_column("hidden", "%", 1), fact("hidden", 100)},
+                {number_column("peak memory", "GiB", 3), most("peak_bytes", 1 / kGiB)},
+                {number_column("added memory", "%", 2), finite(added_memory_percent)},
+                {error_column("weights"), fact("weight_error")},
+                // Behind the numbers: what stands before them is what rows of two reports are known
+                // by.
+                {measure::text_column("by"), by}};
+}
+
+// The most that weights may differ in, as a share of the largest movement. Two ranks' sums have one
+// order and halving is exact: only what kernels round differently from call to call is left. From
+// three on sums round in another order; in bf16 a weight on the edge of two values then falls to
+// the other side in the second step (2^-9).
+double weight_tolerance(const ParallelCase& c) { return c.precision == "fp32" ? 1e-3 : 2e-2; }
+
+// The fastest of those whose name begins so; null without one.
+const Record* fastest(const Record& of_case, const Records& all, const std::string& prefix) {
+  return all.fastest(of_case, "total",
+                     [&](const Record& r) { return r.contestant.starts_with(prefix); });
+}
+
+// "bucketed 25 MB nccl"; a size that was chosen comes with its unit.
+std::string with_unit(const Record& r) {
+  const std::string name = shown_name(r);
+  if (name != r.contestant) return name;
+  const size_t size = name.find(' ') + 1;  // of wrappers that have one
+  const size_t end = std::min(name.find(' ', size), name.size());
+  return name.substr(0, end) + " MB" + name.substr(end);
+}
+
+void add_sentences(const Record& of_case, const Records& all, std::vector<std::string>& sentences) {
+  const Record *ours = fastest(of_case, all, "bucketed"), *torch = fastest(of_case, all, "torch");
+  if (ours == nullptr) return;
+  const double added = added_percent(*ours, all), memory = added_memory_percent(*ours, all);
+  std::string sentence = str(of_case.what, ": ", with_unit(*ours), " adds ", fixed(added, 1),
+                             " % to the step and ", fixed(memory, 2), " % to peak memory");
+  if (torch != nullptr) {
+    sentence +=
+        str(", torch ", fixed(added_percent(*torch, all), 1),
+            " %: ", fixed(torch->median("total") / ours->median("total"), 3), " x torch's speed");
+  }
+  sentences.push_back(sentence + ".");
+  if (of_case.text("device") != "cuda" || !ours->facts.contains("hidden")) return;
+  sentence = str(of_case.what, ": ", fixed(100 * ours->number("hidden"), 1),
+                 " % of the communication hidden");
+  if (ours->has("waited")) {
+    const double waited = ours->median("waited");
+    sentence += str("; without the profiler, which slows the host down, a step waits ",
+                    fixed(1e3 * waited, 2), " ms for gradients when backward is done: ",
+                    fixed(100 * (1 - waited / ours->number("communication")), 1), " % hidden");
+  }
+  sentences.push_back(sentence + ".");
+}
+
+std::vector<std::string> ddp_findings(const Records& records) {
+  std::vector<std::string> sentences;
+  for (const Record* of_case : records.cases()) add_sentences(*of_case, records, sentences);
+  int compared = 0, wrong = 0;
+  for (const Record& r : records) {
+    compared += r.facts.contains("weight_error");
+    wrong += r.facts.contains("wrong weights");
+  }
+  sentences.push_back(compared == 0 ? "Verdict: no weights were compared."
+                      : wrong > 0
+                          ? str("Verdict: WRONG weights in ", wrong, " of ", compared, " runs.")
+                          : str("Verdict: the weights of all ", compared,
+                                " compared runs are a single process's."));
+  return sentences;
+}
+
+// Every step as a point: the host holds up those that begin with hardly any lead.
+measure::Plot leads(const Records& records) {
+  measure::Plot plot;
+  plot.title = "Steps, by how far the host was ahead of them";
+  plot.x.label = "time between the launch of a step's first kernel and its start, ms";
+  plot.y.label = "step, ms";
+  for (const Record& r : records) {
+    const auto &lead = r.series("lead"), &total = r.series("total");
+    if (lead.size() != total.size() || lead.empty()) continue;
+    measure::Series& series = plot.series.emplace_back();
+    series.name = shown_name(r);
+    series.kind = measure::Series::Kind::kPoints;
+    for (size_t i = 0; i < lead.size(); ++i) {
+      series.x.push_back(1e3 * lead[i]);
+      series.y.push_back(1e3 * total[i]);
+    }
+  }
+  return plot;
+}
+
+measure::LaneChart lanes(const Records& records) {
+  const Record& first = records.all().front();
+  const Record *bucketed = fastest(first, records, "bucketed"),
+               *torch = fastest(first, records, "torch");
+  measure::LaneChart chart;
+  chart.title = "What runs when in a training step";
+  for (const Record& r : records) {
+    const bool drawn =
+        r.contestant == "naive" || r.contestant == "overlapped" || &r == bucketed || &r == torch;
+    if (!drawn || !is_traced(r)) continue;
+    chart.groups.push_back(
+        lanes_of(trace_of(r), str(shown_name(r), ": ", fixed(100 * r.number("hidden"), 1),
+                                  " % of the communication hidden")));
+  }
+  return chart;
+}
+
+std::vector<NamedPicture> ddp_pictures(const Records& records, const std::string& footnote) {
+  std::vector<NamedPicture> pictures;
+  const auto add = [&](const std::string& name, auto picture, const std::string& subtitle) {
+    picture.subtitle = subtitle;
+    picture.footnote = footnote;
+    pictures.push_back({name, std::move(picture)});
+  };
+  for (const auto& [stem, members] :
+       records.grouped([](const Record& r) { return r.text("stem"); })) {
+    const std::string what = members.all().front().what;
+    measure::Plot parts = part_bars(members, [](const Record& r) { return shown_name(r); },
+                                    {{"forward", median_of("forward", 1e3)},
+                                     {"backward", median_of("backward", 1e3)},
+                                     {"optimizer", median_of("optimizer", 1e3)},
+                                     {"step", median_of("total", 1e3)}});
+    parts.title = "A training step in its parts";
+    parts.y.label = "ms";
+    add(stem + "_parts", std::move(parts),
+        what + "; backward ends when every gradient is the mean");
+    measure::LaneChart chart = lanes(members);
+    if (!chart.groups.empty())
+      add(stem + "_lanes", std::move(chart),
+          what + "; rank 0 under the profiler, which slows the host down");
+    measure::Plot points = leads(members);
+    if (!points.series.empty() && !stem.ends_with("_recorded"))
+      add(stem + "_leads", std::move(points), what + "; rank 0");
+  }
+  return pictures;
 }
 
 }  // namespace
 
-double DdpRun::median() const { return measure::median(total); }
-
-BenchDdpOptions ddp_preset(const std::string& year) {
-  BenchDdpOptions options;
-  if (year == "2024") {
-    options.axes.models = {"small", "medium", "large", "xl", "2.7B"};
-    options.axes.batch_size = 16;
-    options.bucket_megabytes = {5, 10, 50, 100, 500};
-  } else if (year == "2025") {
-    options.axes.contexts = {128, 512};
-    options.axes.precisions = {"fp32", "bf16"};
-  } else {
-    require(year == "2026", "[bench ddp] expected preset 2024, 2025 or 2026, got \"", year, "\"");
-    options.axes.models = {"xl26"};
-    options.axes.contexts = {512};
-    options.axes.precisions = {"fp32", "bf16"};
-    options.bucket_megabytes = {25};  // that handout asks for no buckets: ours as they come
+void complete(const ReplicaPlan& plan, std::vector<Record>& records) {
+  for (Record& r : records) {
+    const double most = weight_tolerance(plan.c), error = r.number("weight_error");
+    if (r.facts.contains("weight_error") && !(error <= most)) {
+      r.facts["wrong weights"] = 1;
+      if (!r.contestant.starts_with("torch"))
+        r.fault = str("expected weights within ", most, " of a single process's, got ", error);
+    }
+    if (plan.command == "ddp") continue;
+    const bool sharded = !r.contestant.starts_with("none");
+    const double ranks = sharded ? static_cast<double>(plan.c.ranks) : 1;
+    const Memory theory = data_parallel_memory(
+        parameter_count(model_of(plan.c)),
+        r.contestant.starts_with("flat") ? kGradientBytes / ranks : kGradientBytes,
+        /*bucket_bytes=*/0, kMomentBytes, static_cast<int>(ranks));
+    r.facts["theory gradients"] = theory.gradients;
+    r.facts["theory state"] = theory.optimizer_state;
   }
-  return options;
 }
 
-BenchReport bench_ddp(const BenchDdpOptions& options) {
-  const double begin = measure::steady_seconds();
-  std::vector<DdpResult> results;
-  BenchReport report;
-  for (const ParallelCase& c : cases_of(options.axes)) {
-    results.push_back(measure_case(options, c, report));
-    if (report.signal != 0) break;
-  }
-  report.table = ddp_table(results);
-  auto& notes = report.table.notes;
-  for (const DdpResult& result : results) {
-    for (const DdpRun& run : result.runs) {
-      if (!run.trouble.empty())
-        notes.push_back(str(describe(result.c), ", ", run.name(), ": ", run.trouble, "."));
-      if (!run.trace.trouble.empty())
-        notes.push_back(str(describe(result.c), ", ", run.name(), ": ", run.trace.trouble, "."));
-    }
-  }
-  notes.emplace_back(kHowToReadDdp);
-  if (options.recorded) notes.emplace_back(kHowToReadRecorded);
-  const std::string machine = measure::one_line(measure::describe_machine());
-  notes.push_back(str("Medians of ", options.turns * options.steps, " steps in ", options.turns,
-                      " turns; ", machine, "; ", human_seconds(measure::steady_seconds() - begin),
-                      "."));
-  if (report.signal != 0) notes.emplace_back("Interrupted: the rest was not measured.");
-  for (std::string& sentence : ddp_verdict(results)) notes.push_back(std::move(sentence));
-  report.pictures = ddp_pictures(results, "flashstep bench ddp; " + machine);
-  return report;
+Benchmark ddp_benchmark(const BenchReplicaOptions& options) {
+  const ReplicaPlan& plan = options.plan;
+  Benchmark benchmark;
+  benchmark.command = "bench ddp";
+  benchmark.title = str("Data parallelism: a training step", plan.recorded ? ", recorded" : "");
+  benchmark.device = options.axes.device;
+  benchmark.schema = [](const Records&) { return ddp_schema(); };
+  benchmark.how_to_read = {kHowToReadDdp};
+  if (plan.recorded) benchmark.how_to_read.emplace_back(kHowToReadRecorded);
+  benchmark.how = str("Medians of ", plan.turns * plan.steps, " steps in ", plan.turns, " turns");
+  benchmark.findings = ddp_findings;
+  benchmark.pictures = ddp_pictures;
+  return benchmark;
 }
 
 }  // namespace flashstep::report

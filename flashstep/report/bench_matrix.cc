@@ -2,22 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/clock.h"
-#include "flashstep/measure/machine.h"
-#include "flashstep/measure/stats.h"
-#include "flashstep/report/bench_words.h"
+#include "flashstep/report/figures.h"
 #include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/units.h"
 
 namespace flashstep::report {
 namespace {
 
-using measure::Cell;
 using measure::number_column;
 
 const char* kHowToReadMatrix =
@@ -27,101 +22,106 @@ const char* kHowToReadMatrix =
     "the last epoch, nats a token; ranks share the steps of an epoch, so that more of them make "
     "fewer updates.";
 
-const MatrixRun* find_run(const std::vector<MatrixRun>& runs, const std::string& attention,
-                          const std::string& wrapper) {
-  for (const MatrixRun& run : runs) {
-    if (run.attention() == attention && run.wrapper() == wrapper && run.has_times()) return &run;
+std::string attention_name(const Record& r) { return r.text("attention"); }
+
+// For readers, once the size of the buckets is known.
+std::string wrapper_name(const Record& r) {
+  const double megabytes = r.number("bucket_megabytes");
+  return shown_name(wrapper_of(r.contestant), megabytes > 0 ? megabytes : 0);
+}
+
+double tokens_per_second(const Record& r) { return r.number("tokens") / r.median("steps"); }
+
+double speed_up(const Record& r, const Records& all) {
+  for (const Record& other : all) {
+    if (attention_name(other) == attention_name(r) && wrapper_of(other.contestant) == "none")
+      return tokens_per_second(r) / tokens_per_second(other);
   }
-  return nullptr;
+  return NAN;
 }
 
-double speed_up(const std::vector<MatrixRun>& runs, const MatrixRun& run) {
-  const MatrixRun* none = find_run(runs, run.attention(), "none");
-  if (none == nullptr || !run.has_times()) return kNothing;
-  return run.tokens_per_second() / none->tokens_per_second();
+Schema matrix_schema() {
+  const auto wrapper = [](const Record& r, const Records&) {
+    return measure::Cell(wrapper_name(r));
+  };
+  const auto epoch = [](const Record& r, const Records&) {
+    return r.median("steps") * r.number("epoch steps");
+  };
+  const auto tokens = [](const Record& r, const Records&) { return tokens_per_second(r); };
+  const auto last_loss = [](const Record& r, const Records&) {
+    return r.has("validation loss") ? measure::Cell(r.series("validation loss").back())
+                                    : measure::Cell();
+  };
+  return {{measure::text_column("attention"), key("attention")},
+          {measure::text_column("wrapper"), wrapper},
+          {measure::integer_column("ranks"), key("ranks")},
+          {number_column("step", "ms", 2), or_word(median("steps", 1e3))},
+          {number_column("p10", "ms", 2), quantile("steps", 0.1, 1e3)},
+          {number_column("p90", "ms", 2), quantile("steps", 0.9, 1e3)},
+          {number_column("epoch", "s", 2), finite(epoch)},
+          {number_column("tokens", "1/s", 0), finite(tokens)},
+          {number_column("speed-up", "", 2), finite(speed_up)},
+          {number_column("peak memory", "GiB", 3), fact("peak_bytes", 1 / kGiB)},
+          {number_column("validation loss", "nats", 4), last_loss}};
 }
 
-// The distinct ones, in their first order.
-template <typename Part>
-std::vector<std::string> distinct(const std::vector<MatrixRun>& runs, const Part& part) {
-  std::vector<std::string> names;
-  for (const MatrixRun& run : runs) {
-    if (std::find(names.begin(), names.end(), part(run)) == names.end()) names.push_back(part(run));
-  }
-  return names;
-}
-std::vector<std::string> attentions(const std::vector<MatrixRun>& runs) {
-  return distinct(runs, [](const MatrixRun& run) { return run.attention(); });
-}
-std::vector<std::string> wrappers(const std::vector<MatrixRun>& runs) {
-  return distinct(runs, [](const MatrixRun& run) { return run.wrapper(); });
-}
-
-template <typename Value>
-measure::Plot bars(const std::vector<MatrixRun>& runs, const std::string& title,
-                   const std::string& unit, const Value& value) {
-  measure::Plot plot;
-  plot.title = title;
-  plot.y.label = unit;
-  plot.categories = wrappers(runs);
-  for (const std::string& attention : attentions(runs)) {
-    measure::Series series{.name = attention, .kind = measure::Series::Kind::kBars};
-    for (const std::string& wrapper : plot.categories) {
-      const MatrixRun* run = find_run(runs, attention, wrapper);
-      series.y.push_back(run == nullptr ? kNothing : value(*run));
-    }
-    plot.series.push_back(std::move(series));
-  }
-  return plot;
-}
-
-measure::HeatMap speed_up_map(const std::vector<MatrixRun>& runs) {
-  measure::HeatMap map;
-  map.title = "Speed-up by wrapper";
+std::vector<NamedPicture> matrix_pictures(const Records& records, const std::string& subtitle,
+                                          const std::string& footnote) {
+  std::vector<NamedPicture> pictures;
+  const auto add = [&](const char* name, const char* title, auto picture) {
+    picture.title = title;
+    picture.subtitle = subtitle;
+    picture.footnote = footnote;
+    pictures.push_back({name, std::move(picture)});
+  };
+  const auto add_bars = [&](const char* name, const char* title, const char* unit,
+                            const ValueOf& value) {
+    measure::Plot plot = bars(records, wrapper_name, attention_name, value);
+    plot.y.label = unit;
+    add(name, title, std::move(plot));
+  };
+  add_bars("time", "Time of a training step", "ms", median_of("steps", 1e3));
+  add_bars("memory", "Peak memory", "GiB",
+           [](const Record& r) { return r.number("peak_bytes") / kGiB; });
+  add_bars("throughput", "Tokens a second, all ranks", "tokens/s", tokens_per_second);
+  measure::HeatMap map = heat_map(records, wrapper_name, attention_name,
+                                  [&](const Record& r) { return speed_up(r, records); });
   map.x_label = "wrapper";
   map.y_label = "attention";
-  map.rows = attentions(runs);
-  map.columns = wrappers(runs);
-  for (const std::string& attention : map.rows) {
-    for (const std::string& wrapper : map.columns) {
-      const MatrixRun* run = find_run(runs, attention, wrapper);
-      map.values.push_back(run == nullptr ? kNothing : speed_up(runs, *run));
-    }
-  }
-  return map;
+  add("speedup", "Speed-up by wrapper", std::move(map));
+  return pictures;
 }
 
-// The cells that so many ranks measure: a single process those without wrapper.
-std::vector<std::string> contestants_of(const BenchMatrixOptions& options, bool single) {
-  std::vector<std::string> names;
-  for (const std::string& attention : options.attention) {
-    for (const std::string& wrapper : division_names(options.wrappers, options.bucket_megabytes)) {
-      if ((wrapper == "none") == single) names.push_back(attention + " " + wrapper);
-    }
-  }
-  return names;
-}
-
-std::vector<MatrixRun> measure_ranks(const BenchMatrixOptions& options, ParallelCase c, bool single,
-                                     BenchReport& report) {
-  MatrixPlan plan = options.plan;
-  if (single) c.ranks = 1;
-  plan.c = c;
-  plan.contestants = contestants_of(options, single);
+std::vector<Record> measure_ranks(const MatrixPlan& plan, Run& run) {
   if (plan.contestants.empty()) return {};
-  const JobResults job = run_plan("matrix", plan, options.progress);
-  note_end(job, c, report);
-  std::vector<MatrixRun> runs = matrix_runs(plan, job.handed_over);
-  put_failures(job.failures, runs);
-  return runs;
+  RankWork work;
+  work.job.ranks = static_cast<int>(plan.c.ranks);
+  work.job.arguments = {"bench", "matrix"};
+  work.job.progress = [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); };
+  work.task_of = [plan](const std::vector<std::string>& contestants) {
+    MatrixPlan part = plan;
+    part.contestants = contestants;
+    return write_json(part);
+  };
+  std::vector<Record> blanks;
+  for (const std::string& contestant : plan.contestants) {
+    Record& blank = blanks.emplace_back();
+    blank.key = {{"attention", attention_of(contestant)},
+                 {"division", wrapper_of(contestant)},
+                 {"ranks", plan.c.ranks}};
+    blank.what = describe(plan.c);
+    blank.contestant = contestant;
+  }
+  return measure_on_ranks(work, std::move(blanks));
 }
 
 }  // namespace
 
-double MatrixRun::tokens_per_second() const { return tokens_per_step / measure::median(steps); }
-std::string MatrixRun::attention() const { return contestant.substr(0, contestant.find(' ')); }
-std::string MatrixRun::wrapper() const {
-  return shown_name(contestant.substr(contestant.find(' ') + 1), bucket_megabytes);
+std::string attention_of(const std::string& contestant) {
+  return contestant.substr(0, contestant.find(' '));
+}
+std::string wrapper_of(const std::string& contestant) {
+  return contestant.substr(contestant.find(' ') + 1);
 }
 
 BenchMatrixOptions matrix_preset(const std::string& year) {
@@ -141,99 +141,45 @@ BenchMatrixOptions matrix_preset(const std::string& year) {
   return options;
 }
 
-measure::Table matrix_table(const std::vector<MatrixRun>& runs) {
-  measure::Table table;
-  table.title = "Attention x data parallelism";
-  table.columns = {measure::text_column("attention"),
-                   measure::text_column("wrapper"),
-                   measure::integer_column("ranks"),
-                   number_column("step", "ms", 2),
-                   number_column("p10", "ms", 2),
-                   number_column("p90", "ms", 2),
-                   number_column("epoch", "s", 2),
-                   number_column("tokens", "1/s", 0),
-                   number_column("speed-up", "", 2),
-                   number_column("peak memory", "GiB", 3),
-                   number_column("validation loss", "nats", 4)};
-  for (const MatrixRun& run : runs) {
-    std::vector<Cell> cells = {run.attention(), run.wrapper(), run.ranks};
-    if (!run.has_times()) {
-      cells.emplace_back(run.trouble.substr(0, run.trouble.find(':')));
-      cells.resize(table.columns.size());
-      table.add_row(std::move(cells));
-      continue;
-    }
-    const double step = measure::median(run.steps);
-    for (const Cell& cell :
-         {Cell(1e3 * step), Cell(1e3 * measure::quantile(run.steps, 0.1)),
-          Cell(1e3 * measure::quantile(run.steps, 0.9)), Cell(step * run.epoch_steps),
-          Cell(run.tokens_per_second()), finite(speed_up(runs, run)), Cell(run.peak_bytes / kGiB),
-          Cell(run.validation_loss.back())}) {
-      cells.push_back(cell);
-    }
-    table.add_row(std::move(cells));
-  }
-  return table;
-}
-
-std::vector<NamedPicture> matrix_pictures(const std::vector<MatrixRun>& runs,
-                                          const std::string& subtitle,
-                                          const std::string& footnote) {
-  std::vector<NamedPicture> pictures = {
-      {"time", bars(runs, "Time of a training step", "ms",
-                    [](const MatrixRun& run) { return 1e3 * measure::median(run.steps); })},
-      {"memory", bars(runs, "Peak memory", "GiB",
-                      [](const MatrixRun& run) { return run.peak_bytes / kGiB; })},
-      {"throughput", bars(runs, "Tokens a second, all ranks", "tokens/s",
-                          [](const MatrixRun& run) { return run.tokens_per_second(); })},
-      {"speedup", speed_up_map(runs)}};
-  for (NamedPicture& named : pictures) {
-    std::visit(
-        [&](auto& picture) {
-          picture.subtitle = subtitle;
-          picture.footnote = footnote;
-        },
-        named.picture);
-  }
-  return pictures;
+Benchmark matrix_benchmark(const BenchMatrixOptions& options, const ParallelCase& c) {
+  const MatrixPlan& plan = options.plan;
+  Benchmark benchmark;
+  benchmark.command = "bench matrix";
+  benchmark.title = "Attention x data parallelism";
+  benchmark.device = c.device;
+  benchmark.schema = [](const Records&) { return matrix_schema(); };
+  benchmark.how_to_read = {kHowToReadMatrix};
+  benchmark.how =
+      str(describe(c), "; ", plan.train, ", ", plan.epochs, plan.epochs == 1 ? " epoch" : " epochs",
+          plan.most_steps > 0 ? str(" of at most ", plan.most_steps, " steps") : "");
+  benchmark.pictures = [c](const Records& records, const std::string& footnote) {
+    return matrix_pictures(records, describe(c), footnote);
+  };
+  return benchmark;
 }
 
 BenchReport bench_matrix(const BenchMatrixOptions& options) {
-  const double begin = measure::steady_seconds();
   const std::vector<ParallelCase> cases = cases_of(options.axes);
-  for (const ParallelCase& c : cases)
-    check_transports(division_names(options.wrappers, options.bucket_megabytes), c.device);
+  const auto wrappers = division_names(options.wrappers, options.bucket_megabytes);
+  for (const ParallelCase& c : cases) check_transports(wrappers, c.device);
   require(cases.size() == 1,
           "[bench matrix] expected one model, context, precision and number of "
           "ranks, got ",
           cases.size(), " combinations");
-  BenchReport report;
-  std::vector<MatrixRun> runs;
-  for (const bool single : {true, false}) {
-    if (report.signal != 0) break;
-    for (MatrixRun& run : measure_ranks(options, cases[0], single, report))
-      runs.push_back(std::move(run));
-  }
-  // Each attention's wrappers beside each other.
-  const std::vector<std::string> order = options.attention;
-  std::stable_sort(runs.begin(), runs.end(), [&](const MatrixRun& a, const MatrixRun& b) {
-    return std::find(order.begin(), order.end(), a.attention()) <
-           std::find(order.begin(), order.end(), b.attention());
+  const Benchmark benchmark = matrix_benchmark(options, cases[0]);
+  return run_benchmark(benchmark, options.progress, [&](Run& run) {
+    for (size_t i = 0; i < options.attention.size(); ++i) {
+      run.begin(i, options.attention.size(), "attention " + options.attention[i]);
+      MatrixPlan alone = options.plan, together = options.plan;
+      alone.c = together.c = cases[0];
+      alone.c.ranks = 1;
+      for (const std::string& wrapper : wrappers)
+        (wrapper == "none" ? alone : together)
+            .contestants.push_back(options.attention[i] + " " + wrapper);
+      run.add(measure_ranks(alone, run));
+      run.add(measure_ranks(together, run));
+    }
   });
-  report.table = matrix_table(runs);
-  auto& notes = report.table.notes;
-  for (const MatrixRun& run : runs) {
-    if (!run.trouble.empty()) notes.push_back(str(run.contestant, ": ", run.trouble, "."));
-  }
-  notes.emplace_back(kHowToReadMatrix);
-  const std::string machine = measure::one_line(measure::describe_machine());
-  notes.push_back(
-      str(describe(cases[0]), "; ", options.plan.train, ", ", options.plan.epochs,
-          options.plan.epochs == 1 ? " epoch" : " epochs",
-          options.plan.most_steps > 0 ? str(" of at most ", options.plan.most_steps, " steps") : "",
-          "; ", machine, "; ", human_seconds(measure::steady_seconds() - begin), "."));
-  report.pictures = matrix_pictures(runs, describe(cases[0]), "flashstep bench matrix; " + machine);
-  return report;
 }
 
 }  // namespace flashstep::report

@@ -1,11 +1,10 @@
 // Training a language model with every implementation of attention under every wrapper.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 #include "flashstep/report/parallel_case.h"
 
 namespace flashstep::report {
@@ -28,39 +27,25 @@ struct BenchMatrixOptions {
   std::vector<std::string> wrappers = {"none", "naive", "flat", "overlapped", "bucketed", "torch"};
   std::vector<double> bucket_megabytes = {25};
   MatrixPlan plan;  // its case and contestants are replaced
-  std::function<void(const std::string& line)> progress;
+  TellProgress progress = {};
 };
 // "2024", "2025", "2026": the sizes of the handouts; UserError for another year.
 BenchMatrixOptions matrix_preset(const std::string& year);
-
-struct MatrixRun {
-  std::string contestant;
-  int64_t ranks = 1;
-  std::vector<double> steps;            // seconds
-  double epoch_steps = 0;               // in an epoch, those left out included
-  std::vector<double> epoch_seconds;    // of training, as far as it went
-  std::vector<double> validation_loss;  // after each epoch, nats a token
-  double peak_bytes = 0;                // of the rank with most
-  double tokens_per_step = 0;           // of all ranks
-  double bucket_megabytes = 0;          // in use; 0: not known
-  std::string trouble;
-
-  bool has_times() const { return !steps.empty(); }
-  double tokens_per_second() const;
-  std::string attention() const;  // the contestant's parts
-  std::string wrapper() const;
-};
 
 // In the process that was called, and in each rank that it started.
 BenchReport bench_matrix(const BenchMatrixOptions& options);
 void bench_matrix_rank(const std::string& task);
 
-// The parts of it.
-std::vector<MatrixRun> matrix_runs(const MatrixPlan& plan,
-                                   const std::vector<std::string>& handed_over);
-measure::Table matrix_table(const std::vector<MatrixRun>& runs);
-// Time of a step, peak memory, tokens/s, and a heat map of the speed-up by wrapper.
-std::vector<NamedPicture> matrix_pictures(const std::vector<MatrixRun>& runs,
-                                          const std::string& subtitle, const std::string& footnote);
+// ---- Inside
+
+// The parts of a contestant's name.
+std::string attention_of(const std::string& contestant);
+std::string wrapper_of(const std::string& contestant);
+
+// Records of a training run each: samples in seconds "steps" and "epoch", "validation loss" (after
+// each epoch, nats a token); facts "peak_bytes" (of the rank with most), "epoch steps" (those left
+// out included), "tokens" (a step, all ranks), "bucket_megabytes". Pictures: time of a step, peak
+// memory, tokens/s, and a heat map of the speed-up by wrapper.
+Benchmark matrix_benchmark(const BenchMatrixOptions& options, const ParallelCase& c);
 
 }  // namespace flashstep::report

@@ -1,10 +1,8 @@
-// What a rank of `flashstep bench matrix` does, and the lines in which rank 0 tells it.
+// What a rank of `flashstep bench matrix` does.
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <memory>
 
-#include <nlohmann/json.hpp>
 #include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
@@ -26,7 +24,6 @@
 namespace flashstep::report {
 namespace {
 
-using Json = nlohmann::json;
 using at::Tensor;
 
 constexpr uint64_t kMatrixSeed = 1;
@@ -39,16 +36,16 @@ struct Tokens {
 // One cell: a training run of its own.
 class Training {
  public:
-  Training(const MatrixPlan& plan, const MatrixRun& run, const Tokens& tokens, Group& group,
-           at::Device device)
+  Training(const MatrixPlan& plan, const std::string& contestant, const Tokens& tokens,
+           Group& group, at::Device device)
       : plan_(plan),
         tokens_(tokens),
         group_(group),
         device_(device),
-        model_(make_model(model_of(run.attention()), kMatrixSeed, device)),
+        model_(make_model(model_of(attention_of(contestant)), kMatrixSeed, device)),
         batches_(tokens.train, batch_options()) {
-    const ParallelConfig division = division_by_name(run.wrapper());
-    Group* parallel = run.wrapper() == "none" ? nullptr : &group;
+    const ParallelConfig division = division_by_name(wrapper_of(contestant));
+    Group* parallel = wrapper_of(contestant) == "none" ? nullptr : &group;
     const std::shared_ptr<Parallelism> shared = parallelize(*model_, division, parallel);
     optimizer_ =
         make_optimizer(*model_, torch::optim::AdamWOptions(plan.learning_rate).betas({0.9, 0.95}),
@@ -69,8 +66,7 @@ class Training {
       bucket_megabytes_ = reducer->options().bucket_megabytes;
   }
 
-  Json run() {
-    Json json;
+  void run(Record& record) {
     reset_peak_memory(device_);
     const int64_t whole = steps_in_epoch();
     const int64_t steps = plan_.most_steps > 0 ? std::min(whole, plan_.most_steps) : whole;
@@ -78,19 +74,18 @@ class Training {
       group_.barrier("beginning an epoch");
       const double begin = measure::steady_seconds();
       for (const double seconds : train_epoch(epoch * whole, steps)) {
-        json["steps"].push_back(seconds);
+        record.samples["steps"].push_back(seconds);
       }
-      json["epoch_seconds"].push_back(measure::steady_seconds() - begin);
+      record.samples["epoch"].push_back(measure::steady_seconds() - begin);
       // The parameters are the same on every rank.
-      if (group_.is_first()) json["validation_loss"].push_back(validate());
+      if (group_.is_first()) record.samples["validation loss"].push_back(validate());
       group_.barrier("waiting for rank 0 to evaluate", std::chrono::hours(1));
     }
-    json["peak_bytes"] = group_.all_reduce(peak_memory_bytes(device_), Reduce::kMax);
-    json["epoch_steps"] = static_cast<double>(whole);
-    json["bucket_megabytes"] = bucket_megabytes_;
-    json["tokens_per_step"] =
+    record.facts["peak_bytes"] = group_.all_reduce(peak_memory_bytes(device_), Reduce::kMax);
+    record.facts["epoch steps"] = static_cast<double>(whole);
+    record.facts["bucket_megabytes"] = bucket_megabytes_;
+    record.facts["tokens"] =
         static_cast<double>(plan_.c.batch_size * plan_.c.context_length * group_.world_size());
-    return json;
   }
 
  private:
@@ -155,15 +150,6 @@ class Training {
   double bucket_megabytes_ = 0;
 };
 
-std::vector<double> numbers(const Json& json, const char* key) {
-  std::vector<double> result;
-  for (const Json& value : json.value(key, Json::array())) {
-    result.push_back(value.is_number() ? value.get<double>()
-                                       : std::numeric_limits<double>::quiet_NaN());
-  }
-  return result;
-}
-
 }  // namespace
 
 void MatrixPlan::visit(FieldVisitor& v) {
@@ -185,35 +171,15 @@ void bench_matrix_rank(const std::string& task) {
   const Tokens tokens = {TokenFile(plan.train, model_of(plan.c).vocab_size),
                          TokenFile(plan.validation, model_of(plan.c).vocab_size)};
   const at::Device device = current_device(plan.c.device);
-  for (const MatrixRun& run : runs_of<MatrixRun>(plan.contestants)) {
-    tell_progress(run.contestant);
-    begin_contestant(run.contestant, *group);
+  for (const std::string& contestant : plan.contestants) {
+    tell_progress(contestant);
+    begin_unit(contestant, *group);
     // Nobody begins with blocks that were cut for another's tensors.
     if (device.is_cuda()) measure::release_cached_gpu_memory();
-    Json json = Training(plan, run, tokens, *group, device).run();
-    json["contestant"] = run.contestant;
-    hand_over(json.dump());
+    Record record{.contestant = contestant};
+    Training(plan, contestant, tokens, *group, device).run(record);
+    hand_over_record(record);
   }
-}
-
-std::vector<MatrixRun> matrix_runs(const MatrixPlan& plan,
-                                   const std::vector<std::string>& handed_over) {
-  auto runs = runs_of<MatrixRun>(plan.contestants);
-  for (MatrixRun& run : runs) {
-    run.ranks = plan.c.ranks;
-    for (const std::string& line : handed_over) {
-      const Json json = Json::parse(line);
-      if (json.value("contestant", "") != run.contestant) continue;
-      run.steps = numbers(json, "steps");
-      run.epoch_seconds = numbers(json, "epoch_seconds");
-      run.validation_loss = numbers(json, "validation_loss");
-      run.peak_bytes = json["peak_bytes"];
-      run.epoch_steps = json["epoch_steps"];
-      run.tokens_per_step = json["tokens_per_step"];
-      run.bucket_megabytes = json.value("bucket_megabytes", 0.0);
-    }
-  }
-  return runs;
 }
 
 }  // namespace flashstep::report

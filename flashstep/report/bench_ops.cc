@@ -40,8 +40,8 @@ std::vector<Record> measure_operator(const BenchOpsOptions& options, const Opera
                                      const std::string& dtype, PythonPeer& peer) {
   const at::Device device =
       options.device == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
-  const OpSize size = {options.rows, options.width, (options.width * 8 / 3 + 63) / 64 * 64,
-                       options.vocab, dtype,        device};
+  const OpSize size = {options.rows,  options.width, (options.width * 8 / 3 + 63) / 64 * 64,
+                       options.vocab, dtype,         device};
   OpInputs inputs;
   const auto in_python = [&] {
     return python_contestant(peer, {{"op", op.name},
@@ -83,8 +83,8 @@ std::vector<Record> measure_operator(const BenchOpsOptions& options, const Opera
 
 std::vector<NamedPicture> ops_pictures(const Records& records, const std::string& footnote) {
   std::vector<NamedPicture> pictures;
-  for (const auto& [name, members] : records.grouped(
-           [](const Record& r) { return r.text("dtype") + "_" + r.text("pass"); })) {
+  for (const auto& [name, members] :
+       records.grouped([](const Record& r) { return r.text("dtype") + "_" + r.text("pass"); })) {
     measure::Plot plot = bars(
         members, [](const Record& r) { return r.text("operator"); }, contestant_of,
         [](const Record& r) { return 100 * r.number("limit seconds") / r.median("seconds"); });

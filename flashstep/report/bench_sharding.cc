@@ -1,16 +1,16 @@
-#include "flashstep/report/bench_sharding.h"
-
+// The results of `flashstep bench sharding` as a table, sentences and pictures.
 #include <algorithm>
-#include <utility>
+#include <cmath>
 
 #include "flashstep/base/text.h"
-#include "flashstep/error.h"
-#include "flashstep/measure/clock.h"
-#include "flashstep/measure/machine.h"
-#include "flashstep/report/rank_jobs.h"
+#include "flashstep/report/bench_replica.h"
+#include "flashstep/report/trace_record.h"
+#include "flashstep/report/units.h"
 
 namespace flashstep::report {
 namespace {
+
+using measure::Cell;
 
 const char* kHowToReadSharding =
     "Memory of the rank with most. After init: model and optimizer are made; before and after the "
@@ -26,84 +26,139 @@ const char* kHowToReadTheUpdate =
     "Computing, exposed and idle are together the update there. Host: its time in an update that "
     "an idle device begins, without the profiler. Launches: collectives.";
 
-ShardingResult measure_case(const BenchShardingOptions& options, const ParallelCase& c,
-                            BenchReport& report) {
-  ShardingPlan plan = options.plan;
-  plan.c = c;
-  check_transports(plan.contestants, c.device);
-  const JobResults job = run_plan("sharding", plan, options.progress);
-  ShardingResult result = sharding_result(plan, job.handed_over);
-  put_failures(job.failures, result.runs);
-  note_end(job, c, report);
-  return result;
+double idle_seconds(const Record& r) {
+  return std::max(r.number("update seconds") - r.number("busy"), 0.0);
 }
 
-// What went wrong, and the buckets that were in use.
-void add_notes(const ShardingResult& result, std::vector<std::string>& notes) {
-  std::vector<std::string> buckets;
-  for (const ShardingRun& run : result.runs) {
-    const std::string name = str(describe(result.c), ", ", run.contestant);
-    if (!run.trouble.empty()) notes.push_back(str(name, ": ", run.trouble, "."));
-    if (!run.update.trouble.empty()) notes.push_back(str(name, ": ", run.update.trouble, "."));
-    if (!run.buckets.empty()) buckets.push_back(run.contestant + ": " + run.buckets);
+// What neither parameters, gradients nor state is, at the peak of the update.
+double rest_bytes(const Record& r, const Records&) {
+  return std::max(r.number("before update"), r.number("after update")) - r.number("parameters") -
+         r.number("gradients") - r.number("state");
+}
+
+CellOf if_measured(const CellOf& cell) {
+  return [cell](const Record& r, const Records& all) {
+    return r.has("total") ? cell(r, all) : Cell();
+  };
+}
+
+Schema sharding_schema() {
+  const auto scaled_rest = [](const Record& r, const Records& all) {
+    return rest_bytes(r, all) / kGiB;
+  };
+  const auto idle = [](const Record& r, const Records&) {
+    return is_traced(r) ? 1e3 * idle_seconds(r) : NAN;
+  };
+  const auto words = [](const char* name) {
+    return [name](const Record& r, const Records&) {
+      return r.text(name).empty() ? Cell() : Cell(r.text(name));
+    };
+  };
+  Schema schema = parallel_schema() + Schema{{measure::text_column("optimizer"), contestant()}};
+  const auto bytes = [&](const char* column, const CellOf& cell) {
+    schema.push_back({measure::number_column(column, "GiB", 3), cell});
+  };
+  const auto ms = [&](const char* column, const CellOf& cell) {
+    schema.push_back({measure::number_column(column, "ms", 2), cell});
+  };
+  bytes("after init", or_word(fact("after init", 1 / kGiB)));
+  for (const char* name : {"before update", "after update", "parameters", "gradients"})
+    bytes(name, fact(name, 1 / kGiB));
+  bytes("in theory", if_measured(fact("theory gradients", 1 / kGiB)));
+  bytes("state", fact("state", 1 / kGiB));
+  bytes("in theory", if_measured(fact("theory state", 1 / kGiB)));
+  bytes("rest", finite(scaled_rest));
+  ms("update", median("optimizer", 1e3));
+  ms("step", median("total", 1e3));
+  for (const char* name : {"computing", "communication", "exposed"}) ms(name, fact(name, 1e3));
+  ms("idle", finite(idle));
+  ms("host", fact("host", 1e3));
+  schema.push_back({measure::integer_column("launches"), fact("launches")});
+  // Behind the numbers: what stands before them is what rows of two reports are known by.
+  for (const char* name : {"gradients by", "updates by"})
+    schema.push_back({measure::text_column(name), words(name)});
+  return schema;
+}
+
+std::string two_digit_milliseconds(double seconds) { return fixed(1e3 * seconds, 2) + " ms"; }
+
+// "; 62.1 % of 11.20 ms of sending exposed"
+std::string sending_in_words(const Record& r) {
+  if (!(r.number("communication") > 0)) return "";
+  return str("; ", fixed(100 * r.number("exposed") / r.number("communication"), 1), " % of ",
+             two_digit_milliseconds(r.number("communication")), " of sending exposed");
+}
+
+// What a sharded update takes its time for, beside the one without shards.
+std::string reason(const Record& r, const Record& whole) {
+  const double alone = whole.number("computing");
+  const double slower = r.number("computing") * r.number("ranks") / alone;
+  std::string sentence =
+      str(r.what, ", ", r.contestant, ": an update of ",
+          two_digit_milliseconds(r.number("update seconds")), " computes for ",
+          two_digit_milliseconds(r.number("computing")), ", ", fixed(slower, 2),
+          " x a rank's share of ", two_digit_milliseconds(alone), " without shards",
+          sending_in_words(r), "; idle ", two_digit_milliseconds(idle_seconds(r)));
+  // On a CPU the host is what computes.
+  if (r.text("device") == "cuda")
+    sentence += str("; the host launches for ", two_digit_milliseconds(r.number("host")));
+  return sentence + ".";
+}
+
+std::vector<std::string> sharding_findings(const Records& records) {
+  std::vector<std::string> buckets, reasons, shares;
+  for (const Record& r : records) {
+    const Record* whole = records.find(r, "none");
+    if (!r.text("buckets").empty())
+      buckets.push_back(str(r.what, ", ", r.contestant, ": gradients ", r.text("buckets"), "."));
+    if (whole == nullptr || r.contestant.starts_with("none")) continue;
+    if (is_traced(r) && is_traced(*whole)) reasons.push_back(reason(r, *whole));
+    if (!r.has("total") || !whole->has("total")) continue;
+    shares.push_back(str(r.what, ", ", r.contestant, ": ",
+                         fixed(100 * r.number("state") / whole->number("state"), 2),
+                         " % of the state a rank; ",
+                         fixed(r.median("total") / whole->median("total"), 3),
+                         " x the time of the step without shards."));
   }
-  if (!buckets.empty())
-    notes.push_back(str(describe(result.c), ", gradients: ", join(buckets, "; "), "."));
+  for (const auto& more : {reasons, shares})
+    buckets.insert(buckets.end(), more.begin(), more.end());
+  return buckets;
+}
+
+std::vector<NamedPicture> sharding_pictures(const Records& records, const std::string& footnote) {
+  std::vector<NamedPicture> pictures;
+  for (const auto& [stem, members] :
+       records.grouped([](const Record& r) { return r.text("stem"); })) {
+    measure::LaneChart chart;
+    chart.title = "What runs when in the update of a training step";
+    chart.subtitle =
+        members.all().front().what + "; rank 0 under the profiler, which slows the host down";
+    chart.footnote = footnote;
+    for (const Record& r : members) {
+      if (!is_traced(r)) continue;
+      chart.groups.push_back(lanes_of(
+          trace_of(r), str(r.contestant, ": ", two_digit_milliseconds(r.number("update seconds")),
+                           sending_in_words(r))));
+    }
+    if (!chart.groups.empty()) pictures.push_back({stem + "_update", std::move(chart)});
+  }
+  return pictures;
 }
 
 }  // namespace
 
-std::vector<std::string> sharding_names() {
-  return {"none", "whole", "flat", "none nccl", "whole nccl", "flat nccl", "flat scattered"};
-}
-
-ParallelConfig sharding_by_name(const std::string& name) {
-  const std::vector<std::string> names = sharding_names();
-  require(std::find(names.begin(), names.end(), name) != names.end(),
-          "[bench sharding] expected one of ", join(names, ", "), ", got \"", name, "\"");
-  ParallelConfig division;
-  division.shard_optimizer = name.substr(0, name.find(' '));
-  if (name.ends_with(" nccl")) division.peer_copies = "none";
-  if (name.ends_with(" scattered")) division.flat_buckets = "yes";
-  return division;
-}
-
-BenchShardingOptions sharding_preset(const std::string& year) {
-  BenchShardingOptions options;
-  if (year == "2024") {
-    options.axes.models = {"small", "medium", "large", "xl", "2.7B"};
-    options.axes.batch_size = 16;
-  } else if (year == "2025") {
-    options.axes.precisions = {"fp32", "bf16"};
-  } else {
-    require(year == "2026", "[bench sharding] expected preset 2024, 2025 or 2026, got \"", year,
-            "\"");
-    options.axes.models = {"xl26"};
-    options.axes.contexts = {512};
-    options.axes.precisions = {"fp32", "bf16"};
-  }
-  return options;
-}
-
-BenchReport bench_sharding(const BenchShardingOptions& options) {
-  const double begin = measure::steady_seconds();
-  std::vector<ShardingResult> results;
-  BenchReport report;
-  for (const ParallelCase& c : cases_of(options.axes)) {
-    results.push_back(measure_case(options, c, report));
-    if (report.signal != 0) break;
-  }
-  report.table = sharding_table(results, options.plan);
-  auto& notes = report.table.notes;
-  for (const ShardingResult& result : results) add_notes(result, notes);
-  notes.emplace_back(kHowToReadSharding);
-  if (options.plan.traced) notes.emplace_back(kHowToReadTheUpdate);
-  const std::string machine = measure::one_line(measure::describe_machine());
-  notes.push_back(str(machine, "; ", human_seconds(measure::steady_seconds() - begin), "."));
-  for (std::string& sentence : sharding_reasons(results)) notes.push_back(std::move(sentence));
-  for (std::string& sentence : sharding_verdict(results)) notes.push_back(std::move(sentence));
-  report.pictures = sharding_pictures(results, "flashstep bench sharding; " + machine);
-  return report;
+Benchmark sharding_benchmark(const BenchReplicaOptions& options) {
+  Benchmark benchmark;
+  benchmark.command = "bench sharding";
+  benchmark.title =
+      str("The optimizer's state divided between ranks (wrapper ", options.plan.wrapper, ")");
+  benchmark.device = options.axes.device;
+  benchmark.schema = [](const Records&) { return sharding_schema(); };
+  benchmark.how_to_read = {kHowToReadSharding};
+  if (options.plan.traced) benchmark.how_to_read.emplace_back(kHowToReadTheUpdate);
+  benchmark.findings = sharding_findings;
+  benchmark.pictures = sharding_pictures;
+  return benchmark;
 }
 
 }  // namespace flashstep::report

@@ -39,11 +39,14 @@ struct Benchmark {
   std::string command;  // "bench norm"
   std::string title;    // of the table
   std::string device = "cpu";
-  std::function<Schema(const Records&)> schema;                  // of the table
+  std::function<Schema(const Records&)> schema;  // of the table
   // In it; empty: every record. `all` holds the very record.
   std::function<bool(const Record& record, const Records& all)> has_row = nullptr;
   std::string runs_title = {};
-  Schema runs = {};                                              // of every record; or none
+  Schema runs = {};                                      // of every record; no columns: none
+  std::function<bool(const Record&)> has_run = nullptr;  // among them; empty: every record
+  // Where nothing was measured because all was refused, that is the caller's mistake.
+  bool refusals_are_mistakes = true;
   std::vector<std::string> how_to_read = {};
   std::string how = {};  // it was measured: "Medians of 10 steps in 2 turns"
   std::function<std::vector<std::string>(const Records&)> findings = nullptr;  // facts, sentences
@@ -77,8 +80,8 @@ class Run {
   const TellProgress& progress_;
   Records records_;
   std::vector<std::string> notes_;
-  std::string gpu_state_;        // in the middle of the run
-  std::vector<size_t> widths_;   // of the columns that were shown
+  std::string gpu_state_;       // in the middle of the run
+  std::vector<size_t> widths_;  // of the columns that were shown
 };
 
 BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progress,

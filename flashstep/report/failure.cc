@@ -16,10 +16,14 @@ constexpr Status kUnmeasured[] = {Status::kOutOfMemory, Status::kRefused, Status
 
 const char* word_of(Status status) {
   switch (status) {
-    case Status::kMeasured: return "";
-    case Status::kOutOfMemory: return "OOM";
-    case Status::kRefused: return "refused";
-    case Status::kFailed: break;
+    case Status::kMeasured:
+      return "";
+    case Status::kOutOfMemory:
+      return "OOM";
+    case Status::kRefused:
+      return "refused";
+    case Status::kFailed:
+      break;
   }
   return "failed";
 }

@@ -1,5 +1,6 @@
 // What became of what was measured: the one place that tells one error from another. A benchmark
-// goes on with the next case, whatever it was; how the command ends is decided by Run (benchmark.h).
+// goes on with the next case, whatever it was; how the command ends is decided by Run
+// (benchmark.h).
 #pragma once
 
 #include <cstdint>

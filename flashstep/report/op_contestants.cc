@@ -64,9 +64,10 @@ class TensorContestant : public Contestant {
     const std::vector<Tensor> found = values_of(op_, own);
     std::vector<Distance> distances(found.size());
     const int64_t rows = inputs_.row_tensors > 0 ? inputs_.tensors[0].size(0) : 1;
-    const int64_t step = inputs_.row_tensors > 0
-                             ? std::max<int64_t>(1, kBlockElements * rows / inputs_.tensors[0].numel())
-                             : 1;
+    const int64_t step =
+        inputs_.row_tensors > 0
+            ? std::max<int64_t>(1, kBlockElements * rows / inputs_.tensors[0].numel())
+            : 1;
     std::vector<Tensor> sums(found.size());
     for (int64_t row = 0; row < rows; row += step)
       compare_block(found, row, std::min(step, rows - row), distances, sums);

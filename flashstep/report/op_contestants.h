@@ -43,8 +43,8 @@ std::unique_ptr<Contestant> python_contestant(PythonPeer& peer, nlohmann::json c
 at::Tensor random_leaf(at::IntArrayRef shape, const std::string& dtype, const at::Device& device,
                        double scale = 1, double shift = 0);
 
-// {"median", "p10", "p90", "calls", "traffic", "rate", "of limit"}, then "x BASELINE" and both errors:
-// of records with the facts "bytes" and "limit seconds".
+// {"median", "p10", "p90", "calls", "traffic", "rate", "of limit"}, then "x BASELINE" and both
+// errors: of records with the facts "bytes" and "limit seconds".
 Schema op_schema(const std::string& baseline);
 
 }  // namespace flashstep::report

@@ -110,7 +110,7 @@ const std::vector<Operator>& operators() {
        [](const OpSize& s, bool backward) {
          const int64_t e = s.element_bytes();
          return Work{norm_forward_bytes(s.rows, s.width, e) +
-                 (backward ? norm_backward_bytes(s.rows, s.width, e) : 0)};
+                     (backward ? norm_backward_bytes(s.rows, s.width, e) : 0)};
        }},
       {"rope", kDifferentiable,
        [](const OpSize& s) -> OpInputs {
@@ -145,7 +145,9 @@ const std::vector<Operator>& operators() {
          return Work{embedding_bytes(s.rows, s.width, s.vocab, s.element_bytes(), backward)};
        }},
       {"cross_entropy", kDifferentiable,
-       [](const OpSize& s) { return loss_of(s, {s.draw({s.rows, s.vocab}), s.ids()}); },
+       [](const OpSize& s) {
+         return loss_of(s, {s.draw({s.rows, s.vocab}), s.ids()});
+       },
        [](const List& in) { return cross_entropy(in[0], in[1]); },
        [](const List& in) { return torch_cross_entropy(in[0], in[1]); },
        [](const List& in) { return cross_entropy_reference(in[0], in[1]); },
@@ -160,23 +162,30 @@ const std::vector<Operator>& operators() {
        [](const List& in) { return torch_cross_entropy(at::linear(in[0], in[1]), in[2]); },
        [](const List& in) { return cross_entropy_reference(at::linear(in[0], in[1]), in[2]); },
        [](const OpSize& s, bool backward) {
-         return Work{linear_cross_entropy_bytes(s.rows, s.width, s.vocab, s.element_bytes(), backward),
-                 linear_cross_entropy_flops(s.rows, s.width, s.vocab, backward)};
+         return Work{
+             linear_cross_entropy_bytes(s.rows, s.width, s.vocab, s.element_bytes(), backward),
+             linear_cross_entropy_flops(s.rows, s.width, s.vocab, backward)};
        }},
-      {"grad_norm", {kForwardPass},
+      {"grad_norm",
+       {kForwardPass},
        [](const OpSize& s) {
          OpInputs in;
          for (int64_t i = 0; i < kOpMatrices; ++i)
            in.tensors.push_back(s.draw({s.width, s.width}).detach());
          return in;
        },
-       grad_norm, grad_norm_reference,
+       grad_norm,
+       grad_norm_reference,
        grad_norm_formula,
        [](const OpSize& s, bool) {
          return Work{grad_norm_bytes(kOpMatrices * s.width * s.width, s.element_bytes())};
        }},
-      {"adamw", {kUpdatePass},
-       adamw_inputs, updated<adamw>, updated<adamw_reference>, updated<adamw_formula>,
+      {"adamw",
+       {kUpdatePass},
+       adamw_inputs,
+       updated<adamw>,
+       updated<adamw_reference>,
+       updated<adamw_formula>,
        [](const OpSize& s, bool) {
          return Work{adamw_bytes(kOpMatrices * s.width * s.width, s.element_bytes(), 0)};
        }},

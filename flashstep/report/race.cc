@@ -44,8 +44,7 @@ SamplingPlan plan_for(double seconds, const RaceOptions& options) {
 }
 
 // Warms up, and finds out how long a call takes.
-SamplingPlan estimate(Contestant& contestant, const std::string& pass,
-                      const RaceOptions& options) {
+SamplingPlan estimate(Contestant& contestant, const std::string& pass, const RaceOptions& options) {
   if (options.calls > 0) return plan_for(0, options);
   double seconds = contestant.turn(pass, 0, 1, 1)[0];
   if (seconds < options.cell_seconds) seconds = measure::median(contestant.turn(pass, 1, 3, 1));

@@ -67,15 +67,18 @@ TEST(Race, ARecordForEveryPassAndEntrant) {
 }
 
 TEST(Race, TellsWhatWentWrong) {
-  const auto records =
-      race(kCase,
-           {failing(std::bad_alloc()), failing(UserError("refused: too warm")),
-            failing(MachineError("it broke\nbadly")), failing(UserError("OOM: 3 GiB")),
-            failing(MachineError("CUDA out of memory")), failing(UserError("a head of 10")),
-            fake(1e-3)},
-           at::kCPU, short_race());
-  const char* sentences[] = {"OOM",        "refused: too warm",       "failed: it broke",
-                             "OOM: 3 GiB", "OOM: CUDA out of memory", "refused: a head of 10",
+  const auto records = race(
+      kCase,
+      {failing(std::bad_alloc()), failing(UserError("refused: too warm")),
+       failing(MachineError("it broke\nbadly")), failing(UserError("OOM: 3 GiB")),
+       failing(MachineError("CUDA out of memory")), failing(UserError("a head of 10")), fake(1e-3)},
+      at::kCPU, short_race());
+  const char* sentences[] = {"OOM",
+                             "refused: too warm",
+                             "failed: it broke",
+                             "OOM: 3 GiB",
+                             "OOM: CUDA out of memory",
+                             "refused: a head of 10",
                              ""};
   for (size_t i = 0; i < std::size(sentences); ++i)
     EXPECT_EQ(records[i].outcome.sentence(), sentences[i]);
@@ -91,8 +94,8 @@ TEST(Race, APassThatFailsLeavesTheOthers) {
 }
 
 TEST(Race, NobodyCanDoWhatCannotBePrepared) {
-  const auto records = race(kCase, {fake(1e-3), fake(1e-3)}, at::kCPU, short_race(),
-                            [] { throw std::bad_alloc(); });
+  const auto records =
+      race(kCase, {fake(1e-3), fake(1e-3)}, at::kCPU, short_race(), [] { throw std::bad_alloc(); });
   ASSERT_EQ(records.size(), 4u);
   for (const Record& record : records) EXPECT_EQ(record.outcome.word(), "OOM");
 }
@@ -106,7 +109,7 @@ TEST(Race, SpendsItsBudget) {
   options.sample_seconds = 1e-2;
   std::vector<int64_t> calls;
   race(kCase, {fake(3e-4, &calls)}, at::kCPU, options);
-  EXPECT_EQ(calls.back(), 34);             // one sample a turn, of 10 ms
+  EXPECT_EQ(calls.back(), 34);              // one sample a turn, of 10 ms
   EXPECT_EQ(samples_of(1.0, options), 1u);  // far too slow for more
   options.calls = 50;
   EXPECT_EQ(samples_of(1.0, options), 51u);

@@ -4,82 +4,68 @@
 
 #include <nlohmann/json.hpp>
 
-#include "flashstep/base/text.h"
-#include "flashstep/error.h"
 #include "flashstep/group.h"
 #include "flashstep/measure/memory.h"
-#include "flashstep/report/case_memory.h"
 
 namespace flashstep::report {
 namespace {
 
-// The contestant that had begun when the results ended; empty if none had.
+using Json = nlohmann::json;
+
+// The unit that had begun when the results ended; empty if none had.
 std::string last_begun(const std::vector<std::string>& results) {
   for (auto line = results.rbegin(); line != results.rend(); ++line) {
-    const auto json = nlohmann::json::parse(*line);
+    const auto json = Json::parse(*line);
     if (json.contains("begins")) return json["begins"];
   }
   return "";
 }
 
+void take_results(const std::vector<std::string>& results, std::vector<Record>& records) {
+  for (const std::string& line : results) {
+    if (Json::parse(line).contains("begins")) continue;
+    const Record part = record_from_json(line);
+    for (Record& record : records) {
+      const bool same =
+          record.contestant == part.contestant && (part.key.empty() || part.key == record.key);
+      if (same) record.take(part);
+    }
+  }
+}
+
 }  // namespace
 
-std::string describe_failure(const std::string& sentence, bool kernel_ended_one) {
-  const bool was_killed = sentence.find("SIGKILL") != std::string::npos;
-  const bool memory = is_out_of_memory(sentence) || (was_killed && kernel_ended_one);
-  return (memory ? "OOM: " : "failed: ") + sentence;
+void begin_unit(const std::string& unit, const Group& group) {
+  hand_over(Json({{"begins", unit}}).dump());
+  group.barrier("beginning " + unit);
 }
 
-void begin_contestant(const std::string& contestant, const Group& group) {
-  hand_over(nlohmann::json({{"begins", contestant}}).dump());
-  group.barrier("beginning " + contestant);
-}
+void hand_over_record(const Record& record) { hand_over(to_json(record)); }
 
-JobResults run_contestants(
-    RankJob job, std::vector<std::string> contestants,
-    const std::function<std::string(const std::vector<std::string>& contestants)>& task_of) {
-  JobResults all;
-  while (!contestants.empty()) {
-    job.task = task_of(contestants);
-    RanksOutcome outcome;
+std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks) {
+  const auto unit_of = [&](const Record& record) {
+    return work.unit_of ? work.unit_of(record) : record.contestant;
+  };
+  std::vector<std::string> units = Records(blanks).distinct(unit_of);
+  RankJob job = work.job;
+  while (!units.empty()) {
+    job.task = work.task_of(units);
     const auto kills = measure::oom_kills();
-    try {
-      outcome = run_ranks(job);
-    } catch (const Interrupted& interrupted) {
-      all.signal = interrupted.signal();
-      return all;
-    }
-    // What a mistake of the caller's is stays one.
-    if (outcome.exit_code == 2) throw UserError(outcome.failure);
+    const RanksOutcome outcome = run_ranks(job);
     if (outcome.failure.empty()) {
-      all.handed_over.insert(all.handed_over.end(), outcome.results.begin(), outcome.results.end());
-      return all;
+      take_results(outcome.results, blanks);
+      break;
     }
     const std::string begun = last_begun(outcome.results);
-    for (const std::string& name : begun.empty() ? contestants : std::vector{begun})
-      all.failures.push_back(
-          {name, describe_failure(outcome.failure, measure::may_have_killed_since(kills))});
-    std::erase_if(contestants, [&](const auto& name) { return begun.empty() || name == begun; });
+    const auto is_out = [&](const std::string& unit) { return begun.empty() || unit == begun; };
+    for (Record& record : blanks) {
+      const std::string unit = unit_of(record);
+      if (is_out(unit) && std::find(units.begin(), units.end(), unit) != units.end())
+        record.outcome = outcome_of_ranks(outcome.failure, outcome.exit_code, job.ranks, kills);
+    }
+    std::erase_if(units, is_out);
   }
-  return all;
-}
-
-void note_end(const JobResults& job, const ParallelCase& c, BenchReport& report) {
-  report.signal = job.signal;
-  for (const Failure& failure : job.failures) {
-    if (!report.failure.empty() || failure.sentence.starts_with("OOM")) continue;
-    report.failure = str("[bench] ", describe(c), ", ", failure.contestant, " ", failure.sentence);
-  }
-}
-
-RankJob job_of(const std::string& command, const ParallelCase& c, const TellProgress& progress) {
-  RankJob job;
-  job.ranks = static_cast<int>(c.ranks);
-  job.arguments = {"bench", command};
-  job.progress = [name = describe(c), progress](const std::string& line) {
-    if (progress) progress(name + ": " + line);
-  };
-  return job;
+  return blanks;
 }
 
 }  // namespace flashstep::report

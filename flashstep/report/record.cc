@@ -63,8 +63,7 @@ double Record::quantile(const std::string& name, double q) const {
 double Record::number(const std::string& name) const {
   const Cell* cell = find_cell(*this, name);
   if (cell == nullptr) return std::numeric_limits<double>::quiet_NaN();
-  if (const auto* whole = std::get_if<int64_t>(&cell->value()))
-    return static_cast<double>(*whole);
+  if (const auto* whole = std::get_if<int64_t>(&cell->value())) return static_cast<double>(*whole);
   const auto* real = std::get_if<double>(&cell->value());
   return real == nullptr ? std::numeric_limits<double>::quiet_NaN() : *real;
 }
@@ -146,8 +145,11 @@ std::vector<std::pair<std::string, Records>> Records::grouped(
 }
 
 std::string to_json(const Record& record) {
-  Json json = {{"key", Json::object()}, {"what", record.what}, {"contestant", record.contestant},
-               {"ours", record.ours},   {"samples", record.samples}};
+  Json json = {{"key", Json::object()},
+               {"what", record.what},
+               {"contestant", record.contestant},
+               {"ours", record.ours},
+               {"samples", record.samples}};
   for (const auto& [name, value] : record.key) json["key"][name] = json_of_cell(value);
   for (const auto& [name, value] : record.facts) json["facts"][name] = json_of_cell(value);
   if (!record.outcome.measured()) json["outcome"] = record.outcome.sentence();

@@ -20,7 +20,7 @@ struct Record {
   Fields key = {};
   std::string what = {};  // the key in words, for sentences
   std::string contestant = {};
-  bool ours = true;  // its failure is the command's
+  bool ours = true;                                         // its failure is the command's
   std::map<std::string, std::vector<double>> samples = {};  // "forward": seconds, a value a step
   std::map<std::string, measure::Cell> facts = {};  // "peak_bytes", "by"; absent: not measured
   Outcome outcome = {};
@@ -30,7 +30,7 @@ struct Record {
   const std::vector<double>& series(const std::string& name) const;  // empty: not measured
   double median(const std::string& series) const;                    // NaN: not measured
   double quantile(const std::string& series, double q) const;
-  double number(const std::string& fact) const;  // of the key or a fact; NaN: there is none
+  double number(const std::string& fact) const;     // of the key or a fact; NaN: there is none
   std::string text(const std::string& fact) const;  // likewise, as people read it; ""
   // Appends its samples; its facts take the place of ours, and so does what became of it.
   void take(const Record& more);
@@ -61,8 +61,7 @@ class Records {
   // The first record of every case.
   std::vector<const Record*> cases() const;
   // Every different value of `name`, in the order in which they come.
-  std::vector<std::string> distinct(
-      const std::function<std::string(const Record&)>& name) const;
+  std::vector<std::string> distinct(const std::function<std::string(const Record&)>& name) const;
   // Parts of one name each, in the order in which they come.
   std::vector<std::pair<std::string, Records>> grouped(
       const std::function<std::string(const Record&)>& name) const;

@@ -43,7 +43,10 @@ void fill_report(const Benchmark& benchmark, const Records& records, BenchReport
     for (std::string& sentence : sentences) report.table.notes.push_back(std::move(sentence));
   };
   report.table = table_of(benchmark, records);
-  if (!benchmark.runs.empty()) report.runs = fill(benchmark.runs_title, benchmark.runs, records);
+  if (!benchmark.runs.empty()) {
+    report.runs = fill(benchmark.runs_title, benchmark.runs,
+                       benchmark.has_run ? records.where(benchmark.has_run) : records);
+  }
   if (benchmark.tables) report.tables = benchmark.tables(records);
   add(troubles(records));
   add(notes);
@@ -124,7 +127,7 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
   BenchReport report;
   Run run(benchmark, progress);
   measure_until_failure(report, [&] { measure(run); });
-  if (report.signal == 0) throw_mistake(run.records_);
+  if (report.signal == 0 && benchmark.refusals_are_mistakes) throw_mistake(run.records_);
   if (report.failure.empty()) report.failure = failure_of(benchmark.command, run.records_);
   if (benchmark.device == "cuda" && run.gpu_state_.empty()) {
     if (const auto now = measure::gpu_state()) run.gpu_state_ = measure::describe(*now);
@@ -145,9 +148,8 @@ BenchReport report_of(const Benchmark& benchmark, const Records& records) {
 std::string failure_of(const std::string& command, const Records& records) {
   for (const Record& record : records) {
     if (!record.ours) continue;
-    const std::string who =
-        str("[", command, "] ", record.what, record.contestant.empty() ? "" : ", ",
-            record.contestant);
+    const std::string who = str("[", command, "] ", record.what,
+                                record.contestant.empty() ? "" : ", ", record.contestant);
     if (record.outcome.failed()) return who + " " + record.outcome.sentence();
     if (!record.fault.empty()) return who + ": " + record.fault;
   }

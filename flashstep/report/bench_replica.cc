@@ -1,0 +1,137 @@
+#include "flashstep/report/bench_replica.h"
+
+#include <algorithm>
+
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
+#include "flashstep/report/rank_jobs.h"
+#include "flashstep/report/trace_record.h"
+
+namespace flashstep::report {
+namespace {
+
+// Contexts, precisions and models that both benchmarks have in a year.
+ParallelAxes axes_of(const std::string& command, const std::string& year) {
+  ParallelAxes axes;
+  if (year == "2024") {
+    axes.models = {"small", "medium", "large", "xl", "2.7B"};
+    axes.batch_size = 16;
+    return axes;
+  }
+  require(year == "2025" || year == "2026", "[bench ", command,
+          "] expected preset 2024, 2025 or 2026, got \"", year, "\"");
+  axes.precisions = {"fp32", "bf16"};
+  if (year == "2025") {
+    if (command == "ddp") axes.contexts = {128, 512};
+    return axes;
+  }
+  axes.models = {"xl26"};
+  axes.contexts = {512};
+  return axes;
+}
+
+}  // namespace
+
+BenchReplicaOptions ddp_preset(const std::string& year) {
+  BenchReplicaOptions options;
+  options.axes = axes_of("ddp", year);
+  options.wrappers = {"none", "naive", "flat", "overlapped", "bucketed", "torch"};
+  options.bucket_megabytes = {1, 10, 100, 1000};
+  if (year == "2024") options.bucket_megabytes = {5, 10, 50, 100, 500};
+  // That handout asks for no buckets: ours as they come.
+  if (year == "2026") options.bucket_megabytes = {25};
+  return options;
+}
+
+BenchReplicaOptions sharding_preset(const std::string& year) {
+  BenchReplicaOptions options;
+  options.axes = axes_of("sharding", year);
+  options.plan.command = "sharding";
+  options.plan.contestants = {"none", "whole", "flat"};
+  return options;
+}
+
+std::vector<std::string> sharding_names() {
+  return {"none", "whole", "flat", "none nccl", "whole nccl", "flat nccl", "flat scattered"};
+}
+
+ParallelConfig sharding_by_name(const std::string& name) {
+  const std::vector<std::string> names = sharding_names();
+  require(std::find(names.begin(), names.end(), name) != names.end(),
+          "[bench sharding] expected one of ", join(names), ", got \"", name, "\"");
+  ParallelConfig division;
+  division.shard_optimizer = name.substr(0, name.find(' '));
+  if (name.ends_with(" nccl")) division.peer_copies = "none";
+  if (name.ends_with(" scattered")) division.flat_buckets = "yes";
+  return division;
+}
+
+std::string shown_name(const Record& record) {
+  const double megabytes = record.number("bucket_megabytes");
+  return shown_name(record.contestant, megabytes > 0 ? megabytes : 0);
+}
+
+Fields key_of(const ParallelCase& c) {
+  return {{"model", c.model},
+          {"ranks", c.ranks},
+          {"batch", c.batch_size},
+          {"context", c.context_length},
+          {"precision", c.precision}};
+}
+
+Schema parallel_schema() {
+  Schema schema;
+  for (const measure::Column& column : case_columns()) schema.push_back({column, key(column.name)});
+  return schema;
+}
+
+CellOf most(const std::string& series, double factor) { return quantile(series, 1, factor); }
+
+std::vector<Record> blanks_of(const ReplicaPlan& plan) {
+  std::vector<Record> blanks;
+  for (const std::string& contestant : plan.contestants) {
+    Record& blank = blanks.emplace_back();
+    blank.key = key_of(plan.c);
+    blank.what = describe(plan.c) + (plan.recorded ? ", recorded" : "");
+    blank.contestant = contestant;
+    blank.facts["stem"] = file_stem(plan.c) + (plan.recorded ? "_recorded" : "");
+    blank.facts["device"] = plan.c.device;
+  }
+  return blanks;
+}
+
+BenchReport bench_replica(const BenchReplicaOptions& options) {
+  const bool ddp = options.plan.command == "ddp";
+  const std::vector<ParallelCase> cases = cases_of(options.axes);
+  ReplicaPlan plan = options.plan;
+  if (ddp) plan.contestants = division_names(options.wrappers, options.bucket_megabytes);
+  check_transports(plan.contestants, options.axes.device);
+  require(!plan.recorded || options.axes.device == "cuda",
+          "[bench ddp] expected --device cuda with --graph, got ", options.axes.device);
+  const Benchmark benchmark = ddp ? ddp_benchmark(options) : sharding_benchmark(options);
+  return run_benchmark(benchmark, options.progress, [&](Run& run) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      plan.c = cases[i];
+      run.begin(i, cases.size(), describe(plan.c));
+      RankWork work;
+      work.job.ranks = static_cast<int>(plan.c.ranks);
+      work.job.arguments = {"bench", plan.command};
+      work.job.progress = [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); };
+      work.task_of = [plan](const std::vector<std::string>& contestants) {
+        ReplicaPlan part = plan;
+        part.contestants = contestants;
+        return write_json(part);
+      };
+      std::vector<Record> records = measure_on_ranks(work, blanks_of(plan));
+      complete(plan, records);
+      for (const Record& record : records) {
+        const std::string trouble = record.text("trace trouble");
+        if (!trouble.empty())
+          run.note(str(record.what, ", ", shown_name(record), ": ", trouble, "."));
+      }
+      run.add(std::move(records));
+    }
+  });
+}
+
+}  // namespace flashstep::report

@@ -1,0 +1,190 @@
+"""Exit codes of all that measures, by what happens to it: one policy (benchmark.h), one table of commands."""
+import os
+import resource
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+MODEL = ("--device", "cpu", "--vocab", 64, "--context", 16, "--batch", 2)
+RANKS = (*MODEL, "--ranks", 2, "--precision", "fp32")
+MOST = 1_000_000  # of what is repeated: long enough for what shall happen meanwhile
+FULL_DISK = 2048  # bytes that a file may have
+
+
+class Command:
+    """How a command is called: `words`, then what makes it short, or long, or makes it need 10^15 bytes; what a baseline
+    that is not there is asked for with; and whether other processes measure."""
+
+    def __init__(self, words, short, long, huge=None, baseline=None, children=False):
+        self.words, self.short, self.long, self.huge, self.baseline, self.children = (words, short, long, huge, baseline,
+                                                                                      children)
+
+
+STEPS = ("--turns", 1, "--warmup", 1)
+NO_TRACE = ("--no-trace",)
+HUGE_MODEL = "1048576/1048576/1000/64"
+SMALL_MODEL = "32/64/2/2"
+COMMANDS = {
+    "norm": Command(("bench", "norm", "--device", "cpu"),
+                    ("--rows", 50, "--width", 32, "--calls", 3, "--contestants", "flashstep,naive"),
+                    ("--rows", 2000, "--width", ",".join(map(str, range(256, 756))), "--contestants", "naive"),
+                    huge=("--rows", 99_000_000, "--width", 16_000_000, "--contestants", "flashstep,naive"),
+                    baseline=("--rows", 50, "--width", 32, "--calls", 3, "--contestants", "flashstep,compiled")),
+    "ops": Command(("bench", "ops", "--device", "cpu", "--width", 64, "--vocab", 100),
+                   ("--rows", 256, "--seconds", 0.01, "--contestants", "flashstep,eager"),
+                   ("--rows", 256, "--seconds", MOST, "--contestants", "eager"),
+                   huge=("--rows", 1 << 24, "--vocab", 1 << 24, "--op", "cross_entropy", "--contestants", "flashstep"),
+                   baseline=("--rows", 256, "--seconds", 0.01, "--op", "swiglu", "--contestants", "flashstep,compiled")),
+    "attention": Command(("bench", "attention", "--device", "cpu", "--preset", "sweep", "--dtype", "fp32"),
+                         ("--pairs", "32:16", "--warmup", 1, "--iterations", 2, "--contestants", "auto,naive"),
+                         ("--pairs", *(f"64:{n}" for n in range(64, 400)), "--contestants", "naive"),
+                         baseline=("--pairs", "32:16", "--warmup", 1, "--iterations", 2, "--contestants",
+                                   "auto,compiled")),
+    "allreduce": Command(("bench", "allreduce", "--device", "cpu", "--ranks", 2),
+                         ("--megabytes", 0.01, "--seconds", 0.02), ("--megabytes", 0.01, "--seconds", MOST),
+                         huge=("--megabytes", 1e9), children=True),
+    "ddp": Command(("bench", "ddp", *RANKS, *NO_TRACE, "--wrapper", "none,naive", "--check-steps", 0, *STEPS),
+                   ("--model", SMALL_MODEL, "--steps", 1), ("--model", SMALL_MODEL, "--steps", 100_000),
+                   huge=("--model", HUGE_MODEL, "--steps", 1), children=True),
+    "sharding": Command(("bench", "sharding", *RANKS, *NO_TRACE, "--shard", "none,flat", *STEPS),
+                        ("--model", SMALL_MODEL, "--steps", 1), ("--model", SMALL_MODEL, "--steps", 100_000),
+                        huge=("--model", HUGE_MODEL, "--steps", 1), children=True),
+    "matrix": Command(("bench", "matrix", *RANKS, "--train", "TOKENS", "--val", "TOKENS", "--attention", "cpu",
+                       "--wrapper", "none,naive"),
+                      ("--model", SMALL_MODEL), ("--model", SMALL_MODEL, "--epochs", MOST),
+                      huge=("--model", HUGE_MODEL), children=True),
+    "step": Command(("bench", "step", *MODEL, "--warmup", 0),
+                    ("--size", SMALL_MODEL, "--steps", 1), ("--size", SMALL_MODEL, "--steps", 100_000),
+                    huge=("--size", HUGE_MODEL, "--steps", 1, "--no-reduced"),
+                    baseline=("--size", SMALL_MODEL, "--steps", 1, "--peers", "eager"), children=True),
+    "memory": Command(("memory", *MODEL), ("--size", SMALL_MODEL, "--mode", "step"),
+                      ("--size", SMALL_MODEL, "--warmup", 100_000), huge=("--size", HUGE_MODEL, "--no-reduced"),
+                      children=True),
+    "precision": Command(("precision", "--device", "cpu", "--only", "sizes", "--context", 16, "--batch", 2),
+                         ("--size", SMALL_MODEL, "--steps", 1), ("--size", SMALL_MODEL, "--steps", 100_000)),
+    "tokenizer": Command(("bench", "tokenizer", "--megabytes", 1, "--encode-megabytes", 1, "--memory-megabytes", 0,
+                          "--vocab-size", 300, "--threads", 1), ("--repeats", 1, "--peers", ""),
+                         ("--repeats", MOST, "--peers", ""),
+                         baseline=("--repeats", 1, "--python", "/no/such/python")),
+}
+
+
+def full_disk():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_DISK, FULL_DISK))
+
+
+def children_of(pid):
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def measuring_child_of(pid):
+    """A process below this one that has a task of its own, once it is flashstep itself, and has begun."""
+    for child in children_of(pid):
+        try:
+            variables = Path(f"/proc/{child}/environ").read_bytes()
+            program = os.readlink(f"/proc/{child}/exe")
+            threads = len(list(Path(f"/proc/{child}/task").iterdir()))
+        except OSError:
+            continue
+        if b"FLASHSTEP_BENCH_TASK=" in variables and b"\0RANK=" in variables and program == os.path.realpath(PROGRAM):
+            if threads > 1:
+                return child
+        elif found := measuring_child_of(child):
+            return found
+    return None
+
+
+class ExitCodesTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        tokens = Path(self.folder.name) / "tokens.npy"
+        ids = [i * i % 64 for i in range(16 * 40 + 1)]
+        header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(ids)},), }}"
+        header += " " * (-(len(header) + 11) % 64) + "\n"
+        tokens.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                           struct.pack(f"<{len(ids)}H", *ids))
+        self.tokens = str(tokens)
+
+    def call(self, *words):
+        return [PROGRAM, *(self.tokens if word == "TOKENS" else str(word) for word in words)]
+
+    def each(self, what):
+        """Every command that knows `what`."""
+        for name, command in COMMANDS.items():
+            if getattr(command, what):
+                with self.subTest(name):
+                    yield name, command
+
+    def test_all_is_well(self):
+        for name, command in self.each("short"):
+            result = subprocess.run(self.call(*command.words, *command.short), capture_output=True, text=True, timeout=240)
+            self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_memory_that_is_too_small_is_a_cell(self):
+        for name, command in self.each("huge"):
+            result = subprocess.run(self.call(*command.words, *command.huge), capture_output=True, text=True, timeout=240)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("OOM", result.stdout)
+
+    def test_a_baseline_that_is_not_there_is_a_cell(self):
+        for name, command in self.each("baseline"):
+            python = () if "--python" in command.baseline else ("--python", "/no/such/python")
+            result = subprocess.run(self.call(*command.words, *command.baseline, *python), capture_output=True, text=True,
+                                    timeout=240)
+            self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_a_process_that_crashes_is_a_failure(self):
+        for name, command in self.each("children"):
+            process = subprocess.Popen(self.call(*command.words, *command.long), stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, text=True)
+            deadline = time.monotonic() + 60
+            while not (child := measuring_child_of(process.pid)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self.assertIsNotNone(child)
+            # Whatever is measured after it, too: one that begins once more would not end.
+            while process.poll() is None and time.monotonic() < deadline:
+                if child := measuring_child_of(process.pid):
+                    os.kill(child, signal.SIGSEGV)
+                time.sleep(0.3)
+            output, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 1, errors)
+            self.assertIn("failed", output)
+            self.assertRegex(errors.strip().splitlines()[-1], r"^flashstep: \[.*SIGSEGV")
+
+    def test_interrupted(self):
+        for name, command in self.each("long"):
+            process = subprocess.Popen(self.call(*command.words, *command.long), stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, text=True)
+            process.stderr.readline()  # it measures, and hears signals
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 130, errors)
+            self.assertIn("interrupted; what was measured is shown", errors)
+            self.assertIn("Interrupted: ", output)
+
+    def test_a_full_disk(self):
+        for name, command in self.each("short"):
+            # The caller's directory can be made; the first file that outgrows the limit cannot be written.
+            result = subprocess.run(self.call(*command.words, *command.short, "--out", Path(self.folder.name) / name),
+                                    capture_output=True, text=True, timeout=240, preexec_fn=full_disk)
+            self.assertEqual(result.returncode, 1, (result.stdout, result.stderr))
+            self.assertIn("File too large", result.stderr.strip().splitlines()[-1])
+            with open("/dev/full", "w") as full:
+                result = subprocess.run(self.call(*command.words, *command.short), stdout=full, stderr=subprocess.PIPE,
+                                        text=True, timeout=240)
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("output could not be written", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
