@@ -24,17 +24,26 @@ constexpr AddBenchmark kBenchmarks[] = {
     add_bench_step,      add_bench_tokenizer,
 };
 
+// How the command ends, once what was measured is shown.
+void throw_end_of(const report::BenchReport& report) {
+  if (report.signal != 0)
+    throw Interrupted(report.signal, "interrupted; what was measured is shown");
+  if (!report.failure.empty()) throw MachineError(report.failure);
+}
+
 }  // namespace
 
 void BenchOutput::add_option(CLI::App& command) {
   command.add_option("--out", stem, "Also write the table to STEM.md and STEM.json");
 }
 
-void BenchOutput::show(const measure::Table& table) const {
-  std::cout << measure::to_text(table, terminal_columns(stdout));
-  if (stem.empty()) return;
-  write_file(stem + ".md", measure::to_markdown(table));
-  write_file(stem + ".json", measure::to_json(table));
+void BenchOutput::show(const report::BenchReport& report) const {
+  std::cout << report::to_text(report, terminal_columns(stdout));
+  if (!stem.empty()) {
+    write_file(stem + ".md", measure::to_markdown(report.table));
+    write_file(stem + ".json", measure::to_json(report.table));
+  }
+  throw_end_of(report);
 }
 
 void ParallelFlags::add_options(CLI::App& command) {
@@ -158,9 +167,7 @@ void show(const report::BenchReport& report, const std::string& directory,
           const std::string& name) {
   std::cout << report::to_text(report, terminal_columns(stdout));
   if (!directory.empty()) report::save(report, directory + "/" + name);
-  if (report.signal != 0)
-    throw Interrupted(report.signal, "interrupted; what was measured is shown");
-  if (!report.failure.empty()) throw MachineError(report.failure);
+  throw_end_of(report);
 }
 
 void add_bench(CLI::App& app) {

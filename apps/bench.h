@@ -29,8 +29,8 @@ void add_bench_tokenizer(CLI::App& bench);
 struct BenchOutput {
   std::string stem;
 
-  void add_option(CLI::App& command);  // --out STEM
-  void show(const measure::Table& table) const;
+  void add_option(CLI::App& command);                  // --out STEM
+  void show(const report::BenchReport& report) const;  // and ends as show() below
 };
 
 // What the benchmarks of several processes measure: each flag that is given replaces a list of the

@@ -1,12 +1,12 @@
 // flashstep bench tokenizer
 #include "flashstep/report/bench_tokenizer.h"
 
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
 
 #include "apps/bench.h"
+#include "flashstep/base/signals.h"
 
 namespace flashstep::apps {
 
@@ -46,7 +46,8 @@ void add_bench_tokenizer(CLI::App& bench) {
   output->add_option(*command);
   command->callback([options, output] {
     options->program = std::filesystem::read_symlink("/proc/self/exe").string();
-    options->say = [](const std::string& what) { std::fprintf(stderr, "%s\n", what.c_str()); };
+    options->progress = print_progress;
+    const SignalGuard signals;
     output->show(report::bench_tokenizer(*options));
   });
 }

@@ -164,9 +164,10 @@ Benchmark allreduce_benchmark(const BenchAllreduceOptions& options, const Links&
   benchmark.refusals_are_mistakes = false;  // but cells: "needs 4 GPUs"
   benchmark.schema = [links](const Records&) { return allreduce_schema(links); };
   benchmark.has_row = [](const Record& r, const Records&) { return r.ours; };
-  benchmark.runs_title = "All-reduce, by contestant";
-  benchmark.runs = allreduce_runs_schema();
-  benchmark.has_run = [](const Record& r) { return r.has("seconds"); };
+  benchmark.runs_table = [](const Records& records) {
+    return fill("All-reduce, by contestant", allreduce_runs_schema(),
+                records.where([](const Record& r) { return r.has("seconds"); }));
+  };
   benchmark.how_to_read = {kHowToReadAllreduce};
   for (const auto& [transport, link] : links) {
     benchmark.how_to_read.push_back(str("The link of ", transport.first, " on ", transport.second,

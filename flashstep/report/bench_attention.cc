@@ -331,8 +331,9 @@ Benchmark attention_benchmark(const BenchAttentionOptions& options) {
     const Record* stands_for_ours = our_record(r, all);
     return stands_for_ours != nullptr ? &r == stands_for_ours : all.is_first_of_case(r);
   };
-  benchmark.runs_title = "Attention: every run";
-  benchmark.runs = runs_schema();
+  benchmark.runs_table = [](const Records& records) {
+    return fill("Attention: every run", runs_schema(), records);
+  };
   benchmark.how_to_read = {str(kHowToReadAttention, on_gpu ? kHowToReadAttentionOnGpu : "")};
   benchmark.findings = attention_findings;
   if (options.quick) return benchmark;

@@ -286,10 +286,12 @@ std::vector<NamedPicture> grid_pictures(const Records& records, const std::strin
 Benchmark grid_benchmark(const BenchAttentionOptions& options) {
   Benchmark benchmark;
   benchmark.command = "bench attention";
-  benchmark.title = benchmark.runs_title = str("Attention: grid on ", options.device);
+  benchmark.title = str("Attention: grid on ", options.device);
   benchmark.device = options.device;
   benchmark.refusals_are_mistakes = false;
-  benchmark.runs = grid_schema();
+  benchmark.runs_table = [title = benchmark.title](const Records& records) {
+    return fill(title, grid_schema(), records);
+  };
   benchmark.schema = [](const Records&) { return grid_schema(); };
   benchmark.how_to_read = {
       "Times: medians of single passes, every one waited for; rate, limit and x best peer: a "

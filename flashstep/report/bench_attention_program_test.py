@@ -2,10 +2,8 @@
 import csv
 import json
 import os
-import signal
 import subprocess
 import tempfile
-import time
 import unittest
 from pathlib import Path
 
@@ -52,16 +50,6 @@ class BenchAttentionTest(unittest.TestCase):
             result = run(*arguments)
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertIn(word, result.stderr)
-
-    def test_interruption(self):
-        process = subprocess.Popen(command("--preset", "cpu"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True)
-        process.stderr.readline()  # the bar: it has begun
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, 130)
-        self.assertIn("Interrupted: ", output)
 
 
 if __name__ == "__main__":

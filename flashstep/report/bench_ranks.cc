@@ -1,14 +1,10 @@
 #include "flashstep/report/bench_ranks.h"
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <poll.h>
 #include <string_view>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -27,99 +23,59 @@ constexpr std::string_view kResult = "flashstep-result ", kProgress = "flashstep
 constexpr std::string_view kOurs = "flashstep: ";              // before a sentence on stderr
 constexpr std::string_view kVerdict = "flashstep: [launch] ";  // how the launcher names who failed
 
-// The whole lines that a stream has brought.
-class Lines {
- public:
-  explicit Lines(int descriptor) : descriptor_(descriptor) {}
-  ~Lines() { ::close(descriptor_); }
-  Lines(const Lines&) = delete;
-  Lines& operator=(const Lines&) = delete;
-
-  int descriptor() const { return open_ ? descriptor_ : -1; }  // poll() passes over -1
-  std::vector<std::string> take() {
-    char bytes[65536];
-    ssize_t count = 0;
-    while (open_ && ((count = read(descriptor_, bytes, sizeof bytes)) > 0 ||
-                     (count < 0 && errno == EINTR))) {
-      if (count > 0) begun_.append(bytes, static_cast<size_t>(count));
-    }
-    if (open_ && count == 0) open_ = false;
-    std::vector<std::string> lines;
-    size_t start = 0;
-    for (size_t end; (end = begun_.find('\n', start)) != std::string::npos; start = end + 1) {
-      lines.push_back(begun_.substr(start, end - start));
-    }
-    begun_.erase(0, start);
-    return lines;
-  }
-
- private:
-  int descriptor_;
-  bool open_ = true;
-  std::string begun_;
-};
-
 // "/proc/self/exe" means this program, in whatever process it is looked up.
 std::string absolute(const std::string& program) {
   return program == "/proc/self/exe" ? std::filesystem::read_symlink(program).string() : program;
 }
 
-// One rank needs nobody to watch it beside us: a program less to start and to wait for.
-Child start_alone(const RankJob& job) {
-  const FreePort port;
-  Variables variables = variables_of_process();
-  for (const auto& [name, value] : job.variables) variables[name] = value;
-  variables[kTaskVariable] = job.task;
+// One rank needs nobody to watch it beside us: a program less to start and to wait for. `port` is
+// its store's.
+ChildOptions alone(const RankJob& job, const FreePort& port) {
   ChildOptions child;
   child.command = {absolute(job.program)};
-  child.command.insert(child.command.end(), job.arguments.begin(), job.arguments.end());
-  child.variables = rank_variables(std::move(variables), /*rank=*/0, /*world_size=*/1, port);
+  child.variables = variables_of_process();
+  for (const auto& [name, value] : job.variables) child.variables[name] = value;
+  child.variables = rank_variables(std::move(child.variables), /*rank=*/0, /*world_size=*/1, port);
   child.inherited = port.descriptor();
-  child.death_signal = SIGTERM;
-  return start_child(child);
+  return child;
 }
 
-Child start(const RankJob& job) {
-  if (job.ranks == 1) return start_alone(job);
+ChildOptions launched(const RankJob& job) {
   ChildOptions child;
   child.command = {
       job.launcher,         "launch", "-n", std::to_string(job.ranks), "--no-label", "--",
       absolute(job.program)};
-  child.command.insert(child.command.end(), job.arguments.begin(), job.arguments.end());
   child.variables = variables_of_process();
   for (const auto& [name, value] : job.variables) child.variables[name] = value;
+  return child;
+}
+
+std::unique_ptr<Subprocess> start(const RankJob& job) {
+  const FreePort port;
+  ChildOptions child = job.ranks == 1 ? alone(job, port) : launched(job);
+  child.command.insert(child.command.end(), job.arguments.begin(), job.arguments.end());
   child.variables[kTaskVariable] = job.task;
-  child.death_signal = SIGTERM;  // it stops the ranks then
-  return start_child(child);
+  child.death_signal = SIGTERM;  // a launcher stops its ranks then
+  return std::make_unique<Subprocess>(child);
 }
 
 // The launcher, or the only rank, while it runs.
 class Launched {
  public:
-  explicit Launched(const RankJob& job)
-      : job_(job), child_(start(job)), out_(child_.out), err_(child_.err) {}
-  ~Launched() {
-    if (ended_) return;
-    kill(child_.pid, SIGTERM);
-    waitpid(child_.pid, &status_, 0);
-  }
-  Launched(const Launched&) = delete;
-  Launched& operator=(const Launched&) = delete;
+  explicit Launched(const RankJob& job) : job_(job), process_(start(job)) {}
 
   RanksOutcome wait() {
-    while (!ended_) {
-      pollfd sources[] = {{out_.descriptor(), POLLIN, 0}, {err_.descriptor(), POLLIN, 0}};
-      poll(sources, 2, /*ms=*/50);
-      ended_ = waitpid(child_.pid, &status_, WNOHANG) == child_.pid;
+    for (bool running = true; running;) {
+      running = process_->wait(/*milliseconds=*/50);
       pass_on_signal();
       take_lines();  // after the look at its end: what it printed last is there then
     }
-    outcome_.exit_code = exit_code(status_);
+    outcome_.exit_code = exit_code(process_->status());
     if (signal_ != 0 && outcome_.exit_code != 0) {
       throw Interrupted(signal_, "interrupted; the ranks were stopped");
     }
     if (outcome_.exit_code != 0 && outcome_.failure.empty()) {
-      outcome_.failure = str(who(), describe_end(status_), last_.empty() ? "" : ": ",
+      outcome_.failure = str(who(), describe_end(process_->status()), last_.empty() ? "" : ": ",
                              last_.substr(last_.starts_with(kOurs) ? kOurs.size() : 0));
     }
     return std::move(outcome_);
@@ -127,19 +83,19 @@ class Launched {
 
  private:
   std::string who() const {
-    return job_.ranks == 1 ? str("rank 0 of 1 (process ", child_.pid, ") ")
+    return job_.ranks == 1 ? str("rank 0 of 1 (process ", process_->pid(), ") ")
                            : "the ranks' launcher ";
   }
 
   void pass_on_signal() {
     const int signal = SignalGuard::received();
-    if (signal == 0 || signal_ != 0 || ended_) return;
+    if (signal == 0 || signal_ != 0) return;
     signal_ = signal;
-    kill(child_.pid, signal);
+    process_->kill(signal);
   }
 
   void take_lines() {
-    for (const std::string& line : out_.take()) {
+    for (const std::string& line : process_->take_lines()) {
       if (line.starts_with(kResult)) {
         outcome_.results.push_back(line.substr(kResult.size()));
       } else if (line.starts_with(kProgress)) {
@@ -148,7 +104,7 @@ class Launched {
         std::fprintf(stderr, "%s\n", line.c_str());
       }
     }
-    for (const std::string& line : err_.take()) {
+    for (const std::string& line : process_->take_errors()) {
       if (line.starts_with(kVerdict)) {
         outcome_.failure = line.substr(kVerdict.size());
       } else {
@@ -159,12 +115,10 @@ class Launched {
   }
 
   const RankJob& job_;
-  Child child_;
-  Lines out_, err_;
+  std::unique_ptr<Subprocess> process_;
   RanksOutcome outcome_;
   std::string last_;  // line on stderr
-  bool ended_ = false;
-  int status_ = 0, signal_ = 0;
+  int signal_ = 0;
 };
 
 void print_line(std::string_view kind, const std::string& text) {

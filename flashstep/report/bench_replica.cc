@@ -116,7 +116,9 @@ BenchReport bench_replica(const BenchReplicaOptions& options) {
       RankWork work;
       work.job.ranks = static_cast<int>(plan.c.ranks);
       work.job.arguments = {"bench", plan.command};
-      work.job.progress = [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); };
+      work.job.progress = [&](const std::string& line) {
+        run.tell(describe(plan.c) + ": " + line);
+      };
       work.task_of = [plan](const std::vector<std::string>& contestants) {
         ReplicaPlan part = plan;
         part.contestants = contestants;

@@ -53,7 +53,8 @@ void bench_replica_rank(const std::string& task);
 // ---- Inside
 
 // One record a contestant, not measured yet. Rank 0 hands over samples in seconds, a value a step
-// ("forward", "backward", "waited", "optimizer", "total", "lead"; "slowest": of all ranks) or a turn
+// ("forward", "backward", "waited", "optimizer", "total", "lead"; "slowest": of all ranks) or a
+// turn
 // ("first": the first step, which no step of a training run is like, and "peak_bytes", the largest
 // of the ranks), put_trace()'s, and facts: "weight_error", "bucket_megabytes", "by", ...
 std::vector<Record> blanks_of(const ReplicaPlan& plan);

@@ -179,7 +179,8 @@ std::vector<Record> traced(const ReplicaPlan& plan) {
   weigh(records[0], 80, 0.1);
   weigh(records[1], 40.5, 0.095);
   weigh(records[2], 40, 0.09);
-  put_update(records[0], {.compute = {Span{0, 0.0155}}, .copies = {}, .communication = {}, .trouble = ""},
+  put_update(records[0],
+             {.compute = {Span{0, 0.0155}}, .copies = {}, .communication = {}, .trouble = ""},
              0.016, 0.001);
   put_update(records[1],
              {.compute = {Span{0, 0.009}, Span{0.017, 0.019}},
@@ -187,15 +188,15 @@ std::vector<Record> traced(const ReplicaPlan& plan) {
               .communication = {Span{0.004, 0.012}, Span{0.010, 0.016}},
               .trouble = ""},
              0.020, 0.005);
-  put_trace({.compute = {}, .copies = {}, .communication = {}, .trouble = "nothing seen"}, records[2]);
+  put_trace({.compute = {}, .copies = {}, .communication = {}, .trouble = "nothing seen"},
+            records[2]);
   complete(plan, records);
   return records;
 }
 
 TEST(BenchSharding, TableSaysWhatAnUpdateTakesItsTimeFor) {
   const BenchReplicaOptions options = sharding_options();
-  const BenchReport report =
-      report_of(sharding_benchmark(options), Records(traced(options.plan)));
+  const BenchReport report = report_of(sharding_benchmark(options), Records(traced(options.plan)));
   const measure::Table& table = report.table;
   EXPECT_EQ(text_at(table, 1, "computing"), "11.00");
   EXPECT_EQ(text_at(table, 1, "communication"), "12.00");
@@ -231,8 +232,7 @@ TEST(BenchSharding, WhatDidNotFitIsACell) {
   records[1] = blanks_of(options.plan)[1];
   records[1].outcome = outcome_from("OOM: too large");
   complete(options.plan, records);
-  const measure::Table table =
-      report_of(sharding_benchmark(options), Records(records)).table;
+  const measure::Table table = report_of(sharding_benchmark(options), Records(records)).table;
   EXPECT_EQ(text_at(table, 1, "after init"), "OOM");
   EXPECT_EQ(text_at(table, 1, "state"), "-");
 }

@@ -1,22 +1,17 @@
 #include "flashstep/report/bench_step.h"
 
 #include <algorithm>
-#include <exception>
-#include <utility>
 
-#include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/measure/gpu_state.h"
-#include "flashstep/measure/machine.h"
+#include "flashstep/measure/limits.h"
+#include "flashstep/measure/memory.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/bench_ranks.h"
-#include "flashstep/report/case_memory.h"
 #include "flashstep/report/units.h"
-#include "flashstep/train/cost.h"
 
 namespace flashstep::report {
 namespace {
@@ -24,165 +19,97 @@ namespace {
 // Of the memory that is there: the rest is for what lives for a moment only.
 constexpr double kUsableByStep = 0.9;
 
-// After an error of CUDA's own nothing can be measured any more in its process.
-bool gpu_answers() {
-  try {
-    measure::synchronize_gpu();
-    return true;
-  } catch (const MachineError&) {
-    return false;
-  }
-}
+bool is_measured(const std::vector<Record>& records) { return records.front().outcome.measured(); }
 
-// Measures case after case, and keeps what there is.
-class Bench {
+// Measures case after case.
+class StepBench {
  public:
-  explicit Bench(const BenchStepOptions& options)
-      : options_(options), workloads_(workloads_of(options.axes)) {}
+  StepBench(const BenchStepOptions& options, Run& run) : options_(options), run_(run) {}
 
-  BenchReport run() {
-    const double begin = measure::steady_seconds();
-    measure_until_failure(report_, [&] {
-      for (size_t i = 0; i < workloads_.size(); ++i) {
-        place_ = str(i + 1, " of ", workloads_.size(), ": ");
-        measure_workload(workloads_[i]);
+  void measure_workload(const Workload& workload) {
+    Outcome last;
+    for (const bool deterministic : options_.deterministic) {
+      for (const int64_t warmup : options_.warmups) {
+        std::vector<Record> records = measure_one(workload, warmup, deterministic, 0);
+        last = records.front().outcome;
+        run_.add(std::move(records));
+        // What does not run after one warm-up does not run after another.
+        if (!last.measured()) break;
       }
-    });
-    const bool any = std::any_of(results_.begin(), results_.end(),
-                                 [](const StepResult& result) { return result.measured(); });
-    if (!any && mistake_ != nullptr) std::rethrow_exception(mistake_);
-    fill_report(measure::steady_seconds() - begin);
-    return std::move(report_);
+    }
+    if (last.status != Status::kOutOfMemory || !options_.reduce) return;
+    for (std::vector<Record>& records : measure_reduced(workload)) run_.add(std::move(records));
   }
 
  private:
-  void measure_workload(const Workload& workload) {
-    for (const bool deterministic : options_.deterministic) {
-      for (const int64_t warmup : options_.warmups) {
-        keep(measure_one(workload, warmup, deterministic));
-        // What does not run after one warm-up does not run after another.
-        if (!results_.back().measured()) break;
-      }
-    }
-    if (!results_.back().out_of_memory() || !options_.reduce) return;
-    for (StepResult& result : measure_reduced(workload)) keep(std::move(result));
-  }
-
-  void keep(StepResult result) {
-    const std::string trouble = gradient_trouble(result);
-    if (!trouble.empty()) note_failure(trouble);
-    results_.push_back(std::move(result));
-  }
-
-  // Of the machine: the rest is measured, and the command ends with it.
-  void note_failure(const std::string& sentence) {
-    if (report_.failure.empty()) report_.failure = sentence;
-  }
-  void note_failure(const Workload& workload, const std::string& trouble) {
-    note_failure(str("[bench step] ", describe(workload), " ", trouble));
-  }
-
-  StepResult measure_one(const Workload& workload, int64_t warmup, bool deterministic) {
-    StepTask task;
-    task.workload = workload;
-    task.warmup = warmup;
-    task.steps = options_.steps;
-    task.turns = options_.turns;
-    task.graph = options_.graph;
-    task.deterministic = deterministic;
-    task.peers = options_.peers;
-    task.peer_command = options_.peer_command;
-    if (options_.progress) {
-      options_.progress(
-          str(place_, describe(workload), ", after ", warmup, warmup == 1 ? " step" : " steps"));
-    }
-    const double least = needed_bytes(workload).least, there = total_memory_bytes(workload.device);
-    if (least > there) {
-      StepResult result;
-      result.task = task;
-      result.trouble = str("OOM: what lives through a step takes ", fixed(least / kGiB, 1),
-                           " GiB of ", fixed(there / kGiB, 1));
-      return result;
-    }
+  std::vector<Record> measure_one(const Workload& workload, int64_t warmup, bool deterministic,
+                                  int64_t whole_layers) {
+    const StepTask task = {workload,       warmup,        options_.steps, options_.turns,
+                           options_.graph, deterministic, options_.peers, options_.peer_command};
+    run_.tell(str(describe(workload), ", after ", warmup, warmup == 1 ? " step" : " steps"));
+    std::vector<Record> records = blanks_of(task);
+    Outcome& outcome = records.front().outcome;
+    outcome = too_large(workload);
     const bool own =
         options_.own_process && (workload.device == "cpu" || options_.warmups.size() > 1);
-    return own ? measure_in_own_process(task) : measure_here(task);
-  }
-
-  StepResult measure_here(const StepTask& task) {
-    StepResult result;
-    result.task = task;
-    try {
-      return measure_step(task, {}, peers_);
-    } catch (const UserError& error) {
-      note_mistake(result, error.what());
-    } catch (const c10::OutOfMemoryError& error) {
-      result.trouble = "OOM: " + first_line(error.what_without_backtrace());
-    } catch (const std::bad_alloc&) {
-      result.trouble = "OOM: the allocator has no more";
-    } catch (const c10::Error& error) {
-      result.trouble = process_trouble(first_line(error.what_without_backtrace()));
-      if (result.out_of_memory()) return result;
-      if (task.workload.device == "cuda" && !gpu_answers()) {
-        results_.push_back(result);
-        throw MachineError("[bench step] the GPU failed: " +
-                           first_line(error.what_without_backtrace()));
+    if (outcome.measured() && own) {
+      measure_in_own_process(task, records);
+    } else if (outcome.measured()) {
+      const Outcome found = attempt([&] { measure_step(task, records, nullptr, peers_); });
+      if (!found.measured()) {
+        records.front().outcome = found;
+        records.front().drop_samples();
+        if (workload.device == "cuda") measure::release_cached_gpu_memory();
       }
-      note_failure(task.workload, result.trouble);
     }
-    return result;
+    describe_records(task, whole_layers, records);
+    return records;
   }
 
-  StepResult measure_in_own_process(const StepTask& task) {
+  void measure_in_own_process(const StepTask& task, std::vector<Record>& records) {
     RankJob job;
     job.ranks = 1;
     job.arguments = {"bench", "step"};
     job.task = write_json(task);
     job.program = job.launcher = options_.program;
-    const RanksOutcome outcome = run_ranks(job);
-    StepResult result;
-    result.task = task;
-    if (!outcome.results.empty()) result = step_result_from_json(outcome.results.back());
-    if (outcome.failure.empty()) return result;
-    const std::string trouble = process_trouble(outcome.failure);
-    if (outcome.exit_code == 2) {
-      note_mistake(result, trouble.substr(trouble.find(": ") + 2));
-      return result;
+    const auto kills = measure::oom_kills();
+    const RanksOutcome ended = run_ranks(job);
+    if (!ended.results.empty()) {
+      const auto all = nlohmann::ordered_json::parse(ended.results.back());
+      for (size_t i = 0; i < records.size(); ++i) records[i] = record_from_json(all.at(i).dump());
     }
-    if (!trouble.starts_with("OOM")) note_failure(task.workload, trouble);
-    if (result.steps.empty()) {
-      result.trouble = trouble;
-    } else {  // ours is there; what came after it was a peer, or a check
-      for (PeerSteps& peer : result.peers) {
-        if (peer.steps.empty() && peer.trouble.empty()) peer.trouble = trouble;
-      }
+    if (ended.failure.empty()) return;
+    const Outcome outcome = outcome_of_ranks(ended.failure, ended.exit_code, 1, kills);
+    Record& ours = records.front();
+    if (!ours.has("total")) {
+      ours.outcome = outcome;
+      return;
     }
-    return result;
-  }
-
-  // What the caller asked for and this implementation or size cannot do is a cell, unless nothing
-  // can.
-  void note_mistake(StepResult& result, const std::string& sentence) {
-    if (mistake_ == nullptr) mistake_ = std::make_exception_ptr(UserError(sentence));
-    result.trouble = "failed: " + sentence;
+    // Ours is there; what came after it was a peer, or a check.
+    if (outcome.failed()) ours.fault = outcome.sentence();
+    for (Record& record : records) {
+      if (!record.has("total") && record.outcome.measured()) record.outcome = outcome;
+    }
   }
 
   // The same with fewer layers, by the formulas and then by what the measured peak says of them.
-  std::vector<StepResult> measure_reduced(const Workload& workload) {
+  std::vector<std::vector<Record>> measure_reduced(const Workload& workload) {
     const double room = kUsableByStep * free_memory_bytes(workload.device);
-    std::vector<StepResult> best;
+    std::vector<std::vector<Record>> best;
     int64_t layers = fitting_layers(workload, room), too_many = workload.model.num_layers;
     constexpr int kTries = 4;
     for (int i = 0; i < kTries && layers > 0; ++i) {
-      std::vector<StepResult> results = measure_layers(workload, layers);
-      if (!results.back().measured()) {
+      Workload fewer = workload;
+      fewer.model.num_layers = layers;
+      std::vector<std::vector<Record>> found = measure_layers(fewer, workload.model.num_layers);
+      if (!is_measured(found.back())) {
         too_many = layers;
         if (!best.empty()) break;
         layers = layers * 4 / 5;
         continue;
       }
-      best = std::move(results);
-      const double factor = best.back().peak_bytes / needed_bytes(best.back().task.workload).about;
+      best = std::move(found);
+      const double factor = best.back().front().number("peak_bytes") / needed_bytes(fewer).about;
       const int64_t next = std::min(fitting_layers(workload, room, factor), too_many - 1);
       if (next <= layers + layers / 10) break;  // not worth another measurement
       layers = next;
@@ -190,72 +117,58 @@ class Bench {
     return best;
   }
 
-  std::vector<StepResult> measure_layers(const Workload& whole, int64_t layers) {
-    Workload workload = whole;
-    workload.model.num_layers = layers;
-    std::vector<StepResult> results;
+  std::vector<std::vector<Record>> measure_layers(const Workload& workload, int64_t whole_layers) {
+    std::vector<std::vector<Record>> found;
     for (const int64_t warmup : options_.warmups) {
-      results.push_back(measure_one(workload, warmup, options_.deterministic.front()));
-      results.back().whole_layers = whole.model.num_layers;
-      if (!results.back().measured()) break;
+      found.push_back(measure_one(workload, warmup, options_.deterministic.front(), whole_layers));
+      if (!is_measured(found.back())) break;
     }
-    return results;
-  }
-
-  void fill_report(double seconds) {
-    report_.table = step_table(results_);
-    report_.runs = step_runs(results_);
-    auto& notes = report_.table.notes;
-    for (std::string& note : step_notes(results_)) notes.push_back(std::move(note));
-    const std::string machine = measure::one_line(measure::describe_machine());
-    std::string how = str("Timed steps: ", options_.steps * options_.turns, " in ", options_.turns,
-                          options_.turns == 1 ? " turn; " : " turns; ", machine);
-    if (workloads_.front().device == "cuda") {
-      if (const auto state = measure::gpu_state()) how += "; " + measure::describe(*state);
-    }
-    notes.push_back(str(how, "; ", human_seconds(seconds), "."));
-    if (report_.signal != 0) notes.emplace_back("Interrupted: the rest was not measured.");
-    if (!report_.failure.empty()) notes.push_back("Failed: " + report_.failure + ".");
-    for (std::string& sentence : step_verdict(results_)) notes.push_back(std::move(sentence));
-    report_.pictures = step_pictures(results_, "flashstep bench step; " + machine);
+    return found;
   }
 
   const BenchStepOptions& options_;
-  std::vector<Workload> workloads_;
-  std::string place_;  // of the workload among all
-  std::vector<StepResult> results_;
-  PeerProcesses peers_;
-  BenchReport report_;
-  std::exception_ptr mistake_;
+  Run& run_;
+  PythonPeers peers_;
 };
+
+// "xl", or what stands in its place: "xl, 21 of 48 layers *".
+std::string shown_model(const ModelConfig& model, int64_t whole_layers) {
+  if (whole_layers == 0) return model_name(model);
+  ModelConfig whole = model;
+  whole.num_layers = whole_layers;
+  return str(model_name(whole), ", ", model.num_layers, " of ", whole_layers, " layers *");
+}
 
 }  // namespace
 
-NeededBytes needed_bytes(const Workload& w) {
-  const StateBytes state = state_bytes(static_cast<double>(parameter_count(w.model)));
-  const PassShape shape = pass_shape(w);
-  double saved = 0;
-  for (const SavedTensor& tensor : head_saved_tensors(w.model, shape)) saved += tensor.bytes;
-  // Without a graph one block is there at a time.
-  const BlockStack stack{.blocks = has_backward(w) ? w.model.num_layers : 1,
-                         .boundary_bytes = residual_stream_bytes(w.model, shape),
-                         .saved_bytes = block_saved_bytes(w.model, shape)};
-  const auto kept = w.recompute == "block"
-                        ? recompute_groups(stack, std::min(w.recompute_group, stack.blocks))
-                        : keep_everything(stack);
-  saved += kept.peak_bytes;
-  const double moments = w.moments == "bf16" ? state.optimizer / 2 : state.optimizer;
-  const double least =
-      state.parameters + (has_backward(w) ? state.gradients : 0) + (has_update(w) ? moments : 0);
-  return {least, least + saved};
-}
-
-int64_t fitting_layers(const Workload& workload, double available_bytes, double factor) {
-  Workload fewer = workload;
-  while (--fewer.model.num_layers > 0) {
-    if (factor * needed_bytes(fewer).about <= available_bytes) break;
+void describe_records(const StepTask& task, int64_t whole_layers, std::vector<Record>& records) {
+  const Workload& w = task.workload;
+  const std::string mode = mode_text(w) + (task.deterministic ? ", deterministic" : "");
+  for (Record& r : records) {
+    r.key = {{"model", shown_model(w.model, whole_layers)},
+             {"parameters", static_cast<double>(parameter_count(w.model)) / 1e6},
+             {"batch", w.batch_size},
+             {"context", w.model.context_length},
+             {"precision", w.precision},
+             {"attention", w.model.attention},
+             {"mode", mode},
+             {"warm-up", task.warmup}};
+    r.what = (whole_layers > 0 ? r.text("model") + ": " : "") + describe(w);
+    r.facts["device"] = w.device;
+    r.facts["tokens"] = w.batch_size * w.model.context_length;
+    r.facts["flops"] = pass_flops(w);
+    if (has_backward(w)) r.facts["has backward"] = 1;
+    if (has_update(w)) r.facts["has update"] = 1;
+    r.facts["stem"] = str("b", w.batch_size, "_n", w.model.context_length, "_", w.precision, "_",
+                          w.model.attention, task.deterministic ? "_deterministic" : "");
+    r.facts["warm-up stem"] =
+        str(model_name(w.model), "_n", w.model.context_length, "_", w.precision, "_",
+            w.model.attention, "_", w.mode, task.deterministic ? "_deterministic" : "");
   }
-  return fewer.model.num_layers;
+  Record& ours = records.front();
+  const double most = gradient_tolerance(w.precision), error = ours.number("gradient error");
+  if (ours.facts.contains("gradient error") && !(error <= most))
+    ours.fault = str("expected a gradient within ", most, " of the reference, got ", error);
 }
 
 BenchStepOptions step_preset(const std::string& name) {
@@ -295,7 +208,14 @@ BenchReport bench_step(const BenchStepOptions& options) {
           "[bench step] expected a GPU for steps in a CUDA graph, got the CPU");
   require(options.peers.empty() || !options.peer_command.empty(),
           "[bench step] expected the command of the peers, got none");
-  return Bench(options).run();
+  const std::vector<Workload> workloads = workloads_of(options.axes);
+  return run_benchmark(step_benchmark(options), options.progress, [&](Run& run) {
+    StepBench bench(options, run);
+    for (size_t i = 0; i < workloads.size(); ++i) {
+      run.begin(i, workloads.size(), describe(workloads[i]));
+      bench.measure_workload(workloads[i]);
+    }
+  });
 }
 
 }  // namespace flashstep::report

@@ -66,14 +66,6 @@ class BenchStepTest(unittest.TestCase):
         self.assertAlmostEqual(column(table, "parameters")[0], parameters / 1e6)
         self.assertEqual((column(table, "batch"), column(table, "context")), ([3], [8]))
 
-    def test_out_of_memory_is_a_cell(self):
-        result = run("--device", "cpu", "--size", "1048576/1048576/1000/64,32/64/2/2", "--vocab", 64, "--context", 16,
-                     "--batch", 2, "--steps", 1, "--no-reduced", "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        means = column(self.table(), "mean")
-        self.assertEqual(means[0], "OOM")
-        self.assertGreater(means[1], 0)
-
     def test_peers(self):
         if importlib.util.find_spec("torch") is None:
             self.skipTest("this Python has no torch")
@@ -88,18 +80,7 @@ class BenchStepTest(unittest.TestCase):
         self.assertEqual(len(theirs), 4 * 2 * 2)
         for row in theirs:
             self.assertEqual(row["optimizer (ms)"] != "", row["mode"] == "step", row)
-        self.assertIn("PyTorch eager's speed", result.stdout)
-
-    def test_interrupted(self):
-        process = subprocess.Popen(command(*SMALL[:-4], "--context", "16,1024", "--batch", 2, "--steps", 100000,
-                                           "--warmup", 0, "--out", self.path),
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(3)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-        self.assertEqual(process.returncode, 130, errors)
-        self.assertIn("interrupted", errors)
-        self.assertIn("Interrupted: the rest was not measured.", self.table()["notes"])
+        self.assertIn("times the speed of eager", result.stdout)
 
     def test_a_case_that_crashes_is_a_failure(self):
         process = subprocess.Popen(command("--device", "cpu", "--size", "32/64/3/2,32/64/2/2", "--vocab", 64,
@@ -113,7 +94,7 @@ class BenchStepTest(unittest.TestCase):
         os.kill(int(child.split()[0]), signal.SIGSEGV)
         output, errors = process.communicate(timeout=240)
         self.assertEqual(process.returncode, 1, errors)
-        self.assertRegex(errors, r"flashstep: \[bench step\] 32/64/3/2, .* failed: .*SIGSEGV")
+        self.assertRegex(errors, r"flashstep: \[bench step\] 32/64/3/2, .*, flashstep failed: .*SIGSEGV")
         self.assertIn("Failed: ", output)
         means = column(self.table(), "mean")
         self.assertEqual(means[0], "failed")
@@ -131,7 +112,7 @@ class BenchStepTest(unittest.TestCase):
             self.assertEqual(len(result.stderr.strip().splitlines()), 1, (arguments, result.stderr))
         missing = run(*SMALL, "--steps", 1, "--peers", "eager", "--python", "/no/such/python")
         self.assertEqual(missing.returncode, 0, missing.stderr)
-        self.assertIn("PyTorch eager: ", missing.stdout)
+        self.assertIn(", eager: refused: ", missing.stdout)
 
 
 if __name__ == "__main__":

@@ -36,18 +36,30 @@ BenchStepOptions small_step_options() {
   return options;
 }
 
-// A result whose steps take these milliseconds, the first of them for warming up.
-StepResult result_of_steps(const std::vector<double>& milliseconds,
-                           const std::string& mode = "step") {
-  StepResult result;
-  result.task.workload = workloads_of(small_step_options().axes).front();
-  result.task.workload.mode = mode;
-  result.task.warmup = 1;
-  for (const double ms : milliseconds) {
-    result.steps.push_back({0, result.steps.empty(), {ms * 2e-4, ms * 5e-4, ms * 3e-4, ms * 1e-3}});
-  }
-  result.peak_bytes = 3.0 * (1 << 30);
-  return result;
+StepTask small_task(const std::string& mode = "step") {
+  StepTask task;
+  task.workload = workloads_of(small_step_options().axes).front();
+  task.workload.mode = mode;
+  task.warmup = 1;
+  return task;
+}
+
+// Ours, whose steps take these milliseconds, the first of them for warming up; and the peers.
+std::vector<Record> records_of_steps(const std::vector<double>& milliseconds,
+                                     const std::vector<std::string>& peers = {}) {
+  StepTask task = small_task();
+  task.peers = peers;
+  std::vector<Record> records = blanks_of(task);
+  for (const double ms : milliseconds)
+    add_step(records[0], 0, !records[0].has("warm-up total"),
+             {ms * 2e-4, ms * 5e-4, ms * 3e-4, ms * 1e-3});
+  records[0].facts["peak_bytes"] = 3.0 * (1 << 30);
+  describe_records(task, 0, records);
+  return records;
+}
+
+BenchReport report_on(std::vector<Record> records) {
+  return report_of(step_benchmark(small_step_options()), Records(std::move(records)));
 }
 
 TEST(BenchStep, PresetsHaveTheHandoutsLists) {
@@ -91,7 +103,7 @@ TEST(BenchStep, MeasuresEveryModeAndPrecision) {
 }
 
 TEST(BenchStep, StatisticsAreOfTheTimedSteps) {
-  const measure::Table table = step_table({result_of_steps({100, 1, 2, 3, 4, 5})});
+  const measure::Table table = report_on(records_of_steps({100, 1, 2, 3, 4, 5})).table;
   EXPECT_NEAR(number_at(table, 0, "mean"), 3, 1e-9);
   EXPECT_NEAR(number_at(table, 0, "deviation"), std::sqrt(2.5), 1e-9);
   EXPECT_NEAR(number_at(table, 0, "median"), 3, 1e-9);
@@ -100,24 +112,23 @@ TEST(BenchStep, StatisticsAreOfTheTimedSteps) {
   EXPECT_NEAR(number_at(table, 0, "backward"), 1.5, 1e-9);
   EXPECT_NEAR(number_at(table, 0, "tokens"), 32 / 3e-3, 1e-6);
   EXPECT_NEAR(number_at(table, 0, "peak memory"), 3, 1e-9);
-  const measure::Table one = step_table({result_of_steps({100, 1})});
+  const measure::Table one = report_on(records_of_steps({100, 1})).table;
   EXPECT_EQ(cell_at(one, 0, "deviation"), measure::Cell());  // of one step there is none
 }
 
 TEST(BenchStep, OutOfMemoryIsACellAndWhatFitsIsMarked) {
-  StepResult whole = result_of_steps({}), part = result_of_steps({100, 1, 2});
-  whole.trouble = "OOM: too much";
-  part.task.workload.model.num_layers = 1;
-  part.whole_layers = 2;
-  const std::vector<StepResult> results = {whole, part};
-  const measure::Table table = step_table(results);
+  std::vector<Record> whole = records_of_steps({}), part = records_of_steps({100, 1, 2});
+  whole[0].outcome = outcome_from("OOM: too much");
+  StepTask fewer = small_task();
+  fewer.workload.model.num_layers = 1;
+  describe_records(fewer, 2, part);
+  const measure::Table table = report_on({whole[0], part[0]}).table;
   EXPECT_EQ(cell_at(table, 0, "mean"), measure::Cell("OOM"));
   EXPECT_EQ(cell_at(table, 0, "median"), measure::Cell());
+  EXPECT_EQ(cell_at(table, 0, "work"), measure::Cell());
   EXPECT_EQ(cell_at(table, 1, "model"), measure::Cell("32/64/2/2, 1 of 2 layers *"));
-  measure::Table notes;
-  notes.notes = step_notes(results);
-  EXPECT_TRUE(some_line_has(notes.notes, {"OOM: too much"}));
-  EXPECT_TRUE(some_line_has(notes.notes, {"*: the size does not fit"}));
+  EXPECT_TRUE(some_line_has(table.notes, {"OOM: too much"}));
+  EXPECT_TRUE(some_line_has(table.notes, {"*: the size does not fit"}));
 }
 
 TEST(BenchStep, SeveralWarmupsShowEveryStep) {
@@ -134,40 +145,29 @@ TEST(BenchStep, SeveralWarmupsShowEveryStep) {
   EXPECT_EQ(plot.series[1].x, (std::vector<double>{1, 2, 3, 4}));
 }
 
-TEST(BenchStep, ResultsTravelAsJson) {
-  StepResult result = result_of_steps({100, 1, 2});
-  result.gradient_error = std::numeric_limits<double>::quiet_NaN();
-  result.peers = {{"eager", {{1, false, {0.1, 0.2, 0.3, 0.6}}}, 7, ""}, {"compiled", {}, 0, "no"}};
-  result.task.peers = {"eager", "compiled"};
-  const StepResult back = step_result_from_json(to_json(result));
-  EXPECT_EQ(describe(back.task.workload), describe(result.task.workload));
-  ASSERT_EQ(back.steps.size(), 3u);
-  EXPECT_TRUE(back.steps[0].warmup);
-  EXPECT_EQ(back.steps[2].times.backward, result.steps[2].times.backward);
-  ASSERT_TRUE(back.gradient_error.has_value());
-  EXPECT_TRUE(std::isnan(*back.gradient_error));
-  ASSERT_EQ(back.peers.size(), 2u);
-  EXPECT_EQ(back.peers[0].steps.at(0).turn, 1);
-  EXPECT_EQ(back.peers[0].steps.at(0).times.total, 0.6);
-  EXPECT_EQ(back.peers[1].trouble, "no");
-  result.gradient_error.reset();
-  EXPECT_FALSE(step_result_from_json(to_json(result)).gradient_error.has_value());
-}
-
 TEST(BenchStep, ReplayedStepsStandBesideLaunchedOnes) {
-  StepResult launched = result_of_steps({200, 200});
-  StepResult both = result_of_steps({200, 200});
-  both.peers = {{"eager", {{0, false, {0, 0, 0, 0.3}}}, 7, ""}};
-  both.replayed.steps = {{0, true, {.total = 9}}, {0, false, {.total = 0.1}}};
-  both.replayed.peak_bytes = 1 << 30;
-  both = step_result_from_json(to_json(both));
-  const measure::Table table = step_table({launched, both});
-  EXPECT_EQ(cell_at(table, 0, "graph median"), measure::Cell());
-  EXPECT_NEAR(number_at(table, 1, "graph median"), 100, 1e-9);
-  EXPECT_NEAR(number_at(table, 1, "graph x launched"), 2, 1e-9);
-  EXPECT_NEAR(number_at(table, 1, "graph x eager"), 3, 1e-9);
-  EXPECT_EQ(number_at(table, 1, "graph peak memory"), 1);
-  EXPECT_EQ(step_runs({both}).rows.size(), 2u + 2 + 1);
+  StepTask task = small_task();
+  task.graph = true;
+  task.peers = {"eager"};
+  std::vector<Record> both = blanks_of(task);
+  add_step(both[0], 0, true, {.total = 9});
+  add_step(both[0], 0, false, {.total = 0.2});
+  add_step(both[1], 0, true, {.total = 9});
+  add_step(both[1], 0, false, {.total = 0.1});
+  both[1].facts["peak_bytes"] = 1 << 30;
+  add_step(both[2], 0, false, {.total = 0.3});
+  describe_records(task, 0, both);
+  both.push_back(records_of_steps({200, 200})[0]);
+  both.back().key[1].second = 7;  // another case
+  const BenchReport report = report_on(both);
+  const measure::Table& table = report.table;
+  ASSERT_EQ(table.rows.size(), 2u);
+  EXPECT_NEAR(number_at(table, 0, "graph median"), 100, 1e-9);
+  EXPECT_NEAR(number_at(table, 0, "graph x launched"), 2, 1e-9);
+  EXPECT_NEAR(number_at(table, 0, "graph x eager"), 3, 1e-9);
+  EXPECT_EQ(number_at(table, 0, "graph peak memory"), 1);
+  EXPECT_EQ(cell_at(table, 1, "graph median"), measure::Cell());
+  EXPECT_EQ(report.runs.rows.size(), 2u + 2 + 1 + 2);
   BenchStepOptions options = small_step_options();
   options.graph = true;  // on a CPU
   EXPECT_THROW(bench_step(options), UserError);
@@ -183,7 +183,7 @@ TEST(BenchStep, SetsAPeerBeside) {
   const BenchReport report = bench_step(options);
   EXPECT_EQ(number_at(report.table, 0, "eager"), 64.0);
   EXPECT_LE(number_at(report.table, 0, "gradient error"), 1e-4);
-  EXPECT_TRUE(some_line_has(report.table.notes, {"Verdict: at least PyTorch eager's speed"}));
+  EXPECT_TRUE(some_line_has(report.table.notes, {"times the speed of eager"}));
   // Two turns of two timed steps; ours begins them with one that is not timed.
   EXPECT_EQ(report.runs.rows.size(), 2u * 3 + 2 * 2);
 }
@@ -214,26 +214,29 @@ TEST(BenchStep, LeavesTheCellsOfAPeerEmptyThatDoesNotRun) {
     const bool memory = std::string(command).find("memory") != std::string::npos;
     EXPECT_EQ(cell_at(report.table, 0, "eager"), memory ? measure::Cell("OOM") : measure::Cell());
     EXPECT_GT(number_at(report.table, 0, "mean"), 0);
-    EXPECT_TRUE(some_line_has(report.table.notes, {"PyTorch eager: "})) << command;
+    EXPECT_TRUE(some_line_has(report.table.notes, {", eager: "})) << command;
   }
   options.peer_command = {"/no/such/program"};
-  EXPECT_TRUE(some_line_has(bench_step(options).table.notes, {"PyTorch eager: "}));
+  EXPECT_TRUE(some_line_has(bench_step(options).table.notes, {", eager: "}));
   options.peer_command.clear();
   EXPECT_THROW(bench_step(options), UserError);
 }
 
 TEST(BenchStep, AWrongGradientIsToldAndSoIsNoNumber) {
-  StepResult result = result_of_steps({100, 1});
-  EXPECT_EQ(gradient_trouble(result), "");  // nothing was compared
-  result.gradient_error = 1e-5;
-  EXPECT_EQ(gradient_trouble(result), "");
+  StepTask task = small_task();
+  std::vector<Record> records = records_of_steps({100, 1});
+  EXPECT_EQ(records[0].fault, "");  // nothing was compared
+  records[0].facts["gradient error"] = 1e-5;
+  describe_records(task, 0, records);
+  EXPECT_EQ(records[0].fault, "");
   for (const double wrong : {1e-3, std::numeric_limits<double>::quiet_NaN()}) {
-    result.gradient_error = wrong;
-    EXPECT_NE(gradient_trouble(result), "") << wrong;
+    records[0].facts["gradient error"] = wrong;
+    describe_records(task, 0, records);
+    EXPECT_NE(report_on(records).failure, "") << wrong;
   }
-  EXPECT_LE(gradient_error(result.task.workload), gradient_tolerance("fp32"));
-  result.task.workload.precision = "bf16";
-  const double rounded = gradient_error(result.task.workload);
+  EXPECT_LE(gradient_error(task.workload), gradient_tolerance("fp32"));
+  task.workload.precision = "bf16";
+  const double rounded = gradient_error(task.workload);
   EXPECT_GT(rounded, gradient_tolerance("fp32"));
   EXPECT_LE(rounded, gradient_tolerance("bf16"));
 }
@@ -306,23 +309,13 @@ BenchReport with_four_layers_killed(const std::string& signal) {
   return bench_step(options);
 }
 
-TEST(BenchStep, WhatTheKernelEndsIsOutOfMemory) {
-  const BenchReport report = with_four_layers_killed("KILL");
-  ASSERT_EQ(report.table.rows.size(), 3u);
-  EXPECT_EQ(cell_at(report.table, 0, "mean"), measure::Cell("OOM"));
-  EXPECT_EQ(cell_at(report.table, 1, "model"), measure::Cell("32/64/4/2, 3 of 4 layers *"));
-  EXPECT_GT(number_at(report.table, 1, "mean"), 0);
-  EXPECT_GT(number_at(report.table, 2, "mean"), 0);
-  EXPECT_TRUE(some_line_has(report.table.notes, {"OOM: the kernel ended the process"}));
-  EXPECT_EQ(report.failure, "");
-}
-
 TEST(BenchStep, AProcessThatCrashesIsTheMachinesFailure) {
   const BenchReport report = with_four_layers_killed("SEGV");
   ASSERT_EQ(report.table.rows.size(), 2u);
   EXPECT_EQ(cell_at(report.table, 0, "mean"), measure::Cell("failed"));
   EXPECT_GT(number_at(report.table, 1, "mean"), 0) << "the rest is measured";
-  EXPECT_NE(report.failure.find("[bench step] 32/64/4/2, batch 2, context 16, fp32, step failed: "),
+  EXPECT_NE(report.failure.find(
+                "[bench step] 32/64/4/2, batch 2, context 16, fp32, step, flashstep failed: "),
             std::string::npos)
       << report.failure;
   EXPECT_NE(report.failure.find("was killed by SIGSEGV"), std::string::npos) << report.failure;
@@ -332,9 +325,8 @@ TEST(BenchStep, ASignalKeepsWhatWasMeasured) {
   const SignalGuard signals;
   BenchStepOptions options = small_step_options();
   options.axes.contexts = {16, 32};
-  int64_t cases = 0;
-  options.progress = [&](const std::string&) {
-    if (++cases == 2) std::raise(SIGTERM);
+  options.progress = [](const std::string& line) {
+    if (line.starts_with("2 of 2")) std::raise(SIGTERM);
   };
   const BenchReport report = bench_step(options);
   EXPECT_EQ(report.signal, SIGTERM);

@@ -5,26 +5,21 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
 #include <optional>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "flashstep/base/signals.h"
+#include "flashstep/base/subprocess.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data/stories.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/machine.h"
-#include "flashstep/measure/stats.h"
 #include "flashstep/tokenizer.h"
 
 namespace flashstep::report {
 namespace {
 
 namespace fs = std::filesystem;
-using measure::Cell;
-using measure::Table;
 
 constexpr const char* kSpecialToken = "<|endoftext|>";
 constexpr uint64_t kMegabyte = 1'000'000;
@@ -125,25 +120,22 @@ std::vector<Corpus> make_corpora(const TokenizerBenchOptions& options,
 
 // ---- peers
 
-std::string shell_quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 // The line that the peers' script prints; nothing when it cannot do it.
 std::optional<std::string> ask_peer(const TokenizerBenchOptions& options,
                                     const std::vector<std::string>& arguments) {
   if (options.peers.empty()) return std::nullopt;
-  std::string command = shell_quoted(options.python) + " " + shell_quoted(options.peers);
-  for (const std::string& argument : arguments) command += " " + shell_quoted(argument);
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) throw_errno(errno, "cannot run " + options.python);
-  std::string line;
-  for (int c; (c = std::fgetc(pipe)) != EOF;) line += static_cast<char>(c);
-  while (!line.empty() && line.back() == '\n') line.pop_back();
-  if (::pclose(pipe) != 0 || line.empty()) return std::nullopt;
-  return line;
+  ChildOptions child;
+  child.command = {options.python, options.peers};
+  child.command.insert(child.command.end(), arguments.begin(), arguments.end());
+  child.errors = Errors::kDropped;
+  try {
+    Subprocess process(child);
+    const std::optional<std::string> line = process.read_line();
+    while (process.wait(/*milliseconds=*/100)) check_interrupted("interrupted");
+    return process.status() == 0 ? line : std::nullopt;
+  } catch (const MachineError&) {  // there is no such program
+    return std::nullopt;
+  }
 }
 
 std::optional<double> peer_seconds(const TokenizerBenchOptions& options,
@@ -155,55 +147,38 @@ std::optional<double> peer_seconds(const TokenizerBenchOptions& options,
 
 // ---- rows
 
-struct Times {
-  std::vector<double> ours, peer;  // seconds
-};
-
-void add_row(Table& table, const Corpus& corpus, const std::string& work, int64_t vocab_size,
-             int threads, double bytes, const Times& times, const std::string& peer,
-             const Cell& wrong) {
-  const auto rate = [&](double seconds) {
-    return bytes / static_cast<double>(kMegabyte) / seconds;
-  };
-  const auto spread = [&](const std::vector<double>& seconds) {
-    return str(fixed(rate(measure::quantile(seconds, 0.9)), 1), "-",
-               fixed(rate(measure::quantile(seconds, 0.1)), 1));
-  };
-  const double ours = measure::median(times.ours);
-  std::vector<Cell> row = {
-      corpus.name, work,       vocab_size,        threads, bytes / static_cast<double>(kMegabyte),
-      ours,        rate(ours), spread(times.ours)};
-  if (times.peer.empty()) {
-    for (int i = 0; i < 5; ++i) row.emplace_back();
-  } else {
-    const double theirs = measure::median(times.peer);
-    for (Cell cell :
-         {Cell(peer), Cell(rate(theirs)), Cell(spread(times.peer)), Cell(theirs / ours), wrong}) {
-      row.push_back(std::move(cell));
-    }
-  }
-  table.add_row(std::move(row));
+Record record_of(const Corpus& corpus, const std::string& work, int64_t vocab_size, int threads) {
+  Record record;
+  record.key = {{"text", corpus.name},
+                {"work", work},
+                {"vocab_size", vocab_size},
+                {"threads", static_cast<int64_t>(threads)}};
+  record.what = str(work, " ", corpus.name, ", ", vocab_size, " tokens, ", threads, " threads");
+  record.facts["bytes"] = work == "train" ? corpus.train_bytes : corpus.encode_bytes;
+  record.facts["peer"] = work == "train" ? "tokenizers" : "tiktoken";
+  return record;
 }
 
-void bench_training(const Corpus& corpus, int64_t vocab_size, const TokenizerBenchOptions& options,
-                    const TemporaryFolder& folder, Table& table) {
+Record bench_training(const Corpus& corpus, int64_t vocab_size,
+                      const TokenizerBenchOptions& options, const TemporaryFolder& folder,
+                      const Run& run) {
   BpeOptions train;
   train.vocab_size = vocab_size;
   train.special_tokens = {kSpecialToken};
   train.threads = options.threads.back();
-  Times times;
+  Record record = record_of(corpus, "train", vocab_size, train.threads);
   for (int i = 0; i < options.repeats; ++i) {
-    options.say(str("training on ", corpus.name, ", ", vocab_size, " tokens, run ", i + 1));
-    times.ours.push_back(seconds_of([&] {
+    check_interrupted("interrupted");
+    run.tell(str("training on ", corpus.name, ", ", vocab_size, " tokens, run ", i + 1));
+    record.samples["ours"].push_back(seconds_of([&] {
       train_bpe({corpus.train}, train).save(folder / (corpus.name + std::to_string(vocab_size)));
     }));
     const auto theirs =
         peer_seconds(options, {"train", corpus.train.string(), std::to_string(vocab_size),
                                std::to_string(train.threads), (folder / "peer.json").string()});
-    if (theirs) times.peer.push_back(*theirs);
+    if (theirs) record.samples["peer"].push_back(*theirs);
   }
-  add_row(table, corpus, "train", vocab_size, train.threads, corpus.train_bytes, times,
-          "tokenizers", Cell());
+  return record;
 }
 
 // How many ids differ, a difference in number included.
@@ -217,21 +192,21 @@ int64_t wrong_ids(const std::vector<uint32_t>& ours, const fs::path& theirs) {
   return wrong;
 }
 
-void bench_encoding(const Corpus& corpus, int64_t vocab_size, int threads,
-                    const TokenizerBenchOptions& options, const TemporaryFolder& folder,
-                    Table& table) {
+Record bench_encoding(const Corpus& corpus, int64_t vocab_size, int threads,
+                      const TokenizerBenchOptions& options, const TemporaryFolder& folder,
+                      const Run& run) {
   const fs::path saved = folder / (corpus.name + std::to_string(vocab_size));
   const auto tokenizer = Tokenizer::load(saved);
   EncodeOptions encode;
   encode.threads = threads;
-  Times times;
-  int64_t wrong = 0;
+  Record record = record_of(corpus, "encode", vocab_size, threads);
   for (int i = 0; i < options.repeats; ++i) {
-    options.say(str("encoding ", corpus.name, ", ", vocab_size, " tokens, ", threads,
-                    " threads, run ", i + 1));
+    check_interrupted("interrupted");
+    run.tell(str("encoding ", corpus.name, ", ", vocab_size, " tokens, ", threads, " threads, run ",
+                 i + 1));
     std::vector<uint32_t> ids;
     ids.reserve(static_cast<size_t>(corpus.encode_bytes));
-    times.ours.push_back(seconds_of([&] {
+    record.samples["ours"].push_back(seconds_of([&] {
       encode_files(tokenizer, {corpus.encode}, encode, [&](std::span<const uint32_t> piece) {
         ids.insert(ids.end(), piece.begin(), piece.end());
       });
@@ -240,40 +215,32 @@ void bench_encoding(const Corpus& corpus, int64_t vocab_size, int threads,
     const auto theirs = peer_seconds(options, {"encode", corpus.encode.string(), saved.string(),
                                                std::to_string(threads), peer_ids.string()});
     if (!theirs) continue;
-    times.peer.push_back(*theirs);
-    wrong = std::max(wrong, wrong_ids(ids, peer_ids));
+    record.samples["peer"].push_back(*theirs);
+    const int64_t wrong = wrong_ids(ids, peer_ids);
+    if (!(record.number("wrong ids") >= static_cast<double>(wrong)))
+      record.facts["wrong ids"] = wrong;
   }
-  add_row(table, corpus, "encode", vocab_size, threads, corpus.encode_bytes, times, "tiktoken",
-          wrong);
+  return record;
 }
 
 // ---- memory
 
 // Runs this program again and returns the most memory it had, in bytes.
 uint64_t peak_memory_of(const std::vector<std::string>& command) {
-  std::vector<char*> arguments;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  const pid_t child = ::fork();
-  if (child < 0) throw_errno(errno, "cannot start " + command[0]);
-  if (child == 0) {
-    const int nowhere = ::open("/dev/null", O_WRONLY);
-    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) ::dup2(nowhere, stream);
-    ::execv(arguments[0], arguments.data());
-    ::_exit(127);
+  Subprocess process({.command = command, .errors = Errors::kDropped});
+  while (process.wait(/*milliseconds=*/100)) {
+    process.take_lines();
+    check_interrupted("interrupted");
   }
-  int status;
-  struct rusage usage;
-  if (::wait4(child, &status, 0, &usage) != child)
-    throw_errno(errno, "cannot wait for " + command[0]);
-  if (status != 0)
+  if (process.status() != 0)
     throw MachineError(str("[bench tokenizer] ", command[0], " tokenizer encode failed"));
-  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
+  return static_cast<uint64_t>(process.peak_resident_kib()) * 1024;
 }
 
 std::string memory_note(const Corpus& corpus, int64_t vocab_size,
-                        const TokenizerBenchOptions& options, const TemporaryFolder& folder) {
-  options.say(str("encoding ", options.memory_megabytes, " MB to see how much memory that takes"));
+                        const TokenizerBenchOptions& options, const TemporaryFolder& folder,
+                        const Run& run) {
+  run.tell(str("encoding ", options.memory_megabytes, " MB to see how much memory that takes"));
   const uint64_t wanted = static_cast<uint64_t>(options.memory_megabytes) * kMegabyte;
   const fs::path text = folder / "large.txt";
   {
@@ -286,72 +253,98 @@ std::string memory_note(const Corpus& corpus, int64_t vocab_size,
        std::to_string(options.threads.back()), "--out", (folder / "large.npy").string()});
   const double peak_mb = static_cast<double>(peak) / static_cast<double>(kMegabyte);
   return str("Peak memory of `flashstep tokenizer encode` on ", options.memory_megabytes,
-             " MB with ", options.threads.back(), " threads: ", fixed(peak_mb, 0),
-             " MB (limit 500 MB: ", peak_mb < 500 ? "kept" : "BROKEN", ").");
+             " MB with ", options.threads.back(), " threads: ", fixed(peak_mb, 0), " MB.");
 }
 
-// ---- verdict
+// ---- the table
 
-// The least ratio among the rows of one kind of work.
-std::string verdict(const Table& table, const std::string& work) {
-  double least = 0;
-  int64_t wrong = 0;
-  for (const auto& row : table.rows) {
-    const auto* ratio = std::get_if<double>(&row[11].value());
-    if (ratio == nullptr || row[1] != Cell(work)) continue;
-    least = least == 0 ? *ratio : std::min(least, *ratio);
-    if (const auto* count = std::get_if<int64_t>(&row[12].value())) wrong += *count;
+Schema tokenizer_schema() {
+  using measure::Cell;
+  const auto rate = [](const char* who) {
+    return finite([who](const Record& r, const Records&) {
+      return r.number("bytes") / static_cast<double>(kMegabyte) / r.median(who);
+    });
+  };
+  const auto spread = [](const char* who) {
+    return [who](const Record& r, const Records&) {
+      const auto at = [&](double q) {
+        return fixed(r.number("bytes") / static_cast<double>(kMegabyte) / r.quantile(who, q), 1);
+      };
+      return r.has(who) ? Cell(at(0.9) + "-" + at(0.1)) : Cell();
+    };
+  };
+  const auto peer = [](const Record& r, const Records&) {
+    return r.has("peer") ? Cell(r.text("peer")) : Cell();
+  };
+  const auto ratio = [](const Record& r, const Records&) {
+    return r.median("peer") / r.median("ours");
+  };
+  return {{measure::text_column("text"), key("text")},
+          {measure::text_column("work"), key("work")},
+          {measure::integer_column("vocab_size"), key("vocab_size")},
+          {measure::integer_column("threads"), key("threads")},
+          {measure::number_column("size", "MB", 0), fact("bytes", 1e-6)},
+          {measure::number_column("time", "s", 2), median("ours")},
+          {measure::number_column("ours", "MB/s", 1), rate("ours")},
+          {measure::text_column("p10-p90"), spread("ours")},
+          {measure::text_column("peer"), peer},
+          {measure::number_column("peer's rate", "MB/s", 1), rate("peer")},
+          {measure::text_column("its p10-p90"), spread("peer")},
+          {measure::number_column("ratio", "x", 1), finite(ratio)},
+          {measure::integer_column("wrong ids"), fact("wrong ids")}};
+}
+
+// The least ratio of each kind of work.
+std::vector<std::string> tokenizer_findings(const Records& records) {
+  std::vector<std::string> sentences;
+  for (const auto& [work, members] :
+       records.grouped([](const Record& r) { return r.text("work"); })) {
+    double least = INFINITY, wrong = 0;
+    for (const Record& r : members) {
+      if (!r.has("peer")) continue;
+      least = std::min(least, r.median("peer") / r.median("ours"));
+      if (r.facts.contains("wrong ids")) wrong += r.number("wrong ids");
+    }
+    const std::string differ = work == "encode" ? str(", ", wrong, " ids differ") : "";
+    sentences.push_back(
+        std::isinf(least)
+            ? work + ": no peer to compare with (scripts/bootstrap --python installs them)."
+            : str(work, ": at least ", fixed(least, 1), " x the peer", differ, "."));
   }
-  if (least == 0)
-    return str(work, ": no peer to compare with (scripts/bootstrap --python installs them).");
-  return str(work, ": at least ", fixed(least, 1),
-             " x the peer (promised 3: ", least >= 3 ? "kept" : "BROKEN",
-             work == "encode" ? str("), ", wrong, " ids differ.") : ").");
+  return sentences;
 }
 
 }  // namespace
 
-Table bench_tokenizer(const TokenizerBenchOptions& options) {
+BenchReport bench_tokenizer(const TokenizerBenchOptions& options) {
   require(options.megabytes > 0 && options.encode_megabytes > 0 && options.memory_megabytes >= 0,
           "[bench tokenizer] expected megabytes > 0");
   require(!options.vocab_sizes.empty() && !options.threads.empty() && options.repeats > 0,
           "[bench tokenizer] expected a vocabulary size, a number of threads and a run at least");
-  Table table;
-  table.title = "Tokenizer";
-  table.columns = {measure::text_column("text"),
-                   measure::text_column("work"),
-                   measure::integer_column("vocab_size"),
-                   measure::integer_column("threads"),
-                   measure::number_column("size", "MB", 0),
-                   measure::number_column("time", "s", 2),
-                   measure::number_column("ours", "MB/s", 1),
-                   measure::text_column("p10-p90"),
-                   measure::text_column("peer"),
-                   measure::number_column("peer's rate", "MB/s", 1),
-                   measure::text_column("its p10-p90"),
-                   measure::number_column("ratio", "x", 1),
-                   measure::integer_column("wrong ids")};
-  const TemporaryFolder folder;
-  options.say("gathering text");
-  const std::vector<Corpus> corpora = make_corpora(options, folder);
-  for (const Corpus& corpus : corpora) {
-    for (const int64_t size : options.vocab_sizes)
-      bench_training(corpus, size, options, folder, table);
-  }
-  for (const Corpus& corpus : corpora) {
-    for (const int64_t size : options.vocab_sizes) {
-      for (const int threads : options.threads)
-        bench_encoding(corpus, size, threads, options, folder, table);
+  Benchmark benchmark;
+  benchmark.command = "bench tokenizer";
+  benchmark.title = "Tokenizer";
+  benchmark.schema = [](const Records&) { return tokenizer_schema(); };
+  benchmark.findings = tokenizer_findings;
+  return run_benchmark(benchmark, options.progress, [&](Run& run) {
+    const TemporaryFolder folder;
+    run.tell("gathering text");
+    const std::vector<Corpus> corpora = make_corpora(options, folder);
+    for (const Corpus& corpus : corpora) {
+      for (const int64_t size : options.vocab_sizes)
+        run.add(bench_training(corpus, size, options, folder, run));
     }
-  }
-  for (const char* work : {"train", "encode"}) table.notes.push_back(verdict(table, work));
-  if (options.memory_megabytes > 0) {
-    table.notes.push_back(memory_note(corpora[0], options.vocab_sizes[0], options, folder));
-  }
-  table.notes.push_back(
-      measure::one_line(measure::describe_machine()) +
-      (options.peers.empty() ? "" : "; " + ask_peer(options, {"versions"}).value_or("no peers")));
-  return table;
+    for (const Corpus& corpus : corpora) {
+      for (const int64_t size : options.vocab_sizes) {
+        for (const int threads : options.threads)
+          run.add(bench_encoding(corpus, size, threads, options, folder, run));
+      }
+    }
+    if (options.memory_megabytes > 0)
+      run.note(memory_note(corpora[0], options.vocab_sizes[0], options, folder, run));
+    if (!options.peers.empty())
+      run.note("Peers: " + ask_peer(options, {"versions"}).value_or("none") + ".");
+  });
 }
 
 }  // namespace flashstep::report

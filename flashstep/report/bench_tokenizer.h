@@ -4,11 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "flashstep/measure/table.h"
+#include "flashstep/report/benchmark.h"
 
 namespace flashstep::report {
 
@@ -23,14 +22,14 @@ struct TokenizerBenchOptions {
   int repeats = 3;
   std::string python = "scripts/python";                   // runs `peers`
   std::string peers = "scripts/peers/tokenizer_peers.py";  // empty: no peers
-  std::string program;                          // this program, run again to take its peak memory
-  std::function<void(const std::string&)> say;  // what is being done
+  std::string program;  // this program, run again to take its peak memory
+  TellProgress progress = {};
 };
 
 // A row a case: MB/s of ours and of the peer (medians, with the spread from p10 to p90), their
 // ratio, and the number of ids that differ. Runs of ours and of the peer alternate on the same
 // files. UserError for a text that cannot be read or options that make no sense; peers that are not
 // there leave their cells empty.
-measure::Table bench_tokenizer(const TokenizerBenchOptions& options);
+BenchReport bench_tokenizer(const TokenizerBenchOptions& options);
 
 }  // namespace flashstep::report

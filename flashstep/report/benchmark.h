@@ -42,9 +42,7 @@ struct Benchmark {
   std::function<Schema(const Records&)> schema;  // of the table
   // In it; empty: every record. `all` holds the very record.
   std::function<bool(const Record& record, const Records& all)> has_row = nullptr;
-  std::string runs_title = {};
-  Schema runs = {};                                      // of every record; no columns: none
-  std::function<bool(const Record&)> has_run = nullptr;  // among them; empty: every record
+  std::function<measure::Table(const Records&)> runs_table = nullptr;  // all that was measured
   // Where nothing was measured because all was refused, that is the caller's mistake.
   bool refusals_are_mistakes = true;
   std::vector<std::string> how_to_read = {};

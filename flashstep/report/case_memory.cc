@@ -1,16 +1,15 @@
 #include "flashstep/report/case_memory.h"
 
+#include <algorithm>
+
+#include "flashstep/base/text.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/memory.h"
+#include "flashstep/model/cost.h"
+#include "flashstep/report/units.h"
+#include "flashstep/train/cost.h"
 
 namespace flashstep::report {
-namespace {
-
-bool contains(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
-
-}  // namespace
 
 double total_memory_bytes(const std::string& device) {
   const measure::Machine machine = measure::describe_machine();
@@ -23,13 +22,38 @@ double free_memory_bytes(const std::string& device) {
                           : static_cast<double>(measure::available_bytes());
 }
 
-std::string process_trouble(const std::string& failure) {
-  if (contains(failure, "SIGKILL")) return "OOM: the kernel ended the process (SIGKILL)";
-  // "rank 0 of 1 (process 4711) ended with exit code 1: ..."
-  const size_t end = failure.find("exit code ");
-  const size_t own = end == std::string::npos ? end : failure.find(": ", end);
-  const std::string words = own == std::string::npos ? failure : failure.substr(own + 2);
-  return (is_out_of_memory(words) ? "OOM: " : "failed: ") + words;
+NeededBytes needed_bytes(const Workload& w) {
+  const StateBytes state = state_bytes(static_cast<double>(parameter_count(w.model)));
+  const PassShape shape = pass_shape(w);
+  double saved = 0;
+  for (const SavedTensor& tensor : head_saved_tensors(w.model, shape)) saved += tensor.bytes;
+  // Without a graph one block is there at a time.
+  const BlockStack stack{.blocks = has_backward(w) ? w.model.num_layers : 1,
+                         .boundary_bytes = residual_stream_bytes(w.model, shape),
+                         .saved_bytes = block_saved_bytes(w.model, shape)};
+  const auto kept = w.recompute == "block"
+                        ? recompute_groups(stack, std::min(w.recompute_group, stack.blocks))
+                        : keep_everything(stack);
+  saved += kept.peak_bytes;
+  const double moments = w.moments == "bf16" ? state.optimizer / 2 : state.optimizer;
+  const double least =
+      state.parameters + (has_backward(w) ? state.gradients : 0) + (has_update(w) ? moments : 0);
+  return {least, least + saved};
+}
+
+int64_t fitting_layers(const Workload& workload, double available_bytes, double factor) {
+  Workload fewer = workload;
+  while (--fewer.model.num_layers > 0) {
+    if (factor * needed_bytes(fewer).about <= available_bytes) break;
+  }
+  return fewer.model.num_layers;
+}
+
+Outcome too_large(const Workload& workload) {
+  const double least = needed_bytes(workload).least, there = total_memory_bytes(workload.device);
+  if (least <= there) return {};
+  return {Status::kOutOfMemory, str("what lives through a step takes ", fixed(least / kGiB, 1),
+                                    " GiB of ", fixed(there / kGiB, 1))};
 }
 
 }  // namespace flashstep::report

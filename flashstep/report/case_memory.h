@@ -1,10 +1,11 @@
-// Cases that may need more memory than there is: how much there is, and what became of a process
-// that measured one.
+// Cases that may need more memory than there is: how much there is, and how much they need.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "flashstep/report/failure.h"
+#include "flashstep/report/workload.h"
 
 namespace flashstep::report {
 
@@ -14,8 +15,16 @@ double total_memory_bytes(const std::string& device);
 // say.
 double free_memory_bytes(const std::string& device);
 
-// How the only rank of a job failed, from RanksOutcome::failure: "OOM: ..." where memory was too
-// small (also when the kernel ended the process), else "failed: ..." in the process's own words.
-std::string process_trouble(const std::string& failure);
+// Bytes that the workload needs at once, by the formulas of model/cost.h and train/cost.h: at
+// least, and about (what lives for a moment only is in neither).
+struct NeededBytes {
+  double least = 0, about = 0;
+};
+NeededBytes needed_bytes(const Workload& workload);
+// Out of memory, and why, where what lives through a step is more than there is.
+Outcome too_large(const Workload& workload);
+// The most layers, fewer than the workload's, for which `factor` times about that is available; 0:
+// not one.
+int64_t fitting_layers(const Workload& workload, double available_bytes, double factor = 1);
 
 }  // namespace flashstep::report

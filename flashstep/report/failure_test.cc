@@ -10,9 +10,7 @@ namespace flashstep::report {
 namespace {
 
 TEST(Failure, OfAnException) {
-  const auto sentence = [](const auto& error) {
-    return attempt([&] { throw error; }).sentence();
-  };
+  const auto sentence = [](const auto& error) { return attempt([&] { throw error; }).sentence(); };
   EXPECT_EQ(sentence(std::bad_alloc()), "OOM");
   EXPECT_EQ(sentence(MachineError("CUDA out of memory")), "OOM: CUDA out of memory");
   EXPECT_EQ(sentence(MachineError("it broke\nbadly")), "failed: it broke");

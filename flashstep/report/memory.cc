@@ -7,9 +7,9 @@
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/machine.h"
+#include "flashstep/measure/memory.h"
 #include "flashstep/measure/memory_snapshot.h"
 #include "flashstep/report/bench_ranks.h"
-#include "flashstep/report/bench_step.h"
 #include "flashstep/report/case_memory.h"
 #include "flashstep/report/units.h"
 
@@ -55,10 +55,9 @@ class Cases {
     result.task = {workload, options_.warmup, options_.largest, options_.directory};
     if (options_.progress)
       options_.progress(describe(workload) + ", attention " + workload.model.attention);
-    const double least = needed_bytes(workload).least, there = total_memory_bytes(workload.device);
-    if (least > there) {
-      result.trouble = str("OOM: what lives through a step takes ", fixed(least / kGiB, 1),
-                           " GiB of ", fixed(there / kGiB, 1));
+    const Outcome at_once = too_large(workload);
+    if (!at_once.measured()) {
+      result.trouble = at_once.sentence();
       return result;
     }
     RankJob job;
@@ -66,17 +65,15 @@ class Cases {
     job.arguments = {"memory"};
     job.task = write_json(result.task);
     job.program = job.launcher = options_.program;
-    const RanksOutcome outcome = run_ranks(job);
-    if (!outcome.results.empty()) return memory_result_from_json(outcome.results.back());
-    result.trouble = process_trouble(outcome.failure);
-    const bool is_mistake = outcome.exit_code == 2;
+    const auto kills = measure::oom_kills();
+    const RanksOutcome ended = run_ranks(job);
+    if (!ended.results.empty()) return memory_result_from_json(ended.results.back());
+    const Outcome outcome = outcome_of_ranks(ended.failure, ended.exit_code, 1, kills);
+    result.trouble = outcome.sentence();
     // What was asked for and cannot be done is a cell, unless nothing can.
-    if (is_mistake && mistake_ == nullptr) {
-      mistake_ =
-          std::make_exception_ptr(UserError(result.trouble.substr(result.trouble.find(": ") + 2)));
-    }
-    if (!is_mistake && !is_out_of_memory(result))
-      note_failure(str("[memory] ", describe(workload), " ", result.trouble));
+    if (outcome.status == Status::kRefused && mistake_ == nullptr)
+      mistake_ = std::make_exception_ptr(UserError(outcome.why));
+    if (outcome.failed()) note_failure(str("[memory] ", describe(workload), " ", result.trouble));
     return result;
   }
 
@@ -110,27 +107,24 @@ BenchReport memory_report(const MemoryOptions& options) {
           options.warmup, " and ", options.largest);
   const std::vector<Workload> workloads = workloads_of(options.axes);
   Cases cases(options);
-  int signal = 0;
-  try {
+  BenchReport ended;
+  measure_until_failure(ended, [&] {
     for (const Workload& workload : workloads) {
       check_interrupted("interrupted");
       cases.measure(workload);
     }
-  } catch (const Interrupted& interrupted) {
-    signal = interrupted.signal();
-  } catch (const MachineError& error) {
-    cases.note_failure(error.what());
-  }
+  });
+  if (ended.failure.empty()) ended.failure = cases.failure();
   bool any = false;
   for (const MemoryResult& result : cases.results()) any = any || result.measured();
   if (!any && cases.mistake() != nullptr) std::rethrow_exception(cases.mistake());
   BenchReport report = memory_tables(cases.results());
-  report.signal = signal;
-  report.failure = cases.failure();
+  report.signal = ended.signal;
+  report.failure = ended.failure;
   const std::string machine = measure::one_line(measure::describe_machine());
   auto& notes = report.table.notes;
   notes.insert(notes.end() - 1, str("One pass after ", options.warmup, "; ", machine, "."));
-  if (signal != 0) notes.emplace_back("Interrupted: the rest was not measured.");
+  if (report.signal != 0) notes.emplace_back("Interrupted: the rest was not measured.");
   for (NamedPicture& named : report.pictures) {
     std::get<measure::Plot>(named.picture).footnote = "flashstep memory; " + machine;
   }

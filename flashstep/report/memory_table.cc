@@ -6,7 +6,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/report/bench_step.h"
+#include "flashstep/report/case_memory.h"
 #include "flashstep/report/memory.h"
 #include "flashstep/report/units.h"
 #include "flashstep/train/cost.h"

@@ -201,11 +201,14 @@ TEST(Memory, AProcessThatCrashesIsTheMachinesFailure) {
   EXPECT_NE(report.failure.find("was killed by SIGSEGV"), std::string::npos) << report.failure;
 }
 
-TEST(Memory, WhatTheKernelEndsIsOutOfMemory) {
+// Who kills a process has not shown that memory was too small: the kernel says when it did.
+TEST(Memory, AKilledProcessIsOutOfMemoryOnlyIfTheKernelSaysSo) {
+  const auto kills = measure::oom_kills();
   const BenchReport report = with_one_killed("KILL");
+  if (measure::may_have_killed_since(kills)) GTEST_SKIP() << "memory is short here";
   ASSERT_EQ(report.table.rows.size(), 2u);
-  EXPECT_EQ(lines_with(report.table, "OOM"), 1u);
-  EXPECT_EQ(report.failure, "");
+  EXPECT_EQ(lines_with(report.table, "failed"), 1u);
+  EXPECT_NE(report.failure.find("SIGKILL"), std::string::npos) << report.failure;
 }
 
 TEST(Memory, TimelineHasTheKindsAndThePasses) {

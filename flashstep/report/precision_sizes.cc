@@ -131,22 +131,16 @@ void measure_or_say_why(SizeResult& result, const Workload& workload, const Meas
   const auto give_up = [&](const std::string& why) {
     result = {.name = result.name, .parameters = result.parameters, .trouble = why};
   };
-  const std::string too_large = str("out of memory (needs about ", number(needed / kGiB), " GiB)");
+  const std::string no_memory = str("out of memory (needs about ", number(needed / kGiB), " GiB)");
   try {
     measure(result, workload, options);
-  } catch (const std::bad_alloc&) {
-    give_up(too_large);
-  } catch (const MachineError& error) {
-    give_up(str("failed: ", error.what()));
-    throw;
-  } catch (const c10::Error& error) {
-    const std::string what = first_line(error.what_without_backtrace());
-    if (!is_out_of_memory(what)) {
-      give_up("failed: " + what);
-      throw MachineError(str("[precision] ", result.name, " failed: ", what));
-    }
-    give_up(too_large);
+  } catch (...) {
+    const Outcome outcome = outcome_of(std::current_exception());
     if (workload.device == "cuda") measure::release_cached_gpu_memory();
+    if (outcome.status == Status::kRefused) throw;
+    give_up(outcome.failed() ? outcome.sentence() : no_memory);
+    if (outcome.failed())
+      throw MachineError(str("[precision] ", result.name, " ", outcome.sentence()));
   }
 }
 
@@ -176,6 +170,8 @@ BenchReport precision_sizes_by(const MeasureSize& measure, const PrecisionSizesO
   BenchReport report = precision_sizes_report(results, options);
   report.failure = ended.failure;
   report.signal = SignalGuard::received();
+  if (report.signal != 0)
+    report.table.notes.emplace_back("Interrupted: the rest was not measured.");
   return report;
 }
 

@@ -15,7 +15,7 @@
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/memory.h"
 #include "flashstep/profiling.h"
-#include "flashstep/report/bench_step.h"
+#include "flashstep/report/case_memory.h"
 #include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/profiler_ranges.h"
@@ -33,7 +33,7 @@ std::string name_of(const Workload& w) {
 
 // On a CPU the kernel would end this process, so that what cannot fit is not tried. A GPU's
 // allocator says so itself.
-std::string too_large(const Workload& workload) {
+std::string too_large_for_now(const Workload& workload) {
   if (workload.device != "cpu") return "";
   const auto there = static_cast<double>(measure::available_bytes());
   const double about = needed_bytes(workload).about;
@@ -59,12 +59,6 @@ double ranges_in(const TraceEvents& trace, const std::vector<StepTime>& steps) {
   };
   const auto ranges = std::count_if(trace.events.begin(), trace.events.end(), in_a_step);
   return static_cast<double>(ranges) / static_cast<double>(steps.size());
-}
-
-// CUDA's libraries have memory of their own (cuBLAS's workspaces, kernels that are loaded late),
-// and do not say so as LibTorch's allocator does.
-bool is_gpu_out_of_memory(const std::string& error) {
-  return error.find("out of memory") != error.npos || error.find("ALLOC_FAILED") != error.npos;
 }
 
 // Lists of tensors reach the profiler without their shapes: what the update moves is known.
@@ -134,7 +128,7 @@ class Profiler {
   }
 
   void measure_case(ProfileCase& c) {
-    c.trouble = too_large(*c.workload);
+    c.trouble = too_large_for_now(*c.workload);
     if (!c.trouble.empty()) return;
     try {
       if (options_.record) {  // before the model is there: its products and copies need memory too
@@ -148,19 +142,13 @@ class Profiler {
         c.inference = measure_mode(c, forward, "_inference");
       }
       c.step = measure_mode(c, *c.workload, "");
-    } catch (const UserError& error) {
-      if (mistake_ == nullptr) mistake_ = std::current_exception();
-      c.trouble = str("failed: ", error.what());
-    } catch (const c10::OutOfMemoryError& error) {
-      c.trouble = "OOM: " + first_line(error.what_without_backtrace());
-    } catch (const std::bad_alloc&) {
-      c.trouble = "OOM: the allocator has no more";
-    } catch (const c10::Error& error) {
-      const std::string what = error.what_without_backtrace();
-      c.trouble = str(is_gpu_out_of_memory(what) ? "OOM: " : "failed: ", first_line(what));
+    } catch (...) {
+      const Outcome outcome = outcome_of(std::current_exception());
+      const bool refused = outcome.status == Status::kRefused;
+      if (refused && mistake_ == nullptr) mistake_ = std::current_exception();
+      c.trouble = refused ? "failed: " + outcome.why : outcome.sentence();
       // A GPU that failed answers nobody any more.
-      if (!is_gpu_out_of_memory(what))
-        throw MachineError("[profile] LibTorch failed: " + first_line(what));
+      if (outcome.failed()) throw MachineError("[profile] " + c.name + " " + outcome.sentence());
     }
     if (c.workload->device == "cuda") measure::release_cached_gpu_memory();
   }

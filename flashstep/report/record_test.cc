@@ -90,15 +90,17 @@ TEST(Schema, SaysWhyCellsAreEmpty) {
 
 TEST(Figures, GroupsCategoriesAndLines) {
   const Records records = two_cases();
-  const auto context = [](const Record& r) { return r.text("model") + std::to_string(int(r.number("context"))); };
+  const auto context = [](const Record& r) {
+    return r.text("model") + std::to_string(int(r.number("context")));
+  };
   const measure::Plot drawn = bars(records, context, contestant_of, median_of("step", 1));
   ASSERT_EQ(drawn.series.size(), 2u);
   EXPECT_EQ(drawn.categories, (std::vector<std::string>{"xl128", "xl512"}));
   EXPECT_EQ(drawn.series[0].y, (std::vector<double>{1, 4}));
   EXPECT_TRUE(std::isnan(drawn.series[1].y[1]));
-  const measure::Plot curves = lines(records, contestant_of,
-                                     [](const Record& r) { return r.number("context"); },
-                                     median_of("step", 1));
+  const measure::Plot curves = lines(
+      records, contestant_of, [](const Record& r) { return r.number("context"); },
+      median_of("step", 1));
   ASSERT_EQ(curves.series.size(), 2u);
   EXPECT_EQ(curves.series[1].x, std::vector<double>{128}) << "what was not measured is no point";
   const measure::HeatMap map = heat_map(records, context, contestant_of, median_of("step", 1));

@@ -43,10 +43,7 @@ void fill_report(const Benchmark& benchmark, const Records& records, BenchReport
     for (std::string& sentence : sentences) report.table.notes.push_back(std::move(sentence));
   };
   report.table = table_of(benchmark, records);
-  if (!benchmark.runs.empty()) {
-    report.runs = fill(benchmark.runs_title, benchmark.runs,
-                       benchmark.has_run ? records.where(benchmark.has_run) : records);
-  }
+  if (benchmark.runs_table) report.runs = benchmark.runs_table(records);
   if (benchmark.tables) report.tables = benchmark.tables(records);
   add(troubles(records));
   add(notes);
