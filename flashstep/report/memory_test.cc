@@ -1,4 +1,4 @@
-#include "flashstep/report/memory.h"
+#include "flashstep/measure/memory.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/detail/files.h"
+#include "flashstep/measure/memory.h"
 #include "flashstep/measure/memory_snapshot.h"
 #include "flashstep/model/cost.h"
+#include "flashstep/report/memory.h"
 #include "flashstep/report/test_killing_program.h"
 #include "flashstep/train/cost.h"
 
