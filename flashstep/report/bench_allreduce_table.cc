@@ -33,10 +33,10 @@ measure::Column time_column(const std::string& name) {
 }
 
 Schema allreduce_case_schema() {
-  return {{measure::text_column("backend"), key("backend")},
-          {measure::text_column("device"), key("device")},
-          {measure::text_column("dtype"), key("dtype")},
-          {measure::integer_column("ranks"), key("ranks")},
+  return {text_key("backend"),
+          text_key("device"),
+          text_key("dtype"),
+          integer_key("ranks"),
           {significant("size", "MB"), key("size")}};
 }
 

@@ -133,8 +133,7 @@ Schema case_schema() {
   Schema schema;
   for (const char* name : {"dtype", "B", "H", "N", "M", "D", "mask", "pass"}) {
     const bool text = std::string(name).size() > 1;
-    schema.push_back(
-        {text ? measure::text_column(name) : measure::integer_column(name), key(name)});
+    schema.push_back(text ? text_key(name) : integer_key(name));
   }
   return schema;
 }

@@ -212,10 +212,8 @@ double times_best_peer(const Record& r, const Records& all) {
 }
 
 Schema grid_schema() {
-  Schema schema = {{measure::text_column("contestant"), contestant()},
-                   {measure::text_column("dtype"), key("dtype")}};
-  for (const char* name : {"B", "D", "N"})
-    schema.push_back({measure::integer_column(name), key(name)});
+  Schema schema = {{measure::text_column("contestant"), contestant()}, text_key("dtype")};
+  for (const char* name : {"B", "D", "N"}) schema.push_back(integer_key(name));
   for (const char* pass : {"forward", "backward"}) {
     const std::string name = pass;
     schema =

@@ -52,9 +52,9 @@ Schema matrix_schema() {
     return r.has("validation loss") ? measure::Cell(r.series("validation loss").back())
                                     : measure::Cell();
   };
-  return {{measure::text_column("attention"), key("attention")},
+  return {text_key("attention"),
           {measure::text_column("wrapper"), wrapper},
-          {measure::integer_column("ranks"), key("ranks")},
+          integer_key("ranks"),
           {number_column("step", "ms", 2), or_word(median("steps", 1e3))},
           {number_column("p10", "ms", 2), quantile("steps", 0.1, 1e3)},
           {number_column("p90", "ms", 2), quantile("steps", 0.9, 1e3)},

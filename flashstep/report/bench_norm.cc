@@ -191,10 +191,10 @@ Benchmark norm_benchmark(const BenchNormOptions& options) {
   benchmark.title = str("Norms of rows on the ", options.device == "cuda" ? "GPU" : "CPU");
   benchmark.device = options.device;
   benchmark.schema = [](const Records&) {
-    return Schema{{measure::integer_column("rows"), key("rows")},
-                  {measure::integer_column("width"), key("width")},
-                  {measure::text_column("dtype"), key("dtype")},
-                  {measure::text_column("pass"), key("pass")},
+    return Schema{integer_key("rows"),
+                  integer_key("width"),
+                  text_key("dtype"),
+                  text_key("pass"),
                   {measure::text_column("contestant"), contestant()}} +
            op_schema("naive");
   };

@@ -123,18 +123,15 @@ BenchReport bench_ops(const BenchOpsOptions& options) {
   benchmark.title = str("Operators on the ", options.device == "cuda" ? "GPU" : "CPU");
   benchmark.device = options.device;
   benchmark.schema = [](const Records&) {
-    return Schema{{measure::text_column("operator"), key("operator")},
-                  {measure::integer_column("rows"), key("rows")},
-                  {measure::integer_column("width"), key("width")},
-                  {measure::text_column("dtype"), key("dtype")},
-                  {measure::text_column("pass"), key("pass")},
-                  {measure::text_column("contestant"), contestant()}} +
+    return Schema{text_key("operator"), integer_key("rows"),
+                  integer_key("width"), text_key("dtype"),
+                  text_key("pass"),     {measure::text_column("contestant"), contestant()}} +
            op_schema("eager");
   };
   benchmark.how_to_read = {kHowToReadOps};
   benchmark.how = str("Vocabulary ", options.vocab, "; ", options.turns, " turns of each");
-  benchmark.findings = [](const Records& records) {
-    return speed_beside_others(records, "flashstep", "seconds");
+  benchmark.findings = [](const Records& r) {
+    return speed_beside_others(r, "flashstep", "seconds");
   };
   benchmark.pictures = ops_pictures;
   const std::unique_ptr<GpuStream> stream(options.device == "cuda" ? new GpuStream : nullptr);

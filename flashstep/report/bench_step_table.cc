@@ -22,14 +22,10 @@ bool is_peer(const Record& r) { return !r.contestant.starts_with(kOurs); }
 bool has_times(const Record& r) { return r.has("total"); }
 
 Schema step_case_schema() {
-  return {{measure::text_column("model"), key("model")},
-          {number_column("parameters", "M", 2), key("parameters")},
-          {measure::integer_column("batch"), key("batch")},
-          {measure::integer_column("context"), key("context")},
-          {measure::text_column("precision"), key("precision")},
-          {measure::text_column("attention"), key("attention")},
-          {measure::text_column("mode"), key("mode")},
-          {measure::integer_column("warm-up", "steps"), key("warm-up")}};
+  return {text_key("model"),     {number_column("parameters", "M", 2), key("parameters")},
+          integer_key("batch"),  integer_key("context"),
+          text_key("precision"), text_key("attention"),
+          text_key("mode"),      {measure::integer_column("warm-up", "steps"), key("warm-up")}};
 }
 
 // "failed", too, where what was asked for cannot be done.

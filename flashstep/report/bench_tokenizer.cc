@@ -279,10 +279,10 @@ Schema tokenizer_schema() {
   const auto ratio = [](const Record& r, const Records&) {
     return r.median("peer") / r.median("ours");
   };
-  return {{measure::text_column("text"), key("text")},
-          {measure::text_column("work"), key("work")},
-          {measure::integer_column("vocab_size"), key("vocab_size")},
-          {measure::integer_column("threads"), key("threads")},
+  return {text_key("text"),
+          text_key("work"),
+          integer_key("vocab_size"),
+          integer_key("threads"),
           {measure::number_column("size", "MB", 0), fact("bytes", 1e-6)},
           {measure::number_column("time", "s", 2), median("ours")},
           {measure::number_column("ours", "MB/s", 1), rate("ours")},

@@ -37,7 +37,7 @@ COMMANDS = {
                     baseline=("--rows", 50, "--width", 32, "--calls", 3, "--contestants", "flashstep,compiled")),
     "ops": Command(("bench", "ops", "--device", "cpu", "--width", 64),
                    ("--rows", 256, "--vocab", 100, "--seconds", 0.01, "--contestants", "flashstep,eager"),
-                   ("--rows", 256, "--vocab", 100, "--seconds", MOST, "--contestants", "eager"),
+                   ("--rows", 1 << 18, "--vocab", 100, "--contestants", "flashstep,eager"),
                    huge=("--rows", 1 << 24, "--vocab", 1 << 24, "--op", "cross_entropy", "--contestants", "flashstep"),
                    baseline=("--rows", 256, "--seconds", 0.01, "--op", "swiglu", "--contestants", "flashstep,compiled")),
     "attention": Command(("bench", "attention", "--device", "cpu", "--preset", "sweep", "--dtype", "fp32"),

@@ -100,6 +100,12 @@ CellOf finite(const NumberOf& number) {
   };
 }
 
+SchemaColumn text_key(const std::string& name) { return {measure::text_column(name), key(name)}; }
+
+SchemaColumn integer_key(const std::string& name) {
+  return {measure::integer_column(name), key(name)};
+}
+
 measure::Column error_column(const std::string& name, const std::string& unit) {
   return {name, unit, measure::Align::kRight, {measure::NumberFormat::Style::kScientific, 1}};
 }

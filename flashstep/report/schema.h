@@ -49,6 +49,10 @@ CellOf percent_above(const std::string& contestant, const std::string& series);
 // An empty cell for what is not finite.
 CellOf finite(const NumberOf& number);
 
+// Columns of the key.
+SchemaColumn text_key(const std::string& name);
+SchemaColumn integer_key(const std::string& name);
+
 // A scientific column for errors, one of significant digits.
 measure::Column error_column(const std::string& name, const std::string& unit = "");
 measure::Column significant(const std::string& name, const std::string& unit, int digits = 4);
