@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -28,7 +29,9 @@ namespace internal {
 
 inline std::mutex listener_mutex;  // held while a listener is called
 inline CpuMemoryListener* current_listener = nullptr;
-inline c10::Allocator* plain_allocator = nullptr;  // set once, before the one in front is used
+// Set once, before the one in front is used. Atomic, because a thread of Gloo's learns of that one
+// from LibTorch, which hands it over without a lock.
+inline std::atomic<c10::Allocator*> plain_allocator = nullptr;
 
 inline void free_heard(void* address) {
   {
@@ -36,13 +39,13 @@ inline void free_heard(void* address) {
     const std::lock_guard lock(listener_mutex);
     if (current_listener != nullptr) current_listener->cpu_freed(address);
   }
-  plain_allocator->raw_deleter()(address);
+  plain_allocator.load()->raw_deleter()(address);
 }
 
 class HeardAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    void* const address = plain_allocator->raw_allocate(bytes);
+    void* const address = plain_allocator.load()->raw_allocate(bytes);
     if (address != nullptr) {
       const std::lock_guard lock(listener_mutex);
       if (current_listener != nullptr) {
@@ -53,7 +56,7 @@ class HeardAllocator final : public c10::Allocator {
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_heard; }
   void copy_data(void* destination, const void* source, size_t bytes) const override {
-    plain_allocator->copy_data(destination, source, bytes);
+    plain_allocator.load()->copy_data(destination, source, bytes);
   }
 };
 
@@ -72,10 +75,10 @@ inline void listen_to_cpu_memory(CpuMemoryListener* listener) {
   require(listener == nullptr || current_listener == nullptr,
           "[memory] expected one listener to the CPU's memory at a time, got a second");
   if (plain_allocator == nullptr) plain_allocator = c10::GetCPUAllocator();
-  require(plain_allocator->raw_deleter() != nullptr,
+  require(plain_allocator.load()->raw_deleter() != nullptr,
           "[memory] expected a CPU allocator whose memory can be freed by address");
   current_listener = listener;
-  c10::SetCPUAllocator(listener == nullptr ? plain_allocator : heard_allocator());
+  c10::SetCPUAllocator(listener == nullptr ? plain_allocator.load() : heard_allocator());
 }
 
 // How many bytes of tensors the process holds beyond those that it held when this was made.
