@@ -1,0 +1,412 @@
+#include "flashstep/sharded_units.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "flashstep/base/text.h"
+#include "flashstep/comm/agreement.h"
+#include "flashstep/error.h"
+#include "flashstep/ops.h"
+#include "flashstep/parallel/gradient_hooks.h"
+#include "flashstep/parallel/reduction.h"
+#include "flashstep/parallel/unit.h"
+#include "flashstep/sharded_optimizer.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+
+// Gradients of so many units travel while the next are computed.
+constexpr size_t kReductionsInFlight = 2;
+
+bool is_in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+
+void check(const UnitOfTensors& unit) {
+  for (size_t i = 0; i < unit.tensors.size(); ++i) {
+    const Tensor& tensor = unit.tensors[i];
+    const std::string& name = unit.names[i];
+    require(tensor.defined() && tensor.is_leaf(),
+            "[fully sharded] expected parameters that autograd collects gradients for (leaves), ",
+            "got ", name, tensor.defined() ? ", which was computed" : ", which is undefined");
+    require(tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense(),
+            "[fully sharded] expected parameters that are dense in memory, got ", name);
+    require(tensor.is_floating_point(), "[fully sharded] expected floating-point parameters, got ",
+            name, " of ", c10::toString(tensor.scalar_type()));
+    require(tensor.device() == unit.tensors.front().device(),
+            "[fully sharded] expected the parameters of a unit on one device, got ", name, " on ",
+            tensor.device(), " and ", unit.names.front(), " on ", unit.tensors.front().device());
+    require(!tensor.grad().defined(), "[fully sharded] expected parameters without gradients, got ",
+            "one for ", name, ": wrap before the first backward, or zero_grad() first");
+  }
+}
+
+// All ranks must divide the same tensors alike.
+void check_agreement(const std::vector<UnitOfTensors>& units, const Group& group,
+                     const FullyShardOptions& options) {
+  std::vector<std::string> lines = {
+      str("compute_dtype ",
+          options.compute_dtype ? c10::toString(*options.compute_dtype) : "not given"),
+      str("reshard_after_forward ", options.reshard_after_forward ? "yes" : "no")};
+  for (const UnitOfTensors& unit : units) {
+    lines.push_back(str("unit ", unit.name));
+    for (size_t i = 0; i < unit.tensors.size(); ++i) {
+      const Tensor& t = unit.tensors[i];
+      const bool divided =
+          options.shard ? options.shard(unit.names[i], t) : t.dim() >= 2;
+      lines.push_back(flashstep::str(unit.names[i], " of shape ", t.sizes(), ", ",
+                          c10::toString(t.scalar_type()), t.requires_grad() ? "" : ", frozen",
+                          divided ? "" : ", not divided"));
+    }
+  }
+  const auto difference = first_difference(lines, group);
+  if (!difference) return;
+  const auto or_none = [](const std::string& line) { return line.empty() ? "nothing" : line; };
+  throw AgreedError(str("[fully sharded] expected the same units, parameters and options on every ",
+                        "rank, got ", or_none(difference->first), " on rank 0 and ",
+                        or_none(difference->other), " on rank ", difference->rank));
+}
+
+class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> {
+ public:
+  Engine(const std::vector<UnitOfTensors>& units, const Group& group,
+                 const FullyShardOptions& options)
+      : group_(group), options_(options) {
+    check_agreement(units, group, options);
+    std::vector<Tensor> all;
+    for (const UnitOfTensors& unit : units) {
+      check(unit);
+      all.insert(all.end(), unit.tensors.begin(), unit.tensors.end());
+    }
+    broadcast_from_first(all, group);
+    std::vector<Tensor> trained;
+    for (size_t u = 0; u < units.size(); ++u) {
+      units_.emplace_back(units[u], group, options);
+      for (size_t i = 0; i < units[u].tensors.size(); ++i) {
+        if (!units[u].tensors[i].requires_grad()) continue;
+        trained.push_back(units[u].tensors[i]);
+        places_.emplace_back(u, i);
+      }
+    }
+    uses_.resize(units.size());
+    const at::Device device = all.empty() ? at::Device(at::kCPU) : all.front().device();
+    for (const Tensor& tensor : all) {
+      require(tensor.device() == device, "[fully sharded] expected all parameters on one device, ",
+              "got some on ", device, " and some on ", tensor.device());
+    }
+    stream_.emplace(group, device);
+    hooks_ = std::make_unique<GradientHooks>(trained, [this](int64_t index) {
+      fired(places_[index].first, places_[index].second);
+    });
+  }
+
+  void begin_forward(size_t unit) override {
+    const std::lock_guard lock(mutex_);
+    if (unit == root()) {
+      order_ = std::exchange(called_, {});
+      for (Use& use : uses_) use.was_called = false;
+    } else {
+      called_.push_back(unit);
+    }
+    Use& use = uses_[unit];
+    use.was_called = true;
+    ++use.open;
+    gather(unit);
+    if (is_in_backward()) return;  // it is computed again
+    prefetch(unit, +1);
+  }
+
+  void watch(size_t unit, const Tensor& output) override {
+    if (!output.defined() || !output.requires_grad() || output.is_leaf()) return;
+    output.register_hook([weak = weak_from_this(), unit](const Tensor& /*gradient*/) {
+      if (const auto self = weak.lock()) self->before_backward(unit);
+    });
+  }
+
+  void end_forward(size_t unit) override {
+    const std::lock_guard lock(mutex_);
+    --uses_[unit].open;
+    if (uses_[unit].open > 0 || uses_[unit].in_backward) return;
+    if (is_in_backward() && at::GradMode::is_enabled()) return;  // its backward is next
+    const bool stays = at::GradMode::is_enabled() && has_trained(unit) &&
+                       (unit == root() || !options_.reshard_after_forward);
+    if (!stays) units_[unit].reshard(*stream_);
+    if (unit == root()) free_idle();  // what was gathered ahead, and not called
+  }
+
+  void abandon() override {
+    const std::lock_guard lock(mutex_);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      uses_[u] = {.was_called = uses_[u].was_called};
+      for (ShardedTensor& t : units_[u].tensors()) {
+        if (!units_[u].is_sharded()) t.tensor.mutable_grad().reset();
+        t.earlier.reset();
+      }
+    }
+    while (!in_flight_.empty()) take_oldest();
+    for (ShardedUnit& unit : units_) unit.reshard(*stream_);
+    called_.clear();
+    in_backward_ = false;
+  }
+
+  bool is_unfinished() const override { return in_backward_; }
+  bool was_called(size_t unit) const override { return uses_[unit].was_called; }
+  size_t unit_count() const override { return units_.size(); }
+  const std::string& unit_name(size_t unit) const override { return units_[unit].name(); }
+
+  // Autograd has met a shard in a forward: its node expects a gradient of the shard's shape.
+  bool was_called_past(size_t unit) const override {
+    for (const ShardedTensor& t : units_[unit].tensors()) {
+      if (!t.tensor.requires_grad()) continue;
+      const auto node = torch::autograd::impl::try_get_grad_accumulator(t.tensor);
+      if (node && node->input_metadata(0).is_same_shape(t.shard) &&
+          t.sizes != t.shard.sizes().vec())
+        return true;
+    }
+    return false;
+  }
+
+  Tensor gradient_norm() const override {
+    const at::NoGradGuard no_grad;
+    const Tensor divided = norm_over_ranks(grad_norm(gradients(true)).to(units_.front().device()),
+                                           group_);
+    const Tensor whole = grad_norm(gradients(false)).to(divided.device());
+    return (divided.square() + whole.square()).sqrt();
+  }
+
+  Tensor clip_grad_norm(double max_norm) override {
+    const Tensor norm = gradient_norm();
+    clip_to_norm(gradients(true), norm, max_norm);
+    clip_to_norm(gradients(false), norm, max_norm);
+    return norm;
+  }
+
+  NamedTensors gather() const override {
+    NamedTensors result;
+    for (const ShardedUnit& unit : units_) {
+      const std::vector<Tensor> copies = unit.gather_copies();
+      for (size_t i = 0; i < copies.size(); ++i)
+        result.emplace_back(unit.tensors()[i].name, copies[i]);
+    }
+    return result;
+  }
+
+  void load(const NamedTensors& whole) override {
+    const at::NoGradGuard no_grad;
+    std::map<std::string, Tensor> by_name(whole.begin(), whole.end());
+    for (const ShardedUnit& unit : units_) {
+      for (const ShardedTensor& t : unit.tensors()) {
+        const auto found = by_name.find(t.name);
+        require(found != by_name.end(), "[fully sharded] expected a tensor for ", t.name,
+                ", got none");
+        require(found->second.sizes() == t.sizes, "[fully sharded] expected ", t.name,
+                " of shape ", at::IntArrayRef(t.sizes), ", got ", found->second.sizes());
+        const Tensor ordered =
+            at::empty_strided(t.sizes, t.strides, found->second.options()).copy_(found->second);
+        const int64_t begin =
+            t.is_divided ? std::min<int64_t>(group_.rank() * t.part, t.numel) : 0;
+        t.shard.view({-1}).copy_(flat_view(ordered).slice(0, begin, begin + t.own));
+        by_name.erase(found);
+      }
+    }
+    require(by_name.empty(), "[fully sharded] expected tensors of the module alone, got ",
+            by_name.empty() ? "" : by_name.begin()->first);
+  }
+
+  int64_t gathered_bytes() const override {
+    int64_t bytes = 0;
+    for (const ShardedUnit& unit : units_) bytes += unit.gathered_bytes();
+    return bytes;
+  }
+
+ private:
+  struct Use {
+    bool was_called = false;   // since the root's last forward began
+    int open = 0;              // forwards that have not ended
+    bool in_backward = false;  // its whole gradients are being collected
+    size_t awaited = 0;        // gradients that have not come yet
+  };
+  size_t root() const { return units_.size() - 1; }
+
+  bool has_trained(size_t unit) const {
+    const auto& tensors = units_[unit].tensors();
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [](const ShardedTensor& t) { return t.tensor.requires_grad(); });
+  }
+
+  void gather(size_t unit) {
+    units_[unit].start_gather(*stream_);
+    units_[unit].finish_gather(*stream_);
+  }
+
+  // The unit that came next to this one, in forward's order (+1) or backward's (-1), last time.
+  void prefetch(size_t unit, int step) {
+    const std::vector<size_t>& order = step > 0 ? order_ : called_;
+    int64_t position = step > 0 ? -1 : static_cast<int64_t>(order.size());
+    if (unit != root()) {
+      position = step > 0 ? static_cast<int64_t>(called_.size()) - 1
+                          : std::find(order.begin(), order.end(), unit) - order.begin();
+      // Another forward than the last one.
+      if (position >= static_cast<int64_t>(order.size()) || order[position] != unit) return;
+    }
+    position += step;
+    if (position < 0 || position >= static_cast<int64_t>(order.size())) return;
+    units_[order[position]].start_gather(*stream_);
+  }
+
+  // Whatever is whole and used by nobody.
+  void free_idle() {
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const bool is_kept = at::GradMode::is_enabled() && uses_[u].was_called && has_trained(u) &&
+                           (u == root() || !options_.reshard_after_forward);
+      if (uses_[u].open == 0 && !uses_[u].in_backward && !is_kept) units_[u].reshard(*stream_);
+    }
+  }
+
+  // A gradient has reached what the unit's forward returned.
+  void before_backward(size_t unit) {
+    const std::lock_guard lock(mutex_);
+    begin_backward();
+    gather(unit);
+    collect(unit);
+    prefetch(unit, -1);
+  }
+
+  // The first gradient of a backward sees to it that the outermost one ends with the means.
+  void begin_backward() {
+    if (in_backward_) return;
+    in_backward_ = true;
+    const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+    is_of_some_inputs_ = chosen != nullptr && !chosen->empty();
+    const auto end = [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->end();
+    };
+    // Behind the callbacks that backward itself queues.
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [end] { torch::autograd::Engine::get_default_engine().queue_callback(end); });
+  }
+
+  // From now on .grad is of the whole tensors.
+  void collect(size_t unit) {
+    Use& use = uses_[unit];
+    if (use.in_backward) return;
+    use.in_backward = true;
+    use.awaited = 0;
+    for (ShardedTensor& t : units_[unit].tensors()) {
+      t.earlier = std::exchange(t.tensor.mutable_grad(), {});
+      t.has_gradient = false;
+      use.awaited += t.tensor.requires_grad() ? 1 : 0;
+    }
+  }
+
+  // Called by autograd when it has added to the gradient.
+  void fired(size_t unit, size_t index) {
+    const std::lock_guard lock(mutex_);
+    ShardedTensor& t = units_[unit].tensors()[index];
+    require(units_[unit].is_whole(), "[fully sharded] expected unit ", units_[unit].name(),
+            " to be called by run(), but ", t.name, " was used without it");
+    require(uses_[unit].in_backward, "[fully sharded] expected a loss made of what unit ",
+            units_[unit].name(), " returned, but ", t.name, " was used beside it");
+    if (std::exchange(t.has_gradient, true)) return;
+    if (--uses_[unit].awaited > 0 || uses_[unit].open > 0) return;
+    reduce(unit, 0);
+  }
+
+  void reduce(size_t unit, double missing) {
+    units_[unit].start_reduction(*stream_, missing);
+    uses_[unit].in_backward = false;
+    in_flight_.push_back(unit);
+    while (in_flight_.size() > kReductionsInFlight) take_oldest();
+  }
+
+  void take_oldest() {
+    units_[in_flight_.front()].finish_reduction(*stream_);
+    in_flight_.erase(in_flight_.begin());
+  }
+
+  // Of the outermost backward.
+  void end() {
+    const std::lock_guard lock(mutex_);
+    if (!in_backward_) return;
+    const std::string missing = end_units();
+    while (!in_flight_.empty()) take_oldest();
+    stream_->join();
+    for (size_t u = 0; u < units_.size(); ++u) {
+      if (!uses_[u].in_backward) units_[u].reshard(*stream_);
+    }
+    in_backward_ = false;
+    require(missing.empty(), missing);
+  }
+
+  // Those that still wait for gradients: of torch::autograd::grad, or of parameters that the loss
+  // does not depend on.
+  std::string end_units() {
+    std::vector<std::string> names;
+    for (size_t u = 0; u < units_.size(); ++u) {
+      if (!uses_[u].in_backward) continue;
+      bool any = false;
+      std::vector<std::string> without;
+      for (ShardedTensor& t : units_[u].tensors()) {
+        any = any || t.has_gradient;
+        if (t.tensor.requires_grad() && !t.has_gradient) without.push_back(t.name);
+      }
+      if (!any && is_of_some_inputs_) {
+        for (ShardedTensor& t : units_[u].tensors())
+          t.tensor.mutable_grad() = std::exchange(t.earlier, {});
+        uses_[u].in_backward = false;
+        continue;
+      }
+      names.insert(names.end(), without.begin(), without.end());
+      for (ShardedTensor& t : units_[u].tensors()) t.has_gradient = true;
+      // No rank trains on with a mean that a gradient is missing in.
+      reduce(u, std::numeric_limits<double>::quiet_NaN());
+    }
+    if (names.empty()) return "";
+    return str("[fully sharded] expected a gradient for every parameter of a unit that the loss ",
+               "depends on, but backward gave none for ", join(names), " on rank ", group_.rank(),
+               ": freeze what the loss does not depend on");
+  }
+
+  std::vector<Tensor> gradients(bool divided) const {
+    std::vector<Tensor> result;
+    for (const ShardedUnit& unit : units_) {
+      for (const ShardedTensor& t : unit.tensors()) {
+        if (t.is_divided == divided && t.tensor.grad().defined())
+          result.push_back(t.tensor.grad());
+      }
+    }
+    return result;
+  }
+
+  const Group& group_;
+  const FullyShardOptions options_;
+  std::vector<ShardedUnit> units_;  // the last is the root
+  std::vector<Use> uses_;
+  std::vector<std::pair<size_t, size_t>> places_;  // of the trained tensors: unit and index
+  std::vector<size_t> called_, order_;  // units since the root's forward began, and in the one before
+  std::vector<size_t> in_flight_;       // units whose gradients travel
+  std::optional<SideStream> stream_;
+  bool in_backward_ = false, is_of_some_inputs_ = false;
+  std::recursive_mutex mutex_;  // hooks come from autograd's threads; a backward may be nested
+  std::unique_ptr<GradientHooks> hooks_;  // last: gone before what it calls
+};
+
+}  // namespace
+
+std::shared_ptr<ShardedUnits> shard_units(const std::vector<UnitOfTensors>& units,
+                                          const Group& group, const FullyShardOptions& options) {
+  return std::make_shared<Engine>(units, group, options);
+}
+
+}  // namespace flashstep

@@ -1,0 +1,90 @@
+// The engine behind FullyShardedDataParallel: units of tensors that are whole while they are used,
+// and lie in shards between uses. It knows tensors and the order of their uses, no modules.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "flashstep/detail/named_tensors.h"
+
+namespace flashstep {
+
+class Group;
+
+// How parameters are divided; the same on all ranks.
+struct FullyShardOptions {
+  // Parameters are whole in this dtype: shards are cast before they travel, forward and backward
+  // compute in it. Shards, their gradients and the sum over the ranks stay as the parameters were
+  // made. Not given: the parameters' own.
+  std::optional<at::ScalarType> compute_dtype = std::nullopt;
+  // A unit's parameters are freed after its forward and gathered again for its backward. false:
+  // they stay until its backward is over, which saves a gather and costs their memory.
+  bool reshard_after_forward = true;
+  // Whether a parameter is divided; unless given, those of two dimensions and more. The others are
+  // whole on every rank, and their gradients averaged.
+  std::function<bool(const std::string& name, const at::Tensor& parameter)> shard = nullptr;
+  // The modules that are gathered one at a time, by their names in the wrapped module ("layers.0").
+  // A parameter belongs to the innermost unit that holds it; what no unit holds, or several do
+  // (tied weights), belongs to the wrapped module itself, which is the last unit. Empty: the
+  // elements of every ModuleList and Sequential.
+  std::vector<std::string> units = {};
+};
+
+// Tensors that are gathered and freed together.
+struct UnitOfTensors {
+  std::string name;
+  std::vector<std::string> names;   // of the tensors, for messages and gather()
+  std::vector<at::Tensor> tensors;  // distinct leaves, floating-point, dense, of one device
+};
+
+class ShardedUnits {
+ public:
+  virtual ~ShardedUnits() = default;
+
+  // Around a forward of unit `unit`, on all ranks in the same order. Between the two calls its
+  // tensors are whole. What the forward computed and others use is watched: its gradient is what
+  // begins the unit's backward. The outermost backward ends with the means of the gradients in the
+  // shards' .grad, added to what lay there.
+  virtual void begin_forward(size_t unit) = 0;
+  virtual void watch(size_t unit, const at::Tensor& output) = 0;
+  virtual void end_forward(size_t unit) = 0;
+  // After an exception in between: shards again, nothing is awaited.
+  virtual void abandon() = 0;
+
+  // True after a backward that has not come to its end.
+  virtual bool is_unfinished() const = 0;
+  // Whether unit `unit` was called since the root's last begin_forward.
+  virtual bool was_called(size_t unit) const = 0;
+  // Whether its shards were used as if they were its tensors.
+  virtual bool was_called_past(size_t unit) const = 0;
+  virtual size_t unit_count() const = 0;
+  virtual const std::string& unit_name(size_t unit) const = 0;
+
+  // The L2 norm of all ranks' gradients, () float32, the same bits on every rank; and the same, and
+  // gradients are clipped to it. All ranks call them.
+  virtual at::Tensor gradient_norm() const = 0;
+  virtual at::Tensor clip_grad_norm(double max_norm) = 0;
+
+  // All tensors whole, in their own dtype, with their names; copies. All ranks call it.
+  virtual NamedTensors gather() const = 0;
+  // Takes each rank's shards out of whole tensors of these names and shapes. Sends nothing.
+  // UserError that names what is missing, unexpected or of another shape.
+  virtual void load(const NamedTensors& whole) = 0;
+
+  // Bytes of whole tensors that lie in memory now.
+  virtual int64_t gathered_bytes() const = 0;
+};
+
+// Takes the values that the tensors have on rank 0; from now on each tensor is this rank's shard of
+// itself, (n, 1, 1), trained if it was. `group` must outlive it. UserError, on all ranks, that names
+// the first unit, tensor or option in which two ranks differ. The last unit is the root: it is whole
+// from its forward until its backward is over.
+std::shared_ptr<ShardedUnits> shard_units(const std::vector<UnitOfTensors>& units,
+                                          const Group& group, const FullyShardOptions& options);
+
+}  // namespace flashstep
