@@ -32,8 +32,8 @@
 
 #include "flashstep/detail/module_synchronizer.h"
 #include "flashstep/detail/named_tensors.h"
-#include "flashstep/sharded_units.h"
 #include "flashstep/group.h"
+#include "flashstep/sharded_units.h"
 
 namespace flashstep {
 

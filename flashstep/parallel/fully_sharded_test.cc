@@ -1,4 +1,6 @@
 // Fully sharded modules against a single process, and the mistakes that must become sentences.
+#include "flashstep/fully_sharded.h"
+
 #include <map>
 #include <string>
 #include <vector>
@@ -8,13 +10,12 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/adamw.h>
 #include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include "flashstep/error.h"
-#include "flashstep/fully_sharded.h"
 #include "flashstep/ops.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
@@ -179,9 +180,9 @@ TEST(FullySharded, KeepsAShardOfEachParameter) {
     EXPECT_EQ(net->words.dim(), 3);
     EXPECT_TRUE(net->words.requires_grad());
     EXPECT_FALSE(net->fixed.requires_grad());
-    EXPECT_TRUE(same_bits(net->words.detach().flatten(),
-                          before.flatten().slice(0, group.rank() * 20,
-                                                 group.rank() * 20 + net->words.numel())));
+    EXPECT_TRUE(same_bits(
+        net->words.detach().flatten(),
+        before.flatten().slice(0, group.rank() * 20, group.rank() * 20 + net->words.numel())));
     EXPECT_EQ(net->norm.numel(), kWidth) << "one dimension: whole on every rank";
     EXPECT_EQ(model.named_parameters().front().key(), "module.words");
     // Whole weights of one model go into another one, on any number of ranks.
@@ -204,17 +205,15 @@ TEST(FullySharded, HoldsTwoUnitsAtATime) {
     int64_t most = 0;
     Deep() {
       for (int i = 0; i < 6; ++i) {
-        layers->push_back(
-            torch::nn::Linear(torch::nn::LinearOptions(16, 16).bias(false)));
+        layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(16, 16).bias(false)));
       }
     }
     Tensor forward(Tensor x) {
       for (int i = 0; i < 6; ++i) {
         x = run(*layers[i]->as<torch::nn::LinearImpl>(), x).relu();
         if (x.requires_grad()) {
-          x.register_hook([this](const Tensor&) {
-            most = std::max(most, units->gathered_bytes());
-          });
+          x.register_hook(
+              [this](const Tensor&) { most = std::max(most, units->gathered_bytes()); });
         }
         most = std::max(most, units->gathered_bytes());
       }
@@ -467,7 +466,9 @@ TEST(FullySharded, RefusesWhatItCannotDivide) {
   expect_sentence([&] { FullyShardedDataParallel(net, group, {.units = {"layers.0"}}); },
                   {"units by the names of modules", "layers.0"});
   expect_sentence(
-      [&] { FullyShardedDataParallel(net, group, {.units = {"blocks.0", "blocks.0"}}); },
+      [&] {
+        FullyShardedDataParallel(net, group, {.units = {"blocks.0", "blocks.0"}});
+      },
       {"once", "twice"});
   struct Whole : torch::nn::Module {
     Tensor count = register_parameter("count", torch::ones({2, 2}, torch::kLong), false);

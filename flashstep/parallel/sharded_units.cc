@@ -63,11 +63,10 @@ void check_agreement(const std::vector<UnitOfTensors>& units, const Group& group
     lines.push_back(str("unit ", unit.name));
     for (size_t i = 0; i < unit.tensors.size(); ++i) {
       const Tensor& t = unit.tensors[i];
-      const bool divided =
-          options.shard ? options.shard(unit.names[i], t) : t.dim() >= 2;
-      lines.push_back(flashstep::str(unit.names[i], " of shape ", t.sizes(), ", ",
-                          c10::toString(t.scalar_type()), t.requires_grad() ? "" : ", frozen",
-                          divided ? "" : ", not divided"));
+      const bool divided = options.shard ? options.shard(unit.names[i], t) : t.dim() >= 2;
+      lines.push_back(flashstep::str(
+          unit.names[i], " of shape ", t.sizes(), ", ", c10::toString(t.scalar_type()),
+          t.requires_grad() ? "" : ", frozen", divided ? "" : ", not divided"));
     }
   }
   const auto difference = first_difference(lines, group);
@@ -81,7 +80,7 @@ void check_agreement(const std::vector<UnitOfTensors>& units, const Group& group
 class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> {
  public:
   Engine(const std::vector<UnitOfTensors>& units, const Group& group,
-                 const FullyShardOptions& options)
+         const FullyShardOptions& options)
       : group_(group), options_(options) {
     check_agreement(units, group, options);
     std::vector<Tensor> all;
@@ -106,9 +105,8 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
               "got some on ", device, " and some on ", tensor.device());
     }
     stream_.emplace(group, device);
-    hooks_ = std::make_unique<GradientHooks>(trained, [this](int64_t index) {
-      fired(places_[index].first, places_[index].second);
-    });
+    hooks_ = std::make_unique<GradientHooks>(
+        trained, [this](int64_t index) { fired(places_[index].first, places_[index].second); });
   }
 
   void begin_forward(size_t unit) override {
@@ -179,8 +177,8 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   Tensor gradient_norm() const override {
     const at::NoGradGuard no_grad;
-    const Tensor divided = norm_over_ranks(grad_norm(gradients(true)).to(units_.front().device()),
-                                           group_);
+    const Tensor divided =
+        norm_over_ranks(grad_norm(gradients(true)).to(units_.front().device()), group_);
     const Tensor whole = grad_norm(gradients(false)).to(divided.device());
     return (divided.square() + whole.square()).sqrt();
   }
@@ -210,12 +208,11 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
         const auto found = by_name.find(t.name);
         require(found != by_name.end(), "[fully sharded] expected a tensor for ", t.name,
                 ", got none");
-        require(found->second.sizes() == t.sizes, "[fully sharded] expected ", t.name,
-                " of shape ", at::IntArrayRef(t.sizes), ", got ", found->second.sizes());
+        require(found->second.sizes() == t.sizes, "[fully sharded] expected ", t.name, " of shape ",
+                at::IntArrayRef(t.sizes), ", got ", found->second.sizes());
         const Tensor ordered =
             at::empty_strided(t.sizes, t.strides, found->second.options()).copy_(found->second);
-        const int64_t begin =
-            t.is_divided ? std::min<int64_t>(group_.rank() * t.part, t.numel) : 0;
+        const int64_t begin = t.is_divided ? std::min<int64_t>(group_.rank() * t.part, t.numel) : 0;
         t.shard.view({-1}).copy_(flat_view(ordered).slice(0, begin, begin + t.own));
         by_name.erase(found);
       }
@@ -382,8 +379,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     std::vector<Tensor> result;
     for (const ShardedUnit& unit : units_) {
       for (const ShardedTensor& t : unit.tensors()) {
-        if (t.is_divided == divided && t.tensor.grad().defined())
-          result.push_back(t.tensor.grad());
+        if (t.is_divided == divided && t.tensor.grad().defined()) result.push_back(t.tensor.grad());
       }
     }
     return result;
@@ -394,8 +390,9 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   std::vector<ShardedUnit> units_;  // the last is the root
   std::vector<Use> uses_;
   std::vector<std::pair<size_t, size_t>> places_;  // of the trained tensors: unit and index
-  std::vector<size_t> called_, order_;  // units since the root's forward began, and in the one before
-  std::vector<size_t> in_flight_;       // units whose gradients travel
+  std::vector<size_t> called_,
+      order_;                      // units since the root's forward began, and in the one before
+  std::vector<size_t> in_flight_;  // units whose gradients travel
   std::optional<SideStream> stream_;
   bool in_backward_ = false, is_of_some_inputs_ = false;
   std::recursive_mutex mutex_;  // hooks come from autograd's threads; a backward may be nested

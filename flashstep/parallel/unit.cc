@@ -70,16 +70,15 @@ void ShardedUnit::add(const Tensor& tensor, const std::string& name,
   t.is_divided = options.shard ? options.shard(name, tensor) : tensor.dim() >= 2;
   const int64_t ranks = t.is_divided ? group_.world_size() : 1;
   const int64_t rank = t.is_divided ? group_.rank() : 0;
-  t.part = divide_up(divide_up(std::max<int64_t>(t.numel, 1), ranks), kPartAlignment) *
-           kPartAlignment;
+  t.part =
+      divide_up(divide_up(std::max<int64_t>(t.numel, 1), ranks), kPartAlignment) * kPartAlignment;
   t.own = std::clamp<int64_t>(t.numel - rank * t.part, 0, t.part);
   int64_t& reached = t.is_divided ? divided_ : replicated_;
   t.offset = reached;
   reached += t.part;
   t.memory = at::zeros({t.part}, tensor.options().requires_grad(false));
   const int64_t begin = std::min(rank * t.part, t.numel);
-  t.memory.slice(0, 0, t.own)
-      .copy_(flat_view(tensor.detach()).slice(0, begin, begin + t.own));
+  t.memory.slice(0, 0, t.own).copy_(flat_view(tensor.detach()).slice(0, begin, begin + t.own));
   t.shard = as_shard(t.memory, t.own);
   const at::ScalarType dtype = options.compute_dtype.value_or(tensor.scalar_type());
   if (ranks == 1 && dtype == tensor.scalar_type()) {
@@ -156,8 +155,7 @@ int64_t ShardedUnit::gathered_bytes() const {
 // What gradients are summed in.
 at::ScalarType ShardedUnit::sum_dtype() const {
   at::ScalarType dtype = at::kFloat;
-  for (const ShardedTensor& t : tensors_)
-    dtype = c10::promoteTypes(dtype, t.memory.scalar_type());
+  for (const ShardedTensor& t : tensors_) dtype = c10::promoteTypes(dtype, t.memory.scalar_type());
   return dtype;
 }
 
@@ -253,9 +251,9 @@ void ShardedUnit::finish_reduction(SideStream& stream) {
       if (ranks > 1) {
         all = at::empty({ranks, replicated_}, reduction_.sum.options());
         Tensor own = reduction_.sum;
-        group_.wait(group_.guarded(what, [&] {
-          return group_.process_group()._allgather_base(all, own);
-        }), what);
+        group_.wait(
+            group_.guarded(what, [&] { return group_.process_group()._allgather_base(all, own); }),
+            what);
       }
       Tensor sum = all[0].clone();
       for (int64_t rank = 1; rank < ranks; ++rank) sum.add_(all[rank]);
@@ -278,9 +276,9 @@ std::vector<Tensor> ShardedUnit::gather_copies() const {
       Tensor own = t.memory;
       memory = at::empty({t.part * group_.world_size()}, t.memory.options());
       const std::string what = str("gathering ", t.name);
-      group_.wait(group_.guarded(what, [&] {
-        return group_.process_group()._allgather_base(memory, own);
-      }), what);
+      group_.wait(
+          group_.guarded(what, [&] { return group_.process_group()._allgather_base(memory, own); }),
+          what);
     }
     copies.push_back(as_whole(memory, t.sizes, t.strides).clone());
   }

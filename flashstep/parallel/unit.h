@@ -10,9 +10,9 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "flashstep/sharded_units.h"
 #include "flashstep/group.h"
 #include "flashstep/parallel/side_stream.h"
+#include "flashstep/sharded_units.h"
 
 namespace flashstep {
 
@@ -23,13 +23,13 @@ struct ShardedTensor {
   std::string name;
   std::vector<int64_t> sizes, strides;  // of the whole
   int64_t numel = 0;
-  bool is_divided = true;    // else whole on every rank: the shard has all elements
-  int64_t part = 0;          // elements of a rank's part, padding included
-  int64_t own = 0;           // of this rank's shard
-  int64_t offset = 0;        // of its part in a message, elements
-  at::Tensor memory, shard;  // (part), and (own, 1, 1) over it
-  at::Tensor whole, view;    // (W part) in the dtype of computing, and the whole's shape over it
-  at::Tensor earlier;        // gradient of earlier backward passes, while another one goes on
+  bool is_divided = true;     // else whole on every rank: the shard has all elements
+  int64_t part = 0;           // elements of a rank's part, padding included
+  int64_t own = 0;            // of this rank's shard
+  int64_t offset = 0;         // of its part in a message, elements
+  at::Tensor memory, shard;   // (part), and (own, 1, 1) over it
+  at::Tensor whole, view;     // (W part) in the dtype of computing, and the whole's shape over it
+  at::Tensor earlier;         // gradient of earlier backward passes, while another one goes on
   bool has_gradient = false;  // of this backward
 };
 

@@ -118,6 +118,11 @@ Schema step_schema(const Records& records) {
     schema.push_back({number_column("x " + peer, "", 2), ratio(kOurs, peer)});
     if (replayed)
       schema.push_back({number_column("graph x " + peer, "", 2), ratio(kReplayed, peer)});
+    if (any([&](const Record& r) {
+          return r.contestant == peer && r.facts.contains("peak_bytes");
+        }))
+      schema.push_back({number_column(peer + " peak memory", "GiB", 2),
+                        of(peer, if_timed(fact("peak_bytes", 1 / kGiB)))});
   }
   return schema;
 }

@@ -156,6 +156,7 @@ TEST(BenchStep, ReplayedStepsStandBesideLaunchedOnes) {
   add_step(both[1], 0, false, {.total = 0.1});
   both[1].facts["peak_bytes"] = 1 << 30;
   add_step(both[2], 0, false, {.total = 0.3});
+  both[2].facts["peak_bytes"] = 1 << 29;
   describe_records(task, 0, both);
   both.push_back(records_of_steps({200, 200})[0]);
   both.back().key[1].second = 7;  // another case
@@ -166,6 +167,7 @@ TEST(BenchStep, ReplayedStepsStandBesideLaunchedOnes) {
   EXPECT_NEAR(number_at(table, 0, "graph x launched"), 2, 1e-9);
   EXPECT_NEAR(number_at(table, 0, "graph x eager"), 3, 1e-9);
   EXPECT_EQ(number_at(table, 0, "graph peak memory"), 1);
+  EXPECT_EQ(number_at(table, 0, "eager peak memory"), 0.5);
   EXPECT_EQ(cell_at(table, 1, "graph median"), measure::Cell());
   EXPECT_EQ(report.runs.rows.size(), 2u + 2 + 1 + 2);
   BenchStepOptions options = small_step_options();
