@@ -38,7 +38,7 @@ enum class Strategy {
   kFlat,        // one all-reduce for all (of a device and dtype), after backward
   kOverlapped,  // one per parameter, while backward goes on
   kBucketed,    // one per bucket of parameters, while backward goes on
-  kTorch,       // c10d's own Reducer: the peer
+  kTorch,       // c10d's own Reducer: the baseline
 };
 Strategy strategy_by_name(const std::string& name);  // "naive", ..., "torch"; else UserError
 std::string strategy_name(Strategy strategy);

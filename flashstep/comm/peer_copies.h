@@ -1,7 +1,7 @@
 // Copies between the GPUs of one machine, over NVLink or PCIe: every rank writes into the other
 // ranks' tensors, by its GPU's copy engines. They need no multiprocessor, where NCCL's kernels wait
 // for some of their own, and are faster beside a kernel that is bound by memory (docs/parallel.md,
-// "While it updates, it sends").
+// "Sharded optimizers").
 //
 //   auto copies = make_peer_copies(group, device);
 //   copies->share(flats);

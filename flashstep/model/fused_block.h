@@ -1,5 +1,5 @@
 // A Transformer block on a GPU in few passes over memory. TransformerBlockImpl::forward takes it
-// where it can; the readable block stays the specification and the test's oracle.
+// where it can; the readable block stays the specification and the test's reference.
 //
 //   y1 = norm1(x)                     q, k, v = y1 [Wq Wk Wv]^T        one product
 //   q, k turned by their positions, in place

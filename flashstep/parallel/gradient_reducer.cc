@@ -37,7 +37,7 @@ ReducedParameters choose(const std::vector<at::Tensor>& parameters,
   return chosen;
 }
 
-// c10d's Reducer, the peer, comes with the size it has in PyTorch, which is that of Gloo here.
+// c10d's Reducer, the baseline, comes with the size it has in PyTorch, which is that of Gloo here.
 double chosen_megabytes(const ReducedParameters& parameters, const Group& group,
                         Strategy strategy) {
   const bool nccl = strategy != Strategy::kTorch && goes_through_nccl(parameters.tensors, group);

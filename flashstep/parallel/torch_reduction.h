@@ -1,5 +1,5 @@
 // c10d's own Reducer, which torch's DistributedDataParallel is made of, behind our interface: the
-// peer that ours is compared with.
+// baseline that ours is compared with.
 #pragma once
 
 #include <memory>
