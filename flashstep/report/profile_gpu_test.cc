@@ -101,7 +101,8 @@ TEST_P(GpuProfile, EveryKernelHasAPassARangeAndAClass) {
     EXPECT_GT(ranges.at(path).passes[0].seconds, 0) << path;
     // The loss computes its gradient in forward; a fused block's backward is one node, of which
     // attention alone is told apart.
-    const bool is_fused = GetParam().precision == "bf16" && path.find("attention") == path.npos;
+    const bool is_fused =
+        std::string_view(GetParam().precision) == "bf16" && path.find("attention") == path.npos;
     if (path == "loss" || (is_fused && path != "embedding")) continue;
     EXPECT_GT(ranges.at(path).passes[1].seconds, 0) << path << " has a backward pass";
   }
