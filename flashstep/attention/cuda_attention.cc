@@ -44,14 +44,14 @@ Tensor aligned(const Tensor& x) {
 // Device memory for a pass, held by PyTorch's allocator on the current stream.
 Tensor workspace(size_t bytes, const Tensor& like) {
   if (bytes == 0) return Tensor();
-  const Tensor room =
+  const Tensor workspace =
       at::detail::empty_cuda({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte));
   // By the rule of at::empty, so that what is read before it is written shows: NaN in float32.
   const auto& context = at::globalContext();
   if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) {
-    room.fill_(0xff);
+    workspace.fill_(0xff);
   }
-  return room;
+  return workspace;
 }
 
 void* data(const Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }

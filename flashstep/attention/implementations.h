@@ -43,7 +43,7 @@ AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsu
 at::Tensor sdpa_attention(const AttentionProblem& problem);
 
 // (N, M) bool, true where query i must not see key j.
-at::Tensor hidden_pairs(const AttentionProblem& problem);
+at::Tensor causal_mask(const AttentionProblem& problem);
 // k or v with every head repeated for the queries that read it: (B..., H, M, D).
 at::Tensor one_head_per_query_head(const at::Tensor& x, const at::Tensor& q);
 
@@ -92,7 +92,7 @@ void check_attention_tensors(const at::Tensor& q, const at::Tensor& k, const at:
 
 // x with its leading dimensions as one, or with more of size 1: a view, or a copy where there is
 // none.
-at::Tensor with_rank(const at::Tensor& x, int64_t rank);
+at::Tensor with_dimensions(const at::Tensor& x, int64_t rank);
 
 // What the vector and GPU kernels take besides their device: dtype and head dim.
 std::string kernel_refusal(const at::Tensor& q);

@@ -37,13 +37,13 @@ const AttentionKernel& kernel_named(std::string_view name) {
   return *kernel;
 }
 
-// Room for a result in x's own layout where D has unit stride there, so that what was transposed
+// A result in x's own layout where D has unit stride there, so that what was transposed
 // for the call can be transposed back for free. (Rows that overlap have no layout of their own:
 // empty_like then orders the dimensions as it likes.)
-Tensor room_like(const Tensor& x) {
+Tensor empty_like_contiguous_last(const Tensor& x) {
   if (x.stride(-1) == 1) {
-    const Tensor room = at::empty_like(x);
-    if (room.stride(-1) == 1) return room;
+    const Tensor output = at::empty_like(x);
+    if (output.stride(-1) == 1) return output;
   }
   return at::empty(x.sizes(), x.options());
 }
@@ -52,19 +52,19 @@ at::ScalarType wide_dtype(at::ScalarType dtype) {  // of the logsumexp
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Room for the logsumexp of q's rows.
-Tensor room_for_logsumexp(const Tensor& q) {
+// The logsumexp of q's rows.
+Tensor empty_logsumexp(const Tensor& q) {
   return at::empty(q.sizes().slice(0, q.dim() - 1), q.options().dtype(wide_dtype(q.scalar_type())));
 }
 
 Tensor readable(const Tensor& x) {
-  const Tensor view = with_rank(x, 4);
+  const Tensor view = with_dimensions(x, 4);
   return view.stride(3) == 1 || view.size(3) == 1 ? view : view.contiguous();
 }
 
 // A result of rank above four is made contiguous, so that it has the view.
-Tensor writable_room(const Tensor& x) {
-  return x.dim() > 4 ? at::empty(x.sizes(), x.options()) : room_like(x);
+Tensor empty_output(const Tensor& x) {
+  return x.dim() > 4 ? at::empty(x.sizes(), x.options()) : empty_like_contiguous_last(x);
 }
 
 // The operators are open to callers that come past attention(): what they give is checked here.
@@ -92,10 +92,10 @@ std::tuple<Tensor, Tensor> kernel_forward(const Tensor& q, const Tensor& k, cons
                                           bool deterministic, std::string_view kernel) {
   const at::NoGradGuard no_grad;
   const AttentionKernel& checked = checked_kernel(kernel, q, k, v, scale);
-  Tensor out = writable_room(q), logsumexp = room_for_logsumexp(q);
-  checked.forward(
-      {readable(q), readable(k), readable(v), with_rank(out, 4), with_rank(logsumexp, 3)},
-      {scale, causal, diagonal, deterministic});
+  Tensor out = empty_output(q), logsumexp = empty_logsumexp(q);
+  checked.forward({readable(q), readable(k), readable(v), with_dimensions(out, 4),
+                   with_dimensions(logsumexp, 3)},
+                  {scale, causal, diagonal, deterministic});
   return {out, logsumexp};
 }
 
@@ -111,11 +111,12 @@ std::tuple<Tensor, Tensor, Tensor> kernel_backward(
   const auto wide = wide_dtype(q.scalar_type());
   check_like("logsumexp", logsumexp, rows, wide, q.device());
   if (grad_logsumexp) check_like("grad_logsumexp", *grad_logsumexp, rows, wide, q.device());
-  Tensor grad_q = writable_room(q), grad_k = writable_room(k), grad_v = writable_room(v);
+  Tensor grad_q = empty_output(q), grad_k = empty_output(k), grad_v = empty_output(v);
   checked.backward(
-      {readable(q), readable(k), readable(v), readable(out), with_rank(logsumexp.contiguous(), 3),
-       readable(grad_out), grad_logsumexp ? with_rank(grad_logsumexp->contiguous(), 3) : Tensor(),
-       with_rank(grad_q, 4), with_rank(grad_k, 4), with_rank(grad_v, 4)},
+      {readable(q), readable(k), readable(v), readable(out),
+       with_dimensions(logsumexp.contiguous(), 3), readable(grad_out),
+       grad_logsumexp ? with_dimensions(grad_logsumexp->contiguous(), 3) : Tensor(),
+       with_dimensions(grad_q, 4), with_dimensions(grad_k, 4), with_dimensions(grad_v, 4)},
       {scale, causal, diagonal, deterministic});
   return {grad_q, grad_k, grad_v};
 }
@@ -123,7 +124,7 @@ std::tuple<Tensor, Tensor, Tensor> kernel_backward(
 std::tuple<Tensor, Tensor> forward_shapes(const Tensor& q, const Tensor& k, const Tensor& v, double,
                                           bool, int64_t, bool, std::string_view) {
   check_attention_tensors(q, k, v);
-  return {writable_room(q), room_for_logsumexp(q)};
+  return {empty_output(q), empty_logsumexp(q)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> backward_shapes(const Tensor&, const std::optional<Tensor>&,
@@ -131,7 +132,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_shapes(const Tensor&, const std::opt
                                                    const Tensor& v, const Tensor&, const Tensor&,
                                                    double, bool, int64_t, bool, std::string_view) {
   check_attention_tensors(q, k, v);
-  return {writable_room(q), writable_room(k), writable_room(v)};
+  return {empty_output(q), empty_output(k), empty_output(v)};
 }
 
 // The gradients, as a function that refuses to be differentiated once more. All that they depend on

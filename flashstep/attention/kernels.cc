@@ -13,7 +13,7 @@ const AttentionKernel* find_attention_kernel(std::string_view name) {
   return nullptr;
 }
 
-at::Tensor with_rank(const at::Tensor& x, int64_t rank) {
+at::Tensor with_dimensions(const at::Tensor& x, int64_t rank) {
   at::Tensor view = x;
   while (view.dim() < rank) view = view.unsqueeze(0);
   return view.dim() > rank ? view.flatten(0, view.dim() - rank) : view;

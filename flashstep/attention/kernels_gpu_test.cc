@@ -98,7 +98,7 @@ TEST_F(AttentionKernelsGpu, TilesForLessSharedMemoryAreRight) {
           for (const bool deterministic : {true, false}) {
             mask.deterministic = deterministic;
             expect_results(run_as(device, x, mask), reference, unit_of(dtype, d),
-                           str("room ", device.shared_bytes_per_block, ", D ", d,
+                           str("shared memory ", device.shared_bytes_per_block, ", D ", d,
                                deterministic ? " deterministic" : " fastest"));
           }
         }

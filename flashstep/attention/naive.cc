@@ -18,7 +18,7 @@ at::Tensor logsumexp(const at::Tensor& scores, const at::Tensor& hidden) {
 
 }  // namespace
 
-at::Tensor hidden_pairs(const AttentionProblem& problem) {
+at::Tensor causal_mask(const AttentionProblem& problem) {
   const auto& q = problem.q;
   const int64_t n = q.size(-2), m = problem.k.size(-2);
   return at::ones({n, m}, q.options().dtype(at::kBool)).triu(problem.settings.diagonal + 1);
@@ -39,12 +39,13 @@ AttentionResult naive_attention(const AttentionProblem& problem, bool with_logsu
   }
   if (problem.settings.causal) {
     const ScopedRange range("softmax");
-    hidden = hidden_pairs(problem);
+    hidden = causal_mask(problem);
     scores = scores.masked_fill(hidden, kMinusInfinity);
     // Equal scores instead keep a row that sees no key free of NaN, forward and backward; the
     // second fill turns its uniform weights into zeros and changes nothing elsewhere.
-    const int64_t blind = std::clamp<int64_t>(-problem.settings.diagonal, 0, problem.q.size(-2));
-    if (blind > 0) scores.narrow(-2, 0, blind).fill_(0);
+    const int64_t fully_masked =
+        std::clamp<int64_t>(-problem.settings.diagonal, 0, problem.q.size(-2));
+    if (fully_masked > 0) scores.narrow(-2, 0, fully_masked).fill_(0);
     weights = at::softmax(scores, -1).masked_fill(hidden, 0);
   } else {
     const ScopedRange range("softmax");

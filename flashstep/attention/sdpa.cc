@@ -21,9 +21,10 @@ at::Tensor sdpa_attention(const AttentionProblem& problem) {
   const bool aligned_first = causal && diagonal == 0;
   const bool needs_mask = causal && diagonal > 0 && diagonal < m - 1;
   std::optional<at::Tensor> visible;
-  if (needs_mask) visible = hidden_pairs(problem).logical_not();
+  if (needs_mask) visible = causal_mask(problem).logical_not();
   // PyTorch's fused kernels want exactly (B, H, N, D).
-  const auto q = with_rank(problem.q, 4), k = with_rank(problem.k, 4), v = with_rank(problem.v, 4);
+  const auto q = with_dimensions(problem.q, 4), k = with_dimensions(problem.k, 4),
+             v = with_dimensions(problem.v, 4);
   const auto out = at::scaled_dot_product_attention(q, k, v, visible, /*dropout_p=*/0.0,
                                                     /*is_causal=*/aligned_first, scale,
                                                     /*enable_gqa=*/k.size(1) != q.size(1));

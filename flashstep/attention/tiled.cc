@@ -32,7 +32,7 @@ std::vector<Tile> tiles(int64_t length, int64_t size) {
 Tensor rows(const Tensor& x, Tile tile) { return x.narrow(2, tile.begin, tile.size); }
 
 // Whether some query of tile i sees some key of tile j.
-bool meet(const AttentionSettings& settings, Tile i, Tile j) {
+bool any_visible(const AttentionSettings& settings, Tile i, Tile j) {
   return !settings.causal || j.begin <= i.begin + i.size - 1 + settings.diagonal;
 }
 
@@ -69,7 +69,7 @@ void tiled_forward(const ForwardTensors& t, const AttentionSettings& settings) {
     Tensor m_i = at::full({t.q.size(0), t.q.size(1), i.size, 1}, -kInfinity, q_i.options());
     Tensor l_i = at::zeros_like(m_i);
     for (const Tile j : tiles(t.k.size(2), kColumns)) {
-      if (!meet(settings, i, j)) continue;
+      if (!any_visible(settings, i, j)) continue;
       const Tensor s_ij = scores(q_i, rows(k_all, j), settings, i, j);
       const Tensor m_new = at::maximum(m_i, s_ij.amax(-1, /*keepdim=*/true));
       const Tensor p_ij = exp_below(s_ij, m_new), rescale = exp_below(m_i, m_new);
@@ -78,10 +78,10 @@ void tiled_forward(const ForwardTensors& t, const AttentionSettings& settings) {
       m_i = m_new;
     }
     l_i = l_i.masked_fill(l_i == 0, NAN);  // scores all -infinity have no softmax; no scores:
-    const Tensor blind = sees_nothing(settings, i, q_i);
-    rows(t.out, i).copy_((o_i / l_i).masked_fill(blind, 0));
+    const Tensor fully_masked = sees_nothing(settings, i, q_i);
+    rows(t.out, i).copy_((o_i / l_i).masked_fill(fully_masked, 0));
     t.logsumexp.narrow(2, i.begin, i.size)
-        .copy_((m_i + l_i.log()).masked_fill(blind, -kInfinity).squeeze(-1));
+        .copy_((m_i + l_i.log()).masked_fill(fully_masked, -kInfinity).squeeze(-1));
   }
 }
 
@@ -122,7 +122,7 @@ void tiled_backward(const BackwardTensors& t, const AttentionSettings& settings)
   for (const Tile j : key_tiles) {
     Tensor dk_j = at::zeros_like(rows(k_all, j)), dv_j = at::zeros_like(dk_j);
     for (const Tile i : query_tiles) {
-      if (!meet(settings, i, j)) continue;
+      if (!any_visible(settings, i, j)) continue;
       const auto [p, ds] = pair_of(i, j);
       dv_j += at::matmul(p.transpose(-2, -1), rows(do_all, i));
       dk_j += at::matmul(ds.transpose(-2, -1), rows(q_all, i)) * settings.scale;
@@ -133,7 +133,7 @@ void tiled_backward(const BackwardTensors& t, const AttentionSettings& settings)
   for (const Tile i : query_tiles) {
     Tensor dq_i = at::zeros_like(rows(q_all, i));
     for (const Tile j : key_tiles) {
-      if (!meet(settings, i, j)) continue;
+      if (!any_visible(settings, i, j)) continue;
       dq_i += at::matmul(pair_of(i, j).ds, rows(k_all, j)) * settings.scale;
     }
     rows(t.grad_q, i).copy_(dq_i);

@@ -16,7 +16,7 @@ namespace flashstep {
 namespace {
 
 // Before the first communicator; what the user has set is left alone.
-void leave_the_word_to_us() {
+void set_nccl_error_handling_defaults() {
   const std::pair<const char*, const char*> settings[] = {
       // 2, clean up only: on an error communicators are aborted, so that kernels that wait end, and
       // works carry the error; 1 and 3 end the process with SIGABRT.
@@ -58,7 +58,7 @@ std::string own_gpu(const Environment& environment, int device_index) {
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                             int world_size, std::chrono::milliseconds timeout) {
-  leave_the_word_to_us();
+  set_nccl_error_handling_defaults();
   // High priority: a collective that has begun holds multiprocessors until both sides are there, so
   // its blocks go before those of the products beside it.
   auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);

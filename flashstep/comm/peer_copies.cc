@@ -75,10 +75,10 @@ struct PeerTensor {
 // Copies that nobody uses any more. What is mapped goes when the stream is done: it may wait for
 // ranks that do not come, until one is lost. What others may have mapped goes when they have closed
 // it, for CUDA forbids to free it before.
-class Ended {
+class DeferredRelease {
  public:
-  Ended(std::shared_ptr<StreamCounters> counters, std::shared_ptr<void> interrupt,
-        std::vector<PeerTensor> tensors, at::Device device, cudaStream_t stream)
+  DeferredRelease(std::shared_ptr<StreamCounters> counters, std::shared_ptr<void> interrupt,
+                  std::vector<PeerTensor> tensors, at::Device device, cudaStream_t stream)
       : counters_(std::move(counters)),
         interrupt_(std::move(interrupt)),
         tensors_(std::move(tensors)),
@@ -86,20 +86,20 @@ class Ended {
         stream_(stream) {}
 
   // Whether nothing of it is needed any more. A device that has failed never gets there.
-  bool go() noexcept {
+  bool try_release() noexcept {
     try {
-      return try_to_go();
+      return release_if_idle();
     } catch (const std::exception&) {  // the device's, which is told elsewhere
       return false;
     }
   }
 
  private:
-  bool try_to_go() {
+  bool release_if_idle() {
     if (!is_closed_) {
       const c10::cuda::CUDAGuard guard(device_);
       if (is_being_captured(device_)) return false;
-      const cudaStream_t stream = counters_->has_met()
+      const cudaStream_t stream = counters_->has_passed_barrier()
                                       ? stream_
                                       : c10::cuda::getCurrentCUDAStream(device_.index()).stream();
       cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -126,18 +126,18 @@ class Ended {
 };
 
 // Where they stay until then. Never destroyed: at the end of the process CUDA is gone first.
-class Waiting {
+class DeferredReleases {
  public:
-  static Waiting& room() {
-    static auto* const room = new Waiting;
-    return *room;
+  static DeferredReleases& instance() {
+    static auto* const instance = new DeferredReleases;
+    return *instance;
   }
   // Ranks end their copies together, as a rule, and none has to stay. Without patience nothing is
   // tried: to unmap memory waits for all of the device, which may wait for a rank that is lost.
-  void add(Ended ended, std::chrono::milliseconds patience) {
+  void add(DeferredRelease ended, std::chrono::milliseconds patience) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
     while (std::chrono::steady_clock::now() < deadline) {
-      if (ended.go()) return;
+      if (ended.try_release()) return;
       std::this_thread::sleep_for(kLook);
     }
     const std::lock_guard lock(mutex_);
@@ -146,13 +146,13 @@ class Waiting {
   void sweep() {
     const std::lock_guard lock(mutex_);
     for (auto ended = ended_.begin(); ended != ended_.end();)
-      ended = ended->go() ? ended_.erase(ended) : std::next(ended);
+      ended = ended->try_release() ? ended_.erase(ended) : std::next(ended);
   }
 
  private:
   static constexpr std::chrono::microseconds kLook{100};
   std::mutex mutex_;
-  std::list<Ended> ended_;
+  std::list<DeferredRelease> ended_;
 };
 
 class CudaPeerCopies : public PeerCopies {
@@ -170,8 +170,9 @@ class CudaPeerCopies : public PeerCopies {
 
   ~CudaPeerCopies() override {
     const bool in_error = std::uncaught_exceptions() > exceptions_at_start_;
-    Waiting::room().add({counters_, interrupt_, std::move(tensors_), device_, last_stream_},
-                        in_error ? std::chrono::milliseconds(0) : kPatience);
+    DeferredReleases::instance().add(
+        {counters_, interrupt_, std::move(tensors_), device_, last_stream_},
+        in_error ? std::chrono::milliseconds(0) : kPatience);
   }
   CudaPeerCopies(const CudaPeerCopies&) = delete;
   CudaPeerCopies& operator=(const CudaPeerCopies&) = delete;
@@ -206,14 +207,14 @@ class CudaPeerCopies : public PeerCopies {
 
   const at::Tensor& shared(size_t number) const override { return tensors_.at(number).own; }
 
-  void meet() override {
+  void stream_barrier() override {
     const c10::cuda::CUDAGuard guard(device_);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
     if (!is_being_captured(device_)) {  // replays of graphs are not counted
       group_.outside()->count();
       last_stream_ = stream;
     }
-    counters_->meet(stream);
+    counters_->barrier(stream);
   }
   bool can_be_captured() const override { return can_be_captured_; }
 
@@ -258,7 +259,7 @@ std::unique_ptr<PeerCopies> make_peer_copies(const Group& group, at::Device devi
   const c10::cuda::CUDAGuard guard(device);
   auto shared = SharedCounters::make(group, StreamCounters::kinds(group.world_size()));
   if (!shared) return nullptr;
-  Waiting::room().sweep();  // all ranks have come here
+  DeferredReleases::instance().sweep();  // all ranks have come here
   std::shared_ptr<StreamCounters> counters;
   try {
     counters = std::make_shared<StreamCounters>(std::move(shared), group.rank(), group.world_size(),
@@ -269,7 +270,7 @@ std::unique_ptr<PeerCopies> make_peer_copies(const Group& group, at::Device devi
   const std::vector<int64_t> all =
       group.all_reduce(std::vector<int64_t>{counters != nullptr, captures}, Reduce::kMin);
   if (all[0] == 0) return nullptr;
-  Waiting::room().sweep();  // what was closed by all of them just now
+  DeferredReleases::instance().sweep();  // what was closed by all of them just now
   return std::make_unique<CudaPeerCopies>(group, device, std::move(counters), all[1] == 1);
 }
 

@@ -6,9 +6,9 @@
 //   auto copies = make_peer_copies(group, device);
 //   copies->share(flats);
 //   ...                              // every step, on one stream:
-//   copies->meet();                  // nobody reads any more what is about to be overwritten
-//   copies->in_turn([&](int to) { copies->push(to, 0, own, begin); });
-//   copies->meet();                  // everybody's pushes have arrived
+//   copies->stream_barrier();                  // nobody reads any more what is about to be
+//   overwritten copies->in_turn([&](int to) { copies->push(to, 0, own, begin); });
+//   copies->stream_barrier();                  // everybody's pushes have arrived
 //
 // The ranks' streams wait for one another, their hosts do not.
 #pragma once
@@ -40,20 +40,20 @@ class PeerCopies {
   // after it begins. All ranks call it equally often, each on one stream. A CUDA graph may hold it,
   // where can_be_captured() and an even number of times, if all ranks replay the same graphs in the
   // same order, none while this is used elsewhere and none when it is gone.
-  virtual void meet() = 0;
+  virtual void stream_barrier() = 0;
   virtual bool can_be_captured() const = 0;  // the same on all ranks
   // Writes `from`, dense, into rank `to`'s tensor `number`, from its element `begin` on (of from's
-  // dtype), between two meetings in which nobody else reads or writes there. Goes to the current
+  // dtype), between two barriers in which nobody else reads or writes there. Goes to the current
   // stream.
   virtual void push(int to, size_t number, const at::Tensor& from, int64_t begin) = 0;
   // The same of bytes.
   virtual void push_bytes(int to, size_t number, size_t begin, const void* from, size_t bytes) = 0;
   // Calls push_to for every other rank, so that no two ranks write to one at a time: they would
-  // share its links, and others' stand idle. All ranks call it equally often; they meet in it.
+  // share its links, and others' stand idle. All ranks call it equally often; it holds barriers.
   template <typename PushTo>
   void in_turn(PushTo&& push_to) {
     for (int step = 1; step < world_size_; ++step) {
-      if (step > 1) meet();
+      if (step > 1) stream_barrier();
       push_to((rank_ + step) % world_size_);
     }
   }

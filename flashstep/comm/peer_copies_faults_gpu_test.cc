@@ -38,7 +38,7 @@ GroupOptions ended_by_watch(std::chrono::seconds grace) {
   return options;
 }
 
-void strike(int signal, bool after_meeting) {
+void strike(int signal, bool after_barrier) {
   testing::start_ranks(
       2,
       [&](const Environment& environment) {
@@ -49,14 +49,14 @@ void strike(int signal, bool after_meeting) {
         require(copies != nullptr && copies->share({flat}), "expected copies");
         for (int step = 0;; ++step) {
           const bool struck = step == 5 && !group.is_first();
-          if (struck && !after_meeting) raise(signal);
-          copies->meet();
+          if (struck && !after_barrier) raise(signal);
+          copies->stream_barrier();
           push_to_all(*copies, group, 0, flat.slice(0, 0, 1'000'000), 0);
-          if (struck && after_meeting) {
-            flat.sum().item<float>();  // the meeting is over by now
+          if (struck && after_barrier) {
+            flat.sum().item<float>();  // the barrier is over by now
             raise(signal);
           }
-          copies->meet();
+          copies->stream_barrier();
           group.guarded("training", [&] { return flat.sum().item<float>(); });
           group.check();
         }
@@ -77,20 +77,20 @@ void strike(int signal, bool after_meeting) {
 
 TEST(GpuPeerCopiesFaults, AStoppedRankIsNamed) {
   FLASHSTEP_NEED_GPUS(2);
-  strike(SIGSTOP, /*after_meeting=*/false);
+  strike(SIGSTOP, /*after_barrier=*/false);
 }
 
 TEST(GpuPeerCopiesFaults, AKilledRankIsNamed) {
   FLASHSTEP_NEED_GPUS(2);
-  strike(SIGKILL, /*after_meeting=*/false);
+  strike(SIGKILL, /*after_barrier=*/false);
 }
 
 TEST(GpuPeerCopiesFaults, ARankThatIsStoppedInTheMiddleIsNamed) {
   FLASHSTEP_NEED_GPUS(2);
-  strike(SIGSTOP, /*after_meeting=*/true);
+  strike(SIGSTOP, /*after_barrier=*/true);
 }
 
-// The host has launched all that it waits for; each meeting in a graph must be ended for itself.
+// The host has launched all that it waits for; each barrier in a graph must be ended for itself.
 TEST(GpuPeerCopiesFaults, AStoppedRankIsNamedInReplays) {
   FLASHSTEP_NEED_GPUS(2);
   testing::start_ranks(
@@ -163,7 +163,7 @@ TEST(GpuPeerCopiesFaults, NobodyGoesOnBeforeItKnows) {
       });
 }
 
-// Its stream waits for a meeting that the others never launch, and nothing ends its process for it.
+// Its stream waits for a barrier that the others never launch, and nothing ends its process for it.
 TEST(GpuPeerCopiesFaults, ARankThatThrowsEnds) {
   FLASHSTEP_NEED_GPUS(2);
   testing::start_ranks(
@@ -174,9 +174,9 @@ TEST(GpuPeerCopiesFaults, ARankThatThrowsEnds) {
           const Group group(environment, over_nccl());
           const auto copies = make_peer_copies(group, device);
           require(copies != nullptr, "expected copies");
-          copies->meet();
+          copies->stream_barrier();
           if (!group.is_first()) {
-            copies->meet();
+            copies->stream_barrier();
             throw UserError("a mistake of this rank");
           }
           std::this_thread::sleep_for(std::chrono::seconds(2));
@@ -193,7 +193,7 @@ TEST(GpuPeerCopiesFaults, ARankThatThrowsEnds) {
       });
 }
 
-// The stream of a rank that ends runs on, past meetings that the others have not come to, and tells
+// The stream of a rank that ends runs on, past barriers that the others have not come to, and tells
 // them of it: they hold until they have heard that it ended, and take nothing of it for a mean.
 TEST(GpuPeerCopiesFaults, WhatAnEndedRankTellsIsNotBelieved) {
   FLASHSTEP_NEED_GPUS(2);
@@ -248,8 +248,8 @@ TEST(GpuPeerCopiesFaults, WhoDoesNotComeIsNamed) {
         const auto copies = make_peer_copies(group, device);
         require(copies != nullptr, "expected copies");
         if (!group.is_first()) std::this_thread::sleep_for(std::chrono::seconds(300));
-        copies->meet();
-        copies->meet();
+        copies->stream_barrier();
+        copies->stream_barrier();
         const Tensor one = at::ones({}, at::TensorOptions(device));
         group.guarded("training", [&] { return one.item<float>(); });
         group.check();

@@ -35,14 +35,14 @@ void expect_all_arrive(const Group& group, at::Device device) {
     return static_cast<double>((round * 7 + rank * 3 + static_cast<int>(i)) % 100);
   };
   for (int round = 0; round < 5; ++round) {
-    copies->meet();
+    copies->stream_barrier();
     for (size_t i = 0; i < flats.size(); ++i) {
       const int64_t length = flats[i].numel() / ranks;
       Tensor own = flats[i].slice(0, group.rank() * length, (group.rank() + 1) * length);
       own.fill_(value(round, group.rank(), i));
       push_to_all(*copies, group, i, own, group.rank() * length);
     }
-    copies->meet();
+    copies->stream_barrier();
     for (size_t i = 0; i < flats.size(); ++i) {
       const std::vector<Tensor> parts = flats[i].chunk(ranks);
       for (int rank = 0; rank < ranks; ++rank) {
@@ -63,8 +63,8 @@ TEST(GpuPeerCopies, FourRanks) {
   testing::run_by_copies(4, expect_all_arrive);
 }
 
-// One rank is late, in turn: before they meet, when it still reads what others are about to write;
-// and between the meeting and its push, while others wait for what it has to say.
+// One rank is late, in turn: before the barrier, when it still reads what others are about to
+// write; and between the barrier and its push, while others wait for what it has to say.
 TEST(GpuPeerCopies, NobodyReadsOrWritesTooEarly) {
   FLASHSTEP_NEED_GPUS(2);
   run_on_gpus(2, [](const Group& group, at::Device device) {
@@ -79,10 +79,10 @@ TEST(GpuPeerCopies, NobodyReadsOrWritesTooEarly) {
       const bool late = group.rank() == round % 2;
       if (late) late_one(device);
       wrong += (part(1 - group.rank()) != round - 1).sum();  // the last look at the old values
-      copies->meet();
+      copies->stream_barrier();
       part(group.rank()).fill_(round).mul_(late ? late_one(device) : at::ones({}, flat.options()));
       push_to_all(*copies, group, 0, part(group.rank()), group.rank() * kLength);
-      copies->meet();
+      copies->stream_barrier();
       wrong += (flat != round).sum();
     }
     EXPECT_EQ(wrong.item<int64_t>(), 0);
@@ -102,12 +102,12 @@ TEST(GpuPeerCopies, WritesWhereATensorLayWhenItWasShared) {
     moved.set_data(at::full({7, 3}, 5, options));
     const Tensor later = at::zeros({11}, options);
     ASSERT_TRUE(copies->share({later}));
-    copies->meet();
+    copies->stream_barrier();
     if (group.is_first()) {
       push_to_all(*copies, group, 0, at::full({21}, 2, options), 0);
       push_to_all(*copies, group, 1, at::full({4}, 3, options), 6);
     }
-    copies->meet();
+    copies->stream_barrier();
     if (group.is_first()) return;
     EXPECT_TRUE(same_bits(moved, at::full({7, 3}, 5, options)));
     EXPECT_TRUE(same_bits(copies->shared(0), at::full({21}, 2, options)));
@@ -126,7 +126,7 @@ TEST(GpuPeerCopies, MistakesAreRefused) {
     ASSERT_TRUE(copies->share({at::zeros({3}, options)}));
     EXPECT_THROW(push_to_all(*copies, group, 0, at::zeros({2}, options), 2), UserError)
         << "beyond the end";
-    copies->meet();
+    copies->stream_barrier();
     EXPECT_EQ(copies->shared(0).sum().item<float>(), 0);
   });
 }
@@ -144,10 +144,10 @@ TEST(GpuPeerCopies, ComeAndGo) {
       const Tensor flat = round < 5 ? at::zeros({2, size}, options)
                                     : lasting.slice(0, round, round + 2 * size).view({2, size});
       ASSERT_TRUE(copies->share({flat}));
-      copies->meet();
+      copies->stream_barrier();
       push_to_all(*copies, group, 0, flat[group.rank()].fill_(1 + group.rank()),
                   group.rank() * flat.size(1));
-      copies->meet();
+      copies->stream_barrier();
       EXPECT_TRUE(
           same_bits(flat[1 - group.rank()], at::full({flat.size(1)}, 2 - group.rank(), options)));
       if (round % 2 == 0) group.barrier();

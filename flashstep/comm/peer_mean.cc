@@ -65,14 +65,14 @@ class CudaPeerMean : public PeerMean {
              tensor.is_non_overlapping_and_dense();
     };
     return std::all_of(tensors.begin(), tensors.end(), fits) &&
-           (!is_being_captured(device_) || (has_met_ && copies_->can_be_captured()));
+           (!is_being_captured(device_) || (has_passed_barrier_ && copies_->can_be_captured()));
   }
 
   void mean(const std::vector<at::Tensor>& tensors) override {
     const c10::cuda::CUDAGuard guard(device_);
     // The space may have been others' before: what they still do with it comes first.
-    if (!has_met_) copies_->meet();
-    has_met_ = true;
+    if (!has_passed_barrier_) copies_->stream_barrier();
+    has_passed_barrier_ = true;
     std::vector<Piece> round;
     size_t filled = 0;
     for (const at::Tensor& tensor : tensors) {
@@ -120,14 +120,14 @@ class CudaPeerMean : public PeerMean {
                             piece.bytes);
       }
     });
-    copies_->meet();
+    copies_->stream_barrier();
     const std::vector<Piece> own = part_of(round, rank_, part);
     sum(own, rank_ * part, stream);
     copies_->in_turn([&](int to) {
       for (const Piece& piece : own)
         copies_->push_bytes(to, 0, means + piece.place, piece.memory, piece.bytes);
     });
-    copies_->meet();
+    copies_->stream_barrier();
     const char* const space = static_cast<const char*>(space_.const_data_ptr());
     for (int from = 0; from < world_size_; ++from) {
       if (from == rank_) continue;
@@ -161,7 +161,7 @@ class CudaPeerMean : public PeerMean {
   std::unique_ptr<PeerCopies> copies_;
   const at::Tensor space_;  // bytes
   const size_t most_part_;  // bytes of a round that one rank sums up
-  bool has_met_ = false;
+  bool has_passed_barrier_ = false;
 };
 
 }  // namespace

@@ -22,7 +22,7 @@ class PeerMean {
   virtual ~PeerMean() = default;
   // Whether it takes these: dense floating-point tensors on its device. While a CUDA graph is
   // captured, only after a first mean outside and where PeerCopies::can_be_captured(); what is said
-  // of graphs at PeerCopies::meet() then holds for this.
+  // of graphs at PeerCopies::stream_barrier() then holds for this.
   virtual bool takes(const std::vector<at::Tensor>& tensors) const = 0;
   // Overwrites each with the mean over the ranks. Goes to the current stream, always the same one.
   // All ranks call it, with tensors of the same sizes and dtypes.

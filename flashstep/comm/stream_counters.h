@@ -27,7 +27,8 @@ class StreamCounters {
   // what each rank waits for in graphs.
   static int kinds(int world_size) { return 3 * world_size + 2; }
 
-  // Throws where the driver or the machine cannot. No rank meets before all ranks have theirs.
+  // Throws where the driver or the machine cannot. No rank passes a barrier before all ranks have
+  // theirs.
   StreamCounters(std::unique_ptr<SharedCounters> counters, int rank, int world_size,
                  at::Device device)
       : counters_(std::move(counters)),
@@ -62,15 +63,15 @@ class StreamCounters {
   StreamCounters(const StreamCounters&) = delete;
   StreamCounters& operator=(const StreamCounters&) = delete;
 
-  // What `stream` gets from now on starts when every rank's has come to its meeting of this number.
+  // What `stream` gets from now on starts when every rank's has come to its barrier of this number.
   // One that is captured has no number but its place in the graph, which must have an even number
   // of them: ranks replay the same graphs in the same order.
-  void meet(cudaStream_t stream) {
+  void barrier(cudaStream_t stream) {
     if (const auto graph = graph_of(stream)) {
       meet_in_graph(stream, *graph);
       return;
     }
-    const uint32_t number = ++meetings_;
+    const uint32_t number = ++barriers_;
     for (int other = 0; other < world_size_; ++other) {
       if (other == rank_) continue;
       // After all that the stream has written so far.
@@ -84,8 +85,8 @@ class StreamCounters {
     }
     wait_for_permit(stream);
   }
-  bool has_met() const { return meetings_ > 0; }
-  // Whether the driver takes meetings into graphs.
+  bool has_passed_barrier() const { return barriers_ > 0; }
+  // Whether the driver takes barriers into graphs.
   bool can_be_captured() const { return can_be_captured_; }
 
   // From any thread: ends this rank's waits, those that come later too, until another rank's stream
@@ -100,11 +101,11 @@ class StreamCounters {
     permit(rank_) = kIsReleased;
     for (int other = 0; other < world_size_; ++other) {
       if (other == rank_) continue;
-      counters_->at(rank_, other) = meetings_ + kFarAhead;
+      counters_->at(rank_, other) = barriers_ + kFarAhead;
     }
     raise_own_flags();
     if (!was_captured_) return;
-    // Replays that were launched already may hold thousands of meetings.
+    // Replays that were launched already may hold thousands of barriers.
     const auto end = std::chrono::steady_clock::now() + kRelease;
     while (std::chrono::steady_clock::now() < end) raise_own_flags();
   }
@@ -166,7 +167,7 @@ class StreamCounters {
   }
   int flag(int phase, int waiting) const { return world_size_ + 2 + phase * world_size_ + waiting; }
   // A replay can count nothing: each rank raises a flag for the others, and who has seen it takes
-  // it down. The next meeting has other flags, and when it is over these are down everywhere.
+  // it down. The next barrier has other flags, and when it is over these are down everywhere.
   void meet_in_graph(cudaStream_t stream, unsigned long long graph) {
     if (graph != last_graph_) phase_ = 0;  // also after one whose capture broke off
     last_graph_ = graph;
@@ -218,10 +219,10 @@ class StreamCounters {
   CUresult (*wait_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
   ptrdiff_t distance_ = 0;
   unsigned after_wait_ = 0;  // flags
-  std::atomic<uint32_t> meetings_ = 0;
+  std::atomic<uint32_t> barriers_ = 0;
   bool can_be_captured_ = false;
   unsigned long long last_graph_ = 0;  // that was captured
-  int phase_ = 0;                      // whose flags its next meeting has
+  int phase_ = 0;                      // whose flags its next barrier has
   std::atomic<bool> was_captured_ = false;
 };
 

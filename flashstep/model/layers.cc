@@ -53,23 +53,23 @@ at::Tensor CausalSelfAttentionImpl::forward(const at::Tensor& x, const BlockCont
   const auto heads = [&](Linear& projection) {  // (B, N, C) -> (B, H, N, D)
     return projection->forward(x).view({b, n, num_heads_, -1}).transpose(1, 2);
   };
-  const auto turned = [&](const at::Tensor& x) {
+  const auto rotate = [&](const at::Tensor& x) {
     const ScopedRange range("rope");
     return rope(x, context.rotary);
   };
-  const auto q = turned(heads(q_proj));
-  auto k = turned(heads(k_proj));
+  const auto q = rotate(heads(q_proj));
+  auto k = rotate(heads(k_proj));
   auto v = heads(v_proj);
   if (context.cache != nullptr) extend(*context.cache, k, v);
   AttentionOptions options;
   options.causal = true;
   options.align_last = context.cache != nullptr;
   options.implementation = implementation_;
-  const auto mixed = [&] {
+  const auto attended = [&] {
     const ScopedRange range("attention");
     return attention(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options);
   }();
-  return output_proj->forward(mixed.transpose(1, 2).reshape({b, n, -1}));
+  return output_proj->forward(attended.transpose(1, 2).reshape({b, n, -1}));
 }
 
 SwigluNetworkImpl::SwigluNetworkImpl(int64_t d_model, int64_t d_ff,

@@ -65,9 +65,9 @@ std::string transport_of(const std::vector<at::Tensor>& tensors, const Group& gr
   return name == "nccl" ? "NCCL" : name == "gloo" ? "Gloo" : name;
 }
 
-c10::intrusive_ptr<c10d::Work> start_sum(std::vector<at::Tensor>& tensors, bool average,
-                                         const Group& group, const std::string& what,
-                                         PeerMean* peers) {
+c10::intrusive_ptr<c10d::Work> start_reduction(std::vector<at::Tensor>& tensors, bool average,
+                                               const Group& group, const std::string& what,
+                                               PeerMean* peers) {
   if (peers != nullptr && average && peers->takes(tensors)) {
     return group.guarded(what, [&]() -> c10::intrusive_ptr<c10d::Work> {
       peers->mean(tensors);

@@ -23,8 +23,8 @@ inline constexpr const char* kCopies = "copies";  // from GPU to GPU
 
 // Starts the all-reduce of all of them in one launch; `average` is NCCL's, Gloo only sums. `what`
 // is for messages. `peers`, if not null, does it on the current stream, where it can.
-c10::intrusive_ptr<c10d::Work> start_sum(std::vector<at::Tensor>& tensors, bool average,
-                                         const Group& group, const std::string& what,
-                                         PeerMean* peers = nullptr);
+c10::intrusive_ptr<c10d::Work> start_reduction(std::vector<at::Tensor>& tensors, bool average,
+                                               const Group& group, const std::string& what,
+                                               PeerMean* peers = nullptr);
 
 }  // namespace flashstep

@@ -163,7 +163,8 @@ void Bucket::launch() {
     if (widens_) {
       for (at::Tensor& part : wire_) part.mul_(share_of_mean(averaging_.group.world_size()));
     }
-    work_ = start_sum(wire_, backend_averages_, averaging_.group, name_, averaging_.peers.get());
+    work_ =
+        start_reduction(wire_, backend_averages_, averaging_.group, name_, averaging_.peers.get());
   });
 }
 

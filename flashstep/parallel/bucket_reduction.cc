@@ -13,8 +13,8 @@
 #include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/backend.h"
+#include "flashstep/parallel/collective_error.h"
 #include "flashstep/parallel/divided_gradient.h"
-#include "flashstep/parallel/shared_sentence.h"
 
 namespace flashstep {
 namespace {
@@ -198,12 +198,12 @@ void BucketReduction::finish() {
   require(!is_broken_, "[parallel] expected no reduction after one that failed");
   for (const auto& [device, stream] : streams_) check_capture(at::Device(device));
   const std::vector<int64_t> missing = this->missing(), unannounced = this->unannounced();
-  const std::optional<UserError> trouble = mistake_of(unannounced);
-  compare_first(trouble, missing);
-  std::optional<UserError> deviation = trouble ? trouble : this->deviation(missing);
+  const std::optional<UserError> mistake = mistake_of(unannounced);
+  compare_first(mistake, missing);
+  std::optional<UserError> deviation = mistake ? mistake : this->deviation(missing);
   is_broken_ = true;  // until this comes to its end
   send_rest(missing, unannounced);
-  std::optional<SharedSentence> shared;
+  std::optional<CollectiveError> shared;
   if (all_hear()) shared.emplace(deviation, group_);
   wait_for_all(missing);
   if (shared) deviation = shared->first();

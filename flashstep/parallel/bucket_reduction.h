@@ -58,7 +58,7 @@ class BucketReduction : public Reduction {
   bool is_announced(int64_t index) const;
   std::vector<int64_t> unannounced() const;
   std::optional<UserError> mistake_of(const std::vector<int64_t>& unannounced) const;
-  void compare_first(const std::optional<UserError>& trouble, const std::vector<int64_t>& missing);
+  void compare_first(const std::optional<UserError>& mistake, const std::vector<int64_t>& missing);
   bool all_hear() const;
   void fill(int64_t index);
   void send_full_buckets();

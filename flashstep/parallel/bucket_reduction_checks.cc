@@ -5,7 +5,7 @@
 #include "flashstep/comm/peer_copies.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/bucket_reduction.h"
-#include "flashstep/parallel/shared_sentence.h"
+#include "flashstep/parallel/collective_error.h"
 
 namespace flashstep {
 
@@ -113,12 +113,12 @@ void BucketReduction::check_capture(const at::Device& device) const {
 }
 
 // What ranks compare before anything is sent.
-void BucketReduction::compare_first(const std::optional<UserError>& trouble,
+void BucketReduction::compare_first(const std::optional<UserError>& mistake,
                                     const std::vector<int64_t>& missing) {
   if (!recording_ && !options_.debug) return;
   try {
     if (options_.debug) compare_plans();
-    const std::optional<UserError> first = SharedSentence(trouble, group_).first();
+    const std::optional<UserError> first = CollectiveError(mistake, group_).first();
     if (first) throw AgreedError(*first);
     if (!options_.allow_unused) check_agreement(missing, parameters_, group_);
   } catch (const AgreedError&) {

@@ -210,12 +210,12 @@ void Exchange::copy(PushTo&& push_to) {
   group_.guarded(kSendingUpdates, [&] {
     copy_stream_->run([&] {
       if (!is_copying_) {
-        copies_->meet();  // others have read the old values
-        meetings_ = 1;
+        copies_->stream_barrier();  // others have read the old values
+        barriers_ = 1;
       }
       is_copying_ = true;
       copies_->in_turn(push_to);
-      meetings_ += group_.world_size() - 2;  // in_turn's
+      barriers_ += group_.world_size() - 2;  // in_turn's
     });
   });
 }
@@ -225,8 +225,8 @@ void Exchange::finish_copies() {
   group_.check(kSendingUpdates);
   group_.guarded(kSendingUpdates, [&] {
     copy_stream_->run([&] {
-      copies_->meet();
-      if (meetings_ % 2 == 0) copies_->meet();  // a CUDA graph may hold an even number
+      copies_->stream_barrier();
+      if (barriers_ % 2 == 0) copies_->stream_barrier();  // a CUDA graph may hold an even number
     });
   });
   copy_stream_->join();

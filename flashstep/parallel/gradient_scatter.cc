@@ -84,7 +84,8 @@ void GradientScatter::launch_in_place(size_t index, std::vector<at::Tensor> piec
       if (options.communication_dtype) piece = piece.to(*options.communication_dtype);
       if (options.widens) piece = piece.to(at::kFloat).mul_(1.0 / group_.world_size());
     }
-    bucket.work = start_sum(pieces, options.backend_averages, group_, bucket.name, options.peers);
+    bucket.work =
+        start_reduction(pieces, options.backend_averages, group_, bucket.name, options.peers);
     bucket.pieces = std::move(pieces);
   });
 }

@@ -58,19 +58,19 @@ class Training {
     torch::cuda::synchronize();
     group_.barrier();
     graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
-    std::string trouble;
+    std::string message;
     try {
       step();
     } catch (const UserError& error) {
-      trouble = error.what();
+      message = error.what();
     }
     try {
       graph.capture_end();
     } catch (const std::exception&) {
       static_cast<void>(cudaGetLastError());
-      if (trouble.empty()) throw;
+      if (message.empty()) throw;
     }
-    if (!trouble.empty()) throw UserError(trouble);
+    if (!message.empty()) throw UserError(message);
   }
   std::vector<Tensor> weights() const {
     std::vector<Tensor> result;
@@ -100,7 +100,7 @@ int64_t count_copies(at::cuda::CUDAGraph& graph) {
   return std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
     cudaGraphNodeType type;
     if (cudaGraphNodeGetType(node, &type) == cudaSuccess) return type == cudaGraphNodeTypeMemcpy;
-    static_cast<void>(cudaGetLastError());  // a meeting, of a type that only the driver knows
+    static_cast<void>(cudaGetLastError());  // a barrier, of a type that only the driver knows
     return false;
   });
 }

@@ -62,20 +62,20 @@ RecordedWork::RecordedWork(const std::function<void()>& work, const RecordedWork
   at::cuda::device_synchronize();
   // Other threads, NCCL's and the group's, may ask CUDA what they like meanwhile.
   graph.capture_begin(state_->memory, cudaStreamCaptureModeThreadLocal);
-  std::exception_ptr trouble;
+  std::exception_ptr error;
   try {
     work();
   } catch (...) {
-    trouble = std::current_exception();
+    error = std::current_exception();
   }
   try {
     graph.capture_end();  // the stream computes again from here on
   } catch (const std::exception&) {
     static_cast<void>(cudaGetLastError());  // of the broken capture
-    if (!trouble) trouble = std::current_exception();
+    if (!error) error = std::current_exception();
     undo_capture(c10::cuda::current_device(), state_->memory);
   }
-  if (trouble) std::rethrow_exception(trouble);
+  if (error) std::rethrow_exception(error);
   graph.instantiate();
 }
 

@@ -43,8 +43,8 @@ void prepare_rows(const BackwardPass& pass, int64_t task) {
 
 // A worker's arrays.
 template <typename Word>
-struct Room {
-  Room(const BackwardPlan& plan, Word* words)
+struct Scratch {
+  Scratch(const BackwardPlan& plan, Word* words)
       : keys(words + plan.keys),
         keys_transposed(words + plan.keys_transposed),
         values_transposed(words + plan.values_transposed),
@@ -75,29 +75,29 @@ struct Meeting {
 };
 
 template <typename Dot, typename T>
-HWY_INLINE void load_queries(const BackwardPass& pass, const Room<typename Dot::Word>& room,
+HWY_INLINE void load_queries(const BackwardPass& pass, const Scratch<typename Dot::Word>& scratch,
                              const Meeting& at) {
   const auto& problem = pass.problem;
   const int64_t panel_stride = pass.plan.query_tile / Dot::kPerWord * kPanel;
   const auto q = rows_of<T>(pass.args.q, at.batch, at.head, at.query, at.queries, problem.head_dim);
   const auto grad =
       rows_of<T>(pass.args.grad_out, at.batch, at.head, at.query, at.queries, problem.head_dim);
-  Dot::pack_left(q, pass.scale.sign, room.queries);
-  Dot::pack_right(q, pass.scale.sign, panel_stride, room.queries_right);
-  Dot::pack_left(grad, 1.0f, room.grads);
-  Dot::pack_right(grad, 1.0f, panel_stride, room.grads_right);
+  Dot::pack_left(q, pass.scale.sign, scratch.queries);
+  Dot::pack_right(q, pass.scale.sign, panel_stride, scratch.queries_right);
+  Dot::pack_left(grad, 1.0f, scratch.grads);
+  Dot::pack_right(grad, 1.0f, panel_stride, scratch.grads_right);
   const int64_t row = (at.batch * problem.heads + at.head) * problem.n + at.query;
-  std::copy_n(pass.logsumexp + row, at.queries, room.logsumexp);
-  std::copy_n(pass.delta + row, at.queries, room.delta);
+  std::copy_n(pass.logsumexp + row, at.queries, scratch.logsumexp);
+  std::copy_n(pass.delta + row, at.queries, scratch.delta);
   // Rows of padding have weights 2^-infinity.
-  std::fill_n(room.logsumexp + at.queries, kMaxBlockRows, INFINITY);
-  std::fill_n(room.delta + at.queries, kMaxBlockRows, 0.0f);
+  std::fill_n(scratch.logsumexp + at.queries, kMaxBlockRows, INFINITY);
+  std::fill_n(scratch.delta + at.queries, kMaxBlockRows, 0.0f);
 }
 
-// The five products of one meeting.
+// The five products of one tile of queries and one of keys.
 template <typename Dot>
-HWY_INLINE void meet(const BackwardPass& pass, const Room<typename Dot::Word>& room,
-                     const Meeting& at) {
+HWY_INLINE void multiply_tiles(const BackwardPass& pass, const Scratch<typename Dot::Word>& scratch,
+                               const Meeting& at) {
   using Word = typename Dot::Word;
   const auto& plan = pass.plan;
   const int dim = pass.problem.head_dim;
@@ -110,18 +110,18 @@ HWY_INLINE void meet(const BackwardPass& pass, const Room<typename Dot::Word>& r
   product.columns = at.keys;
   product.depth = dim;
   product.shift = shift;
-  product.left = room.queries;
-  product.right = room.keys_transposed;
-  product.out = room.scores;
+  product.left = scratch.queries;
+  product.right = scratch.keys_transposed;
+  product.out = scratch.scores;
   multiply<Dot, Side::kPlain, Hidden::kOutputs>(product);
-  product.left = room.grads;
-  product.right = room.values_transposed;
-  product.out = room.weight_grads;
+  product.left = scratch.grads;
+  product.right = scratch.values_transposed;
+  product.out = scratch.weight_grads;
   multiply<Dot, Side::kPlain, Hidden::kOutputs>(product);
 
   const int padded = static_cast<int>(round_up(at.queries, kRowUnit));
-  score_gradients(room.scores, room.weight_grads, padded, at.keys, shift, pass.scale.magnitude,
-                  {room.logsumexp, room.delta});
+  score_gradients(scratch.scores, scratch.weight_grads, padded, at.keys, shift,
+                  pass.scale.magnitude, {scratch.logsumexp, scratch.delta});
 
   // dV += P^T dO and dK += dS^T Q.
   product.panel_stride = plan.query_tile / Dot::kPerWord * kPanel;
@@ -130,21 +130,21 @@ HWY_INLINE void meet(const BackwardPass& pass, const Room<typename Dot::Word>& r
   product.columns = dim;
   product.depth = at.queries;
   product.update = Update::kAdd;
-  product.left = Dot::round_transposed(room.scores, padded, at.keys, room.rounded);
-  product.right = room.grads_right;
-  product.out = room.grad_v;
+  product.left = Dot::round_transposed(scratch.scores, padded, at.keys, scratch.rounded);
+  product.right = scratch.grads_right;
+  product.out = scratch.grad_v;
   multiply<Dot, Side::kTransposed, Hidden::kDepthBegin>(product);
-  product.left = Dot::round_transposed(room.weight_grads, padded, at.keys, room.rounded);
-  product.right = room.queries_right;
-  product.out = room.grad_k;
+  product.left = Dot::round_transposed(scratch.weight_grads, padded, at.keys, scratch.rounded);
+  product.right = scratch.queries_right;
+  product.out = scratch.grad_k;
   multiply<Dot, Side::kTransposed, Hidden::kDepthBegin>(product);
 
   // dQ += dS K.
   product.panel_stride = plan.key_tile / Dot::kPerWord * kPanel;
   product.rows = at.queries;
   product.depth = at.keys;
-  product.left = Dot::round_left(room.weight_grads, padded, at.keys, room.rounded);
-  product.right = room.keys;
+  product.left = Dot::round_left(scratch.weight_grads, padded, at.keys, scratch.rounded);
+  product.right = scratch.keys;
   product.out = at.grad_q;
   multiply<Dot, Side::kPlain, Hidden::kDepthEnd>(product);
 }
@@ -179,7 +179,7 @@ void chunk_task(const BackwardPass& pass, int64_t task, int64_t heads, int worke
   const int64_t batch = (pass.first_head + head) / problem.kv_heads;
   const int64_t kv_head = (pass.first_head + head) % problem.kv_heads;
   const int dim = problem.head_dim;
-  const Room<Word> room(plan, pass.scratch_of<Word>(worker));
+  const Scratch<Word> scratch(plan, pass.scratch_of<Word>(worker));
   float* grad_q = pass.partial_grad_q(head, chunk);
   const int64_t head_rows = plan.query_tiles * plan.query_tile;
   const int64_t begin = chunk_begin(pass, chunk);
@@ -193,12 +193,13 @@ void chunk_task(const BackwardPass& pass, int64_t task, int64_t heads, int worke
     const int keys = static_cast<int>(std::min<int64_t>(plan.key_tile, problem.m - key));
     const auto k = rows_of<T>(pass.args.k, batch, kv_head, key, keys, dim);
     const auto v = rows_of<T>(pass.args.v, batch, kv_head, key, keys, dim);
-    Dot::pack_right(k, 1.0f, plan.key_tile / Dot::kPerWord * kPanel, room.keys);
-    Dot::pack_transposed(k, dim / Dot::kPerWord * kPanel, room.queries, room.keys_transposed);
-    Dot::pack_transposed(v, dim / Dot::kPerWord * kPanel, room.queries, room.values_transposed);
+    Dot::pack_right(k, 1.0f, plan.key_tile / Dot::kPerWord * kPanel, scratch.keys);
+    Dot::pack_transposed(k, dim / Dot::kPerWord * kPanel, scratch.queries, scratch.keys_transposed);
+    Dot::pack_transposed(v, dim / Dot::kPerWord * kPanel, scratch.queries,
+                         scratch.values_transposed);
     const int64_t sums = round_up(keys, kRowUnit) * plan.padded_dim;
-    std::fill_n(room.grad_k, sums, 0.0f);
-    std::fill_n(room.grad_v, sums, 0.0f);
+    std::fill_n(scratch.grad_k, sums, 0.0f);
+    std::fill_n(scratch.grad_v, sums, 0.0f);
     const int64_t first_tile = first_query(problem, key) / plan.query_tile;
     for (int64_t g = 0; g < group; ++g) {
       for (int64_t i = first_tile * plan.query_tile; i < problem.n; i += plan.query_tile) {
@@ -210,17 +211,17 @@ void chunk_task(const BackwardPass& pass, int64_t task, int64_t heads, int worke
                             queries,
                             keys,
                             grad_q + (g * head_rows + i) * plan.padded_dim};
-        load_queries<Dot, T>(pass, room, at);
-        meet<Dot>(pass, room, at);
+        load_queries<Dot, T>(pass, scratch, at);
+        multiply_tiles<Dot>(pass, scratch, at);
       }
     }
     const auto& ks = pass.args.grad_k.strides;
     const auto& vs = pass.args.grad_v.strides;
-    write_rows(room.grad_k, plan.padded_dim, std::abs(problem.scale), keys, dim,
+    write_rows(scratch.grad_k, plan.padded_dim, std::abs(problem.scale), keys, dim,
                static_cast<T*>(pass.args.grad_k.data) + batch * ks.batch + kv_head * ks.head +
                    key * ks.row,
                ks.row);
-    write_rows(room.grad_v, plan.padded_dim, 1.0f, keys, dim,
+    write_rows(scratch.grad_v, plan.padded_dim, 1.0f, keys, dim,
                static_cast<T*>(pass.args.grad_v.data) + batch * vs.batch + kv_head * vs.head +
                    key * vs.row,
                vs.row);

@@ -57,29 +57,30 @@ struct Bf16Pairs {
     }
   }
 
-  static HWY_INLINE void pack_transposed(const Rows<Bf16>& x, int64_t panel_stride, uint32_t* room,
-                                         uint32_t* out) {
+  static HWY_INLINE void pack_transposed(const Rows<Bf16>& x, int64_t panel_stride,
+                                         uint32_t* scratch, uint32_t* out) {
     for (int row = 0; row < x.rows; row += kLanes) {
       for (int r = 0; r < kLanes; ++r) {
         for (int c = 0; c < x.width; c += 2 * kLanes) {
           const Bf16* from = x.data + (row + r) * x.stride + c;
           hn::StoreU(row + r < x.rows ? load_pairs(from, x.width - c) : hn::Zero(Words()), Words(),
-                     room + r * kStride + c / 2);
+                     scratch + r * kStride + c / 2);
         }
       }
-      transpose_words(room, kStride, x.width / 2, out + row / kPanel * panel_stride + row % kPanel);
+      transpose_words(scratch, kStride, x.width / 2,
+                      out + row / kPanel * panel_stride + row % kPanel);
     }
   }
 
   static HWY_INLINE const uint32_t* round_left(const float* scores, int rows, int columns,
-                                               uint32_t* room) {
-    bf16_round_left(scores, rows, columns, room);
-    return room;
+                                               uint32_t* scratch) {
+    bf16_round_left(scores, rows, columns, scratch);
+    return scratch;
   }
   static HWY_INLINE const uint32_t* round_transposed(const float* scores, int rows, int columns,
-                                                     uint32_t* room) {
-    bf16_round_transposed(scores, static_cast<int>(round_up(rows, 2)), columns, room);
-    return room;
+                                                     uint32_t* scratch) {
+    bf16_round_transposed(scores, static_cast<int>(round_up(rows, 2)), columns, scratch);
+    return scratch;
   }
 
  private:

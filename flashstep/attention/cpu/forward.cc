@@ -16,8 +16,8 @@ namespace {
 
 // A worker's arrays.
 template <typename Word>
-struct Room {
-  Room(const ForwardPlan& plan, Word* words)
+struct Scratch {
+  Scratch(const ForwardPlan& plan, Word* words)
       : queries(words + plan.queries),
         weights(words + plan.weights),
         packing(words + plan.packing),
@@ -36,7 +36,7 @@ struct Room {
 // Packs one tile of keys and values of a head, counted over batches.
 template <typename Dot, typename T>
 HWY_INLINE void pack_keys(const ForwardPass& pass, int64_t head, int64_t tile,
-                          typename Dot::Word* room, typename Dot::Word* out) {
+                          typename Dot::Word* scratch, typename Dot::Word* out) {
   const auto& plan = pass.plan;
   const auto& problem = pass.problem;
   const int64_t batch = head / problem.kv_heads, kv_head = head % problem.kv_heads;
@@ -44,7 +44,7 @@ HWY_INLINE void pack_keys(const ForwardPass& pass, int64_t head, int64_t tile,
   const int rows = static_cast<int>(std::min<int64_t>(plan.key_tile, problem.m - first));
   const int dim = problem.head_dim;
   Dot::pack_transposed(rows_of<T>(pass.args.k, batch, kv_head, first, rows, dim),
-                       dim / Dot::kPerWord * kPanel, room, out);
+                       dim / Dot::kPerWord * kPanel, scratch, out);
   Dot::pack_right(rows_of<T>(pass.args.v, batch, kv_head, first, rows, dim), 1.0f,
                   plan.key_tile / Dot::kPerWord * kPanel, out + plan.key_words);
 }
@@ -54,15 +54,15 @@ template <typename Dot, typename T>
 void pack_tile(const ForwardPass& pass, int64_t task, int worker) {
   using Word = typename Dot::Word;
   const int64_t head = task / pass.plan.key_tiles, tile = task % pass.plan.key_tiles;
-  const Room<Word> room(pass.plan, pass.scratch_of<Word>(worker));
-  pack_keys<Dot, T>(pass, pass.first_head + head, tile, room.packing,
+  const Scratch<Word> scratch(pass.plan, pass.scratch_of<Word>(worker));
+  pack_keys<Dot, T>(pass, pass.first_head + head, tile, scratch.packing,
                     pass.packed_tile<Word>(head, tile));
 }
 
 // Rows [row, row + rows) of the query tile attend to `keys` keys of a packed tile; row `row` sees
 // those up to `shift`.
 template <typename Dot>
-HWY_INLINE void attend_block(const ForwardPass& pass, const Room<typename Dot::Word>& room,
+HWY_INLINE void attend_block(const ForwardPass& pass, const Scratch<typename Dot::Word>& scratch,
                              const typename Dot::Word* tile, int row, int rows, int keys,
                              Shift shift) {
   using Word = typename Dot::Word;
@@ -71,30 +71,30 @@ HWY_INLINE void attend_block(const ForwardPass& pass, const Room<typename Dot::W
   const int columns = static_cast<int>(std::min<int64_t>(keys, rows + shift));
   if (columns <= 0) return;
   Product<Word> scores;
-  scores.left = room.queries + row * kStride;
+  scores.left = scratch.queries + row * kStride;
   scores.right = tile;
   scores.panel_stride = dim / Dot::kPerWord * kPanel;
-  scores.out = room.scores;
+  scores.out = scratch.scores;
   scores.out_stride = kStride;
   scores.rows = rows;
   scores.columns = columns;
   scores.depth = dim;
   multiply<Dot, Side::kPlain, Hidden::kOutputs>(scores);
 
-  const Running running = {room.top + row, room.weight_sum + row * kLanes};
-  softmax_rows(room.scores, rows, columns, shift, pass.scale.magnitude, running, room.factor);
+  const Running running = {scratch.top + row, scratch.weight_sum + row * kLanes};
+  softmax_rows(scratch.scores, rows, columns, shift, pass.scale.magnitude, running, scratch.factor);
 
   Product<Word> sums;
-  sums.left = Dot::round_left(room.scores, rows, columns, room.weights);
+  sums.left = Dot::round_left(scratch.scores, rows, columns, scratch.weights);
   sums.right = tile + plan.key_words;
   sums.panel_stride = plan.key_tile / Dot::kPerWord * kPanel;
-  sums.out = room.out + row * kStride;
+  sums.out = scratch.out + row * kStride;
   sums.out_stride = kStride;
   sums.rows = rows;
   sums.columns = dim;
   sums.depth = columns;
   sums.update = Update::kScaleAndAdd;
-  sums.factor = room.factor;
+  sums.factor = scratch.factor;
   multiply<Dot, Side::kPlain, Hidden::kOutputs>(sums);
 }
 
@@ -108,14 +108,14 @@ HWY_INLINE void write_rows(const ForwardPass& pass, int64_t batch, int64_t head,
   for (int r = 0; r < rows; ++r) {
     const float sum = sum_of(load(weight_sum + r * kLanes));
     const float weight = sum == 0 ? NAN : sum;  // scores all -infinity have no softmax
-    const bool blind = visible_keys(problem, first + r) == 0;
-    const auto factor = hn::Set(Floats(), blind ? 0.0f : 1 / weight);
+    const bool fully_masked = visible_keys(problem, first + r) == 0;
+    const auto factor = hn::Set(Floats(), fully_masked ? 0.0f : 1 / weight);
     for (int c = 0; c < problem.head_dim; c += kLanes) {
       store(hn::Mul(load(sums + r * kStride + c), factor), out + r * s.row + c,
             problem.head_dim - c);
     }
     constexpr float kLn2 = 0.693147181f;
-    logsumexp[r] = blind ? -INFINITY : (top[r] + std::log2(weight)) * kLn2;
+    logsumexp[r] = fully_masked ? -INFINITY : (top[r] + std::log2(weight)) * kLn2;
   }
 }
 
@@ -131,30 +131,31 @@ void attend_tile(const ForwardPass& pass, int64_t task, int worker) {
   const int rows = static_cast<int>(std::min<int64_t>(plan.query_tile, problem.n - first));
   const int64_t batch = head / problem.heads;
 
-  const Room<Word> room(plan, pass.scratch_of<Word>(worker));
+  const Scratch<Word> scratch(plan, pass.scratch_of<Word>(worker));
   Dot::pack_left(
       rows_of<T>(pass.args.q, batch, head % problem.heads, first, rows, problem.head_dim),
-      pass.scale.sign, room.queries);
+      pass.scale.sign, scratch.queries);
   const int64_t padded = round_up(rows, kRowUnit);
-  std::fill_n(room.top, padded, -FLT_MAX);
-  std::fill_n(room.weight_sum, padded * kLanes, 0.0f);
-  for (int64_t r = 0; r < padded; ++r) std::fill_n(room.out + r * kStride, plan.padded_dim, 0.0f);
-  std::fill_n(room.factor, kMaxBlockRows, 1.0f);
+  std::fill_n(scratch.top, padded, -FLT_MAX);
+  std::fill_n(scratch.weight_sum, padded * kLanes, 0.0f);
+  for (int64_t r = 0; r < padded; ++r)
+    std::fill_n(scratch.out + r * kStride, plan.padded_dim, 0.0f);
+  std::fill_n(scratch.factor, kMaxBlockRows, 1.0f);
 
   const int64_t seen = visible_keys(problem, first + rows - 1);
   for (int64_t key = 0; key < seen; key += plan.key_tile) {
     const int64_t index = key / plan.key_tile;
-    if (!plan.shared) pack_keys<Dot, T>(pass, head / group, index, room.packing, room.keys);
+    if (!plan.shared) pack_keys<Dot, T>(pass, head / group, index, scratch.packing, scratch.keys);
     const Word* tile =
-        plan.shared ? pass.packed_tile<Word>(head / group - pass.first_head, index) : room.keys;
+        plan.shared ? pass.packed_tile<Word>(head / group - pass.first_head, index) : scratch.keys;
     const int keys = static_cast<int>(std::min<int64_t>(plan.key_tile, problem.m - key));
     for (int row = 0; row < rows; row += kBlockRows) {
-      attend_block<Dot>(pass, room, tile, row, std::min(kBlockRows, rows - row), keys,
+      attend_block<Dot>(pass, scratch, tile, row, std::min(kBlockRows, rows - row), keys,
                         tile_shift(problem, first + row, key));
     }
   }
-  write_rows<T>(pass, batch, head % problem.heads, first, rows, room.out, room.top,
-                room.weight_sum);
+  write_rows<T>(pass, batch, head % problem.heads, first, rows, scratch.out, scratch.top,
+                scratch.weight_sum);
 }
 
 }  // namespace

@@ -116,9 +116,10 @@ struct Fp32 {
     }
   }
 
-  // Right operand of depth x.width; panels run over the rows. `room` holds kLanes rows of a tile.
+  // Right operand of depth x.width; panels run over the rows. `scratch` holds kLanes rows of a
+  // tile.
   template <typename T>
-  static HWY_INLINE void pack_transposed(const Rows<T>& x, int64_t panel_stride, float* room,
+  static HWY_INLINE void pack_transposed(const Rows<T>& x, int64_t panel_stride, float* scratch,
                                          float* out) {
     for (int row = 0; row < x.rows; row += kLanes) {
       float* to = out + row / kPanel * panel_stride + row % kPanel;
@@ -132,20 +133,20 @@ struct Fp32 {
       for (int r = 0; r < kLanes; ++r) {
         for (int c = 0; c < x.width; c += kLanes) {
           const T* from = x.data + (row + r) * x.stride + c;
-          store(r < rows ? load(from, x.width - c) : hn::Zero(Floats()), room + r * kStride + c);
+          store(r < rows ? load(from, x.width - c) : hn::Zero(Floats()), scratch + r * kStride + c);
         }
       }
-      transpose_words(room, kStride, x.width, to);
+      transpose_words(scratch, kStride, x.width, to);
     }
   }
 
   // Scores as a left operand, plain or transposed: float32 needs nothing.
   static HWY_INLINE const float* round_left(const float* scores, int /*rows*/, int /*columns*/,
-                                            float* /*room*/) {
+                                            float* /*scratch*/) {
     return scores;
   }
   static HWY_INLINE const float* round_transposed(const float* scores, int /*rows*/,
-                                                  int /*columns*/, float* /*room*/) {
+                                                  int /*columns*/, float* /*scratch*/) {
     return scores;
   }
 

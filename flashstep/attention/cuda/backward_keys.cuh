@@ -172,11 +172,11 @@ __device__ inline void finish_keys(const BackwardArguments& args, const KeysWork
                      problem.head_dim, 1.0f, dv, lane.index, add);
 }
 
-template <Arithmetic kArithmetic, int kDim, Room kRoom, bool kOnePass>
-__global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kRoom>::kThreads,
-                                  KeysShape<kArithmetic, kDim, kRoom>::kTile.blocks)
+template <Arithmetic kArithmetic, int kDim, SharedMemoryTier kTier, bool kOnePass>
+__global__ void __launch_bounds__(KeysShape<kArithmetic, kDim, kTier>::kThreads,
+                                  KeysShape<kArithmetic, kDim, kTier>::kTile.blocks)
     backward_keys_kernel(const __grid_constant__ BackwardArguments args) {
-  using Shape = KeysShape<kArithmetic, kDim, kRoom>;
+  using Shape = KeysShape<kArithmetic, kDim, kTier>;
   using Math = typename Shape::Math;
   constexpr KeysTile kTile = Shape::kTile;
   extern __shared__ __align__(128) char shared_memory[];

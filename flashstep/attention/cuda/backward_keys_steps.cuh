@@ -15,9 +15,9 @@ constexpr int divisor(int number, int most) {
   return most;
 }
 
-template <Arithmetic kArithmetic, int kDim, Room kRoom>
+template <Arithmetic kArithmetic, int kDim, SharedMemoryTier kTier>
 struct KeysShape {
-  static constexpr KeysTile kTile = keys_tile(kArithmetic, kDim, kRoom);
+  static constexpr KeysTile kTile = keys_tile(kArithmetic, kDim, kTier);
   using Math = Fragments<kArithmetic>;
   using KeyRows = Tile<Math::kBytes, kTile.keys, kDim>;
   using QueryRows = Tile<Math::kBytes, kTile.queries, kDim>;

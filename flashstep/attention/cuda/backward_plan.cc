@@ -44,10 +44,10 @@ Arithmetic arithmetic_of(const Problem& problem) {
   return problem.tf32 ? Arithmetic::kTf32 : Arithmetic::kTf32x3;
 }
 
-Room room_of(const Device& device) {
-  for (Room room : {Room::k227KiB, Room::k163KiB})
-    if (device.shared_bytes_per_block >= room_bytes(room)) return room;
-  return Room::k99KiB;
+SharedMemoryTier tier_of(const Device& device) {
+  for (SharedMemoryTier tier : {SharedMemoryTier::k227KiB, SharedMemoryTier::k163KiB})
+    if (device.shared_bytes_per_block >= shared_bytes(tier)) return tier;
+  return SharedMemoryTier::k99KiB;
 }
 
 // Blocks that run at the same time.
@@ -149,8 +149,8 @@ BackwardPlan plan_backward(const Problem& any_problem, const Device& device) {
   plan.arithmetic = arithmetic_of(problem);
   plan.padded_dim = padded_dim(problem.head_dim);
   plan.one_pass = !problem.deterministic;
-  plan.room = room_of(device);
-  plan.keys_tile = keys_tile(plan.arithmetic, plan.padded_dim, plan.room);
+  plan.tier = tier_of(device);
+  plan.keys_tile = keys_tile(plan.arithmetic, plan.padded_dim, plan.tier);
   plan.queries_tile = queries_tile(plan.arithmetic, plan.padded_dim);
   plan.padded_n = ceil_div(problem.n, kRowPadding) * kRowPadding;
   plan.padded_m = ceil_div(problem.m, plan.keys_tile.keys) * plan.keys_tile.keys;

@@ -39,7 +39,7 @@ struct BackwardGrid {
 struct BackwardPlan {
   Arithmetic arithmetic;
   int padded_dim;
-  Room room;
+  SharedMemoryTier tier;
   bool one_pass;
   int sm_count;
   KeysTile keys_tile;

@@ -64,18 +64,21 @@ constexpr int shared_bytes(const QueriesTile& tile, Arithmetic arithmetic, int p
 }
 
 // Shared memory of a block, by the GPUs that have it: sm_90; sm_80; sm_86 and sm_89.
-enum class Room { k227KiB, k163KiB, k99KiB };
+enum class SharedMemoryTier { k227KiB, k163KiB, k99KiB };
 
-constexpr int room_bytes(Room room) {
-  return (room == Room::k227KiB ? 227 : room == Room::k163KiB ? 163 : 99) * 1024;
+constexpr int shared_bytes(SharedMemoryTier tier) {
+  return (tier == SharedMemoryTier::k227KiB   ? 227
+          : tier == SharedMemoryTier::k163KiB ? 163
+                                              : 99) *
+         1024;
 }
 
 // Registers decide the shapes: the accumulators of dK and dV take keys / (16 key_warps) *
 // padded_dim / column_warps of a thread, at most 128 of 255; then shared memory (KiB beside them).
 // Warps of 32 keys read every fragment of Q and dO for two rows of fragments, which halves what the
 // products read from shared memory, their bound beside the latency. Measured on an H200.
-constexpr KeysTile keys_tile_16_bit(int padded_dim, Room room) {
-  const bool narrow = room == Room::k99KiB;
+constexpr KeysTile keys_tile_16_bit(int padded_dim, SharedMemoryTier tier) {
+  const bool narrow = tier == SharedMemoryTier::k99KiB;
   switch (padded_dim) {
     case 64:
       return {128, 64, 4, 1, 2, 32, 2, false};  // 81
@@ -86,20 +89,20 @@ constexpr KeysTile keys_tile_16_bit(int padded_dim, Room room) {
       return narrow ? KeysTile{64, 32, 4, 1, 2, 32, 2, false}    // 69
                     : KeysTile{128, 64, 4, 2, 2, 32, 1, false};  // 161
     case 192:
-      return narrow                  ? KeysTile{32, 32, 2, 2, 2, 32, 2, false}   // 77
-             : room == Room::k163KiB ? KeysTile{64, 64, 2, 4, 2, 16, 1, false}   // 161
-                                     : KeysTile{96, 64, 3, 4, 2, 16, 1, false};  // 194
+      return narrow                              ? KeysTile{32, 32, 2, 2, 2, 32, 2, false}   // 77
+             : tier == SharedMemoryTier::k163KiB ? KeysTile{64, 64, 2, 4, 2, 16, 1, false}   // 161
+                                                 : KeysTile{96, 64, 3, 4, 2, 16, 1, false};  // 194
     case 256:
-      return narrow                  ? KeysTile{32, 32, 2, 2, 1, 32, 2, false}   // 69
-             : room == Room::k163KiB ? KeysTile{64, 64, 2, 4, 1, 16, 1, false}   // 145
-                                     : KeysTile{64, 64, 2, 4, 2, 16, 1, false};  // 209
+      return narrow                              ? KeysTile{32, 32, 2, 2, 1, 32, 2, false}   // 69
+             : tier == SharedMemoryTier::k163KiB ? KeysTile{64, 64, 2, 4, 1, 16, 1, false}   // 145
+                                                 : KeysTile{64, 64, 2, 4, 2, 16, 1, false};  // 209
     default:
       return {128, 64, 4, 1, 2, 32, 2, true};  // 16: 33, 32: 49
   }
 }
 
-constexpr KeysTile keys_tile_float32(int padded_dim, Room room) {
-  const bool narrow = room == Room::k99KiB;
+constexpr KeysTile keys_tile_float32(int padded_dim, SharedMemoryTier tier) {
+  const bool narrow = tier == SharedMemoryTier::k99KiB;
   switch (padded_dim) {
     case 64:
       return narrow ? KeysTile{64, 32, 4, 1, 2, 32, 2, false}    // 72
@@ -120,9 +123,9 @@ constexpr KeysTile keys_tile_float32(int padded_dim, Room room) {
   }
 }
 
-constexpr KeysTile keys_tile(Arithmetic arithmetic, int padded_dim, Room room) {
-  return is_16_bit(arithmetic) ? keys_tile_16_bit(padded_dim, room)
-                               : keys_tile_float32(padded_dim, room);
+constexpr KeysTile keys_tile(Arithmetic arithmetic, int padded_dim, SharedMemoryTier tier) {
+  return is_16_bit(arithmetic) ? keys_tile_16_bit(padded_dim, tier)
+                               : keys_tile_float32(padded_dim, tier);
 }
 
 constexpr QueriesTile queries_tile(Arithmetic arithmetic, int padded_dim) {

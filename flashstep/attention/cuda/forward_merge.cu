@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads)
       out.w = fmaf(out.w, old_factor, part.w * factor);
     }
   }
-  const bool blind = row + a.diagonal < 0;  // sees no key
-  const float inverse = blind ? 0.0f : 1.0f / sum;
+  const bool fully_masked = row + a.diagonal < 0;  // sees no key
+  const float inverse = fully_masked ? 0.0f : 1.0f / sum;
   const int64_t head = head_row / a.n;
   const auto& strides = a.pass.out.strides;
   char* const to = static_cast<char*>(a.pass.out.data) +
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
   ElementTraits<kElement>::store_pair(to + 2 * element_bytes(kElement), out.z * inverse,
                                       out.w * inverse);
   if (column == 0)
-    a.pass.logsumexp[head_row] = blind ? kMinusInfinity : natural_logsumexp(reference, sum);
+    a.pass.logsumexp[head_row] = fully_masked ? kMinusInfinity : natural_logsumexp(reference, sum);
 }
 
 template <Element kElement>

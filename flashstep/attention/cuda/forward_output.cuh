@@ -33,8 +33,8 @@ __device__ inline void write_rows(const ForwardArguments& a, const ForwardWork& 
       const int query = row + 16 * b + 8 * h;
       const float sum = quad_sum(state.sum[b][h]);
       if (query >= a.n) continue;
-      const bool blind = query + a.diagonal < 0;  // sees no key
-      const float inverse = blind ? 0.0f : 1.0f / sum;
+      const bool fully_masked = query + a.diagonal < 0;  // sees no key
+      const float inverse = fully_masked ? 0.0f : 1.0f / sum;
       char* const line = head + query * to.strides.row * element_bytes(kElement);
 #pragma unroll
       for (int j = 0; j < kOutBlocks; ++j) {
@@ -46,7 +46,8 @@ __device__ inline void write_rows(const ForwardArguments& a, const ForwardWork& 
       }
       if (lane_column == 0) {
         a.pass.logsumexp[head_rows + query] =
-            blind ? kMinusInfinity : natural_logsumexp(state.reference(b, h, a.scale_log2), sum);
+            fully_masked ? kMinusInfinity
+                         : natural_logsumexp(state.reference(b, h, a.scale_log2), sum);
       }
     }
   }

@@ -1,4 +1,4 @@
-#include "flashstep/parallel/shared_sentence.h"
+#include "flashstep/parallel/collective_error.h"
 
 #include <string>
 #include <utility>
@@ -14,7 +14,7 @@ constexpr const char* kComparing = "comparing the ends of a step";
 
 }  // namespace
 
-SharedSentence::SharedSentence(std::optional<UserError> mistake, const Group& group)
+CollectiveError::CollectiveError(std::optional<UserError> mistake, const Group& group)
     : mistake_(std::move(mistake)),
       group_(group),
       speaks_(at::full({1}, mistake_ ? 1 : 0, at::kLong)) {
@@ -25,7 +25,7 @@ SharedSentence::SharedSentence(std::optional<UserError> mistake, const Group& gr
                          [&] { return group_.process_group().allreduce(message, options); });
 }
 
-std::optional<UserError> SharedSentence::first() {
+std::optional<UserError> CollectiveError::first() {
   group_.wait(work_, kComparing);
   if (speaks_.item<int64_t>() == 0) return std::nullopt;
   const std::string own = mistake_ ? str(mistake_->tensor(), '\n', mistake_->what()) : "";

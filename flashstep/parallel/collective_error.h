@@ -12,11 +12,11 @@
 
 namespace flashstep {
 
-class SharedSentence {
+class CollectiveError {
  public:
   // Starts to tell the other ranks whether there is a `mistake`, in a message of 8 bytes through
   // Gloo. Every rank does at the same place among its collectives.
-  SharedSentence(std::optional<UserError> mistake, const Group& group);
+  CollectiveError(std::optional<UserError> mistake, const Group& group);
 
   // On every rank the same: the first rank's mistake, or nothing. Waits for all ranks' hosts; texts
   // travel only when there is one.
