@@ -194,9 +194,11 @@ TEST(FullySharded, KeepsAShardOfEachParameter) {
     EXPECT_TRUE(same_bits(words->second, before));
     for (auto& [name, tensor] : whole) tensor.add_(1);
     model.load_full_parameters(whole);
-    EXPECT_TRUE(same_bits(net->words.detach().flatten(),
-                          (before + 1).flatten().slice(0, group.rank() * 20,
-                                                       group.rank() * 20 + net->words.numel())));
+    EXPECT_TRUE(
+        same_bits(net->words.detach().flatten(),
+                  (before + 1)
+                      .flatten()
+                      .slice(0, group.rank() * 20, group.rank() * 20 + net->words.numel())));
     expect_sentence([&] { model.load_full_parameters({}); }, {"a tensor for", "got none"});
     words->second = torch::zeros({2, 2});
     expect_sentence([&] { model.load_full_parameters(whole); }, {"words", "of shape [11, 5]"});
