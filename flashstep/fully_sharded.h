@@ -22,6 +22,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -68,6 +69,7 @@ inline at::Tensor run(torch::nn::SequentialImpl& modules, at::Tensor x) {
   return x;
 }
 template <typename M, typename... Arguments>
+requires std::is_base_of_v<torch::nn::Module, M>
 decltype(auto) run(M& module, Arguments&&... arguments) {
   UnitCall call(module);
   using Result = decltype(module.forward(std::forward<Arguments>(arguments)...));
@@ -166,8 +168,11 @@ class FullyShardedDataParallel : public torch::nn::Module {
 
   // Of the shards' gradients: see ShardedUnits. All ranks call it; the norm before, () float32.
   torch::Tensor clip_grad_norm(double max_norm) { return units().clip_grad_norm(max_norm); }
-  // The parameters whole, under their names in the module. All ranks call it.
-  NamedTensors gather_full_parameters() const { return units().gather(); }
+  // The parameters whole, under their names in the module. All ranks call it. `to`: the one rank
+  // that gets them, the others nothing.
+  NamedTensors gather_full_parameters(std::optional<int> to = std::nullopt) const {
+    return units().gather(to);
+  }
   // Takes such, of any number of ranks or of a module that is not divided.
   void load_full_parameters(const NamedTensors& whole) { units().load(whole); }
   // After a backward that was broken off by an exception: its gradients are dropped. All ranks call

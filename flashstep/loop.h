@@ -31,6 +31,7 @@
 #include "flashstep/checkpoint.h"
 #include "flashstep/group.h"
 #include "flashstep/optim.h"
+#include "flashstep/sharded_units.h"
 
 namespace flashstep {
 
@@ -73,6 +74,10 @@ class Parallelism {
   virtual std::shared_ptr<void> begin_micro_batch(bool /*is_last*/) { return nullptr; }
   // After the last backward: returns when the gradients are those of the global batch.
   virtual void synchronize_gradients() {}
+  // Parameters that are whole only within call(); null: every rank has all of them.
+  virtual ShardedUnits* units() const { return nullptr; }
+  // forward(), which calls the module. With units all ranks call it equally often.
+  virtual torch::Tensor call(const std::function<torch::Tensor()>& forward) { return forward(); }
 
   int rank() const { return group() == nullptr ? 0 : group()->rank(); }
   int world_size() const { return group() == nullptr ? 1 : group()->world_size(); }
@@ -157,10 +162,11 @@ struct Job {
   std::function<double(int64_t t)> learning_rate = {};
   // Mean loss on held-out data, in the units of `loss`; empty: no evaluation.
   std::function<double()> held_out_loss = {};
-  // held_out_loss is called on all ranks, which divide the work; else on rank 0 only.
+  // held_out_loss is called on all ranks, which divide the work; else on rank 0 only, unless
+  // parameters are sharded (Parallelism::units).
   bool evaluates_together = false;
   // Text for samples.txt and the terminal, made before the first and after the last step; empty:
-  // none.
+  // none. Called on rank 0, and where parameters are sharded (Parallelism::units) on all ranks.
   std::function<std::string()> sample = {};
   std::shared_ptr<Parallelism> parallel = std::make_shared<Parallelism>();
 

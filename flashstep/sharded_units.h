@@ -42,6 +42,15 @@ struct UnitOfTensors {
   std::vector<at::Tensor> tensors;  // distinct leaves, floating-point, dense, of one device
 };
 
+// What this rank keeps of a tensor between uses.
+struct Shard {
+  std::string name;
+  at::Tensor tensor;  // the module's
+  at::Tensor whole;   // of its shape, strides and dtype, on the meta device
+  bool is_divided = true;
+  int64_t begin = 0, end = 0;  // its elements, in the order of the whole's memory
+};
+
 class ShardedUnits {
  public:
   virtual ~ShardedUnits() = default;
@@ -70,8 +79,11 @@ class ShardedUnits {
   virtual at::Tensor gradient_norm() const = 0;
   virtual at::Tensor clip_grad_norm(double max_norm) = 0;
 
-  // All tensors whole, in their own dtype, with their names; copies. All ranks call it.
-  virtual NamedTensors gather() const = 0;
+  // All tensors whole, in their own dtype, with their names; copies. All ranks call it. `to`: the
+  // one rank that gets them, the others nothing.
+  virtual NamedTensors gather(std::optional<int> to = std::nullopt) const = 0;
+  // In the order of gather().
+  virtual std::vector<Shard> shards() const = 0;
   // Takes each rank's shards out of whole tensors of these names and shapes. Sends nothing.
   // UserError that names what is missing, unexpected or of another shape.
   virtual void load(const NamedTensors& whole) = 0;

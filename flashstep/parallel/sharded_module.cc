@@ -35,15 +35,15 @@ Registry& registry() {
 // The elements of lists of modules: the blocks of most models.
 std::vector<std::string> elements_of_lists(const Module& module) {
   std::vector<std::string> names;
-  for (const auto& item : module.named_modules("", /*include_self=*/true)) {
-    const Module& list = *item.value();
+  const auto add = [&](const Module& list, const std::string& prefix) {
     if (list.as<torch::nn::ModuleListImpl>() == nullptr &&
         list.as<torch::nn::SequentialImpl>() == nullptr)
-      continue;
-    for (const auto& element : list.named_children()) {
-      names.push_back(item.key().empty() ? element.key() : item.key() + "." + element.key());
-    }
-  }
+      return;
+    for (const auto& element : list.named_children()) names.push_back(prefix + element.key());
+  };
+  add(module, "");  // which may lie on the stack
+  for (const auto& item : module.named_modules("", /*include_self=*/false))
+    add(*item.value(), item.key() + ".");
   return names;
 }
 

@@ -190,12 +190,25 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     return norm;
   }
 
-  NamedTensors gather() const override {
+  NamedTensors gather(std::optional<int> to) const override {
     NamedTensors result;
     for (const ShardedUnit& unit : units_) {
-      const std::vector<Tensor> copies = unit.gather_copies();
+      const std::vector<Tensor> copies = unit.gather_copies(!to || *to == group_.rank());
       for (size_t i = 0; i < copies.size(); ++i)
         result.emplace_back(unit.tensors()[i].name, copies[i]);
+    }
+    return result;
+  }
+
+  std::vector<Shard> shards() const override {
+    std::vector<Shard> result;
+    for (const ShardedUnit& unit : units_) {
+      for (const ShardedTensor& t : unit.tensors()) {
+        const Tensor whole =
+            at::empty_strided(t.sizes, t.strides, t.memory.options().device(at::kMeta));
+        const int64_t begin = t.is_divided ? std::min<int64_t>(group_.rank() * t.part, t.numel) : 0;
+        result.push_back({t.name, t.tensor, whole, t.is_divided, begin, begin + t.own});
+      }
     }
     return result;
   }

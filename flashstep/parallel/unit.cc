@@ -267,7 +267,7 @@ void ShardedUnit::finish_reduction(SideStream& stream) {
   });
 }
 
-std::vector<Tensor> ShardedUnit::gather_copies() const {
+std::vector<Tensor> ShardedUnit::gather_copies(bool keeps) const {
   at::NoGradGuard no_grad;
   std::vector<Tensor> copies;
   for (const ShardedTensor& t : tensors_) {
@@ -280,7 +280,7 @@ std::vector<Tensor> ShardedUnit::gather_copies() const {
           group_.guarded(what, [&] { return group_.process_group()._allgather_base(memory, own); }),
           what);
     }
-    copies.push_back(as_whole(memory, t.sizes, t.strides).clone());
+    if (keeps) copies.push_back(as_whole(memory, t.sizes, t.strides).clone());
   }
   return copies;
 }

@@ -59,8 +59,9 @@ class ShardedUnit {
   // joined).
   void finish_reduction(SideStream& stream);
 
-  // Every tensor whole, in its own dtype: copies, in the order of tensors(). All ranks call it.
-  std::vector<at::Tensor> gather_copies() const;
+  // Every tensor whole, in its own dtype: copies, in the order of tensors(). All ranks call it;
+  // where `keeps` is false nothing is returned.
+  std::vector<at::Tensor> gather_copies(bool keeps) const;
 
  private:
   enum class State { kSharded, kInFlight, kWhole };

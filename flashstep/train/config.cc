@@ -170,9 +170,9 @@ void ParallelConfig::visit(FieldVisitor& v) {
   v.field("flat_buckets", flat_buckets, {"chosen", "yes", "no"},
           "gradients are copied side by side before they are sent (bucketed); chosen: by backend");
   v.field(
-      "shard_optimizer", shard_optimizer, {"none", "whole", "flat"},
+      "shard_optimizer", shard_optimizer, {"none", "whole", "flat", "full"},
       "each process keeps the optimizer's state of; whole: some parameters; flat: an equal part of "
-      "all, and of their gradients");
+      "all, and of their gradients; full: and of the parameters themselves (CPU)");
   v.field("peer_copies", peer_copies, {"none", "updates", "all"},
           "what copy engines carry between GPUs of one machine, NCCL the rest; updates: parameters "
           "that a process has updated (shard_optimizer); all: gradients, too (bucketed)");

@@ -70,6 +70,9 @@ double evaluate_loss(const LogitsFunction& logits, const TokenFile& tokens,
     begin += static_cast<uint64_t>(rows * length);
     if (options.progress) options.progress(begin, predicted);
   }
+  const int in_last_round = static_cast<int>(sums.size() % world_size);
+  if (options.calls_on_all_ranks && in_last_round != 0 && rank >= in_last_round)
+    logits(windows(tokens, 0, 1, 1, options.device).first);
   const Tensor here = at::stack(sums).cpu();
   std::vector<double> all(here.const_data_ptr<double>(),
                           here.const_data_ptr<double>() + here.numel());

@@ -26,6 +26,8 @@ struct EvaluateOptions {
   // The ranks share the batches, and all of them call evaluate_loss and get the same: that of one
   // process, bit for bit where the ranks compute a batch alike. Null: a single process.
   const Group* group = nullptr;
+  // `logits` is called on all ranks equally often (sharded parameters).
+  bool calls_on_all_ranks = false;
 };
 
 // Mean cross-entropy in nats per token, accumulated in float64, over all tokens but the first: the

@@ -63,6 +63,8 @@ class Loop {
  private:
   const Group* group() const { return job_.parallel->group(); }  // null: a process alone
 
+  bool is_sharded() const { return job_.parallel->units() != nullptr; }
+
   // From the newest checkpoint, or anew.
   void begin() {
     check_agreement();
@@ -151,7 +153,7 @@ class Loop {
 
   void evaluate() {
     std::optional<double> loss;
-    if (job_.held_out_loss && (log_ || job_.evaluates_together)) {
+    if (job_.held_out_loss && (log_ || job_.evaluates_together || is_sharded())) {
       const RunLog::Pause pause(log_.get());
       loss = job_.held_out_loss();
     }
@@ -159,9 +161,10 @@ class Loop {
   }
 
   void sample() {
-    if (!log_ || !job_.sample) return;
+    if (!job_.sample || !(log_ || is_sharded())) return;
     const RunLog::Pause pause(log_.get());
-    log_->sample(step_, job_.sample());
+    const std::string text = job_.sample();
+    if (log_) log_->sample(step_, text);
   }
 
   void save() {

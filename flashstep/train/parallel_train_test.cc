@@ -3,6 +3,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -52,6 +54,8 @@ class SlowToSave : public Parallelism {
     return ranks_->begin_micro_batch(is_last);
   }
   void synchronize_gradients() override { ranks_->synchronize_gradients(); }
+  ShardedUnits* units() const override { return ranks_->units(); }
+  Tensor call(const std::function<Tensor()>& forward) override { return ranks_->call(forward); }
 
  private:
   std::shared_ptr<Parallelism> ranks_;
@@ -94,6 +98,12 @@ struct ParallelExperiment {
       flashstep::run(job, options);
     }
     std::vector<Tensor> result;
+    if (ranks->units() != nullptr) {
+      const NamedTensors whole = ranks->units()->gather();
+      const std::map<std::string, Tensor> by_name(whole.begin(), whole.end());
+      for (const auto& item : net.named_parameters()) result.push_back(by_name.at(item.key()));
+      return result;
+    }
     for (const Tensor& parameter : net.parameters()) result.push_back(parameter.detach().clone());
     return result;
   }
@@ -168,7 +178,8 @@ TEST(Ranks, LossCurveIsThatOfOneProcess) {
       if (group.is_first())
         alone = ParallelExperiment{base.path / "alone", config("none")}.run(nullptr);
       for (const char* wrapper : {"naive", "flat", "overlapped", "bucketed", "torch"}) {
-        for (const char* shards : {"none", "whole", "flat"}) {
+        for (const char* shards : {"none", "whole", "flat", "full"}) {
+          if (shards == std::string("full") && wrapper != std::string("bucketed")) continue;
           SCOPED_TRACE(str(wrapper, ", shards ", shards));
           const fs::path run = base.path / str(wrapper, shards);
           const auto together = ParallelExperiment{run, config(wrapper, shards)}.run(&group);
@@ -230,7 +241,7 @@ TEST(Ranks, ResumedIsNeverStopped) {
   for (const int world_size : {2, 3}) {
     testing::run_ranks(world_size, [&](const Environment& environment) {
       Group group(environment);
-      for (const char* shards : {"none", "whole", "flat"}) {
+      for (const char* shards : {"none", "whole", "flat", "full"}) {
         SCOPED_TRACE(shards);
         run(shards, group);
       }
@@ -241,7 +252,8 @@ TEST(Ranks, ResumedIsNeverStopped) {
 // Written by 3 ranks in one way of dividing, taken up by 2 in another.
 TEST(Ranks, AnotherNumberOfRanksAndAnotherDivisionGoOn) {
   const std::pair<const char*, const char*> cases[] = {
-      {"flat", "flat"}, {"flat", "whole"}, {"whole", "flat"}, {"none", "flat"}, {"flat", "none"}};
+      {"flat", "flat"}, {"flat", "whole"}, {"whole", "flat"}, {"none", "flat"}, {"flat", "none"},
+      {"full", "full"}, {"full", "none"},  {"none", "full"},  {"flat", "full"}, {"full", "flat"}};
   for (const auto& [before, after] : cases) {
     const auto part = [](const char* shards) {
       ParallelExperiment experiment{folder("reshard") / "part", config("bucketed", shards)};
@@ -358,7 +370,7 @@ TEST(Ranks, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
   testing::run_ranks(2, [](const Environment& environment) {
     Group group(environment);
     const Cleared base(folder("skip"), group);
-    for (const char* shards : {"none", "whole", "flat"}) {
+    for (const char* shards : {"none", "whole", "flat", "full"}) {
       ParallelExperiment experiment{base.path / shards, config("bucketed", shards)};
       experiment.nan_at = 4;
       const auto parameters = experiment.run(&group);
@@ -378,6 +390,9 @@ TEST(Parallelize, RefusesWhatDoesNotGoTogether) {
     Group group(environment);
     TwoLayers net;
     EXPECT_THROW(parallelize(net, config("none"), &group), UserError);
+    EXPECT_THROW(parallelize(net, config("naive", "full"), &group), UserError);
+    net.in->weight.set_grad_dtype(at::kBFloat16);
+    EXPECT_THROW(parallelize(net, config("bucketed", "full"), &group), UserError);
   });
 }
 

@@ -1,9 +1,14 @@
 #include "flashstep/train/parallelize.h"
 
+#include <functional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "flashstep/detail/module_synchronizer.h"
 #include "flashstep/error.h"
+#include "flashstep/fully_sharded.h"
+#include "flashstep/model.h"
 #include "flashstep/optim.h"
 
 namespace flashstep {
@@ -29,6 +34,66 @@ class DataParallelism : public Parallelism {
   mutable ModuleSynchronizer synchronizer_;
 };
 
+class FullSharding : public Parallelism {
+ public:
+  FullSharding(torch::nn::Module& module, const Group& group)
+      : module_(module), sharded_(module, group, {}) {}
+  const Group* group() const override { return &sharded_.group(); }
+  ShardedUnits* units() const override { return &sharded_.units(); }
+  Tensor call(const std::function<Tensor()>& forward) override {
+    sharded_.before_forward();
+    try {
+      UnitCall call(module_);
+      Tensor result = forward();
+      call.watch(result);
+      sharded_.after_forward();
+      call.end();
+      return result;
+    } catch (...) {
+      sharded_.explain();
+    }
+  }
+
+ private:
+  torch::nn::Module& module_;
+  ShardedModule sharded_;
+};
+
+// The blocks are units: each is called with its parameters whole.
+void call_blocks_as_units(TransformerImpl& model) {
+  model.set_block_runner(
+      [inner = model.block_runner()](std::span<const BlockCall> blocks, const Tensor& x) {
+        std::vector<BlockCall> calls(blocks.begin(), blocks.end());
+        for (BlockCall& call : calls) {
+          call.forward = [forward = call.forward, module = call.module](const Tensor& input) {
+            UnitCall unit(*module);
+            Tensor output = forward(input);
+            unit.watch(output);
+            unit.end();
+            return output;
+          };
+        }
+        return inner(calls, x);
+      });
+}
+
+std::shared_ptr<Parallelism> shard_fully(torch::nn::Module& module, const ParallelConfig& config,
+                                         const Group& group) {
+  require(config.wrapper == "bucketed",
+          "[parallel] expected parallel.wrapper bucketed, its default, with shard_optimizer full, ",
+          "which averages gradients by itself, got ", config.wrapper);
+  for (const Tensor& parameter : module.parameters()) {
+    require(parameter.is_cpu(), "[parallel] expected CPUs for parallel.shard_optimizer full, got ",
+            parameter.device(),
+            ": on GPUs it does not go with recorded steps and fused blocks yet");
+    require(!parameter.grad_dtype() || *parameter.grad_dtype() == parameter.scalar_type(),
+            "[parallel] expected gradients of the parameters' dtype (train.gradients fp32) with ",
+            "parallel.shard_optimizer full, got ", *parameter.grad_dtype());
+  }
+  if (auto* model = module.as<TransformerImpl>()) call_blocks_as_units(*model);
+  return std::make_shared<FullSharding>(module, group);
+}
+
 }  // namespace
 
 std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const ParallelConfig& config,
@@ -39,6 +104,8 @@ std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const Parall
   if (group == nullptr) return std::make_shared<Parallelism>();
   require(config.wrapper != "none",
           "[parallel] expected one process for parallel.wrapper none, got ", world_size);
+  if (config.shard_optimizer == "full" && world_size > 1)
+    return shard_fully(module, config, *group);
   ReducerOptions options;
   options.strategy = strategy_by_name(config.wrapper);
   options.bucket_megabytes = config.bucket_megabytes;
@@ -52,7 +119,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module&
                                                         const ParallelConfig& config,
                                                         const Parallelism& parallel,
                                                         at::ScalarType moments) {
-  if (parallel.group() == nullptr || config.shard_optimizer == "none") {
+  const bool is_divided = config.shard_optimizer == "whole" || config.shard_optimizer == "flat";
+  if (parallel.group() == nullptr || !is_divided) {
     auto optimizer = std::make_unique<AdamW>(module.parameters(), options);
     optimizer->keep_moments_in(moments);
     return optimizer;

@@ -15,9 +15,10 @@
 
 namespace flashstep {
 
-// Data parallelism as `config.wrapper` says: every rank's parameters become rank 0's. `group` is
-// null for a single process; it and `module` must outlive what is returned. UserError if wrapper
-// and number of processes do not go together.
+// Data parallelism as `config.wrapper` says, or full sharding as `config.shard_optimizer`: every
+// rank's parameters become rank 0's. `group` is null for a single process; it and `module` must
+// outlive what is returned. UserError if wrapper, number of processes and sharding do not go
+// together.
 std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const ParallelConfig& config,
                                          Group* group);
 

@@ -251,7 +251,10 @@ struct Training {
     evaluate.device = device;
     evaluate.precision = precision_by_name(config.train.precision);
     evaluate.group = group;
-    const LogitsFunction logits = [this](const Tensor& ids) { return model->forward(ids); };
+    evaluate.calls_on_all_ranks = parallel->units() != nullptr;
+    const LogitsFunction logits = [this](const Tensor& ids) {
+      return parallel->call([&] { return model->forward(ids); });
+    };
     model->eval();
     const double loss = evaluate_loss(logits, data.validation_tokens, evaluate);
     model->train();
@@ -267,10 +270,21 @@ struct Training {
   }
 
   std::string sample() {
+    const ShardedUnits* const units = parallel->units();
+    if (units == nullptr) return sample(model);
+    if (config.sampling.prompts.empty()) return "";
+    const NamedTensors weights = units->gather(/*to=*/0);
+    if (!parallel->is_main_rank()) return "";
+    Transformer whole(config.model, std::nullopt, device);
+    load_module(*whole, weights, "the ranks' shards");
+    return sample(whole);
+  }
+
+  std::string sample(Transformer& whole) const {
     std::vector<std::string> samples;
     for (const std::string& prompt : config.sampling.prompts) {
       samples.push_back(
-          write_sample(model, data.tokenizer, prompt, config.sampling, config.text.document_end));
+          write_sample(whole, data.tokenizer, prompt, config.sampling, config.text.document_end));
     }
     return join(samples, "\n\n");
   }
@@ -332,11 +346,12 @@ Training make_training(Config config, const TrainOptions& options, torch::Device
 std::string describe_parallel(const Training& training, const Environment& environment) {
   const TrainConfig& train = training.config.train;
   const int64_t ranks = training.parallel->world_size();
+  const GradientReducer* const reducer = training.parallel->reducer();
   return str("[parallel] ", ranks, " processes, started by ", environment.launcher,
              "; a step takes ", ranks, " x ", train.accumulation_steps, " x ", train.batch_size,
-             " = ", ranks * train.accumulation_steps * train.batch_size, " sequences; wrapper ",
-             training.parallel->reducer()->describe(), "; optimizer shards ",
-             training.config.parallel.shard_optimizer);
+             " = ", ranks * train.accumulation_steps * train.batch_size, " sequences; ",
+             reducer != nullptr ? "wrapper " + reducer->describe() : "fully sharded",
+             "; optimizer shards ", training.config.parallel.shard_optimizer);
 }
 
 // What is trained, on what and where, before the first step: one line each.
@@ -351,7 +366,7 @@ void describe_run(const Training& training, const Environment& environment) {
   say(options, str("[data] ", commas(training.data.train_tokens.size()), " tokens to train on, ",
                    commas(training.data.validation_tokens.size()), " held out, from ", source));
   uint64_t parameters = 0;
-  for (const Tensor& parameter : training.model->parameters())
+  for (const auto& [name, parameter] : whole_tensors(*training.model, *training.parallel))
     parameters += static_cast<uint64_t>(parameter.numel());
   const ModelConfig& model = config.model;
   say(options,

@@ -36,14 +36,21 @@ class OptimizerTensors {
       : job_(job),
         adamw_(dynamic_cast<AdamW*>(&job.optimizer)),
         sharded_(dynamic_cast<ShardedOptimizerBase*>(&job.optimizer)),
+        units_(job.parallel->units()),
         parameters_(std::move(parameters)) {
     if (auto* sharded = dynamic_cast<ShardedAdamW*>(&job.optimizer)) adamw_ = &sharded->inner();
+    require(units_ == nullptr || (adamw_ != nullptr && sharded_ == nullptr),
+            "[checkpoint] expected flashstep's AdamW, not sharded by itself, for parameters that "
+            "are fully sharded, got another optimizer");
   }
 
-  bool are_divided() const { return adamw_ != nullptr && sharded_ != nullptr; }
+  bool are_divided() const {
+    return adamw_ != nullptr && (sharded_ != nullptr || units_ != nullptr);
+  }
 
   // Those of this rank, not copies; if they are not divided, rank 0's are all. All ranks call it.
   NamedTensors read() const {
+    if (units_ != nullptr) return shards_state();
     if (adamw_ != nullptr) return optimizer_state(*adamw_, updated());
     if (sharded_ != nullptr) sharded_->consolidate(0);
     if (!job_.parallel->is_main_rank()) return {};
@@ -59,11 +66,13 @@ class OptimizerTensors {
   // Of what any number of ranks may have written (all of a parameter's) what load() takes.
   NamedTensors own(NamedTensors written) const {
     if (adamw_ == nullptr) return written;
+    if (units_ != nullptr) return cut_joined(std::move(written), parameters_, own_pieces());
     return are_divided() ? sharded_->own_share(std::move(written), parameters_)
                          : join_pieces(std::move(written), parameters_);
   }
 
   void load(const NamedTensors& own) const {
+    if (units_ != nullptr) return load_shards_state(own);
     if (adamw_ != nullptr) return load_optimizer_state(*adamw_, updated(), own);
     require(own.size() == 1 && own.front().first == kArchive,
             "[resume] expected the checkpoint of another optimizer than AdamW, got one of AdamW");
@@ -81,9 +90,68 @@ class OptimizerTensors {
     return are_divided() ? sharded_->named_own(parameters_) : parameters_;
   }
 
+  // Of fully sharded parameters: a piece each, or, of those that every rank has, all.
+  std::vector<NamedPiece> own_pieces() const {
+    std::vector<NamedPiece> pieces;
+    for (const Shard& shard : units_->shards()) {
+      if (!shard.is_divided) {
+        pieces.push_back({shard.name, shard.whole});
+      } else if (shard.begin < shard.end) {
+        pieces.push_back({shard.name, shard.whole, shard.begin, shard.end});
+      }
+    }
+    return pieces;
+  }
+
+  static std::string name_of(const Shard& shard) {
+    return shard.is_divided ? piece_name(shard.name, shard.whole, shard.begin, shard.end)
+                            : shard.name;
+  }
+
+  // Of what several ranks have, rank 0's.
+  NamedTensors shards_state() const {
+    NamedTensors result;
+    for (const Shard& shard : units_->shards()) {
+      if (shard.is_divided ? shard.begin == shard.end : !job_.parallel->is_main_rank()) continue;
+      for (auto& [name, tensor] : optimizer_state(*adamw_, {{name_of(shard), shard.tensor}})) {
+        if (tensor.dim() > 0 && shard.is_divided) tensor = tensor.view({-1});
+        if (tensor.dim() > 0 && !shard.is_divided)
+          tensor = tensor.as_strided(shard.whole.sizes(), shard.whole.strides());
+        result.emplace_back(name, tensor);
+      }
+    }
+    return result;
+  }
+
+  void load_shards_state(const NamedTensors& own) const {
+    NamedTensors shards, state;
+    std::unordered_map<std::string, Tensor> wholes;
+    for (const Shard& shard : units_->shards()) {
+      shards.emplace_back(name_of(shard), shard.tensor);
+      if (!shard.is_divided) wholes.emplace(shard.name, shard.whole);
+    }
+    for (const auto& [name, tensor] : own) {
+      const auto whole = wholes.find(name.substr(0, name.rfind('/')));
+      if (tensor.dim() == 0) {
+        state.emplace_back(name, tensor);
+      } else if (whole == wholes.end()) {
+        state.emplace_back(name, tensor.view({-1, 1, 1}));
+      } else {
+        require_tensor(whole->first, tensor.sizes() == whole->second.sizes(), "[resume] expected ",
+                       name, " of shape ", whole->second.sizes(), ", got ", tensor.sizes());
+        Tensor ordered =
+            at::empty_strided(tensor.sizes(), whole->second.strides(), tensor.options());
+        ordered.copy_(tensor);
+        state.emplace_back(name, ordered.as_strided({tensor.numel(), 1, 1}, {1, 1, 1}));
+      }
+    }
+    load_optimizer_state(*adamw_, shards, state);
+  }
+
   const Job& job_;
   AdamW* adamw_;                   // the one inside, if it is sharded; null: another optimizer
   ShardedOptimizerBase* sharded_;  // null: it is not
+  const ShardedUnits* units_;      // null: parameters are not
   const NamedTensors parameters_;
 };
 
@@ -205,12 +273,80 @@ NamedTensors module_tensors(const torch::nn::Module& module) {
   return tensors;
 }
 
+NamedTensors whole_tensors(const torch::nn::Module& module, const Parallelism& parallel) {
+  NamedTensors tensors = module_tensors(module);
+  if (parallel.units() == nullptr) return tensors;
+  std::unordered_map<std::string, Tensor> wholes;
+  for (const Shard& shard : parallel.units()->shards()) wholes.emplace(shard.name, shard.whole);
+  for (auto& [name, tensor] : tensors) {
+    const auto found = wholes.find(name);
+    if (found != wholes.end()) tensor = found->second;
+  }
+  return tensors;
+}
+
+namespace {
+
+// On rank 0; on the others the parameters are as whole_tensors() has them.
+NamedTensors gathered_tensors(const Job& job) {
+  NamedTensors tensors = whole_tensors(job.module, *job.parallel);
+  if (job.parallel->units() == nullptr) return tensors;
+  const NamedTensors gathered = job.parallel->units()->gather(/*to=*/0);
+  const std::unordered_map<std::string, Tensor> by_name(gathered.begin(), gathered.end());
+  for (auto& [name, tensor] : tensors) {
+    const auto found = by_name.find(name);
+    if (found != by_name.end()) tensor = found->second;
+  }
+  return tensors;
+}
+
+void check_weights(const NamedTensors& own, const NamedTensors& weights,
+                   const std::string& source) {
+  const std::unordered_map<std::string, Tensor> by_name(weights.begin(), weights.end());
+  for (const auto& [name, tensor] : own) {
+    const auto found = by_name.find(name);
+    require_tensor(name, found != by_name.end(), "[weights] expected ", name, " in ", source,
+                   ", but it is not there");
+    require_tensor(name, found->second.sizes() == tensor.sizes(), "[weights] expected ", name,
+                   " of shape ", tensor.sizes(), " in ", source, ", got ", found->second.sizes());
+  }
+  for (const auto& [name, tensor] : weights) {
+    const bool known =
+        std::any_of(own.begin(), own.end(), [&](const auto& e) { return e.first == name; });
+    require_tensor(name, known, "[weights] ", source, " holds ", name,
+                   ", which the module does not have");
+  }
+}
+
+// load_module, of which each rank takes its shards.
+void load_job(const Job& job, const NamedTensors& weights, const std::string& source) {
+  ShardedUnits* const units = job.parallel->units();
+  if (units == nullptr) return load_module(job.module, weights, source);
+  const torch::NoGradGuard no_grad;
+  check_weights(whole_tensors(job.module, *job.parallel), weights, source);
+  std::set<std::string> sharded;
+  for (const Shard& shard : units->shards()) sharded.insert(shard.name);
+  std::unordered_map<std::string, Tensor> others;  // buffers
+  for (const auto& [name, tensor] : module_tensors(job.module)) others.emplace(name, tensor);
+  NamedTensors parameters;
+  for (const auto& [name, tensor] : weights) {
+    if (sharded.contains(name)) {
+      parameters.emplace_back(name, tensor);
+    } else {
+      others.at(name).copy_(tensor);
+    }
+  }
+  units->load(parameters);
+}
+
+}  // namespace
+
 Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
                            const RunCounters& counters, int64_t step) {
   Checkpoint checkpoint;
   checkpoint.step = step;
-  checkpoint.model = module_tensors(job.module);
-  checkpoint.optimizer = OptimizerTensors(job, checkpoint.model).read();
+  checkpoint.model = gathered_tensors(job);
+  checkpoint.optimizer = OptimizerTensors(job, whole_tensors(job.module, *job.parallel)).read();
   if (job.parallel->is_main_rank()) {
     checkpoint.optimizer.insert(checkpoint.optimizer.end(), step_state.begin(), step_state.end());
   }
@@ -266,13 +402,12 @@ RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
           "[resume] expected the training data that the run has read so far (fingerprint ",
           state.data_fingerprint, "), got other data (", job.data_fingerprint, ")");
   try {
-    load_module(job.module, checkpoint.model,
-                flashstep::str("the checkpoint of step ", checkpoint.step));
+    load_job(job, checkpoint.model, flashstep::str("the checkpoint of step ", checkpoint.step));
   } catch (const UserError& error) {
     throw AgreedError(error);  // all ranks have the same tensors
   }
   checkpoint.model.clear();
-  const NamedTensors parameters = module_tensors(job.module);
+  const NamedTensors parameters = whole_tensors(job.module, *job.parallel);
   const Group* const group = job.parallel->group();
   const auto shared = [&](NamedTensors tensors, const KeepFunction& keep) {
     return group == nullptr ? keep(std::move(tensors))
@@ -300,20 +435,8 @@ void load_module(torch::nn::Module& module, const NamedTensors& weights,
                  const std::string& source) {
   torch::NoGradGuard no_grad;
   const NamedTensors own = module_tensors(module);
+  check_weights(own, weights, source);
   const std::unordered_map<std::string, Tensor> by_name(weights.begin(), weights.end());
-  for (const auto& [name, tensor] : own) {
-    const auto found = by_name.find(name);
-    require_tensor(name, found != by_name.end(), "[weights] expected ", name, " in ", source,
-                   ", but it is not there");
-    require_tensor(name, found->second.sizes() == tensor.sizes(), "[weights] expected ", name,
-                   " of shape ", tensor.sizes(), " in ", source, ", got ", found->second.sizes());
-  }
-  for (const auto& [name, tensor] : weights) {
-    const bool known =
-        std::any_of(own.begin(), own.end(), [&](const auto& e) { return e.first == name; });
-    require_tensor(name, known, "[weights] ", source, " holds ", name,
-                   ", which the module does not have");
-  }
   for (auto [name, tensor] : own) tensor.copy_(by_name.at(name));
 }
 

@@ -24,6 +24,9 @@ struct RunCounters {
 // Parameters and buffers by name, tied ones once.
 NamedTensors module_tensors(const torch::nn::Module& module);
 
+// The same; sharded parameters as they would be whole, on the meta device.
+NamedTensors whole_tensors(const torch::nn::Module& module, const Parallelism& parallel);
+
 // The ranks each of which has a share of the optimizer's state to write (save_checkpoint); null:
 // rank 0 writes all.
 const Group* writing_group(const Job& job);

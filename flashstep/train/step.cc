@@ -66,7 +66,7 @@ Tensor TrainStep::add_micro_batch(int64_t step, int64_t micro_step) {
       autocast.emplace(device_.type(),
                        options_.precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf);
     }
-    loss = loss_(step, micro_step);
+    loss = parallel_->call([&] { return loss_(step, micro_step); });
   }
   require(loss.defined() && loss.numel() == 1,
           "[train] expected the loss function to return one number, got ",
@@ -111,7 +111,9 @@ StepResult TrainStep::finish(Tensor loss) {
   const std::vector<Tensor> gradients = gradients_of(optimizer_);
   Tensor overflow;
   if (scaler_) overflow = scaler_->unscale(gradients);
-  const Tensor norm = global_norm(optimizer_, gradients);
+  const ShardedUnits* const units = parallel_->units();
+  const Tensor norm =
+      units != nullptr ? units->gradient_norm() : global_norm(optimizer_, gradients);
   Tensor skip =
       at::logical_and(loss.isfinite(), norm.to(device_).isfinite()).logical_not().to(at::kFloat);
   if (scaler_) skip = at::maximum(skip, overflow);

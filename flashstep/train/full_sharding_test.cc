@@ -1,0 +1,178 @@
+// The Transformer trained with shard_optimizer full against the same with none: what a checkpoint
+// holds, and what a rank keeps.
+#include <filesystem>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/checkpoint.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/loop.h"
+#include "flashstep/model.h"
+#include "flashstep/parallel/state_pieces.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/ranks.h"
+#include "flashstep/train/evaluate.h"
+#include "flashstep/train/parallelize.h"
+#include "flashstep/train/run_state.h"
+
+namespace flashstep {
+namespace {
+
+namespace fs = std::filesystem;
+using torch::Tensor;
+
+ModelConfig odd_model() {
+  ModelConfig config;
+  config.vocab_size = 37;
+  config.context_length = 8;
+  config.num_layers = 3;
+  config.d_model = 10;
+  config.num_heads = 1;
+  config.d_ff = 13;
+  return config;
+}
+
+struct FullShardingRun {
+  fs::path directory;
+  std::string shards;
+  Precision precision = Precision::kFloat32;
+  Recompute recompute = Recompute::kNone;
+  int64_t steps = 5;
+  bool resume = false;
+
+  // Returns the held-out loss after the last step.
+  double run(Group& group) const {
+    Transformer model(odd_model(), 5 + static_cast<uint64_t>(group.rank()));
+    model->set_recompute(recompute, 2);
+    ParallelConfig config;
+    config.shard_optimizer = shards;
+    const auto ranks = parallelize(*model, config, &group);
+    const auto optimizer = make_optimizer(*model, torch::optim::AdamWOptions(1e-2), config, *ranks);
+    Job job{*model, *optimizer, [&](int64_t step, int64_t /*micro_step*/) {
+              const Tensor ids = tokens(2, 100 * step + group.rank());
+              return model->loss(ids.slice(1, 0, 8), ids.slice(1, 1, 9));
+            }};
+    job.parallel = ranks;
+    const Tensor held_out = tokens(3, 9999);
+    const auto logits = [&] {
+      const torch::NoGradGuard no_grad;
+      return ranks->call([&] { return model->forward(held_out.slice(1, 0, 8)); });
+    };
+    job.held_out_loss = [&] {
+      return language_model_loss(logits(), held_out.slice(1, 1, 9)).item<double>();
+    };
+    job.evaluates_together = true;
+    LoopOptions options;
+    options.run_directory = directory;
+    options.steps = steps;
+    options.resume = resume;
+    options.step.precision = precision;
+    options.quiet = true;
+    const double loss = flashstep::run(job, options).held_out_loss;
+    if (ranks->units() != nullptr) expect_shards(*model, *ranks);
+    return loss;
+  }
+
+  static Tensor tokens(int64_t rows, int64_t seed) {
+    torch::manual_seed(seed);
+    return torch::randint(odd_model().vocab_size, {rows, 9}, at::kLong);
+  }
+
+  // Between steps nothing is whole, and a rank has about its share.
+  static void expect_shards(const TransformerImpl& model, const Parallelism& ranks) {
+    EXPECT_EQ(ranks.units()->gathered_bytes(), 0);
+    int64_t own = 0, all = 0, matrices = 0;
+    for (const Tensor& parameter : model.parameters()) own += parameter.numel();
+    for (const auto& [name, whole] : whole_tensors(model, ranks)) {
+      all += whole.numel();
+      matrices += whole.dim() >= 2 ? 1 : 0;
+    }
+    const int64_t small = 7 * odd_model().d_model;  // norms, which every rank has
+    EXPECT_LE(own, (all - small) / ranks.world_size() + 4 * matrices + small);
+  }
+
+  Checkpoint saved() const {
+    return load_newest(directory / "checkpoints", [](const std::string&) {}).value();
+  }
+};
+
+fs::path full_sharding_folder(const std::string& name) {
+  return fs::temp_directory_path() / str("flashstep_full_sharding_", ::getppid(), "_", name);
+}
+
+void expect_same_tensors(const NamedTensors& actual, const NamedTensors& expected,
+                         double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_EQ(actual[i].first, expected[i].first);
+    ASSERT_EQ(actual[i].second.sizes(), expected[i].second.sizes()) << actual[i].first;
+    const double difference =
+        (actual[i].second - expected[i].second).abs().max().item<double>();
+    EXPECT_TRUE(difference <= tolerance) << actual[i].first << ": " << difference;
+  }
+}
+
+// Two ranks' means are the same bits in every mode, and so are the files.
+TEST(FullSharding, CheckpointsAreThoseOfNone) {
+  for (const int world_size : {2, 3}) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
+      Group group(environment);
+      const fs::path base = full_sharding_folder("equal");
+      if (group.is_first()) fs::remove_all(base);
+      group.barrier();
+      const double tolerance = group.world_size() == 2 ? 0 : 1e-4;
+      for (const auto& [precision, recompute] :
+           {std::pair{Precision::kFloat32, Recompute::kNone},
+            std::pair{Precision::kFloat32, Recompute::kBlock},
+            std::pair{Precision::kBFloat16, Recompute::kNone}}) {
+        const bool is_short = precision == Precision::kBFloat16;
+        const std::string name = str(is_short ? "bf16" : "fp32", static_cast<int>(recompute));
+        SCOPED_TRACE(name);
+        const FullShardingRun none{base / (name + "_none"), "none", precision, recompute};
+        const FullShardingRun full{base / (name + "_full"), "full", precision, recompute};
+        const double expected = none.run(group), loss = full.run(group);
+        EXPECT_NEAR(loss, expected, group.world_size() == 2 ? 0 : is_short ? 1e-2 : 1e-5);
+        if (!group.is_first() || (is_short && tolerance > 0)) continue;
+        const Checkpoint a = full.saved(), b = none.saved();
+        expect_same_tensors(a.model, b.model, tolerance);
+        expect_same_tensors(join_pieces(a.optimizer, b.model), join_pieces(b.optimizer, b.model),
+                            tolerance);
+        if (tolerance > 0) continue;
+        const std::string file = "checkpoints/step_00000005/model.safetensors";
+        EXPECT_TRUE(read_file(full.directory / file) == read_file(none.directory / file));
+      }
+      group.barrier();
+      if (group.is_first()) fs::remove_all(base);
+    });
+  }
+}
+
+TEST(FullSharding, ResumedIsNeverStopped) {
+  for (const int world_size : {2, 3}) {
+    testing::run_ranks(world_size, [](const Environment& environment) {
+      Group group(environment);
+      const fs::path base = full_sharding_folder("resume");
+      if (group.is_first()) fs::remove_all(base);
+      group.barrier();
+      const FullShardingRun whole{base / "whole", "full"};
+      FullShardingRun part{base / "part", "full"};
+      part.steps = 3;
+      part.run(group);
+      part.steps = whole.steps;
+      part.resume = true;
+      EXPECT_EQ(part.run(group), whole.run(group));
+      if (group.is_first()) {
+        const Checkpoint a = part.saved(), b = whole.saved();
+        expect_same_tensors(a.model, b.model, 0);
+        expect_same_tensors(join_pieces(a.optimizer, b.model), join_pieces(b.optimizer, b.model),
+                            0);
+      }
+      group.barrier();
+      if (group.is_first()) fs::remove_all(base);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace flashstep
