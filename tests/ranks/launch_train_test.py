@@ -101,6 +101,18 @@ def test_hung(directory, config, victim, sentence):
                          rf"{victim} ", job.output()), "the launcher to repeat it", job.output())
 
 
+def test_fully_sharded(directory):
+    """Ranks that each have a part of the parameters end and go on as others do."""
+    directory.mkdir()
+    config = write_config(directory, train={"steps": STEPS, "evaluate_every": 50},
+                          checkpointing={"checkpointing_interval": 10},
+                          sampling={"prompts": ["the cat"]},
+                          parallel={"shard_optimizer": "full", "silence_seconds": SILENCE_SECONDS})
+    reference = test_undisturbed(config, directory / "reference")
+    test_killed(directory, config, reference)
+    test_interrupted(directory, config, reference, signal.SIGTERM)
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -114,6 +126,7 @@ def main():
         # Its heartbeat may have been late when it was stopped: it is missed before the store is.
         test_hung(directory, config, 0, "(, which holds the store, has not answered| has not been heard) for .* s\n")
         test_hung(directory, config, 1, " has not been heard for .* s\n")
+        test_fully_sharded(directory / "full")
     print("launch -- train: killed, interrupted and hung ranks end as they should")
 
 
