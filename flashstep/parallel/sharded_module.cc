@@ -100,7 +100,12 @@ UnitCall::UnitCall(const Module& module) {
 }
 
 UnitCall::~UnitCall() {
-  if (units_) units_->abandon();
+  if (!units_) return;
+  try {
+    units_->abandon();
+  } catch (const std::exception&) {
+    // A rank is lost. What has brought us here says so, and every later collective would.
+  }
 }
 
 void UnitCall::watch(const at::Tensor& output) {

@@ -1,0 +1,72 @@
+// A rank that is killed while the others gather parameters: they throw, and end by themselves.
+#include <chrono>
+#include <csignal>
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include "flashstep/error.h"
+#include "flashstep/fully_sharded.h"
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep {
+namespace {
+
+constexpr int kVictim = 1, kBlocks = 4;
+
+struct Block : torch::nn::Module {
+  torch::nn::Linear linear{register_module("linear", torch::nn::Linear(6, 6))};
+  bool dies = false;
+  torch::Tensor forward(const torch::Tensor& x) {
+    if (dies) std::raise(SIGKILL);
+    return torch::relu(linear(x));
+  }
+};
+
+struct Net : torch::nn::Module {
+  torch::nn::Sequential blocks{register_module("blocks", torch::nn::Sequential())};
+  Net() {
+    for (int i = 0; i < kBlocks; ++i) blocks->push_back(std::make_shared<Block>());
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return run(blocks, x); }
+};
+
+// Block `last` is the last that rank kVictim enters: the others miss it in the middle of a forward
+// (the unit after it is gathered) or of a backward.
+void lose_a_rank_in_block(int last) {
+  testing::start_ranks(
+      3,
+      [last](const Environment& environment) {
+        GroupOptions options;
+        options.timeouts.silence = std::chrono::milliseconds(2000);
+        options.timeouts.grace = std::chrono::milliseconds(2000);
+        const Group group(environment, options);
+        const auto net = std::make_shared<Net>();
+        FullyShardedDataParallel model(net, group);
+        model(torch::ones({2, 6})).sum().backward();
+        net->blocks[last]->as<Block>()->dies = group.rank() == kVictim;
+        try {
+          model(torch::ones({2, 6})).sum().backward();
+          ADD_FAILURE() << "expected LostRank";
+        } catch (const LostRank& lost) {
+          EXPECT_EQ(lost.rank(), kVictim);
+          throw;
+        }
+      },
+      [](testing::Ranks& ranks) {
+        EXPECT_TRUE(ranks.wait_for_all(30));
+        for (const int rank : {0, 2}) {
+          EXPECT_TRUE(!ranks.was_killed(rank) && ranks.exit_code(rank) == 1) << ranks.all_output();
+          EXPECT_NE(ranks.output(rank).find("flashstep: ["), std::string::npos)
+              << ranks.all_output();
+          EXPECT_EQ(ranks.output(rank).find("Failure"), std::string::npos) << ranks.all_output();
+        }
+      });
+}
+
+TEST(FullyShardedFaults, ARankIsLostInTheMiddleOfAForward) { lose_a_rank_in_block(1); }
+TEST(FullyShardedFaults, ARankIsLostBeforeBackward) { lose_a_rank_in_block(kBlocks - 1); }
+
+}  // namespace
+}  // namespace flashstep
