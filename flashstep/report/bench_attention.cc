@@ -194,7 +194,7 @@ Schema runs_schema() {
   const auto samples = [](const Record& r, const Records&) {
     return Cell(r.series("seconds").size());
   };
-  const auto trouble = [](const Record& r, const Records&) {
+  const auto failure = [](const Record& r, const Records&) {
     return Cell(r.outcome.measured() ? r.text("no graph") : r.outcome.sentence());
   };
   return case_schema() +
@@ -207,7 +207,7 @@ Schema runs_schema() {
                 {measure::integer_column("wrong"), fact("wrong")},
                 {measure::number_column("error", "tolerances", 3), fact("error")},
                 {measure::integer_column("checked heads"), fact("checked heads")},
-                {measure::text_column("trouble"), trouble}};
+                {measure::text_column("trouble"), failure}};
 }
 
 // ---- Sentences

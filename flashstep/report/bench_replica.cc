@@ -127,9 +127,9 @@ BenchReport bench_replica(const BenchReplicaOptions& options) {
       std::vector<Record> records = measure_on_ranks(work, blanks_of(plan));
       complete(plan, records);
       for (const Record& record : records) {
-        const std::string trouble = record.text("trace trouble");
-        if (!trouble.empty())
-          run.note(str(record.what, ", ", shown_name(record), ": ", trouble, "."));
+        const std::string failure = record.text("trace trouble");
+        if (!failure.empty())
+          run.note(str(record.what, ", ", shown_name(record), ": ", failure, "."));
       }
       run.add(std::move(records));
     }

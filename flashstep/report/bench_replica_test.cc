@@ -44,7 +44,7 @@ std::vector<Record> three(const ReplicaPlan& plan) {
   put_trace({.compute = {Span{0, 0.09}},
              .copies = {},
              .communication = {Span{0.05, 0.06}, Span{0.081, 0.091}},
-             .trouble = ""},
+             .failure = ""},
             records[1]);
   complete(plan, records);
   return records;
@@ -180,15 +180,15 @@ std::vector<Record> traced(const ReplicaPlan& plan) {
   weigh(records[1], 40.5, 0.095);
   weigh(records[2], 40, 0.09);
   put_update(records[0],
-             {.compute = {Span{0, 0.0155}}, .copies = {}, .communication = {}, .trouble = ""},
+             {.compute = {Span{0, 0.0155}}, .copies = {}, .communication = {}, .failure = ""},
              0.016, 0.001);
   put_update(records[1],
              {.compute = {Span{0, 0.009}, Span{0.017, 0.019}},
               .copies = {},
               .communication = {Span{0.004, 0.012}, Span{0.010, 0.016}},
-              .trouble = ""},
+              .failure = ""},
              0.020, 0.005);
-  put_trace({.compute = {}, .copies = {}, .communication = {}, .trouble = "nothing seen"},
+  put_trace({.compute = {}, .copies = {}, .communication = {}, .failure = "nothing seen"},
             records[2]);
   complete(plan, records);
   return records;

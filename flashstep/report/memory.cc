@@ -47,7 +47,7 @@ class Cases {
 
  private:
   static bool is_out_of_memory(const MemoryResult& result) {
-    return result.trouble.starts_with("OOM");
+    return result.failure.starts_with("OOM");
   }
 
   MemoryResult measure_one(const Workload& workload) {
@@ -57,7 +57,7 @@ class Cases {
       options_.progress(describe(workload) + ", attention " + workload.model.attention);
     const Outcome at_once = too_large(workload);
     if (!at_once.measured()) {
-      result.trouble = at_once.sentence();
+      result.failure = at_once.sentence();
       return result;
     }
     RankJob job;
@@ -69,11 +69,11 @@ class Cases {
     const RanksOutcome ended = run_ranks(job);
     if (!ended.results.empty()) return memory_result_from_json(ended.results.back());
     const Outcome outcome = outcome_of_ranks(ended.failure, ended.exit_code, 1, kills);
-    result.trouble = outcome.sentence();
+    result.failure = outcome.sentence();
     // What was asked for and cannot be done is a cell, unless nothing can.
     if (outcome.status == Status::kRefused && mistake_ == nullptr)
       mistake_ = std::make_exception_ptr(UserError(outcome.why));
-    if (outcome.failed()) note_failure(str("[memory] ", describe(workload), " ", result.trouble));
+    if (outcome.failed()) note_failure(str("[memory] ", describe(workload), " ", result.failure));
     return result;
   }
 

@@ -63,7 +63,7 @@ struct SavedByOperator {
 
 struct MemoryResult {
   MemoryTask task;
-  std::string trouble;       // "OOM: ...", "failed: ..."; empty when it was measured
+  std::string failure;       // "OOM: ...", "failed: ..."; empty when it was measured
   int64_t whole_layers = 0;  // of the size that did not fit, in whose place this stands; or 0
 
   measure::KindBytes at_peak = {};
@@ -78,7 +78,7 @@ struct MemoryResult {
   int64_t residual_bytes = 0;             // of a tensor of the residual stream, as it came
   std::vector<LargeAllocation> largest;
 
-  bool measured() const { return trouble.empty(); }
+  bool measured() const { return failure.empty(); }
 };
 
 // Measures in this process, and writes the case's files.

@@ -12,7 +12,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SavedByOperator, maker, bytes)
 
 std::string to_json(const MemoryResult& r) {
   const Json json = {{"task", Json::parse(write_json(r.task))},
-                     {"trouble", r.trouble},
+                     {"trouble", r.failure},
                      {"whole_layers", r.whole_layers},
                      {"at_peak", r.at_peak},
                      {"peak_range", r.peak_range},
@@ -33,7 +33,7 @@ MemoryResult memory_result_from_json(const std::string& text) {
   const Json json = Json::parse(text);
   MemoryResult r;
   read_json(r.task, json.at("task").dump(), "a result");
-  json.at("trouble").get_to(r.trouble);
+  json.at("trouble").get_to(r.failure);
   json.at("whole_layers").get_to(r.whole_layers);
   json.at("at_peak").get_to(r.at_peak);
   json.at("peak_range").get_to(r.peak_range);

@@ -76,7 +76,7 @@ Table peak_table(const std::vector<MemoryResult>& results) {
     const bool measured = r.measured();
     // "OOM" alone: why stands in a note.
     row.push_back(measured ? mib(measure::total(r.at_peak))
-                           : Cell(r.trouble.substr(0, r.trouble.find(':'))));
+                           : Cell(r.failure.substr(0, r.failure.find(':'))));
     for (const MemoryKind kind : kKindColumns) {
       row.push_back(measured ? mib(r.at_peak[static_cast<size_t>(kind)]) : Cell());
     }
@@ -100,7 +100,7 @@ std::vector<std::string> peak_notes(const std::vector<MemoryResult>& results) {
   for (const MemoryResult& r : results) {
     if (!r.measured()) {
       notes.push_back(str(size_of(r), ", context ", r.task.workload.model.context_length, ", ",
-                          r.task.workload.mode, ", ", r.task.workload.precision, ": ", r.trouble,
+                          r.task.workload.mode, ", ", r.task.workload.precision, ": ", r.failure,
                           "."));
     }
   }

@@ -161,13 +161,13 @@ TEST(Memory, TablesTurnWithTheResults) {
   MemoryResult bad;
   bad.task.workload = good.task.workload;
   bad.task.workload.model.context_length = 48;
-  bad.trouble = "OOM: the kernel ended the process (SIGKILL)";
+  bad.failure = "OOM: the kernel ended the process (SIGKILL)";
   const BenchReport report = memory_tables({good, bad});
   EXPECT_EQ(report.table.rows.size(), 2u);
   EXPECT_EQ(lines_with(report.table, "OOM"), 1u);
   EXPECT_EQ(lines_with(report.table, "backward/layers.1"), 1u);
   const std::string text = to_text(report);
-  EXPECT_NE(text.find(bad.trouble), std::string::npos) << "why stands in a note\n" << text;
+  EXPECT_NE(text.find(bad.failure), std::string::npos) << "why stands in a note\n" << text;
   ASSERT_EQ(report.tables.size(), 4u);
   EXPECT_EQ(report.tables[1].table.rows.size(), 1u) << "nothing of a block that was not measured";
   EXPECT_EQ(report.tables[2].table.rows.size(), 2u);

@@ -69,7 +69,7 @@ std::string name_of(const std::vector<Tensor>& tensors) {
 }
 
 // Cells of one device and dtype; what comes after an operation that the device does not have is
-// "fails", with the reason in `trouble`.
+// "fails", with the reason in `failure`.
 class Column {
  public:
   Column(at::Device device, at::ScalarType dtype) : device_(device), dtype_(dtype) {
@@ -77,7 +77,7 @@ class Column {
       observe();
     } catch (const c10::Error& error) {
       const std::string text = error.what_without_backtrace();
-      trouble_ = text.substr(0, text.find('\n'));
+      failure_ = text.substr(0, text.find('\n'));
     }
     cells_.resize(std::size(kTensors), "fails");
   }
@@ -86,7 +86,7 @@ class Column {
     return str(device_.is_cpu() ? "CPU" : "CUDA", ", ", name_of(dtype_));
   }
   const std::vector<std::string>& cells() const { return cells_; }
-  const std::string& trouble() const { return trouble_; }
+  const std::string& failure() const { return failure_; }
 
  private:
   void see(const Tensor& tensor) { cells_.push_back(name_of(tensor.scalar_type())); }
@@ -122,7 +122,7 @@ class Column {
   at::Device device_;
   at::ScalarType dtype_;
   std::vector<std::string> cells_;
-  std::string trouble_;
+  std::string failure_;
 };
 
 std::string missing_gpu() {
@@ -164,8 +164,8 @@ Account precision_dtypes() {
     account.table.add_row(std::move(row));
   }
   for (const Column& column : columns) {
-    if (!column.trouble().empty())
-      account.derivation.push_back(str(column.title(), ": ", column.trouble()));
+    if (!column.failure().empty())
+      account.derivation.push_back(str(column.title(), ": ", column.failure()));
   }
   if (!has_gpu) account.derivation.push_back(missing_gpu());
   for (size_t i = 2; i < columns.size(); ++i)

@@ -123,13 +123,13 @@ void measure_or_say_why(SizeResult& result, const Workload& workload, const Meas
   const auto available = static_cast<double>(measure::available_bytes());
   if (workload.device == "cpu" && available > 0 && needed > available) {
     // The kernel would kill: asked before, not after.
-    result.trouble =
+    result.failure =
         str("needs ", number(needed / kGiB), " GiB, ", number(available / kGiB), " are free");
     return;
   }
   // What has failed has no times, whatever was measured of it.
   const auto give_up = [&](const std::string& why) {
-    result = {.name = result.name, .parameters = result.parameters, .trouble = why};
+    result = {.name = result.name, .parameters = result.parameters, .failure = why};
   };
   const std::string no_memory = str("out of memory (needs about ", number(needed / kGiB), " GiB)");
   try {

@@ -23,7 +23,7 @@ struct SizeResult {
   double parameters = 0;
   std::array<PrecisionTimes, 2> times = {};  // of kPrecisions
   double loss_error = 0, logits_error = 0, gradient_error = 0;
-  std::string trouble = {};  // why there is nothing
+  std::string failure = {};  // why there is nothing
 
   bool has_times() const { return !times[1].backward.empty(); }
 };

@@ -42,7 +42,7 @@ measure::Table sizes_table(const std::vector<SizeResult>& results,
     if (!r.has_times()) {
       std::vector<measure::Cell> row(table.columns.size());
       row[0] = r.name;
-      row[1] = r.trouble.empty() ? "not measured" : r.trouble;
+      row[1] = r.failure.empty() ? "not measured" : r.failure;
       table.add_row(std::move(row));
       continue;
     }

@@ -162,7 +162,7 @@ TEST(PrecisionSizes, TurnTheirVerdictWithTheNumbers) {
             "large 0.25 times as fast: the gain shrinks with the size.");
   EXPECT_EQ(verdict({timed("small", 0.02)}),
             "Verdict: forward and backward of small take 2.00 times as LONG in bf16 as in fp32.");
-  SizeResult failed{.name = "huge", .trouble = "out of memory"};
+  SizeResult failed{.name = "huge", .failure = "out of memory"};
   EXPECT_EQ(verdict({timed("small", 0.01), failed}),
             "Verdict: forward and backward of small are 1.00 times as fast in bf16 as in fp32.");
   EXPECT_EQ(precision_sizes_report({failed}, {}).table.rows[0][1], measure::Cell("out of memory"));

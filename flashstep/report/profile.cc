@@ -115,7 +115,7 @@ class Profiler {
       }
     });
     const bool any = std::any_of(cases_.begin(), cases_.end(), [](const ProfileCase& c) {
-      return c.step || c.trouble.empty() || c.trouble.rfind("OOM", 0) == 0;
+      return c.step || c.failure.empty() || c.failure.rfind("OOM", 0) == 0;
     });
     if (!any && mistake_ != nullptr) std::rethrow_exception(mistake_);
     fill_report();
@@ -128,8 +128,8 @@ class Profiler {
   }
 
   void measure_case(ProfileCase& c) {
-    c.trouble = too_large_for_now(*c.workload);
-    if (!c.trouble.empty()) return;
+    c.failure = too_large_for_now(*c.workload);
+    if (!c.failure.empty()) return;
     try {
       if (options_.record) {  // before the model is there: its products and copies need memory too
         const std::string& device = c.workload->device;
@@ -146,7 +146,7 @@ class Profiler {
       const Outcome outcome = outcome_of(std::current_exception());
       const bool refused = outcome.status == Status::kRefused;
       if (refused && mistake_ == nullptr) mistake_ = std::current_exception();
-      c.trouble = refused ? "failed: " + outcome.why : outcome.sentence();
+      c.failure = refused ? "failed: " + outcome.why : outcome.sentence();
       // A GPU that failed answers nobody any more.
       if (outcome.failed()) throw MachineError("[profile] " + c.name + " " + outcome.sentence());
     }
@@ -222,7 +222,7 @@ class Profiler {
       report_.table.columns = {measure::text_column("case"), measure::integer_column("steps")};
       for (const ProfileCase& c : cases_) {
         report_.table.add_row(
-            {c.name, c.trouble.empty() ? measure::Cell(options_.steps) : measure::Cell(c.trouble)});
+            {c.name, c.failure.empty() ? measure::Cell(options_.steps) : measure::Cell(c.failure)});
       }
     }
     auto& notes = report_.table.notes;

@@ -68,7 +68,7 @@ struct ProfileCase {
   ProfileLimits limits;
   std::optional<ProfileRun> step;       // as the workload's mode says
   std::optional<ProfileRun> inference;  // the forward pass by itself, without a graph
-  std::string trouble;                  // why there is nothing: "OOM: ..."
+  std::string failure;                  // why there is nothing: "OOM: ..."
   double ranges = 0;                    // in a recorded step
 };
 

@@ -189,8 +189,8 @@ Table times_table(const std::vector<ProfileCase>& cases) {
        measure::number_column("busy", "ms", 3), measure::number_column("host", "ms", 3),
        measure::number_column("kernels / timer", "%", 1), measure::integer_column("calls")});
   for (const ProfileCase& c : cases) {
-    if (!c.trouble.empty()) {
-      const Cell what = c.trouble.rfind("OOM", 0) == 0 ? "OOM" : "failed";
+    if (!c.failure.empty()) {
+      const Cell what = c.failure.rfind("OOM", 0) == 0 ? "OOM" : "failed";
       add_row(table, c, {what, Cell(), Cell(), Cell(), Cell(), Cell(), Cell(), Cell()});
     }
     if (c.inference) add_time_rows(c, *c.inference, "inference, ", table);

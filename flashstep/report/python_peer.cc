@@ -10,21 +10,21 @@ namespace flashstep::report {
 using Json = nlohmann::json;
 
 void PythonPeer::start() {
-  require(trouble_.empty(), trouble_);
-  if (command_.empty()) trouble_ = "no program of Python's was given";
+  require(failure_.empty(), failure_);
+  if (command_.empty()) failure_ = "no program of Python's was given";
   try {
-    if (trouble_.empty()) {
+    if (failure_.empty()) {
       process_ = std::make_unique<Subprocess>(
           ChildOptions{.command = command_, .has_input = true, .errors = Errors::kDropped});
       if (!process_->read_line())
-        trouble_ = str("\"", join(command_, " "), "\" did not start: it needs Python's torch");
+        failure_ = str("\"", join(command_, " "), "\" did not start: it needs Python's torch");
     }
   } catch (const MachineError& error) {
-    trouble_ = error.what();
+    failure_ = error.what();
   }
-  if (trouble_.empty()) return;
+  if (failure_.empty()) return;
   process_.reset();
-  throw UserError(trouble_);
+  throw UserError(failure_);
 }
 
 Json PythonPeer::ask(const Json& request) {

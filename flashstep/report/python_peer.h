@@ -27,7 +27,7 @@ class PythonPeer {
 
   std::vector<std::string> command_;
   std::unique_ptr<Subprocess> process_;
-  std::string trouble_;  // why it cannot be started
+  std::string failure_;  // why it cannot be started
 };
 
 }  // namespace flashstep::report

@@ -82,9 +82,9 @@ TEST(Schema, AColumnIsALineWithItsCell) {
 
 TEST(Schema, SaysWhyCellsAreEmpty) {
   Records records = two_cases();
-  EXPECT_EQ(troubles(records), std::vector<std::string>{"xl, context 512, naive: OOM: 3 GiB."});
+  EXPECT_EQ(failures(records), std::vector<std::string>{"xl, context 512, naive: OOM: 3 GiB."});
   records.all()[1].outcome = outcome_from("OOM: 2 GiB");
-  EXPECT_EQ(troubles(records),
+  EXPECT_EQ(failures(records),
             std::vector<std::string>{"xl, context 128 and 1 more, naive: OOM: 2 GiB."});
 }
 

@@ -108,7 +108,7 @@ TEST(GpuReplica, RecordedStepsAreSteps) {
         weights.push_back(weight.detach().clone());
       const Trace trace = replica.trace_step();
       if (group.is_first() && recorded && division != "none") {
-        EXPECT_GT(trace.communication_seconds(), 0) << trace.trouble;
+        EXPECT_GT(trace.communication_seconds(), 0) << trace.failure;
         EXPECT_GT(trace.compute_seconds(), trace.exposed_seconds());
       }
       return weights;

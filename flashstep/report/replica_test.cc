@@ -91,7 +91,7 @@ TEST(Replica, StepsInTheirParts) {
       EXPECT_LT(t.waited, t.backward);
     }
     const Trace trace = replica.trace_step();
-    EXPECT_EQ(trace.trouble, "");
+    EXPECT_EQ(trace.failure, "");
     EXPECT_EQ(trace.communication_seconds() > 0, group.is_first());
   });
 }

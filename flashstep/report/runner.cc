@@ -45,7 +45,7 @@ void fill_report(const Benchmark& benchmark, const Records& records, BenchReport
   report.table = table_of(benchmark, records);
   if (benchmark.runs_table) report.runs = benchmark.runs_table(records);
   if (benchmark.tables) report.tables = benchmark.tables(records);
-  add(troubles(records));
+  add(failures(records));
   add(notes);
   add(benchmark.how_to_read);
   const std::string machine = measure::one_line(measure::describe_machine());

@@ -120,18 +120,18 @@ double times_as_fast(const Record& record, const Records& all, const std::string
   return other == nullptr ? std::nan("") : other->median(series) / record.median(series);
 }
 
-std::vector<std::string> troubles(const Records& records) {
-  struct Trouble {
+std::vector<std::string> failures(const Records& records) {
+  struct Failure {
     const Record* first;
     int64_t cells = 0;
   };
-  std::vector<Trouble> found;
+  std::vector<Failure> found;
   for (const Record& record : records) {
     if (record.outcome.measured()) continue;
     // How much memory was missing differs from cell to cell; that it was missing is the reason.
-    const auto same = std::find_if(found.begin(), found.end(), [&](const Trouble& trouble) {
-      const Outcome &a = trouble.first->outcome, &b = record.outcome;
-      return trouble.first->contestant == record.contestant && a.status == b.status &&
+    const auto same = std::find_if(found.begin(), found.end(), [&](const Failure& failure) {
+      const Outcome &a = failure.first->outcome, &b = record.outcome;
+      return failure.first->contestant == record.contestant && a.status == b.status &&
              (a.why == b.why || a.status == Status::kOutOfMemory);
     });
     if (same == found.end()) {
@@ -141,9 +141,9 @@ std::vector<std::string> troubles(const Records& records) {
     }
   }
   std::vector<std::string> sentences;
-  for (const Trouble& trouble : found) {
-    const Record& r = *trouble.first;
-    const std::string others = trouble.cells > 1 ? str(" and ", trouble.cells - 1, " more") : "";
+  for (const Failure& failure : found) {
+    const Record& r = *failure.first;
+    const std::string others = failure.cells > 1 ? str(" and ", failure.cells - 1, " more") : "";
     sentences.push_back(str(r.what, others, r.contestant.empty() ? "" : ", ", r.contestant, ": ",
                             r.outcome.sentence(), "."));
   }

@@ -64,7 +64,7 @@ double times_as_fast(const Record& record, const Records& all, const std::string
 // ---- Sentences
 
 // Why cells are empty: a sentence for each contestant and reason.
-std::vector<std::string> troubles(const Records& records);
+std::vector<std::string> failures(const Records& records);
 
 // "flashstep is at least as fast as naive; ...": for each other contestant, by the medians of the
 // cases in which both have one.

@@ -19,7 +19,7 @@ inline void expect_updates_cut_out(Replica& replica, const std::string& wrapper,
     replica.run(3);
     const UpdateTrace update = replica.trace_update();
     EXPECT_GT(update.host_seconds, 0) << shards;
-    EXPECT_EQ(update.trace.trouble, "") << shards;
+    EXPECT_EQ(update.trace.failure, "") << shards;
     if (!is_first) continue;
     EXPECT_EQ(update.trace.communication.empty(), std::string(shards) == "none") << shards;
     EXPECT_GT(update.trace.compute_seconds(), 0) << shards;

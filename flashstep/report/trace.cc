@@ -152,7 +152,7 @@ Trace trace(c10::Device device, const std::function<void()>& work) {
   } else {
     sort_cpu_events(result->events(), trace);
   }
-  if (trace.compute.empty()) trace.trouble = "the profiler has seen no work on the device";
+  if (trace.compute.empty()) trace.failure = "the profiler has seen no work on the device";
   count_from_first(trace);
   return trace;
 }

@@ -25,7 +25,7 @@ struct Trace {
   // Seconds from the first of them, in order. Communication has a span for each collective (each
   // kernel of NCCL's); the others' neither overlap nor touch.
   std::vector<measure::Span> compute, copies, communication;
-  std::string trouble;  // why there is nothing; empty when there is
+  std::string failure;  // why there is nothing; empty when there is
 
   double compute_seconds() const;
   double communication_seconds() const;  // at least one collective runs

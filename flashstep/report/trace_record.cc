@@ -25,8 +25,8 @@ std::vector<Span> spans_of(const std::vector<double>& ends) {
 }  // namespace
 
 void put_trace(const Trace& trace, Record& record) {
-  if (!trace.trouble.empty()) {
-    record.facts["trace trouble"] = trace.trouble;
+  if (!trace.failure.empty()) {
+    record.facts["trace trouble"] = trace.failure;
     return;
   }
   record.samples["compute spans"] = ends_of(trace.compute);

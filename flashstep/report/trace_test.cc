@@ -60,10 +60,10 @@ TEST(Trace, SeesOperatorsOnTheCpu) {
   const Trace trace = report::trace(at::kCPU, [&] {
     for (int i = 0; i < 10; ++i) x.mm(x);
   });
-  EXPECT_EQ(trace.trouble, "");
+  EXPECT_EQ(trace.failure, "");
   EXPECT_FALSE(trace.compute.empty());
   EXPECT_TRUE(trace.communication.empty());
-  EXPECT_NE(report::trace(at::kCPU, [] {}).trouble, "");
+  EXPECT_NE(report::trace(at::kCPU, [] {}).failure, "");
 }
 
 // A collective that a rank waits for is exposed; one beside which it computes is hidden. On a busy

@@ -138,8 +138,8 @@ class DocumentMaker {
   Blocks result_blocks(const Result& result) {
     Blocks blocks = {
         HeadingBlock{4, "`" + result.made.command + "`", "result-" + result.measurement}};
-    if (!result.trouble.empty())
-      blocks.push_back(ProseBlock{"It failed: " + result.trouble + ".", "remark"});
+    if (!result.failure.empty())
+      blocks.push_back(ProseBlock{"It failed: " + result.failure + ".", "remark"});
     for (const NamedTable& named : result.tables) {
       const std::string file = stem_of(result, named.name);
       const auto table =

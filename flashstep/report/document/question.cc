@@ -20,8 +20,8 @@ std::string what_is_missing(const Question& question, const std::vector<Result>&
   const auto in_short = [](const std::string& why) { return why.substr(0, why.find(", ")); };
   if (question.answer.empty()) return "needs " + question.needs;
   for (const Result& result : results) {
-    if (would_answer(result.section, result.measurement) && !result.trouble.empty())
-      return "it failed, " + result.trouble;
+    if (would_answer(result.section, result.measurement) && !result.failure.empty())
+      return "it failed, " + result.failure;
   }
   for (const LeftOut& out : left_out) {
     if (would_answer(out.section, out.what)) return in_short(out.why);

@@ -43,7 +43,7 @@ struct Answer {
   bool quick = false;             // from the preset quick alone
 };
 
-// `left_out` and results with a trouble say why there is no answer.
+// `left_out` and results that failed say why there is no answer.
 Answer answer(const Question& question, const std::vector<Result>& results,
               const std::vector<LeftOut>& left_out);
 

@@ -80,11 +80,11 @@ void draw(const ReportOptions& options, const RunRecord& record,
     return;
   }
   const fs::path pdf = options.directory / "report.pdf";
-  const std::string trouble = print_pdf(chromium, options.directory / "report.html", pdf);
-  if (trouble.empty())
+  const std::string failure = print_pdf(chromium, options.directory / "report.html", pdf);
+  if (failure.empty())
     outcome.written.push_back(pdf.string());
   else
-    outcome.remarks.push_back("No report.pdf: " + trouble + ".");
+    outcome.remarks.push_back("No report.pdf: " + failure + ".");
 }
 
 std::unique_ptr<FileLock> lock(const fs::path& directory) {

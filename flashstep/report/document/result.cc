@@ -48,7 +48,7 @@ Result read_result(const OrderedJson& json, const std::string& source) {
   result.section = json.at("section").get<std::string>();
   result.key = json.at("key").get<std::string>();
   result.made = provenance_from(json.at("made"));
-  result.trouble = json.at("trouble").get<std::string>();
+  result.failure = json.at("trouble").get<std::string>();
   for (const OrderedJson& table : json.at("tables")) {
     result.tables.push_back({table.at("name").get<std::string>(),
                              measure::table_from_json(table.at("table").dump(), source)});
@@ -101,7 +101,7 @@ std::vector<std::string> files_below(const fs::path& folder) {
 bool better(const Result& a, const Result& b, const std::vector<std::string>& keys) {
   const auto rank = [&](const Result& result) {
     const bool asked = std::find(keys.begin(), keys.end(), result.key) != keys.end();
-    return std::tuple(result.trouble.empty(), asked, result.made.measured_at);
+    return std::tuple(result.failure.empty(), asked, result.made.measured_at);
   };
   return rank(a) > rank(b);
 }
@@ -131,7 +131,7 @@ std::string to_json(const Result& result) {
                       {"section", result.section},
                       {"key", result.key},
                       {"made", provenance_to_json(result.made)},
-                      {"trouble", result.trouble},
+                      {"trouble", result.failure},
                       {"tables", OrderedJson::array()},
                       {"pictures", OrderedJson::array()},
                       {"files", result.files}};

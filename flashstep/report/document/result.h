@@ -34,7 +34,7 @@ struct Result {
   std::vector<NamedTable> tables;  // "ddp", "ddp_runs"
   std::vector<StoredPicture> pictures;
   std::vector<std::string> files;  // what else it wrote, relative to the report's directory
-  std::string trouble;             // why there is nothing; it is measured again next time
+  std::string failure;             // why there is nothing; it is measured again next time
 };
 
 // Changes with the measurement's inputs, the measured code, the processor, the GPUs and their
@@ -58,7 +58,7 @@ struct StoredResults {
 StoredResults read_results(const std::filesystem::path& directory);
 
 // Of each measurement one result: the one that has its key in `keys`, else the latest without
-// trouble, else the latest. In the order of `results`.
+// failure, else the latest. In the order of `results`.
 std::vector<Result> current(std::vector<Result> results, const std::vector<std::string>& keys);
 
 // The tables and pictures that a command wrote into `folder`, and the names of its other files; in

@@ -99,11 +99,11 @@ TEST_F(ResultTest, TheKeyKnowsInputsCodeAndMachine) {
 }
 
 TEST_F(ResultTest, TheAskedForComesBeforeTheLatest) {
-  const auto make = [](const char* key, const char* at, const char* trouble = "") {
+  const auto make = [](const char* key, const char* at, const char* failure = "") {
     Result result = full_result();
     result.key = key;
     result.made.measured_at = at;
-    result.trouble = trouble;
+    result.failure = failure;
     return result;
   };
   const std::vector<Result> results = {make("a", "2026-01-01"), make("b", "2026-03-01"),

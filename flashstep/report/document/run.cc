@@ -120,7 +120,7 @@ class Session {
     const fs::path path = result_file(options_.directory, measurement.name, key);
     if (!fs::exists(path)) return false;
     try {
-      return result_from_json(read_file(path), path.string()).trouble.empty();
+      return result_from_json(read_file(path), path.string()).failure.empty();
     } catch (const UserError&) {
       std::error_code error;
       fs::rename(path, path.string() + ".damaged", error);
@@ -140,7 +140,7 @@ class Session {
     const std::string command = command_line(in_place(measurement.arguments, options_.directory));
     const std::string sources = sources_in(describe(options_.version));
     return std::any_of(others_.begin(), others_.end(), [&](const Result& result) {
-      return result.measurement == measurement.name && result.trouble.empty() &&
+      return result.measurement == measurement.name && result.failure.empty() &&
              result.made.command == command && sources_in(result.made.version) == sources;
     });
   }
@@ -155,42 +155,42 @@ class Session {
     make_directories(options_.directory / "logs");
 
     Result result = run_commands(measurement, folder);
-    if (outcome_.signal != 0 && (!result.trouble.empty() || result.tables.empty())) return;
+    if (outcome_.signal != 0 && (!result.failure.empty() || result.tables.empty())) return;
     result.measurement = measurement.name;
     result.section = measurement.section;
     result.key = key;
     keep_only(folder, result.files);
     for (std::string& file : result.files) file = (relative / file).string();
-    if (result.trouble.empty())
+    if (result.failure.empty())
       ++outcome_.measured;
     else
-      outcome_.failed.push_back(measurement.name + ": " + result.trouble);
+      outcome_.failed.push_back(measurement.name + ": " + result.failure);
     make_directories(options_.directory / "results");
     write_file(result_file(options_.directory, measurement.name, key), to_json(result));
   }
 
   Result run_commands(const Measurement& measurement, const fs::path& folder) {
     const double begin = measure::steady_seconds();
-    std::string trouble;
+    std::string failure;
     for (const auto& before : measurement.before) {
       const auto words = in_place(before, options_.directory);
-      if (trouble.empty() && !fs::exists(words.back())) trouble = run_one(measurement, words);
+      if (failure.empty() && !fs::exists(words.back())) failure = run_one(measurement, words);
       if (outcome_.signal != 0) return {};
     }
     auto words = in_place(measurement.arguments, options_.directory);
     const std::string command = command_line(words);
     words.emplace_back("--out");
     words.push_back(measurement.stem_out ? (folder / measurement.name).string() : folder.string());
-    if (trouble.empty()) trouble = run_one(measurement, words);
+    if (failure.empty()) failure = run_one(measurement, words);
 
     Result result;
     try {
       result = collect(folder);
-      if (trouble.empty() && result.tables.empty()) trouble = "it wrote no table";
+      if (failure.empty() && result.tables.empty()) failure = "it wrote no table";
     } catch (const UserError& error) {
-      if (trouble.empty()) trouble = error.what();
+      if (failure.empty()) failure = error.what();
     }
-    result.trouble = trouble;
+    result.failure = failure;
     result.made = {command,
                    measure::one_line(options_.machine),
                    options_.machine.driver_version,

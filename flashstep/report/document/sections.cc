@@ -9,7 +9,7 @@ namespace flashstep::report {
 namespace {
 
 // Why peers in Python cannot run; empty if they can.
-std::string python_trouble() {
+std::string python_failure() {
   if (!std::filesystem::exists("scripts/python"))
     return "needs Python's torch, and there is no scripts/python in this directory";
   static const bool has_torch = [] {  // asked once: a report plans many measurements
@@ -80,7 +80,7 @@ std::string why_not(const Needs& needs, const measure::Machine& machine) {
     return str("needs ", human_bytes(needs.gpu_memory_bytes), " of GPU memory, this GPU has ",
                human_bytes(machine.gpus[0].memory_bytes));
   }
-  return needs.python ? python_trouble() : "";
+  return needs.python ? python_failure() : "";
 }
 
 }  // namespace flashstep::report

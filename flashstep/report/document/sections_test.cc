@@ -183,7 +183,7 @@ TEST(Questions, WithoutResultsEveryAnswerSaysWhatIsMissing) {
 TEST(Questions, AFailureAndWhatWasLeftOutAreReasons) {
   const Question& question = questions().front();
   Result failed = for_tests::result_of(question.section, "x_2025", {});
-  failed.trouble = "ended with exit code 1: out of memory";
+  failed.failure = "ended with exit code 1: out of memory";
   EXPECT_EQ(for_tests::text_of(answer(question, {failed}, {})),
             "Not measured: it failed, ended with exit code 1: out of memory. ");
   const LeftOut left_out{"x_2025", "needs a GPU, this machine has none", question.section};
