@@ -88,7 +88,7 @@ SCREENSHOT_HEIGHT = 16000  # about the tallest that Chromium draws
 
 def is_vivid(name):
     """Whether a picture has strong colours whatever was measured: heat maps of ratios are pale where all are near 1."""
-    return "x_best_peer" not in name and "speedup" not in name
+    return not any(ratio in name for ratio in ("x_best_peer", "speedup", "gain"))
 
 
 def all_of(names):
