@@ -19,15 +19,20 @@ class Group;
 // How parameters are divided; the same on all ranks.
 struct FullyShardOptions {
   // Parameters are whole in this dtype: shards are cast before they travel, forward and backward
-  // compute in it. Shards, their gradients and the sum over the ranks stay as the parameters were
-  // made. Not given: the parameters' own.
+  // compute in it. Shards and the sum over the ranks stay as the parameters were made. Not given:
+  // the parameters' own.
   std::optional<at::ScalarType> compute_dtype = std::nullopt;
+  // false: parameters that are not divided (norms, biases) stay in their own dtype, for a forward
+  // under autocast.
+  bool cast_undivided = true;
   // A unit's parameters are freed after its forward and gathered again for its backward. false:
   // they stay until its backward is over, which saves a gather and costs their memory.
   bool reshard_after_forward = true;
   // Whether a parameter is divided; unless given, those of two dimensions and more. The others are
   // whole on every rank, and their gradients averaged.
   std::function<bool(const std::string& name, const at::Tensor& parameter)> shard = nullptr;
+  // Between GPUs of one machine copy engines carry parameters and gradients; false: NCCL.
+  bool peer_copies = true;
   // The modules that are gathered one at a time, by their names in the wrapped module ("layers.0").
   // A parameter belongs to the innermost unit that holds it; what no unit holds, or several do
   // (tied weights), belongs to the wrapped module itself, which is the last unit. Empty: the
@@ -87,6 +92,12 @@ class ShardedUnits {
   // Takes each rank's shards out of whole tensors of these names and shapes. Sends nothing.
   // UserError that names what is missing, unexpected or of another shape.
   virtual void load(const NamedTensors& whole) = 0;
+
+  // Whether a CUDA graph can hold forward and backward, the same on all ranks: by copies between
+  // GPUs, after steps that used the units in the same order.
+  virtual bool can_be_captured() const = 0;
+  // What carries parameters and gradients: "copies", "NCCL", "Gloo", "" for one rank.
+  virtual std::string transport() const = 0;
 
   // Bytes of whole tensors that lie in memory now.
   virtual int64_t gathered_bytes() const = 0;

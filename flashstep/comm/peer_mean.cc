@@ -149,7 +149,7 @@ class CudaPeerMean : public PeerMean {
       const auto element_size = static_cast<int64_t>(c10::elementSize(dtype));
       while (begin < own.size() && own[begin].dtype == dtype && arguments.count < kMostMeanPieces) {
         const Piece& piece = own[begin++];
-        arguments.pieces[arguments.count++] = {piece.memory, piece.place - first,
+        arguments.pieces[arguments.count++] = {piece.memory, piece.memory, piece.place - first,
                                                static_cast<int64_t>(piece.bytes) / element_size};
       }
       C10_CUDA_CHECK(launch_mean_of_ranks(arguments, *element_of(dtype), stream));
@@ -181,6 +181,30 @@ std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, 
   if (group.all_reduce(int64_t{space.defined()}, Reduce::kMin) == 0) return nullptr;
   if (!copies->share({space})) return nullptr;
   return std::make_unique<CudaPeerMean>(group, device, std::move(copies), space, part);
+}
+
+void take_means(const std::vector<MeanOfReceived>& tensors, const at::Tensor& received, int rank) {
+  const c10::cuda::CUDAGuard guard(received.device());
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(received.device().index()).stream();
+  const auto kind_of = [](const MeanOfReceived& t) {
+    return std::pair(t.own.scalar_type(), t.mean.scalar_type());
+  };
+  for (size_t begin = 0; begin < tensors.size();) {
+    const auto kind = kind_of(tensors[begin]);
+    MeanArguments arguments;
+    arguments.received = static_cast<const char*>(received.const_data_ptr());
+    arguments.stride = static_cast<size_t>(received.stride(0));
+    arguments.rank = rank;
+    arguments.world_size = static_cast<int>(received.size(0));
+    while (begin < tensors.size() && kind_of(tensors[begin]) == kind &&
+           arguments.count < kMostMeanPieces) {
+      const MeanOfReceived& t = tensors[begin++];
+      arguments.pieces[arguments.count++] = {t.own.const_data_ptr(), t.mean.mutable_data_ptr(),
+                                             t.place, t.own.numel()};
+    }
+    const bool widens = kind.first != kind.second;
+    C10_CUDA_CHECK(launch_mean_of_ranks(arguments, *element_of(kind.first), stream, widens));
+  }
 }
 
 }  // namespace flashstep

@@ -36,4 +36,15 @@ std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, 
 
 inline constexpr size_t kMostPeerMeanBytes = size_t{128} << 20;
 
+// The mean over the ranks of what this one holds and the others have sent it.
+struct MeanOfReceived {
+  at::Tensor own;   // (n), dense, floating-point
+  at::Tensor mean;  // (n), dense: gets it; of own's dtype, or float32 beside a 16-bit one
+  size_t place;     // of the others' elements, in each row of `received`; a multiple of 16
+};
+// received (W, bytes): row q is what rank q has sent; the row of `rank`, this one, is not read.
+// Summed in the order of the ranks, in float32 (float64 of float64). On the current stream of a
+// GPU, where there are copies between GPUs.
+void take_means(const std::vector<MeanOfReceived>& tensors, const at::Tensor& received, int rank);
+
 }  // namespace flashstep

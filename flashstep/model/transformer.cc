@@ -101,9 +101,11 @@ at::Tensor TransformerImpl::embed(const at::Tensor& tokens) {
   const ScopedRange range("embedding");
   const at::Tensor x = token_embeddings->forward(tokens);
   const auto device = tokens.device().type();
-  const bool is_short = has_short_stream_ && at::autocast::is_autocast_enabled(device) &&
-                        at::autocast::get_autocast_dtype(device) == at::kBFloat16;
-  return is_short ? x.to(at::kBFloat16) : x;
+  if (!at::autocast::is_autocast_enabled(device)) return x;
+  const bool is_short =
+      has_short_stream_ && at::autocast::get_autocast_dtype(device) == at::kBFloat16;
+  if (is_short) return x.to(at::kBFloat16);
+  return x.element_size() == 2 ? x.to(at::kFloat) : x;  // weights that were cast before
 }
 
 at::Tensor TransformerImpl::head(const at::Tensor& hidden) {

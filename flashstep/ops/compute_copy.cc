@@ -153,6 +153,23 @@ class Copies {
   std::unordered_map<c10::TensorImpl*, Entry> entries_;
 };
 
+// Matrices that lie one behind the other in one storage, as one; undefined if they do not.
+Tensor as_neighbours(const std::vector<Tensor>& parameters) {
+  const Tensor& first = parameters.front();
+  int64_t rows = 0, reached = first.storage_offset();
+  for (const Tensor& parameter : parameters) {
+    if (!parameter.is_contiguous() || !parameter.is_alias_of(first) ||
+        parameter.scalar_type() != first.scalar_type() || parameter.storage_offset() != reached)
+      return {};
+    rows += parameter.size(0);
+    reached += parameter.numel();
+  }
+  std::vector<int64_t> shape = first.sizes().vec();
+  shape[0] = rows;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return first.as_strided(shape, first.strides(), first.storage_offset());
+}
+
 }  // namespace
 
 Tensor compute_copy(const Tensor& parameter, at::ScalarType dtype) {
@@ -171,6 +188,10 @@ Tensor compute_copy(const std::vector<Tensor>& parameters, at::ScalarType dtype)
             " and ", parameter.sizes());
   }
   const at::NoGradGuard no_grad;
+  if (std::ranges::all_of(parameters, [&](const Tensor& p) { return p.scalar_type() == dtype; })) {
+    const Tensor neighbours = as_neighbours(parameters);
+    return neighbours.defined() ? neighbours : at::cat(parameters);
+  }
   return Copies::all().of(parameters, dtype);
 }
 

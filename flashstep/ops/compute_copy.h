@@ -21,9 +21,9 @@ namespace flashstep {
 at::Tensor compute_copy(const at::Tensor& parameter, at::ScalarType dtype);
 
 // The same for matrices (R, C) with the same C: their copies one behind the other, (sum of R, C),
-// so that one product takes them all. Where flashstep's AdamW trains one of them, all count by
-// their versions: LibTorch's optimizers must not train the others. UserError for matrices that do
-// not fit.
+// so that one product takes them all. Parameters of that dtype are a view, where they lie so. Where
+// flashstep's AdamW trains one of them, all count by their versions: LibTorch's optimizers must not
+// train the others. UserError for matrices that do not fit.
 at::Tensor compute_copy(const std::vector<at::Tensor>& parameters, at::ScalarType dtype);
 
 // All copies are stale: parameters were written through data(), or a CUDA graph that was to make

@@ -18,6 +18,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
+#include "flashstep/parallel/test_hard_net.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
@@ -31,88 +32,6 @@ using testing::expect_sentence;
 using testing::run_ranks;
 using testing::same_bits;
 using torch::Tensor;
-
-constexpr int64_t kWidth = 5, kInner = 7, kWords = 11;  // no number of ranks divides them
-
-struct HardBlock : torch::nn::Module {
-  torch::nn::Linear up{register_module("up", torch::nn::Linear(kWidth, kInner))};
-  torch::nn::Linear down{register_module("down", torch::nn::Linear(kInner, kWidth))};
-  Tensor gain = register_parameter("gain", torch::ones({kWidth}));
-  bool throws = false;
-  Tensor forward(const Tensor& x) {
-    if (throws) throw UserError("this block throws");
-    return x + down(torch::relu(up(torch::layer_norm(x, {kWidth}, gain))));
-  }
-};
-
-// Tied, frozen, nested, reused, with lists and with parameters of its own.
-struct HardNet : torch::nn::Module {
-  Tensor words = register_parameter("words", torch::randn({kWords, kWidth}));
-  torch::nn::ModuleList blocks{register_module("blocks", torch::nn::ModuleList())};
-  Tensor norm = register_parameter("norm", torch::ones({kWidth}));
-  Tensor fixed = register_parameter("fixed", torch::randn({3, kWidth}), /*requires_grad=*/false);
-  int64_t recomputed = -1;  // block
-  bool is_past = false;     // calls block 1 without run()
-
-  HardNet() {
-    for (int i = 0; i < 3; ++i) blocks->push_back(std::make_shared<HardBlock>());
-    block(1).up->bias.set_requires_grad(false);
-  }
-  HardBlock& block(int64_t i) { return *blocks[i]->as<HardBlock>(); }
-  Tensor forward(const Tensor& ids) {
-    Tensor x = torch::embedding(words, ids) + fixed.sum(0);
-    for (int64_t i = 0; i < 3; ++i) {
-      if (i == 1 && is_past) {
-        x = block(1).forward(x);
-      } else if (i == recomputed) {
-        x = recompute([this, i](const Tensor& y) { return run(block(i), y); }, x);
-      } else {
-        x = run(block(i), x);
-      }
-    }
-    x = run(block(0), x);  // once more
-    return torch::linear(torch::layer_norm(x, {kWidth}, norm), words);
-  }
-};
-
-std::shared_ptr<HardNet> make_hard_net() {
-  torch::manual_seed(3);
-  return std::make_shared<HardNet>();
-}
-
-// Rows of all ranks; a rank takes its own.
-Tensor ids_of(int64_t step, int rows = 12) {
-  return torch::arange(rows * 4).mul(step + 3).square().add(step).remainder(kWords).view({rows, 4});
-}
-Tensor rows_of_rank(const Tensor& ids, const Group& group) {
-  const int64_t count = ids.size(0) / group.world_size();
-  return ids.slice(0, group.rank() * count, (group.rank() + 1) * count);
-}
-Tensor loss_of_logits(const Tensor& logits, const Tensor& ids) {
-  const Tensor wide = logits.to(torch::kFloat);
-  return torch::cross_entropy_loss(wide.flatten(0, 1), (ids + 1).remainder(kWords).flatten());
-}
-
-std::map<std::string, Tensor> weights_of(torch::nn::Module& module) {
-  std::map<std::string, Tensor> result;
-  for (const auto& item : module.named_parameters())
-    result[item.key()] = item.value().detach().clone();
-  return result;
-}
-
-constexpr double kClip = 0.5;
-
-// `steps` of one process, over all rows.
-std::map<std::string, Tensor> train_alone(HardNet& net, int64_t steps) {
-  torch::optim::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
-  for (int64_t step = 0; step < steps; ++step) {
-    loss_of_logits(net.forward(ids_of(step)), ids_of(step)).backward();
-    torch::nn::utils::clip_grad_norm_(net.parameters(), kClip);
-    optimizer.step();
-    optimizer.zero_grad();
-  }
-  return weights_of(net);
-}
 
 struct ShardCase {
   std::string name;
@@ -151,7 +70,7 @@ TEST(FullySharded, TrainsAsASingleProcessDoes) {
           const Tensor ids = rows_of_rank(ids_of(step), group);
           loss_of_logits(model(ids), ids).backward();
           EXPECT_EQ(model.units().gathered_bytes(), 0) << "after backward all are shards";
-          model.clip_grad_norm(kClip);
+          model.clip_grad_norm(kNetClip);
           optimizer.step();
           optimizer.zero_grad();
         }
@@ -184,7 +103,7 @@ TEST(FullySharded, KeepsAShardOfEachParameter) {
     EXPECT_TRUE(same_bits(
         net->words.detach().flatten(),
         before.flatten().slice(0, group.rank() * 20, group.rank() * 20 + net->words.numel())));
-    EXPECT_EQ(net->norm.numel(), kWidth) << "one dimension: whole on every rank";
+    EXPECT_EQ(net->norm.numel(), kNetWidth) << "one dimension: whole on every rank";
     EXPECT_EQ(model.named_parameters().front().key(), "module.words");
     // Whole weights of one model go into another one, on any number of ranks.
     auto whole = model.gather_full_parameters();
@@ -261,7 +180,7 @@ TEST(FullySharded, ComputesInAnotherDtype) {
       loss_of_logits(logits, ids).backward();
       EXPECT_EQ(net->words.grad().scalar_type(), torch::kFloat);
       EXPECT_EQ(net->words.scalar_type(), torch::kFloat);
-      model.clip_grad_norm(kClip);
+      model.clip_grad_norm(kNetClip);
       optimizer.step();
       optimizer.zero_grad();
     }

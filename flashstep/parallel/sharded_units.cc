@@ -18,6 +18,7 @@
 #include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
+#include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/reduction.h"
 #include "flashstep/parallel/unit.h"
@@ -58,7 +59,9 @@ void check_agreement(const std::vector<UnitOfTensors>& units, const Group& group
   std::vector<std::string> lines = {
       str("compute_dtype ",
           options.compute_dtype ? c10::toString(*options.compute_dtype) : "not given"),
-      str("reshard_after_forward ", options.reshard_after_forward ? "yes" : "no")};
+      str("reshard_after_forward ", options.reshard_after_forward ? "yes" : "no"),
+      str("cast_undivided ", options.cast_undivided ? "yes" : "no"),
+      str("peer_copies ", options.peer_copies ? "yes" : "no")};
   for (const UnitOfTensors& unit : units) {
     lines.push_back(str("unit ", unit.name));
     for (size_t i = 0; i < unit.tensors.size(); ++i) {
@@ -105,6 +108,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
               "got some on ", device, " and some on ", tensor.device());
     }
     stream_.emplace(group, device);
+    choose_transport(device);
     hooks_ = std::make_unique<GradientHooks>(
         trained, [this](int64_t index) { fired(places_[index].first, places_[index].second); });
   }
@@ -112,6 +116,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   void begin_forward(size_t unit) override {
     const std::lock_guard lock(mutex_);
     if (unit == root()) {
+      if (copies_ && !is_in_backward()) copies_->begin();
       order_ = std::exchange(called_, {});
       for (Use& use : uses_) use.was_called = false;
     } else {
@@ -145,6 +150,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   void abandon() override {
     const std::lock_guard lock(mutex_);
+    for (ShardedUnit& unit : units_) unit.give_up_waiting();
     for (size_t u = 0; u < units_.size(); ++u) {
       uses_[u] = {.was_called = uses_[u].was_called};
       for (ShardedTensor& t : units_[u].tensors()) {
@@ -234,6 +240,9 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
             by_name.empty() ? "" : by_name.begin()->first);
   }
 
+  bool can_be_captured() const override { return copies_ && copies_->can_be_captured(); }
+  std::string transport() const override { return transport_; }
+
   int64_t gathered_bytes() const override {
     int64_t bytes = 0;
     for (const ShardedUnit& unit : units_) bytes += unit.gathered_bytes();
@@ -248,6 +257,17 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     size_t awaited = 0;        // gradients that have not come yet
   };
   size_t root() const { return units_.size() - 1; }
+
+  void choose_transport(at::Device device) {
+    std::vector<const ShardedTensors*> lists;
+    for (const ShardedUnit& unit : units_) lists.push_back(&unit.tensors());
+    if (options_.peer_copies) copies_ = make_unit_copies(group_, device, lists);
+    for (ShardedUnit& unit : units_) {
+      unit.use(copies_ ? copies_->messages()
+                       : make_collective_messages(unit.name(), unit.device(), group_));
+    }
+    transport_ = copies_ ? kCopies : transport_of({at::empty({0}, device)}, group_);
+  }
 
   bool has_trained(size_t unit) const {
     const auto& tensors = units_[unit].tensors();
@@ -351,6 +371,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     if (!in_backward_) return;
     const std::string missing = end_units();
     while (!in_flight_.empty()) take_oldest();
+    if (copies_) copies_->end(*stream_);
     stream_->join();
     for (size_t u = 0; u < units_.size(); ++u) {
       if (!uses_[u].in_backward) units_[u].reshard(*stream_);
@@ -400,6 +421,8 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   const Group& group_;
   const FullyShardOptions options_;
+  std::unique_ptr<UnitCopies> copies_;  // null: collectives
+  std::string transport_;
   std::vector<ShardedUnit> units_;  // the last is the root
   std::vector<Use> uses_;
   std::vector<std::pair<size_t, size_t>> places_;  // of the trained tensors: unit and index

@@ -53,6 +53,17 @@ class SideStream {
     reached.block(current());
   }
 
+  // What this stream holds by now; and what the current stream gets from now on starts after that.
+  std::optional<c10::Event> mark() const {
+    if (!stream_) return std::nullopt;
+    std::optional<c10::Event> reached(std::in_place, device_.type());
+    reached->record(*stream_);
+    return reached;
+  }
+  void await(std::optional<c10::Event> reached) const {
+    if (reached) reached->block(current());
+  }
+
   // The memory of `tensor` is not given to others before this stream has reached this point.
   void keep(const at::Tensor& tensor) const {
     if (stream_) tensor.record_stream(*stream_);

@@ -3,43 +3,29 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "flashstep/group.h"
 #include "flashstep/parallel/side_stream.h"
+#include "flashstep/parallel/unit_messages.h"
 #include "flashstep/sharded_units.h"
 
 namespace flashstep {
-
-// A tensor of a unit. Rank r of W has elements [r part, (r + 1) part) in the order of its memory,
-// of which the last rank's may be fewer, or none.
-struct ShardedTensor {
-  at::Tensor tensor;  // the module's: the shard, or the whole while the unit is used
-  std::string name;
-  std::vector<int64_t> sizes, strides;  // of the whole
-  int64_t numel = 0;
-  bool is_divided = true;     // else whole on every rank: the shard has all elements
-  int64_t part = 0;           // elements of a rank's part, padding included
-  int64_t own = 0;            // of this rank's shard
-  int64_t offset = 0;         // of its part in a message, elements
-  at::Tensor memory, shard;   // (part), and (own, 1, 1) over it
-  at::Tensor whole, view;     // (W part) in the dtype of computing, and the whole's shape over it
-  at::Tensor earlier;         // gradient of earlier backward passes, while another one goes on
-  bool has_gradient = false;  // of this backward
-};
 
 class ShardedUnit {
  public:
   ShardedUnit(const UnitOfTensors& tensors, const Group& group, const FullyShardOptions& options);
 
+  // What carries it, from the beginning on.
+  void use(std::unique_ptr<UnitMessages> messages) { messages_ = std::move(messages); }
+
   const std::string& name() const { return name_; }
-  std::vector<ShardedTensor>& tensors() { return tensors_; }
-  const std::vector<ShardedTensor>& tensors() const { return tensors_; }
+  ShardedTensors& tensors() { return tensors_; }
+  const ShardedTensors& tensors() const { return tensors_; }
   at::Device device() const { return device_; }
 
   // Sends the shards (all-gather); nothing if that was done. All ranks call it.
@@ -50,14 +36,17 @@ class ShardedUnit {
   bool is_sharded() const { return state_ == State::kSharded; }
   // Its tensors are shards, and what was whole has no memory.
   void reshard(SideStream& stream);
-  int64_t gathered_bytes() const;
+  int64_t gathered_bytes() const { return static_cast<int64_t>(room_.storage().nbytes()); }
 
-  // Takes the gradients of the whole tensors away and starts to send them; undefined ones count as
-  // `missing`. Each rank sums up its shard in rank order, in float32 at least. All ranks call it.
+  // Takes the gradients of the whole tensors away and starts to send them; where one is expected
+  // and missing, it counts as `missing`. The tensors are shards. All ranks call it.
   void start_reduction(SideStream& stream, double missing);
   // The shards' gradients are the means, added to what was there (on a GPU: when `stream` is
   // joined).
   void finish_reduction(SideStream& stream);
+
+  // What was started is not waited for any more (UnitMessages).
+  void give_up_waiting() { messages_->give_up_waiting(); }
 
   // Every tensor whole, in its own dtype: copies, in the order of tensors(). All ranks call it;
   // where `keeps` is false nothing is returned.
@@ -65,27 +54,17 @@ class ShardedUnit {
 
  private:
   enum class State { kSharded, kInFlight, kWhole };
-  // What travels, while it does.
-  struct Message {
-    c10::intrusive_ptr<c10d::Work> work;
-    std::vector<at::Tensor> kept;  // until it has arrived
-    at::Tensor received;           // (W, S): what each rank has sent for this one's shards
-    at::Tensor sum;                // of the tensors that are not divided
-    at::ScalarType dtype = at::kFloat;
-  };
   void add(const at::Tensor& tensor, const std::string& name, const FullyShardOptions& options);
-  bool needs_memory(const ShardedTensor& t) const;
-  at::ScalarType sum_dtype() const;
-  void pack(const at::Tensor& message, ShardedTensor& t, double missing);
-  void add_gradient(ShardedTensor& t, const at::Tensor& flat, int64_t offset);
+  void make_room();
 
   std::string name_;
   const Group& group_;
   at::Device device_ = at::kCPU;
-  std::vector<ShardedTensor> tensors_;
-  int64_t divided_ = 0, replicated_ = 0;  // elements of messages: of a rank's parts; of the others
+  ShardedTensors tensors_;
+  at::Tensor room_;  // bytes: what whole tensors lie in, one behind the other, while there are some
+  int64_t room_bytes_ = 0;
   State state_ = State::kSharded;
-  Message gather_, reduction_;
+  std::unique_ptr<UnitMessages> messages_;
 };
 
 }  // namespace flashstep

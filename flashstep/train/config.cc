@@ -172,7 +172,7 @@ void ParallelConfig::visit(FieldVisitor& v) {
   v.field(
       "shard_optimizer", shard_optimizer, {"none", "whole", "flat", "full"},
       "each process keeps the optimizer's state of; whole: some parameters; flat: an equal part of "
-      "all, and of their gradients; full: and of the parameters themselves (CPU)");
+      "all, and of their gradients; full: and of the parameters themselves");
   v.field("peer_copies", peer_copies, {"none", "updates", "all"},
           "what copy engines carry between GPUs of one machine, NCCL the rest; updates: parameters "
           "that a process has updated (shard_optimizer); all: gradients, too (bucketed)");

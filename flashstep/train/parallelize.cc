@@ -36,8 +36,8 @@ class DataParallelism : public Parallelism {
 
 class FullSharding : public Parallelism {
  public:
-  FullSharding(torch::nn::Module& module, const Group& group)
-      : module_(module), sharded_(module, group, {}) {}
+  FullSharding(torch::nn::Module& module, const Group& group, const FullyShardOptions& options)
+      : module_(module), sharded_(module, group, options) {}
   const Group* group() const override { return &sharded_.group(); }
   ShardedUnits* units() const override { return &sharded_.units(); }
   Tensor call(const std::function<Tensor()>& forward) override {
@@ -78,26 +78,24 @@ void call_blocks_as_units(TransformerImpl& model) {
 }
 
 std::shared_ptr<Parallelism> shard_fully(torch::nn::Module& module, const ParallelConfig& config,
-                                         const Group& group) {
+                                         const Group& group,
+                                         std::optional<at::ScalarType> autocast) {
   require(config.wrapper == "bucketed",
           "[parallel] expected parallel.wrapper bucketed, its default, with shard_optimizer full, ",
           "which averages gradients by itself, got ", config.wrapper);
-  for (const Tensor& parameter : module.parameters()) {
-    require(parameter.is_cpu(), "[parallel] expected CPUs for parallel.shard_optimizer full, got ",
-            parameter.device(),
-            ": on GPUs it does not go with recorded steps and fused blocks yet");
-    require(!parameter.grad_dtype() || *parameter.grad_dtype() == parameter.scalar_type(),
-            "[parallel] expected gradients of the parameters' dtype (train.gradients fp32) with ",
-            "parallel.shard_optimizer full, got ", *parameter.grad_dtype());
-  }
   if (auto* model = module.as<TransformerImpl>()) call_blocks_as_units(*model);
-  return std::make_shared<FullSharding>(module, group);
+  FullyShardOptions options;
+  options.peer_copies = config.peer_copies == "all";
+  // On CPUs autocast casts what is whole.
+  if (group.device().is_cuda()) options.compute_dtype = autocast;
+  options.cast_undivided = false;
+  return std::make_shared<FullSharding>(module, group, options);
 }
 
 }  // namespace
 
 std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const ParallelConfig& config,
-                                         Group* group) {
+                                         Group* group, std::optional<at::ScalarType> autocast) {
   const int world_size = group == nullptr ? 1 : group->world_size();
   require(config.world_size == 0 || config.world_size == world_size, "[parallel] expected ",
           config.world_size, " processes (parallel.world_size), got ", world_size);
@@ -105,7 +103,7 @@ std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const Parall
   require(config.wrapper != "none",
           "[parallel] expected one process for parallel.wrapper none, got ", world_size);
   if (config.shard_optimizer == "full" && world_size > 1)
-    return shard_fully(module, config, *group);
+    return shard_fully(module, config, *group, autocast);
   ReducerOptions options;
   options.strategy = strategy_by_name(config.wrapper);
   options.bucket_megabytes = config.bucket_megabytes;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
@@ -17,10 +18,12 @@ namespace flashstep {
 
 // Data parallelism as `config.wrapper` says, or full sharding as `config.shard_optimizer`: every
 // rank's parameters become rank 0's. `group` is null for a single process; it and `module` must
-// outlive what is returned. UserError if wrapper, number of processes and sharding do not go
-// together.
+// outlive what is returned. `autocast`: the 16-bit dtype that forward computes in, if it does, in
+// which fully sharded parameters then travel between GPUs. UserError if wrapper, number of
+// processes and sharding do not go together.
 std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const ParallelConfig& config,
-                                         Group* group);
+                                         Group* group,
+                                         std::optional<at::ScalarType> autocast = std::nullopt);
 
 // AdamW over the module's parameters, its state divided as `config.shard_optimizer` says, and its
 // moments kept in `moments` (AdamW::keep_moments_in). `parallel` must outlive it.

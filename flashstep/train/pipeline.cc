@@ -213,6 +213,11 @@ bool has_bf16_gradients(const Config& config, torch::Device device) {
          config.parallel.wrapper != "torch";
 }
 
+std::optional<at::ScalarType> autocast_dtype(const TrainConfig& train) {
+  if (train.precision == "fp32") return std::nullopt;
+  return train.precision == "bf16" ? at::kBFloat16 : at::kHalf;
+}
+
 bool has_short_stream(const TrainConfig& train, torch::Device device) {
   if (train.stream != "auto") return train.stream == "bf16";
   return device.is_cuda() && train.precision == "bf16";
@@ -322,7 +327,8 @@ Transformer make_model(const Config& config, const TrainOptions& options, torch:
 Training make_training(Config config, const TrainOptions& options, torch::Device device,
                        Group* group, const RunDirectory* directory, const PreparedData& data) {
   Transformer model = make_model(config, options, device, directory);
-  std::shared_ptr<Parallelism> parallel = parallelize(*model, config.parallel, group);
+  std::shared_ptr<Parallelism> parallel =
+      parallelize(*model, config.parallel, group, autocast_dtype(config.train));
   config.parallel.world_size = parallel->world_size();
   const auto moments = config.train.moments == "bf16" ? at::kBFloat16 : at::kFloat;
   auto optimizer =
@@ -350,7 +356,8 @@ std::string describe_parallel(const Training& training, const Environment& envir
   return str("[parallel] ", ranks, " processes, started by ", environment.launcher,
              "; a step takes ", ranks, " x ", train.accumulation_steps, " x ", train.batch_size,
              " = ", ranks * train.accumulation_steps * train.batch_size, " sequences; ",
-             reducer != nullptr ? "wrapper " + reducer->describe() : "fully sharded",
+             reducer != nullptr ? "wrapper " + reducer->describe()
+                                : "fully sharded, by " + training.parallel->units()->transport(),
              "; optimizer shards ", training.config.parallel.shard_optimizer);
 }
 

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "flashstep/amp.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/test_gpu_cases.h"
 #include "flashstep/train/test_recorded.h"
@@ -62,6 +63,74 @@ TEST(GpuRecordedRanks, DividedOptimizersUpdateInReplays) {
         }
       }
     }
+  });
+}
+
+RecordedCase fully_sharded(Precision precision) {
+  RecordedCase c = division("bucketed", "all", "full");
+  c.precision = precision;
+  c.prepare = [precision](TransformerImpl& model) {
+    model.set_short_stream(precision == Precision::kBFloat16);
+    if (precision == Precision::kBFloat16) keep_gradients_in(at::kBFloat16, model.parameters());
+  };
+  return c;
+}
+
+TEST(GpuRecordedRanks, FullyShardedParametersTravelInReplays) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](Group& group, at::Device device) {
+    for (const Precision precision :
+         {Precision::kFloat32, Precision::kBFloat16, Precision::kFloat16}) {
+      for (const int64_t accumulation : {1, 3}) {
+        for (const Recompute recompute : {Recompute::kNone, Recompute::kInner, Recompute::kBlock}) {
+          SCOPED_TRACE(str(static_cast<int>(precision), " ", accumulation, " ",
+                           static_cast<int>(recompute)));
+          RecordedCase c = fully_sharded(precision);
+          c.accumulation_steps = accumulation;
+          c.prepare = [&, prepare = c.prepare](TransformerImpl& model) {
+            if (accumulation == 1) prepare(model);
+            model.set_recompute(recompute, 1);
+          };
+          expect_recorded_as_launched(c, device, &group);
+        }
+      }
+    }
+  });
+}
+
+// The same arithmetic, but for the order in which the norm is summed up: without clipping, the
+// same bits.
+TEST(GpuRecordedRanks, FullShardingHasTheBitsOfDataParallelism) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](Group& group, at::Device device) {
+    for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+      SCOPED_TRACE(static_cast<int>(precision));
+      RecordedCase c = fully_sharded(precision);
+      c.max_norm = 0;
+      const RecordedRun full = train_recorded(c, GraphMode::kOn, device, &group);
+      c.parallel.shard_optimizer = "none";
+      const RecordedRun whole = train_recorded(c, GraphMode::kOn, device, &group);
+      for (size_t i = 0; i < full.weights.size(); ++i)
+        EXPECT_TRUE(testing::same_bits(full.weights[i], whole.weights[i])) << "weight " << i;
+    }
+  });
+}
+
+// Its memory is nobody's between steps: an evaluation gathers the same units in another order.
+TEST(GpuRecordedRanks, FullyShardedModelsAreEvaluatedBetweenReplays) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](Group& group, at::Device device) {
+    const RecordedCase c = fully_sharded(Precision::kBFloat16);
+    RecordedCase evaluated = c;
+    const Tensor ids = torch::arange(40, at::TensorOptions(device).dtype(at::kLong)).view({2, 20});
+    evaluated.between = [&](int64_t step, TransformerImpl& model, Parallelism& parallel) {
+      if (step % 2 == 0) return;
+      const torch::NoGradGuard no_grad;
+      const AutocastGuard autocast(at::kCUDA, at::kBFloat16);
+      EXPECT_TRUE(parallel.call([&] { return model.forward(ids); }).isfinite().all().item<bool>());
+    };
+    expect_same_runs(train_recorded(evaluated, GraphMode::kOn, device, &group),
+                     train_recorded(c, GraphMode::kOff, device, &group));
   });
 }
 

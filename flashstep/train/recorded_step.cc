@@ -46,6 +46,8 @@ std::string why_not_reduced(const Parallelism& parallel, const std::vector<Tenso
   if (parallel.world_size() == 1) return "";
   if (!goes_through_nccl(parameters, *parallel.group()))
     return "gradients that travel by Gloo, for which hosts wait";
+  if (parallel.units() != nullptr && !parallel.units()->can_be_captured())
+    return "fully sharded parameters that travel by collectives (parallel.peer_copies none)";
   if (parallel.reducer() == nullptr) return "";
   const ReducerOptions& options = parallel.reducer()->options();
   if (options.strategy == Strategy::kTorch)
@@ -163,6 +165,7 @@ bool RecordedStep::record(int64_t step) {
   forget_compute_copies();  // those that were noted as made while nothing ran
   step_.optimizer().zero_grad();
   if (parallel.reducer() != nullptr) parallel.reducer()->forget_step();
+  if (parallel.units() != nullptr) parallel.units()->abandon();
   if (parallel.group() != nullptr) even_launched(*parallel.group());
   give_up(reason);
   return false;

@@ -4,7 +4,9 @@
 
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,7 @@ namespace flashstep {
 struct RecordedCase {
   Precision precision = Precision::kFloat32;
   int64_t accumulation_steps = 1, steps = 9;
+  double max_norm = 0.5;
   at::ScalarType moments = at::kFloat;
   ParallelConfig parallel;
   std::function<void(TransformerImpl& model)> prepare;  // once, before the first step
@@ -31,6 +34,7 @@ struct RecordedCase {
   std::function<torch::Tensor(const torch::Tensor& loss, TransformerImpl& model)> loss_hook;
   // Between two steps, before number `step`.
   std::function<void(int64_t step, TransformerImpl& model)> before_step;
+  std::function<void(int64_t step, TransformerImpl& model, Parallelism& parallel)> between;
 };
 
 struct RecordedRun {
@@ -67,7 +71,10 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
   if (c.prepare) c.prepare(*model);
   ParallelConfig parallel = c.parallel;
   if (group == nullptr) parallel.wrapper = "none";
-  const auto ranks = parallelize(*model, parallel, group);
+  std::optional<at::ScalarType> autocast;
+  if (c.precision != Precision::kFloat32)
+    autocast = c.precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf;
+  const auto ranks = parallelize(*model, parallel, group, autocast);
   const auto optimizer =
       make_optimizer(*model, torch::optim::AdamWOptions(1e-2), parallel, *ranks, c.moments);
   const ModelConfig sizes = recorded_model();
@@ -87,8 +94,9 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
         const at::Tensor loss = language_model_loss(model->forward(inputs), targets);
         return c.loss_hook ? c.loss_hook(loss, *model) : loss;
       },
-      StepOptions{
-          .accumulation_steps = c.accumulation_steps, .max_norm = 0.5, .precision = c.precision},
+      StepOptions{.accumulation_steps = c.accumulation_steps,
+                  .max_norm = c.max_norm,
+                  .precision = c.precision},
       ranks, stage);
   RecordedRun run;
   {
@@ -98,6 +106,7 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
       for (auto& parameters : optimizer->param_groups())
         parameters.options().set_lr(1e-3 * static_cast<double>(i + 1));
       if (c.before_step) c.before_step(i, *model);
+      if (c.between) c.between(i, *model, *ranks);
       results.push_back(steps.run(i));
     }
     run.was_recorded = steps.is_recorded();
@@ -105,8 +114,15 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
       run.results.push_back(
           at::stack({result.loss, result.grad_norm.to(device), result.skipped}).cpu());
     }
-    for (const at::Tensor& parameter : model->parameters())
-      run.weights.push_back(parameter.detach().cpu());
+    if (const ShardedUnits* const units = ranks->units()) {
+      std::map<std::string, at::Tensor> whole;
+      for (const auto& [name, tensor] : units->gather()) whole[name] = tensor;
+      for (const auto& item : model->named_parameters())
+        run.weights.push_back(whole.at(item.key()).cpu());
+    } else {
+      for (const at::Tensor& parameter : model->parameters())
+        run.weights.push_back(parameter.detach().cpu());
+    }
   }
   if (group != nullptr) group->barrier();  // nobody frees what others still send
   return run;

@@ -28,7 +28,7 @@ __device__ const T* memory_of(const MeanArguments& args, const MeanPiece& piece,
 }
 
 // Elements [begin, end) one by one, where memory is not aligned or a vector is not full.
-template <typename T>
+template <typename T, typename M>
 __device__ void mean_of_elements(const MeanArguments& args, const MeanPiece& piece, int64_t begin,
                                  int64_t end) {
   using S = typename Sum<T>::Type;
@@ -37,11 +37,11 @@ __device__ void mean_of_elements(const MeanArguments& args, const MeanPiece& pie
     S sum = 0;
     for (int rank = 0; rank < args.world_size; ++rank)
       sum += static_cast<S>(memory_of<T>(args, piece, rank)[i]);
-    static_cast<T*>(piece.own)[i] = static_cast<T>(sum * share);
+    static_cast<M*>(piece.mean)[i] = static_cast<M>(sum * share);
   }
 }
 
-template <typename T>
+template <typename T, typename M>
 __device__ void mean_of_vector(const MeanArguments& args, const MeanPiece& piece, int64_t i) {
   using S = typename Sum<T>::Type;
   constexpr int kElements = kVectorBytes / sizeof(T);
@@ -49,6 +49,11 @@ __device__ void mean_of_vector(const MeanArguments& args, const MeanPiece& piece
     uint4 bits;
     T elements[kElements];
     __device__ Vector() {}
+  };
+  union Mean {
+    uint4 bits[sizeof(M) / sizeof(T)];
+    M elements[kElements];
+    __device__ Mean() {}
   };
   const S share = S(1) / static_cast<S>(args.world_size);
   S sums[kElements] = {};
@@ -58,13 +63,16 @@ __device__ void mean_of_vector(const MeanArguments& args, const MeanPiece& piece
 #pragma unroll
     for (int k = 0; k < kElements; ++k) sums[k] += static_cast<S>(from.elements[k]);
   }
-  Vector mean;
+  Mean mean;
 #pragma unroll
-  for (int k = 0; k < kElements; ++k) mean.elements[k] = static_cast<T>(sums[k] * share);
-  static_cast<uint4*>(piece.own)[i] = mean.bits;
+  for (int k = 0; k < kElements; ++k) mean.elements[k] = static_cast<M>(sums[k] * share);
+  constexpr int kVectors = sizeof(M) / sizeof(T);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+    static_cast<uint4*>(piece.mean)[i * kVectors + v] = mean.bits[v];
 }
 
-template <typename T>
+template <typename T, typename M>
 __global__ void __launch_bounds__(kThreads)
     mean_of_ranks_kernel(const __grid_constant__ MeanArguments args) {
   const int block = static_cast<int>(blockIdx.x);
@@ -77,20 +85,22 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int64_t kBlockElements = kBlockBytes / sizeof(T);
   const int64_t begin = (block - args.first_block[low]) * kBlockElements;
   const int64_t end = min(begin + kBlockElements, piece.numel);
-  if (reinterpret_cast<uintptr_t>(piece.own) % kVectorBytes != 0) {
-    mean_of_elements<T>(args, piece, begin, end);
+  const auto places =
+      reinterpret_cast<uintptr_t>(piece.own) | reinterpret_cast<uintptr_t>(piece.mean);
+  if (places % kVectorBytes != 0) {
+    mean_of_elements<T, M>(args, piece, begin, end);
     return;
   }
   constexpr int64_t kElements = kVectorBytes / sizeof(T);
 #pragma unroll
   for (int step = 0; step < kVectorsPerThread; ++step) {
     const int64_t i = begin / kElements + step * kThreads + threadIdx.x;
-    if ((i + 1) * kElements <= end) mean_of_vector<T>(args, piece, i);
+    if ((i + 1) * kElements <= end) mean_of_vector<T, M>(args, piece, i);
   }
-  mean_of_elements<T>(args, piece, end / kElements * kElements, end);
+  mean_of_elements<T, M>(args, piece, end / kElements * kElements, end);
 }
 
-template <typename T>
+template <typename T, typename M = T>
 cudaError_t launch(MeanArguments& args, cudaStream_t stream) {
   constexpr int64_t kBlockElements = kBlockBytes / sizeof(T);
   int64_t blocks = 0;
@@ -99,23 +109,25 @@ cudaError_t launch(MeanArguments& args, cudaStream_t stream) {
     blocks += (args.pieces[i].numel + kBlockElements - 1) / kBlockElements;
   }
   if (blocks == 0) return cudaSuccess;
-  mean_of_ranks_kernel<T><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
+  mean_of_ranks_kernel<T, M><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 
 }  // namespace
 
-cudaError_t launch_mean_of_ranks(MeanArguments arguments, MeanElement element,
-                                 cudaStream_t stream) {
+cudaError_t launch_mean_of_ranks(MeanArguments arguments, MeanElement element, cudaStream_t stream,
+                                 bool to_float32) {
   switch (element) {
     case MeanElement::kFloat32:
       return launch<float>(arguments, stream);
     case MeanElement::kFloat64:
       return launch<double>(arguments, stream);
     case MeanElement::kFloat16:
-      return launch<__half>(arguments, stream);
+      return to_float32 ? launch<__half, float>(arguments, stream)
+                        : launch<__half>(arguments, stream);
     case MeanElement::kBFloat16:
-      return launch<__nv_bfloat16>(arguments, stream);
+      return to_float32 ? launch<__nv_bfloat16, float>(arguments, stream)
+                        : launch<__nv_bfloat16>(arguments, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -9,8 +9,9 @@ namespace flashstep {
 
 // Elements that lie together in memory here, and at `place` in what every other rank has sent.
 struct MeanPiece {
-  void* own;     // read, and overwritten with the mean
-  size_t place;  // bytes, a multiple of 16
+  const void* own;  // read
+  void* mean;       // written; it may be `own`
+  size_t place;     // bytes, a multiple of 16
   int64_t numel;
 };
 
@@ -28,7 +29,9 @@ struct MeanArguments {
 
 enum class MeanElement { kFloat32, kFloat64, kFloat16, kBFloat16 };
 
-// Sums in the order of the ranks, in float32 (float64 of float64), and rounds the mean.
-cudaError_t launch_mean_of_ranks(MeanArguments arguments, MeanElement element, cudaStream_t stream);
+// Sums in the order of the ranks, in float32 (float64 of float64), and rounds the mean. Of 16-bit
+// elements it may be written in float32.
+cudaError_t launch_mean_of_ranks(MeanArguments arguments, MeanElement element, cudaStream_t stream,
+                                 bool to_float32 = false);
 
 }  // namespace flashstep

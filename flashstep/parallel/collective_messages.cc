@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "flashstep/base/text.h"
+#include "flashstep/parallel/buckets.h"
+#include "flashstep/parallel/unit_messages.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+
+// What gradients are summed in.
+at::ScalarType sum_dtype(const ShardedTensors& tensors) {
+  at::ScalarType dtype = at::kFloat;
+  for (const ShardedTensor& t : tensors) dtype = c10::promoteTypes(dtype, t.memory.scalar_type());
+  return dtype;
+}
+
+// Elements of a message's row: the parts of one rank, of all tensors that are divided, or are not.
+int64_t row_elements(const ShardedTensors& tensors, bool divided) {
+  int64_t elements = 0;
+  for (const ShardedTensor& t : tensors) elements += t.is_divided == divided ? t.part : 0;
+  return elements;
+}
+
+// (rows, part) gets what each rank's shard is made of.
+void pack(const Tensor& place, ShardedTensor& t, double missing) {
+  const Tensor flat = t.take_gradient(missing);
+  if (!flat.defined()) {
+    place.zero_();
+    return;
+  }
+  const int64_t rows = t.numel / t.part, rest = t.numel - rows * t.part;
+  if (rows > 0) place.slice(0, 0, rows).copy_(flat.slice(0, 0, rows * t.part).view({rows, t.part}));
+  if (rows == place.size(0)) return;
+  place.slice(0, rows, place.size(0)).zero_();
+  if (rest > 0) place[rows].slice(0, 0, rest).copy_(flat.slice(0, rows * t.part, t.numel));
+}
+
+class CollectiveMessages : public UnitMessages {
+ public:
+  CollectiveMessages(const std::string& unit, at::Device device, const Group& group)
+      : gathering_(str("gathering the parameters of ", unit)),
+        averaging_(str("averaging the gradients of ", unit)),
+        device_(device),
+        group_(group) {}
+
+  c10::DataPtr memory(size_t bytes) override {
+    return c10::GetAllocator(device_.type())->allocate(bytes);
+  }
+
+  void start_gather(ShardedTensors& tensors, SideStream& stream) override {
+    stream.run([&] {
+      std::vector<Tensor> wholes, parts;
+      for (const ShardedTensor& t : tensors) {
+        if (!t.needs_memory()) continue;
+        if (!t.is_divided || group_.world_size() == 1) {
+          t.whole.copy_(t.memory);
+          continue;
+        }
+        wholes.push_back(t.whole);
+        parts.push_back(t.memory.to(t.whole.scalar_type()));
+      }
+      if (wholes.empty()) return;
+      gather_.work = group_.guarded(gathering_, [&] {
+        return group_.process_group().allgather_into_tensor_coalesced(wholes, parts);
+      });
+      gather_.kept = std::move(parts);
+    });
+  }
+
+  void finish_gather(SideStream& stream) override {
+    stream.run([&] {
+      if (gather_.work) group_.wait(gather_.work, gathering_);
+      gather_ = {};
+    });
+    stream.join();
+  }
+
+  void start_reduction(ShardedTensors& tensors, SideStream& stream, double missing) override {
+    for (const ShardedTensor& t : tensors) {
+      if (t.tensor.grad().defined()) stream.keep(t.tensor.grad());
+    }
+    stream.run([&] {
+      const int64_t ranks = group_.world_size();
+      const at::TensorOptions options = at::TensorOptions(device_).dtype(sum_dtype(tensors));
+      if (const int64_t elements = row_elements(tensors, /*divided=*/false)) {
+        sum_ = at::zeros({1, elements}, options);
+        pack_all(sum_, tensors, /*divided=*/false, missing);
+      }
+      const int64_t elements = row_elements(tensors, /*divided=*/true);
+      if (elements == 0) return;
+      const Tensor sent = at::empty({ranks, elements}, options.dtype(sent_dtype(tensors)));
+      pack_all(sent, tensors, /*divided=*/true, missing);
+      received_ = ranks == 1 ? sent : at::empty_like(sent);
+      if (ranks == 1) return;
+      std::vector<int64_t> equal;
+      reduction_.work = group_.guarded(averaging_, [&] {
+        Tensor to = received_, from = sent;
+        return group_.process_group().alltoall_base(to, from, equal, equal);
+      });
+      reduction_.kept = {sent};
+    });
+  }
+
+  void finish_reduction(ShardedTensors& tensors, SideStream& stream) override {
+    stream.run([&] {
+      if (reduction_.work) group_.wait(reduction_.work, averaging_);
+      if (received_.defined())
+        add_means(received_, tensors, /*divided=*/true, sum_dtype(tensors), stream);
+      if (sum_.defined()) {
+        Tensor all = sum_;
+        if (group_.world_size() > 1) {
+          all = at::empty({group_.world_size(), sum_.size(1)}, sum_.options());
+          group_.wait(
+              group_.guarded(averaging_,
+                             [&] { return group_.process_group()._allgather_base(all, sum_); }),
+              averaging_);
+        }
+        add_means(all, tensors, /*divided=*/false, sum_.scalar_type(), stream);
+      }
+      reduction_ = {};
+      received_.reset();
+      sum_.reset();
+    });
+  }
+
+ private:
+  // What travels, while it does.
+  struct Message {
+    c10::intrusive_ptr<c10d::Work> work;
+    std::vector<Tensor> kept;  // until it has arrived
+  };
+
+  // The dtype that all gradients have: 16-bit ones travel as such.
+  static at::ScalarType sent_dtype(const ShardedTensors& tensors) {
+    std::optional<at::ScalarType> dtype;
+    for (const ShardedTensor& t : tensors) {
+      if (!t.is_divided || !t.tensor.grad().defined()) continue;
+      const at::ScalarType own = t.tensor.grad().scalar_type();
+      dtype = dtype ? c10::promoteTypes(*dtype, own) : own;
+    }
+    return dtype.value_or(sum_dtype(tensors));
+  }
+
+  static void pack_all(const Tensor& message, ShardedTensors& tensors, bool divided,
+                       double missing) {
+    int64_t offset = 0;
+    for (ShardedTensor& t : tensors) {
+      if (t.is_divided != divided) continue;
+      pack(message.slice(1, offset, offset + t.part), t, missing);
+      offset += t.part;
+    }
+  }
+
+  // rows (W, elements): what each rank has sent.
+  static void add_means(const Tensor& rows, ShardedTensors& tensors, bool divided,
+                        at::ScalarType dtype, SideStream& stream) {
+    Tensor sum = rows[0].to(dtype, /*non_blocking=*/false, /*copy=*/true);
+    for (int64_t rank = 1; rank < rows.size(0); ++rank) sum.add_(rows[rank]);
+    if (rows.size(0) > 1) sum.mul_(1.0 / static_cast<double>(rows.size(0)));
+    int64_t offset = 0;
+    for (ShardedTensor& t : tensors) {
+      if (t.is_divided != divided) continue;
+      t.add_gradient(sum.slice(0, offset, offset + t.own));
+      if (t.tensor.grad().defined()) stream.hand_over(t.tensor.grad());
+      offset += t.part;
+    }
+  }
+
+  const std::string gathering_, averaging_;
+  const at::Device device_;
+  const Group& group_;
+  Message gather_, reduction_;
+  Tensor received_;  // (W, elements): what each rank has sent for this one's shards
+  Tensor sum_;       // (1, elements): of the tensors that are not divided
+};
+
+}  // namespace
+
+int64_t ShardedTensor::elements_of(int rank) const {
+  return is_divided ? std::clamp<int64_t>(numel - rank * part, 0, part) : numel;
+}
+
+Tensor ShardedTensor::take_gradient(double missing) {
+  Tensor gradient = std::exchange(tensor.mutable_grad(), {});
+  if (!gradient.defined()) {
+    if (!tensor.requires_grad()) return {};
+    return at::full({numel}, missing, whole.options());
+  }
+  if (gradient.strides() != strides)
+    gradient = at::empty_strided(sizes, strides, gradient.options()).copy_(gradient);
+  return flat_view(gradient);
+}
+
+void ShardedTensor::add_gradient(const Tensor& mean) {
+  Tensor before = std::exchange(earlier, {});
+  Tensor& gradient = tensor.mutable_grad();
+  if (!tensor.requires_grad() || (!has_gradient && !before.defined())) {
+    gradient = std::move(before);
+    return;
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const Tensor added = mean.as_strided({own, 1, 1}, {1, 1, 1}, mean.storage_offset())
+                           .to(before.defined() ? before.scalar_type() : gradient_dtype);
+  gradient = before.defined() ? before.add_(added) : added;
+}
+
+std::unique_ptr<UnitMessages> make_collective_messages(const std::string& unit, at::Device device,
+                                                       const Group& group) {
+  return std::make_unique<CollectiveMessages>(unit, device, group);
+}
+
+}  // namespace flashstep

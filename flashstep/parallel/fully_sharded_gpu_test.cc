@@ -1,0 +1,188 @@
+// Fully sharded modules on GPUs, by copies and by NCCL, against a single process.
+#include <string>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include "flashstep/fully_sharded.h"
+#include "flashstep/optim.h"
+#include "flashstep/parallel/test_hard_net.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/gpu_ranks.h"
+
+namespace flashstep {
+namespace {
+
+using testing::close;
+using testing::same_bits;
+using torch::Tensor;
+
+struct GpuShardCase {
+  std::string name;
+  FullyShardOptions options;
+  int64_t recomputed = -1;
+};
+std::vector<GpuShardCase> gpu_shard_cases() {
+  std::vector<GpuShardCase> result(4);
+  result[0].name = "as it comes";
+  result[1].name = "whole until backward";
+  result[1].options.reshard_after_forward = false;
+  result[2].name = "recomputed";
+  result[2].recomputed = 1;
+  result[3].name = "everything divided, one unit";
+  result[3].options.shard = [](const std::string&, const Tensor&) { return true; };
+  result[3].options.units = {"blocks.2"};
+  return result;
+}
+
+void trains_as_alone(const Group& group, at::Device device, bool peer_copies) {
+  constexpr int64_t kSteps = 12;
+  at::globalContext().setAllowTF32CuBLAS(false);
+  for (GpuShardCase c : gpu_shard_cases()) {
+    SCOPED_TRACE(str(c.name, peer_copies ? ", by copies" : ", by NCCL"));
+    const auto alone = train_alone(*make_hard_net(), kSteps);
+    c.options.peer_copies = peer_copies;
+    const auto net = make_hard_net();
+    net->to(device);
+    net->recomputed = c.recomputed;
+    FullyShardedDataParallel model(net, group, c.options);
+    EXPECT_EQ(model.units().transport(), peer_copies ? "copies" : "NCCL");
+    AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const Tensor ids = rows_of_rank(ids_of(step), group).to(device);
+      loss_of_logits(model(ids), ids).backward();
+      EXPECT_EQ(model.units().gathered_bytes(), 0) << "after backward all are shards";
+      model.clip_grad_norm(kNetClip);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    for (const auto& [name, tensor] : model.gather_full_parameters())
+      EXPECT_TRUE(close(tensor.cpu(), alone.at(name), 2e-4, 1e-3)) << name;
+    if (c.options.shard) continue;
+    const Tensor gain = net->block(0).gain.detach().flatten().cpu();
+    Tensor first = gain.clone();
+    group.broadcast(first, 0);
+    EXPECT_TRUE(same_bits(gain, first)) << "what is not divided has the same bits on all ranks";
+  }
+}
+
+TEST(GpuFullySharded, TrainsAsASingleProcessDoes) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::run_on_gpus(2, [](const Group& group, at::Device device) {
+    trains_as_alone(group, device, true);
+    trains_as_alone(group, device, false);
+  });
+}
+
+TEST(GpuFullySharded, TrainsOnFourGpus) {
+  FLASHSTEP_NEED_GPUS(4);
+  testing::run_on_gpus(4, [](const Group& group, at::Device device) {
+    trains_as_alone(group, device, true);
+    trains_as_alone(group, device, false);
+  });
+}
+
+struct WideBlock : torch::nn::Module {
+  torch::nn::Linear up{register_module("up", torch::nn::Linear(64, 96))};
+  torch::nn::Linear down{register_module("down", torch::nn::Linear(96, 64))};
+  Tensor forward(const Tensor& x) { return x + down(torch::relu(up(x))); }
+};
+struct WideNet : torch::nn::Module {
+  torch::nn::Sequential blocks{register_module("blocks", torch::nn::Sequential())};
+  WideNet() {
+    for (int i = 0; i < 4; ++i) blocks->push_back(std::make_shared<WideBlock>());
+  }
+  Tensor forward(const Tensor& x) { return run(blocks, x); }
+};
+
+// Copies send what NCCL sends, and sum in the same order: between two ranks the bits are the same.
+TEST(GpuFullySharded, CopiesHaveTheBitsOfCollectives) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::run_on_gpus(2, [](const Group& group, at::Device device) {
+    for (const bool narrow : {false, true}) {
+      std::vector<NamedTensors> weights;
+      for (const bool copies : {true, false}) {
+        torch::manual_seed(5);
+        const auto net = std::make_shared<WideNet>();
+        net->to(device);
+        FullyShardOptions options;
+        options.peer_copies = copies;
+        if (narrow) options.compute_dtype = at::kBFloat16;
+        FullyShardedDataParallel model(net, group, options);
+        AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
+        for (int step = 0; step < 5; ++step) {
+          torch::manual_seed(step * 2 + group.rank());
+          const Tensor x = torch::randn({32, 64}).to(device, narrow ? at::kBFloat16 : at::kFloat);
+          model(x).to(at::kFloat).square().mean().backward();
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+        weights.push_back(model.gather_full_parameters());
+      }
+      for (size_t i = 0; i < weights[0].size(); ++i) {
+        EXPECT_TRUE(same_bits(weights[0][i].second, weights[1][i].second))
+            << weights[0][i].first << (narrow ? " bf16" : " fp32");
+      }
+    }
+  });
+}
+
+// Forward and backward in a CUDA graph, by copies, several replays: as launched.
+TEST(GpuFullySharded, ReplaysDoWhatStepsDo) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::run_on_gpus(2, [](const Group& group, at::Device device) {
+    std::vector<NamedTensors> weights;
+    for (const bool recorded : {false, true}) {
+      torch::manual_seed(5);
+      const auto net = std::make_shared<WideNet>();
+      net->to(device);
+      FullyShardedDataParallel model(net, group, {.compute_dtype = at::kBFloat16});
+      ASSERT_TRUE(model.units().can_be_captured());
+      AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
+      const Tensor x = torch::zeros({32, 64}, at::TensorOptions(device).dtype(at::kBFloat16));
+      const auto step = [&] {
+        optimizer.zero_grad();
+        model(x).to(at::kFloat).square().mean().backward();
+        optimizer.step();
+      };
+      const auto stage = [&](int number) {
+        torch::manual_seed(number * 2 + group.rank());
+        x.copy_(torch::randn({32, 64}));
+      };
+      c10::cuda::device_synchronize();
+      const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+      for (int number = 0; number < 3; ++number) {
+        stage(number);
+        step();
+      }
+      at::cuda::CUDAGraph graph;
+      if (recorded) {
+        optimizer.zero_grad();
+        c10::cuda::device_synchronize();
+        graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+        step();
+        graph.capture_end();
+      }
+      for (int number = 3; number < 8; ++number) {
+        stage(number);
+        if (recorded) {
+          graph.replay();
+        } else {
+          step();
+        }
+      }
+      c10::cuda::device_synchronize();
+      weights.push_back(model.gather_full_parameters());
+      group.barrier();  // nobody ends while others still send
+    }
+    for (size_t i = 0; i < weights[0].size(); ++i)
+      EXPECT_TRUE(same_bits(weights[0][i].second, weights[1][i].second)) << weights[0][i].first;
+  });
+}
+
+}  // namespace
+}  // namespace flashstep
