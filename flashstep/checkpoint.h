@@ -122,7 +122,8 @@ class SafetensorsFile {
 //   state.json                                 step, the other files' hashes, the trainer's state
 // (ranks that divide the optimizer's state write it into files of their own, each a share:
 // optimizer.00002-of-00004.safetensors; those of ranks that do not see the directory are rank 0's
-// optimizer.others.safetensors).
+// optimizer.others.safetensors. With fully sharded parameters weights, too:
+// model.00002-of-00004.safetensors, each with some tensors, which are whole).
 // It is written under a temporary name, its files and itself fsynced, and renamed: a checkpoint
 // that has its name is complete, whenever the process was killed or the power failed. On reading,
 // every file is held against its hash; a damaged checkpoint is named, the one before it used.
@@ -131,9 +132,10 @@ class SafetensorsFile {
 // number may read.
 
 struct Checkpoint {
-  int64_t step = 0;        // optimizer updates done
-  NamedTensors model;      // parameters and buffers
-  NamedTensors optimizer;  // the optimizer's tensors
+  int64_t step = 0;               // optimizer updates done
+  NamedTensors model;             // parameters and buffers
+  bool model_is_divided = false;  // to be written: each rank has some of them, whole
+  NamedTensors optimizer;         // the optimizer's tensors
   // A JSON object, the trainer's own: config, schedule, random generators, data position.
   std::string state_json = "{}";
 };
@@ -149,11 +151,11 @@ void prepare_checkpoints(const std::filesystem::path& checkpoints);
 // be lost. Throws MachineError when the machine fails: the checkpoints that were there are still
 // there then, and nothing half-written is. Returns the checkpoint's directory.
 //
-// With `group` all its ranks call it, with checkpoint.optimizer each rank's own share; all else is
-// rank 0's. It returns on all of them when the checkpoint has its name. Whatever failed on
-// whichever rank, all throw, and can go on; only an exchange that breaks off half-way (a lost rank,
-// memory that ends while receiving) is left to the group: who catches it calls group.fail(), as
-// run() does.
+// With `group` all its ranks call it, with checkpoint.optimizer, and a model that is divided, each
+// rank's own share; all else is rank 0's. It returns on all of them when the checkpoint has its
+// name. Whatever failed on whichever rank, all throw, and can go on; only an exchange that breaks
+// off half-way (a lost rank, memory that ends while receiving) is left to the group: who catches it
+// calls group.fail(), as run() does.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
                                       const Checkpoint& checkpoint, int64_t keep,
                                       const Group* group = nullptr);

@@ -139,6 +139,11 @@ class KeyValueCache {
 using ParameterFill = std::function<void(const at::Tensor& parameter, double standard_deviation,
                                          double bound, const std::string& name)>;
 
+// Fills values (n), float32 on the CPU, with elements [begin, begin + n) of parameter `name`, in
+// the order of its memory.
+using PartFill =
+    std::function<void(const std::string& name, const at::Tensor& values, int64_t begin)>;
+
 // Token embedding, pre-norm blocks, final norm, untied head; no biases. Parameters:
 //   token_embeddings.weight (V, C)
 //   layers.I.attn.{q_proj,k_proj,v_proj,output_proj}.weight (C, C)
@@ -166,6 +171,8 @@ class TransformerImpl : public torch::nn::Module {
 
   void initialize(uint64_t seed);
   void initialize(const ParameterFill& fill);  // the same distributions, drawn by `fill`
+  // What initialize(seed) gives the parameters, part by part: for those that nobody holds whole.
+  PartFill part_fill(uint64_t seed);
   const ModelConfig& config() const { return config_; }
 
   const BlockRunner& block_runner() const { return block_runner_; }

@@ -31,6 +31,13 @@ struct FullyShardOptions {
   // Whether a parameter is divided; unless given, those of two dimensions and more. The others are
   // whole on every rank, and their gradients averaged.
   std::function<bool(const std::string& name, const at::Tensor& parameter)> shard = nullptr;
+  // Where shards lie; not given: where the parameters are.
+  std::optional<at::Device> device = std::nullopt;
+  // For a model that nothing has memory for: its parameters were made on the CPU, never written (so
+  // that they take none) and are not read. This fills values (n), float32 on the CPU, with elements
+  // [begin, begin + n) of parameter `name`, in the order of its memory; each rank asks for its own.
+  std::function<void(const std::string& name, const at::Tensor& values, int64_t begin)> fill =
+      nullptr;
   // Between GPUs of one machine copy engines carry parameters and gradients; false: NCCL.
   bool peer_copies = true;
   // The modules that are gathered one at a time, by their names in the wrapped module ("layers.0").
@@ -87,6 +94,8 @@ class ShardedUnits {
   // All tensors whole, in their own dtype, with their names; copies. All ranks call it. `to`: the
   // one rank that gets them, the others nothing.
   virtual NamedTensors gather(std::optional<int> to = std::nullopt) const = 0;
+  // The same, each on one rank, on the CPU: the ranks have about as many bytes.
+  virtual NamedTensors gather_evenly() const = 0;
   // In the order of gather().
   virtual std::vector<Shard> shards() const = 0;
   // Takes each rank's shards out of whole tensors of these names and shapes. Sends nothing.

@@ -65,18 +65,23 @@ double normal_quantile(double probability) {
 void fill_truncated_normal(const at::Tensor& parameter, double standard_deviation, double bound,
                            uint64_t seed, const std::string& name) {
   const at::NoGradGuard no_grad;
-  auto values = at::empty(parameter.sizes(), at::kFloat);
+  const auto values = at::empty(parameter.sizes(), at::kFloat);
+  fill_part_truncated_normal(values.view({-1}), 0, standard_deviation, bound, seed, name);
+  parameter.copy_(values);
+}
+
+void fill_part_truncated_normal(const at::Tensor& values, int64_t first, double standard_deviation,
+                                double bound, uint64_t seed, const std::string& name) {
   float* out = values.data_ptr<float>();
   const double lowest = 0.5 * std::erfc(bound / std::sqrt(2.0));  // P(X <= -bound)
   const uint64_t stream = stream_of(name);
   at::parallel_for(0, values.numel(), 4096, [&](int64_t begin, int64_t end) {
-    Rng rng(seed, stream, static_cast<uint64_t>(begin));  // one draw an element
+    Rng rng(seed, stream, static_cast<uint64_t>(first + begin));  // one draw an element
     for (int64_t i = begin; i < end; ++i) {
       const double probability = lowest + rng.uniform() * (1 - 2 * lowest);
       out[i] = static_cast<float>(normal_quantile(probability) * standard_deviation);
     }
   });
-  parameter.copy_(values);
 }
 
 }  // namespace flashstep

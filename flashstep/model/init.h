@@ -19,4 +19,8 @@ double normal_quantile(double probability);
 void fill_truncated_normal(const at::Tensor& parameter, double standard_deviation, double bound,
                            uint64_t seed, const std::string& name);
 
+// values (n), float32 on the CPU: elements [begin, begin + n) of the same, counted row by row.
+void fill_part_truncated_normal(const at::Tensor& values, int64_t begin, double standard_deviation,
+                                double bound, uint64_t seed, const std::string& name);
+
 }  // namespace flashstep

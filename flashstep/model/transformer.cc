@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 #include <utility>
 
 #include <ATen/autocast_mode.h>
@@ -84,6 +85,26 @@ void TransformerImpl::initialize(const ParameterFill& fill) {
       norm->weight.fill_(1.0);
     }
   }
+}
+
+PartFill TransformerImpl::part_fill(uint64_t seed) {
+  struct Draw {
+    double standard_deviation, bound;
+  };
+  std::unordered_map<std::string, Draw> draws;
+  initialize([&](const at::Tensor& /*parameter*/, double standard_deviation, double bound,
+                 const std::string& name) {
+    draws[name] = {standard_deviation, bound};
+  });
+  return [seed, draws](const std::string& name, const at::Tensor& values, int64_t begin) {
+    const auto found = draws.find(name);
+    if (found == draws.end()) {
+      values.fill_(1.0);  // a norm
+    } else {
+      fill_part_truncated_normal(values, begin, found->second.standard_deviation,
+                                 found->second.bound, seed, name);
+    }
+  };
 }
 
 void TransformerImpl::set_recompute(Recompute what, int64_t group) {

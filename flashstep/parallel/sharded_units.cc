@@ -61,6 +61,7 @@ void check_agreement(const std::vector<UnitOfTensors>& units, const Group& group
           options.compute_dtype ? c10::toString(*options.compute_dtype) : "not given"),
       str("reshard_after_forward ", options.reshard_after_forward ? "yes" : "no"),
       str("cast_undivided ", options.cast_undivided ? "yes" : "no"),
+      str("fill ", options.fill ? "given" : "not given"),
       str("peer_copies ", options.peer_copies ? "yes" : "no")};
   for (const UnitOfTensors& unit : units) {
     lines.push_back(str("unit ", unit.name));
@@ -91,7 +92,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
       check(unit);
       all.insert(all.end(), unit.tensors.begin(), unit.tensors.end());
     }
-    broadcast_from_first(all, group);
+    if (!options.fill) broadcast_from_first(all, group);
     std::vector<Tensor> trained;
     for (size_t u = 0; u < units.size(); ++u) {
       units_.emplace_back(units[u], group, options);
@@ -102,7 +103,8 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
       }
     }
     uses_.resize(units.size());
-    const at::Device device = all.empty() ? at::Device(at::kCPU) : all.front().device();
+    at::Device device = options.device.value_or(at::kCPU);
+    if (!options.device && !all.empty()) device = all.front().device();
     for (const Tensor& tensor : all) {
       require(tensor.device() == device, "[fully sharded] expected all parameters on one device, ",
               "got some on ", device, " and some on ", tensor.device());
@@ -198,10 +200,27 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   NamedTensors gather(std::optional<int> to) const override {
     NamedTensors result;
+    const bool keeps = !to || *to == group_.rank();
     for (const ShardedUnit& unit : units_) {
-      const std::vector<Tensor> copies = unit.gather_copies(!to || *to == group_.rank());
-      for (size_t i = 0; i < copies.size(); ++i)
-        result.emplace_back(unit.tensors()[i].name, copies[i]);
+      for (const ShardedTensor& t : unit.tensors()) {
+        const Tensor whole = unit.gather_copy(t);
+        if (keeps) result.emplace_back(t.name, whole);
+      }
+    }
+    return result;
+  }
+
+  NamedTensors gather_evenly() const override {
+    NamedTensors result;
+    std::vector<size_t> bytes(static_cast<size_t>(group_.world_size()));  // by rank
+    for (const ShardedUnit& unit : units_) {
+      for (const ShardedTensor& t : unit.tensors()) {
+        const Tensor whole = unit.gather_copy(t);
+        const auto owner = std::min_element(bytes.begin(), bytes.end());
+        *owner += whole.nbytes();
+        if (owner - bytes.begin() == group_.rank())
+          result.emplace_back(t.name, whole.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
+      }
     }
     return result;
   }

@@ -52,7 +52,7 @@ ShardedUnit::ShardedUnit(const UnitOfTensors& tensors, const Group& group,
                          const FullyShardOptions& options)
     : name_(tensors.name), group_(group) {
   at::NoGradGuard no_grad;
-  if (!tensors.tensors.empty()) device_ = tensors.tensors.front().device();
+  if (!tensors.tensors.empty()) device_ = options.device.value_or(tensors.tensors.front().device());
   for (size_t i = 0; i < tensors.tensors.size(); ++i)
     add(tensors.tensors[i], tensors.names[i], options);
   make_room();
@@ -74,9 +74,16 @@ void ShardedUnit::add(const Tensor& tensor, const std::string& name,
   t.part =
       divide_up(divide_up(std::max<int64_t>(t.numel, 1), ranks), kPartAlignment) * kPartAlignment;
   t.own = std::clamp<int64_t>(t.numel - rank * t.part, 0, t.part);
-  t.memory = at::zeros({t.part}, tensor.options().requires_grad(false));
+  t.memory = at::zeros({t.part}, tensor.options().device(device_).requires_grad(false));
   const int64_t begin = std::min(rank * t.part, t.numel);
-  t.memory.slice(0, 0, t.own).copy_(flat_view(tensor.detach()).slice(0, begin, begin + t.own));
+  Tensor values;
+  if (options.fill) {
+    values = at::empty({t.own}, at::kFloat);
+    options.fill(name, values, begin);
+  } else {
+    values = flat_view(tensor.detach()).slice(0, begin, begin + t.own);
+  }
+  t.memory.slice(0, 0, t.own).copy_(values);
   t.shard = as_shard(t.memory, t.own);
   const bool casts = options.compute_dtype && (t.is_divided || options.cast_undivided);
   const at::ScalarType dtype = casts ? *options.compute_dtype : tensor.scalar_type();
@@ -141,22 +148,17 @@ void ShardedUnit::finish_reduction(SideStream& stream) {
   messages_->finish_reduction(tensors_, stream);
 }
 
-std::vector<Tensor> ShardedUnit::gather_copies(bool keeps) const {
+Tensor ShardedUnit::gather_copy(const ShardedTensor& t) const {
   at::NoGradGuard no_grad;
-  std::vector<Tensor> copies;
-  for (const ShardedTensor& t : tensors_) {
-    Tensor memory = t.memory;
-    if (t.is_divided && group_.world_size() > 1) {
-      Tensor own = t.memory;
-      memory = at::empty({t.part * group_.world_size()}, t.memory.options());
-      const std::string what = str("gathering ", t.name);
-      group_.wait(
-          group_.guarded(what, [&] { return group_.process_group()._allgather_base(memory, own); }),
-          what);
-    }
-    if (keeps) copies.push_back(as_whole(memory, t.sizes, t.strides).clone());
-  }
-  return copies;
+  if (!t.is_divided || group_.world_size() == 1)
+    return as_whole(t.memory, t.sizes, t.strides).clone();
+  Tensor own = t.memory;
+  Tensor memory = at::empty({t.part * group_.world_size()}, t.memory.options());
+  const std::string what = str("gathering ", t.name);
+  group_.wait(
+      group_.guarded(what, [&] { return group_.process_group()._allgather_base(memory, own); }),
+      what);
+  return as_whole(memory, t.sizes, t.strides);
 }
 
 }  // namespace flashstep

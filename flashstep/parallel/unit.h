@@ -48,9 +48,8 @@ class ShardedUnit {
   // What was started is not waited for any more (UnitMessages).
   void give_up_waiting() { messages_->give_up_waiting(); }
 
-  // Every tensor whole, in its own dtype: copies, in the order of tensors(). All ranks call it;
-  // where `keeps` is false nothing is returned.
-  std::vector<at::Tensor> gather_copies(bool keeps) const;
+  // One of its tensors whole, in its own dtype: a copy. All ranks call it.
+  at::Tensor gather_copy(const ShardedTensor& t) const;
 
  private:
   enum class State { kSharded, kInFlight, kWhole };

@@ -90,11 +90,10 @@ CheckpointFile write_part(const fs::path& directory, const std::string& name, co
 }
 
 // "00002-of-00004", as files of many parts are commonly numbered.
-std::string share_name(const Group& group) {
-  char name[48];
-  std::snprintf(name, sizeof name, "optimizer.%05d-of-%05d.safetensors", group.rank(),
-                group.world_size());
-  return name;
+std::string share_name(const std::string& part, const Group& group) {
+  char number[32];
+  std::snprintf(number, sizeof number, ".%05d-of-%05d", group.rank(), group.world_size());
+  return part + number + ".safetensors";
 }
 
 std::string random_word() {
@@ -115,7 +114,10 @@ template <typename Write>
 OrderedJson record_of(Write write) {
   try {
     const CheckpointFile file = write();
-    return {{"name", file.name}, {"size_bytes", file.size_bytes}, {"hash", file.hash}};
+    return {{"name", file.name},
+            {"part", file.part},
+            {"size_bytes", file.size_bytes},
+            {"hash", file.hash}};
   } catch (const std::exception& error) {
     return {{"error", error.what()}};
   }
@@ -130,15 +132,14 @@ NamedTensors on_host(const NamedTensors& tensors) {
   return copies;
 }
 
-// Every rank writes its share into rank 0's `directory`, which holds `word`; who does not see that
-// (another machine's disk) hands its tensors to rank 0. Returns everybody's records.
-std::vector<std::string> write_shares(const fs::path& directory, const std::string& word,
-                                      const NamedTensors& own, const Group& group) {
-  OrderedJson records = OrderedJson::array();
+// Every rank writes its share of `part` into rank 0's directory, unless it does not see that
+// (another machine's disk): then it hands its tensors to rank 0.
+void write_share(const fs::path& directory, bool sees_it, const char* part, const NamedTensors& own,
+                 const Group& group, OrderedJson& records) {
   NamedTensors handed_over;
-  if (holds_word(directory, word)) {
+  if (sees_it) {
     records.push_back(
-        record_of([&] { return write_part(directory, share_name(group), "optimizer", own); }));
+        record_of([&] { return write_part(directory, share_name(part, group), part, own); }));
   } else {
     try {
       handed_over = on_host(own);
@@ -147,11 +148,19 @@ std::vector<std::string> write_shares(const fs::path& directory, const std::stri
     }
   }
   const NamedTensors of_others = gather_tensors(handed_over, group, /*to=*/0);
-  if (!of_others.empty()) {
-    records.push_back(record_of([&] {
-      return write_part(directory, "optimizer.others.safetensors", "optimizer", of_others);
-    }));
-  }
+  if (of_others.empty()) return;
+  records.push_back(record_of(
+      [&] { return write_part(directory, str(part, ".others.safetensors"), part, of_others); }));
+}
+
+// What ranks divide, into rank 0's `directory`, which holds `word`. Returns everybody's records.
+std::vector<std::string> write_shares(const fs::path& directory, const std::string& word,
+                                      const Checkpoint& checkpoint, const Group& group) {
+  OrderedJson records = OrderedJson::array();
+  const bool sees_it = holds_word(directory, word);
+  if (checkpoint.model_is_divided)
+    write_share(directory, sees_it, "model", checkpoint.model, group, records);
+  write_share(directory, sees_it, "optimizer", checkpoint.optimizer, group, records);
   return group.all_gather(records.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
@@ -164,7 +173,8 @@ void add_shares(const fs::path& directory, const std::vector<std::string>& recor
         throw MachineError(str("[checkpoint] rank ", rank,
                                " cannot write its share: ", record.at("error").get<std::string>()));
       }
-      files.push_back({record.at("name"), "optimizer", record.at("size_bytes"), record.at("hash")});
+      files.push_back(
+          {record.at("name"), record.at("part"), record.at("size_bytes"), record.at("hash")});
       const CheckpointFile& file = files.back();
       std::error_code error;
       const uint64_t size_bytes = fs::file_size(directory / file.name, error);
@@ -212,7 +222,8 @@ fs::path save_checkpoint(const fs::path& checkpoints, const Checkpoint& checkpoi
             "[checkpoint] expected step and keep of at least 0, got ", checkpoint.step, " and ",
             keep);
     unfinished.begin();
-    state.files.push_back(write_part(directory, "model.safetensors", "model", checkpoint.model));
+    if (!checkpoint.model_is_divided)
+      state.files.push_back(write_part(directory, "model.safetensors", "model", checkpoint.model));
     if (group == nullptr) {
       state.files.push_back(
           write_part(directory, "optimizer.safetensors", "optimizer", checkpoint.optimizer));
@@ -227,7 +238,7 @@ fs::path save_checkpoint(const fs::path& checkpoints, const Checkpoint& checkpoi
     const auto exchange = [&] {
       word = group->broadcast(word);
       place = group->broadcast(place);
-      records = write_shares(place, word, checkpoint.optimizer, *group);
+      records = write_shares(place, word, checkpoint, *group);
     };
     group->is_first() ? saving(checkpoint.step, exchange) : exchange();
   }

@@ -78,8 +78,7 @@ void call_blocks_as_units(TransformerImpl& model) {
 }
 
 std::shared_ptr<Parallelism> shard_fully(torch::nn::Module& module, const ParallelConfig& config,
-                                         const Group& group,
-                                         std::optional<at::ScalarType> autocast) {
+                                         const Group& group, const ParallelizeOptions& given) {
   require(config.wrapper == "bucketed",
           "[parallel] expected parallel.wrapper bucketed, its default, with shard_optimizer full, ",
           "which averages gradients by itself, got ", config.wrapper);
@@ -87,29 +86,34 @@ std::shared_ptr<Parallelism> shard_fully(torch::nn::Module& module, const Parall
   FullyShardOptions options;
   options.peer_copies = config.peer_copies == "all";
   // On CPUs autocast casts what is whole.
-  if (group.device().is_cuda()) options.compute_dtype = autocast;
+  if (group.device().is_cuda()) options.compute_dtype = given.autocast;
   options.cast_undivided = false;
+  options.device = group.device();
+  options.fill = given.fill;
   return std::make_shared<FullSharding>(module, group, options);
 }
 
 }  // namespace
 
 std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const ParallelConfig& config,
-                                         Group* group, std::optional<at::ScalarType> autocast) {
+                                         Group* group, const ParallelizeOptions& given) {
   const int world_size = group == nullptr ? 1 : group->world_size();
   require(config.world_size == 0 || config.world_size == world_size, "[parallel] expected ",
           config.world_size, " processes (parallel.world_size), got ", world_size);
   if (group == nullptr) return std::make_shared<Parallelism>();
   require(config.wrapper != "none",
           "[parallel] expected one process for parallel.wrapper none, got ", world_size);
-  if (config.shard_optimizer == "full" && world_size > 1)
-    return shard_fully(module, config, *group, autocast);
+  if (shards_parameters(config, group)) return shard_fully(module, config, *group, given);
   ReducerOptions options;
   options.strategy = strategy_by_name(config.wrapper);
   options.bucket_megabytes = config.bucket_megabytes;
   options.peer_copies = config.peer_copies == "all";
   if (config.flat_buckets != "chosen") options.flat_buckets = config.flat_buckets == "yes";
   return std::make_shared<DataParallelism>(module, *group, options);
+}
+
+bool shards_parameters(const ParallelConfig& config, const Group* group) {
+  return config.shard_optimizer == "full" && group != nullptr && group->world_size() > 1;
 }
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,

@@ -12,18 +12,27 @@
 
 #include "flashstep/group.h"
 #include "flashstep/loop.h"
+#include "flashstep/model.h"
 #include "flashstep/train/config.h"
 
 namespace flashstep {
 
 // Data parallelism as `config.wrapper` says, or full sharding as `config.shard_optimizer`: every
 // rank's parameters become rank 0's. `group` is null for a single process; it and `module` must
-// outlive what is returned. `autocast`: the 16-bit dtype that forward computes in, if it does, in
-// which fully sharded parameters then travel between GPUs. UserError if wrapper, number of
-// processes and sharding do not go together.
+// outlive what is returned. UserError if wrapper, number of processes and sharding do not go
+// together.
+struct ParallelizeOptions {
+  // The 16-bit dtype that forward computes in, if it does: fully sharded parameters travel between
+  // GPUs in it.
+  std::optional<at::ScalarType> autocast = std::nullopt;
+  // Of parameters that are fully sharded and were never written (FullyShardOptions::fill).
+  PartFill fill = nullptr;
+};
 std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const ParallelConfig& config,
-                                         Group* group,
-                                         std::optional<at::ScalarType> autocast = std::nullopt);
+                                         Group* group, const ParallelizeOptions& options = {});
+
+// Whether parallelize() divides the parameters themselves.
+bool shards_parameters(const ParallelConfig& config, const Group* group);
 
 // AdamW over the module's parameters, its state divided as `config.shard_optimizer` says, and its
 // moments kept in `moments` (AdamW::keep_moments_in). `parallel` must outlive it.

@@ -309,10 +309,16 @@ PreparedData make_data(Config& config, const TrainOptions& options, const Enviro
 }
 
 // Weights of `directory`'s checkpoints come later, when the loop begins.
+// Parameters that ranks are to divide lie on the CPU; where nothing else gives their values, they
+// are not written, and take no memory, before each rank has its shards.
 Transformer make_model(const Config& config, const TrainOptions& options, torch::Device device,
-                       const RunDirectory* directory) {
+                       const RunDirectory* directory, bool shards, PartFill& fill) {
   const TrainConfig& train = config.train;
-  Transformer model(config.model, static_cast<uint64_t>(train.seed), device);
+  const auto seed = static_cast<uint64_t>(train.seed);
+  const bool is_unwritten = shards && train.init_from.empty();
+  Transformer model(config.model, is_unwritten ? std::nullopt : std::make_optional(seed),
+                    shards ? torch::Device(torch::kCPU) : device);
+  if (is_unwritten) fill = model->part_fill(seed);
   if (directory != nullptr && !train.init_from.empty() &&
       list_checkpoints(directory->checkpoints()).empty()) {
     const auto warn = [&](const std::string& sentence) { say(options, sentence); };
@@ -326,9 +332,10 @@ Transformer make_model(const Config& config, const TrainOptions& options, torch:
 
 Training make_training(Config config, const TrainOptions& options, torch::Device device,
                        Group* group, const RunDirectory* directory, const PreparedData& data) {
-  Transformer model = make_model(config, options, device, directory);
-  std::shared_ptr<Parallelism> parallel =
-      parallelize(*model, config.parallel, group, autocast_dtype(config.train));
+  ParallelizeOptions spread{autocast_dtype(config.train)};
+  Transformer model = make_model(config, options, device, directory,
+                                 shards_parameters(config.parallel, group), spread.fill);
+  std::shared_ptr<Parallelism> parallel = parallelize(*model, config.parallel, group, spread);
   config.parallel.world_size = parallel->world_size();
   const auto moments = config.train.moments == "bf16" ? at::kBFloat16 : at::kFloat;
   auto optimizer =

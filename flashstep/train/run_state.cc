@@ -287,17 +287,19 @@ NamedTensors whole_tensors(const torch::nn::Module& module, const Parallelism& p
 
 namespace {
 
-// On rank 0; on the others the parameters are as whole_tensors() has them.
+// Of fully sharded parameters each rank's part of them, whole; the rest is on every rank.
 NamedTensors gathered_tensors(const Job& job) {
-  NamedTensors tensors = whole_tensors(job.module, *job.parallel);
-  if (job.parallel->units() == nullptr) return tensors;
-  const NamedTensors gathered = job.parallel->units()->gather(/*to=*/0);
-  const std::unordered_map<std::string, Tensor> by_name(gathered.begin(), gathered.end());
-  for (auto& [name, tensor] : tensors) {
-    const auto found = by_name.find(name);
-    if (found != by_name.end()) tensor = found->second;
+  NamedTensors tensors = module_tensors(job.module);
+  const ShardedUnits* const units = job.parallel->units();
+  if (units == nullptr) return tensors;
+  NamedTensors own = units->gather_evenly();
+  if (!job.parallel->is_main_rank()) return own;
+  std::set<std::string> sharded;
+  for (const Shard& shard : units->shards()) sharded.insert(shard.name);
+  for (auto& entry : tensors) {  // buffers
+    if (!sharded.contains(entry.first)) own.push_back(std::move(entry));
   }
-  return tensors;
+  return own;
 }
 
 void check_weights(const NamedTensors& own, const NamedTensors& weights,
@@ -346,6 +348,7 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   Checkpoint checkpoint;
   checkpoint.step = step;
   checkpoint.model = gathered_tensors(job);
+  checkpoint.model_is_divided = job.parallel->units() != nullptr;
   checkpoint.optimizer = OptimizerTensors(job, whole_tensors(job.module, *job.parallel)).read();
   if (job.parallel->is_main_rank()) {
     checkpoint.optimizer.insert(checkpoint.optimizer.end(), step_state.begin(), step_state.end());

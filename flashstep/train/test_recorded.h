@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,10 +70,10 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
   if (c.prepare) c.prepare(*model);
   ParallelConfig parallel = c.parallel;
   if (group == nullptr) parallel.wrapper = "none";
-  std::optional<at::ScalarType> autocast;
+  ParallelizeOptions options;
   if (c.precision != Precision::kFloat32)
-    autocast = c.precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf;
-  const auto ranks = parallelize(*model, parallel, group, autocast);
+    options.autocast = c.precision == Precision::kBFloat16 ? at::kBFloat16 : at::kHalf;
+  const auto ranks = parallelize(*model, parallel, group, options);
   const auto optimizer =
       make_optimizer(*model, torch::optim::AdamWOptions(1e-2), parallel, *ranks, c.moments);
   const ModelConfig sizes = recorded_model();
