@@ -132,12 +132,12 @@ class SafetensorsFile {
 // number may read.
 
 struct Checkpoint {
-  int64_t step = 0;               // optimizer updates done
-  NamedTensors model;             // parameters and buffers
-  bool model_is_divided = false;  // to be written: each rank has some of them, whole
-  NamedTensors optimizer;         // the optimizer's tensors
+  int64_t step = 0;        // optimizer updates done
+  NamedTensors model;      // parameters and buffers
+  NamedTensors optimizer;  // the optimizer's tensors
   // A JSON object, the trainer's own: config, schedule, random generators, data position.
   std::string state_json = "{}";
+  bool model_is_divided = false;  // when it is written: each rank has some tensors, whole
 };
 
 // To be called once when a run starts, before anything else here: removes what a killed process

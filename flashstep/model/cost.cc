@@ -127,8 +127,9 @@ std::vector<SavedTensor> head_saved_tensors(const ModelConfig& c, const PassShap
                                     {"ln_final: 1 / root mean square", 4 * tokens}};
   if (shape.on_gpu) {
     saved.push_back({"gradient of ln_final's output", element * width});
+    const int64_t rows = shape.batch_size * shape.seq_len;
     const bool is_one_chunk =
-        element * tokens * vocabulary <= static_cast<double>(kLogitsChunkBytes);
+        linear_cross_entropy_rows(rows, c.vocab_size, shape.bf16 ? 2 : 4) == rows;
     saved.push_back({"gradient of lm_head",
                      (is_one_chunk ? element : 4) * static_cast<double>(c.d_model) * vocabulary});
     return saved;

@@ -26,8 +26,5 @@ bool isa_multiplies(const std::string& isa, at::ScalarType dtype);
 void check_targets(const char* operation, const at::Tensor& targets, at::IntArrayRef shape,
                    int64_t classes);
 
-// Rows of one chunk: as equal as multiples of 128, a product's tile, allow.
-int64_t linear_cross_entropy_rows(int64_t rows, int64_t classes, int64_t element_bytes);
-
 }  // namespace internal
 }  // namespace flashstep

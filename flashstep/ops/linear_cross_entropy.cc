@@ -14,19 +14,6 @@
 #include "flashstep/profiling.h"
 
 namespace flashstep {
-namespace internal {
-
-int64_t linear_cross_entropy_rows(int64_t rows, int64_t classes, int64_t element_bytes) {
-  constexpr int64_t kTile = 128;
-  const int64_t most =
-      std::max(kTile, kLogitsChunkBytes / (classes * element_bytes) / kTile * kTile);
-  const int64_t chunks = (rows + most - 1) / most;
-  const int64_t even = (rows + chunks - 1) / chunks;
-  return std::min(rows, (even + kTile - 1) / kTile * kTile);
-}
-
-}  // namespace internal
-
 namespace {
 
 using at::Tensor;
@@ -54,7 +41,7 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
     const auto losses = at::empty({rows}, x.options().dtype(at::kFloat));
     const Tensor dx = wants_x ? at::empty_like(x) : Tensor();
     Tensor dweight;
-    const int64_t chunk = internal::linear_cross_entropy_rows(rows, padded, x.element_size());
+    const int64_t chunk = linear_cross_entropy_rows(rows, padded, x.element_size());
     const Tensor room = at::empty({chunk, padded}, x.options());
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t count = std::min(chunk, rows - begin);

@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 
 #include "flashstep/error.h"
+#include "flashstep/ops/cost.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/testing/compare.h"
 
@@ -227,11 +228,11 @@ TEST(LinearCrossEntropy, IsBothOperationsOneAfterTheOther) {
 }
 
 TEST(LinearCrossEntropy, CutsRowsIntoEvenChunks) {
-  using internal::linear_cross_entropy_rows;
-  EXPECT_EQ(linear_cross_entropy_rows(2048, 10000, 2), 2048);   // 41 MB
-  EXPECT_EQ(linear_cross_entropy_rows(3400, 10000, 2), 1792);   // two, of 1,700 and up
-  EXPECT_EQ(linear_cross_entropy_rows(65536, 10000, 2), 3328);  // twenty
-  EXPECT_EQ(linear_cross_entropy_rows(1000, 1 << 20, 2), 128);  // at least a product's tile
+  EXPECT_EQ(linear_cross_entropy_rows(2048, 10000, 2), 2048);    // 41 MB
+  EXPECT_EQ(linear_cross_entropy_rows(3400, 10000, 2), 1792);    // two, of 1,700 and up
+  EXPECT_EQ(linear_cross_entropy_rows(65536, 10000, 2), 3328);   // twenty
+  EXPECT_EQ(linear_cross_entropy_rows(32768, 151936, 2), 2048);  // at least so many
+  EXPECT_EQ(linear_cross_entropy_rows(4200, 50257, 2), 1408);    // three
   EXPECT_EQ(linear_cross_entropy_rows(5, 10, 4), 5);
 }
 
