@@ -391,8 +391,6 @@ TEST(Parallelize, RefusesWhatDoesNotGoTogether) {
     TwoLayers net;
     EXPECT_THROW(parallelize(net, config("none"), &group), UserError);
     EXPECT_THROW(parallelize(net, config("naive", "full"), &group), UserError);
-    net.in->weight.set_grad_dtype(at::kBFloat16);
-    EXPECT_THROW(parallelize(net, config("bucketed", "full"), &group), UserError);
   });
 }
 
