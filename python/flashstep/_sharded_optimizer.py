@@ -54,8 +54,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         groups = list(params)
         if groups and not isinstance(groups[0], dict):
             groups = [{"params": groups}]
+        self._make_inner = lambda groups: optimizer_cls(groups, **optimizer_kwargs)
         # The optimizer inside knows what is not given; its parameters are this rank's pieces.
-        self._inner = optimizer_cls([{**_options(group), "params": []} for group in groups], **optimizer_kwargs)
+        self._inner = self._make_inner([{**_options(group), "params": []} for group in groups])
         self._shards: Any = None
         self._flat = shards == "flat"
         self._known: set[int] = set()
@@ -90,6 +91,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._numbers += [parameter for parameter, _ in found]
         inner, _, groups, parts = self._shards.add([parameter for parameter, _ in found], [number for _, number in found])
         self._pieces += zip(inner, groups, parts)
+        # Some classes make state when they are made.
+        fresh = self._make_inner([{**_options(group), "params": [piece for piece, of_group in zip(inner, groups) if of_group == number]}
+                                  for number, group in enumerate(self.param_groups)])
+        self._inner.state.update(fresh.state)
         self._select(None)
 
     def _select(self, part: int | None) -> bool:
@@ -108,22 +113,24 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         self._consolidated = None
         self._adopt()
-        before = [_options(group) for group in self.param_groups]
+        before = after = [_options(group) for group in self.param_groups]
         self._shards.begin()
         try:
             for part in range(self._shards.parts()):
                 has_pieces = self._select(part)
-                # An optimizer that counts steps in its groups counts one, however many parts there are.
-                for group, options in zip(self._inner.param_groups, before):
-                    group.update(options)
-                if has_pieces:
+                # An optimizer that counts steps in its groups counts one, however many parts there are, or none.
+                if has_pieces or (part == 0 and not self._pieces):
+                    for group, options in zip(self._inner.param_groups, before):
+                        group.update(options)
                     self._inner.step()
+                    after = [_options(group) for group in self._inner.param_groups]
                 self._shards.send(part)
         finally:
             self._select(None)
         self._shards.finish()
-        for group, inner in zip(self.param_groups, self._inner.param_groups):
-            group.update(_options(inner))
+        for group, inner, options in zip(self.param_groups, self._inner.param_groups, after):
+            group.update(options)
+            inner.update(options)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

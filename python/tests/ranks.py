@@ -10,7 +10,9 @@ import needs_torch  # noqa: F401
 import torch
 import torch.distributed as dist
 
-import flashstep  # noqa: F401  (loaded once: the ranks are forks)
+import torch._dynamo  # noqa: F401  (torch's optimizers load it at their first step; loaded here the ranks have it, as forks)
+
+import flashstep  # noqa: F401
 
 LIMIT_S = 120
 

@@ -110,7 +110,11 @@ def equals_unsharded(rank, world_size, name, shards, divided):
     to = world_size - 1
     sharded.consolidate_state_dict(to=to)
     if rank == to:
-        same_state(sharded.state_dict(), optimizer.state_dict(), what)
+        unsharded = optimizer.state_dict()
+        if shards == "flat":  # which hold what is trained
+            every = [p for group in optimizer.param_groups for p in group["params"]]
+            unsharded["state"] = {n: kinds for n, kinds in unsharded["state"].items() if every[n].requires_grad}
+        same_state(sharded.state_dict(), unsharded, what)
         cls(take(copy.deepcopy(alone.module)), **options).load_state_dict(sharded.state_dict())
     else:
         try:
