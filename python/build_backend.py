@@ -74,7 +74,7 @@ def build_library() -> Path:
     preset = "python_cuda" if wants_cuda(torch) else "python"
     if preset == "python":
         print("flashstep: built for CPUs; FLASHSTEP_CUDA=1, with nvcc 13, builds the CUDA kernels", file=sys.stderr)
-    for command in (["cmake", "--preset", preset, f"-DFLASHSTEP_LIBTORCH={torch}"],
+    for command in (["cmake", "--preset", preset, "-U", "LibTorch_*", f"-DFLASHSTEP_LIBTORCH={torch}"],
                     ["scripts/build", "--preset", preset, "flashstep"]):
         if subprocess.run(command, cwd=ROOT, stdout=sys.stderr).returncode != 0:
             fail(f"`{' '.join(command)}` failed; what it needs is brought in by scripts/bootstrap")
