@@ -2,6 +2,7 @@
 
     pip install .                     CUDA kernels where nvcc is found; FLASHSTEP_CUDA=1 or 0 decides
     python3 python/build_backend.py   the library into python/flashstep/lib, to use the checkout as it is
+    FLASHSTEP_PRESET=cpu ...          with what build/cpu has compiled
 
 The headers and libraries that it is built against are those of the torch that lies in this Python's environment, else what
 scripts/libtorch_path finds. The library names none of their folders: a process that loads it has them already.
@@ -70,19 +71,22 @@ def build_library() -> Path:
     for tool in ("cmake", "ninja", "g++"):
         if shutil.which(tool) is None:
             fail(f"expected {tool} to build with, got none: run scripts/bootstrap")
-    torch = torch_folder()
-    preset = "python_cuda" if wants_cuda(torch) else "python"
-    if preset == "python":
+    preset, commands = os.environ.get("FLASHSTEP_PRESET", ""), []
+    if not preset:
+        torch = torch_folder()
+        preset = "python_cuda" if wants_cuda(torch) else "python"
+        commands.append(["cmake", "--preset", preset, "-U", "LibTorch_*", f"-DFLASHSTEP_LIBTORCH={torch}"])
+    if not preset.endswith("cuda"):
         print("flashstep: built for CPUs; FLASHSTEP_CUDA=1, with nvcc 13, builds the CUDA kernels", file=sys.stderr)
-    for command in (["cmake", "--preset", preset, "-U", "LibTorch_*", f"-DFLASHSTEP_LIBTORCH={torch}"],
-                    ["scripts/build", "--preset", preset, "flashstep"]):
+    commands.append(["scripts/build", "--preset", preset, "flashstep_carried"])
+    for command in commands:
         if subprocess.run(command, cwd=ROOT, stdout=sys.stderr).returncode != 0:
             fail(f"`{' '.join(command)}` failed; what it needs is brought in by scripts/bootstrap")
-    folder = ROOT / "build" / preset / "package"
+    folder = ROOT / "build" / preset / "python" / "package"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     library = folder / "libflashstep.so"
-    shutil.copy(ROOT / "build" / preset / "lib" / "libflashstep.so", library)
+    shutil.copy(folder.parent / "libflashstep.so", library)
     subprocess.run(["strip", "--strip-unneeded", library], check=True)
     carry_along(library, folder)
     return folder

@@ -57,9 +57,10 @@ def another_python():
     for minor in (12, 13, 10, 11):
         if minor == own:
             continue
-        found = shutil.which(f"python3.{minor}") or next(iter(glob.glob(str(Path.home() / f".pyenv/versions/3.{minor}.*/bin/python3"))), None)
-        if found:
-            return minor, found
+        found = [shutil.which(f"python3.{minor}"), *glob.glob(str(Path.home() / f".pyenv/versions/3.{minor}.*/bin/python3"))]
+        for python in found:  # a name may stand for a version that is not chosen
+            if python and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+                return minor, python
     return None
 
 
@@ -83,9 +84,9 @@ class Install(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        # Against the headers that the build of the tests has, whose compiled files are there.
-        libtorch = run([ROOT / "scripts" / "libtorch_path"], env=without("FLASHSTEP_LIBRARY", "PYTHONPATH")).strip()
-        environment = {**without("FLASHSTEP_LIBRARY", "PYTHONPATH"), "FLASHSTEP_CUDA": "0", "FLASHSTEP_LIBTORCH": libtorch}
+        # Of the objects of the build that the tests are from, build/PRESET/lib/libflashstep.so.
+        preset = Path(os.environ["FLASHSTEP_LIBRARY"]).parent.parent.name
+        environment = {**without("FLASHSTEP_LIBRARY", "PYTHONPATH"), "FLASHSTEP_PRESET": preset}
         run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", cls.folder.name, ROOT], env=environment)
         cls.wheel = next(Path(cls.folder.name).glob("flashstep-*.whl"))
 
