@@ -6,6 +6,7 @@ from . import nn
 from ._checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ._data import BatchSampler
 from ._data_parallel import DistributedDataParallel
+from ._fully_sharded import FullyShardedDataParallel
 from ._library import __version__
 from ._optim import AdamW, cosine_learning_rate
 from ._operators import (FlashAttention, TiledFlashAttention, attention, attention_implementations, clip_grad_norm_,
@@ -14,7 +15,7 @@ from ._sharded_optimizer import ShardedOptimizer
 from ._tokenizer import Tokenizer
 
 __all__ = [
-    "AdamW", "BatchSampler", "Checkpoint", "DistributedDataParallel", "FlashAttention", "ShardedOptimizer",
+    "AdamW", "BatchSampler", "Checkpoint", "DistributedDataParallel", "FlashAttention", "FullyShardedDataParallel", "ShardedOptimizer",
     "TiledFlashAttention", "Tokenizer", "__version__", "attention", "attention_implementations", "clip_grad_norm_",
     "cosine_learning_rate", "cross_entropy", "linear_cross_entropy", "load_checkpoint", "nn", "rms_norm", "rope",
     "save_checkpoint", "swiglu",
