@@ -104,9 +104,8 @@ def _optimizer_state(module: nn.Module, optimizer: torch.optim.Optimizer, tensor
         if name not in numbers:
             raise ValueError(f"[checkpoint] expected state of the optimizer's parameters, got {key} in {path}")
         found.setdefault(numbers[name], {})[kind] = value
-    groups = [{**{key: value for key, value in group.items() if key != "params"}, "params": [numbers_of[id(p)] for p in group["params"]]}
-              for numbers_of in [{id(p): n for n, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}]
-              for group in optimizer.param_groups]
+    place = {id(parameter): number for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    groups = [{**group, "params": [place[id(parameter)] for parameter in group["params"]]} for group in optimizer.param_groups]
     if kept is not None:
         if kept["class"] != _class_of(optimizer):
             raise ValueError(f"[checkpoint] expected the optimizer that was saved, {kept['class']}, got {_class_of(optimizer)}")

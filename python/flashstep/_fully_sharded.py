@@ -1,8 +1,9 @@
 """Parameters, their gradients and so the optimizer's state divided between the ranks."""
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -58,13 +59,13 @@ class FullyShardedDataParallel(nn.Module):
             if first[2] != unit:  # tied over units: the module's
                 owners[id(parameter)] = (*first[:2], len(names))
         every = sorted(owners.values(), key=lambda owner: owner[2])
-        chosen = shard or (lambda _, parameter: parameter.dim() >= 2)
-        divided = [int(bool(chosen(name, parameter))) for name, parameter, _ in every]
-        for _, parameter, _ in every:
-            if parameter.requires_grad and parameter.is_leaf:
-                make_hook_table(parameter)
+        chosen = shard or (lambda _, tensor: tensor.dim() >= 2)
+        divided = [int(bool(chosen(name, tensor))) for name, tensor, _ in every]
+        for _, tensor, _ in every:
+            if tensor.requires_grad and tensor.is_leaf:
+                make_hook_table(tensor)
         self._units = classes.ShardedUnits(
-            self._group, [*names, "the module"], [name for name, _, _ in every], [parameter for _, parameter, _ in every],
+            self._group, [*names, "the module"], [name for name, _, _ in every], [tensor for _, tensor, _ in every],
             [unit for _, _, unit in every], divided, list(module.buffers()), compute_dtype, reshard_after_forward)
         self._root = len(names)
         for number, name in enumerate(names):
@@ -72,7 +73,8 @@ class FullyShardedDataParallel(nn.Module):
 
     def _watch_unit(self, unit: int, module: nn.Module) -> None:
         def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            module._forward_hooks.move_to_end(end.id)  # hooks of the user see whole weights
+            hooks = cast("OrderedDict[int, Any]", module._forward_hooks)
+            hooks.move_to_end(end.id)  # hooks of the user see whole weights
             self._units.begin_forward(unit)
             return self._cast(args), self._cast(kwargs)
 

@@ -67,12 +67,12 @@ class FlashAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
         q, k, v = _in_autocast_dtype(q), _in_autocast_dtype(k), _in_autocast_dtype(v)
         return _forward(ctx, q, k, v, is_causal, _own_kernel(q))
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, logsumexp = ctx.saved_tensors
         grads = _attention_backward(grad_out.to(out.dtype), None, q, k, v, out, logsumexp, *ctx.settings)
         return *grads, None
@@ -82,7 +82,7 @@ class TiledFlashAttention(torch.autograd.Function):
     """The same from tensor operations on tiles, to be read beside the paper (Dao, "FlashAttention-2", 2023). Any D."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
         q, k, v = _in_autocast_dtype(q), _in_autocast_dtype(k), _in_autocast_dtype(v)
         return _forward(ctx, q, k, v, is_causal, "tiled")
 

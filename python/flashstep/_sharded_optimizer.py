@@ -105,7 +105,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return bool(chosen)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates all parameters, on all ranks. With a closure, its loss is returned."""
         loss = None
         if closure is not None:
@@ -179,7 +179,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             groups.append({**packed, "params": [indices[id(parameter)] for parameter in group["params"]]})
         self._consolidated = {"state": dict(sorted(state.items())), "param_groups": groups}
 
-    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self) -> dict[str, Any]:
         """That of the optimizer without shards, on the rank that consolidate_state_dict() has brought it to."""
         if self._consolidated is None and self._group.world_size() == 1:
             self.consolidate_state_dict()
