@@ -1,12 +1,15 @@
-"""Builds Python's package: libflashstep.so by CMake, and around it a wheel for every CPython from 3.10 to 3.13 (PEP 517).
+"""Builds Python's package: libflashstep.so by CMake, and around it a wheel for every CPython from 3.10 to 3.13 (PEP
+517).
 
     pip install .                     CUDA kernels where nvcc is found; FLASHSTEP_CUDA=1 or 0 decides
     python3 python/build_backend.py   the library into python/flashstep/lib, to use the checkout as it is
     FLASHSTEP_PRESET=cpu ...          with what build/cpu has compiled
 
-The headers and libraries that it is built against are those of the torch that lies in this Python's environment, else what
-scripts/libtorch_path finds. The library names none of their folders: a process that loads it has them already.
+The headers and libraries that it is built against are those of the torch that lies in this Python's environment,
+else what scripts/libtorch_path finds. The library names none of their folders: a process that loads it has them
+already.
 """
+
 from __future__ import annotations
 
 import base64
@@ -24,8 +27,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "flashstep"
 # What torch, the compiler and the C library bring; everything else travels along.
-KNOWN = re.compile(r"^(libflashstep|libtorch|libtorch_cpu|libtorch_cuda|libc10|libc10_cuda|libcudart|libcublasLt|libcublas|libnccl|"
-                   r"libcupti|libgomp|libstdc\+\+|libgcc_s|libc|libm|libdl|libpthread|librt|ld-linux-x86-64)\.so")
+KNOWN = re.compile(
+    r"^(libflashstep|libtorch|libtorch_cpu|libtorch_cuda|libc10|libc10_cuda|libcudart|libcublasLt|libcublas|libnccl|"
+    r"libcupti|libgomp|libstdc\+\+|libgcc_s|libc|libm|libdl|libpthread|librt|ld-linux-x86-64)\.so"
+)
 METADATA = """Metadata-Version: 2.1
 Name: flashstep
 Version: {version}
@@ -114,7 +119,11 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: o
 
 def build_wheel(wheel_directory: str, config_settings: object = None, metadata_directory: str | None = None) -> str:
     folder = build_library()
-    files = {f"flashstep/{path.name}": path.read_bytes() for path in sorted(PACKAGE.iterdir()) if path.suffix in (".py", ".typed")}
+    files = {
+        f"flashstep/{path.name}": path.read_bytes()
+        for path in sorted(PACKAGE.iterdir())
+        if path.suffix in (".py", ".typed")
+    }
     files |= {f"flashstep/lib/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
     info = f"flashstep-{version()}.dist-info"
     tag = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

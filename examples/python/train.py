@@ -1,8 +1,9 @@
 """Trains a small language model on this repository's pages, by one process or by several:
 
-    python examples/python/train.py
-    torchrun --nproc_per_node 2 examples/python/train.py
+python examples/python/train.py
+torchrun --nproc_per_node 2 examples/python/train.py
 """
+
 import os
 import tempfile
 from pathlib import Path
@@ -24,17 +25,20 @@ def main():
     pages = sorted((Path(__file__).resolve().parents[2] / "docs").glob("*.md"))
     tokenizer = flashstep.Tokenizer.train(pages, vocab_size=1000)
     tokens = torch.tensor(tokenizer.encode("".join(page.read_text() for page in pages)))
-    batches = flashstep.BatchSampler(tokens, batch_size=BATCH_SIZE, context_length=CONTEXT_LENGTH,
-                                     rank=rank, world_size=world_size)
+    batches = flashstep.BatchSampler(
+        tokens, batch_size=BATCH_SIZE, context_length=CONTEXT_LENGTH, rank=rank, world_size=world_size
+    )
 
-    net = flashstep.nn.TransformerLM(vocab_size=len(tokenizer), context_length=CONTEXT_LENGTH,
-                                     d_model=96, num_layers=2, num_heads=4, d_ff=256)
+    net = flashstep.nn.TransformerLM(
+        vocab_size=len(tokenizer), context_length=CONTEXT_LENGTH, d_model=96, num_layers=2, num_heads=4, d_ff=256
+    )
     model = flashstep.DistributedDataParallel(net)
     optimizer = flashstep.ShardedOptimizer(model.parameters(), flashstep.AdamW, lr=3e-3)
     for step in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = flashstep.cosine_learning_rate(
-                step, learning_rate=3e-3, min_learning_rate=3e-4, warmup_steps=20, cosine_steps=STEPS)
+                step, learning_rate=3e-3, min_learning_rate=3e-4, warmup_steps=20, cosine_steps=STEPS
+            )
         inputs, targets = batches.at(step)
         loss = flashstep.cross_entropy(model(inputs), targets)
         loss.backward()  # ends with the means over the ranks

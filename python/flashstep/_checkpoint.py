@@ -1,4 +1,5 @@
 """Checkpoints in the form that the program writes and reads: safetensors and a state in JSON."""
+
 from __future__ import annotations
 
 import json
@@ -33,7 +34,10 @@ def _numbered(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[int, s
     every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, parameter in enumerate(every):
         if id(parameter) not in names:
-            raise ValueError(f"[checkpoint] expected an optimizer of the model's parameters, got one whose parameter {number} is another's")
+            raise ValueError(
+                "[checkpoint] expected an optimizer of the model's parameters, "
+                f"got one whose parameter {number} is another's"
+            )
     return {number: names[id(parameter)] for number, parameter in enumerate(every)}
 
 
@@ -43,10 +47,16 @@ def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def save_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, step: int = 0,
-                    state: dict[str, Any] | None = None) -> None:
-    """Writes the folder `path`, whole or not at all, in place of a checkpoint that lies there: the model's weights, the
-    optimizer's state and groups, and `state`, which JSON can hold. One process writes: rank 0 of several, after
+def save_checkpoint(
+    path: Path,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    step: int = 0,
+    state: dict[str, Any] | None = None,
+) -> None:
+    """Writes the folder `path`, whole or not at all, in place of a checkpoint that lies there: the model's weights,
+    the optimizer's state and groups, and `state`, which JSON can hold. One process writes: rank 0 of several, after
     ShardedOptimizer.consolidate_state_dict() on all."""
     module = _unwrapped(model)
     tensors: dict[str, Tensor] = {}
@@ -68,13 +78,21 @@ def save_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
         text = json.dumps(kept)
     except TypeError as error:
         raise ValueError(f"[checkpoint] expected a state that JSON can hold, got one of which {error}") from None
-    operators.write_checkpoint(os.fspath(path), list(model_tensors), list(model_tensors.values()), list(tensors),
-                               list(tensors.values()), step, text)
+    operators.write_checkpoint(
+        os.fspath(path),
+        list(model_tensors),
+        list(model_tensors.values()),
+        list(tensors),
+        list(tensors.values()),
+        step,
+        text,
+    )
 
 
 def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Checkpoint:
-    """Takes back what save_checkpoint() wrote, or a checkpoint of the program (its weights, and AdamW's state). ValueError that
-    names what is missing, unexpected or of another shape; then nothing was changed. Several ranks all read it."""
+    """Takes back what save_checkpoint() wrote, or a checkpoint of the program (its weights, and AdamW's state).
+    ValueError that names what is missing, unexpected or of another shape; then nothing was changed. Several ranks
+    all read it."""
     module = _unwrapped(model)
     names, weights, state_names, state, step, text = operators.read_checkpoint(os.fspath(path))
     kept = json.loads(text)
@@ -83,20 +101,30 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
         if name not in read:
             raise ValueError(f"[checkpoint] expected {name} in {path}, got none")
         if read[name].shape != own[name].shape:
-            raise ValueError(f"[checkpoint] expected {name} of shape {tuple(own[name].shape)}, got {tuple(read[name].shape)} in {path}")
+            raise ValueError(
+                f"[checkpoint] expected {name} of shape {tuple(own[name].shape)}, "
+                f"got {tuple(read[name].shape)} in {path}"
+            )
     surplus = [name for name in read if name not in own]
     if surplus:
         raise ValueError(f"[checkpoint] expected tensors of the model alone, got {surplus[0]} in {path}")
     if optimizer is not None:
-        optimizer.load_state_dict(_optimizer_state(module, optimizer, dict(zip(state_names, state)), kept.get("optimizer"), path))
+        optimizer.load_state_dict(
+            _optimizer_state(module, optimizer, dict(zip(state_names, state)), kept.get("optimizer"), path)
+        )
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(read[name])
     return Checkpoint(step, kept.get("caller", {}))
 
 
-def _optimizer_state(module: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], kept: dict[str, Any] | None,
-                     path: Path) -> dict[str, Any]:
+def _optimizer_state(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: dict[str, Tensor],
+    kept: dict[str, Any] | None,
+    path: Path,
+) -> dict[str, Any]:
     numbers = {name: number for number, name in _numbered(module, optimizer).items()}
     found: dict[int, dict[str, Any]] = {}
     for key, value in {**tensors, **(kept["numbers"] if kept else {})}.items():
@@ -104,14 +132,26 @@ def _optimizer_state(module: nn.Module, optimizer: torch.optim.Optimizer, tensor
         if name not in numbers:
             raise ValueError(f"[checkpoint] expected state of the optimizer's parameters, got {key} in {path}")
         found.setdefault(numbers[name], {})[kind] = value
-    place = {id(parameter): number for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    groups = [{**group, "params": [place[id(parameter)] for parameter in group["params"]]} for group in optimizer.param_groups]
+    place = {
+        id(parameter): number
+        for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])
+    }
+    groups = [
+        {**group, "params": [place[id(parameter)] for parameter in group["params"]]} for group in optimizer.param_groups
+    ]
     if kept is not None:
         if kept["class"] != _class_of(optimizer):
-            raise ValueError(f"[checkpoint] expected the optimizer that was saved, {kept['class']}, got {_class_of(optimizer)}")
+            raise ValueError(
+                f"[checkpoint] expected the optimizer that was saved, {kept['class']}, got {_class_of(optimizer)}"
+            )
         saved = _from_json(kept["groups"])
-        if [[numbers.get(name) for name in group["params"]] for group in saved] != [group["params"] for group in groups]:
-            raise ValueError(f"[checkpoint] expected an optimizer with the groups of parameters that were saved in {path}, got others")
+        if [[numbers.get(name) for name in group["params"]] for group in saved] != [
+            group["params"] for group in groups
+        ]:
+            raise ValueError(
+                "[checkpoint] expected an optimizer with the groups of parameters that were saved "
+                f"in {path}, got others"
+            )
         groups = [{**other, "params": group["params"]} for group, other in zip(groups, saved)]
     return {"state": found, "param_groups": groups}
 

@@ -1,4 +1,5 @@
 """Data parallelism: gradients averaged over the ranks while backward goes on."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,19 +16,30 @@ from ._library import classes
 class DistributedDataParallel(nn.Module):
     """Wraps `module`: when backward() returns, every gradient is the mean over the ranks.
 
-    A loop written for torch.nn.parallel.DistributedDataParallel runs unchanged. All ranks start from rank 0's parameters
-    and buffers. Tied parameters are reduced once, frozen ones never.
+    A loop written for torch.nn.parallel.DistributedDataParallel runs unchanged. All ranks start from rank 0's
+    parameters and buffers. Tied parameters are reduced once, frozen ones never.
 
     process_group: None: torch's default group; one process where torch.distributed was not initialized.
     strategy: "bucketed"; "naive", "flat" and "overlapped" to compare with; "torch": c10d's own Reducer, the baseline.
-    bucket_megabytes: 10^6 bytes; None: chosen; math.inf: one bucket. reorder: buckets follow the order in which gradients
-    came in the first step. allow_unused: parameters may have no gradient on some rank in some step. flat_buckets: None:
-    chosen by the backend. communication_dtype: what gradients travel in. debug: ranks compare each step before sending.
+    bucket_megabytes: 10^6 bytes; None: chosen; math.inf: one bucket. reorder: buckets follow the order in which
+    gradients came in the first step. allow_unused: parameters may have no gradient on some rank in some step.
+    flat_buckets: None: chosen by the backend. communication_dtype: what gradients travel in. debug: ranks compare
+    each step before sending.
     """
 
-    def __init__(self, module: nn.Module, process_group: Any = None, *, strategy: str = "bucketed",
-                 bucket_megabytes: float | None = None, reorder: bool = True, allow_unused: bool = False,
-                 flat_buckets: bool | None = None, communication_dtype: torch.dtype | None = None, debug: bool = False) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: Any = None,
+        *,
+        strategy: str = "bucketed",
+        bucket_megabytes: float | None = None,
+        reorder: bool = True,
+        allow_unused: bool = False,
+        flat_buckets: bool | None = None,
+        communication_dtype: torch.dtype | None = None,
+        debug: bool = False,
+    ) -> None:
         super().__init__()
         self.module = module
         named = dict(module.named_parameters())
@@ -36,8 +48,18 @@ class DistributedDataParallel(nn.Module):
                 make_hook_table(parameter)
         self._group = group_of(process_group)
         self._means = classes.GradientMeans(
-            self._group, list(named), list(named.values()), list(module.buffers()), strategy,
-            float(bucket_megabytes or 0), reorder, allow_unused, flat_buckets, communication_dtype, debug)
+            self._group,
+            list(named),
+            list(named.values()),
+            list(module.buffers()),
+            strategy,
+            float(bucket_megabytes or 0),
+            reorder,
+            allow_unused,
+            flat_buckets,
+            communication_dtype,
+            debug,
+        )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._means.before_forward(self.training)
@@ -47,8 +69,8 @@ class DistributedDataParallel(nn.Module):
         return result
 
     def finish_gradient_synchronization(self) -> None:
-        """Does nothing where backward() ended with the means. By hand where the loss is made of none of forward's results,
-        and on all ranks in steps that some rank takes no part in."""
+        """Does nothing where backward() ended with the means. By hand where the loss is made of none of forward's
+        results, and on all ranks in steps that some rank takes no part in."""
         self._means.finish()
 
     @contextmanager

@@ -1,4 +1,5 @@
 """Parameters, their gradients and so the optimizer's state divided between the ranks."""
+
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -14,8 +15,12 @@ from ._library import classes
 
 def _elements_of_lists(module: nn.Module) -> list[str]:
     """The elements of every ModuleList and Sequential: the blocks of most models."""
-    return [f"{name}.{child}" if name else child for name, part in module.named_modules()
-            if isinstance(part, (nn.ModuleList, nn.Sequential)) for child, _ in part.named_children()]
+    return [
+        f"{name}.{child}" if name else child
+        for name, part in module.named_modules()
+        if isinstance(part, (nn.ModuleList, nn.Sequential))
+        for child, _ in part.named_children()
+    ]
 
 
 def _unit_of(parameter: str, units: list[str]) -> int:
@@ -25,24 +30,34 @@ def _unit_of(parameter: str, units: list[str]) -> int:
 
 
 class FullyShardedDataParallel(nn.Module):
-    """Wraps `module`: a rank keeps a part of each parameter, and has those of a unit (a block) whole only while the unit
-    computes. The next unit's are gathered meanwhile. When backward() returns, the means are in the shards' `.grad`.
+    """Wraps `module`: a rank keeps a part of each parameter, and has those of a unit (a block) whole only while the
+    unit computes. The next unit's are gathered meanwhile. When backward() returns, the means are in the shards'
+    `.grad`.
 
-    Between steps model.parameters() are this rank's shards, (n, 1, 1), in the dtype that they were made in: the same objects
-    under the same names, for any optimizer whose update of an element looks at that element alone. Every rank makes the same
-    calls. Parameters start as rank 0's; where the sizes are not divisible the last rank has less, or nothing.
+    Between steps model.parameters() are this rank's shards, (n, 1, 1), in the dtype that they were made in: the
+    same objects under the same names, for any optimizer whose update of an element looks at that element alone.
+    Every rank makes the same calls. Parameters start as rank 0's; where the sizes are not divisible the last rank
+    has less, or nothing.
 
-    shard(name, parameter) -> bool: whether it is divided; unless given, those of two dimensions and more are. The others are
-    whole on every rank, with the same bits, and their gradients averaged.
-    compute_dtype: weights are cast before they travel, and forward and backward compute in it, as do floating-point arguments
-    of the module; gradients are averaged in float32.
+    shard(name, parameter) -> bool: whether it is divided; unless given, those of two dimensions and more are. The
+    others are whole on every rank, with the same bits, and their gradients averaged.
+    compute_dtype: weights are cast before they travel, and forward and backward compute in it, as do floating-point
+    arguments of the module; gradients are averaged in float32.
     reshard_after_forward: False keeps whole weights until their backward is over, which saves a gather.
-    units: names of modules that are gathered one at a time; unless given, the elements of every ModuleList and Sequential.
+    units: names of modules that are gathered one at a time; unless given, the elements of every ModuleList and
+    Sequential.
     """
 
-    def __init__(self, module: nn.Module, process_group: Any = None, *, compute_dtype: torch.dtype | None = None,
-                 shard: Callable[[str, Tensor], bool] | None = None, reshard_after_forward: bool = True,
-                 units: Iterable[str] | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: Any = None,
+        *,
+        compute_dtype: torch.dtype | None = None,
+        shard: Callable[[str, Tensor], bool] | None = None,
+        reshard_after_forward: bool = True,
+        units: Iterable[str] | None = None,
+    ) -> None:
         super().__init__()
         self.module = module
         self._compute_dtype = compute_dtype
@@ -51,7 +66,10 @@ class FullyShardedDataParallel(nn.Module):
         modules = dict(module.named_modules())
         for name in names:
             if name not in modules or not name:
-                raise ValueError(f"[fully sharded] expected units by the names of modules, got {name!r}, which the module does not have")
+                raise ValueError(
+                    "[fully sharded] expected units by the names of modules, "
+                    f"got {name!r}, which the module does not have"
+                )
         owners: dict[int, tuple[str, Tensor, int]] = {}
         for name, parameter in module.named_parameters(remove_duplicate=False):
             unit = _unit_of(name, names)
@@ -65,8 +83,16 @@ class FullyShardedDataParallel(nn.Module):
             if tensor.requires_grad and tensor.is_leaf:
                 make_hook_table(tensor)
         self._units = classes.ShardedUnits(
-            self._group, [*names, "the module"], [name for name, _, _ in every], [tensor for _, tensor, _ in every],
-            [unit for _, _, unit in every], divided, list(module.buffers()), compute_dtype, reshard_after_forward)
+            self._group,
+            [*names, "the module"],
+            [name for name, _, _ in every],
+            [tensor for _, tensor, _ in every],
+            [unit for _, _, unit in every],
+            divided,
+            list(module.buffers()),
+            compute_dtype,
+            reshard_after_forward,
+        )
         self._root = len(names)
         for number, name in enumerate(names):
             self._watch_unit(number, modules[name])
@@ -84,7 +110,8 @@ class FullyShardedDataParallel(nn.Module):
             self._units.end_forward(unit)
 
         module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
-        # Also after an exception: torch.utils.checkpoint ends the second forward by one as soon as it has what it needs.
+        # Also after an exception: torch.utils.checkpoint ends the second forward by one as soon as it has what it
+        # needs.
         end = module.register_forward_hook(after, always_call=True)
 
     def _cast(self, value: Any) -> Any:
@@ -101,8 +128,10 @@ class FullyShardedDataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._units.is_unfinished():
-            raise ValueError("[fully sharded] expected the backward before this forward to have come to its end, got one that was "
-                             "broken off: forget_step(), on all ranks, drops its gradients")
+            raise ValueError(
+                "[fully sharded] expected the backward before this forward to have come to its end, got one that was "
+                "broken off: forget_step(), on all ranks, drops its gradients"
+            )
         try:
             self._units.begin_forward(self._root)
             result = self.module(*self._cast(args), **self._cast(kwargs))
@@ -118,11 +147,13 @@ class FullyShardedDataParallel(nn.Module):
         """Does nothing: backward() ended with the means."""
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scales all ranks' gradients down to the global L2 norm `max_norm`; the norm before, () float32. All ranks call it."""
+        """Scales all ranks' gradients down to the global L2 norm `max_norm`; the norm before, () float32. All ranks
+        call it."""
         return self._units.clip_grad_norm(float(max_norm))
 
     def gather_full_parameters(self, to: int | None = None) -> dict[str, Tensor]:
-        """The parameters whole, copies, under their names in the module. All ranks call it; `to`: the rank that gets them."""
+        """The parameters whole, copies, under their names in the module. All ranks call it; `to`: the rank that
+        gets them."""
         names, tensors = self._units.gather(-1 if to is None else to)
         return dict(zip(names, tensors))
 

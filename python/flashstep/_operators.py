@@ -1,4 +1,5 @@
 """Attention and fused operators. All are differentiable and work under autocast, torch.no_grad and torch.compile."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -21,22 +22,42 @@ _linear_cross_entropy = operators.linear_cross_entropy.default
 
 
 def attention_implementations() -> list[str]:
-    """"auto" first, then every implementation of this build by name."""
+    """ "auto" first, then every implementation of this build by name."""
     return operators.attention_implementations()
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, align_last: bool = False, scale: float | None = None,
-              implementation: str = "auto", deterministic: bool | None = None, return_lse: bool = False) -> Any:
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    align_last: bool = False,
+    scale: float | None = None,
+    implementation: str = "auto",
+    deterministic: bool | None = None,
+    return_lse: bool = False,
+) -> Any:
     """softmax(scale * q k^T) v, computed without the N x M matrix.
 
-    q (..., H, N, D); k, v (..., H_kv, M, D), H a multiple of H_kv; or (B, N, D) and (N, D) without heads. Of float32,
-    bfloat16, float16 or float64, one dtype and device. `causal`: query i sees keys 0..i; with `align_last` the last query
-    sees the last key. `scale`: 1/sqrt(D) unless given. `deterministic`: equal inputs give equal bits, also in gradients;
-    unless given, as torch.use_deterministic_algorithms says. Returns q's shape and dtype; with `return_lse` also the
-    logsumexp of the scores (..., H, N), float32. ValueError for shapes, dtypes or devices that do not go together.
+    q (..., H, N, D); k, v (..., H_kv, M, D), H a multiple of H_kv; or (B, N, D) and (N, D) without heads. Of
+    float32, bfloat16, float16 or float64, one dtype and device. `causal`: query i sees keys 0..i; with `align_last`
+    the last query sees the last key. `scale`: 1/sqrt(D) unless given. `deterministic`: equal inputs give equal
+    bits, also in gradients; unless given, as torch.use_deterministic_algorithms says. Returns q's shape and dtype;
+    with `return_lse` also the logsumexp of the scores (..., H, N), float32. ValueError for shapes, dtypes or
+    devices that do not go together.
     """
     call = _attention_with_logsumexp if return_lse else _attention
-    return call(q, k, v, causal=causal, align_last=align_last, scale=scale, implementation=implementation, deterministic=deterministic)
+    return call(
+        q,
+        k,
+        v,
+        causal=causal,
+        align_last=align_last,
+        scale=scale,
+        implementation=implementation,
+        deterministic=deterministic,
+    )
 
 
 def _own_kernel(q: Tensor) -> str:
@@ -79,7 +100,8 @@ class FlashAttention(torch.autograd.Function):
 
 
 class TiledFlashAttention(torch.autograd.Function):
-    """The same from tensor operations on tiles, to be read beside the paper (Dao, "FlashAttention-2", 2023). Any D."""
+    """The same from tensor operations on tiles, to be read beside the paper (Dao, "FlashAttention-2", 2023). Any
+    D."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
@@ -90,14 +112,16 @@ class TiledFlashAttention(torch.autograd.Function):
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
-    """weight * x / sqrt(mean(x^2) + eps) over the last dimension, in float32. x (..., C), weight (C); x's shape and dtype."""
+    """weight * x / sqrt(mean(x^2) + eps) over the last dimension, in float32. x (..., C), weight (C); x's shape and
+    dtype."""
     return _rms_norm(x, weight, eps)
 
 
 def rope(x: Tensor, positions: Tensor | None = None, *, theta: float = 10000.0) -> Tensor:
     """Turns each pair (x[..., 2i], x[..., 2i + 1]) by position * theta^(-2i / D).
 
-    x (..., N, D), D even. positions: whole numbers (N), or of any shape that broadcasts to (..., N); unless given 0 to N - 1.
+    x (..., N, D), D even. positions: whole numbers (N), or of any shape that broadcasts to (..., N); unless given 0
+    to N - 1.
     """
     return _rope(x, positions, theta=theta)
 
@@ -108,12 +132,14 @@ def swiglu(a: Tensor, b: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean over all positions of log(sum(exp(logits))) - logits[target], float32. logits (..., V), targets (...) int64."""
+    """Mean over all positions of log(sum(exp(logits))) - logits[target], float32. logits (..., V), targets (...)
+    int64."""
     return _cross_entropy(logits, targets)
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """cross_entropy(x weight^T, targets), whose logits a GPU never holds whole. x (..., C), weight (V, C), targets (...) int64.
+    """cross_entropy(x weight^T, targets), whose logits a GPU never holds whole. x (..., C), weight (V, C), targets
+    (...) int64.
 
     Under torch.compile it is the two operations one after the other.
     """
@@ -121,10 +147,11 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def clip_grad_norm_(parameters: Any, max_norm: float) -> Tensor:
-    """Scales gradients down to the global L2 norm `max_norm`; returns the norm before, () float32. Nothing is read back.
+    """Scales gradients down to the global L2 norm `max_norm`; returns the norm before, () float32. Nothing is read
+    back.
 
-    `parameters`: a tensor, an iterable of tensors, or a ShardedOptimizer or FullyShardedDataParallel, whose gradients may
-    lie divided on the ranks; then all ranks call it, and get the same bits.
+    `parameters`: a tensor, an iterable of tensors, or a ShardedOptimizer or FullyShardedDataParallel, whose
+    gradients may lie divided on the ranks; then all ranks call it, and get the same bits.
     """
     if hasattr(parameters, "clip_grad_norm_"):
         return parameters.clip_grad_norm_(max_norm)

@@ -1,7 +1,7 @@
 """An optimizer whose state is divided between the ranks."""
+
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,19 +11,7 @@ from torch import Tensor
 from ._data_parallel import DistributedDataParallel
 from ._group import group_of
 from ._library import classes
-
-#: torch's optimizers that update each element from its own gradient and state, so that a parameter can be cut anywhere.
-ELEMENT_WISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
-
-
-def _updates_each_element_alone(optimizer_cls: type) -> bool:
-    if getattr(optimizer_cls, "updates_each_element_alone", False):
-        return True
-    return optimizer_cls.__module__.startswith("torch.optim.") and optimizer_cls.__name__ in ELEMENT_WISE
-
-
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+from ._optimizer_state import as_tensor, from_tensor, options_of, updates_each_element_alone
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -31,24 +19,37 @@ class ShardedOptimizer(torch.optim.Optimizer):
     parameters and sends them to the others, while it updates the rest. Every rank makes the same calls.
 
     `optimizer_cls(params, **optimizer_kwargs)` is what it computes. params: tensors, (name, tensor) pairs or groups.
-    shards: "whole": whole parameters, for any such class; the weights have the bits of the optimizer without shards.
-    "flat": equal parts of flat memory, for optimizers that update each element by itself: torch's, flashstep.AdamW, and
-    classes with an attribute `updates_each_element_alone = True`. With `ddp`, the wrapped model, gradients are divided too
-    (ZeRO-2): after backward() their `.grad` cannot be looked at; clip_grad_norm_() and step() use them.
+    shards: "whole": whole parameters, for any such class; the weights have the bits of the optimizer without
+    shards. "flat": equal parts of flat memory, for optimizers that update each element by itself: torch's,
+    flashstep.AdamW, and classes with an attribute `updates_each_element_alone = True`. With `ddp`, the wrapped
+    model, gradients are divided too (ZeRO-2): after backward() their `.grad` cannot be looked at; clip_grad_norm_()
+    and step() use them.
     part_megabytes: an update goes in parts of about so many 10^6 bytes, in flight while the next is computed.
     """
 
-    def __init__(self, params: Iterable[Any], optimizer_cls: type[torch.optim.Optimizer], *, process_group: Any = None,
-                 shards: str = "whole", ddp: DistributedDataParallel | None = None, part_megabytes: float = 64,
-                 **optimizer_kwargs: Any) -> None:
+    def __init__(
+        self,
+        params: Iterable[Any],
+        optimizer_cls: type[torch.optim.Optimizer],
+        *,
+        process_group: Any = None,
+        shards: str = "whole",
+        ddp: DistributedDataParallel | None = None,
+        part_megabytes: float = 64,
+        **optimizer_kwargs: Any,
+    ) -> None:
         if shards not in ("whole", "flat"):
             raise ValueError(f'[ShardedOptimizer] expected shards to be "whole" or "flat", got {shards!r}')
         if issubclass(optimizer_cls, torch.optim.LBFGS):
-            raise ValueError("[ShardedOptimizer] expected an optimizer that updates each parameter by itself, got LBFGS, "
-                             "whose update of a parameter depends on all others")
-        if shards == "flat" and not _updates_each_element_alone(optimizer_cls):
-            raise ValueError("[ShardedOptimizer] expected an optimizer that updates each element by itself for flat shards (it "
-                             f"says so by updates_each_element_alone = True), got {optimizer_cls.__name__}; whole ones take any")
+            raise ValueError(
+                "[ShardedOptimizer] expected an optimizer that updates each parameter by itself, got LBFGS, "
+                "whose update of a parameter depends on all others"
+            )
+        if shards == "flat" and not updates_each_element_alone(optimizer_cls):
+            raise ValueError(
+                "[ShardedOptimizer] expected an optimizer that updates each element by itself for flat shards (it "
+                f"says so by updates_each_element_alone = True), got {optimizer_cls.__name__}; whole ones take any"
+            )
         if process_group is not None and ddp is not None:
             raise ValueError("[ShardedOptimizer] expected process_group or ddp, whose group is taken, got both")
         groups = list(params)
@@ -56,7 +57,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             groups = [{"params": groups}]
         self._make_inner = lambda groups: optimizer_cls(groups, **optimizer_kwargs)
         # The optimizer inside knows what is not given; its parameters are this rank's pieces.
-        self._inner = self._make_inner([{**_options(group), "params": []} for group in groups])
+        self._inner = self._make_inner([{**options_of(group), "params": []} for group in groups])
         self._shards: Any = None
         self._flat = shards == "flat"
         self._known: set[int] = set()
@@ -82,18 +83,28 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Divides the parameters that are new; flat memory holds what is trained."""
         while len(self._inner.param_groups) < len(self.param_groups):
             group = self.param_groups[len(self._inner.param_groups)]
-            self._inner.add_param_group({**_options(group), "params": []})
-        found = [(parameter, number) for number, group in enumerate(self.param_groups) for parameter in group["params"]
-                 if id(parameter) not in self._known and (parameter.requires_grad or not self._flat)]
+            self._inner.add_param_group({**options_of(group), "params": []})
+        found = [
+            (parameter, number)
+            for number, group in enumerate(self.param_groups)
+            for parameter in group["params"]
+            if id(parameter) not in self._known and (parameter.requires_grad or not self._flat)
+        ]
         if not found:
             return
         self._known.update(id(parameter) for parameter, _ in found)
         self._numbers += [parameter for parameter, _ in found]
-        inner, _, groups, parts = self._shards.add([parameter for parameter, _ in found], [number for _, number in found])
+        inner, _, groups, parts = self._shards.add(
+            [parameter for parameter, _ in found], [number for _, number in found]
+        )
         self._pieces += zip(inner, groups, parts)
         # Some classes make state when they are made.
-        fresh = self._make_inner([{**_options(group), "params": [piece for piece, of_group in zip(inner, groups) if of_group == number]}
-                                  for number, group in enumerate(self.param_groups)])
+        fresh = self._make_inner(
+            [
+                {**options_of(group), "params": [piece for piece, of_group in zip(inner, groups) if of_group == number]}
+                for number, group in enumerate(self.param_groups)
+            ]
+        )
         self._inner.state.update(fresh.state)
         self._select(None)
 
@@ -113,7 +124,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         self._consolidated = None
         self._adopt()
-        before = after = [_options(group) for group in self.param_groups]
+        before = after = [options_of(group) for group in self.param_groups]
         self._shards.begin()
         try:
             for part in range(self._shards.parts()):
@@ -123,7 +134,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                     for group, options in zip(self._inner.param_groups, before):
                         group.update(options)
                     self._inner.step()
-                    after = [_options(group) for group in self._inner.param_groups]
+                    after = [options_of(group) for group in self._inner.param_groups]
                 self._shards.send(part)
         finally:
             self._select(None)
@@ -139,7 +150,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scales gradients down to the global L2 norm `max_norm`, wherever they lie; the norm before. All ranks call it."""
+        """Scales gradients down to the global L2 norm `max_norm`, wherever they lie; the norm before. All ranks
+        call it."""
         self._adopt()
         return self._shards.clip_grad_norm(float(max_norm))
 
@@ -153,14 +165,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return {id(parameter): number for number, parameter in enumerate(every)}
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Brings all state to rank `to`, whose state_dict() then is that of the optimizer without shards. All ranks call it."""
+        """Brings all state to rank `to`, whose state_dict() then is that of the optimizer without shards. All ranks
+        call it."""
         if not 0 <= to < self._group.world_size():
             raise ValueError(f"[ShardedOptimizer] expected a rank below {self._group.world_size()}, got {to}")
         self._adopt()
         names, tensors = [], []
         for number, (piece, _, _) in enumerate(self._pieces):
             for kind, value in self._inner.state.get(piece, {}).items():
-                suffix, tensor = _as_tensor(kind, value, self._flat)
+                suffix, tensor = as_tensor(kind, value, self._flat)
                 names.append(f"{number}/{kind}{suffix}")
                 tensors.append(tensor)
         names, tensors = self._shards.gather_state(names, tensors, to)
@@ -171,7 +184,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         state: dict[int, dict[str, Any]] = {}
         for name, tensor in zip(names, tensors):
             number, kind = name.split("/", 1)
-            kind, value = _from_tensor(kind, tensor)
+            kind, value = from_tensor(kind, tensor)
             state.setdefault(indices[id(self._numbers[int(number)])], {})[kind] = value
         groups = []
         for group in self.param_groups:
@@ -184,56 +197,47 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if self._consolidated is None and self._group.world_size() == 1:
             self.consolidate_state_dict()
         if self._consolidated is None:
-            raise RuntimeError("[ShardedOptimizer] expected consolidate_state_dict(to), called on all ranks after the last "
-                               f"step(), before state_dict() on rank to, got none on rank {self._group.rank()}")
+            raise RuntimeError(
+                "[ShardedOptimizer] expected consolidate_state_dict(to), called on all ranks after the last "
+                f"step(), before state_dict() on rank to, got none on rank {self._group.rank()}"
+            )
         return self._consolidated
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what state_dict(), or the optimizer without shards, gave on any number of ranks. Every rank gives all of it."""
+        """Takes what state_dict(), or the optimizer without shards, gave on any number of ranks. Every rank gives
+        all of it."""
         saved = state_dict["param_groups"]
         if [len(group["params"]) for group in saved] != [len(group["params"]) for group in self.param_groups]:
-            raise ValueError("[ShardedOptimizer] expected a state of as many groups and parameters as the optimizer has")
+            raise ValueError(
+                "[ShardedOptimizer] expected a state of as many groups and parameters as the optimizer has"
+            )
         self._consolidated = None
         self._adopt()
         for group, other in zip(self.param_groups, saved):
-            group.update(_options(other))
+            group.update(options_of(other))
         numbers = {id(parameter): number for number, parameter in enumerate(self._numbers)}
-        place = {index: numbers[id(parameter)] for group, other in zip(self.param_groups, saved)
-                 for index, parameter in zip(other["params"], group["params"]) if id(parameter) in numbers}
+        place = {
+            index: numbers[id(parameter)]
+            for group, other in zip(self.param_groups, saved)
+            for index, parameter in zip(other["params"], group["params"])
+            if id(parameter) in numbers
+        }
         names, tensors = [], []
         for index, kinds in state_dict["state"].items():
             for kind, value in kinds.items():
                 if index in place:
-                    suffix, tensor = _as_tensor(kind, value, self._flat)
+                    suffix, tensor = as_tensor(kind, value, self._flat)
                     names.append(f"{place[index]}/{kind}{suffix}")
                     tensors.append(tensor)
         own: dict[int, dict[str, Any]] = {}
         for name, tensor in zip(*self._shards.own_state(names, tensors)):
             number, kind = name.split("/", 1)
-            kind, value = _from_tensor(kind, tensor)
+            kind, value = from_tensor(kind, tensor)
             own.setdefault(int(number), {})[kind] = value
         order = {id(piece): number for number, (piece, _, _) in enumerate(self._pieces)}
-        groups = [{**_options(other), "params": [order[id(piece)] for piece in inner["params"]]}
-                  for inner, other in zip(self._inner.param_groups, saved)]
+        groups = [
+            {**options_of(other), "params": [order[id(piece)] for piece in inner["params"]]}
+            for inner, other in zip(self._inner.param_groups, saved)
+        ]
         self._inner.load_state_dict({"state": own, "param_groups": groups})
         self.state = self._inner.state
-
-
-def _as_tensor(kind: str, value: Any, flat: bool) -> tuple[str, Tensor]:
-    """A suffix of the kind's name, and the value as a tensor that can travel."""
-    if isinstance(value, Tensor):
-        return "", value
-    if isinstance(value, (bool, int, float)):
-        return f":{type(value).__name__}", torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
-    if flat and value is not None:
-        raise ValueError(f"[ShardedOptimizer] expected tensors and numbers as the state of flat shards, got {kind} of {type(value)}")
-    return ":pickle", torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).reshape(1, -1)
-
-
-def _from_tensor(kind: str, tensor: Tensor) -> tuple[str, Any]:
-    name, colon, form = kind.rpartition(":")
-    if not colon or form not in ("bool", "int", "float", "pickle"):
-        return kind, tensor
-    if form == "pickle":
-        return name, pickle.loads(bytes(tensor.flatten().tolist()))
-    return name, {"bool": bool, "int": int, "float": float}[form](tensor.item())

@@ -1,4 +1,5 @@
 """Byte-level BPE with GPT-2's words: text to token ids and back."""
+
 from __future__ import annotations
 
 import ctypes
@@ -23,11 +24,14 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:  # (n) uint8 on the CPU
 
 
 class Tokenizer:
-    """vocab: bytes of each token, by ids 0, 1, ...; all 256 single bytes are among them. merges: pairs of tokens in the order of
-    ranks. special_tokens: texts that are never split, each a token of vocab, or added behind it; of several at one place the
-    longest counts. Other tokens that no merge makes, <|endoftext|> for one, are ordinary text, though they decode."""
+    """vocab: bytes of each token, by ids 0, 1, ...; all 256 single bytes are among them. merges: pairs of tokens in
+    the order of ranks. special_tokens: texts that are never split, each a token of vocab, or added behind it; of
+    several at one place the longest counts. Other tokens that no merge makes, <|endoftext|> for one, are ordinary
+    text, though they decode."""
 
-    def __init__(self, vocab: dict[int, bytes], merges: list[tuple[bytes, bytes]], special_tokens: list[str] | None = None) -> None:
+    def __init__(
+        self, vocab: dict[int, bytes], merges: list[tuple[bytes, bytes]], special_tokens: list[str] | None = None
+    ) -> None:
         if sorted(vocab) != list(range(len(vocab))):
             raise ValueError(f"[tokenizer] expected ids 0 to {len(vocab) - 1} in vocab, got {len(vocab)} others")
         tokens = [bytes(vocab[number]) for number in range(len(vocab))]
@@ -42,11 +46,17 @@ class Tokenizer:
         for pair in merges:
             for token in (*pair, pair[0] + pair[1]):
                 if token not in ids:
-                    raise ValueError(f"[tokenizer] expected merges of tokens to tokens of vocab, got {pair!r}, where {token!r} is none")
+                    raise ValueError(
+                        "[tokenizer] expected merges of tokens to tokens of vocab, "
+                        f"got {pair!r}, where {token!r} is none"
+                    )
         joined = b"".join(tokens)
         self._engine = classes.Tokenizer(
             torch.frombuffer(bytearray(joined), dtype=torch.uint8) if joined else torch.empty(0, dtype=torch.uint8),
-            [len(token) for token in tokens], [ids[token] for pair in merges for token in pair], sorted(special_ids))
+            [len(token) for token in tokens],
+            [ids[token] for pair in merges for token in pair],
+            sorted(special_ids),
+        )
 
     @classmethod
     def _of(cls, engine: Any) -> Tokenizer:
@@ -60,9 +70,12 @@ class Tokenizer:
         return cls._of(classes.Tokenizer.load(os.fspath(path)))
 
     @classmethod
-    def train(cls, files: Path | Iterable[Path], *, vocab_size: int, special_tokens: Iterable[str] = (), threads: int = 0) -> Tokenizer:
-        """Learns merges from text files until there are vocab_size tokens: 256 bytes, merges, special tokens. Of equally
-        frequent pairs the greater one is merged first. threads 0: all processors; the result does not depend on it."""
+    def train(
+        cls, files: Path | Iterable[Path], *, vocab_size: int, special_tokens: Iterable[str] = (), threads: int = 0
+    ) -> Tokenizer:
+        """Learns merges from text files until there are vocab_size tokens: 256 bytes, merges, special tokens. Of
+        equally frequent pairs the greater one is merged first. threads 0: all processors; the result does not
+        depend on it."""
         return cls._of(classes.Tokenizer.train(paths_of(files), vocab_size, list(special_tokens), threads))
 
     def save(self, directory: Path) -> None:
@@ -78,7 +91,8 @@ class Tokenizer:
             yield from self._engine.encode(text)
 
     def encode_files(self, files: Path | Iterable[Path], out: Path, *, threads: int = 0) -> int:
-        """Encodes text files into a token file (.npy) and returns the number of tokens. Memory does not grow with the files."""
+        """Encodes text files into a token file (.npy) and returns the number of tokens. Memory does not grow with
+        the files."""
         return self._engine.encode_files(paths_of(files), os.fspath(out), threads)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -95,7 +109,7 @@ class Tokenizer:
         joined, lengths, _, _ = self._engine.parts()
         every, begin, tokens = _bytes_of(joined), 0, []
         for length in lengths:
-            tokens.append(every[begin:begin + length])
+            tokens.append(every[begin : begin + length])
             begin += length
         return tokens
 

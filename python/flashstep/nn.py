@@ -2,6 +2,7 @@
 
 No biases. Each module takes `seed`: parameters get the values that the program's have for that seed and name.
 """
+
 from __future__ import annotations
 
 import torch
@@ -102,12 +103,24 @@ class TransformerBlock(nn.Module):
 class TransformerLM(nn.Module):
     """The program's model: tokens (B, N) int64 -> logits (B, N, vocab_size)."""
 
-    def __init__(self, *, vocab_size: int, context_length: int, d_model: int, num_layers: int, num_heads: int, d_ff: int,
-                 rope_theta: float | None = 10000.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        context_length: int,
+        d_model: int,
+        num_layers: int,
+        num_heads: int,
+        d_ff: int,
+        rope_theta: float | None = 10000.0,
+        seed: int = 0,
+    ) -> None:
         super().__init__()
         self.context_length = context_length
         self.token_embeddings = Embedding(vocab_size, d_model)
-        self.layers = nn.ModuleList(TransformerBlock(d_model, num_heads, d_ff, rope_theta=rope_theta) for _ in range(num_layers))
+        self.layers = nn.ModuleList(
+            TransformerBlock(d_model, num_heads, d_ff, rope_theta=rope_theta) for _ in range(num_layers)
+        )
         self.ln_final = RMSNorm(d_model)
         self.lm_head = Linear(d_model, vocab_size)
         initialize(self, seed)
@@ -115,7 +128,9 @@ class TransformerLM(nn.Module):
     def hidden(self, tokens: Tensor) -> Tensor:
         """Up to and including the final norm: (B, N, d_model)."""
         if tokens.shape[-1] > self.context_length:
-            raise ValueError(f"[nn] expected at most context_length = {self.context_length} tokens, got {tokens.shape[-1]}")
+            raise ValueError(
+                f"[nn] expected at most context_length = {self.context_length} tokens, got {tokens.shape[-1]}"
+            )
         x = self.token_embeddings(tokens)
         for layer in self.layers:
             x = layer(x)
@@ -130,8 +145,8 @@ class TransformerLM(nn.Module):
 
 
 def initialize(module: nn.Module, seed: int | None = None) -> None:
-    """First values of the linear and embedding weights in `module`, norms 1: those that the program draws for `seed` and a
-    parameter's name; a seed from torch's generator unless given."""
+    """First values of the linear and embedding weights in `module`, norms 1: those that the program draws for
+    `seed` and a parameter's name; a seed from torch's generator unless given."""
     if seed is None:
         seed = int(torch.randint(2**62, ()))
     for name, child in module.named_modules():
@@ -139,4 +154,6 @@ def initialize(module: nn.Module, seed: int | None = None) -> None:
             nn.init.ones_(child.weight)
         elif isinstance(child, (Linear, Embedding)):
             deviation = 1.0 if isinstance(child, Embedding) else (2.0 / sum(child.weight.shape)) ** 0.5
-            operators.initialize_(child.weight.detach(), deviation, TRUNCATION, seed, f"{name}.weight" if name else "weight")
+            operators.initialize_(
+                child.weight.detach(), deviation, TRUNCATION, seed, f"{name}.weight" if name else "weight"
+            )

@@ -1,4 +1,5 @@
 """DistributedDataParallel: the gradients of one process on all rows, whatever people do beside it."""
+
 import copy
 import gc
 import math
@@ -21,7 +22,9 @@ ROWS = 4  # of a rank
 
 def assert_same(module, alone, tolerance=1e-6):
     for name, parameter in module.named_parameters():
-        torch.testing.assert_close(parameter, alone.get_parameter(name), rtol=tolerance, atol=tolerance, msg=lambda t: f"{name}: {t}")
+        torch.testing.assert_close(
+            parameter, alone.get_parameter(name), rtol=tolerance, atol=tolerance, msg=lambda t: f"{name}: {t}"
+        )
 
 
 def trains_as_one(rank, world_size, options):
@@ -189,9 +192,17 @@ class DataParallel(unittest.TestCase):
             ranks.run(world_size, trains_as_one, {})
 
     def test_strategies(self):
-        for options in ({"strategy": "naive"}, {"strategy": "flat"}, {"strategy": "overlapped"}, {"strategy": "torch"},
-                        {"bucket_megabytes": 1e-4}, {"bucket_megabytes": math.inf}, {"debug": True, "reorder": False},
-                        {"flat_buckets": False}, {"allow_unused": True}):
+        for options in (
+            {"strategy": "naive"},
+            {"strategy": "flat"},
+            {"strategy": "overlapped"},
+            {"strategy": "torch"},
+            {"bucket_megabytes": 1e-4},
+            {"bucket_megabytes": math.inf},
+            {"debug": True, "reorder": False},
+            {"flat_buckets": False},
+            {"allow_unused": True},
+        ):
             ranks.run(2, trains_as_one, options)
 
     def test_accumulation(self):

@@ -1,4 +1,6 @@
-"""examples/python/train.py, by one process and under torchrun: the loss falls, and both say where the checkpoint is."""
+"""examples/python/train.py, by one process and under torchrun: the loss falls, and both say where the checkpoint
+is."""
+
 import os
 import re
 import subprocess
@@ -13,8 +15,12 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "python" / "train.p
 
 class Example(unittest.TestCase):
     def check(self, *command):
-        done = subprocess.run([sys.executable, *command, EXAMPLE], capture_output=True, text=True,
-                              env={**os.environ, "STEPS": "60", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
+        done = subprocess.run(
+            [sys.executable, *command, EXAMPLE],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "STEPS": "60", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        )
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
         self.assertLess(losses[-1], losses[0] - 1)

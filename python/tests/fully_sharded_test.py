@@ -1,4 +1,5 @@
 """FullyShardedDataParallel: the steps of one process on all rows, with a part of the parameters on each rank."""
+
 import unittest
 
 import needs_torch  # noqa: F401
@@ -28,11 +29,14 @@ def compare(model, alone, tolerance, what=""):
     names = dict(alone.named_parameters())
     assert whole.keys() == names.keys(), (list(whole), list(names))
     for name, parameter in names.items():
-        torch.testing.assert_close(whole[name], parameter, rtol=tolerance, atol=tolerance, msg=lambda text: f"{what} {name}: {text}")
+        torch.testing.assert_close(
+            whole[name], parameter, rtol=tolerance, atol=tolerance, msg=lambda text: f"{what} {name}: {text}"
+        )
 
 
 def trains_as_one(rank, world_size, make, options):
-    """Also: shards stay the same objects, between steps and in the optimizer; small ones have the same bits everywhere."""
+    """Also: shards stay the same objects, between steps and in the optimizer; small ones have the same bits
+    everywhere."""
     model, alone = flashstep.FullyShardedDataParallel(make(rank), **options), make(0)
     objects = {name: id(parameter) for name, parameter in model.named_parameters()}
     matrices = [name for name, parameter in alone.named_parameters() if parameter.dim() >= 2]
@@ -47,7 +51,9 @@ def trains_as_one(rank, world_size, make, options):
     assert {name: id(parameter) for name, parameter in model.named_parameters()} == objects
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            assert parameter.grad.shape == parameter.shape and parameter.grad.dtype == parameter.dtype == torch.float32, name
+            assert (
+                parameter.grad.shape == parameter.shape and parameter.grad.dtype == parameter.dtype == torch.float32
+            ), name
     norm = model.module.norm.bias if hasattr(model.module, "norm") else model.module.ln_final.weight
     every = [torch.empty_like(norm) for _ in range(world_size)]
     dist.all_gather(every, norm.detach().contiguous())
@@ -62,7 +68,9 @@ def in_low_precision(rank, world_size):
     for dtype in (torch.bfloat16, torch.float16):
         model = flashstep.FullyShardedDataParallel(nets.Net(), compute_dtype=dtype)
         seen = []
-        model.module.blocks[1][0].register_forward_hook(lambda module, args, out: seen.append((module.weight.shape, module.weight.dtype, out.dtype)))
+        model.module.blocks[1][0].register_forward_hook(
+            lambda module, args, out: seen.append((module.weight.shape, module.weight.dtype, out.dtype))
+        )
         x, y = nets.batch(0, ROWS, rank, world_size)
         nn.functional.cross_entropy(model(x).float().flatten(0, 1), y.flatten()).backward()
         assert seen == [(torch.Size([11, 6]), dtype, dtype)], seen
@@ -96,9 +104,12 @@ def accumulates_clips_and_loads(rank, world_size):
 
 
 def recomputes_and_keeps(rank, world_size):
-    for make, options in ((lambda seed: Recomputed(seed), {}), (lambda seed: nets.Net(seed), {"reshard_after_forward": False}),
-                          (lambda seed: nets.Net(seed), {"units": ["blocks.0", "frozen"]}),
-                          (lambda seed: nets.Net(seed), {"shard": lambda name, parameter: "blocks" in name})):
+    for make, options in (
+        (lambda seed: Recomputed(seed), {}),
+        (lambda seed: nets.Net(seed), {"reshard_after_forward": False}),
+        (lambda seed: nets.Net(seed), {"units": ["blocks.0", "frozen"]}),
+        (lambda seed: nets.Net(seed), {"shard": lambda name, parameter: "blocks" in name}),
+    ):
         trains_as_one(rank, world_size, make, options)
 
 
@@ -135,8 +146,10 @@ def several_forwards_and_breaks(rank, world_size):
 
 
 def mistakes(rank, world_size):
-    for make, text in ((lambda: flashstep.FullyShardedDataParallel(nets.Net(), units=["layers.0"]), "got 'layers.0'"),
-                       (lambda: flashstep.FullyShardedDataParallel(nn.Linear(3 + rank, 2)), "expected the same units")):
+    for make, text in (
+        (lambda: flashstep.FullyShardedDataParallel(nets.Net(), units=["layers.0"]), "got 'layers.0'"),
+        (lambda: flashstep.FullyShardedDataParallel(nn.Linear(3 + rank, 2)), "expected the same units"),
+    ):
         try:
             make()
         except ValueError as error:

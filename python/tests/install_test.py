@@ -1,4 +1,5 @@
 """The wheel in fresh virtual environments, of two versions of Python where there are two."""
+
 import glob
 import os
 import shutil
@@ -57,7 +58,10 @@ def another_python():
     for minor in (12, 13, 10, 11):
         if minor == own:
             continue
-        found = [shutil.which(f"python3.{minor}"), *glob.glob(str(Path.home() / f".pyenv/versions/3.{minor}.*/bin/python3"))]
+        found = [
+            shutil.which(f"python3.{minor}"),
+            *glob.glob(str(Path.home() / f".pyenv/versions/3.{minor}.*/bin/python3")),
+        ]
         for python in found:  # a name may stand for a version that is not chosen
             if python and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
                 return minor, python
@@ -70,9 +74,30 @@ def torch_for(minor, python):
     if not (folder / "torch" / "version.py").exists():
         made = folder.with_suffix(".unfinished")
         shutil.rmtree(made, ignore_errors=True)
-        run([python, "-m", "pip", "install", "--no-input", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--target", made,
-             f"torch=={torch.__version__.split('+')[0]}", "filelock", "typing_extensions", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",
-             "fsspec", "numpy"])
+        run(
+            [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--no-input",
+                "--no-cache-dir",
+                "--no-deps",
+                "--only-binary=:all:",
+                "--target",
+                made,
+                f"torch=={torch.__version__.split('+')[0]}",
+                "filelock",
+                "typing_extensions",
+                "sympy",
+                "mpmath",
+                "networkx",
+                "jinja2",
+                "markupsafe",
+                "fsspec",
+                "numpy",
+            ]
+        )
         made.rename(folder)
     nvidia = Path(torch.__file__).parent.parent / "nvidia"
     if nvidia.exists() and not (folder / "nvidia").exists():
@@ -87,7 +112,20 @@ class Install(unittest.TestCase):
         # Of the objects of the build that the tests are from, build/PRESET/lib/libflashstep.so.
         preset = Path(os.environ["FLASHSTEP_LIBRARY"]).parent.parent.name
         environment = {**without("FLASHSTEP_LIBRARY", "PYTHONPATH"), "FLASHSTEP_PRESET": preset}
-        run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", cls.folder.name, ROOT], env=environment)
+        run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "wheel",
+                "--no-deps",
+                "--no-build-isolation",
+                "--wheel-dir",
+                cls.folder.name,
+                ROOT,
+            ],
+            env=environment,
+        )
         cls.wheel = next(Path(cls.folder.name).glob("flashstep-*.whl"))
 
     @classmethod
@@ -126,7 +164,9 @@ class Install(unittest.TestCase):
             shutil.unpack_archive(self.wheel, folder, "zip")
             for library in Path(folder).glob("flashstep/lib/*.so*"):
                 dynamic = run(["readelf", "-d", library])
-                for path in [line.split("[")[1] for line in dynamic.splitlines() if "RPATH" in line or "RUNPATH" in line]:
+                for path in [
+                    line.split("[")[1] for line in dynamic.splitlines() if "RPATH" in line or "RUNPATH" in line
+                ]:
                     self.assertEqual(path.rstrip("]"), "$ORIGIN", library.name)
             self.assertTrue((Path(folder) / "flashstep" / "py.typed").exists())
 

@@ -1,4 +1,5 @@
 """Ends a test with 77, which ctest calls SKIPPED, and one sentence, where torch is not there."""
+
 import sys
 
 try:

@@ -1,4 +1,5 @@
 """Modules and loops that the tests of ranks share."""
+
 import torch
 from torch import nn
 

@@ -1,4 +1,5 @@
 """Attention and the fused operators from Python: values, gradients, autocast, torch.compile, errors."""
+
 import unittest
 
 import needs_torch  # noqa: F401
@@ -35,30 +36,59 @@ def randn(*shape, grad=True):
 # Each operator with inputs, and what it is compared with.
 TARGETS = torch.randint(0, 11, (3, 5))
 CASES = {
-    "attention": (lambda q, k, v: flashstep.attention(q, k, v, causal=True), lambda q, k, v: reference(q, k, v, True)[0],
-                  lambda: (randn(2, 3, 9, 8), randn(2, 3, 9, 8), randn(2, 3, 9, 8))),
-    "attention_lse": (lambda q, k, v: flashstep.attention(q, k, v, return_lse=True)[1], lambda q, k, v: reference(q, k, v, False)[1],
-                      lambda: (randn(2, 3, 9, 8), randn(2, 3, 7, 8), randn(2, 3, 7, 8))),
-    "flash": (lambda q, k, v: flashstep.FlashAttention.apply(q, k, v, True), lambda q, k, v: reference(q, k, v, True)[0],
-              lambda: (randn(2, 17, 16), randn(2, 17, 16), randn(2, 17, 16))),
-    "flash_odd_dim": (lambda q, k, v: flashstep.FlashAttention.apply(q, k, v), lambda q, k, v: reference(q, k, v, False)[0],
-                      lambda: (randn(2, 3, 7), randn(2, 5, 7), randn(2, 5, 7))),
-    "tiled": (lambda q, k, v: flashstep.TiledFlashAttention.apply(q, k, v, True), lambda q, k, v: reference(q, k, v, True)[0],
-              lambda: (randn(2, 70, 8), randn(2, 70, 8), randn(2, 70, 8))),
+    "attention": (
+        lambda q, k, v: flashstep.attention(q, k, v, causal=True),
+        lambda q, k, v: reference(q, k, v, True)[0],
+        lambda: (randn(2, 3, 9, 8), randn(2, 3, 9, 8), randn(2, 3, 9, 8)),
+    ),
+    "attention_lse": (
+        lambda q, k, v: flashstep.attention(q, k, v, return_lse=True)[1],
+        lambda q, k, v: reference(q, k, v, False)[1],
+        lambda: (randn(2, 3, 9, 8), randn(2, 3, 7, 8), randn(2, 3, 7, 8)),
+    ),
+    "flash": (
+        lambda q, k, v: flashstep.FlashAttention.apply(q, k, v, True),
+        lambda q, k, v: reference(q, k, v, True)[0],
+        lambda: (randn(2, 17, 16), randn(2, 17, 16), randn(2, 17, 16)),
+    ),
+    "flash_odd_dim": (
+        lambda q, k, v: flashstep.FlashAttention.apply(q, k, v),
+        lambda q, k, v: reference(q, k, v, False)[0],
+        lambda: (randn(2, 3, 7), randn(2, 5, 7), randn(2, 5, 7)),
+    ),
+    "tiled": (
+        lambda q, k, v: flashstep.TiledFlashAttention.apply(q, k, v, True),
+        lambda q, k, v: reference(q, k, v, True)[0],
+        lambda: (randn(2, 70, 8), randn(2, 70, 8), randn(2, 70, 8)),
+    ),
     "rms_norm": (flashstep.rms_norm, normed, lambda: (randn(3, 5, 12), randn(12))),
     "swiglu": (flashstep.swiglu, lambda a, b: F.silu(a) * b, lambda: (randn(3, 7), randn(3, 7))),
     "rope": (flashstep.rope, lambda x: rotated(x, torch.arange(6)), lambda: (randn(2, 3, 6, 8),)),
-    "rope_transposed": (lambda x: flashstep.rope(x.transpose(1, 2)), lambda x: rotated(x.transpose(1, 2), torch.arange(6)),
-                        lambda: (randn(2, 6, 3, 8),)),
-    "rope_three_dimensions": (lambda x: flashstep.rope(x, torch.tensor([4, 9, 1, 0])), lambda x: rotated(x, torch.tensor([4, 9, 1, 0])),
-                              lambda: (randn(5, 4, 6),)),
-    "rope_positions": (lambda x: flashstep.rope(x, torch.arange(8).view(2, 1, 4)), lambda x: rotated(x, torch.arange(8).view(2, 1, 4)),
-                       lambda: (randn(2, 3, 4, 6),)),
-    "cross_entropy": (lambda x: flashstep.cross_entropy(x, TARGETS), lambda x: F.cross_entropy(x.flatten(0, 1), TARGETS.flatten()),
-                      lambda: (randn(3, 5, 11),)),
-    "linear_cross_entropy": (lambda x, w: flashstep.linear_cross_entropy(x, w, TARGETS),
-                             lambda x, w: F.cross_entropy((x @ w.T).flatten(0, 1), TARGETS.flatten()),
-                             lambda: (randn(3, 5, 4), randn(11, 4))),
+    "rope_transposed": (
+        lambda x: flashstep.rope(x.transpose(1, 2)),
+        lambda x: rotated(x.transpose(1, 2), torch.arange(6)),
+        lambda: (randn(2, 6, 3, 8),),
+    ),
+    "rope_three_dimensions": (
+        lambda x: flashstep.rope(x, torch.tensor([4, 9, 1, 0])),
+        lambda x: rotated(x, torch.tensor([4, 9, 1, 0])),
+        lambda: (randn(5, 4, 6),),
+    ),
+    "rope_positions": (
+        lambda x: flashstep.rope(x, torch.arange(8).view(2, 1, 4)),
+        lambda x: rotated(x, torch.arange(8).view(2, 1, 4)),
+        lambda: (randn(2, 3, 4, 6),),
+    ),
+    "cross_entropy": (
+        lambda x: flashstep.cross_entropy(x, TARGETS),
+        lambda x: F.cross_entropy(x.flatten(0, 1), TARGETS.flatten()),
+        lambda: (randn(3, 5, 11),),
+    ),
+    "linear_cross_entropy": (
+        lambda x, w: flashstep.linear_cross_entropy(x, w, TARGETS),
+        lambda x, w: F.cross_entropy((x @ w.T).flatten(0, 1), TARGETS.flatten()),
+        lambda: (randn(3, 5, 4), randn(11, 4)),
+    ),
 }
 
 
@@ -166,15 +196,22 @@ class Operators(unittest.TestCase):
     def test_mistakes_are_sentences(self):
         q = randn(2, 3, 8, 16)
         for call, text in [
-                (lambda: flashstep.attention(q, q[..., :8], q), r"\[attention\] expected k of shape .*got \[2, 3, 8, 8\]"),
-                (lambda: flashstep.attention(q, q, q, implementation="fast"), r"expected implementation to be one of auto, naive"),
-                (lambda: flashstep.FlashAttention.apply(q, q.double(), q), r"expected k of dtype Float like q, got Double"),
-                (lambda: flashstep.rms_norm(q, torch.ones(3)), r"\[rms_norm\] expected weight of shape \(16\), got \[3\]"),
-                (lambda: flashstep.rope(randn(3, 5)), r"\[rope\] expected x of shape .* with D even"),
-                (lambda: flashstep.rope(q, torch.arange(7)), r"\[rope\] expected integer positions that broadcast"),
-                (lambda: flashstep.swiglu(q, q[0]), r"\[swiglu\] expected a and b of one shape"),
-                (lambda: flashstep.cross_entropy(randn(2, 4), torch.tensor([0, 4])), r"expected targets in \[0, 4\), got 4"),
-                (lambda: flashstep.clip_grad_norm_([q], 0.0), r"\[clip\] expected a largest norm above 0, got 0")]:
+            (lambda: flashstep.attention(q, q[..., :8], q), r"\[attention\] expected k of shape .*got \[2, 3, 8, 8\]"),
+            (
+                lambda: flashstep.attention(q, q, q, implementation="fast"),
+                r"expected implementation to be one of auto, naive",
+            ),
+            (lambda: flashstep.FlashAttention.apply(q, q.double(), q), r"expected k of dtype Float like q, got Double"),
+            (lambda: flashstep.rms_norm(q, torch.ones(3)), r"\[rms_norm\] expected weight of shape \(16\), got \[3\]"),
+            (lambda: flashstep.rope(randn(3, 5)), r"\[rope\] expected x of shape .* with D even"),
+            (lambda: flashstep.rope(q, torch.arange(7)), r"\[rope\] expected integer positions that broadcast"),
+            (lambda: flashstep.swiglu(q, q[0]), r"\[swiglu\] expected a and b of one shape"),
+            (
+                lambda: flashstep.cross_entropy(randn(2, 4), torch.tensor([0, 4])),
+                r"expected targets in \[0, 4\), got 4",
+            ),
+            (lambda: flashstep.clip_grad_norm_([q], 0.0), r"\[clip\] expected a largest norm above 0, got 0"),
+        ]:
             with self.assertRaisesRegex(ValueError, text) as caught:
                 call()
             self.assertNotIn("\n", str(caught.exception).strip())

@@ -1,4 +1,5 @@
 """Ranks of a test: processes over Gloo that run one function."""
+
 import multiprocessing
 import os
 import signal
@@ -10,7 +11,7 @@ import needs_torch  # noqa: F401
 import torch
 import torch.distributed as dist
 
-import torch._dynamo  # noqa: F401  (torch's optimizers load it at their first step; loaded here the ranks have it, as forks)
+import torch._dynamo  # noqa: F401  (which torch's optimizers load at their first step: the ranks, as forks, have it)
 
 import flashstep  # noqa: F401
 
@@ -35,14 +36,16 @@ def _rank(function, rank, world_size, store, errors, arguments):
 
 
 def run(world_size, function, *arguments, may_end=()):
-    """function(rank, world_size, *arguments) on every rank; AssertionError with the traceback of those that fail. Ranks of
-    `may_end` may end as they like."""
+    """function(rank, world_size, *arguments) on every rank; AssertionError with the traceback of those that fail.
+    Ranks of `may_end` may end as they like."""
     context = multiprocessing.get_context("fork")
     errors = context.Queue()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=_rank, args=(function, rank, world_size, f"{folder}/store", errors, arguments))
-                 for rank in range(world_size)]
+        ranks = [
+            context.Process(target=_rank, args=(function, rank, world_size, f"{folder}/store", errors, arguments))
+            for rank in range(world_size)
+        ]
         for process in ranks:
             process.start()
         for process in ranks:
@@ -58,5 +61,3 @@ def run(world_size, function, *arguments, may_end=()):
         texts.append(f"rank {rank} of {world_size}:\n{text}")
     assert not late, f"ranks {late} of {world_size} took longer than {LIMIT_S} s\n" + "\n".join(texts)
     assert not failed, f"ranks {failed} of {world_size} failed\n" + "\n".join(texts)
-
-

@@ -1,4 +1,5 @@
 """ShardedOptimizer: the bits of the optimizer without shards, whose state it saves and loads."""
+
 import copy
 import io
 import unittest
@@ -11,66 +12,23 @@ from torch import nn
 import flashstep
 import nets
 import ranks
+from optimizers import OPTIMIZERS, Factored
 
 ROWS = 4
 
 
-class CountsInItsGroups(torch.optim.Optimizer):
-    """An optimizer of somebody's own: a step count in its groups, a number and None in its state."""
-
-    updates_each_element_alone = True
-
-    def __init__(self, params, lr=0.1):
-        super().__init__(params, {"lr": lr, "count": 0})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            group["count"] += 1
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                state["calls"] = state.get("calls", 0) + 1
-                state.setdefault("sum", torch.zeros_like(parameter)).add_(parameter.grad)
-                parameter.sub_(state["sum"], alpha=group["lr"] / (group["count"] * state["calls"]))
-
-
-class Factored(torch.optim.Optimizer):
-    """State of other shapes than the parameter's, and one that is no tensor: for whole shards."""
-
-    def __init__(self, params, lr=0.1):
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    state = self.state[parameter]
-                    rows = state.setdefault("rows", torch.zeros(parameter.shape[0]))
-                    rows.add_(parameter.grad.flatten(1).square().sum(-1) if parameter.dim() > 1 else parameter.grad.square())
-                    state["text"] = "seen"
-                    shape = (-1, *[1] * (parameter.dim() - 1))
-                    parameter.sub_(parameter.grad / (rows.view(shape).sqrt() + 1), alpha=group["lr"])
-
-
-OPTIMIZERS = {
-    "AdamW": (torch.optim.AdamW, {"lr": 1e-2}), "AdamW amsgrad": (torch.optim.AdamW, {"lr": 1e-2, "amsgrad": True}),
-    "SGD": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}), "plain SGD": (torch.optim.SGD, {"lr": 0.1}),
-    "RMSprop": (torch.optim.RMSprop, {"lr": 1e-2}), "Adagrad": (torch.optim.Adagrad, {"lr": 0.1}),
-    "own": (CountsInItsGroups, {}), "flashstep": (flashstep.AdamW, {"lr": 1e-2}),
-}
-
-
 def groups_of(net):
-    return [{"params": list(net.blocks.parameters()), "weight_decay": 0.1} if hasattr(net, "blocks") else {"params": []},
-            {"params": [p for name, p in net.named_parameters() if not name.startswith("blocks")], "lr": 5e-3}]
+    return [
+        {"params": list(net.blocks.parameters()), "weight_decay": 0.1} if hasattr(net, "blocks") else {"params": []},
+        {"params": [p for name, p in net.named_parameters() if not name.startswith("blocks")], "lr": 5e-3},
+    ]
 
 
 def same_weights(net, alone, what):
     for name, parameter in net.named_parameters():
-        assert torch.equal(parameter, alone.get_parameter(name)), f"{what}: {name} differs by {(parameter - alone.get_parameter(name)).abs().max()}"
+        assert torch.equal(
+            parameter, alone.get_parameter(name)
+        ), f"{what}: {name} differs by {(parameter - alone.get_parameter(name)).abs().max()}"
 
 
 def same_state(ours, theirs, what):
@@ -78,7 +36,11 @@ def same_state(ours, theirs, what):
     for number, kinds in theirs["state"].items():
         for kind, value in kinds.items():
             found = ours["state"][number][kind]
-            equal = torch.equal(found, value) if isinstance(value, torch.Tensor) else found == value and type(found) is type(value)
+            equal = (
+                torch.equal(found, value)
+                if isinstance(value, torch.Tensor)
+                else found == value and type(found) is type(value)
+            )
             assert equal, f"{what}: {number} {kind}: {found} and {value}"
     strip = [{key: value for key, value in group.items()} for group in ours["param_groups"]]
     assert strip == theirs["param_groups"], f"{what}: {strip} and {theirs['param_groups']}"
@@ -101,8 +63,9 @@ def equals_unsharded(rank, world_size, name, shards, divided):
     model = flashstep.DistributedDataParallel(nets.Net())
     alone = flashstep.DistributedDataParallel(nets.Net())
     take = (lambda net: groups_of(net)) if name == "AdamW" else (lambda net: net.parameters())
-    sharded = flashstep.ShardedOptimizer(take(model.module), cls, shards=shards, ddp=model if divided else None,
-                                         part_megabytes=1e-4, **options)
+    sharded = flashstep.ShardedOptimizer(
+        take(model.module), cls, shards=shards, ddp=model if divided else None, part_megabytes=1e-4, **options
+    )
     optimizer = cls(take(alone.module), **options)
     schedulers = [torch.optim.lr_scheduler.StepLR(each, 2, 0.5) for each in (sharded, optimizer)]
     steps_like_one(model, alone, sharded, optimizer, 0, rank, world_size, schedulers)
@@ -150,7 +113,9 @@ def any_optimizer_in_whole_shards(rank, world_size):
 def clips(rank, world_size):
     for shards, divided in (("whole", False), ("flat", False), ("flat", True)):
         model, alone = flashstep.DistributedDataParallel(nets.Net()), flashstep.DistributedDataParallel(nets.Net())
-        sharded = flashstep.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=1.0, shards=shards, ddp=model if divided else None)
+        sharded = flashstep.ShardedOptimizer(
+            model.parameters(), torch.optim.SGD, lr=1.0, shards=shards, ddp=model if divided else None
+        )
         for net in (model, alone):
             nets.loss_of(net, *nets.batch(0, ROWS, rank, world_size)).backward()
         norm = flashstep.clip_grad_norm_(sharded, 0.1)
@@ -164,7 +129,10 @@ def clips(rank, world_size):
 def closures_and_new_groups(rank, world_size):
     net, alone = nets.Net(), nets.Net()
     pairs = []
-    for module, make in ((net, lambda p: flashstep.ShardedOptimizer(p, torch.optim.Adam, lr=0.01)), (alone, lambda p: torch.optim.Adam(p, lr=0.01))):
+    for module, make in (
+        (net, lambda p: flashstep.ShardedOptimizer(p, torch.optim.Adam, lr=0.01)),
+        (alone, lambda p: torch.optim.Adam(p, lr=0.01)),
+    ):
         optimizer = make(module.blocks.parameters())
         optimizer.add_param_group({"params": [module.norm.weight, module.norm.bias], "lr": 0.1})
         pairs.append((module, optimizer))
@@ -172,11 +140,13 @@ def closures_and_new_groups(rank, world_size):
     for step in range(2):
         losses = []
         for module, optimizer in pairs:
+
             def closure(module=module, optimizer=optimizer):
                 optimizer.zero_grad()
                 loss = nets.loss_of(module, *nets.batch(step, ROWS))
                 loss.backward()
                 return loss
+
             losses.append(optimizer.step(closure))
         assert torch.equal(*losses)
     same_weights(net, alone, "closure")
@@ -185,10 +155,14 @@ def closures_and_new_groups(rank, world_size):
 def mistakes(rank, world_size):
     net = nn.Linear(3, 2)
     for call, text in (
-            (lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.LBFGS), "got LBFGS"),
-            (lambda: flashstep.ShardedOptimizer(net.parameters(), Factored, shards="flat"), "got Factored"),
-            (lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=1, shards="round"), "got 'round'"),
-            (lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=1, part_megabytes=0), "part_megabytes above 0")):
+        (lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.LBFGS), "got LBFGS"),
+        (lambda: flashstep.ShardedOptimizer(net.parameters(), Factored, shards="flat"), "got Factored"),
+        (lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=1, shards="round"), "got 'round'"),
+        (
+            lambda: flashstep.ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=1, part_megabytes=0),
+            "part_megabytes above 0",
+        ),
+    ):
         try:
             call()
         except ValueError as error:

@@ -1,4 +1,5 @@
 """Tokenizer: ids, bytes, special tokens, files, and memory of iterables."""
+
 import json
 import os
 import subprocess
@@ -17,7 +18,9 @@ TEXT = "Once upon a time, a cat said: don't! " * 40 + END + "漢字 and 👩‍�
 
 def reference_ids(tokenizer, text):
     """Merges one word after the other, the lowest rank first, on text without special tokens and of plain words."""
-    ids, ranks = {token: number for number, token in tokenizer.vocab.items()}, {pair: rank for rank, pair in enumerate(tokenizer.merges)}
+    ids, ranks = {token: number for number, token in tokenizer.vocab.items()}, {
+        pair: rank for rank, pair in enumerate(tokenizer.merges)
+    }
     result = []
     for word in [word if number == 0 else " " + word for number, word in enumerate(text.split(" "))]:
         tokens = [bytes([byte]) for byte in word.encode()]
@@ -26,7 +29,7 @@ def reference_ids(tokenizer, text):
             rank, place = min(pairs, default=(len(ranks), 0))
             if rank == len(ranks):
                 break
-            tokens[place:place + 2] = [tokens[place] + tokens[place + 1]]
+            tokens[place : place + 2] = [tokens[place] + tokens[place + 1]]
         result += [ids[token] for token in tokens]
     return result
 
@@ -58,7 +61,10 @@ class Tokenizers(unittest.TestCase):
         for text in ("", "a", TEXT, END, END + END, "\x00\x7f", "é" * 3):
             ids = self.trained.encode(text)
             self.assertEqual(self.trained.decode(ids), text)
-            self.assertEqual(list(self.trained.encode_iterable([text[:5], text[5:]])), self.trained.encode(text[:5]) + self.trained.encode(text[5:]))
+            self.assertEqual(
+                list(self.trained.encode_iterable([text[:5], text[5:]])),
+                self.trained.encode(text[:5]) + self.trained.encode(text[5:]),
+            )
 
     def test_ids_are_those_of_the_merges(self):
         text = "a cat said of people upon time"
@@ -100,7 +106,11 @@ class Tokenizers(unittest.TestCase):
             self.skipTest("the program is not built")
         saved, out = os.path.join(self.folder.name, "for_program"), os.path.join(self.folder.name, "program.npy")
         self.trained.save(saved)
-        subprocess.run([program, "tokenizer", "encode", self.file, "--tokenizer", saved, "--out", out], check=True, capture_output=True)
+        subprocess.run(
+            [program, "tokenizer", "encode", self.file, "--tokenizer", saved, "--out", out],
+            check=True,
+            capture_output=True,
+        )
         length = len(self.trained.encode(TEXT)) - 1
         inputs, _ = flashstep.BatchSampler(out, batch_size=1, context_length=length, order="sequential").at(0)
         self.assertEqual(inputs[0].tolist(), self.trained.encode(TEXT)[:-1])
@@ -122,14 +132,15 @@ class Tokenizers(unittest.TestCase):
 
     def test_mistakes_are_sentences(self):
         for call, text in (
-                (lambda: flashstep.Tokenizer({1: b"a"}, []), "expected ids 0 to 0"),
-                (lambda: flashstep.Tokenizer({0: b"a"}, []), "expected"),
-                (lambda: flashstep.Tokenizer(BYTES, [(b"a", b"b")]), "where b'ab' is none"),
-                (lambda: self.trained.decode([300]), r"expected ids in \[0, 300\), got 300"),
-                (lambda: self.trained.decode([-1]), "got -1"),
-                (lambda: flashstep.Tokenizer.train("/nonexistent", vocab_size=300), "nonexistent"),
-                (lambda: flashstep.Tokenizer.train(self.file, vocab_size=100), "100"),
-                (lambda: flashstep.Tokenizer.load(self.file), "expected")):
+            (lambda: flashstep.Tokenizer({1: b"a"}, []), "expected ids 0 to 0"),
+            (lambda: flashstep.Tokenizer({0: b"a"}, []), "expected"),
+            (lambda: flashstep.Tokenizer(BYTES, [(b"a", b"b")]), "where b'ab' is none"),
+            (lambda: self.trained.decode([300]), r"expected ids in \[0, 300\), got 300"),
+            (lambda: self.trained.decode([-1]), "got -1"),
+            (lambda: flashstep.Tokenizer.train("/nonexistent", vocab_size=300), "nonexistent"),
+            (lambda: flashstep.Tokenizer.train(self.file, vocab_size=100), "100"),
+            (lambda: flashstep.Tokenizer.load(self.file), "expected"),
+        ):
             with self.assertRaisesRegex(ValueError, text):
                 call()
 

@@ -1,4 +1,5 @@
 """The package's types hold together, its files stay short, and what it says of itself is documented."""
+
 import importlib.util
 import subprocess
 import sys
@@ -16,7 +17,9 @@ MOST_LINES = 250
 class Types(unittest.TestCase):
     @unittest.skipUnless(importlib.util.find_spec("mypy"), "the Python package mypy is not there")
     def test_types(self):
-        done = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", "/dev/null"], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "mypy", "--cache-dir", "/dev/null"], cwd=ROOT, capture_output=True, text=True
+        )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_files_are_short(self):
