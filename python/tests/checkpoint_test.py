@@ -15,6 +15,7 @@ import nets
 import ranks
 
 SIZES = {"vocab_size": 300, "context_length": 16, "d_model": 32, "num_layers": 2, "num_heads": 4, "d_ff": 48}
+SEED = 1  # of the program, unless its config says otherwise
 PROGRAM = os.environ.get("FLASHSTEP_PROGRAM", "")
 
 
@@ -112,26 +113,38 @@ class Checkpoints(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "the file is damaged"):
             flashstep.load_checkpoint(self.path, model=net)
 
-    @unittest.skipUnless(os.path.exists(PROGRAM), "the program is not built")
-    def test_the_program_reads_ours_and_we_its(self):
+    def train(self, steps):
+        """A run of the program."""
         run = os.path.join(self.folder.name, "run")
-        text = os.path.join(self.folder.name, "text.txt")
-        with open(text, "w", encoding="utf-8") as file:
-            file.write("Once upon a time there was a cat. " * 2000)
         config = os.path.join(self.folder.name, "config.json")
+        sizes = {key: value for key, value in SIZES.items() if key != "vocab_size"}
         with open(config, "w", encoding="utf-8") as file:
+            text = {"source": "stories", "stories_megabytes": 1, "directory": os.path.join(self.folder.name, "data")}
             json.dump(
                 {
-                    "name": "run",
-                    "out": run,
-                    "text": {"files": [text]},
+                    "text": text,
                     "tokenizer": {"vocab_size": 300},
-                    "model": {**SIZES, "vocab_size": 0},
-                    "train": {"steps": 3, "batch_size": 2, "device": "cpu"},
+                    "model": sizes,
+                    "train": {"steps": steps, "batch_size": 2, "device": "cpu"},
+                    "schedule": {"warmup_steps": 1},
                 },
                 file,
             )
-        program("train", config)
+        program("train", config, "--run", run)
+        return run
+
+    @unittest.skipUnless(os.path.exists(PROGRAM), "the program is not built")
+    def test_a_seed_gives_the_weights_of_the_program(self):
+        # The only update has rate 0, the first of a warm-up.
+        checkpoint = os.path.join(self.train(1), "checkpoints", "step_00000001")
+        ours, theirs = (flashstep.nn.TransformerLM(**SIZES, seed=seed) for seed in (SEED, 9))
+        flashstep.load_checkpoint(checkpoint, model=theirs)
+        for name, parameter in ours.named_parameters():
+            self.assertTrue(torch.equal(parameter, theirs.get_parameter(name)), name)
+
+    @unittest.skipUnless(os.path.exists(PROGRAM), "the program is not built")
+    def test_the_program_reads_ours_and_we_its(self):
+        run = self.train(3)
         steps = os.path.join(run, "checkpoints", "step_00000003")
         with open(os.path.join(run, "config.json"), encoding="utf-8") as file:
             vocab_size = json.load(file)["model"]["vocab_size"]
