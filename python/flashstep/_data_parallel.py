@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._group import group_of, make_hook_table, tensors_in
+from ._group import Wrapper, group_of, make_hook_table, tensors_in
 from ._library import classes
 
 
-class DistributedDataParallel(nn.Module):
+class DistributedDataParallel(Wrapper):
     """Wraps `module`: when backward() returns, every gradient is the mean over the ranks.
 
     A loop written for torch.nn.parallel.DistributedDataParallel runs unchanged. All ranks start from rank 0's

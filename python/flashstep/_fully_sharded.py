@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ._group import group_of, make_hook_table, tensors_in
+from ._group import Wrapper, group_of, make_hook_table, tensors_in
 from ._library import classes
 
 
@@ -29,7 +29,7 @@ def _unit_of(parameter: str, units: list[str]) -> int:
     return max(holding, key=lambda number: len(units[number]), default=len(units))
 
 
-class FullyShardedDataParallel(nn.Module):
+class FullyShardedDataParallel(Wrapper):
     """Wraps `module`: a rank keeps a part of each parameter, and has those of a unit (a block) whole only while the
     unit computes. The next unit's are gathered meanwhile. When backward() returns, the means are in the shards'
     `.grad`.

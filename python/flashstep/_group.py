@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from ._library import classes
 
@@ -41,6 +42,17 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (tuple, list, set, frozenset)):
         return [tensor for item in value for tensor in tensors_in(item)]
     return []
+
+
+class Wrapper(nn.Module):
+    """A module around another that belongs to a group of this process."""
+
+    def __getstate__(self) -> Any:
+        name = type(self).__name__
+        raise TypeError(
+            f"[{name}] expected model.module or model.state_dict() to be copied or saved, got the wrapper, "
+            "which belongs to a process group"
+        )
 
 
 def make_hook_table(parameter: torch.Tensor) -> None:

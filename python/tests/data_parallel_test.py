@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import io
 import math
 import os
 import time
@@ -119,6 +120,29 @@ def lives_with_amp_compile_and_collection(rank, world_size):
     copy.deepcopy(inner)
 
 
+def outlives_its_group(rank, world_size):
+    """Also: the wrapper compiled, evaluated, not copied; a group that goes before what uses it."""
+    model, alone = flashstep.DistributedDataParallel(nets.Net(), dist.new_group([0, 1])), nets.Net()
+    compiled = torch.compile(model, backend="aot_eager")
+    nets.train(compiled, torch.optim.SGD(model.parameters(), 0.3), 2, ROWS, rank, world_size)
+    nets.train(alone, torch.optim.SGD(alone.parameters(), 0.3), 2, ROWS * world_size)
+    assert_same(model.module, alone, 1e-5)
+    with torch.inference_mode():
+        model(nets.batch(0, ROWS)[0])
+    for copied in (lambda: copy.deepcopy(model), lambda: torch.save(model, io.BytesIO())):
+        try:
+            copied()
+            raise AssertionError("a wrapper was copied")
+        except TypeError as error:
+            assert "expected model.module or model.state_dict()" in str(error), error
+    copy.deepcopy(model.module)
+    dist.destroy_process_group()
+    del compiled, model
+    gc.collect()
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+
+
 class Outputs(nn.Module):
     def __init__(self):
         super().__init__()
@@ -216,6 +240,9 @@ class DataParallel(unittest.TestCase):
 
     def test_amp_compile_and_garbage_collection(self):
         ranks.run(2, lives_with_amp_compile_and_collection)
+
+    def test_a_group_that_goes_first(self):
+        ranks.run(2, outlives_its_group)
 
     def test_nested_outputs(self):
         ranks.run(3, finds_outputs)
