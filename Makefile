@@ -36,11 +36,9 @@ install: build
 
 # Python's package, for the torch 2.11 of $(PYTHON): in the checkout, or as a wheel in build/.
 python:
-	scripts/bootstrap
 	$(PYTHON) python/build_backend.py
 
 wheel:
-	scripts/bootstrap
 	$(PYTHON) -m pip wheel --no-deps --no-build-isolation --wheel-dir build .
 
 bundle:

@@ -73,20 +73,20 @@ def wants_cuda(torch: Path) -> bool:
 
 def build_library() -> Path:
     """The stripped library and what travels with it, in a folder of their own."""
-    for tool in ("cmake", "ninja", "g++"):
-        if shutil.which(tool) is None:
-            fail(f"expected {tool} to build with, got none: run scripts/bootstrap")
     preset, commands = os.environ.get("FLASHSTEP_PRESET", ""), []
+    environment = dict(os.environ)
     if not preset:
         torch = torch_folder()
         preset = "python_cuda" if wants_cuda(torch) else "python"
+        environment |= {"FLASHSTEP_LIBTORCH": str(torch), "CUDA": "1" if preset == "python_cuda" else "0"}
+        commands.append(["scripts/bootstrap"])
         commands.append(["cmake", "--preset", preset, "-U", "LibTorch_*", f"-DFLASHSTEP_LIBTORCH={torch}"])
     if not preset.endswith("cuda"):
         print("flashstep: built for CPUs; FLASHSTEP_CUDA=1, with nvcc 13, builds the CUDA kernels", file=sys.stderr)
     commands.append(["scripts/build", "--preset", preset, "flashstep_carried"])
     for command in commands:
-        if subprocess.run(command, cwd=ROOT, stdout=sys.stderr).returncode != 0:
-            fail(f"`{' '.join(command)}` failed; what it needs is brought in by scripts/bootstrap")
+        if subprocess.run(command, cwd=ROOT, stdout=sys.stderr, env=environment).returncode != 0:
+            fail(f"`{' '.join(command)}` failed")
     folder = ROOT / "build" / preset / "python" / "package"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

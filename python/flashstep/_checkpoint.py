@@ -73,6 +73,8 @@ def save_checkpoint(
                     numbers[key] = value
         groups = [{**group, "params": [names[number] for number in group["params"]]} for group in saved["param_groups"]]
         kept["optimizer"] = {"class": _class_of(optimizer), "groups": _as_json(groups), "numbers": numbers}
+    if isinstance(model, DistributedDataParallel):
+        kept["buckets"] = {"order": model._means.bucket_order(), "megabytes": model._means.bucket_megabytes()}
     model_tensors = _model_tensors(module)
     try:
         text = json.dumps(kept)
@@ -108,6 +110,9 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
     surplus = [name for name in read if name not in own]
     if surplus:
         raise ValueError(f"[checkpoint] expected tensors of the model alone, got {surplus[0]} in {path}")
+    if isinstance(model, DistributedDataParallel) and kept.get("buckets"):
+        # From three ranks on the bits of a sum depend on its place in a bucket.
+        model._means.set_bucket_order(kept["buckets"]["order"], kept["buckets"]["megabytes"])
     if optimizer is not None:
         optimizer.load_state_dict(
             _optimizer_state(module, optimizer, dict(zip(state_names, state)), kept.get("optimizer"), path)

@@ -78,7 +78,8 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual(os.listdir(self.folder.name), ["checkpoint"])
 
     def test_ranks(self):
-        ranks.run(2, saves_and_goes_on, self.folder.name)
+        for world_size in (2, 3):
+            ranks.run(world_size, saves_and_goes_on, self.folder.name)
 
     def test_mistakes_are_sentences(self):
         net = nets.Net()
