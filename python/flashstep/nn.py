@@ -1,6 +1,6 @@
-"""The modules of the program's model, over the fused operators: the same parameter names, first values and numbers.
+"""The modules of the program's model, over the fused operators: the same parameter names, numbers and first values.
 
-No biases. Each module takes `seed`: parameters get the values that the program's have for that seed and name.
+No biases. initialize(module, seed) gives parameters the values that the program draws for a seed and their names.
 """
 
 from __future__ import annotations

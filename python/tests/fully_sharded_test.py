@@ -104,6 +104,7 @@ def accumulates_clips_and_loads(rank, world_size):
 
 
 def recomputes_and_keeps(rank, world_size):
+    torch.use_deterministic_algorithms(True)
     for make, options in (
         (lambda seed: Recomputed(seed), {}),
         (lambda seed: nets.Net(seed), {"reshard_after_forward": False}),
