@@ -1,6 +1,7 @@
 # Thin: each target is a line or two of scripts/ and CMake. CUDA=1 or CUDA=0 overrides the look for a GPU.
-.PHONY: quickstart build test test_long bench format install bundle fuzz clean
+.PHONY: quickstart build test test_long bench format install python wheel bundle fuzz clean
 PREFIX ?= /usr/local
+PYTHON ?= python3
 
 quickstart: ## raw text to a trained model, on any machine
 	scripts/bootstrap
@@ -32,6 +33,13 @@ format:
 
 install: build
 	cmake --install build/$$(scripts/preset) --prefix $(PREFIX)
+
+# Python's package, for the torch 2.11 of $(PYTHON): in the checkout, or as a wheel in build/.
+python:
+	$(PYTHON) python/build_backend.py
+
+wheel:
+	$(PYTHON) -m pip wheel --no-deps --no-build-isolation --wheel-dir build .
 
 bundle:
 	scripts/bootstrap

@@ -160,6 +160,10 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
                                       const Checkpoint& checkpoint, int64_t keep,
                                       const Group* group = nullptr);
 
+// The same of one process into a directory of any name, where only a checkpoint may lie, which it
+// replaces.
+void write_checkpoint(const std::filesystem::path& directory, const Checkpoint& checkpoint);
+
 // The steps that have a checkpoint, ascending; empty if the directory is missing.
 std::vector<int64_t> list_checkpoints(const std::filesystem::path& checkpoints);
 

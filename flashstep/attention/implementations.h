@@ -83,9 +83,8 @@ AttentionResult kernel_attention(const AttentionKernel& kernel, const AttentionP
 // The name of the implementation that "auto" takes (auto.cc).
 std::string choose_attention(const AttentionProblem& problem, bool with_logsumexp);
 
-// Defines the operators flashstep::attention, attention_with_logsumexp, attention_forward and
-// attention_backward.
-void register_attention(torch::Library& library);
+// Defines the operators flashstep::attention_forward and attention_backward.
+void register_attention_kernels(torch::Library& library);
 
 // UserError unless q, k and v have shapes, dtypes and devices that go together.
 void check_attention_tensors(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);

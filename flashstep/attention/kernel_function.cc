@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/attention/implementations.h"
+#include "flashstep/base/called_back.h"
 #include "flashstep/error.h"
 
 namespace flashstep::internal {
@@ -91,7 +92,8 @@ std::tuple<Tensor, Tensor> kernel_forward(const Tensor& q, const Tensor& k, cons
                                           double scale, bool causal, int64_t diagonal,
                                           bool deterministic, std::string_view kernel) {
   const at::NoGradGuard no_grad;
-  const AttentionKernel& checked = checked_kernel(kernel, q, k, v, scale);
+  const AttentionKernel& checked =
+      called_back([&]() -> auto& { return checked_kernel(kernel, q, k, v, scale); });
   Tensor out = empty_output(q), logsumexp = empty_logsumexp(q);
   checked.forward({readable(q), readable(k), readable(v), with_dimensions(out, 4),
                    with_dimensions(logsumexp, 3)},
@@ -104,13 +106,16 @@ std::tuple<Tensor, Tensor, Tensor> kernel_backward(
     const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& logsumexp, double scale,
     bool causal, int64_t diagonal, bool deterministic, std::string_view kernel) {
   const at::NoGradGuard no_grad;
-  const AttentionKernel& checked = checked_kernel(kernel, q, k, v, scale);
-  check_like("out", out, q.sizes(), q.scalar_type(), q.device());
-  check_like("grad_out", grad_out, q.sizes(), q.scalar_type(), q.device());
-  const auto rows = q.sizes().slice(0, q.dim() - 1);
-  const auto wide = wide_dtype(q.scalar_type());
-  check_like("logsumexp", logsumexp, rows, wide, q.device());
-  if (grad_logsumexp) check_like("grad_logsumexp", *grad_logsumexp, rows, wide, q.device());
+  const AttentionKernel& checked = called_back([&]() -> auto& {
+    const auto rows = q.sizes().slice(0, q.dim() - 1);
+    const auto wide = wide_dtype(q.scalar_type());
+    const AttentionKernel& named = checked_kernel(kernel, q, k, v, scale);
+    check_like("out", out, q.sizes(), q.scalar_type(), q.device());
+    check_like("grad_out", grad_out, q.sizes(), q.scalar_type(), q.device());
+    check_like("logsumexp", logsumexp, rows, wide, q.device());
+    if (grad_logsumexp) check_like("grad_logsumexp", *grad_logsumexp, rows, wide, q.device());
+    return named;
+  });
   Tensor grad_q = empty_output(q), grad_k = empty_output(k), grad_v = empty_output(v);
   checked.backward(
       {readable(q), readable(k), readable(v), readable(out),
@@ -121,18 +126,35 @@ std::tuple<Tensor, Tensor, Tensor> kernel_backward(
   return {grad_q, grad_k, grad_v};
 }
 
+// Shapes may be symbols, which a compiler knows nothing of but what it is asked.
+bool is_symbolic(const Tensor& x) { return x.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); }
+Tensor output_shape(const Tensor& x) {
+  if (!is_symbolic(x)) return empty_output(x);
+  if (x.dim() <= 4 && x.sym_stride(-1) == 1) return at::empty_like(x);
+  return at::empty_symint(x.sym_sizes(), x.options());
+}
+Tensor logsumexp_shape(const Tensor& q) {
+  if (!is_symbolic(q)) return empty_logsumexp(q);
+  return at::empty_symint(q.sym_sizes().slice(0, q.dim() - 1),
+                          q.options().dtype(wide_dtype(q.scalar_type())));
+}
+void check_known_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
+  if (is_symbolic(q) || is_symbolic(k) || is_symbolic(v)) return;
+  called_back([&] { check_attention_tensors(q, k, v); });
+}
+
 std::tuple<Tensor, Tensor> forward_shapes(const Tensor& q, const Tensor& k, const Tensor& v, double,
                                           bool, int64_t, bool, std::string_view) {
-  check_attention_tensors(q, k, v);
-  return {empty_output(q), empty_logsumexp(q)};
+  check_known_shapes(q, k, v);
+  return {output_shape(q), logsumexp_shape(q)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> backward_shapes(const Tensor&, const std::optional<Tensor>&,
                                                    const Tensor& q, const Tensor& k,
                                                    const Tensor& v, const Tensor&, const Tensor&,
                                                    double, bool, int64_t, bool, std::string_view) {
-  check_attention_tensors(q, k, v);
-  return {empty_output(q), empty_output(k), empty_output(v)};
+  check_known_shapes(q, k, v);
+  return {output_shape(q), output_shape(k), output_shape(v)};
 }
 
 // The gradients, as a function that refuses to be differentiated once more. All that they depend on
@@ -153,9 +175,12 @@ class Gradients : public torch::autograd::Function<Gradients> {
     return {grad_q, grad_k, grad_v};
   }
   static variable_list backward(AutogradContext*, variable_list) {
-    throw UserError(
-        "[attention] expected a single backward pass: second derivatives are available with "
-        "implementation naive only");
+    called_back([] {
+      throw UserError(
+          "[attention] expected a single backward pass: second derivatives are available with "
+          "implementation naive only");
+    });
+    return {};
   }
 };
 

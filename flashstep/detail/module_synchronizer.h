@@ -2,6 +2,7 @@
 // type.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,17 +12,29 @@
 
 #include <torch/nn/module.h>
 
+#include "flashstep/detail/named_tensors.h"
+
 namespace flashstep {
 
 class GradientReducer;
 class Group;
 struct ReducerOptions;
 
+// What is known of a module, LibTorch's or another.
+struct SynchronizedModule {
+  std::function<NamedTensors()> parameters;  // as they are now, tied ones once
+  std::function<std::vector<at::Tensor>()> buffers;
+  std::function<bool()> is_training;
+};
+SynchronizedModule synchronized(const torch::nn::Module& module);
+
 class ModuleSynchronizer {
  public:
-  // `module` and `group` must outlive it.
+  // `group`, and what `module` asks, must outlive it.
+  ModuleSynchronizer(SynchronizedModule module, const Group& group, const ReducerOptions& options);
   ModuleSynchronizer(const torch::nn::Module& module, const Group& group,
-                     const ReducerOptions& options);
+                     const ReducerOptions& options)
+      : ModuleSynchronizer(synchronized(module), group, options) {}
   ~ModuleSynchronizer();
   ModuleSynchronizer(const ModuleSynchronizer&) = delete;
   ModuleSynchronizer& operator=(const ModuleSynchronizer&) = delete;
@@ -49,7 +62,7 @@ class ModuleSynchronizer {
     bool requires_grad;
   };
   class EndOfBackward;
-  const torch::nn::Module& module_;
+  const SynchronizedModule module_;
   const Group& group_;
   std::vector<Seen> seen_;
   std::unique_ptr<GradientReducer> reducer_;

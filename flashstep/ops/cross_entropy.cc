@@ -8,6 +8,7 @@
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/element.h"
 #include "flashstep/ops/internal.h"
+#include "flashstep/ops/passes.h"
 #include "flashstep/profiling.h"
 
 namespace flashstep {
@@ -16,63 +17,22 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// On the CPU the gradient is made while the row of logits is in the cache, and saved instead of the
-// logits.
-class CpuCrossEntropy : public torch::autograd::Function<CpuCrossEntropy> {
+class CrossEntropy : public torch::autograd::Function<CrossEntropy> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits_any,
                             const at::Tensor& targets_any, bool wants_gradient) {
     const auto logits = logits_any.contiguous(), targets = targets_any.contiguous();
-    const int64_t classes = logits.size(-1), rows = targets.numel();
-    auto losses = at::empty({rows}, logits.options().dtype(at::kFloat));
-    at::Tensor dlogits = wants_gradient ? at::empty_like(logits) : at::Tensor();
-    const kernels::CrossEntropy arguments{logits.data_ptr(),
-                                          wants_gradient ? dlogits.data_ptr() : nullptr,
-                                          internal::element_of(logits),
-                                          targets.data_ptr<int64_t>(),
-                                          losses.data_ptr<float>(),
-                                          classes,
-                                          1.0f / static_cast<float>(rows)};
-    at::parallel_for(0, rows, internal::grain_rows(classes), [&](int64_t begin, int64_t end) {
-      kernels::cross_entropy(arguments, begin, end);
-    });
-    // One order of additions, in double: the loss does not depend on the number of threads.
-    const float* values = losses.data_ptr<float>();
-    const double total = std::accumulate(values, values + rows, 0.0);
-    if (wants_gradient) context->save_for_backward({dlogits});
-    return at::scalar_tensor(total / static_cast<double>(rows), losses.options());
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const auto dlogits = context->get_saved_variables()[0];
-    const double factor = gradients[0].item<double>();
-    return {factor == 1.0 ? dlogits : dlogits * factor, at::Tensor(), at::Tensor()};
-  }
-};
-
-// On a GPU backward computes the gradient from the logits: the factor that comes in is on the
-// device and the host does not wait for it, and a float16 gradient is scaled before it is rounded.
-class CudaCrossEntropy : public torch::autograd::Function<CudaCrossEntropy> {
- public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& logits_any,
-                            const at::Tensor& targets_any) {
-    const auto logits = logits_any.contiguous(), targets = targets_any.contiguous();
-    const auto options = logits.options().dtype(at::kFloat);
-    const auto losses = at::empty({targets.numel()}, options);
-    const auto normalizers = at::empty({targets.numel(), 2}, options);
-    internal::cross_entropy_cuda(logits, targets, /*scale=*/1, losses, normalizers);
-    context->save_for_backward({logits, targets, normalizers});
-    return internal::mean_cuda(losses);
+    const auto [loss, saved] = internal::cross_entropy_forward(logits, targets, wants_gradient);
+    // On the CPU all that backward needs is in `saved`.
+    if (wants_gradient)
+      context->save_for_backward({logits.is_cuda() ? logits : at::Tensor(), targets, saved});
+    return loss;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const auto &logits = saved[0], &targets = saved[1], &normalizers = saved[2];
-    const auto dlogits = at::empty_like(logits);
-    internal::cross_entropy_backward_cuda(logits, targets, normalizers,
-                                          1.0 / static_cast<double>(targets.numel()),
-                                          gradients[0].to(at::kFloat), dlogits);
-    return {dlogits, at::Tensor()};
+    return {internal::cross_entropy_backward(gradients[0], saved[0], saved[1], saved[2]),
+            at::Tensor(), at::Tensor()};
   }
 };
 
@@ -92,6 +52,51 @@ void check_targets(const char* operation, const at::Tensor& targets, at::IntArra
           low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>());
 }
 
+// On the CPU the gradient is made while the row of logits is in the cache, and saved instead of the
+// logits. On a GPU backward computes the gradient from the logits: the factor that comes in is on
+// the device and the host does not wait for it, and a float16 gradient is scaled before it is
+// rounded.
+std::pair<at::Tensor, at::Tensor> cross_entropy_forward(const at::Tensor& logits_any,
+                                                        const at::Tensor& targets_any,
+                                                        bool wants_gradient) {
+  const auto logits = logits_any.contiguous(), targets = targets_any.contiguous();
+  const int64_t classes = logits.size(-1), rows = targets.numel();
+  const auto options = logits.options().dtype(at::kFloat);
+  const auto losses = at::empty({rows}, options);
+  if (logits.is_cuda()) {
+    const auto normalizers = at::empty({rows, 2}, options);
+    cross_entropy_cuda(logits, targets, /*scale=*/1, losses, normalizers);
+    return {mean_cuda(losses), normalizers};
+  }
+  const auto dlogits = wants_gradient ? at::empty_like(logits) : at::empty({0}, logits.options());
+  const kernels::CrossEntropy arguments{logits.data_ptr(),
+                                        wants_gradient ? dlogits.data_ptr() : nullptr,
+                                        element_of(logits),
+                                        targets.data_ptr<int64_t>(),
+                                        losses.data_ptr<float>(),
+                                        classes,
+                                        1.0f / static_cast<float>(rows)};
+  at::parallel_for(0, rows, grain_rows(classes), [&](int64_t begin, int64_t end) {
+    kernels::cross_entropy(arguments, begin, end);
+  });
+  // One order of additions, in double: the loss does not depend on the number of threads.
+  const float* values = losses.data_ptr<float>();
+  const double total = std::accumulate(values, values + rows, 0.0);
+  return {at::scalar_tensor(total / static_cast<double>(rows), options), dlogits};
+}
+
+at::Tensor cross_entropy_backward(const at::Tensor& dloss, const at::Tensor& logits,
+                                  const at::Tensor& targets, const at::Tensor& saved) {
+  if (!saved.is_cuda()) {
+    const double factor = dloss.item<double>();
+    return factor == 1.0 ? saved : saved * factor;
+  }
+  const auto dlogits = at::empty_like(logits);
+  cross_entropy_backward_cuda(logits, targets, saved, 1.0 / static_cast<double>(targets.numel()),
+                              dloss.to(at::kFloat), dlogits);
+  return dlogits;
+}
+
 }  // namespace internal
 
 at::Tensor cross_entropy_reference(const at::Tensor& logits, const at::Tensor& targets) {
@@ -109,10 +114,9 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
                           logits.size(-1));
   if (targets.numel() == 0 || targets.device() != logits.device())
     return cross_entropy_reference(logits, targets);
-  if (internal::has_cuda_kernel(logits)) return CudaCrossEntropy::apply(logits, targets);
-  if (!internal::has_cpu_kernel(logits)) return cross_entropy_reference(logits, targets);
+  if (!internal::has_pass(logits)) return cross_entropy_reference(logits, targets);
   const bool wants_gradient = at::GradMode::is_enabled() && logits.requires_grad();
-  return CpuCrossEntropy::apply(logits, targets, wants_gradient);
+  return CrossEntropy::apply(logits, targets, wants_gradient);
 }
 
 }  // namespace flashstep

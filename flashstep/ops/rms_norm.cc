@@ -6,6 +6,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/element.h"
+#include "flashstep/ops/passes.h"
 
 namespace flashstep {
 namespace {
@@ -17,12 +18,6 @@ using torch::autograd::variable_list;
 // additions, and with it every bit of the result, does not depend on the number of threads.
 constexpr int64_t kRowsPerPartial = 64;
 
-at::ScalarType result_dtype(const at::Tensor& x) {
-  const auto device = x.device().type();
-  const bool lowered = at::autocast::is_autocast_enabled(device) && x.scalar_type() != at::kDouble;
-  return lowered ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
-}
-
 // Saves x, the float32 weight and rstd (rows), not xhat: one pass over x recomputes it.
 class FusedRmsNorm : public torch::autograd::Function<FusedRmsNorm> {
  public:
@@ -30,20 +25,7 @@ class FusedRmsNorm : public torch::autograd::Function<FusedRmsNorm> {
                             const at::Tensor& weight, double epsilon, at::ScalarType dtype) {
     const auto x = x_any.contiguous();
     const auto weight32 = weight.to(at::kFloat).contiguous();
-    const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
-    auto y = at::empty(x.sizes(), x.options().dtype(dtype));
-    auto rstd = at::empty({rows}, x.options().dtype(at::kFloat));
-    if (x.is_cuda()) {
-      internal::rms_norm_forward_cuda(x, weight32, epsilon, y, rstd);
-    } else {
-      const kernels::RmsNormForward arguments{
-          x.data_ptr(), internal::element_of(x),    weight32.data_ptr<float>(),
-          y.data_ptr(), internal::element_of(y),    rstd.data_ptr<float>(),
-          width,        static_cast<float>(epsilon)};
-      at::parallel_for(0, rows, internal::grain_rows(width), [&](int64_t begin, int64_t end) {
-        kernels::rms_norm_forward(arguments, begin, end);
-      });
-    }
+    const auto [y, rstd] = internal::rms_norm_forward(x, weight32, epsilon, dtype);
     context->save_for_backward({x, weight32, rstd});
     context->saved_data["weight_dtype"] = static_cast<int64_t>(weight.scalar_type());
     return y;
@@ -51,45 +33,92 @@ class FusedRmsNorm : public torch::autograd::Function<FusedRmsNorm> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const auto &x = saved[0], &weight32 = saved[1], &rstd = saved[2];
-    const auto dy = gradients[0].contiguous();
     const auto weight_dtype =
         static_cast<at::ScalarType>(context->saved_data["weight_dtype"].toInt());
-    if (x.is_cuda()) {
-      auto dx = at::empty_like(x);
-      const auto dweight = internal::rms_norm_backward_cuda(x, weight32, rstd, dy, {}, dx);
-      return {dx, dweight.to(weight_dtype), at::Tensor(), at::Tensor()};
-    }
-    const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
-    const int64_t partials = std::max<int64_t>(1, (rows + kRowsPerPartial - 1) / kRowsPerPartial);
-    auto dx = at::empty_like(x);
-    auto dweight = at::zeros({partials, width}, weight32.options());
-    const kernels::RmsNormBackward arguments{x.data_ptr(),
-                                             internal::element_of(x),
-                                             weight32.data_ptr<float>(),
-                                             rstd.data_ptr<float>(),
-                                             dy.data_ptr(),
-                                             internal::element_of(dy),
-                                             dx.data_ptr(),
-                                             width};
-    float* sums = dweight.data_ptr<float>();
-    at::parallel_for(0, partials, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) {
-        kernels::rms_norm_backward(arguments, p * kRowsPerPartial,
-                                   std::min(rows, (p + 1) * kRowsPerPartial), sums + p * width);
-      }
-    });
-    return {dx, dweight.sum(0).to(weight_dtype), at::Tensor(), at::Tensor()};
+    const auto [dx, dweight] =
+        internal::rms_norm_backward(gradients[0], saved[0], saved[1], saved[2]);
+    return {dx, dweight.to(weight_dtype), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
+namespace internal {
+
+bool has_pass(const at::Tensor& x) { return has_cpu_kernel(x) || has_cuda_kernel(x); }
+
+at::ScalarType rms_norm_dtype(const at::Tensor& x) {
+  const auto device = x.device().type();
+  const bool lowered = at::autocast::is_autocast_enabled(device) && x.scalar_type() != at::kDouble;
+  return lowered ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
+}
+
+bool has_rms_norm_pass(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype) {
+  const bool on_cpu =
+      has_cpu_kernel(x) && weight.is_cpu() && (dtype == at::kFloat || dtype == at::kBFloat16);
+  const bool on_gpu = has_cuda_kernel(x) && weight.device() == x.device() &&
+                      (x.scalar_type() == at::kFloat || x.scalar_type() == dtype);
+  return on_cpu || on_gpu;
+}
+
+std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x_any,
+                                                   const at::Tensor& weight, double epsilon,
+                                                   at::ScalarType dtype) {
+  const auto x = x_any.contiguous();
+  const auto weight32 = weight.to(at::kFloat).contiguous();
+  const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
+  auto y = at::empty(x.sizes(), x.options().dtype(dtype));
+  auto rstd = at::empty({rows}, x.options().dtype(at::kFloat));
+  if (x.is_cuda()) {
+    rms_norm_forward_cuda(x, weight32, epsilon, y, rstd);
+    return {y, rstd};
+  }
+  const kernels::RmsNormForward arguments{x.data_ptr(),
+                                          element_of(x),
+                                          weight32.data_ptr<float>(),
+                                          y.data_ptr(),
+                                          element_of(y),
+                                          rstd.data_ptr<float>(),
+                                          width,
+                                          static_cast<float>(epsilon)};
+  at::parallel_for(0, rows, grain_rows(width), [&](int64_t begin, int64_t end) {
+    kernels::rms_norm_forward(arguments, begin, end);
+  });
+  return {y, rstd};
+}
+
+std::pair<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy_any,
+                                                    const at::Tensor& x_any,
+                                                    const at::Tensor& weight,
+                                                    const at::Tensor& rstd) {
+  const auto x = x_any.contiguous(), dy = dy_any.contiguous();
+  const auto weight32 = weight.to(at::kFloat).contiguous();
+  auto dx = at::empty_like(x);
+  if (x.is_cuda()) return {dx, rms_norm_backward_cuda(x, weight32, rstd, dy, {}, dx)};
+  const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
+  const int64_t partials = std::max<int64_t>(1, (rows + kRowsPerPartial - 1) / kRowsPerPartial);
+  auto dweight = at::zeros({partials, width}, weight32.options());
+  const kernels::RmsNormBackward arguments{
+      x.data_ptr(),           element_of(x), weight32.data_ptr<float>(),
+      rstd.data_ptr<float>(), dy.data_ptr(), element_of(dy),
+      dx.data_ptr(),          width};
+  float* sums = dweight.data_ptr<float>();
+  at::parallel_for(0, partials, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      kernels::rms_norm_backward(arguments, p * kRowsPerPartial,
+                                 std::min(rows, (p + 1) * kRowsPerPartial), sums + p * width);
+    }
+  });
+  return {dx, dweight.sum(0)};
+}
+
+}  // namespace internal
+
 at::Tensor rms_norm_reference(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
   const auto dtype = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto wide = x.to(dtype);
   const auto rstd = (wide.square().mean(-1, /*keepdim=*/true) + epsilon).rsqrt();
-  return (weight.to(dtype) * (wide * rstd)).to(result_dtype(x));
+  return (weight.to(dtype) * (wide * rstd)).to(internal::rms_norm_dtype(x));
 }
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
@@ -98,12 +127,8 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilo
           x.scalar_type());
   require(weight.dim() == 1 && weight.size(0) == x.size(-1),
           "[rms_norm] expected weight of shape (", x.size(-1), "), got ", weight.sizes());
-  const auto dtype = result_dtype(x);
-  const bool on_cpu = internal::has_cpu_kernel(x) && weight.is_cpu() &&
-                      (dtype == at::kFloat || dtype == at::kBFloat16);
-  const bool on_gpu = internal::has_cuda_kernel(x) && weight.device() == x.device() &&
-                      (x.scalar_type() == at::kFloat || x.scalar_type() == dtype);
-  if (!on_cpu && !on_gpu) return rms_norm_reference(x, weight, epsilon);
+  const auto dtype = internal::rms_norm_dtype(x);
+  if (!internal::has_rms_norm_pass(x, weight, dtype)) return rms_norm_reference(x, weight, epsilon);
   return FusedRmsNorm::apply(x, weight, epsilon, dtype);
 }
 

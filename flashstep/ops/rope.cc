@@ -7,6 +7,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/element.h"
+#include "flashstep/ops/passes.h"
 
 namespace flashstep {
 namespace {
@@ -14,51 +15,44 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A rotation's gradient is the rotation by the opposite angle, so forward and backward are one.
-at::Tensor rotate(const at::Tensor& x_any, const at::Tensor& cos, const at::Tensor& sin,
-                  bool inverse) {
-  const auto x = x_any.stride(-1) == 1 ? x_any : x_any.contiguous();
-  auto y = at::empty_like(x);  // keeps the layout of a dense x
-  if (x.is_cuda()) {
-    internal::rope_cuda(x, cos, sin, inverse, y);
-    return y;
-  }
-  const int64_t heads = x.size(1), positions = x.size(2), head_dim = x.size(3);
-  const kernels::Rope arguments{x.data_ptr(),
-                                y.data_ptr(),
-                                internal::element_of(x),
-                                cos.data_ptr<float>(),
-                                sin.data_ptr<float>(),
-                                heads,
-                                positions,
-                                head_dim,
-                                x.stride(0),
-                                x.stride(1),
-                                x.stride(2),
-                                y.stride(0),
-                                y.stride(1),
-                                y.stride(2),
-                                inverse};
-  at::parallel_for(0, x.size(0) * positions, internal::grain_rows(heads * head_dim),
-                   [&](int64_t begin, int64_t end) { kernels::rope(arguments, begin, end); });
-  return y;
-}
-
 class FusedRope : public torch::autograd::Function<FusedRope> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& cos,
                             const at::Tensor& sin) {
     context->save_for_backward({cos, sin});
-    return rotate(x, cos, sin, /*inverse=*/false);
+    return internal::rope_pass(x, cos, sin, /*inverse=*/false);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    return {rotate(gradients[0], saved[0], saved[1], /*inverse=*/true), at::Tensor(), at::Tensor()};
+    return {internal::rope_pass(gradients[0], saved[0], saved[1], /*inverse=*/true), at::Tensor(),
+            at::Tensor()};
   }
 };
 
 }  // namespace
+
+namespace internal {
+
+at::Tensor rope_pass(const at::Tensor& x_any, const at::Tensor& cos, const at::Tensor& sin,
+                     bool inverse) {
+  const auto x = x_any.stride(-1) == 1 ? x_any : x_any.contiguous();
+  auto y = at::empty_like(x);  // keeps the layout of a dense x
+  if (x.is_cuda()) {
+    rope_cuda(x, cos, sin, inverse, y);
+    return y;
+  }
+  const int64_t heads = x.size(1), positions = x.size(2), head_dim = x.size(3);
+  const kernels::Rope arguments{
+      x.data_ptr(), y.data_ptr(), element_of(x), cos.data_ptr<float>(), sin.data_ptr<float>(),
+      heads,        positions,    head_dim,      x.stride(0),           x.stride(1),
+      x.stride(2),  y.stride(0),  y.stride(1),   y.stride(2),           inverse};
+  at::parallel_for(0, x.size(0) * positions, grain_rows(heads * head_dim),
+                   [&](int64_t begin, int64_t end) { kernels::rope(arguments, begin, end); });
+  return y;
+}
+
+}  // namespace internal
 
 RotaryTables rotary_tables(int64_t positions, int64_t head_dim, double theta) {
   require(head_dim > 0 && head_dim % 2 == 0, "[rope] expected an even head_dim, got ", head_dim);

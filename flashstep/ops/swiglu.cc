@@ -5,6 +5,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/element.h"
+#include "flashstep/ops/passes.h"
 
 namespace flashstep {
 namespace {
@@ -22,39 +23,53 @@ class FusedSwiglu : public torch::autograd::Function<FusedSwiglu> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& a_any,
                             const at::Tensor& b_any) {
     const auto a = a_any.contiguous(), b = b_any.contiguous();
-    auto y = at::empty_like(a);
-    if (a.is_cuda()) {
-      internal::swiglu_forward_cuda(as_row(a), as_row(b), y);
-    } else {
-      const kernels::SwigluForward arguments{a.data_ptr(), b.data_ptr(), y.data_ptr(),
-                                             internal::element_of(a)};
-      at::parallel_for(0, a.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        kernels::swiglu_forward(arguments, begin, end);
-      });
-    }
+    const auto y = internal::swiglu_forward(a, b);
     context->save_for_backward({a, b});
     return y;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const auto &a = saved[0], &b = saved[1];
-    const auto dy = gradients[0].contiguous();
-    auto da = at::empty_like(a), db = at::empty_like(b);
-    if (a.is_cuda()) {
-      internal::swiglu_backward_cuda(as_row(a), as_row(b), dy, as_row(da), as_row(db));
-      return {da, db};
-    }
-    const kernels::SwigluBackward arguments{a.data_ptr(),  b.data_ptr(),  dy.data_ptr(),
-                                            da.data_ptr(), db.data_ptr(), internal::element_of(a)};
-    at::parallel_for(0, a.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      kernels::swiglu_backward(arguments, begin, end);
-    });
+    const auto [da, db] = internal::swiglu_backward(gradients[0], saved[0], saved[1]);
     return {da, db};
   }
 };
 
 }  // namespace
+
+namespace internal {
+
+at::Tensor swiglu_forward(const at::Tensor& a_any, const at::Tensor& b_any) {
+  const auto a = a_any.contiguous(), b = b_any.contiguous();
+  auto y = at::empty_like(a);
+  if (a.is_cuda()) {
+    swiglu_forward_cuda(as_row(a), as_row(b), y);
+    return y;
+  }
+  const kernels::SwigluForward arguments{a.data_ptr(), b.data_ptr(), y.data_ptr(), element_of(a)};
+  at::parallel_for(0, a.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    kernels::swiglu_forward(arguments, begin, end);
+  });
+  return y;
+}
+
+std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& dy_any, const at::Tensor& a_any,
+                                                  const at::Tensor& b_any) {
+  const auto dy = dy_any.contiguous(), a = a_any.contiguous(), b = b_any.contiguous();
+  auto da = at::empty_like(a), db = at::empty_like(b);
+  if (a.is_cuda()) {
+    swiglu_backward_cuda(as_row(a), as_row(b), dy, as_row(da), as_row(db));
+    return {da, db};
+  }
+  const kernels::SwigluBackward arguments{a.data_ptr(),  b.data_ptr(),  dy.data_ptr(),
+                                          da.data_ptr(), db.data_ptr(), element_of(a)};
+  at::parallel_for(0, a.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    kernels::swiglu_backward(arguments, begin, end);
+  });
+  return {da, db};
+}
+
+}  // namespace internal
 
 at::Tensor swiglu_reference(const at::Tensor& a, const at::Tensor& b) {
   const auto dtype = a.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "flashstep/base/called_back.h"
+
 namespace flashstep {
 namespace {
 
@@ -21,7 +23,7 @@ struct Hook : PostAccumulateGradHook {
 
   void operator()(const at::Tensor& parameter) override {
     if (earlier) (*earlier)(parameter);
-    if (*fired) (*fired)(index);
+    if (*fired) called_back([&] { (*fired)(index); });
   }
 };
 

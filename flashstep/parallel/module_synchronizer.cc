@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "flashstep/base/called_back.h"
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/reduction.h"
@@ -24,11 +25,11 @@ struct Named {
   std::vector<std::string> names;
 };
 
-Named parameters_of(const torch::nn::Module& module) {
+Named parameters_of(const SynchronizedModule& module) {
   Named named;
-  for (const auto& item : module.named_parameters()) {
-    named.tensors.push_back(item.value());
-    named.names.push_back(item.key());
+  for (auto& [name, parameter] : module.parameters()) {
+    named.tensors.push_back(parameter);
+    named.names.push_back(name);
   }
   return named;
 }
@@ -96,7 +97,7 @@ class ModuleSynchronizer::EndOfBackward {
             "two backward passes whose gradients are divided between ranks, got another backward, "
             "which would replace them; those that only add gradients up go under no_sync()");
     const auto end = [weak] {
-      if (const auto self = weak.lock()) self->end();
+      if (const auto self = weak.lock()) called_back([&] { self->end(); });
     };
     // Behind the callbacks that backward itself queues, as c10d's Reducer does.
     torch::autograd::Engine::get_default_engine().queue_callback(
@@ -146,10 +147,20 @@ class ModuleSynchronizer::EndOfBackward {
   std::optional<Mark> done_;
 };
 
-ModuleSynchronizer::ModuleSynchronizer(const torch::nn::Module& module, const Group& group,
+SynchronizedModule synchronized(const torch::nn::Module& module) {
+  const auto parameters = [&module] {
+    NamedTensors named;
+    for (const auto& item : module.named_parameters()) named.emplace_back(item.key(), item.value());
+    return named;
+  };
+  return {parameters, [&module] { return module.buffers(); },
+          [&module] { return module.is_training(); }};
+}
+
+ModuleSynchronizer::ModuleSynchronizer(SynchronizedModule module, const Group& group,
                                        const ReducerOptions& options)
-    : module_(module), group_(group), end_(std::make_shared<EndOfBackward>(*this)) {
-  const Named named = parameters_of(module);
+    : module_(std::move(module)), group_(group), end_(std::make_shared<EndOfBackward>(*this)) {
+  const Named named = parameters_of(module_);
   for (size_t i = 0; i < named.tensors.size(); ++i) {
     const at::Tensor& parameter = named.tensors[i];
     seen_.push_back({named.names[i], parameter.unsafeGetTensorImpl(), parameter.device(),
@@ -183,7 +194,7 @@ void ModuleSynchronizer::watch(const at::Tensor& output) {
   if (group_.world_size() == 1 || !output.defined() || !output.requires_grad() || output.is_leaf())
     return;
   output.register_hook([end = std::weak_ptr(end_)](const at::Tensor& /*gradient*/) {
-    EndOfBackward::queue_in_backward(end);
+    called_back([&] { EndOfBackward::queue_in_backward(end); });
   });
 }
 

@@ -3,12 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "flashstep/detail/named_tensors.h"
+
 namespace flashstep {
+
+class Group;
+struct ShardOptions;
 
 // A parameter that an optimizer got, and the group that names it first.
 struct GroupedParameter {
@@ -55,5 +61,10 @@ class ShardPlan {
   // What sent them last: "copies", "NCCL", "Gloo"; "" if nothing was sent yet.
   virtual std::string transport() const = 0;
 };
+
+// A plan for an optimizer of these parameters, which add() gives it: flat tensors are sized by
+// them. `group`, and options.reducer, must outlive it.
+std::unique_ptr<ShardPlan> make_shard_plan(const NamedTensors& parameters, const Group& group,
+                                           const ShardOptions& options);
 
 }  // namespace flashstep

@@ -52,19 +52,6 @@ double flat_bytes(const NamedTensors& parameters, const Group& group, const Shar
                        : chosen_bytes(parameters, group, options.reducer);
 }
 
-std::unique_ptr<ShardPlan> make_plan(const NamedTensors& parameters, const Group& group,
-                                     const ShardOptions& options) {
-  require(options.bucket_megabytes >= 0 && options.part_megabytes > 0,
-          "[ShardedOptimizer] expected bucket_megabytes of at least 0 (0: chosen) and ",
-          "part_megabytes above 0, got ", options.bucket_megabytes, " and ",
-          options.part_megabytes);
-  const double part_bytes = options.part_megabytes * kBytesPerMegabyte;
-  if (options.mode == ShardMode::kWhole)
-    return std::make_unique<WholeShards>(group, part_bytes, options.peer_copies);
-  return std::make_unique<FlatShards>(group, flat_bytes(parameters, group, options), part_bytes,
-                                      options.reducer, options.peer_copies);
-}
-
 // While it lives, gradients of another dtype than their parameter's are copies in that one.
 class WidenedGradients {
  public:
@@ -113,6 +100,19 @@ class GrowingVersions {
 
 }  // namespace
 
+std::unique_ptr<ShardPlan> make_shard_plan(const NamedTensors& parameters, const Group& group,
+                                           const ShardOptions& options) {
+  require(options.bucket_megabytes >= 0 && options.part_megabytes > 0,
+          "[ShardedOptimizer] expected bucket_megabytes of at least 0 (0: chosen) and ",
+          "part_megabytes above 0, got ", options.bucket_megabytes, " and ",
+          options.part_megabytes);
+  const double part_bytes = options.part_megabytes * kBytesPerMegabyte;
+  if (options.mode == ShardMode::kWhole)
+    return std::make_unique<WholeShards>(group, part_bytes, options.peer_copies);
+  return std::make_unique<FlatShards>(group, flat_bytes(parameters, group, options), part_bytes,
+                                      options.reducer, options.peer_copies);
+}
+
 ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
                                            std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                            const Group& group, const ShardOptions& options,
@@ -122,7 +122,7 @@ ShardedOptimizerBase::ShardedOptimizerBase(const Groups& groups,
       mode_(options.mode),
       takes_any_gradients_(takes_any_gradients),
       make_inner_(std::move(make_inner)),
-      plan_(make_plan(numbered_parameters(), group, options)) {
+      plan_(make_shard_plan(numbered_parameters(), group, options)) {
   reconcile();
 }
 

@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "flashstep/base/called_back.h"
 #include "flashstep/base/text.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
@@ -135,7 +136,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   void watch(size_t unit, const Tensor& output) override {
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) return;
     output.register_hook([weak = weak_from_this(), unit](const Tensor& /*gradient*/) {
-      if (const auto self = weak.lock()) self->before_backward(unit);
+      if (const auto self = weak.lock()) called_back([&] { self->before_backward(unit); });
     });
   }
 
@@ -339,7 +340,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
     is_of_some_inputs_ = chosen != nullptr && !chosen->empty();
     const auto end = [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->end();
+      if (const auto self = weak.lock()) called_back([&] { self->end(); });
     };
     // Behind the callbacks that backward itself queues.
     torch::autograd::Engine::get_default_engine().queue_callback(

@@ -253,6 +253,25 @@ fs::path save_checkpoint(const fs::path& checkpoints, const Checkpoint& checkpoi
   return checkpoint_directory(checkpoints, checkpoint.step);
 }
 
+void write_checkpoint(const fs::path& directory, const Checkpoint& checkpoint) {
+  require(checkpoint.step >= 0, "[checkpoint] expected a step of at least 0, got ",
+          checkpoint.step);
+  const int64_t named = step_of(directory);
+  require(named < 0 || named == checkpoint.step, "[checkpoint] expected step ", named, " for ",
+          directory.string(), ", got ", checkpoint.step);
+  UnfinishedCheckpoint unfinished(directory);
+  saving(checkpoint.step, [&] {
+    unfinished.begin();
+    CheckpointState state{checkpoint.step, {}, checkpoint.state_json};
+    const fs::path& path = unfinished.path();
+    state.files.push_back(write_part(path, "model.safetensors", "model", checkpoint.model));
+    state.files.push_back(
+        write_part(path, "optimizer.safetensors", "optimizer", checkpoint.optimizer));
+    write_file(path / kStateName, format_checkpoint_state(state));
+    unfinished.finish();
+  });
+}
+
 Checkpoint load_checkpoint(const fs::path& directory) {
   CheckpointState state = read_state(directory);
   Checkpoint checkpoint;

@@ -161,7 +161,13 @@ void discard_after(const fs::path& checkpoints, int64_t step) {
 UnfinishedCheckpoint::UnfinishedCheckpoint(fs::path checkpoints, int64_t step)
     : checkpoints_(std::move(checkpoints)),
       step_(step),
-      path_(with_suffix(checkpoint_directory(checkpoints_, step), kUnfinished)) {}
+      directory_(checkpoint_directory(checkpoints_, step)),
+      path_(with_suffix(directory_, kUnfinished)) {}
+
+UnfinishedCheckpoint::UnfinishedCheckpoint(fs::path directory)
+    : checkpoints_(fs::absolute(directory).parent_path()),
+      directory_(checkpoints_ / directory.filename()),
+      path_(with_suffix(directory_, kUnfinished)) {}
 
 UnfinishedCheckpoint::~UnfinishedCheckpoint() {
   if (!begun_) return;
@@ -176,10 +182,21 @@ void UnfinishedCheckpoint::begin() {
   make_directories(path_);
 }
 
-void UnfinishedCheckpoint::finish(int64_t keep) {
+void UnfinishedCheckpoint::finish() {
+  require(!fs::exists(directory_) || is_all_ours(directory_),
+          "[checkpoint] expected a checkpoint or nothing in ", directory_.string(),
+          ", which another is to replace, got somebody else's files");
+  give_name();
+}
+
+void UnfinishedCheckpoint::give_name() {
   sync_directory(path_);
-  replace_directory(path_, checkpoint_directory(checkpoints_, step_));
+  replace_directory(path_, directory_);
   begun_ = false;
+}
+
+void UnfinishedCheckpoint::finish(int64_t keep) {
+  give_name();
   remove_surplus(checkpoints_, step_, keep);
 }
 

@@ -20,6 +20,8 @@ int64_t step_of(const std::filesystem::path& directory);
 class UnfinishedCheckpoint {
  public:
   UnfinishedCheckpoint(std::filesystem::path checkpoints, int64_t step);
+  // Of any name.
+  explicit UnfinishedCheckpoint(std::filesystem::path directory);
   ~UnfinishedCheckpoint();
   UnfinishedCheckpoint(const UnfinishedCheckpoint&) = delete;
   UnfinishedCheckpoint& operator=(const UnfinishedCheckpoint&) = delete;
@@ -28,11 +30,13 @@ class UnfinishedCheckpoint {
   void begin();  // makes the directory
   // Gives it its name, on the disk too, and removes all but the newest `keep` (0 keeps all).
   void finish(int64_t keep);
+  void finish();  // its name alone; UserError where something else than a checkpoint has it
 
  private:
+  void give_name();
   const std::filesystem::path checkpoints_;
-  const int64_t step_;
-  const std::filesystem::path path_;
+  const int64_t step_ = -1;
+  const std::filesystem::path directory_, path_;
   bool begun_ = false;
 };
 

@@ -1,0 +1,18 @@
+#include "flashstep/base/called_back.h"
+
+#include <atomic>
+
+namespace flashstep {
+namespace {
+
+std::atomic<Rethrow> rethrow_of_process = nullptr;
+
+}  // namespace
+
+void set_rethrow(Rethrow rethrow) { rethrow_of_process = rethrow; }
+
+void rethrow_to_caller() {
+  if (const Rethrow rethrow = rethrow_of_process) rethrow();
+}
+
+}  // namespace flashstep

@@ -1,0 +1,43 @@
+// The passes of the fused operators, for callers that keep the graph between them (bindings).
+// Inputs as the operators have checked them; where has_pass() is false there is none.
+#pragma once
+
+#include <utility>
+
+#include <torch/types.h>
+
+namespace flashstep::internal {
+
+// Whether the vector or GPU kernels take x.
+bool has_pass(const at::Tensor& x);
+// The dtype of rms_norm's result: autocast's, if it is on.
+at::ScalarType rms_norm_dtype(const at::Tensor& x);
+// Whether they take x with such a weight, to a result of `dtype`.
+bool has_rms_norm_pass(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype);
+
+// y, and what backward needs of it: 1 / sqrt(mean(x^2) + epsilon), (rows) float32.
+std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
+                                                   double epsilon, at::ScalarType dtype);
+// dx and dweight.
+std::pair<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
+                                                    const at::Tensor& weight,
+                                                    const at::Tensor& rstd);
+
+// A rotation's gradient is the rotation by the opposite angle, so forward and backward are one.
+at::Tensor rope_pass(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                     bool inverse);
+
+at::Tensor swiglu_forward(const at::Tensor& a, const at::Tensor& b);
+// da and db.
+std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& dy, const at::Tensor& a,
+                                                  const at::Tensor& b);
+
+// The loss, and what backward needs: on the CPU dlogits (none unless `wants_gradient`), on a GPU
+// the normalizers of the rows (rows, 2).
+std::pair<at::Tensor, at::Tensor> cross_entropy_forward(const at::Tensor& logits,
+                                                        const at::Tensor& targets,
+                                                        bool wants_gradient);
+at::Tensor cross_entropy_backward(const at::Tensor& dloss, const at::Tensor& logits,
+                                  const at::Tensor& targets, const at::Tensor& saved);
+
+}  // namespace flashstep::internal

@@ -1,0 +1,191 @@
+"""Checkpoints in the form that the program writes and reads: safetensors and a state in JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._data_parallel import DistributedDataParallel
+from ._library import operators
+from ._sharded_optimizer import ShardedOptimizer
+from ._tokenizer import Path
+
+
+@dataclass
+class Checkpoint:
+    """step: updates that are done. state: what the caller gave to keep."""
+
+    step: int
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _numbered(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[int, str]:
+    """The name of each parameter by its number in the optimizer's state_dict."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in enumerate(every):
+        if id(parameter) not in names:
+            raise ValueError(
+                "[checkpoint] expected an optimizer of the model's parameters, "
+                f"got one whose parameter {number} is another's"
+            )
+    return {number: names[id(parameter)] for number, parameter in enumerate(every)}
+
+
+def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, tied ones once."""
+    found = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def save_checkpoint(
+    path: Path,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    step: int = 0,
+    state: dict[str, Any] | None = None,
+) -> None:
+    """Writes the folder `path`, whole or not at all, in place of a checkpoint that lies there: the model's weights,
+    the optimizer's state and groups, and `state`, which JSON can hold. One process writes: rank 0 of several, after
+    ShardedOptimizer.consolidate_state_dict() on all."""
+    module = _unwrapped(model)
+    tensors: dict[str, Tensor] = {}
+    kept: dict[str, Any] = {"caller": state or {}}
+    if optimizer is not None:
+        names, saved = _numbered(module, optimizer), optimizer.state_dict()
+        numbers: dict[str, Any] = {}
+        for number, kinds in saved["state"].items():
+            for kind, value in kinds.items():
+                key = f"{names[number]}/{kind}"
+                if isinstance(value, Tensor):
+                    tensors[key] = value.detach()
+                else:
+                    numbers[key] = value
+        groups = [{**group, "params": [names[number] for number in group["params"]]} for group in saved["param_groups"]]
+        kept["optimizer"] = {"class": _class_of(optimizer), "groups": _as_json(groups), "numbers": numbers}
+    if isinstance(model, DistributedDataParallel):
+        kept["buckets"] = {"order": model._means.bucket_order(), "megabytes": model._means.bucket_megabytes()}
+    model_tensors = _model_tensors(module)
+    try:
+        text = json.dumps(kept)
+    except TypeError as error:
+        raise ValueError(f"[checkpoint] expected a state that JSON can hold, got one of which {error}") from None
+    operators.write_checkpoint(
+        os.fspath(path),
+        list(model_tensors),
+        list(model_tensors.values()),
+        list(tensors),
+        list(tensors.values()),
+        step,
+        text,
+    )
+
+
+def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Checkpoint:
+    """Takes back what save_checkpoint() wrote, or a checkpoint of the program (its weights, and AdamW's state).
+    ValueError that names what is missing, unexpected or of another shape; then nothing was changed. Several ranks
+    all read it."""
+    module = _unwrapped(model)
+    names, weights, state_names, state, step, text = operators.read_checkpoint(os.fspath(path))
+    kept = json.loads(text)
+    own, read = _model_tensors(module), dict(zip(names, weights))
+    for name in own:
+        if name not in read:
+            raise ValueError(f"[checkpoint] expected {name} in {path}, got none")
+        if read[name].shape != own[name].shape:
+            raise ValueError(
+                f"[checkpoint] expected {name} of shape {tuple(own[name].shape)}, "
+                f"got {tuple(read[name].shape)} in {path}"
+            )
+    surplus = [name for name in read if name not in own]
+    if surplus:
+        raise ValueError(f"[checkpoint] expected tensors of the model alone, got {surplus[0]} in {path}")
+    if isinstance(model, DistributedDataParallel) and kept.get("buckets"):
+        # From three ranks on the bits of a sum depend on its place in a bucket.
+        model._means.set_bucket_order(kept["buckets"]["order"], kept["buckets"]["megabytes"])
+    if optimizer is not None:
+        optimizer.load_state_dict(
+            _optimizer_state(module, optimizer, dict(zip(state_names, state)), kept.get("optimizer"), path)
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(read[name])
+    return Checkpoint(step, kept.get("caller", {}))
+
+
+def _optimizer_state(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: dict[str, Tensor],
+    kept: dict[str, Any] | None,
+    path: Path,
+) -> dict[str, Any]:
+    numbers = {name: number for number, name in _numbered(module, optimizer).items()}
+    found: dict[int, dict[str, Any]] = {}
+    for key, value in {**tensors, **(kept["numbers"] if kept else {})}.items():
+        name, _, kind = key.rpartition("/")
+        if name not in numbers:
+            raise ValueError(f"[checkpoint] expected state of the optimizer's parameters, got {key} in {path}")
+        found.setdefault(numbers[name], {})[kind] = value
+    place = {
+        id(parameter): number
+        for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])
+    }
+    groups = [
+        {**group, "params": [place[id(parameter)] for parameter in group["params"]]} for group in optimizer.param_groups
+    ]
+    if kept is not None:
+        if kept["class"] != _class_of(optimizer):
+            raise ValueError(
+                f"[checkpoint] expected the optimizer that was saved, {kept['class']}, got {_class_of(optimizer)}"
+            )
+        saved = _from_json(kept["groups"])
+        if [[numbers.get(name) for name in group["params"]] for group in saved] != [
+            group["params"] for group in groups
+        ]:
+            raise ValueError(
+                "[checkpoint] expected an optimizer with the groups of parameters that were saved "
+                f"in {path}, got others"
+            )
+        groups = [{**other, "params": group["params"]} for group, other in zip(groups, saved)]
+    return {"state": found, "param_groups": groups}
+
+
+def _class_of(optimizer: torch.optim.Optimizer) -> str:
+    inner = optimizer._inner if isinstance(optimizer, ShardedOptimizer) else optimizer
+    return "AdamW" if type(inner).__name__ == "AdamW" else f"{type(inner).__module__}.{type(inner).__qualname__}"
+
+
+def _as_json(value: Any) -> Any:
+    """Tuples and tensors of groups (betas, a learning rate) come back as what they were."""
+    if isinstance(value, tuple):
+        return {"tuple": [_as_json(item) for item in value]}
+    if isinstance(value, Tensor):
+        return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in value.items()}
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"tuple"}:
+        return tuple(_from_json(item) for item in value["tuple"])
+    if set(value) == {"tensor", "dtype"}:
+        return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"]))
+    return {key: _from_json(item) for key, item in value.items()}

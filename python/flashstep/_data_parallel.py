@@ -1,0 +1,95 @@
+"""Data parallelism: gradients averaged over the ranks while backward goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._group import Wrapper, group_of, make_hook_table, tensors_in
+from ._library import classes
+
+
+class DistributedDataParallel(Wrapper):
+    """Wraps `module`: when backward() returns, every gradient is the mean over the ranks.
+
+    A loop written for torch.nn.parallel.DistributedDataParallel runs unchanged. All ranks start from rank 0's
+    parameters and buffers. Tied parameters are reduced once, frozen ones never.
+
+    process_group: None: torch's default group; one process where torch.distributed was not initialized.
+    strategy: "bucketed"; "naive", "flat" and "overlapped" to compare with; "torch": c10d's own Reducer, the baseline.
+    bucket_megabytes: 10^6 bytes; None: chosen; math.inf: one bucket. reorder: buckets follow the order in which
+    gradients came in the first step. allow_unused: parameters may have no gradient on some rank in some step.
+    flat_buckets: None: chosen by the backend. communication_dtype: what gradients travel in. debug: ranks compare
+    each step before sending.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: Any = None,
+        *,
+        strategy: str = "bucketed",
+        bucket_megabytes: float | None = None,
+        reorder: bool = True,
+        allow_unused: bool = False,
+        flat_buckets: bool | None = None,
+        communication_dtype: torch.dtype | None = None,
+        debug: bool = False,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        named = dict(module.named_parameters())
+        for parameter in named.values():
+            if parameter.requires_grad and parameter.is_leaf:
+                make_hook_table(parameter)
+        self._group = group_of(process_group)
+        self._means = classes.GradientMeans(
+            self._group,
+            list(named),
+            list(named.values()),
+            list(module.buffers()),
+            strategy,
+            float(bucket_megabytes or 0),
+            reorder,
+            allow_unused,
+            flat_buckets,
+            communication_dtype,
+            debug,
+        )
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._means.before_forward(self.training)
+        result = self.module(*args, **kwargs)
+        if torch.is_grad_enabled():
+            self._means.watch(tensors_in(result))
+        return result
+
+    def finish_gradient_synchronization(self) -> None:
+        """Does nothing where backward() ended with the means. By hand where the loss is made of none of forward's
+        results, and on all ranks in steps that some rank takes no part in."""
+        self._means.finish()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, backward() only adds gradients up (accumulation); the last one of a step stands outside."""
+        self._means.enter_no_sync()
+        try:
+            yield
+        finally:
+            self._means.leave_no_sync()
+
+    def broadcast_buffers(self) -> None:
+        """Buffers are rank 0's again. They are not kept equal by themselves. All ranks call it."""
+        self._means.broadcast_buffers()
+
+    def forget_step(self) -> None:
+        """After a backward() that an exception broke off on all ranks: gives its gradients up. All ranks call it."""
+        self._means.forget_step()
+
+    def describe(self) -> str:
+        """Strategy, buckets and transport: "bucketed, 3 buckets of up to 25 MB (chosen), by Gloo"."""
+        return self._means.describe()

@@ -1,0 +1,65 @@
+"""The caller's process group, as the engine takes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ._library import classes
+
+
+def group_of(process_group: Any) -> Any:
+    """The engine's group over `process_group`; None: torch's default group, or this process alone where there is
+    none."""
+    if process_group is None:
+        if not (dist.is_available() and dist.is_initialized()):
+            return classes.Group(None)
+        process_group = dist.group.WORLD
+    if not isinstance(process_group, dist.ProcessGroup):
+        raise ValueError(
+            "[flashstep] expected a process group that this rank belongs to (torch.distributed.new_group), "
+            f"got {process_group!r}"
+        )
+    if not any(device.type == "cpu" for device in process_group._device_types):
+        # Names, counts and decisions travel between CPUs, which NCCL alone does not connect.
+        process_group = dist.new_group(
+            dist.get_process_group_ranks(process_group), backend="cpu:gloo,cuda:nccl", use_local_synchronization=True
+        )
+    return classes.Group(process_group.boxed())
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in what a module returned: itself, or in tuples, lists, dicts, dataclasses, nested."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    elif hasattr(value, "__dataclass_fields__"):
+        value = [getattr(value, name) for name in value.__dataclass_fields__]
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return []
+
+
+class Wrapper(nn.Module):
+    """A module around another that belongs to a group of this process."""
+
+    def __getstate__(self) -> Any:
+        name = type(self).__name__
+        raise TypeError(
+            f"[{name}] expected model.module or model.state_dict() to be copied or saved, got the wrapper, "
+            "which belongs to a process group"
+        )
+
+
+def make_hook_table(parameter: torch.Tensor) -> None:
+    """Makes Python's own table of hooks on a gradient: a parameter has one place for such, where the engine's hook
+    then calls this table, and whoever comes later is added to it instead of taking the place."""
+    parameter.register_post_accumulate_grad_hook(_nothing).remove()
+
+
+def _nothing(_: torch.Tensor) -> None:
+    pass

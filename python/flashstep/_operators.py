@@ -1,0 +1,163 @@
+"""Attention and fused operators. All are differentiable and work under autocast, torch.no_grad and torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._library import operators
+
+_attention = operators.attention.default
+_attention_with_logsumexp = operators.attention_with_logsumexp.default
+_attention_forward = operators.attention_forward.default
+_attention_backward = operators.attention_backward.default
+_rms_norm = operators.rms_norm.default
+_rope = operators.rope.default
+_swiglu = operators.swiglu.default
+_cross_entropy = operators.cross_entropy.default
+_linear_cross_entropy = operators.linear_cross_entropy.default
+
+
+def attention_implementations() -> list[str]:
+    """ "auto" first, then every implementation of this build by name."""
+    return operators.attention_implementations()
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    align_last: bool = False,
+    scale: float | None = None,
+    implementation: str = "auto",
+    deterministic: bool | None = None,
+    return_lse: bool = False,
+) -> Any:
+    """softmax(scale * q k^T) v, computed without the N x M matrix.
+
+    q (..., H, N, D); k, v (..., H_kv, M, D), H a multiple of H_kv; or (B, N, D) and (N, D) without heads. Of
+    float32, bfloat16, float16 or float64, one dtype and device. `causal`: query i sees keys 0..i; with `align_last`
+    the last query sees the last key. `scale`: 1/sqrt(D) unless given. `deterministic`: equal inputs give equal
+    bits, also in gradients; unless given, as torch.use_deterministic_algorithms says. Returns q's shape and dtype;
+    with `return_lse` also the logsumexp of the scores (..., H, N), float32. ValueError for shapes, dtypes or
+    devices that do not go together.
+    """
+    call = _attention_with_logsumexp if return_lse else _attention
+    return call(
+        q,
+        k,
+        v,
+        causal=causal,
+        align_last=align_last,
+        scale=scale,
+        implementation=implementation,
+        deterministic=deterministic,
+    )
+
+
+def _own_kernel(q: Tensor) -> str:
+    """The kernel of q's device; where it does not take q's dtype or D, tensor operations."""
+    takes = q.dtype != torch.float64 and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+    return q.device.type if takes and q.device.type in ("cpu", "cuda") else "tiled"
+
+
+def _in_autocast_dtype(x: Tensor) -> Tensor:
+    device = x.device.type
+    if x.dtype == torch.float64 or not torch.is_autocast_enabled(device):
+        return x
+    return x.to(torch.get_autocast_dtype(device))
+
+
+def _forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool, kernel: str) -> Tensor:
+    ctx.settings = q.shape[-1] ** -0.5, is_causal, 0, torch.are_deterministic_algorithms_enabled(), kernel
+    out, logsumexp = _attention_forward(q, k, v, *ctx.settings)
+    ctx.save_for_backward(q, k, v, out, logsumexp)
+    return out
+
+
+class FlashAttention(torch.autograd.Function):
+    """`FlashAttention.apply(q, k, v, is_causal=False)`: our kernel for the device, as an autograd function of Python.
+
+    q (..., N, D), k and v (..., M, D). What it keeps for backward is q, k, v, the output and the logsumexp (..., N).
+    A head dim that no kernel takes is computed by TiledFlashAttention's operations.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
+        q, k, v = _in_autocast_dtype(q), _in_autocast_dtype(k), _in_autocast_dtype(v)
+        return _forward(ctx, q, k, v, is_causal, _own_kernel(q))
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, logsumexp = ctx.saved_tensors
+        grads = _attention_backward(grad_out.to(out.dtype), None, q, k, v, out, logsumexp, *ctx.settings)
+        return *grads, None
+
+
+class TiledFlashAttention(torch.autograd.Function):
+    """The same from tensor operations on tiles, to be read beside the paper (Dao, "FlashAttention-2", 2023). Any
+    D."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
+        q, k, v = _in_autocast_dtype(q), _in_autocast_dtype(k), _in_autocast_dtype(v)
+        return _forward(ctx, q, k, v, is_causal, "tiled")
+
+    backward = FlashAttention.backward
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
+    """weight * x / sqrt(mean(x^2) + eps) over the last dimension, in float32. x (..., C), weight (C); x's shape and
+    dtype."""
+    return _rms_norm(x, weight, eps)
+
+
+def rope(x: Tensor, positions: Tensor | None = None, *, theta: float = 10000.0) -> Tensor:
+    """Turns each pair (x[..., 2i], x[..., 2i + 1]) by position * theta^(-2i / D).
+
+    x (..., N, D), D even. positions: whole numbers (N), or of any shape that broadcasts to (..., N); unless given 0
+    to N - 1.
+    """
+    return _rope(x, positions, theta=theta)
+
+
+def swiglu(a: Tensor, b: Tensor) -> Tensor:
+    """silu(a) * b, element by element; a and b of one shape and dtype."""
+    return _swiglu(a, b)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all positions of log(sum(exp(logits))) - logits[target], float32. logits (..., V), targets (...)
+    int64."""
+    return _cross_entropy(logits, targets)
+
+
+def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """cross_entropy(x weight^T, targets), whose logits a GPU never holds whole. x (..., C), weight (V, C), targets
+    (...) int64.
+
+    Under torch.compile it is the two operations one after the other.
+    """
+    return _linear_cross_entropy(x, weight, targets)
+
+
+def clip_grad_norm_(parameters: Any, max_norm: float) -> Tensor:
+    """Scales gradients down to the global L2 norm `max_norm`; returns the norm before, () float32. Nothing is read
+    back.
+
+    `parameters`: a tensor, an iterable of tensors, or a ShardedOptimizer or FullyShardedDataParallel, whose
+    gradients may lie divided on the ranks; then all ranks call it, and get the same bits.
+    """
+    if hasattr(parameters, "clip_grad_norm_"):
+        return parameters.clip_grad_norm_(max_norm)
+    found: Iterable[Tensor] = [parameters] if isinstance(parameters, Tensor) else parameters
+    distinct = {id(parameter): parameter.grad for parameter in found}
+    gradients = [gradient for gradient in distinct.values() if gradient is not None]
+    norm = operators.grad_norm(gradients)
+    operators.clip_to_norm_(gradients, norm, float(max_norm))
+    return norm

@@ -1,0 +1,92 @@
+"""AdamW and a learning rate, as the program has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._library import operators
+
+
+class AdamW(torch.optim.Optimizer):
+    """AdamW (Loshchilov and Hutter, 2019, algorithm 2), all parameters of a group in a pass. Arguments, state and
+    checkpoints are torch.optim.AdamW's: either loads what the other saved."""
+
+    updates_each_element_alone = True  # for ShardedOptimizer's flat shards
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+    ) -> None:
+        for name, value, is_right, expected in (
+            ("lr", lr, lr >= 0, "at least 0"),
+            ("eps", eps, eps >= 0, "at least 0"),
+            ("weight_decay", weight_decay, weight_decay >= 0, "at least 0"),
+            ("betas", betas, all(0 <= beta < 1 for beta in betas), "two numbers in [0, 1)"),
+        ):
+            if not is_right:
+                raise ValueError(f"[AdamW] expected {name} of {expected}, got {value}")
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            with_gradient = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not with_gradient:
+                continue
+            states = [self._state_of(parameter, group["amsgrad"]) for parameter in with_gradient]
+            operators.adamw_(
+                with_gradient,
+                [parameter.grad for parameter in with_gradient],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
+                [state["step"] for state in states],
+                learning_rate=float(group["lr"]),
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                eps=group["eps"],
+                weight_decay=group["weight_decay"],
+            )
+        return loss
+
+    def _state_of(self, parameter: Tensor, amsgrad: bool) -> dict[str, Tensor]:
+        state = self.state[parameter]
+        if "step" not in state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        if amsgrad and "max_exp_avg_sq" not in state:
+            state["max_exp_avg_sq"] = torch.zeros_like(parameter)
+        if state["step"].device != parameter.device:  # torch's AdamW counts on the CPU
+            state["step"] = state["step"].to(parameter.device)
+        return state
+
+
+def cosine_learning_rate(
+    step: int, *, learning_rate: float, min_learning_rate: float, warmup_steps: int, cosine_steps: int
+) -> float:
+    """The rate of update `step`, counted from 0: step / warmup_steps of the highest before warmup_steps, then half
+    a cosine down to min_learning_rate at cosine_steps, and that from there on. cosine_steps 0: the highest after
+    the warm-up."""
+    return operators.cosine_learning_rate(
+        step,
+        learning_rate=learning_rate,
+        min_learning_rate=min_learning_rate,
+        warmup_steps=warmup_steps,
+        cosine_steps=cosine_steps,
+    )

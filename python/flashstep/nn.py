@@ -1,0 +1,159 @@
+"""The modules of the program's model, over the fused operators: the same parameter names, numbers and first values.
+
+No biases. initialize(module, seed) gives parameters the values that the program draws for a seed and their names.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ._library import operators
+from ._operators import attention, linear_cross_entropy, rms_norm, rope, swiglu
+
+_linear = operators.linear.default
+_embedding = operators.embedding.default
+TRUNCATION = 3.0  # standard deviations beyond which nothing is drawn
+
+
+class Linear(nn.Module):
+    """x (..., in_features) -> x weight^T (..., out_features)."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        initialize(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _linear(x, self.weight)
+
+
+class Embedding(nn.Module):
+    """ids (...) int64 -> rows of weight (..., embedding_dim)."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim))
+        initialize(self)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return _embedding(self.weight, ids)
+
+
+class RMSNorm(nn.Module):
+    """flashstep.rms_norm with a weight (dim)."""
+
+    def __init__(self, dim: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
+class SwiGLU(nn.Module):
+    """w2(silu(w1 x) * w3 x): (..., d_model) -> (..., d_model)."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.w1, self.w2, self.w3 = Linear(d_model, d_ff), Linear(d_ff, d_model), Linear(d_model, d_ff)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w2(swiglu(self.w1(x), self.w3(x)))
+
+
+class CausalSelfAttention(nn.Module):
+    """x (..., N, d_model) -> (..., N, d_model); rotary positions unless rope_theta is None."""
+
+    def __init__(self, d_model: int, num_heads: int, *, rope_theta: float | None = 10000.0) -> None:
+        super().__init__()
+        if num_heads < 1 or d_model % num_heads:
+            raise ValueError(f"[nn] expected d_model divisible by num_heads, got {d_model} and {num_heads}")
+        self.num_heads, self.rope_theta = num_heads, rope_theta
+        self.q_proj, self.k_proj, self.v_proj, self.output_proj = (Linear(d_model, d_model) for _ in range(4))
+
+    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        def heads(projection: Linear) -> Tensor:  # (..., N, C) -> (..., H, N, D)
+            return projection(x).unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
+
+        q, k, v = heads(self.q_proj), heads(self.k_proj), heads(self.v_proj)
+        if self.rope_theta is not None:
+            if positions is not None and positions.dim() > 1:
+                positions = positions.unsqueeze(-2)  # the same for all heads
+            q, k = rope(q, positions, theta=self.rope_theta), rope(k, positions, theta=self.rope_theta)
+        attended = attention(q, k.to(q.dtype), v.to(q.dtype), causal=True)
+        return self.output_proj(attended.transpose(-2, -3).flatten(-2))
+
+
+class TransformerBlock(nn.Module):
+    """x + attn(ln1(x)), then + ffn(ln2(.))."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, *, rope_theta: float | None = 10000.0) -> None:
+        super().__init__()
+        self.attn = CausalSelfAttention(d_model, num_heads, rope_theta=rope_theta)
+        self.ffn = SwiGLU(d_model, d_ff)
+        self.ln1, self.ln2 = RMSNorm(d_model), RMSNorm(d_model)
+
+    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        y = x + self.attn(self.ln1(x), positions)
+        return y + self.ffn(self.ln2(y))
+
+
+class TransformerLM(nn.Module):
+    """The program's model: tokens (B, N) int64 -> logits (B, N, vocab_size)."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        context_length: int,
+        d_model: int,
+        num_layers: int,
+        num_heads: int,
+        d_ff: int,
+        rope_theta: float | None = 10000.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.context_length = context_length
+        self.token_embeddings = Embedding(vocab_size, d_model)
+        self.layers = nn.ModuleList(
+            TransformerBlock(d_model, num_heads, d_ff, rope_theta=rope_theta) for _ in range(num_layers)
+        )
+        self.ln_final = RMSNorm(d_model)
+        self.lm_head = Linear(d_model, vocab_size)
+        initialize(self, seed)
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Up to and including the final norm: (B, N, d_model)."""
+        if tokens.shape[-1] > self.context_length:
+            raise ValueError(
+                f"[nn] expected at most context_length = {self.context_length} tokens, got {tokens.shape[-1]}"
+            )
+        x = self.token_embeddings(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.ln_final(x)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.lm_head(self.hidden(tokens))
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy of forward(tokens) and targets (B, N), in nats."""
+        return linear_cross_entropy(self.hidden(tokens), self.lm_head.weight, targets)
+
+
+def initialize(module: nn.Module, seed: int | None = None) -> None:
+    """First values of the linear and embedding weights in `module`, norms 1: those that the program draws for
+    `seed` and a parameter's name; a seed from torch's generator unless given."""
+    if seed is None:
+        seed = int(torch.randint(2**62, ()))
+    for name, child in module.named_modules():
+        if isinstance(child, RMSNorm):
+            nn.init.ones_(child.weight)
+        elif isinstance(child, (Linear, Embedding)):
+            deviation = 1.0 if isinstance(child, Embedding) else (2.0 / sum(child.weight.shape)) ** 0.5
+            operators.initialize_(
+                child.weight.detach(), deviation, TRUNCATION, seed, f"{name}.weight" if name else "weight"
+            )

@@ -1,0 +1,120 @@
+"""Batches, the learning rate, AdamW and flashstep.nn."""
+
+import math
+import unittest
+
+import needs_torch  # noqa: F401
+import torch
+
+import flashstep
+import nets
+
+SIZES = {"vocab_size": 300, "context_length": 16, "d_model": 32, "num_layers": 2, "num_heads": 4, "d_ff": 48}
+
+
+class Batches(unittest.TestCase):
+    def test_rows_are_windows_of_the_tokens(self):
+        tokens = torch.arange(1000, 1100)
+        for held in (tokens, tokens.to(torch.uint16), tokens.numpy(), tokens.numpy().astype("uint32")):
+            sampler = flashstep.BatchSampler(held, batch_size=32, context_length=7, seed=3)
+            inputs, targets = sampler.at(5, "cpu")
+            self.assertEqual((inputs.shape, inputs.dtype), ((32, 7), torch.int64))
+            self.assertTrue(torch.equal(targets, inputs + 1))
+            self.assertTrue(torch.equal(inputs, sampler.at(5)[0]))
+            self.assertFalse(torch.equal(inputs, sampler.at(6)[0]))
+
+    def test_all_starts_are_drawn(self):
+        sampler = flashstep.BatchSampler(torch.arange(100), batch_size=32, context_length=7)
+        starts = torch.cat([sampler.at(step)[0][:, 0] for step in range(1000)])
+        counts = starts.bincount()
+        self.assertEqual((int(starts.min()), int(starts.max())), (0, 92))
+        expected, deviation = 32000 / 93, math.sqrt(32000 / 93)
+        self.assertTrue(all(abs(count - expected) < 5 * deviation for count in counts.tolist()))
+
+    def test_ranks_have_their_rows(self):
+        whole = flashstep.BatchSampler(torch.arange(500), batch_size=4, context_length=3).at(2)[0]
+        parts = [
+            flashstep.BatchSampler(torch.arange(500), batch_size=2, context_length=3, rank=rank, world_size=2).at(2)[0]
+            for rank in (0, 1)
+        ]
+        self.assertTrue(torch.equal(torch.cat(parts), whole))
+
+    def test_mistakes_are_sentences(self):
+        for call, text in (
+            (lambda: flashstep.BatchSampler(torch.arange(5), batch_size=1, context_length=5), "expected"),
+            (lambda: flashstep.BatchSampler(torch.rand(9), batch_size=1, context_length=5), "whole numbers"),
+            (lambda: flashstep.BatchSampler("/nonexistent.npy", batch_size=1, context_length=5), "nonexistent"),
+            (lambda: flashstep.BatchSampler(torch.arange(9), batch_size=1, context_length=5, order="odd"), "odd"),
+        ):
+            with self.assertRaisesRegex(ValueError, text):
+                call()
+
+
+class Optimizers(unittest.TestCase):
+    def test_the_learning_rate(self):
+        rates = [
+            flashstep.cosine_learning_rate(
+                step, learning_rate=1, min_learning_rate=0.1, warmup_steps=7, cosine_steps=21
+            )
+            for step in range(25)
+        ]
+        expected = [
+            step / 7 if step < 7 else 0.1 + 0.45 * (1 + math.cos(math.pi * (step - 7) / 14)) if step <= 21 else 0.1
+            for step in range(25)
+        ]
+        for rate, other in zip(rates, expected):
+            self.assertAlmostEqual(rate, other, places=12)
+
+    def test_adamw_is_torchs(self):
+        for options in ({}, {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.3}, {"amsgrad": True}):
+            net, alone = nets.Net(), nets.Net()
+            ours, theirs = flashstep.AdamW(net.parameters(), **options), torch.optim.AdamW(
+                alone.parameters(), **options
+            )
+            nets.train(net, ours, 3, 4)
+            nets.train(alone, theirs, 3, 4)
+            for (name, one), other in zip(net.named_parameters(), alone.parameters()):
+                torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6, msg=lambda text: f"{name}: {text}")
+            again = flashstep.AdamW(net.parameters(), **options)
+            again.load_state_dict(theirs.state_dict())
+            theirs.load_state_dict(ours.state_dict())
+            nets.train(net, again, 2, 4, first=3)
+            nets.train(alone, theirs, 2, 4, first=3)
+            for one, other in zip(net.parameters(), alone.parameters()):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        with self.assertRaisesRegex(ValueError, "expected lr of at least 0, got -1"):
+            flashstep.AdamW(net.parameters(), lr=-1)
+
+
+class Modules(unittest.TestCase):
+    def test_the_loss_is_that_of_the_logits(self):
+        model = flashstep.nn.TransformerLM(**SIZES)
+        tokens = torch.randint(0, 300, (2, 16))
+        loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        torch.testing.assert_close(model.loss(tokens, tokens), loss)
+        self.assertAlmostEqual(float(loss.detach()), math.log(300), delta=0.6)
+        with self.assertRaisesRegex(ValueError, "context_length = 16 tokens, got 17"):
+            model(torch.zeros(1, 17, dtype=torch.int64))
+
+    def test_positions(self):
+        attention = flashstep.nn.CausalSelfAttention(16, 2)
+        x = torch.randn(3, 5, 16)
+        same = torch.arange(5).expand(3, 5)
+        torch.testing.assert_close(attention(x, same), attention(x))
+        torch.testing.assert_close(attention(x, torch.arange(5) + 7), attention(x))  # only distances count
+        self.assertGreater(float((attention(x, torch.arange(5) * 2) - attention(x)).detach().abs().max()), 1e-4)
+
+    def test_seeds(self):
+        one, same, other = (flashstep.nn.TransformerLM(**SIZES, seed=seed) for seed in (1, 1, 2))
+        self.assertTrue(torch.equal(one.lm_head.weight, same.lm_head.weight))
+        self.assertFalse(torch.equal(one.lm_head.weight, other.lm_head.weight))
+
+    def test_compiled(self):
+        model = flashstep.nn.TransformerLM(**SIZES)
+        tokens = torch.randint(0, 300, (2, 16))
+        compiled = torch.compile(model.loss, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(tokens, tokens), model.loss(tokens, tokens))
+
+
+if __name__ == "__main__":
+    unittest.main()
