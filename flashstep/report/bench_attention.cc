@@ -18,18 +18,6 @@ namespace {
 
 constexpr uint64_t kRaceSeed = 1;
 
-const char* kHowToReadAttention =
-    "Time: median of a call of ours, launches included; rate: 4 B H D FLOPs for each visible pair "
-    "forward, "
-    "2.5 times that backward; limit: these FLOPs at the measured matmul rate of the dtype, or the "
-    "least bytes at the memory rate. Wrong: elements of the output and the gradients further from "
-    "the float64 formula than twice the formula's own error in the dtype.";
-
-const char* kHowToReadAttentionOnGpu =
-    " In a graph: the kernels of a call, replayed. sdpa: scaled_dot_product_attention as PyTorch "
-    "chooses; math, flash, efficient, cudnn: with that backend alone; compiled: the formula by "
-    "torch.compile.";
-
 RaceOptions race_options(const BenchAttentionOptions& options) {
   RaceOptions race;
   if (options.device == "cpu") {
@@ -333,7 +321,7 @@ Benchmark attention_benchmark(const BenchAttentionOptions& options) {
   benchmark.runs_table = [](const Records& records) {
     return fill("Attention: every run", runs_schema(), records);
   };
-  benchmark.how_to_read = {str(kHowToReadAttention, on_gpu ? kHowToReadAttentionOnGpu : "")};
+  benchmark.how_to_read = {note("attention") + (on_gpu ? note("attention on a GPU") : "")};
   benchmark.findings = attention_findings;
   if (options.quick) return benchmark;
   benchmark.pictures = [preset = options.preset](const Records& records, const std::string& note) {

@@ -15,13 +15,6 @@ namespace {
 
 using measure::number_column;
 
-const char* kHowToReadMatrix =
-    "A step: batch rows a rank, clipping to norm 1, AdamW. Epoch: time of a step times its steps. "
-    "Tokens/s: of all ranks. Speed-up: tokens/s over those of one process without wrapper and the "
-    "same attention. Memory: the peak of the rank with most. Loss: of the validation file after "
-    "the last epoch, nats a token; ranks share the steps of an epoch, so that more of them make "
-    "fewer updates.";
-
 std::string attention_name(const Record& r) { return r.text("attention"); }
 
 // For readers, once the size of the buckets is known.
@@ -148,7 +141,7 @@ Benchmark matrix_benchmark(const BenchMatrixOptions& options, const ParallelCase
   benchmark.title = "Attention x data parallelism";
   benchmark.device = c.device;
   benchmark.schema = [](const Records&) { return matrix_schema(); };
-  benchmark.how_to_read = {kHowToReadMatrix};
+  benchmark.how_to_read = {note("matrix")};
   benchmark.how =
       str(describe(c), "; ", plan.train, ", ", plan.epochs, plan.epochs == 1 ? " epoch" : " epochs",
           plan.most_steps > 0 ? str(" of at most ", plan.most_steps, " steps") : "");

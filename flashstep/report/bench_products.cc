@@ -212,9 +212,7 @@ BenchReport bench_products(const BenchProductsOptions& options) {
   benchmark.title = str("Matrix products on ", machine.gpu, " by cuBLASLt's algorithms, medians");
   benchmark.device = "cuda";
   benchmark.schema = products_schema;
-  benchmark.how_to_read = {
-      "First: what the heuristic names first; number: of the fastest in its order, 0 unless that "
-      "saves 2 %. The operands lie in the cache as far as they fit."};
+  benchmark.how_to_read = {note("products")};
   benchmark.how = str("cuBLASLt ", machine.version, "; turns of ", options.turn_seconds * 1e3,
                       " ms in CUDA graphs, ", options.turns, " of each");
   const GpuStream stream;

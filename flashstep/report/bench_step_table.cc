@@ -263,13 +263,7 @@ Benchmark step_benchmark(const BenchStepOptions& options) {
   benchmark.schema = step_schema;
   benchmark.has_row = [](const Record& r, const Records&) { return is_ours(r); };
   benchmark.runs_table = step_runs;
-  benchmark.how_to_read = {
-      "forward: the loss, without a graph for backward; step: forward, backward, clipping and "
-      "AdamW. The host waits for the device before and after every step. Forward, backward and "
-      "optimizer are medians of their own, on the device. Work: the model's matrix products, of "
-      "the "
-      "keys that a query sees. Limit: the matrix products' of this dtype, measured. Peak memory: "
-      "tensors on a GPU; on a CPU what the process has resident beyond what it began with."};
+  benchmark.how_to_read = {note("step")};
   benchmark.how = str("Timed steps: ", options.steps * options.turns, " in ", options.turns,
                       options.turns == 1 ? " turn" : " turns");
   benchmark.findings = step_findings;

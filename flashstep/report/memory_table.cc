@@ -20,14 +20,6 @@ using measure::text_column;
 
 constexpr int64_t kOperators = 5;  // a case, as the handout asks
 
-const char* kHowToReadMemory =
-    "Bytes that tensors asked the allocator for; kinds are those at the moment of the peak. "
-    "Activations: made by the forward pass and there at its end; temporaries: whatever else a "
-    "pass makes; other: inputs, tables and cuBLAS's workspace (GPU). Formulas: what lives "
-    "through the step and what backward needs (model/cost.h, train/cost.h), all at once, without "
-    "temporaries. On the device: the allocator's own count, in its blocks (GPU), or what the "
-    "process had resident (CPU).";
-
 bool is_pass(const Record& r) { return r.contestant.empty(); }
 
 // Of bytes; nothing where there are none.
@@ -97,11 +89,7 @@ measure::Table block_table(const Records& records) {
                       mebibytes("gradients", 3, "block gradients"),
                       mebibytes("expected", 3, "expected gradients")},
            whole_blocks(records));
-  table.notes = {
-      "Saved: allocations made in the block's forward pass that are there at the end of the whole "
-      "forward pass; its output, which the next block keeps as its input, stands for its own "
-      "input. Formula: block_saved_tensors() in model/cost.h. Expected: 4 bytes a parameter, "
-      "4 C^2 + 3 C F + 2 C of them."};
+  table.notes = {note("memory block")};
   return table;
 }
 
@@ -135,9 +123,7 @@ measure::Table residual_table(const Records& records) {
                               first_of_each(records.where(is_pass), [](const Record& r) {
                                 return r.text("size") + r.text("derivation");
                               }));
-  table.notes = {
-      "Under autocast blocks add bfloat16 to it. The sum is bfloat16 on GPUs and float32 on CPUs, "
-      "unless --stream says otherwise. Measured: the sum at the end of the block in the middle."};
+  table.notes = {note("memory residual")};
   return table;
 }
 
@@ -148,10 +134,7 @@ std::vector<NamedTable> memory_tables(const Records& records) {
                   text_key("attention")} +
                allocation_schema(/*with_shape=*/true),
            records.where([](const Record& r) { return r.contestant == "allocation"; }));
-  largest.notes = {
-      "Of everything that was there at some time of the recorded pass; count: how many alike, "
-      "over the whole pass and all blocks (layers.*). Made by: the outermost operator and the "
-      "innermost one; source: the nearest function of ours on the stack."};
+  largest.notes = {note("memory largest")};
   return {{"largest", std::move(largest)},
           {"block", block_table(records)},
           {"operators", operator_table(records)},
@@ -248,7 +231,7 @@ Benchmark memory_benchmark(int64_t warmup) {
   benchmark.title = "Peak memory of one pass, by what it holds";
   benchmark.schema = peak_schema;
   benchmark.has_row = [](const Record& r, const Records&) { return is_pass(r); };
-  benchmark.how_to_read = {kHowToReadMemory};
+  benchmark.how_to_read = {note("memory")};
   benchmark.how = str("One pass after ", warmup);
   benchmark.findings = saved_beside_formulas;
   benchmark.pictures = peak_pictures;

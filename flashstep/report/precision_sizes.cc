@@ -207,10 +207,7 @@ Benchmark sizes_benchmark(const PrecisionSizesOptions& options) {
   benchmark.device = options.device;
   benchmark.schema = sizes_schema;
   benchmark.runs_table = passes_table;
-  benchmark.how_to_read = {
-      "Weights are float32 in both; the two take turns, the host waiting after each pass. Errors: "
-      "distance from fp32 at the same weights and tokens over fp32's size (loss: absolute values, "
-      "logits and gradient: norms)."};
+  benchmark.how_to_read = {note("precision sizes")};
   benchmark.how = str("Medians of ", options.steps, " passes after ", options.warmup);
   benchmark.findings = gains;
   benchmark.pictures = gain_picture;

@@ -6,6 +6,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
+#include "flashstep/report/texts.h"
 
 namespace flashstep::report {
 namespace {

@@ -48,11 +48,4 @@ struct Answer {
 Answer answer(const Question& question, const std::vector<Result>& results,
               const std::vector<LeftOut>& left_out);
 
-// handout_texts.cc, made by the build: each file's name and what stands in it; report/answers.json;
-// the page's style and script.
-std::vector<std::pair<std::string, std::string_view>> handout_texts();
-std::string_view answer_forms();
-std::string_view page_style();
-std::string_view page_script();
-
 }  // namespace flashstep::report
