@@ -14,7 +14,6 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/report/bench_attention.h"
-#include "flashstep/report/bench_attention_choice.h"
 #include "flashstep/report/bench_attention_inputs.h"
 #include "flashstep/report/case_memory.h"
 #include "flashstep/report/figures.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "flashstep/base/text.h"
+#include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
 #include "flashstep/report/figures.h"
 #include "flashstep/report/rank_jobs.h"
@@ -159,6 +160,9 @@ BenchReport bench_matrix(const BenchMatrixOptions& options) {
           "[bench matrix] expected one model, context, precision and number of "
           "ranks, got ",
           cases.size(), " combinations");
+  // A file that cannot be read is a mistake before any rank is started.
+  for (const std::string& file : {options.plan.train, options.plan.validation})
+    TokenFile(file, model_of(cases[0]).vocab_size);
   const Benchmark benchmark = matrix_benchmark(options, cases[0]);
   return run_benchmark(benchmark, options.progress, [&](Run& run) {
     for (size_t i = 0; i < options.attention.size(); ++i) {
