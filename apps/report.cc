@@ -60,6 +60,7 @@ void run(ReportArguments& arguments) {
     // In tenths of expected seconds, so that short measurements move it too.
     bar.update(static_cast<uint64_t>(10 * done), static_cast<uint64_t>(10 * total), note);
   };
+  options.told = [&](const std::string& line) { bar.print(line); };
   const report::ReportOutcome outcome =
       arguments.redraw ? report::redraw_report(options) : report::make_report(options);
   bar.finish();
@@ -104,7 +105,7 @@ void add_report(CLI::App& app) {
   auto arguments = std::make_shared<ReportArguments>();
   command
       ->add_option("--preset", arguments->options.preset,
-                   "quick (two CPU cores, under five minutes), or a year's handout: " +
+                   "quick (two CPU cores, about three minutes), or a year's handout: " +
                        join(report::report_presets()))
       ->check(CLI::IsMember(report::report_presets()))
       ->capture_default_str();

@@ -85,23 +85,6 @@ class AccountTest(unittest.TestCase):
         self.assertEqual(large.returncode, 0, large.stderr)
         self.assertIn(f"{10000 * 16 * 2 ** 40 + 10000 * 2 ** 21 + 2 ** 20 + 2 * 10000 * 2 ** 20:,}", large.stdout)
 
-    def test_mistakes(self):
-        for arguments, word in (
-            (("step", "--mode", "sideways"), "sideways"),
-            (("step", "--size", "huge"), "huge"),
-            (("attention", "--precision", "fp8"), "fp8"),
-            (("mesh", "--x", 0), "mesh"),
-            (("ring", "--ranks", 0), "ranks"),
-            (("rings",), "ring"),
-            (("recompute", "--saved-mib", -1), "-1"),
-        ):
-            result = run("account", *arguments)
-            self.assertEqual(result.returncode, 2, result.stderr)
-            self.assertIn(word, result.stderr)
-        result = run("account", "ring", "--out", "/dev/null/folder")
-        self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertIn("[--out]", result.stderr)
-
 
 class PrecisionTest(unittest.TestCase):
     def test_files(self):
@@ -123,25 +106,14 @@ class PrecisionTest(unittest.TestCase):
             table = json.loads((Path(folder) / "precision_sizes.json").read_text())
             self.assertEqual([row[0] for row in table["rows"]],
                              ["32/64/1/2", "small", "medium", "large", "xl", "2.7B"])
-            self.assertTrue(all("needs" in row[1] for row in table["rows"]), table["rows"])
+            self.assertEqual({row[1] for row in table["rows"]}, {"OOM"})
+        self.assertTrue(any("GiB are needed" in note for note in table["notes"]), table["notes"])
 
     def test_only(self):
         result = run("precision", "--only", "accumulation")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("10.0021", result.stdout)
         self.assertNotIn("LayerNorm", result.stdout)
-
-    def test_mistakes(self):
-        for arguments, word in (
-            (("--only", "everything"), "everything"),
-            (("--only", "sizes", "--device", "cpu", "--size", "huge"), "huge"),
-            (("--only", "sizes", "--device", "cpu", "--attention", "nobody"), "nobody"),
-            (("--steps", 0), "--steps"),
-            (("--only", "norms", "--out", "/dev/null/folder"), "[--out]"),
-        ):
-            result = run("precision", *arguments)
-            self.assertEqual(result.returncode, 2, result.stderr)
-            self.assertIn(word, result.stderr)
 
 
 if __name__ == "__main__":

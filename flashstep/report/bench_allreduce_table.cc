@@ -13,15 +13,6 @@ namespace {
 
 using measure::Cell;
 
-const char* kHowToReadAllreduce =
-    "Time: a call of flashstep's all_reduce in place, the slowest rank's, calls one after "
-    "the "
-    "other; median of the samples with p10 and p90; alone: from one call's launch to its end. "
-    "Algorithm bandwidth: bytes of one rank's buffer over the time; bus bandwidth: that times "
-    "2 (n - 1) / n, as nccl-tests defines them. Bare: ncclAllReduce, or gloo::allreduce, in a loop "
-    "of its own, in turns with ours in the same processes. Wrong: elements of the sum that differ "
-    "from what is known beforehand, on all ranks.";
-
 double algorithm_rate(const Record& r) { return r.number("size") * 1e6 / r.median("seconds"); }
 double bus_rate(const Record& r) {
   const double n = r.number("ranks");
@@ -168,7 +159,7 @@ Benchmark allreduce_benchmark(const BenchAllreduceOptions& options, const Links&
     return fill("All-reduce, by contestant", allreduce_runs_schema(),
                 records.where([](const Record& r) { return r.has("seconds"); }));
   };
-  benchmark.how_to_read = {kHowToReadAllreduce};
+  benchmark.how_to_read = {note("allreduce")};
   for (const auto& [transport, link] : links) {
     benchmark.how_to_read.push_back(str("The link of ", transport.first, " on ", transport.second,
                                         ": ", fixed(link.bytes_per_s / 1e9, 1), " GB/s one way; ",

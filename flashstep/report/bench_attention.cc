@@ -8,27 +8,16 @@
 #include "flashstep/attention.h"
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
+#include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
-#include "flashstep/report/bench_attention_choice.h"
+#include "flashstep/report/bench_attention_compiled.h"
 #include "flashstep/report/bench_attention_inputs.h"
 
 namespace flashstep::report {
 namespace {
 
 constexpr uint64_t kRaceSeed = 1;
-
-const char* kHowToReadAttention =
-    "Time: median of a call of ours, launches included; rate: 4 B H D FLOPs for each visible pair "
-    "forward, "
-    "2.5 times that backward; limit: these FLOPs at the measured matmul rate of the dtype, or the "
-    "least bytes at the memory rate. Wrong: elements of the output and the gradients further from "
-    "the float64 formula than twice the formula's own error in the dtype.";
-
-const char* kHowToReadAttentionOnGpu =
-    " In a graph: the kernels of a call, replayed. sdpa: scaled_dot_product_attention as PyTorch "
-    "chooses; math, flash, efficient, cudnn: with that backend alone; compiled: the formula by "
-    "torch.compile.";
 
 RaceOptions race_options(const BenchAttentionOptions& options) {
   RaceOptions race;
@@ -268,6 +257,35 @@ std::vector<std::string> attention_findings(const Records& records) {
 
 }  // namespace
 
+std::vector<AttentionContestant> chosen_contestants(const BenchAttentionOptions& options,
+                                                    const at::Device& device) {
+  std::vector<AttentionContestant> all = attention_contestants(device);
+  // Compiling for a CPU takes minutes of a small one: only on demand.
+  const auto& names = options.contestants;
+  const auto wanted = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (!options.peer_command.empty() && (device.is_cuda() || wanted("compiled")))
+    all.push_back(compiled_contestant(options.peer_command));
+  if (names.empty()) return all;
+  std::vector<std::string> known;
+  for (const auto& contestant : all) known.push_back(contestant.name);
+  for (const auto& name : names) {
+    require(std::find(known.begin(), known.end(), name) != known.end(),
+            "[bench attention] expected contestants among ", join(known), ", got \"", name, "\"");
+  }
+  std::erase_if(all, [&](const AttentionContestant& c) { return !wanted(c.name); });
+  return all;
+}
+
+at::Device attention_device(const std::string& name) {
+  require(name == "cpu" || name == "cuda", "[bench attention] expected device cpu or cuda, got \"",
+          name, "\"");
+  require(name == "cpu" || !measure::list_gpus().empty(),
+          "[bench attention] expected a GPU for device cuda, got none");
+  return name == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
+}
+
 double limit_seconds(const AttentionCase& c, AttentionPass pass, const std::string& device) {
   return std::max(pass_flops(c, pass) / measure::matmul_limit_flops(device, c.dtype),
                   pass_bytes(c, pass) / measure::memory_limit_bytes_per_s(device));
@@ -333,7 +351,7 @@ Benchmark attention_benchmark(const BenchAttentionOptions& options) {
   benchmark.runs_table = [](const Records& records) {
     return fill("Attention: every run", runs_schema(), records);
   };
-  benchmark.how_to_read = {str(kHowToReadAttention, on_gpu ? kHowToReadAttentionOnGpu : "")};
+  benchmark.how_to_read = {note("attention") + (on_gpu ? note("attention on a GPU") : "")};
   benchmark.findings = attention_findings;
   if (options.quick) return benchmark;
   benchmark.pictures = [preset = options.preset](const Records& records, const std::string& note) {

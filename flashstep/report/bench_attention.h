@@ -32,6 +32,12 @@ BenchReport bench_attention(const BenchAttentionOptions& options);
 
 // ---- Inside
 
+// The device of this name, and those of its contestants that the options ask for. UserError for a
+// device that is not there, and for contestants that nobody knows.
+at::Device attention_device(const std::string& name);
+std::vector<AttentionContestant> chosen_contestants(const BenchAttentionOptions& options,
+                                                    const at::Device& device);
+
 // The presets but "grid": a record a pass and contestant, with the samples "seconds" and "graph".
 // Every contestant is first held against the float64 reference: the facts "wrong" (elements) and
 // "error" (the largest, in tolerances).

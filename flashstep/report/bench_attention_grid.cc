@@ -14,7 +14,6 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/report/bench_attention.h"
-#include "flashstep/report/bench_attention_choice.h"
 #include "flashstep/report/bench_attention_inputs.h"
 #include "flashstep/report/case_memory.h"
 #include "flashstep/report/figures.h"
@@ -291,10 +290,7 @@ Benchmark grid_benchmark(const BenchAttentionOptions& options) {
     return fill(title, grid_schema(), records);
   };
   benchmark.schema = [](const Records&) { return grid_schema(); };
-  benchmark.how_to_read = {
-      "Times: medians of single passes, every one waited for; rate, limit and x best peer: a "
-      "forward and a backward pass. Memory: tensors beyond the inputs; after backward "
-      "the output and three gradients are left."};
+  benchmark.how_to_read = {note("attention grid")};
   benchmark.findings = [memory = total_memory_bytes(options.device)](const Records& records) {
     return grid_findings(records, memory);
   };

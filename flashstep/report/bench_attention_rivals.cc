@@ -9,9 +9,8 @@
 #include "flashstep/attention.h"
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/clock.h"
 #include "flashstep/measure/machine.h"
-#include "flashstep/report/gpu_timing.h"
+#include "flashstep/report/race.h"
 
 namespace flashstep::report {
 namespace {
@@ -49,8 +48,7 @@ class TensorRival : public AttentionRival {
     prepare(pass);
     const auto work = [&](int64_t number) { call(pass, number); };
     for (int64_t i = 0; i < warmup; ++i) work(next_++);
-    std::vector<double> seconds =
-        gpu_ ? gpu_seconds(work, next_, samples, calls) : cpu_seconds(work, samples, calls);
+    std::vector<double> seconds = seconds_of_calls(work, gpu_, next_, samples, calls);
     next_ += samples * calls;
     if (release_) outs_.clear();
     return seconds;
@@ -84,16 +82,6 @@ class TensorRival : public AttentionRival {
     if (pass == AttentionPass::kForward) return;
     torch::autograd::grad({out}, {set.q, set.k, set.v}, {set.grad_out},
                           /*retain_graph=*/backward_alone);
-  }
-
-  std::vector<double> cpu_seconds(const NumberedCall& work, int64_t samples, int64_t calls) {
-    std::vector<double> seconds;
-    for (int64_t sample = 0; sample < samples; ++sample) {
-      const double start = measure::steady_seconds();
-      for (int64_t i = 0; i < calls; ++i) work(next_ + sample * calls + i);
-      seconds.push_back((measure::steady_seconds() - start) / static_cast<double>(calls));
-    }
-    return seconds;
   }
 
   Forward forward_;

@@ -14,25 +14,6 @@
 namespace flashstep::report {
 namespace {
 
-const char* kHowToReadDdp =
-    "Batch: rows of one rank. none: every rank by itself, at the same time, without communication; "
-    "torch: "
-    "c10d's own Reducer. Times: medians of a step on the device; backward ends when every gradient "
-    "is the mean; waited: of it, for gradients in flight when its own work is done. All of rank "
-    "0; slowest: of the rank that took longest for each step. First: median of each turn's first "
-    "step, which the host begins without a lead and which is in no other time. Lead: how far the "
-    "host is ahead when the others begin, in the median; it grows "
-    "through a turn, and near 0 the host is the bound. Added: to the step of none. Communication: "
-    "time in which a collective runs, exposed: of it, nothing computes, hidden: the rest; of one "
-    "step under the profiler, amid others. Memory: the peak of the rank with most. Weights: "
-    "largest difference from a single process that took all ranks' rows, over the largest "
-    "movement. By: what carried the gradients.";
-
-const char* kHowToReadRecorded =
-    "Recorded: the timed steps, and the one under the profiler, are replays of CUDA graphs of one "
-    "step, each of which the host launches at once: no step waits for it. Waiting for gradients is "
-    "in backward and not known apart, copies count as computing, memory is that of recording.";
-
 constexpr double kMomentBytes = 8;    // AdamW: two float32 a parameter
 constexpr double kGradientBytes = 4;  // float32, in bf16 autocast too
 
@@ -238,8 +219,8 @@ Benchmark ddp_benchmark(const BenchReplicaOptions& options) {
   benchmark.title = str("Data parallelism: a training step", plan.recorded ? ", recorded" : "");
   benchmark.device = options.axes.device;
   benchmark.schema = [](const Records&) { return ddp_schema(); };
-  benchmark.how_to_read = {kHowToReadDdp};
-  if (plan.recorded) benchmark.how_to_read.emplace_back(kHowToReadRecorded);
+  benchmark.how_to_read = {note("ddp")};
+  if (plan.recorded) benchmark.how_to_read.push_back(note("ddp recorded"));
   benchmark.how = str("Medians of ", plan.turns * plan.steps, " steps in ", plan.turns, " turns");
   benchmark.findings = ddp_findings;
   benchmark.pictures = ddp_pictures;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "flashstep/base/text.h"
+#include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
 #include "flashstep/report/figures.h"
 #include "flashstep/report/rank_jobs.h"
@@ -14,13 +15,6 @@ namespace flashstep::report {
 namespace {
 
 using measure::number_column;
-
-const char* kHowToReadMatrix =
-    "A step: batch rows a rank, clipping to norm 1, AdamW. Epoch: time of a step times its steps. "
-    "Tokens/s: of all ranks. Speed-up: tokens/s over those of one process without wrapper and the "
-    "same attention. Memory: the peak of the rank with most. Loss: of the validation file after "
-    "the last epoch, nats a token; ranks share the steps of an epoch, so that more of them make "
-    "fewer updates.";
 
 std::string attention_name(const Record& r) { return r.text("attention"); }
 
@@ -148,7 +142,7 @@ Benchmark matrix_benchmark(const BenchMatrixOptions& options, const ParallelCase
   benchmark.title = "Attention x data parallelism";
   benchmark.device = c.device;
   benchmark.schema = [](const Records&) { return matrix_schema(); };
-  benchmark.how_to_read = {kHowToReadMatrix};
+  benchmark.how_to_read = {note("matrix")};
   benchmark.how =
       str(describe(c), "; ", plan.train, ", ", plan.epochs, plan.epochs == 1 ? " epoch" : " epochs",
           plan.most_steps > 0 ? str(" of at most ", plan.most_steps, " steps") : "");
@@ -166,6 +160,9 @@ BenchReport bench_matrix(const BenchMatrixOptions& options) {
           "[bench matrix] expected one model, context, precision and number of "
           "ranks, got ",
           cases.size(), " combinations");
+  // A file that cannot be read is a mistake before any rank is started.
+  for (const std::string& file : {options.plan.train, options.plan.validation})
+    TokenFile(file, model_of(cases[0]).vocab_size);
   const Benchmark benchmark = matrix_benchmark(options, cases[0]);
   return run_benchmark(benchmark, options.progress, [&](Run& run) {
     for (size_t i = 0; i < options.attention.size(); ++i) {

@@ -22,15 +22,6 @@ namespace {
 constexpr double kNormEpsilon = 1e-5;
 constexpr int64_t kLeastNormCalls = 3;
 
-const char* kHowToReadNorm =
-    "flashstep: our rms_norm; naive: its formula in tensor operations; libtorch: at::rms_norm; "
-    "compiled: the formula through torch.compile, in a process of Python; layer_norm: "
-    "at::layer_norm. forward: without a graph for backward; forward-backward: with the gradients "
-    "of x, the weight and the bias. Traffic: the least that must pass through memory (x read, y "
-    "written; backward x and dy read, dx written). Limit: of memory, measured; a case that fits "
-    "into the caches may pass it. Errors: the largest distance from float64, over the root mean "
-    "square.";
-
 void check_norm_options(const BenchNormOptions& options) {
   require(options.rows > 0 && options.calls > 0 && options.turns > 0,
           "[bench norm] expected numbers of rows, calls and turns, got none of one");
@@ -198,7 +189,7 @@ Benchmark norm_benchmark(const BenchNormOptions& options) {
                   {measure::text_column("contestant"), contestant()}} +
            op_schema("naive");
   };
-  benchmark.how_to_read = {kHowToReadNorm};
+  benchmark.how_to_read = {note("norm")};
   benchmark.how = str("At most ", options.calls, " calls of each in ", options.turns,
                       options.turns == 1 ? " turn" : " turns");
   benchmark.findings = [](const Records& records) {

@@ -57,16 +57,6 @@ class BenchNormTest(unittest.TestCase):
             self.assertLess(row["error"], 1e-5)
         self.assertLess(compiled[1]["gradient error"], 1e-4)
 
-    def test_mistakes(self):
-        file = self.path / "file"
-        file.write_text("")
-        for arguments in (("--preset", 2025), ("--rows", 0), ("--width", "wide"), ("--dtype", "fp8"),
-                          ("--width", "64,64"), ("--pass", "backward"), ("--contestants", "apex"), ("--calls", 0),
-                          ("--out", file)):
-            result = run(*SMALL, *arguments)
-            self.assertEqual(result.returncode, 2, (arguments, result.stderr))
-            self.assertEqual(len(result.stderr.strip().splitlines()), 1, (arguments, result.stderr))
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -16,15 +16,6 @@
 namespace flashstep::report {
 namespace {
 
-const char* kHowToReadOps =
-    "flashstep: our operator; eager: PyTorch's own (the formula in tensor operations where it has "
-    "none); compiled: the formula through torch.compile, in a process of Python. forward: without "
-    "a graph for backward; forward-backward: with all gradients; update: in place. Traffic: the "
-    "least that must pass through memory. Of limit: the time that this traffic (or, where it is "
-    "longer, the operator's products) takes at the machine's measured limits, over the median; "
-    "what fits into the caches may pass it. Errors: the largest distance from float64, over the "
-    "root mean square.";
-
 // Twice what the dtype costs PyTorch, and some roundings where that is nothing.
 std::string fault_of(const Record& ours, const Record* eager) {
   const double rounding = ours.text("dtype") == "bf16" ? 1.0 / 128 : 1e-5;
@@ -128,7 +119,7 @@ BenchReport bench_ops(const BenchOpsOptions& options) {
                   text_key("pass"),     {measure::text_column("contestant"), contestant()}} +
            op_schema("eager");
   };
-  benchmark.how_to_read = {kHowToReadOps};
+  benchmark.how_to_read = {note("ops")};
   benchmark.how = str("Vocabulary ", options.vocab, "; ", options.turns, " turns of each");
   benchmark.findings = [](const Records& r) {
     return speed_beside_others(r, "flashstep", "seconds");

@@ -9,12 +9,10 @@
 
 #include <ATen/ATen.h>
 
-#include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/products/lt.h"
 #include "flashstep/report/gpu_timing.h"
@@ -100,38 +98,46 @@ std::string layout(const ProductShape& s) {
   return str(s.a_by_columns ? "columns" : "rows", " x ", s.b_by_columns ? "columns" : "rows");
 }
 
-measure::Table products_table(const std::vector<ProductRun>& runs, const std::string& gpu) {
-  measure::Table table;
-  table.title = str("Matrix products on ", gpu, " by cuBLASLt's algorithms, medians");
-  table.columns = {measure::text_column("dtypes"),
-                   measure::integer_column("M"),
-                   measure::integer_column("N"),
-                   measure::integer_column("K"),
-                   measure::text_column("a x b lie by"),
-                   measure::text_column("adds"),
-                   measure::integer_column("algorithms"),
-                   measure::number_column("first", "ms", 4),
-                   measure::number_column("fastest", "ms", 4),
-                   measure::integer_column("number"),
-                   measure::number_column("saves", "%", 1),
-                   measure::number_column("rate", "TFLOP/s", 0)};
-  for (const ProductRun& run : runs) {
-    const ProductShape& s = run.shape;
-    const double fastest = run.seconds[static_cast<size_t>(run.best())];
-    table.add_row({str(s.type == at::kFloat ? "fp32" : "bf16", " to ",
-                       s.result == at::kFloat ? "fp32" : "bf16"),
-                   s.m, s.n, s.k, layout(s), s.adds ? "c" : "",
-                   static_cast<int64_t>(run.seconds.size()), run.seconds[0] * 1e3, fastest * 1e3,
-                   run.best(), 100 * run.share_saved(), product_flops(s) / fastest / 1e12});
-  }
-  return table;
+Record record_of(const ProductShape& s) {
+  const auto name = [](at::ScalarType type) { return type == at::kFloat ? "fp32" : "bf16"; };
+  return {.key = {{"dtypes", str(name(s.type), " to ", name(s.result))},
+                  {"M", s.m},
+                  {"N", s.n},
+                  {"K", s.k},
+                  {"a x b lie by", layout(s)},
+                  {"adds", s.adds ? "c" : ""}},
+          .what = str(s.m, " x ", s.n, " x ", s.k)};
+}
+
+void add_facts(const ProductRun& run, Record& record) {
+  const double fastest = run.seconds[static_cast<size_t>(run.best())];
+  record.facts = {{"algorithms", run.seconds.size()},
+                  {"first", run.seconds[0]},
+                  {"fastest", fastest},
+                  {"number", run.best()},
+                  {"saves", 100 * run.share_saved()},
+                  {"rate", product_flops(run.shape) / fastest}};
+}
+
+Schema products_schema(const Records&) {
+  return {text_key("dtypes"),
+          integer_key("M"),
+          integer_key("N"),
+          integer_key("K"),
+          text_key("a x b lie by"),
+          text_key("adds"),
+          {measure::integer_column("algorithms"), or_word(fact("algorithms"))},
+          {measure::number_column("first", "ms", 4), fact("first", 1e3)},
+          {measure::number_column("fastest", "ms", 4), fact("fastest", 1e3)},
+          {measure::integer_column("number"), fact("number")},
+          {measure::number_column("saves", "%", 1), fact("saves")},
+          {measure::number_column("rate", "TFLOP/s", 0), fact("rate", 1e-12)}};
 }
 
 // Shapes of the steps' products that a table may name.
-std::vector<ProductShape> shapes_of(const BenchProductsOptions& options) {
+std::vector<ProductShape> shapes_of(const BenchProductsOptions& options, Run& run) {
   for (const Workload& workload : options.workloads) {
-    check_interrupted("interrupted");
-    if (options.progress) options.progress("a step of " + describe(workload));
+    run.begin(0, 1, "a step of " + describe(workload));
     ModelRun(workload).pass();
     measure::release_cached_gpu_memory();
   }
@@ -200,28 +206,30 @@ BenchReport bench_products(const BenchProductsOptions& options) {
   require(!measure::list_gpus().empty(), "[bench products] expected a GPU, got none");
   require(!options.workloads.empty() && options.turns > 0,
           "[bench products] expected a size and a turn, got none");
-  BenchReport report;
-  std::vector<ProductRun> runs;
   const internal::LtMachine machine = internal::lt_machine();
+  Benchmark benchmark;
+  benchmark.command = "bench products";
+  benchmark.title = str("Matrix products on ", machine.gpu, " by cuBLASLt's algorithms, medians");
+  benchmark.device = "cuda";
+  benchmark.schema = products_schema;
+  benchmark.how_to_read = {note("products")};
+  benchmark.how = str("cuBLASLt ", machine.version, "; turns of ", options.turn_seconds * 1e3,
+                      " ms in CUDA graphs, ", options.turns, " of each");
   const GpuStream stream;
-  measure_until_failure(report, [&] {
-    const auto shapes = shapes_of(options);
+  return run_benchmark(benchmark, options.progress, [&](Run& run) {
+    std::vector<ProductRun> runs;
+    const auto shapes = shapes_of(options, run);
     for (size_t i = 0; i < shapes.size(); ++i) {
-      check_interrupted("interrupted");
-      const ProductShape& s = shapes[i];
-      if (options.progress)
-        options.progress(str(i + 1, " of ", shapes.size(), ": ", s.m, " x ", s.n, " x ", s.k));
-      runs.push_back(ProductBench(options).run(s));
+      Record record = record_of(shapes[i]);
+      run.begin(i, shapes.size(), record.what);
+      record.outcome = attempt([&] {
+        runs.push_back(ProductBench(options).run(shapes[i]));
+        add_facts(runs.back(), record);
+      });
+      run.add(std::move(record));
     }
     if (!options.table.empty()) write_table(options.table, machine, runs);
   });
-  report.table = products_table(runs, machine.gpu);
-  report.table.notes.push_back(
-      str("cuBLASLt ", machine.version, ". Turns of ", options.turn_seconds * 1e3,
-          " ms in CUDA graphs, ", options.turns,
-          " of each; first: what the heuristic names first; number: of the fastest in its order, 0 "
-          "unless that saves 2 %. The operands lie in the cache as far as they fit."));
-  return report;
 }
 
 }  // namespace flashstep::report

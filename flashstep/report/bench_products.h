@@ -3,12 +3,11 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "flashstep/products/tuned.h"
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 #include "flashstep/report/workload.h"
 
 namespace flashstep::report {
@@ -18,7 +17,7 @@ struct BenchProductsOptions {
   int64_t turns = 5;                // of each algorithm, one after the other
   double turn_seconds = 0.002;      // of an algorithm; a GPU's power limit is felt from 0.2 on
   std::filesystem::path table;      // brought up to date; empty: none
-  std::function<void(const std::string& line)> progress = {};  // may be empty
+  TellProgress progress = {};
 };
 
 // A line a product. Its bits must repeat: an algorithm whose do not, is out. UserError without a

@@ -226,17 +226,6 @@ TEST(BenchSharding, TableSaysWhatAnUpdateTakesItsTimeFor) {
   EXPECT_EQ(chart.groups[1].lanes.size(), 2u);
 }
 
-TEST(BenchSharding, WhatDidNotFitIsACell) {
-  const BenchReplicaOptions options = sharding_options();
-  std::vector<Record> records = traced(options.plan);
-  records[1] = blanks_of(options.plan)[1];
-  records[1].outcome = outcome_from("OOM: too large");
-  complete(options.plan, records);
-  const measure::Table table = report_of(sharding_benchmark(options), Records(records)).table;
-  EXPECT_EQ(text_at(table, 1, "after init"), "OOM");
-  EXPECT_EQ(text_at(table, 1, "state"), "-");
-}
-
 TEST(BenchSharding, NamesSayWhatTravelsHow) {
   for (const std::string& name : sharding_names()) EXPECT_NO_THROW(sharding_by_name(name)) << name;
   EXPECT_EQ(sharding_by_name("flat").shard_optimizer, "flat");

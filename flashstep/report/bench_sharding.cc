@@ -12,20 +12,6 @@ namespace {
 
 using measure::Cell;
 
-const char* kHowToReadSharding =
-    "Memory of the rank with most. After init: model and optimizer are made; before and after the "
-    "update: peaks until then of a whole step, the second one, so that the optimizer's state is "
-    "there. Parameters, gradients, state: bytes of those tensors; theory: of state and gradients, "
-    "from parallel/cost.h. Rest: activations, buckets and scratch at the peak. Times: medians on "
-    "the device, without each turn's first step. By: what carried gradients, and updated "
-    "parameters.";
-
-const char* kHowToReadTheUpdate =
-    "Computing, communication, exposed, idle: of rank 0's update in one step under the profiler: "
-    "its kernels run; its collectives run; of that, with nothing computing; nothing runs. "
-    "Computing, exposed and idle are together the update there. Host: its time in an update that "
-    "an idle device begins, without the profiler. Launches: collectives.";
-
 double idle_seconds(const Record& r) {
   return std::max(r.number("update seconds") - r.number("busy"), 0.0);
 }
@@ -154,8 +140,8 @@ Benchmark sharding_benchmark(const BenchReplicaOptions& options) {
       str("The optimizer's state divided between ranks (wrapper ", options.plan.wrapper, ")");
   benchmark.device = options.axes.device;
   benchmark.schema = [](const Records&) { return sharding_schema(); };
-  benchmark.how_to_read = {kHowToReadSharding};
-  if (options.plan.traced) benchmark.how_to_read.emplace_back(kHowToReadTheUpdate);
+  benchmark.how_to_read = {note("sharding")};
+  if (options.plan.traced) benchmark.how_to_read.push_back(note("sharding update"));
   benchmark.findings = sharding_findings;
   benchmark.pictures = sharding_pictures;
   return benchmark;

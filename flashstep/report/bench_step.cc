@@ -8,9 +8,8 @@
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
-#include "flashstep/measure/memory.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/units.h"
 
 namespace flashstep::report {
@@ -67,19 +66,13 @@ class StepBench {
   }
 
   void measure_in_own_process(const StepTask& task, std::vector<Record>& records) {
-    RankJob job;
-    job.ranks = 1;
-    job.arguments = {"bench", "step"};
-    job.task = write_json(task);
-    job.program = job.launcher = options_.program;
-    const auto kills = measure::oom_kills();
-    const RanksOutcome ended = run_ranks(job);
+    const OwnProcess ended = run_own_process({"bench", "step"}, write_json(task), options_.program);
     if (!ended.results.empty()) {
       const auto all = nlohmann::ordered_json::parse(ended.results.back());
       for (size_t i = 0; i < records.size(); ++i) records[i] = record_from_json(all.at(i).dump());
     }
-    if (ended.failure.empty()) return;
-    const Outcome outcome = outcome_of_ranks(ended.failure, ended.exit_code, 1, kills);
+    const Outcome& outcome = ended.outcome;
+    if (outcome.measured()) return;
     Record& ours = records.front();
     if (!ours.has("total")) {
       ours.outcome = outcome;

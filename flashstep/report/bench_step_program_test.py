@@ -100,16 +100,7 @@ class BenchStepTest(unittest.TestCase):
         self.assertEqual(means[0], "failed")
         self.assertGreater(means[1], 0)
 
-    def test_mistakes(self):
-        file = self.path / "file"
-        file.write_text("")
-        for arguments in (("--size", "huge"), ("--mode", "backward"), ("--warmup", -1), ("--warmup", "x"),
-                          ("--steps", 0), ("--precision", "fp8"), ("--precision", "tf32"), ("--attention", "flash"),
-                          ("--context", -5), ("--batch", 0), ("--heads", 5), ("--preset", 2023),
-                          ("--peers", "lazy"), ("--out", file)):
-            result = run(*SMALL, *arguments)
-            self.assertEqual(result.returncode, 2, (arguments, result.stderr))
-            self.assertEqual(len(result.stderr.strip().splitlines()), 1, (arguments, result.stderr))
+    def test_a_baseline_without_python_is_a_cell(self):
         missing = run(*SMALL, "--steps", 1, "--peers", "eager", "--python", "/no/such/python")
         self.assertEqual(missing.returncode, 0, missing.stderr)
         self.assertIn(", eager: refused: ", missing.stdout)

@@ -29,14 +29,9 @@ Schema step_case_schema() {
 }
 
 // "failed", too, where what was asked for cannot be done.
-Cell mean_or_word(const Record& r, const Records&) {
+Cell mean_or_word(const Record& r, const Records& all) {
   if (!r.outcome.measured()) return r.outcome.status == Status::kOutOfMemory ? "OOM" : "failed";
-  return has_times(r) ? Cell(1e3 * measure::mean(r.series("total"))) : Cell();
-}
-
-Cell deviation(const Record& r, const Records&) {
-  const auto& steps = r.series("total");
-  return steps.size() > 1 ? Cell(1e3 * measure::sample_stddev(steps)) : Cell();
+  return mean("total", 1e3)(r, all);
 }
 
 // Of the parts that the mode has.
@@ -96,7 +91,7 @@ Schema step_schema(const Records& records) {
   Schema schema =
       step_case_schema() +
       Schema{{significant("mean", "ms"), mean_or_word},
-             {significant("deviation", "ms"), deviation},
+             {significant("deviation", "ms"), deviation("total", 1e3)},
              {significant("median", "ms"), median("total", 1e3)},
              {significant("p10", "ms"), quantile("total", 0.1, 1e3)},
              {significant("p90", "ms"), quantile("total", 0.9, 1e3)},
@@ -268,13 +263,7 @@ Benchmark step_benchmark(const BenchStepOptions& options) {
   benchmark.schema = step_schema;
   benchmark.has_row = [](const Record& r, const Records&) { return is_ours(r); };
   benchmark.runs_table = step_runs;
-  benchmark.how_to_read = {
-      "forward: the loss, without a graph for backward; step: forward, backward, clipping and "
-      "AdamW. The host waits for the device before and after every step. Forward, backward and "
-      "optimizer are medians of their own, on the device. Work: the model's matrix products, of "
-      "the "
-      "keys that a query sees. Limit: the matrix products' of this dtype, measured. Peak memory: "
-      "tensors on a GPU; on a CPU what the process has resident beyond what it began with."};
+  benchmark.how_to_read = {note("step")};
   benchmark.how = str("Timed steps: ", options.steps * options.turns, " in ", options.turns,
                       options.turns == 1 ? " turn" : " turns");
   benchmark.findings = step_findings;

@@ -1,7 +1,6 @@
 #include "flashstep/report/bench_step.h"
 
 #include <cmath>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -9,12 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/report/test_killing_program.h"
 #include "flashstep/report/test_table.h"
 
 namespace flashstep::report {
@@ -274,16 +271,6 @@ TEST(BenchStep, NeededBytesAndTheLayersThatFit) {
   EXPECT_EQ(fitting_layers(workload, 1), 0);
 }
 
-TEST(BenchStep, WhatNoMachineHoldsIsNotTried) {
-  BenchStepOptions options = small_step_options();
-  options.axes.sizes = {"1048576/1048576/1000/64", "32/64/2/2"};
-  options.reduce = false;
-  const BenchReport report = bench_step(options);
-  ASSERT_EQ(report.table.rows.size(), 2u);
-  EXPECT_EQ(cell_at(report.table, 0, "mean"), measure::Cell("OOM"));
-  EXPECT_GT(number_at(report.table, 1, "mean"), 0);
-}
-
 TEST(BenchStep, MeasuresInProcessesOfTheirOwn) {
   BenchStepOptions options = small_step_options();
   options.own_process = true;
@@ -299,41 +286,6 @@ TEST(BenchStep, MeasuresInProcessesOfTheirOwn) {
   EXPECT_EQ(cell_at(one.table, 2, "mean"), measure::Cell("failed"));
   options.axes.attentions = {"cpu"};
   EXPECT_THROW(bench_step(options), UserError);
-}
-
-// Four layers, whose process is killed by `signal`, and two.
-BenchReport with_four_layers_killed(const std::string& signal) {
-  BenchStepOptions options = small_step_options();
-  options.own_process = true;
-  options.axes.sizes = {"32/64/4/2", "32/64/2/2"};
-  const KillingProgram program(options.program, "\"num_layers\": 4,", signal);
-  options.program = program.path();
-  return bench_step(options);
-}
-
-TEST(BenchStep, AProcessThatCrashesIsTheMachinesFailure) {
-  const BenchReport report = with_four_layers_killed("SEGV");
-  ASSERT_EQ(report.table.rows.size(), 2u);
-  EXPECT_EQ(cell_at(report.table, 0, "mean"), measure::Cell("failed"));
-  EXPECT_GT(number_at(report.table, 1, "mean"), 0) << "the rest is measured";
-  EXPECT_NE(report.failure.find(
-                "[bench step] 32/64/4/2, batch 2, context 16, fp32, step, flashstep failed: "),
-            std::string::npos)
-      << report.failure;
-  EXPECT_NE(report.failure.find("was killed by SIGSEGV"), std::string::npos) << report.failure;
-}
-
-TEST(BenchStep, ASignalKeepsWhatWasMeasured) {
-  const SignalGuard signals;
-  BenchStepOptions options = small_step_options();
-  options.axes.contexts = {16, 32};
-  options.progress = [](const std::string& line) {
-    if (line.starts_with("2 of 2")) std::raise(SIGTERM);
-  };
-  const BenchReport report = bench_step(options);
-  EXPECT_EQ(report.signal, SIGTERM);
-  EXPECT_EQ(report.table.rows.size(), 1u);
-  EXPECT_TRUE(some_line_has(report.table.notes, {"Interrupted"}));
 }
 
 TEST(BenchStep, MistakesAreSentences) {

@@ -85,6 +85,9 @@ class Run {
 BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progress,
                           const std::function<void(Run&)>& measure);
 
+// A sentence or more below a table: how to read it (notes.json).
+const std::string& note(const std::string& name);
+
 // The report of records that were measured before.
 BenchReport report_of(const Benchmark& benchmark, const Records& records);
 

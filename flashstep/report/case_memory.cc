@@ -56,4 +56,13 @@ Outcome too_large(const Workload& workload) {
                                     " GiB of ", fixed(there / kGiB, 1))};
 }
 
+Outcome too_large_for_now(const Workload& workload, double more_bytes) {
+  if (workload.device != "cpu") return {};
+  const auto there = static_cast<double>(measure::available_bytes());
+  const double about = needed_bytes(workload).about + more_bytes;
+  if (there == 0 || about <= there) return {};
+  return {Status::kOutOfMemory, str("about ", fixed(about / kGiB, 1), " GiB are needed, ",
+                                    fixed(there / kGiB, 1), " GiB are there")};
+}
+
 }  // namespace flashstep::report

@@ -23,6 +23,9 @@ struct NeededBytes {
 NeededBytes needed_bytes(const Workload& workload);
 // Out of memory, and why, where what lives through a step is more than there is.
 Outcome too_large(const Workload& workload);
+// The same where about what it needs, and `more`, is not free now: on a CPU the kernel would end
+// this process. A GPU's allocator says so itself.
+Outcome too_large_for_now(const Workload& workload, double more_bytes = 0);
 // The most layers, fewer than the workload's, for which `factor` times about that is available; 0:
 // not one.
 int64_t fitting_layers(const Workload& workload, double available_bytes, double factor = 1);

@@ -66,12 +66,96 @@ COMMANDS = {
                       ("--size", SMALL_MODEL, "--warmup", 100_000), huge=("--size", HUGE_MODEL, "--no-reduced"),
                       children=True),
     "precision": Command(("precision", "--device", "cpu", "--only", "sizes", "--context", 16, "--batch", 2),
-                         ("--size", SMALL_MODEL, "--steps", 1), ("--size", SMALL_MODEL, "--steps", 100_000)),
+                         ("--size", SMALL_MODEL, "--steps", 1), ("--size", SMALL_MODEL, "--steps", 100_000),
+                         huge=("--size", HUGE_MODEL, "--steps", 1)),
+    "profile": Command(("profile", *MODEL, "--attention", "cpu", "--no-inference", "--warmup", 0, "--recorded", 1),
+                       ("--size", SMALL_MODEL, "--steps", 1), ("--size", SMALL_MODEL, "--steps", 100_000),
+                       huge=("--size", HUGE_MODEL)),
     "tokenizer": Command(("bench", "tokenizer", "--megabytes", 1, "--encode-megabytes", 1, "--memory-megabytes", 0,
                           "--vocab-size", 300, "--threads", 1), ("--repeats", 1, "--peers", ""),
                          ("--repeats", MOST, "--peers", ""),
                          baseline=("--repeats", 1, "--python", "/no/such/python")),
 }
+
+# What a caller can do wrong, and a word of the sentence that says so. FILE is one, DAMAGED is neither a snapshot nor a
+# trace, FOLDER is empty.
+MISTAKES = """
+account step --mode sideways: sideways
+account step --size huge: huge
+account attention --precision fp8: fp8
+account mesh --x 0: mesh
+account ring --ranks 0: ranks
+account rings: ring
+account recompute --saved-mib -1: -1
+account ring --out FILE/folder: [--out]
+bench allreduce --preset 2023: 2023
+bench allreduce --backend nccl --device cpu: NCCL knows no CPU
+bench allreduce --device cpu --ranks 1: 1
+bench allreduce --device cpu --megabytes 0.000001: an element
+bench attention --device cpu --preset sweep --pairs 128x64: 128:64
+bench attention --device cpu --preset sweep --pairs 0:64: 0:64
+bench attention --device cpu --preset handout --n 100: filter
+bench attention --device cpu --preset handout --contestants nobody: nobody
+bench attention --device cpu --preset handouts: handouts
+bench norm --device cpu --preset 2025: preset
+bench norm --device cpu --rows 0: rows
+bench norm --device cpu --width wide: width
+bench norm --device cpu --dtype fp8: dtype
+bench norm --device cpu --width 64,64: 64
+bench norm --device cpu --pass backward: pass
+bench norm --device cpu --contestants apex: apex
+bench norm --device cpu --calls 0: calls
+bench norm --device cpu --out FILE: [--out]
+bench ddp --device cpu --model huge: huge
+bench ddp --device cpu --wrapper fsdp: fsdp
+bench ddp --device cpu --preset 2023: 2023
+bench sharding --device cpu --model 32/64/2/2 --shard quarter: quarter
+bench sharding --device cpu --model 32/64/2/2 --bucket-mb -1: --bucket-mb
+bench matrix --device cpu --model 32/64/2/2: --train
+bench matrix --device cpu --model 32/64/2/2 --vocab 64 --context 16 --train no.npy --val no.npy: no.npy
+bench step --device cpu --size huge: huge
+bench step --device cpu --mode backward: backward
+bench step --device cpu --warmup -1: --warmup
+bench step --device cpu --warmup x: --warmup
+bench step --device cpu --steps 0: --steps
+bench step --device cpu --precision fp8: fp8
+bench step --device cpu --precision tf32: tf32
+bench step --device cpu --attention flash: flash
+bench step --device cpu --context -5: --context
+bench step --device cpu --batch 0: --batch
+bench step --device cpu --size 32/64/2/2 --heads 5: 5
+bench step --device cpu --preset 2023: 2023
+bench step --device cpu --peers lazy: lazy
+bench step --device cpu --out FILE: [--out]
+memory --size huge: huge
+memory --mode sideways: sideways
+memory --warmup -1: --warmup
+memory --precision fp8: fp8
+memory --snapshot /nonexistent: /nonexistent
+memory --size 33/64/2/2 --device cpu: 33
+memory --snapshot DAMAGED: DAMAGED
+memory --size 32/64/2/2 --device cpu --out /proc/nowhere: [--out]
+precision --only everything: everything
+precision --only sizes --device cpu --size huge: huge
+precision --only sizes --device cpu --attention nobody: nobody
+precision --steps 0: --steps
+precision --only norms --out FILE/folder: [--out]
+profile --trace DAMAGED: at byte
+profile --trace FOLDER/missing.json: missing.json
+profile --device cpu --size gigantic: gigantic
+profile --device cpu --mode sideways: sideways
+profile --device cpu --warmup -1: warmup
+profile --device cpu --steps 0: steps
+profile --device cpu --out /proc/nowhere: --out
+report --preset 2023 --out FOLDER: 2023
+report --only acount --out FOLDER: did you mean "account"
+report --only account --out FILE/below: expected a directory that can be written
+report --only account --out /proc/report: expected a directory that can be written
+report --redraw --out FOLDER: expected results in
+report --redraw --preset 2025 --out FOLDER: --preset
+report --all-sections --out FOLDER: --redraw
+report compare FOLDER FOLDER: expected results in
+"""
 
 
 def full_disk():
@@ -196,6 +280,21 @@ class ExitCodesTest(unittest.TestCase):
             self.assertIn("output could not be written", result.stderr)
 
         self.each("short", judge)
+
+    def test_mistakes_are_one_sentence(self):
+        folder = Path(self.folder.name)
+        places = {"FILE": folder / "file", "DAMAGED": folder / "DAMAGED.json", "FOLDER": folder / "empty"}
+        places["FILE"].write_text("")
+        places["DAMAGED"].write_text('{"traceEvents": [{"ph": "X", "cat": "kernel"')
+        for mistake in MISTAKES.strip().splitlines():
+            line, word = mistake.rsplit(": ", 1)
+            for name, place in places.items():
+                line = line.replace(name, str(place))
+            with self.subTest(mistake):
+                result = subprocess.run([PROGRAM, *line.split()], capture_output=True, text=True, timeout=240)
+                self.assertEqual(result.returncode, 2, (result.stdout, result.stderr))
+                self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+                self.assertIn(word, result.stderr)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,14 @@
 // picture over time, and a snapshot for pytorch.org/memory_viz.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "flashstep/measure/area_chart.h"
 #include "flashstep/measure/memory_trace.h"
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 #include "flashstep/report/workload.h"
 
 namespace flashstep::report {
@@ -23,7 +21,7 @@ struct MemoryOptions {
   bool reduce = true;     // beside a size that needs too much: as many of its layers as fit
   std::string directory;  // for the pictures over time and the snapshots; empty: none are made
   std::string program = "/proc/self/exe";  // a flashstep: every case is a process of its own
-  std::function<void(const std::string& line)> progress = {};  // may be empty
+  TellProgress progress = {};
 };
 
 // "": small; "2024", "2025", "2026": the handout's size, contexts, modes and precisions. UserError
@@ -50,59 +48,37 @@ struct MemoryTask {
   void visit(FieldVisitor& visitor);
 };
 
-// Allocations that differ in nothing but when they were made, and in which block.
-struct LargeAllocation {
-  int64_t bytes = 0, count = 0;  // of one, and how many
-  std::string kind, shape, range, maker, source;
-};
-
-struct SavedByOperator {
-  std::string maker;
-  int64_t bytes = 0;
-};
-
-struct MemoryResult {
-  MemoryTask task;
-  std::string failure;       // "OOM: ...", "failed: ..."; empty when it was measured
-  int64_t whole_layers = 0;  // of the size that did not fit, in whose place this stands; or 0
-
-  measure::KindBytes at_peak = {};
-  std::string peak_range;                         // in which it was reached
-  int64_t forward = 0, backward = 0, update = 0;  // peaks of the passes; 0: there was none
-  double device_bytes = 0;  // the peak of LibTorch's allocator, rounded blocks (GPU), or resident
-
-  int64_t block = 0;        // the one in the middle; what follows is its
-  int64_t block_saved = 0;  // bytes of allocations that its forward pass leaves for backward
-  int64_t block_gradients = 0;
-  std::vector<SavedByOperator> saved_by;  // most first
-  int64_t residual_bytes = 0;             // of a tensor of the residual stream, as it came
-  std::vector<LargeAllocation> largest;
-
-  bool measured() const { return failure.empty(); }
-};
-
+// Records of one pass, without a key: its own (no contestant), and "allocation" and "saved": a line
+// of the tables each. Facts of the pass, in bytes: "peak", what each kind has of it (by its name),
+// "forward peak", "backward peak", "optimizer peak" (0: there was no such pass), "on the device"
+// (the peak of LibTorch's allocator on a GPU, or what was resident), of the block in the middle
+// "saved" (allocations that its forward pass leaves for backward) and "block gradients", and
+// "residual", a tensor of the residual stream as it came; "peak in", the range of the peak.
 // Measures in this process, and writes the case's files.
-MemoryResult measure_memory(const MemoryTask& task);
+std::vector<Record> measure_memory(const MemoryTask& task);
 // In a process that memory_report() has started.
 void memory_process(const std::string& task);
-
-std::string to_json(const MemoryResult& result);
-MemoryResult memory_result_from_json(const std::string& json);
 
 std::string case_name(const Workload& workload);  // for files: "small_c128_b4_step_fp32_auto"
 
 // The greatest allocations that were there at any time of the window, most bytes in one first.
-std::vector<LargeAllocation> largest_allocations(const measure::MemoryTrace& trace,
-                                                 measure::EventRange window, int64_t count);
-// Allocations made in these ranges that are kActivations, by who made them.
-std::vector<SavedByOperator> saved_by_operator(const measure::MemoryTrace& trace,
-                                               const std::string& ranges);
+// Those that differ in nothing but when they were made, and in which block, are one record: "bytes"
+// (of one), "count", "kind", "shape", "range", "made by", "source".
+std::vector<Record> largest_allocations(const measure::MemoryTrace& trace,
+                                        measure::EventRange window, int64_t count);
+// Allocations made in these ranges that are kActivations, by who made them: "operator", "saved",
+// "share" (%), "place"; most first.
+std::vector<Record> saved_by_operator(const measure::MemoryTrace& trace, const std::string& ranges);
 
 // Memory by kind over the window's time, with its passes marked.
 measure::AreaChart memory_timeline(const measure::MemoryTrace& trace, measure::EventRange window,
                                    const std::string& title, const std::string& footnote);
 
 // memory_table.cc
-BenchReport memory_tables(const std::vector<MemoryResult>& results);
+// What follows from the workload: the key, and what formulas say. `whole_layers`: of the size that
+// did not fit, in whose place this stands; or 0.
+void describe_records(const Workload& workload, int64_t whole_layers, std::vector<Record>& records);
+Benchmark memory_benchmark(int64_t warmup);
+Schema allocation_schema(bool with_shape);
 
 }  // namespace flashstep::report

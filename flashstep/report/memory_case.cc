@@ -1,7 +1,6 @@
 // One case of `flashstep memory`: a pass under the observer, and what is read from its trace.
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <tuple>
 
 #include "flashstep/detail/files.h"
@@ -110,20 +109,29 @@ int64_t residual_bytes(const MemoryTrace& trace, const std::string& block_range)
   return bytes;
 }
 
-void read_trace(const MemoryTrace& trace, MemoryResult& result) {
+// The pass, what its block keeps and its largest allocations.
+std::vector<Record> read_trace(const MemoryTrace& trace, int64_t block, int64_t largest) {
   const auto* step = measure::find_range(trace, "step");
   require(step != nullptr, "[memory] expected a trace with a step");
   const measure::MemoryMoment peak = measure::peak(trace, step->events);
-  result.at_peak = peak.bytes;
-  result.peak_range = range_at(trace, peak.event);
-  result.forward = peak_of(trace, "step/forward");
-  result.backward = peak_of(trace, "step/backward");
-  result.update = peak_of(trace, "step/optimizer");
-  const std::string block = "step/forward/" + block_name(result.block);
-  result.saved_by = saved_by_operator(trace, block);
-  for (const SavedByOperator& saved : result.saved_by) result.block_saved += saved.bytes;
-  result.residual_bytes = residual_bytes(trace, block);
-  result.largest = largest_allocations(trace, step->events, result.task.largest);
+  const std::string block_range = "step/forward/" + block_name(block);
+  std::vector<Record> records(1), saved = saved_by_operator(trace, block_range),
+                                  allocations = largest_allocations(trace, step->events, largest);
+  auto& facts = records.front().facts;
+  facts["peak"] = measure::total(peak.bytes);
+  for (size_t kind = 0; kind < peak.bytes.size(); ++kind)
+    facts[measure::name_of(static_cast<MemoryKind>(kind))] = peak.bytes[kind];
+  facts["peak in"] = range_at(trace, peak.event);
+  for (const char* pass : {"forward", "backward", "optimizer"})
+    facts[str(pass, " peak")] = peak_of(trace, str("step/", pass));
+  double all = 0;
+  for (const Record& record : saved) all += record.number("saved");
+  facts["block"] = block;
+  facts["saved"] = all;
+  facts["residual"] = residual_bytes(trace, block_range);
+  records.insert(records.end(), allocations.begin(), allocations.end());
+  records.insert(records.end(), saved.begin(), saved.end());
+  return records;
 }
 
 void write_files(const MemoryTask& task, const MemoryTrace& trace, const std::string& snapshot) {
@@ -154,88 +162,96 @@ std::string case_name(const Workload& w) {
              "_", w.model.attention);
 }
 
-std::vector<LargeAllocation> largest_allocations(const MemoryTrace& trace, EventRange window,
-                                                 int64_t count) {
+std::vector<Record> largest_allocations(const MemoryTrace& trace, EventRange window,
+                                        int64_t count) {
   // Grouped by what is kept as numbers, then by the words, which are costly, for those that lead.
   std::map<std::tuple<int64_t, MemoryKind, uint32_t, uint32_t>, int64_t> groups;
   for (const Allocation& a : trace.allocations) {
     if (was_there(a, window)) ++groups[{-a.bytes, a.kind, a.site, a.shape}];
   }
-  std::vector<LargeAllocation> largest;
+  std::vector<Record> largest;
+  std::map<std::vector<std::string>, size_t> places;  // of the words
   for (const auto& [key, occurrences] : groups) {
     const auto& [negative_bytes, kind, site_index, shape] = key;
     const bool is_full = static_cast<int64_t>(largest.size()) >= count;
-    if (is_full && (largest.empty() || -negative_bytes < largest.back().bytes)) break;
+    if (is_full && (largest.empty() || -negative_bytes < largest.back().number("bytes"))) break;
     const measure::MemorySite& site = trace.sites[site_index];
-    const LargeAllocation line = {-negative_bytes,
-                                  occurrences,
-                                  measure::name_of(kind),
-                                  trace.shapes[shape],
-                                  of_any_block(without_step(site.ranges)),
-                                  measure::maker_of(trace, site),
-                                  measure::source_of(trace, site)};
-    const auto same = std::find_if(largest.begin(), largest.end(), [&](const auto& other) {
-      return std::tie(other.bytes, other.kind, other.shape, other.range, other.maker,
-                      other.source) ==
-             std::tie(line.bytes, line.kind, line.shape, line.range, line.maker, line.source);
-    });
-    if (same != largest.end()) {
-      same->count += line.count;
+    const std::vector<std::string> words = {
+        measure::name_of(kind), trace.shapes[shape], of_any_block(without_step(site.ranges)),
+        measure::maker_of(trace, site), measure::source_of(trace, site)};
+    std::vector<std::string> line = words;
+    line.push_back(std::to_string(negative_bytes));
+    if (const auto same = places.find(line); same != places.end()) {
+      measure::Cell& all = largest[same->second].facts["count"];
+      all = std::get<int64_t>(all.value()) + occurrences;
     } else if (!is_full) {
-      largest.push_back(line);
+      places[line] = largest.size();
+      Record& record = largest.emplace_back();
+      record.contestant = "allocation";
+      record.facts = {{"bytes", -negative_bytes}, {"count", occurrences}, {"kind", words[0]},
+                      {"shape", words[1]},        {"range", words[2]},    {"made by", words[3]},
+                      {"source", words[4]}};
     }
   }
   return largest;
 }
 
-std::vector<SavedByOperator> saved_by_operator(const MemoryTrace& trace,
-                                               const std::string& ranges) {
+std::vector<Record> saved_by_operator(const MemoryTrace& trace, const std::string& ranges) {
   std::map<std::string, int64_t> bytes;
+  int64_t all = 0;
   for (const Allocation& a : trace.allocations) {
     const measure::MemorySite& site = trace.sites[a.site];
     if (a.kind != MemoryKind::kActivations || !measure::is_within(site.ranges, ranges)) continue;
     bytes[measure::maker_of(trace, site)] += a.bytes;
+    all += a.bytes;
   }
-  std::vector<SavedByOperator> saved;
-  for (const auto& [maker, sum] : bytes) saved.push_back({maker, sum});
-  std::stable_sort(saved.begin(), saved.end(),
-                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::vector<std::pair<std::string, int64_t>> sums(bytes.begin(), bytes.end());
+  std::stable_sort(sums.begin(), sums.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::vector<Record> saved;
+  for (const auto& [maker, sum] : sums) {
+    const double share = 100 * static_cast<double>(sum) / static_cast<double>(all);
+    const size_t place = saved.size();
+    Record& record = saved.emplace_back();
+    record.contestant = "saved";
+    record.facts = {{"operator", maker}, {"saved", sum}, {"share", share}, {"place", place}};
+  }
   return saved;
 }
 
-MemoryResult measure_memory(const MemoryTask& task) {
-  MemoryResult result;
-  result.task = task;
-  Workload& workload = result.task.workload;
-  workload = resolved_workload(task.workload);
-  const at::Device device = current_device(workload.device);
+std::vector<Record> measure_memory(const MemoryTask& given) {
+  MemoryTask task = given;
+  task.workload = resolved_workload(given.workload);
+  const at::Device device = current_device(task.workload.device);
   if (device.is_cuda()) measure::record_gpu_memory_history(true);
   MemoryObserver observer(device.type());
-  ModelRun run(workload);
+  ModelRun run(task.workload);
   observer.label(MemoryKind::kParameters, run.model().parameters());
   for (int64_t i = 0; i < task.warmup; ++i) labelled_pass("warm-up", run, observer);
   if (device.is_cuda()) measure::release_cached_gpu_memory();  // the snapshot is of a step alone
   reset_peak_memory(device);
   labelled_pass("step", run, observer);
   synchronize(device);
-  result.device_bytes = peak_memory_bytes(device);
-  result.block = workload.model.num_layers / 2;
-  result.block_gradients = gradient_bytes(run.model(), block_name(result.block));
+  const double on_the_device = peak_memory_bytes(device);
+  const int64_t block = task.workload.model.num_layers / 2;
+  const int64_t gradients = gradient_bytes(run.model(), block_name(block));
   const MemoryTrace trace = observer.take();
-  read_trace(trace, result);
+  std::vector<Record> records = read_trace(trace, block, task.largest);
+  records.front().facts["on the device"] = on_the_device;
+  records.front().facts["block gradients"] = gradients;
   if (!task.directory.empty()) {
-    write_files(result.task, trace,
+    write_files(task, trace,
                 device.is_cuda() ? measure::gpu_memory_snapshot() : measure::to_snapshot(trace));
   }
   if (device.is_cuda()) measure::record_gpu_memory_history(false);
-  return result;
+  return records;
 }
 
 void memory_process(const std::string& text) {
   measure::offer_to_oom_killer();
   MemoryTask task;
   read_json(task, text, "the task of a process");
-  hand_over(to_json(measure_memory(task)));
+  for (const Record& record : measure_memory(task)) hand_over(to_json(record));
 }
 
 }  // namespace flashstep::report

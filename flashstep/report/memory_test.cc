@@ -1,5 +1,6 @@
-#include "flashstep/measure/memory.h"
+#include "flashstep/report/memory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,7 +11,6 @@
 #include "flashstep/measure/memory.h"
 #include "flashstep/measure/memory_snapshot.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/report/memory.h"
 #include "flashstep/report/test_killing_program.h"
 #include "flashstep/train/cost.h"
 
@@ -36,106 +36,97 @@ Workload workload_of_mode(const std::string& mode, const std::string& precision 
   return workload;
 }
 
-MemoryResult measured(const Workload& workload, const std::string& directory = "") {
-  MemoryTask task;
-  task.workload = workload;
-  task.directory = directory;
-  return measure_memory(task);
+std::vector<Record> measured(const Workload& workload, const std::string& directory = "",
+                             int64_t largest = 15) {
+  return measure_memory({workload, /*warmup=*/1, largest, directory});
 }
 
-int64_t bytes_of(const MemoryResult& result, MemoryKind kind) {
-  return result.at_peak[static_cast<size_t>(kind)];
-}
+double bytes_of(const Record& pass, MemoryKind kind) { return pass.number(measure::name_of(kind)); }
 
 TEST(Memory, StateIsWhatTheFormulasSay) {
   const Workload workload = workload_of_mode("step");
-  const MemoryResult result = measured(workload);
+  const Record pass = measured(workload).front();
   const auto state = state_bytes(static_cast<double>(parameter_count(resolved(workload.model))));
-  EXPECT_EQ(bytes_of(result, MemoryKind::kParameters), state.parameters);
-  const int64_t optimizer = bytes_of(result, MemoryKind::kOptimizerState);
+  EXPECT_EQ(bytes_of(pass, MemoryKind::kParameters), state.parameters);
   constexpr int64_t kTensors = 3 + 9 * 3;  // of parameters; each has a step count of 4 bytes
-  EXPECT_EQ(optimizer, state.optimizer + 4 * kTensors);
-  EXPECT_GE(result.backward, result.forward) << "gradients come, and activations go one by one";
-  EXPECT_GE(result.update, state.total());
-  EXPECT_EQ(measure::total(result.at_peak),
-            std::max({result.forward, result.backward, result.update}));
-  EXPECT_GT(result.device_bytes, 0);
+  EXPECT_EQ(bytes_of(pass, MemoryKind::kOptimizerState), state.optimizer + 4 * kTensors);
+  const double forward = pass.number("forward peak"), backward = pass.number("backward peak"),
+               update = pass.number("optimizer peak");
+  EXPECT_GE(backward, forward) << "gradients come, and activations go one by one";
+  EXPECT_GE(update, state.total());
+  EXPECT_EQ(pass.number("peak"), std::max({forward, backward, update}));
+  EXPECT_GT(pass.number("on the device"), 0);
 }
 
 TEST(Memory, ModesHoldWhatTheyNeed) {
-  const MemoryResult forward = measured(workload_of_mode("forward")),
-                     both = measured(workload_of_mode("forward-backward"));
+  const Record forward = measured(workload_of_mode("forward")).front(),
+               both = measured(workload_of_mode("forward-backward")).front();
   EXPECT_EQ(bytes_of(forward, MemoryKind::kGradients), 0);
   EXPECT_EQ(bytes_of(forward, MemoryKind::kOptimizerState), 0);
   EXPECT_EQ(bytes_of(forward, MemoryKind::kActivations), 0) << "no graph keeps any";
-  EXPECT_EQ(forward.backward, 0);
-  EXPECT_EQ(forward.block_saved, 0);
-  EXPECT_GT(both.backward, forward.forward);
+  EXPECT_EQ(forward.number("backward peak"), 0);
+  EXPECT_EQ(forward.number("saved"), 0);
+  EXPECT_GT(both.number("backward peak"), forward.number("forward peak"));
   EXPECT_EQ(bytes_of(both, MemoryKind::kOptimizerState), 0);
-  EXPECT_EQ(both.update, 0);
+  EXPECT_EQ(both.number("optimizer peak"), 0);
 }
 
 TEST(Memory, ABlockKeepsWhatTheFormulasSay) {
   for (const char* precision : {"fp32", "bf16"}) {
     for (const char* attention : {"cpu", "naive"}) {
       const Workload workload = workload_of_mode("forward-backward", precision, attention);
-      const MemoryResult result = measured(workload);
-      const ModelConfig model = resolved(workload.model);
-      const double formula = block_saved_bytes(model, pass_shape(workload));
+      std::vector<Record> records = measured(workload);
+      describe_records(resolved_workload(workload), 0, records);
+      const Record& pass = records.front();
       // The formula leaves out what does not grow with the model: below a percent even here.
-      EXPECT_NEAR(static_cast<double>(result.block_saved) / formula, 1, 0.02)
-          << precision << " " << attention << " " << result.block_saved << " " << formula;
-      EXPECT_EQ(result.block_gradients, 4 * block_parameter_count(model));
-      EXPECT_EQ(result.residual_bytes, residual_stream_bytes(model, pass_shape(workload)));
-      int64_t sum = 0;
-      for (const SavedByOperator& saved : result.saved_by) sum += saved.bytes;
-      EXPECT_EQ(sum, result.block_saved);
+      EXPECT_NEAR(pass.number("saved") / pass.number("saved formula"), 1, 0.02)
+          << precision << " " << attention;
+      EXPECT_EQ(pass.number("block gradients"), pass.number("expected gradients"));
+      EXPECT_EQ(pass.number("residual"), pass.number("residual formula"));
+      double sum = 0;
+      for (const Record& r : records) sum += r.contestant == "saved" ? r.number("saved") : 0;
+      EXPECT_EQ(sum, pass.number("saved"));
     }
   }
 }
 
+std::vector<Record> allocations_of(const std::vector<Record>& records) {
+  return Records(records).where([](const Record& r) { return r.contestant == "allocation"; }).all();
+}
+
 TEST(Memory, LargestAllocationsAreNamed) {
-  MemoryTask task;
-  task.workload = workload_of_mode("step", "fp32", "naive");
-  task.largest = 1000;
-  const MemoryResult result = measure_memory(task);
-  int64_t weights = 0;
-  for (size_t i = 0; i < result.largest.size(); ++i) {
-    const LargeAllocation& a = result.largest[i];
-    EXPECT_LE(a.bytes, result.largest[i > 0 ? i - 1 : 0].bytes);
-    if (a.kind == "parameters" && a.bytes == 4 * 80 * 32) weights += a.count;
+  const Workload workload = workload_of_mode("step", "fp32", "naive");
+  const std::vector<Record> largest = allocations_of(measured(workload, "", 1000));
+  double weights = 0;
+  for (size_t i = 0; i < largest.size(); ++i) {
+    EXPECT_LE(largest[i].number("bytes"), largest[i > 0 ? i - 1 : 0].number("bytes"));
+    if (largest[i].text("kind") == "parameters" && largest[i].number("bytes") == 4 * 80 * 32)
+      weights += largest[i].number("count");
   }
   EXPECT_EQ(weights, 3 * 3) << "w1, w2 and w3 of three blocks";
-  ASSERT_FALSE(result.largest.empty());
-  EXPECT_EQ(result.largest[0].bytes, 4 * 2 * 24 * 97) << "the logits, or their gradient";
-  task.largest = 5;
-  EXPECT_EQ(measure_memory(task).largest.size(), 5u);
+  ASSERT_FALSE(largest.empty());
+  EXPECT_EQ(largest[0].number("bytes"), 4 * 2 * 24 * 97) << "the logits, or their gradient";
+  EXPECT_EQ(allocations_of(measured(workload, "", 5)).size(), 5u);
 }
 
 TEST(Memory, FilesOfACase) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "memory_case";
   make_directories(folder);
   const Workload workload = resolved_workload(workload_of_mode("step"));
-  const MemoryResult result = measured(workload, folder.string());
+  const Record pass = measured(workload, folder.string()).front();
   const auto snapshot = folder / case_name(workload) / "memory_snapshot.pickle";
   const measure::MemoryTrace trace = measure::read_snapshot(read_file(snapshot), "test");
   const auto* step = measure::find_range(trace, "step");
   ASSERT_NE(step, nullptr);
-  EXPECT_EQ(measure::peak(trace, trace.all()).bytes, result.at_peak) << "with a warm-up before it";
+  const auto peak = measure::peak(trace, trace.all());  // with a warm-up before it
+  EXPECT_EQ(static_cast<double>(measure::total(peak.bytes)), pass.number("peak"));
   EXPECT_TRUE(
       std::filesystem::exists(folder / ("memory_timeline_" + case_name(workload) + ".svg")));
   const BenchReport report = snapshot_report(snapshot, 5, folder.string());
   EXPECT_NE(measure::to_text(report.table).find("parameters"), std::string::npos);
+  EXPECT_EQ(report.tables.front().table.rows.size(), 5u);
   EXPECT_TRUE(std::filesystem::exists(folder / "memory_timeline_snapshot.svg"));
   std::filesystem::remove_all(folder);
-}
-
-TEST(Memory, ResultsTravelAsJson) {
-  const MemoryResult result = measured(workload_of_mode("step"));
-  const MemoryResult read = memory_result_from_json(to_json(result));
-  EXPECT_EQ(to_json(read), to_json(result));
-  EXPECT_EQ(read.at_peak, result.at_peak);
-  EXPECT_EQ(read.largest.size(), result.largest.size());
 }
 
 size_t lines_with(const measure::Table& table, const std::string& text) {
@@ -152,29 +143,31 @@ size_t lines_with(const measure::Table& table, const std::string& text) {
 }
 
 TEST(Memory, TablesTurnWithTheResults) {
-  MemoryResult good;
-  good.task.workload = resolved_workload(workload_of_mode("step"));
-  good.at_peak[0] = 3 << 20;
-  good.peak_range = "backward/layers.1";
-  good.block_saved = 1000;
-  good.saved_by = {{"aten::mm", 600}, {"aten::add", 400}};
-  MemoryResult bad;
-  bad.task.workload = good.task.workload;
-  bad.task.workload.model.context_length = 48;
-  bad.failure = "OOM: the kernel ended the process (SIGKILL)";
-  const BenchReport report = memory_tables({good, bad});
+  Workload workload = resolved_workload(workload_of_mode("step"));
+  std::vector<Record> good(3), bad(1);
+  good[0].facts = {{"peak", 3 << 20}, {"peak in", "backward/layers.1"}, {"saved", 1000}};
+  for (const int line : {1, 2}) {
+    good[line].contestant = "saved";
+    good[line].facts = {{"operator", "aten::mm"}, {"saved", 500}, {"place", line - 1}};
+  }
+  describe_records(workload, 0, good);
+  workload.model.context_length = 48;
+  bad[0].outcome = {Status::kOutOfMemory, "the kernel ended the process (SIGKILL)"};
+  describe_records(workload, 0, bad);
+  std::vector<Record> both = good;
+  both.push_back(bad.front());
+  const BenchReport report = report_of(memory_benchmark(1), both);
   EXPECT_EQ(report.table.rows.size(), 2u);
   EXPECT_EQ(lines_with(report.table, "OOM"), 1u);
   EXPECT_EQ(lines_with(report.table, "backward/layers.1"), 1u);
   const std::string text = to_text(report);
-  EXPECT_NE(text.find(bad.failure), std::string::npos) << "why stands in a note\n" << text;
+  EXPECT_NE(text.find("OOM: the kernel ended the process"), std::string::npos) << text;
   ASSERT_EQ(report.tables.size(), 4u);
   EXPECT_EQ(report.tables[1].table.rows.size(), 1u) << "nothing of a block that was not measured";
   EXPECT_EQ(report.tables[2].table.rows.size(), 2u);
-  const double formula =
-      block_saved_bytes(good.task.workload.model, pass_shape(good.task.workload));
-  good.block_saved = static_cast<int64_t>(3 * formula);
-  EXPECT_NE(memory_tables({good}).table.notes.back(), report.table.notes.back());
+  good[0].facts["saved"] = 3 * good[0].number("saved formula");
+  EXPECT_EQ(report_of(memory_benchmark(1), good).table.notes.back(),
+            "Verdict: a block keeps 3.000 to 3.000 times what the formulas say.");
 }
 
 // Two contexts, of which one's process is killed by `signal`.

@@ -1,7 +1,10 @@
 #include "flashstep/report/picture_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <type_traits>
 
 #include <nlohmann/json.hpp>
 
@@ -17,197 +20,159 @@ using measure::Series;
 
 constexpr const char* kScales[] = {"linear", "log", "log2"};
 constexpr const char* kSeriesKinds[] = {"line", "points", "line and points", "bars"};
+const auto& names_of(measure::Scale) { return kScales; }
+const auto& names_of(Series::Kind) { return kSeriesKinds; }
 
-template <size_t Count>
-int index_of(const char* const (&names)[Count], const OrderedJson& json) {
-  const auto name = json.get<std::string>();
-  for (size_t i = 0; i < Count; ++i) {
-    if (name == names[i]) return static_cast<int>(i);
+template <typename T, typename Kind>
+concept Is = std::is_same_v<std::remove_const_t<T>, Kind>;
+
+// ---- The fields of each kind, in the order of the file, for both ways
+
+void describe(auto& f, Is<measure::Interval> auto& interval) {
+  f.element(0, interval.low);
+  f.element(1, interval.high);
+}
+void describe(auto& f, Is<measure::Axis> auto& axis) {
+  f("label", axis.label), f("scale", axis.scale), f("limits", axis.limits);
+}
+void describe(auto& f, Is<Series> auto& s) {
+  f("name", s.name), f("kind", s.kind), f("x", s.x), f("y", s.y), f("low", s.low);
+  f("high", s.high), f("labels", s.labels), f("color", s.color), f("faint", s.faint);
+  f("dashed", s.dashed);
+}
+void describe(auto& f, Is<measure::Reference> auto& line) {
+  f("value", line.value), f("label", line.label), f("vertical", line.vertical);
+}
+void describe(auto& f, Is<measure::Lane> auto& lane) {
+  f("name", lane.name), f("label", lane.label), f("color", lane.color), f.spans(lane.spans);
+}
+void describe(auto& f, Is<measure::LaneGroup> auto& group) {
+  f("title", group.title), f("lanes", group.lanes);
+}
+void describe_heading(auto& f, auto& picture) {
+  f("title", picture.title), f("subtitle", picture.subtitle), f("footnote", picture.footnote);
+  f("width", picture.width);
+}
+void describe(auto& f, Is<measure::Plot> auto& plot) {
+  describe_heading(f, plot);
+  f("height", plot.height), f("x", plot.x), f("y", plot.y), f("series", plot.series);
+  f("references", plot.references), f("categories", plot.categories);
+}
+void describe(auto& f, Is<measure::HeatMap> auto& map) {
+  describe_heading(f, map);
+  f("x_label", map.x_label), f("y_label", map.y_label), f("columns", map.columns);
+  f("rows", map.rows), f("values", map.values), f("labels", map.labels);
+}
+void describe(auto& f, Is<measure::LaneChart> auto& chart) {
+  describe_heading(f, chart);
+  f("groups", chart.groups);
+}
+
+// ---- Writing
+
+OrderedJson json_of(const auto& value);
+
+struct Writer {
+  OrderedJson json;
+
+  void operator()(const char* name, const auto& value) { json[name] = json_of(value); }
+  void operator()(const char* name, const std::optional<measure::Interval>& value) {
+    if (value) json[name] = json_of(*value);
   }
-  throw UserError("\"" + name + "\" is unknown");
-}
-
-// JSON has neither NaN nor infinity.
-OrderedJson number_json(double value) {
-  if (std::isnan(value)) return nullptr;
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  return value;
-}
-
-double number_from(const OrderedJson& json) {
-  const double infinity = std::numeric_limits<double>::infinity();
-  if (json.is_null()) return std::numeric_limits<double>::quiet_NaN();
-  if (json.is_string()) return json.get<std::string>() == "inf" ? infinity : -infinity;
-  return json.get<double>();
-}
-
-OrderedJson numbers(const std::vector<double>& values) {
-  OrderedJson json = OrderedJson::array();
-  for (const double value : values) json.push_back(number_json(value));
-  return json;
-}
-
-std::vector<double> numbers_from(const OrderedJson& json) {
-  std::vector<double> values;
-  for (const OrderedJson& value : json) values.push_back(number_from(value));
-  return values;
-}
-
-OrderedJson axis_to_json(const measure::Axis& axis) {
-  OrderedJson json = {{"label", axis.label}, {"scale", kScales[static_cast<int>(axis.scale)]}};
-  if (axis.limits) json["limits"] = {axis.limits->low, axis.limits->high};
-  return json;
-}
-
-measure::Axis axis_from(const OrderedJson& json) {
-  measure::Axis axis;
-  axis.label = json.at("label").get<std::string>();
-  axis.scale = static_cast<measure::Scale>(index_of(kScales, json.at("scale")));
-  if (json.contains("limits")) {
-    axis.limits =
-        measure::Interval{json["limits"].at(0).get<double>(), json["limits"].at(1).get<double>()};
+  void element(size_t, double value) { json.push_back(json_of(value)); }
+  void spans(const std::vector<measure::Span>& spans) {
+    std::vector<double> begins, ends;
+    for (const auto& span : spans) begins.push_back(span.begin), ends.push_back(span.end);
+    (*this)("begin", begins);
+    (*this)("end", ends);
   }
-  return axis;
+};
+
+OrderedJson json_of(const auto& value) {
+  using Value = std::remove_cvref_t<decltype(value)>;
+  if constexpr (std::is_enum_v<Value>) {
+    return names_of(value)[static_cast<size_t>(value)];
+  } else if constexpr (std::is_same_v<Value, double>) {  // JSON has neither NaN nor infinity
+    if (std::isnan(value)) return nullptr;
+    if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+    return value;
+  } else if constexpr (requires(Writer w) { describe(w, value); }) {
+    Writer writer;
+    describe(writer, value);
+    return writer.json;
+  } else if constexpr (std::is_constructible_v<OrderedJson, Value> &&
+                       !std::is_same_v<Value, std::vector<double>>) {
+    return value;
+  } else {
+    OrderedJson json = OrderedJson::array();
+    for (const auto& one : value) json.push_back(json_of(one));
+    return json;
+  }
 }
 
-OrderedJson series_to_json(const Series& series) {
-  return {{"name", series.name},        {"kind", kSeriesKinds[static_cast<int>(series.kind)]},
-          {"x", numbers(series.x)},     {"y", numbers(series.y)},
-          {"low", numbers(series.low)}, {"high", numbers(series.high)},
-          {"labels", series.labels},    {"color", series.color},
-          {"faint", series.faint},      {"dashed", series.dashed}};
+// ---- Reading
+
+void read(const OrderedJson& json, auto& value);
+
+struct Reader {
+  const OrderedJson& json;
+
+  void operator()(const char* name, auto& value) { read(json.at(name), value); }
+  void operator()(const char* name, std::optional<measure::Interval>& value) {
+    if (json.contains(name)) read(json.at(name), value.emplace());
+  }
+  void element(size_t i, double& value) { read(json.at(i), value); }
+  void spans(std::vector<measure::Span>& spans) {
+    std::vector<double> begins, ends;
+    (*this)("begin", begins);
+    (*this)("end", ends);
+    require(begins.size() == ends.size(), "a lane has ", begins.size(), " begins and ", ends.size(),
+            " ends");
+    for (size_t i = 0; i < begins.size(); ++i) spans.push_back({begins[i], ends[i]});
+  }
+};
+
+void read(const OrderedJson& json, auto& value) {
+  using Value = std::remove_cvref_t<decltype(value)>;
+  if constexpr (std::is_enum_v<Value>) {
+    const auto& names = names_of(value);
+    const auto name = json.get<std::string>();
+    const auto found = std::find(std::begin(names), std::end(names), name);
+    require(found != std::end(names), "\"", name, "\" is unknown");
+    value = static_cast<Value>(found - std::begin(names));
+  } else if constexpr (std::is_same_v<Value, double>) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    if (json.is_null())
+      value = std::numeric_limits<double>::quiet_NaN();
+    else if (json.is_string())
+      value = json.get<std::string>() == "inf" ? infinity : -infinity;
+    else
+      value = json.get<double>();
+  } else if constexpr (requires(Reader r) { describe(r, value); }) {
+    Reader reader{json};
+    describe(reader, value);
+  } else if constexpr (requires { value.emplace_back(); } && !std::is_same_v<Value, std::string>) {
+    for (const OrderedJson& one : json) read(one, value.emplace_back());
+  } else {
+    json.get_to(value);
+  }
 }
 
-Series series_from(const OrderedJson& json) {
-  Series series;
-  series.name = json.at("name").get<std::string>();
-  series.kind = static_cast<Series::Kind>(index_of(kSeriesKinds, json.at("kind")));
-  series.x = numbers_from(json.at("x"));
-  series.y = numbers_from(json.at("y"));
-  series.low = numbers_from(json.at("low"));
-  series.high = numbers_from(json.at("high"));
-  series.labels = json.at("labels").get<std::vector<std::string>>();
-  series.color = json.at("color").get<int>();
-  series.faint = json.at("faint").get<bool>();
-  series.dashed = json.at("dashed").get<bool>();
-  return series;
+OrderedJson data_of(const char* kind, const auto& picture) {
+  Writer writer;
+  writer("picture", std::string(kind));
+  describe(writer, picture);
+  return writer.json;
 }
+OrderedJson data_of(const measure::Plot& plot) { return data_of("plot", plot); }
+OrderedJson data_of(const measure::HeatMap& map) { return data_of("heat map", map); }
+OrderedJson data_of(const measure::LaneChart& chart) { return data_of("lanes", chart); }
 
-// What all kinds have.
 template <typename Picture>
-OrderedJson heading_to_json(const char* kind, const Picture& picture) {
-  return {{"picture", kind},
-          {"title", picture.title},
-          {"subtitle", picture.subtitle},
-          {"footnote", picture.footnote},
-          {"width", picture.width}};
-}
-
-template <typename Picture>
-Picture heading_from(const OrderedJson& json) {
+Picture picture_from(const OrderedJson& json) {
   Picture picture;
-  picture.title = json.at("title").get<std::string>();
-  picture.subtitle = json.at("subtitle").get<std::string>();
-  picture.footnote = json.at("footnote").get<std::string>();
-  picture.width = json.at("width").get<double>();
+  read(json, picture);
   return picture;
-}
-
-OrderedJson data_of(const measure::Plot& plot) {
-  OrderedJson json = heading_to_json("plot", plot);
-  json["height"] = plot.height;
-  json["x"] = axis_to_json(plot.x);
-  json["y"] = axis_to_json(plot.y);
-  json["series"] = OrderedJson::array();
-  for (const Series& series : plot.series) json["series"].push_back(series_to_json(series));
-  json["references"] = OrderedJson::array();
-  for (const auto& line : plot.references) {
-    json["references"].push_back(
-        {{"value", number_json(line.value)}, {"label", line.label}, {"vertical", line.vertical}});
-  }
-  json["categories"] = plot.categories;
-  return json;
-}
-
-measure::Plot plot_from(const OrderedJson& json) {
-  auto plot = heading_from<measure::Plot>(json);
-  plot.height = json.at("height").get<double>();
-  plot.x = axis_from(json.at("x"));
-  plot.y = axis_from(json.at("y"));
-  for (const OrderedJson& series : json.at("series")) plot.series.push_back(series_from(series));
-  for (const OrderedJson& line : json.at("references")) {
-    plot.references.push_back({number_from(line.at("value")), line.at("label").get<std::string>(),
-                               line.at("vertical").get<bool>()});
-  }
-  plot.categories = json.at("categories").get<std::vector<std::string>>();
-  return plot;
-}
-
-OrderedJson data_of(const measure::HeatMap& map) {
-  OrderedJson json = heading_to_json("heat map", map);
-  json["x_label"] = map.x_label;
-  json["y_label"] = map.y_label;
-  json["columns"] = map.columns;
-  json["rows"] = map.rows;
-  json["values"] = numbers(map.values);
-  json["labels"] = map.labels;
-  return json;
-}
-
-measure::HeatMap heat_map_from(const OrderedJson& json) {
-  auto map = heading_from<measure::HeatMap>(json);
-  map.x_label = json.at("x_label").get<std::string>();
-  map.y_label = json.at("y_label").get<std::string>();
-  map.columns = json.at("columns").get<std::vector<std::string>>();
-  map.rows = json.at("rows").get<std::vector<std::string>>();
-  map.values = numbers_from(json.at("values"));
-  map.labels = json.at("labels").get<std::vector<std::string>>();
-  return map;
-}
-
-OrderedJson data_of(const measure::LaneChart& chart) {
-  OrderedJson json = heading_to_json("lanes", chart);
-  json["groups"] = OrderedJson::array();
-  for (const auto& group : chart.groups) {
-    OrderedJson lanes = OrderedJson::array();
-    for (const auto& lane : group.lanes) {
-      std::vector<double> begins, ends;
-      for (const auto& span : lane.spans) {
-        begins.push_back(span.begin);
-        ends.push_back(span.end);
-      }
-      lanes.push_back({{"name", lane.name},
-                       {"label", lane.label},
-                       {"color", lane.color},
-                       {"begin", numbers(begins)},
-                       {"end", numbers(ends)}});
-    }
-    json["groups"].push_back({{"title", group.title}, {"lanes", std::move(lanes)}});
-  }
-  return json;
-}
-
-measure::Lane lane_from(const OrderedJson& json) {
-  measure::Lane lane;
-  lane.name = json.at("name").get<std::string>();
-  lane.label = json.at("label").get<std::string>();
-  lane.color = json.at("color").get<int>();
-  const auto begins = numbers_from(json.at("begin")), ends = numbers_from(json.at("end"));
-  require(begins.size() == ends.size(), "a lane has ", begins.size(), " begins and ", ends.size(),
-          " ends");
-  for (size_t i = 0; i < begins.size(); ++i) lane.spans.push_back({begins[i], ends[i]});
-  return lane;
-}
-
-measure::LaneChart lane_chart_from(const OrderedJson& json) {
-  auto chart = heading_from<measure::LaneChart>(json);
-  for (const OrderedJson& group : json.at("groups")) {
-    measure::LaneGroup lanes;
-    lanes.title = group.at("title").get<std::string>();
-    for (const OrderedJson& lane : group.at("lanes")) lanes.lanes.push_back(lane_from(lane));
-    chart.groups.push_back(std::move(lanes));
-  }
-  return chart;
 }
 
 OrderedJson data_of(const std::string& svg) { return {{"picture", "svg"}, {"svg", svg}}; }
@@ -228,9 +193,9 @@ std::string dump(const Named& named) {
 
 StoredPicture::Kind kind_from(const OrderedJson& json) {
   const auto kind = json.at("picture").get<std::string>();
-  if (kind == "plot") return plot_from(json);
-  if (kind == "heat map") return heat_map_from(json);
-  if (kind == "lanes") return lane_chart_from(json);
+  if (kind == "plot") return picture_from<measure::Plot>(json);
+  if (kind == "heat map") return picture_from<measure::HeatMap>(json);
+  if (kind == "lanes") return picture_from<measure::LaneChart>(json);
   require(kind == "svg", "\"", kind, "\" is no kind of picture");
   return json.at("svg").get<std::string>();
 }

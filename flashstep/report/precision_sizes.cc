@@ -1,26 +1,28 @@
 // Error and speed of bf16 beside fp32, by size of the model.
-#include "flashstep/report/precision_sizes.h"
-
 #include <cmath>
 
 #include <torch/types.h>
 
 #include "flashstep/amp.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/measure/memory.h"
-#include "flashstep/model/cost.h"
-#include "flashstep/report/account_text.h"
 #include "flashstep/report/case_memory.h"
+#include "flashstep/report/figures.h"
 #include "flashstep/report/model_run.h"
+#include "flashstep/report/precision.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
 namespace {
 
 using at::Tensor;
+using measure::number_column;
+
+constexpr const char* kPrecisions[] = {"fp32", "bf16"};
+constexpr const char* kPassNames[] = {"forward", "backward"};
 
 Workload workload_of(const PrecisionSizesOptions& options, const std::string& size) {
   Workload workload;
@@ -34,50 +36,36 @@ Workload workload_of(const PrecisionSizesOptions& options, const std::string& si
   return resolved_workload(workload);
 }
 
-// Weights, two sets of gradients, and what a pass in fp32 keeps for backward.
-double bytes_of_training(const Workload& workload) {
-  const auto parameters = static_cast<double>(parameter_count(workload.model));
-  const PassShape shape{.batch_size = workload.batch_size,
-                        .seq_len = workload.model.context_length,
-                        .naive_attention = workload.model.attention == "naive",
-                        .on_gpu = workload.device == "cuda"};
-  const StateBytes state = state_bytes(parameters);
-  double kept =
-      static_cast<double>(workload.model.num_layers) * block_saved_bytes(workload.model, shape);
-  for (const SavedTensor& tensor : head_saved_tensors(workload.model, shape)) kept += tensor.bytes;
-  return state.parameters + 2 * state.gradients + kept;
-}
-
 // One model, whose weights are float32 in either precision.
 class Contest {
  public:
   explicit Contest(const Workload& workload) : run_(workload) {}
 
-  // One pass; its times are recorded where `times` is given.
-  double pass(size_t precision, PrecisionTimes* times) {
+  // One pass; its times are recorded where `record` is given.
+  double pass(const std::string& precision, Record* record) {
     run_.optimizer().zero_grad();
     synchronize(run_.device());
     const double begin = measure::steady_seconds();
-    const Tensor loss = loss_of(run_.model(), run_.rows(), kPrecisions[precision]);
+    const Tensor loss = loss_of(run_.model(), run_.rows(), precision);
     synchronize(run_.device());
     const double middle = measure::steady_seconds();
     loss.backward();
     synchronize(run_.device());
-    if (times != nullptr) {
-      times->forward.push_back(middle - begin);
-      times->backward.push_back(measure::steady_seconds() - middle);
+    if (record != nullptr) {
+      record->samples[precision + " forward"].push_back(middle - begin);
+      record->samples[precision + " backward"].push_back(measure::steady_seconds() - middle);
     }
     return loss.item<double>();
   }
 
-  void compare(SizeResult& result) {
-    const double exact = pass(0, nullptr);
+  void compare(Record& record) {
+    const double exact = pass("fp32", nullptr);
     std::vector<Tensor> gradients;  // taken, not copied: the next pass makes its own
     for (Tensor& parameter : run_.model().parameters()) {
       gradients.push_back(parameter.grad());
       parameter.mutable_grad().reset();
     }
-    result.loss_error = std::abs(pass(1, nullptr) - exact) / std::abs(exact);
+    record.facts["loss error"] = std::abs(pass("bf16", nullptr) - exact) / std::abs(exact);
     double difference = 0, norm = 0;
     size_t i = 0;
     for (const Tensor& parameter : run_.model().parameters()) {
@@ -85,8 +73,8 @@ class Contest {
       difference += square_sum(parameter.grad() - expected);
       norm += square_sum(expected);
     }
-    result.gradient_error = std::sqrt(difference / norm);
-    result.logits_error = logits_error();
+    record.facts["gradient error"] = std::sqrt(difference / norm);
+    record.facts["logits error"] = logits_error();
   }
 
  private:
@@ -105,46 +93,126 @@ class Contest {
   ModelRun run_;
 };
 
-void measure_into(SizeResult& result, const Workload& workload,
-                  const PrecisionSizesOptions& options) {
+// A signal ends it: what there is, is shown.
+void measure_into(Record& record, const Workload& workload, const PrecisionSizesOptions& options) {
   Contest contest(workload);
-  contest.compare(result);
+  contest.compare(record);
   for (int64_t i = 0; i < options.warmup + options.steps; ++i) {
-    if (SignalGuard::received() != 0) return;
-    for (size_t precision = 0; precision < 2; ++precision)
-      contest.pass(precision, i < options.warmup ? nullptr : &result.times[precision]);
+    for (const char* precision : kPrecisions) {
+      if (SignalGuard::received() != 0) return;
+      contest.pass(precision, i < options.warmup ? nullptr : &record);
+    }
   }
 }
 
-// Into `result`, which is among those shown even if the machine fails here.
-void measure_or_say_why(SizeResult& result, const Workload& workload, const MeasureSize& measure,
-                        const PrecisionSizesOptions& options) {
-  const double needed = bytes_of_training(workload);
-  const auto available = static_cast<double>(measure::available_bytes());
-  if (workload.device == "cpu" && available > 0 && needed > available) {
-    // The kernel would kill: asked before, not after.
-    result.failure =
-        str("needs ", number(needed / kGiB), " GiB, ", number(available / kGiB), " are free");
-    return;
+// ---- Tables, sentences, pictures
+
+// How many times as fast bf16 is.
+double gain(const Record& r, const std::string& pass) {
+  return r.median("fp32 " + pass) / r.median("bf16 " + pass);
+}
+double whole_gain(const Record& r) {
+  return (r.median("fp32 forward") + r.median("fp32 backward")) /
+         (r.median("bf16 forward") + r.median("bf16 backward"));
+}
+bool has_gain(const Record& r) { return std::isfinite(whole_gain(r)); }
+
+Schema sizes_schema(const Records&) {
+  Schema schema = {text_key("model")};
+  for (const std::string precision : kPrecisions) {
+    for (const char* pass : kPassNames) {
+      const std::string name = precision + " " + pass;
+      schema.push_back({number_column(name, "ms", 2), median(name, 1e3)});
+    }
   }
-  // What has failed has no times, whatever was measured of it.
-  const auto give_up = [&](const std::string& why) {
-    result = {.name = result.name, .parameters = result.parameters, .failure = why};
+  schema[1].cell = or_word(schema[1].cell);
+  for (const std::string pass : kPassNames) {
+    schema.push_back({number_column("gain " + pass, "x", 2),
+                      finite([pass](const Record& r, const Records&) { return gain(r, pass); })});
+  }
+  for (const char* name : {"loss error", "logits error", "gradient error"})
+    schema.push_back({error_column(name), fact(name)});
+  return schema;
+}
+
+measure::Table passes_table(const Records& records) {
+  Records passes;  // a record each
+  for (const Record& r : records) {
+    for (const std::string precision : kPrecisions) {
+      for (const char* pass : kPassNames) {
+        const auto& seconds = r.series(precision + " " + pass);
+        if (seconds.empty()) continue;
+        passes.add({.key = {{"model", r.text("model")}, {"precision", precision}, {"pass", pass}},
+                    .samples = {{"seconds", seconds}}});
+      }
+    }
+  }
+  return fill("bf16 beside fp32: all passes",
+              {text_key("model"),
+               text_key("precision"),
+               text_key("pass"),
+               {measure::integer_column("passes"), count("seconds")},
+               {number_column("mean", "ms", 3), mean("seconds", 1e3)},
+               {number_column("deviation", "ms", 3), deviation("seconds", 1e3)},
+               {number_column("median", "ms", 3), median("seconds", 1e3)},
+               {number_column("p10", "ms", 3), quantile("seconds", 0.1, 1e3)},
+               {number_column("p90", "ms", 3), quantile("seconds", 0.9, 1e3)}},
+              passes);
+}
+
+// How one model fares, and which way that goes with the size.
+std::vector<std::string> gains(const Records& records) {
+  const Records measured = records.where(has_gain);
+  if (measured.empty()) return {};
+  const Record &smallest = measured.all().front(), &largest = measured.all().back();
+  const double first = whole_gain(smallest), last = whole_gain(largest);
+  std::string sentence = str("Verdict: forward and backward of ", smallest.what);
+  sentence += first >= 1 ? str(" are ", fixed(first, 2), " times as fast in bf16 as in fp32")
+                         : str(" take ", fixed(1 / first, 2), " times as LONG in bf16 as in fp32");
+  if (&largest != &smallest) {
+    const char* way = last > 1.05 * first ? "grows" : first > 1.05 * last ? "shrinks" : "stays";
+    sentence += str(", ", largest.what, " ", fixed(last, 2), " times as fast: the gain ", way,
+                    " with the size");
+  }
+  return {sentence + "."};
+}
+
+std::vector<NamedPicture> gain_picture(const Records& records, const std::string& footnote) {
+  Records points;  // of each pass
+  for (const std::string pass : kPassNames) {
+    for (const Record& r : records.where(has_gain))
+      points.add({.contestant = pass,
+                  .facts = {{"parameters", r.number("parameters")}, {"gain", gain(r, pass)}}});
+  }
+  if (points.all().size() < 4) return {};  // of one size
+  const auto number = [](const char* name) {
+    return [name](const Record& r) { return r.number(name); };
   };
-  const std::string no_memory = str("out of memory (needs about ", number(needed / kGiB), " GiB)");
-  try {
-    measure(result, workload, options);
-  } catch (...) {
-    const Outcome outcome = outcome_of(std::current_exception());
-    if (workload.device == "cuda") measure::release_cached_gpu_memory();
-    if (outcome.status == Status::kRefused) throw;
-    give_up(outcome.failed() ? outcome.sentence() : no_memory);
-    if (outcome.failed())
-      throw MachineError(str("[precision] ", result.name, " ", outcome.sentence()));
-  }
+  measure::Plot plot = lines(points, contestant_of, number("parameters"), number("gain"));
+  plot.title = "bf16 (autocast) beside fp32";
+  plot.x = {.label = "parameters", .scale = measure::Scale::kLog, .limits = {}};
+  plot.y = {.label = "fp32's time over bf16's", .scale = {}, .limits = {}};
+  plot.references = {{1, "as fast", false}};
+  plot.footnote = footnote;
+  return {{"gain", plot}};
 }
 
 }  // namespace
+
+Benchmark sizes_benchmark(const PrecisionSizesOptions& options) {
+  Benchmark benchmark;
+  benchmark.command = "precision";
+  benchmark.title = str("bf16 (autocast) beside fp32: batch ", options.batch_size, ", context ",
+                        options.context_length, ", ", options.device);
+  benchmark.device = options.device;
+  benchmark.schema = sizes_schema;
+  benchmark.runs_table = passes_table;
+  benchmark.how_to_read = {note("precision sizes")};
+  benchmark.how = str("Medians of ", options.steps, " passes after ", options.warmup);
+  benchmark.findings = gains;
+  benchmark.pictures = gain_picture;
+  return benchmark;
+}
 
 BenchReport precision_sizes(const PrecisionSizesOptions& options) {
   return precision_sizes_by(measure_into, options);
@@ -156,23 +224,23 @@ BenchReport precision_sizes_by(const MeasureSize& measure, const PrecisionSizesO
           options.sizes.size(), ", ", options.warmup, " and ", options.steps);
   std::vector<Workload> workloads;  // all are checked before the first is measured
   for (const std::string& size : options.sizes) workloads.push_back(workload_of(options, size));
-  std::vector<SizeResult> results;
-  BenchReport ended;
-  measure_until_failure(ended, [&] {
-    for (const Workload& workload : workloads) {
-      if (SignalGuard::received() != 0) break;
-      if (options.progress) options.progress(str("bf16 beside fp32: ", model_name(workload.model)));
-      results.push_back({.name = model_name(workload.model),
-                         .parameters = static_cast<double>(parameter_count(workload.model))});
-      measure_or_say_why(results.back(), workload, measure, options);
+  return run_benchmark(sizes_benchmark(options), options.progress, [&](Run& run) {
+    for (size_t i = 0; i < workloads.size(); ++i) {
+      const Workload& workload = workloads[i];
+      const std::string name = model_name(workload.model);
+      const auto parameters = static_cast<double>(parameter_count(workload.model));
+      run.begin(i, workloads.size(), "bf16 beside fp32: " + name);
+      Record record{.key = {{"model", name}}, .what = name, .facts = {{"parameters", parameters}}};
+      // A second gradient beside what one pass needs.
+      record.outcome = too_large_for_now(workload, state_bytes(parameters).gradients);
+      if (record.outcome.measured())
+        record.outcome = attempt([&] { measure(record, workload, options); });
+      if (!record.outcome.measured()) record.drop_samples();
+      if (workload.device == "cuda") measure::release_cached_gpu_memory();
+      run.add(std::move(record));
     }
+    check_interrupted("interrupted");
   });
-  BenchReport report = precision_sizes_report(results, options);
-  report.failure = ended.failure;
-  report.signal = SignalGuard::received();
-  if (report.signal != 0)
-    report.table.notes.emplace_back("Interrupted: the rest was not measured.");
-  return report;
 }
 
 }  // namespace flashstep::report

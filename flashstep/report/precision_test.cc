@@ -3,13 +3,11 @@
 #include <cmath>
 #include <new>
 
-#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/report/precision_sizes.h"
 #include "flashstep/report/test_table.h"
 
 namespace flashstep::report {
@@ -143,16 +141,18 @@ TEST(PrecisionSizes, MeasureErrorAndSpeed) {
 }
 
 // fp32 takes 10 ms a pass, bf16 what is asked for.
-SizeResult timed(const char* name, double bf16_seconds) {
-  SizeResult result{.name = name, .parameters = 1e6};
-  result.times[0] = {{0.01}, {0.01}};
-  result.times[1] = {{bf16_seconds}, {bf16_seconds}};
-  return result;
+Record timed(const char* name, double bf16_seconds) {
+  return {.key = {{"model", name}},
+          .what = name,
+          .samples = {{"fp32 forward", {0.01}},
+                      {"fp32 backward", {0.01}},
+                      {"bf16 forward", {bf16_seconds}},
+                      {"bf16 backward", {bf16_seconds}}}};
 }
 
 TEST(PrecisionSizes, TurnTheirVerdictWithTheNumbers) {
-  const auto verdict = [](const std::vector<SizeResult>& results) {
-    return precision_sizes_report(results, {}).table.notes.back();
+  const auto verdict = [](const std::vector<Record>& records) {
+    return report_of(sizes_benchmark({}), records).table.notes.back();
   };
   EXPECT_EQ(verdict({timed("small", 0.005), timed("large", 0.0025)}),
             "Verdict: forward and backward of small are 2.00 times as fast in bf16 as in fp32, "
@@ -160,25 +160,9 @@ TEST(PrecisionSizes, TurnTheirVerdictWithTheNumbers) {
   EXPECT_EQ(verdict({timed("small", 0.02), timed("large", 0.04)}),
             "Verdict: forward and backward of small take 2.00 times as LONG in bf16 as in fp32, "
             "large 0.25 times as fast: the gain shrinks with the size.");
-  EXPECT_EQ(verdict({timed("small", 0.02)}),
-            "Verdict: forward and backward of small take 2.00 times as LONG in bf16 as in fp32.");
-  SizeResult failed{.name = "huge", .failure = "out of memory"};
+  const Record failed{.what = "huge", .outcome = {Status::kOutOfMemory, ""}};
   EXPECT_EQ(verdict({timed("small", 0.01), failed}),
             "Verdict: forward and backward of small are 1.00 times as fast in bf16 as in fp32.");
-  EXPECT_EQ(precision_sizes_report({failed}, {}).table.rows[0][1], measure::Cell("out of memory"));
-}
-
-TEST(PrecisionSizes, SayWhatDoesNotFit) {
-  PrecisionSizesOptions options = small_sizes_options();
-  options.sizes = {"65536/262144/64/64", "32/64/1/2"};  // 18 TB of weights
-  const BenchReport report = precision_sizes(options);
-  ASSERT_EQ(report.table.rows.size(), 2u);
-  EXPECT_TRUE(report.table.rows[0][1].is_text());
-  EXPECT_GT(number_of(report.table.rows[1][1]), 0);
-}
-
-c10::Error libtorch_error(const std::string& words) {
-  return {c10::SourceLocation{__func__, __FILE__, __LINE__}, words};
 }
 
 // Measures as it does, and fails at the second of three sizes.
@@ -187,37 +171,29 @@ BenchReport failing_at_the_second(const Error& error) {
   PrecisionSizesOptions options = small_sizes_options();
   options.sizes = {"64/128/2/2", "32/64/1/2", "32/64/2/2"};
   int64_t sizes = 0;
-  const auto measure = [&](SizeResult& result, const Workload&, const PrecisionSizesOptions&) {
-    result.times = timed("", 0.005).times;
+  const auto measure = [&](Record& record, const Workload&, const PrecisionSizesOptions&) {
+    record.samples = timed("", 0.005).samples;
     if (++sizes == 2) throw error;
   };
-  return precision_sizes_by(measure, options);
+  const BenchReport report = precision_sizes_by(measure, options);
+  EXPECT_EQ(report.table.rows.size(), 3u);
+  EXPECT_EQ(number_at(report.table, 0, "fp32 forward"), 10);
+  EXPECT_EQ(number_at(report.table, 2, "fp32 forward"), 10) << "the rest is measured";
+  return report;
 }
 
-TEST(PrecisionSizes, AGpuThatFailsLeavesWhatIsMeasured) {
-  const BenchReport report =
-      failing_at_the_second(libtorch_error("CUDA error: unspecified launch failure\nand more"));
-  EXPECT_EQ(report.failure, "[precision] 32/64/1/2 failed: CUDA error: unspecified launch failure");
-  ASSERT_EQ(report.table.rows.size(), 2u) << "nothing is asked of a GPU that has failed";
-  EXPECT_EQ(number_of(report.table.rows[0][1]), 10);
-  EXPECT_EQ(report.table.rows[1][1],
-            measure::Cell("failed: CUDA error: unspecified launch failure"));
-  EXPECT_NE(failing_at_the_second(MachineError("the GPU is gone")).failure.find("the GPU is gone"),
-            std::string::npos);
-}
-
-TEST(PrecisionSizes, WantOfMemoryIsNoFailure) {
-  const BenchReport reports[] = {
-      failing_at_the_second(std::bad_alloc()),
-      failing_at_the_second(libtorch_error("CUDA out of memory. Tried to allocate 20 GiB")),
-      failing_at_the_second(libtorch_error("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"))};
-  for (const BenchReport& report : reports) {
-    EXPECT_EQ(report.failure, "");
-    ASSERT_EQ(report.table.rows.size(), 3u);
-    EXPECT_TRUE(some_line_has({std::get<std::string>(report.table.rows[1][1].value())},
-                              {"out of memory (needs about "}));
-    EXPECT_EQ(number_of(report.table.rows[2][1]), 10);
-  }
+TEST(PrecisionSizes, AFailureIsTheCommandsAndWantOfMemoryACell) {
+  const BenchReport failed = failing_at_the_second(MachineError("the GPU is gone"));
+  EXPECT_EQ(failed.failure, "[precision] 32/64/1/2 failed: the GPU is gone");
+  EXPECT_EQ(text_at(failed.table, 1, "fp32 forward"), "failed");
+  const BenchReport too_small = failing_at_the_second(std::bad_alloc());
+  EXPECT_EQ(too_small.failure, "");
+  EXPECT_EQ(text_at(too_small.table, 1, "fp32 forward"), "OOM");
+  PrecisionSizesOptions options = small_sizes_options();
+  options.sizes = {"65536/262144/64/64", "32/64/1/2"};  // 18 TB of weights
+  const BenchReport report = precision_sizes(options);
+  EXPECT_EQ(text_at(report.table, 0, "fp32 forward"), "OOM");
+  EXPECT_GT(number_at(report.table, 1, "fp32 forward"), 0);
 }
 
 TEST(PrecisionSizes, RefuseWhatIsNone) {

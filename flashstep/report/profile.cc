@@ -1,26 +1,17 @@
 #include "flashstep/report/profile.h"
 
 #include <algorithm>
-#include <exception>
-#include <memory>
-
-#include <torch/types.h>
 
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
-#include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/limits.h"
-#include "flashstep/measure/machine.h"
-#include "flashstep/measure/memory.h"
 #include "flashstep/profiling.h"
 #include "flashstep/report/case_memory.h"
 #include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/profiler_ranges.h"
 #include "flashstep/report/recorder.h"
-#include "flashstep/report/units.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
@@ -29,17 +20,6 @@ namespace {
 std::string name_of(const Workload& w) {
   return str(model_name(w.model), ", context ", w.model.context_length, ", ", w.precision, ", ",
              w.model.attention, w.mode == "step" ? "" : ", " + w.mode);
-}
-
-// On a CPU the kernel would end this process, so that what cannot fit is not tried. A GPU's
-// allocator says so itself.
-std::string too_large_for_now(const Workload& workload) {
-  if (workload.device != "cpu") return "";
-  const auto there = static_cast<double>(measure::available_bytes());
-  const double about = needed_bytes(workload).about;
-  if (there == 0 || about <= there) return "";
-  return str("OOM: about ", fixed(about / kGiB, 1), " GiB are needed, ", fixed(there / kGiB, 1),
-             " GiB are there");
 }
 
 void run_one(ModelRun& run) {
@@ -72,90 +52,30 @@ void add_update_traffic(const Workload& workload, ProfileSums& sums) {
       {Pass::kOptimizer, RangeTree::kRoot, WorkClass::kElementwise, 0, bytes - known});
 }
 
-// All that is said of the cases.
-void fill_tables(const std::vector<ProfileCase>& cases, int64_t top, const std::string& footnote,
-                 BenchReport& report) {
-  report.table = times_table(cases);
-  const auto add = [&](const char* name, measure::Table table) {
-    if (!table.rows.empty()) report.tables.push_back({name, std::move(table)});
-  };
-  add("kernels", kernels_table(cases, top));
-  add("classes", classes_table(cases));
-  add("shares", shares_table(cases));
-  add("ranges", ranges_table(cases));
-  add("attention", attention_table(cases));
-  add("blocks", blocks_table(cases));
-  for (std::string& note : profile_notes(cases)) report.table.notes.push_back(std::move(note));
-  for (const ProfileCase& c : cases) {
-    const std::string name = file_name(c.name);
-    if (c.step) {
-      report.pictures.push_back({"flame_" + name, flame_graph(c, *c.step, footnote)});
-      report.pictures.push_back({"shares_" + name, shares_plot(c, footnote)});
-    }
-    if (c.inference) {
-      report.pictures.push_back(
-          {"flame_inference_" + name, flame_graph(c, *c.inference, footnote)});
-    }
-  }
-}
-
-// One mode of one case after another, what there is is kept.
-class Profiler {
+// What the profiler saw of one mode of a case.
+class CaseProfiler {
  public:
-  explicit Profiler(const ProfileOptions& options)
-      : options_(options), workloads_(workloads_of(options.axes)) {}
+  CaseProfiler(const ProfileOptions& options, const Run& run, ProfileCase& c)
+      : options_(options), run_(run), case_(c) {}
 
-  BenchReport run() {
-    measure_until_failure(report_, [&] {
-      for (const Workload& workload : workloads_) {
-        ProfileCase& c = cases_.emplace_back();
-        c.name = name_of(workload);
-        c.workload = workload;
-        measure_case(c);
-      }
-    });
-    const bool any = std::any_of(cases_.begin(), cases_.end(), [](const ProfileCase& c) {
-      return c.step || c.failure.empty() || c.failure.rfind("OOM", 0) == 0;
-    });
-    if (!any && mistake_ != nullptr) std::rethrow_exception(mistake_);
-    fill_report();
-    return std::move(report_);
+  void measure() {
+    const Workload& workload = *case_.workload;
+    if (options_.record) {  // before the model is there: its products and copies need memory too
+      case_.limits = {measure::matmul_limit_flops(workload.device, workload.precision),
+                      measure::memory_limit_bytes_per_s(workload.device)};
+    }
+    if (has_backward(workload) && options_.inference) {
+      Workload forward = workload;
+      forward.mode = "forward";
+      case_.inference = measure_mode(forward, "_inference");
+    }
+    case_.step = measure_mode(workload, "");
   }
 
  private:
-  void tell(const std::string& line) const {
-    if (options_.progress) options_.progress(line);
-  }
-
-  void measure_case(ProfileCase& c) {
-    c.failure = too_large_for_now(*c.workload);
-    if (!c.failure.empty()) return;
-    try {
-      if (options_.record) {  // before the model is there: its products and copies need memory too
-        const std::string& device = c.workload->device;
-        c.limits = {measure::matmul_limit_flops(device, c.workload->precision),
-                    measure::memory_limit_bytes_per_s(device)};
-      }
-      if (has_backward(*c.workload) && options_.inference) {
-        Workload forward = *c.workload;
-        forward.mode = "forward";
-        c.inference = measure_mode(c, forward, "_inference");
-      }
-      c.step = measure_mode(c, *c.workload, "");
-    } catch (...) {
-      const Outcome outcome = outcome_of(std::current_exception());
-      const bool refused = outcome.status == Status::kRefused;
-      if (refused && mistake_ == nullptr) mistake_ = std::current_exception();
-      c.failure = refused ? "failed: " + outcome.why : outcome.sentence();
-      // A GPU that failed answers nobody any more.
-      if (outcome.failed()) throw MachineError("[profile] " + c.name + " " + outcome.sentence());
-    }
-    if (c.workload->device == "cuda") measure::release_cached_gpu_memory();
-  }
-
-  std::optional<ProfileRun> measure_mode(ProfileCase& c, const Workload& workload,
-                                         const char* suffix) {
-    tell(str(c.name, ", ", workload.mode, ": warm-up"));
+  std::optional<ProfileRun> measure_mode(const Workload& workload, const char* suffix) {
+    const std::string what = str(case_.name, ", ", workload.mode, ": ");
+    run_.tell(what + "warm-up");
     ModelRun model(workload);
     {
       const ProfilerRanges listening;
@@ -168,19 +88,19 @@ class Profiler {
       return std::nullopt;
     }
     ProfileRun run;
-    tell(str(c.name, ", ", workload.mode, ": ", options_.steps, " steps by the clock"));
+    run_.tell(str(what, options_.steps, " steps by the clock"));
     repeat(options_.steps, [&] { run.timers.push_back(model.timed_pass()); });
-    tell(str(c.name, ", ", workload.mode, ": ", options_.recorded, " steps recorded"));
+    run_.tell(str(what, options_.recorded, " steps recorded"));
     const ProfilerRanges listening;
-    const TraceEvents trace = record_steps(model, trace_file(c, suffix));
+    const TraceEvents trace = record_steps(model, suffix);
     const Attribution attribution = attribute(trace);
     run.sums = sums_of(trace, attribution);
     add_update_traffic(workload, run.sums);
-    c.ranges = ranges_in(trace, attribution.steps);
+    case_.ranges = ranges_in(trace, attribution.steps);
     return run;
   }
 
-  TraceEvents record_steps(ModelRun& model, const std::string& file) {
+  TraceEvents record_steps(ModelRun& model, const char* suffix) {
     const auto work = [&] {
       {  // the profiler is slow at first
         const ScopedRange range("warm-up");
@@ -189,6 +109,10 @@ class Profiler {
       }
       repeat(options_.recorded, [&] { run_one(model); });
     };
+    const std::string file =
+        options_.directory.empty()
+            ? ""
+            : str(options_.directory, "/trace_", file_name(case_.name), suffix, ".json");
     return record(model.device(), work, file);
   }
 
@@ -208,41 +132,28 @@ class Profiler {
     }
   }
 
-  std::string trace_file(const ProfileCase& c, const char* suffix) const {
-    if (options_.directory.empty()) return "";
-    return str(options_.directory, "/trace_", file_name(c.name), suffix, ".json");
-  }
-
-  void fill_report() {
-    const std::string machine = measure::one_line(measure::describe_machine());
-    if (options_.record)
-      fill_tables(cases_, options_.top, "flashstep profile; " + machine, report_);
-    if (!options_.record) {
-      report_.table.title = "Profile: ranges only, for another profiler";
-      report_.table.columns = {measure::text_column("case"), measure::integer_column("steps")};
-      for (const ProfileCase& c : cases_) {
-        report_.table.add_row(
-            {c.name, c.failure.empty() ? measure::Cell(options_.steps) : measure::Cell(c.failure)});
-      }
-    }
-    auto& notes = report_.table.notes;
-    std::string how = str("Batch ", workloads_.front().batch_size, "; ", options_.steps,
-                          " steps by the clock after ", options_.warmup, ", then ",
-                          options_.recorded, " under the profiler; ", machine);
-    if (workloads_.front().device == "cuda") {
-      if (const auto state = measure::gpu_state()) how += "; " + measure::describe(*state);
-    }
-    notes.push_back(how + ".");
-    if (report_.signal != 0) notes.emplace_back("Interrupted: the rest was not measured.");
-    if (!report_.failure.empty()) notes.push_back("Failed: " + report_.failure + ".");
-  }
-
   const ProfileOptions& options_;
-  std::vector<Workload> workloads_;
-  std::vector<ProfileCase> cases_;
-  BenchReport report_;
-  std::exception_ptr mistake_;
+  const Run& run_;
+  ProfileCase& case_;
 };
+
+Benchmark benchmark_of(const ProfileOptions& options, const std::vector<ProfileCase>& cases) {
+  Benchmark benchmark = profile_benchmark(cases, options.top);
+  if (!options.record) {
+    benchmark.title = "Profile: ranges only, for another profiler";
+    benchmark.schema = [steps = options.steps](const Records&) {
+      return Schema{{measure::text_column("case"), fact("case")},
+                    {measure::integer_column("steps"),
+                     or_word([steps](const Record&, const Records&) { return steps; })}};
+    };
+  }
+  const Workload& common = options.axes.common;
+  benchmark.device = common.device;
+  benchmark.how = str("Batch ", common.batch_size > 0 ? str(common.batch_size) : "of the size",
+                      "; ", options.steps, " steps by the clock after ", options.warmup, ", then ",
+                      options.recorded, " under the profiler");
+  return benchmark;
+}
 
 }  // namespace
 
@@ -269,17 +180,33 @@ ProfileOptions profile_preset(const std::string& name) {
   return options;
 }
 
-BenchReport profile_report(const ProfileOptions& options) { return Profiler(options).run(); }
+BenchReport profile_report(const ProfileOptions& options) {
+  const std::vector<Workload> workloads = workloads_of(options.axes);
+  std::vector<ProfileCase> cases;
+  return run_benchmark(benchmark_of(options, cases), options.progress, [&](Run& run) {
+    for (size_t i = 0; i < workloads.size(); ++i) {
+      const Workload& workload = workloads[i];
+      run.begin(i, workloads.size(), name_of(workload));
+      ProfileCase& c = cases.emplace_back();
+      c.name = name_of(workload);
+      c.workload = workload;
+      Outcome outcome = too_large_for_now(workload);
+      if (outcome.measured()) outcome = attempt([&] { CaseProfiler(options, run, c).measure(); });
+      if (workload.device == "cuda" && !outcome.failed()) measure::release_cached_gpu_memory();
+      run.add(times_of(c, outcome));
+    }
+  });
+}
 
 BenchReport trace_report(const std::filesystem::path& file, int64_t top,
                          const std::function<void(uint64_t, uint64_t)>& progress) {
   const TraceEvents trace = read_chrome_trace(file, progress);
-  ProfileCase c;
-  c.name = file.filename().string();
-  c.step = ProfileRun{.sums = sums_of(trace, attribute(trace)), .timers = {}};
-  BenchReport report;
-  fill_tables({c}, top, "flashstep profile --trace " + c.name, report);
-  return report;
+  std::vector<ProfileCase> cases(1);
+  cases[0].name = file.filename().string();
+  cases[0].step = ProfileRun{.sums = sums_of(trace, attribute(trace)), .timers = {}};
+  Benchmark benchmark = profile_benchmark(cases, top);
+  benchmark.command = "profile --trace " + cases[0].name;
+  return report_of(benchmark, times_of(cases[0], {}));
 }
 
 }  // namespace flashstep::report

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 #include "flashstep/report/profile_sums.h"
 #include "flashstep/report/workload.h"
 
@@ -26,7 +26,7 @@ struct ProfileOptions {
   // ncu), beside which LibTorch's cannot run.
   bool record = true;
   std::string directory;  // for the chrome traces; empty: none are written
-  std::function<void(const std::string& line)> progress = {};  // may be empty
+  TellProgress progress = {};
 };
 
 // "": small, with attention auto and naive; "2024", "2025", "2026": the handout's sizes and
@@ -68,12 +68,15 @@ struct ProfileCase {
   ProfileLimits limits;
   std::optional<ProfileRun> step;       // as the workload's mode says
   std::optional<ProfileRun> inference;  // the forward pass by itself, without a graph
-  std::string failure;                  // why there is nothing: "OOM: ..."
   double ranges = 0;                    // in a recorded step
 };
 
 // profile_tables.cc
-measure::Table times_table(const std::vector<ProfileCase>& cases);
+// A line of the table of times each; of a case that was not measured one that says so. Facts: the
+// columns' names.
+std::vector<Record> times_of(const ProfileCase& c, const Outcome& outcome);
+// What is said of these cases, which live as long as it.
+Benchmark profile_benchmark(const std::vector<ProfileCase>& cases, int64_t top);
 measure::Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top);
 measure::Table classes_table(const std::vector<ProfileCase>& cases);
 measure::Table shares_table(const std::vector<ProfileCase>& cases);

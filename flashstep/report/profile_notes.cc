@@ -96,7 +96,6 @@ void note_ranges(const ProfileCase& c, std::vector<std::string>& notes) {
 std::vector<std::string> profile_notes(const std::vector<ProfileCase>& cases) {
   std::vector<std::string> notes;
   for (const ProfileCase& c : cases) {
-    if (!c.failure.empty()) notes.push_back(str(c.name, ": ", c.failure, "."));
     if (!c.step) continue;
     note_tops(c, notes);
     note_products(c, notes);

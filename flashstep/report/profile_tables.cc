@@ -13,6 +13,7 @@ namespace {
 using measure::Cell;
 using measure::Table;
 
+constexpr size_t kCaseColumns = 5;  // in front of every table's own
 constexpr Pass kAllPasses[] = {Pass::kForward, Pass::kBackward, Pass::kOptimizer, Pass::kOutside};
 
 Table table_of(const char* title, std::vector<measure::Column> columns) {
@@ -25,12 +26,22 @@ Table table_of(const char* title, std::vector<measure::Column> columns) {
   return table;
 }
 
+Record blank_of(const ProfileCase& c) {
+  Record blank{.key = {{"model", c.name}}, .what = c.name, .facts = {{"case", c.name}}};
+  if (!c.workload) return blank;
+  const Workload& w = *c.workload;
+  blank.key = {{"model", model_name(w.model)},
+               {"context", w.model.context_length},
+               {"precision", w.precision},
+               {"attention", w.model.attention},
+               {"mode", w.mode}};
+  return blank;
+}
+
 void add_row(Table& table, const ProfileCase& c, std::vector<Cell> cells) {
-  std::vector<Cell> row = {c.name, Cell(), Cell(), Cell(), Cell()};
-  if (c.workload) {
-    const Workload& w = *c.workload;
-    row = {model_name(w.model), w.model.context_length, w.precision, w.model.attention, w.mode};
-  }
+  std::vector<Cell> row;
+  for (const auto& [name, value] : blank_of(c).key) row.push_back(value);
+  row.resize(kCaseColumns);
   row.insert(row.end(), std::make_move_iterator(cells.begin()),
              std::make_move_iterator(cells.end()));
   table.add_row(std::move(row));
@@ -81,8 +92,8 @@ double host_seconds(const ProfileSums& sums, Pass pass) {
   return add_up(sums, {.passes = {pass}, .classes = {WorkClass::kHost}}).seconds;
 }
 
-void add_time_rows(const ProfileCase& c, const ProfileRun& run, const std::string& mode,
-                   Table& table) {
+void add_times(const ProfileCase& c, const ProfileRun& run, const std::string& mode,
+               std::vector<Record>& rows) {
   struct Part {
     Pass pass;
     double StepTimes::*timer;
@@ -94,10 +105,15 @@ void add_time_rows(const ProfileCase& c, const ProfileRun& run, const std::strin
                        double host, const WorkSums& work) {
     const auto* timed = std::get_if<double>(&timer.value());
     const double kernels = milliseconds_a_step(run, work.seconds);
-    add_row(table, c,
-            {name, timer, milliseconds_a_step(run, range), kernels, milliseconds_a_step(run, busy),
-             milliseconds_a_step(run, host),
-             timed != nullptr ? share_cell(kernels, *timed) : Cell(), calls_cell(run, work)});
+    Record& row = rows.emplace_back(blank_of(c));
+    row.facts = {{"pass", mode + name},
+                 {"timer", timer},
+                 {"range", milliseconds_a_step(run, range)},
+                 {"kernels", kernels},
+                 {"busy", milliseconds_a_step(run, busy)},
+                 {"host", milliseconds_a_step(run, host)},
+                 {"kernels / timer", timed != nullptr ? share_cell(kernels, *timed) : Cell()},
+                 {"calls", calls_cell(run, work)}};
   };
   double host = 0;
   for (const Part& part : kParts) {
@@ -106,12 +122,23 @@ void add_time_rows(const ProfileCase& c, const ProfileRun& run, const std::strin
     if (work.calls == 0 && pass.host_seconds == 0) continue;
     const double on_host = host_seconds(run.sums, part.pass);
     host += on_host;
-    add(str(mode, pass_name(part.pass)), timer_cell(run, part.timer), pass.host_seconds,
-        pass.busy_seconds, on_host, work);
+    add(pass_name(part.pass), timer_cell(run, part.timer), pass.host_seconds, pass.busy_seconds,
+        on_host, work);
   }
   if (!run.sums.on_gpu) host += host_seconds(run.sums, Pass::kOutside);
-  add(str(mode, "in all"), timer_cell(run, &StepTimes::total), run.sums.wall_seconds,
-      run.sums.busy_seconds, host, work_of(run.sums, {}));
+  add("in all", timer_cell(run, &StepTimes::total), run.sums.wall_seconds, run.sums.busy_seconds,
+      host, work_of(run.sums, {}));
+}
+
+Schema times_schema(const Records&) {
+  Schema schema = {text_key("model"), integer_key("context"), text_key("precision"),
+                   text_key("attention"), text_key("mode")};
+  schema.push_back({measure::text_column("pass"), or_word(fact("pass"))});
+  for (const char* name : {"timer", "range", "kernels", "busy", "host"})
+    schema.push_back({measure::number_column(name, "ms", 3), fact(name)});
+  schema.push_back({measure::number_column("kernels / timer", "%", 1), fact("kernels / timer")});
+  schema.push_back({measure::integer_column("calls"), fact("calls")});
+  return schema;
 }
 
 struct Limited {
@@ -181,22 +208,43 @@ double ProfileRun::idle_seconds() const {
   return sums.on_gpu ? std::max(wall_seconds() - sums.busy_seconds, 0.0) : 0;
 }
 
-Table times_table(const std::vector<ProfileCase>& cases) {
-  Table table = table_of(
-      "Profile: timer, ranges and kernels beside each other",
-      {measure::text_column("pass"), measure::number_column("timer", "ms", 3),
-       measure::number_column("range", "ms", 3), measure::number_column("kernels", "ms", 3),
-       measure::number_column("busy", "ms", 3), measure::number_column("host", "ms", 3),
-       measure::number_column("kernels / timer", "%", 1), measure::integer_column("calls")});
-  for (const ProfileCase& c : cases) {
-    if (!c.failure.empty()) {
-      const Cell what = c.failure.rfind("OOM", 0) == 0 ? "OOM" : "failed";
-      add_row(table, c, {what, Cell(), Cell(), Cell(), Cell(), Cell(), Cell(), Cell()});
+std::vector<Record> times_of(const ProfileCase& c, const Outcome& outcome) {
+  std::vector<Record> rows;
+  if (!outcome.measured()) rows.emplace_back(blank_of(c)).outcome = outcome;
+  if (c.inference) add_times(c, *c.inference, "inference, ", rows);
+  if (c.step) add_times(c, *c.step, "", rows);
+  if (rows.empty()) rows.push_back(blank_of(c));  // nobody recorded
+  return rows;
+}
+
+Benchmark profile_benchmark(const std::vector<ProfileCase>& cases, int64_t top) {
+  Benchmark benchmark;
+  benchmark.command = "profile";
+  benchmark.title = "Profile: timer, ranges and kernels beside each other";
+  benchmark.schema = times_schema;
+  benchmark.findings = [&cases](const Records&) { return profile_notes(cases); };
+  benchmark.tables = [&cases, top](const Records&) {
+    std::vector<NamedTable> tables = {
+        {"kernels", kernels_table(cases, top)}, {"classes", classes_table(cases)},
+        {"shares", shares_table(cases)},        {"ranges", ranges_table(cases)},
+        {"attention", attention_table(cases)},  {"blocks", blocks_table(cases)}};
+    std::erase_if(tables, [](const NamedTable& named) { return named.table.rows.empty(); });
+    return tables;
+  };
+  benchmark.pictures = [&cases](const Records&, const std::string& footnote) {
+    std::vector<NamedPicture> pictures;
+    for (const ProfileCase& c : cases) {
+      const std::string name = file_name(c.name);
+      if (c.step) {
+        pictures.push_back({"flame_" + name, flame_graph(c, *c.step, footnote)});
+        pictures.push_back({"shares_" + name, shares_plot(c, footnote)});
+      }
+      if (c.inference)
+        pictures.push_back({"flame_inference_" + name, flame_graph(c, *c.inference, footnote)});
     }
-    if (c.inference) add_time_rows(c, *c.inference, "inference, ", table);
-    if (c.step) add_time_rows(c, *c.step, "", table);
-  }
-  return table;
+    return pictures;
+  };
+  return benchmark;
 }
 
 Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top) {

@@ -42,6 +42,21 @@ void begin_unit(const std::string& unit, const Group& group) {
 
 void hand_over_record(const Record& record) { hand_over(to_json(record)); }
 
+OwnProcess run_own_process(const std::vector<std::string>& command, const std::string& task,
+                           const std::string& program) {
+  RankJob job;
+  job.ranks = 1;
+  job.arguments = command;
+  job.task = task;
+  job.program = job.launcher = program;
+  const auto kills = measure::oom_kills();
+  RanksOutcome ended = run_ranks(job);
+  OwnProcess process = {std::move(ended.results), {}};
+  if (!ended.failure.empty())
+    process.outcome = outcome_of_ranks(ended.failure, ended.exit_code, 1, kills);
+  return process;
+}
+
 std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks) {
   const auto unit_of = [&](const Record& record) {
     return work.unit_of ? work.unit_of(record) : record.contestant;

@@ -23,6 +23,15 @@ struct RankWork {
 // cannot be started.
 std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks);
 
+// A case in a process of its own, of `program` by its command: what it handed over, and what became
+// of it. Interrupted by a signal.
+struct OwnProcess {
+  std::vector<std::string> results;
+  Outcome outcome;
+};
+OwnProcess run_own_process(const std::vector<std::string>& command, const std::string& task,
+                           const std::string& program);
+
 // In a rank, before it measures a unit: rank 0 says so, and no rank goes on before, so that it is
 // known which one a rank failed in.
 void begin_unit(const std::string& unit, const Group& group);

@@ -86,15 +86,16 @@ void save(profiler::ProfilerResult& result, const std::string& file) {
 
 }  // namespace
 
-TraceEvents record(at::Device device, const std::function<void()>& work, const std::string& file) {
+std::unique_ptr<profiler::ProfilerResult> profiled(Seen seen, bool shapes,
+                                                   const std::function<void()>& work) {
   using torch::profiler::impl::ActivityType;
   using torch::profiler::impl::ProfilerConfig;
   using torch::profiler::impl::ProfilerState;
-  std::set<ActivityType> activities = {ActivityType::CPU};
-  if (device.is_cuda()) activities.insert(ActivityType::CUDA);
-  const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/true,
-                              /*profile_memory=*/false, /*with_stack=*/false, /*with_flops=*/false,
-                              /*with_modules=*/false);
+  std::set<ActivityType> activities;
+  if (seen != Seen::kGpu) activities.insert(ActivityType::CPU);
+  if (seen != Seen::kHost) activities.insert(ActivityType::CUDA);
+  const ProfilerConfig config(ProfilerState::KINETO, shapes, /*profile_memory=*/false,
+                              /*with_stack=*/false, /*with_flops=*/false, /*with_modules=*/false);
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(config, activities);
   try {
@@ -103,7 +104,11 @@ TraceEvents record(at::Device device, const std::function<void()>& work, const s
     profiler::disableProfiler();
     throw;
   }
-  const auto result = profiler::disableProfiler();
+  return profiler::disableProfiler();
+}
+
+TraceEvents record(at::Device device, const std::function<void()>& work, const std::string& file) {
+  const auto result = profiled(device.is_cuda() ? Seen::kBoth : Seen::kHost, /*shapes=*/true, work);
   if (!file.empty()) save(*result, file);
   TraceEvents trace;
   trace.events.reserve(result->events().size());

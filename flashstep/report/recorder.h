@@ -2,13 +2,23 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include <c10/core/Device.h>
 
 #include "flashstep/report/trace_events.h"
 
+namespace torch::autograd::profiler {
+struct ProfilerResult;
+}  // namespace torch::autograd::profiler
+
 namespace flashstep::report {
+
+// What the profiler saw of `work`: operators and ranges of the host, kernels and copies of GPUs.
+enum class Seen { kHost, kGpu, kBoth };
+std::unique_ptr<torch::autograd::profiler::ProfilerResult> profiled(
+    Seen seen, bool shapes, const std::function<void()>& work);
 
 // What `work` did, which must wait for the device before it returns: operators and ranges (those
 // that ProfilerRanges hears of), and on a GPU launches, kernels and copies. Recording an operator

@@ -54,6 +54,7 @@ class ReportTest(unittest.TestCase):
         result = run("--only", "account", "--no-pdf", "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("1 measured, 0 taken from earlier", result.stdout)
+        self.assertIn("The state takes 3,517.6 GB", result.stderr, "told at once")
         html = (self.path / "report.html").read_text()
         self.assertIn("communication_accounting (a)", html)
         self.assertIn("The state takes 3,517.6 GB", html)
@@ -136,38 +137,6 @@ class ReportTest(unittest.TestCase):
         self.assertIn("communication_accounting", (self.path / "report.html").read_text())
         self.assertEqual(run("--only", "account", "--no-pdf", "--out", self.path).returncode, 0,
                          "what a run needs of them it measures")
-
-    def test_mistakes(self):
-        file = Path(self.folder.name) / "file"
-        file.write_text("")
-        for arguments, word in (
-            (("--preset", "2023", "--out", self.path), "2023"),
-            (("--only", "acount", "--out", self.path), 'did you mean "account"'),
-            (("--only", "account", "--out", file / "below"), "expected a directory that can be written"),
-            (("--only", "account", "--out", "/proc/report"), "expected a directory that can be written"),
-            (("--redraw", "--out", self.path), "expected results in"),
-            (("--redraw", "--preset", "2025", "--out", self.path), "--preset"),
-            (("--all-sections", "--out", self.path), "--redraw"),
-            (("compare", self.path, self.path), "expected results in"),
-        ):
-            result = run(*arguments)
-            self.assertEqual(result.returncode, 2, (arguments, result.stdout, result.stderr))
-            self.assertIn(word, result.stderr)
-            self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
-
-    def test_two_at_once(self):
-        self.path.mkdir()
-        first = subprocess.Popen(command("--only", "attention", "--no-pdf", "--out", self.path),
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        try:
-            while not (self.path / "logs").exists() and first.poll() is None:
-                time.sleep(0.05)
-            second = run("--only", "account", "--no-pdf", "--out", self.path)
-            self.assertEqual(second.returncode, 2, second.stderr)
-            self.assertIn("another flashstep report", second.stderr)
-        finally:
-            first.send_signal(signal.SIGTERM)
-            first.communicate(timeout=120)
 
     def test_interruption_keeps_what_is_done(self):
         process = subprocess.Popen(command("--only", "account,attention", "--no-pdf", "--out", self.path),

@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <unistd.h>
+
+#include <nlohmann/json.hpp>
 
 #include "flashstep/base/signals.h"
 #include "flashstep/base/terminal.h"
@@ -10,6 +13,7 @@
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/report/benchmark.h"
+#include "flashstep/report/texts.h"
 
 namespace flashstep::report {
 namespace {
@@ -133,6 +137,12 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
               str(run.gpu_state_.empty() ? "" : "; during the run " + run.gpu_state_, "; ",
                   human_seconds(measure::steady_seconds() - begin)));
   return report;
+}
+
+const std::string& note(const std::string& name) {
+  static const auto all =
+      nlohmann::json::parse(note_texts()).get<std::map<std::string, std::string>>();
+  return all.at(name);
 }
 
 BenchReport report_of(const Benchmark& benchmark, const Records& records) {

@@ -68,6 +68,19 @@ CellOf quantile(const std::string& series, double q, double factor) {
   };
 }
 
+CellOf mean(const std::string& series, double factor) {
+  return [series, factor](const Record& r, const Records&) {
+    return r.has(series) ? Cell(factor * measure::mean(r.series(series))) : Cell();
+  };
+}
+
+CellOf deviation(const std::string& series, double factor) {
+  return [series, factor](const Record& r, const Records&) {
+    const auto& values = r.series(series);
+    return values.size() > 1 ? Cell(factor * measure::sample_stddev(values)) : Cell();
+  };
+}
+
 CellOf count(const std::string& series) {
   return [series](const Record& r, const Records&) {
     return r.has(series) ? Cell(r.series(series).size()) : Cell();

@@ -39,6 +39,8 @@ CellOf key(const std::string& name);
 CellOf fact(const std::string& name, double factor = 1);
 CellOf median(const std::string& series, double factor = 1);
 CellOf quantile(const std::string& series, double q, double factor = 1);
+CellOf mean(const std::string& series, double factor = 1);
+CellOf deviation(const std::string& series, double factor = 1);  // of two values or more
 CellOf count(const std::string& series);
 // What became of it, in a word, where it was not measured.
 CellOf or_word(const CellOf& cell);

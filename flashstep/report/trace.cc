@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <memory>
-#include <set>
 #include <utility>
 
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "flashstep/base/text.h"
+#include "flashstep/report/recorder.h"
 #include "flashstep/report/work_class.h"
 
 namespace flashstep::report {
@@ -127,25 +126,8 @@ Trace last_part(const Trace& trace, double seconds) {
 }
 
 Trace trace(c10::Device device, const std::function<void()>& work) {
-  using torch::profiler::impl::ActivityType;
-  using torch::profiler::impl::ProfilerConfig;
-  using torch::profiler::impl::ProfilerState;
-  namespace profiler = torch::autograd::profiler;
   // On a GPU the host's operators stay out: recording them would slow the host down.
-  const std::set<ActivityType> activities = {device.is_cuda() ? ActivityType::CUDA
-                                                              : ActivityType::CPU};
-  const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/false,
-                              /*profile_memory=*/false, /*with_stack=*/false, /*with_flops=*/false,
-                              /*with_modules=*/false);
-  profiler::prepareProfiler(config, activities);
-  profiler::enableProfiler(config, activities);
-  try {
-    work();
-  } catch (...) {
-    profiler::disableProfiler();
-    throw;
-  }
-  const auto result = profiler::disableProfiler();
+  const auto result = profiled(device.is_cuda() ? Seen::kGpu : Seen::kHost, /*shapes=*/false, work);
   Trace trace;
   if (device.is_cuda()) {
     sort_gpu_events(result->events(), trace);

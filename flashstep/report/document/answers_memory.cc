@@ -16,7 +16,7 @@ TableRows peak_rows(const Evidence& evidence) {
 }
 
 std::string pass_case(const TableRow& row) {
-  return str(row.text("size"), ", context ", row.text("context"), ", ", row.text("precision"));
+  return say("{size}, context {context}, {precision}", row);
 }
 
 // Of several kinds at a peak; an empty cell holds nothing.
@@ -48,54 +48,43 @@ std::string place_of_peak(const std::string& path) {
   return path.substr(0, first) + " (" + layer + path.substr(last + 1) + ")";
 }
 
-std::string peak_sentence(const TableRow& row, const char* what) {
-  const std::string holder = largest_holder(row);
-  return str(what, " of ", pass_case(row), " peaks at ", memory_words(row.number("peak")), " in ",
-             place_of_peak(row.text("peak in")),
-             holder.empty() ? "" : "; the largest part is " + holder, ".");
-}
-
-Finding memory_timeline(const Evidence& evidence) {
-  const TableRows rows = peak_rows(evidence).with({"peak"});
-  const auto both =
-      pairs(rows, {{"mode", "forward"}}, {{"mode", "step"}}, {"size", "context", "precision"});
+Facts memory_timeline(const Evidence& evidence) {
+  const auto both = pairs(peak_rows(evidence).with({"peak"}), {{"mode", "forward"}},
+                          {{"mode", "step"}}, {"size", "context", "precision"});
   if (both.empty()) return {};
   const std::string precision = both.front().a.text("precision");
-  const RowPair& last = *std::find_if(both.rbegin(), both.rend(), [&](const RowPair& pair) {
+  const auto& [forward, step] = *std::find_if(both.rbegin(), both.rend(), [&](const RowPair& pair) {
     return pair.a.text("precision") == precision;
   });
-  return {.sentences = {peak_sentence(last.b, "A training step"),
-                        peak_sentence(last.a, "The forward pass alone"),
-                        str("A step peaks ", span_of(ratios(both, "peak"), 1),
-                            " times as high as the forward pass alone.")},
-          .picture = {"memory_timeline", "_step_", precision}};
+  return {.words = {{"case", pass_case(step)},
+                    {"place", place_of_peak(step.text("peak in"))},
+                    {"holder", largest_holder(step)},
+                    {"forward case", pass_case(forward)},
+                    {"forward place", place_of_peak(forward.text("peak in"))},
+                    {"forward holder", largest_holder(forward)},
+                    {"times", span_of(ratios(both, "peak"), 1)}},
+          .rows = {{"", step}, {"b", forward}},
+          .picture = {precision}};
 }
 
-Finding memory_peaks(const Evidence& evidence) {
+Facts memory_peaks(const Evidence& evidence) {
   const TableRows rows = peak_rows(evidence), full = rows.where({{"precision", "fp32"}});
-  const TableRows known = (full.empty() ? rows : full).with({"peak"});
-  Finding finding;
-  for (const TableRows& mode : known.by({"mode"})) {
-    const TableRow least = mode.least("peak"), most = mode.most("peak");
-    finding.sentences.push_back(str(
-        mode.front().text("mode") == "forward" ? "The forward pass" : "A training step",
-        " peaks at ", memory_words(least.number("peak")), " (", pass_case(least), ")",
-        mode.size() > 1 ? str(" to ", memory_words(most.number("peak")), " (", pass_case(most), ")")
-                        : "",
-        "."));
+  Facts facts = {.shown = full.empty() ? rows : full};
+  for (const TableRows& mode : facts.shown.with({"peak"}).by({"mode"})) {
+    const TableRow least = mode.least("peak"),
+                   most = mode.size() > 1 ? mode.most("peak") : TableRow();
+    facts.cases.push_back({{{"forward", which(least.text("mode") == "forward")},
+                            {"case", pass_case(least)},
+                            {"most case", pass_case(most)}},
+                           {{"", least}, {"b", most}}});
   }
   const size_t no_room = rows.where({{"peak", "OOM"}}).size();
-  if (no_room > 0 && finding)
-    finding.sentences.push_back(count_of(no_room, "case") + " did not fit.");
-  finding.table = list(full.empty() ? rows : full,
-                       {"size", "context", "mode", "precision", "peak", "parameters", "gradients",
-                        "optimizer state", "activations", "temporaries"});
-  finding.picture = {"memory_peaks"};
-  return finding;
+  if (no_room > 0 && !facts.cases.empty()) facts.words["cases"] = count_of(no_room, "case");
+  return facts;
 }
 
 // Why peaks rise or fall from fp32 to bf16, where what the passes make accounts for most of it.
-std::string reason_of_change(const std::vector<RowPair>& both) {
+void add_reason_of_change(const std::vector<RowPair>& both, SentenceWords& words) {
   const Columns made = {"activations", "temporaries"},
                 state = {"parameters", "gradients", "optimizer state"};
   double risen = 0, more = 0, copies = 0, fallen = 0, less = 0;
@@ -108,68 +97,48 @@ std::string reason_of_change(const std::vector<RowPair>& both) {
     if (order < 0) fallen -= peaks, less -= passes;
     all_state &= order != 0 || held(half, state) >= kNearlyAll * half.number("peak");
   }
-  if (risen > 0 && more > risen / 2 && copies > 0) {
-    return str(
-        "Where it rises, autocast keeps 16-bit copies of the weights beside the float32 "
-        "ones for the whole pass: up to ",
-        memory_words(copies), " more.");
-  }
-  if (fallen > 0 && less > fallen / 2)
-    return "Where it falls, 16-bit activations save more than autocast's copies of weights take.";
-  return risen == 0 && fallen == 0 && all_state
-             ? "Nearly all of both are parameters, gradients and AdamW's state, which stay float32."
-             : "";
+  words["copies"] = memory_words(copies);
+  if (risen > 0 && more > risen / 2 && copies > 0)
+    words["reason"] = "0";
+  else if (fallen > 0 && less > fallen / 2)
+    words["reason"] = "1";
+  else if (risen == 0 && fallen == 0 && all_state)
+    words["reason"] = "2";
 }
 
-Finding memory_mixed(const Evidence& evidence) {
-  const TableRows rows = peak_rows(evidence).with({"peak"});
-  const auto both =
-      pairs(rows, {{"precision", "bf16"}}, {{"precision", "fp32"}}, {"size", "context", "mode"});
+Facts memory_mixed(const Evidence& evidence) {
+  const auto both = pairs(peak_rows(evidence).with({"peak"}), {{"precision", "bf16"}},
+                          {{"precision", "fp32"}}, {"size", "context", "mode"});
   if (both.empty()) return {};
+  Facts facts = {.rows = {{"", both.back().a}, {"b", both.back().b}}};
   Tally tally;
-  measure::Table table;
-  table.columns = {measure::text_column("size"),
-                   measure::integer_column("context"),
-                   measure::text_column("mode"),
-                   measure::number_column("fp32 peak", "GiB", 2),
-                   measure::number_column("bf16 peak", "GiB", 2),
-                   measure::number_column("change", "%", 1)};
+  facts.table.columns = {measure::text_column("size"),
+                         measure::integer_column("context"),
+                         measure::text_column("mode"),
+                         measure::number_column("fp32 peak", "GiB", 2),
+                         measure::number_column("bf16 peak", "GiB", 2),
+                         measure::number_column("change", "%", 1)};
   for (const auto& [half, full] : both) {
     const double to = half.number("peak"), from = full.number("peak");
     tally.add(to, from);
-    table.add_row({full.text("size"), *full.cell("context"), full.text("mode"), from / 1024,
-                   to / 1024, 100 * (to / from - 1)});
+    facts.table.add_row({full.text("size"), *full.cell("context"), full.text("mode"), from / 1024,
+                         to / 1024, 100 * (to / from - 1)});
   }
-  const RowPair& last = both.back();
-  Finding finding = {
-      .sentences = {str("With bf16 the peak is ",
-                        tally.words("lower", "the same within 2 %", "higher"), ": ",
-                        memory_words(last.b.number("peak")), " in fp32 becomes ",
-                        memory_words(last.a.number("peak")), " (", last.a.text("size"),
-                        ", context ", last.a.text("context"), ", ", last.a.text("mode"), ").")},
-      .table = table};
-  const std::string reason = reason_of_change(both);
-  if (!reason.empty()) finding.sentences.push_back(reason);
-  return finding;
+  facts.words["tally"] = tally.words("lower", "the same within 2 %", "higher");
+  add_reason_of_change(both, facts.words);
+  return facts;
 }
 
-Finding memory_residual(const Evidence& evidence) {
+Facts memory_residual(const Evidence& evidence) {
   const TableRows rows =
       evidence.rows("memory", {"size", "context", "derivation", "formula", "measured"});
-  if (rows.empty()) return {};
-  const TableRow last = rows.back();
-  const TableRows measured = rows.with({"measured"});
-  return {.sentences = {str(
-              "One tensor of ", last.text("size"), " at context ", last.text("context"), " takes ",
-              last.text("derivation"), " = ", three_digits(last.number("formula")), " MiB",
-              measured.empty() ? "."
-                               : "; what was measured is " +
-                                     against_formula(measured, "measured", "formula") + ".")},
-          .table = list(rows, {"size", "context", "batch", "d_model", "formula", "measured"})};
+  return {{{"agrees", against_formula(rows.with({"measured"}), "measured", "formula")}},
+          {{"", rows.back()}},
+          rows};
 }
 
 // Of the last forward pass of the table: what was there before it, and what it makes itself.
-Finding memory_largest(const Evidence& evidence) {
+Facts memory_largest(const Evidence& evidence) {
   const TableRows rows =
       evidence
           .rows("memory", {"size", "context", "mode", "precision", "bytes", "count", "kind",
@@ -180,51 +149,31 @@ Finding memory_largest(const Evidence& evidence) {
       rows.where({{"precision", rows.front().text("precision")}}).by(kPass).back();
   const TableRow before = pass.first({{"kind", "parameters"}});
   const TableRow made =
-      pass.if_([](const TableRow& row) { return row.text("range").rfind("forward", 0) == 0; })
+      pass.if_([](const TableRow& row) { return row.text("range").starts_with("forward"); })
           .most("bytes");
-  Finding finding;
-  const auto allocation = [](const char* what, const TableRow& row) {
-    const std::string where = row.text("range");
-    return str(what, three_digits(row.number("bytes")), " MiB, ", row.text("count"),
-               " times: ", row.text("kind"), " of shape ", row.text("shape"), ", made by `",
-               row.text("made by"), "`",
-               where.empty() ? "" : ", in " + where.substr(where.rfind('/') + 1), ".");
-  };
-  if (made) finding.sentences.push_back(allocation("The largest that the pass makes are ", made));
-  if (before)
-    finding.sentences.push_back(allocation("The largest that were there before are ", before));
-  finding.table = list(pass, {"bytes", "count", "kind", "shape", "made by"}, 6);
-  return finding;
+  const auto place = [](const std::string& range) { return range.substr(range.rfind('/') + 1); };
+  return {{{"in", place(made.text("range"))}, {"before in", place(before.text("range"))}},
+          {{"", made}, {"b", before}},
+          pass};
 }
 
-Finding memory_block(const Evidence& evidence) {
+Facts memory_block(const Evidence& evidence) {
   const TableRows rows = evidence
                              .rows("memory", {"size", "context", "precision", "attention", "block",
                                               "saved", "formula", "gradients", "expected"})
                              .with({"saved"});
-  if (rows.empty()) return {};
   const TableRows operators = evidence.rows(
       "memory", {"size", "context", "precision", "attention", "operator", "saved", "share"});
   const TableRow last = rows.where({{"precision", rows.front().text("precision")}}).back();
-  const TableRows gradients = rows.with({"gradients", "expected"});
   const TableRows of_last = operators.where({{"size", last.text("size")},
                                              {"context", last.text("context")},
                                              {"precision", last.text("precision")}});
-  Finding finding = {
-      .sentences = {str("A block of ", pass_case(last), " keeps ",
-                        three_digits(last.number("saved")), " MiB for backward; that is ",
-                        against_formula(rows, "saved", "formula"), ".")},
-      .table = list(of_last, {"operator", "saved", "share"})};
-  if (!gradients.empty()) {
-    finding.sentences.push_back(str("Its gradients take ", three_digits(last.number("gradients")),
-                                    " MiB, ", against_formula(gradients, "gradients", "expected"),
-                                    "."));
-  }
-  if (!of_last.empty()) {
-    finding.sentences.push_back(str("Most is kept by `", of_last.front().text("operator"), "`, ",
-                                    percent(of_last.front().number("share") / 100), "."));
-  }
-  return finding;
+  return {{{"case", pass_case(last)},
+           {"as saved", against_formula(rows, "saved", "formula")},
+           {"as gradients",
+            against_formula(rows.with({"gradients", "expected"}), "gradients", "expected")}},
+          {{"", last}, {"top", of_last.front()}},
+          of_last};
 }
 
 }  // namespace

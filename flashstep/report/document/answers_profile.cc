@@ -18,8 +18,7 @@ Columns profile_columns(const Columns& more) {
 }
 
 std::string profiled_case(const TableRow& row) {
-  return str(row.text("model"), " at context ", row.text("context"), ", ", row.text("precision"),
-             ", attention ", row.text("attention"));
+  return say("{model} at context {context}, {precision}, attention {attention}", row);
 }
 
 // The rows that stand for all: of the last model at the last context, with `auto` where it is.
@@ -71,7 +70,7 @@ std::string kernel_words(const TableRow& row) {
   return "`" + (name.size() > kLongest ? name.substr(0, kLongest) + "..." : name) + "`";
 }
 
-Finding profile_timer(const Evidence& evidence) {
+Facts profile_timer(const Evidence& evidence) {
   const TableRows rows =
       evidence.rows("profile", profile_columns({"pass", "timer", "kernels", "kernels / timer"}))
           .with({"timer", "kernels"})
@@ -81,29 +80,19 @@ Finding profile_timer(const Evidence& evidence) {
   Tally tally;
   for (const TableRow& row : rows) tally.add(row.number("kernels"), row.number("timer"));
   const TableRow shown = typical(rows).back();
-  Finding finding;
-  finding.sentences = {
-      str("The forward pass of ", profiled_case(shown), " takes ",
-          milliseconds(shown.number("timer")), " by the timer and ",
-          milliseconds(shown.number("kernels")), " in kernels: ",
-          change_words(shown.number("timer"), shown.number("kernels"), "less", "more"), "."),
-      str("Beside the timer's time the kernels' is ",
-          tally.words("shorter", "the same within 2 %", "longer"), ", between ",
-          percent(least.number("kernels / timer") / 100), " (", profiled_case(least), ") and ",
-          percent(most.number("kernels / timer") / 100), ".")};
-  if (tally.less() > 0)
-    finding.sentences.emplace_back("Where it is shorter, the device waits for its next kernel.");
-  else if (tally.more() > 0)
-    finding.sentences.emplace_back(
-        "Where it is longer, kernels run beside each other or the profiler slows them.");
   const std::string shortest = rows.least("context").text("context"),
                     longest = rows.most("context").text("context");
-  finding.table =
-      list(rows.where({{"attention", shown.text("attention")}}).if_([&](const TableRow& row) {
-        return row.text("context") == shortest || row.text("context") == longest;
-      }),
-           {"model", "context", "precision", "timer", "kernels", "kernels / timer"});
-  return finding;
+  return {{{"case", profiled_case(shown)},
+           {"change", change_words(shown.number("timer"), shown.number("kernels"), "less", "more")},
+           {"tally", tally.words("shorter", "the same within 2 %", "longer")},
+           {"least case", profiled_case(least)},
+           {"order", tally.less() > 0   ? "0"
+                     : tally.more() > 0 ? "2"
+                                        : "1"}},
+          {{"", shown}, {"least", least}, {"most", most}},
+          rows.where({{"attention", shown.text("attention")}}).if_([&](const TableRow& row) {
+            return row.text("context") == shortest || row.text("context") == longest;
+          })};
 }
 
 TableRows kernel_rows(const Evidence& evidence) {
@@ -111,7 +100,7 @@ TableRows kernel_rows(const Evidence& evidence) {
                                                    "backward", "in all", "share"}));
 }
 
-Finding profile_kernel(const Evidence& evidence) {
+Facts profile_kernel(const Evidence& evidence) {
   const TableRows rows = kernel_rows(evidence);
   size_t cases = 0, same = 0, products = 0;
   for (const TableRows& profiled : rows.by(kProfiled)) {
@@ -124,45 +113,41 @@ Finding profile_kernel(const Evidence& evidence) {
   if (cases == 0) return {};
   const TableRows shown = typical(rows.with({"in all"}));
   const TableRow forward = shown.most("forward"), all = shown.most("in all");
-  return {.sentences = {
-              str("In the forward pass of ", profiled_case(shown.front()), ", ",
-                  kernel_words(forward), " takes most, ", milliseconds(forward.number("forward")),
-                  " in ", forward.text("forward calls"), " calls; of the whole step ",
-                  forward.index == all.index ? std::string("it is the same one")
-                                             : "it is " + kernel_words(all),
-                  " (", milliseconds(all.number("in all")), ")."),
-              str("It is the same kernel for both in ", same, " of ", count_of(cases, "case"),
-                  "; in ", products, " of them both are matrix products or attention.")}};
+  return {{{"case", profiled_case(shown.front())},
+           {"kernel", kernel_words(forward)},
+           {"same", which(forward.index == all.index)},
+           {"other", kernel_words(all)},
+           {"alike", str(same)},
+           {"cases", count_of(cases, "case")},
+           {"products", str(products)}},
+          {{"", forward}, {"all", all}}};
 }
 
-Finding profile_others(const Evidence& evidence) {
+Facts profile_others(const Evidence& evidence) {
   const TableRows rows =
       evidence
           .rows("profile",
                 profile_columns({"work", "class", "time", "limit", "limited by", "of limit"}))
           .where({{"work", "inference"}})
           .if_([](const TableRow& row) { return !is_waiting(row); });
-  Finding finding;
+  Facts facts;
   for (const char* attention : {"naive", "auto"}) {
     const TableRows shown = rows.where({{"attention", attention}});
     if (shown.empty()) continue;
-    const TableRows profiled = typical(shown, attention);
+    facts.shown = typical(shown, attention);
     double all = 0;
-    for (const TableRow& row : profiled) all += row.number("time");
+    for (const TableRow& row : facts.shown) all += row.number("time");
     std::vector<std::string> parts;
-    for (const TableRow& row : profiled) {
+    for (const TableRow& row : facts.shown) {
       const double share = row.number("time") / all;
       if (row.text("class") == "matmul" || !(share >= kNotable)) continue;
       parts.push_back(row.text("class") + " " + percent(share));
     }
-    finding.sentences.push_back(
-        str("Beside matrix products the forward pass of ", profiled_case(profiled.front()),
-            parts.empty() ? " has nothing that takes 3 % of its kernels' time"
-                          : " spends its kernels' time on " + join(parts),
-            "."));
-    finding.table = list(profiled, {"class", "time", "limit", "limited by", "of limit"});
+    facts.cases.push_back({{{"case", profiled_case(facts.shown.front())},
+                            {"any", which(!parts.empty())},
+                            {"classes", join(parts)}}});
   }
-  return finding;
+  return facts;
 }
 
 // Of matrix products in the time in kernels, in percent, and how long the GPU was idle.
@@ -182,7 +167,7 @@ ProductShare product_share(const TableRows& rows) {
   return {products[0] / kernels[0], products[1] / kernels[1]};
 }
 
-Finding profile_shares(const Evidence& evidence) {
+Facts profile_shares(const Evidence& evidence) {
   const TableRows rows =
       evidence.rows("profile", profile_columns({"class", "inference share", "step share"}));
   Tally tally;
@@ -197,62 +182,48 @@ Finding profile_shares(const Evidence& evidence) {
   if (before.empty()) return {};
   const TableRows shown = typical(rows);
   const ProductShare share = product_share(shown);
-  return {.sentences = {str("Matrix products and attention take ", percent(share.inference),
-                            " of the time in kernels of inference and ", percent(share.step),
-                            " of a training step's (", profiled_case(shown.front()), ")."),
-                        str("From inference to training their share ",
-                            tally.words("falls", "stays within 2 % of itself", "rises"), ", from ",
-                            span_of(before, 0), " % to ", span_of(after, 0), " %.")},
-          .table = list(shown,
-                        {"class", "inference", "inference share", "step", "step share", "change"}),
-          .picture = {"profile_shares"}};
+  return {{{"before", percent(share.inference)},
+           {"after", percent(share.step)},
+           {"case", profiled_case(shown.front())},
+           {"tally", tally.words("falls", "stays within 2 % of itself", "rises")},
+           {"all before", span_of(before, 0)},
+           {"all after", span_of(after, 0)}},
+          {},
+          shown};
 }
 
-Finding profile_softmax(const Evidence& evidence) {
+Facts profile_softmax(const Evidence& evidence) {
   const TableRows rows =
       evidence.rows("profile", profile_columns({"pass", "part", "time", "work", "rate"}))
           .where({{"pass", "forward"}});
-  std::vector<double> slower;
-  for (const auto& [softmax, products] :
-       pairs(rows, {{"part", "softmax"}}, {{"part", "matrix products"}}, kProfiled)) {
-    const double ratio = products.number("rate") / softmax.number("rate");
-    if (ratio > 0) slower.push_back(ratio);
-  }
+  const auto slower =
+      ratios(pairs(rows, {{"part", "softmax"}}, {{"part", "matrix products"}}, kProfiled), "rate");
   if (slower.empty()) return {};
-  const TableRows shown = rows.with({"work"}).by(kProfiled).back();
-  const TableRows profiled = same_case(rows, shown.front());
+  const TableRow shown = rows.with({"work"}).by(kProfiled).back().front();
+  const TableRows profiled = same_case(rows, shown);
   const TableRow softmax = profiled.first({{"part", "softmax"}}),
                  products = profiled.first({{"part", "matrix products"}}),
                  scale = profiled.first({{"part", "scale and mask"}});
-  Finding finding;
-  finding.sentences = {
-      str("Softmax takes ", fixed(softmax.number("time") / products.number("time"), 2),
-          " of the time of attention's matrix products for ",
-          percent(softmax.number("work") / products.number("work"), 1), " of their FLOPs (",
-          profiled_case(shown.front()), ")."),
-      str("It takes ", span_of(slower, 0), " times the time a FLOP: it waits for memory.")};
-  if (scale.number("time") > 0) {
-    finding.sentences.push_back(
-        str("Scale and mask take ", milliseconds(scale.number("time")), ", ",
-            compare_measured(scale.number("time"), softmax.number("time")) > 0 ? "more" : "no more",
-            " than softmax with ", milliseconds(softmax.number("time")), "."));
-  }
-  finding.table = list(profiled, {"part", "time", "share", "work", "share of work", "rate"});
-  return finding;
+  return {{{"case", profiled_case(shown)},
+           {"of time", fixed(softmax.number("time") / products.number("time"), 2)},
+           {"of work", percent(softmax.number("work") / products.number("work"), 1)},
+           {"slower", span_of(slower, 0)},
+           {"more", which(compare_measured(scale.number("time"), softmax.number("time")) > 0)}},
+          {{"softmax", softmax}, {"scale", scale}},
+          profiled};
 }
 
-Finding profile_passes(const Evidence& evidence) {
+Facts profile_passes(const Evidence& evidence) {
   const TableRows rows =
       kernel_rows(evidence).if_([](const TableRow& row) { return !is_waiting(row); });
   if (rows.empty()) return {};
   const TableRows shown = typical(rows);
-  std::vector<std::string> parts;
+  std::vector<std::string> tops;
   for (const char* pass : {"forward", "backward", "optimizer"}) {
     if (const TableRow top = shown.most(pass))
-      parts.push_back(str(pass, " ", kernel_words(top), " (", milliseconds(top.number(pass)), ")"));
+      tops.push_back(str(pass, " ", kernel_words(top), " (", milliseconds(top.number(pass)), ")"));
   }
-  return {.sentences = {str("In a step of ", profiled_case(shown.front()), " most time takes, in ",
-                            join(parts), ".")},
+  return {.words = {{"case", profiled_case(shown.front())}, {"tops", join(tops)}},
           .picture = {"profile_flame_" + name_in_files(shown.front()),
                       shown.front().text("attention")}};
 }
@@ -271,31 +242,22 @@ double share_of_range(const TableRows& rows, const std::string& name) {
   return part / all;
 }
 
-Finding profile_ranges(const Evidence& evidence) {
+Facts profile_ranges(const Evidence& evidence) {
   const TableRows rows = evidence.rows("profile", profile_columns({"range", "forward", "share"}));
-  if (rows.empty()) return {};
-  Finding finding;
+  Facts facts = {.picture = {"flame_inference_" + name_in_files(rows.back())}};
   for (const char* attention : {"naive", "auto"}) {
     const TableRows cases = rows.where({{"attention", attention}});
     if (cases.empty()) continue;
     const TableRows shown = typical(cases, attention);
     const double norms = share_of_range(shown, "norm"), softmax = share_of_range(shown, "softmax");
     if (!(norms > 0)) continue;
-    std::string sentence = str("Norms take ", percent(norms, 1), " of the forward pass of ",
-                               profiled_case(shown.front()));
-    if (softmax > 0) {
-      const int order = compare_measured(softmax, norms);
-      sentence += str(", softmax with its mask ", percent(softmax, 1), ": ",
-                      order > 0    ? "softmax is the larger part"
-                      : order == 0 ? "both are as large"
-                                   : "norms are the larger part");
-    } else {
-      sentence += "; softmax is inside the fused kernel";
-    }
-    finding.sentences.push_back(sentence + ".");
+    facts.cases.push_back({{{"norms", percent(norms, 1)},
+                            {"case", profiled_case(shown.front())},
+                            {"kernel", which(!(softmax > 0))},
+                            {"softmax", percent(softmax, 1)},
+                            {"order", which_order(compare_measured(softmax, norms))}}});
   }
-  finding.picture = {"flame_inference_" + name_in_files(rows.back()), "naive"};
-  return finding;
+  return facts;
 }
 
 }  // namespace

@@ -16,31 +16,17 @@ const Columns kStepTimes = {"model",   "context", "precision", "attention", "mod
 constexpr double kSmallDeviation = 0.05;
 
 std::string step_case(const TableRow& row) {
-  return str(row.text("model"), ", context ", row.text("context"), ", ", row.text("precision"));
+  return say("{model}, context {context}, {precision}", row);
 }
 
 double deviation_share(const TableRow& row) { return row.number("deviation") / row.number("mean"); }
 
-Finding step_program(const Evidence& evidence) {
+Facts step_program(const Evidence& evidence) {
   const TableRows rows = evidence.rows("step", kStepTimes);
   if (rows.empty()) return {};
-  return {
-      .sentences = {
-          str("`", rows.front().result->made.command,
-              "` times forward, backward and optimizer of models given by size or by their "
-              "hyper-parameters, on random tokens, and waits for the device after each step."),
-          str(rows.with({"mean"}).size(), " of ", count_of(rows.size(), "case"), " were timed.")}};
-}
-
-// "In fp32 at context 512 a forward pass takes ... and a backward pass ...".
-std::string passes_by_size(const TableRows& rows) {
-  std::vector<double> times_forward;
-  for (const TableRow& row : rows)
-    times_forward.push_back(row.number("backward") / row.number("forward"));
-  return str("In ", rows.front().text("precision"), " at context ", rows.front().text("context"),
-             " a forward pass takes ", extremes(rows, "forward", "ms", "model"),
-             " and a backward pass ", extremes(rows, "backward", "ms", "model"), ", ",
-             span_of(times_forward, 1), " times as long.");
+  return {{{"command", rows.front().result->made.command},
+           {"timed", str(rows.with({"mean"}).size())},
+           {"cases", count_of(rows.size(), "case")}}};
 }
 
 // What bf16 makes of forward and backward together.
@@ -57,11 +43,10 @@ std::string gain_of_bf16(const TableRows& rows) {
     return str(fixed(*gain, 2), " (",
                both[static_cast<size_t>(gain - gains.begin())].a.text("model"), ")");
   };
-  return str("bf16 makes both together ", least == most ? "" : words(least) + " to ", words(most),
-             " times as fast.");
+  return (least == most ? "" : words(least) + " to ") + words(most);
 }
 
-Finding step_times(const Evidence& evidence) {
+Facts step_times(const Evidence& evidence) {
   const TableRows all =
       evidence.rows("step", kStepTimes)
           .if_([](const TableRow& row) { return row.text("warm-up") != "0"; })
@@ -70,25 +55,28 @@ Finding step_times(const Evidence& evidence) {
   if (timed.empty()) return {};
   const TableRows shown =
       timed.where({{"context", timed.most("context").text("context")}});  // the longest
-  Finding finding;
-  finding.sentences.push_back(passes_by_size(shown.by({"precision"}).front()));
-  const std::string gain = gain_of_bf16(shown);
-  if (!gain.empty()) finding.sentences.push_back(gain);
+  const TableRows first = shown.by({"precision"}).front();
+  std::vector<double> times_forward;
+  for (const TableRow& row : first)
+    times_forward.push_back(row.number("backward") / row.number("forward"));
   const TableRow shakiest =
       *std::max_element(timed.begin(), timed.end(), [](const TableRow& a, const TableRow& b) {
         return !(deviation_share(b) <= deviation_share(a));
       });
   const double most = deviation_share(shakiest);
   const size_t no_room = all.where({{"mean", "OOM"}}).size();
-  finding.sentences.push_back(str(
-      "The standard deviation is at most ", percent(most, 1), " of the mean (", step_case(shakiest),
-      "): ", most <= kSmallDeviation ? "times hardly vary" : "times vary from step to step",
-      no_room > 0 ? "; " + count_of(no_room, "case") + " did not fit into memory" : "", "."));
-  finding.table = list(shown, {"model", "precision", "forward", "backward", "optimizer", "mean",
-                               "deviation", "peak memory"});
-  finding.picture = {"step_parts", str("_n", shown.front().number("context"), "_"),
-                     shown.front().text("precision")};
-  return finding;
+  return {.words = {{"forward", extremes(first, "forward", "ms", "model")},
+                    {"backward", extremes(first, "backward", "ms", "model")},
+                    {"longer", span_of(times_forward, 1)},
+                    {"gain", gain_of_bf16(shown)},
+                    {"most", percent(most, 1)},
+                    {"case", step_case(shakiest)},
+                    {"vary", which(!(most <= kSmallDeviation))},
+                    {"none", no_room > 0 ? count_of(no_room, "case") : ""}},
+          .rows = {{"", first.front()}},
+          .shown = shown,
+          .picture = {str("_n", shown.front().number("context"), "_"),
+                      shown.front().text("precision")}};
 }
 
 // How many times as long the mean is without warm-up, and from how many steps on it is settled: no
@@ -111,12 +99,12 @@ WarmUp warm_up_of(const TableRows& rows) {
   return found;
 }
 
-Finding step_warmup(const Evidence& evidence) {
+Facts step_warmup(const Evidence& evidence) {
   for (const TableRows& table : evidence.tables("step", kStepTimes)) {
     if (table.distinct("warm-up").size() < 2) continue;
     evidence.use(table);
     std::vector<std::string> cases;
-    TableRows shown;
+    Facts facts;
     size_t matters = 0;
     for (const TableRows& rows : table.with({"mean"}).by(kStepCase)) {
       const WarmUp found = warm_up_of(rows);
@@ -124,25 +112,16 @@ Finding step_warmup(const Evidence& evidence) {
       matters += found.matters;
       cases.push_back(str(fixed(found.ratio, 2), " times (", rows.front().text("model"),
                           ", settled after ", found.enough, ")"));
-      for (const TableRow& row : rows) shown.add(row);
+      for (const TableRow& row : rows) facts.shown.add(row);
     }
     if (cases.empty()) return {};
-    const bool slower = 2 * matters > cases.size();
-    return {.sentences = {str("Without warm-up the mean step takes as many times as long as with "
-                              "the most: ",
-                              join(cases), "."),
-                          slower ? "What is done once falls into the first steps: memory from the "
-                                   "system, kernels that are loaded, algorithms that are chosen, "
-                                   "AdamW's state; these times do not tell them apart."
-                                 : "Here the first steps cost no more than the others vary "
-                                   "anyway."},
-            .table = list(shown, {"model", "precision", "warm-up", "mean", "deviation"}),
-            .picture = {"step_warmup"}};
+    facts.words = {{"cases", join(cases)}, {"slower", which(2 * matters > cases.size())}};
+    return facts;
   }
   return {};
 }
 
-Finding step_compiled(const Evidence& evidence) {
+Facts step_compiled(const Evidence& evidence) {
   Columns columns = kStepTimes;
   columns.insert(columns.end(), {"compiled", "tokens"});
   const TableRows rows = evidence.rows("step", columns);
@@ -152,19 +131,11 @@ Finding step_compiled(const Evidence& evidence) {
     if (compiled > 0 && eager > 0) gains.push_back(compiled / eager);
     if (compiled > 0) ours.push_back(row.number("tokens") / compiled);
   }
-  Finding finding;
-  if (!gains.empty()) {
-    finding.sentences.push_back(
-        str("torch.compile makes PyTorch's model ", speeds(gains, "without it"), ": ",
-            measure::geometric_mean(gains) > 1.02 ? "fusing element-wise operations pays."
-                                                  : "it does not pay here."));
-  }
-  if (!ours.empty())
-    finding.sentences.push_back(
-        str("flashstep is ", speeds(ours, "the compiled model"), " in tokens a second."));
-  finding.table = list(rows.with({"compiled"}),
-                       {"model", "context", "precision", "mode", "eager", "compiled", "tokens"});
-  return finding;
+  return {{{"gain", speeds(gains, "without it")},
+           {"pays", which(measure::geometric_mean(gains) > 1.02)},
+           {"ours", speeds(ours, "the compiled model")}},
+          {},
+          rows.with({"compiled"})};
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/measure/svg.h"
 #include "flashstep/report/document/block.h"
-#include "flashstep/report/document/question.h"
+#include "flashstep/report/texts.h"
 
 namespace flashstep::report {
 namespace {

@@ -13,16 +13,6 @@ constexpr double kSame = 0.02;
 constexpr double kFormulaExact = 0.01;   // nearer than that is not worth a number
 constexpr double kFormulaAgrees = 0.10;  // formulas leave out temporaries, and allocators round up
 
-// As the part of a field behind its bar says: "ms", "GiB", "3", ".2", "%".
-std::string number_words(double number, const std::string& form) {
-  if (form == "ms") return milliseconds(number);
-  if (form == "MiB") return memory_words(number);
-  if (form == "GiB") return memory_words(1024 * number);
-  if (form == "%") return percent(number / 100);
-  if (form[0] == '.') return fixed(number, form[1] - '0');
-  return three_digits(number);
-}
-
 }  // namespace
 
 const Answers& answers() {
@@ -53,30 +43,6 @@ std::string memory_words(double mebibytes) {
 
 std::string count_of(size_t count, const std::string& thing) {
   return str(count, " ", thing, count == 1 ? "" : "s");
-}
-
-std::string say(const std::string& form, const TableRow& a, const TableRow& b,
-                const SentenceWords& words) {
-  std::string sentence;
-  size_t plain = 0;
-  for (size_t at; (at = form.find('{', plain)) != std::string::npos;) {
-    sentence += form.substr(plain, at - plain);
-    const size_t end = form.find('}', at);
-    const std::string field = form.substr(at + 1, end - at - 1);
-    plain = end + 1;
-    if (const auto word = words.find(field); word != words.end()) {
-      sentence += word->second;
-      continue;
-    }
-    const size_t bar = field.find('|');
-    const bool of_b = field.starts_with("b.");
-    const std::string column =
-        field.substr(of_b ? 2 : 0, bar - (of_b && bar != field.npos ? 2 : 0));
-    const TableRow& row = of_b ? b : a;
-    sentence += bar == std::string::npos ? row.text(column)
-                                         : number_words(row.number(column), field.substr(bar + 1));
-  }
-  return sentence + form.substr(plain);
 }
 
 std::string span_of(const std::vector<double>& values, int digits) {
@@ -140,7 +106,12 @@ std::vector<double> ratios(const std::vector<RowPair>& pairs, const std::string&
   return ratios;
 }
 
+double speed(const std::vector<RowPair>& pairs, const std::string& column) {
+  return measure::geometric_mean(ratios(pairs, column));
+}
+
 std::string speeds(const std::vector<double>& ratios, const std::string& b) {
+  if (ratios.empty()) return "";
   const std::string words = speed_words(measure::geometric_mean(ratios)) + " " + b;
   if (ratios.size() < 2) return words;
   return str(words, " (geometric mean of ", ratios.size(), " cases, ", span_of(ratios, 2), ")");
@@ -158,6 +129,7 @@ std::string extremes(const TableRows& rows, const std::string& column, const std
 }
 
 std::string trend(const std::vector<double>& values, int digits) {
+  if (values.size() == 1) return "is " + fixed(values.front(), digits);
   bool never_falls = true, never_rises = true;
   for (size_t i = 1; i < values.size(); ++i) {
     const int order = compare_measured(values[i], values[i - 1]);
@@ -176,6 +148,7 @@ std::string trend(const std::vector<double>& values, int digits) {
 
 std::string against_formula(const TableRows& rows, const std::string& measured,
                             const std::string& formula) {
+  if (rows.empty()) return "";
   double furthest = 0;
   size_t wrong = 0;
   for (const TableRow& row : rows) {

@@ -12,6 +12,22 @@
 
 namespace flashstep::report {
 
+using SentenceWords = std::map<std::string, std::string>;
+
+// What the forms of an answer (report/answers.json) are filled with.
+struct Facts {
+  SentenceWords words = {};
+  std::map<std::string, TableRow> rows = {};  // the one without a name: ""
+  TableRows shown = {};                       // in the table
+  measure::Table table = {};                  // or a table of the answer's own
+  std::vector<Facts> cases = {};              // of the forms that are said of each
+  std::vector<std::string> picture = {};      // more words of its name
+
+  void add_case(Facts one, size_t most) {
+    if (cases.size() < most) cases.push_back(std::move(one));
+  }
+};
+
 // One to three sentences, and one small table or one picture below them.
 struct Finding {
   std::vector<std::string> sentences = {};  // none: the evidence is not there
@@ -23,7 +39,7 @@ struct Finding {
   explicit operator bool() const { return !sentences.empty(); }
 };
 
-using AnswerFunction = std::function<Finding(const Evidence&)>;
+using AnswerFunction = std::function<Facts(const Evidence&)>;
 using Answers = std::map<std::string, AnswerFunction>;  // by the names that handouts use
 
 const Answers& answers();
@@ -48,16 +64,27 @@ std::string count_of(size_t count, const std::string& thing);  // "1 row", "3 ro
 // "1.93 to 2.10", or one of them where they read the same.
 std::string span_of(const std::vector<double>& values, int digits);
 
-// A sentence: `form` with cells of rows and other words in its braces.
-//   {column}        as the table displays it
+// ---- Sentences (answer.cc)
+
+// A form with facts in its braces:
+//   {name}          of the words, which come before columns
+//   {column}        of the row without a name, as the table displays it; {row.column} of another
 //   {column|ms}     "12.3 ms"
 //   {column|MiB}    of a number in MiB, |GiB of one in GiB: "12.7 GiB", "512 MiB"
 //   {column|3}      three digits; |.2: two digits behind the point; |%: of a number in percent
-//   {b.column}      of row `b`, others are of `a`
-//   {name}          of `words`, which come before columns
-using SentenceWords = std::map<std::string, std::string>;
-std::string say(const std::string& form, const TableRow& a, const TableRow& b = {},
+//   {from b step}   how the row's "step" changed from that of row b: "7.9 % shorter"
+//   {name?no|yes}   the word is a number from 0 on and chooses; texts may have braces again
+// What stands in [brackets] is left out where a field in it is empty. "": a field outside is.
+std::string say(const std::string& form, const Facts& facts);
+std::string say(const std::string& form, const TableRow& row, const TableRow& b = {},
                 const SentenceWords& words = {});
+// Which text is chosen.
+std::string which(bool yes);
+std::string which_order(int order);  // of three, by compare_measured()
+
+// The answer of this name: its forms, those that begin with "*" of each case, its table and
+// picture.
+Finding finding_of(const std::string& answer, const Facts& facts);
 
 // ---- Comparing
 
@@ -94,6 +121,9 @@ std::vector<RowPair> pairs(const TableRows& rows, const Cells& a, const Cells& b
 std::vector<double> ratios(const std::vector<RowPair>& pairs, const std::string& column);
 // "1.25 times as fast as B (geometric mean of 40 cases, 0.71 to 2.60)".
 std::string speeds(const std::vector<double>& ratios, const std::string& b);
+
+// The geometric mean of those ratios; NaN without any.
+double speed(const std::vector<RowPair>& pairs, const std::string& column);
 
 // ---- Extremes and trends
 

@@ -72,11 +72,6 @@ TableRows TableRows::once(const Columns& columns) const {
   return first;
 }
 
-TableRow TableRows::first(const Cells& cells) const {
-  const TableRows found = where(cells);
-  return found.empty() ? TableRow() : found.front();
-}
-
 std::vector<TableRows> TableRows::by(const Columns& columns) const {
   std::vector<TableRows> groups;
   std::vector<Columns> known;

@@ -37,8 +37,8 @@ class TableRows {
   const TableRow& operator[](size_t i) const { return rows_[i]; }
   auto begin() const { return rows_.begin(); }
   auto end() const { return rows_.end(); }
-  const TableRow& front() const { return rows_.front(); }
-  const TableRow& back() const { return rows_.back(); }
+  TableRow front() const { return rows_.empty() ? TableRow() : rows_.front(); }
+  TableRow back() const { return rows_.empty() ? TableRow() : rows_.back(); }
   void add(const TableRow& row) { rows_.push_back(row); }
 
   template <typename Wanted>
@@ -52,7 +52,7 @@ class TableRows {
   TableRows where(const Cells& cells) const;     // whose cells read so
   TableRows with(const Columns& columns) const;  // that have numbers in all of them
   TableRows once(const Columns& columns) const;  // the first of those that read the same there
-  TableRow first(const Cells& cells) const;
+  TableRow first(const Cells& cells) const { return where(cells).front(); }
   // Those that read the same there, in the order of the first of each.
   std::vector<TableRows> by(const Columns& columns) const;
   // What stands in a column, each once, in the order of the rows; empty cells left out.

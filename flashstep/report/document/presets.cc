@@ -16,6 +16,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/report/document/question.h"
+#include "flashstep/report/texts.h"
 
 namespace flashstep::report {
 namespace {

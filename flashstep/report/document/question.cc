@@ -6,6 +6,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
+#include "flashstep/report/texts.h"
 
 namespace flashstep::report {
 namespace {
@@ -48,7 +49,8 @@ void add_parts(const std::vector<Result>& results, Answer& answer) {
   const AnswerFunction& function = answers().at(answer.question->answer);
   for (const auto& years : preferences(answer.question->years)) {
     const Evidence evidence(results, years);
-    AnswerPart part{"", function(evidence), evidence.used()};
+    const Finding finding = finding_of(answer.question->answer, function(evidence));
+    AnswerPart part{"", finding, evidence.used()};
     const bool known =
         std::any_of(answer.parts.begin(), answer.parts.end(),
                     [&](const AnswerPart& other) { return other.used == part.used; });

@@ -1,8 +1,9 @@
 // The questions of courses' handouts (report/handouts/*.json), in our words, and the answers that
 // the results give.
 //
-// No answer is written down: a function reads the tables and makes the sentences, so that other
-// results say something else. Where nothing was measured it says what is missing.
+// No answer is written down: a function reads the tables (answers_*.cc), and forms are filled with
+// what it finds (report/answers.json), so that other results say something else. Where nothing was
+// measured it says what is missing.
 #pragma once
 
 #include <string>
@@ -46,11 +47,5 @@ struct Answer {
 // `left_out` and results that failed say why there is no answer.
 Answer answer(const Question& question, const std::vector<Result>& results,
               const std::vector<LeftOut>& left_out);
-
-// handout_texts.cc, made by the build: each file's name and what stands in it; the page's style and
-// script.
-std::vector<std::pair<std::string, std::string_view>> handout_texts();
-std::string_view page_style();
-std::string_view page_script();
 
 }  // namespace flashstep::report

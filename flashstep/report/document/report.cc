@@ -87,6 +87,17 @@ void draw(const ReportOptions& options, const RunRecord& record,
     outcome.remarks.push_back("No report.pdf: " + failure + ".");
 }
 
+// The first question of its section that a result answers.
+std::string answer_of(const Result& result) {
+  for (const Question& question : questions()) {
+    if (question.section != result.section || !result.failure.empty()) continue;
+    const Answer answered = answer(question, {result}, {});
+    if (!answered.parts.empty())
+      return question.title + ": " + answered.parts.front().finding.sentences.front();
+  }
+  return "";
+}
+
 std::unique_ptr<FileLock> lock(const fs::path& directory) {
   return std::make_unique<FileLock>(
       directory / ".lock",
@@ -119,6 +130,10 @@ ReportOutcome make_report(const ReportOptions& options) {
   run.any_machine = options.any_machine;
   run.most_seconds = options.most_seconds;
   run.progress = options.progress;
+  run.finished = [&](const Result& result) {
+    const std::string line = answer_of(result);
+    if (options.told && !line.empty()) options.told(line);
+  };
   const RunOutcome ran = run_measurements(plan.measurements, run);
 
   ReportOutcome outcome;

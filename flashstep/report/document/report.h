@@ -29,6 +29,8 @@ struct ReportOptions {
   std::vector<std::string> program = {"/proc/self/exe"};  // a flashstep, that measures
   // Expected seconds of what is done, and of all; what is being done.
   std::function<void(double done, double total, const std::string& note)> progress;
+  // Gets the first answer that a result gives by itself, while the others are still measured.
+  std::function<void(const std::string& line)> told;
 };
 
 struct ReportOutcome {

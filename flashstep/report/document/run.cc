@@ -167,6 +167,7 @@ class Session {
       outcome_.failed.push_back(measurement.name + ": " + result.failure);
     make_directories(options_.directory / "results");
     write_file(result_file(options_.directory, measurement.name, key), to_json(result));
+    if (options_.finished) options_.finished(result);
   }
 
   Result run_commands(const Measurement& measurement, const fs::path& folder) {

@@ -23,6 +23,7 @@ struct RunOptions {
   double most_seconds = 0;
   // While it measures: expected seconds of what is done, and of all; what is being done.
   std::function<void(double done, double total, const std::string& note)> progress;
+  std::function<void(const Result& result)> finished;  // gets each, once it is on the disk
 };
 
 struct RunOutcome {

@@ -71,8 +71,11 @@ class RunTest : public ::testing::Test {
 TEST_F(RunTest, KeepsResultsAndDoesNotMeasureTwice) {
   std::vector<double> done;
   options_.progress = [&](double now, double, const std::string&) { done.push_back(now); };
+  std::vector<std::string> finished;
+  options_.finished = [&](const Result& result) { finished.push_back(result.measurement); };
   const RunOutcome first = run_measurements({measurement("good")}, options_);
   EXPECT_EQ(first.measured, 1);
+  EXPECT_EQ(finished, std::vector<std::string>{"good_quick"});
   EXPECT_TRUE(first.failed.empty());
   EXPECT_FALSE(done.empty());
   const StoredResults stored = read_results(options_.directory);

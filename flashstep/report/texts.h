@@ -1,0 +1,17 @@
+// Texts that the build embeds (CMakeLists.txt).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace flashstep::report {
+
+std::vector<std::pair<std::string, std::string_view>> handout_texts();  // handouts/*.json, by name
+std::string_view answer_forms();                                        // answers.json
+std::string_view note_texts();                                          // notes.json
+std::string_view page_style();                                          // document/page.css, .js
+std::string_view page_script();
+
+}  // namespace flashstep::report
