@@ -135,6 +135,7 @@ PARTS = {
     "stopped_0": lambda: struck(0, signal.SIGSTOP),
     "killed_sharded": lambda: struck(1, signal.SIGKILL, shard="whole"),
     "killed_flat": lambda: struck(1, signal.SIGKILL, shard="flat"),
+    "killed_full": lambda: struck(1, signal.SIGKILL, shard="full"),
 }
 
 
