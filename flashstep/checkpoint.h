@@ -26,6 +26,7 @@
 #include "flashstep/detail/files.h"
 #include "flashstep/detail/named_tensors.h"
 #include "flashstep/detail/safetensors_format.h"
+#include "flashstep/fully_sharded.h"
 
 namespace flashstep {
 
@@ -41,15 +42,20 @@ class ModelRef {
   template <typename M>
   ModelRef(DistributedDataParallel<M>& wrapped)  // NOLINT(google-explicit-constructor)
       : module_(*wrapped.module()), group_(&wrapped.group()), reducer_(&wrapped.reducer()) {}
+  template <typename M>
+  ModelRef(FullyShardedDataParallel<M>& wrapped)  // NOLINT(google-explicit-constructor)
+      : module_(*wrapped.module()), group_(&wrapped.group()), units_(&wrapped.units()) {}
 
   torch::nn::Module& module() const { return module_; }  // without the wrapper
   const Group* group() const { return group_; }          // null: none is known
   GradientReducer* reducer() const { return reducer_; }
+  ShardedUnits* units() const { return units_; }  // of a fully sharded module; else null
 
  private:
   torch::nn::Module& module_;
   const Group* group_ = nullptr;
   GradientReducer* reducer_ = nullptr;
+  ShardedUnits* units_ = nullptr;
 };
 
 struct SaveOptions {
@@ -59,9 +65,10 @@ struct SaveOptions {
 
 // Writes DIRECTORY/step_00001000/: parameters, buffers, the optimizer's state, the random
 // generators of all ranks, and `step`, the updates that are done. `optimizer` is any, sharded or
-// not. With several ranks (the model is wrapped, or the optimizer sharded) all of them call it;
-// rank 0's directory is written. What was saved before is whole whatever happens, and what fails on
-// one rank (MachineError: a full disk) is thrown on all, who can go on.
+// not; of a fully sharded module flashstep's AdamW. With several ranks (the model is wrapped, or
+// the optimizer sharded) all of them call it; rank 0's directory is written. What was saved before
+// is whole whatever happens, and what fails on one rank (MachineError: a full disk) is thrown on
+// all, who can go on.
 void save(const std::filesystem::path& directory, ModelRef model,
           torch::optim::Optimizer& optimizer, int64_t step, const SaveOptions& options = {});
 

@@ -25,7 +25,7 @@ const Group* group_of(const ModelRef& model, const torch::optim::Optimizer& opti
   if (group != nullptr && group->world_size() > 1) return group;
   const Environment environment = read_environment();
   require(group != nullptr || environment.world_size == 1 || environment.launcher == "srun",
-          "[checkpoint] expected the wrapped model (DistributedDataParallel) of ",
+          "[checkpoint] expected the wrapped model (DistributedDataParallel or another) of ",
           environment.world_size, " ranks (started by ", environment.launcher,
           "), got a module of one process on rank ", environment.rank);
   return nullptr;
@@ -34,18 +34,21 @@ const Group* group_of(const ModelRef& model, const torch::optim::Optimizer& opti
 // What a checkpoint keeps of it; its steps are somebody else's.
 class Wrapped : public Parallelism {
  public:
-  Wrapped(const Group* group, GradientReducer* reducer) : group_(group), reducer_(reducer) {}
+  Wrapped(const Group* group, const ModelRef& model)
+      : group_(group), reducer_(model.reducer()), units_(model.units()) {}
   const Group* group() const override { return group_; }
   GradientReducer* reducer() const override { return reducer_; }
+  ShardedUnits* units() const override { return units_; }
 
  private:
   const Group* group_;
   GradientReducer* reducer_;
+  ShardedUnits* units_;
 };
 
 Job job_of(const ModelRef& model, torch::optim::Optimizer& optimizer, const Group* group) {
   Job job{model.module(), optimizer, {}};
-  if (group != nullptr) job.parallel = std::make_shared<Wrapped>(group, model.reducer());
+  if (group != nullptr) job.parallel = std::make_shared<Wrapped>(group, model);
   return job;
 }
 
