@@ -169,7 +169,7 @@ class FullyShardedDataParallel : public torch::nn::Module {
   // Of the shards' gradients: see ShardedUnits. All ranks call it; the norm before, () float32.
   torch::Tensor clip_grad_norm(double max_norm) { return units().clip_grad_norm(max_norm); }
   // The parameters whole, under their names in the module. All ranks call it. `to`: the one rank
-  // that gets them, the others nothing.
+  // that gets them, on the CPU; the others nothing.
   NamedTensors gather_full_parameters(std::optional<int> to = std::nullopt) const {
     return units().gather(to);
   }

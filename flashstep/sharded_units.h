@@ -92,7 +92,7 @@ class ShardedUnits {
   virtual at::Tensor clip_grad_norm(double max_norm) = 0;
 
   // All tensors whole, in their own dtype, with their names; copies. All ranks call it. `to`: the
-  // one rank that gets them, the others nothing.
+  // one rank that gets them, on the CPU; the others nothing.
   virtual NamedTensors gather(std::optional<int> to = std::nullopt) const = 0;
   // The same, each on one rank, on the CPU: the ranks have about as many bytes.
   virtual NamedTensors gather_evenly() const = 0;

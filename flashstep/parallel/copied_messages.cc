@@ -93,7 +93,7 @@ class Slots {
     bool is_taken;
   };
   PeerCopies& copies_;
-  std::mutex mutex_;  // a user's last view of a whole tensor may end in any thread
+  std::mutex mutex_;  // the engine, which ends the last leases, may end in any thread
   std::vector<Slot> slots_;
   size_t shared_ = 0;
 };
@@ -108,7 +108,8 @@ struct Shared {
   std::array<Tensor, 2> inboxes;  // (W, bytes): row q is what rank q has sent
   std::array<size_t, 2> inbox_numbers{};
   size_t next_inbox = 0;
-  int64_t barriers = 0;  // since begin()
+  int64_t barriers = 0;  // since begin(), or the last end() in a graph
+  bool was_captured = false;
 
   void barrier() {
     copies->stream_barrier();
@@ -180,12 +181,14 @@ class CopiedMessages : public UnitMessages {
   }
 
   void start_reduction(ShardedTensors& tensors, SideStream& stream, double missing) override {
+    gradients_.clear();  // of one that an exception has broken off
+    means_.clear();
     size_t place = 0;
     for (ShardedTensor& t : tensors) {
       Tensor flat = t.take_gradient(missing);
       if (flat.defined()) {
         flat = flat.to(t.whole.scalar_type());
-        const bool widens = t.gradient_dtype == at::kFloat && flat.element_size() == 2;
+        const bool widens = flat.element_size() == 2 && t.gradient_dtype != flat.scalar_type();
         const auto dtype = widens ? at::kFloat : flat.scalar_type();
         const int64_t begin = t.is_divided ? std::min(shared_->group.rank() * t.part, t.numel) : 0;
         means_.push_back({flat.slice(0, begin, begin + t.own),
@@ -202,14 +205,17 @@ class CopiedMessages : public UnitMessages {
 
   void finish_reduction(ShardedTensors& tensors, SideStream& stream) override {
     stream.await(std::exchange(done_, {}));
-    for (size_t i = 0; i < tensors.size(); ++i) tensors[i].add_gradient(means_[i].mean);
+    for (size_t i = 0; i < means_.size(); ++i) tensors[i].add_gradient(means_[i].mean);
     gradients_.clear();
     means_.clear();
   }
 
-  void give_up_waiting() override {
+  void give_up() override {
     arrived_.reset();
     done_.reset();
+    gradients_.clear();
+    means_.clear();
+    shared_->next_inbox = 0;  // ranks may have come to different ones
   }
 
  private:
@@ -252,7 +258,11 @@ class CudaUnitCopies : public UnitCopies {
  public:
   explicit CudaUnitCopies(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
   bool can_be_captured() const override { return shared_->copies->can_be_captured(); }
-  void begin() override { shared_->barriers = 0; }
+  void begin() override {
+    const bool is_captured = is_being_captured(shared_->device);
+    if (!is_captured || !shared_->was_captured) shared_->barriers = 0;
+    shared_->was_captured = is_captured;
+  }
   // An even number, as a graph must.
   void end(SideStream& stream) override {
     if (shared_->barriers % 2 != 0) stream.run([&] { shared_->barrier(); });

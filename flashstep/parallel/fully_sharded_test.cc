@@ -112,7 +112,9 @@ TEST(FullySharded, KeepsAShardOfEachParameter) {
     ASSERT_NE(words, whole.end());
     EXPECT_TRUE(same_bits(words->second, before));
     for (auto& [name, tensor] : whole) tensor.add_(1);
+    const auto version = net->words._version();
     model.load_full_parameters(whole);
+    EXPECT_GT(net->words._version(), version) << "copies of it are stale";
     EXPECT_TRUE(
         same_bits(net->words.detach().flatten(),
                   (before + 1)
@@ -121,6 +123,26 @@ TEST(FullySharded, KeepsAShardOfEachParameter) {
     expect_sentence([&] { model.load_full_parameters({}); }, {"a tensor for", "got none"});
     words->second = torch::zeros({2, 2});
     expect_sentence([&] { model.load_full_parameters(whole); }, {"words", "of shape [11, 5]"});
+  });
+}
+
+// Neighbours that one product takes (ops/compute_copy.h).
+TEST(FullySharded, TensorsOfAShapeLieTogether) {
+  struct Gated : torch::nn::Module {
+    torch::nn::LinearOptions out{torch::nn::LinearOptions(8, 16).bias(false)};
+    torch::nn::Linear up{register_module("up", torch::nn::Linear(out))};
+    torch::nn::Linear down{
+        register_module("down", torch::nn::Linear(torch::nn::LinearOptions(16, 8).bias(false)))};
+    torch::nn::Linear gate{register_module("gate", torch::nn::Linear(out))};
+    Tensor forward(const Tensor& x) {
+      EXPECT_EQ(up->weight.data_ptr<float>() + up->weight.numel(), gate->weight.data_ptr<float>());
+      return down(up(x) * gate(x));
+    }
+  };
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    FullyShardedDataParallel model(std::make_shared<Gated>(), group);
+    model(torch::ones({2, 8})).sum().backward();
   });
 }
 

@@ -17,9 +17,11 @@
 #include "flashstep/base/called_back.h"
 #include "flashstep/base/text.h"
 #include "flashstep/comm/agreement.h"
+#include "flashstep/comm/peer_copies.h"
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
 #include "flashstep/parallel/backend.h"
+#include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/reduction.h"
 #include "flashstep/parallel/unit.h"
@@ -110,6 +112,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
       require(tensor.device() == device, "[fully sharded] expected all parameters on one device, ",
               "got some on ", device, " and some on ", tensor.device());
     }
+    device_ = device;
     stream_.emplace(group, device);
     choose_transport(device);
     hooks_ = std::make_unique<GradientHooks>(
@@ -153,7 +156,9 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   void abandon() override {
     const std::lock_guard lock(mutex_);
-    for (ShardedUnit& unit : units_) unit.give_up_waiting();
+    for (ShardedUnit& unit : units_) unit.give_up();
+    // What is freed below may still be read by copies.
+    if (!is_being_captured(device_)) stream_->join();
     for (size_t u = 0; u < units_.size(); ++u) {
       uses_[u] = {.was_called = uses_[u].was_called};
       for (ShardedTensor& t : units_[u].tensors()) {
@@ -205,7 +210,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     for (const ShardedUnit& unit : units_) {
       for (const ShardedTensor& t : unit.tensors()) {
         const Tensor whole = unit.gather_copy(t);
-        if (keeps) result.emplace_back(t.name, whole);
+        if (keeps) result.emplace_back(t.name, to ? whole.cpu() : whole);
       }
     }
     return result;
@@ -253,6 +258,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
             at::empty_strided(t.sizes, t.strides, found->second.options()).copy_(found->second);
         const int64_t begin = t.is_divided ? std::min<int64_t>(group_.rank() * t.part, t.numel) : 0;
         t.shard.view({-1}).copy_(flat_view(ordered).slice(0, begin, begin + t.own));
+        note_written(t.tensor);  // whose memory the shard is
         by_name.erase(found);
       }
     }
@@ -441,6 +447,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   const Group& group_;
   const FullyShardOptions options_;
+  at::Device device_ = at::kCPU;
   std::unique_ptr<UnitCopies> copies_;  // null: collectives
   std::string transport_;
   std::vector<ShardedUnit> units_;  // the last is the root

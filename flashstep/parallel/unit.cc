@@ -91,23 +91,31 @@ void ShardedUnit::add(const Tensor& tensor, const std::string& name,
     t.whole = t.memory;
   } else {
     t.whole = at::empty({0}, t.memory.options().dtype(dtype));
-    t.place = divide_up(room_bytes_, kPlaceAlignment) * kPlaceAlignment;
-    room_bytes_ = t.place + t.part * ranks * t.whole.element_size();
   }
   tensors_.push_back(std::move(t));
 }
 
-// Whole tensors that fit without a gap lie one behind the other, so that a product can take
-// neighbours together (ops/compute_copy.h).
+// Tensors of one shape lie one behind the other, without a gap where ranks divide them evenly, so
+// that a product can take them together (ops/compute_copy.h): queries, keys and values, say.
 void ShardedUnit::make_room() {
-  room_ = at::empty({room_bytes_}, at::TensorOptions(device_).dtype(at::kByte));
+  std::vector<ShardedTensor*> order;
   for (ShardedTensor& t : tensors_) {
-    if (t.needs_memory()) {
-      const int64_t ranks = t.is_divided ? group_.world_size() : 1;
-      t.whole.set_(room_.storage(), t.place / t.whole.element_size(), {t.part * ranks}, {1});
-    }
-    t.view = as_whole(t.whole, t.sizes, t.strides);
+    const auto same = std::find_if(order.rbegin(), order.rend(), [&](const ShardedTensor* other) {
+      return other->sizes == t.sizes && other->strides == t.strides;
+    });
+    if (t.needs_memory()) order.insert(same == order.rend() ? order.end() : same.base(), &t);
   }
+  const auto numel = [&](const ShardedTensor& t) {
+    return t.part * (t.is_divided ? group_.world_size() : 1);
+  };
+  for (ShardedTensor* t : order) {
+    t->place = divide_up(room_bytes_, kPlaceAlignment) * kPlaceAlignment;
+    room_bytes_ = t->place + numel(*t) * t->whole.element_size();
+  }
+  room_ = at::empty({room_bytes_}, at::TensorOptions(device_).dtype(at::kByte));
+  for (ShardedTensor* t : order)
+    t->whole.set_(room_.storage(), t->place / t->whole.element_size(), {numel(*t)}, {1});
+  for (ShardedTensor& t : tensors_) t.view = as_whole(t.whole, t.sizes, t.strides);
   free_memory(room_);
 }
 
@@ -117,8 +125,8 @@ void ShardedUnit::start_gather(SideStream& stream) {
   // On the current stream, whose earlier work may have used the same memory.
   if (room_bytes_ > 0)
     give_memory(room_, messages_->memory(static_cast<size_t>(room_bytes_)), room_bytes_);
+  state_ = State::kInFlight;  // also after an exception: the memory is given back
   messages_->start_gather(tensors_, stream);
-  state_ = State::kInFlight;
 }
 
 void ShardedUnit::finish_gather(SideStream& stream) {

@@ -45,8 +45,7 @@ class ShardedUnit {
   // joined).
   void finish_reduction(SideStream& stream);
 
-  // What was started is not waited for any more (UnitMessages).
-  void give_up_waiting() { messages_->give_up_waiting(); }
+  void give_up() { messages_->give_up(); }  // as UnitMessages
 
   // One of its tensors whole, in its own dtype: a copy. All ranks call it.
   at::Tensor gather_copy(const ShardedTensor& t) const;

@@ -63,8 +63,9 @@ class UnitMessages {
   // joined).
   virtual void finish_reduction(ShardedTensors& tensors, SideStream& stream) = 0;
 
-  // What was started may never run: a CUDA graph that was to hold it is given up.
-  virtual void give_up_waiting() {}
+  // After an exception: what was started is not waited for, and may never run, where a CUDA graph
+  // was to hold it.
+  virtual void give_up() {}
 };
 
 // By the group's collectives. `unit` is for messages.

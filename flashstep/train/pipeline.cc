@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 #include <torch/utils.h>
 
 #include "flashstep/attention/implementation_names.h"
@@ -280,9 +281,13 @@ struct Training {
     if (config.sampling.prompts.empty()) return "";
     const NamedTensors weights = units->gather(/*to=*/0);
     if (!parallel->is_main_rank()) return "";
-    Transformer whole(config.model, std::nullopt, device);
-    load_module(*whole, weights, "the ranks' shards");
-    return sample(whole);
+    try {
+      Transformer whole(config.model, std::nullopt, device);
+      load_module(*whole, weights, "the ranks' shards");
+      return sample(whole);
+    } catch (const c10::OutOfMemoryError&) {
+      return "(no sample: the whole model does not fit on the GPU beside its shards)";
+    }
   }
 
   std::string sample(Transformer& whole) const {

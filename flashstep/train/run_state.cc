@@ -348,7 +348,8 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   Checkpoint checkpoint;
   checkpoint.step = step;
   checkpoint.model = gathered_tensors(job);
-  checkpoint.model_is_divided = job.parallel->units() != nullptr;
+  checkpoint.model_is_divided =
+      job.parallel->units() != nullptr && job.parallel->group() != nullptr;
   checkpoint.optimizer = OptimizerTensors(job, whole_tensors(job.module, *job.parallel)).read();
   if (job.parallel->is_main_rank()) {
     checkpoint.optimizer.insert(checkpoint.optimizer.end(), step_state.begin(), step_state.end());

@@ -48,7 +48,8 @@ class Wrapped : public Parallelism {
 
 Job job_of(const ModelRef& model, torch::optim::Optimizer& optimizer, const Group* group) {
   Job job{model.module(), optimizer, {}};
-  if (group != nullptr) job.parallel = std::make_shared<Wrapped>(group, model);
+  if (group != nullptr || model.units() != nullptr)
+    job.parallel = std::make_shared<Wrapped>(group, model);
   return job;
 }
 

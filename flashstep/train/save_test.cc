@@ -173,38 +173,41 @@ TEST(Save, RanksGoOnAsIfNeverStopped) {
 }
 
 // Its weights and state go into a module that is not divided, too.
+void saves_and_loads_shards(const Environment& environment) {
+  const Group group(environment);
+  const Folder folder(str("full", group.world_size()), /*is_owner=*/false);
+  const auto step = [&](FullyShardedDataParallel<Net>& model, torch::optim::Optimizer& optimizer) {
+    const Tensor x = torch::randn({4, 6}) + group.rank();
+    model(x).square().mean().backward();
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  FullyShardedDataParallel model(std::make_shared<Net>(), group);
+  AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
+  for (int i = 0; i < 3; ++i) step(model, optimizer);
+  save(folder.path, model, optimizer, 3);
+  const NamedTensors saved = model.gather_full_parameters();
+  step(model, optimizer);
+
+  FullyShardedDataParallel again(std::make_shared<Net>(7), group);
+  AdamW again_optimizer(again.parameters(), torch::optim::AdamWOptions(1e-2));
+  EXPECT_EQ(load_if_exists(folder.path, again, again_optimizer), 3);
+  step(again, again_optimizer);
+  expect_same(tensors_of(*again.module()), tensors_of(*model.module()));
+
+  const auto net = std::make_shared<Net>(9);
+  DistributedDataParallel whole(net, group);
+  AdamW whole_optimizer(whole.parameters(), torch::optim::AdamWOptions(1e-2));
+  EXPECT_EQ(load_if_exists(folder.path, whole, whole_optimizer), 3);
+  for (const auto& [name, tensor] : saved)
+    EXPECT_TRUE(same_bits(net->named_parameters()[name].detach(), tensor)) << name;
+}
+
 TEST(Save, TakesFullyShardedModules) {
-  const Folder owner("full");
-  testing::run_ranks(2, [](const Environment& environment) {
-    const Group group(environment);
-    const Folder folder("full", /*is_owner=*/false);
-    const auto step = [&](FullyShardedDataParallel<Net>& model,
-                          torch::optim::Optimizer& optimizer) {
-      const Tensor x = torch::randn({4, 6}) + group.rank();
-      model(x).square().mean().backward();
-      optimizer.step();
-      optimizer.zero_grad();
-    };
-    FullyShardedDataParallel model(std::make_shared<Net>(), group);
-    AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
-    for (int i = 0; i < 3; ++i) step(model, optimizer);
-    save(folder.path, model, optimizer, 3);
-    const NamedTensors saved = model.gather_full_parameters();
-    step(model, optimizer);
-
-    FullyShardedDataParallel again(std::make_shared<Net>(7), group);
-    AdamW again_optimizer(again.parameters(), torch::optim::AdamWOptions(1e-2));
-    EXPECT_EQ(load_if_exists(folder.path, again, again_optimizer), 3);
-    step(again, again_optimizer);
-    expect_same(tensors_of(*again.module()), tensors_of(*model.module()));
-
-    const auto net = std::make_shared<Net>(9);
-    DistributedDataParallel whole(net, group);
-    AdamW whole_optimizer(whole.parameters(), torch::optim::AdamWOptions(1e-2));
-    EXPECT_EQ(load_if_exists(folder.path, whole, whole_optimizer), 3);
-    for (const auto& [name, tensor] : saved)
-      EXPECT_TRUE(same_bits(net->named_parameters()[name].detach(), tensor)) << name;
-  });
+  for (const int world_size : {1, 2}) {
+    const Folder owner(str("full", world_size));
+    testing::run_ranks(world_size, saves_and_loads_shards);
+  }
 }
 
 TEST(Save, AFailureIsThrownOnAllRanks) {
