@@ -272,7 +272,8 @@ void write_checkpoint(const fs::path& directory, const Checkpoint& checkpoint) {
   });
 }
 
-Checkpoint load_checkpoint(const fs::path& directory) {
+Checkpoint load_checkpoint(const fs::path& named) {
+  const fs::path directory = readable_checkpoint(named);
   CheckpointState state = read_state(directory);
   Checkpoint checkpoint;
   checkpoint.step = state.step;

@@ -89,6 +89,24 @@ void replace_directory(const fs::path& from, const fs::path& to) {
   if (replaces) remove_tree(aside);
 }
 
+// Of a replacement that a process was killed in: what was there comes back, unless what replaces it
+// has its name already.
+void finish_replacement(const fs::path& directory) {
+  const fs::path aside = with_suffix(directory, kReplaced);
+  if (!fs::exists(aside) || !is_all_ours(aside)) return;
+  if (fs::exists(directory)) {
+    remove_tree(aside);
+  } else {
+    rename_path(aside, directory);
+  }
+}
+
+// "folder/" is "folder".
+fs::path without_slash(const fs::path& directory) {
+  const fs::path whole = fs::absolute(directory).lexically_normal();
+  return whole.has_filename() ? whole : whole.parent_path();
+}
+
 void remove_surplus(const fs::path& checkpoints, int64_t newest_step, int64_t keep) {
   for (const fs::path& entry : entries(checkpoints)) {
     if (entry.extension() == kDiscarded) remove_tree(entry);
@@ -137,13 +155,7 @@ void prepare_checkpoints(const fs::path& checkpoints) {
   make_directories(checkpoints);
   for (const fs::path& entry : entries(checkpoints)) {
     if (entry.extension() == kUnfinished) remove_tree(entry);
-    if (entry.extension() != kReplaced) continue;
-    const fs::path original = checkpoints / entry.stem();
-    if (fs::exists(original)) {
-      remove_tree(entry);
-    } else {
-      rename_path(entry, original);
-    }
+    if (entry.extension() == kReplaced) finish_replacement(checkpoints / entry.stem());
   }
   sync_directory(checkpoints);
 }
@@ -165,9 +177,14 @@ UnfinishedCheckpoint::UnfinishedCheckpoint(fs::path checkpoints, int64_t step)
       path_(with_suffix(directory_, kUnfinished)) {}
 
 UnfinishedCheckpoint::UnfinishedCheckpoint(fs::path directory)
-    : checkpoints_(fs::absolute(directory).parent_path()),
-      directory_(checkpoints_ / directory.filename()),
+    : checkpoints_(without_slash(directory).parent_path()),
+      directory_(without_slash(directory)),
       path_(with_suffix(directory_, kUnfinished)) {}
+
+fs::path readable_checkpoint(const fs::path& directory) {
+  const fs::path aside = with_suffix(without_slash(directory), kReplaced);
+  return !fs::exists(directory) && fs::exists(aside) ? aside : directory;
+}
 
 UnfinishedCheckpoint::~UnfinishedCheckpoint() {
   if (!begun_) return;
@@ -178,6 +195,7 @@ UnfinishedCheckpoint::~UnfinishedCheckpoint() {
 void UnfinishedCheckpoint::begin() {
   begun_ = true;
   make_directories(checkpoints_);
+  finish_replacement(directory_);
   remove_tree(path_);
   make_directories(path_);
 }

@@ -15,6 +15,9 @@ inline constexpr const char* kWordName = "word_of_rank_0";
 // The step in a name such as step_00000100; -1 for any other name.
 int64_t step_of(const std::filesystem::path& directory);
 
+// `directory`, or where its checkpoint lies since a process was killed that was replacing it.
+std::filesystem::path readable_checkpoint(const std::filesystem::path& directory);
+
 // A checkpoint that is being written, under a name that nobody reads. What is begun is removed
 // unless it is finished.
 class UnfinishedCheckpoint {

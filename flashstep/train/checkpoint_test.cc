@@ -221,5 +221,24 @@ TEST_F(CheckpointTest, ASaveThatFailsLeavesTheOthersAndNothingHalfWritten) {
   EXPECT_THROW(save_checkpoint(root_ / "file", make(1), 1), MachineError);
 }
 
+// A checkpoint of any name, whoever was killed between its renames.
+TEST_F(CheckpointTest, OneIsReplacedInItsPlace) {
+  const fs::path place = root_ / "one", aside = root_ / "one.replaced";
+  const auto step = [&] { return load_checkpoint(place).step; };
+  write_checkpoint(place / "", make(1));  // with a slash behind it
+  write_checkpoint(place, make(2));
+  EXPECT_EQ(step(), 2);
+  fs::rename(place, aside);  // after the first rename
+  EXPECT_EQ(step(), 2) << "the one before is still there to be read";
+  write_checkpoint(place, make(3));
+  EXPECT_FALSE(fs::exists(aside));
+  EXPECT_EQ(step(), 3);
+  fs::copy(place, aside);  // after the second
+  write_checkpoint(place, make(4));
+  EXPECT_FALSE(fs::exists(aside));
+  EXPECT_EQ(step(), 4);
+  EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 1);
+}
+
 }  // namespace
 }  // namespace flashstep
