@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -163,9 +164,13 @@ TEST(GpuRecordedRanks, AllRanksLaunchWhereOneCannotRecord) {
   FLASHSTEP_NEED_GPUS(2);
   on_ranks([](Group& group, at::Device device) {
     for (const bool in_backward : {false, true}) {
-      for (const char* copies : {"all", "none"}) {
-        SCOPED_TRACE(str(in_backward, " ", copies));
-        RecordedCase c = division("bucketed", copies, "none");
+      using Way = std::pair<const char*, const char*>;  // copies, shards
+      for (const auto& [copies, shards] :
+           {Way{"all", "none"}, Way{"none", "none"}, Way{"all", "full"}}) {
+        // The parameter that the hook uses would be used beside its unit.
+        if (in_backward && std::string(shards) == "full") continue;
+        SCOPED_TRACE(str(in_backward, " ", copies, " ", shards));
+        RecordedCase c = division("bucketed", copies, shards);
         c.loss_hook = [&](const Tensor& loss, TransformerImpl& model) {
           if (group.rank() == 0) return loss;
           if (in_backward) return loss + 1e-3 * Waiting::apply(model.parameters()[0]).sum();
