@@ -3,29 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include <nlohmann/json.hpp>
-
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/report/bench_allreduce_pattern.h"
 
 namespace flashstep::report {
 namespace {
-
-using Json = nlohmann::json;
-
-Json case_as_json(const AllreduceCase& c) {
-  return {{"backend", c.backend},
-          {"device", c.device},
-          {"dtype", c.dtype},
-          {"ranks", c.ranks},
-          {"bytes", c.bytes}};
-}
-
-AllreduceCase case_of_json(const Json& json) {
-  return {json.at("backend"), json.at("device"), json.at("dtype"), json.at("ranks"),
-          json.at("bytes")};
-}
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
@@ -97,18 +80,6 @@ double algorithm_bandwidth(const AllreduceCase& c, double seconds) {
 double bus_bandwidth(const AllreduceCase& c, double seconds) {
   const auto n = static_cast<double>(c.ranks);
   return algorithm_bandwidth(c, seconds) * 2 * (n - 1) / n;
-}
-
-std::string to_json(const std::vector<AllreduceCase>& cases) {
-  Json json = Json::array();
-  for (const AllreduceCase& c : cases) json.push_back(case_as_json(c));
-  return json.dump();
-}
-
-std::vector<AllreduceCase> cases_from_json(const std::string& text) {
-  std::vector<AllreduceCase> cases;
-  for (const Json& json : Json::parse(text)) cases.push_back(case_of_json(json));
-  return cases;
 }
 
 Fields key_of(const AllreduceCase& c) {

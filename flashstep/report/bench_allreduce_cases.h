@@ -45,8 +45,4 @@ double bus_bandwidth(const AllreduceCase& c, double seconds);
 
 Fields key_of(const AllreduceCase& c);  // backend, device, dtype, ranks, size (MB)
 
-// How a task travels between processes.
-std::string to_json(const std::vector<AllreduceCase>& cases);
-std::vector<AllreduceCase> cases_from_json(const std::string& text);
-
 }  // namespace flashstep::report

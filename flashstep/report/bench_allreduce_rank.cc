@@ -20,6 +20,10 @@
 #include "flashstep/report/rank_jobs.h"
 
 namespace flashstep::report {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AllreduceCase, backend, device, dtype, ranks, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AllreduceTask, cases, cell_seconds, quick)
+
 namespace {
 
 using Json = nlohmann::json;
@@ -176,17 +180,8 @@ class SumRace {
 
 }  // namespace
 
-std::string to_json(const AllreduceTask& task) {
-  return Json({{"cases", to_json(task.cases)},
-               {"cell_seconds", task.cell_seconds},
-               {"quick", task.quick}})
-      .dump();
-}
-
-AllreduceTask task_from_json(const std::string& text) {
-  const Json json = Json::parse(text);
-  return {cases_from_json(json.at("cases")), json.at("cell_seconds"), json.at("quick")};
-}
+std::string to_json(const AllreduceTask& task) { return Json(task).dump(); }
+AllreduceTask task_from_json(const std::string& text) { return Json::parse(text); }
 
 void measure_allreduce(const AllreduceTask& task,
                        const std::function<void(const std::vector<Record>&)>& report) {

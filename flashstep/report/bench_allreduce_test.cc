@@ -26,7 +26,7 @@ TEST(AllreduceCases, PresetsHoldEachYearsLists) {
   const auto recent = cases_of(allreduce_preset("2026"));
   EXPECT_EQ(recent.size(), 3u * 4);
   EXPECT_EQ(recent.back(), (AllreduceCase{"nccl", "cuda", "fp32", 6, 1'000'000'000}));
-  EXPECT_EQ(cases_from_json(to_json(recent)), recent);
+  EXPECT_EQ(task_from_json(to_json(AllreduceTask{recent})).cases, recent);
 }
 
 TEST(AllreduceCases, MistakesAreSentences) {

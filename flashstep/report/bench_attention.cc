@@ -46,44 +46,6 @@ RaceOptions race_options(const BenchAttentionOptions& options) {
   return race;
 }
 
-// A rival that is held against the reference of its case.
-class Checked : public Contestant {
- public:
-  Checked(std::unique_ptr<AttentionRival> rival, const AttentionReference& reference,
-          bool gradients)
-      : rival_(std::move(rival)), reference_(reference), gradients_(gradients) {}
-
-  void check() override { errors_ = reference_.errors(rival_->outcome(gradients_)); }
-
-  // The errors of what a pass computes.
-  void note(const std::string& pass, Record& record) const override {
-    int64_t wrong = 0;
-    double worst = 0;
-    for (size_t i = 0; i < errors_.wrong.size(); ++i) {
-      const char* other = i == 0 ? "backward" : "forward";
-      if (pass == other) continue;
-      wrong += errors_.wrong[i];
-      worst = std::fmax(worst, errors_.worst[i]);
-    }
-    record.facts["wrong"] = wrong;
-    record.facts["error"] = worst;
-  }
-
-  std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
-                           int64_t calls) override {
-    return rival_->turn(pass_by_name(pass), warmup, samples, calls);
-  }
-  std::vector<double> graph(const std::string& pass, int64_t samples, int64_t calls) override {
-    return rival_->graph(pass_by_name(pass), samples, calls);
-  }
-
- private:
-  std::unique_ptr<AttentionRival> rival_;
-  const AttentionReference& reference_;
-  bool gradients_;
-  AttentionErrors errors_;
-};
-
 // Sets of inputs that calls take in turn: where a case is so large that its inputs come from memory
 // in a program, they do here too.
 std::vector<AttentionInputs> rotated_inputs(const AttentionCase& c, const at::Device& device) {
@@ -312,8 +274,9 @@ std::vector<Record> race_attention(const AttentionCase& c, const std::vector<Att
   std::vector<Entrant> entrants;
   for (const AttentionContestant& contestant : contestants) {
     entrants.push_back({contestant.name, contestant.ours, [&] {
-                          return std::make_unique<Checked>(contestant.enter(round), *reference,
-                                                           gradients);
+                          auto rival = contestant.enter(round);
+                          rival->set_reference(*reference, gradients);
+                          return rival;
                         }});
   }
   std::string chosen;

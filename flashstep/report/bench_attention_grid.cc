@@ -155,8 +155,8 @@ void time_rival(Record& record, const AttentionContestant& contestant, const Att
                 const AttentionReference& reference, int64_t iterations) {
   const auto rival = contestant.enter(round);
   record.facts["wrong"] = wrong_elements(reference, rival->outcome(true));
-  record.samples["forward"] = rival->turn(AttentionPass::kForward, kWarmup, iterations, 1);
-  record.samples["backward"] = rival->turn(AttentionPass::kBackward, kWarmup, iterations, 1);
+  record.samples["forward"] = rival->turn("forward", kWarmup, iterations, 1);
+  record.samples["backward"] = rival->turn("backward", kWarmup, iterations, 1);
 }
 
 std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& device,

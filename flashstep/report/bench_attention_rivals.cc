@@ -1,6 +1,7 @@
 #include "flashstep/report/bench_attention_rivals.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
@@ -10,7 +11,6 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/machine.h"
-#include "flashstep/report/race.h"
 
 namespace flashstep::report {
 namespace {
@@ -43,8 +43,9 @@ class TensorRival : public AttentionRival {
     return {out.detach(), found[0], found[1], found[2]};
   }
 
-  std::vector<double> turn(AttentionPass pass, int64_t warmup, int64_t samples,
+  std::vector<double> turn(const std::string& name, int64_t warmup, int64_t samples,
                            int64_t calls) override {
+    const AttentionPass pass = pass_by_name(name);
     prepare(pass);
     const auto work = [&](int64_t number) { call(pass, number); };
     for (int64_t i = 0; i < warmup; ++i) work(next_++);
@@ -54,8 +55,9 @@ class TensorRival : public AttentionRival {
     return seconds;
   }
 
-  std::vector<double> graph(AttentionPass pass, int64_t samples, int64_t calls) override {
+  std::vector<double> graph(const std::string& name, int64_t samples, int64_t calls) override {
     if (!gpu_) return {};
+    const AttentionPass pass = pass_by_name(name);
     prepare(pass);
     GpuGraph captured([&](int64_t number) { call(pass, number); }, calls);
     return captured.seconds(samples);
@@ -224,6 +226,19 @@ AttentionContestant our(const std::string& name, bool deterministic = false) {
 }
 
 }  // namespace
+
+// The errors of what a pass computes.
+void AttentionRival::note(const std::string& pass, Record& record) const {
+  int64_t wrong = 0;
+  double worst = 0;
+  for (size_t i = 0; i < errors_.wrong.size(); ++i) {
+    if (pass == (i == 0 ? "backward" : "forward")) continue;
+    wrong += errors_.wrong[i];
+    worst = std::fmax(worst, errors_.worst[i]);
+  }
+  record.facts["wrong"] = wrong;
+  record.facts["error"] = worst;
+}
 
 std::vector<AttentionContestant> attention_contestants(const at::Device& device) {
   std::vector<AttentionContestant> contestants;

@@ -7,29 +7,31 @@
 #include <vector>
 
 #include "flashstep/report/bench_attention_inputs.h"
+#include "flashstep/report/race.h"
 
 namespace flashstep::report {
 
 // One implementation ready to compute one case, on inputs that all rivals share. What it throws
 // ends its part in the case: UserError, whose text begins with "refused: ", where it takes no such
-// case.
-class AttentionRival {
+// case. Its calls take the inputs in turn; the forward pass keeps what backward needs, as in
+// training; the backward pass is that of LibTorch's autograd.
+class AttentionRival : public Contestant {
  public:
-  virtual ~AttentionRival() = default;
-
   // On the first of the inputs. Gradients only when asked for.
   virtual AttentionOutcome outcome(bool gradients) = 0;
 
-  // Seconds a call, of `samples` samples of `calls` calls each, after `warmup` calls that are not
-  // timed. The calls take the inputs in turn. The forward pass keeps what backward needs, as in
-  // training; the backward pass is that of LibTorch's autograd.
-  virtual std::vector<double> turn(AttentionPass pass, int64_t warmup, int64_t samples,
-                                   int64_t calls) = 0;
-
-  // The same through a CUDA graph of `calls` calls; empty where there is none.
-  virtual std::vector<double> graph(AttentionPass, int64_t /*samples*/, int64_t /*calls*/) {
-    return {};
+  // What check() holds it against, and note() tells of.
+  void set_reference(const AttentionReference& reference, bool gradients) {
+    reference_ = &reference;
+    gradients_ = gradients;
   }
+  void check() override { errors_ = reference_->errors(outcome(gradients_)); }
+  void note(const std::string& pass, Record& record) const override;
+
+ private:
+  const AttentionReference* reference_ = nullptr;
+  bool gradients_ = false;
+  AttentionErrors errors_;
 };
 
 struct AttentionRound {

@@ -126,7 +126,7 @@ class Zeros : public AttentionRival {
  public:
   explicit Zeros(const AttentionRound& round) : zeros_(at::zeros_like(round.inputs[0].q)) {}
   AttentionOutcome outcome(bool) override { return {zeros_, zeros_, zeros_, zeros_}; }
-  std::vector<double> turn(AttentionPass, int64_t, int64_t samples, int64_t) override {
+  std::vector<double> turn(const std::string&, int64_t, int64_t samples, int64_t) override {
     return std::vector<double>(static_cast<size_t>(samples), 1e-3);
   }
 

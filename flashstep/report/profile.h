@@ -77,13 +77,6 @@ struct ProfileCase {
 std::vector<Record> times_of(const ProfileCase& c, const Outcome& outcome);
 // What is said of these cases, which live as long as it.
 Benchmark profile_benchmark(const std::vector<ProfileCase>& cases, int64_t top);
-measure::Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top);
-measure::Table classes_table(const std::vector<ProfileCase>& cases);
-measure::Table shares_table(const std::vector<ProfileCase>& cases);
-measure::Table ranges_table(const std::vector<ProfileCase>& cases);
-measure::Table blocks_table(const std::vector<ProfileCase>& cases);
-// Of the cases that ran the formula; without rows where none did.
-measure::Table attention_table(const std::vector<ProfileCase>& cases);
 
 // profile_pictures.cc
 measure::FlameGraph flame_graph(const ProfileCase& c, const ProfileRun& run,

@@ -1,6 +1,7 @@
 // The tables of `flashstep profile`: times are means of one step over the recorded ones.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "flashstep/attention/cost.h"
 #include "flashstep/base/text.h"
@@ -13,17 +14,12 @@ namespace {
 using measure::Cell;
 using measure::Table;
 
-constexpr size_t kCaseColumns = 5;  // in front of every table's own
 constexpr Pass kAllPasses[] = {Pass::kForward, Pass::kBackward, Pass::kOptimizer, Pass::kOutside};
 
-Table table_of(const char* title, std::vector<measure::Column> columns) {
-  Table table;
-  table.title = title;
-  table.columns = {measure::text_column("model"), measure::integer_column("context"),
-                   measure::text_column("precision"), measure::text_column("attention"),
-                   measure::text_column("mode")};
-  table.columns.insert(table.columns.end(), columns.begin(), columns.end());
-  return table;
+// In front of every table's own columns.
+Schema profile_case_schema() {
+  return {text_key("model"), integer_key("context"), text_key("precision"), text_key("attention"),
+          text_key("mode")};
 }
 
 Record blank_of(const ProfileCase& c) {
@@ -38,13 +34,32 @@ Record blank_of(const ProfileCase& c) {
   return blank;
 }
 
-void add_row(Table& table, const ProfileCase& c, std::vector<Cell> cells) {
-  std::vector<Cell> row;
-  for (const auto& [name, value] : blank_of(c).key) row.push_back(value);
-  row.resize(kCaseColumns);
-  row.insert(row.end(), std::make_move_iterator(cells.begin()),
-             std::make_move_iterator(cells.end()));
-  table.add_row(std::move(row));
+using TableColumns = std::vector<measure::Column>;
+using AddRow = std::function<void(std::vector<Cell> cells)>;  // behind those of the case
+
+// A table of all cases: what `rows` adds of each.
+Table table_of(const char* title, const TableColumns& columns,
+               const std::vector<ProfileCase>& cases,
+               const std::function<void(const ProfileCase&, const AddRow&)>& rows) {
+  Table table;
+  table.title = title;
+  for (const SchemaColumn& column : profile_case_schema()) table.columns.push_back(column.column);
+  table.columns.insert(table.columns.end(), columns.begin(), columns.end());
+  for (const ProfileCase& c : cases) {
+    rows(c, [&](std::vector<Cell> cells) {
+      std::vector<Cell> row = row_of(profile_case_schema(), blank_of(c), {});
+      row.insert(row.end(), cells.begin(), cells.end());
+      table.add_row(std::move(row));
+    });
+  }
+  return table;
+}
+
+measure::Column text(const char* name) { return measure::text_column(name); }
+measure::Column ms(const std::string& name) { return measure::number_column(name, "ms", 3); }
+measure::Column percent(const char* name) { return measure::number_column(name, "%", 1); }
+measure::Column calls(const std::string& name) {
+  return {name, "", measure::Align::kRight, {.digits = 1}};
 }
 
 double median_of(const ProfileRun& run, double StepTimes::*part) {
@@ -71,6 +86,11 @@ Cell calls_cell(const ProfileRun& run, const WorkSums& sums) {
 }
 
 Cell share_cell(double part, double whole) { return whole > 0 ? Cell(100 * part / whole) : Cell(); }
+
+// Thousands of millions of one step.
+Cell giga_cell(const ProfileRun& run, double all) {
+  return all > 0 ? Cell(all / steps_of(run) / 1e9) : Cell();
+}
 
 Cell timer_cell(const ProfileRun& run, double StepTimes::*part) {
   const double median = median_of(run, part);
@@ -131,12 +151,11 @@ void add_times(const ProfileCase& c, const ProfileRun& run, const std::string& m
 }
 
 Schema times_schema(const Records&) {
-  Schema schema = {text_key("model"), integer_key("context"), text_key("precision"),
-                   text_key("attention"), text_key("mode")};
-  schema.push_back({measure::text_column("pass"), or_word(fact("pass"))});
+  Schema schema = profile_case_schema();
+  schema.push_back({text("pass"), or_word(fact("pass"))});
   for (const char* name : {"timer", "range", "kernels", "busy", "host"})
-    schema.push_back({measure::number_column(name, "ms", 3), fact(name)});
-  schema.push_back({measure::number_column("kernels / timer", "%", 1), fact("kernels / timer")});
+    schema.push_back({ms(name), fact(name)});
+  schema.push_back({percent("kernels / timer"), fact("kernels / timer")});
   schema.push_back({measure::integer_column("calls"), fact("calls")});
   return schema;
 }
@@ -167,7 +186,8 @@ double unseen_seconds(const ProfileSums& sums, WorkClass work_class) {
 // Above this share of a class's time the traffic that is known says nothing of its limit.
 constexpr double kUnseenShare = 0.05;
 
-void add_class_rows(const ProfileCase& c, const ProfileRun& run, const char* work, Table& table) {
+void add_class_rows(const ProfileCase& c, const ProfileRun& run, const std::string& work,
+                    const AddRow& add) {
   const double wall = run.wall_seconds();
   for (int i = 0; i < kWorkClasses; ++i) {
     const auto work_class = static_cast<WorkClass>(i);
@@ -176,25 +196,163 @@ void add_class_rows(const ProfileCase& c, const ProfileRun& run, const char* wor
     const Limited limit = limit_of(sums, work_class, c.limits);
     const bool limited =
         limit.seconds > 0 && unseen_seconds(run.sums, work_class) <= kUnseenShare * sums.seconds;
-    add_row(table, c,
-            {work, class_name(work_class), milliseconds_a_step(run, sums.seconds),
-             share_cell(sums.seconds, wall), calls_cell(run, sums),
-             sums.flops > 0 ? Cell(sums.flops / steps_of(run) / 1e9) : Cell(),
-             sums.bytes > 0 ? Cell(sums.bytes / steps_of(run) / 1e9) : Cell(),
-             limited ? Cell(milliseconds_a_step(run, limit.seconds)) : Cell(),
-             limited ? Cell(limit.by) : Cell(),
-             limited ? share_cell(limit.seconds, sums.seconds) : Cell()});
+    add({work, class_name(work_class), milliseconds_a_step(run, sums.seconds),
+         share_cell(sums.seconds, wall), calls_cell(run, sums), giga_cell(run, sums.flops),
+         giga_cell(run, sums.bytes),
+         limited ? Cell(milliseconds_a_step(run, limit.seconds)) : Cell(),
+         limited ? Cell(limit.by) : Cell(),
+         limited ? share_cell(limit.seconds, sums.seconds) : Cell()});
   }
   if (run.sums.on_gpu) {
     const double idle = run.idle_seconds();
-    add_row(table, c,
-            {work, "idle", milliseconds_a_step(run, idle), share_cell(idle, wall), Cell(), Cell(),
-             Cell(), Cell(), Cell(), Cell()});
+    add({work, "idle", milliseconds_a_step(run, idle), share_cell(idle, wall), Cell(), Cell(),
+         Cell(), Cell(), Cell(), Cell()});
   }
 }
 
-bool ran_formula(const ProfileCase& c) {
-  return c.step && c.workload && c.workload->model.attention == "naive";
+Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top) {
+  TableColumns columns = {text("kernel"), text("class")};
+  for (const Pass pass : kAllPasses) {
+    columns.push_back(ms(pass_name(pass)));
+    columns.push_back(calls(str(pass_name(pass), " calls")));
+  }
+  columns.insert(columns.end(), {ms("in all"), percent("share")});
+  return table_of(
+      "Profile: kernels by cumulative time, of one step", columns, cases,
+      [top](const ProfileCase& c, const AddRow& add) {
+        if (!c.step) return;
+        const double all = add_up(c.step->sums, {}).seconds;
+        int64_t left = top;
+        for (const NameSums& row : by_name(c.step->sums)) {
+          if (left-- == 0) break;
+          std::vector<Cell> cells = {short_kernel_name(row.name), class_name(row.work_class)};
+          for (const WorkSums& pass : row.passes) {
+            cells.push_back(time_cell(*c.step, pass));
+            cells.push_back(calls_cell(*c.step, pass));
+          }
+          const double seconds = row.total().seconds;
+          cells.emplace_back(milliseconds_a_step(*c.step, seconds));
+          cells.push_back(share_cell(seconds, all));
+          add(std::move(cells));
+        }
+      });
+}
+
+Table classes_table(const std::vector<ProfileCase>& cases) {
+  return table_of(
+      "Profile: classes of work and their limits",
+      {text("work"), text("class"), ms("time"), percent("share"), calls("calls"),
+       measure::number_column("products", "GFLOP", 2), measure::number_column("traffic", "GB", 3),
+       ms("limit"), text("limited by"), percent("of limit")},
+      cases, [](const ProfileCase& c, const AddRow& add) {
+        if (c.inference) add_class_rows(c, *c.inference, "inference", add);
+        if (c.step) add_class_rows(c, *c.step, c.workload ? c.workload->mode : "trace", add);
+      });
+}
+
+Table shares_table(const std::vector<ProfileCase>& cases) {
+  const auto rows = [](const ProfileCase& c, const AddRow& add) {
+    if (!c.step || !c.inference) return;
+    const auto add_share = [&](const char* name, double of_inference, double of_step) {
+      if (of_inference == 0 && of_step == 0) return;
+      const double before = 100 * of_inference / c.inference->wall_seconds();
+      const double after = 100 * of_step / c.step->wall_seconds();
+      add({name, milliseconds_a_step(*c.inference, of_inference), before,
+           milliseconds_a_step(*c.step, of_step), after, after - before});
+    };
+    for (int i = 0; i < kWorkClasses; ++i) {
+      const CellFilter filter{.classes = {static_cast<WorkClass>(i)}};
+      add_share(class_name(static_cast<WorkClass>(i)), add_up(c.inference->sums, filter).seconds,
+                add_up(c.step->sums, filter).seconds);
+    }
+    add_share("idle", c.inference->idle_seconds(), c.step->idle_seconds());
+  };
+  return table_of("Profile: share of time by class, inference beside the full step",
+                  {text("class"), ms("inference"), percent("inference share"), ms("step"),
+                   percent("step share"), measure::number_column("change", "points", 1)},
+                  cases, rows);
+}
+
+Table ranges_table(const std::vector<ProfileCase>& cases) {
+  TableColumns columns = {text("range")};
+  for (const Pass pass : kAllPasses) columns.push_back(ms(pass_name(pass)));
+  columns.insert(columns.end(), {percent("share"), measure::number_column("products", "GFLOP", 2)});
+  return table_of("Profile: ranges of the model, with what lies in them", columns, cases,
+                  [](const ProfileCase& c, const AddRow& add) {
+                    if (!c.step) return;
+                    const double all = add_up(c.step->sums, {}).seconds;
+                    for (const RangeSums& row : by_range(c.step->sums)) {
+                      std::vector<Cell> cells = {join(c.step->sums.ranges.path(row.range), " > ")};
+                      WorkSums total;
+                      for (const WorkSums& pass : row.passes) {
+                        cells.push_back(time_cell(*c.step, pass));
+                        total += pass;
+                      }
+                      cells.push_back(share_cell(total.seconds, all));
+                      cells.push_back(giga_cell(*c.step, total.flops));
+                      add(std::move(cells));
+                    }
+                  });
+}
+
+Table blocks_table(const std::vector<ProfileCase>& cases) {
+  return table_of("Profile: blocks",
+                  {measure::integer_column("block"), ms("forward"), ms("backward")}, cases,
+                  [](const ProfileCase& c, const AddRow& add) {
+                    if (!c.step) return;
+                    int64_t block = 0;
+                    for (const auto& seconds : c.step->sums.block_seconds) {
+                      const auto of = [&](Pass pass) {
+                        return milliseconds_a_step(*c.step, seconds[static_cast<size_t>(pass)]);
+                      };
+                      const double backward = of(Pass::kBackward);
+                      add({block++, of(Pass::kForward), backward > 0 ? Cell(backward) : Cell()});
+                    }
+                  });
+}
+
+// Of one pass of a case that ran the formula.
+void add_attention_rows(const ProfileCase& c, Pass pass, const AddRow& add) {
+  const ModelConfig& model = c.workload->model;
+  const AttentionSize size{.batches = c.workload->batch_size,
+                           .heads = model.num_heads,
+                           .kv_heads = model.num_heads,
+                           .n = model.context_length,
+                           .m = model.context_length,
+                           .head_dim = model.head_dim()};
+  const auto of_classes = [&](const std::vector<WorkClass>& classes) {
+    return add_up(c.step->sums, {.passes = {pass}, .classes = classes, .range = "attention"});
+  };
+  const WorkSums all = of_classes({});
+  if (all.seconds == 0) return;
+  const WorkSums products = of_classes({WorkClass::kMatmul});
+  WorkSums softmax = of_classes({WorkClass::kSoftmax}), others = all;
+  softmax.flops = static_cast<double>(model.num_layers) * steps_of(*c.step) *
+                  (pass == Pass::kForward ? attention_softmax_flops(size)
+                                          : attention_softmax_backward_flops(size));
+  others.seconds -= softmax.seconds + products.seconds;
+  const double flops = softmax.flops + products.flops;
+  const auto add_part = [&](const char* part, const WorkSums& sums, double work) {
+    add({pass_name(pass), part, milliseconds_a_step(*c.step, sums.seconds),
+         share_cell(sums.seconds, all.seconds), giga_cell(*c.step, work),
+         work > 0 ? share_cell(work, flops) : Cell(),
+         work > 0 && sums.seconds > 0 ? Cell(work / sums.seconds / 1e9) : Cell()});
+  };
+  add_part("matrix products", products, products.flops);
+  add_part("softmax", softmax, softmax.flops);
+  add_part("scale and mask", others, 0);
+}
+
+Table attention_table(const std::vector<ProfileCase>& cases) {
+  return table_of(
+      "Profile: softmax beside the matrix products of naive attention",
+      {text("pass"), text("part"), ms("time"), percent("share"),
+       measure::number_column("work", "GFLOP", 3), measure::number_column("share of work", "%", 2),
+       measure::number_column("rate", "GFLOP/s", 1)},
+      cases, [](const ProfileCase& c, const AddRow& add) {
+        if (!c.step || !c.workload || c.workload->model.attention != "naive") return;
+        for (const Pass pass : {Pass::kForward, Pass::kBackward}) add_attention_rows(c, pass, add);
+      });
 }
 
 }  // namespace
@@ -245,172 +403,6 @@ Benchmark profile_benchmark(const std::vector<ProfileCase>& cases, int64_t top) 
     return pictures;
   };
   return benchmark;
-}
-
-Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top) {
-  std::vector<measure::Column> columns = {measure::text_column("kernel"),
-                                          measure::text_column("class")};
-  for (const Pass pass : kAllPasses) {
-    columns.push_back(measure::number_column(pass_name(pass), "ms", 3));
-    columns.push_back({str(pass_name(pass), " calls"), "", measure::Align::kRight, {.digits = 1}});
-  }
-  columns.push_back(measure::number_column("in all", "ms", 3));
-  columns.push_back(measure::number_column("share", "%", 1));
-  Table table = table_of("Profile: kernels by cumulative time, of one step", columns);
-  for (const ProfileCase& c : cases) {
-    if (!c.step) continue;
-    const std::vector<NameSums> rows = by_name(c.step->sums);
-    const double all = add_up(c.step->sums, {}).seconds;
-    for (size_t i = 0; i < rows.size() && i < static_cast<size_t>(top); ++i) {
-      std::vector<Cell> cells = {short_kernel_name(rows[i].name), class_name(rows[i].work_class)};
-      for (const WorkSums& pass : rows[i].passes) {
-        cells.push_back(time_cell(*c.step, pass));
-        cells.push_back(calls_cell(*c.step, pass));
-      }
-      const double seconds = rows[i].total().seconds;
-      cells.emplace_back(milliseconds_a_step(*c.step, seconds));
-      cells.push_back(share_cell(seconds, all));
-      add_row(table, c, std::move(cells));
-    }
-  }
-  return table;
-}
-
-Table classes_table(const std::vector<ProfileCase>& cases) {
-  Table table = table_of("Profile: classes of work and their limits",
-                         {measure::text_column("work"),
-                          measure::text_column("class"),
-                          measure::number_column("time", "ms", 3),
-                          measure::number_column("share", "%", 1),
-                          {"calls", "", measure::Align::kRight, {.digits = 1}},
-                          measure::number_column("products", "GFLOP", 2),
-                          measure::number_column("traffic", "GB", 3),
-                          measure::number_column("limit", "ms", 3),
-                          measure::text_column("limited by"),
-                          measure::number_column("of limit", "%", 1)});
-  for (const ProfileCase& c : cases) {
-    if (c.inference) add_class_rows(c, *c.inference, "inference", table);
-    if (c.step) add_class_rows(c, *c.step, c.workload ? c.workload->mode.c_str() : "trace", table);
-  }
-  return table;
-}
-
-Table shares_table(const std::vector<ProfileCase>& cases) {
-  Table table = table_of(
-      "Profile: share of time by class, inference beside the full step",
-      {measure::text_column("class"), measure::number_column("inference", "ms", 3),
-       measure::number_column("inference share", "%", 1), measure::number_column("step", "ms", 3),
-       measure::number_column("step share", "%", 1),
-       measure::number_column("change", "points", 1)});
-  for (const ProfileCase& c : cases) {
-    if (!c.step || !c.inference) continue;
-    const auto add = [&](const char* name, double of_inference, double of_step) {
-      if (of_inference == 0 && of_step == 0) return;
-      const double before = 100 * of_inference / c.inference->wall_seconds();
-      const double after = 100 * of_step / c.step->wall_seconds();
-      add_row(table, c,
-              {name, milliseconds_a_step(*c.inference, of_inference), before,
-               milliseconds_a_step(*c.step, of_step), after, after - before});
-    };
-    for (int i = 0; i < kWorkClasses; ++i) {
-      const CellFilter filter{.classes = {static_cast<WorkClass>(i)}};
-      add(class_name(static_cast<WorkClass>(i)), add_up(c.inference->sums, filter).seconds,
-          add_up(c.step->sums, filter).seconds);
-    }
-    add("idle", c.inference->idle_seconds(), c.step->idle_seconds());
-  }
-  return table;
-}
-
-Table ranges_table(const std::vector<ProfileCase>& cases) {
-  std::vector<measure::Column> columns = {measure::text_column("range")};
-  for (const Pass pass : kAllPasses)
-    columns.push_back(measure::number_column(pass_name(pass), "ms", 3));
-  columns.push_back(measure::number_column("share", "%", 1));
-  columns.push_back(measure::number_column("products", "GFLOP", 2));
-  Table table = table_of("Profile: ranges of the model, with what lies in them", columns);
-  for (const ProfileCase& c : cases) {
-    if (!c.step) continue;
-    const double all = add_up(c.step->sums, {}).seconds;
-    for (const RangeSums& row : by_range(c.step->sums)) {
-      std::vector<Cell> cells = {join(c.step->sums.ranges.path(row.range), " > ")};
-      WorkSums total;
-      for (const WorkSums& pass : row.passes) {
-        cells.push_back(time_cell(*c.step, pass));
-        total += pass;
-      }
-      cells.push_back(share_cell(total.seconds, all));
-      cells.push_back(total.flops > 0 ? Cell(total.flops / steps_of(*c.step) / 1e9) : Cell());
-      add_row(table, c, std::move(cells));
-    }
-  }
-  return table;
-}
-
-Table blocks_table(const std::vector<ProfileCase>& cases) {
-  Table table = table_of("Profile: blocks", {measure::integer_column("block"),
-                                             measure::number_column("forward", "ms", 3),
-                                             measure::number_column("backward", "ms", 3)});
-  for (const ProfileCase& c : cases) {
-    if (!c.step) continue;
-    const auto& blocks = c.step->sums.block_seconds;
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      const double backward = blocks[i][static_cast<size_t>(Pass::kBackward)];
-      add_row(table, c,
-              {i, milliseconds_a_step(*c.step, blocks[i][static_cast<size_t>(Pass::kForward)]),
-               backward > 0 ? Cell(milliseconds_a_step(*c.step, backward)) : Cell()});
-    }
-  }
-  return table;
-}
-
-Table attention_table(const std::vector<ProfileCase>& cases) {
-  Table table = table_of(
-      "Profile: softmax beside the matrix products of naive attention",
-      {measure::text_column("pass"), measure::text_column("part"),
-       measure::number_column("time", "ms", 3), measure::number_column("share", "%", 1),
-       measure::number_column("work", "GFLOP", 3), measure::number_column("share of work", "%", 2),
-       measure::number_column("rate", "GFLOP/s", 1)});
-  for (const ProfileCase& c : cases) {
-    if (!ran_formula(c)) continue;
-    const ModelConfig& model = c.workload->model;
-    const AttentionSize size{.batches = c.workload->batch_size,
-                             .heads = model.num_heads,
-                             .kv_heads = model.num_heads,
-                             .n = model.context_length,
-                             .m = model.context_length,
-                             .head_dim = model.head_dim()};
-    const double layers = static_cast<double>(model.num_layers) * steps_of(*c.step);
-    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-      const CellFilter inside{.passes = {pass}, .range = "attention"};
-      const auto of_class = [&](WorkClass work_class) {
-        CellFilter filter = inside;
-        filter.classes = {work_class};
-        return add_up(c.step->sums, filter);
-      };
-      const WorkSums all = add_up(c.step->sums, inside);
-      if (all.seconds == 0) continue;
-      WorkSums softmax = of_class(WorkClass::kSoftmax);
-      softmax.flops = layers * (pass == Pass::kForward ? attention_softmax_flops(size)
-                                                       : attention_softmax_backward_flops(size));
-      const WorkSums products = of_class(WorkClass::kMatmul);
-      WorkSums others = all;
-      others.seconds -= softmax.seconds + products.seconds;
-      const double flops = softmax.flops + products.flops;
-      const auto add = [&](const char* part, const WorkSums& sums, double work) {
-        add_row(table, c,
-                {pass_name(pass), part, milliseconds_a_step(*c.step, sums.seconds),
-                 share_cell(sums.seconds, all.seconds),
-                 work > 0 ? Cell(work / steps_of(*c.step) / 1e9) : Cell(),
-                 work > 0 ? share_cell(work, flops) : Cell(),
-                 work > 0 && sums.seconds > 0 ? Cell(work / sums.seconds / 1e9) : Cell()});
-      };
-      add("matrix products", products, products.flops);
-      add("softmax", softmax, softmax.flops);
-      add("scale and mask", others, 0);
-    }
-  }
-  return table;
 }
 
 }  // namespace flashstep::report

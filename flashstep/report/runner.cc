@@ -41,8 +41,10 @@ void throw_mistake(const Records& records) {
   if (refused != nullptr) throw UserError(refused->outcome.why);
 }
 
+// `machine`: where it was measured; empty: somewhere else.
 void fill_report(const Benchmark& benchmark, const Records& records, BenchReport& report,
-                 const std::vector<std::string>& notes, const std::string& how) {
+                 const std::vector<std::string>& notes, const std::string& machine,
+                 const std::string& how) {
   const auto add = [&](std::vector<std::string> sentences) {
     for (std::string& sentence : sentences) report.table.notes.push_back(std::move(sentence));
   };
@@ -52,14 +54,14 @@ void fill_report(const Benchmark& benchmark, const Records& records, BenchReport
   add(failures(records));
   add(notes);
   add(benchmark.how_to_read);
-  const std::string machine = measure::one_line(measure::describe_machine());
-  add({str(benchmark.how, benchmark.how.empty() ? "" : "; ", machine, how, ".")});
+  if (!machine.empty())
+    add({str(benchmark.how, benchmark.how.empty() ? "" : "; ", machine, how, ".")});
   if (report.signal != 0) add({"Interrupted: the rest was not measured."});
   if (!report.failure.empty()) add({"Failed: " + report.failure + "."});
   if (benchmark.findings) add(benchmark.findings(records));
   if (benchmark.pictures)
-    report.pictures =
-        benchmark.pictures(records, str("flashstep ", benchmark.command, "; ", machine));
+    report.pictures = benchmark.pictures(
+        records, str("flashstep ", benchmark.command, machine.empty() ? "" : "; ", machine));
 }
 
 }  // namespace
@@ -134,6 +136,7 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
     if (const auto now = measure::gpu_state()) run.gpu_state_ = measure::describe(*now);
   }
   fill_report(benchmark, run.records_, report, run.notes_,
+              measure::one_line(measure::describe_machine()),
               str(run.gpu_state_.empty() ? "" : "; during the run " + run.gpu_state_, "; ",
                   human_seconds(measure::steady_seconds() - begin)));
   return report;
@@ -148,7 +151,7 @@ const std::string& note(const std::string& name) {
 BenchReport report_of(const Benchmark& benchmark, const Records& records) {
   BenchReport report;
   report.failure = failure_of(benchmark.command, records);
-  fill_report(benchmark, records, report, {}, "");
+  fill_report(benchmark, records, report, {}, "", "");
   return report;
 }
 

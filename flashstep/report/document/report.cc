@@ -87,15 +87,18 @@ void draw(const ReportOptions& options, const RunRecord& record,
     outcome.remarks.push_back("No report.pdf: " + failure + ".");
 }
 
-// The first question of its section that a result answers.
+// What a result answers by itself: a question of the first page where it can, else the first.
 std::string answer_of(const Result& result) {
+  std::string line;
   for (const Question& question : questions()) {
     if (question.section != result.section || !result.failure.empty()) continue;
+    if (!line.empty() && question.finding == 0) continue;
     const Answer answered = answer(question, {result}, {});
-    if (!answered.parts.empty())
-      return question.title + ": " + answered.parts.front().finding.sentences.front();
+    if (answered.parts.empty()) continue;
+    line = question.title + ": " + answered.parts.front().finding.sentences.front();
+    if (question.finding > 0) break;
   }
-  return "";
+  return line;
 }
 
 std::unique_ptr<FileLock> lock(const fs::path& directory) {
