@@ -24,6 +24,7 @@ def _rank(function, rank, world_size, store, errors, arguments):
     status = 0
     try:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+        dist.barrier()  # a rank that ends before another has connected would break its connecting
         function(rank, world_size, *arguments)
         dist.destroy_process_group()
     except BaseException:
