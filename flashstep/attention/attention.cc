@@ -52,21 +52,12 @@ void check_dtype_and_device(const char* name, const Tensor& x, const Tensor& q) 
           " like q, got ", x.device());
 }
 
-// Under autocast float32 and other 16-bit inputs become the autocast dtype.
-Tensor autocast(const Tensor& x) {
-  const auto device = x.device().type();
-  if (!at::autocast::is_autocast_available(device) || !at::autocast::is_autocast_enabled(device) ||
-      !x.is_floating_point() || x.scalar_type() == at::kDouble) {
-    return x;
-  }
-  return x.to(at::autocast::get_autocast_dtype(device));
-}
-
 AttentionProblem checked_problem(const Tensor& q_any, const Tensor& k_any, const Tensor& v_any,
                                  const AttentionOptions& options) {
   require(q_any.defined() && k_any.defined() && v_any.defined(),
           "[attention] expected tensors q, k and v");
-  const Tensor q = autocast(q_any), k = autocast(k_any), v = autocast(v_any);
+  const Tensor q = internal::in_autocast_dtype(q_any), k = internal::in_autocast_dtype(k_any),
+               v = internal::in_autocast_dtype(v_any);
   internal::check_attention_tensors(q, k, v);
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(-1))));
   require(std::isfinite(scale), "[attention] expected a finite scale, got ", scale);
@@ -108,6 +99,15 @@ AttentionResult run(const Tensor& q, const Tensor& k, const Tensor& v,
 }  // namespace
 
 namespace internal {
+
+Tensor in_autocast_dtype(const Tensor& x) {
+  const auto device = x.device().type();
+  if (!at::autocast::is_autocast_available(device) || !at::autocast::is_autocast_enabled(device) ||
+      !x.is_floating_point() || x.scalar_type() == at::kDouble) {
+    return x;
+  }
+  return x.to(at::autocast::get_autocast_dtype(device));
+}
 
 void check_attention_tensors(const Tensor& q, const Tensor& k, const Tensor& v) {
   check_q(q);

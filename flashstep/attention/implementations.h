@@ -89,6 +89,9 @@ void register_attention_kernels(torch::Library& library);
 // UserError unless q, k and v have shapes, dtypes and devices that go together.
 void check_attention_tensors(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 
+// Under autocast float32 and other 16-bit inputs become the autocast dtype.
+at::Tensor in_autocast_dtype(const at::Tensor& x);
+
 // x with its leading dimensions as one, or with more of size 1: a view, or a copy where there is
 // none.
 at::Tensor with_dimensions(const at::Tensor& x, int64_t rank);

@@ -12,6 +12,12 @@ using Rethrow = void (*)();
 void set_rethrow(Rethrow rethrow);
 void rethrow_to_caller();
 
+// Asked from time to time by what waits long: whether the caller wants to stop, as a person's
+// Ctrl-C in Python is known to Python alone. Null: nobody is asked.
+using WantsToStop = bool (*)();
+void set_wants_to_stop(WantsToStop wants_to_stop);
+WantsToStop wants_to_stop();
+
 template <typename Work>
 decltype(auto) called_back(Work&& work) {
   try {

@@ -30,16 +30,21 @@ AttentionOptions options_of(bool causal, bool align_last, std::optional<double> 
 bool is_symbolic(const Tensor& x) { return x.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); }
 
 // Of shapes that a compiler keeps open: the device's own kernel, whose choice hangs on dtype and D
-// alone. What has no kernel is computed by the formula for these numbers.
-std::tuple<Tensor, Tensor> symbolic_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+// alone; tensor operations on tiles where it takes none of them.
+std::tuple<Tensor, Tensor> symbolic_attention(const Tensor& q_any, const Tensor& k_any,
+                                              const Tensor& v_any,
                                               const AttentionOptions& options) {
+  const Tensor q = internal::in_autocast_dtype(q_any), k = internal::in_autocast_dtype(k_any),
+               v = internal::in_autocast_dtype(v_any);
   const auto size = [](const Tensor& x, int64_t dimension) {
     return x.sym_size(dimension).guard_int(__FILE__, __LINE__);
   };
   const int64_t d = size(q, -1);
-  const bool has_kernel = d % 8 == 0 && d <= 256 && q.scalar_type() != at::kDouble;
+  const char* const own = q.is_cpu() ? "cpu" : "cuda";
+  const bool has_kernel = d % 8 == 0 && d <= 256 && q.scalar_type() != at::kDouble &&
+                          internal::find_attention_kernel(own) != nullptr;
   std::string name = options.implementation;
-  if (name == "auto") name = !has_kernel ? "tiled" : q.is_cpu() ? "cpu" : "cuda";
+  if (name == "auto") name = has_kernel ? own : "tiled";
   require(internal::find_attention_kernel(name) != nullptr,
           "[attention] expected implementation auto, tiled, cpu or cuda for shapes that are not "
           "known when compiling, got \"",
@@ -60,8 +65,7 @@ Tensor attention_operator(const Tensor& q, const Tensor& k, const Tensor& v, boo
   const AttentionOptions options =
       options_of(causal, align_last, scale, implementation, deterministic);
   if (is_symbolic(q) || is_symbolic(k)) {
-    const auto [low_q, low_k, low_v] = in_autocast_dtype(q, k, v);
-    return std::get<0>(symbolic_attention(low_q, low_k, low_v, options));
+    return std::get<0>(symbolic_attention(q, k, v, options));
   }
   return attention(q, k, v, options);
 }
@@ -75,8 +79,7 @@ std::tuple<Tensor, Tensor> attention_with_logsumexp_operator(const Tensor& q, co
   const AttentionOptions options =
       options_of(causal, align_last, scale, implementation, deterministic);
   if (is_symbolic(q) || is_symbolic(k)) {
-    const auto [low_q, low_k, low_v] = in_autocast_dtype(q, k, v);
-    return symbolic_attention(low_q, low_k, low_v, options);
+    return symbolic_attention(q, k, v, options);
   }
   return attention_with_logsumexp(q, k, v, options);
 }

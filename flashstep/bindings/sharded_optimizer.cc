@@ -43,9 +43,8 @@ NamesAndTensors taken_apart(const NamedTensors& named) {
   return result;
 }
 
-// A piece as Python sees it: of which parameter, what the inner optimizer gets, its group and part.
-using Pieces = std::tuple<std::vector<Tensor>, std::vector<int64_t>, std::vector<int64_t>,
-                          std::vector<int64_t>>;
+// Of each piece what the inner optimizer gets, its group and part.
+using Pieces = std::tuple<std::vector<Tensor>, std::vector<int64_t>, std::vector<int64_t>>;
 
 class OptimizerShards : public torch::CustomClassHolder {
  public:
@@ -74,10 +73,9 @@ class OptimizerShards : public torch::CustomClassHolder {
     const std::vector<OwnPiece> pieces = plan_->add(grouped);
     parameters_.insert(parameters_.end(), added.begin(), added.end());
     Pieces result;
-    auto& [inner, numbers, of_groups, parts] = result;
+    auto& [inner, of_groups, parts] = result;
     for (const OwnPiece& piece : pieces) {
       inner.push_back(piece.inner);
-      numbers.push_back(number_of(piece.parameter));
       of_groups.push_back(static_cast<int64_t>(piece.group));
       parts.push_back(static_cast<int64_t>(piece.part));
     }
@@ -108,9 +106,7 @@ class OptimizerShards : public torch::CustomClassHolder {
     return norm;
   }
 
-  int64_t owner(const Tensor& parameter) { return plan_->owner(parameter); }
   std::vector<int64_t> elements_by_rank() { return plan_->elements_by_rank(); }
-  std::string transport() { return plan_->transport(); }
 
   // "PIECE/KIND" of all ranks as "PARAMETER/KIND" on rank `to`; nothing on the others.
   NamesAndTensors gather_state(std::vector<std::string> names, std::vector<Tensor> tensors,
@@ -185,9 +181,7 @@ void register_sharded_optimizer(torch::Library& library) {
       .def("finish", for_ranks(&OptimizerShards::finish))
       .def("drop_gradients", for_ranks(&OptimizerShards::drop_gradients))
       .def("clip_grad_norm", for_ranks(&OptimizerShards::clip_grad_norm))
-      .def("owner", for_ranks(&OptimizerShards::owner))
       .def("elements_by_rank", for_ranks(&OptimizerShards::elements_by_rank))
-      .def("transport", for_ranks(&OptimizerShards::transport))
       .def("gather_state", for_ranks(&OptimizerShards::gather_state))
       .def("own_state", for_ranks(&OptimizerShards::own_state));
 }

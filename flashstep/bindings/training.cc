@@ -8,6 +8,7 @@
 
 #include "flashstep/base/called_back.h"
 #include "flashstep/bindings/definitions.h"
+#include "flashstep/bindings/interrupt.h"
 #include "flashstep/bindings/registrations.h"
 #include "flashstep/error.h"
 #include "flashstep/model/init.h"
@@ -70,7 +71,11 @@ void initialize(const Tensor& parameter, double standard_deviation, double bound
 }
 
 // From now on what autograd calls of ours ends in a backward() of Python's.
-void called_by_python() { set_rethrow(rethrow_for_ranks); }
+// And what waits asks Python whether somebody pressed Ctrl-C.
+void called_by_python() {
+  set_rethrow(rethrow_for_ranks);
+  set_wants_to_stop(python_wants_to_stop);
+}
 
 std::string version() {
   return str(FLASHSTEP_VERSION_MAJOR, ".", FLASHSTEP_VERSION_MINOR, ".", FLASHSTEP_VERSION_PATCH);

@@ -1,5 +1,6 @@
 #include "flashstep/group.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "flashstep/base/called_back.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/comm/backends.h"
 #include "flashstep/comm/first_line.h"
@@ -64,6 +66,29 @@ std::vector<OpenSocket> opened_since(const SocketRecorder& recorder, int port) {
     return socket.own_port == port || socket.peer_port == 0;
   });
   return sockets;
+}
+
+// Waits in turns, between which the process's caller is asked whether it wants to stop.
+constexpr std::chrono::milliseconds kTurn(100);
+
+bool wait_in_turns(c10d::Work& work, const WantsToStop& wants_to_stop, const std::string& what) {
+  for (;;) {
+    try {
+      return work.wait(kTurn);
+    } catch (const std::exception&) {
+      if (work.isCompleted()) return work.wait();  // with its own error, if it has one
+    }
+    if (wants_to_stop())
+      throw Interrupted(SIGINT, str("[", what, "] interrupted while it waited for other ranks"));
+  }
+}
+
+// Of NCCL a wait with a limit would end the work; it does not block without.
+bool waits_on_host_alone(c10d::ProcessGroup& process_group) {
+  const auto devices = process_group.getDeviceTypes();
+  return std::all_of(devices.begin(), devices.end(), [&](const c10::Device& device) {
+    return process_group.getBackend(device.type())->getBackendName() == "gloo";
+  });
 }
 
 }  // namespace
@@ -164,7 +189,9 @@ Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> process_group)
     : rank_(process_group->getRank()),
       world_size_(process_group->getSize()),
       process_group_(std::move(process_group)),
-      internals_(std::make_unique<Internals>()) {}
+      internals_(std::make_unique<Internals>()) {
+  internals_->waits_in_turns = waits_on_host_alone(*process_group_);
+}
 
 Group::~Group() {
   Internals& in = *internals_;
@@ -251,8 +278,10 @@ void Group::check(const std::string& what) const {
 
 void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const std::string& what) const {
   check(what);
+  const WantsToStop asked = internals_->waits_in_turns ? wants_to_stop() : nullptr;
   guarded(what, [&] {
-    if (!work->wait()) C10_THROW_ERROR(DistBackendError, "the collective was aborted");
+    const bool done = asked != nullptr ? wait_in_turns(*work, asked, what) : work->wait();
+    if (!done) C10_THROW_ERROR(DistBackendError, "the collective was aborted");
   });
 }
 

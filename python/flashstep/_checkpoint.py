@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ._data_parallel import DistributedDataParallel
+from ._fully_sharded import FullyShardedDataParallel
 from ._library import operators
 from ._sharded_optimizer import ShardedOptimizer
 from ._tokenizer import Path
@@ -25,6 +26,11 @@ class Checkpoint:
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
+    if isinstance(model, FullyShardedDataParallel):
+        raise ValueError(
+            "[checkpoint] expected whole parameters, which gather_full_parameters() gives and load_full_parameters() "
+            "takes, got a FullyShardedDataParallel"
+        )
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 

@@ -94,9 +94,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             return
         self._known.update(id(parameter) for parameter, _ in found)
         self._numbers += [parameter for parameter, _ in found]
-        inner, _, groups, parts = self._shards.add(
-            [parameter for parameter, _ in found], [number for _, number in found]
-        )
+        inner, groups, parts = self._shards.add([parameter for parameter, _ in found], [number for _, number in found])
         self._pieces += zip(inner, groups, parts)
         # Some classes make state when they are made.
         fresh = self._make_inner(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any, Union
 
 import torch
@@ -103,27 +104,33 @@ class Tokenizer:
         return _bytes_of(self._engine.decode(list(ids)))
 
     def __len__(self) -> int:
-        return len(self._engine.parts()[1])
+        return len(self._tokens)
 
+    @cached_property
+    def _parts(self) -> Any:
+        """Tokens' bytes one behind the other, their lengths, the ids of merges' pairs, those of special tokens."""
+        return self._engine.parts()
+
+    @cached_property
     def _tokens(self) -> list[bytes]:
-        joined, lengths, _, _ = self._engine.parts()
+        joined, lengths, _, _ = self._parts
         every, begin, tokens = _bytes_of(joined), 0, []
         for length in lengths:
             tokens.append(every[begin : begin + length])
             begin += length
         return tokens
 
-    @property
+    @cached_property
     def vocab(self) -> dict[int, bytes]:
-        return dict(enumerate(self._tokens()))
+        return dict(enumerate(self._tokens))
 
-    @property
+    @cached_property
     def merges(self) -> list[tuple[bytes, bytes]]:
-        tokens, ids = self._tokens(), self._engine.parts()[2]
-        return [(tokens[left], tokens[right]) for left, right in zip(ids[::2], ids[1::2])]
+        """In the order of ranks."""
+        ids = self._parts[2]
+        return [(self._tokens[left], self._tokens[right]) for left, right in zip(ids[::2], ids[1::2])]
 
-    @property
+    @cached_property
     def special_tokens(self) -> list[str]:
         """By id."""
-        tokens = self._tokens()
-        return [tokens[number].decode() for number in self._engine.parts()[3]]
+        return [self._tokens[number].decode() for number in self._parts[3]]

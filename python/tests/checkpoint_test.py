@@ -102,6 +102,10 @@ class Checkpoints(unittest.TestCase):
                 "another's",
             ),
             (lambda: flashstep.load_checkpoint("/nonexistent", model=net), "nonexistent"),
+            (
+                lambda: flashstep.save_checkpoint(self.path, model=flashstep.FullyShardedDataParallel(nets.Net())),
+                r"expected whole parameters, which gather_full_parameters\(\) gives",
+            ),
             (lambda: flashstep.save_checkpoint(self.path, model=net, state={"when": object()}), "JSON"),
             (lambda: flashstep.save_checkpoint(own, model=net), "somebody else's files"),
         ):

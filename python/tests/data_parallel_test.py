@@ -5,6 +5,8 @@ import gc
 import io
 import math
 import os
+import signal
+import threading
 import time
 import unittest
 
@@ -210,6 +212,28 @@ def loses_a_rank(rank, world_size):
     raise AssertionError("backward() ended although a rank was lost")
 
 
+def is_interrupted(rank, world_size):
+    model = flashstep.DistributedDataParallel(nets.Net())
+    nets.loss_of(model, *nets.batch(0, ROWS, rank, world_size)).backward()
+    dist.barrier()
+    if rank == 1:
+        time.sleep(ranks.LIMIT_S)  # it is ended when the other is done
+    threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    started, said = time.perf_counter(), ""
+    try:
+        try:
+            nets.loss_of(model, *nets.batch(1, ROWS, rank, world_size)).backward()
+        except RuntimeError as error:
+            said = str(error)
+        time.sleep(5)  # Python raises what it was told to
+        raise AssertionError("nobody was interrupted")
+    except KeyboardInterrupt as error:
+        said = said or str(error.__context__)
+        assert "interrupted while it waited for other ranks" in said, said
+        assert time.perf_counter() - started < 20
+        os._exit(0)
+
+
 class DataParallel(unittest.TestCase):
     def test_trains_as_one_process(self):
         for world_size in (1, 2, 3, 4):
@@ -255,6 +279,9 @@ class DataParallel(unittest.TestCase):
 
     def test_a_lost_rank_is_an_error(self):
         ranks.run(2, loses_a_rank, may_end=(1,))
+
+    def test_an_interrupt_ends_a_wait(self):
+        ranks.run(2, is_interrupted, may_end=(1,))
 
     def test_one_process_without_a_group(self):
         model, alone = flashstep.DistributedDataParallel(nets.Net()), nets.Net()

@@ -24,6 +24,7 @@ def _rank(function, rank, world_size, store, errors, arguments):
     status = 0
     try:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+        dist.barrier()  # a rank that ends before another has connected would break its connecting
         function(rank, world_size, *arguments)
         dist.destroy_process_group()
     except BaseException:
@@ -36,8 +37,8 @@ def _rank(function, rank, world_size, store, errors, arguments):
 
 
 def run(world_size, function, *arguments, may_end=()):
-    """function(rank, world_size, *arguments) on every rank; AssertionError with the traceback of those that fail.
-    Ranks of `may_end` may end as they like."""
+    """function(rank, world_size, *arguments) on every rank; AssertionError with the traceback of those that fail. Ranks
+    of `may_end` may end as they like, and are ended when the others are done."""
     context = multiprocessing.get_context("fork")
     errors = context.Queue()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -48,8 +49,11 @@ def run(world_size, function, *arguments, may_end=()):
         ]
         for process in ranks:
             process.start()
-        for process in ranks:
+        for process in [process for rank, process in enumerate(ranks) if rank not in may_end]:
             process.join(LIMIT_S)
+        for rank in may_end:
+            ranks[rank].kill()
+            ranks[rank].join()
         late = [rank for rank, process in enumerate(ranks) if process.is_alive()]
         for rank in late:
             ranks[rank].kill()
