@@ -212,13 +212,20 @@ def loses_a_rank(rank, world_size):
     raise AssertionError("backward() ended although a rank was lost")
 
 
+def press_ctrl_c():
+    """Again and again, as a person does."""
+    while True:
+        time.sleep(3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 def is_interrupted(rank, world_size):
     model = flashstep.DistributedDataParallel(nets.Net())
     nets.loss_of(model, *nets.batch(0, ROWS, rank, world_size)).backward()
     dist.barrier()
     if rank == 1:
         time.sleep(ranks.LIMIT_S)  # it is ended when the other is done
-    threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Thread(target=press_ctrl_c, daemon=True).start()
     started, said = time.perf_counter(), ""
     try:
         try:
@@ -228,6 +235,7 @@ def is_interrupted(rank, world_size):
         time.sleep(5)  # Python raises what it was told to
         raise AssertionError("nobody was interrupted")
     except KeyboardInterrupt as error:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         said = said or str(error.__context__)
         assert "interrupted while it waited for other ranks" in said, said
         assert time.perf_counter() - started < 20
