@@ -71,6 +71,13 @@ std::vector<OpenSocket> opened_since(const SocketRecorder& recorder, int port) {
 // Waits in turns, between which the process's caller is asked whether it wants to stop.
 constexpr std::chrono::milliseconds kTurn(100);
 
+// Of point-to-point messages a wait with a limit gives the message up.
+bool can_wait_in_turns(const c10d::Work& work) {
+  const c10d::OpType type = work.retrieveOpType();
+  return type != c10d::OpType::SEND && type != c10d::OpType::RECV &&
+         type != c10d::OpType::RECVANYSOURCE && type != c10d::OpType::UNKNOWN;
+}
+
 bool wait_in_turns(c10d::Work& work, const WantsToStop& wants_to_stop, const std::string& what) {
   for (;;) {
     try {
@@ -278,7 +285,8 @@ void Group::check(const std::string& what) const {
 
 void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const std::string& what) const {
   check(what);
-  const WantsToStop asked = internals_->waits_in_turns ? wants_to_stop() : nullptr;
+  const WantsToStop asked =
+      internals_->waits_in_turns && can_wait_in_turns(*work) ? wants_to_stop() : nullptr;
   guarded(what, [&] {
     const bool done = asked != nullptr ? wait_in_turns(*work, asked, what) : work->wait();
     if (!done) C10_THROW_ERROR(DistBackendError, "the collective was aborted");

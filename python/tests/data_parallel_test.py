@@ -2,12 +2,7 @@
 
 import copy
 import gc
-import io
 import math
-import os
-import signal
-import threading
-import time
 import unittest
 
 import needs_torch  # noqa: F401
@@ -122,29 +117,6 @@ def lives_with_amp_compile_and_collection(rank, world_size):
     copy.deepcopy(inner)
 
 
-def outlives_its_group(rank, world_size):
-    """Also: the wrapper compiled, evaluated, not copied; a group that goes before what uses it."""
-    model, alone = flashstep.DistributedDataParallel(nets.Net(), dist.new_group([0, 1])), nets.Net()
-    compiled = torch.compile(model, backend="aot_eager")
-    nets.train(compiled, torch.optim.SGD(model.parameters(), 0.3), 2, ROWS, rank, world_size)
-    nets.train(alone, torch.optim.SGD(alone.parameters(), 0.3), 2, ROWS * world_size)
-    assert_same(model.module, alone, 1e-5)
-    with torch.inference_mode():
-        model(nets.batch(0, ROWS)[0])
-    for copied in (lambda: copy.deepcopy(model), lambda: torch.save(model, io.BytesIO())):
-        try:
-            copied()
-            raise AssertionError("a wrapper was copied")
-        except TypeError as error:
-            assert "expected model.module or model.state_dict()" in str(error), error
-    copy.deepcopy(model.module)
-    dist.destroy_process_group()
-    del compiled, model
-    gc.collect()
-    store = dist.HashStore()
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-
-
 class Outputs(nn.Module):
     def __init__(self):
         super().__init__()
@@ -180,60 +152,6 @@ def in_subgroups(rank, world_size):
         assert "this rank belongs to" in str(error), error
 
 
-def mistakes(rank, world_size):
-    def sentence(call, kind, text):
-        try:
-            call()
-        except kind as error:
-            assert text in str(error) and "\n" not in str(error).strip(), error
-        else:
-            raise AssertionError(f"nothing was said: {text}")
-
-    sentence(lambda: flashstep.DistributedDataParallel(nets.Net(), strategy="fast"), ValueError, "expected")
-    sentence(lambda: flashstep.DistributedDataParallel(nn.Linear(3 + rank, 2)), ValueError, "weight")
-    unused = flashstep.DistributedDataParallel(Outputs())
-    sentence(lambda: unused(torch.ones(2, 3))["first"][0].sum().backward(), ValueError, "b.weight")
-    model = flashstep.DistributedDataParallel(nets.Net(), allow_unused=True, communication_dtype=torch.bfloat16)
-    nets.loss_of(model, *nets.batch(0, ROWS, rank, world_size)).backward()
-    assert "bucketed" in model.describe(), model.describe()
-
-
-def loses_a_rank(rank, world_size):
-    model = flashstep.DistributedDataParallel(nets.Net())
-    nets.loss_of(model, *nets.batch(0, ROWS, rank, world_size)).backward()
-    if rank == 1:
-        os._exit(3)
-    time.sleep(0.3)
-    try:
-        nets.loss_of(model, *nets.batch(1, ROWS, rank, world_size)).backward()
-    except dist.DistBackendError as error:
-        assert "rank 0 of 2" in str(error) and "\n" not in str(error).strip(), error
-        os._exit(0)  # the group is broken
-    raise AssertionError("backward() ended although a rank was lost")
-
-
-def is_interrupted(rank, world_size):
-    model = flashstep.DistributedDataParallel(nets.Net())
-    nets.loss_of(model, *nets.batch(0, ROWS, rank, world_size)).backward()
-    dist.barrier()
-    if rank == 1:
-        time.sleep(ranks.LIMIT_S)  # it is ended when the other is done
-    threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    started, said = time.perf_counter(), ""
-    try:
-        try:
-            nets.loss_of(model, *nets.batch(1, ROWS, rank, world_size)).backward()
-        except RuntimeError as error:
-            said = str(error)
-        time.sleep(5)  # Python raises what it was told to
-        raise AssertionError("nobody was interrupted")
-    except KeyboardInterrupt as error:
-        said = said or str(error.__context__)
-        assert "interrupted while it waited for other ranks" in said, said
-        assert time.perf_counter() - started < 20
-        os._exit(0)
-
-
 class DataParallel(unittest.TestCase):
     def test_trains_as_one_process(self):
         for world_size in (1, 2, 3, 4):
@@ -265,23 +183,11 @@ class DataParallel(unittest.TestCase):
     def test_amp_compile_and_garbage_collection(self):
         ranks.run(2, lives_with_amp_compile_and_collection)
 
-    def test_a_group_that_goes_first(self):
-        ranks.run(2, outlives_its_group)
-
     def test_nested_outputs(self):
         ranks.run(3, finds_outputs)
 
     def test_subgroups(self):
         ranks.run(4, in_subgroups)
-
-    def test_mistakes_are_sentences(self):
-        ranks.run(2, mistakes)
-
-    def test_a_lost_rank_is_an_error(self):
-        ranks.run(2, loses_a_rank, may_end=(1,))
-
-    def test_an_interrupt_ends_a_wait(self):
-        ranks.run(2, is_interrupted, may_end=(1,))
 
     def test_one_process_without_a_group(self):
         model, alone = flashstep.DistributedDataParallel(nets.Net()), nets.Net()

@@ -1,5 +1,6 @@
 """Ranks of a test: processes over Gloo that run one function."""
 
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -21,6 +22,7 @@ LIMIT_S = 120
 def _rank(function, rank, world_size, store, errors, arguments):
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(LIMIT_S - 20)  # where a rank is that does not end
     status = 0
     try:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
