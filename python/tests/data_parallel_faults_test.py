@@ -88,6 +88,7 @@ def is_interrupted(rank, world_size):
     dist.barrier()
     if rank == 1:
         time.sleep(ranks.LIMIT_S)  # it is ended when the other is done
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     threading.Thread(target=press_ctrl_c, daemon=True).start()
     started, said = time.perf_counter(), ""
     try:
