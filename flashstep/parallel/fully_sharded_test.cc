@@ -33,33 +33,12 @@ using testing::run_ranks;
 using testing::same_bits;
 using torch::Tensor;
 
-struct ShardCase {
-  std::string name;
-  FullyShardOptions options;
-  int64_t recomputed = -1;
-};
-std::vector<ShardCase> shard_cases() {
-  std::vector<ShardCase> result(5);
-  result[0].name = "as it comes";
-  result[1].name = "whole until backward";
-  result[1].options.reshard_after_forward = false;
-  result[2].name = "recomputed";
-  result[2].recomputed = 1;
-  result[3].name = "everything divided, one unit";
-  result[3].options.shard = [](const std::string&, const Tensor&) { return true; };
-  result[3].options.units = {"blocks.2"};
-  result[4].name = "units in units";
-  result[4].options.units = {"blocks.0", "blocks.0.up", "blocks.1"};
-  return result;
-}
-
 TEST(FullySharded, TrainsAsASingleProcessDoes) {
   constexpr int64_t kSteps = 20;
   for (const int world_size : {1, 2, 3, 4}) {
     run_ranks(world_size, [](const Environment& environment) {
       const Group group(environment);
       for (const ShardCase& c : shard_cases()) {
-        if (c.name == "units in units") continue;  // blocks.0.up is not called by run()
         SCOPED_TRACE(c.name);
         const auto alone = train_alone(*make_hard_net(), kSteps);
         const auto net = make_hard_net();

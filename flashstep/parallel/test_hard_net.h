@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/nn/functional/normalization.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -101,6 +102,25 @@ inline std::map<std::string, torch::Tensor> train_alone(HardNet& net, int64_t st
     optimizer.zero_grad();
   }
   return weights_of(net);
+}
+
+// Ways to divide it.
+struct ShardCase {
+  std::string name;
+  FullyShardOptions options;
+  int64_t recomputed = -1;
+};
+inline std::vector<ShardCase> shard_cases() {
+  std::vector<ShardCase> result(4);
+  result[0].name = "as it comes";
+  result[1].name = "whole until backward";
+  result[1].options.reshard_after_forward = false;
+  result[2].name = "recomputed";
+  result[2].recomputed = 1;
+  result[3].name = "everything divided, one unit";
+  result[3].options.shard = [](const std::string&, const torch::Tensor&) { return true; };
+  result[3].options.units = {"blocks.2"};
+  return result;
 }
 
 }  // namespace flashstep

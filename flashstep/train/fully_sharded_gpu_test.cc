@@ -21,28 +21,10 @@ using testing::close;
 using testing::same_bits;
 using torch::Tensor;
 
-struct GpuShardCase {
-  std::string name;
-  FullyShardOptions options;
-  int64_t recomputed = -1;
-};
-std::vector<GpuShardCase> gpu_shard_cases() {
-  std::vector<GpuShardCase> result(4);
-  result[0].name = "as it comes";
-  result[1].name = "whole until backward";
-  result[1].options.reshard_after_forward = false;
-  result[2].name = "recomputed";
-  result[2].recomputed = 1;
-  result[3].name = "everything divided, one unit";
-  result[3].options.shard = [](const std::string&, const Tensor&) { return true; };
-  result[3].options.units = {"blocks.2"};
-  return result;
-}
-
 void trains_as_alone(const Group& group, at::Device device, bool peer_copies) {
   constexpr int64_t kSteps = 12;
   at::globalContext().setAllowTF32CuBLAS(false);
-  for (GpuShardCase c : gpu_shard_cases()) {
+  for (ShardCase c : shard_cases()) {
     SCOPED_TRACE(str(c.name, peer_copies ? ", by copies" : ", by NCCL"));
     const auto alone = train_alone(*make_hard_net(), kSteps);
     c.options.peer_copies = peer_copies;
