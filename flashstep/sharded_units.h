@@ -113,9 +113,9 @@ class ShardedUnits {
 };
 
 // Takes the values that the tensors have on rank 0; from now on each tensor is this rank's shard of
-// itself, (n, 1, 1), trained if it was. `group` must outlive it. UserError, on all ranks, that
-// names the first unit, tensor or option in which two ranks differ. The last unit is the root: it
-// is whole from its forward until its backward is over.
+// itself, (n, 1, 1), or, if it is not divided, whole; trained if it was. `group` must outlive it.
+// UserError, on all ranks, that names the first unit, tensor or option in which two ranks differ.
+// The last unit is the root: it is whole from its forward until its backward is over.
 std::shared_ptr<ShardedUnits> shard_units(const std::vector<UnitOfTensors>& units,
                                           const Group& group, const FullyShardOptions& options);
 

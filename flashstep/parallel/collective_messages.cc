@@ -207,7 +207,7 @@ void ShardedTensor::add_gradient(const Tensor& mean) {
     return;
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const Tensor added = mean.as_strided({own, 1, 1}, {1, 1, 1}, mean.storage_offset())
+  const Tensor added = mean.as_strided(shard.sizes(), shard.strides(), mean.storage_offset())
                            .to(before.defined() ? before.scalar_type() : gradient_dtype);
   gradient = before.defined() ? before.add_(added) : added;
 }

@@ -150,7 +150,7 @@ class CopiedMessages : public UnitMessages {
       } else if (t.is_divided) {
         sources_.push_back(compute_copy(t.tensor, t.whole.scalar_type()).view({-1}));
       } else {
-        sources_.push_back(t.shard.view({-1}));
+        sources_.push_back(t.memory.slice(0, 0, t.own));
       }
     }
     stream.run([&] {

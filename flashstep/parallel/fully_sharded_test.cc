@@ -82,7 +82,7 @@ TEST(FullySharded, KeepsAShardOfEachParameter) {
     EXPECT_TRUE(same_bits(
         net->words.detach().flatten(),
         before.flatten().slice(0, group.rank() * 20, group.rank() * 20 + net->words.numel())));
-    EXPECT_EQ(net->norm.numel(), kNetWidth) << "one dimension: whole on every rank";
+    EXPECT_EQ(net->norm.sizes(), at::IntArrayRef{kNetWidth}) << "a vector: whole on every rank";
     EXPECT_EQ(model.named_parameters().front().key(), "module.words");
     // Whole weights of one model go into another one, on any number of ranks.
     auto whole = model.gather_full_parameters();

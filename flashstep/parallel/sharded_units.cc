@@ -257,7 +257,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
         const Tensor ordered =
             at::empty_strided(t.sizes, t.strides, found->second.options()).copy_(found->second);
         const int64_t begin = t.is_divided ? std::min<int64_t>(group_.rank() * t.part, t.numel) : 0;
-        t.shard.view({-1}).copy_(flat_view(ordered).slice(0, begin, begin + t.own));
+        t.memory.slice(0, 0, t.own).copy_(flat_view(ordered).slice(0, begin, begin + t.own));
         note_written(t.tensor);  // whose memory the shard is
         by_name.erase(found);
       }

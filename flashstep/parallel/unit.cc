@@ -84,7 +84,7 @@ void ShardedUnit::add(const Tensor& tensor, const std::string& name,
     values = flat_view(tensor.detach()).slice(0, begin, begin + t.own);
   }
   t.memory.slice(0, 0, t.own).copy_(values);
-  t.shard = as_shard(t.memory, t.own);
+  t.shard = t.is_divided ? as_shard(t.memory, t.own) : as_whole(t.memory, t.sizes, t.strides);
   const bool casts = options.compute_dtype && (t.is_divided || options.cast_undivided);
   const at::ScalarType dtype = casts ? *options.compute_dtype : tensor.scalar_type();
   if (ranks == 1 && dtype == tensor.scalar_type()) {

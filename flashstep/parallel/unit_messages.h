@@ -25,7 +25,7 @@ struct ShardedTensor {
   bool is_divided = true;    // else whole on every rank: the shard has all elements
   int64_t part = 0;          // elements of a rank's part, padding included
   int64_t own = 0;           // of this rank's shard
-  at::Tensor memory, shard;  // (part), and (own, 1, 1) over it
+  at::Tensor memory, shard;  // (part), and over it (own, 1, 1); undivided: of its own shape
   at::Tensor whole, view;    // (W part) in the dtype of computing, and the whole's shape over it
   int64_t place = 0;         // of whole in the unit's memory, bytes
   at::ScalarType gradient_dtype = at::kFloat;  // of the shard's

@@ -115,8 +115,6 @@ class OptimizerTensors {
       if (shard.is_divided ? shard.begin == shard.end : !job_.parallel->is_main_rank()) continue;
       for (auto& [name, tensor] : optimizer_state(*adamw_, {{name_of(shard), shard.tensor}})) {
         if (tensor.dim() > 0 && shard.is_divided) tensor = tensor.view({-1});
-        if (tensor.dim() > 0 && !shard.is_divided)
-          tensor = tensor.as_strided(shard.whole.sizes(), shard.whole.strides());
         result.emplace_back(name, tensor);
       }
     }
@@ -125,25 +123,15 @@ class OptimizerTensors {
 
   void load_shards_state(const NamedTensors& own) const {
     NamedTensors shards, state;
-    std::unordered_map<std::string, Tensor> wholes;
+    std::set<std::string> undivided;
     for (const Shard& shard : units_->shards()) {
       shards.emplace_back(name_of(shard), shard.tensor);
-      if (!shard.is_divided) wholes.emplace(shard.name, shard.whole);
+      if (!shard.is_divided) undivided.insert(shard.name);
     }
     for (const auto& [name, tensor] : own) {
-      const auto whole = wholes.find(name.substr(0, name.rfind('/')));
-      if (tensor.dim() == 0) {
-        state.emplace_back(name, tensor);
-      } else if (whole == wholes.end()) {
-        state.emplace_back(name, tensor.view({-1, 1, 1}));
-      } else {
-        require_tensor(whole->first, tensor.sizes() == whole->second.sizes(), "[resume] expected ",
-                       name, " of shape ", whole->second.sizes(), ", got ", tensor.sizes());
-        Tensor ordered =
-            at::empty_strided(tensor.sizes(), whole->second.strides(), tensor.options());
-        ordered.copy_(tensor);
-        state.emplace_back(name, ordered.as_strided({tensor.numel(), 1, 1}, {1, 1, 1}));
-      }
+      const bool is_piece =
+          tensor.dim() > 0 && !undivided.contains(name.substr(0, name.rfind('/')));
+      state.emplace_back(name, is_piece ? tensor.view({-1, 1, 1}) : tensor);
     }
     load_optimizer_state(*adamw_, shards, state);
   }

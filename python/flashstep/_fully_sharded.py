@@ -34,8 +34,9 @@ class FullyShardedDataParallel(Wrapper):
     unit computes. The next unit's are gathered meanwhile. When backward() returns, the means are in the shards'
     `.grad`.
 
-    Between steps model.parameters() are this rank's shards, (n, 1, 1), in the dtype that they were made in: the
-    same objects under the same names, for any optimizer whose update of an element looks at that element alone.
+    Between steps model.parameters() are this rank's shards, (n, 1, 1) where they are divided, in the dtype that they
+    were made in: the same objects under the same names, for any optimizer whose update of an element looks at that
+    element alone.
     Every rank makes the same calls. Parameters start as rank 0's; where the sizes are not divisible the last rank
     has less, or nothing.
 
