@@ -152,6 +152,7 @@ class Group {
   }
   void connect(const Environment& environment);
   bool part_together() const;
+  bool wait_in_turns(c10d::Work& work, const std::string& what) const;
   // Inside a handler: throws MachineError for an error of the network, else the same exception.
   [[noreturn]] void explain(const std::string& what) const;
 

@@ -17,6 +17,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
                                             int world_size, const std::string& address,
                                             std::chrono::milliseconds timeout);
 
+// Whether `work` is a collective (no message) of Gloo: one that can be waited for again.
+bool is_gloo_collective(const c10d::Work& work);
+
 // True if `error` says that the network, a peer or the backend failed, not that the call was wrong.
 bool is_network_error(const std::exception& error);
 

@@ -20,6 +20,10 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   }
 }
 
+bool is_gloo_collective(const c10d::Work& work) {
+  return dynamic_cast<const c10d::ProcessGroupGloo::AsyncWork*>(&work) != nullptr;
+}
+
 bool is_network_error(const std::exception& error) {
   return dynamic_cast<const gloo::Exception*>(&error) != nullptr ||
          dynamic_cast<const c10::DistError*>(&error) != nullptr;

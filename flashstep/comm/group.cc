@@ -68,7 +68,8 @@ std::vector<OpenSocket> opened_since(const SocketRecorder& recorder, int port) {
   return sockets;
 }
 
-// Waits in turns, between which the process's caller is asked whether it wants to stop.
+// Waits in turns, between which the process's caller is asked whether it wants to stop, and the
+// watch whether a rank was lost.
 constexpr std::chrono::milliseconds kTurn(100);
 
 // Of point-to-point messages a wait with a limit gives the message up.
@@ -76,18 +77,6 @@ bool can_wait_in_turns(const c10d::Work& work) {
   const c10d::OpType type = work.retrieveOpType();
   return type != c10d::OpType::SEND && type != c10d::OpType::RECV &&
          type != c10d::OpType::RECVANYSOURCE && type != c10d::OpType::UNKNOWN;
-}
-
-bool wait_in_turns(c10d::Work& work, const WantsToStop& wants_to_stop, const std::string& what) {
-  for (;;) {
-    try {
-      return work.wait(kTurn);
-    } catch (const std::exception&) {
-      if (work.isCompleted()) return work.wait();  // with its own error, if it has one
-    }
-    if (wants_to_stop())
-      throw Interrupted(SIGINT, str("[", what, "] interrupted while it waited for other ranks"));
-  }
 }
 
 // Of NCCL a wait with a limit would end the work; it does not block without.
@@ -222,6 +211,10 @@ Group::~Group() {
   if (in.nccl) failed ? in.nccl->abort() : in.nccl->shutdown();
   // Connections before the goodbye: a rank that still waits for this one learns that it is gone.
   in.nccl.reset();
+  if (in.gave_up) {  // its threads never end: they and what they use stay
+    process_group_.release();
+    in.gloo.release();
+  }
   process_group_.reset();
   in.gloo.reset();
   in.watch.reset();
@@ -285,12 +278,34 @@ void Group::check(const std::string& what) const {
 
 void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const std::string& what) const {
   check(what);
-  const WantsToStop asked =
-      internals_->waits_in_turns && can_wait_in_turns(*work) ? wants_to_stop() : nullptr;
+  const bool in_turns =
+      (internals_->waits_in_turns || is_gloo_collective(*work)) && can_wait_in_turns(*work);
   guarded(what, [&] {
-    const bool done = asked != nullptr ? wait_in_turns(*work, asked, what) : work->wait();
-    if (!done) C10_THROW_ERROR(DistBackendError, "the collective was aborted");
+    if (!(in_turns ? wait_in_turns(*work, what) : work->wait()))
+      C10_THROW_ERROR(DistBackendError, "the collective was aborted");
   });
+}
+
+bool Group::wait_in_turns(c10d::Work& work, const std::string& what) const {
+  Internals& in = *internals_;
+  const WantsToStop asked = wants_to_stop();
+  std::chrono::milliseconds doomed(0);
+  for (;;) {
+    try {
+      return work.wait(kTurn);
+    } catch (const std::exception&) {
+      if (work.isCompleted()) return work.wait();  // with its own error, if it has one
+    }
+    if (asked && asked())
+      throw Interrupted(SIGINT, str("[", what, "] interrupted while it waited for other ranks"));
+    if (!in.watch || in.watch->verdict().empty()) continue;
+    // A message that Gloo is about to send while its connection is shut down may get lost: nobody
+    // ends Gloo's wait for it (waitSend) then.
+    doomed += kTurn;
+    if (2 * doomed < in.options.timeouts.grace) continue;
+    in.gave_up = true;
+    C10_THROW_ERROR(DistBackendError, "Gloo waits for a message that it lost");
+  }
 }
 
 c10::Stream Group::side_stream(at::Device device) const {
