@@ -29,6 +29,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
+#include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
 #include "flashstep/detail/module_synchronizer.h"
@@ -168,6 +169,13 @@ class FullyShardedDataParallel : public torch::nn::Module {
 
   // Of the shards' gradients: see ShardedUnits. All ranks call it; the norm before, () float32.
   torch::Tensor clip_grad_norm(double max_norm) { return units().clip_grad_norm(max_norm); }
+  // The optimizer in backward: from now on a backward updates a unit's shards with `optimizer`,
+  // which has all of model.parameters() and must outlive the wrapper, as soon as their gradients
+  // are there, and drops these, so that no gradient outlives its unit. Each backward is a step;
+  // there is nothing to clip (UserError), and optimizer.step() finds nothing to do.
+  void step_in_backward(torch::optim::Optimizer& optimizer) {
+    units().update_in_backward([&optimizer](const at::Tensor& /*not_finite*/) { optimizer.step(); });
+  }
   // The parameters whole, under their names in the module. All ranks call it. `to`: the one rank
   // that gets them, on the CPU; the others nothing.
   NamedTensors gather_full_parameters(std::optional<int> to = std::nullopt) const {

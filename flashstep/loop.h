@@ -88,6 +88,10 @@ struct StepOptions {
   int64_t accumulation_steps = 1;  // micro-batches in a step
   double max_norm = 0;             // gradients are clipped to this global norm; 0: only measured
   Precision precision = Precision::kFloat32;
+  // Backward updates parameters as soon as their gradients are there, and drops these (the optimizer
+  // in backward): of a process alone, or fully sharded parameters; one micro-batch, no clipping, no
+  // fp16 (UserError). What gets a gradient that is not finite is left as it is, the rest updated.
+  bool update_in_backward = false;
 };
 
 // What one step computed, on the device.
@@ -95,7 +99,10 @@ struct StepResult {
   torch::Tensor loss;       // () float32, mean over micro-batches and ranks
   torch::Tensor grad_norm;  // () float32, before clipping
   torch::Tensor skipped;    // () float32, 1 if loss or norm was not finite and nothing was updated
+                            // (with update_in_backward: not all)
 };
+
+class UpdateInBackward;
 
 // One training step of any module: forward and backward over the micro-batches, clipping, update.
 class TrainStep {
@@ -143,6 +150,7 @@ class TrainStep {
   std::shared_ptr<Parallelism> parallel_;
   torch::Device device_;
   std::unique_ptr<GradientScaler> scaler_;
+  std::shared_ptr<UpdateInBackward> in_backward_;  // or null
 };
 
 // What is trained, and on what: all that the loop knows about them. Only the first three must be

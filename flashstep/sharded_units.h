@@ -91,6 +91,15 @@ class ShardedUnits {
   virtual at::Tensor gradient_norm() const = 0;
   virtual at::Tensor clip_grad_norm(double max_norm) = 0;
 
+  // The optimizer in backward: no gradient outlives its unit. From now on a backward calls `update`
+  // when gradients of a unit are there as the shards' means (on a GPU: on the stream that the call
+  // is under), and then drops them: once for the tensors that are divided, once for the others. No
+  // other tensor has a gradient meanwhile, so the step() of an optimizer of all shards updates
+  // these. `not_finite`: () float32, 1 if this rank found a gradient among them that is not finite.
+  // gradient_norm() is that of the last backward's gradients; clip_grad_norm() a UserError. Empty:
+  // as before.
+  virtual void update_in_backward(std::function<void(const at::Tensor& not_finite)> update) = 0;
+
   // All tensors whole, in their own dtype, with their names; copies. All ranks call it. `to`: the
   // one rank that gets them, on the CPU; the others nothing.
   virtual NamedTensors gather(std::optional<int> to = std::nullopt) const = 0;

@@ -1,6 +1,7 @@
 #include "flashstep/sharded_units.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -166,7 +167,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
         t.earlier.reset();
       }
     }
-    while (!in_flight_.empty()) take_oldest();
+    while (!in_flight_.empty()) finish_oldest();
     for (ShardedUnit& unit : units_) unit.reshard(*stream_);
     called_.clear();
     in_backward_ = false;
@@ -191,17 +192,24 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   Tensor gradient_norm() const override {
     const at::NoGradGuard no_grad;
-    const Tensor divided =
-        norm_over_ranks(grad_norm(gradients(true)).to(units_.front().device()), group_);
-    const Tensor whole = grad_norm(gradients(false)).to(divided.device());
-    return (divided.square() + whole.square()).sqrt();
+    const at::Device device = units_.front().device();
+    const Tensor divided = norm_over_ranks(own_norm(true).to(device), group_);
+    return (divided.square() + own_norm(false).to(device).square()).sqrt();
   }
 
   Tensor clip_grad_norm(double max_norm) override {
+    require(!update_, "[fully sharded] expected gradients to clip, got a backward that has used ",
+            "them: with an optimizer in backward no norm is known in time");
     const Tensor norm = gradient_norm();
     clip_to_norm(gradients(true), norm, max_norm);
     clip_to_norm(gradients(false), norm, max_norm);
     return norm;
+  }
+
+  void update_in_backward(std::function<void(const Tensor& not_finite)> update) override {
+    const std::lock_guard lock(mutex_);
+    update_ = std::move(update);
+    dropped_ = {};
   }
 
   NamedTensors gather(std::optional<int> to) const override {
@@ -343,6 +351,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   void begin_backward() {
     if (in_backward_) return;
     in_backward_ = true;
+    dropped_ = {};
     const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
     is_of_some_inputs_ = chosen != nullptr && !chosen->empty();
     const auto end = [weak = weak_from_this()] {
@@ -386,9 +395,46 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     while (in_flight_.size() > kReductionsInFlight) take_oldest();
   }
 
-  void take_oldest() {
-    units_[in_flight_.front()].finish_reduction(*stream_);
+  size_t finish_oldest() {
+    const size_t unit = in_flight_.front();
     in_flight_.erase(in_flight_.begin());
+    units_[unit].finish_reduction(*stream_);
+    return unit;
+  }
+
+  void take_oldest() {
+    const size_t unit = finish_oldest();
+    if (!update_) return;
+    stream_->run([&] {
+      for (const bool divided : {true, false}) update(unit, divided);
+    });
+  }
+
+  // The unit's tensors that are divided, or those that are not; their gradients are dropped. Others
+  // are out of sight meanwhile: those that are still collected are of whole tensors.
+  void update(size_t unit, bool divided) {
+    const at::NoGradGuard no_grad;
+    std::vector<std::pair<Tensor, Tensor>> hidden;
+    std::vector<Tensor> used, gradients;
+    for (ShardedUnit& other : units_) {
+      for (ShardedTensor& t : other.tensors()) {
+        if (!t.tensor.grad().defined()) continue;
+        if (&other == &units_[unit] && t.is_divided == divided) {
+          used.push_back(t.tensor);
+          gradients.push_back(t.tensor.grad());
+        } else {
+          hidden.emplace_back(t.tensor, std::exchange(t.tensor.mutable_grad(), {}));
+        }
+      }
+    }
+    if (!used.empty()) {
+      const Tensor norm = grad_norm(gradients);
+      Tensor& square = dropped_[divided];
+      square = square.defined() ? square + norm.square() : norm.square();
+      update_(norm.isfinite().logical_not().to(at::kFloat));
+    }
+    for (const Tensor& tensor : used) tensor.mutable_grad().reset();
+    for (const auto& [tensor, gradient] : hidden) tensor.mutable_grad() = gradient;
   }
 
   // Of the outermost backward.
@@ -396,7 +442,12 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     const std::lock_guard lock(mutex_);
     if (!in_backward_) return;
     const std::string missing = end_units();
-    while (!in_flight_.empty()) take_oldest();
+    // Nothing is updated with what is not a number.
+    while (!in_flight_.empty() && missing.empty()) take_oldest();
+    while (!in_flight_.empty()) finish_oldest();
+    for (const Tensor& square : dropped_) {
+      if (square.defined()) stream_->hand_over(square);
+    }
     if (copies_) copies_->end(*stream_);
     stream_->join();
     for (size_t u = 0; u < units_.size(); ++u) {
@@ -435,6 +486,11 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
                ": freeze what the loss does not depend on");
   }
 
+  // Of what this rank has of the gradients of tensors that are divided, or are not.
+  Tensor own_norm(bool divided) const {
+    return dropped_[divided].defined() ? dropped_[divided].sqrt() : grad_norm(gradients(divided));
+  }
+
   std::vector<Tensor> gradients(bool divided) const {
     std::vector<Tensor> result;
     for (const ShardedUnit& unit : units_) {
@@ -458,6 +514,8 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   std::vector<size_t> in_flight_;  // units whose gradients travel
   std::optional<SideStream> stream_;
   bool in_backward_ = false, is_of_some_inputs_ = false;
+  std::function<void(const Tensor& not_finite)> update_;  // or empty
+  std::array<Tensor, 2> dropped_;  // squared norms of gradients that it used: whole, divided
   std::recursive_mutex mutex_;  // hooks come from autograd's threads; a backward may be nested
   std::unique_ptr<GradientHooks> hooks_;  // last: gone before what it calls
 };

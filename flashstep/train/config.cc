@@ -85,6 +85,9 @@ void OptimizerConfig::visit(FieldVisitor& v) {
   v.field("eps", eps, {0, 1}, "added to the root of the squared gradients' mean");
   v.field("weight_decay", weight_decay, {0, 10}, "decoupled weight decay");
   v.field("clip_norm", clip_norm, {0, kHuge}, "gradients are clipped to this global norm; 0: not");
+  v.field("in_backward", in_backward,
+          "update parameters as soon as their gradients are there, and drop these: less memory; one "
+          "process, or parallel.shard_optimizer full; without clipping");
 }
 
 void ScheduleConfig::visit(FieldVisitor& v) {

@@ -13,6 +13,7 @@
 #include "flashstep/parallel/state_pieces.h"
 #include "flashstep/testing/compare.h"
 #include "flashstep/testing/ranks.h"
+#include "flashstep/testing/sentences.h"
 #include "flashstep/train/evaluate.h"
 #include "flashstep/train/parallelize.h"
 #include "flashstep/train/run_state.h"
@@ -44,6 +45,7 @@ struct FullShardingRun {
   int64_t steps = 5;
   bool resume = false;
   bool divides = false;
+  bool update_in_backward = false;
 
   ModelConfig config() const { return small_model(divides); }
 
@@ -75,6 +77,7 @@ struct FullShardingRun {
     options.steps = steps;
     options.resume = resume;
     options.step.precision = precision;
+    options.step.update_in_backward = update_in_backward;
     options.quiet = true;
     const double loss = flashstep::run(job, options).held_out_loss;
     if (ranks->units() != nullptr) expect_shards(*model, *ranks);
@@ -168,6 +171,34 @@ TEST(FullSharding, CheckpointsAreThoseOfNone) {
       if (group.is_first()) fs::remove_all(base);
     });
   }
+}
+
+// The first half of the steps, resumed with updates in backward.
+TEST(FullSharding, UpdatesInBackward) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
+    const fs::path base = full_sharding_folder("in_backward");
+    if (group.is_first()) fs::remove_all(base);
+    group.barrier();
+    const FullShardingRun after{base / "after", "full"};
+    FullShardingRun in{base / "in", "full"};
+    in.steps = 2;
+    in.run(group);
+    in.steps = after.steps;
+    in.resume = in.update_in_backward = true;
+    const double got = in.run(group), expected = after.run(group);
+    if (group.is_first()) {
+      EXPECT_EQ(got, expected);
+      expect_same_checkpoints(in.saved(), after.saved(), 0);
+    }
+    group.barrier();
+    FullShardingRun none{base / "none", "none"};
+    none.update_in_backward = true;
+    testing::expect_sentence([&] { none.run(group); },
+                             {"expected one process, or parallel.shard_optimizer full", "got 2 processes"});
+    group.barrier();
+    if (group.is_first()) fs::remove_all(base);
+  });
 }
 
 TEST(FullSharding, ResumedIsNeverStopped) {

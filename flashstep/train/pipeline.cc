@@ -93,6 +93,7 @@ LoopOptions loop_options(const Config& config, const TrainOptions& options) {
   loop.steps = config.train.steps;
   loop.step.accumulation_steps = config.train.accumulation_steps;
   loop.step.max_norm = config.optimizer.clip_norm;
+  loop.step.update_in_backward = config.optimizer.in_backward;
   loop.step.precision = precision_by_name(config.train.precision);
   loop.graph = graph_mode_by_name(config.train.graph);
   loop.evaluate_every = config.train.evaluate_every;

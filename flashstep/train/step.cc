@@ -3,10 +3,12 @@
 
 #include <ATen/ATen.h>
 
+#include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
 #include "flashstep/loop.h"
 #include "flashstep/optim.h"
 #include "flashstep/profiling.h"
+#include "flashstep/train/update_in_backward.h"
 
 namespace flashstep {
 
@@ -22,6 +24,11 @@ Tensor mean_over_ranks(const Tensor& value, const Group& group) {
   std::vector<Tensor> message = {mean};
   group.wait(group.guarded(kWhat, [&] { return group.process_group().allreduce(message); }), kWhat);
   return mean;
+}
+
+// 1 if `value` is not finite, () float32.
+Tensor is_not_finite(const Tensor& value) {
+  return value.detach().isfinite().logical_not().to(at::kFloat);
 }
 
 }  // namespace
@@ -48,6 +55,22 @@ TrainStep::TrainStep(std::vector<Tensor> parameters, torch::optim::Optimizer& op
           "[train] expected at least 1 micro-batch in a step, got ", options_.accumulation_steps);
   if (options_.precision == Precision::kFloat16)
     scaler_ = std::make_unique<GradientScaler>(device_);
+  if (!options_.update_in_backward) return;
+  // The same on all ranks.
+  const auto expect = [](bool holds, const char* what, const char* why, const auto& got) {
+    if (holds) return;
+    throw AgreedError(flashstep::str("[train] expected ", what, " with optimizer.in_backward, ",
+                                     "which updates before ", why, ", got ", got));
+  };
+  expect(options_.max_norm == 0, "optimizer.clip_norm 0", "the norm of all gradients is known",
+         options_.max_norm);
+  expect(options_.accumulation_steps == 1, "train.accumulation_steps 1", "a second micro-batch",
+         options_.accumulation_steps);
+  expect(!scaler_, "a precision of fp32 or bf16", "all gradients are known to be finite", "fp16");
+  expect(parallel_->world_size() == 1 || parallel_->units() != nullptr,
+         "one process, or parallel.shard_optimizer full,", "gradients are averaged",
+         flashstep::str(parallel_->world_size(), " processes"));
+  in_backward_ = std::make_shared<UpdateInBackward>(parameters_, optimizer_, *parallel_);
 }
 
 void TrainStep::stage(int64_t step, int64_t micro_step) {
@@ -75,8 +98,15 @@ Tensor TrainStep::add_micro_batch(int64_t step, int64_t micro_step) {
   if (options_.accumulation_steps > 1)
     loss = loss / static_cast<double>(options_.accumulation_steps);
   const ScopedRange range("backward");
-  (scaler_ ? scaler_->scale_loss(loss) : loss).backward();
-  return loss.detach();
+  if (!in_backward_) {
+    (scaler_ ? scaler_->scale_loss(loss) : loss).backward();
+    return loss.detach();
+  }
+  // All ranks skip, or none.
+  const Tensor mean = parallel_->group() ? mean_over_ranks(loss, *parallel_->group()) : loss;
+  in_backward_->begin(is_not_finite(mean));
+  loss.backward();
+  return mean.detach();
 }
 
 void TrainStep::update(const Tensor& skip, const Tensor& norm,
@@ -104,6 +134,10 @@ StepResult TrainStep::run(int64_t step) {
 }
 
 StepResult TrainStep::finish(Tensor loss) {
+  if (in_backward_) {
+    const Tensor norm = in_backward_->end().to(device_);
+    return {loss, norm, at::maximum(is_not_finite(loss), is_not_finite(norm))};
+  }
   parallel_->synchronize_gradients();
   if (const Group* group = parallel_->group()) loss = mean_over_ranks(loss, *group);
 

@@ -1,0 +1,76 @@
+#include "flashstep/train/update_in_backward.h"
+
+#include <ATen/ATen.h>
+
+#include "flashstep/optim.h"
+#include "flashstep/sharded_units.h"
+
+namespace flashstep {
+namespace {
+
+using torch::Tensor;
+
+// An update is worth its launches: so many bytes of gradients wait for each other.
+constexpr size_t kUpdateBytes = size_t{64} << 20;
+
+}  // namespace
+
+UpdateInBackward::UpdateInBackward(const std::vector<Tensor>& parameters,
+                                   torch::optim::Optimizer& optimizer, Parallelism& parallel)
+    : optimizer_(optimizer), units_(parallel.units()) {
+  if (units_ != nullptr) {
+    units_->update_in_backward([this](const Tensor& not_finite) { update(not_finite); });
+    return;
+  }
+  std::vector<Tensor> trained;
+  for (const Tensor& parameter : parameters) {
+    if (parameter.requires_grad()) trained.push_back(parameter);
+  }
+  hooks_ = std::make_unique<GradientHooks>(
+      trained, [this, trained](int64_t i) { fired(trained[static_cast<size_t>(i)]); });
+}
+
+UpdateInBackward::~UpdateInBackward() {
+  if (units_ != nullptr) units_->update_in_backward({});
+}
+
+void UpdateInBackward::begin(const Tensor& skip) {
+  skip_ = skip;
+  square_.reset();
+}
+
+void UpdateInBackward::fired(const Tensor& parameter) {
+  pending_.push_back(parameter);
+  pending_bytes_ += parameter.grad().nbytes();
+  if (pending_bytes_ >= kUpdateBytes) update_pending();
+}
+
+void UpdateInBackward::update_pending() {
+  const torch::NoGradGuard no_grad;
+  const std::vector<Tensor> gradients = gradients_of(pending_);
+  if (!gradients.empty()) {
+    const Tensor norm = grad_norm(gradients);
+    square_ = square_.defined() ? square_ + norm.square() : norm.square();
+    update(norm.isfinite().logical_not().to(at::kFloat));
+  }
+  for (const Tensor& parameter : pending_) parameter.mutable_grad().reset();
+  pending_.clear();
+  pending_bytes_ = 0;
+}
+
+Tensor UpdateInBackward::end() {
+  if (units_ != nullptr) return units_->gradient_norm();
+  update_pending();
+  return square_.defined() ? square_.sqrt() : grad_norm({});
+}
+
+void UpdateInBackward::update(const Tensor& not_finite) {
+  const Tensor skip = at::maximum(skip_, not_finite.to(skip_.device()));
+  if (auto* const skippable = dynamic_cast<SkippableOptimizer*>(&optimizer_)) {
+    skippable->step_unless(skip);
+  } else if (skip.item<float>() == 0) {
+    optimizer_.step();
+  }
+}
+
+}  // namespace flashstep

@@ -1,0 +1,105 @@
+// The optimizer in backward of the training step: the same weights with fewer gradients, and the
+// options that it cannot have.
+#include <cmath>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/sgd.h>
+
+#include "flashstep/error.h"
+#include "flashstep/loop.h"
+#include "flashstep/optim.h"
+#include "flashstep/testing/compare.h"
+#include "flashstep/testing/sentences.h"
+#include "flashstep/testing/toy_modules.h"
+
+namespace flashstep {
+namespace {
+
+using testing::expect_sentence;
+using testing::same_bits;
+using torch::Tensor;
+
+// A network with tied weights, trained by AdamW or SGD.
+struct TiedProblem {
+  testing::TiedToy net;
+  Tensor x, y;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  explicit TiedProblem(bool sgd = false) {
+    torch::manual_seed(5);
+    for (Tensor parameter : net.parameters()) {
+      const torch::NoGradGuard no_grad;
+      parameter.copy_(torch::randn(parameter.sizes()) / 5);
+    }
+    x = torch::randn({8, 10});
+    y = torch::randn({8, 5});
+    if (sgd) {
+      optimizer = std::make_unique<torch::optim::SGD>(net.parameters(),
+                                                      torch::optim::SGDOptions(1e-2));
+    } else {
+      optimizer = std::make_unique<AdamW>(net.parameters(), torch::optim::AdamWOptions(1e-2));
+    }
+  }
+  TrainStep make(StepOptions options, double factor = 1) {
+    return TrainStep(
+        net.parameters(), *optimizer,
+        [this, factor](int64_t step, int64_t) {
+          const Tensor loss = torch::nn::functional::mse_loss(net.forward(x), y);
+          return step == 1 ? loss * factor : loss;
+        },
+        options);
+  }
+  std::vector<Tensor> weights() const {
+    std::vector<Tensor> result;
+    for (const Tensor& parameter : net.parameters()) result.push_back(parameter.detach().clone());
+    return result;
+  }
+};
+
+void expect_same_weights(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(same_bits(actual[i], expected[i])) << i;
+}
+
+TEST(UpdateInBackward, HasTheBitsOfAnUpdateAfterIt) {
+  TiedProblem after, in;
+  TrainStep after_step = after.make({}), in_step = in.make({.update_in_backward = true});
+  for (int64_t step = 0; step < 5; ++step) {
+    const StepResult expected = after_step.run(step), got = in_step.run(step);
+    EXPECT_EQ(got.loss.item<float>(), expected.loss.item<float>());
+    EXPECT_NEAR(got.grad_norm.item<float>(), expected.grad_norm.item<float>(), 1e-6);
+    EXPECT_EQ(got.skipped.item<float>(), 0);
+    for (const Tensor& parameter : in.net.parameters()) EXPECT_FALSE(parameter.grad().defined());
+  }
+  expect_same_weights(in.weights(), after.weights());
+}
+
+TEST(UpdateInBackward, SkipsWhatIsNotFinite) {
+  for (const bool sgd : {false, true}) {
+    TiedProblem problem(sgd);
+    TrainStep step = problem.make({.update_in_backward = true}, NAN);
+    EXPECT_EQ(step.run(0).skipped.item<float>(), 0);
+    const auto before = problem.weights();
+    const StepResult bad = step.run(1);
+    EXPECT_EQ(bad.skipped.item<float>(), 1);
+    EXPECT_TRUE(std::isnan(bad.loss.item<float>()));
+    expect_same_weights(problem.weights(), before);
+    EXPECT_EQ(step.run(2).skipped.item<float>(), 0);
+    EXPECT_FALSE(same_bits(problem.weights()[0], before[0]));
+  }
+}
+
+TEST(UpdateInBackward, RefusesWhatItCannotHave) {
+  TiedProblem problem;
+  expect_sentence([&] { problem.make({.max_norm = 1, .update_in_backward = true}); },
+                  {"expected optimizer.clip_norm 0", "got 1"});
+  expect_sentence([&] { problem.make({.accumulation_steps = 2, .update_in_backward = true}); },
+                  {"expected train.accumulation_steps 1", "got 2"});
+  expect_sentence(
+      [&] { problem.make({.precision = Precision::kFloat16, .update_in_backward = true}); },
+      {"expected a precision of fp32 or bf16", "got fp16"});
+}
+
+}  // namespace
+}  // namespace flashstep
