@@ -56,6 +56,9 @@ void WorkloadFlags::add_options(CLI::App& command) {
       .add_option("--recompute-group", given_.common.recompute_group, "As train.recompute_group")
       ->check(CLI::Range(1, 10'000));
   command
+      .add_option("--recompute-blocks", given_.common.recompute_blocks, "As train.recompute_blocks")
+      ->check(CLI::Range(0, 10'000));
+  command
       .add_option("--attention", given_.attentions,
                   "Implementation of attention: " + join(attention_implementations()))
       ->delimiter(',')
@@ -106,6 +109,7 @@ void WorkloadFlags::apply(report::WorkloadAxes& axes) const {
   axes.common.stream = given_.common.stream;
   axes.common.recompute = given_.common.recompute;
   axes.common.recompute_group = given_.common.recompute_group;
+  axes.common.recompute_blocks = given_.common.recompute_blocks;
   replace(seed_, axes.common.seed);
   axes.common.device = given_.common.device;
   if (axes.common.device.empty()) {

@@ -115,10 +115,11 @@ using BlockRunner = std::function<at::Tensor(std::span<const BlockCall> blocks, 
 
 at::Tensor run_blocks_in_order(std::span<const BlockCall> blocks, at::Tensor x);
 
-// Keeps only the inputs of groups of `size` blocks, the last of which may be shorter, and takes
-// each group through `runner` again in backward (ops/recompute.h). `runner` draws no random
-// numbers. UserError for a size below 1.
-BlockRunner recompute_blocks(int64_t size, BlockRunner runner = run_blocks_in_order);
+// Of the first `count` blocks (0: of all) keeps only the inputs of groups of `size`, the last of
+// which may be shorter, and takes each group through `runner` again in backward (ops/recompute.h).
+// `runner` draws no random numbers. UserError for a size below 1, or a count below 0.
+BlockRunner recompute_blocks(int64_t size, BlockRunner runner = run_blocks_in_order,
+                             int64_t count = 0);
 
 // Keys and values of every layer for B sequences that grow together.
 class KeyValueCache {
@@ -178,8 +179,10 @@ class TransformerImpl : public torch::nn::Module {
   const BlockRunner& block_runner() const { return block_runner_; }
   void set_block_runner(BlockRunner runner) { block_runner_ = std::move(runner); }
 
-  // What backward of the blocks computes again. kBlock: groups of `group`, around the block runner.
-  void set_recompute(Recompute what, int64_t group = 1);
+  // What backward computes again of the first `count` blocks (0: of all; the others keep
+  // everything). They are those whose backward comes last, when the others' memory is free again.
+  // kBlock: groups of `group`, around the block runner. UserError as recompute_blocks.
+  void set_recompute(Recompute what, int64_t group = 1, int64_t count = 0);
 
   // Under autocast in bfloat16 the residual stream and its gradient are kept in it, too, not in
   // float32: 2 bytes instead of 4 for what every norm and every sum reads and writes.
@@ -200,7 +203,7 @@ class TransformerImpl : public torch::nn::Module {
       rotary_;  // for all positions, on the device that asked last; no parameter, no buffer
   BlockRunner block_runner_ = run_blocks_in_order;
   Recompute recompute_ = Recompute::kNone;
-  int64_t recompute_group_ = 1;
+  int64_t recompute_group_ = 1, recompute_count_ = 0;
   bool has_short_stream_ = false;
 };
 TORCH_MODULE(Transformer);

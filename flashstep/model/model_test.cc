@@ -353,6 +353,29 @@ TEST(Transformer, RecomputesAroundItsBlockRunner) {
   gradients(model, tokens);
   EXPECT_EQ(calls, 5);
   EXPECT_THROW(model->set_recompute(Recompute::kBlock, 0), UserError);
+  EXPECT_THROW(model->set_recompute(Recompute::kBlock, 1, -1), UserError);
+}
+
+TEST(Transformer, RecomputesTheFirstBlocksOnly) {
+  torch::manual_seed(4);
+  const auto tokens = torch::randint(61, {2, 24});
+  Transformer model(tiny(), 1);
+  const auto expected = gradients(model, tokens);
+  std::vector<std::vector<int64_t>> calls;
+  model->set_block_runner([&](std::span<const BlockCall> blocks, at::Tensor x) {
+    auto& indices = calls.emplace_back();
+    for (const BlockCall& block : blocks) indices.push_back(block.index);
+    return run_blocks_in_order(blocks, x);
+  });
+  const std::vector<std::vector<std::vector<int64_t>>> expected_calls = {
+      {{0}, {1, 2}, {0}}, {{0}, {1}, {2}, {1}, {0}}, {{0}, {1}, {2}, {2}, {1}, {0}}};
+  for (int64_t count = 1; count <= 4; ++count) {
+    model->set_recompute(Recompute::kBlock, 1, count);
+    calls.clear();
+    const auto got = gradients(model, tokens);
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(testing::same_bits(got[i], expected[i]));
+    EXPECT_EQ(calls, expected_calls[static_cast<size_t>(std::min<int64_t>(count, 3) - 1)]);
+  }
 }
 
 TEST(KeyValueCache, GivesTheLogitsOfTheWholeSequence) {

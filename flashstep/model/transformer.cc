@@ -19,16 +19,33 @@ at::Tensor run_blocks_in_order(std::span<const BlockCall> blocks, at::Tensor x) 
   return x;
 }
 
-BlockRunner recompute_blocks(int64_t size, BlockRunner runner) {
+namespace {
+
+void check_recompute(int64_t size, int64_t count) {
   require(size >= 1, "[model] expected groups of at least 1 block to compute again, got ", size);
-  return [size, runner = std::move(runner)](std::span<const BlockCall> blocks, at::Tensor x) {
-    for (size_t begin = 0; begin < blocks.size(); begin += size) {
-      const auto part = blocks.subspan(begin, std::min<size_t>(size, blocks.size() - begin));
+  require(count >= 0, "[model] expected a number of blocks to compute again, or 0 for all, got ",
+          count);
+}
+
+// How many of `blocks` are computed again.
+int64_t recomputed(int64_t count, int64_t blocks) {
+  return count == 0 ? blocks : std::min(count, blocks);
+}
+
+}  // namespace
+
+BlockRunner recompute_blocks(int64_t size, BlockRunner runner, int64_t count) {
+  check_recompute(size, count);
+  return [size, count, runner = std::move(runner)](std::span<const BlockCall> blocks,
+                                                   at::Tensor x) {
+    const auto end = static_cast<size_t>(recomputed(count, static_cast<int64_t>(blocks.size())));
+    for (size_t begin = 0; begin < end; begin += size) {
+      const auto part = blocks.subspan(begin, std::min<size_t>(size, end - begin));
       const auto run = [runner, group = std::vector<BlockCall>(part.begin(), part.end())](
                            const at::Tensor& input) { return runner(group, input); };
       x = recompute(run, x, {.same_random_numbers = false});  // blocks draw none
     }
-    return x;
+    return end < blocks.size() ? runner(blocks.subspan(end), x) : x;
   };
 }
 
@@ -107,10 +124,11 @@ PartFill TransformerImpl::part_fill(uint64_t seed) {
   };
 }
 
-void TransformerImpl::set_recompute(Recompute what, int64_t group) {
-  require(group >= 1, "[model] expected groups of at least 1 block to compute again, got ", group);
+void TransformerImpl::set_recompute(Recompute what, int64_t group, int64_t count) {
+  check_recompute(group, count);
   recompute_ = what;
   recompute_group_ = group;
+  recompute_count_ = count;
 }
 
 RotaryTables TransformerImpl::rotary_rows(int64_t begin, int64_t length, at::Device device) {
@@ -145,8 +163,10 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
   const auto rotary = rotary_rows(begin, tokens.size(1), tokens.device());
   std::vector<BlockCall> calls;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
+    const bool keeps_all = recompute_ == Recompute::kBlock ||
+                           i >= recomputed(recompute_count_, config_.num_layers);
     const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr,
-                               recompute_ == Recompute::kBlock ? Recompute::kNone : recompute_};
+                               keeps_all ? Recompute::kNone : recompute_};
     const std::string name = str("layers.", i);
     calls.push_back(
         {i, name, layers[i].ptr(), [block = layers[i], context, name](const at::Tensor& x) mutable {
@@ -155,7 +175,7 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
          }});
   }
   const BlockRunner runner = recompute_ == Recompute::kBlock && cache == nullptr
-                                 ? recompute_blocks(recompute_group_, block_runner_)
+                                 ? recompute_blocks(recompute_group_, block_runner_, recompute_count_)
                                  : block_runner_;
   return ln_final->forward(runner(calls, embed(tokens)));
 }

@@ -36,7 +36,8 @@ Tensor gradient(const Workload& workload, bool reference) {
   Transformer model(config, static_cast<uint64_t>(workload.seed),
                     torch::TensorOptions(reference ? at::kDouble : at::kFloat).device(device));
   model->set_short_stream(!reference && workload.stream == "bf16");
-  model->set_recompute(recompute_by_name(workload.recompute), workload.recompute_group);
+  model->set_recompute(recompute_by_name(workload.recompute), workload.recompute_group,
+                       workload.recompute_blocks);
   const Tensor tokens =
       (at::arange(config.context_length + 1, at::kLong).square() % config.vocab_size).to(device);
   const TokenRows rows = {tokens.narrow(0, 0, config.context_length).unsqueeze(0),

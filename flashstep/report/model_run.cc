@@ -77,7 +77,8 @@ ModelRun::ModelRun(const Workload& workload)
   // As flashstep train has it.
   if (workload_.moments == "bf16") optimizer_.keep_moments_in(at::kBFloat16);
   model_->set_short_stream(workload_.stream == "bf16");
-  model_->set_recompute(recompute_by_name(workload_.recompute), workload_.recompute_group);
+  model_->set_recompute(recompute_by_name(workload_.recompute), workload_.recompute_group,
+                        workload_.recompute_blocks);
   if (device_.is_cuda() && workload_.precision == "bf16")
     keep_gradients_in(at::kBFloat16, model_->parameters());
 }

@@ -82,6 +82,7 @@ void Workload::visit(FieldVisitor& v) {
   v.field("stream", stream, {"auto", "fp32", "bf16"}, "the residual stream's, as train.stream");
   v.field("recompute", recompute, recompute_names(), "in backward");
   v.field("recompute_group", recompute_group, {1, kMost}, "blocks that are recomputed at once");
+  v.field("recompute_blocks", recompute_blocks, {0, kMost}, "of the first so many; 0: of all");
   v.field("seed", seed, {0, kMost}, "of weights and tokens");
 }
 
@@ -195,6 +196,8 @@ std::string mode_text(const Workload& w) {
   if (is_known) text += ", " + w.stream + " stream";
   if (w.recompute != "none") text += ", recompute " + w.recompute;
   if (w.recompute == "block" && w.recompute_group > 1) text += str("s by ", w.recompute_group);
+  if (w.recompute != "none" && w.recompute_blocks > 0)
+    text += str(" (first ", w.recompute_blocks, ")");
   return text;
 }
 

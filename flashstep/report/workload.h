@@ -28,9 +28,10 @@ struct Workload {
   std::string precision = "fp32";
   std::string device = "cpu";  // or "cuda": the current GPU
   double max_norm = 1;         // gradients are clipped to it; 0: only measured
-  // As train.moments, train.stream, train.recompute and train.recompute_group.
+  // As train.moments, train.stream, train.recompute, train.recompute_group and
+  // train.recompute_blocks.
   std::string moments = "fp32", stream = "auto", recompute = "none";
-  int64_t recompute_group = 1;
+  int64_t recompute_group = 1, recompute_blocks = 0;
   int64_t seed = 1;  // of weights and tokens
   void visit(FieldVisitor& visitor);
 };

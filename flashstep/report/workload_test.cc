@@ -59,6 +59,8 @@ TEST(Workload, SaysWhatDiffersFromTheDefault) {
   EXPECT_EQ(mode_text(w), "step, bf16 moments, bf16 stream, recompute block");
   w.recompute_group = 4;
   EXPECT_EQ(mode_text(w), "step, bf16 moments, bf16 stream, recompute blocks by 4");
+  w.recompute_blocks = 8;
+  EXPECT_EQ(mode_text(w), "step, bf16 moments, bf16 stream, recompute blocks by 4 (first 8)");
 }
 
 TEST(Workload, TheStreamIsShortWhereTrainHasIt) {

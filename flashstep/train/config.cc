@@ -126,6 +126,8 @@ void TrainConfig::visit(FieldVisitor& v) {
           "blocks");
   v.field("recompute_group", recompute_group, {1, 10'000},
           "blocks that recompute = block goes through again at once");
+  v.field("recompute_blocks", recompute_blocks, {0, 10'000},
+          "of how many blocks, from the first on; the others keep all; 0: of all");
   v.field("device", device, {"auto", "cpu", "cuda"}, "auto: the GPU if there is one");
   v.field("seed", seed, {0, kMany}, "of weights and batches");
   v.field("deterministic", deterministic, "the same bits in every run on the same machine");

@@ -330,7 +330,8 @@ Transformer make_model(const Config& config, const TrainOptions& options, torch:
     const auto warn = [&](const std::string& sentence) { say(options, sentence); };
     load_module(*model, load_weights(train.init_from, warn), train.init_from);
   }
-  model->set_recompute(recompute_by_name(train.recompute), train.recompute_group);
+  model->set_recompute(recompute_by_name(train.recompute), train.recompute_group,
+                       train.recompute_blocks);
   model->set_short_stream(has_short_stream(train, device));
   if (has_bf16_gradients(config, device)) keep_gradients_in(at::kBFloat16, model->parameters());
   return model;
