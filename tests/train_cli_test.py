@@ -1,4 +1,4 @@
-"""The `train`, `generate` and `eval` commands as a user types them: files, exit codes, sentences, stopping and resuming."""
+"""The `train`, `generate`, `eval` and `export` commands as a user types them: files, exit codes, sentences, stopping and resuming."""
 import fcntl
 import json
 import os
@@ -41,6 +41,16 @@ def weights(run, step):
     path = os.path.join(run, "checkpoints", f"step_{step:08d}", "model.safetensors")
     with open(path, "rb") as file:
         return file.read()
+
+
+def tensors(path):
+    """A safetensors file: dtype and bytes by name."""
+    content = Path(path).read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:begin])
+    header.pop("__metadata__", None)
+    return {name: (entry["dtype"], content[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]])
+            for name, entry in header.items()}
 
 
 class TrainTest(unittest.TestCase):
@@ -420,6 +430,18 @@ class TrainTest(unittest.TestCase):
         values = {line.split()[0]: float(line.split()[1].replace(",", "")) for line in evaluated.stdout.splitlines()}
         self.assertAlmostEqual(values["perplexity"], 2.718281828 ** values["loss"], delta=1e-2)
         self.assertAlmostEqual(values["loss"], metrics("whole")[12]["val_loss"], delta=0.3)
+
+    def test_export(self):
+        exported = flashstep("export", "whole", "--out", "weights.safetensors")
+        self.assertEqual(exported.returncode, 0, exported.stderr)
+        step = Path("whole/checkpoints/step_00000012")
+        self.assertEqual(tensors("weights.safetensors"), tensors(step / "model.safetensors"))
+        half = flashstep("export", step, "--out", "half.safetensors", "--dtype", "bf16")
+        self.assertEqual(half.returncode, 0, half.stderr)
+        self.assertEqual({dtype for dtype, _ in tensors("half.safetensors").values()}, {"BF16"})
+        self.refused(["expected a .safetensors file, a checkpoint or a run with one", "nowhere"],
+                     "export", "nowhere", "--out", "never.safetensors")
+        self.assertFalse(Path("never.safetensors").exists())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """`flashstep launch -n 3 -- train ...`: a rank that is killed or hangs, and signals to the launcher."""
+import json
 import re
 import signal
 import sys
@@ -111,6 +112,25 @@ def test_fully_sharded(directory):
     reference = test_undisturbed(config, directory / "reference")
     test_killed(directory, config, reference)
     test_interrupted(directory, config, reference, signal.SIGTERM)
+    test_export(directory)
+
+
+def header(path):
+    """Shapes by name of a safetensors file."""
+    content = path.read_bytes()
+    entries = json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
+    return {name: entry["shape"] for name, entry in entries.items() if name != "__metadata__"}
+
+
+def test_export(directory):
+    """What each rank has written of the weights becomes one file."""
+    whole = directory / "whole.safetensors"
+    with Job([PROGRAM, "export", directory / "reference", "--out", whole]) as job:
+        expect(job.end() == 0, "exit code 0", job.output())
+    written = [header(path) for path in
+               (directory / "reference/checkpoints" / f"step_{STEPS:08d}").glob("model.*.safetensors")]
+    expect(len(written) == RANKS and all(written), "a part of each rank", written)
+    expect(header(whole) == {name: shape for part in written for name, shape in part.items()}, written, header(whole))
 
 
 def main():

@@ -1,0 +1,58 @@
+// flashstep export: the weights of a run in one safetensors file, however many ranks wrote them.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "apps/commands.h"
+#include "flashstep/base/places.h"
+#include "flashstep/base/text.h"
+#include "flashstep/checkpoint.h"
+
+namespace flashstep::apps {
+namespace {
+
+void export_command(const std::string& from, const std::string& out, const std::string& dtype) {
+  require_place_for_file(out);
+  require_other_file(from, out);
+  const auto warn = [](const std::string& sentence) {
+    std::fprintf(stderr, "%s\n", sentence.c_str());
+  };
+  NamedTensors weights = load_weights(from, warn);
+  int64_t parameters = 0;
+  for (auto& [name, tensor] : weights) {
+    parameters += tensor.numel();
+    if (!dtype.empty() && tensor.is_floating_point())
+      tensor = tensor.to(dtype == "fp32"   ? at::kFloat
+                         : dtype == "bf16" ? at::kBFloat16
+                                           : at::kHalf);
+  }
+  const WrittenFile file = write_safetensors(out, weights, {{"format", "pt"}});
+  std::printf("%s: %s tensors, %s parameters, %s bytes\n", out.c_str(),
+              with_commas(static_cast<int64_t>(weights.size())).c_str(),
+              with_commas(parameters).c_str(),
+              with_commas(static_cast<int64_t>(file.size_bytes)).c_str());
+}
+
+}  // namespace
+
+void add_export(CLI::App& app) {
+  auto* command = app.add_subcommand("export", "Write a run's weights as one safetensors file");
+  struct Arguments {
+    std::string from, out, dtype;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("run", arguments->from, "Run directory, or one of its checkpoints")
+      ->required()
+      ->option_text("RUN");
+  command->add_option("--out", arguments->out, "The file to write, whole or not at all")
+      ->required()
+      ->option_text("FILE.safetensors");
+  command->add_option("--dtype", arguments->dtype, "fp32, bf16, fp16; default: as they are")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  command->callback(
+      [arguments] { export_command(arguments->from, arguments->out, arguments->dtype); });
+}
+
+}  // namespace flashstep::apps
