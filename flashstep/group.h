@@ -104,6 +104,14 @@ class Group {
   // At step boundaries: MachineError if a rank was lost or NCCL reports an error.
   void check(const std::string& what = "training") const;
 
+  // The ranks that give the same color, in their order: a group of its own, with connections of its
+  // own, that belongs to this one. The same watch looks after it: a rank that is lost ends the
+  // collectives of all parts, and is named by its number in the whole group. All ranks call it, in
+  // the same order; who is divided as before gets the same group. As many collectives are launched
+  // in every part, else the watch takes the ranks of some for late. UserError for a part, and for a
+  // process group that was made elsewhere.
+  const Group& split(int64_t color) const;
+
   // Of high priority, for what messages between GPUs are made of and for copies: as with the stream
   // of a communicator, all who use the group have the same one, and all ranks give it the same work
   // in the same order. `device` is a GPU.
@@ -150,7 +158,12 @@ class Group {
   static std::vector<T> one(T value) {
     return {value};
   }
-  void connect(const Environment& environment);
+  Group(const Group& whole, const Environment& own, const std::string& name);  // a part
+  void connect();
+  void connect_gloo();
+  void connect_nccl();
+  void guard(const std::function<void()>& also_end = nullptr) const;
+  void part_or_tell();
   bool part_together() const;
   bool wait_in_turns(c10d::Work& work, const std::string& what) const;
   // Inside a handler: throws MachineError for an error of the network, else the same exception.

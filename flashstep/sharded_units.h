@@ -40,6 +40,10 @@ struct FullyShardOptions {
       nullptr;
   // Between GPUs of one machine copy engines carry parameters and gradients; false: NCCL.
   bool peer_copies = true;
+  // So many consecutive ranks (of a machine, say) divide one copy of the weights; gradients are
+  // averaged between the copies, the replicas, too (hybrid sharding, HSDP). 0: all ranks. UserError
+  // unless it divides their number.
+  int shard_ranks = 0;
   // The modules that are gathered one at a time, by their names in the wrapped module ("layers.0").
   // A parameter belongs to the innermost unit that holds it; what no unit holds, or several do
   // (tied weights), belongs to the wrapped module itself, which is the last unit. Empty: the
@@ -60,6 +64,7 @@ struct Shard {
   at::Tensor tensor;  // the module's
   at::Tensor whole;   // of its shape, strides and dtype, on the meta device
   bool is_divided = true;
+  bool is_first = true;        // no rank before this one has the same elements
   int64_t begin = 0, end = 0;  // its elements, in the order of the whole's memory
 };
 
@@ -103,7 +108,7 @@ class ShardedUnits {
   // All tensors whole, in their own dtype, with their names; copies. All ranks call it. `to`: the
   // one rank that gets them, on the CPU; the others nothing.
   virtual NamedTensors gather(std::optional<int> to = std::nullopt) const = 0;
-  // The same, each on one rank, on the CPU: the ranks have about as many bytes.
+  // The same, each on one rank, on the CPU: the first replica's ranks have about as many bytes.
   virtual NamedTensors gather_evenly() const = 0;
   // In the order of gather().
   virtual std::vector<Shard> shards() const = 0;
@@ -112,9 +117,10 @@ class ShardedUnits {
   virtual void load(const NamedTensors& whole) = 0;
 
   // Whether a CUDA graph can hold forward and backward, the same on all ranks: by copies between
-  // GPUs, after steps that used the units in the same order.
+  // GPUs alone, after steps that used the units in the same order.
   virtual bool can_be_captured() const = 0;
-  // What carries parameters and gradients: "copies", "NCCL", "Gloo", "" for one rank.
+  // What carries parameters and gradients between the ranks that divide them: "copies", "NCCL",
+  // "Gloo", "" for one rank.
   virtual std::string transport() const = 0;
 
   // Bytes of whole tensors that lie in memory now.

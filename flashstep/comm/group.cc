@@ -30,9 +30,9 @@ using BackendType = c10d::ProcessGroup::BackendType;
 // How often a rank that leaves looks whether the others do.
 constexpr std::chrono::milliseconds kPartingLook(20);
 
-c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
-                                               const Environment& environment,
-                                               const Timeouts& timeouts) {
+c10::intrusive_ptr<c10d::Backend> connected_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 const Environment& environment,
+                                                 const Timeouts& timeouts) {
   const bool one_machine = environment.local_world_size == environment.world_size;
   const std::string address = own_address(environment.master_address, one_machine);
   const auto prefixed = c10::make_intrusive<c10d::PrefixStore>("gloo", store);
@@ -96,10 +96,11 @@ Group::Group(const Environment& environment, GroupOptions options)
       internals_(std::make_unique<Internals>()) {
   Internals& in = *internals_;
   in.options = std::move(options);
+  in.environment = environment;
   in.exceptions_at_start = std::uncaught_exceptions();
   if (world_size_ == 1) {
     in.store = c10::make_intrusive<c10d::HashStore>();
-    connect(environment);
+    connect();
     return;
   }
   prepare_process();
@@ -115,9 +116,9 @@ Group::Group(const Environment& environment, GroupOptions options)
   watch.store_name = meeting.store_name;
   watch.on_stuck = in.options.on_stuck;
   in.outside = std::make_shared<OutsideCollectives>();
-  in.watch = std::make_unique<Watch>(meeting.watch_store, meeting.watch_connection, watch);
+  in.watch = std::make_shared<Watch>(meeting.watch_store, meeting.watch_connection, watch);
   try {
-    connect(environment);
+    connect();
   } catch (const AgreedError&) {
     throw;
   } catch (const std::exception& error) {
@@ -126,59 +127,119 @@ Group::Group(const Environment& environment, GroupOptions options)
   }
 }
 
-void Group::connect(const Environment& environment) {
+void Group::connect() {
   Internals& in = *internals_;
-  const Timeouts& timeouts = in.options.timeouts;
-  process_group_ = c10::make_intrusive<c10d::ProcessGroup>(in.store, rank_, world_size_);
-  const SocketRecorder recorder;
-  const int port = environment.master_port;
-  if (in.watch) {
-    in.watch->guard([] { return Watch::Launched(); },
-                    [recorder, port, store = in.connections] {
-                      shut_down(store);
-                      shut_down(opened_since(recorder, port));
-                    });
-  }
-  guarded("connecting the ranks", [&] { in.gloo = connect_gloo(in.store, environment, timeouts); });
-  const std::vector<OpenSocket> opened = opened_since(recorder, port);
-  in.connections.insert(in.connections.end(), opened.begin(), opened.end());
-  process_group_->setBackend(c10::DeviceType::CPU, BackendType::GLOO, in.gloo);
-  process_group_->setDefaultBackend(BackendType::GLOO);
+  connect_gloo();
   // Of all ranks, whatever they use: else those with NCCL would talk past those without.
-  const std::vector<std::string> gpus =
-      all_gather(in.options.nccl ? own_gpu(environment, in.options.device_index) : "");
-  if (!in.options.shared_gpus) check_gpus(gpus, in.names);
   const int index = in.options.device_index;
+  const std::vector<std::string> gpus =
+      all_gather(in.options.nccl ? own_gpu(in.environment, index) : "");
+  if (!in.options.shared_gpus) check_gpus(gpus, in.names);
   if (in.options.nccl || index >= 0) {
-    device_ =
-        at::Device(at::kCUDA, static_cast<at::DeviceIndex>(
-                                  index >= 0 ? index : gpu_of_rank(visible_gpus(), environment)));
+    device_ = at::Device(at::kCUDA,
+                         static_cast<at::DeviceIndex>(
+                             index >= 0 ? index : gpu_of_rank(visible_gpus(), in.environment)));
   }
   // One rank's environment is not enough: it decides which collectives are launched.
   if (world_size_ > 1) {
     is_on_one_machine_ = all_reduce(is_on_one_machine_ ? 1 : 0, Reduce::kMin) == 1;
   }
-  if (in.options.nccl) {
-    const auto store = c10::make_intrusive<c10d::PrefixStore>("nccl", in.store);
-    in.nccl = make_nccl(store, rank_, world_size_, timeouts.collective);
-    process_group_->setBackend(c10::DeviceType::CUDA, BackendType::NCCL, in.nccl);
-    process_group_->setDefaultBackend(BackendType::NCCL);
-  } else {
+  connect_nccl();
+  guard();
+}
+
+void Group::connect_gloo() {
+  Internals& in = *internals_;
+  process_group_ = c10::make_intrusive<c10d::ProcessGroup>(in.store, rank_, world_size_);
+  const SocketRecorder recorder;
+  const int port = in.environment.master_port;
+  (in.whole ? in.whole : this)->guard([recorder, port] {
+    shut_down(opened_since(recorder, port));
+  });
+  guarded("connecting the ranks",
+          [&] { in.gloo = connected_gloo(in.store, in.environment, in.options.timeouts); });
+  const std::vector<OpenSocket> opened = opened_since(recorder, port);
+  in.connections.insert(in.connections.end(), opened.begin(), opened.end());
+  process_group_->setBackend(c10::DeviceType::CPU, BackendType::GLOO, in.gloo);
+  process_group_->setDefaultBackend(BackendType::GLOO);
+}
+
+// Its connections come with the first collective.
+void Group::connect_nccl() {
+  Internals& in = *internals_;
+  if (!in.options.nccl) {
     process_group_->setBackend(c10::DeviceType::CUDA, BackendType::GLOO, in.gloo);
+    return;
   }
-  if (in.watch) {
-    // Copies: the watch's threads shall not look into a group that is going away.
-    in.watch->guard(
-        [gloo = in.gloo, nccl = in.nccl, outside = in.outside] {
-          const uint64_t on_gpu = launched(nccl) + outside->launched();
-          return Watch::Launched{launched(gloo) + on_gpu, on_gpu};
-        },
-        [connections = in.connections, nccl = in.nccl, outside = in.outside] {
-          shut_down(connections);
-          outside->interrupt();  // streams that wait for other ranks, before NCCL waits for them
-          if (nccl) nccl->abort();
-        });
+  const auto store = c10::make_intrusive<c10d::PrefixStore>("nccl", in.store);
+  in.nccl = make_nccl(store, rank_, world_size_, in.options.timeouts.collective);
+  process_group_->setBackend(c10::DeviceType::CUDA, BackendType::NCCL, in.nccl);
+  process_group_->setDefaultBackend(BackendType::NCCL);
+}
+
+// Copies: the watch's threads shall not look into a group that is going away.
+void Group::guard(const std::function<void()>& also_end) const {
+  const Internals& in = *internals_;
+  if (!in.watch) return;
+  std::vector<Links> links = {in};
+  for (const auto& [colors, part] : in.parts) links.push_back(*part->internals_);
+  in.watch->guard(
+      [links, outside = in.outside] {
+        Watch::Launched all{outside->launched(), outside->launched()};
+        for (const Links& l : links) {
+          all.on_gpu += launched(l.nccl);
+          all.all += launched(l.nccl) + launched(l.gloo);
+        }
+        return all;
+      },
+      [links, outside = in.outside, also_end] {
+        for (const Links& l : links) shut_down(l.connections);
+        if (also_end) also_end();
+        outside->interrupt();  // streams that wait for other ranks, before NCCL waits for them
+        for (const Links& l : links) {
+          if (l.nccl) l.nccl->abort();
+        }
+      });
+}
+
+Group::Group(const Group& whole, const Environment& own, const std::string& name)
+    : rank_(own.rank),
+      world_size_(own.world_size),
+      device_(whole.device_),
+      is_on_one_machine_(own.local_world_size == own.world_size),
+      internals_(std::make_unique<Internals>()) {
+  Internals& in = *internals_;
+  in.whole = &whole;
+  in.options = whole.internals_->options;
+  in.environment = own;
+  in.store = c10::make_intrusive<c10d::PrefixStore>(name, whole.internals_->store);
+  in.outside = whole.internals_->outside;
+  in.watch = whole.internals_->watch;
+  connect_gloo();
+  connect_nccl();
+}
+
+const Group& Group::split(int64_t color) const {
+  Internals& in = *internals_;
+  require(in.store && !in.whole, "[comm] expected to split a group of all ranks, got ",
+          in.whole ? "a part of one" : "a process group that was made elsewhere");
+  const std::vector<int64_t> colors = all_gather(color);
+  // The first rank of each one's machine, as its environment says.
+  const std::vector<int64_t> machines = all_gather(rank_ - in.environment.local_rank);
+  if (const auto found = in.parts.find(colors); found != in.parts.end()) return *found->second;
+  Environment own = in.environment;
+  own.rank = own.world_size = own.local_world_size = 0;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (colors[rank] != color) continue;
+    own.rank += rank < rank_ ? 1 : 0;
+    own.local_world_size += machines[rank] == machines[rank_] ? 1 : 0;
+    ++own.world_size;
   }
+  const std::string name = str("split_", in.parts.size(), "_", color);
+  std::unique_ptr<Group> part(new Group(*this, own, name));
+  const Group& result = *in.parts.emplace(colors, std::move(part)).first->second;
+  guard();
+  return result;
 }
 
 Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> process_group)
@@ -191,18 +252,9 @@ Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> process_group)
 
 Group::~Group() {
   Internals& in = *internals_;
-  bool failed = false;
-  if (in.watch) {
-    if (std::uncaught_exceptions() > in.exceptions_at_start) {
-      in.watch->tell(str("rank ", rank_, " ended with an error of its own"));
-    }
-    const bool parted = !in.nccl || (in.watch->verdict().empty() && part_together());
-    // Others, whose streams hold from now on, shall hear why.
-    if (!parted && in.watch->verdict().empty())
-      in.watch->tell(str("rank ", rank_, " left before the other ranks"));
-    in.watch->unguard();
-    failed = !parted || !in.watch->verdict().empty();
-  }
+  if (in.watch && !in.whole) part_or_tell();
+  in.parts.clear();
+  const bool failed = in.watch && !in.watch->verdict().empty();
   if (failed) {
     in.watch->hurry();
     shut_down(in.connections);  // else Gloo waits for works that nobody will answer
@@ -218,7 +270,18 @@ Group::~Group() {
   process_group_.reset();
   in.gloo.reset();
   in.watch.reset();
-  if (in.outside) in.outside->stop();
+  if (in.outside && !in.whole) in.outside->stop();
+}
+
+void Group::part_or_tell() {
+  const Internals& in = *internals_;
+  if (std::uncaught_exceptions() > in.exceptions_at_start)
+    in.watch->tell(str("rank ", rank_, " ended with an error of its own"));
+  const bool parted = !in.nccl || (in.watch->verdict().empty() && part_together());
+  // Others, whose streams hold from now on, shall hear why.
+  if (!parted && in.watch->verdict().empty())
+    in.watch->tell(str("rank ", rank_, " left before the other ranks"));
+  in.watch->unguard();
 }
 
 // NCCL frees communicators together, on each machine at least, and who comes first waits inside it
@@ -242,6 +305,7 @@ bool Group::part_together() const {
 }
 
 void Group::explain(const std::string& what) const {
+  if (internals_->whole) internals_->whole->explain(what);
   std::string reason;
   try {
     throw;
@@ -309,6 +373,7 @@ bool Group::wait_in_turns(c10d::Work& work, const std::string& what) const {
 }
 
 c10::Stream Group::side_stream(at::Device device) const {
+  if (internals_->whole) return internals_->whole->side_stream(device);
   const c10::impl::VirtualGuardImpl guard(device.type());
   const at::DeviceIndex index = device.has_index() ? device.index() : guard.getDevice().index();
   const std::lock_guard lock(internals_->mutex);
@@ -322,6 +387,7 @@ c10::Stream Group::side_stream(at::Device device) const {
 OutsideCollectives* Group::outside() const { return internals_->outside.get(); }
 
 void Group::fail(const std::string& sentence) const {
+  if (internals_->whole) return internals_->whole->fail(sentence);
   if (internals_->watch) internals_->watch->tell(str("rank ", rank_, " failed: ", sentence));
 }
 

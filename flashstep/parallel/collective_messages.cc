@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "flashstep/base/text.h"
+#include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/unit_messages.h"
 
@@ -45,11 +46,13 @@ void pack(const Tensor& place, ShardedTensor& t, double missing) {
 
 class CollectiveMessages : public UnitMessages {
  public:
-  CollectiveMessages(const std::string& unit, at::Device device, const Group& group)
+  CollectiveMessages(const std::string& unit, at::Device device, const Group& group,
+                     const Group* replicas)
       : gathering_(str("gathering the parameters of ", unit)),
         averaging_(str("averaging the gradients of ", unit)),
         device_(device),
-        group_(group) {}
+        group_(group),
+        replicas_(replicas) {}
 
   c10::DataPtr memory(size_t bytes) override {
     return c10::GetAllocator(device_.type())->allocate(bytes);
@@ -87,6 +90,7 @@ class CollectiveMessages : public UnitMessages {
     for (const ShardedTensor& t : tensors) {
       if (t.tensor.grad().defined()) stream.keep(t.tensor.grad());
     }
+    is_summed_ = false;
     stream.run([&] {
       const int64_t ranks = group_.world_size();
       const at::TensorOptions options = at::TensorOptions(device_).dtype(sum_dtype(tensors));
@@ -109,22 +113,16 @@ class CollectiveMessages : public UnitMessages {
     });
   }
 
+  void continue_reduction(const ShardedTensors& tensors, SideStream& stream) override {
+    if (replicas_ != nullptr) stream.run([&] { sum_up(tensors); });
+  }
+
   void finish_reduction(ShardedTensors& tensors, SideStream& stream) override {
     stream.run([&] {
-      if (reduction_.work) group_.wait(reduction_.work, averaging_);
-      if (received_.defined())
-        add_means(received_, tensors, /*divided=*/true, sum_dtype(tensors), stream);
-      if (sum_.defined()) {
-        Tensor all = sum_;
-        if (group_.world_size() > 1) {
-          all = at::empty({group_.world_size(), sum_.size(1)}, sum_.options());
-          group_.wait(
-              group_.guarded(averaging_,
-                             [&] { return group_.process_group()._allgather_base(all, sum_); }),
-              averaging_);
-        }
-        add_means(all, tensors, /*divided=*/false, sum_.scalar_type(), stream);
-      }
+      sum_up(tensors);
+      if (reduction_.work) replicas_->wait(reduction_.work, averaging_);
+      if (received_.defined()) add_means(received_, tensors, /*divided=*/true, stream);
+      if (sum_.defined()) add_means(sum_, tensors, /*divided=*/false, stream);
       reduction_ = {};
       received_.reset();
       sum_.reset();
@@ -159,12 +157,43 @@ class CollectiveMessages : public UnitMessages {
     }
   }
 
+  // What the group's ranks have sent; the sums are on their way between the replicas then.
+  void sum_up(const ShardedTensors& tensors) {
+    if (std::exchange(is_summed_, true)) return;
+    if (reduction_.work) group_.wait(reduction_.work, averaging_);
+    reduction_ = {};
+    if (received_.defined()) received_ = sum_of_rows(received_, sum_dtype(tensors));
+    if (sum_.defined()) {
+      Tensor all = sum_;
+      if (group_.world_size() > 1) {
+        all = at::empty({group_.world_size(), sum_.size(1)}, sum_.options());
+        group_.wait(
+            group_.guarded(averaging_,
+                           [&] { return group_.process_group()._allgather_base(all, sum_); }),
+            averaging_);
+      }
+      sum_ = sum_of_rows(all, sum_.scalar_type());
+    }
+    if (replicas_ == nullptr) return;
+    for (const Tensor& sum : {received_, sum_}) {
+      if (sum.defined()) reduction_.kept.push_back(sum);
+    }
+    if (reduction_.kept.empty()) return;
+    reduction_.work =
+        flashstep::start_reduction(reduction_.kept, /*average=*/false, *replicas_, averaging_);
+  }
+
   // rows (W, elements): what each rank has sent.
-  static void add_means(const Tensor& rows, ShardedTensors& tensors, bool divided,
-                        at::ScalarType dtype, SideStream& stream) {
+  static Tensor sum_of_rows(const Tensor& rows, at::ScalarType dtype) {
     Tensor sum = rows[0].to(dtype, /*non_blocking=*/false, /*copy=*/true);
     for (int64_t rank = 1; rank < rows.size(0); ++rank) sum.add_(rows[rank]);
-    if (rows.size(0) > 1) sum.mul_(1.0 / static_cast<double>(rows.size(0)));
+    return sum;
+  }
+
+  // sum (elements): of all ranks.
+  void add_means(const Tensor& sum, ShardedTensors& tensors, bool divided, SideStream& stream) {
+    const int ranks = group_.world_size() * (replicas_ == nullptr ? 1 : replicas_->world_size());
+    if (ranks > 1) sum.mul_(1.0 / ranks);
     int64_t offset = 0;
     for (ShardedTensor& t : tensors) {
       if (t.is_divided != divided) continue;
@@ -177,9 +206,12 @@ class CollectiveMessages : public UnitMessages {
   const std::string gathering_, averaging_;
   const at::Device device_;
   const Group& group_;
+  const Group* const replicas_;
   Message gather_, reduction_;
-  Tensor received_;  // (W, elements): what each rank has sent for this one's shards
-  Tensor sum_;       // (1, elements): of the tensors that are not divided
+  Tensor received_;  // (W, elements): what each rank has sent for this one's shards; summed:
+                     // (elements)
+  Tensor sum_;       // (1, elements): of the tensors that are not divided; summed: (elements)
+  bool is_summed_ = false;
 };
 
 }  // namespace
@@ -213,8 +245,8 @@ void ShardedTensor::add_gradient(const Tensor& mean) {
 }
 
 std::unique_ptr<UnitMessages> make_collective_messages(const std::string& unit, at::Device device,
-                                                       const Group& group) {
-  return std::make_unique<CollectiveMessages>(unit, device, group);
+                                                       const Group& group, const Group* replicas) {
+  return std::make_unique<CollectiveMessages>(unit, device, group, replicas);
 }
 
 }  // namespace flashstep

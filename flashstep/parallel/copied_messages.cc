@@ -6,9 +6,11 @@
 //   gather:    barrier (the slot is free everywhere), shards to all, barrier (they have arrived)
 //   reduction: gradients to who sums them up, barrier (they have arrived), sum
 // What a reduction sends goes to one of two inboxes in turn: a rank has summed up what an inbox
-// held when it comes to the barrier of the reduction that uses the other one.
+// held when it comes to the barrier of the reduction that uses the other one. Between replicas NCCL
+// averages the means, in the same stream.
 #include <algorithm>
 #include <array>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -20,6 +22,7 @@
 #include "flashstep/comm/peer_mean.h"
 #include "flashstep/error.h"
 #include "flashstep/ops/compute_copy.h"
+#include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/unit_messages.h"
 
 namespace flashstep {
@@ -99,9 +102,15 @@ class Slots {
 };
 
 struct Shared {
-  Shared(const Group& group, at::Device device, std::unique_ptr<PeerCopies> peer_copies)
-      : group(group), device(device), copies(std::move(peer_copies)), slots(*copies) {}
+  Shared(const Group& group, const Group* replicas, at::Device device,
+         std::unique_ptr<PeerCopies> peer_copies)
+      : group(group),
+        replicas(replicas),
+        device(device),
+        copies(std::move(peer_copies)),
+        slots(*copies) {}
   const Group& group;
+  const Group* const replicas;
   const at::Device device;
   std::unique_ptr<PeerCopies> copies;
   Slots slots;
@@ -188,7 +197,8 @@ class CopiedMessages : public UnitMessages {
       Tensor flat = t.take_gradient(missing);
       if (flat.defined()) {
         flat = flat.to(t.whole.scalar_type());
-        const bool widens = flat.element_size() == 2 && t.gradient_dtype != flat.scalar_type();
+        const bool widens = flat.element_size() == 2 && (shared_->replicas != nullptr ||
+                                                         t.gradient_dtype != flat.scalar_type());
         const auto dtype = widens ? at::kFloat : flat.scalar_type();
         const int64_t begin = t.is_divided ? std::min(shared_->group.rank() * t.part, t.numel) : 0;
         means_.push_back({flat.slice(0, begin, begin + t.own),
@@ -244,6 +254,17 @@ class CopiedMessages : public UnitMessages {
       return a.own.scalar_type() < b.own.scalar_type();  // one launch for those of a dtype
     });
     take_means(expected, received, shared_->group.rank());
+    if (shared_->replicas != nullptr) average_between_replicas(expected);
+  }
+
+  void average_between_replicas(const std::vector<MeanOfReceived>& means) const {
+    constexpr const char* kWhat = "averaging gradients between replicas";
+    std::map<at::ScalarType, std::vector<Tensor>> by_dtype;  // what one message takes
+    for (const MeanOfReceived& mean : means) by_dtype[mean.mean.scalar_type()].push_back(mean.mean);
+    for (auto& [dtype, tensors] : by_dtype) {
+      shared_->replicas->wait(
+          flashstep::start_reduction(tensors, /*average=*/true, *shared_->replicas, kWhat), kWhat);
+    }
   }
 
   const std::shared_ptr<Shared> shared_;
@@ -257,7 +278,9 @@ class CopiedMessages : public UnitMessages {
 class CudaUnitCopies : public UnitCopies {
  public:
   explicit CudaUnitCopies(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
-  bool can_be_captured() const override { return shared_->copies->can_be_captured(); }
+  bool can_be_captured() const override {
+    return shared_->replicas == nullptr && shared_->copies->can_be_captured();
+  }
   void begin() override {
     const bool is_captured = is_being_captured(shared_->device);
     if (!is_captured || !shared_->was_captured) shared_->barriers = 0;
@@ -277,7 +300,8 @@ class CudaUnitCopies : public UnitCopies {
 
 }  // namespace
 
-std::unique_ptr<UnitCopies> make_unit_copies(const Group& group, at::Device device,
+std::unique_ptr<UnitCopies> make_unit_copies(const Group& group, const Group* replicas,
+                                             at::Device device,
                                              const std::vector<const ShardedTensors*>& units) {
   auto copies = make_peer_copies(group, device);
   if (!copies) return nullptr;
@@ -287,7 +311,7 @@ std::unique_ptr<UnitCopies> make_unit_copies(const Group& group, at::Device devi
     for (const ShardedTensor& t : *unit) bytes += bytes_to_another(t);
     most = std::max(most, bytes);
   }
-  auto shared = std::make_shared<Shared>(group, device, std::move(copies));
+  auto shared = std::make_shared<Shared>(group, replicas, device, std::move(copies));
   for (size_t i = 0; i < shared->inboxes.size(); ++i) {
     shared->inbox_numbers[i] = shared->slots.next_number();
     const Tensor memory =

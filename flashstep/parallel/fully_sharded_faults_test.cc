@@ -33,17 +33,17 @@ struct Net : torch::nn::Module {
 };
 
 // Block `last` is the last that rank kVictim enters: the others miss it in the middle of a forward
-// (the unit after it is gathered) or of a backward.
-void lose_a_rank_in_block(int last) {
+// (the unit after it is gathered) or of a backward. Those of another replica miss the means only.
+void lose_a_rank_in_block(int last, int world_size = 3, int shard_ranks = 0) {
   testing::start_ranks(
-      3,
-      [last](const Environment& environment) {
+      world_size,
+      [=](const Environment& environment) {
         GroupOptions options;
         options.timeouts.silence = std::chrono::milliseconds(2000);
         options.timeouts.grace = std::chrono::milliseconds(2000);
         const Group group(environment, options);
         const auto net = std::make_shared<Net>();
-        FullyShardedDataParallel model(net, group);
+        FullyShardedDataParallel model(net, group, {.shard_ranks = shard_ranks});
         model(torch::ones({2, 6})).sum().backward();
         net->blocks[last]->as<Block>()->dies = group.rank() == kVictim;
         try {
@@ -56,7 +56,8 @@ void lose_a_rank_in_block(int last) {
       },
       [](testing::Ranks& ranks) {
         EXPECT_TRUE(ranks.wait_for_all(30));
-        for (const int rank : {0, 2}) {
+        for (int rank = 0; rank < ranks.world_size(); ++rank) {
+          if (rank == kVictim) continue;
           EXPECT_TRUE(!ranks.was_killed(rank) && ranks.exit_code(rank) == 1) << ranks.all_output();
           EXPECT_NE(ranks.output(rank).find("flashstep: ["), std::string::npos)
               << ranks.all_output();
@@ -67,6 +68,7 @@ void lose_a_rank_in_block(int last) {
 
 TEST(FullyShardedFaults, ARankIsLostInTheMiddleOfAForward) { lose_a_rank_in_block(1); }
 TEST(FullyShardedFaults, ARankIsLostBeforeBackward) { lose_a_rank_in_block(kBlocks - 1); }
+TEST(FullyShardedFaults, ARankOfAnotherReplicaIsLost) { lose_a_rank_in_block(1, 4, 2); }
 
 }  // namespace
 }  // namespace flashstep

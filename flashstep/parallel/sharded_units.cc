@@ -17,7 +17,6 @@
 
 #include "flashstep/base/called_back.h"
 #include "flashstep/base/text.h"
-#include "flashstep/comm/agreement.h"
 #include "flashstep/comm/peer_copies.h"
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
@@ -26,6 +25,7 @@
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/reduction.h"
 #include "flashstep/parallel/unit.h"
+#include "flashstep/parallel/unit_checks.h"
 #include "flashstep/sharded_optimizer.h"
 
 namespace flashstep {
@@ -38,68 +38,20 @@ constexpr size_t kReductionsInFlight = 2;
 
 bool is_in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
-void check(const UnitOfTensors& unit) {
-  for (size_t i = 0; i < unit.tensors.size(); ++i) {
-    const Tensor& tensor = unit.tensors[i];
-    const std::string& name = unit.names[i];
-    require(tensor.defined() && tensor.is_leaf(),
-            "[fully sharded] expected parameters that autograd collects gradients for (leaves), ",
-            "got ", name, tensor.defined() ? ", which was computed" : ", which is undefined");
-    require(tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense(),
-            "[fully sharded] expected parameters that are dense in memory, got ", name);
-    require(tensor.is_floating_point(), "[fully sharded] expected floating-point parameters, got ",
-            name, " of ", c10::toString(tensor.scalar_type()));
-    require(tensor.device() == unit.tensors.front().device(),
-            "[fully sharded] expected the parameters of a unit on one device, got ", name, " on ",
-            tensor.device(), " and ", unit.names.front(), " on ", unit.tensors.front().device());
-    require(!tensor.grad().defined(), "[fully sharded] expected parameters without gradients, got ",
-            "one for ", name, ": wrap before the first backward, or zero_grad() first");
-  }
-}
-
-// All ranks must divide the same tensors alike.
-void check_agreement(const std::vector<UnitOfTensors>& units, const Group& group,
-                     const FullyShardOptions& options) {
-  std::vector<std::string> lines = {
-      str("compute_dtype ",
-          options.compute_dtype ? c10::toString(*options.compute_dtype) : "not given"),
-      str("reshard_after_forward ", options.reshard_after_forward ? "yes" : "no"),
-      str("cast_undivided ", options.cast_undivided ? "yes" : "no"),
-      str("fill ", options.fill ? "given" : "not given"),
-      str("peer_copies ", options.peer_copies ? "yes" : "no")};
-  for (const UnitOfTensors& unit : units) {
-    lines.push_back(str("unit ", unit.name));
-    for (size_t i = 0; i < unit.tensors.size(); ++i) {
-      const Tensor& t = unit.tensors[i];
-      const bool divided = options.shard ? options.shard(unit.names[i], t) : t.dim() >= 2;
-      lines.push_back(flashstep::str(
-          unit.names[i], " of shape ", t.sizes(), ", ", c10::toString(t.scalar_type()),
-          t.requires_grad() ? "" : ", frozen", divided ? "" : ", not divided"));
-    }
-  }
-  const auto difference = first_difference(lines, group);
-  if (!difference) return;
-  const auto or_none = [](const std::string& line) { return line.empty() ? "nothing" : line; };
-  throw AgreedError(str("[fully sharded] expected the same units, parameters and options on every ",
-                        "rank, got ", or_none(difference->first), " on rank 0 and ",
-                        or_none(difference->other), " on rank ", difference->rank));
-}
-
 class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> {
  public:
   Engine(const std::vector<UnitOfTensors>& units, const Group& group,
          const FullyShardOptions& options)
       : group_(group), options_(options) {
-    check_agreement(units, group, options);
+    check_units(units, group, options);
+    divide_ranks();
     std::vector<Tensor> all;
-    for (const UnitOfTensors& unit : units) {
-      check(unit);
+    for (const UnitOfTensors& unit : units)
       all.insert(all.end(), unit.tensors.begin(), unit.tensors.end());
-    }
     if (!options.fill) broadcast_from_first(all, group);
     std::vector<Tensor> trained;
     for (size_t u = 0; u < units.size(); ++u) {
-      units_.emplace_back(units[u], group, options);
+      units_.emplace_back(units[u], *shards_, options);
       for (size_t i = 0; i < units[u].tensors.size(); ++i) {
         if (!units[u].tensors[i].requires_grad()) continue;
         trained.push_back(units[u].tensors[i]);
@@ -193,7 +145,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   Tensor gradient_norm() const override {
     const at::NoGradGuard no_grad;
     const at::Device device = units_.front().device();
-    const Tensor divided = norm_over_ranks(own_norm(true).to(device), group_);
+    const Tensor divided = norm_over_ranks(own_norm(true).to(device), *shards_);
     return (divided.square() + own_norm(false).to(device).square()).sqrt();
   }
 
@@ -226,7 +178,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   NamedTensors gather_evenly() const override {
     NamedTensors result;
-    std::vector<size_t> bytes(static_cast<size_t>(group_.world_size()));  // by rank
+    std::vector<size_t> bytes(static_cast<size_t>(shards_->world_size()));  // by rank
     for (const ShardedUnit& unit : units_) {
       for (const ShardedTensor& t : unit.tensors()) {
         const Tensor whole = unit.gather_copy(t);
@@ -245,8 +197,10 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
       for (const ShardedTensor& t : unit.tensors()) {
         const Tensor whole =
             at::empty_strided(t.sizes, t.strides, t.memory.options().device(at::kMeta));
-        const int64_t begin = t.is_divided ? std::min<int64_t>(group_.rank() * t.part, t.numel) : 0;
-        result.push_back({t.name, t.tensor, whole, t.is_divided, begin, begin + t.own});
+        const int64_t begin = begin_of(t);
+        const bool is_first =
+            t.is_divided ? group_.rank() < shards_->world_size() : group_.is_first();
+        result.push_back({t.name, t.tensor, whole, t.is_divided, is_first, begin, begin + t.own});
       }
     }
     return result;
@@ -264,7 +218,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
                 at::IntArrayRef(t.sizes), ", got ", found->second.sizes());
         const Tensor ordered =
             at::empty_strided(t.sizes, t.strides, found->second.options()).copy_(found->second);
-        const int64_t begin = t.is_divided ? std::min<int64_t>(group_.rank() * t.part, t.numel) : 0;
+        const int64_t begin = begin_of(t);
         t.memory.slice(0, 0, t.own).copy_(flat_view(ordered).slice(0, begin, begin + t.own));
         note_written(t.tensor);  // whose memory the shard is
         by_name.erase(found);
@@ -291,16 +245,27 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     size_t awaited = 0;        // gradients that have not come yet
   };
   size_t root() const { return units_.size() - 1; }
+  int64_t begin_of(const ShardedTensor& t) const {
+    return t.is_divided ? std::min<int64_t>(shards_->rank() * t.part, t.numel) : 0;
+  }
+
+  void divide_ranks() {
+    if (options_.shard_ranks == 0 || options_.shard_ranks == group_.world_size()) return;
+    shards_ = &group_.split(group_.rank() / options_.shard_ranks);
+    replicas_ = &group_.split(group_.rank() % options_.shard_ranks);
+  }
 
   void choose_transport(at::Device device) {
     std::vector<const ShardedTensors*> lists;
     for (const ShardedUnit& unit : units_) lists.push_back(&unit.tensors());
-    if (options_.peer_copies) copies_ = make_unit_copies(group_, device, lists);
+    if (options_.peer_copies) copies_ = make_unit_copies(*shards_, replicas_, device, lists);
+    if (replicas_ != nullptr && group_.all_reduce(copies_ ? 1 : 0, Reduce::kMin) == 0)
+      copies_.reset();  // some machine has none
     for (ShardedUnit& unit : units_) {
       unit.use(copies_ ? copies_->messages()
-                       : make_collective_messages(unit.name(), unit.device(), group_));
+                       : make_collective_messages(unit.name(), unit.device(), *shards_, replicas_));
     }
-    transport_ = copies_ ? kCopies : transport_of({at::empty({0}, device)}, group_);
+    transport_ = copies_ ? kCopies : transport_of({at::empty({0}, device)}, *shards_);
   }
 
   bool has_trained(size_t unit) const {
@@ -391,6 +356,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   void reduce(size_t unit, double missing) {
     units_[unit].start_reduction(*stream_, missing);
     uses_[unit].in_backward = false;
+    if (!in_flight_.empty()) units_[in_flight_.back()].continue_reduction(*stream_);
     in_flight_.push_back(unit);
     while (in_flight_.size() > kReductionsInFlight) take_oldest();
   }
@@ -503,6 +469,8 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   const Group& group_;
   const FullyShardOptions options_;
+  const Group* shards_ = &group_;    // those that divide a copy of the weights
+  const Group* replicas_ = nullptr;  // those that have the same shards; null: there is one copy
   at::Device device_ = at::kCPU;
   std::unique_ptr<UnitCopies> copies_;  // null: collectives
   std::string transport_;
@@ -516,7 +484,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   bool in_backward_ = false, is_of_some_inputs_ = false;
   std::function<void(const Tensor& not_finite)> update_;  // or empty
   std::array<Tensor, 2> dropped_;  // squared norms of gradients that it used: whole, divided
-  std::recursive_mutex mutex_;  // hooks come from autograd's threads; a backward may be nested
+  std::recursive_mutex mutex_;     // hooks come from autograd's threads; a backward may be nested
   std::unique_ptr<GradientHooks> hooks_;  // last: gone before what it calls
 };
 

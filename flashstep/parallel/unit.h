@@ -18,6 +18,7 @@ namespace flashstep {
 
 class ShardedUnit {
  public:
+  // `group`: those that divide the tensors.
   ShardedUnit(const UnitOfTensors& tensors, const Group& group, const FullyShardOptions& options);
 
   // What carries it, from the beginning on.
@@ -41,13 +42,17 @@ class ShardedUnit {
   // Takes the gradients of the whole tensors away and starts to send them; where one is expected
   // and missing, it counts as `missing`. The tensors are shards. All ranks call it.
   void start_reduction(SideStream& stream, double missing);
+  void continue_reduction(SideStream& stream) {  // as UnitMessages
+    const at::NoGradGuard no_grad;
+    messages_->continue_reduction(tensors_, stream);
+  }
   // The shards' gradients are the means, added to what was there (on a GPU: when `stream` is
   // joined).
   void finish_reduction(SideStream& stream);
 
   void give_up() { messages_->give_up(); }  // as UnitMessages
 
-  // One of its tensors whole, in its own dtype: a copy. All ranks call it.
+  // One of its tensors whole, in its own dtype: a copy. All ranks of the group call it.
   at::Tensor gather_copy(const ShardedTensor& t) const;
 
  private:

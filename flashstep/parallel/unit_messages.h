@@ -59,6 +59,8 @@ class UnitMessages {
   // Takes the gradients of the whole tensors, and starts to send them. Each rank sums up its shards
   // in rank order, in float32 at least.
   virtual void start_reduction(ShardedTensors& tensors, SideStream& stream, double missing) = 0;
+  // When they had time to arrive: between replicas the sums travel from here on.
+  virtual void continue_reduction(const ShardedTensors& /*tensors*/, SideStream& /*stream*/) {}
   // The shards' gradients are the means, added to what was there (on a GPU: when `stream` is
   // joined).
   virtual void finish_reduction(ShardedTensors& tensors, SideStream& stream) = 0;
@@ -68,9 +70,10 @@ class UnitMessages {
   virtual void give_up() {}
 };
 
-// By the group's collectives. `unit` is for messages.
+// By collectives of `group`, whose ranks divide the tensors, and of `replicas`, the ranks that have
+// the same shards (null: this one alone). `unit` is for messages.
 std::unique_ptr<UnitMessages> make_collective_messages(const std::string& unit, at::Device device,
-                                                       const Group& group);
+                                                       const Group& group, const Group* replicas);
 
 // What copies of all units share: memory that other ranks write into.
 class UnitCopies {
@@ -83,9 +86,11 @@ class UnitCopies {
   virtual std::unique_ptr<UnitMessages> messages() = 0;  // of a unit; must not outlive this
 };
 
-// Null, on all ranks, where there are no copies from GPU to GPU. `units`: those that will use it.
-// All ranks call it. The group must outlive it.
-std::unique_ptr<UnitCopies> make_unit_copies(const Group& group, at::Device device,
+// Null, on all ranks of `group`, where there are no copies from GPU to GPU; between `replicas` NCCL
+// carries the means. `units`: those that will use it. All ranks call it. The groups must outlive
+// it.
+std::unique_ptr<UnitCopies> make_unit_copies(const Group& group, const Group* replicas,
+                                             at::Device device,
                                              const std::vector<const ShardedTensors*>& units);
 
 }  // namespace flashstep

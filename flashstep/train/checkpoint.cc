@@ -137,7 +137,7 @@ NamedTensors on_host(const NamedTensors& tensors) {
 void write_share(const fs::path& directory, bool sees_it, const char* part, const NamedTensors& own,
                  const Group& group, OrderedJson& records) {
   NamedTensors handed_over;
-  if (sees_it) {
+  if (sees_it && !own.empty()) {
     records.push_back(
         record_of([&] { return write_part(directory, share_name(part, group), part, own); }));
   } else {

@@ -178,6 +178,9 @@ void ParallelConfig::visit(FieldVisitor& v) {
       "shard_optimizer", shard_optimizer, {"none", "whole", "flat", "full"},
       "each process keeps the optimizer's state of; whole: some parameters; flat: an equal part of "
       "all, and of their gradients; full: and of the parameters themselves");
+  v.field("shard_ranks", shard_ranks, {0, 1'000'000},
+          "processes that divide one copy of the parameters (shard_optimizer full), those of a "
+          "machine, say; gradients are averaged between the copies; 0: all processes, one copy");
   v.field("peer_copies", peer_copies, {"none", "updates", "all"},
           "what copy engines carry between GPUs of one machine, NCCL the rest; updates: parameters "
           "that a process has updated (shard_optimizer); all: gradients, too (bucketed)");
@@ -254,6 +257,10 @@ void check_config(const Config& config) {
   require(train.fp32_products == "exact" || train.precision == "fp32",
           "[config] expected train.fp32_products exact with train.precision ", train.precision,
           ", got split");
+  const ParallelConfig& parallel = config.parallel;
+  require(parallel.shard_ranks == 0 || parallel.shard_optimizer == "full",
+          "[config] expected parallel.shard_ranks 0 with parallel.shard_optimizer ",
+          parallel.shard_optimizer, ", got ", parallel.shard_ranks);
   require(
       config.tokens.train.empty() == config.tokens.validation.empty(),
       "[config] expected tokens.train and tokens.validation to be given together, got only one");

@@ -88,6 +88,7 @@ struct ParallelConfig {
   double bucket_megabytes = 0;
   std::string flat_buckets = "chosen";
   std::string shard_optimizer = "none";
+  int64_t shard_ranks = 0;
   std::string peer_copies = "all";
   int64_t world_size = 0;
   double start_seconds = 300, silence_seconds = 30, collective_seconds = 1800;  // Timeouts

@@ -88,6 +88,11 @@ TEST_F(ConfigTest, FieldsThatContradictEachOther) {
                  {"min_learning_rate", "0.0001"});
   expect_refusal(R"({"train": {"steps": 10}, "schedule": {"warmup_steps": 20}})",
                  {"warmup_steps", "10", "20"});
+  expect_refusal(R"({"parallel": {"shard_ranks": 2}})",
+                 {"parallel.shard_ranks 0", "shard_optimizer none", "got 2"});
+  EXPECT_EQ(
+      load(R"({"parallel": {"shard_ranks": 2, "shard_optimizer": "full"}})").parallel.shard_ranks,
+      2);
   expect_refusal(R"({"tokens": {"train": "a.npy"}})", {"tokens.train", "tokens.validation"});
   expect_refusal(R"({"tokenizer": {"vocab_size": 256}})", {"vocab_size", "256 + 1", "got 256"});
 }

@@ -46,6 +46,7 @@ struct FullShardingRun {
   bool resume = false;
   bool divides = false;
   bool update_in_backward = false;
+  int shard_ranks = 0;
 
   ModelConfig config() const { return small_model(divides); }
 
@@ -55,6 +56,7 @@ struct FullShardingRun {
     model->set_recompute(recompute, 2);
     ParallelConfig parallel;
     parallel.shard_optimizer = shards;
+    parallel.shard_ranks = shard_ranks;
     const auto ranks = parallelize(*model, parallel, &group);
     const auto optimizer =
         make_optimizer(*model, torch::optim::AdamWOptions(1e-2), parallel, *ranks);
@@ -99,7 +101,8 @@ struct FullShardingRun {
       matrices += whole.dim() >= 2 ? 1 : 0;
     }
     const int64_t small = 7 * config().d_model;  // norms, which every rank has
-    EXPECT_LE(own, (all - small) / ranks.world_size() + 4 * matrices + small);
+    const int64_t divided_by = shard_ranks > 0 ? shard_ranks : ranks.world_size();
+    EXPECT_LE(own, (all - small) / divided_by + 4 * matrices + small);
   }
 
   // Its weights in the order of their names, whoever wrote them.
@@ -194,22 +197,24 @@ TEST(FullSharding, UpdatesInBackward) {
     group.barrier();
     FullShardingRun none{base / "none", "none"};
     none.update_in_backward = true;
-    testing::expect_sentence([&] { none.run(group); },
-                             {"expected one process, or parallel.shard_optimizer full", "got 2 processes"});
+    testing::expect_sentence(
+        [&] { none.run(group); },
+        {"expected one process, or parallel.shard_optimizer full", "got 2 processes"});
     group.barrier();
     if (group.is_first()) fs::remove_all(base);
   });
 }
 
 TEST(FullSharding, ResumedIsNeverStopped) {
-  for (const int world_size : {2, 3}) {
-    testing::run_ranks(world_size, [](const Environment& environment) {
+  for (const auto& [world_size, shard_ranks] : {std::pair{2, 0}, {3, 0}, {4, 2}}) {
+    testing::run_ranks(world_size, [shard_ranks = shard_ranks](const Environment& environment) {
       Group group(environment);
       const fs::path base = full_sharding_folder("resume");
       if (group.is_first()) fs::remove_all(base);
       group.barrier();
-      const FullShardingRun whole{base / "whole", "full"};
+      FullShardingRun whole{base / "whole", "full"};
       FullShardingRun part{base / "part", "full"};
+      whole.shard_ranks = part.shard_ranks = shard_ranks;
       part.steps = 3;
       part.run(group);
       part.steps = whole.steps;
@@ -223,6 +228,54 @@ TEST(FullSharding, ResumedIsNeverStopped) {
       if (group.is_first()) fs::remove_all(base);
     });
   }
+}
+
+// Two replicas of two ranks go on from what others have written, and others from what they have.
+TEST(FullSharding, ReplicasAreResumedByOthers) {
+  struct Layout {
+    int shard_ranks;
+    const char* shards;
+  };
+  const std::pair<Layout, Layout> cases[] = {{{2, "full"}, {0, "full"}},
+                                             {{0, "full"}, {2, "full"}},
+                                             {{2, "full"}, {1, "full"}},
+                                             {{2, "full"}, {0, "none"}},
+                                             {{0, "none"}, {2, "full"}}};
+  testing::run_ranks(4, [&](const Environment& environment) {
+    Group group(environment);
+    const fs::path base = full_sharding_folder("replicas");
+    if (group.is_first()) fs::remove_all(base);
+    group.barrier();
+    const FullShardingRun whole{base / "whole", "none"};
+    const double expected = whole.run(group);
+    for (const auto& [before, after] : cases) {
+      SCOPED_TRACE(str(before.shards, before.shard_ranks, " to ", after.shards, after.shard_ranks));
+      FullShardingRun part{
+          base / str(before.shards, before.shard_ranks, after.shards, after.shard_ranks),
+          before.shards};
+      part.steps = 3;
+      part.shard_ranks = before.shard_ranks;
+      part.run(group);
+      const fs::path files = part.directory / "checkpoints/step_00000003";
+      if (group.is_first() && before.shard_ranks == 2) {
+        for (const std::string name : {"model", "optimizer"}) {
+          EXPECT_TRUE(fs::exists(files / (name + ".00001-of-00004.safetensors")));
+          EXPECT_FALSE(fs::exists(files / (name + ".00002-of-00004.safetensors")))
+              << "the second replica has nothing to add";
+        }
+      }
+      part.steps = whole.steps;
+      part.resume = true;
+      part.shards = after.shards;
+      part.shard_ranks = after.shard_ranks;
+      const double resumed = part.run(group);
+      if (!group.is_first()) continue;
+      EXPECT_NEAR(resumed, expected, 1e-5);
+      expect_same_checkpoints(part.saved(), whole.saved(), 1e-4);
+    }
+    group.barrier();
+    if (group.is_first()) fs::remove_all(base);
+  });
 }
 
 }  // namespace

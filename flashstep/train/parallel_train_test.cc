@@ -21,6 +21,7 @@
 #include "flashstep/loop.h"
 #include "flashstep/ops.h"
 #include "flashstep/testing/ranks.h"
+#include "flashstep/testing/sentences.h"
 #include "flashstep/train/parallelize.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_state.h"
@@ -391,6 +392,10 @@ TEST(Parallelize, RefusesWhatDoesNotGoTogether) {
     TwoLayers net;
     EXPECT_THROW(parallelize(net, config("none"), &group), UserError);
     EXPECT_THROW(parallelize(net, config("naive", "full"), &group), UserError);
+    ParallelConfig thirds = config("bucketed", "full");
+    thirds.shard_ranks = 3;
+    testing::expect_sentence([&] { parallelize(net, thirds, &group); },
+                             {"parallel.shard_ranks that divides", "2, got 3"});
   });
 }
 

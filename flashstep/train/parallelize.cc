@@ -85,6 +85,7 @@ std::shared_ptr<Parallelism> shard_fully(torch::nn::Module& module, const Parall
   if (auto* model = module.as<TransformerImpl>()) call_blocks_as_units(*model);
   FullyShardOptions options;
   options.peer_copies = config.peer_copies == "all";
+  options.shard_ranks = static_cast<int>(config.shard_ranks);
   // On CPUs autocast casts what is whole.
   if (group.device().is_cuda()) options.compute_dtype = given.autocast;
   options.cast_undivided = false;
@@ -100,6 +101,9 @@ std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const Parall
   const int world_size = group == nullptr ? 1 : group->world_size();
   require(config.world_size == 0 || config.world_size == world_size, "[parallel] expected ",
           config.world_size, " processes (parallel.world_size), got ", world_size);
+  require(config.shard_ranks == 0 || world_size % config.shard_ranks == 0,
+          "[parallel] expected parallel.shard_ranks that divides the number of processes, ",
+          world_size, ", got ", config.shard_ranks);
   if (group == nullptr) return std::make_shared<Parallelism>();
   require(config.wrapper != "none",
           "[parallel] expected one process for parallel.wrapper none, got ", world_size);

@@ -366,13 +366,15 @@ Training make_training(Config config, const TrainOptions& options, torch::Device
 std::string describe_parallel(const Training& training, const Environment& environment) {
   const TrainConfig& train = training.config.train;
   const int64_t ranks = training.parallel->world_size();
+  const int64_t shard_ranks = training.config.parallel.shard_ranks;
   const GradientReducer* const reducer = training.parallel->reducer();
   return str("[parallel] ", ranks, " processes, started by ", environment.launcher,
              "; a step takes ", ranks, " x ", train.accumulation_steps, " x ", train.batch_size,
              " = ", ranks * train.accumulation_steps * train.batch_size, " sequences; ",
              reducer != nullptr ? "wrapper " + reducer->describe()
                                 : "fully sharded, by " + training.parallel->units()->transport(),
-             "; optimizer shards ", training.config.parallel.shard_optimizer);
+             "; optimizer shards ", training.config.parallel.shard_optimizer,
+             shard_ranks > 0 ? str(" within ", shard_ranks, " processes") : "");
 }
 
 // What is trained, on what and where, before the first step: one line each.

@@ -47,7 +47,8 @@ std::string why_not_reduced(const Parallelism& parallel, const std::vector<Tenso
   if (!goes_through_nccl(parameters, *parallel.group()))
     return "gradients that travel by Gloo, for which hosts wait";
   if (parallel.units() != nullptr && !parallel.units()->can_be_captured())
-    return "fully sharded parameters that travel by collectives (parallel.peer_copies none)";
+    return "fully sharded parameters or gradients that travel by collectives (parallel.peer_copies "
+           "none, or parallel.shard_ranks)";
   if (parallel.reducer() == nullptr) return "";
   const ReducerOptions& options = parallel.reducer()->options();
   if (options.strategy == Strategy::kTorch)

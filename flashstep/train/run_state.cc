@@ -108,11 +108,11 @@ class OptimizerTensors {
                             : shard.name;
   }
 
-  // Of what several ranks have, rank 0's.
+  // Of what several ranks have, the first one's.
   NamedTensors shards_state() const {
     NamedTensors result;
     for (const Shard& shard : units_->shards()) {
-      if (shard.is_divided ? shard.begin == shard.end : !job_.parallel->is_main_rank()) continue;
+      if (!shard.is_first || (shard.is_divided && shard.begin == shard.end)) continue;
       for (auto& [name, tensor] : optimizer_state(*adamw_, {{name_of(shard), shard.tensor}})) {
         if (tensor.dim() > 0 && shard.is_divided) tensor = tensor.view({-1});
         result.emplace_back(name, tensor);

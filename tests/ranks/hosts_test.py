@@ -94,6 +94,7 @@ def test_together(config, run):
     try:
         for job in jobs:
             expect(job.end() == 0, "exit code 0", job.output())
+        return jobs[0].output()
     finally:
         close(jobs)
 
@@ -121,20 +122,29 @@ def test_cut_off(config, run, cut, mend):
         mend()
 
 
+def test_outage(directory, parallel, cuts):
+    """Returns what rank 0 says of a run that nothing disturbs."""
+    directory.mkdir()
+    config = write_config(directory, train={"steps": STEPS, "evaluate_every": 50},
+                          checkpointing={"checkpointing_interval": 10},
+                          parallel={"silence_seconds": SILENCE_SECONDS, **parallel})
+    told = test_together(config, directory / "reference")
+    reference = outcome(directory / "reference", STEPS)
+    for cut, mend in cuts:
+        test_cut_off(config, directory / "cut", cut, mend)
+    test_together(config, directory / "cut")
+    expect_same(directory / "cut", reference, STEPS)
+    return told
+
+
 def main():
     move_apart()
     lay_cable()
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        config = write_config(directory, train={"steps": STEPS, "evaluate_every": 50},
-                              checkpointing={"checkpointing_interval": 10},
-                              parallel={"bucket_megabytes": 0.02, "silence_seconds": SILENCE_SECONDS})
-        test_together(config, directory / "reference")
-        reference = outcome(directory / "reference", STEPS)
-        for cut, mend in ((pull, push), (lose_packets, find_packets)):
-            test_cut_off(config, directory / "cut", cut, mend)
-        test_together(config, directory / "cut")
-        expect_same(directory / "cut", reference, STEPS)
+        test_outage(Path(name) / "buckets", {"bucket_megabytes": 0.02}, ((pull, push), (lose_packets, find_packets)))
+        # Each host has a copy of the weights, divided between its ranks.
+        told = test_outage(Path(name) / "replicas", {"shard_optimizer": "full", "shard_ranks": 2}, ((pull, push),))
+        expect("optimizer shards full within 2 processes" in told, "how the weights are divided", told)
 
 
 if __name__ == "__main__":

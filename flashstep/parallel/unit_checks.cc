@@ -1,0 +1,77 @@
+#include "flashstep/parallel/unit_checks.h"
+
+#include <algorithm>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "flashstep/base/text.h"
+#include "flashstep/comm/agreement.h"
+#include "flashstep/error.h"
+
+namespace flashstep {
+namespace {
+
+using at::Tensor;
+
+void check(const UnitOfTensors& unit) {
+  for (size_t i = 0; i < unit.tensors.size(); ++i) {
+    const Tensor& tensor = unit.tensors[i];
+    const std::string& name = unit.names[i];
+    require(tensor.defined() && tensor.is_leaf(),
+            "[fully sharded] expected parameters that autograd collects gradients for (leaves), ",
+            "got ", name, tensor.defined() ? ", which was computed" : ", which is undefined");
+    require(tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense(),
+            "[fully sharded] expected parameters that are dense in memory, got ", name);
+    require(tensor.is_floating_point(), "[fully sharded] expected floating-point parameters, got ",
+            name, " of ", c10::toString(tensor.scalar_type()));
+    require(tensor.device() == unit.tensors.front().device(),
+            "[fully sharded] expected the parameters of a unit on one device, got ", name, " on ",
+            tensor.device(), " and ", unit.names.front(), " on ", unit.tensors.front().device());
+    require(!tensor.grad().defined(), "[fully sharded] expected parameters without gradients, got ",
+            "one for ", name, ": wrap before the first backward, or zero_grad() first");
+  }
+}
+
+void check_agreement(const std::vector<UnitOfTensors>& units, const Group& group,
+                     const FullyShardOptions& options) {
+  std::vector<std::string> lines = {
+      str("compute_dtype ",
+          options.compute_dtype ? c10::toString(*options.compute_dtype) : "not given"),
+      str("reshard_after_forward ", options.reshard_after_forward ? "yes" : "no"),
+      str("cast_undivided ", options.cast_undivided ? "yes" : "no"),
+      str("fill ", options.fill ? "given" : "not given"),
+      str("peer_copies ", options.peer_copies ? "yes" : "no"),
+      str("shard_ranks ", options.shard_ranks)};
+  for (const UnitOfTensors& unit : units) {
+    lines.push_back(str("unit ", unit.name));
+    for (size_t i = 0; i < unit.tensors.size(); ++i) {
+      const Tensor& t = unit.tensors[i];
+      const bool divided = options.shard ? options.shard(unit.names[i], t) : t.dim() >= 2;
+      lines.push_back(flashstep::str(
+          unit.names[i], " of shape ", t.sizes(), ", ", c10::toString(t.scalar_type()),
+          t.requires_grad() ? "" : ", frozen", divided ? "" : ", not divided"));
+    }
+  }
+  const auto difference = first_difference(lines, group);
+  if (!difference) return;
+  const auto or_none = [](const std::string& line) { return line.empty() ? "nothing" : line; };
+  throw AgreedError(str("[fully sharded] expected the same units, parameters and options on every ",
+                        "rank, got ", or_none(difference->first), " on rank 0 and ",
+                        or_none(difference->other), " on rank ", difference->rank));
+}
+
+}  // namespace
+
+void check_units(const std::vector<UnitOfTensors>& units, const Group& group,
+                 const FullyShardOptions& options) {
+  check_agreement(units, group, options);
+  const int ranks = group.world_size(), shard_ranks = options.shard_ranks;
+  if (shard_ranks < 0 || ranks % std::max(shard_ranks, 1) != 0) {
+    throw AgreedError(str("[fully sharded] expected shard_ranks that divides the ", ranks,
+                          " ranks, or 0 for all of them, got ", shard_ranks));
+  }
+  for (const UnitOfTensors& unit : units) check(unit);
+}
+
+}  // namespace flashstep
