@@ -1,5 +1,6 @@
 """Trains a GPT of letters on this repository's pages, as people train who start from nanoGPT: plain PyTorch, settings
-on the command line, gradients accumulated over micro-batches. What makes it use flashstep is one import.
+on the command line, gradients accumulated over micro-batches. One import is another: gradients are averaged by
+flashstep.
 
 python examples/python/gpt.py
 torchrun --nproc_per_node 2 examples/python/gpt.py --steps=100 --d_model=128
@@ -17,7 +18,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from flashstep import DistributedDataParallel as DDP  # was: from torch.nn.parallel import DistributedDataParallel as DDP
+# Was: from torch.nn.parallel import DistributedDataParallel as DDP
+from flashstep import DistributedDataParallel as DDP
 
 settings = SimpleNamespace(
     steps=200,

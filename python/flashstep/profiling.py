@@ -20,21 +20,30 @@ from .report import Report
 _ranges = classes.Ranges()
 
 
+def _begin(name: str) -> None:
+    if not torch.compiler.is_compiling():
+        _ranges.begin(name)
+
+
+def _end() -> None:
+    if not torch.compiler.is_compiling():
+        _ranges.end()
+
+
 class range(contextlib.ContextDecorator):
     """A named stretch of time, as a context manager or a decorator: torch.profiler shows it, NVIDIA's tools do (NVTX),
-    and profile() and memory() divide by it. The passes of a step are called "forward", "backward" and "optimizer"."""
+    and profile() and memory() divide by it. The passes of a step are called "forward", "backward" and "optimizer". A
+    compiled function has no ranges inside."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __enter__(self) -> range:
-        if not torch.compiler.is_compiling():
-            _ranges.begin(self.name)
+        _begin(self.name)
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        if not torch.compiler.is_compiling():
-            _ranges.end()
+        _end()
 
 
 def tables(chrome_trace: Path, *, top: int = 10) -> str:
@@ -88,8 +97,8 @@ def _ranges_of(module: nn.Module | None) -> Iterator[None]:
         names = path.split(".")
         name = ".".join(names[-2:] if names[-1].isdigit() else names[-1:])
         if name:
-            hooks.append(child.register_forward_pre_hook(lambda *_, name=name: _ranges.begin(name), prepend=True))
-            hooks.append(child.register_forward_hook(lambda *_: _ranges.end(), always_call=True))
+            hooks.append(child.register_forward_pre_hook(lambda *_, name=name: _begin(name), prepend=True))
+            hooks.append(child.register_forward_hook(lambda *_: _end(), always_call=True))
     try:
         yield
     finally:

@@ -115,6 +115,16 @@ class Profiles(unittest.TestCase):
         for layer in self.net.layers:
             self.assertFalse(layer._forward_hooks or layer._forward_pre_hooks)
 
+    def test_a_compiled_module(self):
+        net = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager", fullgraph=True)
+
+        def step():
+            with profiling.range("forward"):
+                net(torch.ones(2, 4))
+
+        times = profiling.profile(step, module=net).tables["profile"]
+        self.assertEqual(times["pass"], ["forward", "in all"])
+
     def test_every_operator_of_ours_has_a_class(self):
         net = flashstep.nn.TransformerLM(
             vocab_size=50, context_length=16, d_model=32, num_layers=2, num_heads=2, d_ff=48
