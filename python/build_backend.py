@@ -72,7 +72,7 @@ def wants_cuda(torch: Path) -> bool:
 
 
 def build_library() -> Path:
-    """The stripped library and what travels with it, in a folder of their own."""
+    """The stripped libraries and what travels with them, in a folder of their own."""
     preset, commands = os.environ.get("FLASHSTEP_PRESET", ""), []
     environment = dict(os.environ)
     if not preset:
@@ -83,17 +83,17 @@ def build_library() -> Path:
         commands.append(["cmake", "--preset", preset, "-U", "LibTorch_*", f"-DFLASHSTEP_LIBTORCH={torch}"])
     if not preset.endswith("cuda"):
         print("flashstep: built for CPUs; FLASHSTEP_CUDA=1, with nvcc 13, builds the CUDA kernels", file=sys.stderr)
-    commands.append(["scripts/build", "--preset", preset, "flashstep_carried"])
+    commands.append(["scripts/build", "--preset", preset, "flashstep_tools_carried"])
     for command in commands:
         if subprocess.run(command, cwd=ROOT, stdout=sys.stderr, env=environment).returncode != 0:
             fail(f"`{' '.join(command)}` failed")
     folder = ROOT / "build" / preset / "python" / "package"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    library = folder / "libflashstep.so"
-    shutil.copy(folder.parent / "libflashstep.so", library)
-    subprocess.run(["strip", "--strip-unneeded", library], check=True)
-    carry_along(library, folder)
+    for library in (folder / "libflashstep.so", folder / "libflashstep_tools.so"):
+        shutil.copy(folder.parent / library.name, library)
+        subprocess.run(["strip", "--strip-unneeded", library], check=True)
+        carry_along(library, folder)
     return folder
 
 

@@ -1,5 +1,6 @@
 // The library's only block of registrations: loading libflashstep.so defines torch.ops.flashstep.*
 // and torch.classes.flashstep.* once, for Python and for whoever else knows PyTorch's dispatcher.
+// libflashstep_tools.so adds reports (report/for_python.cc).
 #include <torch/library.h>
 
 #include "flashstep/bindings/registrations.h"
@@ -13,6 +14,7 @@ TORCH_LIBRARY(flashstep, library) {
   flashstep::bindings::register_data_parallel(library);
   flashstep::bindings::register_sharded_optimizer(library);
   flashstep::bindings::register_fully_sharded(library);
+  flashstep::bindings::register_ranges(library);
   flashstep::bindings::register_text(library);
   flashstep::bindings::register_files(library);
 }

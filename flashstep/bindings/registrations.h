@@ -13,6 +13,7 @@ void register_group(torch::Library& library);              // Group
 void register_data_parallel(torch::Library& library);      // GradientMeans
 void register_sharded_optimizer(torch::Library& library);  // OptimizerShards
 void register_fully_sharded(torch::Library& library);      // ShardedUnits
+void register_ranges(torch::Library& library);             // Ranges
 void register_text(torch::Library& library);               // Tokenizer, batches
 void register_files(torch::Library& library);              // checkpoints
 

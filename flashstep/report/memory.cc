@@ -75,13 +75,11 @@ BenchReport memory_report(const MemoryOptions& options) {
   });
 }
 
-BenchReport snapshot_report(const std::filesystem::path& snapshot, int64_t largest,
-                            const std::string& directory) {
-  const MappedFile file(snapshot);
-  const measure::MemoryTrace trace = measure::read_snapshot(file.bytes(), snapshot.string());
+BenchReport memory_trace_report(const measure::MemoryTrace& trace, const std::string& name,
+                                int64_t largest) {
   const auto peak = measure::peak(trace, trace.all());
   BenchReport report;
-  report.table.title = "Peak of " + snapshot.filename().string();
+  report.table.title = "Peak of " + name;
   report.table.columns = {measure::number_column("peak", "MiB", 2)};
   std::vector<measure::Cell> row = {static_cast<double>(measure::total(peak.bytes)) / kMiB};
   for (int kind = 0; kind < measure::kMemoryKinds; ++kind) {
@@ -93,8 +91,17 @@ BenchReport snapshot_report(const std::filesystem::path& snapshot, int64_t large
   report.table.notes = {str(with_commas(static_cast<int64_t>(trace.events.size())), " events of ",
                             with_commas(static_cast<int64_t>(trace.allocations.size())),
                             " allocations.")};
-  report.tables = {{"largest", fill("Largest allocations", allocation_schema(/*with_shape=*/false),
+  const bool with_shape = trace.shapes.size() > 1;
+  report.tables = {{"largest", fill("Largest allocations", allocation_schema(with_shape),
                                     largest_allocations(trace, trace.all(), largest))}};
+  return report;
+}
+
+BenchReport snapshot_report(const std::filesystem::path& snapshot, int64_t largest,
+                            const std::string& directory) {
+  const MappedFile file(snapshot);
+  const measure::MemoryTrace trace = measure::read_snapshot(file.bytes(), snapshot.string());
+  BenchReport report = memory_trace_report(trace, snapshot.filename().string(), largest);
   if (!directory.empty()) {
     measure::write_plot(
         memory_timeline(trace, trace.all(), "Memory of " + snapshot.filename().string(),

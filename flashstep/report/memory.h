@@ -41,6 +41,10 @@ BenchReport snapshot_report(const std::filesystem::path& snapshot, int64_t large
 
 // ---- Inside
 
+// The tables of a trace, of all its events.
+BenchReport memory_trace_report(const measure::MemoryTrace& trace, const std::string& name,
+                                int64_t largest);
+
 struct MemoryTask {
   Workload workload;
   int64_t warmup = 1, largest = 15;

@@ -6,11 +6,11 @@
 #include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
+#include "flashstep/measure/profiler_ranges.h"
 #include "flashstep/profiling.h"
 #include "flashstep/report/case_memory.h"
 #include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/model_run.h"
-#include "flashstep/report/profiler_ranges.h"
 #include "flashstep/report/recorder.h"
 #include "flashstep/train/cost.h"
 
@@ -78,7 +78,7 @@ class CaseProfiler {
     run_.tell(what + "warm-up");
     ModelRun model(workload);
     {
-      const ProfilerRanges listening;
+      const measure::ProfilerRanges listening;
       const ScopedRange range("warm-up");
       repeat(options_.warmup, [&] { model.pass(); });
       synchronize(model.device());
@@ -91,7 +91,7 @@ class CaseProfiler {
     run_.tell(str(what, options_.steps, " steps by the clock"));
     repeat(options_.steps, [&] { run.timers.push_back(model.timed_pass()); });
     run_.tell(str(what, options_.recorded, " steps recorded"));
-    const ProfilerRanges listening;
+    const measure::ProfilerRanges listening;
     const TraceEvents trace = record_steps(model, suffix);
     const Attribution attribution = attribute(trace);
     run.sums = sums_of(trace, attribution);
@@ -118,7 +118,7 @@ class CaseProfiler {
 
   // For nsys and ncu, which know when to look by cudaProfilerStart and by the ranges.
   void show_to_others(ModelRun& model) {
-    const ProfilerRanges listening;
+    const measure::ProfilerRanges listening;
     measure::start_gpu_capture();
     repeat(options_.steps, [&] { run_one(model); });
     measure::stop_gpu_capture();
@@ -136,6 +136,19 @@ class CaseProfiler {
   const Run& run_;
   ProfileCase& case_;
 };
+
+// Of the model in a trace nothing is known.
+void drop_empty_columns(measure::Table& table) {
+  for (size_t i = table.columns.size(); i-- > 0;) {
+    const auto is_empty = [i](const auto& row) {
+      return std::holds_alternative<std::monostate>(row[i].value());
+    };
+    if (!std::all_of(table.rows.begin(), table.rows.end(), is_empty)) continue;
+    const auto at = static_cast<std::ptrdiff_t>(i);
+    table.columns.erase(table.columns.begin() + at);
+    for (auto& row : table.rows) row.erase(row.begin() + at);
+  }
+}
 
 Benchmark benchmark_of(const ProfileOptions& options, const std::vector<ProfileCase>& cases) {
   Benchmark benchmark = profile_benchmark(cases, options.top);
@@ -206,7 +219,10 @@ BenchReport trace_report(const std::filesystem::path& file, int64_t top,
   cases[0].step = ProfileRun{.sums = sums_of(trace, attribute(trace)), .timers = {}};
   Benchmark benchmark = profile_benchmark(cases, top);
   benchmark.command = "profile --trace " + cases[0].name;
-  return report_of(benchmark, times_of(cases[0], {}));
+  BenchReport report = report_of(benchmark, times_of(cases[0], {}));
+  drop_empty_columns(report.table);
+  for (NamedTable& named : report.tables) drop_empty_columns(named.table);
+  return report;
 }
 
 }  // namespace flashstep::report

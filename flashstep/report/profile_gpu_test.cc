@@ -9,10 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/text.h"
+#include "flashstep/measure/profiler_ranges.h"
 #include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/profile.h"
-#include "flashstep/report/profiler_ranges.h"
 #include "flashstep/report/recorder.h"
 #include "flashstep/testing/gpus.h"
 
@@ -40,7 +40,7 @@ Workload small_workload(const Case& c) {
 TraceEvents recorded(const Workload& workload, const std::string& file = "") {
   ModelRun run(workload);
   run.pass();
-  const ProfilerRanges listening;
+  const measure::ProfilerRanges listening;
   const auto work = [&] {
     for (int i = 0; i < kSteps; ++i) {
       const ScopedRange range("step");

@@ -8,10 +8,10 @@
 
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
+#include "flashstep/measure/profiler_ranges.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/model_run.h"
-#include "flashstep/report/profiler_ranges.h"
 #include "flashstep/report/recorder.h"
 #include "flashstep/report/test_gpu_like_trace.h"
 #include "flashstep/train/cost.h"
@@ -32,7 +32,7 @@ Workload workload_with(const std::string& attention) {
 TraceEvents recorded(const Workload& workload, int64_t steps, const std::string& file = "") {
   ModelRun run(workload);
   run.pass();
-  const ProfilerRanges listening;
+  const measure::ProfilerRanges listening;
   return record(
       run.device(),
       [&] {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "flashstep/report/profiler_ranges.h"
+#include "flashstep/measure/profiler_ranges.h"
 
 namespace flashstep::report {
 namespace {
@@ -94,7 +94,7 @@ class Attributor {
       if (pass_of_range(name)) roles_[i] = RangeRole::kPass;
       if (is_step(name)) roles_[i] = RangeRole::kStep;
       if (is_warmup(name)) roles_[i] = RangeRole::kWarmup;
-      if (name == kRangeEnd) roles_[i] = RangeRole::kEnd;
+      if (name == measure::kRangeEnd) roles_[i] = RangeRole::kEnd;
     }
     for (const TraceEvent& e : trace_.events) {
       if (e.kind == EventKind::kRange && roles_[e.name] == RangeRole::kWarmup)

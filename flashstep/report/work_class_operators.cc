@@ -26,7 +26,8 @@ bool contains(std::string_view text, std::string_view part) {
 
 using OperatorClasses = std::unordered_map<std::string_view, WorkClass>;
 
-// PyTorch's operators by name, without "aten::", the "_" of those in place, and "_backward".
+// PyTorch's operators by name, and ours, without "aten::", the "_" of those in place, and
+// "_backward".
 OperatorClasses make_operator_classes() {
   OperatorClasses classes;
   const auto add = [&](WorkClass work_class, std::string_view names) {
@@ -59,6 +60,10 @@ OperatorClasses make_operator_classes() {
       "maximum minimum triu tril cos sin lerp addcmul addcdiv threshold dropout native_dropout "
       "randn randint normal uniform floor round remainder _fused_adamw _fused_adam "
       "_amp_foreach_non_finite_check_and_unscale _amp_update_scale");
+  // Ours, as Python calls them.
+  add(WorkClass::kSoftmax, "cross_entropy cross_entropy_forward linear_cross_entropy");
+  add(WorkClass::kReduction, "rms_norm rms_norm_forward grad_norm");
+  add(WorkClass::kElementwise, "swiglu swiglu_forward rope rope_rows adamw clip_to_norm");
   add(WorkClass::kHost,
       "view reshape _reshape_alias _unsafe_view transpose t permute expand expand_as as_strided "
       "select slice narrow unsqueeze squeeze detach alias empty empty_like empty_strided "

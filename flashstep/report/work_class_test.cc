@@ -160,6 +160,8 @@ TEST(WorkClass, KnowsOperatorsAndNodes) {
       {"aten::transpose", WorkClass::kHost},
       {"aten::t", WorkClass::kHost},
       {"flashstep::attention_backward", WorkClass::kAttention},
+      {"flashstep::rms_norm_backward", WorkClass::kReduction},
+      {"flashstep::adamw_", WorkClass::kElementwise},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", WorkClass::kAttention},
       {"gloo:all_reduce", WorkClass::kCommunication},
       {"MmBackward0", WorkClass::kHost},

@@ -3,7 +3,7 @@
 Python holds names and glue; what computes or communicates is libflashstep.so, the library of the C++ API.
 """
 
-from . import nn
+from . import nn, profiling, report
 from ._checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ._data import BatchSampler
 from ._data_parallel import DistributedDataParallel
@@ -44,6 +44,8 @@ __all__ = [
     "linear_cross_entropy",
     "load_checkpoint",
     "nn",
+    "profiling",
+    "report",
     "rms_norm",
     "rope",
     "save_checkpoint",

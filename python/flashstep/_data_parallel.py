@@ -46,6 +46,7 @@ class DistributedDataParallel(Wrapper):
         for parameter in named.values():
             if parameter.requires_grad and parameter.is_leaf:
                 make_hook_table(parameter)
+        self._synchronizes = True
         self._group = group_of(process_group)
         self._means = classes.GradientMeans(
             self._group,
@@ -73,14 +74,25 @@ class DistributedDataParallel(Wrapper):
         results, and on all ranks in steps that some rank takes no part in."""
         self._means.finish()
 
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        """While it is False, backward() only adds gradients up (accumulation); the last one of a step finds it True."""
+        return self._synchronizes
+
+    @require_backward_grad_sync.setter
+    def require_backward_grad_sync(self, wanted: bool) -> None:
+        if wanted != self._synchronizes:
+            (self._means.leave_no_sync if wanted else self._means.enter_no_sync)()
+            self._synchronizes = bool(wanted)
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, backward() only adds gradients up (accumulation); the last one of a step stands outside."""
-        self._means.enter_no_sync()
+        """Inside, require_backward_grad_sync is False; the last backward() of a step stands outside."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
         finally:
-            self._means.leave_no_sync()
+            self.require_backward_grad_sync = before
 
     def broadcast_buffers(self) -> None:
         """Buffers are rank 0's again. They are not kept equal by themselves. All ranks call it."""

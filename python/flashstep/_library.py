@@ -1,7 +1,9 @@
 """Loads libflashstep.so, in which everything is computed, into the process of torch."""
 
+import functools
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,21 +18,30 @@ def _check_torch(version: str) -> None:
         )
 
 
-def _load() -> None:
-    _check_torch(torch.__version__)
-    # Named by who builds flashstep without installing it.
-    path = Path(os.environ.get("FLASHSTEP_LIBRARY") or Path(__file__).parent / "lib" / "libflashstep.so")
+# Named by who builds flashstep without installing it.
+_path = Path(os.environ.get("FLASHSTEP_LIBRARY") or Path(__file__).parent / "lib" / "libflashstep.so")
+
+
+def _load(path: Path) -> None:
     if not path.exists():
         raise ImportError(
             f"[flashstep] expected the library {path}, got none: "
             "install flashstep by `pip install .`, or run `make python`"
         )
     torch.ops.load_library(str(path))
-    torch.ops.flashstep.called_by_python()
 
 
-_load()
+_check_torch(torch.__version__)
+_load(_path)
+torch.ops.flashstep.called_by_python()
 
 operators = torch.ops.flashstep
 classes = torch.classes.flashstep
 __version__: str = operators.version()
+
+
+@functools.cache
+def report_operators() -> Any:
+    """The operators that read and draw reports: a library of their own, loaded when one is asked for."""
+    _load(_path.with_name("libflashstep_tools.so"))
+    return operators

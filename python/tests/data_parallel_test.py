@@ -25,6 +25,12 @@ def assert_same(module, alone, tolerance=1e-6):
         )
 
 
+def assert_same_gradients(module, alone):
+    for name, parameter in alone.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(module.get_parameter(name).grad, parameter.grad, rtol=1e-5, atol=1e-6)
+
+
 def trains_as_one(rank, world_size, options):
     model = flashstep.DistributedDataParallel(nets.Net(seed=rank), **options)
     alone = nets.Net(seed=0)
@@ -41,16 +47,25 @@ def trains_as_one(rank, world_size, options):
 def accumulates(rank, world_size):
     model, alone = flashstep.DistributedDataParallel(nets.Net()), nets.Net()
     for step in range(3):
-        with model.no_sync():
+        if step == 1:
+            model.require_backward_grad_sync = False
             nets.loss_of(model, *nets.batch(10 + step, ROWS, rank, world_size)).backward()
+            local = nets.Net()
+            nets.loss_of(local, *nets.batch(10 + step, ROWS, rank, world_size)).backward()
+            assert_same_gradients(model.module, local)
+            with model.no_sync():
+                pass
+            assert not model.require_backward_grad_sync
+            model.require_backward_grad_sync = True
+        else:
+            with model.no_sync():
+                nets.loss_of(model, *nets.batch(10 + step, ROWS, rank, world_size)).backward()
         nets.loss_of(model, *nets.batch(20 + step, ROWS, rank, world_size)).backward()
         model.finish_gradient_synchronization()
         model.finish_gradient_synchronization()
         for first in (10, 20):
             nets.loss_of(alone, *nets.batch(first + step, ROWS * world_size)).backward()
-        for name, parameter in alone.named_parameters():
-            if parameter.grad is not None:
-                torch.testing.assert_close(model.module.get_parameter(name).grad, parameter.grad, rtol=1e-5, atol=1e-6)
+        assert_same_gradients(model.module, alone)
         model.zero_grad(set_to_none=step % 2 == 0)
         alone.zero_grad()
 

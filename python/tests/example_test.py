@@ -1,37 +1,34 @@
-"""examples/python/train.py, by one process and under torchrun: the loss falls, and both say where the checkpoint
-is."""
+"""Examples whose losses fall, alone and under torchrun."""
 
-import os
 import re
-import subprocess
-import sys
 import unittest
 from pathlib import Path
 
-import needs_torch  # noqa: F401
-
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "python" / "train.py"
+from examples import EXAMPLES, TWO_RANKS, losses_in, run
 
 
-class Example(unittest.TestCase):
-    def check(self, *command):
-        done = subprocess.run(
-            [sys.executable, *command, EXAMPLE],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "STEPS": "60", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        )
-        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
-        losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
+class Examples(unittest.TestCase):
+    def check_train(self, *command):
+        out = run(*command, EXAMPLES / "train.py")
+        losses = losses_in(out)
         self.assertLess(losses[-1], losses[0] - 1)
-        folder = re.search(r"checkpoint in (.*)", done.stdout)[1]
+        folder = re.search(r"checkpoint in (.*)", out)[1]
         self.assertTrue((Path(folder) / "model.safetensors").exists())
 
-    def test_one_process(self):
-        self.check()
+    def test_train(self):
+        self.check_train()
 
-    def test_torchrun(self):
-        self.check("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    def test_train_under_torchrun(self):
+        self.check_train(*TWO_RANKS)
+
+    def test_gpt(self):
+        losses = losses_in(run(EXAMPLES / "gpt.py", "--steps=30", "--eval_every=10"))
+        self.assertEqual(len(losses), 4)
+        self.assertLess(losses[-1], losses[0] - 1)
+
+    def test_gpt_names_a_setting_that_it_has_not(self):
+        with self.assertRaisesRegex(AssertionError, "expected one of steps, .*, got nonsense"):
+            run(EXAMPLES / "gpt.py", "--nonsense=1")
 
 
 if __name__ == "__main__":

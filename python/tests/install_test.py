@@ -49,6 +49,9 @@ try:
     flashstep.attention(q, q[..., :8], q)
 except ValueError as error:
     assert str(error).startswith("[attention] expected k of shape"), error
+with flashstep.profiling.memory() as recorded:  # of the second library
+    torch.ones(2**18)
+assert recorded.report().tables["memory"]["peak (MiB)"] == [1.0]
 print(sys.version_info[1], seconds)
 """
 

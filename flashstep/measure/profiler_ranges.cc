@@ -1,4 +1,4 @@
-#include "flashstep/report/profiler_ranges.h"
+#include "flashstep/measure/profiler_ranges.h"
 
 #include <memory>
 #include <utility>
@@ -8,7 +8,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/profiler/stubs/base.h>
 
-namespace flashstep::report {
+namespace flashstep::measure {
 namespace {
 
 // Open on this thread, innermost last.
@@ -33,7 +33,7 @@ std::unique_ptr<at::ObserverContext> begin_node(const at::RecordFunction& node) 
 }
 void end_node(const at::RecordFunction&, at::ObserverContext*) { nvtx()->rangePop(); }
 
-class Listener : public RangeListener {
+class ProfilerListener final : public RangeListener {
  public:
   void begin_range(const char* name) override {
     if (nvtx() != nullptr) nvtx()->rangePush(name);
@@ -53,16 +53,15 @@ class Listener : public RangeListener {
   }
 };
 
-// Lives as long as the process: a range may end after the last ProfilerRanges.
-Listener& listener() {
-  static Listener instance;
+}  // namespace
+
+RangeListener& profiler_listener() {
+  static ProfilerListener instance;
   return instance;
 }
 
-}  // namespace
-
 ProfilerRanges::ProfilerRanges() {
-  listen_to_ranges(&listener());
+  listen_to_ranges(&profiler_listener());
   if (nvtx() == nullptr) return;
   node_callback_ = at::addGlobalCallback(at::RecordFunctionCallback(begin_node, end_node)
                                              .scopes({at::RecordScope::BACKWARD_FUNCTION}));
@@ -73,4 +72,4 @@ ProfilerRanges::~ProfilerRanges() {
   if (node_callback_) at::removeCallback(*node_callback_);
 }
 
-}  // namespace flashstep::report
+}  // namespace flashstep::measure

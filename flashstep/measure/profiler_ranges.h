@@ -1,4 +1,4 @@
-// The library's ranges (measure/ranges.h) for profilers: NVTX for NVIDIA's tools (nsys, ncu), user
+// The library's ranges (profiling.h) for profilers: NVTX for NVIDIA's tools (nsys, ncu), user
 // annotations for LibTorch's.
 #pragma once
 
@@ -7,7 +7,11 @@
 
 #include "flashstep/profiling.h"
 
-namespace flashstep::report {
+namespace flashstep::measure {
+
+// Makes each range it hears of an annotation of LibTorch's profiler, and one of NVTX where LibTorch
+// has CUDA. Lives as long as the process: a range may end after the last ProfilerRanges.
+RangeListener& profiler_listener();
 
 // The name of the annotation that marks where a range has ended.
 inline constexpr const char* kRangeEnd = "end of range";
@@ -29,4 +33,4 @@ class ProfilerRanges {
   std::optional<uint64_t> node_callback_;
 };
 
-}  // namespace flashstep::report
+}  // namespace flashstep::measure
