@@ -87,6 +87,7 @@ void add_sentences(const Record& of_case, const Records& all, std::vector<std::s
   const Record *ours = fastest(of_case, all, "bucketed"), *torch = fastest(of_case, all, "torch");
   if (ours == nullptr) return;
   const double added = added_percent(*ours, all), memory = added_memory_percent(*ours, all);
+  if (std::isnan(added)) return;  // "none" was not measured
   std::string sentence = str(of_case.what, ": ", with_unit(*ours), " adds ", fixed(added, 1),
                              " % to the step and ", fixed(memory, 2), " % to peak memory");
   if (torch != nullptr) {

@@ -110,6 +110,15 @@ TEST(BenchDdp, SizesThatWereChosenAreNamed) {
             std::string::npos);
 }
 
+TEST(BenchDdp, WithoutOneProcessNothingIsAdded) {
+  BenchReplicaOptions options = ddp_options();
+  options.plan.contestants = {"bucketed 25", "torch"};
+  const std::vector<Record> all = three(ddp_options().plan);
+  const std::string said = join(report_on(options, {all[1], all[2]}).table.notes, "\n");
+  EXPECT_EQ(said.find("adds"), std::string::npos) << said;
+  EXPECT_NE(said.find("weights of all 2 compared runs"), std::string::npos);
+}
+
 TEST(BenchDdp, NothingMeasuredIsNoPraise) {
   const BenchReplicaOptions options = ddp_options();
   const BenchReport report = report_on(options, blanks_of(options.plan));
