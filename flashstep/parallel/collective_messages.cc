@@ -46,13 +46,13 @@ void pack(const Tensor& place, ShardedTensor& t, double missing) {
 
 class CollectiveMessages : public UnitMessages {
  public:
-  CollectiveMessages(const std::string& unit, at::Device device, const Group& group,
-                     const Group* replicas)
+  CollectiveMessages(const std::string& unit, at::Device device, const ShardGroups& groups)
       : gathering_(str("gathering the parameters of ", unit)),
         averaging_(str("averaging the gradients of ", unit)),
         device_(device),
-        group_(group),
-        replicas_(replicas) {}
+        all_(*groups.all),
+        group_(*groups.shards),
+        replicas_(groups.replicas) {}
 
   c10::DataPtr memory(size_t bytes) override {
     return c10::GetAllocator(device_.type())->allocate(bytes);
@@ -122,7 +122,16 @@ class CollectiveMessages : public UnitMessages {
       sum_up(tensors);
       if (reduction_.work) replicas_->wait(reduction_.work, averaging_);
       if (received_.defined()) add_means(received_, tensors, /*divided=*/true, stream);
-      if (sum_.defined()) add_means(sum_, tensors, /*divided=*/false, stream);
+      if (sum_.defined()) {
+        Tensor rows = sum_;
+        if (all_.world_size() > 1) {
+          rows = at::empty({all_.world_size(), sum_.size(1)}, sum_.options());
+          all_.wait(all_.guarded(averaging_,
+                                 [&] { return all_.process_group()._allgather_base(rows, sum_); }),
+                    averaging_);
+        }
+        add_means(sum_of_rows(rows, sum_.scalar_type()), tensors, /*divided=*/false, stream);
+      }
       reduction_ = {};
       received_.reset();
       sum_.reset();
@@ -157,28 +166,14 @@ class CollectiveMessages : public UnitMessages {
     }
   }
 
-  // What the group's ranks have sent; the sums are on their way between the replicas then.
+  // What the ranks of a copy have sent; the sum is on its way between the replicas then.
   void sum_up(const ShardedTensors& tensors) {
-    if (std::exchange(is_summed_, true)) return;
+    if (std::exchange(is_summed_, true) || !received_.defined()) return;
     if (reduction_.work) group_.wait(reduction_.work, averaging_);
     reduction_ = {};
-    if (received_.defined()) received_ = sum_of_rows(received_, sum_dtype(tensors));
-    if (sum_.defined()) {
-      Tensor all = sum_;
-      if (group_.world_size() > 1) {
-        all = at::empty({group_.world_size(), sum_.size(1)}, sum_.options());
-        group_.wait(
-            group_.guarded(averaging_,
-                           [&] { return group_.process_group()._allgather_base(all, sum_); }),
-            averaging_);
-      }
-      sum_ = sum_of_rows(all, sum_.scalar_type());
-    }
+    received_ = sum_of_rows(received_, sum_dtype(tensors));
     if (replicas_ == nullptr) return;
-    for (const Tensor& sum : {received_, sum_}) {
-      if (sum.defined()) reduction_.kept.push_back(sum);
-    }
-    if (reduction_.kept.empty()) return;
+    reduction_.kept = {received_};
     reduction_.work =
         flashstep::start_reduction(reduction_.kept, /*average=*/false, *replicas_, averaging_);
   }
@@ -192,8 +187,7 @@ class CollectiveMessages : public UnitMessages {
 
   // sum (elements): of all ranks.
   void add_means(const Tensor& sum, ShardedTensors& tensors, bool divided, SideStream& stream) {
-    const int ranks = group_.world_size() * (replicas_ == nullptr ? 1 : replicas_->world_size());
-    if (ranks > 1) sum.mul_(1.0 / ranks);
+    if (all_.world_size() > 1) sum.mul_(1.0 / static_cast<double>(all_.world_size()));
     int64_t offset = 0;
     for (ShardedTensor& t : tensors) {
       if (t.is_divided != divided) continue;
@@ -205,12 +199,11 @@ class CollectiveMessages : public UnitMessages {
 
   const std::string gathering_, averaging_;
   const at::Device device_;
-  const Group& group_;
+  const Group &all_, &group_;  // all ranks, and those that divide a copy of the weights
   const Group* const replicas_;
   Message gather_, reduction_;
-  Tensor received_;  // (W, elements): what each rank has sent for this one's shards; summed:
-                     // (elements)
-  Tensor sum_;       // (1, elements): of the tensors that are not divided; summed: (elements)
+  Tensor received_;  // (W, elements): what each rank has sent for this one's shards; or their sum
+  Tensor sum_;       // (1, elements): of the tensors that are not divided
   bool is_summed_ = false;
 };
 
@@ -245,8 +238,8 @@ void ShardedTensor::add_gradient(const Tensor& mean) {
 }
 
 std::unique_ptr<UnitMessages> make_collective_messages(const std::string& unit, at::Device device,
-                                                       const Group& group, const Group* replicas) {
-  return std::make_unique<CollectiveMessages>(unit, device, group, replicas);
+                                                       const ShardGroups& groups) {
+  return std::make_unique<CollectiveMessages>(unit, device, groups);
 }
 
 }  // namespace flashstep

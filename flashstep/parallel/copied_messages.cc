@@ -102,14 +102,14 @@ class Slots {
 };
 
 struct Shared {
-  Shared(const Group& group, const Group* replicas, at::Device device,
-         std::unique_ptr<PeerCopies> peer_copies)
-      : group(group),
-        replicas(replicas),
+  Shared(const ShardGroups& groups, at::Device device, std::unique_ptr<PeerCopies> peer_copies)
+      : group(*groups.shards),
+        all(*groups.all),
+        replicas(groups.replicas),
         device(device),
         copies(std::move(peer_copies)),
         slots(*copies) {}
-  const Group& group;
+  const Group &group, &all;
   const Group* const replicas;
   const at::Device device;
   std::unique_ptr<PeerCopies> copies;
@@ -254,16 +254,21 @@ class CopiedMessages : public UnitMessages {
       return a.own.scalar_type() < b.own.scalar_type();  // one launch for those of a dtype
     });
     take_means(expected, received, shared_->group.rank());
-    if (shared_->replicas != nullptr) average_between_replicas(expected);
+    if (shared_->replicas != nullptr) average_between_replicas(tensors);
   }
 
-  void average_between_replicas(const std::vector<MeanOfReceived>& means) const {
+  // What every rank has whole is averaged over all of them, by one communicator: the same bits.
+  void average_between_replicas(const ShardedTensors& tensors) const {
+    std::map<std::pair<bool, at::ScalarType>, std::vector<Tensor>> by_kind;  // for a message each
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const Tensor& mean = means_[i].mean;
+      if (mean.defined() && mean.numel() > 0)
+        by_kind[{tensors[i].is_divided, mean.scalar_type()}].push_back(mean);
+    }
     constexpr const char* kWhat = "averaging gradients between replicas";
-    std::map<at::ScalarType, std::vector<Tensor>> by_dtype;  // what one message takes
-    for (const MeanOfReceived& mean : means) by_dtype[mean.mean.scalar_type()].push_back(mean.mean);
-    for (auto& [dtype, tensors] : by_dtype) {
-      shared_->replicas->wait(
-          flashstep::start_reduction(tensors, /*average=*/true, *shared_->replicas, kWhat), kWhat);
+    for (auto& [kind, means] : by_kind) {
+      const Group& group = kind.first ? *shared_->replicas : shared_->all;
+      group.wait(flashstep::start_reduction(means, /*average=*/true, group, kWhat), kWhat);
     }
   }
 
@@ -300,10 +305,12 @@ class CudaUnitCopies : public UnitCopies {
 
 }  // namespace
 
-std::unique_ptr<UnitCopies> make_unit_copies(const Group& group, const Group* replicas,
-                                             at::Device device,
+std::unique_ptr<UnitCopies> make_unit_copies(const ShardGroups& groups, at::Device device,
                                              const std::vector<const ShardedTensors*>& units) {
+  const Group& group = *groups.shards;
   auto copies = make_peer_copies(group, device);
+  if (groups.replicas != nullptr && groups.all->all_reduce(copies ? 1 : 0, Reduce::kMin) == 0)
+    return nullptr;  // some machine has none
   if (!copies) return nullptr;
   int64_t most = kAlignment;
   for (const ShardedTensors* unit : units) {
@@ -311,7 +318,7 @@ std::unique_ptr<UnitCopies> make_unit_copies(const Group& group, const Group* re
     for (const ShardedTensor& t : *unit) bytes += bytes_to_another(t);
     most = std::max(most, bytes);
   }
-  auto shared = std::make_shared<Shared>(group, replicas, device, std::move(copies));
+  auto shared = std::make_shared<Shared>(groups, device, std::move(copies));
   for (size_t i = 0; i < shared->inboxes.size(); ++i) {
     shared->inbox_numbers[i] = shared->slots.next_number();
     const Tensor memory =

@@ -51,7 +51,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     if (!options.fill) broadcast_from_first(all, group);
     std::vector<Tensor> trained;
     for (size_t u = 0; u < units.size(); ++u) {
-      units_.emplace_back(units[u], *shards_, options);
+      units_.emplace_back(units[u], *groups_.shards, options);
       for (size_t i = 0; i < units[u].tensors.size(); ++i) {
         if (!units[u].tensors[i].requires_grad()) continue;
         trained.push_back(units[u].tensors[i]);
@@ -145,7 +145,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   Tensor gradient_norm() const override {
     const at::NoGradGuard no_grad;
     const at::Device device = units_.front().device();
-    const Tensor divided = norm_over_ranks(own_norm(true).to(device), *shards_);
+    const Tensor divided = norm_over_ranks(own_norm(true).to(device), *groups_.shards);
     return (divided.square() + own_norm(false).to(device).square()).sqrt();
   }
 
@@ -178,7 +178,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   NamedTensors gather_evenly() const override {
     NamedTensors result;
-    std::vector<size_t> bytes(static_cast<size_t>(shards_->world_size()));  // by rank
+    std::vector<size_t> bytes(static_cast<size_t>(groups_.shards->world_size()));  // by rank
     for (const ShardedUnit& unit : units_) {
       for (const ShardedTensor& t : unit.tensors()) {
         const Tensor whole = unit.gather_copy(t);
@@ -199,7 +199,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
             at::empty_strided(t.sizes, t.strides, t.memory.options().device(at::kMeta));
         const int64_t begin = begin_of(t);
         const bool is_first =
-            t.is_divided ? group_.rank() < shards_->world_size() : group_.is_first();
+            t.is_divided ? group_.rank() < groups_.shards->world_size() : group_.is_first();
         result.push_back({t.name, t.tensor, whole, t.is_divided, is_first, begin, begin + t.own});
       }
     }
@@ -246,26 +246,24 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   };
   size_t root() const { return units_.size() - 1; }
   int64_t begin_of(const ShardedTensor& t) const {
-    return t.is_divided ? std::min<int64_t>(shards_->rank() * t.part, t.numel) : 0;
+    return t.is_divided ? std::min<int64_t>(groups_.shards->rank() * t.part, t.numel) : 0;
   }
 
   void divide_ranks() {
     if (options_.shard_ranks == 0 || options_.shard_ranks == group_.world_size()) return;
-    shards_ = &group_.split(group_.rank() / options_.shard_ranks);
-    replicas_ = &group_.split(group_.rank() % options_.shard_ranks);
+    groups_.shards = &group_.split(group_.rank() / options_.shard_ranks);
+    groups_.replicas = &group_.split(group_.rank() % options_.shard_ranks);
   }
 
   void choose_transport(at::Device device) {
     std::vector<const ShardedTensors*> lists;
     for (const ShardedUnit& unit : units_) lists.push_back(&unit.tensors());
-    if (options_.peer_copies) copies_ = make_unit_copies(*shards_, replicas_, device, lists);
-    if (replicas_ != nullptr && group_.all_reduce(copies_ ? 1 : 0, Reduce::kMin) == 0)
-      copies_.reset();  // some machine has none
+    if (options_.peer_copies) copies_ = make_unit_copies(groups_, device, lists);
     for (ShardedUnit& unit : units_) {
       unit.use(copies_ ? copies_->messages()
-                       : make_collective_messages(unit.name(), unit.device(), *shards_, replicas_));
+                       : make_collective_messages(unit.name(), unit.device(), groups_));
     }
-    transport_ = copies_ ? kCopies : transport_of({at::empty({0}, device)}, *shards_);
+    transport_ = copies_ ? kCopies : transport_of({at::empty({0}, device)}, *groups_.shards);
   }
 
   bool has_trained(size_t unit) const {
@@ -469,8 +467,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   const Group& group_;
   const FullyShardOptions options_;
-  const Group* shards_ = &group_;    // those that divide a copy of the weights
-  const Group* replicas_ = nullptr;  // those that have the same shards; null: there is one copy
+  ShardGroups groups_{&group_, &group_};
   at::Device device_ = at::kCPU;
   std::unique_ptr<UnitCopies> copies_;  // null: collectives
   std::string transport_;

@@ -70,7 +70,7 @@ void send_to_and_fro(const Group& group, at::Device device, const UnitCase& c) {
   for (int u = 0; u < kUnits; ++u) units.emplace_back(make_unit(u, device, c), group, options);
   std::vector<const ShardedTensors*> lists;
   for (const ShardedUnit& unit : units) lists.push_back(&unit.tensors());
-  const auto copies = make_unit_copies(group, /*replicas=*/nullptr, device, lists);
+  const auto copies = make_unit_copies({&group, &group}, device, lists);
   ASSERT_NE(copies, nullptr);
   for (ShardedUnit& unit : units) unit.use(copies->messages());
   SideStream stream(group, device);

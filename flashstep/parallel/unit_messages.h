@@ -44,6 +44,13 @@ struct ShardedTensor {
 };
 using ShardedTensors = std::vector<ShardedTensor>;
 
+// Whom a unit's messages go to.
+struct ShardGroups {
+  const Group* all;
+  const Group* shards;              // those that divide a copy of the weights with this rank
+  const Group* replicas = nullptr;  // those that have the same shards; null: there is one copy
+};
+
 // One unit's. All ranks call every function but memory(), in the same order.
 class UnitMessages {
  public:
@@ -70,10 +77,9 @@ class UnitMessages {
   virtual void give_up() {}
 };
 
-// By collectives of `group`, whose ranks divide the tensors, and of `replicas`, the ranks that have
-// the same shards (null: this one alone). `unit` is for messages.
+// By the groups' collectives. `unit` is for messages.
 std::unique_ptr<UnitMessages> make_collective_messages(const std::string& unit, at::Device device,
-                                                       const Group& group, const Group* replicas);
+                                                       const ShardGroups& groups);
 
 // What copies of all units share: memory that other ranks write into.
 class UnitCopies {
@@ -86,11 +92,9 @@ class UnitCopies {
   virtual std::unique_ptr<UnitMessages> messages() = 0;  // of a unit; must not outlive this
 };
 
-// Null, on all ranks of `group`, where there are no copies from GPU to GPU; between `replicas` NCCL
-// carries the means. `units`: those that will use it. All ranks call it. The groups must outlive
-// it.
-std::unique_ptr<UnitCopies> make_unit_copies(const Group& group, const Group* replicas,
-                                             at::Device device,
+// Null, on all ranks, where some have no copies from GPU to GPU; between replicas NCCL carries the
+// means. `units`: those that will use it. All ranks call it. The groups must outlive it.
+std::unique_ptr<UnitCopies> make_unit_copies(const ShardGroups& groups, at::Device device,
                                              const std::vector<const ShardedTensors*>& units);
 
 }  // namespace flashstep

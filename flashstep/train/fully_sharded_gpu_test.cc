@@ -21,18 +21,20 @@ using testing::close;
 using testing::same_bits;
 using torch::Tensor;
 
-void trains_as_alone(const Group& group, at::Device device, bool peer_copies) {
+void trains_as_alone(const Group& group, at::Device device, bool peer_copies, int shard_ranks = 0) {
   constexpr int64_t kSteps = 12;
   at::globalContext().setAllowTF32CuBLAS(false);
   for (ShardCase c : shard_cases()) {
     SCOPED_TRACE(str(c.name, peer_copies ? ", by copies" : ", by NCCL"));
     const auto alone = train_alone(*make_hard_net(), kSteps);
     c.options.peer_copies = peer_copies;
+    c.options.shard_ranks = shard_ranks;
     const auto net = make_hard_net();
     net->to(device);
     net->recomputed = c.recomputed;
     FullyShardedDataParallel model(net, group, c.options);
-    EXPECT_EQ(model.units().transport(), peer_copies ? "copies" : "NCCL");
+    if (shard_ranks != 1) EXPECT_EQ(model.units().transport(), peer_copies ? "copies" : "NCCL");
+    EXPECT_EQ(model.units().can_be_captured(), peer_copies && shard_ranks == 0);
     AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
     for (int64_t step = 0; step < kSteps; ++step) {
       const Tensor ids = rows_of_rank(ids_of(step), group).to(device);
@@ -65,6 +67,15 @@ TEST(GpuFullySharded, TrainsOnFourGpus) {
   testing::run_on_gpus(4, [](const Group& group, at::Device device) {
     trains_as_alone(group, device, true);
     trains_as_alone(group, device, false);
+    trains_as_alone(group, device, true, /*shard_ranks=*/2);
+    trains_as_alone(group, device, false, /*shard_ranks=*/2);
+  });
+}
+
+TEST(GpuFullySharded, TrainsInReplicasOfOneGpu) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::run_on_gpus(2, [](const Group& group, at::Device device) {
+    trains_as_alone(group, device, false, /*shard_ranks=*/1);
   });
 }
 
