@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "flashstep/attention/implementation_names.h"
+#include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 
@@ -257,6 +259,40 @@ void check_config(const Config& config) {
           "[config] expected a tokenizer.vocab_size of at least 256 + ",
           config.tokenizer.special_tokens.size(), " special tokens, got ",
           config.tokenizer.vocab_size);
+}
+
+void check_device(const Config& config, bool is_gpu) {
+  const auto names = attention_implementations();
+  const std::string& name = config.model.attention;
+  require(std::find(names.begin(), names.end(), name) != names.end(),
+          "[config] expected model.attention to be one of ", join(names), ", got ", name);
+  require(config.train.graph != "on" || is_gpu,
+          "[config] expected a GPU for train.graph on, got a run on the CPU");
+  require(config.train.fp32_products == "exact" || is_gpu,
+          "[config] expected a GPU for train.fp32_products split, got a run on the CPU");
+}
+
+void check_processes(const ParallelConfig& config, int64_t world_size) {
+  require(config.world_size == 0 || config.world_size == world_size, "[parallel] expected ",
+          config.world_size, " processes (parallel.world_size), got ", world_size);
+  if (world_size == 1) return;
+  require(config.wrapper != "none",
+          "[parallel] expected one process for parallel.wrapper none, got ", world_size);
+  require(config.shard_optimizer != "full" || config.wrapper == "bucketed",
+          "[parallel] expected parallel.wrapper bucketed, its default, with shard_optimizer full, ",
+          "which averages gradients by itself, got ", config.wrapper);
+}
+
+bool has_bf16_gradients(const Config& config, bool is_gpu) {
+  const TrainConfig& train = config.train;
+  if (train.gradients != "auto") return train.gradients == "bf16";
+  return is_gpu && train.precision == "bf16" && train.accumulation_steps == 1 &&
+         config.parallel.wrapper != "torch";
+}
+
+bool has_short_stream(const TrainConfig& train, bool is_gpu) {
+  if (train.stream != "auto") return train.stream == "bf16";
+  return is_gpu && train.precision == "bf16";
 }
 
 std::vector<std::pair<std::string, std::string>> flat_fields(const Config& config) {
