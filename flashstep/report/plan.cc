@@ -1,5 +1,6 @@
 #include "flashstep/report/plan.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
@@ -57,25 +58,35 @@ measure::Table levels_table(const Plan& plan, const PlanDevice& device) {
     row.resize(table.columns.size());
     table.add_row(std::move(row));
   }
-  table.notes.push_back(str("tensors: the most at once; used: as nvidia-smi shows it",
-                            device.is_gpu ? ", with what the allocator holds beside a recorded step"
-                                          : " (here tensors alone)",
-                            ". fits: launched = yes, but not as a CUDA graph beside what the "
-                            "launched steps leave. memory: "
-                            "kernels bound by it, AdamW and what copies move included; exposed: "
-                            "communication; tokens: of "
-                            "a rank."));
+  table.notes.emplace_back(
+      device.is_gpu
+          ? "tensors: the most at once; used: as nvidia-smi shows it, with what the allocator "
+            "holds beside a recorded step. fits: launched = yes, but not as a CUDA graph beside "
+            "what the launched steps leave. memory: kernels bound by it, AdamW and what copies "
+            "move included; exposed: communication; tokens: of a rank."
+          : "tensors: the most at once, of a process; all share the machine's memory.");
   return table;
 }
 
-measure::Table parts_table(const PlannedLevel& level) {
+measure::Table parts_table(const Plan& plan) {
   measure::Table table;
-  table.title = str("A rank's memory with train.recompute ", level.recompute);
-  table.columns = {measure::text_column("part"), measure::number_column("size", "GiB", 2)};
-  for (const PlannedPart& part : level.parts) {
-    if (part.bytes > 0) table.add_row({part.name, part.bytes / kGiB});
+  table.title = "A rank's memory at its fullest moment, by train.recompute";
+  table.columns = {measure::text_column("part")};
+  for (const PlannedLevel& level : plan.levels)
+    table.columns.push_back(measure::number_column(level.recompute, "GiB", 2));
+  std::vector<measure::Cell> sum = {"in all"};
+  for (const PlannedLevel& level : plan.levels) sum.emplace_back(level.used_bytes / kGiB);
+  const auto& parts = plan.levels.front().parts;  // the same at every level
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::vector<measure::Cell> row = {parts[i].name};
+    double most = 0;
+    for (const PlannedLevel& level : plan.levels) {
+      row.emplace_back(level.parts[i].bytes / kGiB);
+      most = std::max(most, level.parts[i].bytes);
+    }
+    if (most > 0) table.add_row(std::move(row));
   }
-  table.add_row({"in all", level.used_bytes / kGiB});
+  table.add_row(std::move(sum));
   return table;
 }
 
@@ -86,7 +97,6 @@ std::string verdict(const Plan& plan, const PlannedLevel& chosen, const PlanDevi
                "train.moments bf16, or fewer rows (train.batch_size) need less.");
   }
   const PlannedLevel& best = plan.levels[*plan.recommended];
-  const std::string needed = fixed(best.used_bytes / kGiB, 1);
   if (best.recompute == chosen.recompute)
     return str("Recommended: train.recompute ", best.recompute, ", as the config has it.");
   return str("Recommended: train.recompute ", best.recompute, " (the config has ", chosen.recompute,
@@ -144,7 +154,7 @@ BenchReport plan_report(const PlanInputs& inputs) {
   const int64_t ranks = ranks_of(inputs);
   const Plan plan = plan_run(inputs.config, ranks, device);
   const TrainConfig& train = inputs.config.train;
-  const PlannedLevel& chosen = plan.level(train.recompute);
+  const PlannedLevel& chosen = plan.levels[plan.chosen];
   BenchReport report;
   report.table = levels_table(plan, device);
   report.table.title = str(
@@ -154,7 +164,7 @@ BenchReport plan_report(const PlanInputs& inputs) {
       train.moments, " moments, ", ranks, ranks == 1 ? " rank" : " ranks",
       ranks == 1 ? "" : ", shard_optimizer " + inputs.config.parallel.shard_optimizer, ", ", name,
       ", ", fixed(device.memory_bytes / kGiB, 1), " GiB");
-  if (inputs.config.model.vocab_size == 0 && inputs.config.model.size.empty()) {
+  if (inputs.config.model.vocab_size == 0) {
     report.table.notes.push_back(str("Vocabulary: the ",
                                      with_commas(inputs.config.tokenizer.vocab_size),
                                      " tokens that the tokenizer is asked for."));
@@ -174,7 +184,7 @@ BenchReport plan_report(const PlanInputs& inputs) {
         "with parallel.peer_copies all, attention not naive.");
   }
   report.table.notes.push_back(verdict(plan, chosen, device));
-  report.tables.push_back({"memory", parts_table(chosen)});
+  report.tables.push_back({"memory", parts_table(plan)});
   return report;
 }
 

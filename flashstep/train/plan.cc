@@ -23,15 +23,17 @@ constexpr double kLaunchedShare = 0.97;
 // One rank's run, as a plan needs it.
 struct Run {
   Config config;
-  int64_t ranks;
-  PlanDevice device;
-  int64_t recomputed;
+  int64_t ranks = 1;
+  PlanDevice device = {};
+  int64_t recomputed = 0;
   bool is_full = false, is_flat = false, divides_moments = false, uses_copies = false;
   double divided = 0, small = 0;               // elements of matrices, of norms
   double root = 0, unit = 0;                   // of matrices outside of blocks, of a block
   double gradient = 4, travel = 4;             // bytes of an element
   double state_share = 1, gradient_share = 1;  // that a rank keeps of matrices'
-  StateWidths widths;
+  // Of compute copies: those that no AdamW of this rank writes, cast in every step.
+  double cast_share = 0;
+  StateWidths widths = {};
 
   const ModelConfig& model() const { return config.model; }
   FullShardStep sharded() const {
@@ -56,7 +58,7 @@ struct Run {
 
 Run make_run(const Config& given, int64_t ranks, const PlanDevice& device,
              std::optional<int64_t> recomputed) {
-  Run run{given, ranks, device, 0};
+  Run run{.config = given, .ranks = ranks, .device = device};
   Config& config = run.config;
   if (config.model.vocab_size == 0) config.model.vocab_size = config.tokenizer.vocab_size;
   config.model = resolved(config.model);
@@ -77,6 +79,8 @@ Run make_run(const Config& given, int64_t ranks, const PlanDevice& device,
   const auto shares = static_cast<double>(ranks);
   if (run.is_full) run.state_share = 1 / shares;
   if (run.is_full || run.is_flat) run.gradient_share = 1 / shares;
+  // With flat shards AdamW updates pieces, and knows no copy; with whole ones its own parameters'.
+  if (run.divides_moments && !run.is_full) run.cast_share = run.is_flat ? 1 : 1 - 1 / shares;
   run.widths = {.gradient = run.gradient,
                 .moment = config.train.moments == "bf16" ? 2.0 : 4.0,
                 .copy = is_short ? 2.0 : 0.0};
@@ -140,6 +144,8 @@ double transit_bytes(const Run& run) {
 
 void plan_memory(const Run& run, const KeptBlocks& kept, PlannedLevel& level) {
   StateBytes state = state_bytes(run.state_share * run.divided, run.widths);
+  // An embedding is looked up in float32, unless it is gathered.
+  if (!run.is_full) state.copies -= run.widths.copy * run.root / 2;
   const StateBytes norms = state_bytes(run.small, {.moment = run.widths.moment});
   state.parameters += norms.parameters;
   // Moments may be divided where parameters are whole.
@@ -172,7 +178,9 @@ void plan_memory(const Run& run, const KeptBlocks& kept, PlannedLevel& level) {
   const double context = measure::gpu_context_bytes();
   const double launched = (level.tensor_bytes + context) / kLaunchedShare;
   level.parts.push_back({"CUDA, NCCL, libraries", context});
-  level.parts.push_back({"allocator's reserve", measure::allocator_reserve_bytes(moment.total())});
+  // A recorded step makes such copies in memory of its own; that of the launched steps' stays.
+  level.parts.push_back({"allocator's reserve", measure::allocator_reserve_bytes(moment.total()) +
+                                                    run.cast_share * state.copies});
   for (size_t i = level.parts.size() - 2; i < level.parts.size(); ++i)
     level.used_bytes += level.parts[i].bytes;
   const bool is_launched = run.config.train.graph == "off";
@@ -199,9 +207,11 @@ void add_exchange(const Run& run, double update_s, PlannedTime& time) {
   time.memory_s += (2 * all_reduce_bytes(gradients, world_size) + 2.5 * gradients) / rates.memory;
   time.communication_s = chosen_bucket_bytes(gradients, true) / rates.link;
   if (!run.divides_moments) return;
-  // Updated parameters travel beside the rest of the update.
-  const double updated = all_gather_bytes(4 * run.divided, world_size) / rates.link;
-  time.communication_s += std::max(0.0, updated - update_s);
+  // Updated parameters travel beside the rest of the update, through the memory that bounds it.
+  const double updated = all_gather_bytes(4 * run.divided, world_size);
+  time.communication_s += std::max(0.0, updated / rates.link - update_s);
+  const double cast = run.cast_share * (4 + run.widths.copy) * run.divided;
+  time.memory_s += (2 * updated + cast) / rates.memory;
 }
 
 std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept) {
@@ -242,8 +252,8 @@ bool is_better(const PlannedLevel& a, const PlannedLevel& b) {
 
 const PlannedLevel& Plan::level(const std::string& recompute) const {
   const auto found = std::ranges::find(levels, recompute, &PlannedLevel::recompute);
-  require(found != levels.end(), "[plan] expected train.recompute ", recompute,
-          " to make a difference in such a run, got one that keeps everything");
+  require(found != levels.end(),
+          "[plan] expected a level of recomputation that makes a difference, ", "got ", recompute);
   return *found;
 }
 
@@ -273,6 +283,7 @@ Plan plan_run(const Config& config, int64_t ranks, const PlanDevice& device,
     const KeptBlocks kept = run.kept(recompute);
     plan_memory(run, kept, level);
     level.time = plan_time(run, kept);
+    if (name == train.recompute) plan.chosen = plan.levels.size();
     plan.levels.push_back(std::move(level));
   }
   const auto best = std::ranges::min_element(plan.levels, is_better);

@@ -15,7 +15,7 @@ namespace flashstep {
 struct PlanDevice {
   bool is_gpu = true;
   double memory_bytes = 0;
-  std::optional<measure::StepRates> rates;  // none: no times
+  std::optional<measure::StepRates> rates = std::nullopt;  // none: no times
 };
 
 struct PlannedPart {
@@ -53,12 +53,13 @@ struct PlannedLevel {
 struct Plan {
   ModelConfig model;
   double parameters = 0;
-  double tokens = 0;      // of a rank, in a step
-  double step_flops = 0;  // of a rank, the model's
-  std::vector<PlannedLevel> levels;
-  // The fastest of those that fit best: in levels. None: nothing fits.
+  double tokens = 0;                 // of a rank, in a step
+  double step_flops = 0;             // of a rank, the model's
+  std::vector<PlannedLevel> levels;  // none first; those that keep less
+  size_t chosen = 0;                 // the config's; none, where its own makes no difference
+  // The fastest of those that fit; nothing, if none does.
   std::optional<size_t> recommended;
-  const PlannedLevel& level(const std::string& recompute) const;
+  const PlannedLevel& level(const std::string& recompute) const;  // UserError if it is not there
 };
 
 // Of the config on `ranks` GPUs of one machine (or processes on its CPU, whose memory is then that
