@@ -7,9 +7,11 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apps/bench.h"
 #include "apps/commands.h"
+#include "apps/plan_flags.h"
 
 namespace flashstep::apps {
 namespace {
@@ -149,6 +151,26 @@ void add_parallel_topics(CLI::App& account, const OutputDirectory& directory) {
   option(limits, "--ranks", bounds->ranks, "Devices for which times are given");
 }
 
+void add_plan(CLI::App& account, const OutputDirectory& directory) {
+  struct Inputs {
+    std::string config;
+    std::vector<std::string> assignments;
+    PlanFlags planned;
+  };
+  auto inputs = std::make_shared<Inputs>();
+  CLI::App* topic = account.add_subcommand(
+      "plan", "Memory and time of a config's run on each rank (train --plan)");
+  add_out(*topic, directory);
+  topic->add_option("config", inputs->config, "As for train")->required();
+  topic->add_option("--set", inputs->assignments, "As for train")->allow_extra_args(false);
+  inputs->planned.add_options(*topic);
+  topic->callback([=] {
+    make_output_directory(*directory);
+    const Config config = load_config(inputs->config, inputs->assignments);
+    show(report::plan_report(inputs->planned.inputs(config)), *directory, "account_plan");
+  });
+}
+
 }  // namespace
 
 void add_account(CLI::App& app) {
@@ -158,10 +180,11 @@ void add_account(CLI::App& app) {
   account->require_subcommand(0, 1);
   add_model_topics(*account, directory);
   add_parallel_topics(*account, directory);
+  add_plan(*account, directory);
   const auto print_all = [directory] {
     for (const Account& one : report::all_accounts()) print(one, *directory);
   };
-  CLI::App* all = account->add_subcommand("all", "All of these with the handouts' inputs");
+  CLI::App* all = account->add_subcommand("all", "All of these but plan with the handouts' inputs");
   add_out(*all, directory);
   all->callback(print_all);
   account->footer(

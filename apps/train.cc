@@ -9,7 +9,9 @@
 #include <system_error>
 #include <vector>
 
+#include "apps/bench.h"
 #include "apps/commands.h"
+#include "apps/plan_flags.h"
 #include "apps/shell_words.h"
 #include "flashstep/base/text.h"
 #include "flashstep/checkpoint.h"
@@ -25,7 +27,8 @@ namespace {
 struct TrainArguments {
   std::string config, run, attention, wrapper, device, resume;
   std::vector<std::string> assignments;
-  bool skip_data = false, verbose = false;
+  bool skip_data = false, verbose = false, plan = false;
+  PlanFlags planned;
 };
 
 // What --resume was given: nothing, as it stands alone, or after "=".
@@ -93,6 +96,9 @@ void train_command(TrainArguments arguments) {
   set("parallel.wrapper", arguments.wrapper);
   set("train.device", arguments.device);
   const Config config = load_config(arguments.config, arguments.assignments);
+  if (arguments.plan)
+    return show(report::plan_report(arguments.planned.inputs(config)), "", "plan");
+  require(!arguments.planned.any(), "expected --plan with --ranks, --card and --memory");
 
   TrainOptions options;
   const Resume resume = resume_of(arguments.resume);
@@ -169,6 +175,10 @@ void add_train(CLI::App& app) {
   command->add_option("--device", arguments->device, "Short for --set train.device=...")
       ->option_text("cpu|cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
+  command->add_flag("--plan", arguments->plan,
+                    "Start nothing: print what each rank will hold with every train.recompute, "
+                    "whether it fits, and how long a step takes");
+  arguments->planned.add_options(*command);
   command->footer([] { return "Fields of CONFIG.json:\n" + describe_fields(Config()); });
   command->callback([arguments] { train_command(*arguments); });
 }

@@ -81,6 +81,27 @@ class TrainTest(unittest.TestCase):
         self.assertTrue(last.startswith("flashstep: "), result.stderr)
         return result
 
+    def test_plan_starts_and_writes_nothing(self):
+        before = sorted(os.listdir("."))
+        planned = flashstep("train", "config.json", "--plan", "--card", "H200", "--set", "train.precision=bf16")
+        self.assertEqual(planned.returncode, 0, planned.stderr)
+        self.assertEqual(sorted(os.listdir(".")), before)
+        for words in ("Plan of a rank", "1 rank, H200, 139.8 GiB", "AdamW's moments", "Recommended: train.recompute none"):
+            self.assertIn(words, planned.stdout)
+        for level in ("none", "norms", "inner", "block"):
+            self.assertRegex(planned.stdout, rf"(?m)^{level} .* yes +[\d.]+")
+        here = flashstep("train", "config.json", "--plan", "--device", "cpu", "--memory", "1GiB", "--ranks", 3)
+        self.assertEqual(here.returncode, 0, here.stderr)
+        self.assertRegex(here.stdout, r"3 ranks, shard_optimizer none, the CPU, 1.0 GiB")
+        self.assertRegex(here.stdout, r"(?m)^block .* yes +- ")
+        self.refused(["a GPU with a data sheet, such as H200", "\"K80\""], "train", "config.json", "--plan", "--card", "K80")
+        self.refused(["such as 141GiB or 80GB", "\"much\""], "train", "config.json", "--plan", "--memory", "much")
+        self.refused(["1 to 1,048,576 ranks, got -1"], "train", "config.json", "--plan", "--ranks", -1)
+        self.refused(["expected no card"], "train", "config.json", "--plan", "--device", "cpu", "--card", "H200")
+        self.refused(["expected 2 processes (parallel.world_size), got 3"], "train", "config.json", "--plan", "--ranks", 3,
+                     "--set", "parallel.world_size=2")
+        self.refused(["expected --plan"], "train", "config.json", "--ranks", 3)
+
     def start(self, *arguments):
         process = subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                    text=True)

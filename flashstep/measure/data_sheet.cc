@@ -16,15 +16,17 @@ constexpr const char* kB200 =
 
 constexpr DataSheet kSheets[] = {
     // name         fp32           tf32            bf16            fp16            memory
-    {"H200 NVL", 60 * kTera, 417.5 * kTera, 835.5 * kTera, 835.5 * kTera, 4.8 * kTera, kH200},
-    {"H200", 67 * kTera, 494.5 * kTera, 989.5 * kTera, 989.5 * kTera, 4.8 * kTera, kH200},
-    {"H100 NVL", 60 * kTera, 417.5 * kTera, 835.5 * kTera, 835.5 * kTera, 3.9 * kTera, kH100},
-    {"H100 PCIe", 51 * kTera, 378 * kTera, 756.5 * kTera, 756.5 * kTera, 2.0 * kTera, kH100},
-    {"H100", 67 * kTera, 494.5 * kTera, 989.5 * kTera, 989.5 * kTera, 3.35 * kTera, kH100},
-    {"A100-SXM4-80GB", 19.5 * kTera, 156 * kTera, 312 * kTera, 312 * kTera, 2.039 * kTera, kA100},
-    {"A100 80GB PCIe", 19.5 * kTera, 156 * kTera, 312 * kTera, 312 * kTera, 1.935 * kTera, kA100},
-    {"A100", 19.5 * kTera, 156 * kTera, 312 * kTera, 312 * kTera, 1.555 * kTera, kA100},
-    {"B200", 75 * kTera, 1100 * kTera, 2250 * kTera, 2250 * kTera, 7.7 * kTera, kB200},
+    {"H200 NVL", 60 * kTera, 417.5 * kTera, 835.5 * kTera, 835.5 * kTera, 4.8 * kTera, 141, kH200},
+    {"H200", 67 * kTera, 494.5 * kTera, 989.5 * kTera, 989.5 * kTera, 4.8 * kTera, 141, kH200},
+    {"H100 NVL", 60 * kTera, 417.5 * kTera, 835.5 * kTera, 835.5 * kTera, 3.9 * kTera, 94, kH100},
+    {"H100 PCIe", 51 * kTera, 378 * kTera, 756.5 * kTera, 756.5 * kTera, 2.0 * kTera, 80, kH100},
+    {"H100", 67 * kTera, 494.5 * kTera, 989.5 * kTera, 989.5 * kTera, 3.35 * kTera, 80, kH100},
+    {"A100-SXM4-80GB", 19.5 * kTera, 156 * kTera, 312 * kTera, 312 * kTera, 2.039 * kTera, 80,
+     kA100},
+    {"A100 80GB PCIe", 19.5 * kTera, 156 * kTera, 312 * kTera, 312 * kTera, 1.935 * kTera, 80,
+     kA100},
+    {"A100", 19.5 * kTera, 156 * kTera, 312 * kTera, 312 * kTera, 1.555 * kTera, 40, kA100},
+    {"B200", 75 * kTera, 1100 * kTera, 2250 * kTera, 2250 * kTera, 7.7 * kTera, 180, kB200},
 };
 
 constexpr LinkSheet kLinkSheets[] = {

@@ -13,6 +13,7 @@ struct DataSheet {
   // FLOP/s without sparsity, at the boost clock, with fp32 accumulation; 0: not in the data sheet.
   double fp32, tf32, bf16, fp16;
   double memory_bytes_per_s;
+  double memory_gb;  // of memory, as the maker counts
   const char* source;
 };
 

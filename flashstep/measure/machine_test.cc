@@ -9,6 +9,7 @@
 #include "flashstep/error.h"
 #include "flashstep/measure/data_sheet.h"
 #include "flashstep/measure/limits.h"
+#include "flashstep/measure/step_rates.h"
 
 namespace flashstep::measure {
 namespace {
@@ -44,6 +45,24 @@ TEST(DataSheet, SpecialModelsBeforeGeneralOnes) {
   EXPECT_DOUBLE_EQ(find_data_sheet("NVIDIA A100-SXM4-80GB")->memory_bytes_per_s, 2.039e12);
   EXPECT_DOUBLE_EQ(find_data_sheet("NVIDIA A100-SXM4-40GB")->memory_bytes_per_s, 1.555e12);
   EXPECT_FALSE(find_data_sheet("NVIDIA GeForce GTX 1080"));
+}
+
+// An H200's are measured; an H100 has the same products and 3.35 of its 4.8 TB/s.
+TEST(StepRates, OfOtherGpusAreByTheDataSheets) {
+  const StepRates h200 = step_rates("NVIDIA H200").value(), h100 = step_rates("H100").value();
+  EXPECT_TRUE(h200.is_measured);
+  EXPECT_FALSE(h100.is_measured);
+  EXPECT_DOUBLE_EQ(h100.products, h200.products);
+  EXPECT_DOUBLE_EQ(h100.memory, h200.memory * 3.35 / 4.8);
+  EXPECT_DOUBLE_EQ(step_rates("B200")->link, 2 * h200.link);
+  EXPECT_FALSE(step_rates("NVIDIA GeForce GTX 1080"));
+  EXPECT_NEAR(gpu_memory_bytes("H200").value() / 1073741824, 139.80, 1e-9);
+  EXPECT_FALSE(gpu_memory_bytes("K80"));
+  // Half of the rate at the length that is named for it; head dims between 64 and 128 on a line.
+  const AttentionRates rates{100, 80, 200, 160, 1000};
+  EXPECT_DOUBLE_EQ(rates.forward(64, 1000), 50);
+  EXPECT_DOUBLE_EQ(rates.backward(96, 1000), 60);
+  EXPECT_DOUBLE_EQ(rates.forward(256, 3000), 150);
 }
 
 // A cache folder of its own for each test.

@@ -28,15 +28,54 @@ int64_t block_matrix_parameters(const ModelConfig& c) {
   return 4 * c.d_model * c.d_model + 3 * c.d_model * c.d_ff;
 }
 
+AttentionSize attention_size(const ModelConfig& c, const PassShape& shape) {
+  return {.batches = shape.batch_size,
+          .heads = c.num_heads,
+          .kv_heads = c.num_heads,
+          .n = shape.seq_len,
+          .m = shape.seq_len,
+          .head_dim = c.d_model / c.num_heads,
+          .causal = true};
+}
+
 NaiveAttentionMemory naive_memory(const ModelConfig& c, const PassShape& shape) {
-  const AttentionSize size{.batches = shape.batch_size,
-                           .heads = c.num_heads,
-                           .kv_heads = c.num_heads,
-                           .n = shape.seq_len,
-                           .m = shape.seq_len,
-                           .head_dim = c.d_model / c.num_heads,
-                           .causal = true};
-  return naive_attention_memory(size, shape.bf16 ? 2 : 4);
+  return naive_attention_memory(attention_size(c, shape), shape.bf16 ? 2 : 4);
+}
+
+// Elements of activations, and bytes of those that products read.
+struct Sizes {
+  Sizes(const ModelConfig& c, const PassShape& shape)
+      : tokens(static_cast<double>(shape.batch_size * shape.seq_len)),
+        element(shape.bf16 ? 2 : 4),
+        width(tokens * static_cast<double>(c.d_model)),
+        inner(tokens * static_cast<double>(c.d_ff)),
+        weight(static_cast<double>(c.d_model) * static_cast<double>(c.vocab_size)),
+        is_fused(shape.on_gpu && shape.bf16) {}
+  double tokens, element, width, inner;
+  double weight;  // elements of the head's
+  bool is_fused;
+};
+
+PassShape not_recomputed(PassShape shape) {
+  shape.recompute = Recompute::kNone;
+  return shape;
+}
+
+// Traffic that recomputing one block adds: its norms (r2, w2 each), its gates' norm alone; a whole
+// block all of forward.
+double recompute_traffic(const ModelConfig& c, const PassShape& shape) {
+  const int64_t tokens = shape.batch_size * shape.seq_len, width = tokens * c.d_model;
+  const double norms = 2 * norm_forward_bytes(tokens, c.d_model, 2);
+  switch (shape.recompute) {
+    case Recompute::kNone:
+      return 0;
+    case Recompute::kNorms:
+    case Recompute::kInner:
+      return norms;
+    case Recompute::kBlock:
+      return norms + rope_bytes(2 * width, 2, false) + swiglu_bytes(tokens * c.d_ff, 2, false);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -88,6 +127,7 @@ std::vector<SavedTensor> block_saved_tensors(const ModelConfig& c, const PassSha
     if (!is_fused || shape.recompute == Recompute::kNone) keep(name + ": output", element * width);
   };
   keep("input", stream);
+  if (shape.recompute == Recompute::kBlock) return saved;
   keep_norm("ln1");
   keep("q", element * width);
   keep("k", element * width);
@@ -118,6 +158,50 @@ double block_saved_bytes(const ModelConfig& config, const PassShape& shape) {
   return bytes;
 }
 
+double kept_bytes(const ModelConfig& config, const KeptBlocks& kept) {
+  const int64_t all = config.num_layers, recomputed = std::min(kept.recomputed, all);
+  const bool in_groups = kept.shape.recompute == Recompute::kBlock;
+  const int64_t inputs = in_groups ? (recomputed + kept.group - 1) / kept.group : recomputed;
+  return static_cast<double>(inputs) * block_saved_bytes(config, kept.shape) +
+         static_cast<double>(all - recomputed) *
+             block_saved_bytes(config, not_recomputed(kept.shape));
+}
+
+double kept_bytes_in_backward(const ModelConfig& config, const KeptBlocks& kept, int64_t block) {
+  const double whole = block_saved_bytes(config, not_recomputed(kept.shape));
+  const double less = block_saved_bytes(config, kept.shape);
+  const int64_t recomputed = std::min(kept.recomputed, config.num_layers);
+  if (kept.shape.recompute != Recompute::kBlock || block >= recomputed) {
+    KeptBlocks behind = kept;
+    behind.recomputed = std::min(recomputed, block + 1);
+    ModelConfig part = config;
+    part.num_layers = block + 1;
+    return kept_bytes(part, behind);
+  }
+  const int64_t groups_before = block / kept.group;  // the group's own input is its first block's
+  return static_cast<double>(groups_before) * less +
+         static_cast<double>(block - groups_before * kept.group + 1) * whole;
+}
+
+double block_backward_bytes(const ModelConfig& c, const PassShape& shape) {
+  const Sizes n(c, shape);
+  const double stream = residual_stream_bytes(c, shape);
+  if (!n.is_fused) {  // the gates' gradients and the gated values'; the stream's
+    const double naive = shape.naive_attention
+                             ? naive_memory(c, shape).backward_peak - naive_memory(c, shape).kept
+                             : 0;
+    return stream + std::max(3 * n.element * n.inner, naive);
+  }
+  // The stream's gradient and the one after attention; dh and both gates' gradients; the norm's and
+  // attention's. Rounded, where the stream is float32.
+  double bytes = 2 * stream + n.element * (3 * n.inner + 2 * n.width);
+  if (!shape.short_stream) bytes += 2 * n.element * n.width;
+  if (shape.recompute == Recompute::kNorms || shape.recompute == Recompute::kInner)
+    bytes += n.element * n.width;
+  if (shape.recompute == Recompute::kInner) bytes += 2 * n.element * n.inner;
+  return bytes;
+}
+
 std::vector<SavedTensor> head_saved_tensors(const ModelConfig& c, const PassShape& shape) {
   const auto tokens = static_cast<double>(shape.batch_size * shape.seq_len);
   const double element = shape.bf16 ? 2 : 4;
@@ -139,6 +223,68 @@ std::vector<SavedTensor> head_saved_tensors(const ModelConfig& c, const PassShap
     saved.push_back({"lm_head in bfloat16", 2 * static_cast<double>(c.d_model) * vocabulary});
   saved.push_back({"gradient of the logits", element * tokens * vocabulary});
   return saved;
+}
+
+double head_forward_bytes(const ModelConfig& c, const PassShape& shape) {
+  const Sizes n(c, shape);
+  double bytes = 0;
+  for (const SavedTensor& tensor : head_saved_tensors(c, shape)) bytes += tensor.bytes;
+  const auto vocabulary = static_cast<double>(c.vocab_size);
+  if (!shape.on_gpu) return bytes + n.element * n.tokens * vocabulary;
+  const int64_t rows = shape.batch_size * shape.seq_len;
+  const int64_t chunk = linear_cross_entropy_rows(rows, c.vocab_size, shape.bf16 ? 2 : 4);
+  const bool is_padded = c.vocab_size % 8 != 0;  // then the weight is copied
+  return bytes + n.element * (n.width + static_cast<double>(chunk) * vocabulary) +
+         (is_padded ? n.element * n.weight : 0);
+}
+
+double head_backward_bytes(const ModelConfig& c, const PassShape& shape, double gradient_bytes) {
+  const Sizes n(c, shape);
+  double bytes = n.element * n.width + 4 * n.weight;  // of the input, of the weight
+  if (gradient_bytes < 4) bytes += gradient_bytes * n.weight;
+  for (const SavedTensor& tensor : head_saved_tensors(c, shape)) bytes += tensor.bytes;
+  return bytes;
+}
+
+PassWork pass_work(const ModelConfig& c, const KeptBlocks& kept) {
+  const PassShape& shape = kept.shape;
+  const int64_t tokens = shape.batch_size * shape.seq_len, width = tokens * c.d_model;
+  const auto blocks = static_cast<double>(c.num_layers);
+  const auto recomputed = static_cast<double>(std::min(kept.recomputed, c.num_layers));
+  const double rows = 2 * static_cast<double>(tokens);
+  const AttentionSize attention = attention_size(c, shape);
+  const bool again = shape.recompute == Recompute::kBlock;
+  PassWork work;
+  work.product_flops = 3 * rows * blocks * static_cast<double>(block_matrix_parameters(c)) +
+                       linear_cross_entropy_flops(tokens, c.d_model, c.vocab_size, true);
+  if (again)
+    work.product_flops += rows * recomputed * static_cast<double>(block_matrix_parameters(c));
+  if (shape.recompute == Recompute::kInner)
+    work.product_flops += rows * recomputed * static_cast<double>(2 * c.d_model * c.d_ff);
+  work.attention_forward_flops =
+      (blocks + (again ? recomputed : 0)) * attention_forward_flops(attention);
+  work.attention_backward_flops = blocks * attention_backward_flops(attention);
+
+  // Two norms, of which backward adds the stream's gradient (one tensor read more); queries and
+  // keys turned; gates, of which backward also writes the gated values.
+  const double norm = norm_forward_bytes(tokens, c.d_model, 2) +
+                      norm_backward_bytes(tokens, c.d_model, 2) + 2.0 * static_cast<double>(width);
+  const double gates =
+      swiglu_bytes(tokens * c.d_ff, 2, true) + 2.0 * static_cast<double>(tokens * c.d_ff);
+  // A float32 stream: 2 bytes more of each of the two tensors, read or written 12 times in all.
+  const double wider = shape.short_stream ? 0 : 12 * 2.0 * static_cast<double>(width);
+  const int64_t chunks = (tokens - 1) / linear_cross_entropy_rows(tokens, c.vocab_size, 2) + 1;
+  const double head = cross_entropy_bytes(tokens * c.vocab_size, 2, true) +
+                      embedding_bytes(tokens, c.d_model, 0, 2, true) + norm;
+  // A chunk adds to the weight's gradient in float32.
+  const double sums =
+      chunks == 1 ? 0
+                  : static_cast<double>(chunks) * 8 * static_cast<double>(c.vocab_size * c.d_model);
+  work.moved_bytes = blocks * (2 * norm + rope_bytes(2 * width, 2, true) + gates + wider) +
+                     recomputed * recompute_traffic(c, shape) + head + sums;
+  // Of a block: 12 products, 6 kernels of norms, 2 of rope, 2 of gates, attention's 4, 2 copies.
+  work.kernels = 28 * blocks + (again ? 11 * recomputed : 0) + 40;
+  return work;
 }
 
 double forward_temporaries_bytes(const ModelConfig& c, const PassShape& shape) {

@@ -55,7 +55,7 @@ struct PassShape {
   // In bf16 a block is two functions (model/fused_block.h) whose weight copies are not the pass's,
   // and the loss makes its gradients chunk by chunk (ops/linear_cross_entropy.h).
   bool on_gpu = false;
-  Recompute recompute = Recompute::kNone;  // on a GPU in bf16
+  Recompute recompute = Recompute::kNone;  // kNorms, kInner: on a GPU in bf16
   bool short_stream = false;               // with bf16: 2 bytes an element of the residual stream
 };
 
@@ -64,13 +64,45 @@ struct SavedTensor {
   double bytes = 0;
 };
 
-// What one block keeps for backward, its input included, in the order of the forward pass. Weights
-// are not counted, but their copies in bfloat16 are, which live as long.
+// What one block keeps for backward, its input included (kBlock: its input alone), in the order of
+// the forward pass. Weights are not counted, but their copies in bfloat16 are, which live as long.
 std::vector<SavedTensor> block_saved_tensors(const ModelConfig& config, const PassShape& shape);
 double block_saved_bytes(const ModelConfig& config, const PassShape& shape);
 
+// What all blocks keep, of which the first `recomputed` are recomputed as shape.recompute says, the
+// others not at all. kBlock goes through `group` of them at once.
+struct KeptBlocks {
+  PassShape shape;
+  int64_t recomputed = 0;
+  int64_t group = 1;
+};
+double kept_bytes(const ModelConfig& config, const KeptBlocks& kept);
+// What blocks 0 to `block` hold while this one's backward goes on.
+double kept_bytes_in_backward(const ModelConfig& config, const KeptBlocks& kept, int64_t block);
+
+// The most that one block's backward holds besides what was kept and the weights' gradients: in
+// bf16 on a GPU all that its two functions make (model/fused_block.cc), else around the gates.
+double block_backward_bytes(const ModelConfig& config, const PassShape& shape);
+
 // What is kept outside of the blocks: around the final norm, and for the loss.
 std::vector<SavedTensor> head_saved_tensors(const ModelConfig& config, const PassShape& shape);
+
+// The most that the head holds, what it keeps included: while it makes the logits, on a GPU chunk
+// by chunk, and when backward scales and rounds its weight's gradient
+// (ops/linear_cross_entropy.cc).
+double head_forward_bytes(const ModelConfig& config, const PassShape& shape);
+double head_backward_bytes(const ModelConfig& config, const PassShape& shape,
+                           double gradient_bytes);
+
+// What a forward and a backward pass in bf16 on a GPU work on: products with those that are
+// recomputed, attention by its two passes, the least memory traffic of all else (ops/cost.h).
+struct PassWork {
+  double product_flops = 0;
+  double attention_forward_flops = 0, attention_backward_flops = 0;
+  double moved_bytes = 0;
+  double kernels = 0;  // launched
+};
+PassWork pass_work(const ModelConfig& config, const KeptBlocks& kept);
 
 // The most that a pass without a graph holds at once besides the weights, roughly: the stream and
 // the largest of what attention, the feed-forward network and the head compute beside it.

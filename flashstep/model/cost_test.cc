@@ -85,5 +85,64 @@ TEST(ModelCost, AddsUpWhatABlockKeepsInBfloat16) {
   EXPECT_EQ(block_saved_bytes(small_model(), shape), fused - 2 * 512 - 2 * 512);
 }
 
+// Three blocks, of which two are recomputed: in one group, as soon as it is gone through again.
+TEST(ModelCost, AddsUpWhatSomeRecomputedBlocksKeep) {
+  const ModelConfig model = small_model();
+  KeptBlocks kept{.shape = {.batch_size = 2, .seq_len = 16}, .recomputed = 2, .group = 2};
+  const double all = block_saved_bytes(model, kept.shape);
+  kept.shape.recompute = Recompute::kBlock;
+  EXPECT_EQ(block_saved_bytes(model, kept.shape), 1024.0);
+  EXPECT_EQ(kept_bytes(model, kept), 1024 + all);
+  EXPECT_EQ(kept_bytes_in_backward(model, kept, 2), 1024 + all);
+  EXPECT_EQ(kept_bytes_in_backward(model, kept, 1), 2 * all);
+  EXPECT_EQ(kept_bytes_in_backward(model, kept, 0), all);
+  kept.group = 1;
+  EXPECT_EQ(kept_bytes(model, kept), 2 * 1024 + all);
+  EXPECT_EQ(kept_bytes_in_backward(model, kept, 1), 1024 + all);
+  kept.shape = {.batch_size = 2, .seq_len = 16, .bf16 = true, .on_gpu = true};
+  kept.shape.recompute = Recompute::kInner;
+  const double inner = block_saved_bytes(model, kept.shape);
+  EXPECT_EQ(kept_bytes_in_backward(model, kept, 1), 2 * inner);
+  kept.shape.recompute = Recompute::kNone;
+  EXPECT_EQ(kept_bytes(model, {.shape = kept.shape}), 3 * block_saved_bytes(model, kept.shape));
+}
+
+// T = 32, C = 8, F = 24, in bf16 on a GPU with a short stream: (T, C) has 512 bytes, (T, F) 1,536.
+TEST(ModelCost, AddsUpWhatBackwardMakes) {
+  PassShape shape{.batch_size = 2, .seq_len = 16, .bf16 = true, .on_gpu = true};
+  shape.short_stream = true;
+  EXPECT_EQ(block_backward_bytes(small_model(), shape), 4 * 512.0 + 3 * 1536);
+  shape.recompute = Recompute::kInner;
+  EXPECT_EQ(block_backward_bytes(small_model(), shape), 5 * 512.0 + 5 * 1536);
+  shape.short_stream = false;  // two tensors of twice the size, and each rounded
+  EXPECT_EQ(block_backward_bytes(small_model(), shape), 9 * 512.0 + 5 * 1536);
+  // One chunk: the stream, 1 / root mean square, output, its gradient, logits, the weight's in
+  // bf16, and a weight with rows of zeros (100 is no multiple of 8).
+  EXPECT_EQ(head_forward_bytes(small_model(), shape),
+            2 * 512.0 + 32 * 4 + 2 * 512 + 32 * 200 + 2 * 1600);
+  // Scaled in float32 and rounded again.
+  EXPECT_EQ(head_backward_bytes(small_model(), shape, 2),
+            2 * 512.0 + 32 * 4 + 512 + 1600 + 512 + 2 * 1600 + 1600);
+}
+
+// The same by hand as of a forward pass: three products for each, attention 1 + 2.5 times.
+TEST(ModelCost, CountsTheWorkOfAPass) {
+  const ModelConfig model = small_model();
+  KeptBlocks kept{.shape = {.batch_size = 2, .seq_len = 16, .bf16 = true, .on_gpu = true}};
+  const ForwardFlops one = forward_flops(model, 16);
+  const PassWork work = pass_work(model, kept);
+  EXPECT_EQ(work.product_flops, 3 * 2 * (one.linear + one.head));
+  EXPECT_EQ(work.attention_forward_flops, 2 * one.attention);
+  EXPECT_EQ(work.attention_backward_flops, 5 * one.attention);
+  kept.recomputed = 3;
+  kept.shape.recompute = Recompute::kBlock;
+  EXPECT_EQ(pass_work(model, kept).product_flops, work.product_flops + 2 * one.linear);
+  EXPECT_EQ(pass_work(model, kept).attention_forward_flops, 4 * one.attention);
+  kept.shape.recompute = Recompute::kInner;  // two of seven matrices: 2 x 8 x 24 of 832
+  EXPECT_DOUBLE_EQ(pass_work(model, kept).product_flops,
+                   work.product_flops + 2 * one.linear * 384 / 832);
+  EXPECT_GT(pass_work(model, kept).moved_bytes, work.moved_bytes);
+}
+
 }  // namespace
 }  // namespace flashstep

@@ -96,6 +96,22 @@ ZeroCost zero_cost(ZeroStage stage, const ZeroSizes& sizes, int world_size) {
   return cost;
 }
 
+FullShardStep full_shard_step(const FullShardSizes& sizes, int world_size) {
+  const double all = sizes.travel * sizes.elements, root = sizes.travel * sizes.root,
+               unit = sizes.travel * sizes.unit;
+  const double own = all / world_size, others = (world_size - 1.0) / world_size;
+  FullShardStep step;
+  step.slots = root + 2 * unit;
+  // Two, each with a row of a shard of the largest unit for every rank.
+  if (sizes.copies) step.inboxes = 2 * std::max(root, unit);
+  step.in_flight = (sizes.copies ? 1 : 3) * kUnitsInFlight * unit;  // what is sent and what comes
+  step.sent = others * (3 * all - root);
+  // Read here and written there; own shards copied into both gathers' slots; W gradients summed up.
+  if (sizes.copies) step.moved = 2 * step.sent + 2 * 2 * own + all + own;
+  step.exposed = 2 * others * (root + unit);
+  return step;
+}
+
 AllReduceCost all_reduce_cost(AllReduce algorithm, double bytes, int world_size, const Link& link) {
   const double hops = world_size - 1;
   const auto in_steps = [&](double steps, double step_bytes, double sent_bytes) {

@@ -1,6 +1,7 @@
 // What data parallelism costs: the only home of these formulas. Derived in docs/parallel.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace flashstep {
@@ -83,6 +84,28 @@ struct ZeroCost {  // of each rank
 // Sent: gradients all-reduced, or reduce-scattered and the updated parameters all-gathered, which
 // is the same; kParameters gathers them twice, for each pass.
 ZeroCost zero_cost(ZeroStage stage, const ZeroSizes& sizes, int world_size);
+
+// ---- Full sharding (docs/full_sharding.md; parallel/unit.cc, copied_messages.cc). W ranks.
+
+// Gradients of so many units travel while the next are computed.
+constexpr size_t kUnitsInFlight = 2;
+
+struct FullShardSizes {  // elements of what is divided
+  double elements = 0;   // in all
+  double root = 0;       // of the root, which is whole from its forward to the end of backward
+  double unit = 0;       // of the largest other unit
+  double travel = 4;     // bytes of an element as it travels and computes
+  bool copies = false;   // from GPU to GPU, not by collectives
+};
+struct FullShardStep {
+  double slots = 0;      // whole tensors: the root's, the unit's that computes and the next one's
+  double inboxes = 0;    // gradients that others have sent
+  double in_flight = 0;  // gradients of two units that travel; by collectives with their messages
+  double sent = 0;       // by a rank: units gathered for each pass, the root once, gradients
+  double moved = 0;      // through a GPU's memory by copies: pushed, arrived, summed up
+  double exposed = 0;    // sent while nothing computes: the first unit and the root, both ways
+};
+FullShardStep full_shard_step(const FullShardSizes& sizes, int world_size);
 
 // ---- All-reduce in a ring of N ranks, S bytes
 

@@ -198,5 +198,23 @@ TEST(MeshCost, KeepsMoreThanHalfOfTheActivations) {
   EXPECT_EQ(least_ranks(900, 200, 100), 0);
 }
 
+// 1,000 elements of 2 bytes: a root of 200, units of 100, 4 ranks.
+TEST(FullSharding, CountsWhatARankHoldsAndSends) {
+  const FullShardStep step =
+      full_shard_step({.elements = 1000, .root = 200, .unit = 100, .travel = 2, .copies = true}, 4);
+  EXPECT_EQ(step.slots, 400 + 2 * 200.0);
+  EXPECT_EQ(step.inboxes, 2 * 400.0);    // 2 x 4 rows of a quarter of the root
+  EXPECT_EQ(step.in_flight, 2 * 200.0);  // two units' gradients
+  EXPECT_EQ(step.sent, 0.75 * (3 * 2000 - 400));
+  EXPECT_EQ(step.exposed, 2 * 0.75 * (400 + 200));
+  // Pushed and arrived; 500 bytes copied within the rank for each gather; 4 x 500 summed up to 500.
+  EXPECT_EQ(step.moved, 2 * step.sent + 2 * 2 * 500 + 2000 + 500);
+  const FullShardStep sent =
+      full_shard_step({.elements = 1000, .root = 200, .unit = 100, .travel = 2}, 4);
+  EXPECT_EQ(sent.inboxes, 0);
+  EXPECT_EQ(sent.in_flight,
+            3 * 2 * 200.0);  // beside them a message that is sent and one that comes
+}
+
 }  // namespace
 }  // namespace flashstep

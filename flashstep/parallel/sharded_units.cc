@@ -22,6 +22,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
+#include "flashstep/parallel/cost.h"
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/reduction.h"
 #include "flashstep/parallel/unit.h"
@@ -32,9 +33,6 @@ namespace flashstep {
 namespace {
 
 using at::Tensor;
-
-// Gradients of so many units travel while the next are computed.
-constexpr size_t kReductionsInFlight = 2;
 
 bool is_in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
@@ -356,7 +354,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     uses_[unit].in_backward = false;
     if (!in_flight_.empty()) units_[in_flight_.back()].continue_reduction(*stream_);
     in_flight_.push_back(unit);
-    while (in_flight_.size() > kReductionsInFlight) take_oldest();
+    while (in_flight_.size() > kUnitsInFlight) take_oldest();
   }
 
   size_t finish_oldest() {

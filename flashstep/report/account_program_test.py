@@ -63,6 +63,26 @@ class AccountTest(unittest.TestCase):
             block = 4 * 768 ** 2 + 3 * 768 * 3072 + 2 * 768
             self.assertEqual(float(step["parameters"]), 2 * 10000 * 768 + 2 * block + 768)
 
+    def test_plan(self):
+        """Of a run on GPUs that are not here; the table names what fits, and what does not."""
+        source = Path(os.environ["FLASHSTEP_SOURCE"])
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = ("plan", source / "configs/8B.json", "--card", "H200", "--ranks", 2,
+                         "--set", "parallel.shard_optimizer=full", "--set", "train.moments=bf16")
+            result = run("account", *arguments, "--out", folder)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("Recommended: train.recompute inner (the config has none, which does not fit).", result.stdout)
+            with open(Path(folder) / "account_plan.csv", newline="") as file:
+                rows = {row["train.recompute"]: row for row in csv.DictReader(file)}
+            self.assertEqual({name: row["fits"] for name, row in rows.items()},
+                             {"none": "no", "norms": "no", "inner": "yes", "block": "yes"})
+            self.assertLess(float(rows["inner"]["step (ms)"]), float(rows["block"]["step (ms)"]))
+            parts = json.loads((Path(folder) / "account_plan_memory.json").read_text())["rows"]
+            for level in range(1, 5):
+                self.assertAlmostEqual(sum(part[level] for part in parts[:-1]), parts[-1][level])
+            half = run("account", *arguments, "--memory", "60GiB")
+            self.assertIn("Nothing fits in 60.0 GiB", half.stdout)
+
     def test_numbers_too_large_to_count(self):
         largest = 1 << 30
         wide = ("--d-model", largest, "--d-ff", largest, "--heads", 1 << 20, "--layers", largest, "--vocab", largest)

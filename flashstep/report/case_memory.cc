@@ -23,7 +23,8 @@ double free_memory_bytes(const std::string& device) {
 }
 
 NeededBytes needed_bytes(const Workload& w) {
-  const StateBytes state = state_bytes(static_cast<double>(parameter_count(w.model)));
+  const StateBytes state = state_bytes(static_cast<double>(parameter_count(w.model)),
+                                       {.moment = w.moments == "bf16" ? 2.0 : 4.0});
   const PassShape shape = pass_shape(w);
   double saved = 0;
   for (const SavedTensor& tensor : head_saved_tensors(w.model, shape)) saved += tensor.bytes;
@@ -35,9 +36,8 @@ NeededBytes needed_bytes(const Workload& w) {
                         ? recompute_groups(stack, std::min(w.recompute_group, stack.blocks))
                         : keep_everything(stack);
   saved += kept.peak_bytes;
-  const double moments = w.moments == "bf16" ? state.optimizer / 2 : state.optimizer;
-  const double least =
-      state.parameters + (has_backward(w) ? state.gradients : 0) + (has_update(w) ? moments : 0);
+  const double least = state.parameters + (has_backward(w) ? state.gradients : 0) +
+                       (has_update(w) ? state.optimizer : 0);
   return {least, least + saved};
 }
 

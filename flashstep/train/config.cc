@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "flashstep/attention/implementation_names.h"
+#include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 
@@ -251,6 +253,12 @@ void check_config(const Config& config) {
           "train.steps, ",
           config.train.steps, ", got ", schedule.warmup_steps);
   const TrainConfig& train = config.train;
+  const bool is_alone = config.optimizer.clip_norm == 0 && train.accumulation_steps == 1 &&
+                        train.precision != "fp16";
+  require(!config.optimizer.in_backward || is_alone,
+          "[config] expected optimizer.clip_norm 0, train.accumulation_steps 1 and precision fp32 ",
+          "or bf16 with optimizer.in_backward, which updates before all gradients are known, got ",
+          config.optimizer.clip_norm, ", ", train.accumulation_steps, " and ", train.precision);
   require(train.stream != "bf16" || train.precision == "bf16",
           "[config] expected train.stream fp32 with train.precision ", train.precision,
           ", got bf16");
@@ -269,6 +277,43 @@ void check_config(const Config& config) {
           "[config] expected a tokenizer.vocab_size of at least 256 + ",
           config.tokenizer.special_tokens.size(), " special tokens, got ",
           config.tokenizer.vocab_size);
+}
+
+void check_device(const Config& config, bool is_gpu) {
+  const auto names = attention_implementations();
+  const std::string& name = config.model.attention;
+  require(std::find(names.begin(), names.end(), name) != names.end(),
+          "[config] expected model.attention to be one of ", join(names), ", got ", name);
+  require(config.train.graph != "on" || is_gpu,
+          "[config] expected a GPU for train.graph on, got a run on the CPU");
+  require(config.train.fp32_products == "exact" || is_gpu,
+          "[config] expected a GPU for train.fp32_products split, got a run on the CPU");
+}
+
+void check_processes(const ParallelConfig& config, int64_t world_size) {
+  require(config.world_size == 0 || config.world_size == world_size, "[parallel] expected ",
+          config.world_size, " processes (parallel.world_size), got ", world_size);
+  require(config.shard_ranks == 0 || world_size % config.shard_ranks == 0,
+          "[parallel] expected parallel.shard_ranks that divides the number of processes, ",
+          world_size, ", got ", config.shard_ranks);
+  if (world_size == 1) return;
+  require(config.wrapper != "none",
+          "[parallel] expected one process for parallel.wrapper none, got ", world_size);
+  require(config.shard_optimizer != "full" || config.wrapper == "bucketed",
+          "[parallel] expected parallel.wrapper bucketed, its default, with shard_optimizer full, ",
+          "which averages gradients by itself, got ", config.wrapper);
+}
+
+bool has_bf16_gradients(const Config& config, bool is_gpu) {
+  const TrainConfig& train = config.train;
+  if (train.gradients != "auto") return train.gradients == "bf16";
+  return is_gpu && train.precision == "bf16" && train.accumulation_steps == 1 &&
+         config.parallel.wrapper != "torch";
+}
+
+bool has_short_stream(const TrainConfig& train, bool is_gpu) {
+  if (train.stream != "auto") return train.stream == "bf16";
+  return is_gpu && train.precision == "bf16";
 }
 
 std::vector<std::pair<std::string, std::string>> flat_fields(const Config& config) {

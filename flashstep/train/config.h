@@ -123,6 +123,17 @@ std::vector<std::pair<std::string, std::string>> flat_fields(const Config& confi
 // What single fields cannot know of each other (a warm-up longer than the run, ...). UserError.
 void check_config(const Config& config);
 
+// What a device cannot do: UserError.
+void check_device(const Config& config, bool is_gpu);
+
+// What does not go with so many processes: UserError.
+void check_processes(const ParallelConfig& config, int64_t world_size);
+
+// What "auto" stands for there. Micro-batches are summed in float32, and c10d's Reducer wants the
+// parameters' dtype.
+bool has_bf16_gradients(const Config& config, bool is_gpu);
+bool has_short_stream(const TrainConfig& train, bool is_gpu);
+
 // On resuming: UserError, naming the first difference, if `saved` describes another model,
 // tokenizer or data than `now`; the other differences as sentences for people.
 std::vector<std::string> check_resumable(const Config& saved, const Config& now);

@@ -93,6 +93,8 @@ TEST_F(ConfigTest, FieldsThatContradictEachOther) {
   EXPECT_EQ(
       load(R"({"parallel": {"shard_ranks": 2, "shard_optimizer": "full"}})").parallel.shard_ranks,
       2);
+  expect_refusal(R"({"optimizer": {"in_backward": true}})",
+                 {"optimizer.clip_norm 0", "optimizer.in_backward", "got 1, 1 and fp32"});
   expect_refusal(R"({"tokens": {"train": "a.npy"}})", {"tokens.train", "tokens.validation"});
   expect_refusal(R"({"tokenizer": {"vocab_size": 256}})", {"vocab_size", "256 + 1", "got 256"});
 }

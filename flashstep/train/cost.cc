@@ -33,11 +33,16 @@ int64_t levels(int64_t blocks) {  // ceil(log2)
 
 }  // namespace
 
-StateBytes state_bytes(double parameters) {
-  return {.parameters = 4 * parameters, .gradients = 4 * parameters, .optimizer = 8 * parameters};
+StateBytes state_bytes(double parameters, const StateWidths& widths) {
+  return {.parameters = 4 * parameters,
+          .copies = widths.copy * parameters,
+          .gradients = widths.gradient * parameters,
+          .optimizer = 2 * widths.moment * parameters};
 }
 
-double update_traffic_bytes(double parameters) { return (4 + 3) * 4 * parameters; }
+double update_traffic_bytes(double parameters, const StateWidths& widths) {
+  return (2 * 4 + widths.gradient + 4 * widths.moment + widths.copy) * parameters;
+}
 
 RecomputeCost keep_everything(const BlockStack& stack) {
   return cost_of(stack, 0, stack.blocks, stack.blocks);

@@ -6,18 +6,26 @@
 
 namespace flashstep {
 
-// Bytes that live from step to step, and gradients: float32, AdamW.
+// Bytes of one element, beside those of float32 parameters.
+struct StateWidths {
+  double gradient = 4;
+  double moment = 4;  // each of AdamW's two
+  double copy = 0;    // a compute copy
+};
+
+// Bytes that live from step to step, and gradients.
 struct StateBytes {
   double parameters = 0;  // 4 bytes a parameter
-  double gradients = 0;   // 4
-  double optimizer = 0;   // 8: the two moments
-  double total() const { return parameters + gradients + optimizer; }
+  double copies = 0;
+  double gradients = 0;
+  double optimizer = 0;  // the two moments
+  double total() const { return parameters + copies + gradients + optimizer; }
 };
-StateBytes state_bytes(double parameters);
+StateBytes state_bytes(double parameters, const StateWidths& widths = {});
 
 // What an update must pass through memory: parameter, gradient and two moments read, all but the
-// gradient written, 28 bytes a parameter.
-double update_traffic_bytes(double parameters);
+// gradient written, and the copy: 28 bytes a parameter in float32, 20 with all else in 16 bits.
+double update_traffic_bytes(double parameters, const StateWidths& widths = {});
 
 // ---- Recomputation in a stack of n equal blocks
 //

@@ -168,5 +168,13 @@ TEST(RecomputeCost, RefusesWhatIsNoGroup) {
   EXPECT_THROW(recompute_with(stack_of(kMostSearchedBlocks + 1), 1), UserError);
 }
 
+TEST(StateBytes, ByWidths) {
+  const StateWidths widths{.gradient = 2, .moment = 2, .copy = 2};
+  EXPECT_EQ(state_bytes(10, widths).optimizer, 40);
+  EXPECT_EQ(state_bytes(10, widths).copies, 20);
+  EXPECT_EQ(state_bytes(10, widths).total(), 120);
+  EXPECT_EQ(update_traffic_bytes(10, widths), 200);
+}
+
 }  // namespace
 }  // namespace flashstep

@@ -79,9 +79,6 @@ void call_blocks_as_units(TransformerImpl& model) {
 
 std::shared_ptr<Parallelism> shard_fully(torch::nn::Module& module, const ParallelConfig& config,
                                          const Group& group, const ParallelizeOptions& given) {
-  require(config.wrapper == "bucketed",
-          "[parallel] expected parallel.wrapper bucketed, its default, with shard_optimizer full, ",
-          "which averages gradients by itself, got ", config.wrapper);
   if (auto* model = module.as<TransformerImpl>()) call_blocks_as_units(*model);
   FullyShardOptions options;
   options.peer_copies = config.peer_copies == "all";
@@ -99,14 +96,8 @@ std::shared_ptr<Parallelism> shard_fully(torch::nn::Module& module, const Parall
 std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const ParallelConfig& config,
                                          Group* group, const ParallelizeOptions& given) {
   const int world_size = group == nullptr ? 1 : group->world_size();
-  require(config.world_size == 0 || config.world_size == world_size, "[parallel] expected ",
-          config.world_size, " processes (parallel.world_size), got ", world_size);
-  require(config.shard_ranks == 0 || world_size % config.shard_ranks == 0,
-          "[parallel] expected parallel.shard_ranks that divides the number of processes, ",
-          world_size, ", got ", config.shard_ranks);
+  check_processes(config, world_size);
   if (group == nullptr) return std::make_shared<Parallelism>();
-  require(config.wrapper != "none",
-          "[parallel] expected one process for parallel.wrapper none, got ", world_size);
   if (shards_parameters(config, group)) return shard_fully(module, config, *group, given);
   ReducerOptions options;
   options.strategy = strategy_by_name(config.wrapper);

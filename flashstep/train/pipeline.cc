@@ -13,7 +13,6 @@
 #include <c10/util/Exception.h>
 #include <torch/utils.h>
 
-#include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
@@ -147,12 +146,6 @@ void check_saved_config(Config now, const RunDirectory& run, int world_size) {
   check_resumable(saved, now);
 }
 
-void check_attention(const std::string& name) {
-  const auto names = attention_implementations();
-  require(std::find(names.begin(), names.end(), name) != names.end(),
-          "[config] expected model.attention to be one of ", join(names), ", got ", name);
-}
-
 // The data are made once: by the first rank, then, where its files are not seen, by the first rank
 // of each machine.
 PreparedData prepare_together(const Config& config, const TrainOptions& options,
@@ -207,32 +200,15 @@ torch::Device device_of_rank(const TrainConfig& config, const Environment& envir
   return own;
 }
 
-// Micro-batches are summed in float32. c10d's Reducer wants the parameters' dtype.
-bool has_bf16_gradients(const Config& config, torch::Device device) {
-  const TrainConfig& train = config.train;
-  if (train.gradients != "auto") return train.gradients == "bf16";
-  return device.is_cuda() && train.precision == "bf16" && train.accumulation_steps == 1 &&
-         config.parallel.wrapper != "torch";
-}
-
 std::optional<at::ScalarType> autocast_dtype(const TrainConfig& train) {
   if (train.precision == "fp32") return std::nullopt;
   return train.precision == "bf16" ? at::kBFloat16 : at::kHalf;
 }
 
-bool has_short_stream(const TrainConfig& train, torch::Device device) {
-  if (train.stream != "auto") return train.stream == "bf16";
-  return device.is_cuda() && train.precision == "bf16";
-}
-
 // Before anything is made.
 void check_start(const Config& config, torch::Device device, const Group* group) {
   if (group != nullptr) check_same_config(config, device.type(), *group);
-  check_attention(config.model.attention);
-  require(config.train.graph != "on" || device.is_cuda(),
-          "[config] expected a GPU for train.graph on, got a run on the CPU");
-  require(config.train.fp32_products == "exact" || device.is_cuda(),
-          "[config] expected a GPU for train.fp32_products split, got a run on the CPU");
+  check_device(config, device.is_cuda());
 }
 
 // What one rank trains, on what and where; the job's functions refer to it.
@@ -332,8 +308,9 @@ Transformer make_model(const Config& config, const TrainOptions& options, torch:
   }
   model->set_recompute(recompute_by_name(train.recompute), train.recompute_group,
                        train.recompute_blocks);
-  model->set_short_stream(has_short_stream(train, device));
-  if (has_bf16_gradients(config, device)) keep_gradients_in(at::kBFloat16, model->parameters());
+  model->set_short_stream(has_short_stream(train, device.is_cuda()));
+  if (has_bf16_gradients(config, device.is_cuda()))
+    keep_gradients_in(at::kBFloat16, model->parameters());
   return model;
 }
 
