@@ -33,7 +33,8 @@ void trains_as_alone(const Group& group, at::Device device, bool peer_copies, in
     net->to(device);
     net->recomputed = c.recomputed;
     FullyShardedDataParallel model(net, group, c.options);
-    if (shard_ranks != 1) EXPECT_EQ(model.units().transport(), peer_copies ? "copies" : "NCCL");
+    const char* const carried_by = shard_ranks == 1 ? "" : peer_copies ? "copies" : "NCCL";
+    EXPECT_EQ(model.units().transport(), carried_by);
     EXPECT_EQ(model.units().can_be_captured(), peer_copies && shard_ranks == 0);
     AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
     for (int64_t step = 0; step < kSteps; ++step) {
