@@ -54,14 +54,7 @@ TEST(Replicas, TrainAsASingleProcessDoes) {
           EXPECT_EQ(net->words.numel(), group.rank() % 2 == 0 ? 28 : 27);
         }
         torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
-        for (int64_t step = 0; step < kSteps; ++step) {
-          const Tensor ids = rows_of_rank(ids_of(step), group);
-          loss_of_logits(model(ids), ids).backward();
-          EXPECT_EQ(model.units().gathered_bytes(), 0) << "after backward all are shards";
-          model.clip_grad_norm(kNetClip);
-          optimizer.step();
-          optimizer.zero_grad();
-        }
+        train_sharded(model, optimizer, kSteps);
         for (const auto& [name, tensor] : model.gather_full_parameters())
           EXPECT_TRUE(close(tensor, alone.at(name), 2e-5, 1e-4)) << name;
         expect_equal_replicas(*net, group, shard_ranks);

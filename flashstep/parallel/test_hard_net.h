@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
 #include <torch/nn/functional/normalization.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
@@ -102,6 +103,20 @@ inline std::map<std::string, torch::Tensor> train_alone(HardNet& net, int64_t st
     optimizer.zero_grad();
   }
   return weights_of(net);
+}
+
+// The same on all ranks, each over its own rows.
+inline void train_sharded(FullyShardedDataParallel<HardNet>& model,
+                          torch::optim::Optimizer& optimizer, int64_t steps) {
+  for (int64_t step = 0; step < steps; ++step) {
+    const torch::Tensor ids =
+        rows_of_rank(ids_of(step), model.group()).to(model.module()->words.device());
+    loss_of_logits(model(ids), ids).backward();
+    EXPECT_EQ(model.units().gathered_bytes(), 0) << "after backward all are shards";
+    model.clip_grad_norm(kNetClip);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
 }
 
 // Ways to divide it.

@@ -37,14 +37,7 @@ void trains_as_alone(const Group& group, at::Device device, bool peer_copies, in
     EXPECT_EQ(model.units().transport(), carried_by);
     EXPECT_EQ(model.units().can_be_captured(), peer_copies && shard_ranks == 0);
     AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
-    for (int64_t step = 0; step < kSteps; ++step) {
-      const Tensor ids = rows_of_rank(ids_of(step), group).to(device);
-      loss_of_logits(model(ids), ids).backward();
-      EXPECT_EQ(model.units().gathered_bytes(), 0) << "after backward all are shards";
-      model.clip_grad_norm(kNetClip);
-      optimizer.step();
-      optimizer.zero_grad();
-    }
+    train_sharded(model, optimizer, kSteps);
     for (const auto& [name, tensor] : model.gather_full_parameters())
       EXPECT_TRUE(close(tensor.cpu(), alone.at(name), 2e-4, 1e-3)) << name;
     if (c.options.shard) continue;
