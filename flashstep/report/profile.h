@@ -40,8 +40,8 @@ ProfileOptions profile_preset(const std::string& name);
 // and the rest is measured. UserError for what cannot be measured at all, before anything is.
 BenchReport profile_report(const ProfileOptions& options);
 
-// The same tables of a chrome trace, of flashstep or PyTorch, as far as it has ranges; without
-// limits and timers. UserError where the file is none.
+// The same tables of a chrome trace, of flashstep or PyTorch, as far as it has ranges; without the
+// columns that a trace cannot fill (the model, limits, timers). UserError where the file is none.
 BenchReport trace_report(const std::filesystem::path& file, int64_t top,
                          const std::function<void(uint64_t, uint64_t)>& progress = {});
 

@@ -205,7 +205,8 @@ TEST(Profile, ReadsATraceOfSomebodyElse) {
             (std::vector<std::string>{"forward", "backward", "optimizer", "in all"}));
   EXPECT_EQ(texts(report.table, "kernels"),
             (std::vector<std::string>{"0.015", "0.027", "0.020", "0.062"}));
-  EXPECT_EQ(texts(report.table, "timer").front(), "-");
+  for (const measure::Column& column : report.table.columns)
+    EXPECT_NE(column.name, "timer") << "a trace has none";
   const measure::Table& kernels = table_named(report, "kernels");
   EXPECT_EQ(texts(kernels, "kernel").front(), "nvjet_tst_64x64");
   EXPECT_EQ(kernels.rows.size(), 3u);
