@@ -165,6 +165,7 @@ class Group {
   void guard(const std::function<void()>& also_end = nullptr) const;
   void part_or_tell();
   bool part_together() const;
+  void leave_gloo();
   bool wait_in_turns(c10d::Work& work, const std::string& what) const;
   // Inside a handler: throws MachineError for an error of the network, else the same exception.
   [[noreturn]] void explain(const std::string& what) const;

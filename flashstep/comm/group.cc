@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <thread>
 #include <unistd.h>
 
@@ -239,6 +240,8 @@ const Group& Group::split(int64_t color) const {
   std::unique_ptr<Group> part(new Group(*this, own, name));
   const Group& result = *in.parts.emplace(colors, std::move(part)).first->second;
   guard();
+  // Nobody goes on, and perhaps fails, while others still wait for their connections to it.
+  barrier("connecting the ranks");
   return result;
 }
 
@@ -263,14 +266,26 @@ Group::~Group() {
   if (in.nccl) failed ? in.nccl->abort() : in.nccl->shutdown();
   // Connections before the goodbye: a rank that still waits for this one learns that it is gone.
   in.nccl.reset();
-  if (in.gave_up) {  // its threads never end: they and what they use stay
-    process_group_.release();
-    in.gloo.release();
-  }
+  if (failed) leave_gloo();
   process_group_.reset();
   in.gloo.reset();
   in.watch.reset();
   if (in.outside && !in.whole) in.outside->stop();
+}
+
+// Gloo waits for its works, of which some may never end (wait_in_turns): then its threads stay, with
+// what they use.
+void Group::leave_gloo() {
+  Internals& in = *internals_;
+  std::promise<void> promise;
+  const std::future<void> ended = promise.get_future();
+  std::thread([group = std::move(process_group_), gloo = std::move(in.gloo),
+               promise = std::move(promise)]() mutable {
+    group.reset();
+    gloo.reset();
+    promise.set_value();
+  }).detach();
+  ended.wait_for(in.options.timeouts.grace / 4);
 }
 
 void Group::part_or_tell() {
@@ -367,7 +382,6 @@ bool Group::wait_in_turns(c10d::Work& work, const std::string& what) const {
     // ends Gloo's wait for it (waitSend) then.
     doomed += kTurn;
     if (2 * doomed < in.options.timeouts.grace) continue;
-    in.gave_up = true;
     C10_THROW_ERROR(DistBackendError, "Gloo waits for a message that it lost");
   }
 }

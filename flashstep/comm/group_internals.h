@@ -1,7 +1,6 @@
 // What a Group is made of.
 #pragma once
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,7 +29,6 @@ struct Group::Internals : Links {
   std::shared_ptr<OutsideCollectives> outside;  // the whole group's, and
   std::shared_ptr<Watch> watch;  // null for one rank, and for a group that others made
   int exceptions_at_start = 0;
-  std::atomic<bool> gave_up = false;  // a collective that Gloo will not end
   bool waits_in_turns = false;  // so that a caller who wants to stop is heard (base/called_back.h)
   std::mutex mutex;             // of:
   std::map<at::DeviceIndex, c10::Stream> side_streams;
