@@ -174,7 +174,8 @@ class FullyShardedDataParallel : public torch::nn::Module {
   // are there, and drops these, so that no gradient outlives its unit. Each backward is a step;
   // there is nothing to clip (UserError), and optimizer.step() finds nothing to do.
   void step_in_backward(torch::optim::Optimizer& optimizer) {
-    units().update_in_backward([&optimizer](const at::Tensor& /*not_finite*/) { optimizer.step(); });
+    units().update_in_backward(
+        [&optimizer](const at::Tensor& /*not_finite*/) { optimizer.step(); });
   }
   // The parameters whole, under their names in the module. All ranks call it. `to`: the one rank
   // that gets them, on the CPU; the others nothing.

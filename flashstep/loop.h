@@ -88,9 +88,10 @@ struct StepOptions {
   int64_t accumulation_steps = 1;  // micro-batches in a step
   double max_norm = 0;             // gradients are clipped to this global norm; 0: only measured
   Precision precision = Precision::kFloat32;
-  // Backward updates parameters as soon as their gradients are there, and drops these (the optimizer
-  // in backward): of a process alone, or fully sharded parameters; one micro-batch, no clipping, no
-  // fp16 (UserError). What gets a gradient that is not finite is left as it is, the rest updated.
+  // Backward updates parameters as soon as their gradients are there, and drops these (the
+  // optimizer in backward): of a process alone, or fully sharded parameters; one micro-batch, no
+  // clipping, no fp16 (UserError). What gets a gradient that is not finite is left as it is, the
+  // rest updated.
   bool update_in_backward = false;
 };
 

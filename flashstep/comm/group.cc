@@ -273,8 +273,8 @@ Group::~Group() {
   if (in.outside && !in.whole) in.outside->stop();
 }
 
-// Gloo waits for its works, of which some may never end (wait_in_turns): then its threads stay, with
-// what they use.
+// Gloo waits for its works, of which some may never end (wait_in_turns): then its threads stay,
+// with what they use.
 void Group::leave_gloo() {
   Internals& in = *internals_;
   std::promise<void> promise;

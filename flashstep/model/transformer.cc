@@ -163,8 +163,8 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
   const auto rotary = rotary_rows(begin, tokens.size(1), tokens.device());
   std::vector<BlockCall> calls;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
-    const bool keeps_all = recompute_ == Recompute::kBlock ||
-                           i >= recomputed(recompute_count_, config_.num_layers);
+    const bool keeps_all =
+        recompute_ == Recompute::kBlock || i >= recomputed(recompute_count_, config_.num_layers);
     const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr,
                                keeps_all ? Recompute::kNone : recompute_};
     const std::string name = str("layers.", i);
@@ -174,9 +174,10 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
            return block->forward(x, context);
          }});
   }
-  const BlockRunner runner = recompute_ == Recompute::kBlock && cache == nullptr
-                                 ? recompute_blocks(recompute_group_, block_runner_, recompute_count_)
-                                 : block_runner_;
+  const BlockRunner runner =
+      recompute_ == Recompute::kBlock && cache == nullptr
+          ? recompute_blocks(recompute_group_, block_runner_, recompute_count_)
+          : block_runner_;
   return ln_final->forward(runner(calls, embed(tokens)));
 }
 

@@ -87,9 +87,10 @@ void OptimizerConfig::visit(FieldVisitor& v) {
   v.field("eps", eps, {0, 1}, "added to the root of the squared gradients' mean");
   v.field("weight_decay", weight_decay, {0, 10}, "decoupled weight decay");
   v.field("clip_norm", clip_norm, {0, kHuge}, "gradients are clipped to this global norm; 0: not");
-  v.field("in_backward", in_backward,
-          "update parameters as soon as their gradients are there, and drop these: less memory; one "
-          "process, or parallel.shard_optimizer full; without clipping");
+  v.field(
+      "in_backward", in_backward,
+      "update parameters as soon as their gradients are there, and drop these: less memory; one "
+      "process, or parallel.shard_optimizer full; without clipping");
 }
 
 void ScheduleConfig::visit(FieldVisitor& v) {
@@ -253,8 +254,8 @@ void check_config(const Config& config) {
           "train.steps, ",
           config.train.steps, ", got ", schedule.warmup_steps);
   const TrainConfig& train = config.train;
-  const bool is_alone = config.optimizer.clip_norm == 0 && train.accumulation_steps == 1 &&
-                        train.precision != "fp16";
+  const bool is_alone =
+      config.optimizer.clip_norm == 0 && train.accumulation_steps == 1 && train.precision != "fp16";
   require(!config.optimizer.in_backward || is_alone,
           "[config] expected optimizer.clip_norm 0, train.accumulation_steps 1 and precision fp32 ",
           "or bf16 with optimizer.in_backward, which updates before all gradients are known, got ",

@@ -42,7 +42,7 @@ enum class Fit {
 // A run with another train.recompute, of all blocks or of the first so many.
 struct PlannedLevel {
   std::string recompute;
-  int64_t blocks = 0;  // train.recompute_blocks; 0: all
+  int64_t blocks = 0;              // train.recompute_blocks; 0: all
   double kept_bytes = 0;           // by the blocks, for backward
   double tensor_bytes = 0;         // at the peak
   double used_bytes = 0;           // of the device, as nvidia-smi shows it
@@ -54,12 +54,12 @@ struct PlannedLevel {
 struct Plan {
   ModelConfig model;
   double parameters = 0;
-  double tokens = 0;                 // of a rank, in a step
-  double step_flops = 0;             // of a rank, the model's
+  double tokens = 0;      // of a rank, in a step
+  double step_flops = 0;  // of a rank, the model's
   // none first, then those that keep less; last, where it is the fastest that fits, one that
   // recomputes some blocks only.
   std::vector<PlannedLevel> levels;
-  size_t chosen = 0;                 // the config's; none, where its own makes no difference
+  size_t chosen = 0;  // the config's; none, where its own makes no difference
   // The fastest of those that fit; nothing, if none does.
   std::optional<size_t> recommended;
   const PlannedLevel& level(const std::string& recompute) const;  // UserError if it is not there

@@ -35,8 +35,8 @@ struct TiedProblem {
     x = torch::randn({8, 10});
     y = torch::randn({8, 5});
     if (sgd) {
-      optimizer = std::make_unique<torch::optim::SGD>(net.parameters(),
-                                                      torch::optim::SGDOptions(1e-2));
+      optimizer =
+          std::make_unique<torch::optim::SGD>(net.parameters(), torch::optim::SGDOptions(1e-2));
     } else {
       optimizer = std::make_unique<AdamW>(net.parameters(), torch::optim::AdamWOptions(1e-2));
     }
