@@ -266,8 +266,8 @@ Group::~Group() {
   if (in.nccl) failed ? in.nccl->abort() : in.nccl->shutdown();
   // Connections before the goodbye: a rank that still waits for this one learns that it is gone.
   in.nccl.reset();
-  if (failed) leave_gloo();
   process_group_.reset();
+  if (failed) leave_gloo();
   in.gloo.reset();
   in.watch.reset();
   if (in.outside && !in.whole) in.outside->stop();
@@ -279,9 +279,7 @@ void Group::leave_gloo() {
   Internals& in = *internals_;
   std::promise<void> promise;
   const std::future<void> ended = promise.get_future();
-  std::thread([group = std::move(process_group_), gloo = std::move(in.gloo),
-               promise = std::move(promise)]() mutable {
-    group.reset();
+  std::thread([gloo = std::move(in.gloo), promise = std::move(promise)]() mutable {
     gloo.reset();
     promise.set_value();
   }).detach();
