@@ -117,6 +117,22 @@ TEST(GpuRecordedRanks, FullShardingHasTheBitsOfDataParallelism) {
   });
 }
 
+TEST(GpuRecordedRanks, FullyShardedUpdatesInBackwardAreReplayed) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](Group& group, at::Device device) {
+    for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+      SCOPED_TRACE(static_cast<int>(precision));
+      RecordedCase c = fully_sharded(precision);
+      c.max_norm = 0;
+      const RecordedRun after = train_recorded(c, GraphMode::kOn, device, &group);
+      c.update_in_backward = true;
+      const RecordedRun in = expect_recorded_as_launched(c, device, &group);
+      for (size_t i = 0; i < in.weights.size(); ++i)
+        EXPECT_TRUE(testing::same_bits(in.weights[i], after.weights[i])) << "weight " << i;
+    }
+  });
+}
+
 // Its memory is nobody's between steps: an evaluation gathers the same units in another order.
 TEST(GpuRecordedRanks, FullyShardedModelsAreEvaluatedBetweenReplays) {
   FLASHSTEP_NEED_GPUS(2);

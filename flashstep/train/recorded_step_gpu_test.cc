@@ -43,6 +43,21 @@ TEST(GpuRecordedStep, ReplaysAreLaunchedSteps) {
   }
 }
 
+TEST(GpuRecordedStep, UpdatesInBackwardAreReplayed) {
+  FLASHSTEP_NEED_GPUS(1);
+  for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+    SCOPED_TRACE(static_cast<int>(precision));
+    RecordedCase c;
+    c.precision = precision;
+    c.max_norm = 0;
+    const RecordedRun after = train_recorded(c, GraphMode::kOff, kGpu);
+    c.update_in_backward = true;
+    const RecordedRun in = expect_recorded_as_launched(c, kGpu);
+    for (size_t i = 0; i < in.weights.size(); ++i)
+      EXPECT_TRUE(testing::same_bits(in.weights[i], after.weights[i])) << "weight " << i;
+  }
+}
+
 TEST(GpuRecordedStep, SplitProductsShortMomentsAndStreamsAreReplayed) {
   FLASHSTEP_NEED_GPUS(1);
   RecordedCase c;

@@ -26,6 +26,7 @@ struct RecordedCase {
   Precision precision = Precision::kFloat32;
   int64_t accumulation_steps = 1, steps = 9;
   double max_norm = 0.5;
+  bool update_in_backward = false;
   at::ScalarType moments = at::kFloat;
   ParallelConfig parallel;
   std::function<void(TransformerImpl& model)> prepare;  // once, before the first step
@@ -95,7 +96,8 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
       },
       StepOptions{.accumulation_steps = c.accumulation_steps,
                   .max_norm = c.max_norm,
-                  .precision = c.precision},
+                  .precision = c.precision,
+                  .update_in_backward = c.update_in_backward},
       ranks, stage);
   RecordedRun run;
   {

@@ -37,6 +37,8 @@ UpdateInBackward::~UpdateInBackward() {
 void UpdateInBackward::begin(const Tensor& skip) {
   skip_ = skip;
   square_.reset();
+  pending_.clear();  // of a backward that broke off
+  pending_bytes_ = 0;
 }
 
 void UpdateInBackward::fired(const Tensor& parameter) {
