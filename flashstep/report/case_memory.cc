@@ -28,14 +28,15 @@ NeededBytes needed_bytes(const Workload& w) {
   const PassShape shape = pass_shape(w);
   double saved = 0;
   for (const SavedTensor& tensor : head_saved_tensors(w.model, shape)) saved += tensor.bytes;
-  // Without a graph one block is there at a time.
-  const BlockStack stack{.blocks = has_backward(w) ? w.model.num_layers : 1,
-                         .boundary_bytes = residual_stream_bytes(w.model, shape),
-                         .saved_bytes = block_saved_bytes(w.model, shape)};
-  const auto kept = w.recompute == "block"
-                        ? recompute_groups(stack, std::min(w.recompute_group, stack.blocks))
-                        : keep_everything(stack);
-  saved += kept.peak_bytes;
+  ModelConfig model = w.model;
+  if (!has_backward(w)) model.num_layers = 1;  // without a graph one block is there at a time
+  KeptBlocks kept{.shape = shape, .recomputed = model.num_layers, .group = w.recompute_group};
+  kept.shape.recompute = recompute_by_name(w.recompute);
+  if (w.recompute == "none") kept.recomputed = 0;
+  if (w.recompute_blocks > 0) kept.recomputed = std::min(w.recompute_blocks, kept.recomputed);
+  // When backward begins, or when it comes to the blocks that are recomputed.
+  saved += std::max(kept_bytes_in_backward(model, kept, model.num_layers - 1),
+                    kept_bytes_in_backward(model, kept, std::max<int64_t>(kept.recomputed - 1, 0)));
   const double least = state.parameters + (has_backward(w) ? state.gradients : 0) +
                        (has_update(w) ? state.optimizer : 0);
   return {least, least + saved};

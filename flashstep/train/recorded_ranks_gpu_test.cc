@@ -110,9 +110,7 @@ TEST(GpuRecordedRanks, FullShardingHasTheBitsOfDataParallelism) {
       c.max_norm = 0;
       const RecordedRun full = train_recorded(c, GraphMode::kOn, device, &group);
       c.parallel.shard_optimizer = "none";
-      const RecordedRun whole = train_recorded(c, GraphMode::kOn, device, &group);
-      for (size_t i = 0; i < full.weights.size(); ++i)
-        EXPECT_TRUE(testing::same_bits(full.weights[i], whole.weights[i])) << "weight " << i;
+      expect_same_weights(full, train_recorded(c, GraphMode::kOn, device, &group));
     }
   });
 }
@@ -126,9 +124,7 @@ TEST(GpuRecordedRanks, FullyShardedUpdatesInBackwardAreReplayed) {
       c.max_norm = 0;
       const RecordedRun after = train_recorded(c, GraphMode::kOn, device, &group);
       c.update_in_backward = true;
-      const RecordedRun in = expect_recorded_as_launched(c, device, &group);
-      for (size_t i = 0; i < in.weights.size(); ++i)
-        EXPECT_TRUE(testing::same_bits(in.weights[i], after.weights[i])) << "weight " << i;
+      expect_same_weights(expect_recorded_as_launched(c, device, &group), after);
     }
   });
 }

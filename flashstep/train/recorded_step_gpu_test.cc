@@ -52,9 +52,7 @@ TEST(GpuRecordedStep, UpdatesInBackwardAreReplayed) {
     c.max_norm = 0;
     const RecordedRun after = train_recorded(c, GraphMode::kOff, kGpu);
     c.update_in_backward = true;
-    const RecordedRun in = expect_recorded_as_launched(c, kGpu);
-    for (size_t i = 0; i < in.weights.size(); ++i)
-      EXPECT_TRUE(testing::same_bits(in.weights[i], after.weights[i])) << "weight " << i;
+    expect_same_weights(expect_recorded_as_launched(c, kGpu), after);
   }
 }
 

@@ -129,12 +129,17 @@ inline RecordedRun train_recorded(const RecordedCase& c, GraphMode mode, at::Dev
   return run;
 }
 
+inline void expect_same_weights(const RecordedRun& actual, const RecordedRun& expected) {
+  ASSERT_EQ(actual.weights.size(), expected.weights.size());
+  for (size_t i = 0; i < actual.weights.size(); ++i)
+    EXPECT_TRUE(testing::same_bits(actual.weights[i], expected.weights[i])) << "weight " << i;
+}
+
 inline void expect_same_runs(const RecordedRun& actual, const RecordedRun& expected) {
   ASSERT_EQ(actual.results.size(), expected.results.size());
   for (size_t i = 0; i < actual.results.size(); ++i)
     EXPECT_TRUE(testing::same_bits(actual.results[i], expected.results[i])) << "step " << i;
-  for (size_t i = 0; i < actual.weights.size(); ++i)
-    EXPECT_TRUE(testing::same_bits(actual.weights[i], expected.weights[i])) << "weight " << i;
+  expect_same_weights(actual, expected);
 }
 
 // Recorded and launched, and the two alike; returns the recorded run.
