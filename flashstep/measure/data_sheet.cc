@@ -1,6 +1,8 @@
 #include "flashstep/measure/data_sheet.h"
 
+#include <cctype>
 #include <cstddef>
+#include <string>
 
 namespace flashstep::measure {
 namespace {
@@ -39,11 +41,20 @@ constexpr LinkSheet kLinkSheets[] = {
     {"B200", 900e9, "NVLink 5, 18 links of 50 GB/s a direction (B200 data sheet: 1.8 TB/s)"},
 };
 
+// Whether `name` ends a word of `text`: "GB200" has a B200, "H2000" no H200.
+bool ends_a_word(const std::string& text, const std::string& name) {
+  for (size_t i = text.find(name); i != std::string::npos; i = text.find(name, i + 1)) {
+    const size_t end = i + name.size();
+    if (end == text.size() || std::isalnum(static_cast<unsigned char>(text[end])) == 0) return true;
+  }
+  return false;
+}
+
 // The first row whose name stands in the GPU's name holds: special models come before general ones.
 template <typename Sheet, size_t kCount>
 std::optional<Sheet> find(const Sheet (&sheets)[kCount], const std::string& gpu_name) {
   for (const Sheet& sheet : sheets)
-    if (gpu_name.find(sheet.name) != std::string::npos) return sheet;
+    if (ends_a_word(gpu_name, sheet.name)) return sheet;
   return std::nullopt;
 }
 

@@ -45,6 +45,8 @@ TEST(DataSheet, SpecialModelsBeforeGeneralOnes) {
   EXPECT_DOUBLE_EQ(find_data_sheet("NVIDIA A100-SXM4-80GB")->memory_bytes_per_s, 2.039e12);
   EXPECT_DOUBLE_EQ(find_data_sheet("NVIDIA A100-SXM4-40GB")->memory_bytes_per_s, 1.555e12);
   EXPECT_FALSE(find_data_sheet("NVIDIA GeForce GTX 1080"));
+  EXPECT_FALSE(find_data_sheet("H2000"));
+  EXPECT_TRUE(find_data_sheet("NVIDIA GB200"));
 }
 
 // An H200's are measured; an H100 has the same products and 3.35 of its 4.8 TB/s.
