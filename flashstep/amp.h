@@ -17,6 +17,11 @@ namespace flashstep {
 // reads, sends or sums them moves twice the bytes. Vectors stay float32.
 void keep_gradients_in(torch::ScalarType dtype, const std::vector<torch::Tensor>& parameters);
 
+// Matrices become `dtype`, vectors float32; before an optimizer, a wrapper or a gradient knows
+// them. AdamW with bfloat16 moments (keep_moments_in) rounds its updates of bfloat16 weights by
+// chance.
+void keep_weights_in(torch::ScalarType dtype, const std::vector<torch::Tensor>& parameters);
+
 // Scales the loss up before backward so that float16 gradients do not vanish, scales gradients down
 // after it, and adapts the factor: halved when a gradient overflowed, doubled after
 // `growth_interval` steps without (Micikevicius et al., "Mixed Precision Training", 2018). All of

@@ -179,9 +179,9 @@ class TransformerImpl : public torch::nn::Module {
   const BlockRunner& block_runner() const { return block_runner_; }
   void set_block_runner(BlockRunner runner) { block_runner_ = std::move(runner); }
 
-  // What backward computes again of the first `count` blocks (0: of all; the others keep
-  // everything). They are those whose backward comes last, when the others' memory is free again.
-  // kBlock: groups of `group`, around the block runner. UserError as recompute_blocks.
+  // What backward computes again of the first `count` blocks (0: of all; the others:
+  // recompute_of_others). They are those whose backward comes last, when the others' memory is free
+  // again. kBlock: groups of `group`, around the block runner. UserError as recompute_blocks.
   void set_recompute(Recompute what, int64_t group = 1, int64_t count = 0);
 
   // Under autocast in bfloat16 the residual stream and its gradient are kept in it, too, not in

@@ -113,8 +113,8 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
   // Where clips_in_passing(), .grad stays as it was; else `gradients` are clipped in place first.
   void step_clipped_unless(const torch::Tensor& found_inf, const Clipping& clipping,
                            const std::vector<torch::Tensor>& gradients) override;
-  // Whether clipping is a factor in the update of every parameter: on a GPU, of float32, without
-  // amsgrad.
+  // Whether clipping is a factor in the update of every parameter: on a GPU, of float32 (or, with
+  // bfloat16 moments, bfloat16), without amsgrad.
   bool clips_in_passing() const;
 
   // Copies learning rates that changed since the last step to the device. step() does it too; a
@@ -122,8 +122,9 @@ class AdamW : public torch::optim::Optimizer, public SkippableOptimizer {
   void refresh_learning_rates();
 
   // From now on the moments of float32 parameters are kept in `dtype`, float32 or bfloat16 (rounded
-  // by chance); those that there are already, are rounded to the nearest. UserError
-  // for other dtypes, and for bfloat16 with amsgrad.
+  // by chance); those that there are already, are rounded to the nearest. With bfloat16, parameters
+  // of bfloat16 are rounded by chance, too: what is too small for their 8 bits counts on average.
+  // UserError for other dtypes, and for bfloat16 with amsgrad.
   void keep_moments_in(at::ScalarType dtype);
   // Of the moments of such a parameter.
   at::ScalarType moment_dtype(const torch::Tensor& parameter) const;

@@ -106,18 +106,18 @@ class CudaPeerMean : public PeerMean {
     return result;
   }
 
-  // Meets 2 (W - 1) times, as often as a graph may. The space has two halves of most_part_ a rank:
-  // what others send to be summed here, by rank, and the means that they send, by part. A rank
+  // Meets 2 (W - 1) times, as often as a graph may. The space has most_part_ for each other rank,
+  // what it sends to be summed here, and for each rank, the means that it sends. A rank
   // sends into the first when all have met after the sums of the round before, into the second when
   // they have met after the means before were taken.
   void run(const std::vector<Piece>& round, size_t bytes) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
     const size_t part = round_up((bytes + world_size_ - 1) / world_size_, kLine);
-    const size_t means = most_part_ * world_size_;
+    const size_t means = most_part_ * (world_size_ - 1);
     copies_->in_turn([&](int to) {
       for (const Piece& piece : part_of(round, to, part)) {
-        copies_->push_bytes(to, 0, rank_ * most_part_ + piece.place - to * part, piece.memory,
-                            piece.bytes);
+        copies_->push_bytes(to, 0, row_of_rank(rank_, to) * most_part_ + piece.place - to * part,
+                            piece.memory, piece.bytes);
       }
     });
     copies_->stream_barrier();
@@ -174,7 +174,7 @@ std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, 
   const size_t part = round_up((most + ranks - 1) / ranks, kLine);
   at::Tensor space;
   try {
-    space = at::empty({static_cast<int64_t>(2 * part * ranks)},
+    space = at::empty({static_cast<int64_t>((2 * ranks - 1) * part)},
                       at::TensorOptions(device).dtype(at::kByte));
   } catch (const c10::OutOfMemoryError&) {  // perhaps here alone
   }
@@ -195,7 +195,7 @@ void take_means(const std::vector<MeanOfReceived>& tensors, const at::Tensor& re
     arguments.received = static_cast<const char*>(received.const_data_ptr());
     arguments.stride = static_cast<size_t>(received.stride(0));
     arguments.rank = rank;
-    arguments.world_size = static_cast<int>(received.size(0));
+    arguments.world_size = static_cast<int>(received.size(0)) + 1;
     while (begin < tensors.size() && kind_of(tensors[begin]) == kind &&
            arguments.count < kMostMeanPieces) {
       const MeanOfReceived& t = tensors[begin++];

@@ -42,9 +42,10 @@ struct MeanOfReceived {
   at::Tensor mean;  // (n), dense: gets it; of own's dtype, or float32 beside a 16-bit one
   size_t place;     // of the others' elements, in each row of `received`; a multiple of 16
 };
-// received (W, bytes): row q is what rank q has sent; the row of `rank`, this one, is not read.
+// received (W - 1, bytes): a row for each rank but `rank`, this one, in their order (row_of_rank).
 // Summed in the order of the ranks, in float32 (float64 of float64). On the current stream of a
 // GPU, where there are copies between GPUs.
+inline int row_of_rank(int rank, int receiver) { return rank - (rank > receiver ? 1 : 0); }
 void take_means(const std::vector<MeanOfReceived>& tensors, const at::Tensor& received, int rank);
 
 }  // namespace flashstep

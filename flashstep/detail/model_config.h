@@ -35,6 +35,9 @@ enum class Recompute {
   kInner,  // and the feed-forward network's two gates: one more product of six
   kBlock,  // all but the inputs of groups of blocks (recompute_blocks)
 };
+// What the other blocks recompute where only the first ones do so: beside kInner and kBlock the
+// norms, which takes next to no time.
+Recompute recompute_of_others(Recompute recompute);
 std::vector<std::string> recompute_names();            // none, norms, inner, block
 Recompute recompute_by_name(const std::string& name);  // UserError for others
 

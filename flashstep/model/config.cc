@@ -101,6 +101,11 @@ ModelConfig resolved(const ModelConfig& given) {
   return config;
 }
 
+Recompute recompute_of_others(Recompute recompute) {
+  const bool is_more = recompute == Recompute::kInner || recompute == Recompute::kBlock;
+  return is_more ? Recompute::kNorms : Recompute::kNone;
+}
+
 std::vector<std::string> recompute_names() { return {"none", "norms", "inner", "block"}; }
 
 Recompute recompute_by_name(const std::string& name) {

@@ -61,6 +61,11 @@ PassShape not_recomputed(PassShape shape) {
   return shape;
 }
 
+PassShape of_others(PassShape shape) {
+  shape.recompute = recompute_of_others(shape.recompute);
+  return shape;
+}
+
 // Traffic that recomputing one block adds: its norms (r2, w2 each), its gates' norm alone; a whole
 // block all of forward.
 double recompute_traffic(const ModelConfig& c, const PassShape& shape) {
@@ -163,8 +168,7 @@ double kept_bytes(const ModelConfig& config, const KeptBlocks& kept) {
   const bool in_groups = kept.shape.recompute == Recompute::kBlock;
   const int64_t inputs = in_groups ? (recomputed + kept.group - 1) / kept.group : recomputed;
   return static_cast<double>(inputs) * block_saved_bytes(config, kept.shape) +
-         static_cast<double>(all - recomputed) *
-             block_saved_bytes(config, not_recomputed(kept.shape));
+         static_cast<double>(all - recomputed) * block_saved_bytes(config, of_others(kept.shape));
 }
 
 double kept_bytes_in_backward(const ModelConfig& config, const KeptBlocks& kept, int64_t block) {
@@ -281,7 +285,8 @@ PassWork pass_work(const ModelConfig& c, const KeptBlocks& kept) {
       chunks == 1 ? 0
                   : static_cast<double>(chunks) * 8 * static_cast<double>(c.vocab_size * c.d_model);
   work.moved_bytes = blocks * (2 * norm + rope_bytes(2 * width, 2, true) + gates + wider) +
-                     recomputed * recompute_traffic(c, shape) + head + sums;
+                     recomputed * recompute_traffic(c, shape) +
+                     (blocks - recomputed) * recompute_traffic(c, of_others(shape)) + head + sums;
   // Of a block: 12 products, 6 kernels of norms, 2 of rope, 2 of gates, attention's 4, 2 copies.
   work.kernels = 28 * blocks + (again ? 11 * recomputed : 0) + 40;
   return work;

@@ -70,7 +70,7 @@ std::vector<SavedTensor> block_saved_tensors(const ModelConfig& config, const Pa
 double block_saved_bytes(const ModelConfig& config, const PassShape& shape);
 
 // What all blocks keep, of which the first `recomputed` are recomputed as shape.recompute says, the
-// others not at all. kBlock goes through `group` of them at once.
+// others as recompute_of_others. kBlock goes through `group` of them at once.
 struct KeptBlocks {
   PassShape shape;
   int64_t recomputed = 0;

@@ -163,10 +163,11 @@ at::Tensor TransformerImpl::hidden(const at::Tensor& tokens, KeyValueCache* cach
   const auto rotary = rotary_rows(begin, tokens.size(1), tokens.device());
   std::vector<BlockCall> calls;
   for (int64_t i = 0; i < config_.num_layers; ++i) {
-    const bool keeps_all =
-        recompute_ == Recompute::kBlock || i >= recomputed(recompute_count_, config_.num_layers);
-    const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr,
-                               keeps_all ? Recompute::kNone : recompute_};
+    const bool is_first = i < recomputed(recompute_count_, config_.num_layers);
+    const Recompute again = !is_first                         ? recompute_of_others(recompute_)
+                            : recompute_ == Recompute::kBlock ? Recompute::kNone  // by its group
+                                                              : recompute_;
+    const BlockContext context{rotary, cache != nullptr ? &cache->layer(i) : nullptr, again};
     const std::string name = str("layers.", i);
     calls.push_back(
         {i, name, layers[i].ptr(), [block = layers[i], context, name](const at::Tensor& x) mutable {

@@ -70,9 +70,9 @@ Tensor in_layout_of(const Tensor& parameter, const Tensor& gradient, at::ScalarT
       .copy_(gradient);
 }
 
-bool has_short_moments(const AdamWTensors& tensors) {
+bool is_rounded_by_chance(const AdamWTensors& tensors, const AdamWSettings& settings) {
   return !tensors.exp_avgs.empty() && tensors.exp_avgs.front().scalar_type() == at::kBFloat16 &&
-         tensors.parameters.front().scalar_type() == at::kFloat;
+         (settings.rounds_by_chance || tensors.parameters.front().scalar_type() == at::kFloat);
 }
 
 // ---- Rounding by chance, as ops/cuda/adamw.cu has it
@@ -94,36 +94,50 @@ at::BFloat16 rounded_by_chance(float x, uint32_t noise) {
           at::BFloat16::from_bits()};
 }
 
-// Wide moments after an update into those that it began with; all on the CPU.
-void round_moments(const Tensor& parameter, const Tensor& step, const Tensor& exp_avg,
-                   const Tensor& exp_avg_sq, const Tensor& m, const Tensor& v) {
+// Wide moments after an update into those that it began with, and a wide parameter into `p`, if
+// that is defined; all on the CPU.
+void round_by_chance(const Tensor& parameter, const Tensor& step, const Tensor& exp_avg,
+                     const Tensor& exp_avg_sq, const Tensor& p, const Tensor& m, const Tensor& v) {
   const auto count = static_cast<uint32_t>(step.item<float>());
-  const float *p = parameter.const_data_ptr<float>(), *wide_m = exp_avg.const_data_ptr<float>(),
+  const float *wide_p = parameter.const_data_ptr<float>(),
+              *wide_m = exp_avg.const_data_ptr<float>(),
               *wide_v = exp_avg_sq.const_data_ptr<float>();
+  auto* const short_p = p.defined() ? p.mutable_data_ptr<at::BFloat16>() : nullptr;
   auto *short_m = m.mutable_data_ptr<at::BFloat16>(), *short_v = v.mutable_data_ptr<at::BFloat16>();
   constexpr int64_t kGrain = 1 << 14;
   at::parallel_for(0, parameter.numel(), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const uint32_t noise = noise_of(p[i], wide_m[i], wide_v[i], count);
+      const uint32_t noise = noise_of(wide_p[i], wide_m[i], wide_v[i], count);
       short_m[i] = rounded_by_chance(wide_m[i], noise & 0xffffU);
       short_v[i] = rounded_by_chance(wide_v[i], noise >> 16);
+      if (short_p != nullptr)
+        short_p[i] = rounded_by_chance(wide_p[i], (noise * 0x9e3779b1U) >> 16);
     }
   });
 }
 
-void round_moments_anywhere(const Tensor& parameter, const Tensor& step, const Tensor& exp_avg,
-                            const Tensor& exp_avg_sq, const Tensor& m, const Tensor& v) {
-  if (parameter.is_cpu()) return round_moments(parameter, step, exp_avg, exp_avg_sq, m, v);
-  const Tensor host_m = m.cpu(), host_v = v.cpu();
-  round_moments(parameter.cpu(), step, exp_avg.cpu(), exp_avg_sq.cpu(), host_m, host_v);
+void round_by_chance_anywhere(const Tensor& parameter, const Tensor& step, const Tensor& exp_avg,
+                              const Tensor& exp_avg_sq, const Tensor& p, const Tensor& m,
+                              const Tensor& v) {
+  if (parameter.is_cpu()) return round_by_chance(parameter, step, exp_avg, exp_avg_sq, p, m, v);
+  const Tensor host_p = p.defined() ? p.cpu() : p, host_m = m.cpu(), host_v = v.cpu();
+  round_by_chance(parameter.cpu(), step, exp_avg.cpu(), exp_avg_sq.cpu(), host_p, host_m, host_v);
+  if (p.defined()) p.copy_(host_p);
   m.copy_(host_m);
   v.copy_(host_v);
+}
+
+void write_copies(const AdamWTensors& tensors) {
+  for (size_t i = 0; i < tensors.copies.size(); ++i) {
+    if (tensors.copies[i].defined()) tensors.copies[i].copy_(tensors.parameters[i]);
+  }
 }
 
 bool kernel_takes(const AdamWTensors& tensors, const AdamWSettings& settings) {
   for (size_t i = 0; i < tensors.parameters.size(); ++i) {
     const Tensor& parameter = tensors.parameters[i];
-    if (!adamw_clips_in_passing(parameter, settings.amsgrad)) return false;
+    if (!adamw_clips_in_passing(parameter, settings.amsgrad, settings.rounds_by_chance))
+      return false;
     for (const Tensor& moment : {tensors.exp_avgs[i], tensors.exp_avg_sqs[i]}) {
       if (moment.device() != parameter.device() || moment.strides() != parameter.strides()) {
         return false;
@@ -135,25 +149,30 @@ bool kernel_takes(const AdamWTensors& tensors, const AdamWSettings& settings) {
 
 }  // namespace
 
-bool adamw_clips_in_passing(const Tensor& parameter, bool amsgrad) {
-  return !amsgrad && parameter.scalar_type() == at::kFloat &&
+bool adamw_clips_in_passing(const Tensor& parameter, bool amsgrad, bool rounds_by_chance) {
+  const bool is_short = rounds_by_chance && parameter.scalar_type() == at::kBFloat16;
+  return !amsgrad && (is_short || parameter.scalar_type() == at::kFloat) &&
          parameter.is_non_overlapping_and_dense() &&
          internal::kCudaMultiTensor.takes(parameter.device(), at::kFloat);
 }
 
 void adamw_reference(const AdamWTensors& tensors, const AdamWSettings& settings) {
   const at::NoGradGuard no_grad;
-  if (has_short_moments(tensors)) {
+  if (is_rounded_by_chance(tensors, settings)) {
     AdamWTensors wide = tensors;
+    for (Tensor& p : wide.parameters) p = p.to(at::kFloat);
     for (Tensor& m : wide.exp_avgs) m = m.to(at::kFloat);
     for (Tensor& v : wide.exp_avg_sqs) v = v.to(at::kFloat);
+    wide.copies.clear();
     adamw_reference(wide, settings);
     // Of a skipped update, values that bfloat16 holds: noise of 16 bits leaves them.
     for (size_t i = 0; i < wide.parameters.size(); ++i) {
-      round_moments_anywhere(wide.parameters[i], wide.steps[i], wide.exp_avgs[i],
-                             wide.exp_avg_sqs[i], tensors.exp_avgs[i], tensors.exp_avg_sqs[i]);
+      const bool is_same = wide.parameters[i].is_same(tensors.parameters[i]);
+      round_by_chance_anywhere(wide.parameters[i], wide.steps[i], wide.exp_avgs[i],
+                               wide.exp_avg_sqs[i], is_same ? Tensor() : tensors.parameters[i],
+                               tensors.exp_avgs[i], tensors.exp_avg_sqs[i]);
     }
-    return;
+    return write_copies(tensors);
   }
   std::vector<Tensor> gradients;
   for (size_t i = 0; i < tensors.parameters.size(); ++i) {
@@ -171,9 +190,7 @@ void adamw_reference(const AdamWTensors& tensors, const AdamWSettings& settings)
                     settings.beta2, settings.weight_decay, settings.eps, settings.amsgrad,
                     /*maximize=*/false, /*grad_scale=*/std::nullopt, skip);
   if (skip) at::_foreach_sub_(tensors.steps, std::vector<Tensor>(tensors.steps.size(), *skip));
-  for (size_t i = 0; i < tensors.copies.size(); ++i) {
-    if (tensors.copies[i].defined()) tensors.copies[i].copy_(tensors.parameters[i]);
-  }
+  write_copies(tensors);
 }
 
 void adamw(const AdamWTensors& tensors, const AdamWSettings& settings) {

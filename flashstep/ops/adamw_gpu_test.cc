@@ -85,6 +85,15 @@ TEST_F(AdamWGpu, ShortMomentsHaveTheReferencesBits) {
       settings, "bfloat16 moments");
 }
 
+TEST_F(AdamWGpu, ShortParametersRoundedByChanceHaveTheReferencesBits) {
+  AdamWSettings settings = settings_on_gpu();
+  settings.rounds_by_chance = true;
+  settings.norm = at::full({}, 3.7, at::TensorOptions(kGpu).dtype(at::kFloat));
+  settings.max_norm = 0.5;
+  expect_reference_bits({.device = kGpu, .parameter = at::kBFloat16, .gradients = kAllGradients},
+                        settings, "bfloat16 parameters");
+}
+
 TEST_F(AdamWGpu, AgreesWithFloat64) {
   for (const auto dtype : kAllGradients) {
     AdamWTensors ours = make_adamw_tensors({.device = kGpu, .gradients = {dtype}});
@@ -106,10 +115,16 @@ TEST_F(AdamWGpu, AgreesWithFloat64) {
 
 // Every list at places of its own in larger memory, whose rest must stay.
 TEST_F(AdamWGpu, BitsDoNotDependOnWhereTensorsLie) {
-  for (const auto moments : {at::kFloat, at::kBFloat16}) {
-    const AdamWCase c{
-        .device = kGpu, .gradients = kAllGradients, .copies = kAllCopies, .moments = moments};
-    const AdamWSettings settings = settings_on_gpu();
+  for (const auto& [parameter, moments] : {std::pair{at::kFloat, at::kFloat},
+                                           {at::kFloat, at::kBFloat16},
+                                           {at::kBFloat16, at::kBFloat16}}) {
+    const AdamWCase c{.device = kGpu,
+                      .parameter = parameter,
+                      .gradients = kAllGradients,
+                      .copies = kAllCopies,
+                      .moments = moments};
+    AdamWSettings settings = settings_on_gpu();
+    settings.rounds_by_chance = true;
     for (const bool alike : {true, false}) {
       for (int64_t offset = 1; offset < 5; ++offset) {
         const AdamWTensors expected = make_adamw_tensors(c);

@@ -98,6 +98,31 @@ TEST(AdamWOp, ShortMomentsAreRoundedByChance) {
   EXPECT_FALSE(testing::same_bits(again.exp_avgs[0], later.exp_avgs[0]));
 }
 
+// Updates of a hundredth of the step between neighbouring bfloat16 numbers: rounded to the nearest
+// they leave the parameters where they are.
+TEST(AdamWOp, ShortParametersAreRoundedByChance) {
+  AdamWSettings settings = make_adamw_settings(at::kCPU);
+  settings.learning_rate.fill_(1.0 / 128 / 100);
+  settings.weight_decay = 0;
+  const auto after = [&](bool by_chance) {
+    AdamWTensors tensors = make_adamw_tensors({.sizes = {4'096}, .parameter = at::kBFloat16});
+    tensors.parameters[0].fill_(1);
+    tensors.gradients[0].fill_(-1);
+    tensors.exp_avgs[0].fill_(-1);
+    tensors.exp_avg_sqs[0].fill_(1);
+    settings.rounds_by_chance = by_chance;
+    for (int step = 0; step < 200; ++step) adamw(tensors, settings);
+    return tensors.parameters[0].to(at::kDouble);
+  };
+  EXPECT_EQ(after(false).max().item<double>(), 1);
+  EXPECT_NEAR(after(true).mean().item<double>(), 1 + 2.0 / 128, 0.05 / 128);
+  AdamWTensors again = make_adamw_tensors({.sizes = {999}, .parameter = at::kBFloat16});
+  const AdamWTensors same = cloned(again);
+  adamw(again, settings);
+  adamw(same, settings);
+  expect_same_tensors(again, same, "repeated");
+}
+
 TEST(AdamWOp, SkipsEverything) {
   AdamWTensors ours = make_adamw_tensors({.copies = {at::kBFloat16}});
   for (Tensor& gradient : ours.gradients) gradient.fill_(std::nan(""));
@@ -111,6 +136,12 @@ TEST(AdamWOp, SkipsEverything) {
   const AdamWTensors rounded_before = cloned(rounded);
   adamw(rounded, settings);
   expect_same_tensors(rounded, rounded_before, "skipped, with bfloat16 moments");
+  settings.rounds_by_chance = true;
+  const AdamWTensors narrow = make_adamw_tensors({.parameter = at::kBFloat16});
+  for (const Tensor& gradient : narrow.gradients) gradient.fill_(std::nan(""));
+  const AdamWTensors narrow_before = cloned(narrow);
+  adamw(narrow, settings);
+  expect_same_tensors(narrow, narrow_before, "skipped, with bfloat16 parameters");
   adamw({}, settings);
 }
 

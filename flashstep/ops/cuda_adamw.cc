@@ -91,6 +91,7 @@ void cuda_adamw(const AdamWTensors& tensors, const AdamWSettings& settings) {
   arguments.beta2 = static_cast<float>(settings.beta2);
   arguments.weight_decay = static_cast<float>(settings.weight_decay);
   arguments.eps = static_cast<float>(settings.eps);
+  arguments.parameter_element = element_of_dtype(tensors.parameters.front().scalar_type());
   arguments.moment_element = element_of_dtype(tensors.exp_avgs.front().scalar_type());
   const auto launch = [&] {
     C10_CUDA_CHECK(multi_tensor::launch_adamw(arguments, stream));
@@ -101,7 +102,7 @@ void cuda_adamw(const AdamWTensors& tensors, const AdamWSettings& settings) {
     const Tensor &parameter = tensors.parameters[i], &gradient = tensors.gradients[i];
     if (arguments.count == multi_tensor::kMostAdamWPieces) launch();
     arguments.pieces[arguments.count++] = {
-        parameter.mutable_data_ptr<float>(),
+        parameter.mutable_data_ptr(),
         gradient.const_data_ptr(),
         tensors.exp_avgs[i].mutable_data_ptr(),
         tensors.exp_avg_sqs[i].mutable_data_ptr(),

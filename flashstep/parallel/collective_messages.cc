@@ -86,7 +86,9 @@ class CollectiveMessages : public UnitMessages {
     stream.join();
   }
 
-  void start_reduction(ShardedTensors& tensors, SideStream& stream, double missing) override {
+  // The means are made on `stream`, which all use of them comes after.
+  void start_reduction(ShardedTensors& tensors, SideStream& stream, double missing,
+                       bool /*used_beside*/) override {
     for (const ShardedTensor& t : tensors) {
       if (t.tensor.grad().defined()) stream.keep(t.tensor.grad());
     }

@@ -114,7 +114,7 @@ struct Shared {
   const at::Device device;
   std::unique_ptr<PeerCopies> copies;
   Slots slots;
-  std::array<Tensor, 2> inboxes;  // (W, bytes): row q is what rank q has sent
+  std::array<Tensor, 2> inboxes;  // (W - 1, bytes): what each other rank has sent
   std::array<size_t, 2> inbox_numbers{};
   size_t next_inbox = 0;
   int64_t barriers = 0;  // since begin(), or the last end() in a graph
@@ -189,35 +189,44 @@ class CopiedMessages : public UnitMessages {
     sources_.clear();
   }
 
-  void start_reduction(ShardedTensors& tensors, SideStream& stream, double missing) override {
+  void start_reduction(ShardedTensors& tensors, SideStream& stream, double missing,
+                       bool used_beside) override {
     gradients_.clear();  // of one that an exception has broken off
     means_.clear();
+    used_beside_ = used_beside;
     size_t place = 0;
     for (ShardedTensor& t : tensors) {
       Tensor flat = t.take_gradient(missing);
       if (flat.defined()) {
         flat = flat.to(t.whole.scalar_type());
-        const bool widens = flat.element_size() == 2 && (shared_->replicas != nullptr ||
-                                                         t.gradient_dtype != flat.scalar_type());
-        const auto dtype = widens ? at::kFloat : flat.scalar_type();
         const int64_t begin = t.is_divided ? std::min(shared_->group.rank() * t.part, t.numel) : 0;
-        means_.push_back({flat.slice(0, begin, begin + t.own),
-                          at::empty({t.own}, flat.options().dtype(dtype)), place});
+        means_.push_back({flat.slice(0, begin, begin + t.own), {}, place});
       } else {
         means_.emplace_back();
       }
       gradients_.push_back(std::move(flat));
       place += bytes_to_another(t);
     }
-    stream.run([&] { send(tensors); });
+    if (!used_beside) make_means(tensors);
+    stream.run([&] {
+      if (used_beside) make_means(tensors);
+      send(tensors);
+    });
     done_ = stream.mark();
   }
 
   void finish_reduction(ShardedTensors& tensors, SideStream& stream) override {
     stream.await(std::exchange(done_, {}));
-    for (size_t i = 0; i < means_.size(); ++i) tensors[i].add_gradient(means_[i].mean);
+    const auto add = [&] {
+      for (size_t i = 0; i < means_.size(); ++i) tensors[i].add_gradient(means_[i].mean);
+      means_.clear();
+    };
+    if (used_beside_) {
+      stream.run(add);
+    } else {
+      add();
+    }
     gradients_.clear();
-    means_.clear();
   }
 
   void give_up() override {
@@ -229,11 +238,26 @@ class CopiedMessages : public UnitMessages {
   }
 
  private:
+  // Of the current stream's memory: where another one frees it, that one may get it again while it
+  // is still read.
+  void make_means(const ShardedTensors& tensors) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const Tensor& own = means_[i].own;
+      if (!own.defined()) continue;
+      const bool widens =
+          own.element_size() == 2 &&
+          (shared_->replicas != nullptr || tensors[i].gradient_dtype != own.scalar_type());
+      means_[i].mean =
+          at::empty({tensors[i].own}, own.options().dtype(widens ? at::kFloat : own.scalar_type()));
+    }
+  }
+
   void send(const ShardedTensors& tensors) const {
     const size_t inbox = std::exchange(shared_->next_inbox, 1 - shared_->next_inbox);
     const Tensor& received = shared_->inboxes[inbox];
-    const auto row = static_cast<size_t>(shared_->group.rank() * received.stride(0));
     shared_->in_turn([&](int to) {
+      const auto row =
+          static_cast<size_t>(row_of_rank(shared_->group.rank(), to) * received.stride(0));
       for (size_t i = 0; i < tensors.size(); ++i) {
         if (!gradients_[i].defined()) continue;
         const int64_t begin = tensors[i].is_divided ? to * tensors[i].part : 0;
@@ -278,6 +302,7 @@ class CopiedMessages : public UnitMessages {
   std::optional<c10::Event> arrived_, done_;
   std::vector<Tensor> gradients_;      // of whole tensors, flat, until they are sent
   std::vector<MeanOfReceived> means_;  // of the shards
+  bool used_beside_ = false;           // the means
 };
 
 class CudaUnitCopies : public UnitCopies {
@@ -321,9 +346,9 @@ std::unique_ptr<UnitCopies> make_unit_copies(const ShardGroups& groups, at::Devi
   auto shared = std::make_shared<Shared>(groups, device, std::move(copies));
   for (size_t i = 0; i < shared->inboxes.size(); ++i) {
     shared->inbox_numbers[i] = shared->slots.next_number();
-    const Tensor memory =
-        shared->slots.share(static_cast<size_t>(most) * group.world_size(), device);
-    shared->inboxes[i] = memory.view({group.world_size(), most});
+    const int64_t rows = group.world_size() - 1;
+    shared->inboxes[i] =
+        shared->slots.share(static_cast<size_t>(rows * most), device).view({rows, most});
   }
   return std::make_unique<CudaUnitCopies>(std::move(shared));
 }

@@ -102,8 +102,8 @@ FullShardStep full_shard_step(const FullShardSizes& sizes, int world_size) {
   const double own = all / world_size, others = (world_size - 1.0) / world_size;
   FullShardStep step;
   step.slots = root + 2 * unit;
-  // Two, each with a row of a shard of the largest unit for every rank.
-  if (sizes.copies) step.inboxes = 2 * std::max(root, unit);
+  // Two, each with a row of a shard of the largest unit for every other rank.
+  if (sizes.copies) step.inboxes = 2 * others * std::max(root, unit);
   step.in_flight = (sizes.copies ? 1 : 3) * kUnitsInFlight * unit;  // what is sent and what comes
   step.sent = others * (3 * all - root);
   // Read here and written there; own shards copied into both gathers' slots; W gradients summed up.

@@ -203,7 +203,7 @@ TEST(FullSharding, CountsWhatARankHoldsAndSends) {
   const FullShardStep step =
       full_shard_step({.elements = 1000, .root = 200, .unit = 100, .travel = 2, .copies = true}, 4);
   EXPECT_EQ(step.slots, 400 + 2 * 200.0);
-  EXPECT_EQ(step.inboxes, 2 * 400.0);    // 2 x 4 rows of a quarter of the root
+  EXPECT_EQ(step.inboxes, 2 * 300.0);    // 2 x 3 rows of a quarter of the root
   EXPECT_EQ(step.in_flight, 2 * 200.0);  // two units' gradients
   EXPECT_EQ(step.sent, 0.75 * (3 * 2000 - 400));
   EXPECT_EQ(step.exposed, 2 * 0.75 * (400 + 200));

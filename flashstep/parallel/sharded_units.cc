@@ -350,7 +350,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   }
 
   void reduce(size_t unit, double missing) {
-    units_[unit].start_reduction(*stream_, missing);
+    units_[unit].start_reduction(*stream_, missing, /*used_beside=*/update_ != nullptr);
     uses_[unit].in_backward = false;
     if (!in_flight_.empty()) units_[in_flight_.back()].continue_reduction(*stream_);
     in_flight_.push_back(unit);

@@ -145,9 +145,9 @@ void ShardedUnit::reshard(SideStream& stream) {
   state_ = State::kSharded;
 }
 
-void ShardedUnit::start_reduction(SideStream& stream, double missing) {
+void ShardedUnit::start_reduction(SideStream& stream, double missing, bool used_beside) {
   at::NoGradGuard no_grad;
-  messages_->start_reduction(tensors_, stream, missing);
+  messages_->start_reduction(tensors_, stream, missing, used_beside);
   reshard(stream);
 }
 

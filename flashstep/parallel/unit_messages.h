@@ -64,8 +64,10 @@ class UnitMessages {
   virtual void finish_gather(SideStream& stream) = 0;
 
   // Takes the gradients of the whole tensors, and starts to send them. Each rank sums up its shards
-  // in rank order, in float32 at least.
-  virtual void start_reduction(ShardedTensors& tensors, SideStream& stream, double missing) = 0;
+  // in rank order, in float32 at least. `used_beside`: the means are used, and dropped, on
+  // `stream`.
+  virtual void start_reduction(ShardedTensors& tensors, SideStream& stream, double missing,
+                               bool used_beside) = 0;
   // When they had time to arrive: between replicas the sums travel from here on.
   virtual void continue_reduction(const ShardedTensors& /*tensors*/, SideStream& /*stream*/) {}
   // The shards' gradients are the means, added to what was there (on a GPU: when `stream` is

@@ -176,6 +176,7 @@ void AdamW::update(const Tensor& found_inf, const Clipping* clipping) {
     settings.weight_decay = options.weight_decay();
     settings.eps = options.eps();
     settings.amsgrad = options.amsgrad();
+    settings.rounds_by_chance = moments_ == at::kBFloat16;
     for (const auto& [kind, batch] : batches) {
       const torch::Device device = batch.parameters.front().device();
       settings.learning_rate = learning_rate(index, device);
@@ -192,10 +193,10 @@ void AdamW::update(const Tensor& found_inf, const Clipping* clipping) {
 }
 
 bool AdamW::clips_in_passing() const {
-  return std::ranges::all_of(param_groups_, [](const auto& group) {
+  return std::ranges::all_of(param_groups_, [this](const auto& group) {
     const bool amsgrad = static_cast<const AdamWOptions&>(group.options()).amsgrad();
     return std::ranges::all_of(group.params(), [&](const Tensor& parameter) {
-      return adamw_clips_in_passing(parameter, amsgrad);
+      return adamw_clips_in_passing(parameter, amsgrad, moments_ == at::kBFloat16);
     });
   });
 }

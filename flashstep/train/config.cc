@@ -111,6 +111,10 @@ void TrainConfig::visit(FieldVisitor& v) {
           "where sequences start: anywhere, each window once an epoch, or in the file's order");
   v.field("precision", precision, {"fp32", "bf16", "fp16"}, "of matrix products, by autocast");
   v.field(
+      "weights", weights, {"fp32", "bf16"},
+      "weight matrices between steps; bf16: half their memory, no copies to compute with, updates "
+      "rounded up or down by chance");
+  v.field(
       "gradients", gradients, {"auto", "fp32", "bf16"},
       "of weight matrices; auto: bf16 on a GPU with precision bf16 and one micro-batch, else fp32");
   v.field("moments", moments, {"fp32", "bf16"},
@@ -129,8 +133,10 @@ void TrainConfig::visit(FieldVisitor& v) {
           "blocks");
   v.field("recompute_group", recompute_group, {1, 10'000},
           "blocks that recompute = block goes through again at once");
-  v.field("recompute_blocks", recompute_blocks, {0, 10'000},
-          "of how many blocks, from the first on; the others keep all; 0: of all");
+  v.field(
+      "recompute_blocks", recompute_blocks, {0, 10'000},
+      "of how many blocks, from the first on; the others, beside inner and block, as norms; 0: of "
+      "all");
   v.field("device", device, {"auto", "cpu", "cuda"}, "auto: the GPU if there is one");
   v.field("seed", seed, {0, kMany}, "of weights and batches");
   v.field("deterministic", deterministic, "the same bits in every run on the same machine");
@@ -263,6 +269,10 @@ void check_config(const Config& config) {
   require(train.stream != "bf16" || train.precision == "bf16",
           "[config] expected train.stream fp32 with train.precision ", train.precision,
           ", got bf16");
+  const bool is_narrow = train.precision == "bf16" && train.moments == "bf16";
+  require(train.weights != "bf16" || is_narrow,
+          "[config] expected train.precision bf16 and train.moments bf16 with train.weights bf16, ",
+          "whose moments are no wider, got ", train.precision, " and ", train.moments);
   require(train.fp32_products == "exact" || train.precision == "fp32",
           "[config] expected train.fp32_products exact with train.precision ", train.precision,
           ", got split");

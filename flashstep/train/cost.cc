@@ -34,14 +34,14 @@ int64_t levels(int64_t blocks) {  // ceil(log2)
 }  // namespace
 
 StateBytes state_bytes(double parameters, const StateWidths& widths) {
-  return {.parameters = 4 * parameters,
+  return {.parameters = widths.parameter * parameters,
           .copies = widths.copy * parameters,
           .gradients = widths.gradient * parameters,
           .optimizer = 2 * widths.moment * parameters};
 }
 
 double update_traffic_bytes(double parameters, const StateWidths& widths) {
-  return (2 * 4 + widths.gradient + 4 * widths.moment + widths.copy) * parameters;
+  return (2 * widths.parameter + widths.gradient + 4 * widths.moment + widths.copy) * parameters;
 }
 
 RecomputeCost keep_everything(const BlockStack& stack) {

@@ -6,8 +6,9 @@
 
 namespace flashstep {
 
-// Bytes of one element, beside those of float32 parameters.
+// Bytes of one element.
 struct StateWidths {
+  double parameter = 4;
   double gradient = 4;
   double moment = 4;  // each of AdamW's two
   double copy = 0;    // a compute copy
@@ -15,7 +16,7 @@ struct StateWidths {
 
 // Bytes that live from step to step, and gradients.
 struct StateBytes {
-  double parameters = 0;  // 4 bytes a parameter
+  double parameters = 0;
   double copies = 0;
   double gradients = 0;
   double optimizer = 0;  // the two moments
@@ -24,7 +25,8 @@ struct StateBytes {
 StateBytes state_bytes(double parameters, const StateWidths& widths = {});
 
 // What an update must pass through memory: parameter, gradient and two moments read, all but the
-// gradient written, and the copy: 28 bytes a parameter in float32, 20 with all else in 16 bits.
+// gradient written, and the copy: 28 bytes a parameter in float32, 20 with all but the parameter in
+// 16 bits, 14 with all of it and no copy.
 double update_traffic_bytes(double parameters, const StateWidths& widths = {});
 
 // ---- Recomputation in a stack of n equal blocks

@@ -4,6 +4,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -113,6 +114,46 @@ TEST(GpuFullySharded, CopiesHaveTheBitsOfCollectives) {
       for (size_t i = 0; i < weights[0].size(); ++i) {
         EXPECT_TRUE(same_bits(weights[0][i].second, weights[1][i].second))
             << weights[0][i].first << (narrow ? " bf16" : " fp32");
+      }
+    }
+  });
+}
+
+// An update that comes late: backward goes on meanwhile, and wants memory.
+struct SlowAdamW : AdamW {
+  using AdamW::AdamW;
+  void step_unless(const Tensor& found_inf) override {
+    at::cuda::sleep(20'000'000);
+    AdamW::step_unless(found_inf);
+  }
+};
+
+TEST(GpuFullySharded, BackwardGoesOnBesideUpdatesWithTheSameBits) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::run_on_gpus(2, [](const Group& group, at::Device device) {
+    for (const bool copies : {true, false}) {
+      std::vector<NamedTensors> weights;
+      for (const bool in_backward : {false, true}) {
+        torch::manual_seed(5);
+        const auto net = std::make_shared<WideNet>();
+        net->to(device);
+        FullyShardOptions options;
+        options.peer_copies = copies;
+        FullyShardedDataParallel model(net, group, options);
+        SlowAdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
+        if (in_backward) model.step_in_backward(optimizer);
+        for (int step = 0; step < 4; ++step) {
+          torch::manual_seed(step * 2 + group.rank());
+          model(torch::randn({32, 64}).to(device)).square().mean().backward();
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+        weights.push_back(model.gather_full_parameters());
+        group.barrier();  // nobody ends while others still send
+      }
+      for (size_t i = 0; i < weights[0].size(); ++i) {
+        EXPECT_TRUE(same_bits(weights[0][i].second, weights[1][i].second))
+            << weights[0][i].first << (copies ? " by copies" : " by NCCL");
       }
     }
   });

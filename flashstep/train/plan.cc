@@ -83,9 +83,11 @@ Run make_run(const Config& given, int64_t ranks, const PlanDevice& device) {
   if (run.is_full || run.is_flat) run.gradient_share = 1 / shares;
   // With flat shards AdamW updates pieces, and knows no copy; with whole ones its own parameters'.
   if (run.divides_moments && !run.is_full) run.cast_share = run.is_flat ? 1 : 1 - 1 / shares;
-  run.widths = {.gradient = run.gradient,
+  const bool is_narrow = config.train.weights == "bf16";
+  run.widths = {.parameter = is_narrow ? 2.0 : 4.0,
+                .gradient = run.gradient,
                 .moment = config.train.moments == "bf16" ? 2.0 : 4.0,
-                .copy = is_short ? 2.0 : 0.0};
+                .copy = is_short && !is_narrow ? 2.0 : 0.0};
   return run;
 }
 
@@ -112,7 +114,7 @@ Moment fullest(const Run& run, const KeptBlocks& kept) {
   moments.push_back({after_forward, before, head_backward_bytes(model, kept.shape, run.gradient)});
   for (int64_t i = 0; i < model.num_layers; ++i) {
     PassShape shape = kept.shape;
-    if (i >= kept.recomputed) shape.recompute = Recompute::kNone;
+    if (i >= kept.recomputed) shape.recompute = recompute_of_others(shape.recompute);
     const auto behind = static_cast<double>(model.num_layers - 1 - i);
     const double in_flight =
         std::min(behind / static_cast<double>(kUnitsInFlight), 1.0) * sharded.in_flight;
@@ -211,7 +213,7 @@ void add_exchange(const Run& run, double update_s, PlannedTime& time) {
   time.communication_s = chosen_bucket_bytes(gradients, true) / rates.link;
   if (!run.divides_moments) return;
   // Updated parameters travel beside the rest of the update, through the memory that bounds it.
-  const double updated = all_gather_bytes(4 * run.divided, world_size);
+  const double updated = all_gather_bytes(run.widths.parameter * run.divided, world_size);
   time.communication_s += std::max(0.0, updated / rates.link - update_s);
   const double cast = run.cast_share * (4 + run.widths.copy) * run.divided;
   time.memory_s += (2 * updated + cast) / rates.memory;

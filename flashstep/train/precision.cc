@@ -17,6 +17,16 @@ void keep_gradients_in(torch::ScalarType dtype, const std::vector<Tensor>& param
   }
 }
 
+void keep_weights_in(torch::ScalarType dtype, const std::vector<Tensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  for (const Tensor& parameter : parameters) {
+    const Tensor values = parameter.detach().to(parameter.dim() >= 2 ? dtype : at::kFloat);
+    const bool is_trained = parameter.requires_grad();
+    parameter.set_data(values);
+    parameter.set_requires_grad(is_trained);
+  }
+}
+
 GradientScaler::GradientScaler(torch::Device device) : GradientScaler(device, Options()) {}
 
 GradientScaler::GradientScaler(torch::Device device, Options options)

@@ -24,7 +24,8 @@ struct Sum<double> {
 template <typename T>
 __device__ const T* memory_of(const MeanArguments& args, const MeanPiece& piece, int rank) {
   if (rank == args.rank) return static_cast<const T*>(piece.own);
-  return reinterpret_cast<const T*>(args.received + rank * args.stride + piece.place);
+  return reinterpret_cast<const T*>(args.received + (rank - (rank > args.rank)) * args.stride +
+                                    piece.place);
 }
 
 // Elements [begin, end) one by one, where memory is not aligned or a vector is not full.

@@ -22,7 +22,7 @@ struct MeanArguments {
   MeanPiece pieces[kMostMeanPieces];
   int first_block[kMostMeanPieces];  // filled in by the launch
   int count = 0;
-  const char* received = nullptr;  // rank q's begins at q * stride; the own one is not looked at
+  const char* received = nullptr;  // a row of `stride` for each other rank, in their order
   size_t stride = 0;               // bytes, a multiple of 16
   int rank = 0, world_size = 1;
 };

@@ -62,14 +62,21 @@ __device__ __nv_bfloat16 rounded_by_chance(float x, uint32_t noise) {
   return __ushort_as_bfloat16(static_cast<unsigned short>((__float_as_uint(x) + noise) >> 16));
 }
 
+__device__ void round_parameter(float parameter, uint32_t, float& p) { p = parameter; }
+__device__ void round_parameter(float parameter, uint32_t noise, __nv_bfloat16& p) {
+  p = rounded_by_chance(parameter, (noise * 0x9e3779b1U) >> 16);
+}
+
 // ops/adamw.cc has the same in tensors.
-__device__ void round_moments(float, const Update&, float exp_avg, float exp_avg_sq, float& m,
-                              float& v) {
+__device__ void round_all(const Update&, float parameter, float exp_avg, float exp_avg_sq, float& p,
+                          float& m, float& v) {
+  p = parameter;
   m = exp_avg;
   v = exp_avg_sq;
 }
-__device__ void round_moments(float parameter, const Update& update, float exp_avg,
-                              float exp_avg_sq, __nv_bfloat16& m, __nv_bfloat16& v) {
+template <typename P>
+__device__ void round_all(const Update& update, float parameter, float exp_avg, float exp_avg_sq,
+                          P& p, __nv_bfloat16& m, __nv_bfloat16& v) {
   const auto rotated = [](float x, int bits) {
     return __funnelshift_l(__float_as_uint(x), __float_as_uint(x), bits);
   };
@@ -80,11 +87,12 @@ __device__ void round_moments(float parameter, const Update& update, float exp_a
   bits ^= bits >> 16;
   m = rounded_by_chance(exp_avg, bits & 0xffffU);
   v = rounded_by_chance(exp_avg_sq, bits >> 16);
+  round_parameter(parameter, bits, p);
 }
 
-template <typename G, typename C, typename M>
+template <typename P, typename G, typename C, typename M>
 struct Memory {
-  float* parameter;
+  P* parameter;
   const G* gradient;
   M* exp_avg;
   M* exp_avg_sq;
@@ -98,7 +106,7 @@ struct Memory {
   __device__ bool is_aligned() const {
     using multi_tensor::is_aligned;
     constexpr int kMoments = kWidth * sizeof(M);
-    return is_aligned(parameter, kWidth * sizeof(float)) && is_aligned(exp_avg, kMoments) &&
+    return is_aligned(parameter, kWidth * sizeof(P)) && is_aligned(exp_avg, kMoments) &&
            is_aligned(exp_avg_sq, kMoments) && is_aligned(gradient, kWidth * sizeof(G)) &&
            is_aligned(copy, kWidth * sizeof(C));
   }
@@ -117,12 +125,12 @@ __device__ void store(T* memory, int i, const Pack<T, kCount>& pack) {
 }
 
 // The first `count` packs of kCount elements each.
-template <int kCount, typename G, typename C, typename M>
+template <int kCount, typename P, typename G, typename C, typename M>
 __device__ void update_packs(const AdamWArguments& args, const Update& update,
-                             const Memory<G, C, M>& memory, int count) {
+                             const Memory<P, G, C, M>& memory, int count) {
   for (int first = threadIdx.x; first < count; first += kThreads * kUnroll) {
     Pack<G, kCount> gradients[kUnroll];
-    Pack<float, kCount> parameters[kUnroll];
+    Pack<P, kCount> parameters[kUnroll];
     Pack<M, kCount> exp_avgs[kUnroll], exp_avg_sqs[kUnroll];
 #pragma unroll
     for (int n = 0; n < kUnroll; ++n) {
@@ -140,14 +148,14 @@ __device__ void update_packs(const AdamWArguments& args, const Update& update,
       Pack<C, kCount> copies;
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
-        float& parameter = parameters[n].elements[k];
+        float parameter = static_cast<float>(parameters[n].elements[k]);
         float exp_avg = static_cast<float>(exp_avgs[n].elements[k]);
         float exp_avg_sq = static_cast<float>(exp_avg_sqs[n].elements[k]);
         update_element(args, update, static_cast<float>(gradients[n].elements[k]), parameter,
                        exp_avg, exp_avg_sq);
-        round_moments(parameter, update, exp_avg, exp_avg_sq, exp_avgs[n].elements[k],
-                      exp_avg_sqs[n].elements[k]);
-        copies.elements[k] = static_cast<C>(parameters[n].elements[k]);
+        round_all(update, parameter, exp_avg, exp_avg_sq, parameters[n].elements[k],
+                  exp_avgs[n].elements[k], exp_avg_sqs[n].elements[k]);
+        copies.elements[k] = static_cast<C>(static_cast<float>(parameters[n].elements[k]));
       }
       store<kCount>(memory.parameter, i, parameters[n]);
       store<kCount>(memory.exp_avg, i, exp_avgs[n]);
@@ -159,23 +167,24 @@ __device__ void update_packs(const AdamWArguments& args, const Update& update,
 
 // Chunk number `chunk` of a tensor. Chunks begin behind the elements before the first aligned one,
 // which belong to the first chunk.
-template <typename G, typename C, typename M>
+template <typename P, typename G, typename C, typename M>
 __device__ void update_chunk(const AdamWArguments& args, const Update& update,
-                             const Memory<G, C, M>& tensor, int64_t numel, int64_t chunk) {
-  constexpr int kBytes = kWidth * sizeof(float);
+                             const Memory<P, G, C, M>& tensor, int64_t numel, int64_t chunk) {
+  constexpr int kBytes = kWidth * sizeof(P);
   const int past = static_cast<int>(reinterpret_cast<uintptr_t>(tensor.parameter) % kBytes);
-  const int head = static_cast<int>(min(numel, int64_t{(kBytes - past) % kBytes / 4}));
+  const int before = (kBytes - past) % kBytes / static_cast<int>(sizeof(P));
+  const int head = static_cast<int>(min(numel, int64_t{before}));
   const int64_t begin = head + chunk * kChunk;
   const int count = static_cast<int>(min(kChunk, numel - begin));
   if (chunk == 0) update_packs<1>(args, update, tensor, head);
   if (count <= 0) return;
-  const Memory<G, C, M> memory = tensor.from(begin);
+  const Memory<P, G, C, M> memory = tensor.from(begin);
   const int packs = memory.is_aligned() ? count / kWidth : 0;
   update_packs<kWidth>(args, update, memory, packs);
   update_packs<1>(args, update, memory.from(packs * kWidth), count - packs * kWidth);
 }
 
-template <typename M>
+template <typename P, typename M>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     adamw_kernel(const __grid_constant__ AdamWArguments args) {
   if (args.skip != nullptr && *args.skip == 1) return;
@@ -185,9 +194,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
   with_type(piece.gradient_element, [&](auto gradient) {
     using G = typename decltype(gradient)::type;
     const auto run = [&]<typename C>(C* copy) {
-      const Memory<G, C, M> memory{piece.parameter, static_cast<const G*>(piece.gradient),
-                                   static_cast<M*>(piece.exp_avg),
-                                   static_cast<M*>(piece.exp_avg_sq), copy};
+      const Memory<P, G, C, M> memory{
+          static_cast<P*>(piece.parameter), static_cast<const G*>(piece.gradient),
+          static_cast<M*>(piece.exp_avg), static_cast<M*>(piece.exp_avg_sq), copy};
       update_chunk(args, update, memory, piece.numel, chunk);
     };
     if (piece.copy_element == Element::kFloat16) {
@@ -217,10 +226,13 @@ cudaError_t launch_adamw(AdamWArguments& arguments, cudaStream_t stream) {
   advance_steps_kernel<<<static_cast<unsigned>(arguments.count), 1, 0, stream>>>(arguments);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
   if (blocks == 0) return cudaSuccess;
-  if (arguments.moment_element == Element::kBFloat16) {
-    adamw_kernel<__nv_bfloat16><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(arguments);
+  const auto count_of_blocks = static_cast<unsigned>(blocks);
+  if (arguments.parameter_element == Element::kBFloat16) {
+    adamw_kernel<__nv_bfloat16, __nv_bfloat16><<<count_of_blocks, kThreads, 0, stream>>>(arguments);
+  } else if (arguments.moment_element == Element::kBFloat16) {
+    adamw_kernel<float, __nv_bfloat16><<<count_of_blocks, kThreads, 0, stream>>>(arguments);
   } else {
-    adamw_kernel<float><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(arguments);
+    adamw_kernel<float, float><<<count_of_blocks, kThreads, 0, stream>>>(arguments);
   }
   return cudaGetLastError();
 }

@@ -10,7 +10,7 @@ namespace flashstep::multi_tensor {
 
 // All pointers but `step` are to `numel` elements in the same order, aligned to their type.
 struct AdamWPiece {
-  float* parameter;
+  void* parameter;  // of parameter_element
   const void* gradient;
   void* exp_avg;  // as exp_avg_sq: of moment_element
   void* exp_avg_sq;
@@ -27,7 +27,8 @@ inline constexpr int kMostAdamWPieces = 510;  // 64 bytes each
 struct AdamWArguments {
   AdamWPiece pieces[kMostAdamWPieces];
   int count = 0;
-  Element moment_element = Element::kFloat32;  // or kBFloat16, rounded up or down by chance
+  // Or kBFloat16, rounded up or down by chance; parameters only with such moments.
+  Element parameter_element = Element::kFloat32, moment_element = Element::kFloat32;
   const float* learning_rate = nullptr;
   const float* skip = nullptr;  // 1: nothing is written; null: never
   const float* norm = nullptr;  // gradients times min(1, max_norm / (norm + 1e-6)); null: as is
