@@ -19,9 +19,9 @@ namespace {
 
 using AddBenchmark = void (*)(CLI::App&);
 constexpr AddBenchmark kBenchmarks[] = {
-    add_bench_allreduce, add_bench_attention, add_bench_ddp,      add_bench_matrix,
-    add_bench_norm,      add_bench_ops,       add_bench_products, add_bench_sharding,
-    add_bench_step,      add_bench_tokenizer,
+    add_bench_allreduce, add_bench_attention, add_bench_ddp,       add_bench_leaderboard,
+    add_bench_matrix,    add_bench_norm,      add_bench_ops,       add_bench_products,
+    add_bench_sharding,  add_bench_step,      add_bench_tokenizer,
 };
 
 // How the command ends, once what was measured is shown.

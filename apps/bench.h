@@ -17,6 +17,7 @@ namespace flashstep::apps {
 void add_bench_allreduce(CLI::App& bench);
 void add_bench_attention(CLI::App& bench);
 void add_bench_ddp(CLI::App& bench);
+void add_bench_leaderboard(CLI::App& bench);
 void add_bench_matrix(CLI::App& bench);
 void add_bench_norm(CLI::App& bench);
 void add_bench_ops(CLI::App& bench);

@@ -9,12 +9,10 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <c10/core/AllocatorConfig.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/utils.h>
 
-#include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/checkpoint.h"
@@ -31,11 +29,11 @@
 #include "flashstep/model.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/optim.h"
-#include "flashstep/products/product.h"
 #include "flashstep/train/agreement.h"
 #include "flashstep/train/bigram_loss.h"
 #include "flashstep/train/evaluate.h"
 #include "flashstep/train/parallelize.h"
+#include "flashstep/train/parts.h"
 #include "flashstep/train/prepare_data.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_state.h"
@@ -48,41 +46,6 @@ using torch::Tensor;
 
 void say(const TrainOptions& options, const std::string& sentence) {
   if (!options.quiet) std::fprintf(stderr, "%s\n", sentence.c_str());
-}
-
-void set_up_machine(const TrainConfig& config) {
-  keep_freed_memory();
-  if (config.threads > 0) at::set_num_threads(static_cast<int>(config.threads));
-  auto& context = at::globalContext();
-  context.setDeterministicAlgorithms(config.deterministic, /*warn_only=*/false);
-  // Filling fresh memory with NaN finds bugs, not nondeterminism, and costs a pass over every
-  // tensor.
-  context.setDeterministicFillUninitializedMemory(false);
-  context.setDeterministicCuDNN(config.deterministic);
-  context.setBenchmarkCuDNN(false);
-  // cuBLAS keeps its promise only with a fixed workspace (its documentation, "Results
-  // reproducibility").
-  if (config.deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  set_float32_products(config.fp32_products == "split" ? Float32Products::kSplit
-                                                       : Float32Products::kExact);
-  torch::manual_seed(static_cast<uint64_t>(config.seed));
-}
-
-// Segments that grow: what a step frees is one piece again, whatever sizes the next one asks for.
-// A recorded step at 8B then takes 25 GiB less beside its tensors. Before any memory is taken;
-// whoever sets the allocator's variable decides.
-void let_memory_grow(torch::Device device) {
-  for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
-    if (std::getenv(name) != nullptr) return;
-  }
-  if (device.is_cuda()) c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
-}
-
-torch::optim::AdamWOptions adamw_options(const Config& config) {
-  return torch::optim::AdamWOptions(config.schedule.learning_rate)
-      .betas({config.optimizer.beta1, config.optimizer.beta2})
-      .eps(config.optimizer.eps)
-      .weight_decay(config.optimizer.weight_decay);
 }
 
 std::function<double(int64_t)> learning_rate(const Config& config) {
@@ -101,10 +64,7 @@ LoopOptions loop_options(const Config& config, const TrainOptions& options) {
   loop.resume = options.resume;
   loop.quiet = options.quiet;
   loop.steps = config.train.steps;
-  loop.step.accumulation_steps = config.train.accumulation_steps;
-  loop.step.max_norm = config.optimizer.clip_norm;
-  loop.step.update_in_backward = config.optimizer.in_backward;
-  loop.step.precision = precision_by_name(config.train.precision);
+  loop.step = step_options(config);
   loop.graph = graph_mode_by_name(config.train.graph);
   loop.evaluate_every = config.train.evaluate_every;
   loop.max_skipped_in_a_row = config.train.max_skipped_in_a_row;
@@ -211,11 +171,6 @@ torch::Device device_of_rank(const TrainConfig& config, const Environment& envir
   return own;
 }
 
-std::optional<at::ScalarType> autocast_dtype(const TrainConfig& train) {
-  if (train.precision == "fp32") return std::nullopt;
-  return train.precision == "bf16" ? at::kBFloat16 : at::kHalf;
-}
-
 // Before anything is made.
 void check_start(const Config& config, torch::Device device, const Group* group) {
   if (group != nullptr) check_same_config(config, device.type(), *group);
@@ -301,45 +256,17 @@ PreparedData make_data(Config& config, const TrainOptions& options, const Enviro
   return data;
 }
 
-// Weights of `directory`'s checkpoints come later, when the loop begins.
-// Parameters that ranks are to divide lie on the CPU; where nothing else gives their values, they
-// are not written, and take no memory, before each rank has its shards.
-Transformer make_model(const Config& config, const TrainOptions& options, torch::Device device,
-                       const RunDirectory* directory, bool shards, PartFill& fill) {
-  const TrainConfig& train = config.train;
-  const auto seed = static_cast<uint64_t>(train.seed);
-  const bool is_unwritten = shards && train.init_from.empty();
-  const bool is_narrow = train.weights == "bf16";
-  const torch::TensorOptions place(shards ? torch::Device(torch::kCPU) : device);
-  Transformer model(config.model, is_unwritten ? std::nullopt : std::make_optional(seed),
-                    place.dtype(is_unwritten && is_narrow ? at::kBFloat16 : at::kFloat));
-  if (is_unwritten) fill = model->part_fill(seed);
-  if (directory != nullptr && !train.init_from.empty() &&
-      list_checkpoints(directory->checkpoints()).empty()) {
-    const auto warn = [&](const std::string& sentence) { say(options, sentence); };
-    load_module(*model, load_weights(train.init_from, warn), train.init_from);
-  }
-  model->set_recompute(recompute_by_name(train.recompute), train.recompute_group,
-                       train.recompute_blocks);
-  model->set_short_stream(has_short_stream(train, device.is_cuda()));
-  if (is_narrow) keep_weights_in(at::kBFloat16, model->parameters());
-  const bool has_narrow_gradients = has_bf16_gradients(config, device.is_cuda());
-  if (has_narrow_gradients || is_narrow)
-    keep_gradients_in(has_narrow_gradients ? at::kBFloat16 : at::kFloat, model->parameters());
-  return model;
-}
-
 Training make_training(Config config, const TrainOptions& options, torch::Device device,
                        Group* group, const RunDirectory* directory, const PreparedData& data) {
-  ParallelizeOptions spread{autocast_dtype(config.train)};
-  Transformer model = make_model(config, options, device, directory,
-                                 shards_parameters(config.parallel, group), spread.fill);
-  std::shared_ptr<Parallelism> parallel = parallelize(*model, config.parallel, group, spread);
-  config.parallel.world_size = parallel->world_size();
-  const auto moments = config.train.moments == "bf16" ? at::kBFloat16 : at::kFloat;
-  auto optimizer =
-      make_optimizer(*model, adamw_options(config), config.parallel, *parallel, moments);
-  BatchSampler batches(data.train_tokens, batch_options(config, *parallel),
+  // Weights of `directory`'s checkpoints come later, when the loop begins.
+  const bool reads = directory != nullptr && list_checkpoints(directory->checkpoints()).empty();
+  TrainedParts parts = make_parts(config, device, group, [&](Transformer& model) {
+    if (!reads) return;
+    const auto warn = [&](const std::string& sentence) { say(options, sentence); };
+    load_module(*model, load_weights(config.train.init_from, warn), config.train.init_from);
+  });
+  config.parallel.world_size = parts.parallel->world_size();
+  BatchSampler batches(data.train_tokens, batch_options(config, *parts.parallel),
                        config.model.vocab_size);
   Batch staged = room_for_batch(config, device);
   return {std::move(config),
@@ -348,9 +275,9 @@ Training make_training(Config config, const TrainOptions& options, torch::Device
           group,
           directory,
           data,
-          std::move(model),
-          std::move(parallel),
-          std::move(optimizer),
+          std::move(parts.model),
+          std::move(parts.parallel),
+          std::move(parts.optimizer),
           std::move(batches),
           std::move(staged)};
 }
@@ -460,7 +387,7 @@ LoopResult train_rank(Config config, TrainOptions options, const Environment& en
 
 LoopResult train(const Config& config, const TrainOptions& options) {
   const Environment environment = read_environment();
-  set_up_machine(config.train);
+  set_up_process(config.train);
   const torch::Device device = device_of_rank(config.train, environment);
   let_memory_grow(device);
   // Outlives the group: a rank that failed waits for the others there, and launchers end ranks by

@@ -1,0 +1,41 @@
+// What a config says is trained: the process, the model, how it is spread over ranks, the optimizer.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include "flashstep/group.h"
+#include "flashstep/loop.h"
+#include "flashstep/model.h"
+#include "flashstep/train/config.h"
+
+namespace flashstep {
+
+// Threads, determinism, the generators' seed: LibTorch's settings, of the whole process.
+void set_up_process(const TrainConfig& config);
+
+// Segments that grow: what a step frees is one piece again, whatever sizes the next one asks for.
+// A recorded step at 8B then takes 25 GiB less beside its tensors. Before any memory is taken;
+// whoever sets the allocator's variable decides.
+void let_memory_grow(torch::Device device);
+
+StepOptions step_options(const Config& config);
+
+struct TrainedParts {
+  Transformer model;
+  std::shared_ptr<Parallelism> parallel;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+};
+
+// `config`: resolved; `group` null: a process alone. `load` gets the model, before it is spread, if
+// train.init_from says that its weights are read. Parameters that ranks are to divide lie on the
+// CPU; where nothing else gives their values, they are not written, and take no memory, before each
+// rank has its shards.
+TrainedParts make_parts(const Config& config, torch::Device device, Group* group,
+                        const std::function<void(Transformer&)>& load = {});
+
+}  // namespace flashstep
