@@ -31,6 +31,24 @@ def group_of(process_group: Any) -> Any:
     return classes.Group(process_group.boxed())
 
 
+def give_parts(group: Any, process_group: Any, shard_ranks: int) -> None:
+    """The engine's group gets the groups of `shard_ranks` consecutive ranks, and of those with the same place in
+    them."""
+    world_size = group.world_size()
+    if shard_ranks >= world_size:
+        return
+    every = dist.get_process_group_ranks(process_group or dist.group.WORLD)
+    backend = dist.get_backend_config(process_group)
+    if "cpu" not in backend:
+        backend = "cpu:gloo,cuda:nccl"
+    copies = [rank // shard_ranks for rank in range(world_size)]
+    places = [rank % shard_ranks for rank in range(world_size)]
+    for colors in (copies, places):
+        own = [each for each, color in zip(every, colors) if color == colors[group.rank()]]
+        part = dist.new_group(own, backend=backend, use_local_synchronization=True)
+        group.take_part(colors, part.boxed())
+
+
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """The tensors in what a module returned: itself, or in tuples, lists, dicts, dataclasses, nested."""
     if isinstance(value, torch.Tensor):
