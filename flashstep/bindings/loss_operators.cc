@@ -101,11 +101,13 @@ Tensor embedding_operator(const Tensor& weight, const Tensor& ids) {
 }
 
 // The gradients that are not wanted are empty.
-std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(
-    const Tensor& x, const Tensor& weight, const Tensor& targets, at::ScalarType dtype,
-    bool wants_x, bool wants_weight) {
-  const auto [loss, dx, dweight] = internal::linear_cross_entropy_forward(
-      x, weight, targets, dtype, wants_x, wants_weight);
+std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(const Tensor& x,
+                                                                const Tensor& weight,
+                                                                const Tensor& targets,
+                                                                at::ScalarType dtype, bool wants_x,
+                                                                bool wants_weight) {
+  const auto [loss, dx, dweight] =
+      internal::linear_cross_entropy_forward(x, weight, targets, dtype, wants_x, wants_weight);
   const auto made = [&](const Tensor& gradient, at::ScalarType of) {
     return gradient.defined() ? gradient : at::empty({0}, x.options().dtype(of));
   };

@@ -271,9 +271,8 @@ Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> process_group,
   internals_->outside = std::make_shared<OutsideCollectives>(copies_limit);
   const std::vector<std::string> kernels = all_gather(running_kernel());
   is_on_one_machine_ =
-      !kernels[0].empty() && std::all_of(kernels.begin(), kernels.end(), [&](const auto& kernel) {
-        return kernel == kernels[0];
-      });
+      !kernels[0].empty() && std::all_of(kernels.begin(), kernels.end(),
+                                         [&](const auto& kernel) { return kernel == kernels[0]; });
 }
 
 void Group::take_part(const std::vector<int64_t>& colors, std::unique_ptr<Group> part) {

@@ -157,8 +157,8 @@ class DeferredReleases {
   std::list<DeferredRelease> ended_;
 };
 
-// Where nobody watches the ranks: a process in which nothing comes from a rank for the limit, though
-// it waits for it, ends with a sentence. Time in which it was stopped is not counted.
+// Where nobody watches the ranks: a process in which nothing comes from a rank for the limit,
+// though it waits for it, ends with a sentence. Time in which it was stopped is not counted.
 class WaitLimit {
  public:
   WaitLimit(std::shared_ptr<StreamCounters> counters, std::chrono::milliseconds limit)
@@ -190,10 +190,9 @@ class WaitLimit {
       last = now;
       before = slowest;
       if (waited < limit_) continue;
-      end_process(str("[peer copies] waited ",
-                      std::chrono::duration_cast<std::chrono::seconds>(limit_).count(),
-                      " s, the limit of the process group, for rank ", slowest.first,
-                      ", which has not come"));
+      end_process(str(
+          "[peer copies] waited ", std::chrono::duration_cast<std::chrono::seconds>(limit_).count(),
+          " s, the limit of the process group, for rank ", slowest.first, ", which has not come"));
     }
   }
 

@@ -73,8 +73,7 @@ LossAndGradients by_chunks(const Tensor& x, const Tensor& weight_any, const Tens
     }
     const ScopedRange range("head");
     if (wants_x) product(logits, weight, made.dx.narrow(0, begin, count));
-    if (wants_weight)
-      add_product(made.dweight, logits.t(), part, may_be_narrow && chunk == rows);
+    if (wants_weight) add_product(made.dweight, logits.t(), part, may_be_narrow && chunk == rows);
   }
   if (made.dweight.defined()) made.dweight = made.dweight.narrow(0, 0, classes);
   made.loss = internal::mean_cuda(losses);
@@ -112,9 +111,9 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
     const int64_t width = x_any.size(-1), rows = targets_any.numel();
     const Tensor weight =
         weight_any.is_leaf() ? compute_copy(weight_any, dtype) : weight_any.to(dtype);
-    const LossAndGradients made = by_chunks(
-        x_any.reshape({rows, width}).to(dtype), weight, targets_any.reshape({rows}).contiguous(),
-        wants_x, wants_weight, /*may_be_narrow=*/true);
+    const LossAndGradients made = by_chunks(x_any.reshape({rows, width}).to(dtype), weight,
+                                            targets_any.reshape({rows}).contiguous(), wants_x,
+                                            wants_weight, /*may_be_narrow=*/true);
     context->save_for_backward({made.dx, made.dweight});
     context->saved_data["shape"] = x_any.sizes().vec();
     context->saved_data["x_dtype"] = static_cast<int64_t>(x_any.scalar_type());
@@ -165,9 +164,11 @@ bool has_linear_cross_entropy_pass(const Tensor& x, const Tensor& weight, const 
          (dtype == x.scalar_type() || x.scalar_type() == at::kFloat);
 }
 
-std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(
-    const Tensor& x_any, const Tensor& weight_any, const Tensor& targets_any, at::ScalarType dtype,
-    bool wants_x, bool wants_weight) {
+std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(const Tensor& x_any,
+                                                                const Tensor& weight_any,
+                                                                const Tensor& targets_any,
+                                                                at::ScalarType dtype, bool wants_x,
+                                                                bool wants_weight) {
   check(x_any, weight_any, targets_any);
   const int64_t width = x_any.size(-1), rows = targets_any.numel();
   require(rows > 0 && width > 0 && (dtype == at::kFloat || dtype == at::kBFloat16),
@@ -178,9 +179,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(
   const Tensor targets = targets_any.reshape({rows}).contiguous();
   const Tensor weight = weight_any.to(dtype);
   LossAndGradients made =
-      x.is_cuda()
-          ? by_chunks(x, weight, targets, wants_x, wants_weight, /*may_be_narrow=*/false)
-          : by_chunks_on_cpu(x, weight, targets, wants_x, wants_weight);
+      x.is_cuda() ? by_chunks(x, weight, targets, wants_x, wants_weight, /*may_be_narrow=*/false)
+                  : by_chunks_on_cpu(x, weight, targets, wants_x, wants_weight);
   if (made.dx.defined()) made.dx = made.dx.view(x_any.sizes());
   if (made.dweight.defined()) made.dweight = made.dweight.contiguous();
   return {made.loss, made.dx, made.dweight};
@@ -191,8 +191,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets) {
   check(x, weight, targets);
   const auto dtype = internal::linear_cross_entropy_dtype(x);
-  if (!internal::has_linear_cross_entropy_pass(x, weight, targets, dtype) ||
-      targets.numel() == 0 || x.size(-1) == 0) {
+  if (!internal::has_linear_cross_entropy_pass(x, weight, targets, dtype) || targets.numel() == 0 ||
+      x.size(-1) == 0) {
     const auto logits = [&] {
       const ScopedRange range("head");
       return flashstep::linear(x, weight);
