@@ -14,6 +14,7 @@ needs_gpu.need(1)
 torch.set_default_device(needs_gpu.DEVICE)
 DEVICE = needs_gpu.DEVICE
 
+from compiled_loss_test import CompiledLoss  # noqa: E402, F401
 from operators_test import Operators, randn, reference, rotated  # noqa: E402, F401
 from training_test import Modules, Optimizers  # noqa: E402, F401
 
