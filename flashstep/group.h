@@ -62,8 +62,12 @@ class Group {
   // on, and c10d's log silenced (TORCH_CPP_LOG_LEVEL).
   explicit Group(const Environment& environment, GroupOptions options = {});
   // Takes a process group that was made elsewhere (Python's, for one): nobody is watched, and
-  // errors are c10d's in one sentence. Values on the CPU go through its CPU backend.
-  explicit Group(c10::intrusive_ptr<c10d::ProcessGroup> process_group);
+  // errors are c10d's in one sentence. Values on the CPU go through its CPU backend. With a limit
+  // and NCCL, copies between GPUs of one machine are used too: a process that waits for another
+  // rank's for so long ends with a sentence, as NCCL's own watchdog would end it. All ranks give
+  // one, or none.
+  explicit Group(c10::intrusive_ptr<c10d::ProcessGroup> process_group,
+                 std::chrono::milliseconds copies_limit = std::chrono::milliseconds(0));
   // Says goodbye. Rank 0, when it holds the store, stays until the others have left too.
   ~Group();
   Group(const Group&) = delete;
@@ -74,8 +78,8 @@ class Group {
   bool is_first() const { return rank_ == 0; }
   // This rank's GPU; the CPU of a group that has none (GroupOptions), or was made elsewhere.
   at::Device device() const { return device_; }
-  // Whether all ranks are processes of one machine, as their environment says; false for a process
-  // group that was made elsewhere.
+  // Whether all ranks are processes of one machine, as their environment says; of a process group
+  // that was made elsewhere, where copies may be used, as its kernel says.
   bool is_on_one_machine() const { return is_on_one_machine_; }
 
   // For collectives: by device, through Gloo or NCCL. Every rank launches the same collectives in
@@ -109,8 +113,11 @@ class Group {
   // collectives of all parts, and is named by its number in the whole group. All ranks call it, in
   // the same order; who is divided as before gets the same group. As many collectives are launched
   // in every part, else the watch takes the ranks of some for late. UserError for a part, and for a
-  // process group that was made elsewhere.
+  // process group that was made elsewhere, unless take_part() has got the part.
   const Group& split(int64_t color) const;
+  // Of a process group that was made elsewhere: what split() returns where the ranks give these
+  // colors, in their order.
+  void take_part(const std::vector<int64_t>& colors, std::unique_ptr<Group> part);
 
   // Of high priority, for what messages between GPUs are made of and for copies: as with the stream
   // of a communicator, all who use the group have the same one, and all ranks give it the same work
@@ -118,7 +125,7 @@ class Group {
   c10::Stream side_stream(at::Device device) const;
 
   // For collectives that do not go through process_group(), so that the watch knows of them. Null
-  // for one rank, and for a process group that was made elsewhere.
+  // for one rank, and for a process group that was made elsewhere, without a limit.
   OutsideCollectives* outside() const;
 
   // Tells the other ranks that this one ends with `sentence`: they end with it too, at once. For

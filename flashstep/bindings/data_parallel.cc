@@ -13,7 +13,7 @@ c10::intrusive_ptr<GradientMeans> make_gradient_means(
     c10::intrusive_ptr<GroupObject> group, std::vector<std::string> names,
     std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers, std::string strategy,
     double bucket_megabytes, bool reorder, bool allow_unused, std::optional<bool> flat_buckets,
-    std::optional<at::ScalarType> communication_dtype, bool debug) {
+    std::optional<at::ScalarType> communication_dtype, bool debug, bool peer_copies) {
   require(names.size() == parameters.size(), "[DistributedDataParallel] expected a name for each ",
           "of ", parameters.size(), " parameters, got ", names.size());
   NamedTensors named;
@@ -27,8 +27,7 @@ c10::intrusive_ptr<GradientMeans> make_gradient_means(
   options.flat_buckets = flat_buckets;
   options.communication_dtype = communication_dtype;
   options.debug = debug;
-  // Nobody ends what waits for a lost rank's copies in a group that is not watched.
-  options.peer_copies = false;
+  options.peer_copies = peer_copies;
   return c10::make_intrusive<GradientMeans>(std::move(group), std::move(named), std::move(buffers),
                                             options);
 }

@@ -10,6 +10,7 @@
 #include "flashstep/bindings/border.h"
 #include "flashstep/bindings/group.h"
 #include "flashstep/bindings/registrations.h"
+#include "flashstep/bindings/traced.h"
 #include "flashstep/detail/module_synchronizer.h"
 #include "flashstep/error.h"
 #include "flashstep/sharded_units.h"
@@ -51,6 +52,12 @@ class UnitsObject : public torch::CustomClassHolder {
     units_->load(whole);
   }
   int64_t gathered_bytes() { return units_->gathered_bytes(); }
+  std::string transport() { return units_->transport(); }
+  // Calls what Python has registered under `number`, in a thread of autograd's.
+  void update_in_backward(int64_t number) {
+    static const auto op = operator_named<void(int64_t)>("flashstep::call_update");
+    units_->update_in_backward([number](const Tensor& /*not_finite*/) { op.call(number); });
+  }
 
  private:
   const c10::intrusive_ptr<GroupObject> group_;
@@ -63,7 +70,7 @@ c10::intrusive_ptr<UnitsObject> make_units(
     std::vector<std::string> names, std::vector<Tensor> tensors,
     std::vector<int64_t> units_of_tensors, std::vector<int64_t> divided,
     std::vector<Tensor> buffers, std::optional<at::ScalarType> compute_dtype,
-    bool reshard_after_forward) {
+    bool reshard_after_forward, int64_t shard_ranks, bool peer_copies) {
   std::vector<UnitOfTensors> units;
   for (const std::string& name : unit_names) units.push_back({name, {}, {}});
   std::set<std::string> of_divided;
@@ -76,6 +83,8 @@ c10::intrusive_ptr<UnitsObject> make_units(
   FullyShardOptions options;
   options.compute_dtype = compute_dtype;
   options.reshard_after_forward = reshard_after_forward;
+  options.shard_ranks = static_cast<int>(shard_ranks);
+  options.peer_copies = peer_copies;
   options.shard = [of_divided](const std::string& name, const Tensor&) {
     return of_divided.contains(name);
   };
@@ -95,6 +104,8 @@ void register_fully_sharded(torch::Library& library) {
       .def("clip_grad_norm", for_ranks(&UnitsObject::clip_grad_norm))
       .def("gather", for_ranks(&UnitsObject::gather))
       .def("load", for_ranks(&UnitsObject::load))
+      .def("update_in_backward", for_ranks(&UnitsObject::update_in_backward))
+      .def("transport", for_ranks(&UnitsObject::transport))
       .def("gathered_bytes", for_ranks(&UnitsObject::gathered_bytes));
 }
 

@@ -1,5 +1,9 @@
 #include "flashstep/bindings/group.h"
 
+#include <algorithm>
+
+#include <c10/util/Exception.h>
+
 #include "flashstep/bindings/border.h"
 #include "flashstep/bindings/registrations.h"
 
@@ -15,9 +19,22 @@ c10::intrusive_ptr<GroupObject> make_group(
 
 }  // namespace
 
+std::chrono::milliseconds GroupObject::copies_limit(c10d::ProcessGroup& process_group) {
+  const auto devices = process_group.getDeviceTypes();
+  if (std::find(devices.begin(), devices.end(), c10::Device(at::kCUDA)) == devices.end()) return {};
+  const auto backend = process_group.getBackend(at::kCUDA);
+  if (backend->getBackendName() != "nccl") return {};
+  try {
+    return backend->getBackendOptions()->timeout;
+  } catch (const c10::Error&) {  // a backend around NCCL's (TORCH_DISTRIBUTED_DEBUG=DETAIL)
+    return {};
+  }
+}
+
 void register_group(torch::Library& library) {
   library.class_<GroupObject>("Group")
       .def(torch::init(for_ranks(&make_group)))
+      .def("take_part", for_ranks(&GroupObject::take_part))
       .def("rank", for_ranks(&GroupObject::rank))
       .def("world_size", for_ranks(&GroupObject::world_size));
 }

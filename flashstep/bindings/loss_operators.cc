@@ -100,10 +100,76 @@ Tensor embedding_operator(const Tensor& weight, const Tensor& ids) {
                                                    : flashstep::embedding(weight, ids);
 }
 
+// The gradients that are not wanted are empty.
+std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(const Tensor& x,
+                                                                const Tensor& weight,
+                                                                const Tensor& targets,
+                                                                at::ScalarType dtype, bool wants_x,
+                                                                bool wants_weight) {
+  const auto [loss, dx, dweight] =
+      internal::linear_cross_entropy_forward(x, weight, targets, dtype, wants_x, wants_weight);
+  const auto made = [&](const Tensor& gradient, at::ScalarType of) {
+    return gradient.defined() ? gradient : at::empty({0}, x.options().dtype(of));
+  };
+  return {loss, made(dx, dtype), made(dweight, at::kFloat)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward_shapes(
+    const Tensor& x, const Tensor& weight, const Tensor& /*targets*/, at::ScalarType dtype,
+    bool wants_x, bool wants_weight) {
+  const auto narrow = x.options().dtype(dtype), wide = x.options().dtype(at::kFloat);
+  return {at::empty({}, wide),
+          wants_x ? at::empty_symint(x.sym_sizes(), narrow) : at::empty({0}, narrow),
+          wants_weight ? at::empty_symint(weight.sym_sizes(), wide) : at::empty({0}, wide)};
+}
+
+class LinearCrossEntropyPair : public torch::autograd::Function<LinearCrossEntropyPair> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
+                               const Tensor& targets, at::ScalarType dtype, bool wants_x,
+                               bool wants_weight) {
+    static const auto op = operator_named<decltype(linear_cross_entropy_forward)>(
+        "flashstep::linear_cross_entropy_forward");
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const auto [loss, dx, dweight] = op.call(x, weight, targets, dtype, wants_x, wants_weight);
+    context->save_for_backward({dx, dweight});
+    context->saved_data["x"] = static_cast<int64_t>(x.scalar_type());
+    context->saved_data["weight"] = static_cast<int64_t>(weight.scalar_type());
+    context->saved_data["wants"] = std::vector<bool>{wants_x, wants_weight};
+    context->mark_non_differentiable({dx, dweight});
+    return {loss, dx, dweight};
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto wants = context->saved_data["wants"].toBoolList();
+    const Tensor factor = gradients[0].to(at::kFloat).view({1});
+    const auto scaled = [&](size_t i, const char* of) {
+      if (!wants.get(i)) return Tensor();
+      return (saved[i] * factor).to(static_cast<at::ScalarType>(context->saved_data[of].toInt()));
+    };
+    return {scaled(0, "x"), scaled(1, "weight"), Tensor(), Tensor(), Tensor(), Tensor()};
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_differentiable(
+    const Tensor& x, const Tensor& weight, const Tensor& targets, at::ScalarType dtype,
+    bool wants_x, bool wants_weight) {
+  const auto results =
+      LinearCrossEntropyPair::apply(x, weight, targets, dtype, wants_x, wants_weight);
+  return {results[0], results[1], results[2]};
+}
+
 Tensor linear_cross_entropy_operator(const Tensor& x, const Tensor& weight, const Tensor& targets) {
   if (!is_looked_at(x) && !is_looked_at(weight))
     return flashstep::linear_cross_entropy(x, weight, targets);
-  return cross_entropy_operator(at::linear(x, weight), targets);
+  const auto dtype = internal::linear_cross_entropy_dtype(x);
+  if (!internal::has_linear_cross_entropy_pass(x, weight, targets, dtype))
+    return cross_entropy_operator(at::linear(x, weight), targets);
+  static const auto op = operator_named<decltype(linear_cross_entropy_forward)>(
+      "flashstep::linear_cross_entropy_forward");
+  const bool graph = at::GradMode::is_enabled();
+  return std::get<0>(op.call(x, weight, targets, dtype, graph && x.requires_grad(),
+                             graph && weight.requires_grad()));
 }
 
 }  // namespace
@@ -123,6 +189,11 @@ void register_loss_operators(torch::Library& library) {
 
   definitions.composite("linear(Tensor x, Tensor weight) -> Tensor", &linear_operator);
   definitions.composite("embedding(Tensor weight, Tensor ids) -> Tensor", &embedding_operator);
+  definitions.pass("linear_cross_entropy_forward",
+                   "(Tensor x, Tensor weight, Tensor targets, ScalarType dtype, bool wants_x, "
+                   "bool wants_weight) -> (Tensor, Tensor, Tensor)",
+                   &linear_cross_entropy_forward, &linear_cross_entropy_forward_shapes);
+  definitions.gradient("linear_cross_entropy_forward", &linear_cross_entropy_differentiable);
   definitions.composite("linear_cross_entropy(Tensor x, Tensor weight, Tensor targets) -> Tensor",
                         &linear_cross_entropy_operator);
 }

@@ -51,12 +51,13 @@ class OptimizerShards : public torch::CustomClassHolder {
   // Parameters and pieces are named by the order in which they came.
   OptimizerShards(c10::intrusive_ptr<GroupObject> group,
                   std::optional<c10::intrusive_ptr<GradientMeans>> means,
-                  std::vector<Tensor> parameters, const std::string& mode, double part_megabytes)
+                  std::vector<Tensor> parameters, const std::string& mode, double part_megabytes,
+                  bool peer_copies)
       : group_(std::move(group)), means_(std::move(means)) {
     ShardOptions options;
     options.mode = mode == "flat" ? ShardMode::kFlat : ShardMode::kWhole;
     options.part_megabytes = part_megabytes;
-    options.peer_copies = false;  // as for gradients, data_parallel.cc
+    options.peer_copies = peer_copies;
     if (means_ && options.mode == ShardMode::kFlat) options.reducer = &(*means_)->reducer();
     NamedTensors named;
     for (const Tensor& parameter : parameters) named.emplace_back(str(named.size()), parameter);
@@ -164,9 +165,9 @@ class OptimizerShards : public torch::CustomClassHolder {
 
 c10::intrusive_ptr<OptimizerShards> make_optimizer_shards(
     c10::intrusive_ptr<GroupObject> group, std::optional<c10::intrusive_ptr<GradientMeans>> means,
-    std::vector<Tensor> parameters, std::string mode, double part_megabytes) {
-  return c10::make_intrusive<OptimizerShards>(std::move(group), std::move(means),
-                                              std::move(parameters), mode, part_megabytes);
+    std::vector<Tensor> parameters, std::string mode, double part_megabytes, bool peer_copies) {
+  return c10::make_intrusive<OptimizerShards>(
+      std::move(group), std::move(means), std::move(parameters), mode, part_megabytes, peer_copies);
 }
 
 }  // namespace

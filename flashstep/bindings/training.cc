@@ -87,6 +87,8 @@ void register_training(torch::Library& library) {
   Definitions definitions(library);
   definitions.plain("called_by_python() -> ()", &called_by_python);
   definitions.plain("version() -> str", &version);
+  // Python's: calls the update that it keeps under a number (fully_sharded.cc).
+  library.def("call_update(int number) -> ()");
   definitions.plain("grad_norm(Tensor[] gradients) -> Tensor", &gradient_norm);
   definitions.plain("clip_to_norm_(Tensor(a!)[] gradients, Tensor norm, float max_norm) -> ()",
                     &clip);

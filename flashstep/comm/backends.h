@@ -20,6 +20,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
 // Whether `work` is a collective (no message) of Gloo: one that can be waited for again.
 bool is_gloo_collective(const c10d::Work& work);
 
+// Whether c10d compares each collective between the ranks first (TORCH_DISTRIBUTED_DEBUG=DETAIL).
+bool is_compared(const c10d::Backend& backend);
+
 // True if `error` says that the network, a peer or the backend failed, not that the call was wrong.
 bool is_network_error(const std::exception& error);
 

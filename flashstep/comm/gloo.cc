@@ -1,5 +1,6 @@
 #define USE_C10D_GLOO  // else LibTorch's header is empty
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
 
 #include "flashstep/base/text.h"
 #include "flashstep/comm/backends.h"
@@ -22,6 +23,10 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
 
 bool is_gloo_collective(const c10d::Work& work) {
   return dynamic_cast<const c10d::ProcessGroupGloo::AsyncWork*>(&work) != nullptr;
+}
+
+bool is_compared(const c10d::Backend& backend) {
+  return dynamic_cast<const c10d::ProcessGroupWrapper*>(&backend) != nullptr;
 }
 
 bool is_network_error(const std::exception& error) {

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <future>
 #include <thread>
 #include <unistd.h>
@@ -78,6 +79,13 @@ bool can_wait_in_turns(const c10d::Work& work) {
   const c10d::OpType type = work.retrieveOpType();
   return type != c10d::OpType::SEND && type != c10d::OpType::RECV &&
          type != c10d::OpType::RECVANYSOURCE && type != c10d::OpType::UNKNOWN;
+}
+
+// Of the machine, since it was started; empty where the kernel does not say.
+std::string running_kernel() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id;
 }
 
 // Of NCCL a wait with a limit would end the work; it does not block without.
@@ -222,9 +230,16 @@ Group::Group(const Group& whole, const Environment& own, const std::string& name
 
 const Group& Group::split(int64_t color) const {
   Internals& in = *internals_;
-  require(in.store && !in.whole, "[comm] expected to split a group of all ranks, got ",
+  require((in.store || !in.parts.empty()) && !in.whole,
+          "[comm] expected to split a group of all ranks, got ",
           in.whole ? "a part of one" : "a process group that was made elsewhere");
   const std::vector<int64_t> colors = all_gather(color);
+  if (!in.store) {
+    const auto found = in.parts.find(colors);
+    require(found != in.parts.end(),
+            "[comm] expected a part that was given for a process group that was made elsewhere");
+    return *found->second;
+  }
   // The first rank of each one's machine, as its environment says.
   const std::vector<int64_t> machines = all_gather(rank_ - in.environment.local_rank);
   if (const auto found = in.parts.find(colors); found != in.parts.end()) return *found->second;
@@ -245,12 +260,24 @@ const Group& Group::split(int64_t color) const {
   return result;
 }
 
-Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> process_group)
+Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> process_group,
+             std::chrono::milliseconds copies_limit)
     : rank_(process_group->getRank()),
       world_size_(process_group->getSize()),
       process_group_(std::move(process_group)),
       internals_(std::make_unique<Internals>()) {
   internals_->waits_in_turns = waits_on_host_alone(*process_group_);
+  if (copies_limit.count() <= 0 || world_size_ == 1) return;
+  internals_->outside = std::make_shared<OutsideCollectives>(copies_limit);
+  const std::vector<std::string> kernels = all_gather(running_kernel());
+  is_on_one_machine_ =
+      !kernels[0].empty() && std::all_of(kernels.begin(), kernels.end(),
+                                         [&](const auto& kernel) { return kernel == kernels[0]; });
+}
+
+void Group::take_part(const std::vector<int64_t>& colors, std::unique_ptr<Group> part) {
+  require(!internals_->store, "[comm] expected to take a part for a group that was made elsewhere");
+  internals_->parts[colors] = std::move(part);
 }
 
 Group::~Group() {

@@ -66,6 +66,20 @@ TEST(GroupSplit, RefusesParts) {
   testing::expect_sentence([&] { others.split(0); }, {"all ranks", "made elsewhere"});
 }
 
+TEST(GroupSplit, TakesPartsOfAGroupThatOthersMade) {
+  testing::run_ranks(4, [](const Environment& environment) {
+    const Group group(environment);
+    const Group& pair = group.split(group.rank() / 2);
+    Group others(group.shared_process_group(), std::chrono::seconds(10));
+    EXPECT_TRUE(others.is_on_one_machine());
+    others.take_part({0, 0, 1, 1}, std::make_unique<Group>(pair.shared_process_group()));
+    const Group& part = others.split(group.rank() / 2);
+    EXPECT_EQ(part.world_size(), 2);
+    EXPECT_EQ(part.all_reduce(1 << group.rank(), Reduce::kSum), group.rank() < 2 ? 3 : 12);
+    testing::expect_sentence([&] { others.split(group.rank() % 2); }, {"a part that was given"});
+  });
+}
+
 // Its part waits for it; the other part has nothing to do with it.
 constexpr int kLost = 3;
 TEST(GroupSplit, ALostRankEndsAllParts) {

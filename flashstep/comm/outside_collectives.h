@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -15,6 +16,11 @@ namespace flashstep {
 
 class OutsideCollectives : public std::enable_shared_from_this<OutsideCollectives> {
  public:
+  // With a limit nobody is watched: who waits for a rank for so long ends the process.
+  explicit OutsideCollectives(std::chrono::milliseconds limit = std::chrono::milliseconds(0))
+      : limit_(limit) {}
+  std::chrono::milliseconds limit() const { return limit_; }
+
   void count() { ++launched_; }
   uint64_t launched() const { return launched_; }
 
@@ -30,6 +36,7 @@ class OutsideCollectives : public std::enable_shared_from_this<OutsideCollective
  private:
   void repeat();
 
+  const std::chrono::milliseconds limit_;
   std::atomic<uint64_t> launched_ = 0;
   std::mutex mutex_;  // held while an interrupt runs: what it refers to stays
   std::condition_variable news_;

@@ -1,6 +1,8 @@
 #include "flashstep/comm/peer_copies.h"
 
+#include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cuda_runtime_api.h>
 #include <exception>
 #include <iterator>
@@ -155,6 +157,53 @@ class DeferredReleases {
   std::list<DeferredRelease> ended_;
 };
 
+// Where nobody watches the ranks: a process in which nothing comes from a rank for the limit,
+// though it waits for it, ends with a sentence. Time in which it was stopped is not counted.
+class WaitLimit {
+ public:
+  WaitLimit(std::shared_ptr<StreamCounters> counters, std::chrono::milliseconds limit)
+      : counters_(std::move(counters)), limit_(limit), looker_([this] { look(); }) {}
+  ~WaitLimit() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    news_.notify_all();
+    looker_.join();
+  }
+  WaitLimit(const WaitLimit&) = delete;
+  WaitLimit& operator=(const WaitLimit&) = delete;
+
+ private:
+  void look() {
+    using Clock = std::chrono::steady_clock;
+    const auto interval = std::min<Clock::duration>(limit_ / 10, std::chrono::seconds(1));
+    Clock::duration waited(0);
+    auto last = Clock::now();
+    std::pair<int, uint32_t> before = counters_->slowest();
+    std::unique_lock lock(mutex_);
+    while (!news_.wait_for(lock, interval, [this] { return ended_; })) {
+      const auto now = Clock::now();
+      const std::pair<int, uint32_t> slowest = counters_->slowest();
+      const bool waits = slowest.second != counters_->launched() && slowest == before;
+      waited = waits ? waited + std::min(now - last, 2 * interval) : Clock::duration(0);
+      last = now;
+      before = slowest;
+      if (waited < limit_) continue;
+      end_process(str(
+          "[peer copies] waited ", std::chrono::duration_cast<std::chrono::seconds>(limit_).count(),
+          " s, the limit of the process group, for rank ", slowest.first, ", which has not come"));
+    }
+  }
+
+  const std::shared_ptr<StreamCounters> counters_;
+  const std::chrono::milliseconds limit_;
+  std::mutex mutex_;
+  std::condition_variable news_;
+  bool ended_ = false;
+  std::thread looker_;
+};
+
 class CudaPeerCopies : public PeerCopies {
  public:
   CudaPeerCopies(const Group& group, at::Device device, std::shared_ptr<StreamCounters> counters,
@@ -166,10 +215,14 @@ class CudaPeerCopies : public PeerCopies {
         counters_(std::move(counters)),
         exceptions_at_start_(std::uncaught_exceptions()) {
     interrupt_ = group.outside()->on_loss([counters = counters_] { counters->release(); });
+    if (const auto limit = group.outside()->limit(); limit.count() > 0) {
+      limit_ = std::make_unique<WaitLimit>(counters_, limit);
+    }
   }
 
   ~CudaPeerCopies() override {
     const bool in_error = std::uncaught_exceptions() > exceptions_at_start_;
+    limit_.reset();
     DeferredReleases::instance().add(
         {counters_, interrupt_, std::move(tensors_), device_, last_stream_},
         in_error ? std::chrono::milliseconds(0) : kPatience);
@@ -245,6 +298,7 @@ class CudaPeerCopies : public PeerCopies {
   const at::Device device_;
   std::shared_ptr<StreamCounters> counters_;
   std::shared_ptr<void> interrupt_;
+  std::unique_ptr<WaitLimit> limit_;  // null where the ranks are watched
   std::vector<PeerTensor> tensors_;
   const int exceptions_at_start_;
   cudaStream_t last_stream_ = nullptr;  // on which it met

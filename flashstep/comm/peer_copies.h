@@ -64,8 +64,8 @@ class PeerCopies {
 };
 
 // Null, on all ranks, where there are no such copies: ranks on several machines, tensors that do
-// not travel by NCCL, a group that others made (nobody would end what waits for a lost rank), one
-// rank alone. All ranks call it. The group must outlive it.
+// not travel by NCCL, a group that others made and gave no limit (nobody would end what waits for a
+// lost rank), one rank alone. All ranks call it. The group must outlive it.
 std::unique_ptr<PeerCopies> make_peer_copies(const Group& group, at::Device device);
 
 // Whether the current stream of `device` is being captured into a CUDA graph.

@@ -86,6 +86,18 @@ class StreamCounters {
     wait_for_permit(stream);
   }
   bool has_passed_barrier() const { return barriers_ > 0; }
+  // From any thread: the number that this rank's host has given the last barrier, and the rank that
+  // is behind all others, with the number that its stream has come to. Without those in graphs.
+  uint32_t launched() const { return barriers_; }
+  std::pair<int, uint32_t> slowest() const {
+    std::pair<int, uint32_t> slowest = {rank_, barriers_};
+    for (int other = 0; other < world_size_; ++other) {
+      if (other == rank_) continue;
+      const uint32_t reached = counters_->at(rank_, other);
+      if (static_cast<int32_t>(reached - slowest.second) < 0) slowest = {other, reached};
+    }
+    return slowest;
+  }
   // Whether the driver takes barriers into graphs.
   bool can_be_captured() const { return can_be_captured_; }
 

@@ -10,6 +10,7 @@
 #include "flashstep/ops/cost.h"
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/ops/internal.h"
+#include "flashstep/ops/passes.h"
 #include "flashstep/products/product.h"
 #include "flashstep/profiling.h"
 
@@ -20,54 +21,104 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::ScalarType product_dtype(const Tensor& x) {
-  const auto device = x.device().type();
-  const bool lowered = at::autocast::is_autocast_enabled(device) && x.scalar_type() != at::kDouble;
-  return lowered ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
+// With rows of zeros up to a multiple of 8: other products, for a vocabulary of 50,257 say, take
+// three to four times as long. The logits of those rows are nobody's, and their gradient is 0.
+Tensor padded_rows(const Tensor& weight) {
+  const int64_t rows = weight.size(0), padded = (rows + 7) / 8 * 8;
+  if (padded == rows) return weight;
+  const Tensor result = at::empty({padded, weight.size(1)}, weight.options());
+  result.narrow(0, 0, rows).copy_(weight);
+  result.narrow(0, rows, padded - rows).zero_();
+  return result;
 }
 
-// The gradients for a factor of 1 are made in forward, while a chunk's logits are there.
+// sum += a b. Of a single chunk, if that may be narrow, in the product's dtype, else in float32.
+void add_product(Tensor& sum, const Tensor& a, const Tensor& b, bool is_narrow) {
+  const Tensor before = sum;
+  if (!sum.defined()) {
+    const auto dtype = is_narrow ? a.scalar_type() : at::kFloat;
+    sum = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
+  }
+  product(a, b, sum, before);
+}
+
+struct LossAndGradients {
+  Tensor loss, dx, dweight;  // for a factor of 1; undefined where not wanted
+};
+
+// x (rows, C), weight (V, C); a chunk's gradients are made while its logits are there.
+LossAndGradients by_chunks(const Tensor& x, const Tensor& weight_any, const Tensor& targets,
+                           bool wants_x, bool wants_weight, bool may_be_narrow) {
+  const int64_t rows = x.size(0), classes = weight_any.size(0);
+  const Tensor weight = padded_rows(weight_any);
+  const int64_t padded = weight.size(0);
+  const auto losses = at::empty({rows}, x.options().dtype(at::kFloat));
+  LossAndGradients made;
+  if (wants_x) made.dx = at::empty_like(x);
+  const int64_t chunk = linear_cross_entropy_rows(rows, padded, x.element_size());
+  const Tensor room = at::empty({chunk, padded}, x.options());
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const int64_t count = std::min(chunk, rows - begin);
+    const auto part = x.narrow(0, begin, count), logits = room.narrow(0, 0, count);
+    {
+      const ScopedRange range("head");
+      product(part, weight.t(), logits);
+    }
+    {
+      const ScopedRange range("loss");
+      const Tensor real = logits.narrow(1, 0, classes);
+      internal::cross_entropy_cuda(real, targets.narrow(0, begin, count),
+                                   1.0 / static_cast<double>(rows), losses.narrow(0, begin, count),
+                                   /*normalizers=*/{}, wants_x || wants_weight ? real : Tensor());
+    }
+    const ScopedRange range("head");
+    if (wants_x) product(logits, weight, made.dx.narrow(0, begin, count));
+    if (wants_weight) add_product(made.dweight, logits.t(), part, may_be_narrow && chunk == rows);
+  }
+  if (made.dweight.defined()) made.dweight = made.dweight.narrow(0, 0, classes);
+  made.loss = internal::mean_cuda(losses);
+  return made;
+}
+
+// The same of a CPU.
+LossAndGradients by_chunks_on_cpu(const Tensor& x, const Tensor& weight, const Tensor& targets,
+                                  bool wants_x, bool wants_weight) {
+  const int64_t rows = x.size(0);
+  LossAndGradients made;
+  made.loss = at::zeros({}, x.options().dtype(at::kFloat));
+  if (wants_x) made.dx = at::empty_like(x);
+  if (wants_weight) made.dweight = at::zeros(weight.sizes(), x.options().dtype(at::kFloat));
+  const int64_t chunk = linear_cross_entropy_rows(rows, weight.size(0), x.element_size());
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const int64_t count = std::min(chunk, rows - begin);
+    const double share = static_cast<double>(count) / static_cast<double>(rows);
+    const Tensor part = x.narrow(0, begin, count);
+    const auto [loss, dlogits] = internal::cross_entropy_forward(
+        at::mm(part, weight.t()), targets.narrow(0, begin, count), wants_x || wants_weight);
+    made.loss.add_(loss, share);
+    if (wants_x) made.dx.narrow(0, begin, count).copy_(at::mm(dlogits, weight).mul_(share));
+    if (wants_weight) made.dweight.add_(at::mm(dlogits.t(), part), share);
+  }
+  return made;
+}
+
+// The gradients for a factor of 1 are made in forward.
 class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCrossEntropy> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight_any,
                         const Tensor& targets_any, at::ScalarType dtype, bool wants_x,
                         bool wants_weight) {
     const int64_t width = x_any.size(-1), rows = targets_any.numel();
-    const auto x = x_any.reshape({rows, width}).to(dtype);
-    const auto weight =
-        padded_rows(weight_any.is_leaf() ? compute_copy(weight_any, dtype) : weight_any.to(dtype));
-    const int64_t classes = weight_any.size(0), padded = weight.size(0);
-    const auto targets = targets_any.reshape({rows}).contiguous();
-    const auto losses = at::empty({rows}, x.options().dtype(at::kFloat));
-    const Tensor dx = wants_x ? at::empty_like(x) : Tensor();
-    Tensor dweight;
-    const int64_t chunk = linear_cross_entropy_rows(rows, padded, x.element_size());
-    const Tensor room = at::empty({chunk, padded}, x.options());
-    for (int64_t begin = 0; begin < rows; begin += chunk) {
-      const int64_t count = std::min(chunk, rows - begin);
-      const auto part = x.narrow(0, begin, count), logits = room.narrow(0, 0, count);
-      {
-        const ScopedRange range("head");
-        product(part, weight.t(), logits);
-      }
-      {
-        const ScopedRange range("loss");
-        const Tensor real = logits.narrow(1, 0, classes);
-        internal::cross_entropy_cuda(real, targets.narrow(0, begin, count),
-                                     1.0 / static_cast<double>(rows),
-                                     losses.narrow(0, begin, count),
-                                     /*normalizers=*/{}, wants_x || wants_weight ? real : Tensor());
-      }
-      const ScopedRange range("head");
-      if (wants_x) product(logits, weight, dx.narrow(0, begin, count));
-      if (wants_weight) add_product(dweight, logits.t(), part, /*is_only=*/chunk == rows);
-    }
-    if (dweight.defined()) dweight = dweight.narrow(0, 0, classes);
-    context->save_for_backward({dx, dweight});
+    const Tensor weight =
+        weight_any.is_leaf() ? compute_copy(weight_any, dtype) : weight_any.to(dtype);
+    const LossAndGradients made = by_chunks(x_any.reshape({rows, width}).to(dtype), weight,
+                                            targets_any.reshape({rows}).contiguous(), wants_x,
+                                            wants_weight, /*may_be_narrow=*/true);
+    context->save_for_backward({made.dx, made.dweight});
     context->saved_data["shape"] = x_any.sizes().vec();
     context->saved_data["x_dtype"] = static_cast<int64_t>(x_any.scalar_type());
     context->saved_data["weight_dtype"] = static_cast<int64_t>(weight_any.scalar_type());
-    return internal::mean_cuda(losses);
+    return made.loss;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -83,33 +134,9 @@ class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCros
     if (dx.defined()) dx = dx.view(context->saved_data["shape"].toIntVector());
     return {dx, scaled(saved[1], "weight_dtype"), Tensor(), Tensor(), Tensor(), Tensor()};
   }
-
- private:
-  // With rows of zeros up to a multiple of 8: other products, for a vocabulary of 50,257 say, take
-  // three to four times as long. The logits of those rows are nobody's, and their gradient is 0.
-  static Tensor padded_rows(const Tensor& weight) {
-    const int64_t rows = weight.size(0), padded = (rows + 7) / 8 * 8;
-    if (padded == rows) return weight;
-    const Tensor result = at::empty({padded, weight.size(1)}, weight.options());
-    result.narrow(0, 0, rows).copy_(weight);
-    result.narrow(0, rows, padded - rows).zero_();
-    return result;
-  }
-
-  // sum += a b. Of a single chunk in the product's dtype, else in float32.
-  static void add_product(Tensor& sum, const Tensor& a, const Tensor& b, bool is_only) {
-    const Tensor before = sum;
-    if (!sum.defined()) {
-      const auto dtype = is_only ? a.scalar_type() : at::kFloat;
-      sum = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
-    }
-    product(a, b, sum, before);
-  }
 };
 
-}  // namespace
-
-Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets) {
+void check(const Tensor& x, const Tensor& weight, const Tensor& targets) {
   require(x.dim() >= 1 && x.is_floating_point() && weight.dim() == 2 &&
               weight.is_floating_point() && weight.size(1) == x.size(-1) && weight.size(0) > 0,
           "[linear_cross_entropy] expected x (..., C) and weight (V, C) of floating dtypes, got ",
@@ -117,13 +144,55 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
           weight.scalar_type());
   internal::check_targets("linear_cross_entropy", targets, x.sizes().slice(0, x.dim() - 1),
                           weight.size(0));
-  const auto dtype = product_dtype(x);
-  // float16's gradient is scaled before it is rounded: by cross_entropy, in backward.
-  const bool fused = internal::has_cuda_kernel(x) && weight.device() == x.device() &&
-                     targets.device() == x.device() && targets.numel() > 0 && x.size(-1) > 0 &&
-                     (dtype == at::kFloat || dtype == at::kBFloat16) &&
-                     (dtype == x.scalar_type() || x.scalar_type() == at::kFloat);
-  if (!fused) {
+}
+
+}  // namespace
+
+namespace internal {
+
+at::ScalarType linear_cross_entropy_dtype(const Tensor& x) {
+  const auto device = x.device().type();
+  const bool lowered = at::autocast::is_autocast_enabled(device) && x.scalar_type() != at::kDouble;
+  return lowered ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
+}
+
+// float16's gradient is scaled before it is rounded: by cross_entropy, in backward.
+bool has_linear_cross_entropy_pass(const Tensor& x, const Tensor& weight, const Tensor& targets,
+                                   at::ScalarType dtype) {
+  return has_cuda_kernel(x) && weight.device() == x.device() && targets.device() == x.device() &&
+         (dtype == at::kFloat || dtype == at::kBFloat16) &&
+         (dtype == x.scalar_type() || x.scalar_type() == at::kFloat);
+}
+
+std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(const Tensor& x_any,
+                                                                const Tensor& weight_any,
+                                                                const Tensor& targets_any,
+                                                                at::ScalarType dtype, bool wants_x,
+                                                                bool wants_weight) {
+  check(x_any, weight_any, targets_any);
+  const int64_t width = x_any.size(-1), rows = targets_any.numel();
+  require(rows > 0 && width > 0 && (dtype == at::kFloat || dtype == at::kBFloat16),
+          "[linear_cross_entropy] expected rows of float32 or bfloat16, got ", x_any.sizes(),
+          " of ", dtype);
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const Tensor x = x_any.reshape({rows, width}).to(dtype);
+  const Tensor targets = targets_any.reshape({rows}).contiguous();
+  const Tensor weight = weight_any.to(dtype);
+  LossAndGradients made =
+      x.is_cuda() ? by_chunks(x, weight, targets, wants_x, wants_weight, /*may_be_narrow=*/false)
+                  : by_chunks_on_cpu(x, weight, targets, wants_x, wants_weight);
+  if (made.dx.defined()) made.dx = made.dx.view(x_any.sizes());
+  if (made.dweight.defined()) made.dweight = made.dweight.contiguous();
+  return {made.loss, made.dx, made.dweight};
+}
+
+}  // namespace internal
+
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets) {
+  check(x, weight, targets);
+  const auto dtype = internal::linear_cross_entropy_dtype(x);
+  if (!internal::has_linear_cross_entropy_pass(x, weight, targets, dtype) || targets.numel() == 0 ||
+      x.size(-1) == 0) {
     const auto logits = [&] {
       const ScopedRange range("head");
       return flashstep::linear(x, weight);

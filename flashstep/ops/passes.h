@@ -2,6 +2,7 @@
 // Inputs as the operators have checked them; where has_pass() is false there is none.
 #pragma once
 
+#include <tuple>
 #include <utility>
 
 #include <torch/types.h>
@@ -39,5 +40,17 @@ std::pair<at::Tensor, at::Tensor> cross_entropy_forward(const at::Tensor& logits
                                                         bool wants_gradient);
 at::Tensor cross_entropy_backward(const at::Tensor& dloss, const at::Tensor& logits,
                                   const at::Tensor& targets, const at::Tensor& saved);
+
+// Whether linear_cross_entropy() of such x, weight and targets computes in `dtype` without whole
+// logits. Looks at no sizes.
+bool has_linear_cross_entropy_pass(const at::Tensor& x, const at::Tensor& weight,
+                                   const at::Tensor& targets, at::ScalarType dtype);
+// The dtype of its logits: autocast's, if it is on.
+at::ScalarType linear_cross_entropy_dtype(const at::Tensor& x);
+// The loss, and for a factor of 1 the gradients of x, in `dtype`, and of weight, float32; undefined
+// where they are not wanted. On a CPU too, with few rows of logits at a time.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(
+    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets, at::ScalarType dtype,
+    bool wants_x, bool wants_weight);
 
 }  // namespace flashstep::internal

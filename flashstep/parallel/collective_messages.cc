@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "flashstep/base/text.h"
+#include "flashstep/comm/backends.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/buckets.h"
 #include "flashstep/parallel/unit_messages.h"
@@ -52,7 +53,8 @@ class CollectiveMessages : public UnitMessages {
         device_(device),
         all_(*groups.all),
         group_(*groups.shards),
-        replicas_(groups.replicas) {}
+        replicas_(groups.replicas),
+        coalesces_(can_coalesce(*groups.shards, device)) {}
 
   c10::DataPtr memory(size_t bytes) override {
     return c10::GetAllocator(device_.type())->allocate(bytes);
@@ -71,17 +73,23 @@ class CollectiveMessages : public UnitMessages {
         parts.push_back(t.memory.to(t.whole.scalar_type()));
       }
       if (wholes.empty()) return;
-      gather_.work = group_.guarded(gathering_, [&] {
-        return group_.process_group().allgather_into_tensor_coalesced(wholes, parts);
+      group_.guarded(gathering_, [&] {
+        c10d::ProcessGroup& ranks = group_.process_group();
+        if (coalesces_) {
+          gathers_.push_back(ranks.allgather_into_tensor_coalesced(wholes, parts));
+        } else {
+          for (size_t i = 0; i < wholes.size(); ++i)
+            gathers_.push_back(ranks._allgather_base(wholes[i], parts[i]));
+        }
       });
-      gather_.kept = std::move(parts);
+      gathered_ = std::move(parts);
     });
   }
 
   void finish_gather(SideStream& stream) override {
     stream.run([&] {
-      if (gather_.work) group_.wait(gather_.work, gathering_);
-      gather_ = {};
+      for (const auto& work : std::exchange(gathers_, {})) group_.wait(work, gathering_);
+      gathered_.clear();
     });
     stream.join();
   }
@@ -147,6 +155,13 @@ class CollectiveMessages : public UnitMessages {
     std::vector<Tensor> kept;  // until it has arrived
   };
 
+  // Gloo's of CUDA tensors reads them on the host, and what compares collectives first has none.
+  static bool can_coalesce(const Group& group, at::Device device) {
+    if (group.world_size() == 1) return false;
+    const auto backend = group.process_group().getBackend(device.type());
+    return (device.is_cpu() || backend->getBackendName() == "nccl") && !is_compared(*backend);
+  }
+
   // The dtype that all gradients have: 16-bit ones travel as such.
   static at::ScalarType sent_dtype(const ShardedTensors& tensors) {
     std::optional<at::ScalarType> dtype;
@@ -203,7 +218,10 @@ class CollectiveMessages : public UnitMessages {
   const at::Device device_;
   const Group &all_, &group_;  // all ranks, and those that divide a copy of the weights
   const Group* const replicas_;
-  Message gather_, reduction_;
+  const bool coalesces_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> gathers_;
+  std::vector<Tensor> gathered_;  // until they have arrived
+  Message reduction_;
   Tensor received_;  // (W, elements): what each rank has sent for this one's shards; or their sum
   Tensor sum_;       // (1, elements): of the tensors that are not divided
   bool is_summed_ = false;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -9,8 +10,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ._group import Wrapper, group_of, make_hook_table, tensors_in
-from ._library import classes
+from ._group import Wrapper, give_parts, group_of, make_hook_table, tensors_in
+from ._library import classes, keep_update
 
 
 def _elements_of_lists(module: nn.Module) -> list[str]:
@@ -47,6 +48,9 @@ class FullyShardedDataParallel(Wrapper):
     reshard_after_forward: False keeps whole weights until their backward is over, which saves a gather.
     units: names of modules that are gathered one at a time; unless given, the elements of every ModuleList and
     Sequential.
+    shard_ranks: so many consecutive ranks (those of a machine) divide one copy of the weights, and gradients are
+    averaged between the copies; 0: all ranks.
+    peer_copies: GPUs of one machine write into each other's memory; False: NCCL.
     """
 
     def __init__(
@@ -58,11 +62,15 @@ class FullyShardedDataParallel(Wrapper):
         shard: Callable[[str, Tensor], bool] | None = None,
         reshard_after_forward: bool = True,
         units: Iterable[str] | None = None,
+        shard_ranks: int = 0,
+        peer_copies: bool = True,
     ) -> None:
         super().__init__()
         self.module = module
         self._compute_dtype = compute_dtype
         self._group = group_of(process_group)
+        if shard_ranks > 0 and self._group.world_size() % shard_ranks == 0:
+            give_parts(self._group, process_group, shard_ranks)
         names = list(_elements_of_lists(module) if units is None else units)
         modules = dict(module.named_modules())
         for name in names:
@@ -93,6 +101,8 @@ class FullyShardedDataParallel(Wrapper):
             list(module.buffers()),
             compute_dtype,
             reshard_after_forward,
+            shard_ranks,
+            peer_copies,
         )
         self._root = len(names)
         for number, name in enumerate(names):
@@ -151,6 +161,15 @@ class FullyShardedDataParallel(Wrapper):
         """Scales all ranks' gradients down to the global L2 norm `max_norm`; the norm before, () float32. All ranks
         call it."""
         return self._units.clip_grad_norm(float(max_norm))
+
+    def step_in_backward(self, optimizer: torch.optim.Optimizer) -> None:
+        """From now on backward() updates a unit's shards as soon as their gradients are there, and drops these: no
+        gradient outlives its unit, each backward() is a step, and nothing can be clipped. `optimizer` has all of
+        parameters() and counts steps for each of them, as torch's and flashstep's do; its own step() then finds
+        nothing to do."""
+        number, forget = keep_update(optimizer.step)
+        self._units.update_in_backward(number)
+        weakref.finalize(self, forget)
 
     def gather_full_parameters(self, to: int | None = None) -> dict[str, Tensor]:
         """The parameters whole, copies, under their names in the module. All ranks call it; `to`: the rank that

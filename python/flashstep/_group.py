@@ -25,10 +25,33 @@ def group_of(process_group: Any) -> Any:
         )
     if not any(device.type == "cpu" for device in process_group._device_types):
         # Names, counts and decisions travel between CPUs, which NCCL alone does not connect.
-        process_group = dist.new_group(
-            dist.get_process_group_ranks(process_group), backend="cpu:gloo,cuda:nccl", use_local_synchronization=True
-        )
+        process_group = _new_group(process_group, dist.get_process_group_ranks(process_group), "cpu:gloo,cuda:nccl")
     return classes.Group(process_group.boxed())
+
+
+def _new_group(whole: Any, ranks: list[int], backend: str) -> Any:
+    """Ranks of `whole`, with its limit for a wait."""
+    options = getattr(whole._get_backend(whole._device_types[0]), "options", None)
+    return dist.new_group(
+        ranks, backend=backend, timeout=getattr(options, "_timeout", None), use_local_synchronization=True
+    )
+
+
+def give_parts(group: Any, process_group: Any, shard_ranks: int) -> None:
+    """The engine's group gets the groups of `shard_ranks` consecutive ranks, and of those with the same place in
+    them."""
+    world_size = group.world_size()
+    if shard_ranks >= world_size:
+        return
+    whole = process_group or dist.group.WORLD
+    every, backend = dist.get_process_group_ranks(whole), dist.get_backend_config(whole)
+    if "cpu" not in backend:
+        backend = "cpu:gloo,cuda:nccl"
+    copies = [rank // shard_ranks for rank in range(world_size)]
+    places = [rank % shard_ranks for rank in range(world_size)]
+    for colors in (copies, places):
+        own = [each for each, color in zip(every, colors) if color == colors[group.rank()]]
+        group.take_part(colors, _new_group(whole, own, backend).boxed())
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -1,7 +1,9 @@
 """Loads libflashstep.so, in which everything is computed, into the process of torch."""
 
 import functools
+import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +47,23 @@ def report_operators() -> Any:
     """The operators that read and draw reports: a library of their own, loaded when one is asked for."""
     _load(_path.with_name("libflashstep_tools.so"))
     return operators
+
+
+_updates: dict[int, Callable[[], Any]] = {}
+_numbers = itertools.count()
+
+
+@functools.cache
+def _answer_updates() -> Any:
+    """From now on the library's call of an update is Python's."""
+    library = torch.library.Library("flashstep", "IMPL")
+    library.impl("call_update", lambda number: (_updates[number](), None)[1], "CompositeExplicitAutograd")
+    return library
+
+
+def keep_update(update: Callable[[], Any]) -> tuple[int, Callable[[], Any]]:
+    """The number under which the library calls `update` in a backward(), and what forgets it."""
+    _answer_updates()
+    number = next(_numbers)
+    _updates[number] = update
+    return number, functools.partial(_updates.pop, number, None)

@@ -25,6 +25,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     model, gradients are divided too (ZeRO-2): after backward() their `.grad` cannot be looked at; clip_grad_norm_()
     and step() use them.
     part_megabytes: an update goes in parts of about so many 10^6 bytes, in flight while the next is computed.
+    peer_copies: GPUs of one machine write into each other's memory; False: NCCL.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         shards: str = "whole",
         ddp: DistributedDataParallel | None = None,
         part_megabytes: float = 64,
+        peer_copies: bool = True,
         **optimizer_kwargs: Any,
     ) -> None:
         if shards not in ("whole", "flat"):
@@ -71,7 +73,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         else:
             self._group, means = group_of(process_group), None
         every = [parameter for group in self.param_groups for parameter in group["params"]]
-        self._shards = classes.OptimizerShards(self._group, means, every, shards, float(part_megabytes))
+        self._shards = classes.OptimizerShards(
+            self._group, means, every, shards, float(part_megabytes), peer_copies
+        )
         self._adopt()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         def heads(projection: Linear) -> Tensor:  # (..., N, C) -> (..., H, N, D)
-            return projection(x).unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
+            return projection(x).view(*x.shape[:-1], self.num_heads, -1).transpose(-2, -3)
 
         q, k, v = heads(self.q_proj), heads(self.k_proj), heads(self.v_proj)
         if self.rope_theta is not None:
@@ -146,13 +146,13 @@ class TransformerLM(nn.Module):
 
 def initialize(module: nn.Module, seed: int | None = None) -> None:
     """First values of the linear and embedding weights in `module`, norms 1: those that the program draws for
-    `seed` and a parameter's name; a seed from torch's generator unless given."""
+    `seed` and a parameter's name; a seed from torch's generator unless given. Nothing on the meta device."""
     if seed is None:
-        seed = int(torch.randint(2**62, ()))
+        seed = int(torch.randint(2**62, (), device="cpu"))
     for name, child in module.named_modules():
         if isinstance(child, RMSNorm):
             nn.init.ones_(child.weight)
-        elif isinstance(child, (Linear, Embedding)):
+        elif isinstance(child, (Linear, Embedding)) and not child.weight.is_meta:
             deviation = 1.0 if isinstance(child, Embedding) else (2.0 / sum(child.weight.shape)) ** 0.5
             operators.initialize_(
                 child.weight.detach(), deviation, TRUNCATION, seed, f"{name}.weight" if name else "weight"

@@ -150,6 +150,7 @@ def mistakes(rank, world_size):
     for make, text in (
         (lambda: flashstep.FullyShardedDataParallel(nets.Net(), units=["layers.0"]), "got 'layers.0'"),
         (lambda: flashstep.FullyShardedDataParallel(nn.Linear(3 + rank, 2)), "expected the same units"),
+        (lambda: flashstep.FullyShardedDataParallel(nn.Linear(3, 2), shard_ranks=3), "shard_ranks"),
     ):
         try:
             make()

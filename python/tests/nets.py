@@ -29,8 +29,8 @@ class Net(nn.Module):
 def batch(step, rows, rank=0, world_size=1):
     """Rows of a step; a rank has its part of what one process has."""
     generator = torch.Generator().manual_seed(1000 + step)
-    ids = torch.randint(0, 7, (rows * world_size if world_size > 1 else rows, 5), generator=generator)
-    part = ids.chunk(world_size)[rank]
+    ids = torch.randint(0, 7, (rows * world_size if world_size > 1 else rows, 5), generator=generator, device="cpu")
+    part = ids.chunk(world_size)[rank].to(torch.get_default_device())
     return part[:, :-1], part[:, 1:]
 
 

@@ -37,7 +37,7 @@ def same_state(ours, theirs, what):
         for kind, value in kinds.items():
             found = ours["state"][number][kind]
             equal = (
-                torch.equal(found, value)
+                torch.equal(found.cpu(), value.cpu())  # consolidated state lies on the CPU
                 if isinstance(value, torch.Tensor)
                 else found == value and type(found) is type(value)
             )

@@ -104,6 +104,16 @@ class Modules(unittest.TestCase):
         torch.testing.assert_close(attention(x, torch.arange(5) + 7), attention(x))  # only distances count
         self.assertGreater(float((attention(x, torch.arange(5) * 2) - attention(x)).detach().abs().max()), 1e-4)
 
+    def test_on_no_device(self):
+        with torch.device("meta"):
+            model = flashstep.nn.TransformerLM(**SIZES, seed=1)
+        self.assertTrue(all(parameter.is_meta for parameter in model.parameters()))
+        model.to_empty(device=torch.get_default_device())
+        flashstep.nn.initialize(model, 1)
+        same = flashstep.nn.TransformerLM(**SIZES, seed=1)
+        for (name, mine), other in zip(model.named_parameters(), same.parameters()):
+            self.assertTrue(torch.equal(mine, other), name)
+
     def test_seeds(self):
         one, same, other = (flashstep.nn.TransformerLM(**SIZES, seed=seed) for seed in (1, 1, 2))
         self.assertTrue(torch.equal(one.lm_head.weight, same.lm_head.weight))
