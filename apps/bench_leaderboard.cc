@@ -1,11 +1,12 @@
 // flashstep bench leaderboard: a training step of a model that no single GPU holds.
+#include "flashstep/report/bench_leaderboard.h"
+
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/bench.h"
 #include "flashstep/base/signals.h"
-#include "flashstep/report/bench_leaderboard.h"
 #include "flashstep/report/bench_ranks.h"
 
 namespace flashstep::apps {
@@ -37,8 +38,12 @@ void run(const LeaderboardArguments& arguments) {
     if (given.vocab_size > 0) c.vocab_size = given.vocab_size;
   }
   if (!arguments.peer.command().empty()) {
-    options.baseline = {arguments.peer.python, "-m", "torch.distributed.run", "--standalone",
-                        str("--nproc-per-node=", given.ranks), arguments.peer.script};
+    options.baseline = {arguments.peer.python,
+                        "-m",
+                        "torch.distributed.run",
+                        "--standalone",
+                        str("--nproc-per-node=", given.ranks),
+                        arguments.peer.script};
   }
   make_output_directory(arguments.directory);
   options.progress = print_progress;

@@ -31,8 +31,7 @@ ModelConfig model_of(const LeaderboardCase& c) {
 
 std::string describe(const LeaderboardCase& c) {
   const ModelConfig model = model_of(c);
-  return str(c.model, ", ", c.ranks, " x ", c.batch_size, " x ",
-             with_commas(model.context_length));
+  return str(c.model, ", ", c.ranks, " x ", c.batch_size, " x ", with_commas(model.context_length));
 }
 
 double tokens_of(const Record& r) {
@@ -64,11 +63,11 @@ void check(Record& r) {
   };
   if (is_above("gradient error", kGradientError) || is_above("loss error", kLossError) ||
       is_above("weight error", 1)) {
-    r.fault = str("expected the reference's step within ", kLossError, " of its loss, ",
-                  100 * kGradientError, " % of its gradients and what rounding and one update may make of ",
-                  "its weights, got ", r.number("loss error"), ", ",
-                  100 * r.number("gradient error"), " % and ", r.number("weight error"),
-                  " times as much");
+    r.fault = str(
+        "expected the reference's step within ", kLossError, " of its loss, ", 100 * kGradientError,
+        " % of its gradients and what rounding and one update may make of ", "its weights, got ",
+        r.number("loss error"), ", ", 100 * r.number("gradient error"), " % and ",
+        r.number("weight error"), " times as much");
   }
 }
 
@@ -76,9 +75,7 @@ std::vector<Record> measure(const LeaderboardPlan& plan, const Run& run) {
   RankWork work;
   work.job.ranks = static_cast<int>(plan.c.ranks);
   work.job.arguments = {"bench", "leaderboard"};
-  work.job.progress = [&](const std::string& line) {
-    run.tell(describe(plan.c) + ": " + line);
-  };
+  work.job.progress = [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); };
   work.task_of = [plan](const std::vector<std::string>& contestants) {
     LeaderboardPlan part = plan;
     part.contestants = contestants;
@@ -172,8 +169,8 @@ std::vector<std::string> leaderboard_findings(const Records& records) {
     for (const char* baseline : {"FSDP2", "FSDP2, compiled"}) {
       const double times = times_as_fast(r, records, baseline, "total");
       if (std::isfinite(times)) {
-        sentences.push_back(
-            str(r.what, ", ", r.contestant, ": ", fixed(times, 2), " x as fast as ", baseline, "."));
+        sentences.push_back(str(r.what, ", ", r.contestant, ": ", fixed(times, 2), " x as fast as ",
+                                baseline, "."));
       }
     }
   }

@@ -33,7 +33,7 @@ struct LeaderboardPlan {
 
 struct BenchLeaderboardOptions {
   std::vector<LeaderboardCase> cases;
-  LeaderboardPlan plan;              // its case is replaced by each of the cases
+  LeaderboardPlan plan;               // its case is replaced by each of the cases
   std::vector<std::string> baseline;  // a command that runs fsdp_torch.py on ranks; empty: none
   TellProgress progress = {};
 };

@@ -41,7 +41,7 @@ double used_gpu_bytes(at::Device device) {
 struct Samples {
   double loss = 0;
   // Moments are exp_avg of gradients that were not clipped: these times 1 - beta1.
-  std::map<std::string, Tensor> weights, moments;
+  std::map<std::string, Tensor> weights = {}, moments = {};
 };
 
 class Job {
@@ -51,9 +51,10 @@ class Job {
         parts_(make_parts(config, device_, &group)),
         rows_(random_rows(config.model, config.train.batch_size,
                           static_cast<uint64_t>(config.train.seed + group.rank()), device_)),
-        step_(parts_.model->parameters(), *parts_.optimizer,
-              [this](int64_t, int64_t) { return parts_.model->loss(rows_.inputs, rows_.targets); },
-              step_options(config), parts_.parallel, [](int64_t, int64_t) {}),
+        step_(
+            parts_.model->parameters(), *parts_.optimizer,
+            [this](int64_t, int64_t) { return parts_.model->loss(rows_.inputs, rows_.targets); },
+            step_options(config), parts_.parallel, [](int64_t, int64_t) {}),
         max_norm_(config.optimizer.clip_norm),
         recorded_(step_, graph_mode_by_name(config.train.graph),
                   [](const std::string& sentence) { tell_progress(sentence); }) {}
@@ -112,7 +113,9 @@ class RankBench {
  private:
   // What the plan recommends within the memory; on every rank the same.
   void choose_recompute(Config& config, Record& record) const {
-    PlanInputs inputs{.config = config, .ranks = group_.world_size()};
+    PlanInputs inputs;
+    inputs.config = config;
+    inputs.ranks = group_.world_size();
     if (plan_.c.device == "cuda") inputs.memory_bytes = 1e9 * plan_.memory_gigabytes;
     std::string card;
     PlanDevice device = plan_device(inputs, card);
@@ -130,9 +133,8 @@ class RankBench {
     Record record{.contestant = contestant};
     Config config = leaderboard_config(plan_.c, contestant);
     if (contestant != "reference") choose_recompute(config, record);
-    const std::string some = config.train.recompute_blocks > 0
-                                 ? str(", first ", config.train.recompute_blocks)
-                                 : "";
+    const std::string some =
+        config.train.recompute_blocks > 0 ? str(", first ", config.train.recompute_blocks) : "";
     record.facts["recompute"] = config.train.recompute + some;
     set_up_process(config.train);
     Job job(config, group_);
@@ -145,8 +147,7 @@ class RankBench {
       if (reference_) compare(samples, config, record);
       time(job, record);
     }
-    record.facts["tensor bytes"] =
-        group_.all_reduce(peak_memory_bytes(job.device()), Reduce::kMax);
+    record.facts["tensor bytes"] = group_.all_reduce(peak_memory_bytes(job.device()), Reduce::kMax);
     if (job.device().is_cuda())
       record.facts["used bytes"] = group_.all_reduce(used_gpu_bytes(job.device()), Reduce::kMax);
     hand_over_record(record);
@@ -181,7 +182,8 @@ class RankBench {
       const Tensor allowed = moved + rounded * wide.abs();
       farthest = std::max(farthest, ((weight - wide).abs() / allowed).max().item<double>());
     }
-    const std::vector<double> sums = group_.all_reduce(std::vector<double>{difference, size}, Reduce::kSum);
+    const std::vector<double> sums =
+        group_.all_reduce(std::vector<double>{difference, size}, Reduce::kSum);
     record.facts["gradient error"] = std::sqrt(sums[0] / sums[1]);
     record.facts["weight error"] = group_.all_reduce(farthest, Reduce::kMax);
     record.facts["loss error"] = std::abs(samples.loss - reference_->loss);

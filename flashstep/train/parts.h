@@ -1,4 +1,5 @@
-// What a config says is trained: the process, the model, how it is spread over ranks, the optimizer.
+// What a config says is trained: the process, the model, how it is spread over ranks, the
+// optimizer.
 #pragma once
 
 #include <functional>
