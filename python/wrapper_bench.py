@@ -2,7 +2,7 @@
 
     PYTHONPATH=python torchrun --nproc_per_node 2 python/wrapper_bench.py --size xl --precision fp32 --context 128
 
-One model, one AdamW, one loop; a step is what `zero_grad` to `step` take. "none": every rank by itself. Contestants
+One model, one AdamW, one loop; a step is what `zero_grad` to `step` take. "none": every rank by itself. Implementations
 take turns with a new model each. The median over all turns' steps counts, of the rank that took longest. --graph: the
 step is captured in a CUDA graph and its replays are timed, which no host holds up.
 """
@@ -27,7 +27,7 @@ SIZES = {  # d_model, d_ff, num_layers, num_heads, as `flashstep bench` names th
     "large": (1280, 5120, 36, 20),
     "xl": (1600, 6400, 48, 25),
 }
-CONTESTANTS = ("none", "flashstep", "torch", "flashstep sharded", "torch sharded")
+IMPLEMENTATIONS = ("none", "flashstep", "flashstep copies", "torch", "flashstep sharded", "torch sharded")
 
 
 class Training(nn.Module):
@@ -53,15 +53,17 @@ class Training(nn.Module):
         return self.net.loss(tokens, targets)
 
 
-def wrapped(contestant, module, settings, device):
+def wrapped(implementation, module, settings, device):
     low = torch.bfloat16 if settings.precision == "bf16" else None
-    if contestant == "flashstep":
+    if implementation == "flashstep":
         return flashstep.DistributedDataParallel(module)
-    if contestant == "torch":
+    if implementation == "flashstep copies":
+        return flashstep.DistributedDataParallel(module, peer_copies=True)
+    if implementation == "torch":
         return nn.parallel.DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)
-    if contestant == "flashstep sharded":
+    if implementation == "flashstep sharded":
         return flashstep.FullyShardedDataParallel(module, compute_dtype=low)
-    if contestant == "torch sharded":
+    if implementation == "torch sharded":
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
@@ -89,16 +91,16 @@ def milliseconds(step, count, device):
     return [before.elapsed_time(after) for before, after in zip(events, events[1:])]
 
 
-def measure(contestant, settings, device):
+def measure(implementation, settings, device):
     torch.manual_seed(0)
-    model = wrapped(contestant, Training(settings, device), settings, device)
+    model = wrapped(implementation, Training(settings, device), settings, device)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, fused=True, **({"capturable": True} if settings.graph else {})
     )
     inputs, targets = (
         torch.randint(settings.vocab, (settings.batch, settings.context), device=device) for _ in range(2)
     )
-    casts = settings.precision == "bf16" and "sharded" not in contestant
+    casts = settings.precision == "bf16" and "sharded" not in implementation
 
     def step():
         optimizer.zero_grad()
@@ -111,7 +113,7 @@ def measure(contestant, settings, device):
         for _ in range(settings.warmup):
             step()
         return milliseconds(step, settings.steps, device)
-    for _ in range(11 if contestant == "torch" else settings.warmup):  # torch's looks at its own times until then
+    for _ in range(11 if implementation == "torch" else settings.warmup):  # torch's looks at its own times until then
         step()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -123,9 +125,9 @@ def measure(contestant, settings, device):
 
 
 def run(settings, device):
-    times, rows = {name: [] for name in settings.contestants}, {}
+    times, rows = {name: [] for name in settings.implementations}, {}
     for turn in range(settings.turns):
-        for name in settings.contestants:
+        for name in settings.implementations:
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()
             try:
@@ -164,7 +166,7 @@ def main():
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--vocab", type=int, default=10_000)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="bf16: autocast")
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
+    parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, default=list(IMPLEMENTATIONS))
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--warmup", type=int, default=3, help="steps that are not timed")
     parser.add_argument("--steps", type=int, default=8)

@@ -24,7 +24,7 @@ class DistributedDataParallel(Wrapper):
     bucket_megabytes: 10^6 bytes; None: chosen; math.inf: one bucket. reorder: buckets follow the order in which
     gradients came in the first step. allow_unused: parameters may have no gradient on some rank in some step.
     flat_buckets: None: chosen by the backend. communication_dtype: what gradients travel in. debug: ranks compare
-    each step before sending. peer_copies: GPUs of one machine write into each other's memory; False: NCCL.
+    each step before sending. peer_copies: GPUs of one machine write into each other's memory, in place of NCCL.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class DistributedDataParallel(Wrapper):
         flat_buckets: bool | None = None,
         communication_dtype: torch.dtype | None = None,
         debug: bool = False,
-        peer_copies: bool = True,
+        peer_copies: bool = False,
     ) -> None:
         super().__init__()
         self.module = module

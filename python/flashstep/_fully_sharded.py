@@ -50,7 +50,7 @@ class FullyShardedDataParallel(Wrapper):
     Sequential.
     shard_ranks: so many consecutive ranks (those of a machine) divide one copy of the weights, and gradients are
     averaged between the copies; 0: all ranks.
-    peer_copies: GPUs of one machine write into each other's memory; False: NCCL.
+    peer_copies: GPUs of one machine write into each other's memory, in place of NCCL.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class FullyShardedDataParallel(Wrapper):
         reshard_after_forward: bool = True,
         units: Iterable[str] | None = None,
         shard_ranks: int = 0,
-        peer_copies: bool = True,
+        peer_copies: bool = False,
     ) -> None:
         super().__init__()
         self.module = module

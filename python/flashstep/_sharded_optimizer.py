@@ -25,7 +25,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     model, gradients are divided too (ZeRO-2): after backward() their `.grad` cannot be looked at; clip_grad_norm_()
     and step() use them.
     part_megabytes: an update goes in parts of about so many 10^6 bytes, in flight while the next is computed.
-    peer_copies: GPUs of one machine write into each other's memory; False: NCCL.
+    peer_copies: GPUs of one machine write into each other's memory, in place of NCCL.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         shards: str = "whole",
         ddp: DistributedDataParallel | None = None,
         part_megabytes: float = 64,
-        peer_copies: bool = True,
+        peer_copies: bool = False,
         **optimizer_kwargs: Any,
     ) -> None:
         if shards not in ("whole", "flat"):

@@ -123,7 +123,7 @@ def in_a_graph(rank, world_size):
 def waits_for_a_lost_rank(rank, world_size, path):
     """A rank whose GPU waits for copies of one that does not come ends after the group's limit, with a sentence."""
     group = dist.new_group([0, 1], timeout=timedelta(seconds=4))
-    model = flashstep.DistributedDataParallel(flashstep.nn.TransformerLM(**SIZES), group)
+    model = flashstep.DistributedDataParallel(flashstep.nn.TransformerLM(**SIZES), group, peer_copies=True)
     rows = Tokens(rank, world_size)
     for step in range(4):
         if step == 3 and rank == 1:
@@ -145,12 +145,12 @@ def waits_for_a_lost_rank(rank, world_size, path):
 
 
 def by_what(rank, world_size, wanted):
-    model = flashstep.DistributedDataParallel(nets.Net())
+    model = flashstep.DistributedDataParallel(nets.Net(), peer_copies=True)
     nets.train(model, torch.optim.SGD(model.parameters(), 0.3), 2, 4, rank, world_size)
     assert wanted in model.describe(), model.describe()
-    sharded = flashstep.FullyShardedDataParallel(nets.Net())
+    sharded = flashstep.FullyShardedDataParallel(nets.Net(), peer_copies=True)
     assert sharded._units.transport() == ("copies" if "copies" in wanted else "Gloo"), sharded._units.transport()
-    plain = flashstep.DistributedDataParallel(nets.Net(), peer_copies=False)
+    plain = flashstep.DistributedDataParallel(nets.Net())
     assert "copies" not in plain.describe(), plain.describe()
 
 
@@ -165,7 +165,7 @@ class Ranks:
     def test_data_parallel(self):
         options = [{"strategy": strategy} for strategy in ("naive", "flat", "overlapped", "bucketed", "torch")]
         options += [{"bucket_megabytes": 1e-4}, {"bucket_megabytes": math.inf}, {"allow_unused": True}]
-        options += [{"debug": True, "reorder": False}, {"peer_copies": False}]
+        options += [{"debug": True, "reorder": False}, {"peer_copies": True}]
         self.run_ranks(*((data_parallel.trains_as_one, each) for each in options))
 
     def test_what_people_do_beside_it(self):
@@ -214,7 +214,6 @@ class NcclAlone(Ranks, unittest.TestCase):
 
 class BothBackends(Ranks, unittest.TestCase):
     backend, device, gpus = "cpu:gloo,cuda:nccl", "cuda:{rank}", 2
-
 
     @unittest.skipUnless(needs_gpu.DEVICE == "cuda", "a GPU's")
     def test_peer_copies(self):
