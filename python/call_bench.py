@@ -2,7 +2,7 @@
 
     PYTHONPATH=python python3 python/call_bench.py
 
-Contestants take turns; the shortest of their turns counts, in microseconds a call.
+Implementations take turns; the shortest of their turns counts, in microseconds a call.
 """
 
 import time
@@ -45,8 +45,8 @@ def main():
         q.requires_grad_(requires_grad)
         logits.requires_grad_(requires_grad)
         print("with a graph for gradients" if requires_grad else "without gradients")
-        for name, contestants in CASES.items():
-            turns = [[microseconds(call) for call in contestants] for _ in range(TURNS)]
+        for name, implementations in CASES.items():
+            turns = [[microseconds(call) for call in implementations] for _ in range(TURNS)]
             ours, theirs = (min(each) for each in zip(*turns))
             print(f"{name:22}{ours:10.1f}{theirs:10.1f}{ours - theirs:8.1f}")
 

@@ -53,8 +53,8 @@ std::vector<Record> allreduce_blanks(const std::vector<AllreduceCase>& cases) {
       Record& blank = blanks.emplace_back();
       blank.key = key_of(c);
       blank.what = describe(c);
-      blank.contestant = name;
-      blank.ours = blank.contestant == "flashstep";
+      blank.implementation = name;
+      blank.ours = blank.implementation == "flashstep";
     }
   }
   return blanks;

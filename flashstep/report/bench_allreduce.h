@@ -14,7 +14,7 @@ namespace flashstep::report {
 
 struct BenchAllreduceOptions {
   AllreducePlan plan;
-  double cell_seconds = 1;  // for the timed calls of one contestant and case
+  double cell_seconds = 1;  // for the timed calls of one implementation and case
   bool quick = false;       // one short turn a cell: only to see that all runs
   // The flashstep that is started as ranks, and what makes it one.
   std::string program = "/proc/self/exe";
@@ -22,8 +22,8 @@ struct BenchAllreduceOptions {
   TellProgress progress = {};
 };
 
-// Starts the ranks of each transport and number of ranks in turn. `runs`: a line a contestant and
-// case; no pictures for "quick". Wrong elements of ours are the report's failure.
+// Starts the ranks of each transport and number of ranks in turn. `runs`: a line an implementation
+// and case; no pictures for "quick". Wrong elements of ours are the report's failure.
 BenchReport bench_allreduce(const BenchAllreduceOptions& options);
 // The same, in a process that it started as a rank.
 void run_allreduce_rank(const std::string& task);

@@ -36,7 +36,7 @@ class BenchAllreduceTest(unittest.TestCase):
             self.assertIn("Verdict: 4 of 4 cases measured, 0 failed, 0 wrong elements.", result.stdout)
             with open(f"{stem}.csv", newline="") as file:
                 runs = list(csv.DictReader(file))
-            self.assertEqual([(r["ranks"], r["size (MB)"], r["contestant"]) for r in runs],
+            self.assertEqual([(r["ranks"], r["size (MB)"], r["implementation"]) for r in runs],
                              [(ranks, size, who) for ranks in "23" for size in ("0.01", "1") for who in ("flashstep", "bare")])
             self.assertTrue(all(float(r["median (ms)"]) > 0 and r["wrong"] == "0" for r in runs), runs)
             table = json.loads(Path(f"{stem}.json").read_text())

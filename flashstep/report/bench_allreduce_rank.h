@@ -11,7 +11,7 @@ namespace flashstep::report {
 
 struct AllreduceTask {
   std::vector<AllreduceCase> cases;  // of one transport and number of ranks
-  double cell_seconds = 1;           // for the timed calls of one contestant and case
+  double cell_seconds = 1;           // for the timed calls of one implementation and case
   bool quick = false;                // one short turn: only to see that all runs
 };
 std::string to_json(const AllreduceTask& task);

@@ -39,8 +39,8 @@ struct AttentionPreset {
   std::vector<AttentionPass> passes;
 };
 
-// "handout", "throughput", "leaderboard", "sweep", "cpu": raced case by case. ("grid" is a report
-// of its own: bench_attention_grid.h.)
+// "handout", "throughput", "leaderboard", "sweep", "cpu": measured case by case. ("grid" is a
+// report of its own: bench_attention_grid.h.)
 std::vector<std::string> attention_presets();
 
 // UserError for an unknown name. `pairs` (N, M) replace those of "sweep".

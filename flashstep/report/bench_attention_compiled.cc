@@ -33,9 +33,9 @@ class TemporaryFile {
   std::filesystem::path path_;
 };
 
-class CompiledRival : public AttentionRival {
+class CompiledAttention : public AttentionImplementation {
  public:
-  CompiledRival(std::shared_ptr<PythonPeer> python, const AttentionRound& round)
+  CompiledAttention(std::shared_ptr<PythonPeer> python, const AttentionRound& round)
       : python_(std::move(python)), device_(round.device) {
     const AttentionCase& c = round.c;
     case_ = {{"device", device_.is_cuda() ? "cuda" : "cpu"},
@@ -76,11 +76,11 @@ class CompiledRival : public AttentionRival {
 
 }  // namespace
 
-AttentionContestant compiled_contestant(const std::vector<std::string>& command) {
+AttentionCandidate compiled_candidate(const std::vector<std::string>& command) {
   auto python = std::make_shared<PythonPeer>(command);
   return {"compiled", false,
           [python](const AttentionRound& round) {
-            return std::make_unique<CompiledRival>(python, round);
+            return std::make_unique<CompiledAttention>(python, round);
           },
           nullptr};
 }

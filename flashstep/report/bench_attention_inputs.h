@@ -1,4 +1,4 @@
-// What the contestants of `flashstep bench attention` compute on, and what they should find.
+// What the implementations of `flashstep bench attention` compute on, and what they should find.
 #pragma once
 
 #include <array>

@@ -33,7 +33,7 @@ class BenchNormTest(unittest.TestCase):
         return [dict(zip(names, row)) for row in table["rows"]]
 
     def test_files(self):
-        result = run(*SMALL, "--contestants", "flashstep,naive,layer_norm", "--dtype", "fp32,bf16", "--calls", 5,
+        result = run(*SMALL, "--implementations", "flashstep,naive,layer_norm", "--dtype", "fp32,bf16", "--calls", 5,
                      "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(self.rows()), 2 * 2 * 3)
@@ -47,10 +47,10 @@ class BenchNormTest(unittest.TestCase):
             self.skipTest("this Python has no torch")
         if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
             self.skipTest("torch.compile needs Python's headers (python3-dev)")
-        result = run(*SMALL, "--contestants", "naive,compiled", "--calls", 5, "--peer-script", SCRIPT, "--python",
+        result = run(*SMALL, "--implementations", "naive,compiled", "--calls", 5, "--peer-script", SCRIPT, "--python",
                      SCRIPT.parent.parent / "python", "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
-        compiled = [row for row in self.rows() if row["contestant"] == "compiled"]
+        compiled = [row for row in self.rows() if row["implementation"] == "compiled"]
         self.assertEqual(len(compiled), 2)
         for row in compiled:
             self.assertGreater(row["median"], 0, result.stdout)

@@ -35,28 +35,28 @@ std::vector<Record> measure_operator(const BenchOpsOptions& options, const Opera
                        options.vocab, dtype,         device};
   OpInputs inputs;
   const auto in_python = [&] {
-    return python_contestant(peer, {{"op", op.name},
-                                    {"rows", size.rows},
-                                    {"width", size.width},
-                                    {"d_ff", size.d_ff},
-                                    {"vocab", size.vocab},
-                                    {"dtype", dtype},
-                                    {"device", options.device}});
+    return python_implementation(peer, {{"op", op.name},
+                                        {"rows", size.rows},
+                                        {"width", size.width},
+                                        {"d_ff", size.d_ff},
+                                        {"vocab", size.vocab},
+                                        {"dtype", dtype},
+                                        {"device", options.device}});
   };
-  std::vector<Entrant> entrants = {
-      {"flashstep", true, [&] { return tensor_contestant(op.ours, op.formula, inputs); }},
-      {"eager", false, [&] { return tensor_contestant(op.eager, op.formula, inputs); }},
+  std::vector<Candidate> candidates = {
+      {"flashstep", true, [&] { return tensor_implementation(op.ours, op.formula, inputs); }},
+      {"eager", false, [&] { return tensor_implementation(op.eager, op.formula, inputs); }},
       {"compiled", false, in_python}};
-  std::erase_if(entrants, [&](const Entrant& entrant) {
-    const auto& names = options.contestants;
-    return !names.empty() && std::find(names.begin(), names.end(), entrant.name) == names.end();
+  std::erase_if(candidates, [&](const Candidate& candidate) {
+    const auto& names = options.implementations;
+    return !names.empty() && std::find(names.begin(), names.end(), candidate.name) == names.end();
   });
-  std::vector<Record> records =
-      race({{{"operator", op.name}, {"rows", size.rows}, {"width", size.width}, {"dtype", dtype}},
-            str(op.name, ", ", size.rows, " x ", size.width, ", ", dtype),
-            op.passes},
-           entrants, device, {.cell_seconds = options.cell_seconds, .turns = options.turns},
-           [&] { inputs = op.inputs(size); });
+  std::vector<Record> records = take_turns(
+      {{{"operator", op.name}, {"rows", size.rows}, {"width", size.width}, {"dtype", dtype}},
+       str(op.name, ", ", size.rows, " x ", size.width, ", ", dtype),
+       op.passes},
+      candidates, device, {.cell_seconds = options.cell_seconds, .turns = options.turns},
+      [&] { inputs = op.inputs(size); });
   for (Record& record : records) {
     const Work work = op.work(size, record.text("pass") == kBothPasses);
     record.facts["bytes"] = work.bytes;
@@ -77,7 +77,7 @@ std::vector<NamedPicture> ops_pictures(const Records& records, const std::string
   for (const auto& [name, members] :
        records.grouped([](const Record& r) { return r.text("dtype") + "_" + r.text("pass"); })) {
     measure::Plot plot = bars(
-        members, [](const Record& r) { return r.text("operator"); }, contestant_of,
+        members, [](const Record& r) { return r.text("operator"); }, implementation_of,
         [](const Record& r) { return 100 * r.number("limit seconds") / r.median("seconds"); });
     plot.title = "Operators: share of the machine's limit";
     plot.subtitle = members.all().front().text("pass") + ", " + members.all().front().text("dtype");
@@ -114,9 +114,10 @@ BenchReport bench_ops(const BenchOpsOptions& options) {
   benchmark.title = str("Operators on the ", options.device == "cuda" ? "GPU" : "CPU");
   benchmark.device = options.device;
   benchmark.schema = [](const Records&) {
-    return Schema{text_key("operator"), integer_key("rows"),
-                  integer_key("width"), text_key("dtype"),
-                  text_key("pass"),     {measure::text_column("contestant"), contestant()}} +
+    return Schema{
+               text_key("operator"), integer_key("rows"),
+               integer_key("width"), text_key("dtype"),
+               text_key("pass"),     {measure::text_column("implementation"), implementation()}} +
            op_schema("eager");
   };
   benchmark.how_to_read = {note("ops")};

@@ -47,7 +47,7 @@ BenchReplicaOptions sharding_preset(const std::string& year) {
   BenchReplicaOptions options;
   options.axes = axes_of("sharding", year);
   options.plan.command = "sharding";
-  options.plan.contestants = {"none", "whole", "flat"};
+  options.plan.implementations = {"none", "whole", "flat"};
   return options;
 }
 
@@ -68,7 +68,7 @@ ParallelConfig sharding_by_name(const std::string& name) {
 
 std::string shown_name(const Record& record) {
   const double megabytes = record.number("bucket_megabytes");
-  return shown_name(record.contestant, megabytes > 0 ? megabytes : 0);
+  return shown_name(record.implementation, megabytes > 0 ? megabytes : 0);
 }
 
 Fields key_of(const ParallelCase& c) {
@@ -89,11 +89,11 @@ CellOf most(const std::string& series, double factor) { return quantile(series, 
 
 std::vector<Record> blanks_of(const ReplicaPlan& plan) {
   std::vector<Record> blanks;
-  for (const std::string& contestant : plan.contestants) {
+  for (const std::string& implementation : plan.implementations) {
     Record& blank = blanks.emplace_back();
     blank.key = key_of(plan.c);
     blank.what = describe(plan.c) + (plan.recorded ? ", recorded" : "");
-    blank.contestant = contestant;
+    blank.implementation = implementation;
     blank.facts["stem"] = file_stem(plan.c) + (plan.recorded ? "_recorded" : "");
     blank.facts["device"] = plan.c.device;
   }
@@ -104,8 +104,8 @@ BenchReport bench_replica(const BenchReplicaOptions& options) {
   const bool ddp = options.plan.command == "ddp";
   const std::vector<ParallelCase> cases = cases_of(options.axes);
   ReplicaPlan plan = options.plan;
-  if (ddp) plan.contestants = division_names(options.wrappers, options.bucket_megabytes);
-  check_transports(plan.contestants, options.axes.device);
+  if (ddp) plan.implementations = division_names(options.wrappers, options.bucket_megabytes);
+  check_transports(plan.implementations, options.axes.device);
   require(!plan.recorded || options.axes.device == "cuda",
           "[bench ddp] expected --device cuda with --graph, got ", options.axes.device);
   const Benchmark benchmark = ddp ? ddp_benchmark(options) : sharding_benchmark(options);
@@ -119,9 +119,9 @@ BenchReport bench_replica(const BenchReplicaOptions& options) {
       work.job.progress = [&](const std::string& line) {
         run.tell(describe(plan.c) + ": " + line);
       };
-      work.task_of = [plan](const std::vector<std::string>& contestants) {
+      work.task_of = [plan](const std::vector<std::string>& implementations) {
         ReplicaPlan part = plan;
-        part.contestants = contestants;
+        part.implementations = implementations;
         return write_json(part);
       };
       std::vector<Record> records = measure_on_ranks(work, blanks_of(plan));

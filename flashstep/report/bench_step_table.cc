@@ -17,8 +17,8 @@ namespace {
 using measure::Cell;
 using measure::number_column;
 
-bool is_ours(const Record& r) { return r.contestant == kOurs; }
-bool is_peer(const Record& r) { return !r.contestant.starts_with(kOurs); }
+bool is_ours(const Record& r) { return r.implementation == kOurs; }
+bool is_peer(const Record& r) { return !r.implementation.starts_with(kOurs); }
 bool has_times(const Record& r) { return r.has("total"); }
 
 Schema step_case_schema() {
@@ -57,10 +57,10 @@ CellOf if_timed(const CellOf& cell) {
       [cell](const Record& r, const Records& all) { return has_times(r) ? cell(r, all) : Cell(); };
 }
 
-// How much faster `contestant` is than `other` in a case.
-CellOf ratio(const std::string& contestant, const std::string& other) {
-  return finite([contestant, other](const Record& r, const Records& all) {
-    const Record *a = all.find(r, contestant), *b = all.find(r, other);
+// How much faster `implementation` is than `other` in a case.
+CellOf ratio(const std::string& implementation, const std::string& other) {
+  return finite([implementation, other](const Record& r, const Records& all) {
+    const Record *a = all.find(r, implementation), *b = all.find(r, other);
     return a == nullptr || b == nullptr ? NAN : b->median("total") / a->median("total");
   });
 }
@@ -106,15 +106,15 @@ Schema step_schema(const Records& records) {
   if (any([](const Record& r) { return r.facts.contains("gradient error"); }))
     schema.push_back({error_column("gradient error"), fact("gradient error")});
   const bool replayed =
-      any([](const Record& r) { return r.contestant == kReplayed && has_times(r); });
+      any([](const Record& r) { return r.implementation == kReplayed && has_times(r); });
   if (replayed) schema = schema + replayed_schema();
-  for (const std::string& peer : records.where(is_peer).distinct(contestant_of)) {
+  for (const std::string& peer : records.where(is_peer).distinct(implementation_of)) {
     schema.push_back({number_column(peer, "tokens/s", 0), of(peer, peer_tokens)});
     schema.push_back({number_column("x " + peer, "", 2), ratio(kOurs, peer)});
     if (replayed)
       schema.push_back({number_column("graph x " + peer, "", 2), ratio(kReplayed, peer)});
     if (any([&](const Record& r) {
-          return r.contestant == peer && r.facts.contains("peak_bytes");
+          return r.implementation == peer && r.facts.contains("peak_bytes");
         }))
       schema.push_back({number_column(peer + " peak memory", "GiB", 2),
                         of(peer, if_timed(fact("peak_bytes", 1 / kGiB)))});
@@ -128,7 +128,7 @@ void add_run_rows(const Record& r, const Records& records, measure::Table& table
   int64_t number = 0;
   const auto& turns = r.series("turn");
   const auto add = [&](const std::string& prefix, size_t i, int64_t turn) {
-    std::vector<Cell> cells = {r.contestant};
+    std::vector<Cell> cells = {r.implementation};
     for (const SchemaColumn& column : step_case_schema()) cells.push_back(column.cell(r, records));
     cells.insert(cells.end(), {turn + 1, ++number, prefix.empty() ? "timed" : "warm-up"});
     for (const char* name : {"forward", "backward", "optimizer", "total"}) {
@@ -176,9 +176,9 @@ std::vector<std::string> step_findings(const Records& records) {
     return r.text("precision") == "bf16" && r.text("device") == "cpu";
   };
   if (!products.empty() && any(is_bf16_on_cpu)) notes.push_back("bf16: " + products + ".");
-  for (const std::string& sentence :
-       speed_beside_others(records.where([](const Record& r) { return r.contestant != kReplayed; }),
-                           kOurs, "total"))
+  for (const std::string& sentence : speed_beside_others(
+           records.where([](const Record& r) { return r.implementation != kReplayed; }), kOurs,
+           "total"))
     notes.push_back("PyTorch: " + sentence);
   return notes;
 }

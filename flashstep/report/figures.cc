@@ -84,6 +84,6 @@ ValueOf median_of(const std::string& series, double factor) {
   return [series, factor](const Record& r) { return factor * r.median(series); };
 }
 
-std::string contestant_of(const Record& record) { return record.contestant; }
+std::string implementation_of(const Record& record) { return record.implementation; }
 
 }  // namespace flashstep::report

@@ -30,6 +30,6 @@ measure::HeatMap heat_map(const Records& records, const NameOf& column, const Na
                           const ValueOf& value);
 
 ValueOf median_of(const std::string& series, double factor);
-std::string contestant_of(const Record& record);
+std::string implementation_of(const Record& record);
 
 }  // namespace flashstep::report

@@ -84,14 +84,16 @@ TEST(Memory, ABlockKeepsWhatTheFormulasSay) {
       EXPECT_EQ(pass.number("block gradients"), pass.number("expected gradients"));
       EXPECT_EQ(pass.number("residual"), pass.number("residual formula"));
       double sum = 0;
-      for (const Record& r : records) sum += r.contestant == "saved" ? r.number("saved") : 0;
+      for (const Record& r : records) sum += r.implementation == "saved" ? r.number("saved") : 0;
       EXPECT_EQ(sum, pass.number("saved"));
     }
   }
 }
 
 std::vector<Record> allocations_of(const std::vector<Record>& records) {
-  return Records(records).where([](const Record& r) { return r.contestant == "allocation"; }).all();
+  return Records(records)
+      .where([](const Record& r) { return r.implementation == "allocation"; })
+      .all();
 }
 
 TEST(Memory, LargestAllocationsAreNamed) {
@@ -147,7 +149,7 @@ TEST(Memory, TablesTurnWithTheResults) {
   std::vector<Record> good(3), bad(1);
   good[0].facts = {{"peak", 3 << 20}, {"peak in", "backward/layers.1"}, {"saved", 1000}};
   for (const int line : {1, 2}) {
-    good[line].contestant = "saved";
+    good[line].implementation = "saved";
     good[line].facts = {{"operator", "aten::mm"}, {"saved", 500}, {"place", line - 1}};
   }
   describe_records(workload, 0, good);

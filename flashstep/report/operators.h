@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/report/op_contestants.h"
+#include "flashstep/report/op_implementations.h"
 
 namespace flashstep::report {
 

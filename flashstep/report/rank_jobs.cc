@@ -26,8 +26,8 @@ void take_results(const std::vector<std::string>& results, std::vector<Record>& 
     if (Json::parse(line).contains("begins")) continue;
     const Record part = record_from_json(line);
     for (Record& record : records) {
-      const bool same =
-          record.contestant == part.contestant && (part.key.empty() || part.key == record.key);
+      const bool same = record.implementation == part.implementation &&
+                        (part.key.empty() || part.key == record.key);
       if (same) record.take(part);
     }
   }
@@ -59,7 +59,7 @@ OwnProcess run_own_process(const std::vector<std::string>& command, const std::s
 
 std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks) {
   const auto unit_of = [&](const Record& record) {
-    return work.unit_of ? work.unit_of(record) : record.contestant;
+    return work.unit_of ? work.unit_of(record) : record.implementation;
   };
   std::vector<std::string> units = Records(blanks).distinct(unit_of);
   RankJob job = work.job;

@@ -13,7 +13,7 @@ namespace flashstep::report {
 struct RankWork {
   RankJob job;  // its task is made for the units that are to be measured
   std::function<std::string(const std::vector<std::string>& units)> task_of;
-  // The unit that a record belongs to; empty: its contestant.
+  // The unit that a record belongs to; empty: its implementation.
   std::function<std::string(const Record&)> unit_of = nullptr;
 };
 
@@ -35,7 +35,7 @@ OwnProcess run_own_process(const std::vector<std::string>& command, const std::s
 // In a rank, before it measures a unit: rank 0 says so, and no rank goes on before, so that it is
 // known which one a rank failed in.
 void begin_unit(const std::string& unit, const Group& group);
-// In rank 0: a part of the blank of this contestant, and of this key unless that is empty.
+// In rank 0: a part of the blank of this implementation, and of this key unless that is empty.
 void hand_over_record(const Record& record);
 
 }  // namespace flashstep::report

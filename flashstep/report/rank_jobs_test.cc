@@ -22,7 +22,7 @@ template <typename Fail>
 void be_rank(const std::string& task, const Fail& fail) {
   for (const std::string unit : Json::parse(task)) {
     hand_over(Json({{"begins", unit}}).dump());
-    Record record{.contestant = unit};
+    Record record{.implementation = unit};
     record.samples["total"] = {0.5};
     hand_over_record(record);
     if (unit == "large") fail();
@@ -39,13 +39,13 @@ void be_rank(const std::string& task, const Fail& fail) {
   std::_Exit(code);
 }
 
-std::vector<Record> measure(const std::vector<std::string>& contestants) {
+std::vector<Record> measure(const std::vector<std::string>& implementations) {
   RankWork work;
   work.job = job_of_test();
   work.task_of = [](const std::vector<std::string>& units) { return Json(units).dump(); };
   std::vector<Record> blanks;
-  for (const std::string& contestant : contestants)
-    blanks.push_back({.key = {{"model", "xl"}}, .what = "xl", .contestant = contestant});
+  for (const std::string& implementation : implementations)
+    blanks.push_back({.key = {{"model", "xl"}}, .what = "xl", .implementation = implementation});
   return measure_on_ranks(work, blanks);
 }
 

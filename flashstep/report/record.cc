@@ -85,9 +85,9 @@ void Record::take(const Record& more) {
   if (!more.fault.empty()) fault = more.fault;
 }
 
-const Record* Records::find(const Record& of_case, const std::string& contestant) const {
+const Record* Records::find(const Record& of_case, const std::string& implementation) const {
   for (const Record& record : all_) {
-    if (record.contestant == contestant && record.key == of_case.key) return &record;
+    if (record.implementation == implementation && record.key == of_case.key) return &record;
   }
   return nullptr;
 }
@@ -147,7 +147,7 @@ std::vector<std::pair<std::string, Records>> Records::grouped(
 std::string to_json(const Record& record) {
   Json json = {{"key", Json::object()},
                {"what", record.what},
-               {"contestant", record.contestant},
+               {"implementation", record.implementation},
                {"ours", record.ours},
                {"samples", record.samples}};
   for (const auto& [name, value] : record.key) json["key"][name] = json_of_cell(value);
@@ -163,7 +163,7 @@ Record record_from_json(const std::string& line) {
   for (const auto& [name, value] : json.at("key").items())
     record.key.emplace_back(name, cell_of_json(value));
   record.what = json.at("what");
-  record.contestant = json.at("contestant");
+  record.implementation = json.at("implementation");
   record.ours = json.at("ours");
   for (const auto& [name, values] : json.at("samples").items()) {
     for (const Json& value : values) {

@@ -1,5 +1,5 @@
-// What was measured: one contestant on one case. Nothing else goes from process to process, into
-// tables, pictures and sentences.
+// What was measured: one implementation on one case. Nothing else goes from process to process,
+// into tables, pictures and sentences.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ using Fields = std::vector<std::pair<std::string, measure::Cell>>;
 struct Record {
   Fields key = {};
   std::string what = {};  // the key in words, for sentences
-  std::string contestant = {};
+  std::string implementation = {};
   bool ours = true;                                         // its failure is the command's
   std::map<std::string, std::vector<double>> samples = {};  // "forward": seconds, a value a step
   std::map<std::string, measure::Cell> facts = {};  // "peak_bytes", "by"; absent: not measured
@@ -50,8 +50,8 @@ class Records {
   auto end() const { return all_.end(); }
   void add(Record record) { all_.push_back(std::move(record)); }
 
-  // The same case by this contestant; null without one.
-  const Record* find(const Record& of_case, const std::string& contestant) const;
+  // The same case by this implementation; null without one.
+  const Record* find(const Record& of_case, const std::string& implementation) const;
   // Of those of the same case that `chosen` takes and that have the series, the one of the smallest
   // median; null without one.
   const Record* fastest(const Record& of_case, const std::string& series,

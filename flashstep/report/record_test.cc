@@ -11,8 +11,8 @@
 namespace flashstep::report {
 namespace {
 
-Record record_of(int64_t context, const char* contestant, std::vector<double> seconds) {
-  Record record{.key = {{"model", "xl"}, {"context", context}}, .contestant = contestant};
+Record record_of(int64_t context, const char* implementation, std::vector<double> seconds) {
+  Record record{.key = {{"model", "xl"}, {"context", context}}, .implementation = implementation};
   record.what = "xl, context " + std::to_string(context);
   if (!seconds.empty()) record.samples["step"] = std::move(seconds);
   return record;
@@ -65,7 +65,7 @@ TEST(Records, FindWithinTheCase) {
 }
 
 TEST(Schema, AColumnIsALineWithItsCell) {
-  const Schema schema = {{measure::text_column("who"), contestant()},
+  const Schema schema = {{measure::text_column("who"), implementation()},
                          {measure::integer_column("context"), key("context")},
                          {measure::number_column("step", "ms", 1), or_word(median("step", 1e3))},
                          {measure::number_column("added", "%", 0), percent_above("none", "step")},
@@ -93,17 +93,17 @@ TEST(Figures, GroupsCategoriesAndLines) {
   const auto context = [](const Record& r) {
     return r.text("model") + std::to_string(int(r.number("context")));
   };
-  const measure::Plot drawn = bars(records, context, contestant_of, median_of("step", 1));
+  const measure::Plot drawn = bars(records, context, implementation_of, median_of("step", 1));
   ASSERT_EQ(drawn.series.size(), 2u);
   EXPECT_EQ(drawn.categories, (std::vector<std::string>{"xl128", "xl512"}));
   EXPECT_EQ(drawn.series[0].y, (std::vector<double>{1, 4}));
   EXPECT_TRUE(std::isnan(drawn.series[1].y[1]));
   const measure::Plot curves = lines(
-      records, contestant_of, [](const Record& r) { return r.number("context"); },
+      records, implementation_of, [](const Record& r) { return r.number("context"); },
       median_of("step", 1));
   ASSERT_EQ(curves.series.size(), 2u);
   EXPECT_EQ(curves.series[1].x, std::vector<double>{128}) << "what was not measured is no point";
-  const measure::HeatMap map = heat_map(records, context, contestant_of, median_of("step", 1));
+  const measure::HeatMap map = heat_map(records, context, implementation_of, median_of("step", 1));
   EXPECT_EQ(map.values.size(), 4u);
 }
 

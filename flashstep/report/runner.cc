@@ -159,7 +159,7 @@ std::string failure_of(const std::string& command, const Records& records) {
   for (const Record& record : records) {
     if (!record.ours) continue;
     const std::string who = str("[", command, "] ", record.what,
-                                record.contestant.empty() ? "" : ", ", record.contestant);
+                                record.implementation.empty() ? "" : ", ", record.implementation);
     if (record.outcome.failed()) return who + " " + record.outcome.sentence();
     if (!record.fault.empty()) return who + ": " + record.fault;
   }

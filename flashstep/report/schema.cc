@@ -40,8 +40,8 @@ Schema operator+(Schema a, const Schema& b) {
   return a;
 }
 
-CellOf contestant() {
-  return [](const Record& r, const Records&) { return Cell(r.contestant); };
+CellOf implementation() {
+  return [](const Record& r, const Records&) { return Cell(r.implementation); };
 }
 
 CellOf key(const std::string& name) {
@@ -93,16 +93,16 @@ CellOf or_word(const CellOf& cell) {
   };
 }
 
-CellOf of(const std::string& contestant, const CellOf& cell) {
-  return [contestant, cell](const Record& r, const Records& all) {
-    const Record* other = all.find(r, contestant);
+CellOf of(const std::string& implementation, const CellOf& cell) {
+  return [implementation, cell](const Record& r, const Records& all) {
+    const Record* other = all.find(r, implementation);
     return other == nullptr ? Cell() : cell(*other, all);
   };
 }
 
-CellOf percent_above(const std::string& contestant, const std::string& series) {
-  return finite([contestant, series](const Record& r, const Records& all) {
-    return 100 * (1 / times_as_fast(r, all, contestant, series) - 1);
+CellOf percent_above(const std::string& implementation, const std::string& series) {
+  return finite([implementation, series](const Record& r, const Records& all) {
+    return 100 * (1 / times_as_fast(r, all, implementation, series) - 1);
   });
 }
 
@@ -127,9 +127,9 @@ measure::Column significant(const std::string& name, const std::string& unit, in
   return {name, unit, measure::Align::kRight, {measure::NumberFormat::Style::kSignificant, digits}};
 }
 
-double times_as_fast(const Record& record, const Records& all, const std::string& contestant,
+double times_as_fast(const Record& record, const Records& all, const std::string& implementation,
                      const std::string& series) {
-  const Record* other = all.find(record, contestant);
+  const Record* other = all.find(record, implementation);
   return other == nullptr ? std::nan("") : other->median(series) / record.median(series);
 }
 
@@ -144,7 +144,7 @@ std::vector<std::string> failures(const Records& records) {
     // How much memory was missing differs from cell to cell; that it was missing is the reason.
     const auto same = std::find_if(found.begin(), found.end(), [&](const Failure& failure) {
       const Outcome &a = failure.first->outcome, &b = record.outcome;
-      return failure.first->contestant == record.contestant && a.status == b.status &&
+      return failure.first->implementation == record.implementation && a.status == b.status &&
              (a.why == b.why || a.status == Status::kOutOfMemory);
     });
     if (same == found.end()) {
@@ -157,8 +157,8 @@ std::vector<std::string> failures(const Records& records) {
   for (const Failure& failure : found) {
     const Record& r = *failure.first;
     const std::string others = failure.cells > 1 ? str(" and ", failure.cells - 1, " more") : "";
-    sentences.push_back(str(r.what, others, r.contestant.empty() ? "" : ", ", r.contestant, ": ",
-                            r.outcome.sentence(), "."));
+    sentences.push_back(str(r.what, others, r.implementation.empty() ? "" : ", ", r.implementation,
+                            ": ", r.outcome.sentence(), "."));
   }
   return sentences;
 }
@@ -166,10 +166,11 @@ std::vector<std::string> failures(const Records& records) {
 std::vector<std::string> speed_beside_others(const Records& records, const std::string& ours,
                                              const std::string& series) {
   std::vector<std::string> sentences;
-  for (const std::string& peer : records.distinct([](const Record& r) { return r.contestant; })) {
+  for (const std::string& peer :
+       records.distinct([](const Record& r) { return r.implementation; })) {
     std::vector<double> ratios;
     for (const Record& record : records) {
-      if (record.contestant != ours || peer == ours) continue;
+      if (record.implementation != ours || peer == ours) continue;
       const double ratio = times_as_fast(record, records, peer, series);
       if (!std::isnan(ratio)) ratios.push_back(ratio);
     }

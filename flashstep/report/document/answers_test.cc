@@ -59,7 +59,7 @@ Change in_tables(const std::string& section, const Columns& columns,
   };
 }
 
-// Two contestants have each other's numbers.
+// Two implementations have each other's numbers.
 Change swapped(const std::string& section, const std::string& column, const Cell& a,
                const Cell& b) {
   return in_tables(section, {column}, [=](measure::Table& table, const std::vector<size_t>& at) {
@@ -106,9 +106,9 @@ TEST_F(Answered, ConclusionsTurnRound) {
        "falls into the first steps", "cost no more"},
       {"torch_compile (b)", columns_swapped("step", "tokens", "compiled"), "1.82 times",
        "0.55 times"},
-      {"rmsnorm (a)", swapped("norm", "contestant", "naive", "layer_norm"), "only 0.",
+      {"rmsnorm (a)", swapped("norm", "implementation", "naive", "layer_norm"), "only 0.",
        "faster even operation by operation"},
-      {"rmsnorm (b)", swapped("norm", "contestant", "naive", "flashstep"),
+      {"rmsnorm (b)", swapped("norm", "implementation", "naive", "flashstep"),
        "no longer passes through", "does not pay"},
       {"rmsnorm (d)",
        in_tables("profile", {"range"},
@@ -156,9 +156,9 @@ TEST_F(Answered, ConclusionsTurnRound) {
        "what the formula says", "NOT what the formula says"},
       {"memory_profiling (f)", each("memory", "saved", [](double value) { return 2 * value; }),
        "within 3.8 % of the formula", "NOT what the formula says"},
-      {"pytorch_attention", swapped("attention_grid", "contestant", "naive", "cuda"),
+      {"pytorch_attention", swapped("attention_grid", "implementation", "naive", "cuda"),
        "255 times smaller", "NOT smaller"},
-      {"torch_compile (a)", swapped("attention_grid", "contestant", "naive", "compiled"),
+      {"torch_compile (a)", swapped("attention_grid", "implementation", "naive", "compiled"),
        "only 0.81 times", "1.23 times"},
       {"flash_forward", each("attention", "wrong", [](double) { return 3.0; }),
        "Right: ", "NOT right: "},

@@ -98,7 +98,7 @@ TEST(Document, AReaderFindsTheFindings) {
     EXPECT_EQ(files.count((*at)[1]), 1u) << (*at)[1];
 }
 
-TEST(Document, AContestantHasOneColour) {
+TEST(Document, AImplementationHasOneColour) {
   Result result = result_of("attention", "attention", {});
   measure::Plot a, b;
   a.series = {{.name = "naive", .x = {1}, .y = {1}}, {.name = "ours", .x = {1}, .y = {2}}};

@@ -13,8 +13,8 @@ namespace {
 constexpr int kColors = 7;         // of the palette that are told apart
 constexpr double kDecades = 1000;  // from here on a linear axis hides the small values
 
-// "naive fp32" is naive: what a contestant computes in is another thing.
-std::string contestant_of(const std::string& series) {
+// "naive fp32" is naive: what an implementation computes in is another thing.
+std::string implementation_of(const std::string& series) {
   for (const char* dtype : {" fp32", " bf16", " fp16"}) {
     if (series.ends_with(dtype)) return series.substr(0, series.size() - 5);
   }
@@ -23,12 +23,12 @@ std::string contestant_of(const std::string& series) {
 
 // One colour for a name in all pictures. A name that is new gets one that no other of its picture
 // has; where two that have the same one meet, the later one is another colour there.
-class ContestantColors {
+class SeriesColors {
  public:
   void paint(measure::Plot& plot) {
     std::set<int> taken;
     for (measure::Series& series : plot.series) {
-      const auto known = colors_.find(contestant_of(series.name));
+      const auto known = colors_.find(implementation_of(series.name));
       if (series.color != measure::kNextColor || known == colors_.end()) continue;
       if (taken.insert(known->second).second) series.color = known->second;
     }
@@ -38,7 +38,7 @@ class ContestantColors {
       while (taken.count(color) > 0) ++color;
       taken.insert(color);
       series.color = color;
-      if (color < kColors) colors_.emplace(contestant_of(series.name), color);
+      if (color < kColors) colors_.emplace(implementation_of(series.name), color);
     }
   }
 
@@ -74,7 +74,7 @@ void choose_scale(measure::Plot& plot) {
 }  // namespace
 
 std::vector<std::vector<PictureBlock>> draw_pictures(const std::vector<Result>& results) {
-  ContestantColors colors;
+  SeriesColors colors;
   std::vector<std::vector<PictureBlock>> drawn;
   for (const Result& result : results) {
     drawn.emplace_back();

@@ -52,6 +52,9 @@ Result read_result(const OrderedJson& json, const std::string& source) {
   for (const OrderedJson& table : json.at("tables")) {
     result.tables.push_back({table.at("name").get<std::string>(),
                              measure::table_from_json(table.at("table").dump(), source)});
+    for (measure::Column& column : result.tables.back().table.columns) {
+      if (column.name == "contestant") column.name = "implementation";  // its name before 0.9
+    }
   }
   for (const OrderedJson& picture : json.at("pictures"))
     result.pictures.push_back(picture_from_json(picture.dump(), source));

@@ -1,4 +1,5 @@
-// Operators on tensors as contestants: who is measured in `flashstep bench ops` and `bench norm`.
+// Operators on tensors as implementations: who is measured in `flashstep bench ops` and `bench
+// norm`.
 #pragma once
 
 #include <functional>
@@ -10,8 +11,8 @@
 #include <torch/types.h>
 
 #include "flashstep/report/python_peer.h"
-#include "flashstep/report/race.h"
 #include "flashstep/report/schema.h"
+#include "flashstep/report/turns.h"
 
 namespace flashstep::report {
 
@@ -33,11 +34,11 @@ struct OpInputs {
 // `op` beside `expected` in float64: the facts "error" (of the value) and "gradient error", the
 // largest distance over the root mean square. Gradients of the tensors that require one. `inputs`
 // must outlive it.
-std::unique_ptr<Contestant> tensor_contestant(TensorOp op, TensorOp expected,
-                                              const OpInputs& inputs);
+std::unique_ptr<Implementation> tensor_implementation(TensorOp op, TensorOp expected,
+                                                      const OpInputs& inputs);
 
 // The same in a process of Python, scripts/peers/ops_torch.py, whose requests have what is in `c`.
-std::unique_ptr<Contestant> python_contestant(PythonPeer& peer, nlohmann::json c);
+std::unique_ptr<Implementation> python_implementation(PythonPeer& peer, nlohmann::json c);
 
 // A leaf of standard normal numbers in "fp32" or "bf16", times `scale` and plus `shift`.
 at::Tensor random_leaf(at::IntArrayRef shape, const std::string& dtype, const at::Device& device,

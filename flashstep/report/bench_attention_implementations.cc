@@ -1,4 +1,4 @@
-#include "flashstep/report/bench_attention_rivals.h"
+#include "flashstep/report/bench_attention_implementations.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,10 +20,10 @@ using Forward = AttentionForward;
 constexpr double kMatrixHeldBytes = 1e9;  // more is given back after each turn
 
 // Something that is a function of tensors in this process.
-class TensorRival : public AttentionRival {
+class TensorAttention : public AttentionImplementation {
  public:
   // `matrices`: the formula's (N, M) matrices are kept for the backward pass.
-  TensorRival(const AttentionRound& round, Forward forward, bool without_heads, bool matrices)
+  TensorAttention(const AttentionRound& round, Forward forward, bool without_heads, bool matrices)
       : forward_(std::move(forward)), gpu_(round.device.is_cuda()) {
     const auto leaf = [&](const at::Tensor& x) {
       return (without_heads ? x.squeeze(1) : x).detach().requires_grad_();
@@ -140,18 +140,18 @@ void verify_backend(at::SDPBackend backend, const AttentionRound& round) {
 
 using Function = std::function<Forward(const AttentionRound&)>;
 
-AttentionContestant tensor_contestant(const std::string& name, bool ours, bool matrices,
-                                      const Function& function) {
-  const auto enter = [=](const AttentionRound& round) {
-    return std::make_unique<TensorRival>(round, function(round), ours && round.c.heads == 0,
-                                         matrices);
+AttentionCandidate tensor_implementation(const std::string& name, bool ours, bool matrices,
+                                         const Function& function) {
+  const auto make = [=](const AttentionRound& round) {
+    return std::make_unique<TensorAttention>(round, function(round), ours && round.c.heads == 0,
+                                             matrices);
   };
-  return {name, ours, enter, function};
+  return {name, ours, make, function};
 }
 
-AttentionContestant sdpa_on_gpu(const std::string& name, at::SDPBackend backend) {
+AttentionCandidate sdpa_on_gpu(const std::string& name, at::SDPBackend backend) {
   const bool matrices = backend == at::SDPBackend::math;
-  return tensor_contestant(name, false, matrices, [backend](const AttentionRound& round) {
+  return tensor_implementation(name, false, matrices, [backend](const AttentionRound& round) {
     use_only(backend);
     verify_backend(backend, round);
     return [backend, causal = round.c.causal](const at::Tensor& q, const at::Tensor& k,
@@ -163,8 +163,8 @@ AttentionContestant sdpa_on_gpu(const std::string& name, at::SDPBackend backend)
 }
 
 // As PyTorch chooses by itself.
-AttentionContestant default_sdpa() {
-  return tensor_contestant("sdpa", false, false, [](const AttentionRound& round) {
+AttentionCandidate default_sdpa() {
+  return tensor_implementation("sdpa", false, false, [](const AttentionRound& round) {
     return
         [causal = round.c.causal](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
           use_backends(true, true, true, true);
@@ -186,8 +186,8 @@ void refuse_what_does_not_fit(const AttentionRound& round) {
   }
 }
 
-AttentionContestant naive_peer() {
-  return tensor_contestant("naive", false, true, [](const AttentionRound& round) {
+AttentionCandidate naive_peer() {
+  return tensor_implementation("naive", false, true, [](const AttentionRound& round) {
     refuse_what_does_not_fit(round);
     at::Tensor hidden;  // made once: the mask is no part of the calls that are timed
     if (round.c.causal)
@@ -207,9 +207,9 @@ int64_t most_tiled_pairs(const at::Device& device) {
   return int64_t{1} << (device.is_cuda() ? 22 : 20);
 }
 
-AttentionContestant our(const std::string& name, bool deterministic = false) {
+AttentionCandidate our(const std::string& name, bool deterministic = false) {
   const std::string shown = deterministic ? kDeterministic : name;
-  return tensor_contestant(shown, true, false, [=](const AttentionRound& round) {
+  return tensor_implementation(shown, true, false, [=](const AttentionRound& round) {
     const int64_t pairs =
         round.c.batch * std::max<int64_t>(round.c.heads, 1) * round.c.n * round.c.m;
     if (name == "tiled" && pairs > most_tiled_pairs(round.device))
@@ -228,7 +228,7 @@ AttentionContestant our(const std::string& name, bool deterministic = false) {
 }  // namespace
 
 // The errors of what a pass computes.
-void AttentionRival::note(const std::string& pass, Record& record) const {
+void AttentionImplementation::note(const std::string& pass, Record& record) const {
   int64_t wrong = 0;
   double worst = 0;
   for (size_t i = 0; i < errors_.wrong.size(); ++i) {
@@ -240,22 +240,22 @@ void AttentionRival::note(const std::string& pass, Record& record) const {
   record.facts["error"] = worst;
 }
 
-std::vector<AttentionContestant> attention_contestants(const at::Device& device) {
-  std::vector<AttentionContestant> contestants;
+std::vector<AttentionCandidate> attention_candidates(const at::Device& device) {
+  std::vector<AttentionCandidate> implementations;
   const std::string other_device = device.is_cuda() ? "cpu" : "cuda";
   for (const std::string& name : attention_implementations()) {
     if (name == "naive" || name == "sdpa" || name == other_device) continue;
-    contestants.push_back(our(name));
+    implementations.push_back(our(name));
   }
-  if (device.is_cuda()) contestants.push_back(our("cuda", /*deterministic=*/true));
-  contestants.push_back(naive_peer());
-  contestants.push_back(default_sdpa());
-  if (!device.is_cuda()) return contestants;
-  contestants.push_back(sdpa_on_gpu("math", at::SDPBackend::math));
-  contestants.push_back(sdpa_on_gpu("flash", at::SDPBackend::flash_attention));
-  contestants.push_back(sdpa_on_gpu("efficient", at::SDPBackend::efficient_attention));
-  contestants.push_back(sdpa_on_gpu("cudnn", at::SDPBackend::cudnn_attention));
-  return contestants;
+  if (device.is_cuda()) implementations.push_back(our("cuda", /*deterministic=*/true));
+  implementations.push_back(naive_peer());
+  implementations.push_back(default_sdpa());
+  if (!device.is_cuda()) return implementations;
+  implementations.push_back(sdpa_on_gpu("math", at::SDPBackend::math));
+  implementations.push_back(sdpa_on_gpu("flash", at::SDPBackend::flash_attention));
+  implementations.push_back(sdpa_on_gpu("efficient", at::SDPBackend::efficient_attention));
+  implementations.push_back(sdpa_on_gpu("cudnn", at::SDPBackend::cudnn_attention));
+  return implementations;
 }
 
 SdpaSettings::SdpaSettings()

@@ -1,4 +1,4 @@
-#include "flashstep/report/op_contestants.h"
+#include "flashstep/report/op_implementations.h"
 
 #include <algorithm>
 #include <cmath>
@@ -51,9 +51,9 @@ Tensor alike(const Tensor& like, const Tensor& values) {
 }
 Tensor wide(const Tensor& x) { return x.is_floating_point() ? x.to(at::kDouble) : x; }
 
-class TensorContestant : public Contestant {
+class TensorImplementation : public Implementation {
  public:
-  TensorContestant(TensorOp op, TensorOp expected, const OpInputs& inputs)
+  TensorImplementation(TensorOp op, TensorOp expected, const OpInputs& inputs)
       : op_(std::move(op)), expected_(std::move(expected)), inputs_(inputs) {}
 
   void check() override {
@@ -133,12 +133,12 @@ class TensorContestant : public Contestant {
   double error_ = 0, gradient_error_ = 0;
 };
 
-class PythonContestant : public Contestant {
+class PythonImplementation : public Implementation {
  public:
-  PythonContestant(PythonPeer& peer, Json c) : peer_(peer), request_(std::move(c)) {
+  PythonImplementation(PythonPeer& peer, Json c) : peer_(peer), request_(std::move(c)) {
     request_["threads"] = at::get_num_threads();
   }
-  ~PythonContestant() override {
+  ~PythonImplementation() override {
     try {
       peer_.tell_if_running({{"do", "release"}});
     } catch (const std::exception&) {  // a signal: it goes with its process
@@ -174,13 +174,13 @@ class PythonContestant : public Contestant {
 
 }  // namespace
 
-std::unique_ptr<Contestant> tensor_contestant(TensorOp op, TensorOp expected,
-                                              const OpInputs& inputs) {
-  return std::make_unique<TensorContestant>(std::move(op), std::move(expected), inputs);
+std::unique_ptr<Implementation> tensor_implementation(TensorOp op, TensorOp expected,
+                                                      const OpInputs& inputs) {
+  return std::make_unique<TensorImplementation>(std::move(op), std::move(expected), inputs);
 }
 
-std::unique_ptr<Contestant> python_contestant(PythonPeer& peer, Json c) {
-  return std::make_unique<PythonContestant>(peer, std::move(c));
+std::unique_ptr<Implementation> python_implementation(PythonPeer& peer, Json c) {
+  return std::make_unique<PythonImplementation>(peer, std::move(c));
 }
 
 Tensor random_leaf(at::IntArrayRef shape, const std::string& dtype, const at::Device& device,
