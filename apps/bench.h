@@ -9,7 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "flashstep/measure/table.h"
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 #include "flashstep/report/parallel_case.h"
 
 namespace flashstep::apps {

@@ -9,7 +9,7 @@
 #include "flashstep/detail/model_config.h"
 #include "flashstep/measure/table.h"
 #include "flashstep/parallel/cost.h"
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 
 namespace flashstep::report {
 

@@ -5,7 +5,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/report/account.h"
-#include "flashstep/report/account_text.h"
+#include "flashstep/report/account_case.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {

@@ -2,7 +2,7 @@
 #include "flashstep/error.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/account.h"
-#include "flashstep/report/account_text.h"
+#include "flashstep/report/account_case.h"
 #include "flashstep/report/workload.h"
 #include "flashstep/train/cost.h"
 

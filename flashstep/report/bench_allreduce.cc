@@ -5,8 +5,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/report/bench_allreduce_rank.h"
-#include "flashstep/report/rank_jobs.h"
+#include "flashstep/report/bench_ranks.h"
 
 namespace flashstep::report {
 namespace {

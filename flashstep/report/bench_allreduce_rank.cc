@@ -1,5 +1,3 @@
-#include "flashstep/report/bench_allreduce_rank.h"
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -14,10 +12,9 @@
 #include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/report/bare_collectives.h"
-#include "flashstep/report/bench_allreduce_pattern.h"
+#include "flashstep/report/bench_allreduce.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/gpu_timing.h"
-#include "flashstep/report/rank_jobs.h"
 
 namespace flashstep::report {
 

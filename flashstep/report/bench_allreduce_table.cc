@@ -6,7 +6,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/report/bench_allreduce.h"
-#include "flashstep/report/figures.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {

@@ -9,8 +9,6 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/report/bare_collectives.h"
-#include "flashstep/report/bench_allreduce_pattern.h"
-#include "flashstep/report/bench_allreduce_rank.h"
 #include "flashstep/report/test_table.h"
 #include "flashstep/testing/ranks.h"
 

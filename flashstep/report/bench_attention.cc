@@ -11,8 +11,8 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
-#include "flashstep/report/bench_attention_compiled.h"
-#include "flashstep/report/bench_attention_inputs.h"
+#include "flashstep/report/bench_attention_cases.h"
+#include "flashstep/report/bench_attention_implementations.h"
 
 namespace flashstep::report {
 namespace {

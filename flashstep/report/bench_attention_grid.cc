@@ -14,10 +14,9 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/report/bench_attention.h"
-#include "flashstep/report/bench_attention_inputs.h"
-#include "flashstep/report/case_memory.h"
-#include "flashstep/report/figures.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/bench_attention_cases.h"
+#include "flashstep/report/schema.h"
+#include "flashstep/report/workload.h"
 
 namespace flashstep::report {
 namespace {

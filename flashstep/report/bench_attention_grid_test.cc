@@ -3,7 +3,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/report/bench_attention.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/report/bench_attention_inputs.h"
+#include "flashstep/report/bench_attention_cases.h"
 #include "flashstep/report/turns.h"
 
 namespace flashstep::report {
@@ -73,5 +73,12 @@ class SdpaSettings {
  private:
   bool flash_, efficient_, math_, cudnn_;
 };
+
+// PyTorch's compiled formula, in a Python process of its own, as an implementation.
+
+// "compiled": scripts/peers/attention_torch.py, started by `command`. Where it does not start, or
+// ends, it refuses every case. It draws the inputs by itself: that they are the same is seen in its
+// results, which are checked as all others are.
+AttentionCandidate compiled_candidate(const std::vector<std::string>& command);
 
 }  // namespace flashstep::report

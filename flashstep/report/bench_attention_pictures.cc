@@ -4,7 +4,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/report/bench_attention.h"
-#include "flashstep/report/figures.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {

@@ -8,7 +8,6 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/report/bench_attention_cases.h"
-#include "flashstep/report/bench_attention_compiled.h"
 #include "flashstep/report/bench_attention_implementations.h"
 #include "flashstep/report/test_table.h"
 

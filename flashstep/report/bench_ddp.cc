@@ -7,9 +7,8 @@
 #include "flashstep/model/cost.h"
 #include "flashstep/parallel/cost.h"
 #include "flashstep/report/bench_replica.h"
-#include "flashstep/report/figures.h"
-#include "flashstep/report/trace_record.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/schema.h"
+#include "flashstep/report/trace.h"
 
 namespace flashstep::report {
 namespace {

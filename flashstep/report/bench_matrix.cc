@@ -7,9 +7,8 @@
 #include "flashstep/base/text.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
-#include "flashstep/report/figures.h"
-#include "flashstep/report/rank_jobs.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {

@@ -16,7 +16,6 @@
 #include "flashstep/report/bench_matrix.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/model_run.h"
-#include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/replica.h"
 #include "flashstep/train/evaluate.h"
 #include "flashstep/train/parallelize.h"

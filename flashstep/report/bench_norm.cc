@@ -13,8 +13,8 @@
 #include "flashstep/measure/limits.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/cost.h"
-#include "flashstep/report/figures.h"
-#include "flashstep/report/op_implementations.h"
+#include "flashstep/report/bench_ops.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {

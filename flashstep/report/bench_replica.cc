@@ -4,8 +4,8 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/report/rank_jobs.h"
-#include "flashstep/report/trace_record.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/trace.h"
 
 namespace flashstep::report {
 namespace {

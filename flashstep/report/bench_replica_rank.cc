@@ -4,12 +4,12 @@
 
 #include "flashstep/error.h"
 #include "flashstep/optim.h"
+#include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/bench_replica.h"
 #include "flashstep/report/gpu_timing.h"
 #include "flashstep/report/model_run.h"
-#include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/replica.h"
-#include "flashstep/report/trace_record.h"
+#include "flashstep/report/trace.h"
 #include "flashstep/sharded_optimizer.h"
 
 namespace flashstep::report {

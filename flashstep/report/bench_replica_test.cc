@@ -7,7 +7,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/report/test_table.h"
-#include "flashstep/report/trace_record.h"
+#include "flashstep/report/trace.h"
 
 namespace flashstep::report {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/report/bench_replica.h"
-#include "flashstep/report/trace_record.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/schema.h"
+#include "flashstep/report/trace.h"
 
 namespace flashstep::report {
 namespace {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "flashstep/report/benchmark.h"
-#include "flashstep/report/case_memory.h"
 #include "flashstep/report/python_peer.h"
 #include "flashstep/report/workload.h"
 

@@ -8,8 +8,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/report/bench_step.h"
-#include "flashstep/report/figures.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {

@@ -15,9 +15,9 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/memory.h"
-#include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/profile.h"
 #include "flashstep/report/profile_sums.h"
+#include "flashstep/report/trace_events.h"
 
 namespace flashstep::report {
 namespace {

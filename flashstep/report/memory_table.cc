@@ -5,10 +5,9 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/report/case_memory.h"
-#include "flashstep/report/figures.h"
 #include "flashstep/report/memory.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/schema.h"
+#include "flashstep/report/workload.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {

@@ -1,5 +1,3 @@
-#include "flashstep/report/op_implementations.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -7,6 +5,8 @@
 #include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/autograd.h>
+
+#include "flashstep/report/bench_ops.h"
 
 namespace flashstep::report {
 namespace {

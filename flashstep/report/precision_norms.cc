@@ -8,7 +8,7 @@
 #include <torch/types.h>
 
 #include "flashstep/error.h"
-#include "flashstep/report/account_text.h"
+#include "flashstep/report/account_case.h"
 #include "flashstep/report/precision.h"
 
 namespace flashstep::report {

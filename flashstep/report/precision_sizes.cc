@@ -9,10 +9,10 @@
 #include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/report/case_memory.h"
-#include "flashstep/report/figures.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/precision.h"
+#include "flashstep/report/schema.h"
+#include "flashstep/report/workload.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {

@@ -7,8 +7,8 @@
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
+#include "flashstep/report/document/command.h"
 #include "flashstep/report/document/document.h"
-#include "flashstep/report/document/pdf.h"
 #include "flashstep/report/document/run.h"
 
 namespace flashstep::report {

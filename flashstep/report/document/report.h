@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 
 namespace flashstep::report {
 

@@ -12,6 +12,7 @@
 #include "flashstep/error.h"
 
 namespace flashstep::report {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -214,6 +215,11 @@ Result collect(const fs::path& folder) {
   }
   for (std::string& file : files_below(folder)) result.files.push_back(std::move(file));
   return result;
+}
+
+std::string describe(const MeasuredVersion& version) {
+  return str(version.commit.empty() ? "" : "commit " + version.commit + ", ", "sources ",
+             version.sources.substr(0, 10));
 }
 
 }  // namespace flashstep::report
