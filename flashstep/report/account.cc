@@ -7,7 +7,6 @@
 #include "flashstep/report/workload.h"
 
 namespace flashstep::report {
-
 namespace {
 
 void check_one_of(const char* what, const std::string& got,

@@ -28,18 +28,16 @@ inline int64_t counted(double value, const char* what) {
   return static_cast<int64_t>(value);
 }
 
-inline measure::Column significant_column(std::string name, std::string unit, int digits = 5) {
-  return {std::move(name),
-          std::move(unit),
-          measure::Align::kRight,
-          {measure::NumberFormat::Style::kSignificant, digits}};
+inline Account account_of(std::string name, std::string title, std::vector<measure::Column> columns,
+                          std::vector<std::string> derivation = {}) {
+  return {std::move(name), {std::move(title), std::move(columns), {}, {}}, std::move(derivation)};
 }
 
 // A line a quantity, each with its own unit.
 inline measure::Table quantity_table(std::string title) {
   measure::Table table;
   table.title = std::move(title);
-  table.columns = {measure::text_column("quantity"), significant_column("value", ""),
+  table.columns = {measure::text_column("quantity"), significant("value", "", 5),
                    measure::text_column("unit")};
   return table;
 }

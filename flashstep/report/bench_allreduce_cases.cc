@@ -11,7 +11,6 @@
 #include "flashstep/report/bench_allreduce.h"
 
 namespace flashstep::report {
-
 namespace {
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {

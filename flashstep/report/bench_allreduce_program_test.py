@@ -9,22 +9,9 @@ import time
 import unittest
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+from program import Command, children_of
 
-
-def command(*arguments):
-    return [PROGRAM, "bench", "allreduce", *map(str, arguments)]
-
-
-def run(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240)
-
-
-def children_of(pid):
-    try:
-        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:
-        return []
+run = Command("bench", "allreduce")
 
 
 class BenchAllreduceTest(unittest.TestCase):
@@ -48,7 +35,7 @@ class BenchAllreduceTest(unittest.TestCase):
 
     def test_interruption(self):
         """Ctrl-C stops the ranks, and what was measured is shown."""
-        process = subprocess.Popen(command("--device", "cpu", "--megabytes", "0.01", "--ranks", "2,3", "--seconds", 60),
+        process = subprocess.Popen(run.line("--device", "cpu", "--megabytes", "0.01", "--ranks", "2,3", "--seconds", 60),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
         ranks = []

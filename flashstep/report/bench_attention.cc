@@ -90,16 +90,11 @@ Schema case_schema() {
 }
 
 Schema rate_schema() {
-  const auto rate = [](const Record& r, const Records&) {
-    return r.number("flops") / r.median("seconds") / 1e12;
-  };
-  const auto share = [](const Record& r, const Records&) {
-    return 100 * r.number("limit seconds") / r.median("seconds");
-  };
-  return {{significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
-          {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
-          {significant("rate", "TFLOP/s", 3), finite(rate)},
-          {measure::number_column("of limit", "%", 1), finite(share)}};
+  return {
+      {significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
+      {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
+      {significant("rate", "TFLOP/s", 3), finite(rate("flops", "seconds", 1e-12))},
+      {measure::number_column("of limit", "%", 1), finite(rate("limit seconds", "seconds", 100))}};
 }
 
 Schema graph_schema() {

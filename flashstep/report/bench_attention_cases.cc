@@ -10,7 +10,6 @@
 #include "flashstep/error.h"
 
 namespace flashstep::report {
-
 namespace {
 
 const std::vector<AttentionPass> kAllAttentionPasses = {

@@ -20,7 +20,6 @@
 #include "flashstep/report/python_peer.h"
 
 namespace flashstep::report {
-
 namespace {
 
 using Forward = AttentionForward;

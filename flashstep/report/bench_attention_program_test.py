@@ -1,21 +1,13 @@
 """flashstep bench attention as a command: its files, read by Python's own readers, and its exit codes."""
 import csv
 import json
-import os
-import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+from program import Command
 
-
-def command(*arguments):
-    return [PROGRAM, "bench", "attention", "--device", "cpu", *map(str, arguments)]
-
-
-def run(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True)
+run = Command("bench", "attention", "--device", "cpu")
 
 
 class BenchAttentionTest(unittest.TestCase):

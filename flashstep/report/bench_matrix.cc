@@ -87,15 +87,6 @@ std::vector<NamedPicture> matrix_pictures(const Records& records, const std::str
 
 std::vector<Record> measure_ranks(const MatrixPlan& plan, Run& run) {
   if (plan.implementations.empty()) return {};
-  RankWork work;
-  work.job.ranks = static_cast<int>(plan.c.ranks);
-  work.job.arguments = {"bench", "matrix"};
-  work.job.progress = [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); };
-  work.task_of = [plan](const std::vector<std::string>& implementations) {
-    MatrixPlan part = plan;
-    part.implementations = implementations;
-    return write_json(part);
-  };
   std::vector<Record> blanks;
   for (const std::string& implementation : plan.implementations) {
     Record& blank = blanks.emplace_back();
@@ -105,7 +96,8 @@ std::vector<Record> measure_ranks(const MatrixPlan& plan, Run& run) {
     blank.what = describe(plan.c);
     blank.implementation = implementation;
   }
-  return measure_on_ranks(work, std::move(blanks));
+  return measure_plan(plan, "matrix", std::move(blanks),
+                      [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); });
 }
 
 }  // namespace

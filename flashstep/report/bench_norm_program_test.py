@@ -1,32 +1,18 @@
 """flashstep bench norm as a command: files, the compiled peer, and exit codes."""
 import importlib.util
 import json
-import os
-import subprocess
 import sysconfig
-import tempfile
 import unittest
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
-SCRIPT = Path(os.environ["FLASHSTEP_SOURCE"]) / "scripts/peers/ops_torch.py"
+from program import SOURCE, Command, FolderTest, column
+
+run = Command("bench", "norm")
+SCRIPT = SOURCE / "scripts/peers/ops_torch.py"
 SMALL = ("--device", "cpu", "--rows", 200, "--width", 48)
 
 
-def command(*arguments):
-    return [PROGRAM, "bench", "norm", *map(str, arguments)]
-
-
-def run(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240)
-
-
-class BenchNormTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.path = Path(self.folder.name)
-
+class BenchNormTest(FolderTest):
     def rows(self):
         table = json.loads((self.path / "norm.json").read_text())
         names = [column["name"] for column in table["columns"]]

@@ -1,4 +1,3 @@
-//
 #include "flashstep/report/bench_ops.h"
 
 #include <algorithm>
@@ -18,7 +17,6 @@
 #include "flashstep/report/schema.h"
 
 namespace flashstep::report {
-
 namespace {
 
 using at::Tensor;

@@ -1,35 +1,18 @@
 """flashstep bench ddp, sharding and matrix as commands: they start their own ranks; files and exit codes."""
-import csv
 import json
 import os
 import signal
 import struct
 import subprocess
-import tempfile
 import unittest
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+from program import Command, FolderTest, children_of, rows_of
+
+run = Command("bench")
 SMALL = ("--device", "cpu", "--model", "32/64/2/2", "--vocab", 64, "--context", 16, "--batch", 2, "--ranks", 2,
          "--precision", "fp32")
 FEW = ("--turns", 2, "--warmup", 2, "--steps", 2)
-
-
-def command(*arguments):
-    return [PROGRAM, "bench", *map(str, arguments)]
-
-
-def run(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240)
-
-
-def rows_of(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def children_of(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def write_tokens(path, ids):
@@ -40,12 +23,7 @@ def write_tokens(path, ids):
                      struct.pack(f"<{len(ids)}H", *ids))
 
 
-class BenchParallelTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.path = Path(self.folder.name)
-
+class BenchParallelTest(FolderTest):
     def test_ddp(self):
         stem = self.path / "ddp"
         result = run("ddp", *SMALL, *FEW, "--bucket-mb", "0.01,1000", "--out", self.path)
@@ -126,7 +104,7 @@ class BenchParallelTest(unittest.TestCase):
             self.assertIn(f"matrix_{picture}.svg", Path(f"{stem}.md").read_text())
 
     def test_a_rank_that_crashes_is_a_failure(self):
-        process = subprocess.Popen(command("ddp", *SMALL, "--turns", 1, "--warmup", 1, "--steps", 1000, "--wrapper",
+        process = subprocess.Popen(run.line("ddp", *SMALL, "--turns", 1, "--warmup", 1, "--steps", 1000, "--wrapper",
                                            "none,naive", "--check-steps", 0, "--no-trace", "--out", self.path),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while "turn 1 of 1, naive" not in process.stderr.readline():

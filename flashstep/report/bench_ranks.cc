@@ -18,7 +18,6 @@
 #include "flashstep/measure/memory.h"
 
 namespace flashstep::report {
-
 namespace {
 
 constexpr const char* kTaskVariable = "FLASHSTEP_BENCH_TASK";

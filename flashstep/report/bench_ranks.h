@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "flashstep/detail/fields.h"
 #include "flashstep/report/record.h"
 
 namespace flashstep {
@@ -77,6 +78,24 @@ struct RankWork {
 // others; all are left out where none had begun. Interrupted by a signal; MachineError when they
 // cannot be started.
 std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks);
+
+// The same of a plan with `c`, a case on ranks, and `implementations`, of which some may be left:
+// `command` is what a rank is started with.
+template <typename Plan>
+std::vector<Record> measure_plan(const Plan& plan, const std::string& command,
+                                 std::vector<Record> blanks,
+                                 const std::function<void(const std::string& line)>& progress) {
+  RankWork work;
+  work.job.ranks = static_cast<int>(plan.c.ranks);
+  work.job.arguments = {"bench", command};
+  work.job.progress = progress;
+  work.task_of = [plan](const std::vector<std::string>& implementations) {
+    Plan part = plan;
+    part.implementations = implementations;
+    return write_json(part);
+  };
+  return measure_on_ranks(work, std::move(blanks));
+}
 
 // A case in a process of its own, of `program` by its command: what it handed over, and what became
 // of it. Interrupted by a signal.

@@ -16,7 +16,6 @@
 #include "flashstep/report/benchmark.h"
 
 namespace flashstep::report {
-
 namespace {
 
 // Ranks that are launched are the test's own program, which runs this test only.

@@ -80,9 +80,8 @@ Fields key_of(const ParallelCase& c) {
 }
 
 Schema parallel_schema() {
-  Schema schema;
-  for (const measure::Column& column : case_columns()) schema.push_back({column, key(column.name)});
-  return schema;
+  return {text_key("model"), integer_key("ranks"), integer_key("batch"), integer_key("context"),
+          text_key("precision")};
 }
 
 CellOf most(const std::string& series, double factor) { return quantile(series, 1, factor); }
@@ -113,18 +112,9 @@ BenchReport bench_replica(const BenchReplicaOptions& options) {
     for (size_t i = 0; i < cases.size(); ++i) {
       plan.c = cases[i];
       run.begin(i, cases.size(), describe(plan.c));
-      RankWork work;
-      work.job.ranks = static_cast<int>(plan.c.ranks);
-      work.job.arguments = {"bench", plan.command};
-      work.job.progress = [&](const std::string& line) {
-        run.tell(describe(plan.c) + ": " + line);
-      };
-      work.task_of = [plan](const std::vector<std::string>& implementations) {
-        ReplicaPlan part = plan;
-        part.implementations = implementations;
-        return write_json(part);
-      };
-      std::vector<Record> records = measure_on_ranks(work, blanks_of(plan));
+      std::vector<Record> records =
+          measure_plan(plan, plan.command, blanks_of(plan),
+                       [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); });
       complete(plan, records);
       for (const Record& record : records) {
         const std::string failure = record.text("trace trouble");

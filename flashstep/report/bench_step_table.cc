@@ -41,9 +41,7 @@ CellOf part(const char* name, const char* needed) {
   };
 }
 
-double tokens_per_second(const Record& r, const Records&) {
-  return r.number("tokens") / r.median("total");
-}
+const NumberOf kTokensPerSecond = rate("tokens", "total");
 
 double percent_of_limit(const Record& r, const Records&) {
   if (!has_times(r)) return NAN;
@@ -70,7 +68,7 @@ Schema replayed_schema() {
   return {{significant(prefix + "median", "ms"), of_replayed(median("total", 1e3))},
           {significant(prefix + "p10", "ms"), of_replayed(quantile("total", 0.1, 1e3))},
           {significant(prefix + "p90", "ms"), of_replayed(quantile("total", 0.9, 1e3))},
-          {number_column(prefix + "tokens", "1/s", 0), of_replayed(finite(tokens_per_second))},
+          {number_column(prefix + "tokens", "1/s", 0), of_replayed(finite(kTokensPerSecond))},
           {number_column(prefix + "of limit", "%", 1), of_replayed(finite(percent_of_limit))},
           {number_column(prefix + "peak memory", "GiB", 2),
            of_replayed(if_timed(fact("peak_bytes", 1 / kGiB)))},
@@ -79,14 +77,11 @@ Schema replayed_schema() {
 
 Cell peer_tokens(const Record& r, const Records& all) {
   if (r.outcome.status == Status::kOutOfMemory) return "OOM";
-  return finite(tokens_per_second)(r, all);
+  return finite(kTokensPerSecond)(r, all);
 }
 
 Schema step_schema(const Records& records) {
   const auto any = [&](const auto& is) { return std::any_of(records.begin(), records.end(), is); };
-  const auto rate = [](const Record& r, const Records&) {
-    return r.number("flops") / r.median("total") / 1e12;
-  };
   Schema schema =
       step_case_schema() +
       Schema{{significant("mean", "ms"), mean_or_word},
@@ -97,9 +92,9 @@ Schema step_schema(const Records& records) {
              {significant("forward", "ms"), part("forward", "")},
              {significant("backward", "ms"), part("backward", "has backward")},
              {significant("optimizer", "ms"), part("optimizer", "has update")},
-             {number_column("tokens", "1/s", 0), finite(tokens_per_second)},
+             {number_column("tokens", "1/s", 0), finite(kTokensPerSecond)},
              {significant("work", "TFLOP", 3), if_timed(fact("flops", 1e-12))},
-             {significant("rate", "TFLOP/s", 3), finite(rate)},
+             {significant("rate", "TFLOP/s", 3), finite(rate("flops", "total", 1e-12))},
              {number_column("of limit", "%", 1), finite(percent_of_limit)},
              {number_column("peak memory", "GiB", 2), if_timed(fact("peak_bytes", 1 / kGiB))}};
   if (any([](const Record& r) { return r.facts.contains("gradient error"); }))

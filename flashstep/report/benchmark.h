@@ -127,6 +127,7 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
 
 // A sentence or more below a table: how to read it (notes.json).
 const std::string& note(const std::string& name);
+const std::vector<std::string>& notes(const std::string& name);  // of several texts
 
 // The report of records that were measured before.
 BenchReport report_of(const Benchmark& benchmark, const Records& records);

@@ -11,7 +11,6 @@
 #include "flashstep/report/work_class.h"
 
 namespace flashstep::report {
-
 namespace {
 
 constexpr size_t kStride = size_t{64} << 20;  // bytes between two reports, and releases of memory

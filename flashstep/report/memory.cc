@@ -11,7 +11,6 @@
 #include "flashstep/report/workload.h"
 
 namespace flashstep::report {
-
 namespace {
 
 // Of the memory that is there: the rest is for what lives for a moment only, and for the system.

@@ -17,7 +17,6 @@
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
-
 namespace {
 
 // A script that runs `program`, but in a rank whose task has `words` kills its own process.

@@ -15,7 +15,6 @@
 #include "flashstep/profiling.h"
 
 namespace flashstep::report {
-
 namespace {
 
 using at::Tensor;

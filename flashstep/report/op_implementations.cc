@@ -193,12 +193,6 @@ Tensor random_leaf(at::IntArrayRef shape, const std::string& dtype, const at::De
 }
 
 Schema op_schema(const std::string& baseline) {
-  const auto rate = [](const Record& r, const Records&) {
-    return r.number("bytes") / r.median("seconds") / 1e9;
-  };
-  const auto share = [](const Record& r, const Records&) {
-    return 100 * r.number("limit seconds") / r.median("seconds");
-  };
   const auto if_timed = [](const CellOf& cell) {
     return [cell](const Record& r, const Records& all) {
       return r.has("seconds") ? cell(r, all) : measure::Cell();
@@ -207,16 +201,17 @@ Schema op_schema(const std::string& baseline) {
   const auto beside = [baseline](const Record& r, const Records& all) {
     return times_as_fast(r, all, baseline, "seconds");
   };
-  return {{significant("median", "ms"), or_word(median("seconds", 1e3))},
-          {significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
-          {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
-          {measure::integer_column("calls"), count("seconds")},
-          {significant("traffic", "MB"), if_timed(fact("bytes", 1e-6))},
-          {significant("rate", "GB/s", 5), finite(rate)},
-          {measure::number_column("of limit", "%", 1), finite(share)},
-          {measure::number_column("x " + baseline, "", 2), finite(beside)},
-          {error_column("error"), if_timed(fact("error"))},
-          {error_column("gradient error"), if_timed(fact("gradient error"))}};
+  return {
+      {significant("median", "ms"), or_word(median("seconds", 1e3))},
+      {significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
+      {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
+      {measure::integer_column("calls"), count("seconds")},
+      {significant("traffic", "MB"), if_timed(fact("bytes", 1e-6))},
+      {significant("rate", "GB/s", 5), finite(rate("bytes", "seconds", 1e-9))},
+      {measure::number_column("of limit", "%", 1), finite(rate("limit seconds", "seconds", 100))},
+      {measure::number_column("x " + baseline, "", 2), finite(beside)},
+      {error_column("error"), if_timed(fact("error"))},
+      {error_column("gradient error"), if_timed(fact("gradient error"))}};
 }
 
 }  // namespace flashstep::report

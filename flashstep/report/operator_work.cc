@@ -9,7 +9,6 @@
 #include "flashstep/report/work_class.h"
 
 namespace flashstep::report {
-
 namespace {
 
 // Classes of operators and of autograd's nodes.

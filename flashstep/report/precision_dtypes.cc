@@ -17,7 +17,6 @@
 #include "flashstep/report/precision.h"
 
 namespace flashstep::report {
-
 namespace {
 
 constexpr int kAdditions = 1000;
@@ -187,29 +186,28 @@ std::string differences(const Column& cpu, const Column& cuda) {
 }  // namespace
 
 Account precision_accumulation() {
-  Account account{.name = "accumulation", .table = {}, .derivation = {}};
-  account.table.title = str("Sum of ", kAdditions, " x ", kAddend);
-  account.table.columns = {
-      measure::text_column("sum + addend"), measure::number_column("result", "", 4),
-      measure::number_column("error", "%", 4), measure::number_column("from the addend", "%", 4),
-      measure::number_column("from the sum", "%", 4)};
+  Account account = account_of(
+      "accumulation", str("Sum of ", kAdditions, " x ", kAddend),
+      {measure::text_column("sum + addend"), measure::number_column("result", "", 4),
+       measure::number_column("error", "%", 4), measure::number_column("from the addend", "%", 4),
+       measure::number_column("from the sum", "%", 4)});
   const double exact = kAdditions * kAddend;
   for (const Loop& loop : kLoops) {
     const double result = run(loop);
     // Exact additions of the rounded addend: what is left is the sum's own rounding.
     const double of_addend = kAdditions * scalar(kAddend, loop.addend).item<double>();
-    account.table.add_row({loop.name, result, 100 * (result - exact) / exact,
-                           100 * (of_addend - exact) / exact, 100 * (result - of_addend) / exact});
+    account.add_row({loop.name, result, 100 * (result - exact) / exact,
+                     100 * (of_addend - exact) / exact, 100 * (result - of_addend) / exact});
   }
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
-    account.derivation.push_back(str(kAddend, " in ", summed_dtype(dtype), " is ",
-                                     number(scalar(kAddend, dtype).item<double>(), 8),
-                                     "; a sum near 8 rounds each addition to a multiple of ",
-                                     number(2 * half_spacing(8, dtype), 4), ", so that up to ",
-                                     number(half_spacing(8, dtype), 4), " is lost or gained, at ",
-                                     kAddend, " an addition"));
+    account.derive(kAddend, " in ", summed_dtype(dtype), " is ",
+                   number(scalar(kAddend, dtype).item<double>(), 8),
+                   "; a sum near 8 rounds each addition to a multiple of ",
+                   number(2 * half_spacing(8, dtype), 4), ", so that up to ",
+                   number(half_spacing(8, dtype), 4), " is lost or gained, at ", kAddend,
+                   " an addition");
   }
-  account.derivation.emplace_back(
+  account.derive(
       "Casting the addend first changes nothing: float32 + float16 is computed in float32 anyway.");
   return account;
 }
@@ -223,24 +221,22 @@ Account precision_dtypes() {
     for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16})
       columns.emplace_back(device, dtype);
   }
-  Account account{.name = "dtypes", .table = {}, .derivation = {}};
-  account.table.title = "Dtypes of the ToyModel's tensors under autocast";
-  account.table.columns = {measure::text_column("tensor")};
+  Account account = account_of("dtypes", "Dtypes of the ToyModel's tensors under autocast",
+                               {measure::text_column("tensor")});
   for (const Column& column : columns)
     account.table.columns.push_back(measure::text_column(column.title()));
   for (size_t i = 0; i < std::size(kTensors); ++i) {
     std::vector<measure::Cell> row = {kTensors[i]};
     for (const Column& column : columns) row.emplace_back(column.cells()[i]);
-    account.table.add_row(std::move(row));
+    account.add_row(std::move(row));
   }
   for (const Column& column : columns) {
-    if (!column.failure().empty())
-      account.derivation.push_back(str(column.title(), ": ", column.failure()));
+    if (!column.failure().empty()) account.derive(column.title(), ": ", column.failure());
   }
-  if (!has_gpu) account.derivation.push_back(missing_gpu());
+  if (!has_gpu) account.derive(missing_gpu());
   for (size_t i = 2; i < columns.size(); ++i)
-    account.derivation.push_back(differences(columns[i - 2], columns[i]));
-  account.derivation.emplace_back(
+    account.derive(differences(columns[i - 2], columns[i]));
+  account.derive(
       "Autocast lists operations, not tensors: matrix products get 16 bits, what CUDA's list names "
       "(norms, softmax, losses, sums) float32; the CPU's list of the latter is shorter. All others "
       "take what comes. Parameters keep their dtype: their 16-bit copies live as long as the "

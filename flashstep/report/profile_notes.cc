@@ -9,7 +9,6 @@
 #include "flashstep/report/profile.h"
 
 namespace flashstep::report {
-
 namespace {
 
 constexpr double kUnclassifiedLimit = 0.02;  // of the time
@@ -102,8 +101,8 @@ double step_milliseconds(const ProfileRun& run, double seconds) {
 // Share of the run's time by class, idle last; empty classes included, so that bars line up.
 std::vector<double> shares(const ProfileRun& run) {
   std::vector<double> percent;
-  for (int i = 0; i < kWorkClasses; ++i) {
-    const WorkSums sums = add_up(run.sums, {.classes = {static_cast<WorkClass>(i)}});
+  for (const WorkClass work_class : all_work_classes()) {
+    const WorkSums sums = add_up(run.sums, {.classes = {work_class}});
     percent.push_back(100 * sums.seconds / run.wall_seconds());
   }
   percent.push_back(100 * run.idle_seconds() / run.wall_seconds());
@@ -162,9 +161,8 @@ measure::FlameGraph flame_graph(const ProfileCase& c, const ProfileRun& run,
         step_milliseconds(run, cell.sums.seconds);
   }
   measure::add_up(graph.root);
-  for (int i = 0; i < kWorkClasses; ++i) {
-    const auto work_class = static_cast<WorkClass>(i);
-    if (used[static_cast<size_t>(i)])
+  for (const WorkClass work_class : all_work_classes()) {
+    if (used[static_cast<size_t>(work_class)])
       graph.keys.push_back({class_name(work_class), color_of(work_class)});
   }
   return graph;
@@ -186,7 +184,7 @@ measure::Plot shares_plot(const ProfileCase& c, const std::string& footnote) {
   add("inference", c.inference);
   add(c.workload ? c.workload->mode.c_str() : "trace", c.step);
   std::vector<std::string> names;
-  for (int i = 0; i < kWorkClasses; ++i) names.emplace_back(class_name(static_cast<WorkClass>(i)));
+  for (const WorkClass work_class : all_work_classes()) names.emplace_back(class_name(work_class));
   names.emplace_back("idle");
   // Classes that nobody ran are left out.
   for (size_t i = names.size(); i-- > 0;) {

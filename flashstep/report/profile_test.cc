@@ -18,7 +18,6 @@
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
-
 namespace {
 
 Workload workload_with(const std::string& attention) {

@@ -16,7 +16,6 @@
 #include "flashstep/measure/stats.h"
 
 namespace flashstep::report {
-
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
@@ -92,10 +91,7 @@ double Record::quantile(const std::string& name, double q) const {
 
 double Record::number(const std::string& name) const {
   const Cell* cell = find_cell(*this, name);
-  if (cell == nullptr) return std::numeric_limits<double>::quiet_NaN();
-  if (const auto* whole = std::get_if<int64_t>(&cell->value())) return static_cast<double>(*whole);
-  const auto* real = std::get_if<double>(&cell->value());
-  return real == nullptr ? std::numeric_limits<double>::quiet_NaN() : *real;
+  return cell == nullptr ? std::numeric_limits<double>::quiet_NaN() : cell->number();
 }
 
 std::string Record::text(const std::string& name) const {

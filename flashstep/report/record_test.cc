@@ -10,7 +10,6 @@
 #include "flashstep/report/test_table.h"
 
 namespace flashstep::report {
-
 namespace {
 
 Record record_of(int64_t context, const char* implementation, std::vector<double> seconds) {

@@ -19,7 +19,6 @@
 #include "flashstep/report/texts.h"
 
 namespace flashstep::report {
-
 namespace {
 
 bool has_row(const Benchmark& benchmark, const Record& record, const Records& all) {
@@ -146,11 +145,18 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
   return report;
 }
 
-const std::string& note(const std::string& name) {
-  static const auto all =
-      nlohmann::json::parse(note_texts()).get<std::map<std::string, std::string>>();
+const std::vector<std::string>& notes(const std::string& name) {
+  static const auto all = [] {
+    std::map<std::string, std::vector<std::string>> read;
+    const auto texts = nlohmann::json::parse(note_texts());
+    for (const auto& [key, text] : texts.items())
+      read[key] =
+          text.is_array() ? text.get<std::vector<std::string>>() : std::vector<std::string>{text};
+    return read;
+  }();
   return all.at(name);
 }
+const std::string& note(const std::string& name) { return notes(name).front(); }
 
 BenchReport report_of(const Benchmark& benchmark, const Records& records) {
   BenchReport report;

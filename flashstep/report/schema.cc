@@ -7,17 +7,12 @@
 #include "flashstep/measure/stats.h"
 
 namespace flashstep::report {
-
 namespace {
 
 using measure::Cell;
 
 Cell scaled(const Cell& cell, double factor) {
-  if (factor == 1) return cell;
-  if (const auto* real = std::get_if<double>(&cell.value())) return *real * factor;
-  if (const auto* whole = std::get_if<int64_t>(&cell.value()))
-    return static_cast<double>(*whole) * factor;
-  return cell;
+  return factor == 1 || cell == Cell() || cell.is_text() ? cell : Cell(cell.number() * factor);
 }
 
 const double kNotDrawn = std::nan("");
@@ -120,6 +115,12 @@ CellOf finite(const NumberOf& number) {
   return [number](const Record& r, const Records& all) {
     const double value = number(r, all);
     return std::isfinite(value) ? Cell(value) : Cell();
+  };
+}
+
+NumberOf rate(const std::string& fact, const std::string& series, double factor) {
+  return [fact, series, factor](const Record& r, const Records&) {
+    return factor * r.number(fact) / r.median(series);
   };
 }
 

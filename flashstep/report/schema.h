@@ -54,6 +54,9 @@ CellOf percent_above(const std::string& implementation, const std::string& serie
 // An empty cell for what is not finite.
 CellOf finite(const NumberOf& number);
 
+// A fact over the median of a series: bytes a second, or of the seconds that a limit would take.
+NumberOf rate(const std::string& fact, const std::string& series, double factor = 1);
+
 // Columns of the key.
 SchemaColumn text_key(const std::string& name);
 SchemaColumn integer_key(const std::string& name);

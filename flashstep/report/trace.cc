@@ -1,4 +1,3 @@
-//
 #include "flashstep/report/trace.h"
 
 #include <algorithm>
@@ -21,7 +20,6 @@
 #include "flashstep/report/work_class.h"
 
 namespace flashstep::report {
-
 namespace {
 
 namespace profiler = torch::autograd::profiler;

@@ -7,7 +7,6 @@
 #include "flashstep/base/text.h"
 
 namespace flashstep::report {
-
 namespace {
 
 struct Rule {
@@ -180,6 +179,15 @@ bool is_cutlass_launcher(std::string_view name) {
 }
 
 }  // namespace
+
+const std::vector<WorkClass>& all_work_classes() {
+  static const std::vector<WorkClass> all = [] {
+    std::vector<WorkClass> classes;
+    for (int i = 0; i < kWorkClasses; ++i) classes.push_back(static_cast<WorkClass>(i));
+    return classes;
+  }();
+  return all;
+}
 
 const char* class_name(WorkClass work_class) {
   static constexpr std::array<const char*, kWorkClasses> kNames = {

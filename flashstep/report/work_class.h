@@ -21,6 +21,7 @@ enum class WorkClass : unsigned char {
   kOther,          // known to no rule
 };
 inline constexpr int kWorkClasses = static_cast<int>(WorkClass::kOther) + 1;
+const std::vector<WorkClass>& all_work_classes();
 
 const char* class_name(WorkClass work_class);
 

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 namespace flashstep::report {
-
 namespace {
 
 using Expected = std::pair<const char*, WorkClass>;

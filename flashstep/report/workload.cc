@@ -17,7 +17,6 @@
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
-
 namespace {
 
 constexpr int64_t kMost = int64_t{1} << 31;

@@ -8,7 +8,6 @@
 #include "flashstep/report/test_workload.h"
 
 namespace flashstep::report {
-
 namespace {
 
 TEST(Workload, SizesByNameAndByNumbers) {

@@ -83,10 +83,8 @@ Change each(const std::string& section, const std::string& column,
             const std::function<double(double)>& function) {
   return in_tables(section, {column}, [=](measure::Table& table, const std::vector<size_t>& at) {
     for (auto& row : table.rows) {
-      if (const auto* number = std::get_if<double>(&row[at[0]].value()))
-        row[at[0]] = function(*number);
-      else if (const auto* whole = std::get_if<int64_t>(&row[at[0]].value()))
-        row[at[0]] = function(static_cast<double>(*whole));
+      Cell& cell = row[at[0]];
+      if (cell != Cell() && !cell.is_text()) cell = function(cell.number());
     }
   });
 }

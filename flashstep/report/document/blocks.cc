@@ -9,7 +9,6 @@
 #include "flashstep/report/texts.h"
 
 namespace flashstep::report {
-
 namespace {
 
 std::string html_text(const std::string& text) { return measure::xml_escape(text); }
@@ -46,9 +45,7 @@ std::string html_prose(const std::string& text) {
 
 // What a table is sorted by: the exact number; nothing for what is none.
 std::string sort_key(const measure::Cell& cell) {
-  double value = NAN;
-  if (const auto* whole = std::get_if<int64_t>(&cell.value())) value = static_cast<double>(*whole);
-  if (const auto* number = std::get_if<double>(&cell.value())) value = *number;
+  const double value = cell.number();
   if (!std::isfinite(value)) return "";
   char buffer[64];
   const std::to_chars_result end = std::to_chars(buffer, buffer + sizeof buffer, value);

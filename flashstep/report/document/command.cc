@@ -15,7 +15,6 @@
 #include "flashstep/measure/clock.h"
 
 namespace flashstep::report {
-
 namespace {
 
 struct CloseFile {

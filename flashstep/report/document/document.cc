@@ -102,7 +102,7 @@ class DocumentMaker {
   }
 
   // The answer of one year's preset; `own`: there are others'.
-  Blocks part_blocks(const AnswerPart& part, const std::string& section, bool own) {
+  Blocks part_blocks(const AnswerPart& part, bool own) {
     Blocks blocks;
     blocks.push_back(ProseBlock{(own && !part.year.empty() ? "**" + part.year + ":** " : "") +
                                 join(part.finding.sentences, " ")});
@@ -111,7 +111,6 @@ class DocumentMaker {
     const PictureBlock* picture = picture_of(part);
     if (picture != nullptr && table.rows.empty() && shown_.insert(picture->file).second) {
       blocks.push_back(*picture);
-      (void)section;
     }
     return blocks;
   }
@@ -123,8 +122,7 @@ class DocumentMaker {
                     ProseBlock{question.text, "question"}};
     for (const AnswerPart& part : answered.parts) {
       const bool several = answered.parts.size() > 1;
-      GroupBlock own{
-          .kind = "part", .id = "", .blocks = part_blocks(part, question.section, several)};
+      GroupBlock own{.kind = "part", .id = "", .blocks = part_blocks(part, several)};
       if (!part.year.empty()) own.years = {part.year};
       group.blocks.push_back(std::move(own));
     }
@@ -172,7 +170,7 @@ class DocumentMaker {
       if (answered.question->section == section.name && !answered.parts.empty())
         add_answer(answered, blocks);
     }
-    FoldBlock all{"All measurements", {}, "all-" + std::string(section.name)};
+    FoldBlock all{"All measurements", {}, "all-" + section.name};
     for (const Result& result : results_) {
       if (result.section != section.name) continue;
       for (Block& block : result_blocks(result)) all.blocks.push_back(std::move(block));

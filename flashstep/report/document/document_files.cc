@@ -17,7 +17,6 @@
 #include "flashstep/report/document/document.h"
 
 namespace flashstep::report {
-
 namespace {
 
 // The pictures of a document: their colours, axes and footnotes.

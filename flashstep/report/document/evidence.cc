@@ -37,10 +37,7 @@ const measure::Cell* TableRow::cell(const std::string& column) const {
 
 double TableRow::number(const std::string& column) const {
   const measure::Cell* here = cell(column);
-  if (here == nullptr) return NAN;
-  if (const auto* whole = std::get_if<int64_t>(&here->value())) return static_cast<double>(*whole);
-  const auto* number = std::get_if<double>(&here->value());
-  return number == nullptr ? NAN : *number;
+  return here == nullptr ? NAN : here->number();
 }
 
 std::string TableRow::text(const std::string& column) const {

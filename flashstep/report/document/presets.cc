@@ -21,7 +21,6 @@
 #include "flashstep/report/texts.h"
 
 namespace flashstep::report {
-
 namespace {
 
 struct PresetEntry {
@@ -138,40 +137,12 @@ Plan plan_of(const Section& section, const std::string& preset, const measure::M
 }
 
 const std::vector<Section>& sections() {
-  static const std::vector<Section> all = {
-      {"limits", "The machine's limits",
-       "What the machine does at most, measured: the denominator of every share of the limit."},
-      {"step", "Training step",
-       "Forward, backward and optimizer of models by size, with the host waiting after each step."},
-      {"norm", "Norms by themselves",
-       "RMSNorm by a kernel, by its formula and compiled, beside LayerNorm: all that they wait for "
-       "is memory."},
-      {"profile", "Where the time goes",
-       "Kernels and operators by the ranges they run in, their classes, and idle time."},
-      {"precision", "Mixed precision",
-       "What rounds where: sums in half precision, dtypes under autocast, norms, and each size in "
-       "bf16 beside fp32."},
-      {"memory", "Where the memory goes",
-       "Memory over time by what holds it, its peaks, the largest allocations, and what a block "
-       "keeps for backward."},
-      {"attention_grid", "Plain attention",
-       "Single passes without heads over lengths and head dims, and what does not fit."},
-      {"attention", "Attention in tiles",
-       "Ours beside the formula and other people's kernels on the same inputs, in turns."},
-      {"leaderboard", "Leaderboard", "The case that the course's leaderboard ranked."},
-      {"allreduce", "All-reduce", "Sums over ranks by backend, device, size and number of ranks."},
-      {"ddp", "Data parallelism",
-       "One training step with each way to average gradients, beside ranks that send nothing and "
-       "PyTorch's own."},
-      {"sharding", "Sharded optimizer",
-       "Memory and time of an optimizer whose state is divided between ranks."},
-      {"matrix", "Attention x data parallelism",
-       "Training with every attention under every wrapper."},
-      {"account", "Accounts",
-       "Calculated, not measured: parameters, operations, bytes and messages, with their "
-       "derivations."},
-      {"tokenizer", "Tokenizer", "Training and encoding beside other people's."},
-  };
+  static const std::vector<Section> all = [] {
+    std::vector<Section> read;
+    for (const auto& row : nlohmann::json::parse(section_texts()))
+      read.push_back({row.at(0), row.at(1), row.at(2)});
+    return read;
+  }();
   return all;
 }
 

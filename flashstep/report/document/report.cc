@@ -9,7 +9,6 @@
 #include "flashstep/error.h"
 #include "flashstep/report/document/command.h"
 #include "flashstep/report/document/document.h"
-#include "flashstep/report/document/run.h"
 
 namespace flashstep::report {
 namespace {
@@ -125,29 +124,18 @@ ReportOutcome make_report(const ReportOptions& options) {
   const RunRecord record = record_of(options, plan);
   write_record(record, options.directory);
 
-  RunOptions run;
-  run.directory = options.directory;
-  run.program = options.program;
+  RunOptions run = options;
   run.version = measured_version();
   run.machine = machine;
-  run.any_machine = options.any_machine;
-  run.most_seconds = options.most_seconds;
-  run.progress = options.progress;
   run.finished = [&](const Result& result) {
     const std::string line = answer_of(result);
     if (options.told && !line.empty()) options.told(line);
   };
-  const RunOutcome ran = run_measurements(plan.measurements, run);
-
   ReportOutcome outcome;
-  outcome.measured = ran.measured;
-  outcome.reused = ran.reused;
-  outcome.failed = ran.failed;
-  outcome.later = ran.later;
-  outcome.signal = ran.signal;
+  static_cast<RunOutcome&>(outcome) = run_measurements(plan.measurements, run);
   for (const LeftOut& left_out : plan.left_out)
     outcome.left_out.push_back(left_out.what + ": " + left_out.why);
-  draw(options, record, ran.keys, outcome);
+  draw(options, record, outcome.keys, outcome);
   return outcome;
 }
 

@@ -12,7 +12,6 @@
 #include "flashstep/error.h"
 
 namespace flashstep::report {
-
 namespace {
 
 namespace fs = std::filesystem;

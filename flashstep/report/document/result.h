@@ -18,7 +18,7 @@ namespace flashstep::report {
 //
 // A section's measurements are command lines of `flashstep`, run as child processes with `--out
 // FOLDER` behind them; what they write there (report::save) is the result. A new command joins the
-// report by a row in the table of sections (presets.cc) and its measurements in a handout
+// report by a row in sections.json and its measurements in a handout
 // (report/handouts/*.json).
 
 struct Needs {
@@ -52,9 +52,9 @@ struct Plan {
 };
 
 struct Section {
-  const char* name;   // of --only
-  const char* title;  // its heading
-  const char* about;  // what stands below it
+  std::string name;   // of --only
+  std::string title;  // its heading
+  std::string about;  // what stands below it
 };
 
 const std::vector<Section>& sections();

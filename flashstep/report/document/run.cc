@@ -1,5 +1,3 @@
-#include "flashstep/report/document/run.h"
-
 #include <algorithm>
 #include <ctime>
 #include <optional>
@@ -11,6 +9,7 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/report/document/command.h"
+#include "flashstep/report/document/report.h"
 
 namespace flashstep::report {
 namespace {
