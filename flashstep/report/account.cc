@@ -11,8 +11,8 @@ namespace {
 
 void check_one_of(const char* what, const std::string& got,
                   const std::vector<std::string>& allowed) {
-  require(std::find(allowed.begin(), allowed.end(), got) != allowed.end(), "[account] expected ",
-          what, " to be one of ", join(allowed), ", got \"", got, "\"");
+  require(contains(allowed, got), "[account] expected ", what, " to be one of ", join(allowed),
+          ", got \"", got, "\"");
 }
 
 }  // namespace

@@ -116,7 +116,6 @@ void add_activations(const AccountCase& c, Account& account) {
 }
 
 // Account of attention's memory by the formula.
-
 struct Memory {        // bytes
   double tensors = 0;  // q, k, v, the output and their gradients
   double matrix = 0;   // one (B, H, N, N)

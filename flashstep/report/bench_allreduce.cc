@@ -70,9 +70,7 @@ std::vector<Record> run_allreduce_job(const BenchAllreduceOptions& options,
   work.unit_of = [](const Record& record) { return record.what; };
   work.task_of = [&](const std::vector<std::string>& units) {
     std::vector<AllreduceCase> left = cases;
-    std::erase_if(left, [&](const AllreduceCase& c) {
-      return std::find(units.begin(), units.end(), describe(c)) == units.end();
-    });
+    std::erase_if(left, [&](const AllreduceCase& c) { return !contains(units, describe(c)); });
     return to_json(AllreduceTask{left, options.cell_seconds, options.quick});
   };
   std::vector<Record> records = measure_on_ranks(work, allreduce_blanks(cases));

@@ -17,7 +17,6 @@
 namespace flashstep::report {
 
 // What the links between ranks of one machine carry at most, one way.
-
 struct Link {
   double bytes_per_s;  // a rank's, in one direction
   std::string source;  // "data sheet: ...", or how it was measured
@@ -83,7 +82,6 @@ void fill_pattern(at::Tensor buffer, const std::string& dtype, int64_t ranks, in
 int64_t count_wrong(const at::Tensor& buffer, const std::string& dtype, int64_t ranks);
 
 // What each rank of `flashstep bench allreduce` does.
-
 struct AllreduceTask {
   std::vector<AllreduceCase> cases;  // of one transport and number of ranks
   double cell_seconds = 1;           // for the timed calls of one implementation and case

@@ -13,10 +13,6 @@
 namespace flashstep::report {
 namespace {
 
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
-}
-
 // Elements that are compared, or written, at a time: the rest of the memory is the buffer's.
 constexpr int64_t kChunk = int64_t{1} << 22;
 
@@ -54,7 +50,7 @@ std::vector<std::pair<std::string, std::string>> transports_of(
   std::vector<std::pair<std::string, std::string>> transports;
   for (const auto& [backend, device] :
        {std::pair("gloo", "cpu"), std::pair("gloo", "cuda"), std::pair("nccl", "cuda")}) {
-    if (contains(backends, backend) && contains(devices, device)) {
+    if (is_wanted(backends, std::string(backend)) && is_wanted(devices, std::string(device))) {
       transports.emplace_back(backend, device);
     }
   }

@@ -186,7 +186,7 @@ std::vector<std::string> attention_findings(const Records& records) {
   for (const Record& r : records) {
     const std::string why = r.text("no graph");
     const std::string sentence = str(r.implementation, " is in no graph: ", why, ".");
-    const bool said = std::find(sentences.begin(), sentences.end(), sentence) != sentences.end();
+    const bool said = contains(sentences, sentence);
     if (!why.empty() && !said) sentences.push_back(sentence);
   }
   add_cost_of_determinism(records, sentences);
@@ -221,18 +221,15 @@ std::vector<AttentionCandidate> chosen_candidates(const BenchAttentionOptions& o
   std::vector<AttentionCandidate> all = attention_candidates(device);
   // Compiling for a CPU takes minutes of a small one: only on demand.
   const auto& names = options.implementations;
-  const auto wanted = [&](const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
+  const auto wanted = [&](const std::string& name) { return contains(names, name); };
   if (!options.peer_command.empty() && (device.is_cuda() || wanted("compiled")))
     all.push_back(compiled_candidate(options.peer_command));
   if (names.empty()) return all;
   std::vector<std::string> known;
   for (const auto& implementation : all) known.push_back(implementation.name);
   for (const auto& name : names) {
-    require(std::find(known.begin(), known.end(), name) != known.end(),
-            "[bench attention] expected implementations among ", join(known), ", got \"", name,
-            "\"");
+    require(contains(known, name), "[bench attention] expected implementations among ", join(known),
+            ", got \"", name, "\"");
   }
   std::erase_if(all, [&](const AttentionCandidate& c) { return !wanted(c.name); });
   return all;

@@ -73,11 +73,6 @@ AttentionPreset sweep(std::vector<std::pair<int64_t, int64_t>> pairs) {
   return preset;
 }
 
-template <typename Value>
-bool wanted(const std::vector<Value>& among, const Value& value) {
-  return among.empty() || std::find(among.begin(), among.end(), value) != among.end();
-}
-
 // Matrices of (heads, rows, M) that the formula and its gradient hold at once: scores, the masked
 // ones, weights, their gradients, and what autograd keeps of them.
 constexpr int64_t kMatrices = 8;
@@ -238,10 +233,10 @@ AttentionPreset attention_preset(const std::string& name,
 
 AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter) {
   std::erase_if(preset.cases, [&](const AttentionCase& c) {
-    return !wanted(filter.dtypes, c.dtype) || !wanted(filter.lengths, c.n) ||
-           !wanted(filter.head_dims, c.head_dim);
+    return !is_wanted(filter.dtypes, c.dtype) || !is_wanted(filter.lengths, c.n) ||
+           !is_wanted(filter.head_dims, c.head_dim);
   });
-  std::erase_if(preset.passes, [&](AttentionPass pass) { return !wanted(filter.passes, pass); });
+  std::erase_if(preset.passes, [&](AttentionPass pass) { return !is_wanted(filter.passes, pass); });
   return preset;
 }
 

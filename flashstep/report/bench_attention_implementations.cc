@@ -17,7 +17,7 @@
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/machine.h"
-#include "flashstep/report/python_peer.h"
+#include "flashstep/report/bench_ranks.h"
 
 namespace flashstep::report {
 namespace {

@@ -28,8 +28,8 @@ void check_norm_options(const BenchNormOptions& options) {
   const auto check = [](const char* what, const auto& given, const auto& known) {
     require(!given.empty(), "[bench norm] expected a ", what, ", got none");
     for (const std::string& name : given) {
-      require(std::find(known.begin(), known.end(), name) != known.end(), "[bench norm] expected ",
-              what, " among ", join(known), ", got \"", name, "\"");
+      require(contains(known, name), "[bench norm] expected ", what, " among ", join(known),
+              ", got \"", name, "\"");
     }
   };
   require(!options.widths.empty() &&

@@ -138,7 +138,7 @@ std::vector<Record> measure_operator(const BenchOpsOptions& options, const Opera
       {"compiled", false, in_python}};
   std::erase_if(candidates, [&](const Candidate& candidate) {
     const auto& names = options.implementations;
-    return !names.empty() && std::find(names.begin(), names.end(), candidate.name) == names.end();
+    return !is_wanted(names, candidate.name);
   });
   std::vector<Record> records = take_turns(
       {{{"operator", op.name}, {"rows", size.rows}, {"width", size.width}, {"dtype", dtype}},
@@ -291,8 +291,7 @@ BenchReport bench_ops(const BenchOpsOptions& options) {
   std::vector<Operator> chosen;
   for (const Operator& op : operators()) {
     const auto& names = options.ops;
-    if (names.empty() || std::find(names.begin(), names.end(), op.name) != names.end())
-      chosen.push_back(op);
+    if (is_wanted(names, op.name)) chosen.push_back(op);
   }
   Benchmark benchmark;
   benchmark.command = "bench ops";

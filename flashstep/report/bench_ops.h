@@ -11,8 +11,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <torch/types.h>
 
+#include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/benchmark.h"
-#include "flashstep/report/python_peer.h"
 #include "flashstep/report/schema.h"
 #include "flashstep/report/turns.h"
 
@@ -74,7 +74,6 @@ at::Tensor random_leaf(at::IntArrayRef shape, const std::string& dtype, const at
 Schema op_schema(const std::string& baseline);
 
 // The fused operators, as `flashstep bench ops` measures them.
-
 struct OpSize {
   int64_t rows = 0, width = 0, d_ff = 0, vocab = 0;  // tokens, C, F, V
   std::string dtype;

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
 #include "flashstep/comm/child.h"
 #include "flashstep/comm/gpus.h"
 #include "flashstep/error.h"
@@ -18,6 +19,7 @@
 #include "flashstep/measure/memory.h"
 
 namespace flashstep::report {
+
 namespace {
 
 constexpr const char* kTaskVariable = "FLASHSTEP_BENCH_TASK";
@@ -230,12 +232,50 @@ std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> b
     const auto is_out = [&](const std::string& unit) { return begun.empty() || unit == begun; };
     for (Record& record : blanks) {
       const std::string unit = unit_of(record);
-      if (is_out(unit) && std::find(units.begin(), units.end(), unit) != units.end())
+      if (is_out(unit) && contains(units, unit))
         record.outcome = outcome_of_ranks(outcome.failure, outcome.exit_code, job.ranks, kills);
     }
     std::erase_if(units, is_out);
   }
   return blanks;
+}
+
+using Json = nlohmann::json;
+
+void PythonPeer::start() {
+  require(failure_.empty(), failure_);
+  if (command_.empty()) failure_ = "no program of Python's was given";
+  try {
+    if (failure_.empty()) {
+      process_ = std::make_unique<Subprocess>(
+          ChildOptions{.command = command_, .has_input = true, .errors = Errors::kDropped});
+      if (!process_->read_line())
+        failure_ = str("\"", join(command_, " "), "\" did not start: it needs Python's torch");
+    }
+  } catch (const MachineError& error) {
+    failure_ = error.what();
+  }
+  if (failure_.empty()) return;
+  process_.reset();
+  throw UserError(failure_);
+}
+
+Json PythonPeer::ask(const Json& request) {
+  if (process_ == nullptr) start();
+  const auto line = process_->write_line(request.dump()) ? process_->read_line() : std::nullopt;
+  if (!line) {
+    process_.reset();
+    throw MachineError("the Python program ended");
+  }
+  Json answer = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
+  if (!answer.is_object()) throw MachineError("the Python program answered \"" + *line + "\"");
+  if (answer.contains("error")) throw MachineError(answer["error"].get<std::string>());
+  return answer;
+}
+
+void PythonPeer::tell_if_running(const Json& request) {
+  if (process_ == nullptr) return;
+  if (!process_->write_line(request.dump()) || !process_->read_line()) process_.reset();
 }
 
 }  // namespace flashstep::report

@@ -22,6 +22,9 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
+#include "flashstep/base/subprocess.h"
 #include "flashstep/detail/fields.h"
 #include "flashstep/report/record.h"
 
@@ -65,7 +68,6 @@ void tell_progress(const std::string& line);
 std::unique_ptr<Group> make_rank_group(const std::string& backend, const std::string& device);
 
 // Records that ranks measure: one unit after the other on the same ranks, of which some may fail.
-
 struct RankWork {
   RankJob job;  // its task is made for the units that are to be measured
   std::function<std::string(const std::vector<std::string>& units)> task_of;
@@ -111,5 +113,25 @@ OwnProcess run_own_process(const std::vector<std::string>& command, const std::s
 void begin_unit(const std::string& unit, const Group& group);
 // In rank 0: a part of the blank of this implementation, and of this key unless that is empty.
 void hand_over_record(const Record& record);
+
+// A baseline in a Python process, which takes turns with ours: one JSON object a line there, one
+// back. It says a line when it is ready.
+class PythonPeer {
+ public:
+  explicit PythonPeer(std::vector<std::string> command) : command_(std::move(command)) {}
+
+  // Starts it where it does not run. UserError where there is no such program or it does not become
+  // ready; MachineError where it ends, answers with no object, or with {"error": its reason}.
+  nlohmann::json ask(const nlohmann::json& request);
+  // The same, where it runs; nothing that it says is an error.
+  void tell_if_running(const nlohmann::json& request);
+
+ private:
+  void start();
+
+  std::vector<std::string> command_;
+  std::unique_ptr<Subprocess> process_;
+  std::string failure_;  // why it cannot be started
+};
 
 }  // namespace flashstep::report

@@ -57,8 +57,8 @@ std::vector<std::string> sharding_names() {
 
 ParallelConfig sharding_by_name(const std::string& name) {
   const std::vector<std::string> names = sharding_names();
-  require(std::find(names.begin(), names.end(), name) != names.end(),
-          "[bench sharding] expected one of ", join(names), ", got \"", name, "\"");
+  require(contains(names, name), "[bench sharding] expected one of ", join(names), ", got \"", name,
+          "\"");
   ParallelConfig division;
   division.shard_optimizer = name.substr(0, name.find(' '));
   if (name.ends_with(" nccl")) division.peer_copies = "none";

@@ -249,20 +249,18 @@ std::vector<NamedPicture> step_pictures(const Records& all, const std::string& f
 }  // namespace
 
 Benchmark step_benchmark(const BenchStepOptions& options) {
-  Benchmark benchmark;
-  benchmark.command = "bench step";
-  benchmark.device = options.axes.common.device;
-  benchmark.title =
-      str("Training step on the ", options.axes.common.device == "cuda" ? "GPU" : "CPU");
-  benchmark.schema = step_schema;
-  benchmark.has_row = [](const Record& r, const Records&) { return is_ours(r); };
-  benchmark.runs_table = step_runs;
-  benchmark.how_to_read = {note("step")};
-  benchmark.how = str("Timed steps: ", options.steps * options.turns, " in ", options.turns,
-                      options.turns == 1 ? " turn" : " turns");
-  benchmark.findings = step_findings;
-  benchmark.pictures = step_pictures;
-  return benchmark;
+  return {
+      .command = "bench step",
+      .title = str("Training step on the ", options.axes.common.device == "cuda" ? "GPU" : "CPU"),
+      .device = options.axes.common.device,
+      .schema = step_schema,
+      .has_row = [](const Record& r, const Records&) { return is_ours(r); },
+      .runs_table = step_runs,
+      .how_to_read = {note("step")},
+      .how = str("Timed steps: ", options.steps * options.turns, " in ", options.turns,
+                 options.turns == 1 ? " turn" : " turns"),
+      .findings = step_findings,
+      .pictures = step_pictures};
 }
 
 }  // namespace flashstep::report

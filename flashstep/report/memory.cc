@@ -58,7 +58,7 @@ constexpr Layer kLayers[] = {{MemoryKind::kOther, measure::kGrey}, {MemoryKind::
 
 constexpr int kMoments = 1000;  // of moments: about the picture's pixels
 
-bool is_pass(const std::string& path) {
+bool is_pass_range(const std::string& path) {
   const std::string name = path.substr(path.find_last_of('/') + 1);
   return name == "forward" || name == "backward" || name == "optimizer";
 }
@@ -68,7 +68,7 @@ std::vector<measure::AreaSpan> passes(const measure::MemoryTrace& trace, measure
   std::vector<measure::AreaSpan> spans;
   for (const measure::MemoryRange& range : trace.ranges) {
     const bool inside = range.events.begin >= window.begin && range.events.end <= window.end;
-    if (!inside || !is_pass(range.path)) continue;
+    if (!inside || !is_pass_range(range.path)) continue;
     spans.push_back({(range.begin - start) * 1e3, (range.end - start) * 1e3,
                      range.path.substr(range.path.find_last_of('/') + 1)});
   }

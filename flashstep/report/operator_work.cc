@@ -12,7 +12,6 @@ namespace flashstep::report {
 namespace {
 
 // Classes of operators and of autograd's nodes.
-
 struct NodeRule {
   std::string_view part;
   WorkClass work_class;
@@ -26,7 +25,7 @@ constexpr NodeRule kNodeRules[] = {
     {"FusedRope", WorkClass::kElementwise},
 };
 
-bool contains(std::string_view text, std::string_view part) {
+bool has_part(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
@@ -211,13 +210,13 @@ bool only_calls(std::string_view stem) {
 WorkClass class_of_operator(std::string_view name) {
   if (name.starts_with("autograd::")) return WorkClass::kHost;
   for (const NodeRule& rule : kNodeRules) {
-    if (contains(name, rule.part)) return rule.work_class;
+    if (has_part(name, rule.part)) return rule.work_class;
   }
-  if (contains(name, "attention")) return WorkClass::kAttention;
+  if (has_part(name, "attention")) return WorkClass::kAttention;
   if (name.starts_with("gloo:") || name.starts_with("nccl") || name.starts_with("c10d::")) {
     return WorkClass::kCommunication;
   }
-  if (contains(name, "Backward") || contains(name, "torch::autograd::")) return WorkClass::kHost;
+  if (has_part(name, "Backward") || has_part(name, "torch::autograd::")) return WorkClass::kHost;
   static const OperatorClasses classes = make_operator_classes();
   const size_t colons = name.rfind("::");
   if (colons != name.npos) name.remove_prefix(colons + 2);

@@ -115,33 +115,6 @@ int color_of(WorkClass work_class) {
   return neutral ? measure::kDarkGrey : static_cast<int>(work_class);
 }
 
-}  // namespace
-
-std::vector<std::string> profile_notes(const std::vector<ProfileCase>& cases) {
-  std::vector<std::string> notes;
-  for (const ProfileCase& c : cases) {
-    if (!c.step) continue;
-    note_tops(c, notes);
-    note_products(c, notes);
-    note_unclassified(c, notes);
-    note_ranges(c, notes);
-  }
-  return notes;
-}
-
-std::string file_name(const std::string& case_name) {
-  std::string name;
-  for (const char c : case_name) {
-    const bool keep = std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
-    if (keep) {
-      name += c;
-    } else if (!name.empty() && name.back() != '_') {
-      name += '_';
-    }
-  }
-  return name;
-}
-
 measure::FlameGraph flame_graph(const ProfileCase& c, const ProfileRun& run,
                                 const std::string& footnote) {
   measure::FlameGraph graph;
@@ -199,6 +172,48 @@ measure::Plot shares_plot(const ProfileCase& c, const std::string& footnote) {
   }
   plot.categories = std::move(names);
   return plot;
+}
+
+}  // namespace
+
+std::vector<std::string> profile_notes(const std::vector<ProfileCase>& cases) {
+  std::vector<std::string> notes;
+  for (const ProfileCase& c : cases) {
+    if (!c.step) continue;
+    note_tops(c, notes);
+    note_products(c, notes);
+    note_unclassified(c, notes);
+    note_ranges(c, notes);
+  }
+  return notes;
+}
+
+std::string file_name(const std::string& case_name) {
+  std::string name;
+  for (const char c : case_name) {
+    const bool keep = std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
+    if (keep) {
+      name += c;
+    } else if (!name.empty() && name.back() != '_') {
+      name += '_';
+    }
+  }
+  return name;
+}
+
+std::vector<NamedPicture> profile_pictures(const std::vector<ProfileCase>& cases,
+                                           const std::string& footnote) {
+  std::vector<NamedPicture> pictures;
+  for (const ProfileCase& c : cases) {
+    const std::string name = file_name(c.name);
+    if (c.step) {
+      pictures.push_back({"flame_" + name, flame_graph(c, *c.step, footnote)});
+      pictures.push_back({"shares_" + name, shares_plot(c, footnote)});
+    }
+    if (c.inference)
+      pictures.push_back({"flame_inference_" + name, flame_graph(c, *c.inference, footnote)});
+  }
+  return pictures;
 }
 
 }  // namespace flashstep::report

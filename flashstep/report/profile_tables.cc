@@ -387,17 +387,7 @@ Benchmark profile_benchmark(const std::vector<ProfileCase>& cases, int64_t top) 
     return tables;
   };
   benchmark.pictures = [&cases](const Records&, const std::string& footnote) {
-    std::vector<NamedPicture> pictures;
-    for (const ProfileCase& c : cases) {
-      const std::string name = file_name(c.name);
-      if (c.step) {
-        pictures.push_back({"flame_" + name, flame_graph(c, *c.step, footnote)});
-        pictures.push_back({"shares_" + name, shares_plot(c, footnote)});
-      }
-      if (c.inference)
-        pictures.push_back({"flame_inference_" + name, flame_graph(c, *c.inference, footnote)});
-    }
-    return pictures;
+    return profile_pictures(cases, footnote);
   };
   return benchmark;
 }

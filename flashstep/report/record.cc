@@ -156,8 +156,7 @@ std::vector<std::string> Records::distinct(
     const std::function<std::string(const Record&)>& name) const {
   std::vector<std::string> names;
   for (const Record& record : all_) {
-    if (std::find(names.begin(), names.end(), name(record)) == names.end())
-      names.push_back(name(record));
+    if (!contains(names, name(record))) names.push_back(name(record));
   }
   return names;
 }

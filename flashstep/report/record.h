@@ -2,6 +2,7 @@
 // process to process, into tables, pictures and sentences.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -15,10 +16,19 @@
 
 namespace flashstep::report {
 
+template <typename List, typename Value>
+bool contains(const List& list, const Value& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+// An empty list wants everything.
+template <typename List, typename Value>
+bool is_wanted(const List& list, const Value& value) {
+  return list.empty() || contains(list, value);
+}
+
 // What became of what was measured: the one place that tells one error from another. A benchmark
 // goes on with the next case, whatever it was; how the command ends is decided by Run
 // (benchmark.h).
-
 enum class Status { kMeasured, kOutOfMemory, kRefused, kFailed };
 
 struct Outcome {

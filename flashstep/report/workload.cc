@@ -32,10 +32,6 @@ constexpr SmallSize kSmallSizes[] = {{"tiny", 128, 384, 4, 4, 128, 32},
                                      {"mini", 256, 704, 4, 8, 256, 16},
                                      {"base", 512, 1376, 6, 8, 256, 8}};
 
-bool is_one_of(const std::string& word, const std::vector<std::string>& words) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
 ModelConfig model_by_numbers(const std::string& text) {
   ModelConfig model;
   model.vocab_size = kHandoutVocabulary;
@@ -124,7 +120,7 @@ std::vector<std::string> workload_size_names() {
 
 ModelConfig model_by_name(const std::string& name) {
   ModelConfig model;
-  if (is_one_of(name, model_size_names())) {
+  if (contains(model_size_names(), name)) {
     model.size = name;
     return model;
   }
@@ -172,15 +168,15 @@ Workload resolved_workload(const Workload& given) {
   }
   const auto known = [](const char* what, const std::string& word,
                         const std::vector<std::string>& words) {
-    require(is_one_of(word, words), "[workload] expected ", what, " ", join(words), ", got \"",
-            word, "\"");
+    require(contains(words, word), "[workload] expected ", what, " ", join(words), ", got \"", word,
+            "\"");
   };
   known("mode", workload.mode, workload_modes());
   known("precision", workload.precision, workload_precisions());
   known("attention", workload.model.attention, attention_implementations());
   known("device", workload.device, {"cpu", "cuda"});
   require(workload.device == "cuda" ||
-              is_one_of(workload.precision, std::vector<std::string>{"fp32", "bf16"}),
+              contains(std::vector<std::string>{"fp32", "bf16"}, workload.precision),
           "[workload] expected precision fp32 or bf16 on a CPU, got ", workload.precision);
   known("moments", workload.moments, {"fp32", "bf16"});
   known("stream", workload.stream, {"auto", "fp32", "bf16"});

@@ -101,9 +101,7 @@ AnswerFunction rightness(const Columns& passes, const std::string& what) {
             .rows("attention", {"dtype", "N", "mask", "pass", "implementation", "whose", "wrong"})
             .where({{"whose", "ours"}})
             .with({"wrong"})
-            .if_([&](const TableRow& row) {
-              return std::find(passes.begin(), passes.end(), row.text("pass")) != passes.end();
-            });
+            .if_([&](const TableRow& row) { return contains(passes, row.text("pass")); });
     if (rows.empty()) return {};
     const TableRows broken = rows.if_([](const TableRow& row) { return row.number("wrong") != 0; });
     double wrong = 0;

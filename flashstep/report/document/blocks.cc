@@ -151,7 +151,6 @@ std::string navigation_of(const Page& page) {
 }
 
 // Blocks as Markdown, for GitHub and for terminals.
-
 class MarkdownWriter {
  public:
   explicit MarkdownWriter(bool folded) : folded_(folded) {}

@@ -3,7 +3,7 @@
 
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
-#include "flashstep/report/document/evidence.h"
+#include "flashstep/report/document/combine.h"
 #include "flashstep/report/document/report.h"
 #include "flashstep/report/document/stored_results_test.h"
 

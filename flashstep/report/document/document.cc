@@ -23,16 +23,10 @@ std::string place_of(const Question& question) {
   return place;
 }
 
-bool wanted(const RunRecord& record, const std::string& section) {
-  return record.only.empty() ||
-         std::find(record.only.begin(), record.only.end(), section) != record.only.end();
-}
-
 // A year's report leaves the other years' questions, unless something answers them.
 bool is_asked(const Question& question, const std::string& preset) {
   const bool one_year = preset != "quick" && preset != "all";
-  return !one_year ||
-         std::find(question.years.begin(), question.years.end(), preset) != question.years.end();
+  return !one_year || contains(question.years, preset);
 }
 
 // Judgements of earlier programs by targets of their own: "(bar 8 %: kept)".
@@ -72,7 +66,7 @@ class DocumentMaker {
     const bool has_results =
         std::any_of(results_.begin(), results_.end(),
                     [&](const Result& result) { return result.section == section.name; });
-    if (!has_results && !wanted(record_, section.name)) return;
+    if (!has_results && !is_wanted(record_.only, section.name)) return;
     std::set<std::string> years;
     for (const Question& question : questions()) {
       if (question.section != section.name) continue;

@@ -116,8 +116,8 @@ std::vector<std::string> report_presets() {
 
 Plan plan_of(const Section& section, const std::string& preset, const measure::Machine& machine) {
   const auto presets = report_presets();
-  require(std::find(presets.begin(), presets.end(), preset) != presets.end(),
-          "[report] expected a preset among ", join(presets), ", got \"", preset, "\"");
+  require(contains(presets, preset), "[report] expected a preset among ", join(presets), ", got \"",
+          preset, "\"");
   Plan plan;
   const size_t gpus = machine.gpus.size();
   for (const PresetEntry& entry : preset_entries()) {

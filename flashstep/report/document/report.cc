@@ -19,15 +19,11 @@ void check_sections(const std::vector<std::string>& only) {
   std::vector<std::string> names;
   for (const Section& section : sections()) names.emplace_back(section.name);
   for (const std::string& name : only) {
-    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    if (contains(names, name)) continue;
     const std::string meant = nearest(name, names);
     throw UserError(str("[report] expected --only among ", join(names), ", got \"", name, "\"",
                         meant.empty() ? "" : "; did you mean \"" + meant + "\"?"));
   }
-}
-
-bool is_wanted(const std::vector<std::string>& only, const std::string& section) {
-  return only.empty() || std::find(only.begin(), only.end(), section) != only.end();
 }
 
 // A directory that cannot be written is the caller's choice, and shows before hours of measuring.

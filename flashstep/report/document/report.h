@@ -5,8 +5,7 @@
 //   DIRECTORY/tables/, pictures/                    each table and picture by itself
 //   DIRECTORY/results/                              what it is made of: a JSON file a measurement
 //   DIRECTORY/runs/, logs/, data/                   files of the measurements, what they printed,
-//   and
-//                                                   the inputs that were made for them
+//                                                   and the inputs that were made for them
 #pragma once
 
 #include <filesystem>
@@ -21,7 +20,6 @@ namespace flashstep::report {
 
 // Runs the measurements of a report: those that have a result are left, the others become child
 // processes of this program, one after the other.
-
 struct RunOptions {
   std::filesystem::path directory = "report";
   std::vector<std::string> program = {"/proc/self/exe"};  // a flashstep, that measures

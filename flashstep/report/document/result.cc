@@ -103,7 +103,7 @@ std::vector<std::string> files_below(const fs::path& folder) {
 // Of two results of a measurement, whether `a` is to be shown.
 bool better(const Result& a, const Result& b, const std::vector<std::string>& keys) {
   const auto rank = [&](const Result& result) {
-    const bool asked = std::find(keys.begin(), keys.end(), result.key) != keys.end();
+    const bool asked = contains(keys, result.key);
     return std::tuple(result.failure.empty(), asked, result.made.measured_at);
   };
   return rank(a) > rank(b);

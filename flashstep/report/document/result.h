@@ -68,7 +68,6 @@ std::string why_not(const Needs& needs, const measure::Machine& machine);
 
 // Which code measured: a result is not taken for that of other code. Texts and layout of the
 // report (report/document/) are no part of it: they may change without measuring anew.
-
 struct MeasuredVersion {
   std::string commit;   // "1a2b3c4d5e", with a + where files had been changed; empty without git
   std::string sources;  // hash of all sources of the library but tests and report/document/
