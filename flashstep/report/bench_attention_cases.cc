@@ -8,6 +8,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
+#include "flashstep/report/record.h"
 
 namespace flashstep::report {
 namespace {
