@@ -7,8 +7,8 @@ A goal names a file of a result, which rows it is about (numbers by <=, >=, <; a
 "not"), a column, and a bound:
     at_least, most               of every row
     best_of_least, best_of_most  of the best row of each case
-    least                        of the geometric mean of `beside`'s value over ours (the device's own kernel, or `contestant`)
-    every_row                    of that ratio in every row (`who` names the column of contestants)
+    least                        of the geometric mean of `beside`'s value over ours (the device's own kernel, or `implementation`)
+    every_row                    of that ratio in every row (`who` names the column of implementations)
     choice_within                of what `auto` takes, forward and backward together, over the fastest that can be named
 Exit code 1 where a goal is missed, 0 where all that could be judged are kept. What no file has is not judged.
 """
@@ -59,10 +59,10 @@ def ratios(rows, goal):
     for row in rows:
         value = number(row, goal["of"])
         if value:
-            cases.setdefault(case_of(row), {})[row[goal.get("who", "contestant")]] = value
+            cases.setdefault(case_of(row), {})[row[goal.get("who", "implementation")]] = value
     found = []
     for values in cases.values():
-        ours = next((values[name] for name in (goal.get("contestant"), *OURS) if name in values), None)
+        ours = next((values[name] for name in (goal.get("implementation"), *OURS) if name in values), None)
         if ours and goal["beside"] in values:
             found.append(values[goal["beside"]] / ours)
     return found

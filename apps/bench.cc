@@ -105,7 +105,7 @@ void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
 }
 
 void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& steps) {
-  command.add_option("--turns", turns, "Of every contestant, one after the other")
+  command.add_option("--turns", turns, "Of every implementation, one after the other")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   command.add_option("--warmup", warmup, "Steps a turn that are not timed")
@@ -148,6 +148,18 @@ void add_directory(CLI::App& command, std::string& directory) {
 void add_names(CLI::App& command, const char* flag, std::vector<std::string>& names,
                const std::vector<std::string>& known, const std::string& help) {
   command.add_option(flag, names, help)->delimiter(',')->check(CLI::IsMember(known));
+}
+
+void add_implementations(CLI::App& command, std::vector<std::string>& names,
+                         const std::vector<std::string>& known) {
+  for (const std::string flag : {"--implementations", "--contestants"}) {  // its old name
+    CLI::Option* option = command.add_option(
+        flag, names,
+        known.empty() ? "Only these, ours and peers by name" : "Only these: " + join(known));
+    option->delimiter(',');
+    if (!known.empty()) option->check(CLI::IsMember(known));
+    if (flag == "--contestants") option->group("");
+  }
 }
 
 void make_output_directory(const std::string& directory) {

@@ -9,7 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "flashstep/measure/table.h"
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 #include "flashstep/report/parallel_case.h"
 
 namespace flashstep::apps {
@@ -69,6 +69,9 @@ std::string device_or_gpu(const std::string& device);
 void add_directory(CLI::App& command, std::string& directory);
 void add_names(CLI::App& command, const char* flag, std::vector<std::string>& names,
                const std::vector<std::string>& known, const std::string& help);
+// --implementations; `known` empty: the benchmark says which there are.
+void add_implementations(CLI::App& command, std::vector<std::string>& names,
+                         const std::vector<std::string>& known);
 template <typename T>
 void take_if_given(const std::vector<T>& given, std::vector<T>& list) {
   if (!given.empty()) list = given;

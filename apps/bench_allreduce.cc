@@ -70,7 +70,7 @@ void add_bench_allreduce(CLI::App& bench) {
       ->capture_default_str();
   command
       ->add_option("--seconds", arguments->options.cell_seconds,
-                   "For the timed calls of one contestant and case")
+                   "For the timed calls of one implementation and case")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_flag("--quick", arguments->options.quick,

@@ -69,8 +69,7 @@ void add_bench_attention(CLI::App& bench) {
   command->add_option("--head-dim", options.filter.head_dims, "Only these")->delimiter(',');
   add_names(*command, "--pass", arguments->passes, {"forward", "backward", "both"},
             "Only these: forward, backward, both");
-  command->add_option("--contestants", options.contestants, "Only these, ours and peers by name")
-      ->delimiter(',');
+  add_implementations(*command, options.implementations, {});
   command->add_option("--pairs", arguments->pairs,
                       "Of sweep: queries:keys, such as 128:64 256:128");
   command->add_option("--warmup", options.warmup, "Of sweep: calls that are not timed")

@@ -15,7 +15,7 @@ struct DdpArguments {
   ParallelFlags flags;
   std::vector<std::string> wrappers;
   std::vector<double> bucket_megabytes;
-  report::ReplicaPlan plan;  // without a case and contestants
+  report::ReplicaPlan plan;  // without a case and implementations
   bool no_trace = false;
 };
 

@@ -33,7 +33,7 @@ void run(const NormArguments& arguments) {
   take_if_given(given.widths, options.widths);
   take_if_given(given.dtypes, options.dtypes);
   take_if_given(given.passes, options.passes);
-  take_if_given(given.contestants, options.contestants);
+  take_if_given(given.implementations, options.implementations);
   options.peer_command = arguments.peer.command();
   options.progress = print_progress;
   make_output_directory(arguments.directory);
@@ -63,10 +63,9 @@ void add_bench_norm(CLI::App& bench) {
   add_names(*command, "--dtype", given.dtypes, {"fp32", "bf16"}, "fp32 (the default), bf16");
   const std::vector<std::string> passes = report::BenchNormOptions().passes;
   add_names(*command, "--pass", given.passes, passes, "Only these: " + join(passes));
-  add_names(*command, "--contestants", given.contestants, report::norm_contestants(),
-            "Only these: " + join(report::norm_contestants()));
+  add_implementations(*command, given.implementations, report::norm_implementations());
   add_count("--calls", given.calls, "Timed calls at most, all turns together (1000)");
-  add_count("--turns", given.turns, "Of every contestant, one after the other (3)");
+  add_count("--turns", given.turns, "Of every implementation, one after the other (3)");
   add_device(*command, arguments->device);
   arguments->peer.add_options(*command, "The compiled baseline's program");
   add_directory(*command, arguments->directory);

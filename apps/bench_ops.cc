@@ -46,12 +46,11 @@ void add_bench_ops(CLI::App& bench) {
   add_count("--width", options.width, "d_model, a multiple of 64");
   add_count("--vocab", options.vocab, "Tokens in the vocabulary");
   add_names(*command, "--dtype", options.dtypes, {"fp32", "bf16"}, "fp32 (the default), bf16");
-  add_names(*command, "--contestants", options.contestants, {"flashstep", "eager", "compiled"},
-            "Only these: flashstep, eager, compiled");
-  add_count("--turns", options.turns, "Of every contestant, one after the other");
+  add_implementations(*command, options.implementations, {"flashstep", "eager", "compiled"});
+  add_count("--turns", options.turns, "Of every implementation, one after the other");
   command
       ->add_option("--seconds", options.cell_seconds,
-                   "For the timed calls of one contestant and case")
+                   "For the timed calls of one implementation and case")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   add_device(*command, options.device);

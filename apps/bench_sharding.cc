@@ -38,7 +38,7 @@ void add_bench_sharding(CLI::App& bench) {
   auto& plan = arguments->plan;
   add_attention(*command, arguments->flags.given.attention);
   command
-      ->add_option("--shard", plan.contestants,
+      ->add_option("--shard", plan.implementations,
                    "Ways to divide it, as parallel.shard_optimizer names them. Between GPUs of one "
                    "machine copy engines carry gradients and what was updated; nccl: NCCL does; "
                    "scattered: gradients are reduce-scattered; else all-reduced, and each rank "

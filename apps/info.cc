@@ -10,7 +10,7 @@
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/table.h"
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 #include "flashstep/report/limits_table.h"
 
 namespace flashstep::apps {

@@ -13,7 +13,7 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/report/document/measurement.h"
+#include "flashstep/report/document/question.h"
 
 namespace flashstep::apps {
 namespace {

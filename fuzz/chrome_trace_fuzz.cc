@@ -12,9 +12,9 @@
 #include <string_view>
 
 #include "flashstep/error.h"
-#include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/profile_sums.h"
 #include "flashstep/report/trace_attribution.h"
+#include "flashstep/report/trace_events.h"
 
 using namespace flashstep::report;  // a test program
 

@@ -2,7 +2,7 @@
 
     PYTHONPATH=python python3 python/call_bench.py [--device cuda]
 
-Contestants take turns; the shortest of their turns counts, in microseconds a call. On a GPU that is the host's time.
+Implementations take turns; the shortest of their turns counts, in microseconds a call. On a GPU that is the host's time.
 """
 
 import argparse
@@ -24,14 +24,14 @@ def cases(device):
     def sdpa():
         return F.scaled_dot_product_attention(attended, attended, attended, is_causal=True)
 
-    contestants = {
+    implementations = {
         "attention": (lambda: flashstep.attention(attended, attended, attended, causal=True), sdpa),
         "FlashAttention.apply": (lambda: flashstep.FlashAttention.apply(attended, attended, attended, True), sdpa),
         "rms_norm": (lambda: flashstep.rms_norm(x, weight), lambda: F.rms_norm(x, (32,), weight)),
         "swiglu": (lambda: flashstep.swiglu(x, x), lambda: F.silu(x) * x),
         "cross_entropy": (lambda: flashstep.cross_entropy(logits, targets), lambda: F.cross_entropy(logits, targets)),
     }
-    return [attended, x, logits], contestants
+    return [attended, x, logits], implementations
 
 
 def microseconds(call, device):
@@ -49,13 +49,13 @@ def main():
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     device = parser.parse_args().device
     torch.set_num_threads(1)
-    inputs, contestants = cases(device)
+    inputs, implementations = cases(device)
     print(f"{'us a call, on ' + device:22}{'flashstep':>10}{'PyTorch':>10}{'more':>8}")
     for requires_grad in (False, True):
         for tensor in inputs:
             tensor.requires_grad_(requires_grad)
         print("with a graph for gradients" if requires_grad else "without gradients")
-        for name, pair in contestants.items():
+        for name, pair in implementations.items():
             turns = [[microseconds(call, device) for call in pair] for _ in range(TURNS)]
             ours, theirs = (min(each) for each in zip(*turns))
             print(f"{name:22}{ours:10.1f}{theirs:10.1f}{ours - theirs:8.1f}", flush=True)

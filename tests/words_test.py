@@ -12,8 +12,14 @@ GIVEN_UP = {  # a pattern, and what is said instead
     r"\bon (its|their) way (to|from) (the|other) ranks?\b": "in flight",
     r"\bmean is (already )?on its way\b": "the all-reduce is in flight",
     r"\bgradients on their way\b": "gradients in flight",
+    r"contestant": "implementation",
+    r"\brivals?\b": "baseline",
+    r"\b(raced|racing|entrants?)\b": "measured in turns",
 }
-KEPT = {r"\bcarriers?\b": {'"carrier"', '"gradients_carrier"', '"updates_carrier"'}}  # keys of stored results
+KEPT = {  # keys of stored results, and a flag that was
+    r"\bcarriers?\b": {'"carrier"', '"gradients_carrier"', '"updates_carrier"'},
+    r"contestant": {'"contestant"', '"--contestants"'},
+}
 
 
 def files():

@@ -119,6 +119,12 @@ Cell& Cell::operator=(const Cell&) = default;
 Cell& Cell::operator=(Cell&&) noexcept = default;
 Cell::~Cell() = default;
 
+double Cell::number() const {
+  if (const auto* whole = std::get_if<int64_t>(&value_)) return static_cast<double>(*whole);
+  const auto* number = std::get_if<double>(&value_);
+  return number == nullptr ? NAN : *number;
+}
+
 Column text_column(std::string name) { return {std::move(name), "", Align::kLeft, {}}; }
 
 Column integer_column(std::string name, std::string unit) {

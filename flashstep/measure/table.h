@@ -58,6 +58,7 @@ class Cell {
   Cell(std::string_view value) : value_(std::string(value)) {}
   Cell(const char* value) : value_(std::string(value)) {}
   const Value& value() const { return value_; }
+  double number() const;  // NaN where it is none
   bool is_text() const { return std::holds_alternative<std::string>(value_); }
   bool operator==(const Cell&) const = default;  // NaN differs from itself, as everywhere
 

@@ -36,7 +36,7 @@ torch::nn::Sequential make_net() {
   return net;
 }
 
-struct Contestant {
+struct Implementation {
   std::string name;
   torch::nn::Sequential net = make_net();
   std::unique_ptr<DistributedDataParallel<torch::nn::SequentialImpl>> wrapped = nullptr;
@@ -44,60 +44,61 @@ struct Contestant {
   std::vector<double> seconds = {};
 };
 
-void step(Contestant& contestant, const torch::Tensor& x) {
-  contestant.optimizer->zero_grad();
-  if (contestant.wrapped) {
-    contestant.wrapped->forward(x).pow(2).mean().backward();
-    contestant.wrapped->finish_gradient_synchronization();
+void step(Implementation& implementation, const torch::Tensor& x) {
+  implementation.optimizer->zero_grad();
+  if (implementation.wrapped) {
+    implementation.wrapped->forward(x).pow(2).mean().backward();
+    implementation.wrapped->finish_gradient_synchronization();
   } else {
-    contestant.net->forward(x).pow(2).mean().backward();
+    implementation.net->forward(x).pow(2).mean().backward();
   }
-  contestant.optimizer->step();
+  implementation.optimizer->step();
 }
 
 void run(const Environment& environment) {
   const Group group(environment);
   torch::set_num_threads(1);
-  std::vector<Contestant> contestants;
-  contestants.push_back({"no communication"});
+  std::vector<Implementation> implementations;
+  implementations.push_back({"no communication"});
   const auto add = [&](Strategy strategy, double megabytes, const std::string& name) {
-    contestants.push_back({name});
+    implementations.push_back({name});
     ReducerOptions options;
     options.strategy = strategy;
     options.bucket_megabytes = megabytes;
-    contestants.back().wrapped =
-        std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(contestants.back().net,
-                                                                             group, options);
+    implementations.back().wrapped =
+        std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(
+            implementations.back().net, group, options);
   };
   for (const char* name : {"naive", "flat", "overlapped"}) add(strategy_by_name(name), 1, name);
   for (const double megabytes : {1.0, 2.0, 4.0}) {
     add(Strategy::kBucketed, megabytes, str("bucketed, ", megabytes, " MB"));
     add(Strategy::kTorch, megabytes, str("torch, ", megabytes, " MB"));
   }
-  for (Contestant& contestant : contestants) {
-    contestant.optimizer = std::make_unique<torch::optim::SGD>(contestant.net->parameters(), 0.01);
+  for (Implementation& implementation : implementations) {
+    implementation.optimizer =
+        std::make_unique<torch::optim::SGD>(implementation.net->parameters(), 0.01);
   }
   const torch::Tensor x = torch::randn({kRows, kWidth});
   for (int round = 0; round < kWarmup + kRounds; ++round) {
-    for (Contestant& contestant : contestants) {
+    for (Implementation& implementation : implementations) {
       group.barrier();
       const double start = measure::steady_seconds();
-      step(contestant, x);
+      step(implementation, x);
       const double own = measure::steady_seconds() - start;
       if (round >= kWarmup) {
-        contestant.seconds.push_back(group.all_reduce(own, Reduce::kMax));
+        implementation.seconds.push_back(group.all_reduce(own, Reduce::kMax));
       }
     }
   }
   if (!group.is_first()) return;
-  const double alone = measure::median(contestants.front().seconds);
+  const double alone = measure::median(implementations.front().seconds);
   std::printf("%d ranks, %d layers of %d x %d float32, %d rows, one thread a rank, %d rounds\n",
               group.world_size(), kLayers, static_cast<int>(kWidth), static_cast<int>(kWidth),
               static_cast<int>(kRows), kRounds);
   std::printf("%-18s %9s %9s %9s %9s\n", "strategy", "median ms", "p10", "p90", "added %");
-  for (const Contestant& contestant : contestants) {
-    const measure::Summary s = measure::summarize(contestant.seconds);
-    std::printf("%-18s %9.3f %9.3f %9.3f %9.1f\n", contestant.name.c_str(), s.median * 1e3,
+  for (const Implementation& implementation : implementations) {
+    const measure::Summary s = measure::summarize(implementation.seconds);
+    std::printf("%-18s %9.3f %9.3f %9.3f %9.1f\n", implementation.name.c_str(), s.median * 1e3,
                 s.p10 * 1e3, s.p90 * 1e3, (s.median / alone - 1) * 100);
   }
 }

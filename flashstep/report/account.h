@@ -6,10 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "flashstep/base/text.h"
 #include "flashstep/detail/model_config.h"
 #include "flashstep/measure/table.h"
 #include "flashstep/parallel/cost.h"
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 
 namespace flashstep::report {
 
@@ -18,6 +19,13 @@ struct Account {
   measure::Table table;
   // "name = formula in letters = with its numbers = value", in the order of the table.
   std::vector<std::string> derivation;
+
+  void add_row(std::vector<measure::Cell> cells) { table.add_row(std::move(cells)); }
+  // A sentence of these parts.
+  template <typename... Parts>
+  void derive(const Parts&... parts) {
+    derivation.push_back(str(parts...));
+  }
 };
 // The derivation becomes the table's notes.
 BenchReport account_report(const Account& account);

@@ -5,7 +5,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/report/account.h"
-#include "flashstep/report/account_text.h"
+#include "flashstep/report/account_case.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
@@ -47,38 +47,36 @@ void account_state(const MeshAccount& inputs, Account& account) {
   const double left = inputs.limit_gb * kGB - saved / 2;
   if (left > 0) counted((state.total() + saved / 2) / left, "ranks");
   const int64_t ranks = least_ranks(state.total(), saved, inputs.limit_gb * kGB);
-  account.table.add_row({"parameters", counted(parameters, "parameters"), ""});
-  account.table.add_row({"master weights", state.parameters / kGB, "GB"});
-  account.table.add_row({"accumulated gradients", state.gradients / kGB, "GB"});
-  account.table.add_row({"AdamW's moments", state.optimizer / kGB, "GB"});
-  account.table.add_row({"state in all", state.total() / kGB, "GB"});
-  account.table.add_row({"kept for backward by a token", a_token / kMB, "MB"});
+  account.add_row({"parameters", counted(parameters, "parameters"), ""});
+  account.add_row({"master weights", state.parameters / kGB, "GB"});
+  account.add_row({"accumulated gradients", state.gradients / kGB, "GB"});
+  account.add_row({"AdamW's moments", state.optimizer / kGB, "GB"});
+  account.add_row({"state in all", state.total() / kGB, "GB"});
+  account.add_row({"kept for backward by a token", a_token / kMB, "MB"});
   if (inputs.tokens > 0) {
-    account.table.add_row(
+    account.add_row(
         {str("kept for backward by ", with_commas(inputs.tokens), " tokens"), saved / kGB, "GB"});
   }
-  account.table.add_row({str("accelerators of ", inputs.gpu_gb, " GB"), gpus, ""});
-  account.table.add_row({str("N_FSDP for less than ", inputs.limit_gb, " GB"),
-                         ranks > 0 ? measure::Cell(ranks) : measure::Cell("none"), ""});
-  account.derivation.push_back(str("parameters = blocks x m D F = ", inputs.blocks, " x ",
-                                   layer.matrices, " x ", with_commas(layer.d_model), " x ",
-                                   with_commas(layer.d_ff), " = ",
-                                   with_commas(static_cast<int64_t>(parameters))));
-  account.derivation.push_back(str("state = (4 + 4 + 8) bytes a parameter in float32 = ",
-                                   number(state.total() / kGB, 6), " GB"));
-  account.derivation.push_back(
-      str("kept for backward = the inputs of the matrix products, ",
-          layer.matrices == 2 ? "D + F" : "D + 3 F", " elements of ", layer.element_bytes,
-          " bytes in each block = ", number(a_token / kMB, 5), " MB a token"));
-  account.derivation.push_back(
-      str("accelerators = ceil((state + kept by ", with_commas(inputs.tokens), " tokens) / ",
-          inputs.gpu_gb, " GB) = ceil(", number(all / kGB, 6), " / ", inputs.gpu_gb, ") = ", gpus));
-  account.derivation.push_back(
-      str("per device: (state + kept / 2) / N + kept / 2 < ", inputs.limit_gb,
-          " GB (every second layer's activations are divided)",
-          ranks > 0 ? str(" from N = ", ranks,
-                          " on: ", number(divided_bytes(state.total(), saved, ranks) / kGB), " GB")
-                    : ": for no N, half of the activations alone is more"));
+  account.add_row({str("accelerators of ", inputs.gpu_gb, " GB"), gpus, ""});
+  account.add_row({str("N_FSDP for less than ", inputs.limit_gb, " GB"),
+                   ranks > 0 ? measure::Cell(ranks) : measure::Cell("none"), ""});
+  account.derive("parameters = blocks x m D F = ", inputs.blocks, " x ", layer.matrices, " x ",
+                 with_commas(layer.d_model), " x ", with_commas(layer.d_ff), " = ",
+                 with_commas(static_cast<int64_t>(parameters)));
+  account.derive(
+      "state = (4 + 4 + 8) bytes a parameter in float32 = ", number(state.total() / kGB, 6), " GB");
+  account.derive("kept for backward = the inputs of the matrix products, ",
+                 layer.matrices == 2 ? "D + F" : "D + 3 F", " elements of ", layer.element_bytes,
+                 " bytes in each block = ", number(a_token / kMB, 5), " MB a token");
+  account.derive("accelerators = ceil((state + kept by ", with_commas(inputs.tokens), " tokens) / ",
+                 inputs.gpu_gb, " GB) = ceil(", number(all / kGB, 6), " / ", inputs.gpu_gb,
+                 ") = ", gpus);
+  account.derive("per device: (state + kept / 2) / N + kept / 2 < ", inputs.limit_gb,
+                 " GB (every second layer's activations are divided)",
+                 ranks > 0
+                     ? str(" from N = ", ranks,
+                           " on: ", number(divided_bytes(state.total(), saved, ranks) / kGB), " GB")
+                     : ": for no N, half of the activations alone is more");
 }
 
 // A bound, or what it means that there is none.
@@ -93,16 +91,15 @@ void account_batch(const MeshAccount& inputs, Account& account) {
   const Accelerator& accelerator = inputs.accelerator;
   const double count = static_cast<double>(mesh.data) * mesh.tensor;
   const double ratio = accelerator.flops_per_s / accelerator.bytes_per_s;
-  account.table.add_row({"C / W", ratio, "FLOP a byte"});
+  account.add_row({"C / W", ratio, "FLOP a byte"});
   const struct {
     const char* name;
     bool at_once;
   } kCases[] = {{"axes at once", true}, {"axes one after the other", false}};
   for (const auto& [name, at_once] : kCases) {
     const double tokens = least_tokens(layer, mesh, accelerator, at_once);
-    account.table.add_row({str("least batch, ", name), bound(tokens, "none"), "tokens"});
-    account.table.add_row(
-        {str("least batch a device, ", name), bound(tokens / count, "none"), "tokens"});
+    account.add_row({str("least batch, ", name), bound(tokens, "none"), "tokens"});
+    account.add_row({str("least batch a device, ", name), bound(tokens / count, "none"), "tokens"});
   }
   const double e = layer.element_bytes;
   // (N - 1) / N taken for 1, as in the least batch.
@@ -111,23 +108,20 @@ void account_batch(const MeshAccount& inputs, Account& account) {
                                    {.flops_per_s = accelerator.flops_per_s,
                                     .bytes_per_s = accelerator.bytes_per_s * mesh.tensor_links}) -
       1;
-  account.table.add_row({"most TP ranks", tensor_most, ""});
+  account.add_row({"most TP ranks", tensor_most, ""});
   const double at_once = least_tokens(layer, mesh, accelerator, true);
-  account.derivation.push_back(
-      str("forward on X = ", mesh.data, " (FSDP) by Y = ", mesh.tensor,
-          " (TP), M_X = ", mesh.data_links, ", M_Y = ", mesh.tensor_links,
-          ": compute 2 m B D F / (X Y C); weights gathered e m D F / (Y W M_X); activations "
-          "all-reduced 2 e B D / (X W M_Y); (N - 1) / N taken for 1"));
-  account.derivation.push_back(str("weights hidden: B > X e C / (2 W M_X) = ", mesh.data, " x ", e,
-                                   " x ", number(ratio, 5), " / (2 x ", mesh.data_links,
-                                   ") = ", number(at_once, 6),
-                                   " tokens, B / (X Y) = ", number(at_once / count, 5)));
-  account.derivation.push_back(str(
+  account.derive("forward on X = ", mesh.data, " (FSDP) by Y = ", mesh.tensor,
+                 " (TP), M_X = ", mesh.data_links, ", M_Y = ", mesh.tensor_links,
+                 ": compute 2 m B D F / (X Y C); weights gathered e m D F / (Y W M_X); activations "
+                 "all-reduced 2 e B D / (X W M_Y); (N - 1) / N taken for 1");
+  account.derive("weights hidden: B > X e C / (2 W M_X) = ", mesh.data, " x ", e, " x ",
+                 number(ratio, 5), " / (2 x ", mesh.data_links, ") = ", number(at_once, 6),
+                 " tokens, B / (X Y) = ", number(at_once / count, 5));
+  account.derive(
       "activations hidden: Y < m F W M_Y / (e C) = ", number(tensor_most),
-      tensor_most > mesh.tensor ? ", which holds for every batch" : ", which no batch reaches"));
-  account.derivation.push_back(
-      str("one after the other: B > X e C / (2 W M_X) / (1 - Y e C / (m F W M_Y)) = ",
-          number(least_tokens(layer, mesh, accelerator, false), 6), " tokens"));
+      tensor_most > mesh.tensor ? ", which holds for every batch" : ", which no batch reaches");
+  account.derive("one after the other: B > X e C / (2 W M_X) / (1 - Y e C / (m F W M_Y)) = ",
+                 number(least_tokens(layer, mesh, accelerator, false), 6), " tokens");
 }
 
 measure::Cell ms(double seconds) { return seconds * 1e3; }
@@ -153,14 +147,10 @@ class BoundsTable {
     table_.title = str("One feed-forward layer on ", with_commas(inputs.ranks), " accelerators: D ",
                        with_commas(inputs.layer.d_model), ", F ", with_commas(inputs.layer.d_ff),
                        ", batch of ", number(inputs.tokens, 9), " tokens");
-    table_.columns = {measure::text_column("strategy"),
-                      measure::text_column("pass"),
-                      significant_column("FLOPs a device", "TFLOP", 4),
-                      significant_column("compute", "ms", 4),
-                      significant_column("weights sent", "ms", 4),
-                      significant_column("activations sent", "ms", 4),
-                      measure::text_column("bound by"),
-                      significant_column("most devices", "", 4)};
+    table_.columns = {measure::text_column("strategy"),       measure::text_column("pass"),
+                      significant("FLOPs a device", "TFLOP"), significant("compute", "ms"),
+                      significant("weights sent", "ms"),      significant("activations sent", "ms"),
+                      measure::text_column("bound by"),       significant("most devices", "")};
   }
 
   void add(const std::string& strategy, const char* pass, const PassTimes& times, bool at_once,
@@ -187,26 +177,13 @@ class BoundsTable {
 void derive_bounds(const BoundsAccount& inputs, Account& account) {
   const double m = inputs.layer.matrices, e = inputs.layer.element_bytes;
   const double c_over_w = inputs.accelerator.flops_per_s / inputs.accelerator.bytes_per_s;
-  account.derivation = {
+  account.derivation = notes("account bounds");
+  account.derivation.insert(
+      account.derivation.begin(),
       str("B = ", number(inputs.tokens, 9), " tokens, D, F, m = ", m, " matrices, e = ", e,
           " bytes an element, C / W = ", number(inputs.accelerator.flops_per_s / 1e12),
           " TFLOP/s / ", number(inputs.accelerator.bytes_per_s / kGB), " GB/s = ", number(c_over_w),
-          " FLOP a byte."),
-      "FLOPs a device: forward 2 m B D F / N, backward twice that (m products for dx, m for dW).",
-      "DP, backward: all-reduce of m e D F bytes, 2 (N - 1) / N m e D F / W <= 4 m B D F / (N C): "
-      "N <= 1 + 2 B W / (e C). Forward sends nothing.",
-      "FSDP, forward: all-gather, half the bytes for half the FLOPs: the same bound. Backward: "
-      "all-gather and reduce-scatter are an all-reduce: the same.",
-      "TP: y in forward, dx in backward are all-reduced, 2 (N - 1) / N e B D / W. Forward N <= 1 + "
-      "m F W / (e C), backward N <= 1 + 2 m F W / (e C): no batch changes it. In backward: dW3_i = "
-      "z_i^T dy, dz_i = dy W3_i^T, dx1_i and dx2_i element by element, dW1_i = x^T dx1_i, dW2_i = "
-      "x^T dx2_i, dx = all-reduce(dx1_i W1_i^T + dx2_i W2_i^T).",
-      "FSDP + TP, forward, (N - 1) / N taken for 1: weights e m D F / (Y W), activations 2 e B D / "
-      "(X W). At once: X <= 2 B W / (e C) and Y <= m F W / (e C), so N <= 2 m B F (W / (e C))^2.",
-      "One after the other: the sum is least at X / Y = 2 B / (m F), where it is 2 e D sqrt(2 m B "
-      "F "
-      "/ N) / W, at most 2 m B D F / (N C): N <= m B F / 2 (W / (e C))^2, a quarter.",
-  };
+          " FLOP a byte."));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #include "flashstep/error.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/report/account.h"
-#include "flashstep/report/account_text.h"
+#include "flashstep/report/account_case.h"
 #include "flashstep/report/workload.h"
 #include "flashstep/train/cost.h"
 
@@ -44,20 +44,12 @@ void derive_sharding(const ModelConfig& model, double sent_bytes, Account& accou
   const auto parameters = static_cast<double>(parameter_count(model));
   const std::string s = number(4 * parameters / kGB);
   const std::string e = number(sent_bytes * parameters / kGB);
-  account.derivation = {
+  account.derivation = notes("account sharding");
+  account.derivation.insert(
+      account.derivation.begin(),
       str("P = ", with_commas(parameter_count(model)), " parameters: 4 P = ", s,
           " GB of parameters, as much of gradients, 8 P = ", number(8 * parameters / kGB),
-          " GB of AdamW's moments; one copy in flight has ", e, " GB."),
-      "DDP: all 16 P on each of W ranks; all-reduce of gradients sends 2 (W - 1) / W of a copy.",
-      "ZeRO-1: moments / W. Gradients reduce-scattered, updated parameters all-gathered: (W - 1) / "
-      "W each, the same bytes.",
-      "ZeRO-2: gradients / W too, since a rank needs only those of its part; the same bytes.",
-      "ZeRO-3: parameters / W too, gathered for forward and again for backward: 3 (W - 1) / W. "
-      "Two layers are whole at a time, the one that computes and the next.",
-      "Whole parameters shared out (the handout's optimizer): moments / W, but gradients are "
-      "all-reduced, since no rank's part is contiguous, and parameters sent after: 3 (W - 1) / W, "
-      "where ZeRO-1 sends 2.",
-  };
+          " GB of AdamW's moments; one copy in flight has ", e, " GB."));
 }
 
 }  // namespace
@@ -70,25 +62,22 @@ Account account_sharding(const ShardingAccount& inputs) {
   const ModelConfig model = resolved(inputs.model);
   const double sent_bytes = inputs.sent == "bf16" ? 2 : 4;
   const ZeroSizes sizes = sizes_of(model, sent_bytes);
-  Account account{.name = "sharding", .table = {}, .derivation = {}};
-  account.table.title = str("State and traffic of one rank: ", model_name(model), ", AdamW, ",
-                            inputs.sent, " on the wire");
-  account.table.columns = {measure::integer_column("ranks"),
-                           measure::text_column("strategy"),
-                           measure::number_column("parameters", "GB", 2),
-                           measure::number_column("gradients", "GB", 2),
-                           measure::number_column("moments", "GB", 2),
-                           measure::number_column("gathered", "GB", 2),
-                           measure::number_column("in all", "GB", 2),
-                           measure::number_column("of DDP", "%", 1),
-                           measure::number_column("sent a step", "GB", 2)};
+  Account account = account_of(
+      "sharding",
+      str("State and traffic of one rank: ", model_name(model), ", AdamW, ", inputs.sent,
+          " on the wire"),
+      {measure::integer_column("ranks"), measure::text_column("strategy"),
+       measure::number_column("parameters", "GB", 2), measure::number_column("gradients", "GB", 2),
+       measure::number_column("moments", "GB", 2), measure::number_column("gathered", "GB", 2),
+       measure::number_column("in all", "GB", 2), measure::number_column("of DDP", "%", 1),
+       measure::number_column("sent a step", "GB", 2)});
   for (const int64_t ranks : inputs.ranks) {
     const auto world_size = static_cast<int>(ranks);
     const double plain = zero_cost(ZeroStage::kNone, sizes, world_size).total();
     const auto add = [&](const char* name, const ZeroCost& cost) {
-      account.table.add_row({ranks, name, cost.parameters / kGB, cost.gradients / kGB,
-                             cost.state / kGB, cost.gathered / kGB, cost.total() / kGB,
-                             100 * cost.total() / plain, cost.sent_bytes / kGB});
+      account.add_row({ranks, name, cost.parameters / kGB, cost.gradients / kGB, cost.state / kGB,
+                       cost.gathered / kGB, cost.total() / kGB, 100 * cost.total() / plain,
+                       cost.sent_bytes / kGB});
     };
     for (const auto& [stage, name] : kStages) {
       add(name, zero_cost(stage, sizes, world_size));
@@ -110,14 +99,13 @@ Account account_ring(const RingAccount& inputs) {
           inputs.gigabytes_per_s, " and ", inputs.latency_us);
   const Link link{.bytes_per_second = inputs.gigabytes_per_s * kGB,
                   .latency_s = inputs.latency_us * 1e-6};
-  Account account{.name = "ring", .table = {}, .derivation = {}};
-  account.table.title = str("All-reduce over links of ", inputs.gigabytes_per_s, " GB/s, latency ",
-                            inputs.latency_us, " us");
-  account.table.columns = {
-      measure::integer_column("ranks"),       significant_column("size", "MB", 4),
-      measure::text_column("algorithm"),      measure::integer_column("steps"),
-      significant_column("sent", "MB", 4),    significant_column("time", "ms", 4),
-      measure::number_column("x ring", "", 2)};
+  Account account = account_of("ring",
+                               str("All-reduce over links of ", inputs.gigabytes_per_s,
+                                   " GB/s, latency ", inputs.latency_us, " us"),
+                               {measure::integer_column("ranks"), significant("size", "MB"),
+                                measure::text_column("algorithm"), measure::integer_column("steps"),
+                                significant("sent", "MB"), significant("time", "ms"),
+                                measure::number_column("x ring", "", 2)});
   for (const int64_t ranks : inputs.ranks) {
     for (const double megabytes : inputs.megabytes) {
       require(megabytes > 0, "[account] expected sizes above 0 MB, got ", megabytes);
@@ -127,27 +115,18 @@ Account account_ring(const RingAccount& inputs) {
       const double ring = cost_of(AllReduce::kRing).seconds;
       for (const auto& [algorithm, name] : kAllReduces) {
         const AllReduceCost cost = cost_of(algorithm);
-        account.table.add_row({ranks, megabytes, name, static_cast<int64_t>(cost.steps),
-                               cost.sent_bytes / kMB, cost.seconds * 1e3,
-                               ring > 0 ? measure::Cell(cost.seconds / ring) : measure::Cell()});
+        account.add_row({ranks, megabytes, name, static_cast<int64_t>(cost.steps),
+                         cost.sent_bytes / kMB, cost.seconds * 1e3,
+                         ring > 0 ? measure::Cell(cost.seconds / ring) : measure::Cell()});
       }
     }
   }
-  account.derivation = {
-      "S bytes, N ranks, W bytes/s of a link, o seconds a message.",
-      "ring: reduce-scatter and all-gather, N - 1 steps of S / N each: 2 (N - 1) (S / (N W) + o).",
-      "ring both ways: half of the bytes each way round: 2 (N - 1) (S / (2 N W) + o); of two ranks "
-      "both ways lead over one link, as in the ring.",
-      "whole tensors (the handout's alternate ring): N - 1 steps, in each of which every rank "
-      "passes on a whole tensor and adds it up: (N - 1) (S / W + o), N / 2 times the ring's bytes.",
-      "chain to one rank and back: 2 (N - 1) steps of S, of which only one link is busy at a time: "
-      "2 (N - 1) (S / W + o).",
-  };
+  account.derivation = notes("account ring");
   for (const int64_t ranks : inputs.ranks) {
     const double limit = whole_tensors_limit_bytes(static_cast<int>(ranks), link);
-    account.derivation.push_back(
-        str("N = ", ranks, ": whole tensors beat the ring below S = o W N / (N - 2) = ",
-            ranks <= 2 ? "infinity (as many bytes, half the steps)" : number(limit / kMB) + " MB"));
+    account.derive(
+        "N = ", ranks, ": whole tensors beat the ring below S = o W N / (N - 2) = ",
+        ranks <= 2 ? "infinity (as many bytes, half the steps)" : number(limit / kMB) + " MB");
   }
   return account;
 }

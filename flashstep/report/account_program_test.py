@@ -7,12 +7,10 @@ import tempfile
 import unittest
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+from program import PROGRAM, SOURCE, Command
+
+run = Command()
 TOPICS = ("step", "block", "attention", "sharding", "ring", "mesh", "bounds", "recompute")
-
-
-def run(*arguments):
-    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True)
 
 
 def values(folder, topic):
@@ -65,9 +63,8 @@ class AccountTest(unittest.TestCase):
 
     def test_plan(self):
         """Of a run on GPUs that are not here; the table names what fits, and what does not."""
-        source = Path(os.environ["FLASHSTEP_SOURCE"])
         with tempfile.TemporaryDirectory() as folder:
-            arguments = ("plan", source / "configs/8B.json", "--card", "H200", "--ranks", 2,
+            arguments = ("plan", SOURCE / "configs/8B.json", "--card", "H200", "--ranks", 2,
                          "--set", "parallel.shard_optimizer=full", "--set", "train.moments=bf16")
             result = run("account", *arguments, "--out", folder)
             self.assertEqual(result.returncode, 0, result.stderr)

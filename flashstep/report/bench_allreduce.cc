@@ -5,8 +5,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/report/bench_allreduce_rank.h"
-#include "flashstep/report/rank_jobs.h"
+#include "flashstep/report/bench_ranks.h"
 
 namespace flashstep::report {
 namespace {
@@ -53,8 +52,8 @@ std::vector<Record> allreduce_blanks(const std::vector<AllreduceCase>& cases) {
       Record& blank = blanks.emplace_back();
       blank.key = key_of(c);
       blank.what = describe(c);
-      blank.contestant = name;
-      blank.ours = blank.contestant == "flashstep";
+      blank.implementation = name;
+      blank.ours = blank.implementation == "flashstep";
     }
   }
   return blanks;
@@ -71,9 +70,7 @@ std::vector<Record> run_allreduce_job(const BenchAllreduceOptions& options,
   work.unit_of = [](const Record& record) { return record.what; };
   work.task_of = [&](const std::vector<std::string>& units) {
     std::vector<AllreduceCase> left = cases;
-    std::erase_if(left, [&](const AllreduceCase& c) {
-      return std::find(units.begin(), units.end(), describe(c)) == units.end();
-    });
+    std::erase_if(left, [&](const AllreduceCase& c) { return !contains(units, describe(c)); });
     return to_json(AllreduceTask{left, options.cell_seconds, options.quick});
   };
   std::vector<Record> records = measure_on_ranks(work, allreduce_blanks(cases));

@@ -9,22 +9,9 @@ import time
 import unittest
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+from program import Command, children_of
 
-
-def command(*arguments):
-    return [PROGRAM, "bench", "allreduce", *map(str, arguments)]
-
-
-def run(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240)
-
-
-def children_of(pid):
-    try:
-        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:
-        return []
+run = Command("bench", "allreduce")
 
 
 class BenchAllreduceTest(unittest.TestCase):
@@ -36,7 +23,7 @@ class BenchAllreduceTest(unittest.TestCase):
             self.assertIn("Verdict: 4 of 4 cases measured, 0 failed, 0 wrong elements.", result.stdout)
             with open(f"{stem}.csv", newline="") as file:
                 runs = list(csv.DictReader(file))
-            self.assertEqual([(r["ranks"], r["size (MB)"], r["contestant"]) for r in runs],
+            self.assertEqual([(r["ranks"], r["size (MB)"], r["implementation"]) for r in runs],
                              [(ranks, size, who) for ranks in "23" for size in ("0.01", "1") for who in ("flashstep", "bare")])
             self.assertTrue(all(float(r["median (ms)"]) > 0 and r["wrong"] == "0" for r in runs), runs)
             table = json.loads(Path(f"{stem}.json").read_text())
@@ -48,7 +35,7 @@ class BenchAllreduceTest(unittest.TestCase):
 
     def test_interruption(self):
         """Ctrl-C stops the ranks, and what was measured is shown."""
-        process = subprocess.Popen(command("--device", "cpu", "--megabytes", "0.01", "--ranks", "2,3", "--seconds", 60),
+        process = subprocess.Popen(run.line("--device", "cpu", "--megabytes", "0.01", "--ranks", "2,3", "--seconds", 60),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
         ranks = []

@@ -1,5 +1,3 @@
-#include "flashstep/report/bench_allreduce_rank.h"
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -14,10 +12,9 @@
 #include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/report/bare_collectives.h"
-#include "flashstep/report/bench_allreduce_pattern.h"
+#include "flashstep/report/bench_allreduce.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/gpu_timing.h"
-#include "flashstep/report/rank_jobs.h"
 
 namespace flashstep::report {
 
@@ -42,9 +39,9 @@ struct Summer {
 };
 
 // One case on this rank.
-class SumRace {
+class CaseTurns {
  public:
-  SumRace(const Group& group, const AllreduceCase& c, const AllreduceTask& task)
+  CaseTurns(const Group& group, const AllreduceCase& c, const AllreduceTask& task)
       : group_(group), case_(c), task_(task) {}
 
   // Of flashstep, and of the bare library where it can be called.
@@ -55,22 +52,22 @@ class SumRace {
       records.back().outcome.status = Status::kOutOfMemory;
       return records;
     }
-    const std::vector<Summer> contestants = make_contestants();
+    const std::vector<Summer> implementations = make_implementations();
     std::vector<int64_t> wrong;
-    for (const Summer& contestant : contestants) {
-      records.push_back(record_of(contestant.name));
-      wrong.push_back(count_wrong_of(contestant));
+    for (const Summer& implementation : implementations) {
+      records.push_back(record_of(implementation.name));
+      wrong.push_back(count_wrong_of(implementation));
     }
-    const Plan plan = plan_of(contestants);
+    const Plan plan = plan_of(implementations);
     for (int64_t turn = 0; turn < plan.samples; ++turn) {
       // In turns, and each first as often: what the machine does beside meets both alike.
-      for (size_t i = 0; i < contestants.size(); ++i) {
-        const size_t which = (i + static_cast<size_t>(turn)) % contestants.size();
-        take_sample(contestants[which], plan.calls, records[which]);
+      for (size_t i = 0; i < implementations.size(); ++i) {
+        const size_t which = (i + static_cast<size_t>(turn)) % implementations.size();
+        take_sample(implementations[which], plan.calls, records[which]);
       }
     }
-    for (size_t i = 0; i < contestants.size(); ++i)
-      records[i].facts["wrong"] = wrong[i] + count_wrong_of(contestants[i]);
+    for (size_t i = 0; i < implementations.size(); ++i)
+      records[i].facts["wrong"] = wrong[i] + count_wrong_of(implementations[i]);
     return records;
   }
 
@@ -79,8 +76,8 @@ class SumRace {
     int64_t calls, samples;
   };
 
-  Record record_of(const std::string& contestant) const {
-    return {.key = key_of(case_), .contestant = contestant};
+  Record record_of(const std::string& implementation) const {
+    return {.key = key_of(case_), .implementation = implementation};
   }
 
   // False, on every rank, when it is too little on one.
@@ -98,13 +95,13 @@ class SumRace {
     return group_.all_reduce(taken ? 1 : 0, Reduce::kMin) == 1;
   }
 
-  std::vector<Summer> make_contestants() {
-    std::vector<Summer> contestants = {
+  std::vector<Summer> make_implementations() {
+    std::vector<Summer> implementations = {
         {"flashstep", [this] { all_reduce(group_, tensor_, Reduce::kSum); }}};
     if (case_.backend == "nccl") bare_ = make_bare_nccl(group_, tensor_);
     if (case_.device == "cpu") bare_ = make_bare_gloo(group_, tensor_);
-    if (bare_) contestants.push_back({"bare", [this] { bare_->run(); }});
-    return contestants;
+    if (bare_) implementations.push_back({"bare", [this] { bare_->run(); }});
+    return implementations;
   }
 
   at::Device device() const { return case_.device == "cpu" ? at::kCPU : at::kCUDA; }
@@ -115,19 +112,19 @@ class SumRace {
     if (on_gpu()) c10::impl::VirtualGuardImpl(at::kCUDA).getStream(tensor_.device()).synchronize();
   }
 
-  int64_t count_wrong_of(const Summer& contestant) {
+  int64_t count_wrong_of(const Summer& implementation) {
     fill();
-    contestant.call();
+    implementation.call();
     return group_.all_reduce(count_wrong(tensor_, case_.dtype, case_.ranks), Reduce::kSum);
   }
 
-  // How many calls and samples fit, by the slower contestant on the slowest rank.
-  Plan plan_of(const std::vector<Summer>& contestants) {
+  // How many calls and samples fit, by the slower implementation on the slowest rank.
+  Plan plan_of(const std::vector<Summer>& implementations) {
     double call_seconds = 0;
-    for (const Summer& contestant : contestants) {
+    for (const Summer& implementation : implementations) {
       double last = 0, spent = 0;
       for (int64_t call = 0; call < kWarmupCalls && spent < kWarmupSeconds; ++call) {
-        spent += last = sample_alone(contestant, 1);
+        spent += last = sample_alone(implementation, 1);
       }
       call_seconds = std::max(call_seconds, last);
     }
@@ -141,10 +138,10 @@ class SumRace {
     return {calls, bounded(task_.cell_seconds / sample_seconds, kLeastSamples, kMostSamples)};
   }
 
-  void take_sample(const Summer& contestant, int64_t calls, Record& record) {
-    const double alone = sample_alone(contestant, calls);
+  void take_sample(const Summer& implementation, int64_t calls, Record& record) {
+    const double alone = sample_alone(implementation, calls);
     record.samples["alone"].push_back(alone);
-    record.samples["seconds"].push_back(on_gpu() ? sample_in_a_row(contestant, calls) : alone);
+    record.samples["seconds"].push_back(on_gpu() ? sample_in_a_row(implementation, calls) : alone);
   }
 
   void prepare() {
@@ -154,18 +151,18 @@ class SumRace {
   }
 
   // Seconds a call, of calls one after the other on the GPU, on the slowest rank.
-  double sample_in_a_row(const Summer& contestant, int64_t calls) {
+  double sample_in_a_row(const Summer& implementation, int64_t calls) {
     prepare();
-    contestant.call();  // meets the other ranks: those behind it start together
-    return slowest(gpu_seconds([&](int64_t) { contestant.call(); }, 0, 1, calls)[0]);
+    implementation.call();  // meets the other ranks: those behind it start together
+    return slowest(gpu_seconds([&](int64_t) { implementation.call(); }, 0, 1, calls)[0]);
   }
 
   // Seconds from a call's launch to its end, by the host's clock, on the slowest rank.
-  double sample_alone(const Summer& contestant, int64_t calls) {
+  double sample_alone(const Summer& implementation, int64_t calls) {
     prepare();
     const double start = measure::steady_seconds();
     for (int64_t i = 0; i < calls; ++i) {
-      contestant.call();
+      implementation.call();
       synchronize();
     }
     return slowest((measure::steady_seconds() - start) / static_cast<double>(calls));
@@ -199,7 +196,7 @@ void measure_allreduce(const AllreduceTask& task,
   for (const AllreduceCase& c : task.cases) {
     tell_progress(describe(c));
     begin_unit(describe(c), *group);
-    report(SumRace(*group, c, task).run());
+    report(CaseTurns(*group, c, task).run());
   }
 }
 

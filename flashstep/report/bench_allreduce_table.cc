@@ -6,7 +6,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/report/bench_allreduce.h"
-#include "flashstep/report/figures.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {
@@ -69,15 +69,16 @@ Schema allreduce_schema(const Links& links) {
 
 Schema allreduce_runs_schema() {
   const auto bus = [](const Record& r, const Records&) { return bus_rate(r) / 1e9; };
-  return allreduce_case_schema() + Schema{{measure::text_column("contestant"), contestant()},
-                                          {measure::integer_column("samples"), count("seconds")},
-                                          {time_column("median"), median("seconds", 1e3)},
-                                          {time_column("p10"), quantile("seconds", 0.1, 1e3)},
-                                          {time_column("p90"), quantile("seconds", 0.9, 1e3)},
-                                          {time_column("alone"), median("alone", 1e3)},
-                                          {time_column("alone p90"), quantile("alone", 0.9, 1e3)},
-                                          {measure::number_column("bus", "GB/s", 2), finite(bus)},
-                                          {measure::integer_column("wrong"), fact("wrong")}};
+  return allreduce_case_schema() +
+         Schema{{measure::text_column("implementation"), implementation()},
+                {measure::integer_column("samples"), count("seconds")},
+                {time_column("median"), median("seconds", 1e3)},
+                {time_column("p10"), quantile("seconds", 0.1, 1e3)},
+                {time_column("p90"), quantile("seconds", 0.9, 1e3)},
+                {time_column("alone"), median("alone", 1e3)},
+                {time_column("alone p90"), quantile("alone", 0.9, 1e3)},
+                {measure::number_column("bus", "GB/s", 2), finite(bus)},
+                {measure::integer_column("wrong"), fact("wrong")}};
 }
 
 std::vector<std::string> allreduce_findings(const Records& records) {
@@ -156,7 +157,7 @@ Benchmark allreduce_benchmark(const BenchAllreduceOptions& options, const Links&
   benchmark.schema = [links](const Records&) { return allreduce_schema(links); };
   benchmark.has_row = [](const Record& r, const Records&) { return r.ours; };
   benchmark.runs_table = [](const Records& records) {
-    return fill("All-reduce, by contestant", allreduce_runs_schema(),
+    return fill("All-reduce, by implementation", allreduce_runs_schema(),
                 records.where([](const Record& r) { return r.has("seconds"); }));
   };
   benchmark.how_to_read = {note("allreduce")};

@@ -9,8 +9,6 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/report/bare_collectives.h"
-#include "flashstep/report/bench_allreduce_pattern.h"
-#include "flashstep/report/bench_allreduce_rank.h"
 #include "flashstep/report/test_table.h"
 #include "flashstep/testing/ranks.h"
 
@@ -102,7 +100,7 @@ TEST(MeasureAllreduce, EveryRankTakesPart) {
     for (size_t i = 0; i < records.size(); ++i) {
       const Record& record = records[i];
       EXPECT_EQ(record.key, key_of(task.cases[i / 2]));
-      EXPECT_EQ(record.contestant, i % 2 == 0 ? "flashstep" : "bare");
+      EXPECT_EQ(record.implementation, i % 2 == 0 ? "flashstep" : "bare");
       EXPECT_EQ(record.number("wrong"), 0);
       EXPECT_GE(record.series("seconds").size(), 3u);
       for (const double seconds : record.series("seconds")) EXPECT_GT(seconds, 0);
@@ -119,9 +117,9 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-Record sum_of(const AllreduceCase& c, const char* contestant, double us) {
-  Record record{.key = key_of(c), .what = describe(c), .contestant = contestant};
-  record.ours = record.contestant == "flashstep";
+Record sum_of(const AllreduceCase& c, const char* implementation, double us) {
+  Record record{.key = key_of(c), .what = describe(c), .implementation = implementation};
+  record.ours = record.implementation == "flashstep";
   record.samples["seconds"] = std::vector<double>(5, us * 1e-6);
   record.samples["alone"] = std::vector<double>(5, (us + 9) * 1e-6);
   record.facts["wrong"] = 0;
@@ -132,7 +130,8 @@ TEST(AllreduceReport, TableHasALineACaseAndReasons) {
   Links links;
   links[{"nccl", "cuda"}] = *nvlink_limit("NVIDIA H200");
   const AllreduceCase c{"nccl", "cuda", "fp32", 4, 1'000'000'000};
-  Record large{.key = key_of({"nccl", "cuda", "fp32", 6, 1'000'000}), .contestant = "flashstep"};
+  Record large{.key = key_of({"nccl", "cuda", "fp32", 6, 1'000'000}),
+               .implementation = "flashstep"};
   large.outcome = {Status::kRefused, "needs 6 GPUs"};
   const Records records({sum_of(c, "flashstep", 5000), sum_of(c, "bare", 4900), large});
   const BenchReport report = report_of(allreduce_benchmark({}, links), records);

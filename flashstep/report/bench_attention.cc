@@ -11,39 +11,39 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/stats.h"
-#include "flashstep/report/bench_attention_compiled.h"
-#include "flashstep/report/bench_attention_inputs.h"
+#include "flashstep/report/bench_attention_cases.h"
+#include "flashstep/report/bench_attention_implementations.h"
 
 namespace flashstep::report {
 namespace {
 
-constexpr uint64_t kRaceSeed = 1;
+constexpr uint64_t kTurnsSeed = 1;
 
-RaceOptions race_options(const BenchAttentionOptions& options) {
-  RaceOptions race;
+TurnOptions turn_options(const BenchAttentionOptions& options) {
+  TurnOptions turns;
   if (options.device == "cpu") {
-    race.cell_seconds = 0.5;
-    race.warmup_seconds = 0.05;
-    race.least_samples = 5;
-    race.sample_seconds = 1e-3;
+    turns.cell_seconds = 0.5;
+    turns.warmup_seconds = 0.05;
+    turns.least_samples = 5;
+    turns.sample_seconds = 1e-3;
   }
   if (options.preset == "leaderboard") {
-    race.cell_seconds = 10;
-    race.warmup_seconds = 1;
-    race.turns = 10;
-    race.most_samples = 100'000;
+    turns.cell_seconds = 10;
+    turns.warmup_seconds = 1;
+    turns.turns = 10;
+    turns.most_samples = 100'000;
   }
   if (options.preset == "sweep") {
-    race.warmup_calls = options.warmup;
-    race.calls = options.iterations;
+    turns.warmup_calls = options.warmup;
+    turns.calls = options.iterations;
   }
   if (options.quick) {
-    race = RaceOptions();
-    race.cell_seconds = race.warmup_seconds = 1e-4;
-    race.turns = race.least_samples = 1;
-    race.most_samples = 3;
+    turns = TurnOptions();
+    turns.cell_seconds = turns.warmup_seconds = 1e-4;
+    turns.turns = turns.least_samples = 1;
+    turns.most_samples = 3;
   }
-  return race;
+  return turns;
 }
 
 // Sets of inputs that calls take in turn: where a case is so large that its inputs come from memory
@@ -52,7 +52,7 @@ std::vector<AttentionInputs> rotated_inputs(const AttentionCase& c, const at::De
   std::vector<AttentionInputs> inputs;
   const int64_t sets = sets_beyond_cache(pass_bytes(c, AttentionPass::kForward), device);
   for (int64_t i = 0; i < sets; ++i)
-    inputs.push_back(random_inputs(c, device, kRaceSeed + static_cast<uint64_t>(i)));
+    inputs.push_back(random_inputs(c, device, kTurnsSeed + static_cast<uint64_t>(i)));
   return inputs;
 }
 
@@ -90,16 +90,11 @@ Schema case_schema() {
 }
 
 Schema rate_schema() {
-  const auto rate = [](const Record& r, const Records&) {
-    return r.number("flops") / r.median("seconds") / 1e12;
-  };
-  const auto share = [](const Record& r, const Records&) {
-    return 100 * r.number("limit seconds") / r.median("seconds");
-  };
-  return {{significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
-          {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
-          {significant("rate", "TFLOP/s", 3), finite(rate)},
-          {measure::number_column("of limit", "%", 1), finite(share)}};
+  return {
+      {significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
+      {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
+      {significant("rate", "TFLOP/s", 3), finite(rate("flops", "seconds", 1e-12))},
+      {measure::number_column("of limit", "%", 1), finite(rate("limit seconds", "seconds", 100))}};
 }
 
 Schema graph_schema() {
@@ -115,13 +110,13 @@ Schema attention_schema(const Records& records) {
   const CellOf time = or_word(median("seconds", 1e3));
   const auto peer = [](const Record& r, const Records& all) {
     const Record* best = best_peer(r, all);
-    return best != nullptr ? measure::Cell(best->contestant) : measure::Cell();
+    return best != nullptr ? measure::Cell(best->implementation) : measure::Cell();
   };
   const auto ratio = [](const Record& r, const Records& all) {
     const Record* best = best_peer(r, all);
     return best != nullptr ? best->median("seconds") / r.median("seconds") : NAN;
   };
-  Schema schema = case_schema() + Schema{{measure::text_column("ours"), ours(contestant())},
+  Schema schema = case_schema() + Schema{{measure::text_column("ours"), ours(implementation())},
                                          {significant("time", "ms"), ours(time)}};
   for (const SchemaColumn& column : rate_schema())
     schema.push_back({column.column, ours(column.cell)});
@@ -132,8 +127,10 @@ Schema attention_schema(const Records& records) {
   schema = schema + Schema{{measure::integer_column("wrong"), ours(fact("wrong"))},
                            {measure::text_column("auto takes"), fact("chosen")}};
   const Record* first = records.empty() ? nullptr : our_record(records.all().front(), records);
-  for (const std::string& name : records.distinct([](const Record& r) { return r.contestant; })) {
-    if (first != nullptr && name == first->contestant) continue;  // its time has the first place
+  for (const std::string& name :
+       records.distinct([](const Record& r) { return r.implementation; })) {
+    if (first != nullptr && name == first->implementation)
+      continue;  // its time has the first place
     schema.push_back({significant(name, "ms"), of(name, time)});
   }
   return schema;
@@ -149,7 +146,7 @@ Schema runs_schema() {
     return Cell(r.outcome.measured() ? r.text("no graph") : r.outcome.sentence());
   };
   return case_schema() +
-         Schema{{measure::text_column("contestant"), contestant()},
+         Schema{{measure::text_column("implementation"), implementation()},
                 {measure::text_column("whose"), whose},
                 {significant("time", "ms"), or_word(median("seconds", 1e3))}} +
          rate_schema() +
@@ -170,7 +167,7 @@ void add_cost_of_determinism(const Records& records, std::vector<std::string>& s
     std::vector<double> ratios;
     for (const Record& r : records) {
       const Record* device_kernel = our_record(r, records);
-      const bool compared = r.contestant == kDeterministic && r.has("seconds") &&
+      const bool compared = r.implementation == kDeterministic && r.has("seconds") &&
                             device_kernel != nullptr && device_kernel->has("seconds");
       if (!compared || r.text("dtype") != dtype || r.text("pass") != "backward") continue;
       if (r.number("N") > kLaunchBound)
@@ -188,8 +185,8 @@ std::vector<std::string> attention_findings(const Records& records) {
   std::vector<std::string> sentences;
   for (const Record& r : records) {
     const std::string why = r.text("no graph");
-    const std::string sentence = str(r.contestant, " is in no graph: ", why, ".");
-    const bool said = std::find(sentences.begin(), sentences.end(), sentence) != sentences.end();
+    const std::string sentence = str(r.implementation, " is in no graph: ", why, ".");
+    const bool said = contains(sentences, sentence);
     if (!why.empty() && !said) sentences.push_back(sentence);
   }
   add_cost_of_determinism(records, sentences);
@@ -219,24 +216,22 @@ std::vector<std::string> attention_findings(const Records& records) {
 
 }  // namespace
 
-std::vector<AttentionContestant> chosen_contestants(const BenchAttentionOptions& options,
-                                                    const at::Device& device) {
-  std::vector<AttentionContestant> all = attention_contestants(device);
+std::vector<AttentionCandidate> chosen_candidates(const BenchAttentionOptions& options,
+                                                  const at::Device& device) {
+  std::vector<AttentionCandidate> all = attention_candidates(device);
   // Compiling for a CPU takes minutes of a small one: only on demand.
-  const auto& names = options.contestants;
-  const auto wanted = [&](const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
+  const auto& names = options.implementations;
+  const auto wanted = [&](const std::string& name) { return contains(names, name); };
   if (!options.peer_command.empty() && (device.is_cuda() || wanted("compiled")))
-    all.push_back(compiled_contestant(options.peer_command));
+    all.push_back(compiled_candidate(options.peer_command));
   if (names.empty()) return all;
   std::vector<std::string> known;
-  for (const auto& contestant : all) known.push_back(contestant.name);
+  for (const auto& implementation : all) known.push_back(implementation.name);
   for (const auto& name : names) {
-    require(std::find(known.begin(), known.end(), name) != known.end(),
-            "[bench attention] expected contestants among ", join(known), ", got \"", name, "\"");
+    require(contains(known, name), "[bench attention] expected implementations among ", join(known),
+            ", got \"", name, "\"");
   }
-  std::erase_if(all, [&](const AttentionContestant& c) { return !wanted(c.name); });
+  std::erase_if(all, [&](const AttentionCandidate& c) { return !wanted(c.name); });
   return all;
 }
 
@@ -263,24 +258,25 @@ const Record* our_record(const Record& of_case, const Records& all) {
   return nullptr;
 }
 
-std::vector<Record> race_attention(const AttentionCase& c, const std::vector<AttentionPass>& passes,
-                                   const std::vector<AttentionContestant>& contestants,
-                                   const at::Device& device, const RaceOptions& options) {
-  AttentionRound round{c, device, kRaceSeed, {}};
+std::vector<Record> measure_attention(const AttentionCase& c,
+                                      const std::vector<AttentionPass>& passes,
+                                      const std::vector<AttentionCandidate>& implementations,
+                                      const at::Device& device, const TurnOptions& options) {
+  AttentionRound round{c, device, kTurnsSeed, {}};
   const bool gradients = passes != std::vector{AttentionPass::kForward};
   std::optional<AttentionReference> reference;
-  RaceCase race_case{key_of(c), describe(c), {}};
-  for (const AttentionPass pass : passes) race_case.passes.push_back(pass_name(pass));
-  std::vector<Entrant> entrants;
-  for (const AttentionContestant& contestant : contestants) {
-    entrants.push_back({contestant.name, contestant.ours, [&] {
-                          auto rival = contestant.enter(round);
-                          rival->set_reference(*reference, gradients);
-                          return rival;
-                        }});
+  TurnsCase turns_case{key_of(c), describe(c), {}};
+  for (const AttentionPass pass : passes) turns_case.passes.push_back(pass_name(pass));
+  std::vector<Candidate> candidates;
+  for (const AttentionCandidate& implementation : implementations) {
+    candidates.push_back({implementation.name, implementation.ours, [&] {
+                            auto made = implementation.make(round);
+                            made->set_reference(*reference, gradients);
+                            return made;
+                          }});
   }
   std::string chosen;
-  std::vector<Record> records = race(race_case, entrants, device, options, [&] {
+  std::vector<Record> records = take_turns(turns_case, candidates, device, options, [&] {
     round.inputs = rotated_inputs(c, device);
     const AttentionInputs& first = round.inputs[0];
     reference.emplace(c, first, gradients);
@@ -330,8 +326,8 @@ BenchReport bench_attention(const BenchAttentionOptions& options) {
       filtered(attention_preset(options.preset, options.pairs), options.filter);
   require(!preset.cases.empty() && !preset.passes.empty(), "[bench attention] expected cases of ",
           options.preset, ", the filter leaves none");
-  const auto contestants = chosen_contestants(options, device);
-  const RaceOptions settings = race_options(options);
+  const auto implementations = chosen_candidates(options, device);
+  const TurnOptions settings = turn_options(options);
   const SdpaSettings sdpa_settings;
   std::unique_ptr<GpuStream> stream;
   if (device.is_cuda()) stream = std::make_unique<GpuStream>();
@@ -340,7 +336,7 @@ BenchReport bench_attention(const BenchAttentionOptions& options) {
   return run_benchmark(attention_benchmark(options), options.progress, [&](Run& run) {
     for (size_t i = 0; i < preset.cases.size(); ++i) {
       run.begin(i, preset.cases.size(), describe(preset.cases[i]));
-      run.add(race_attention(preset.cases[i], preset.passes, contestants, device, settings));
+      run.add(measure_attention(preset.cases[i], preset.passes, implementations, device, settings));
     }
   });
 }

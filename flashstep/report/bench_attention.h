@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "flashstep/report/bench_attention_cases.h"
-#include "flashstep/report/bench_attention_rivals.h"
+#include "flashstep/report/bench_attention_implementations.h"
 #include "flashstep/report/benchmark.h"
-#include "flashstep/report/race.h"
+#include "flashstep/report/turns.h"
 
 namespace flashstep::report {
 
@@ -17,7 +17,7 @@ struct BenchAttentionOptions {
   std::string preset = "handout";  // one of attention_presets(), or "grid"
   std::string device = "cpu";      // "cpu" or "cuda"
   AttentionFilter filter;
-  std::vector<std::string> contestants;            // by name; empty: all
+  std::vector<std::string> implementations;        // by name; empty: all
   std::vector<std::pair<int64_t, int64_t>> pairs;  // of "sweep": (N, M)
   int64_t warmup = 10, iterations = 50;            // of "sweep"
   int64_t passes = 100;                            // of "grid": forward, and backward
@@ -26,24 +26,25 @@ struct BenchAttentionOptions {
   TellProgress progress;
 };
 
-// `runs`: a line a contestant, case and pass; no pictures for "quick". UserError for an unknown
-// preset, contestant or device, and where the filter leaves nothing.
+// `runs`: a line an implementation, case and pass; no pictures for "quick". UserError for an
+// unknown preset, implementation or device, and where the filter leaves nothing.
 BenchReport bench_attention(const BenchAttentionOptions& options);
 
 // ---- Inside
 
-// The device of this name, and those of its contestants that the options ask for. UserError for a
-// device that is not there, and for contestants that nobody knows.
+// The device of this name, and those of its implementations that the options ask for. UserError for
+// a device that is not there, and for implementations that nobody knows.
 at::Device attention_device(const std::string& name);
-std::vector<AttentionContestant> chosen_contestants(const BenchAttentionOptions& options,
-                                                    const at::Device& device);
+std::vector<AttentionCandidate> chosen_candidates(const BenchAttentionOptions& options,
+                                                  const at::Device& device);
 
-// The presets but "grid": a record a pass and contestant, with the samples "seconds" and "graph".
-// Every contestant is first held against the float64 reference: the facts "wrong" (elements) and
-// "error" (the largest, in tolerances).
-std::vector<Record> race_attention(const AttentionCase& c, const std::vector<AttentionPass>& passes,
-                                   const std::vector<AttentionContestant>& contestants,
-                                   const at::Device& device, const RaceOptions& options);
+// The presets but "grid": a record a pass and implementation, with the samples "seconds" and
+// "graph". Every implementation is first held against the float64 reference: the facts "wrong"
+// (elements) and "error" (the largest, in tolerances).
+std::vector<Record> measure_attention(const AttentionCase& c,
+                                      const std::vector<AttentionPass>& passes,
+                                      const std::vector<AttentionCandidate>& implementations,
+                                      const at::Device& device, const TurnOptions& options);
 
 // The record that stands for ours in its case: of the device's own kernel ("cuda", "cpu"), without
 // it the first of ours. ("auto" may take a peer's, whose time says nothing about ours.)

@@ -14,10 +14,9 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/stats.h"
 #include "flashstep/report/bench_attention.h"
-#include "flashstep/report/bench_attention_inputs.h"
-#include "flashstep/report/case_memory.h"
-#include "flashstep/report/figures.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/bench_attention_cases.h"
+#include "flashstep/report/schema.h"
+#include "flashstep/report/workload.h"
 
 namespace flashstep::report {
 namespace {
@@ -124,16 +123,16 @@ int64_t wrong_elements(const AttentionReference& reference, const AttentionOutco
   return std::accumulate(wrong.begin(), wrong.end(), int64_t{0});
 }
 
-void time_tensors(Record& record, const AttentionContestant& contestant,
+void time_tensors(Record& record, const AttentionCandidate& implementation,
                   const AttentionRound& round, const AttentionReference& reference,
                   int64_t iterations) {
-  const AttentionForward forward = contestant.function(round);
+  const AttentionForward forward = implementation.function(round);
   const auto leaf = [&](const at::Tensor& x) {
-    return (contestant.ours ? x.squeeze(1) : x).detach().requires_grad_();
+    return (implementation.ours ? x.squeeze(1) : x).detach().requires_grad_();
   };
   const auto& set = round.inputs[0];
   const std::vector<at::Tensor> inputs = {leaf(set.q), leaf(set.k), leaf(set.v)};
-  const at::Tensor grad_out = contestant.ours ? set.grad_out.squeeze(1) : set.grad_out;
+  const at::Tensor grad_out = implementation.ours ? set.grad_out.squeeze(1) : set.grad_out;
   const auto call = [&] { return forward(inputs[0], inputs[1], inputs[2]); };
   {
     const auto first = call();  // workspaces and handles are made here, not weighed below
@@ -151,16 +150,17 @@ void time_tensors(Record& record, const AttentionContestant& contestant,
 }
 
 // A process of its own: its memory is not seen.
-void time_rival(Record& record, const AttentionContestant& contestant, const AttentionRound& round,
-                const AttentionReference& reference, int64_t iterations) {
-  const auto rival = contestant.enter(round);
-  record.facts["wrong"] = wrong_elements(reference, rival->outcome(true));
-  record.samples["forward"] = rival->turn("forward", kWarmup, iterations, 1);
-  record.samples["backward"] = rival->turn("backward", kWarmup, iterations, 1);
+void time_process(Record& record, const AttentionCandidate& implementation,
+                  const AttentionRound& round, const AttentionReference& reference,
+                  int64_t iterations) {
+  const auto made = implementation.make(round);
+  record.facts["wrong"] = wrong_elements(reference, made->outcome(true));
+  record.samples["forward"] = made->turn("forward", kWarmup, iterations, 1);
+  record.samples["backward"] = made->turn("backward", kWarmup, iterations, 1);
 }
 
 std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& device,
-                                      const std::vector<AttentionContestant>& contestants,
+                                      const std::vector<AttentionCandidate>& implementations,
                                       int64_t iterations) {
   AttentionRound round{c, device, kGridSeed, {}};
   std::optional<AttentionReference> reference;
@@ -170,18 +170,18 @@ std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& 
   });
   measure::release_cached_gpu_memory();
   std::vector<Record> records;
-  for (const AttentionContestant& contestant : contestants) {
+  for (const AttentionCandidate& implementation : implementations) {
     Record& record = records.emplace_back();
     record.key = {{"dtype", c.dtype}, {"B", c.batch}, {"D", c.head_dim}, {"N", c.n}};
     record.what = describe(c);
-    record.contestant = contestant.name;
-    record.ours = contestant.ours;
-    record.outcome = prepared.measured()
-                         ? attempt([&] {
-                             const auto work = contestant.function ? time_tensors : time_rival;
-                             work(record, contestant, round, *reference, iterations);
-                           })
-                         : Outcome{prepared.status, "no reference: " + prepared.why};
+    record.implementation = implementation.name;
+    record.ours = implementation.ours;
+    record.outcome =
+        prepared.measured() ? attempt([&] {
+          const auto work = implementation.function ? time_tensors : time_process;
+          work(record, implementation, round, *reference, iterations);
+        })
+                            : Outcome{prepared.status, "no reference: " + prepared.why};
     if (!record.outcome.measured()) record.drop_samples();
     measure::release_cached_gpu_memory();
     const char* device_name = device.is_cuda() ? "cuda" : "cpu";
@@ -195,7 +195,7 @@ std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& 
 // ---- Tables, sentences, pictures
 
 bool is_formula_without_memory(const Record& r) {
-  return r.contestant == "naive" && r.outcome.status == Status::kOutOfMemory;
+  return r.implementation == "naive" && r.outcome.status == Status::kOutOfMemory;
 }
 
 // A forward and a backward pass; NaN without both.
@@ -211,7 +211,7 @@ double times_best_peer(const Record& r, const Records& all) {
 }
 
 Schema grid_schema() {
-  Schema schema = {{measure::text_column("contestant"), contestant()}, text_key("dtype")};
+  Schema schema = {{measure::text_column("implementation"), implementation()}, text_key("dtype")};
   for (const char* name : {"B", "D", "N"}) schema.push_back(integer_key(name));
   for (const char* pass : {"forward", "backward"}) {
     const std::string name = pass;
@@ -260,7 +260,7 @@ std::vector<NamedPicture> grid_pictures(const Records& records, const std::strin
   double d = 0;
   for (const Record& r : records) d = d == 64 ? 64 : r.number("D");
   const Records drawn = records.where([&](const Record& r) { return r.number("D") == d; });
-  const auto name = [](const Record& r) { return r.contestant + " " + r.text("dtype"); };
+  const auto name = [](const Record& r) { return r.implementation + " " + r.text("dtype"); };
   const auto length = [](const Record& r) { return r.number("N"); };
   std::vector<NamedPicture> pictures;
   const auto add = [&](const char* stem, const char* title, const char* unit, measure::Plot plot) {
@@ -312,7 +312,7 @@ std::vector<std::string> grid_accounting(const Records& records, double memory_b
   // What a smaller one held, in matrices: its vectors are nothing beside them.
   const Record* largest = nullptr;
   for (const Record& r : records) {
-    const bool fitted = r.contestant == "naive" && r.outcome.measured() &&
+    const bool fitted = r.implementation == "naive" && r.outcome.measured() &&
                         r.text("dtype") == failed->text("dtype") && r.number("before backward") > 0;
     if (fitted && (largest == nullptr || r.number("N") > largest->number("N"))) largest = &r;
   }
@@ -342,19 +342,21 @@ BenchReport bench_attention_grid(const BenchAttentionOptions& options) {
   const auto cases = grid_cases(options.filter);
   require(!cases.empty(), "[bench attention] expected cases of grid, the filter leaves none");
   BenchAttentionOptions chosen = options;
-  if (chosen.contestants.empty()) {
-    chosen.contestants = {device.is_cuda() ? "cuda" : "cpu", "naive", "sdpa"};
-    if (device.is_cuda() && !options.peer_command.empty()) chosen.contestants.push_back("compiled");
+  if (chosen.implementations.empty()) {
+    chosen.implementations = {device.is_cuda() ? "cuda" : "cpu", "naive", "sdpa"};
+    if (device.is_cuda() && !options.peer_command.empty())
+      chosen.implementations.push_back("compiled");
   }
-  const auto contestants = chosen_contestants(chosen, device);
+  const auto implementations = chosen_candidates(chosen, device);
   const SdpaSettings settings;
   return run_benchmark(grid_benchmark(options), options.progress, [&](Run& run) {
     for (size_t i = 0; i < cases.size(); ++i) {
       run.begin(i, cases.size(), describe(cases[i]));
-      run.add(measure_grid_case(cases[i], device, contestants, options.quick ? 2 : options.passes));
+      run.add(
+          measure_grid_case(cases[i], device, implementations, options.quick ? 2 : options.passes));
     }
     const auto fits = [](const Record& r) { return !is_formula_without_memory(r); };
-    const auto is_naive = [](const Record& r) { return r.contestant == "naive"; };
+    const auto is_naive = [](const Record& r) { return r.implementation == "naive"; };
     const Records& all = run.records();
     if (options.quick || cases.back().n != kLongest ||
         std::none_of(all.begin(), all.end(), is_naive))
@@ -364,7 +366,7 @@ BenchReport bench_attention_grid(const BenchAttentionOptions& options) {
     while (c.n < kEndOfDoubling && std::all_of(all.begin(), all.end(), fits)) {
       c.n = c.m = 2 * c.n;
       run.begin(0, 1, "longer, until one does not fit: " + describe(c));
-      run.add(measure_grid_case(c, device, contestants, /*iterations=*/3));
+      run.add(measure_grid_case(c, device, implementations, /*iterations=*/3));
     }
   });
 }

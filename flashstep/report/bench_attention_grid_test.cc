@@ -3,7 +3,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/report/bench_attention.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {
@@ -12,7 +12,7 @@ Record naive_cell(int64_t n, const std::string& outcome) {
   Record record;
   record.key = {{"dtype", "fp32"}, {"B", 8}, {"D", 16}, {"N", n}};
   record.what = describe({"fp32", 8, 0, n, n, 16, false});
-  record.contestant = "naive";
+  record.implementation = "naive";
   record.facts["matrix"] = 8.0 * static_cast<double>(n) * static_cast<double>(n) * 4;
   if (!outcome.empty()) record.outcome = outcome_from(outcome);
   return record;
@@ -59,10 +59,10 @@ TEST(BenchAttentionGrid, MeasuresPasses) {
     // The output and what backward needs; the formula keeps matrices of N x N.
     const double kept = std::get<double>(at(row, "before backward").value());
     const double matrices = 8.0 * 256 * 256 * 4 / (1 << 20);
-    EXPECT_EQ(kept > matrices, at(row, "contestant") == measure::Cell("naive")) << kept;
+    EXPECT_EQ(kept > matrices, at(row, "implementation") == measure::Cell("naive")) << kept;
     EXPECT_GT(kept, 0);
     EXPECT_EQ(at(row, "x best peer") == measure::Cell(),
-              at(row, "contestant") != measure::Cell("cpu"));
+              at(row, "implementation") != measure::Cell("cpu"));
   }
   EXPECT_NE(report.table.notes.back().find("Verdict: "), std::string::npos);
   options.filter.passes = {AttentionPass::kForward};

@@ -4,7 +4,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/report/bench_attention.h"
-#include "flashstep/report/figures.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {
@@ -56,11 +56,12 @@ void add_curves(std::vector<NamedPicture>& pictures, const PictureGroup& group) 
   if (drawn.cases().size() < 2) return;
   const auto length = [](const Record& r) { return r.number("N"); };
   const auto rate = [](const Record& r) { return r.number("flops") / r.median("seconds") / 1e12; };
-  measure::Plot times = lines(drawn, contestant_of, length, median_of("seconds", 1e3), dash_peers);
+  measure::Plot times =
+      lines(drawn, implementation_of, length, median_of("seconds", 1e3), dash_peers);
   times.title = "Attention: time";
   times.x = {"seq_len", measure::Scale::kLog2, {}};
   times.y = {"ms a call", measure::Scale::kLog, {}};
-  measure::Plot rates = lines(drawn, contestant_of, length, rate, dash_peers);
+  measure::Plot rates = lines(drawn, implementation_of, length, rate, dash_peers);
   rates.title = "Attention: rate";
   rates.x = times.x;
   rates.y = {"TFLOP/s", measure::Scale::kLinear, {}};
@@ -97,18 +98,18 @@ void add_heat_map(std::vector<NamedPicture>& pictures, const PictureGroup& group
 
 // Bars of time, grouped by (N, M).
 void add_bars(std::vector<NamedPicture>& pictures, const PictureGroup& group) {
-  measure::Plot plot = bars(group.records, pair_name, contestant_of, median_of("seconds", 1e3));
+  measure::Plot plot = bars(group.records, pair_name, implementation_of, median_of("seconds", 1e3));
   plot.title = "Attention: time by queries : keys";
   plot.y = {"ms a call", measure::Scale::kLog, {}};
   plot.width = 1080;
   add_picture(pictures, "bars", group, std::move(plot));
 }
 
-// Each contestant against the naive formula.
+// Each implementation against the naive formula.
 void add_speedups(std::vector<NamedPicture>& pictures, const PictureGroup& group) {
-  measure::HeatMap map = heat_map(group.records, pair_name, contestant_of, [&](const Record& r) {
-    return times_as_fast(r, group.records, "naive", "seconds");
-  });
+  measure::HeatMap map = heat_map(
+      group.records, pair_name, implementation_of,
+      [&](const Record& r) { return times_as_fast(r, group.records, "naive", "seconds"); });
   map.title = "Attention: x naive";
   map.subtitle = str(group.text, "; above 1 (blue) is faster than the formula");
   map.x_label = "queries : keys";
@@ -122,8 +123,8 @@ void add_scaling(std::vector<NamedPicture>& pictures, const PictureGroup& group)
   std::vector<Record> sorted = group.records.all();
   std::stable_sort(sorted.begin(), sorted.end(),
                    [&](const Record& a, const Record& b) { return work(a) < work(b); });
-  measure::Plot plot =
-      lines(Records(std::move(sorted)), contestant_of, work, median_of("seconds", 1e3), dash_peers);
+  measure::Plot plot = lines(Records(std::move(sorted)), implementation_of, work,
+                             median_of("seconds", 1e3), dash_peers);
   plot.title = "Attention: scaling";
   plot.x = {"queries x keys", measure::Scale::kLog2, {}};
   plot.y = {"ms a call", measure::Scale::kLog, {}};

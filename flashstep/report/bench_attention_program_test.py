@@ -1,21 +1,13 @@
 """flashstep bench attention as a command: its files, read by Python's own readers, and its exit codes."""
 import csv
 import json
-import os
-import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+from program import Command
 
-
-def command(*arguments):
-    return [PROGRAM, "bench", "attention", "--device", "cpu", *map(str, arguments)]
-
-
-def run(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True)
+run = Command("bench", "attention", "--device", "cpu")
 
 
 class BenchAttentionTest(unittest.TestCase):
@@ -23,12 +15,12 @@ class BenchAttentionTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             stem = Path(folder) / "sweep"
             result = run("--preset", "sweep", "--pairs", "32:16", "16:48", "--warmup", 1, "--iterations", 2,
-                         "--dtype", "fp32", "--contestants", "auto,naive", "--out", folder)
+                         "--dtype", "fp32", "--implementations", "auto,naive", "--out", folder)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn("Verdict: ", result.stdout)
             with open(f"{stem}.csv", newline="") as file:
                 runs = list(csv.DictReader(file))
-            self.assertEqual([(r["N"], r["M"], r["contestant"]) for r in runs],
+            self.assertEqual([(r["N"], r["M"], r["implementation"]) for r in runs],
                              [("32", "16", "auto"), ("32", "16", "naive"), ("16", "48", "auto"), ("16", "48", "naive")])
             self.assertTrue(all(float(r["time (ms)"]) > 0 and r["wrong"] == "0" for r in runs), runs)
             table = json.loads(Path(f"{stem}.json").read_text())

@@ -8,20 +8,19 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/report/bench_attention_cases.h"
-#include "flashstep/report/bench_attention_compiled.h"
-#include "flashstep/report/bench_attention_rivals.h"
+#include "flashstep/report/bench_attention_implementations.h"
 #include "flashstep/report/test_table.h"
 
 namespace flashstep::report {
 namespace {
 
-Record run_of(const std::string& contestant, bool ours, int64_t n, std::vector<double> seconds,
+Record run_of(const std::string& implementation, bool ours, int64_t n, std::vector<double> seconds,
               const std::string& pass = "forward") {
   Record record;
   record.key = {{"dtype", "bf16"}, {"B", 1},  {"H", 1},           {"N", n},
                 {"M", n},          {"D", 64}, {"mask", "causal"}, {"pass", pass}};
   record.what = describe({"bf16", 1, 1, n, n, 64, true});
-  record.contestant = contestant;
+  record.implementation = implementation;
   record.ours = ours;
   const auto length = static_cast<double>(n);
   record.facts = {{"flops", 4 * 64 * length * (length + 1) / 2},
@@ -93,28 +92,28 @@ TEST(BenchAttention, FailsWhereOursDoes) {
   EXPECT_TRUE(failure.ends_with(" failed: the GPU")) << failure;
 }
 
-RaceOptions short_race() {
-  RaceOptions options;
+TurnOptions short_turns() {
+  TurnOptions options;
   options.cell_seconds = options.warmup_seconds = 1e-4;
   options.turns = 2;
   options.least_samples = options.most_samples = 4;
   return options;
 }
 
-TEST(BenchAttention, RacesEveryContestantOfTheCpu) {
+TEST(BenchAttention, MeasuresEveryImplementationOfTheCpu) {
   for (const int64_t heads : {2, 0}) {  // without heads ours take tensors without them
     const AttentionCase c = {"fp32", 1, heads, 16, 16, 8, true};
-    const auto records =
-        race_attention(c, {AttentionPass::kForward, AttentionPass::kBackward, AttentionPass::kBoth},
-                       attention_contestants(at::kCPU), at::kCPU, short_race());
+    const auto records = measure_attention(
+        c, {AttentionPass::kForward, AttentionPass::kBackward, AttentionPass::kBoth},
+        attention_candidates(at::kCPU), at::kCPU, short_turns());
     ASSERT_GE(records.size(), 9u);
-    EXPECT_EQ(records[0].contestant, "auto");
+    EXPECT_EQ(records[0].implementation, "auto");
     EXPECT_TRUE(records[0].ours);
     for (const Record& record : records) {
-      EXPECT_EQ(record.outcome.sentence(), "") << record.contestant;
-      EXPECT_EQ(record.number("wrong"), 0) << record.contestant;
+      EXPECT_EQ(record.outcome.sentence(), "") << record.implementation;
+      EXPECT_EQ(record.number("wrong"), 0) << record.implementation;
       EXPECT_GT(record.number("limit seconds"), 0);
-      EXPECT_GT(record.median("seconds"), 0) << record.contestant;
+      EXPECT_GT(record.median("seconds"), 0) << record.implementation;
     }
   }
 }
@@ -122,7 +121,7 @@ TEST(BenchAttention, RacesEveryContestantOfTheCpu) {
 const AttentionCase kSmall = {"fp32", 1, 2, 16, 16, 8, true};
 
 // Its outcome is zeros.
-class Zeros : public AttentionRival {
+class Zeros : public AttentionImplementation {
  public:
   explicit Zeros(const AttentionRound& round) : zeros_(at::zeros_like(round.inputs[0].q)) {}
   AttentionOutcome outcome(bool) override { return {zeros_, zeros_, zeros_, zeros_}; }
@@ -135,11 +134,12 @@ class Zeros : public AttentionRival {
 };
 
 TEST(BenchAttention, CountsWrongElementsByPass) {
-  const AttentionContestant zeros = {
+  const AttentionCandidate zeros = {
       "zeros", true, [](const AttentionRound& round) { return std::make_unique<Zeros>(round); },
       nullptr};
-  const auto records = race_attention(kSmall, {AttentionPass::kForward, AttentionPass::kBackward},
-                                      {zeros}, at::kCPU, short_race());
+  const auto records =
+      measure_attention(kSmall, {AttentionPass::kForward, AttentionPass::kBackward}, {zeros},
+                        at::kCPU, short_turns());
   const double elements = 2 * 16 * 8;
   EXPECT_GT(records[0].number("wrong"), elements * 9 / 10);  // no output is zero
   EXPECT_GT(records[1].number("wrong"), 2 * elements);
@@ -149,17 +149,17 @@ TEST(BenchAttention, CountsWrongElementsByPass) {
 TEST(BenchAttention, TheFormulaIsNotTriedWhereItCannotFit) {
   AttentionRound round;
   round.c = {"fp32", 64, 16, 65536, 65536, 64, true};
-  for (const auto& contestant : attention_contestants(at::kCPU)) {
-    if (contestant.name != "naive") continue;
-    const Outcome outcome = attempt([&] { contestant.enter(round); });
+  for (const auto& implementation : attention_candidates(at::kCPU)) {
+    if (implementation.name != "naive") continue;
+    const Outcome outcome = attempt([&] { implementation.make(round); });
     EXPECT_EQ(outcome.sentence().rfind("OOM: the formula needs ", 0), 0u) << outcome.sentence();
   }
 }
 
 TEST(BenchAttention, TakesABaselineInAnotherProcess) {
   const auto outcome = [&](std::vector<std::string> command) {
-    return race_attention(kSmall, {AttentionPass::kForward}, {compiled_contestant(command)},
-                          at::kCPU, short_race())[0]
+    return measure_attention(kSmall, {AttentionPass::kForward}, {compiled_candidate(command)},
+                             at::kCPU, short_turns())[0]
         .outcome.sentence();
   };
   const auto answering = [&](const std::string& answer) {
@@ -214,7 +214,7 @@ TEST(BenchAttention, RunsOwnPairs) {
   options.preset = "sweep";
   options.pairs = {{32, 16}, {16, 48}};
   options.filter = {};
-  options.contestants = {"auto", "sdpa"};
+  options.implementations = {"auto", "sdpa"};
   const auto report = bench_attention(options);
   EXPECT_EQ(report.table.rows.size(), 4u);
   EXPECT_EQ(report.runs.rows.size(), 8u);
@@ -237,7 +237,7 @@ TEST(BenchAttention, NamesWhatIsWrong) {
   options.filter.lengths = {100};
   EXPECT_THROW(bench_attention(options), UserError);
   options = quick_options();
-  options.contestants = {"nobody"};
+  options.implementations = {"nobody"};
   EXPECT_THROW(bench_attention(options), UserError);
   options = quick_options();
   options.device = "tpu";

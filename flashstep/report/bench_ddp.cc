@@ -7,9 +7,8 @@
 #include "flashstep/model/cost.h"
 #include "flashstep/parallel/cost.h"
 #include "flashstep/report/bench_replica.h"
-#include "flashstep/report/figures.h"
-#include "flashstep/report/trace_record.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/schema.h"
+#include "flashstep/report/trace.h"
 
 namespace flashstep::report {
 namespace {
@@ -71,13 +70,13 @@ double weight_tolerance(const ParallelCase& c) { return c.precision == "fp32" ? 
 // The fastest of those whose name begins so; null without one.
 const Record* fastest(const Record& of_case, const Records& all, const std::string& prefix) {
   return all.fastest(of_case, "total",
-                     [&](const Record& r) { return r.contestant.starts_with(prefix); });
+                     [&](const Record& r) { return r.implementation.starts_with(prefix); });
 }
 
 // "bucketed 25 MB nccl"; a size that was chosen comes with its unit.
 std::string with_unit(const Record& r) {
   const std::string name = shown_name(r);
-  if (name != r.contestant) return name;
+  if (name != r.implementation) return name;
   const size_t size = name.find(' ') + 1;  // of wrappers that have one
   const size_t end = std::min(name.find(' ', size), name.size());
   return name.substr(0, end) + " MB" + name.substr(end);
@@ -151,8 +150,8 @@ measure::LaneChart lanes(const Records& records) {
   measure::LaneChart chart;
   chart.title = "What runs when in a training step";
   for (const Record& r : records) {
-    const bool drawn =
-        r.contestant == "naive" || r.contestant == "overlapped" || &r == bucketed || &r == torch;
+    const bool drawn = r.implementation == "naive" || r.implementation == "overlapped" ||
+                       &r == bucketed || &r == torch;
     if (!drawn || !is_traced(r)) continue;
     chart.groups.push_back(
         lanes_of(trace_of(r), str(shown_name(r), ": ", fixed(100 * r.number("hidden"), 1),
@@ -198,15 +197,15 @@ void complete(const ReplicaPlan& plan, std::vector<Record>& records) {
     const double most = weight_tolerance(plan.c), error = r.number("weight_error");
     if (r.facts.contains("weight_error") && !(error <= most)) {
       r.facts["wrong weights"] = 1;
-      if (!r.contestant.starts_with("torch"))
+      if (!r.implementation.starts_with("torch"))
         r.fault = str("expected weights within ", most, " of a single process's, got ", error);
     }
     if (plan.command == "ddp") continue;
-    const bool sharded = !r.contestant.starts_with("none");
+    const bool sharded = !r.implementation.starts_with("none");
     const double ranks = sharded ? static_cast<double>(plan.c.ranks) : 1;
     const Memory theory = data_parallel_memory(
         parameter_count(model_of(plan.c)),
-        r.contestant.starts_with("flat") ? kGradientBytes / ranks : kGradientBytes,
+        r.implementation.starts_with("flat") ? kGradientBytes / ranks : kGradientBytes,
         /*bucket_bytes=*/0, kMomentBytes, static_cast<int>(ranks));
     r.facts["theory gradients"] = theory.gradients;
     r.facts["theory state"] = theory.optimizer_state;

@@ -8,32 +8,24 @@
 #include <vector>
 
 #include "flashstep/report/benchmark.h"
+#include "flashstep/report/parallel_case.h"
 #include "flashstep/train/config.h"
 
 namespace flashstep::report {
 
-struct LeaderboardCase {
-  std::string model = "8B";    // a named size, or "1600/6400/48/25": d_model/d_ff/layers/heads
-  int64_t vocab_size = 0;      // 0: the named size's
-  int64_t context_length = 0;  // 0: the named size's
-  int64_t batch_size = 1;      // rows of one rank
-  int64_t ranks = 2;
-  std::string device = "cpu";
-  void visit(FieldVisitor& visitor);
-};
-
-// The task of the ranks.
+// The task of the ranks, which are started anew for each implementation: what it holds is its own.
 struct LeaderboardPlan {
-  LeaderboardCase c;
-  std::vector<std::string> contestants;  // leaderboard_names()
-  int64_t warmup = 5, steps = 5;         // steps that are launched and recorded; timed ones
-  double memory_gigabytes = 145;         // of a GPU, 10^9 bytes, that the job may use, all counted
+  ParallelCase c;
+  std::vector<std::string> implementations;  // leaderboard_names()
+  int64_t warmup = 5, steps = 5;             // steps that are launched and recorded; timed ones
+  double memory_gigabytes = 145;  // of a GPU, 10^9 bytes, that the job may use, all counted
+  std::string samples;            // directory of the reference's; made for the run
   void visit(FieldVisitor& visitor);
 };
 
 struct BenchLeaderboardOptions {
-  std::vector<LeaderboardCase> cases;
-  LeaderboardPlan plan;               // its case is replaced by each of the cases
+  ParallelAxes axes;
+  LeaderboardPlan plan;               // its case is replaced by each of the axes'
   std::vector<std::string> baseline;  // a command that runs fsdp_torch.py on ranks; empty: none
   TellProgress progress = {};
 };
@@ -43,7 +35,7 @@ struct BenchLeaderboardOptions {
 // stream and gradients are float32, too, launched kernel by kernel, with other attention kernels,
 // every block computed twice; the others are checked against its loss, gradients and weights.
 std::vector<std::string> leaderboard_names();
-Config leaderboard_config(const LeaderboardCase& c, const std::string& contestant);
+Config leaderboard_config(const ParallelCase& c, const std::string& implementation);
 
 // UserError for another year than "2026".
 BenchLeaderboardOptions leaderboard_preset(const std::string& year);

@@ -1,20 +1,22 @@
 // What a rank of `flashstep bench leaderboard` does.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <optional>
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
 
+#include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/gpu.h"
 #include "flashstep/optim.h"
 #include "flashstep/report/bench_leaderboard.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/gpu_timing.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/plan.h"
-#include "flashstep/report/rank_jobs.h"
-#include "flashstep/report/step_marks.h"
+#include "flashstep/sharded_units.h"
 #include "flashstep/train/parts.h"
 #include "flashstep/train/recorded_step.h"
 
@@ -37,12 +39,9 @@ double used_gpu_bytes(at::Device device) {
   return static_cast<double>(total - free);
 }
 
-// Of this rank's shards after the first step.
-struct Samples {
-  double loss = 0;
-  // Moments are exp_avg of gradients that were not clipped: these times 1 - beta1.
-  std::map<std::string, Tensor> weights = {}, moments = {};
-};
+// Of this rank's shards after the first step: "loss" (), "NAME/weight", and "NAME/gradient", which
+// is exp_avg of gradients that were not clipped, or what it would have been: these times 1 - beta1.
+using Samples = std::map<std::string, Tensor>;
 
 class Job {
  public:
@@ -72,19 +71,14 @@ class Job {
 
  private:
   Samples samples(double loss, double clipped) const {
-    Samples result{.loss = loss};
+    Samples result{{"loss", at::full({}, loss, at::kDouble)}};
     const auto& state = parts_.optimizer->state();
-    const auto take = [&](const std::string& name, const Tensor& tensor) {
-      const auto found = state.find(tensor.unsafeGetTensorImpl());
-      if (tensor.numel() == 0 || found == state.end()) return;
-      result.weights[name] = sample_of(tensor);
-      result.moments[name] =
-          sample_of(static_cast<const AdamWState&>(*found->second).exp_avg) / clipped;
-    };
-    if (const ShardedUnits* const units = parts_.parallel->units()) {
-      for (const Shard& shard : units->shards()) take(shard.name, shard.tensor);
-    } else {
-      for (const auto& item : parts_.model->named_parameters()) take(item.key(), item.value());
+    for (const Shard& shard : parts_.parallel->units()->shards()) {
+      const auto found = state.find(shard.tensor.unsafeGetTensorImpl());
+      if (shard.tensor.numel() == 0 || found == state.end()) continue;
+      const auto& moments = static_cast<const AdamWState&>(*found->second);
+      result[shard.name + "/weight"] = sample_of(shard.tensor);
+      result[shard.name + "/gradient"] = sample_of(moments.exp_avg) / clipped;
     }
     return result;
   }
@@ -102,11 +96,10 @@ class RankBench {
   RankBench(const LeaderboardPlan& plan, Group& group) : plan_(plan), group_(group) {}
 
   void run() {
-    for (const std::string& contestant : plan_.contestants) {
-      tell_progress(contestant);
-      begin_unit(contestant, group_);
-      measure(contestant);
-      if (plan_.c.device == "cuda") measure::release_cached_gpu_memory();
+    for (const std::string& implementation : plan_.implementations) {
+      tell_progress(implementation);
+      begin_unit(implementation, group_);
+      measure(implementation);
     }
   }
 
@@ -129,22 +122,23 @@ class RankBench {
     if (level.time) record.facts["planned seconds"] = level.time->total_s();
   }
 
-  void measure(const std::string& contestant) {
-    Record record{.contestant = contestant};
-    Config config = leaderboard_config(plan_.c, contestant);
-    if (contestant != "reference") choose_recompute(config, record);
+  void measure(const std::string& implementation) {
+    Record record{.implementation = implementation};
+    Config config = leaderboard_config(plan_.c, implementation);
+    if (implementation != "reference") choose_recompute(config, record);
     const std::string some =
         config.train.recompute_blocks > 0 ? str(", first ", config.train.recompute_blocks) : "";
     record.facts["recompute"] = config.train.recompute + some;
     set_up_process(config.train);
     Job job(config, group_);
     reset_peak_memory(job.device());
-    Samples samples = job.begin();
-    record.facts["loss"] = samples.loss;
-    if (contestant == "reference") {
-      reference_ = std::move(samples);
+    const Samples samples = job.begin();
+    record.facts["loss"] = samples.at("loss").item<double>();
+    if (implementation == "reference") {
+      std::filesystem::create_directories(plan_.samples);
+      write_safetensors(samples_file(), NamedTensors(samples.begin(), samples.end()));
     } else {
-      if (reference_) compare(samples, config, record);
+      if (std::filesystem::exists(samples_file())) compare(samples, config, record);
       time(job, record);
     }
     record.facts["tensor bytes"] = group_.all_reduce(peak_memory_bytes(job.device()), Reduce::kMax);
@@ -167,6 +161,10 @@ class RankBench {
     record.facts["steps"] = std::string(job.is_recorded() ? "replayed" : "launched");
   }
 
+  std::filesystem::path samples_file() const {
+    return std::filesystem::path(plan_.samples) / str("rank_", group_.rank(), ".safetensors");
+  }
+
   // Largest over all ranks' samples.
   void compare(const Samples& samples, const Config& config, Record& record) const {
     // A first update moves a weight by the learning rate, whose sign a gradient near 0 may change.
@@ -174,44 +172,39 @@ class RankBench {
     const double moved = 2.2 * config.schedule.learning_rate;
     const double rounded = config.train.weights == "bf16" ? 3.0 / 256 : 1e-6;
     double difference = 0, size = 0, farthest = 0;
-    for (const auto& [name, expected] : reference_->moments) {
-      const Tensor& weight = samples.weights.at(name);
-      difference += (samples.moments.at(name) - expected).square().sum().item<double>();
-      size += expected.square().sum().item<double>();
-      const Tensor wide = reference_->weights.at(name);
-      const Tensor allowed = moved + rounded * wide.abs();
-      farthest = std::max(farthest, ((weight - wide).abs() / allowed).max().item<double>());
+    const SafetensorsFile reference(samples_file());
+    for (const auto& [name, sample] : samples) {
+      const Tensor expected = reference.tensor(name);
+      const Tensor apart = (sample - expected).abs();
+      if (name.ends_with("/gradient")) {
+        difference += apart.square().sum().item<double>();
+        size += expected.square().sum().item<double>();
+      } else if (name.ends_with("/weight")) {
+        const double most = (apart / (moved + rounded * expected.abs())).max().item<double>();
+        farthest = std::isnan(most) ? most : std::max(farthest, most);
+      } else {
+        record.facts["loss error"] = apart.item<double>();
+      }
     }
     const std::vector<double> sums =
         group_.all_reduce(std::vector<double>{difference, size}, Reduce::kSum);
     record.facts["gradient error"] = std::sqrt(sums[0] / sums[1]);
     record.facts["weight error"] = group_.all_reduce(farthest, Reduce::kMax);
-    record.facts["loss error"] = std::abs(samples.loss - reference_->loss);
   }
 
   const LeaderboardPlan& plan_;
   Group& group_;
-  std::optional<Samples> reference_;
 };
 
 }  // namespace
 
-void LeaderboardCase::visit(FieldVisitor& v) {
-  constexpr Range<int64_t> kSize = {0, int64_t{1} << 30};
-  v.field("model", model, {}, "a named size, or d_model/d_ff/layers/heads");
-  v.field("vocab_size", vocab_size, kSize, "0: the named size's");
-  v.field("context_length", context_length, kSize, "0: the named size's");
-  v.field("batch_size", batch_size, {1, 1 << 20}, "rows of one rank");
-  v.field("ranks", ranks, {1, 1024}, "processes on this machine");
-  v.field("device", device, {"cpu", "cuda"}, "what computes");
-}
-
 void LeaderboardPlan::visit(FieldVisitor& v) {
   v.section("case", c, "what is measured");
-  v.field("contestants", contestants, "ways to train it");
+  v.field("implementations", implementations, "ways to train it");
   v.field("warmup", warmup, {1, 1'000}, "steps that are not timed");
   v.field("steps", steps, {1, 100'000}, "timed steps");
   v.field("memory_gigabytes", memory_gigabytes, {0.001, 1e6}, "of a GPU that may be used");
+  v.field("samples", samples, {}, "directory of the reference's samples");
 }
 
 void bench_leaderboard_rank(const std::string& task) {
@@ -219,7 +212,7 @@ void bench_leaderboard_rank(const std::string& task) {
   read_json(plan, task, "the task of a rank");
   const bool on_gpu = plan.c.device == "cuda";
   if (on_gpu) let_memory_grow(at::kCUDA);
-  const auto group = make_rank_group(on_gpu ? "nccl" : "gloo", plan.c.device);
+  const auto group = make_rank_group(plan.c.backend, plan.c.device);
   std::optional<GpuStream> stream;
   if (on_gpu) stream.emplace();
   RankBench(plan, *group).run();

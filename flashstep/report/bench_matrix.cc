@@ -7,9 +7,8 @@
 #include "flashstep/base/text.h"
 #include "flashstep/detail/token_file.h"
 #include "flashstep/error.h"
-#include "flashstep/report/figures.h"
-#include "flashstep/report/rank_jobs.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {
@@ -21,14 +20,14 @@ std::string attention_name(const Record& r) { return r.text("attention"); }
 // For readers, once the size of the buckets is known.
 std::string wrapper_name(const Record& r) {
   const double megabytes = r.number("bucket_megabytes");
-  return shown_name(wrapper_of(r.contestant), megabytes > 0 ? megabytes : 0);
+  return shown_name(wrapper_of(r.implementation), megabytes > 0 ? megabytes : 0);
 }
 
 double tokens_per_second(const Record& r) { return r.number("tokens") / r.median("steps"); }
 
 double speed_up(const Record& r, const Records& all) {
   for (const Record& other : all) {
-    if (attention_name(other) == attention_name(r) && wrapper_of(other.contestant) == "none")
+    if (attention_name(other) == attention_name(r) && wrapper_of(other.implementation) == "none")
       return tokens_per_second(r) / tokens_per_second(other);
   }
   return NAN;
@@ -87,35 +86,27 @@ std::vector<NamedPicture> matrix_pictures(const Records& records, const std::str
 }
 
 std::vector<Record> measure_ranks(const MatrixPlan& plan, Run& run) {
-  if (plan.contestants.empty()) return {};
-  RankWork work;
-  work.job.ranks = static_cast<int>(plan.c.ranks);
-  work.job.arguments = {"bench", "matrix"};
-  work.job.progress = [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); };
-  work.task_of = [plan](const std::vector<std::string>& contestants) {
-    MatrixPlan part = plan;
-    part.contestants = contestants;
-    return write_json(part);
-  };
+  if (plan.implementations.empty()) return {};
   std::vector<Record> blanks;
-  for (const std::string& contestant : plan.contestants) {
+  for (const std::string& implementation : plan.implementations) {
     Record& blank = blanks.emplace_back();
-    blank.key = {{"attention", attention_of(contestant)},
-                 {"division", wrapper_of(contestant)},
+    blank.key = {{"attention", attention_of(implementation)},
+                 {"division", wrapper_of(implementation)},
                  {"ranks", plan.c.ranks}};
     blank.what = describe(plan.c);
-    blank.contestant = contestant;
+    blank.implementation = implementation;
   }
-  return measure_on_ranks(work, std::move(blanks));
+  return measure_plan(plan, "matrix", std::move(blanks),
+                      [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); });
 }
 
 }  // namespace
 
-std::string attention_of(const std::string& contestant) {
-  return contestant.substr(0, contestant.find(' '));
+std::string attention_of(const std::string& implementation) {
+  return implementation.substr(0, implementation.find(' '));
 }
-std::string wrapper_of(const std::string& contestant) {
-  return contestant.substr(contestant.find(' ') + 1);
+std::string wrapper_of(const std::string& implementation) {
+  return implementation.substr(implementation.find(' ') + 1);
 }
 
 BenchMatrixOptions matrix_preset(const std::string& year) {
@@ -172,7 +163,7 @@ BenchReport bench_matrix(const BenchMatrixOptions& options) {
       alone.c.ranks = 1;
       for (const std::string& wrapper : wrappers)
         (wrapper == "none" ? alone : together)
-            .contestants.push_back(options.attention[i] + " " + wrapper);
+            .implementations.push_back(options.attention[i] + " " + wrapper);
       run.add(measure_ranks(alone, run));
       run.add(measure_ranks(together, run));
     }

@@ -9,11 +9,11 @@
 
 namespace flashstep::report {
 
-// How the cells of one number of ranks are measured. A contestant is "attention wrapper": "cuda
-// bucketed 25".
+// How the cells of one number of ranks are measured. An implementation is "attention wrapper":
+// "cuda bucketed 25".
 struct MatrixPlan {
   ParallelCase c;
-  std::vector<std::string> contestants;
+  std::vector<std::string> implementations;
   std::string train, validation;       // token files
   int64_t epochs = 1, most_steps = 0;  // at most so many steps an epoch; 0: all
   int64_t validation_tokens = 0;       // the first so many; 0: all
@@ -26,7 +26,7 @@ struct BenchMatrixOptions {
   std::vector<std::string> attention;
   std::vector<std::string> wrappers = {"none", "naive", "flat", "overlapped", "bucketed", "torch"};
   std::vector<double> bucket_megabytes = {25};
-  MatrixPlan plan;  // its case and contestants are replaced
+  MatrixPlan plan;  // its case and implementations are replaced
   TellProgress progress = {};
 };
 // "2024", "2025", "2026": the sizes of the handouts; UserError for another year.
@@ -38,9 +38,9 @@ void bench_matrix_rank(const std::string& task);
 
 // ---- Inside
 
-// The parts of a contestant's name.
-std::string attention_of(const std::string& contestant);
-std::string wrapper_of(const std::string& contestant);
+// The parts of an implementation's name.
+std::string attention_of(const std::string& implementation);
+std::string wrapper_of(const std::string& implementation);
 
 // Records of a training run each: samples in seconds "steps" and "epoch", "validation loss" (after
 // each epoch, nats a token); facts "peak_bytes" (of the rank with most), "epoch steps" (those left

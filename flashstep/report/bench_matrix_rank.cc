@@ -16,7 +16,6 @@
 #include "flashstep/report/bench_matrix.h"
 #include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/model_run.h"
-#include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/replica.h"
 #include "flashstep/train/evaluate.h"
 #include "flashstep/train/parallelize.h"
@@ -36,16 +35,16 @@ struct Tokens {
 // One cell: a training run of its own.
 class Training {
  public:
-  Training(const MatrixPlan& plan, const std::string& contestant, const Tokens& tokens,
+  Training(const MatrixPlan& plan, const std::string& implementation, const Tokens& tokens,
            Group& group, at::Device device)
       : plan_(plan),
         tokens_(tokens),
         group_(group),
         device_(device),
-        model_(make_model(model_of(attention_of(contestant)), kMatrixSeed, device)),
+        model_(make_model(model_of(attention_of(implementation)), kMatrixSeed, device)),
         batches_(tokens.train, batch_options()) {
-    const ParallelConfig division = division_by_name(wrapper_of(contestant));
-    Group* parallel = wrapper_of(contestant) == "none" ? nullptr : &group;
+    const ParallelConfig division = division_by_name(wrapper_of(implementation));
+    Group* parallel = wrapper_of(implementation) == "none" ? nullptr : &group;
     const std::shared_ptr<Parallelism> shared = parallelize(*model_, division, parallel);
     optimizer_ =
         make_optimizer(*model_, torch::optim::AdamWOptions(plan.learning_rate).betas({0.9, 0.95}),
@@ -155,7 +154,7 @@ class Training {
 void MatrixPlan::visit(FieldVisitor& v) {
   constexpr Range<int64_t> kCount = {0, int64_t{1} << 40};
   v.section("case", c, "what is measured");
-  v.field("contestants", contestants, "attention and wrapper");
+  v.field("implementations", implementations, "attention and wrapper");
   v.field("train", train, {}, "token file");
   v.field("validation", validation, {}, "token file");
   v.field("epochs", epochs, {1, 1'000'000}, "over the token file");
@@ -171,13 +170,13 @@ void bench_matrix_rank(const std::string& task) {
   const Tokens tokens = {TokenFile(plan.train, model_of(plan.c).vocab_size),
                          TokenFile(plan.validation, model_of(plan.c).vocab_size)};
   const at::Device device = current_device(plan.c.device);
-  for (const std::string& contestant : plan.contestants) {
-    tell_progress(contestant);
-    begin_unit(contestant, *group);
+  for (const std::string& implementation : plan.implementations) {
+    tell_progress(implementation);
+    begin_unit(implementation, *group);
     // Nobody begins with blocks that were cut for another's tensors.
     if (device.is_cuda()) measure::release_cached_gpu_memory();
-    Record record{.contestant = contestant};
-    Training(plan, contestant, tokens, *group, device).run(record);
+    Record record{.implementation = implementation};
+    Training(plan, implementation, tokens, *group, device).run(record);
     hand_over_record(record);
   }
 }

@@ -13,8 +13,8 @@
 #include "flashstep/measure/limits.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/cost.h"
-#include "flashstep/report/figures.h"
-#include "flashstep/report/op_contestants.h"
+#include "flashstep/report/bench_ops.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {
@@ -28,8 +28,8 @@ void check_norm_options(const BenchNormOptions& options) {
   const auto check = [](const char* what, const auto& given, const auto& known) {
     require(!given.empty(), "[bench norm] expected a ", what, ", got none");
     for (const std::string& name : given) {
-      require(std::find(known.begin(), known.end(), name) != known.end(), "[bench norm] expected ",
-              what, " among ", join(known), ", got \"", name, "\"");
+      require(contains(known, name), "[bench norm] expected ", what, " among ", join(known),
+              ", got \"", name, "\"");
     }
   };
   require(!options.widths.empty() &&
@@ -41,7 +41,8 @@ void check_norm_options(const BenchNormOptions& options) {
   }
   check("dtype", options.dtypes, std::vector<std::string>{"fp32", "bf16"});
   check("pass", options.passes, BenchNormOptions().passes);
-  if (!options.contestants.empty()) check("contestant", options.contestants, norm_contestants());
+  if (!options.implementations.empty())
+    check("implementation", options.implementations, norm_implementations());
   check("device", std::vector{options.device}, std::vector<std::string>{"cpu", "cuda"});
   require(options.device == "cpu" || !measure::list_gpus().empty(),
           "[bench norm] expected a GPU for device cuda, got none");
@@ -77,31 +78,31 @@ std::vector<Record> measure_norm(const BenchNormOptions& options, int64_t width,
     layer = rms;
     layer.tensors.push_back(random_leaf({width}, dtype, device));
   };
-  std::vector<Entrant> entrants;
+  std::vector<Candidate> candidates;
   for (const std::string& name :
-       options.contestants.empty() ? norm_contestants() : options.contestants) {
-    entrants.push_back({name, name == "flashstep", [&, name] {
-                          if (name == "compiled")
-                            return python_contestant(peer, {{"op", "rms_norm"},
-                                                            {"rows", options.rows},
-                                                            {"width", width},
-                                                            {"dtype", dtype},
-                                                            {"device", options.device}});
-                          return name == "layer_norm"
-                                     ? tensor_contestant(layer_norm_of, layer_norm_of, layer)
-                                     : tensor_contestant(norm_op(name), rms_formula, rms);
-                        }});
+       options.implementations.empty() ? norm_implementations() : options.implementations) {
+    candidates.push_back({name, name == "flashstep", [&, name] {
+                            if (name == "compiled")
+                              return python_implementation(peer, {{"op", "rms_norm"},
+                                                                  {"rows", options.rows},
+                                                                  {"width", width},
+                                                                  {"dtype", dtype},
+                                                                  {"device", options.device}});
+                            return name == "layer_norm"
+                                       ? tensor_implementation(layer_norm_of, layer_norm_of, layer)
+                                       : tensor_implementation(norm_op(name), rms_formula, rms);
+                          }});
   }
-  const RaceOptions race_options = {.cell_seconds = options.cell_seconds,
+  const TurnOptions turn_options = {.cell_seconds = options.cell_seconds,
                                     .warmup_seconds = 0,
                                     .turns = options.turns,
                                     .least_samples = kLeastNormCalls,
                                     .most_samples = options.calls,
                                     .sample_seconds = 0};
-  const RaceCase c = {{{"rows", options.rows}, {"width", width}, {"dtype", dtype}},
-                      str(options.rows, " x ", width, ", ", dtype),
-                      options.passes};
-  std::vector<Record> records = race(c, entrants, device, race_options, prepare);
+  const TurnsCase c = {{{"rows", options.rows}, {"width", width}, {"dtype", dtype}},
+                       str(options.rows, " x ", width, ", ", dtype),
+                       options.passes};
+  std::vector<Record> records = take_turns(c, candidates, device, turn_options, prepare);
   const double limit = measure::memory_limit_bytes_per_s(options.device);
   const int64_t element = dtype == "bf16" ? 2 : 4;
   for (Record& record : records) {
@@ -133,7 +134,7 @@ std::vector<NamedPicture> norm_pictures(const Records& records, const std::strin
     measure::Plot plot = bars(
         members,
         [](const Record& r) { return "width " + std::to_string(std::llround(r.number("width"))); },
-        contestant_of, rate,
+        implementation_of, rate,
         [&](const Record& r) {
           const std::string word = r.outcome.status == Status::kOutOfMemory ? "OOM" : "-";
           return r.has("seconds") ? fixed(rate(r), 0) : word;
@@ -152,7 +153,7 @@ std::vector<NamedPicture> norm_pictures(const Records& records, const std::strin
 
 }  // namespace
 
-const std::vector<std::string>& norm_contestants() {
+const std::vector<std::string>& norm_implementations() {
   static const std::vector<std::string> all = {"flashstep", "naive", "libtorch", "compiled",
                                                "layer_norm"};
   return all;
@@ -186,7 +187,7 @@ Benchmark norm_benchmark(const BenchNormOptions& options) {
                   integer_key("width"),
                   text_key("dtype"),
                   text_key("pass"),
-                  {measure::text_column("contestant"), contestant()}} +
+                  {measure::text_column("implementation"), implementation()}} +
            op_schema("naive");
   };
   benchmark.how_to_read = {note("norm")};

@@ -15,9 +15,9 @@ struct BenchNormOptions {
   std::vector<int64_t> widths = {1024, 2048, 4096, 8192};
   std::vector<std::string> dtypes = {"fp32"};  // of x, the weight and all gradients; "bf16"
   std::vector<std::string> passes = {"forward", "forward-backward"};
-  std::vector<std::string> contestants = {};  // empty: all of norm_contestants()
+  std::vector<std::string> implementations = {};  // empty: all of norm_implementations()
   std::string device = "cpu";
-  int64_t calls = 1000;     // timed, of a contestant in a case, all turns together;
+  int64_t calls = 1000;     // timed, of an implementation in a case, all turns together;
   double cell_seconds = 2;  // fewer where they would take longer, but three
   int64_t turns = 3;
   std::vector<std::string> peer_command = {};  // that runs scripts/peers/ops_torch.py
@@ -29,9 +29,9 @@ struct BenchNormOptions {
 BenchNormOptions norm_preset(const std::string& name);
 
 // "flashstep", "naive", "libtorch", "compiled": RMSNorm; "layer_norm": LibTorch's LayerNorm.
-const std::vector<std::string>& norm_contestants();
+const std::vector<std::string>& norm_implementations();
 
-// A line a case and contestant, who take turns on the same inputs. An error of ours beyond
+// A line a case and implementation, who take turns on the same inputs. An error of ours beyond
 // norm_tolerance() is the report's failure. UserError for what cannot be measured at all.
 BenchReport bench_norm(const BenchNormOptions& options);
 

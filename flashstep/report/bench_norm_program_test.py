@@ -1,39 +1,25 @@
 """flashstep bench norm as a command: files, the compiled peer, and exit codes."""
 import importlib.util
 import json
-import os
-import subprocess
 import sysconfig
-import tempfile
 import unittest
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
-SCRIPT = Path(os.environ["FLASHSTEP_SOURCE"]) / "scripts/peers/ops_torch.py"
+from program import SOURCE, Command, FolderTest, column
+
+run = Command("bench", "norm")
+SCRIPT = SOURCE / "scripts/peers/ops_torch.py"
 SMALL = ("--device", "cpu", "--rows", 200, "--width", 48)
 
 
-def command(*arguments):
-    return [PROGRAM, "bench", "norm", *map(str, arguments)]
-
-
-def run(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240)
-
-
-class BenchNormTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.path = Path(self.folder.name)
-
+class BenchNormTest(FolderTest):
     def rows(self):
         table = json.loads((self.path / "norm.json").read_text())
         names = [column["name"] for column in table["columns"]]
         return [dict(zip(names, row)) for row in table["rows"]]
 
     def test_files(self):
-        result = run(*SMALL, "--contestants", "flashstep,naive,layer_norm", "--dtype", "fp32,bf16", "--calls", 5,
+        result = run(*SMALL, "--implementations", "flashstep,naive,layer_norm", "--dtype", "fp32,bf16", "--calls", 5,
                      "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(self.rows()), 2 * 2 * 3)
@@ -47,10 +33,10 @@ class BenchNormTest(unittest.TestCase):
             self.skipTest("this Python has no torch")
         if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
             self.skipTest("torch.compile needs Python's headers (python3-dev)")
-        result = run(*SMALL, "--contestants", "naive,compiled", "--calls", 5, "--peer-script", SCRIPT, "--python",
+        result = run(*SMALL, "--implementations", "naive,compiled", "--calls", 5, "--peer-script", SCRIPT, "--python",
                      SCRIPT.parent.parent / "python", "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
-        compiled = [row for row in self.rows() if row["contestant"] == "compiled"]
+        compiled = [row for row in self.rows() if row["implementation"] == "compiled"]
         self.assertEqual(len(compiled), 2)
         for row in compiled:
             self.assertGreater(row["median"], 0, result.stdout)

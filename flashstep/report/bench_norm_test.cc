@@ -17,16 +17,16 @@ BenchNormOptions small_norms() {
   options.rows = 300;
   options.widths = {24, 64};
   options.dtypes = {"fp32", "bf16"};
-  options.contestants = {"flashstep", "naive", "libtorch", "layer_norm"};
+  options.implementations = {"flashstep", "naive", "libtorch", "layer_norm"};
   options.calls = 7;
   return options;
 }
 
-TEST(BenchNorm, EveryContestantIsMeasuredAndRight) {
+TEST(BenchNorm, EveryImplementationIsMeasuredAndRight) {
   const BenchReport report = bench_norm(small_norms());
   EXPECT_EQ(report.failure, "");
   const measure::Table& table = report.table;
-  ASSERT_EQ(table.rows.size(), 2u * 2 * 2 * 4);  // dtypes, widths, passes, contestants
+  ASSERT_EQ(table.rows.size(), 2u * 2 * 2 * 4);  // dtypes, widths, passes, implementations
   EXPECT_EQ(report.pictures.size(), 2u * 2);
   const double limit = measure::memory_limit_bytes_per_s("cpu");
   for (size_t row = 0; row < table.rows.size(); ++row) {
@@ -45,7 +45,7 @@ TEST(BenchNorm, EveryContestantIsMeasuredAndRight) {
     if (forward) continue;
     EXPECT_GT(number_at(table, row, "gradient error"), half ? 1e-4 : 1e-8);
     // LayerNorm of bf16 has sums of its own.
-    if (text_at(table, row, "contestant") == "layer_norm") continue;
+    if (text_at(table, row, "implementation") == "layer_norm") continue;
     EXPECT_LT(number_at(table, row, "gradient error"), half ? norm_tolerance("bf16") : 1e-5);
   }
 }
@@ -54,12 +54,12 @@ TEST(BenchNorm, WhatDoesNotRunIsACell) {
   BenchNormOptions options = small_norms();
   options.dtypes = {"fp32"};
   options.widths = {16};
-  options.contestants = {"naive", "compiled"};
+  options.implementations = {"naive", "compiled"};
   options.peer_command = {"/no/such/python", "ops_torch.py"};
   const BenchReport report = bench_norm(options);
   ASSERT_EQ(report.table.rows.size(), 4u);
   EXPECT_EQ(text_at(report.table, 0, "x naive"), "1.00");
-  EXPECT_EQ(text_at(report.table, 1, "contestant"), "compiled");
+  EXPECT_EQ(text_at(report.table, 1, "implementation"), "compiled");
   EXPECT_EQ(text_at(report.table, 1, "median"), "refused");
   EXPECT_NE(join(report.table.notes).find("compiled: refused: [launch] cannot start /no/such/pyt"),
             std::string::npos)
@@ -72,7 +72,7 @@ TEST(BenchNorm, APassThatFailsLeavesTheOthers) {
   options.dtypes = {"fp32"};
   options.widths = {16};
   options.turns = 1;
-  options.contestants = {"naive", "compiled"};
+  options.implementations = {"naive", "compiled"};
   options.peer_command = {"sh", "-c",
                           "echo '{}'; while read request; do case \"$request\" in"
                           " *errors*) echo '{\"y\": null, \"gradients\": 1e-7}' ;;"
@@ -86,11 +86,11 @@ TEST(BenchNorm, APassThatFailsLeavesTheOthers) {
   EXPECT_EQ(text_at(table, 3, "median"), "OOM");
 }
 
-Records race_of_norms(double ours_ms, double naive_ms) {
-  const auto run = [](const char* contestant, double ms) {
+Records turns_of_norms(double ours_ms, double naive_ms) {
+  const auto run = [](const char* implementation, double ms) {
     Record record;
     record.key = {{"rows", 50'000}, {"width", 1024}, {"dtype", "fp32"}, {"pass", "forward"}};
-    record.contestant = contestant;
+    record.implementation = implementation;
     record.facts = {{"bytes", 2.0 * 50'000 * 1024 * 4}, {"limit seconds", 1e-3}};
     if (ms > 0) record.samples["seconds"] = {ms * 1e-3, ms * 1e-3};
     return record;
@@ -101,7 +101,7 @@ Records race_of_norms(double ours_ms, double naive_ms) {
 }
 
 TEST(BenchNorm, TableSaysWhoIsFaster) {
-  const BenchReport report = report_of(norm_benchmark(small_norms()), race_of_norms(2, 5));
+  const BenchReport report = report_of(norm_benchmark(small_norms()), turns_of_norms(2, 5));
   const measure::Table& table = report.table;
   EXPECT_EQ(text_at(table, 0, "x naive"), "2.50");
   EXPECT_EQ(text_at(table, 0, "gradient error"), "-");
@@ -130,7 +130,7 @@ TEST(BenchNorm, PresetsAndMistakes) {
   refused([](auto& o) { o.widths = {64, 64}; });
   refused([](auto& o) { o.dtypes = {"fp8"}; });
   refused([](auto& o) { o.passes = {"backward"}; });
-  refused([](auto& o) { o.contestants = {"apex"}; });
+  refused([](auto& o) { o.implementations = {"apex"}; });
   refused([](auto& o) { o.device = "tpu"; });
 }
 

@@ -1,35 +1,18 @@
 """flashstep bench ddp, sharding and matrix as commands: they start their own ranks; files and exit codes."""
-import csv
 import json
 import os
 import signal
 import struct
 import subprocess
-import tempfile
 import unittest
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+from program import Command, FolderTest, children_of, rows_of
+
+run = Command("bench")
 SMALL = ("--device", "cpu", "--model", "32/64/2/2", "--vocab", 64, "--context", 16, "--batch", 2, "--ranks", 2,
          "--precision", "fp32")
 FEW = ("--turns", 2, "--warmup", 2, "--steps", 2)
-
-
-def command(*arguments):
-    return [PROGRAM, "bench", *map(str, arguments)]
-
-
-def run(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240)
-
-
-def rows_of(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def children_of(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def write_tokens(path, ids):
@@ -40,12 +23,7 @@ def write_tokens(path, ids):
                      struct.pack(f"<{len(ids)}H", *ids))
 
 
-class BenchParallelTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.path = Path(self.folder.name)
-
+class BenchParallelTest(FolderTest):
     def test_ddp(self):
         stem = self.path / "ddp"
         result = run("ddp", *SMALL, *FEW, "--bucket-mb", "0.01,1000", "--out", self.path)
@@ -94,6 +72,25 @@ class BenchParallelTest(unittest.TestCase):
         self.assertIn(f"({name})", Path(f"{stem}.md").read_text())
         self.assertTrue((self.path / name).exists())
 
+    def test_leaderboard(self):
+        shape = ("--device", "cpu", "--model", "32/64/2/2", "--vocab", 65, "--context", 17, "--batch", 2)
+        result = run("leaderboard", *shape, "--ranks", 3, "--warmup", 2, "--steps", 2, "--python", "python3",
+                     "--peer-script", self.path / "none.py", "--out", self.path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = rows_of(self.path / "leaderboard.csv")
+        self.assertEqual([row["implementation"] for row in rows],
+                         ["reference", "bf16 weights", "fp32 weights", "FSDP2", "FSDP2, compiled"])
+        for row in rows[1:3]:
+            self.assertGreater(float(row["step (ms)"]), 0, row)
+            self.assertLess(float(row["gradient error"]), 0.02, row)
+            self.assertGreater(float(row["gradient error"]), 0, row)
+            self.assertLessEqual(float(row["weight error"]), 1, row)
+            self.assertLess(float(row["loss error"]), 0.01, row)
+        self.assertIn("FSDP2: failed: ", result.stdout, "what a baseline cannot do is a cell")
+        refused = run("leaderboard", *shape, "--ranks", 1)
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.assertIn("expected 2 ranks or more", refused.stderr)
+
     def test_buckets_that_are_chosen(self):
         result = run("sharding", *SMALL, *FEW, "--shard", "none,flat", "--no-trace", "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -126,7 +123,7 @@ class BenchParallelTest(unittest.TestCase):
             self.assertIn(f"matrix_{picture}.svg", Path(f"{stem}.md").read_text())
 
     def test_a_rank_that_crashes_is_a_failure(self):
-        process = subprocess.Popen(command("ddp", *SMALL, "--turns", 1, "--warmup", 1, "--steps", 1000, "--wrapper",
+        process = subprocess.Popen(run.line("ddp", *SMALL, "--turns", 1, "--warmup", 1, "--steps", 1000, "--wrapper",
                                            "none,naive", "--check-steps", 0, "--no-trace", "--out", self.path),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while "turn 1 of 1, naive" not in process.stderr.readline():

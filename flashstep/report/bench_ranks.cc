@@ -1,5 +1,6 @@
 #include "flashstep/report/bench_ranks.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -7,20 +8,24 @@
 #include <string_view>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <nlohmann/json.hpp>
 
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
 #include "flashstep/comm/child.h"
 #include "flashstep/comm/gpus.h"
 #include "flashstep/error.h"
 #include "flashstep/group.h"
+#include "flashstep/measure/memory.h"
 
 namespace flashstep::report {
+
 namespace {
 
 constexpr const char* kTaskVariable = "FLASHSTEP_BENCH_TASK";
 // Rank 0's lines on its stdout, which are not for people.
 constexpr std::string_view kResult = "flashstep-result ", kProgress = "flashstep-progress ";
-constexpr std::string_view kOurs = "flashstep: ";              // before a sentence on stderr
+constexpr std::string_view kSentence = "flashstep: ";          // before a sentence on stderr
 constexpr std::string_view kVerdict = "flashstep: [launch] ";  // how the launcher names who failed
 
 // "/proc/self/exe" means this program, in whatever process it is looked up.
@@ -76,7 +81,7 @@ class Launched {
     }
     if (outcome_.exit_code != 0 && outcome_.failure.empty()) {
       outcome_.failure = str(who(), describe_end(process_->status()), last_.empty() ? "" : ": ",
-                             last_.substr(last_.starts_with(kOurs) ? kOurs.size() : 0));
+                             last_.substr(last_.starts_with(kSentence) ? kSentence.size() : 0));
     }
     return std::move(outcome_);
   }
@@ -129,6 +134,29 @@ void print_line(std::string_view kind, const std::string& text) {
   std::fflush(stdout);
 }
 
+using Json = nlohmann::json;
+
+// The unit that had begun when the results ended; empty if none had.
+std::string last_begun(const std::vector<std::string>& results) {
+  for (auto line = results.rbegin(); line != results.rend(); ++line) {
+    const auto json = Json::parse(*line);
+    if (json.contains("begins")) return json["begins"];
+  }
+  return "";
+}
+
+void take_results(const std::vector<std::string>& results, std::vector<Record>& records) {
+  for (const std::string& line : results) {
+    if (Json::parse(line).contains("begins")) continue;
+    const Record part = record_from_json(line);
+    for (Record& record : records) {
+      const bool same = record.implementation == part.implementation &&
+                        (part.key.empty() || part.key == record.key);
+      if (same) record.take(part);
+    }
+  }
+}
+
 }  // namespace
 
 RanksOutcome run_ranks(const RankJob& job) {
@@ -162,6 +190,92 @@ std::unique_ptr<Group> make_rank_group(const std::string& backend, const std::st
         c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(options.device_index)));
   }
   return std::make_unique<Group>(environment, options);
+}
+
+void begin_unit(const std::string& unit, const Group& group) {
+  hand_over(Json({{"begins", unit}}).dump());
+  group.barrier("beginning " + unit);
+}
+
+void hand_over_record(const Record& record) { hand_over(to_json(record)); }
+
+OwnProcess run_own_process(const std::vector<std::string>& command, const std::string& task,
+                           const std::string& program) {
+  RankJob job;
+  job.ranks = 1;
+  job.arguments = command;
+  job.task = task;
+  job.program = job.launcher = program;
+  const auto kills = measure::oom_kills();
+  RanksOutcome ended = run_ranks(job);
+  OwnProcess process = {std::move(ended.results), {}};
+  if (!ended.failure.empty())
+    process.outcome = outcome_of_ranks(ended.failure, ended.exit_code, 1, kills);
+  return process;
+}
+
+std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks) {
+  const auto unit_of = [&](const Record& record) {
+    return work.unit_of ? work.unit_of(record) : record.implementation;
+  };
+  std::vector<std::string> units = Records(blanks).distinct(unit_of);
+  RankJob job = work.job;
+  while (!units.empty()) {
+    job.task = work.task_of(units);
+    const auto kills = measure::oom_kills();
+    const RanksOutcome outcome = run_ranks(job);
+    if (outcome.failure.empty()) {
+      take_results(outcome.results, blanks);
+      break;
+    }
+    const std::string begun = last_begun(outcome.results);
+    const auto is_out = [&](const std::string& unit) { return begun.empty() || unit == begun; };
+    for (Record& record : blanks) {
+      const std::string unit = unit_of(record);
+      if (is_out(unit) && contains(units, unit))
+        record.outcome = outcome_of_ranks(outcome.failure, outcome.exit_code, job.ranks, kills);
+    }
+    std::erase_if(units, is_out);
+  }
+  return blanks;
+}
+
+using Json = nlohmann::json;
+
+void PythonPeer::start() {
+  require(failure_.empty(), failure_);
+  if (command_.empty()) failure_ = "no program of Python's was given";
+  try {
+    if (failure_.empty()) {
+      process_ = std::make_unique<Subprocess>(
+          ChildOptions{.command = command_, .has_input = true, .errors = Errors::kDropped});
+      if (!process_->read_line())
+        failure_ = str("\"", join(command_, " "), "\" did not start: it needs Python's torch");
+    }
+  } catch (const MachineError& error) {
+    failure_ = error.what();
+  }
+  if (failure_.empty()) return;
+  process_.reset();
+  throw UserError(failure_);
+}
+
+Json PythonPeer::ask(const Json& request) {
+  if (process_ == nullptr) start();
+  const auto line = process_->write_line(request.dump()) ? process_->read_line() : std::nullopt;
+  if (!line) {
+    process_.reset();
+    throw MachineError("the Python program ended");
+  }
+  Json answer = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
+  if (!answer.is_object()) throw MachineError("the Python program answered \"" + *line + "\"");
+  if (answer.contains("error")) throw MachineError(answer["error"].get<std::string>());
+  return answer;
+}
+
+void PythonPeer::tell_if_running(const Json& request) {
+  if (process_ == nullptr) return;
+  if (!process_->write_line(request.dump()) || !process_->read_line()) process_.reset();
 }
 
 }  // namespace flashstep::report

@@ -22,6 +22,12 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
+#include "flashstep/base/subprocess.h"
+#include "flashstep/detail/fields.h"
+#include "flashstep/report/record.h"
+
 namespace flashstep {
 class Group;  // comm/group.h
 }
@@ -60,5 +66,72 @@ void tell_progress(const std::string& line);
 // The group of a rank's job, on "cpu" or "cuda" with "gloo" or "nccl"; the rank's GPU becomes the
 // current one. Gloo's ranks share GPUs where there are fewer; NCCL's cannot: UserError.
 std::unique_ptr<Group> make_rank_group(const std::string& backend, const std::string& device);
+
+// Records that ranks measure: one unit after the other on the same ranks, of which some may fail.
+struct RankWork {
+  RankJob job;  // its task is made for the units that are to be measured
+  std::function<std::string(const std::vector<std::string>& units)> task_of;
+  // The unit that a record belongs to; empty: its implementation.
+  std::function<std::string(const Record&)> unit_of = nullptr;
+};
+
+// `blanks` with what rank 0 handed over (hand_over_record) or what became of their unit: where the
+// ranks fail, the unit that had begun is left out, and the ranks are started once more for the
+// others; all are left out where none had begun. Interrupted by a signal; MachineError when they
+// cannot be started.
+std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks);
+
+// The same of a plan with `c`, a case on ranks, and `implementations`, of which some may be left:
+// `command` is what a rank is started with.
+template <typename Plan>
+std::vector<Record> measure_plan(const Plan& plan, const std::string& command,
+                                 std::vector<Record> blanks,
+                                 const std::function<void(const std::string& line)>& progress) {
+  RankWork work;
+  work.job.ranks = static_cast<int>(plan.c.ranks);
+  work.job.arguments = {"bench", command};
+  work.job.progress = progress;
+  work.task_of = [plan](const std::vector<std::string>& implementations) {
+    Plan part = plan;
+    part.implementations = implementations;
+    return write_json(part);
+  };
+  return measure_on_ranks(work, std::move(blanks));
+}
+
+// A case in a process of its own, of `program` by its command: what it handed over, and what became
+// of it. Interrupted by a signal.
+struct OwnProcess {
+  std::vector<std::string> results;
+  Outcome outcome;
+};
+OwnProcess run_own_process(const std::vector<std::string>& command, const std::string& task,
+                           const std::string& program);
+
+// In a rank, before it measures a unit: rank 0 says so, and no rank goes on before, so that it is
+// known which one a rank failed in.
+void begin_unit(const std::string& unit, const Group& group);
+// In rank 0: a part of the blank of this implementation, and of this key unless that is empty.
+void hand_over_record(const Record& record);
+
+// A baseline in a Python process, which takes turns with ours: one JSON object a line there, one
+// back. It says a line when it is ready.
+class PythonPeer {
+ public:
+  explicit PythonPeer(std::vector<std::string> command) : command_(std::move(command)) {}
+
+  // Starts it where it does not run. UserError where there is no such program or it does not become
+  // ready; MachineError where it ends, answers with no object, or with {"error": its reason}.
+  nlohmann::json ask(const nlohmann::json& request);
+  // The same, where it runs; nothing that it says is an error.
+  void tell_if_running(const nlohmann::json& request);
+
+ private:
+  void start();
+
+  std::vector<std::string> command_;
+  std::unique_ptr<Subprocess> process_;
+  std::string failure_;  // why it cannot be started
+};
 
 }  // namespace flashstep::report

@@ -1,17 +1,35 @@
 #include "flashstep/report/bench_ranks.h"
 
+#include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/report/test_rank_job.h"
+#include "flashstep/report/benchmark.h"
 
 namespace flashstep::report {
 namespace {
+
+// Ranks that are launched are the test's own program, which runs this test only.
+RankJob job_of_test(int ranks = 2, const std::string& task = "") {
+  const ::testing::TestInfo* info = ::testing::UnitTest::GetInstance()->current_test_info();
+  RankJob job;
+  job.ranks = ranks;
+  job.task = task;
+  job.arguments = {str("--gtest_filter=", info->test_suite_name(), ".", info->name()),
+                   "--gtest_brief=1"};
+  const char* launcher = std::getenv("FLASHSTEP_PROGRAM");
+  job.launcher = launcher ? launcher : "flashstep";
+  return job;
+}
 
 TEST(BenchRanks, RankZeroHandsOverWhatItFound) {
   const std::string kTask = "{\"sizes\": [1, 2], \"note\": \"with 'quotes'\"}";
@@ -101,5 +119,74 @@ TEST(BenchRanks, MistakesAreSentences) {
   EXPECT_FALSE(rank_task());
 }
 
+using Json = nlohmann::json;
+
+// Measures the units of a task; what happens to the one that fails is `fail`'s.
+template <typename Fail>
+void be_rank(const std::string& task, const Fail& fail) {
+  for (const std::string unit : Json::parse(task)) {
+    hand_over(Json({{"begins", unit}}).dump());
+    Record record{.implementation = unit};
+    record.samples["total"] = {0.5};
+    hand_over_record(record);
+    if (unit == "large") fail();
+    record.samples["total"] = {0.25};
+    record.facts["by"] = "Gloo";
+    hand_over_record(record);
+  }
+}
+
+[[noreturn]] void end_with(int code, const char* sentence) {
+  // No group here lets the ranks begin together: rank 0, which has said what begins, fails first.
+  if (std::string(std::getenv("RANK")) != "0") std::this_thread::sleep_for(std::chrono::minutes(1));
+  std::fprintf(stderr, "flashstep: %s\n", sentence);  // whoever is first is quoted
+  std::_Exit(code);
+}
+
+std::vector<Record> measure(const std::vector<std::string>& implementations) {
+  RankWork work;
+  work.job = job_of_test();
+  work.task_of = [](const std::vector<std::string>& units) { return Json(units).dump(); };
+  std::vector<Record> blanks;
+  for (const std::string& implementation : implementations)
+    blanks.push_back({.key = {{"model", "xl"}}, .what = "xl", .implementation = implementation});
+  return measure_on_ranks(work, blanks);
+}
+
+TEST(RankJobs, OneThatFailsIsLeftOutAndTheOthersAreMeasured) {
+  if (const auto task = rank_task())
+    return be_rank(*task, [] { end_with(1, "CUDA out of memory. Tried to allocate 20 GiB"); });
+  const auto records = measure({"small", "large", "medium"});
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[1].outcome.word(), "OOM");
+  EXPECT_FALSE(records[1].has("total")) << "what was measured of it counts for nothing";
+  for (const size_t i : {0, 2}) {
+    EXPECT_TRUE(records[i].outcome.measured());
+    EXPECT_EQ(records[i].series("total"), (std::vector<double>{0.5, 0.25}));
+    EXPECT_EQ(records[i].text("by"), "Gloo");
+  }
+}
+
+TEST(RankJobs, AllFailWhereNoneHadBegun) {
+  if (rank_task()) {
+    std::raise(SIGSEGV);
+  }
+  const auto records = measure({"small", "large"});
+  ASSERT_EQ(records.size(), 2u);
+  for (const Record& record : records) {
+    EXPECT_TRUE(record.outcome.failed());
+    EXPECT_NE(record.outcome.why.find("SIGSEGV"), std::string::npos) << record.outcome.why;
+  }
+  EXPECT_EQ(failure_of("bench x", Records(records)).find("[bench x] xl, small failed: rank "), 0u);
+}
+
+TEST(RankJobs, AMistakeOfTheCallersStaysOne) {
+  if (const auto task = rank_task())
+    return be_rank(*task, [] { end_with(2, "[bench] expected something else"); });
+  const auto records = measure({"large"});
+  EXPECT_EQ(records[0].outcome.sentence().find("refused: [bench] expected something else"), 0u);
+}
+
 }  // namespace
+
 }  // namespace flashstep::report

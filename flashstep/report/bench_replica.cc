@@ -4,8 +4,8 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/report/rank_jobs.h"
-#include "flashstep/report/trace_record.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/trace.h"
 
 namespace flashstep::report {
 namespace {
@@ -47,7 +47,7 @@ BenchReplicaOptions sharding_preset(const std::string& year) {
   BenchReplicaOptions options;
   options.axes = axes_of("sharding", year);
   options.plan.command = "sharding";
-  options.plan.contestants = {"none", "whole", "flat"};
+  options.plan.implementations = {"none", "whole", "flat"};
   return options;
 }
 
@@ -57,8 +57,8 @@ std::vector<std::string> sharding_names() {
 
 ParallelConfig sharding_by_name(const std::string& name) {
   const std::vector<std::string> names = sharding_names();
-  require(std::find(names.begin(), names.end(), name) != names.end(),
-          "[bench sharding] expected one of ", join(names), ", got \"", name, "\"");
+  require(contains(names, name), "[bench sharding] expected one of ", join(names), ", got \"", name,
+          "\"");
   ParallelConfig division;
   division.shard_optimizer = name.substr(0, name.find(' '));
   if (name.ends_with(" nccl")) division.peer_copies = "none";
@@ -68,7 +68,7 @@ ParallelConfig sharding_by_name(const std::string& name) {
 
 std::string shown_name(const Record& record) {
   const double megabytes = record.number("bucket_megabytes");
-  return shown_name(record.contestant, megabytes > 0 ? megabytes : 0);
+  return shown_name(record.implementation, megabytes > 0 ? megabytes : 0);
 }
 
 Fields key_of(const ParallelCase& c) {
@@ -80,20 +80,19 @@ Fields key_of(const ParallelCase& c) {
 }
 
 Schema parallel_schema() {
-  Schema schema;
-  for (const measure::Column& column : case_columns()) schema.push_back({column, key(column.name)});
-  return schema;
+  return {text_key("model"), integer_key("ranks"), integer_key("batch"), integer_key("context"),
+          text_key("precision")};
 }
 
 CellOf most(const std::string& series, double factor) { return quantile(series, 1, factor); }
 
 std::vector<Record> blanks_of(const ReplicaPlan& plan) {
   std::vector<Record> blanks;
-  for (const std::string& contestant : plan.contestants) {
+  for (const std::string& implementation : plan.implementations) {
     Record& blank = blanks.emplace_back();
     blank.key = key_of(plan.c);
     blank.what = describe(plan.c) + (plan.recorded ? ", recorded" : "");
-    blank.contestant = contestant;
+    blank.implementation = implementation;
     blank.facts["stem"] = file_stem(plan.c) + (plan.recorded ? "_recorded" : "");
     blank.facts["device"] = plan.c.device;
   }
@@ -104,8 +103,8 @@ BenchReport bench_replica(const BenchReplicaOptions& options) {
   const bool ddp = options.plan.command == "ddp";
   const std::vector<ParallelCase> cases = cases_of(options.axes);
   ReplicaPlan plan = options.plan;
-  if (ddp) plan.contestants = division_names(options.wrappers, options.bucket_megabytes);
-  check_transports(plan.contestants, options.axes.device);
+  if (ddp) plan.implementations = division_names(options.wrappers, options.bucket_megabytes);
+  check_transports(plan.implementations, options.axes.device);
   require(!plan.recorded || options.axes.device == "cuda",
           "[bench ddp] expected --device cuda with --graph, got ", options.axes.device);
   const Benchmark benchmark = ddp ? ddp_benchmark(options) : sharding_benchmark(options);
@@ -113,18 +112,9 @@ BenchReport bench_replica(const BenchReplicaOptions& options) {
     for (size_t i = 0; i < cases.size(); ++i) {
       plan.c = cases[i];
       run.begin(i, cases.size(), describe(plan.c));
-      RankWork work;
-      work.job.ranks = static_cast<int>(plan.c.ranks);
-      work.job.arguments = {"bench", plan.command};
-      work.job.progress = [&](const std::string& line) {
-        run.tell(describe(plan.c) + ": " + line);
-      };
-      work.task_of = [plan](const std::vector<std::string>& contestants) {
-        ReplicaPlan part = plan;
-        part.contestants = contestants;
-        return write_json(part);
-      };
-      std::vector<Record> records = measure_on_ranks(work, blanks_of(plan));
+      std::vector<Record> records =
+          measure_plan(plan, plan.command, blanks_of(plan),
+                       [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); });
       complete(plan, records);
       for (const Record& record : records) {
         const std::string failure = record.text("trace trouble");

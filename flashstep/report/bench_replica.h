@@ -1,5 +1,5 @@
-// Training steps of a data-parallel model on ranks of this machine, whose contestants divide the
-// work in different ways. `bench ddp`: how gradients are reduced, beside c10d's own Reducer and
+// Training steps of a data-parallel model on ranks of this machine, whose implementations divide
+// the work in different ways. `bench ddp`: how gradients are reduced, beside c10d's own Reducer and
 // beside ranks that send nothing. `bench sharding`: what dividing the optimizer's state saves and
 // costs.
 #pragma once
@@ -12,12 +12,12 @@
 
 namespace flashstep::report {
 
-// How one case is measured: the task of its ranks. All contestants take turns on the same ranks and
-// the same model.
+// How one case is measured: the task of its ranks. All implementations take turns on the same ranks
+// and the same model.
 struct ReplicaPlan {
   ParallelCase c;
   std::string command = "ddp";               // or "sharding"
-  std::vector<std::string> contestants;      // division_by_name(), sharding_by_name()
+  std::vector<std::string> implementations;  // division_by_name(), sharding_by_name()
   int64_t turns = 3, warmup = 3, steps = 5;  // steps a turn, after `warmup` and a first one
   bool traced = true;                        // a step of each under the profiler
   int64_t checked_steps = 2;                 // ddp: of the comparison of weights; 0: none
@@ -31,7 +31,7 @@ struct ReplicaPlan {
 struct BenchReplicaOptions {
   ParallelAxes axes;
   ReplicaPlan plan;                           // its case is replaced by each of the axes'
-  std::vector<std::string> wrappers;          // ddp: contestants, each with buckets once
+  std::vector<std::string> wrappers;          // ddp: implementations, each with buckets once
   std::vector<double> bucket_megabytes = {};  // for every size of them
   TellProgress progress = {};
 };
@@ -52,13 +52,14 @@ void bench_replica_rank(const std::string& task);
 
 // ---- Inside
 
-// One record a contestant, not measured yet. Rank 0 hands over samples in seconds, a value a step
+// One record an implementation, not measured yet. Rank 0 hands over samples in seconds, a value a
+// step
 // ("forward", "backward", "waited", "optimizer", "total", "lead"; "slowest": of all ranks) or a
 // turn
 // ("first": the first step, which no step of a training run is like, and "peak_bytes", the largest
 // of the ranks), put_trace()'s, and facts: "weight_error", "bucket_megabytes", "by", ...
 std::vector<Record> blanks_of(const ReplicaPlan& plan);
-// What follows from the case and from other contestants' records.
+// What follows from the case and from other implementations' records.
 void complete(const ReplicaPlan& plan, std::vector<Record>& records);
 
 Benchmark ddp_benchmark(const BenchReplicaOptions& options);

@@ -4,12 +4,12 @@
 
 #include "flashstep/error.h"
 #include "flashstep/optim.h"
+#include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/bench_replica.h"
 #include "flashstep/report/gpu_timing.h"
 #include "flashstep/report/model_run.h"
-#include "flashstep/report/rank_jobs.h"
 #include "flashstep/report/replica.h"
-#include "flashstep/report/trace_record.h"
+#include "flashstep/report/trace.h"
 #include "flashstep/sharded_optimizer.h"
 
 namespace flashstep::report {
@@ -56,45 +56,45 @@ class RankBench {
 
   void run() {
     // Correctness first: a fast wrong answer is not measured.
-    for (const std::string& contestant : plan_.contestants) {
-      if (plan_.command == "ddp" && plan_.checked_steps > 0 && contestant != "none")
-        check(contestant);
+    for (const std::string& implementation : plan_.implementations) {
+      if (plan_.command == "ddp" && plan_.checked_steps > 0 && implementation != "none")
+        check(implementation);
     }
     for (int64_t turn = 0; turn < plan_.turns; ++turn) {
-      for (const std::string& contestant : plan_.contestants) {
-        tell_progress(str("turn ", turn + 1, " of ", plan_.turns, ", ", contestant));
-        take_turn(contestant, turn);
+      for (const std::string& implementation : plan_.implementations) {
+        tell_progress(str("turn ", turn + 1, " of ", plan_.turns, ", ", implementation));
+        take_turn(implementation, turn);
       }
     }
     // Last: a process that has been under the profiler can be slower afterwards.
-    for (const std::string& contestant : plan_.contestants) {
+    for (const std::string& implementation : plan_.implementations) {
       if (!plan_.traced) break;
-      tell_progress("tracing " + contestant);
-      trace(contestant);
+      tell_progress("tracing " + implementation);
+      trace(implementation);
     }
   }
 
  private:
-  ParallelConfig division(const std::string& contestant) const {
-    if (plan_.command == "ddp") return division_by_name(contestant);
-    ParallelConfig division = sharding_by_name(contestant);
+  ParallelConfig division(const std::string& implementation) const {
+    if (plan_.command == "ddp") return division_by_name(implementation);
+    ParallelConfig division = sharding_by_name(implementation);
     division.wrapper = plan_.wrapper;
     division.bucket_megabytes = plan_.bucket_megabytes;
     return division;
   }
 
-  void check(const std::string& contestant) {
-    tell_progress("checking " + contestant);
-    begin_unit(contestant, group_);
-    Record record{.contestant = contestant};
+  void check(const std::string& implementation) {
+    tell_progress("checking " + implementation);
+    begin_unit(implementation, group_);
+    Record record{.implementation = implementation};
     record.facts["weight_error"] =
-        replica_.weight_error(division(contestant), plan_.checked_steps, plan_.recorded);
+        replica_.weight_error(division(implementation), plan_.checked_steps, plan_.recorded);
     hand_over_record(record);
   }
 
-  void divide(const std::string& contestant) {
-    begin_unit(contestant, group_);
-    replica_.divide(division(contestant));
+  void divide(const std::string& implementation) {
+    begin_unit(implementation, group_);
+    replica_.divide(division(implementation));
   }
 
   // The steps that are not timed; peaks of memory count from here.
@@ -108,9 +108,9 @@ class RankBench {
     replica_.run(1);    // the first one uploads the graphs
   }
 
-  void take_turn(const std::string& contestant, int64_t turn) {
-    divide(contestant);
-    Record record{.contestant = contestant};
+  void take_turn(const std::string& implementation, int64_t turn) {
+    divide(implementation);
+    Record record{.implementation = implementation};
     if (plan_.command == "sharding" && turn == 0) weigh(record);
     warm_up();
     const std::vector<StepTimes> times = replica_.run(1 + plan_.steps);
@@ -165,9 +165,9 @@ class RankBench {
     replica_.zero_grad();
   }
 
-  void trace(const std::string& contestant) {
-    divide(contestant);
-    Record record{.contestant = contestant};
+  void trace(const std::string& implementation) {
+    divide(implementation);
+    Record record{.implementation = implementation};
     if (plan_.command == "ddp") {
       warm_up();
       put_trace(replica_.trace_step(), record);
@@ -191,12 +191,12 @@ class RankBench {
 void ReplicaPlan::visit(FieldVisitor& v) {
   constexpr Range<int64_t> kCount = {0, 1'000'000};
   v.section("case", c, "what is measured");
-  v.field("command", command, {"ddp", "sharding"}, "what contestants differ in");
-  v.field("contestants", contestants, "ways to divide the work");
-  v.field("turns", turns, {1, 1'000'000}, "of every contestant");
+  v.field("command", command, {"ddp", "sharding"}, "what implementations differ in");
+  v.field("implementations", implementations, "ways to divide the work");
+  v.field("turns", turns, {1, 1'000'000}, "of every implementation");
   v.field("warmup", warmup, kCount, "steps a turn that are not timed");
   v.field("steps", steps, {1, 1'000'000}, "timed steps a turn");
-  v.field("traced", traced, "one step of each contestant under the profiler");
+  v.field("traced", traced, "one step of each implementation under the profiler");
   v.field("checked_steps", checked_steps, kCount, "of the comparison of weights");
   v.field("recorded", recorded, "timed steps are replays of CUDA graphs");
   v.field("wrapper", wrapper, {}, "how gradients are averaged");

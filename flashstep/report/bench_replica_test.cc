@@ -7,7 +7,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/report/test_table.h"
-#include "flashstep/report/trace_record.h"
+#include "flashstep/report/trace.h"
 
 namespace flashstep::report {
 namespace {
@@ -17,7 +17,7 @@ using measure::Span;
 BenchReplicaOptions ddp_options() {
   BenchReplicaOptions options = ddp_preset("2025");
   options.plan.c = {.context_length = 512, .precision = "bf16", .device = "cuda"};
-  options.plan.contestants = {"none", "bucketed 25", "torch 25"};
+  options.plan.implementations = {"none", "bucketed 25", "torch 25"};
   return options;
 }
 
@@ -100,7 +100,7 @@ TEST(BenchDdp, WrongWeightsOfOursAreAFailure) {
 
 TEST(BenchDdp, SizesThatWereChosenAreNamed) {
   BenchReplicaOptions options = ddp_options();
-  options.plan.contestants = {"none", "bucketed 0", "bucketed 25"};
+  options.plan.implementations = {"none", "bucketed 0", "bucketed 25"};
   std::vector<Record> records = three(options.plan);
   records[1].facts["bucket_megabytes"] = 269.8;
   const BenchReport report = report_on(options, records);
@@ -112,7 +112,7 @@ TEST(BenchDdp, SizesThatWereChosenAreNamed) {
 
 TEST(BenchDdp, WithoutOneProcessNothingIsAdded) {
   BenchReplicaOptions options = ddp_options();
-  options.plan.contestants = {"bucketed 25", "torch"};
+  options.plan.implementations = {"bucketed 25", "torch"};
   const std::vector<Record> all = three(ddp_options().plan);
   const std::string said = join(report_on(options, {all[1], all[2]}).table.notes, "\n");
   EXPECT_EQ(said.find("adds"), std::string::npos) << said;

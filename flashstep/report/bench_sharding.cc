@@ -4,8 +4,8 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/report/bench_replica.h"
-#include "flashstep/report/trace_record.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/schema.h"
+#include "flashstep/report/trace.h"
 
 namespace flashstep::report {
 namespace {
@@ -40,7 +40,7 @@ Schema sharding_schema() {
       return r.text(name).empty() ? Cell() : Cell(r.text(name));
     };
   };
-  Schema schema = parallel_schema() + Schema{{measure::text_column("optimizer"), contestant()}};
+  Schema schema = parallel_schema() + Schema{{measure::text_column("optimizer"), implementation()}};
   const auto bytes = [&](const char* column, const CellOf& cell) {
     schema.push_back({measure::number_column(column, "GiB", 3), cell});
   };
@@ -80,7 +80,7 @@ std::string reason(const Record& r, const Record& whole) {
   const double alone = whole.number("computing");
   const double slower = r.number("computing") * r.number("ranks") / alone;
   std::string sentence =
-      str(r.what, ", ", r.contestant, ": an update of ",
+      str(r.what, ", ", r.implementation, ": an update of ",
           two_digit_milliseconds(r.number("update seconds")), " computes for ",
           two_digit_milliseconds(r.number("computing")), ", ", fixed(slower, 2),
           " x a rank's share of ", two_digit_milliseconds(alone), " without shards",
@@ -96,11 +96,12 @@ std::vector<std::string> sharding_findings(const Records& records) {
   for (const Record& r : records) {
     const Record* whole = records.find(r, "none");
     if (!r.text("buckets").empty())
-      buckets.push_back(str(r.what, ", ", r.contestant, ": gradients ", r.text("buckets"), "."));
-    if (whole == nullptr || r.contestant.starts_with("none")) continue;
+      buckets.push_back(
+          str(r.what, ", ", r.implementation, ": gradients ", r.text("buckets"), "."));
+    if (whole == nullptr || r.implementation.starts_with("none")) continue;
     if (is_traced(r) && is_traced(*whole)) reasons.push_back(reason(r, *whole));
     if (!r.has("total") || !whole->has("total")) continue;
-    shares.push_back(str(r.what, ", ", r.contestant, ": ",
+    shares.push_back(str(r.what, ", ", r.implementation, ": ",
                          fixed(100 * r.number("state") / whole->number("state"), 2),
                          " % of the state a rank; ",
                          fixed(r.median("total") / whole->median("total"), 3),
@@ -122,9 +123,10 @@ std::vector<NamedPicture> sharding_pictures(const Records& records, const std::s
     chart.footnote = footnote;
     for (const Record& r : members) {
       if (!is_traced(r)) continue;
-      chart.groups.push_back(lanes_of(
-          trace_of(r), str(r.contestant, ": ", two_digit_milliseconds(r.number("update seconds")),
-                           sending_in_words(r))));
+      chart.groups.push_back(
+          lanes_of(trace_of(r),
+                   str(r.implementation, ": ", two_digit_milliseconds(r.number("update seconds")),
+                       sending_in_words(r))));
     }
     if (!chart.groups.empty()) pictures.push_back({stem + "_update", std::move(chart)});
   }

@@ -9,8 +9,8 @@
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/report/rank_jobs.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/bench_ranks.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {

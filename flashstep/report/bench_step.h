@@ -9,9 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "flashstep/report/bench_ranks.h"
 #include "flashstep/report/benchmark.h"
-#include "flashstep/report/case_memory.h"
-#include "flashstep/report/python_peer.h"
 #include "flashstep/report/workload.h"
 
 namespace flashstep::report {

@@ -79,7 +79,7 @@ Json request_of(const StepTask& task, const std::string& peer, int64_t warmup) {
 // PyTorch in a process of its own, one for each way to run it.
 void take_turn_of(PythonPeer& peer, const StepTask& task, int64_t turn, int64_t warmup,
                   Record& record) {
-  const Json answer = peer.ask(request_of(task, record.contestant, warmup));
+  const Json answer = peer.ask(request_of(task, record.implementation, warmup));
   if (!answer.contains("seconds")) throw MachineError("did not run");
   const Json& seconds = answer["seconds"];
   const auto part = [&](const char* name, size_t i) {
@@ -126,7 +126,7 @@ void take_replayed_turn(ModelRun& run, const StepTask& task, int64_t turn, Recor
   run.stop_replaying();
 }
 
-bool is_replayed(const Record& record) { return record.contestant == kReplayed; }
+bool is_replayed(const Record& record) { return record.implementation == kReplayed; }
 
 }  // namespace
 
@@ -148,7 +148,7 @@ std::vector<Record> blanks_of(const StepTask& task) {
   names.insert(names.end(), task.peers.begin(), task.peers.end());
   std::vector<Record> blanks;
   for (const std::string& name : names)
-    blanks.push_back({.contestant = name, .ours = blanks.empty()});
+    blanks.push_back({.implementation = name, .ours = blanks.empty()});
   return blanks;
 }
 
@@ -190,7 +190,7 @@ void measure_step(const StepTask& task, std::vector<Record>& records, const Tell
     const int64_t warmup = turn == 0 ? task.warmup : 1;
     const bool last = turn + 1 == task.turns;
     for (Record& record : records) {
-      if (record.contestant == kOurs) {
+      if (record.implementation == kOurs) {
         for (int64_t i = 0; i < warmup + task.steps; ++i) {
           check_interrupted("interrupted");
           add_step(record, turn, i < warmup, run->timed_pass());
@@ -206,7 +206,7 @@ void measure_step(const StepTask& task, std::vector<Record>& records, const Tell
           run.reset();
           if (device.is_cuda()) measure::release_cached_gpu_memory();
         }
-        auto& peer = started[record.contestant];
+        auto& peer = started[record.implementation];
         if (peer == nullptr) peer = std::make_unique<PythonPeer>(task.peer_command);
         // What is compiled is compiled in the first step.
         record.outcome = attempt(

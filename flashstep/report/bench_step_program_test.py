@@ -1,44 +1,21 @@
 """flashstep bench step as a command: processes of its own, files, PyTorch beside it, and exit codes."""
-import csv
 import importlib.util
 import json
 import os
 import signal
 import subprocess
-import tempfile
 import time
 import unittest
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
-SCRIPT = Path(os.environ["FLASHSTEP_SOURCE"]) / "scripts/peers/step_torch.py"
+from program import SOURCE, Command, FolderTest, column, rows_of
+
+run = Command("bench", "step")
+SCRIPT = SOURCE / "scripts/peers/step_torch.py"
 SMALL = ("--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 16, "--batch", 2)
 
 
-def command(*arguments):
-    return [PROGRAM, "bench", "step", *map(str, arguments)]
-
-
-def run(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240)
-
-
-def rows_of(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def column(table, name):
-    index = [c["name"] for c in table["columns"]].index(name)
-    return [row[index] for row in table["rows"]]
-
-
-class BenchStepTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.path = Path(self.folder.name)
-
+class BenchStepTest(FolderTest):
     def table(self):
         return json.loads((self.path / "step.json").read_text())
 
@@ -83,7 +60,7 @@ class BenchStepTest(unittest.TestCase):
         self.assertIn("times the speed of eager", result.stdout)
 
     def test_a_case_that_crashes_is_a_failure(self):
-        process = subprocess.Popen(command("--device", "cpu", "--size", "32/64/3/2,32/64/2/2", "--vocab", 64,
+        process = subprocess.Popen(run.line("--device", "cpu", "--size", "32/64/3/2,32/64/2/2", "--vocab", 64,
                                            "--context", 16, "--batch", 2, "--steps", 2, "--warmup", 0,
                                            "--out", self.path),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

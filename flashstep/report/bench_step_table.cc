@@ -8,8 +8,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/internal.h"
 #include "flashstep/report/bench_step.h"
-#include "flashstep/report/figures.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/schema.h"
 
 namespace flashstep::report {
 namespace {
@@ -17,8 +16,8 @@ namespace {
 using measure::Cell;
 using measure::number_column;
 
-bool is_ours(const Record& r) { return r.contestant == kOurs; }
-bool is_peer(const Record& r) { return !r.contestant.starts_with(kOurs); }
+bool is_ours(const Record& r) { return r.implementation == kOurs; }
+bool is_peer(const Record& r) { return !r.implementation.starts_with(kOurs); }
 bool has_times(const Record& r) { return r.has("total"); }
 
 Schema step_case_schema() {
@@ -42,9 +41,7 @@ CellOf part(const char* name, const char* needed) {
   };
 }
 
-double tokens_per_second(const Record& r, const Records&) {
-  return r.number("tokens") / r.median("total");
-}
+const NumberOf kTokensPerSecond = rate("tokens", "total");
 
 double percent_of_limit(const Record& r, const Records&) {
   if (!has_times(r)) return NAN;
@@ -57,10 +54,10 @@ CellOf if_timed(const CellOf& cell) {
       [cell](const Record& r, const Records& all) { return has_times(r) ? cell(r, all) : Cell(); };
 }
 
-// How much faster `contestant` is than `other` in a case.
-CellOf ratio(const std::string& contestant, const std::string& other) {
-  return finite([contestant, other](const Record& r, const Records& all) {
-    const Record *a = all.find(r, contestant), *b = all.find(r, other);
+// How much faster `implementation` is than `other` in a case.
+CellOf ratio(const std::string& implementation, const std::string& other) {
+  return finite([implementation, other](const Record& r, const Records& all) {
+    const Record *a = all.find(r, implementation), *b = all.find(r, other);
     return a == nullptr || b == nullptr ? NAN : b->median("total") / a->median("total");
   });
 }
@@ -71,7 +68,7 @@ Schema replayed_schema() {
   return {{significant(prefix + "median", "ms"), of_replayed(median("total", 1e3))},
           {significant(prefix + "p10", "ms"), of_replayed(quantile("total", 0.1, 1e3))},
           {significant(prefix + "p90", "ms"), of_replayed(quantile("total", 0.9, 1e3))},
-          {number_column(prefix + "tokens", "1/s", 0), of_replayed(finite(tokens_per_second))},
+          {number_column(prefix + "tokens", "1/s", 0), of_replayed(finite(kTokensPerSecond))},
           {number_column(prefix + "of limit", "%", 1), of_replayed(finite(percent_of_limit))},
           {number_column(prefix + "peak memory", "GiB", 2),
            of_replayed(if_timed(fact("peak_bytes", 1 / kGiB)))},
@@ -80,14 +77,11 @@ Schema replayed_schema() {
 
 Cell peer_tokens(const Record& r, const Records& all) {
   if (r.outcome.status == Status::kOutOfMemory) return "OOM";
-  return finite(tokens_per_second)(r, all);
+  return finite(kTokensPerSecond)(r, all);
 }
 
 Schema step_schema(const Records& records) {
   const auto any = [&](const auto& is) { return std::any_of(records.begin(), records.end(), is); };
-  const auto rate = [](const Record& r, const Records&) {
-    return r.number("flops") / r.median("total") / 1e12;
-  };
   Schema schema =
       step_case_schema() +
       Schema{{significant("mean", "ms"), mean_or_word},
@@ -98,23 +92,23 @@ Schema step_schema(const Records& records) {
              {significant("forward", "ms"), part("forward", "")},
              {significant("backward", "ms"), part("backward", "has backward")},
              {significant("optimizer", "ms"), part("optimizer", "has update")},
-             {number_column("tokens", "1/s", 0), finite(tokens_per_second)},
+             {number_column("tokens", "1/s", 0), finite(kTokensPerSecond)},
              {significant("work", "TFLOP", 3), if_timed(fact("flops", 1e-12))},
-             {significant("rate", "TFLOP/s", 3), finite(rate)},
+             {significant("rate", "TFLOP/s", 3), finite(rate("flops", "total", 1e-12))},
              {number_column("of limit", "%", 1), finite(percent_of_limit)},
              {number_column("peak memory", "GiB", 2), if_timed(fact("peak_bytes", 1 / kGiB))}};
   if (any([](const Record& r) { return r.facts.contains("gradient error"); }))
     schema.push_back({error_column("gradient error"), fact("gradient error")});
   const bool replayed =
-      any([](const Record& r) { return r.contestant == kReplayed && has_times(r); });
+      any([](const Record& r) { return r.implementation == kReplayed && has_times(r); });
   if (replayed) schema = schema + replayed_schema();
-  for (const std::string& peer : records.where(is_peer).distinct(contestant_of)) {
+  for (const std::string& peer : records.where(is_peer).distinct(implementation_of)) {
     schema.push_back({number_column(peer, "tokens/s", 0), of(peer, peer_tokens)});
     schema.push_back({number_column("x " + peer, "", 2), ratio(kOurs, peer)});
     if (replayed)
       schema.push_back({number_column("graph x " + peer, "", 2), ratio(kReplayed, peer)});
     if (any([&](const Record& r) {
-          return r.contestant == peer && r.facts.contains("peak_bytes");
+          return r.implementation == peer && r.facts.contains("peak_bytes");
         }))
       schema.push_back({number_column(peer + " peak memory", "GiB", 2),
                         of(peer, if_timed(fact("peak_bytes", 1 / kGiB)))});
@@ -128,7 +122,7 @@ void add_run_rows(const Record& r, const Records& records, measure::Table& table
   int64_t number = 0;
   const auto& turns = r.series("turn");
   const auto add = [&](const std::string& prefix, size_t i, int64_t turn) {
-    std::vector<Cell> cells = {r.contestant};
+    std::vector<Cell> cells = {r.implementation};
     for (const SchemaColumn& column : step_case_schema()) cells.push_back(column.cell(r, records));
     cells.insert(cells.end(), {turn + 1, ++number, prefix.empty() ? "timed" : "warm-up"});
     for (const char* name : {"forward", "backward", "optimizer", "total"}) {
@@ -176,9 +170,9 @@ std::vector<std::string> step_findings(const Records& records) {
     return r.text("precision") == "bf16" && r.text("device") == "cpu";
   };
   if (!products.empty() && any(is_bf16_on_cpu)) notes.push_back("bf16: " + products + ".");
-  for (const std::string& sentence :
-       speed_beside_others(records.where([](const Record& r) { return r.contestant != kReplayed; }),
-                           kOurs, "total"))
+  for (const std::string& sentence : speed_beside_others(
+           records.where([](const Record& r) { return r.implementation != kReplayed; }), kOurs,
+           "total"))
     notes.push_back("PyTorch: " + sentence);
   return notes;
 }
@@ -255,20 +249,18 @@ std::vector<NamedPicture> step_pictures(const Records& all, const std::string& f
 }  // namespace
 
 Benchmark step_benchmark(const BenchStepOptions& options) {
-  Benchmark benchmark;
-  benchmark.command = "bench step";
-  benchmark.device = options.axes.common.device;
-  benchmark.title =
-      str("Training step on the ", options.axes.common.device == "cuda" ? "GPU" : "CPU");
-  benchmark.schema = step_schema;
-  benchmark.has_row = [](const Record& r, const Records&) { return is_ours(r); };
-  benchmark.runs_table = step_runs;
-  benchmark.how_to_read = {note("step")};
-  benchmark.how = str("Timed steps: ", options.steps * options.turns, " in ", options.turns,
-                      options.turns == 1 ? " turn" : " turns");
-  benchmark.findings = step_findings;
-  benchmark.pictures = step_pictures;
-  return benchmark;
+  return {
+      .command = "bench step",
+      .title = str("Training step on the ", options.axes.common.device == "cuda" ? "GPU" : "CPU"),
+      .device = options.axes.common.device,
+      .schema = step_schema,
+      .has_row = [](const Record& r, const Records&) { return is_ours(r); },
+      .runs_table = step_runs,
+      .how_to_read = {note("step")},
+      .how = str("Timed steps: ", options.steps * options.turns, " in ", options.turns,
+                 options.turns == 1 ? " turn" : " turns"),
+      .findings = step_findings,
+      .pictures = step_pictures};
 }
 
 }  // namespace flashstep::report

@@ -1,5 +1,3 @@
-#include "flashstep/report/chrome_trace.h"
-
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -9,7 +7,8 @@
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/report/json_scanner.h"
-#include "flashstep/report/operator_work.h"
+#include "flashstep/report/trace_events.h"
+#include "flashstep/report/work_class.h"
 
 namespace flashstep::report {
 namespace {
@@ -262,6 +261,19 @@ TraceEvents read_chrome_trace(const std::filesystem::path& path, const ProgressF
 
 TraceEvents parse_chrome_trace(std::string_view json, const std::string& source) {
   return Reader(json, source).read([](size_t) {});
+}
+
+uint32_t Names::index(std::string_view name) {
+  const auto known = indices_.find(name);
+  if (known != indices_.end()) return known->second;
+  const uint32_t index = size();
+  texts_.emplace_back(name);
+  indices_.emplace(texts_.back(), index);
+  return index;
+}
+
+bool is_device_event(const TraceEvent& event) {
+  return event.kind == EventKind::kKernel || event.kind == EventKind::kCopy;
 }
 
 }  // namespace flashstep::report

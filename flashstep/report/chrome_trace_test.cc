@@ -1,5 +1,3 @@
-#include "flashstep/report/chrome_trace.h"
-
 #include <algorithm>
 #include <filesystem>
 
@@ -9,6 +7,7 @@
 #include "flashstep/error.h"
 #include "flashstep/measure/memory.h"
 #include "flashstep/report/test_gpu_like_trace.h"
+#include "flashstep/report/trace_events.h"
 
 namespace flashstep::report {
 namespace {

@@ -31,19 +31,19 @@ HUGE_MODEL = "1048576/1048576/1000/64"
 SMALL_MODEL = "32/64/2/2"
 COMMANDS = {
     "norm": Command(("bench", "norm", "--device", "cpu"),
-                    ("--rows", 50, "--width", 32, "--calls", 3, "--contestants", "flashstep,naive"),
-                    ("--rows", 2000, "--width", ",".join(map(str, range(256, 756))), "--contestants", "naive"),
-                    huge=("--rows", 99_000_000, "--width", 16_000_000, "--contestants", "flashstep,naive"),
-                    baseline=("--rows", 50, "--width", 32, "--calls", 3, "--contestants", "flashstep,compiled")),
+                    ("--rows", 50, "--width", 32, "--calls", 3, "--implementations", "flashstep,naive"),
+                    ("--rows", 2000, "--width", ",".join(map(str, range(256, 756))), "--implementations", "naive"),
+                    huge=("--rows", 99_000_000, "--width", 16_000_000, "--implementations", "flashstep,naive"),
+                    baseline=("--rows", 50, "--width", 32, "--calls", 3, "--implementations", "flashstep,compiled")),
     "ops": Command(("bench", "ops", "--device", "cpu", "--width", 64),
-                   ("--rows", 256, "--vocab", 100, "--seconds", 0.01, "--contestants", "flashstep,eager"),
-                   ("--rows", 1 << 18, "--vocab", 100, "--contestants", "flashstep,eager"),
-                   huge=("--rows", 1 << 24, "--vocab", 1 << 24, "--op", "cross_entropy", "--contestants", "flashstep"),
-                   baseline=("--rows", 256, "--seconds", 0.01, "--op", "swiglu", "--contestants", "flashstep,compiled")),
+                   ("--rows", 256, "--vocab", 100, "--seconds", 0.01, "--implementations", "flashstep,eager"),
+                   ("--rows", 1 << 18, "--vocab", 100, "--implementations", "flashstep,eager"),
+                   huge=("--rows", 1 << 24, "--vocab", 1 << 24, "--op", "cross_entropy", "--implementations", "flashstep"),
+                   baseline=("--rows", 256, "--seconds", 0.01, "--op", "swiglu", "--implementations", "flashstep,compiled")),
     "attention": Command(("bench", "attention", "--device", "cpu", "--preset", "sweep", "--dtype", "fp32"),
-                         ("--pairs", "32:16", "--warmup", 1, "--iterations", 2, "--contestants", "auto,naive"),
-                         ("--pairs", *(f"64:{n}" for n in range(64, 400)), "--contestants", "naive"),
-                         baseline=("--pairs", "32:16", "--warmup", 1, "--iterations", 2, "--contestants",
+                         ("--pairs", "32:16", "--warmup", 1, "--iterations", 2, "--implementations", "auto,naive"),
+                         ("--pairs", *(f"64:{n}" for n in range(64, 400)), "--implementations", "naive"),
+                         baseline=("--pairs", "32:16", "--warmup", 1, "--iterations", 2, "--implementations",
                                    "auto,compiled")),
     "allreduce": Command(("bench", "allreduce", "--device", "cpu", "--ranks", 2),
                          ("--megabytes", 0.01, "--seconds", 0.02), ("--megabytes", 0.01, "--seconds", MOST),
@@ -95,7 +95,7 @@ bench allreduce --device cpu --megabytes 0.000001: an element
 bench attention --device cpu --preset sweep --pairs 128x64: 128:64
 bench attention --device cpu --preset sweep --pairs 0:64: 0:64
 bench attention --device cpu --preset handout --n 100: filter
-bench attention --device cpu --preset handout --contestants nobody: nobody
+bench attention --device cpu --preset handout --implementations nobody: nobody
 bench attention --device cpu --preset handouts: handouts
 bench norm --device cpu --preset 2025: preset
 bench norm --device cpu --rows 0: rows
@@ -103,7 +103,7 @@ bench norm --device cpu --width wide: width
 bench norm --device cpu --dtype fp8: dtype
 bench norm --device cpu --width 64,64: 64
 bench norm --device cpu --pass backward: pass
-bench norm --device cpu --contestants apex: apex
+bench norm --device cpu --implementations apex: apex
 bench norm --device cpu --calls 0: calls
 bench norm --device cpu --out FILE: [--out]
 bench ddp --device cpu --model huge: huge

@@ -52,11 +52,11 @@ struct MemoryTask {
   void visit(FieldVisitor& visitor);
 };
 
-// Records of one pass, without a key: its own (no contestant), and "allocation" and "saved": a line
-// of the tables each. Facts of the pass, in bytes: "peak", what each kind has of it (by its name),
-// "forward peak", "backward peak", "optimizer peak" (0: there was no such pass), "on the device"
-// (the peak of LibTorch's allocator on a GPU, or what was resident), of the block in the middle
-// "saved" (allocations that its forward pass leaves for backward) and "block gradients", and
+// Records of one pass, without a key: its own (no implementation), and "allocation" and "saved": a
+// line of the tables each. Facts of the pass, in bytes: "peak", what each kind has of it (by its
+// name), "forward peak", "backward peak", "optimizer peak" (0: there was no such pass), "on the
+// device" (the peak of LibTorch's allocator on a GPU, or what was resident), of the block in the
+// middle "saved" (allocations that its forward pass leaves for backward) and "block gradients", and
 // "residual", a tensor of the residual stream as it came; "peak in", the range of the peak.
 // Measures in this process, and writes the case's files.
 std::vector<Record> measure_memory(const MemoryTask& task);

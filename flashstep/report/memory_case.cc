@@ -187,7 +187,7 @@ std::vector<Record> largest_allocations(const MemoryTrace& trace, EventRange win
     } else if (!is_full) {
       places[line] = largest.size();
       Record& record = largest.emplace_back();
-      record.contestant = "allocation";
+      record.implementation = "allocation";
       record.facts = {{"bytes", -negative_bytes}, {"count", occurrences}, {"kind", words[0]},
                       {"shape", words[1]},        {"range", words[2]},    {"made by", words[3]},
                       {"source", words[4]}};
@@ -213,7 +213,7 @@ std::vector<Record> saved_by_operator(const MemoryTrace& trace, const std::strin
     const double share = 100 * static_cast<double>(sum) / static_cast<double>(all);
     const size_t place = saved.size();
     Record& record = saved.emplace_back();
-    record.contestant = "saved";
+    record.implementation = "saved";
     record.facts = {{"operator", maker}, {"saved", sum}, {"share", share}, {"place", place}};
   }
   return saved;

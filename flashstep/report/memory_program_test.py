@@ -1,15 +1,14 @@
 """flashstep memory as a command: its snapshots held against PyTorch's own reader, its files and exit codes."""
-import csv
 import json
-import os
 import pickle
 import pickletools
-import subprocess
 import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+
+from program import Command, rows_of
 
 try:
     from torch.cuda import _memory_viz
@@ -17,7 +16,7 @@ except ImportError:
     print("SKIPPED: needs Python's torch")
     sys.exit(77)
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+run = Command("memory")
 SMALL = ("--device", "cpu", "--size", "32/64/3/2", "--vocab", 64, "--context", 16, "--batch", 2)
 # What MemoryViz.js, behind pytorch.org/memory_viz, can read.
 VIEWER_OPCODES = {
@@ -25,15 +24,6 @@ VIEWER_OPCODES = {
     "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "FRAME", "LIST", "LONG1", "LONG_BINGET", "LONG_BINPUT", "MARK",
     "MEMOIZE", "NEWFALSE", "NEWTRUE", "NONE", "PROTO", "SETITEM", "SETITEMS", "SHORT_BINUNICODE", "STOP", "TUPLE",
     "TUPLE1", "TUPLE2", "TUPLE3"}
-
-
-def run(*arguments):
-    return subprocess.run([PROGRAM, "memory", *map(str, arguments)], capture_output=True, text=True, timeout=280)
-
-
-def rows_of(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def active_at_end(events):

@@ -5,10 +5,9 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/report/case_memory.h"
-#include "flashstep/report/figures.h"
 #include "flashstep/report/memory.h"
-#include "flashstep/report/units.h"
+#include "flashstep/report/schema.h"
+#include "flashstep/report/workload.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
@@ -20,7 +19,7 @@ using measure::text_column;
 
 constexpr int64_t kOperators = 5;  // a case, as the handout asks
 
-bool is_pass(const Record& r) { return r.contestant.empty(); }
+bool is_pass(const Record& r) { return r.implementation.empty(); }
 
 // Of bytes; nothing where there are none.
 SchemaColumn mebibytes(const std::string& name, int digits, const std::string& fact_name = "") {
@@ -97,7 +96,7 @@ measure::Table operator_table(const Records& records) {
   Records lines;
   for (const Record& pass : different_forwards(records)) {
     for (const Record& r : records) {
-      if (r.contestant == "saved" && r.key == pass.key && r.number("place") < kOperators)
+      if (r.implementation == "saved" && r.key == pass.key && r.number("place") < kOperators)
         lines.add(r);
     }
   }
@@ -133,7 +132,7 @@ std::vector<NamedTable> memory_tables(const Records& records) {
            Schema{text_key("size"), integer_key("context"), text_key("mode"), text_key("precision"),
                   text_key("attention")} +
                allocation_schema(/*with_shape=*/true),
-           records.where([](const Record& r) { return r.contestant == "allocation"; }));
+           records.where([](const Record& r) { return r.implementation == "allocation"; }));
   largest.notes = {note("memory largest")};
   return {{"largest", std::move(largest)},
           {"block", block_table(records)},

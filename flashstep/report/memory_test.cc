@@ -4,18 +4,43 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
+#include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/measure/memory.h"
 #include "flashstep/measure/memory_snapshot.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/report/test_killing_program.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
 namespace {
+
+// A script that runs `program`, but in a rank whose task has `words` kills its own process.
+class KillingProgram {
+ public:
+  KillingProgram(const std::string& program, const std::string& words, const std::string& signal)
+      : path_(std::filesystem::temp_directory_path() / str("flashstep_killed_", getpid())) {
+    write_file(path_,
+               str("#!/bin/sh\nif [ -n \"$RANK\" ]; then case \"$FLASHSTEP_BENCH_TASK\" in *'",
+                   words, "'*) kill -", signal, " $$ ;; esac; fi\nexec '", program, "' \"$@\"\n"));
+    std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
+  }
+  ~KillingProgram() {
+    std::error_code error;
+    std::filesystem::remove(path_, error);
+  }
+  KillingProgram(const KillingProgram&) = delete;
+  KillingProgram& operator=(const KillingProgram&) = delete;
+
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
 
 using measure::MemoryKind;
 
@@ -84,14 +109,16 @@ TEST(Memory, ABlockKeepsWhatTheFormulasSay) {
       EXPECT_EQ(pass.number("block gradients"), pass.number("expected gradients"));
       EXPECT_EQ(pass.number("residual"), pass.number("residual formula"));
       double sum = 0;
-      for (const Record& r : records) sum += r.contestant == "saved" ? r.number("saved") : 0;
+      for (const Record& r : records) sum += r.implementation == "saved" ? r.number("saved") : 0;
       EXPECT_EQ(sum, pass.number("saved"));
     }
   }
 }
 
 std::vector<Record> allocations_of(const std::vector<Record>& records) {
-  return Records(records).where([](const Record& r) { return r.contestant == "allocation"; }).all();
+  return Records(records)
+      .where([](const Record& r) { return r.implementation == "allocation"; })
+      .all();
 }
 
 TEST(Memory, LargestAllocationsAreNamed) {
@@ -147,7 +174,7 @@ TEST(Memory, TablesTurnWithTheResults) {
   std::vector<Record> good(3), bad(1);
   good[0].facts = {{"peak", 3 << 20}, {"peak in", "backward/layers.1"}, {"saved", 1000}};
   for (const int line : {1, 2}) {
-    good[line].contestant = "saved";
+    good[line].implementation = "saved";
     good[line].facts = {{"operator", "aten::mm"}, {"saved", 500}, {"place", line - 1}};
   }
   describe_records(workload, 0, good);
@@ -233,4 +260,5 @@ TEST(Memory, TimelineHasTheKindsAndThePasses) {
 }
 
 }  // namespace
+
 }  // namespace flashstep::report

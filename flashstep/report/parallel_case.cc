@@ -85,16 +85,6 @@ std::string file_stem(const ParallelCase& c) {
   return stem;
 }
 
-std::vector<measure::Column> case_columns() {
-  return {measure::text_column("model"), measure::integer_column("ranks"),
-          measure::integer_column("batch"), measure::integer_column("context"),
-          measure::text_column("precision")};
-}
-
-std::vector<measure::Cell> case_cells(const ParallelCase& c) {
-  return {c.model, c.ranks, c.batch_size, c.context_length, c.precision};
-}
-
 ParallelConfig division_by_name(const std::string& name) {
   ParallelConfig division;
   std::istringstream in(name);

@@ -46,8 +46,6 @@ std::vector<ParallelCase> cases_of(const ParallelAxes& axes);
 
 std::string describe(const ParallelCase& c);   // "xl, 2 ranks, batch 4, context 512, bf16"
 std::string file_stem(const ParallelCase& c);  // "xl_2x4x512_bf16", for names of files
-std::vector<measure::Column> case_columns();
-std::vector<measure::Cell> case_cells(const ParallelCase& c);
 
 // A wrapper in words: "none", "naive", "flat", "overlapped", "bucketed 25", "torch 25" (MB; 0:
 // chosen), "bucketed 25 nccl" (parallel.peer_copies none). UserError for others.

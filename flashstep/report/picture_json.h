@@ -6,7 +6,7 @@
 #include <string_view>
 #include <variant>
 
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 
 namespace flashstep::report {
 

@@ -8,7 +8,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/machine.h"
-#include "flashstep/report/account_text.h"
+#include "flashstep/report/account_case.h"
 
 namespace flashstep::report {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
 #include "flashstep/train/config.h"
 #include "flashstep/train/plan.h"
 

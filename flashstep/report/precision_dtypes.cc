@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include <ATen/autocast_mode.h>
@@ -11,12 +12,52 @@
 #include "flashstep/amp.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/ops.h"
-#include "flashstep/report/account_text.h"
+#include "flashstep/report/account_case.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/precision.h"
 
 namespace flashstep::report {
 namespace {
+
+constexpr int kAdditions = 1000;
+constexpr double kAddend = 0.01;
+
+struct Loop {
+  const char* name;
+  at::ScalarType sum, addend;
+  bool cast;  // the addend is cast to the sum's dtype before it is added
+};
+
+constexpr Loop kLoops[] = {
+    {"float32 + float32", at::kFloat, at::kFloat, false},
+    {"float16 + float16", at::kHalf, at::kHalf, false},
+    {"float32 + float16", at::kFloat, at::kHalf, false},
+    {"float32 + float16 cast to float32", at::kFloat, at::kHalf, true},
+    {"bfloat16 + bfloat16", at::kBFloat16, at::kBFloat16, false},
+    {"float32 + bfloat16", at::kFloat, at::kBFloat16, false},
+};
+
+at::Tensor scalar(double value, at::ScalarType dtype) { return at::full({}, value, dtype); }
+
+double run(const Loop& loop) {
+  at::Tensor sum = scalar(0, loop.sum);
+  for (int i = 0; i < kAdditions; ++i) {
+    const at::Tensor addend = scalar(kAddend, loop.addend);
+    sum += loop.cast ? addend.to(loop.sum) : addend;
+  }
+  return sum.item<double>();
+}
+
+// Half of the distance between neighbouring numbers of `dtype` at `value`: what one addition can
+// round away there.
+double half_spacing(double value, at::ScalarType dtype) {
+  const int bits = dtype == at::kHalf ? 11 : dtype == at::kBFloat16 ? 8 : 24;  // of the significand
+  return std::ldexp(1.0, std::ilogb(value) - bits);
+}
+
+const char* summed_dtype(at::ScalarType dtype) {
+  return dtype == at::kHalf ? "float16" : dtype == at::kBFloat16 ? "bfloat16" : "float32";
+}
 
 using at::Tensor;
 
@@ -144,6 +185,33 @@ std::string differences(const Column& cpu, const Column& cuda) {
 
 }  // namespace
 
+Account precision_accumulation() {
+  Account account = account_of(
+      "accumulation", str("Sum of ", kAdditions, " x ", kAddend),
+      {measure::text_column("sum + addend"), measure::number_column("result", "", 4),
+       measure::number_column("error", "%", 4), measure::number_column("from the addend", "%", 4),
+       measure::number_column("from the sum", "%", 4)});
+  const double exact = kAdditions * kAddend;
+  for (const Loop& loop : kLoops) {
+    const double result = run(loop);
+    // Exact additions of the rounded addend: what is left is the sum's own rounding.
+    const double of_addend = kAdditions * scalar(kAddend, loop.addend).item<double>();
+    account.add_row({loop.name, result, 100 * (result - exact) / exact,
+                     100 * (of_addend - exact) / exact, 100 * (result - of_addend) / exact});
+  }
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+    account.derive(kAddend, " in ", summed_dtype(dtype), " is ",
+                   number(scalar(kAddend, dtype).item<double>(), 8),
+                   "; a sum near 8 rounds each addition to a multiple of ",
+                   number(2 * half_spacing(8, dtype), 4), ", so that up to ",
+                   number(half_spacing(8, dtype), 4), " is lost or gained, at ", kAddend,
+                   " an addition");
+  }
+  account.derive(
+      "Casting the addend first changes nothing: float32 + float16 is computed in float32 anyway.");
+  return account;
+}
+
 Account precision_dtypes() {
   std::vector<at::Device> devices = {at::kCPU};
   const bool has_gpu = !measure::list_gpus().empty();
@@ -153,24 +221,22 @@ Account precision_dtypes() {
     for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16})
       columns.emplace_back(device, dtype);
   }
-  Account account{.name = "dtypes", .table = {}, .derivation = {}};
-  account.table.title = "Dtypes of the ToyModel's tensors under autocast";
-  account.table.columns = {measure::text_column("tensor")};
+  Account account = account_of("dtypes", "Dtypes of the ToyModel's tensors under autocast",
+                               {measure::text_column("tensor")});
   for (const Column& column : columns)
     account.table.columns.push_back(measure::text_column(column.title()));
   for (size_t i = 0; i < std::size(kTensors); ++i) {
     std::vector<measure::Cell> row = {kTensors[i]};
     for (const Column& column : columns) row.emplace_back(column.cells()[i]);
-    account.table.add_row(std::move(row));
+    account.add_row(std::move(row));
   }
   for (const Column& column : columns) {
-    if (!column.failure().empty())
-      account.derivation.push_back(str(column.title(), ": ", column.failure()));
+    if (!column.failure().empty()) account.derive(column.title(), ": ", column.failure());
   }
-  if (!has_gpu) account.derivation.push_back(missing_gpu());
+  if (!has_gpu) account.derive(missing_gpu());
   for (size_t i = 2; i < columns.size(); ++i)
-    account.derivation.push_back(differences(columns[i - 2], columns[i]));
-  account.derivation.emplace_back(
+    account.derive(differences(columns[i - 2], columns[i]));
+  account.derive(
       "Autocast lists operations, not tensors: matrix products get 16 bits, what CUDA's list names "
       "(norms, softmax, losses, sums) float32; the CPU's list of the latter is shorter. All others "
       "take what comes. Parameters keep their dtype: their 16-bit copies live as long as the "

@@ -8,7 +8,7 @@
 #include <torch/types.h>
 
 #include "flashstep/error.h"
-#include "flashstep/report/account_text.h"
+#include "flashstep/report/account_case.h"
 #include "flashstep/report/precision.h"
 
 namespace flashstep::report {
@@ -197,10 +197,11 @@ void add_norm(const std::string& name, const Norm& norm, bool layer_norm, const 
 
 Account precision_norms(const NormOptions& options) {
   check(options);
-  Account account{.name = "norms", .table = {}, .derivation = {}};
-  account.table.title = str("Norms with one step at a time in 16 bits: ", options.rows, " rows of ",
-                            options.width, ", largest error over root mean square");
-  account.table.columns = {measure::text_column("norm"), measure::text_column("in 16 bits")};
+  Account account =
+      account_of("norms",
+                 str("Norms with one step at a time in 16 bits: ", options.rows, " rows of ",
+                     options.width, ", largest error over root mean square"),
+                 {measure::text_column("norm"), measure::text_column("in 16 bits")});
   for (const Input& input : kNormInputs) {
     for (const auto& dtype : kDtypes) {
       account.table.columns.push_back({str(dtype.name, " ", input.name),
@@ -221,11 +222,10 @@ Account precision_norms(const NormOptions& options) {
            sufferings);
   add_norm("RMSNorm", Norm(false, options.epsilon, weight, at::zeros_like(bias)), false, noise,
            account.table, sufferings);
-  for (const SufferingNorm& suffering : sufferings)
-    account.derivation.push_back(sentence(suffering));
-  account.derivation.push_back(
-      str("A step suffers when its error is more than ", kSufferingFactor,
-          " times that of rounding the exact result (x: how many times), or when it overflows."));
+  for (const SufferingNorm& suffering : sufferings) account.derive(sentence(suffering));
+  account.derive(
+      "A step suffers when its error is more than ", kSufferingFactor,
+      " times that of rounding the exact result (x: how many times), or when it overflows.");
   return account;
 }
 

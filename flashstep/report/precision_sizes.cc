@@ -9,10 +9,10 @@
 #include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/report/case_memory.h"
-#include "flashstep/report/figures.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/precision.h"
+#include "flashstep/report/schema.h"
+#include "flashstep/report/workload.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {
@@ -37,9 +37,9 @@ Workload workload_of(const PrecisionSizesOptions& options, const std::string& si
 }
 
 // One model, whose weights are float32 in either precision.
-class Contest {
+class TwoPrecisions {
  public:
-  explicit Contest(const Workload& workload) : run_(workload) {}
+  explicit TwoPrecisions(const Workload& workload) : run_(workload) {}
 
   // One pass; its times are recorded where `record` is given.
   double pass(const std::string& precision, Record* record) {
@@ -95,7 +95,7 @@ class Contest {
 
 // A signal ends it: what there is, is shown.
 void measure_into(Record& record, const Workload& workload, const PrecisionSizesOptions& options) {
-  Contest contest(workload);
+  TwoPrecisions contest(workload);
   contest.compare(record);
   for (int64_t i = 0; i < options.warmup + options.steps; ++i) {
     for (const char* precision : kPrecisions) {
@@ -181,14 +181,14 @@ std::vector<NamedPicture> gain_picture(const Records& records, const std::string
   Records points;  // of each pass
   for (const std::string pass : kPassNames) {
     for (const Record& r : records.where(has_gain))
-      points.add({.contestant = pass,
+      points.add({.implementation = pass,
                   .facts = {{"parameters", r.number("parameters")}, {"gain", gain(r, pass)}}});
   }
   if (points.all().size() < 4) return {};  // of one size
   const auto number = [](const char* name) {
     return [name](const Record& r) { return r.number(name); };
   };
-  measure::Plot plot = lines(points, contestant_of, number("parameters"), number("gain"));
+  measure::Plot plot = lines(points, implementation_of, number("parameters"), number("gain"));
   plot.title = "bf16 (autocast) beside fp32";
   plot.x = {.label = "parameters", .scale = measure::Scale::kLog, .limits = {}};
   plot.y = {.label = "fp32's time over bf16's", .scale = {}, .limits = {}};

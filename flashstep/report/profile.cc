@@ -8,10 +8,10 @@
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/profiler_ranges.h"
 #include "flashstep/profiling.h"
-#include "flashstep/report/case_memory.h"
-#include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/model_run.h"
-#include "flashstep/report/recorder.h"
+#include "flashstep/report/trace.h"
+#include "flashstep/report/trace_events.h"
+#include "flashstep/report/workload.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::report {

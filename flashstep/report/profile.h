@@ -78,13 +78,10 @@ std::vector<Record> times_of(const ProfileCase& c, const Outcome& outcome);
 // What is said of these cases, which live as long as it.
 Benchmark profile_benchmark(const std::vector<ProfileCase>& cases, int64_t top);
 
-// profile_pictures.cc
-measure::FlameGraph flame_graph(const ProfileCase& c, const ProfileRun& run,
-                                const std::string& footnote);
-measure::Plot shares_plot(const ProfileCase& c, const std::string& footnote);
-std::string file_name(const std::string& case_name);  // letters, digits, "_", "." and "-"
-
 // profile_notes.cc
+std::vector<NamedPicture> profile_pictures(const std::vector<ProfileCase>& cases,
+                                           const std::string& footnote);
+std::string file_name(const std::string& case_name);  // letters, digits, "_", "." and "-"
 std::vector<std::string> profile_notes(const std::vector<ProfileCase>& cases);
 
 }  // namespace flashstep::report

@@ -10,10 +10,10 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/profiler_ranges.h"
-#include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/model_run.h"
 #include "flashstep/report/profile.h"
-#include "flashstep/report/recorder.h"
+#include "flashstep/report/trace.h"
+#include "flashstep/report/trace_events.h"
 #include "flashstep/testing/gpus.h"
 
 namespace flashstep::report {

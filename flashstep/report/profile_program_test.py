@@ -1,38 +1,18 @@
 """flashstep profile as a command: files that their real readers open, a trace read back, and exit codes."""
 import json
-import os
-import subprocess
-import tempfile
 import unittest
 import xml.etree.ElementTree
 from decimal import Decimal
-from pathlib import Path
 
 import trace_rules
+from program import Command, FolderTest, column
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+run = Command("profile")
 SMALL = ("--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 16, "--batch", 2, "--warmup", 1,
          "--steps", 2, "--recorded", 1)
 
 
-def run(*arguments):
-    return subprocess.run([PROGRAM, "profile", *map(str, arguments)], capture_output=True, text=True, timeout=240)
-
-
-def column(table, name):
-    index = [c["name"] for c in table["columns"]].index(name)
-    return [row[index] for row in table["rows"]]
-
-
-class ProfileTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.path = Path(self.folder.name)
-
-    def table(self, name):
-        return json.loads((self.path / f"{name}.json").read_text())
-
+class ProfileTest(FolderTest):
     def trace(self, case):
         return json.loads((self.path / f"trace_{case}.json").read_text(), parse_float=Decimal)
 

@@ -100,8 +100,7 @@ Cell timer_cell(const ProfileRun& run, double StepTimes::*part) {
 // Of kernels, or on a CPU of operators: what ran, not what dispatched it.
 WorkSums work_of(const ProfileSums& sums, std::vector<Pass> passes) {
   CellFilter filter{.passes = std::move(passes)};
-  for (int i = 0; i < kWorkClasses; ++i) {
-    const auto work_class = static_cast<WorkClass>(i);
+  for (const WorkClass work_class : all_work_classes()) {
     if (work_class != WorkClass::kHost) filter.classes.push_back(work_class);
   }
   return add_up(sums, filter);
@@ -123,7 +122,6 @@ void add_times(const ProfileCase& c, const ProfileRun& run, const std::string& m
                              {Pass::kOptimizer, &StepTimes::optimizer}};
   const auto add = [&](const std::string& name, const Cell& timer, double range, double busy,
                        double host, const WorkSums& work) {
-    const auto* timed = std::get_if<double>(&timer.value());
     const double kernels = milliseconds_a_step(run, work.seconds);
     Record& row = rows.emplace_back(blank_of(c));
     row.facts = {{"pass", mode + name},
@@ -132,7 +130,7 @@ void add_times(const ProfileCase& c, const ProfileRun& run, const std::string& m
                  {"kernels", kernels},
                  {"busy", milliseconds_a_step(run, busy)},
                  {"host", milliseconds_a_step(run, host)},
-                 {"kernels / timer", timed != nullptr ? share_cell(kernels, *timed) : Cell()},
+                 {"kernels / timer", share_cell(kernels, timer.number())},
                  {"calls", calls_cell(run, work)}};
   };
   double host = 0;
@@ -189,8 +187,7 @@ constexpr double kUnseenShare = 0.05;
 void add_class_rows(const ProfileCase& c, const ProfileRun& run, const std::string& work,
                     const AddRow& add) {
   const double wall = run.wall_seconds();
-  for (int i = 0; i < kWorkClasses; ++i) {
-    const auto work_class = static_cast<WorkClass>(i);
+  for (const WorkClass work_class : all_work_classes()) {
     const WorkSums sums = add_up(run.sums, {.classes = {work_class}});
     if (sums.seconds == 0) continue;
     const Limited limit = limit_of(sums, work_class, c.limits);
@@ -260,9 +257,9 @@ Table shares_table(const std::vector<ProfileCase>& cases) {
       add({name, milliseconds_a_step(*c.inference, of_inference), before,
            milliseconds_a_step(*c.step, of_step), after, after - before});
     };
-    for (int i = 0; i < kWorkClasses; ++i) {
-      const CellFilter filter{.classes = {static_cast<WorkClass>(i)}};
-      add_share(class_name(static_cast<WorkClass>(i)), add_up(c.inference->sums, filter).seconds,
+    for (const WorkClass work_class : all_work_classes()) {
+      const CellFilter filter{.classes = {work_class}};
+      add_share(class_name(work_class), add_up(c.inference->sums, filter).seconds,
                 add_up(c.step->sums, filter).seconds);
     }
     add_share("idle", c.inference->idle_seconds(), c.step->idle_seconds());
@@ -390,17 +387,7 @@ Benchmark profile_benchmark(const std::vector<ProfileCase>& cases, int64_t top) 
     return tables;
   };
   benchmark.pictures = [&cases](const Records&, const std::string& footnote) {
-    std::vector<NamedPicture> pictures;
-    for (const ProfileCase& c : cases) {
-      const std::string name = file_name(c.name);
-      if (c.step) {
-        pictures.push_back({"flame_" + name, flame_graph(c, *c.step, footnote)});
-        pictures.push_back({"shares_" + name, shares_plot(c, footnote)});
-      }
-      if (c.inference)
-        pictures.push_back({"flame_inference_" + name, flame_graph(c, *c.inference, footnote)});
-    }
-    return pictures;
+    return profile_pictures(cases, footnote);
   };
   return benchmark;
 }

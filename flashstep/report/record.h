@@ -1,17 +1,65 @@
-// What was measured: one contestant on one case. Nothing else goes from process to process, into
-// tables, pictures and sentences.
+// What was measured: one implementation on one case, and what became of it. Nothing else goes from
+// process to process, into tables, pictures and sentences.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "flashstep/measure/table.h"
-#include "flashstep/report/failure.h"
 
 namespace flashstep::report {
+
+template <typename List, typename Value>
+bool contains(const List& list, const Value& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+// An empty list wants everything.
+template <typename List, typename Value>
+bool is_wanted(const List& list, const Value& value) {
+  return list.empty() || contains(list, value);
+}
+
+// What became of what was measured: the one place that tells one error from another. A benchmark
+// goes on with the next case, whatever it was; how the command ends is decided by Run
+// (benchmark.h).
+enum class Status { kMeasured, kOutOfMemory, kRefused, kFailed };
+
+struct Outcome {
+  Status status = Status::kMeasured;
+  std::string why = {};  // may be empty
+
+  bool measured() const { return status == Status::kMeasured; }
+  bool failed() const { return status == Status::kFailed; }
+  std::string word() const;      // "", "OOM", "refused", "failed": a cell
+  std::string sentence() const;  // "OOM: why", or the word alone
+  bool operator==(const Outcome&) const = default;
+};
+
+// "OOM: why", "refused: why", "failed: why"; what begins with none of them failed.
+Outcome outcome_from(const std::string& sentence);
+
+// Of an exception: memory that was too small, a UserError (refused), anything else (failed).
+// Interrupted is thrown on.
+Outcome outcome_of(const std::exception_ptr& error);
+// Of a call.
+Outcome attempt(const std::function<void()>& work);
+
+// Of processes that ended with `exit_code`, by the sentence of RanksOutcome::failure; `kills`:
+// measure::oom_kills() before they began. The words of a process that was alone are its own.
+Outcome outcome_of_ranks(const std::string& failure, int exit_code, int ranks,
+                         std::optional<uint64_t> kills);
+
+bool is_out_of_memory(const std::string& words);  // of an error's message
+
+// After an error of CUDA's own nothing can be measured any more in this process.
+bool gpu_answers();
 
 // {"model", "xl"}, {"context", 128}: what tells one case from another, in the order of columns.
 using Fields = std::vector<std::pair<std::string, measure::Cell>>;
@@ -19,7 +67,7 @@ using Fields = std::vector<std::pair<std::string, measure::Cell>>;
 struct Record {
   Fields key = {};
   std::string what = {};  // the key in words, for sentences
-  std::string contestant = {};
+  std::string implementation = {};
   bool ours = true;                                         // its failure is the command's
   std::map<std::string, std::vector<double>> samples = {};  // "forward": seconds, a value a step
   std::map<std::string, measure::Cell> facts = {};  // "peak_bytes", "by"; absent: not measured
@@ -50,8 +98,8 @@ class Records {
   auto end() const { return all_.end(); }
   void add(Record record) { all_.push_back(std::move(record)); }
 
-  // The same case by this contestant; null without one.
-  const Record* find(const Record& of_case, const std::string& contestant) const;
+  // The same case by this implementation; null without one.
+  const Record* find(const Record& of_case, const std::string& implementation) const;
   // Of those of the same case that `chosen` takes and that have the series, the one of the smallest
   // median; null without one.
   const Record* fastest(const Record& of_case, const std::string& series,

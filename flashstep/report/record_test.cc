@@ -1,18 +1,19 @@
 #include "flashstep/report/record.h"
 
 #include <cmath>
+#include <new>
 
 #include <gtest/gtest.h>
 
-#include "flashstep/report/figures.h"
+#include "flashstep/error.h"
 #include "flashstep/report/schema.h"
 #include "flashstep/report/test_table.h"
 
 namespace flashstep::report {
 namespace {
 
-Record record_of(int64_t context, const char* contestant, std::vector<double> seconds) {
-  Record record{.key = {{"model", "xl"}, {"context", context}}, .contestant = contestant};
+Record record_of(int64_t context, const char* implementation, std::vector<double> seconds) {
+  Record record{.key = {{"model", "xl"}, {"context", context}}, .implementation = implementation};
   record.what = "xl, context " + std::to_string(context);
   if (!seconds.empty()) record.samples["step"] = std::move(seconds);
   return record;
@@ -65,7 +66,7 @@ TEST(Records, FindWithinTheCase) {
 }
 
 TEST(Schema, AColumnIsALineWithItsCell) {
-  const Schema schema = {{measure::text_column("who"), contestant()},
+  const Schema schema = {{measure::text_column("who"), implementation()},
                          {measure::integer_column("context"), key("context")},
                          {measure::number_column("step", "ms", 1), or_word(median("step", 1e3))},
                          {measure::number_column("added", "%", 0), percent_above("none", "step")},
@@ -93,19 +94,59 @@ TEST(Figures, GroupsCategoriesAndLines) {
   const auto context = [](const Record& r) {
     return r.text("model") + std::to_string(int(r.number("context")));
   };
-  const measure::Plot drawn = bars(records, context, contestant_of, median_of("step", 1));
+  const measure::Plot drawn = bars(records, context, implementation_of, median_of("step", 1));
   ASSERT_EQ(drawn.series.size(), 2u);
   EXPECT_EQ(drawn.categories, (std::vector<std::string>{"xl128", "xl512"}));
   EXPECT_EQ(drawn.series[0].y, (std::vector<double>{1, 4}));
   EXPECT_TRUE(std::isnan(drawn.series[1].y[1]));
   const measure::Plot curves = lines(
-      records, contestant_of, [](const Record& r) { return r.number("context"); },
+      records, implementation_of, [](const Record& r) { return r.number("context"); },
       median_of("step", 1));
   ASSERT_EQ(curves.series.size(), 2u);
   EXPECT_EQ(curves.series[1].x, std::vector<double>{128}) << "what was not measured is no point";
-  const measure::HeatMap map = heat_map(records, context, contestant_of, median_of("step", 1));
+  const measure::HeatMap map = heat_map(records, context, implementation_of, median_of("step", 1));
   EXPECT_EQ(map.values.size(), 4u);
 }
 
+TEST(Failure, OfAnException) {
+  const auto sentence = [](const auto& error) { return attempt([&] { throw error; }).sentence(); };
+  EXPECT_EQ(sentence(std::bad_alloc()), "OOM");
+  EXPECT_EQ(sentence(MachineError("CUDA out of memory")), "OOM: CUDA out of memory");
+  EXPECT_EQ(sentence(MachineError("it broke\nbadly")), "failed: it broke");
+  EXPECT_EQ(sentence(UserError("a head of 10")), "refused: a head of 10");
+  EXPECT_EQ(sentence(UserError("refused: too warm")), "refused: too warm");
+  EXPECT_EQ(sentence(UserError("OOM: 3 GiB")), "OOM: 3 GiB");
+  EXPECT_TRUE(attempt([] {}).measured());
+  EXPECT_THROW(attempt([] { throw Interrupted(2, "interrupted"); }), Interrupted);
+}
+
+TEST(Failure, OfAProcessAloneInItsOwnWords) {
+  const auto alone = [](const std::string& end, int exit_code) {
+    return outcome_of_ranks("rank 0 of 1 (process 7) " + end, exit_code, 1, std::nullopt)
+        .sentence();
+  };
+  EXPECT_EQ(alone("was killed by SIGKILL", 1),
+            "OOM: rank 0 of 1 (process 7) was killed by SIGKILL");  // nobody says who did
+  EXPECT_EQ(alone("ended with exit code 1: out of memory (a smaller model needs less)", 1),
+            "OOM: out of memory (a smaller model needs less)");
+  EXPECT_EQ(alone("ended with exit code 2: [attention] no: not this", 2),
+            "refused: [attention] no: not this");
+  EXPECT_EQ(alone("was killed by SIGSEGV", 1),
+            "failed: rank 0 of 1 (process 7) was killed by SIGSEGV");
+}
+
+TEST(Failure, OfRanks) {
+  const std::string lost = "rank 1 of 2 (process 7) ended with exit code 1: the disk is full";
+  EXPECT_EQ(outcome_of_ranks(lost, 1, 2, std::nullopt).sentence(), "failed: " + lost);
+  EXPECT_EQ(outcome_of_ranks("CUDA out of memory", 1, 2, std::nullopt).word(), "OOM");
+}
+
+TEST(Failure, WordsOfAllocators) {
+  EXPECT_TRUE(is_out_of_memory("DefaultCPUAllocator: can't allocate memory: you tried 5 bytes"));
+  EXPECT_TRUE(is_out_of_memory("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `x`"));
+  EXPECT_FALSE(is_out_of_memory("the disk is full"));
+}
+
 }  // namespace
+
 }  // namespace flashstep::report

@@ -1,7 +1,6 @@
 """flashstep report as a command: results that are kept, redrawn, compared; mistakes and interruptions."""
 import csv
 import json
-import os
 import re
 import signal
 import subprocess
@@ -12,16 +11,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import browser
+from program import Command
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
-
-
-def command(*arguments):
-    return [PROGRAM, "report", *map(str, arguments)]
-
-
-def run(*arguments, **options):
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=280, **options)
+run = Command("report")
 
 
 class Balance(HTMLParser):
@@ -139,7 +131,7 @@ class ReportTest(unittest.TestCase):
                          "what a run needs of them it measures")
 
     def test_interruption_keeps_what_is_done(self):
-        process = subprocess.Popen(command("--only", "account,attention", "--no-pdf", "--out", self.path),
+        process = subprocess.Popen(run.line("--only", "account,attention", "--no-pdf", "--out", self.path),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while not (self.path / "logs").exists() and process.poll() is None:
             time.sleep(0.05)

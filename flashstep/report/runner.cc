@@ -3,16 +3,19 @@
 #include <map>
 #include <unistd.h>
 
+#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/signals.h"
 #include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/report/benchmark.h"
+#include "flashstep/report/picture_json.h"
 #include "flashstep/report/texts.h"
 
 namespace flashstep::report {
@@ -142,11 +145,18 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
   return report;
 }
 
-const std::string& note(const std::string& name) {
-  static const auto all =
-      nlohmann::json::parse(note_texts()).get<std::map<std::string, std::string>>();
+const std::vector<std::string>& notes(const std::string& name) {
+  static const auto all = [] {
+    std::map<std::string, std::vector<std::string>> read;
+    const auto texts = nlohmann::json::parse(note_texts());
+    for (const auto& [key, text] : texts.items())
+      read[key] =
+          text.is_array() ? text.get<std::vector<std::string>>() : std::vector<std::string>{text};
+    return read;
+  }();
   return all.at(name);
 }
+const std::string& note(const std::string& name) { return notes(name).front(); }
 
 BenchReport report_of(const Benchmark& benchmark, const Records& records) {
   BenchReport report;
@@ -159,11 +169,54 @@ std::string failure_of(const std::string& command, const Records& records) {
   for (const Record& record : records) {
     if (!record.ours) continue;
     const std::string who = str("[", command, "] ", record.what,
-                                record.contestant.empty() ? "" : ", ", record.contestant);
+                                record.implementation.empty() ? "" : ", ", record.implementation);
     if (record.outcome.failed()) return who + " " + record.outcome.sentence();
     if (!record.fault.empty()) return who + ": " + record.fault;
   }
   return "";
+}
+
+void measure_until_failure(BenchReport& report, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Interrupted& interrupted) {
+    report.signal = interrupted.signal();
+  } catch (const MachineError& error) {
+    if (report.failure.empty()) report.failure = error.what();
+  } catch (const c10::Error& error) {
+    const std::string what = first_line(error.what_without_backtrace());
+    if (report.failure.empty()) report.failure = "[bench] LibTorch failed: " + what;
+  }
+}
+
+std::string to_text(const BenchReport& report, size_t note_columns) {
+  std::string text = measure::to_text(report.table, note_columns);
+  for (const NamedTable& named : report.tables) {
+    text += "\n" + measure::to_text(named.table, note_columns);
+  }
+  return text;
+}
+
+void save(const BenchReport& report, const std::string& stem) {
+  const bool has_runs = !report.runs.columns.empty();
+  write_file(stem + ".txt", to_text(report));
+  std::string document = measure::to_markdown(report.table);
+  for (const NamedTable& named : report.tables) {
+    document += "\n" + measure::to_markdown(named.table);
+    write_file(stem + "_" + named.name + ".csv", measure::to_csv(named.table));
+    write_file(stem + "_" + named.name + ".json", measure::to_json(named.table));
+  }
+  for (const NamedPicture& named : report.pictures) {
+    const std::string picture_stem = stem + "_" + named.name;
+    const auto written = std::visit(
+        [&](const auto& p) { return measure::write_plot(p, picture_stem); }, named.picture);
+    write_file(picture_stem + ".picture.json", to_json(named));
+    document += str("\n![", named.name, "](", written.svg.filename().string(), ")\n");
+  }
+  write_file(stem + ".md", document);
+  write_file(stem + ".csv", measure::to_csv(has_runs ? report.runs : report.table));
+  write_file(stem + ".json", measure::to_json(report.table));
+  if (has_runs) write_file(stem + "_runs.json", measure::to_json(report.runs));
 }
 
 }  // namespace flashstep::report

@@ -12,11 +12,16 @@ namespace {
 using measure::Cell;
 
 Cell scaled(const Cell& cell, double factor) {
-  if (factor == 1) return cell;
-  if (const auto* real = std::get_if<double>(&cell.value())) return *real * factor;
-  if (const auto* whole = std::get_if<int64_t>(&cell.value()))
-    return static_cast<double>(*whole) * factor;
-  return cell;
+  return factor == 1 || cell == Cell() || cell.is_text() ? cell : Cell(cell.number() * factor);
+}
+
+const double kNotDrawn = std::nan("");
+
+const Record* at(const Records& records, const NameOf& category, const std::string& name) {
+  for (const Record& record : records) {
+    if (category(record) == name) return &record;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -40,8 +45,8 @@ Schema operator+(Schema a, const Schema& b) {
   return a;
 }
 
-CellOf contestant() {
-  return [](const Record& r, const Records&) { return Cell(r.contestant); };
+CellOf implementation() {
+  return [](const Record& r, const Records&) { return Cell(r.implementation); };
 }
 
 CellOf key(const std::string& name) {
@@ -93,16 +98,16 @@ CellOf or_word(const CellOf& cell) {
   };
 }
 
-CellOf of(const std::string& contestant, const CellOf& cell) {
-  return [contestant, cell](const Record& r, const Records& all) {
-    const Record* other = all.find(r, contestant);
+CellOf of(const std::string& implementation, const CellOf& cell) {
+  return [implementation, cell](const Record& r, const Records& all) {
+    const Record* other = all.find(r, implementation);
     return other == nullptr ? Cell() : cell(*other, all);
   };
 }
 
-CellOf percent_above(const std::string& contestant, const std::string& series) {
-  return finite([contestant, series](const Record& r, const Records& all) {
-    return 100 * (1 / times_as_fast(r, all, contestant, series) - 1);
+CellOf percent_above(const std::string& implementation, const std::string& series) {
+  return finite([implementation, series](const Record& r, const Records& all) {
+    return 100 * (1 / times_as_fast(r, all, implementation, series) - 1);
   });
 }
 
@@ -110,6 +115,12 @@ CellOf finite(const NumberOf& number) {
   return [number](const Record& r, const Records& all) {
     const double value = number(r, all);
     return std::isfinite(value) ? Cell(value) : Cell();
+  };
+}
+
+NumberOf rate(const std::string& fact, const std::string& series, double factor) {
+  return [fact, series, factor](const Record& r, const Records&) {
+    return factor * r.number(fact) / r.median(series);
   };
 }
 
@@ -127,9 +138,9 @@ measure::Column significant(const std::string& name, const std::string& unit, in
   return {name, unit, measure::Align::kRight, {measure::NumberFormat::Style::kSignificant, digits}};
 }
 
-double times_as_fast(const Record& record, const Records& all, const std::string& contestant,
+double times_as_fast(const Record& record, const Records& all, const std::string& implementation,
                      const std::string& series) {
-  const Record* other = all.find(record, contestant);
+  const Record* other = all.find(record, implementation);
   return other == nullptr ? std::nan("") : other->median(series) / record.median(series);
 }
 
@@ -144,7 +155,7 @@ std::vector<std::string> failures(const Records& records) {
     // How much memory was missing differs from cell to cell; that it was missing is the reason.
     const auto same = std::find_if(found.begin(), found.end(), [&](const Failure& failure) {
       const Outcome &a = failure.first->outcome, &b = record.outcome;
-      return failure.first->contestant == record.contestant && a.status == b.status &&
+      return failure.first->implementation == record.implementation && a.status == b.status &&
              (a.why == b.why || a.status == Status::kOutOfMemory);
     });
     if (same == found.end()) {
@@ -157,8 +168,8 @@ std::vector<std::string> failures(const Records& records) {
   for (const Failure& failure : found) {
     const Record& r = *failure.first;
     const std::string others = failure.cells > 1 ? str(" and ", failure.cells - 1, " more") : "";
-    sentences.push_back(str(r.what, others, r.contestant.empty() ? "" : ", ", r.contestant, ": ",
-                            r.outcome.sentence(), "."));
+    sentences.push_back(str(r.what, others, r.implementation.empty() ? "" : ", ", r.implementation,
+                            ": ", r.outcome.sentence(), "."));
   }
   return sentences;
 }
@@ -166,10 +177,11 @@ std::vector<std::string> failures(const Records& records) {
 std::vector<std::string> speed_beside_others(const Records& records, const std::string& ours,
                                              const std::string& series) {
   std::vector<std::string> sentences;
-  for (const std::string& peer : records.distinct([](const Record& r) { return r.contestant; })) {
+  for (const std::string& peer :
+       records.distinct([](const Record& r) { return r.implementation; })) {
     std::vector<double> ratios;
     for (const Record& record : records) {
-      if (record.contestant != ours || peer == ours) continue;
+      if (record.implementation != ours || peer == ours) continue;
       const double ratio = times_as_fast(record, records, peer, series);
       if (!std::isnan(ratio)) ratios.push_back(ratio);
     }
@@ -182,5 +194,75 @@ std::vector<std::string> speed_beside_others(const Records& records, const std::
   }
   return sentences;
 }
+
+measure::Plot bars(const Records& records, const NameOf& category, const NameOf& series,
+                   const ValueOf& value, const NameOf& label) {
+  measure::Plot plot;
+  plot.categories = records.distinct(category);
+  for (const auto& [name, members] : records.grouped(series)) {
+    measure::Series& drawn = plot.series.emplace_back();
+    drawn.name = name;
+    drawn.kind = measure::Series::Kind::kBars;
+    for (const std::string& where : plot.categories) {
+      const Record* record = at(members, category, where);
+      drawn.y.push_back(record == nullptr ? kNotDrawn : value(*record));
+      if (label) drawn.labels.push_back(record == nullptr ? "" : label(*record));
+    }
+  }
+  return plot;
+}
+
+measure::Plot part_bars(const Records& records, const NameOf& category,
+                        const std::vector<std::pair<std::string, ValueOf>>& parts) {
+  measure::Plot plot;
+  for (const Record& record : records) plot.categories.push_back(category(record));
+  for (const auto& [name, value] : parts) {
+    measure::Series& drawn = plot.series.emplace_back();
+    drawn.name = name;
+    drawn.kind = measure::Series::Kind::kBars;
+    for (const Record& record : records) drawn.y.push_back(value(record));
+  }
+  return plot;
+}
+
+measure::Plot lines(const Records& records, const NameOf& series, const ValueOf& x,
+                    const ValueOf& y, const StyleOf& style) {
+  measure::Plot plot;
+  for (const auto& [name, members] : records.grouped(series)) {
+    measure::Series drawn;
+    drawn.name = name;
+    drawn.kind = measure::Series::Kind::kLineAndPoints;
+    for (const Record& record : members) {
+      if (std::isnan(y(record))) continue;
+      drawn.x.push_back(x(record));
+      drawn.y.push_back(y(record));
+    }
+    if (drawn.x.empty()) continue;
+    if (style) style(drawn, members.all().front());
+    plot.series.push_back(std::move(drawn));
+  }
+  return plot;
+}
+
+measure::HeatMap heat_map(const Records& records, const NameOf& column, const NameOf& row,
+                          const ValueOf& value) {
+  measure::HeatMap map;
+  map.columns = records.distinct(column);
+  map.rows = records.distinct(row);
+  for (const std::string& one : map.rows) {
+    const Records of_row = records.where([&](const Record& r) { return row(r) == one; });
+    for (const std::string& other : map.columns) {
+      const Record* record = at(of_row, column, other);
+      map.values.push_back(record == nullptr ? kNotDrawn : value(*record));
+    }
+  }
+  return map;
+}
+
+ValueOf median_of(const std::string& series, double factor) {
+  return [series, factor](const Record& r) { return factor * r.median(series); };
+}
+
+std::string implementation_of(const Record& record) { return record.implementation; }
 
 }  // namespace flashstep::report

@@ -1,7 +1,7 @@
 // Tables of records: a column is one line with its cell.
 //
 //   const Schema kDdp = {
-//       {text_column("wrapper"), contestant()},
+//       {text_column("wrapper"), implementation()},
 //       {number_column("step", "ms", 2), median("total", 1e3)},
 //       {number_column("added", "%", 1), percent_above("none", "total")},
 //       {number_column("peak memory", "GiB", 3), fact("peak_bytes", 1 / kGiB)},
@@ -11,8 +11,11 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "flashstep/measure/heat_map.h"
+#include "flashstep/measure/plot.h"
 #include "flashstep/report/record.h"
 
 namespace flashstep::report {
@@ -33,7 +36,7 @@ Schema operator+(Schema a, const Schema& b);
 
 // ---- Cells
 
-CellOf contestant();
+CellOf implementation();
 CellOf key(const std::string& name);
 // A fact as it is; a number times `factor`.
 CellOf fact(const std::string& name, double factor = 1);
@@ -44,12 +47,15 @@ CellOf deviation(const std::string& series, double factor = 1);  // of two value
 CellOf count(const std::string& series);
 // What became of it, in a word, where it was not measured.
 CellOf or_word(const CellOf& cell);
-// Of the same case by another contestant.
-CellOf of(const std::string& contestant, const CellOf& cell);
-// How far above another contestant's.
-CellOf percent_above(const std::string& contestant, const std::string& series);
+// Of the same case by another implementation.
+CellOf of(const std::string& implementation, const CellOf& cell);
+// How far above another implementation's.
+CellOf percent_above(const std::string& implementation, const std::string& series);
 // An empty cell for what is not finite.
 CellOf finite(const NumberOf& number);
+
+// A fact over the median of a series: bytes a second, or of the seconds that a limit would take.
+NumberOf rate(const std::string& fact, const std::string& series, double factor = 1);
 
 // Columns of the key.
 SchemaColumn text_key(const std::string& name);
@@ -59,18 +65,44 @@ SchemaColumn integer_key(const std::string& name);
 measure::Column error_column(const std::string& name, const std::string& unit = "");
 measure::Column significant(const std::string& name, const std::string& unit, int digits = 4);
 
-// Another contestant's median over this one's: above 1, this one is faster. NaN without both.
-double times_as_fast(const Record& record, const Records& all, const std::string& contestant,
+// Another implementation's median over this one's: above 1, this one is faster. NaN without both.
+double times_as_fast(const Record& record, const Records& all, const std::string& implementation,
                      const std::string& series);
 
 // ---- Sentences
 
-// Why cells are empty: a sentence for each contestant and reason.
+// Why cells are empty: a sentence for each implementation and reason.
 std::vector<std::string> failures(const Records& records);
 
-// "flashstep is at least as fast as naive; ...": for each other contestant, by the medians of the
-// cases in which both have one.
+// "flashstep is at least as fast as naive; ...": for each other implementation, by the medians of
+// the cases in which both have one.
 std::vector<std::string> speed_beside_others(const Records& records, const std::string& ours,
                                              const std::string& series);
+
+// Bytes as reports write them.
+
+constexpr double kGiB = 1073741824.0, kMiB = 1048576.0, kGB = 1e9, kMB = 1e6;
+
+// Pictures of records: what stands where is said by functions of a record.
+
+using NameOf = std::function<std::string(const Record&)>;
+using ValueOf = std::function<double(const Record&)>;  // NaN: nothing is drawn
+using StyleOf = std::function<void(measure::Series& series, const Record& first)>;
+
+// A group of bars for each category, in it a bar for each series. `label` stands above a bar;
+// without one its value.
+measure::Plot bars(const Records& records, const NameOf& category, const NameOf& series,
+                   const ValueOf& value, const NameOf& label = nullptr);
+// Several values of each record: the record is the category.
+measure::Plot part_bars(const Records& records, const NameOf& category,
+                        const std::vector<std::pair<std::string, ValueOf>>& parts);
+// A line for each series.
+measure::Plot lines(const Records& records, const NameOf& series, const ValueOf& x,
+                    const ValueOf& y, const StyleOf& style = nullptr);
+measure::HeatMap heat_map(const Records& records, const NameOf& column, const NameOf& row,
+                          const ValueOf& value);
+
+ValueOf median_of(const std::string& series, double factor);
+std::string implementation_of(const Record& record);
 
 }  // namespace flashstep::report

@@ -34,10 +34,8 @@ inline measure::Cell cell_behind(const measure::Table& table,
 }
 
 inline double number_of(const measure::Cell& cell) {
-  if (const auto* whole = std::get_if<int64_t>(&cell.value())) return static_cast<double>(*whole);
-  if (const auto* number = std::get_if<double>(&cell.value())) return *number;
-  ADD_FAILURE() << "no number";
-  return NAN;
+  if (cell == measure::Cell() || cell.is_text()) ADD_FAILURE() << "no number";
+  return cell.number();
 }
 
 inline double number_at(const measure::Table& table, size_t row, const std::string& column) {

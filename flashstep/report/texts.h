@@ -10,6 +10,7 @@ namespace flashstep::report {
 
 std::vector<std::pair<std::string, std::string_view>> handout_texts();  // handouts/*.json, by name
 std::string_view answer_forms();                                        // answers.json
+std::string_view section_texts();                                       // sections.json
 std::string_view note_texts();                                          // notes.json
 std::string_view page_style();                                          // document/page.css, .js
 std::string_view page_script();

@@ -1,18 +1,111 @@
 #include "flashstep/report/trace.h"
 
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <kineto/ActivityType.h>
 #include <limits>
 #include <map>
+#include <memory>
+#include <optional>
+#include <set>
 #include <utility>
+#include <vector>
 
+#include <c10/util/Type.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "flashstep/base/text.h"
-#include "flashstep/report/recorder.h"
+#include "flashstep/error.h"
 #include "flashstep/report/work_class.h"
 
 namespace flashstep::report {
 namespace {
+
+namespace profiler = torch::autograd::profiler;
+using profiler::KinetoEvent;
+
+std::optional<EventKind> kind_of(const KinetoEvent& event) {
+  using libkineto::ActivityType;
+  switch (static_cast<ActivityType>(event.activityType())) {
+    case ActivityType::CPU_OP:
+      return EventKind::kOperator;
+    case ActivityType::USER_ANNOTATION:
+      return EventKind::kRange;
+    case ActivityType::CUDA_RUNTIME:
+    case ActivityType::CUDA_DRIVER:
+      return EventKind::kLaunch;
+    case ActivityType::CONCURRENT_KERNEL:
+      return EventKind::kKernel;
+    case ActivityType::GPU_MEMCPY:
+    case ActivityType::GPU_MEMSET:
+      return EventKind::kCopy;
+    default:
+      return std::nullopt;
+  }
+}
+
+OperatorWork work_of(const KinetoEvent& event, const std::string& name) {
+  if (!event.hasShapes() || !event.hasTypes() || !operator_works(name)) return {};
+  std::vector<Operand> operands;
+  const auto shapes = event.shapes();
+  const auto dtypes = event.dtypes();
+  for (size_t i = 0; i < shapes.size() && i < dtypes.size(); ++i)
+    operands.push_back({shapes[i], profiled_element_bytes(dtypes[i])});
+  return operator_work(name, operands);
+}
+
+void add(const KinetoEvent& recorded, EventKind kind, TraceEvents& trace) {
+  const std::string name = recorded.name();
+  TraceEvent event;
+  event.kind = kind;
+  event.name = trace.names.index(name.rfind("_Z", 0) == 0 ? c10::demangle(name.c_str()) : name);
+  event.begin_ns = static_cast<int64_t>(recorded.startNs());
+  event.end_ns = static_cast<int64_t>(recorded.endNs());
+  const bool on_host = kind == EventKind::kOperator || kind == EventKind::kRange;
+  event.id = on_host ? recorded.correlationId() : recorded.linkedCorrelationId();
+  if (on_host) {
+    event.lane = static_cast<uint32_t>(recorded.startThreadId());
+    event.sequence = recorded.sequenceNr();
+    if (recorded.fwdThreadId() != 0)
+      event.forward_thread = static_cast<uint32_t>(recorded.fwdThreadId());
+  } else {
+    event.correlation = recorded.correlationId();
+    event.lane = static_cast<uint32_t>(recorded.deviceResourceId());
+  }
+  if (kind == EventKind::kOperator) {
+    const OperatorWork work = work_of(recorded, name);
+    event.flops = work.flops;
+    event.bytes = work.bytes;
+  }
+  trace.events.push_back(event);
+}
+
+void save(profiler::ProfilerResult& result, const std::string& file) {
+  std::error_code error;
+  std::filesystem::remove(file, error);
+  result.save(file);
+  // Kineto logs what goes wrong and returns.
+  if (std::filesystem::file_size(file, error) == 0 || error)
+    throw MachineError(str("[profile] the trace could not be written to ", file));
+}
+
+using measure::Span;
+
+std::vector<double> ends_of(const std::vector<Span>& spans) {
+  std::vector<double> ends;
+  for (const Span& span : spans) {
+    ends.push_back(std::round(span.begin * 1e7) * 1e-7);  // Kineto's own grain is finer
+    ends.push_back(std::round(span.end * 1e7) * 1e-7);
+  }
+  return ends;
+}
+
+std::vector<Span> spans_of(const std::vector<double>& ends) {
+  std::vector<Span> spans;
+  for (size_t i = 0; i + 1 < ends.size(); i += 2) spans.push_back({ends[i], ends[i + 1]});
+  return spans;
+}
 
 using measure::Span;
 using torch::autograd::profiler::KinetoEvent;
@@ -83,6 +176,61 @@ void count_from_first(Trace& trace) {
 std::string one_digit_milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
 
 }  // namespace
+
+std::unique_ptr<profiler::ProfilerResult> profiled(Seen seen, bool shapes,
+                                                   const std::function<void()>& work) {
+  using torch::profiler::impl::ActivityType;
+  using torch::profiler::impl::ProfilerConfig;
+  using torch::profiler::impl::ProfilerState;
+  std::set<ActivityType> activities;
+  if (seen != Seen::kGpu) activities.insert(ActivityType::CPU);
+  if (seen != Seen::kHost) activities.insert(ActivityType::CUDA);
+  const ProfilerConfig config(ProfilerState::KINETO, shapes, /*profile_memory=*/false,
+                              /*with_stack=*/false, /*with_flops=*/false, /*with_modules=*/false);
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities);
+  try {
+    work();
+  } catch (...) {
+    profiler::disableProfiler();
+    throw;
+  }
+  return profiler::disableProfiler();
+}
+
+TraceEvents record(at::Device device, const std::function<void()>& work, const std::string& file) {
+  const auto result = profiled(device.is_cuda() ? Seen::kBoth : Seen::kHost, /*shapes=*/true, work);
+  if (!file.empty()) save(*result, file);
+  TraceEvents trace;
+  trace.events.reserve(result->events().size());
+  for (const KinetoEvent& event : result->events()) {
+    if (const auto kind = kind_of(event); kind && !event.isHiddenEvent()) add(event, *kind, trace);
+  }
+  return trace;
+}
+
+void put_trace(const Trace& trace, Record& record) {
+  if (!trace.failure.empty()) {
+    record.facts["trace trouble"] = trace.failure;
+    return;
+  }
+  record.samples["compute spans"] = ends_of(trace.compute);
+  record.samples["copies spans"] = ends_of(trace.copies);
+  record.samples["communication spans"] = ends_of(trace.communication);
+  record.facts["computing"] = trace.compute_seconds();
+  record.facts["communication"] = trace.communication_seconds();
+  record.facts["exposed"] = trace.exposed_seconds();
+  record.facts["busy"] = trace.busy_seconds();
+  record.facts["launches"] = trace.communication.size();
+  if (trace.communication_seconds() > 0) record.facts["hidden"] = trace.hidden_share();
+}
+
+Trace trace_of(const Record& record) {
+  return {spans_of(record.series("compute spans")), spans_of(record.series("copies spans")),
+          spans_of(record.series("communication spans")), record.text("trace trouble")};
+}
+
+bool is_traced(const Record& record) { return record.facts.contains("communication"); }
 
 double Trace::compute_seconds() const { return measure::covered_seconds(compute); }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,12 @@
 
 #include "flashstep/measure/lane_chart.h"
 #include "flashstep/measure/spans.h"
+#include "flashstep/report/record.h"
+#include "flashstep/report/trace_events.h"
+
+namespace torch::autograd::profiler {
+struct ProfilerResult;
+}  // namespace torch::autograd::profiler
 
 namespace flashstep::report {
 
@@ -44,5 +51,30 @@ Trace trace(c10::Device device, const std::function<void()>& work);
 
 // Two or three lanes with their times, for a picture.
 measure::LaneGroup lanes_of(const Trace& trace, const std::string& title);
+
+// A trace in a record: what ran when, and what that adds up to.
+
+// Samples "compute spans", "copies spans", "communication spans" (begin, end, begin, ...; to a
+// tenth of a microsecond); facts in seconds "computing", "communication", "exposed", "busy", the
+// share "hidden" where anything is communicated, and "launches", of collectives. Or the fact "trace
+// trouble": why there is nothing.
+void put_trace(const Trace& trace, Record& record);
+Trace trace_of(const Record& record);
+bool is_traced(const Record& record);
+
+// Runs a piece of work under LibTorch's profiler (Kineto).
+
+// What the profiler saw of `work`: operators and ranges of the host, kernels and copies of GPUs.
+enum class Seen { kHost, kGpu, kBoth };
+std::unique_ptr<torch::autograd::profiler::ProfilerResult> profiled(
+    Seen seen, bool shapes, const std::function<void()>& work);
+
+// What `work` did, which must wait for the device before it returns: operators and ranges (those
+// that ProfilerRanges hears of), and on a GPU launches, kernels and copies. Recording an operator
+// costs the host about a microsecond, its shapes another. With a `file` the same as a chrome trace
+// (Perfetto and chrome://tracing open it; read_chrome_trace() too); MachineError when it cannot be
+// written.
+TraceEvents record(at::Device device, const std::function<void()>& work,
+                   const std::string& file = "");
 
 }  // namespace flashstep::report

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/report/chrome_trace.h"
 #include "flashstep/report/test_gpu_like_trace.h"
+#include "flashstep/report/trace_events.h"
 
 namespace flashstep::report {
 namespace {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include "flashstep/group.h"

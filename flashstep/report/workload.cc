@@ -8,8 +8,13 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
+#include "flashstep/measure/machine.h"
+#include "flashstep/measure/memory.h"
+#include "flashstep/model/cost.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/internal.h"
+#include "flashstep/report/schema.h"
+#include "flashstep/train/cost.h"
 
 namespace flashstep::report {
 namespace {
@@ -26,10 +31,6 @@ constexpr int64_t kSmallVocabulary = 4096;
 constexpr SmallSize kSmallSizes[] = {{"tiny", 128, 384, 4, 4, 128, 32},
                                      {"mini", 256, 704, 4, 8, 256, 16},
                                      {"base", 512, 1376, 6, 8, 256, 8}};
-
-bool is_one_of(const std::string& word, const std::vector<std::string>& words) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
 
 ModelConfig model_by_numbers(const std::string& text) {
   ModelConfig model;
@@ -119,7 +120,7 @@ std::vector<std::string> workload_size_names() {
 
 ModelConfig model_by_name(const std::string& name) {
   ModelConfig model;
-  if (is_one_of(name, model_size_names())) {
+  if (contains(model_size_names(), name)) {
     model.size = name;
     return model;
   }
@@ -167,15 +168,15 @@ Workload resolved_workload(const Workload& given) {
   }
   const auto known = [](const char* what, const std::string& word,
                         const std::vector<std::string>& words) {
-    require(is_one_of(word, words), "[workload] expected ", what, " ", join(words), ", got \"",
-            word, "\"");
+    require(contains(words, word), "[workload] expected ", what, " ", join(words), ", got \"", word,
+            "\"");
   };
   known("mode", workload.mode, workload_modes());
   known("precision", workload.precision, workload_precisions());
   known("attention", workload.model.attention, attention_implementations());
   known("device", workload.device, {"cpu", "cuda"});
   require(workload.device == "cuda" ||
-              is_one_of(workload.precision, std::vector<std::string>{"fp32", "bf16"}),
+              contains(std::vector<std::string>{"fp32", "bf16"}, workload.precision),
           "[workload] expected precision fp32 or bf16 on a CPU, got ", workload.precision);
   known("moments", workload.moments, {"fp32", "bf16"});
   known("stream", workload.stream, {"auto", "fp32", "bf16"});
@@ -247,6 +248,61 @@ std::vector<Workload> workloads_of(const WorkloadAxes& axes) {
   require(!workloads.empty(),
           "[workload] expected sizes, contexts, precisions, attentions and modes, got none of one");
   return workloads;
+}
+
+double total_memory_bytes(const std::string& device) {
+  const measure::Machine machine = measure::describe_machine();
+  return static_cast<double>(device == "cuda" ? machine.gpus.at(0).memory_bytes
+                                              : machine.memory_bytes);
+}
+
+double free_memory_bytes(const std::string& device) {
+  return device == "cuda" ? total_memory_bytes(device)
+                          : static_cast<double>(measure::available_bytes());
+}
+
+NeededBytes needed_bytes(const Workload& w) {
+  const StateBytes state = state_bytes(static_cast<double>(parameter_count(w.model)),
+                                       {.moment = w.moments == "bf16" ? 2.0 : 4.0});
+  const PassShape shape = pass_shape(w);
+  double saved = 0;
+  for (const SavedTensor& tensor : head_saved_tensors(w.model, shape)) saved += tensor.bytes;
+  ModelConfig model = w.model;
+  if (!has_backward(w)) model.num_layers = 1;  // without a graph one block is there at a time
+  KeptBlocks kept{.shape = shape, .recomputed = model.num_layers, .group = w.recompute_group};
+  kept.shape.recompute = recompute_by_name(w.recompute);
+  if (w.recompute == "none") kept.recomputed = 0;
+  if (w.recompute_blocks > 0) kept.recomputed = std::min(w.recompute_blocks, kept.recomputed);
+  // When backward begins, or when it comes to the blocks that are recomputed.
+  saved += std::max(kept_bytes_in_backward(model, kept, model.num_layers - 1),
+                    kept_bytes_in_backward(model, kept, std::max<int64_t>(kept.recomputed - 1, 0)));
+  const double least = state.parameters + (has_backward(w) ? state.gradients : 0) +
+                       (has_update(w) ? state.optimizer : 0);
+  return {least, least + saved};
+}
+
+int64_t fitting_layers(const Workload& workload, double available_bytes, double factor) {
+  Workload fewer = workload;
+  while (--fewer.model.num_layers > 0) {
+    if (factor * needed_bytes(fewer).about <= available_bytes) break;
+  }
+  return fewer.model.num_layers;
+}
+
+Outcome too_large(const Workload& workload) {
+  const double least = needed_bytes(workload).least, there = total_memory_bytes(workload.device);
+  if (least <= there) return {};
+  return {Status::kOutOfMemory, str("what lives through a step takes ", fixed(least / kGiB, 1),
+                                    " GiB of ", fixed(there / kGiB, 1))};
+}
+
+Outcome too_large_for_now(const Workload& workload, double more_bytes) {
+  if (workload.device != "cpu") return {};
+  const auto there = static_cast<double>(measure::available_bytes());
+  const double about = needed_bytes(workload).about + more_bytes;
+  if (there == 0 || about <= there) return {};
+  return {Status::kOutOfMemory, str("about ", fixed(about / kGiB, 1), " GiB are needed, ",
+                                    fixed(there / kGiB, 1), " GiB are there")};
 }
 
 }  // namespace flashstep::report

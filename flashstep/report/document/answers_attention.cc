@@ -10,18 +10,18 @@ namespace flashstep::report {
 namespace {
 
 const Columns kGridCase = {"dtype", "D", "N"};
-const Columns kRaceCase = {"dtype", "pass", "mask", "B", "H"};
-const Columns kRace = {"dtype", "N", "D", "mask", "pass", "ours", "time", "x best peer"};
+const Columns kSpeedCase = {"dtype", "pass", "mask", "B", "H"};
+const Columns kSpeed = {"dtype", "N", "D", "mask", "pass", "ours", "time", "x best peer"};
 
 TableRows grid_rows(const Evidence& evidence) {
-  return evidence.rows("attention_grid",
-                       {"contestant", "dtype", "D", "N", "forward", "backward", "before backward"});
+  return evidence.rows("attention_grid", {"implementation", "dtype", "D", "N", "forward",
+                                          "backward", "before backward"});
 }
 
-// The kernel of this device among the grid's contestants.
+// The kernel of this device among the grid's implementations.
 std::string our_kernel(const TableRows& rows) {
   for (const char* name : {"cuda", "cpu"}) {
-    if (rows.first({{"contestant", name}})) return name;
+    if (rows.first({{"implementation", name}})) return name;
   }
   return "auto";
 }
@@ -44,7 +44,7 @@ std::string growth_with_length(const TableRows& formula, const std::string& colu
 }
 
 Facts attention_memory(const Evidence& evidence) {
-  const TableRows rows = grid_rows(evidence), formula = rows.where({{"contestant", "naive"}});
+  const TableRows rows = grid_rows(evidence), formula = rows.where({{"implementation", "naive"}});
   if (formula.empty()) return {};
   // Memory of tensors is counted on GPUs alone.
   const bool counted = !formula.numbers("before backward").empty();
@@ -67,13 +67,13 @@ Facts attention_memory(const Evidence& evidence) {
       .rows = {{"none", none}, {"longest", longest}},
       .shown = rows.where({{"dtype", last.text("dtype")}, {"D", last.text("D")}})
                    .if_([&](const TableRow& row) {
-                     const std::string name = row.text("contestant");
+                     const std::string name = row.text("implementation");
                      return row.number("N") >= longest.number("N") / 16 &&
                             (name == "naive" || name == ours);
                    }),
       .picture = {counted ? "grid_memory" : "grid_time"}};
-  const auto smaller =
-      ratios(pairs(rows, {{"contestant", ours}}, {{"contestant", "naive"}}, kGridCase), column);
+  const auto smaller = ratios(
+      pairs(rows, {{"implementation", ours}}, {{"implementation", "naive"}}, kGridCase), column);
   if (smaller.empty()) return facts;
   const bool is_smaller = compare_measured(smaller.back(), 1) > 0;
   facts.words["smaller"] = which(is_smaller);
@@ -82,8 +82,8 @@ Facts attention_memory(const Evidence& evidence) {
 }
 
 Facts attention_compiled(const Evidence& evidence) {
-  const auto both = pairs(grid_rows(evidence), {{"contestant", "compiled"}},
-                          {{"contestant", "naive"}}, kGridCase);
+  const auto both = pairs(grid_rows(evidence), {{"implementation", "compiled"}},
+                          {{"implementation", "naive"}}, kGridCase);
   const auto forward = ratios(both, "forward"), backward = ratios(both, "backward");
   if (forward.empty() || backward.empty()) return {};
   const double kept = 1 / speed(both, "before backward");
@@ -97,12 +97,11 @@ Facts attention_compiled(const Evidence& evidence) {
 AnswerFunction rightness(const Columns& passes, const std::string& what) {
   return [passes, what](const Evidence& evidence) -> Facts {
     const TableRows rows =
-        evidence.rows("attention", {"dtype", "N", "mask", "pass", "contestant", "whose", "wrong"})
+        evidence
+            .rows("attention", {"dtype", "N", "mask", "pass", "implementation", "whose", "wrong"})
             .where({{"whose", "ours"}})
             .with({"wrong"})
-            .if_([&](const TableRow& row) {
-              return std::find(passes.begin(), passes.end(), row.text("pass")) != passes.end();
-            });
+            .if_([&](const TableRow& row) { return contains(passes, row.text("pass")); });
     if (rows.empty()) return {};
     const TableRows broken = rows.if_([](const TableRow& row) { return row.number("wrong") != 0; });
     double wrong = 0;
@@ -110,7 +109,7 @@ AnswerFunction rightness(const Columns& passes, const std::string& what) {
     Facts facts = {{{"right", which(broken.empty())},
                     {"what", what},
                     {"runs", count_of(rows.size(), "run")},
-                    {"kernels", count_of(rows.distinct("contestant").size(), "kernel")},
+                    {"kernels", count_of(rows.distinct("implementation").size(), "kernel")},
                     {"masks", join(rows.distinct("mask"))},
                     {"wrong", fixed(wrong, 0)},
                     {"broken", str(broken.size())},
@@ -124,52 +123,54 @@ AnswerFunction rightness(const Columns& passes, const std::string& what) {
 }
 
 // Of one dtype, pass, mask and batch, over lengths and head dims.
-struct Race {
+struct Speed {
   std::string name;
   double peers = NAN, least = NAN, formula = NAN;
   size_t cases = 0;
 };
-Race race_of(const TableRows& rows) {
+Speed speed_of(const TableRows& rows) {
   const TableRow row = rows.front();
-  Race race{.name = say("{dtype} {pass}", row)};
-  if (rows.has("H") && row.text("H") != "1") race.name += ", " + row.text("H") + " heads";
-  race.name += row.text("mask") == "causal" ? "" : ", mask " + row.text("mask");
+  Speed speed{.name = say("{dtype} {pass}", row)};
+  if (rows.has("H") && row.text("H") != "1") speed.name += ", " + row.text("H") + " heads";
+  speed.name += row.text("mask") == "causal" ? "" : ", mask " + row.text("mask");
   const std::vector<double> peers = rows.numbers("x best peer");
   std::vector<double> formula;
   for (const TableRow& each : rows.with({"naive"}))
     formula.push_back(each.number("naive") / each.number("time"));
-  race.cases = peers.size();
-  if (peers.empty()) return race;
-  race.peers = measure::geometric_mean(peers);
-  race.least = *std::min_element(peers.begin(), peers.end());
-  if (!formula.empty()) race.formula = measure::geometric_mean(formula);
-  return race;
+  speed.cases = peers.size();
+  if (peers.empty()) return speed;
+  speed.peers = measure::geometric_mean(peers);
+  speed.least = *std::min_element(peers.begin(), peers.end());
+  if (!formula.empty()) speed.formula = measure::geometric_mean(formula);
+  return speed;
 }
 
-Facts attention_race(const Evidence& evidence) {
+Facts attention_speed(const Evidence& evidence) {
   Facts facts;
   facts.table.columns = {measure::text_column("passes"), measure::integer_column("cases"),
                          measure::number_column("speed beside the best other kernel", "x", 2),
                          measure::number_column("at least", "x", 2),
                          measure::number_column("beside the formula", "x", 2)};
-  std::vector<Race> races;
+  std::vector<Speed> all;
   std::vector<double> formula;
   Tally tally;
-  for (const TableRows& rows : evidence.rows("attention", kRace).by(kRaceCase)) {
-    const Race race = race_of(rows);
-    if (race.cases == 0) continue;
-    races.push_back(race);
-    tally.add(race.peers, 1);
-    const bool known = !std::isnan(race.formula);
-    if (known) formula.push_back(race.formula);
-    facts.table.add_row({race.name, race.cases, race.peers, race.least,
-                         known ? measure::Cell(race.formula) : measure::Cell()});
+  for (const TableRows& rows : evidence.rows("attention", kSpeed).by(kSpeedCase)) {
+    const Speed speed = speed_of(rows);
+    if (speed.cases == 0) continue;
+    all.push_back(speed);
+    tally.add(speed.peers, 1);
+    const bool known = !std::isnan(speed.formula);
+    if (known) formula.push_back(speed.formula);
+    facts.table.add_row({speed.name, speed.cases, speed.peers, speed.least,
+                         known ? measure::Cell(speed.formula) : measure::Cell()});
   }
-  if (races.empty()) return {};
+  if (all.empty()) return {};
   const auto [slow, fast] = std::minmax_element(
-      races.begin(), races.end(), [](const Race& a, const Race& b) { return a.peers < b.peers; });
-  const auto words = [](const Race& race) { return fixed(race.peers, 2) + " (" + race.name + ")"; };
-  facts.words = {{"slow", races.size() > 1 ? words(*slow) : ""},
+      all.begin(), all.end(), [](const Speed& a, const Speed& b) { return a.peers < b.peers; });
+  const auto words = [](const Speed& speed) {
+    return fixed(speed.peers, 2) + " (" + speed.name + ")";
+  };
+  facts.words = {{"slow", all.size() > 1 ? words(*slow) : ""},
                  {"fast", words(*fast)},
                  {"tally", tally.words("slower", "as fast within 2 %", "faster")},
                  {"formula", span_of(formula, 1)}};
@@ -177,7 +178,8 @@ Facts attention_race(const Evidence& evidence) {
 }
 
 Facts attention_leaderboard(const Evidence& evidence) {
-  const TableRow row = evidence.rows("leaderboard", kRace).with({"time"}).first({{"pass", "both"}});
+  const TableRow row =
+      evidence.rows("leaderboard", kSpeed).with({"time"}).first({{"pass", "both"}});
   const bool other = row.number("auto") > 0 && row.text("auto takes") != row.text("ours");
   return {{{"speed", speed_words(row.number("x best peer"))}, {"other", which(other)}},
           {{"", row}}};
@@ -190,7 +192,7 @@ void add_attention_answers(Answers& answers) {
   answers["attention_compiled"] = attention_compiled;
   answers["attention_forward_right"] = rightness({"forward"}, "the output");
   answers["attention_backward_right"] = rightness({"backward", "both"}, "a gradient");
-  answers["attention_race"] = attention_race;
+  answers["attention_speed"] = attention_speed;
   answers["attention_leaderboard"] = attention_leaderboard;
 }
 

@@ -10,11 +10,12 @@ namespace {
 
 TableRows norm_rows(const Evidence& evidence) {
   return evidence.rows("norm",
-                       {"rows", "width", "dtype", "pass", "contestant", "median", "of limit"});
+                       {"rows", "width", "dtype", "pass", "implementation", "median", "of limit"});
 }
 
 std::vector<RowPair> norms(const TableRows& rows, const std::string& a, const std::string& b) {
-  return pairs(rows, {{"contestant", a}}, {{"contestant", b}}, {"rows", "width", "dtype", "pass"});
+  return pairs(rows, {{"implementation", a}}, {{"implementation", b}},
+               {"rows", "width", "dtype", "pass"});
 }
 
 std::string norm_speeds(const std::vector<RowPair>& both, const std::string& b) {
@@ -62,7 +63,7 @@ Facts norm_fused(const Evidence& evidence) {
   const double times = speed(norms(rows, fused, "naive"), "median");
   return {{{"fused", fused},
            {"gains", gains},
-           {"limit", span_of(rows.where({{"contestant", fused}}).numbers("of limit"), 0)},
+           {"limit", span_of(rows.where({{"implementation", fused}}).numbers("of limit"), 0)},
            {"pays", which(compare_measured(times, 1) > 0)}},
           {},
           widest(rows)};

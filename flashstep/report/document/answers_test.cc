@@ -59,7 +59,7 @@ Change in_tables(const std::string& section, const Columns& columns,
   };
 }
 
-// Two contestants have each other's numbers.
+// Two implementations have each other's numbers.
 Change swapped(const std::string& section, const std::string& column, const Cell& a,
                const Cell& b) {
   return in_tables(section, {column}, [=](measure::Table& table, const std::vector<size_t>& at) {
@@ -83,10 +83,8 @@ Change each(const std::string& section, const std::string& column,
             const std::function<double(double)>& function) {
   return in_tables(section, {column}, [=](measure::Table& table, const std::vector<size_t>& at) {
     for (auto& row : table.rows) {
-      if (const auto* number = std::get_if<double>(&row[at[0]].value()))
-        row[at[0]] = function(*number);
-      else if (const auto* whole = std::get_if<int64_t>(&row[at[0]].value()))
-        row[at[0]] = function(static_cast<double>(*whole));
+      Cell& cell = row[at[0]];
+      if (cell != Cell() && !cell.is_text()) cell = function(cell.number());
     }
   });
 }
@@ -106,9 +104,9 @@ TEST_F(Answered, ConclusionsTurnRound) {
        "falls into the first steps", "cost no more"},
       {"torch_compile (b)", columns_swapped("step", "tokens", "compiled"), "1.82 times",
        "0.55 times"},
-      {"rmsnorm (a)", swapped("norm", "contestant", "naive", "layer_norm"), "only 0.",
+      {"rmsnorm (a)", swapped("norm", "implementation", "naive", "layer_norm"), "only 0.",
        "faster even operation by operation"},
-      {"rmsnorm (b)", swapped("norm", "contestant", "naive", "flashstep"),
+      {"rmsnorm (b)", swapped("norm", "implementation", "naive", "flashstep"),
        "no longer passes through", "does not pay"},
       {"rmsnorm (d)",
        in_tables("profile", {"range"},
@@ -156,9 +154,9 @@ TEST_F(Answered, ConclusionsTurnRound) {
        "what the formula says", "NOT what the formula says"},
       {"memory_profiling (f)", each("memory", "saved", [](double value) { return 2 * value; }),
        "within 3.8 % of the formula", "NOT what the formula says"},
-      {"pytorch_attention", swapped("attention_grid", "contestant", "naive", "cuda"),
+      {"pytorch_attention", swapped("attention_grid", "implementation", "naive", "cuda"),
        "255 times smaller", "NOT smaller"},
-      {"torch_compile (a)", swapped("attention_grid", "contestant", "naive", "compiled"),
+      {"torch_compile (a)", swapped("attention_grid", "implementation", "naive", "compiled"),
        "only 0.81 times", "1.23 times"},
       {"flash_forward", each("attention", "wrong", [](double) { return 3.0; }),
        "Right: ", "NOT right: "},

@@ -14,11 +14,12 @@ namespace {
 
 using measure::Cell;
 
+// How a column of measured values tells its spread by those behind it: "time, p10, p90", "forward,
+// forward p10, forward p90", "mean, deviation".
 enum class Spread { kNone, kSpan, kDeviation };
 
-// A column of measured values.
 struct Metric {
-  size_t value = 0;
+  size_t column = 0;
   Spread spread = Spread::kNone;
 };
 
@@ -29,8 +30,6 @@ std::optional<size_t> column_named(const measure::Table& table, const std::strin
   return std::nullopt;
 }
 
-// How the columns after a value tell its spread: "time, p10, p90", "forward, forward p10, forward
-// p90", "mean, deviation".
 Spread spread_at(const measure::Table& table, size_t column) {
   const auto name = [&](size_t i) {
     return i < table.columns.size() ? table.columns[i].name : std::string();
@@ -54,68 +53,46 @@ std::vector<Metric> metrics_of(const measure::Table& table) {
 }
 
 // What a row is about: its texts, and the whole numbers before the first measured one.
-std::string label_of(const measure::Table& table, size_t row, size_t first_metric) {
+std::string label_of(const TableRow& row, size_t first_metric) {
   std::vector<std::string> parts;
   for (size_t i = 0; i < first_metric; ++i) {
-    const Cell& cell = table.rows[row][i];
-    if (std::holds_alternative<double>(cell.value()) && table.columns[i].unit != "MB") continue;
-    const std::string text = measure::display(cell, table.columns[i].format);
-    if (text == "-") continue;
-    parts.push_back(cell.is_text() ? text : table.columns[i].name + " " + text);
+    const measure::Column& column = row.table->columns[i];
+    const Cell& cell = row.table->rows[row.index][i];
+    if (std::holds_alternative<double>(cell.value()) && column.unit != "MB") continue;
+    const std::string text = measure::display(cell, column.format);
+    if (text != "-") parts.push_back(cell.is_text() ? text : column.name + " " + text);
   }
   return join(parts);
-}
-
-std::map<std::string, std::vector<size_t>> rows_by_label(const measure::Table& table,
-                                                         size_t first_metric) {
-  std::map<std::string, std::vector<size_t>> rows;
-  for (size_t row = 0; row < table.rows.size(); ++row)
-    rows[label_of(table, row, first_metric)].push_back(row);
-  return rows;
 }
 
 // A column that says what the numbers beside it were made by: "by", "gradients by", "limited by".
 bool tells_the_way(const std::string& column) { return column == "by" || column.ends_with(" by"); }
 
-std::optional<double> number_in(const measure::Table& table, size_t row, size_t column) {
-  const auto& value = table.rows[row][column].value();
-  if (const auto* number = std::get_if<double>(&value); number != nullptr && std::isfinite(*number))
-    return *number;
-  if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
-  return std::nullopt;
-}
-
 struct Span {
-  double value, low, high;
+  double value, low, high;  // not finite where one is not known
 };
 
-std::optional<Span> span_of(const measure::Table& table, size_t row, const Metric& metric) {
-  const auto value = number_in(table, row, metric.value);
-  if (!value) return std::nullopt;
-  if (metric.spread == Spread::kNone) return Span{*value, *value, *value};
-  const auto low = number_in(table, row, metric.value + 1);
-  if (metric.spread == Spread::kDeviation) {
-    const double deviation = low.value_or(0);
-    return Span{*value, *value - 2 * deviation, *value + 2 * deviation};
-  }
-  const auto high = number_in(table, row, metric.value + 2);
-  if (!low || !high) return std::nullopt;
-  return Span{*value, *low, *high};
+Span span_of(const TableRow& row, size_t column, Spread spread) {
+  const auto number = [&](size_t i) { return row.table->rows[row.index][column + i].number(); };
+  const double value = number(0);
+  if (spread == Spread::kSpan) return {value, number(1), number(2)};
+  const double deviation = spread == Spread::kDeviation ? number(1) : 0;
+  const double around = std::isfinite(deviation) ? 2 * deviation : 0;
+  return {value, value - around, value + around};
 }
 
 class Comparison {
  public:
   Comparison() {
     table_.title = "Two reports side by side";
-    table_.columns = {
-        measure::text_column("measurement"),
-        measure::text_column("case"),
-        measure::text_column("what"),
-        measure::text_column("unit"),
-        {"A", "", measure::Align::kRight, {measure::NumberFormat::Style::kSignificant, 4}},
-        {"B", "", measure::Align::kRight, {measure::NumberFormat::Style::kSignificant, 4}},
-        measure::number_column("change", "%", 1),
-        measure::text_column("noise")};
+    table_.columns = {measure::text_column("measurement"),
+                      measure::text_column("case"),
+                      measure::text_column("what"),
+                      measure::text_column("unit"),
+                      significant("A", ""),
+                      significant("B", ""),
+                      measure::number_column("change", "%", 1),
+                      measure::text_column("noise")};
   }
 
   // Tables of every single run are left out: the others are made of them.
@@ -141,49 +118,57 @@ class Comparison {
   void add(const std::string& name, const measure::Table& a, const measure::Table& b) {
     const auto metrics = metrics_of(a);
     if (metrics.empty()) return;
-    const auto first = column_named(b, a.columns[metrics.front().value].name);
+    const size_t begin = metrics.front().column;
+    const auto first = column_named(b, a.columns[begin].name);
     if (!first) return;
-    const auto rows = rows_by_label(b, *first);
+    std::map<std::string, std::vector<TableRow>> rows;
+    for (size_t i = 0; i < b.rows.size(); ++i) {
+      const TableRow row{nullptr, &b, i};
+      rows[label_of(row, *first)].push_back(row);
+    }
     std::map<std::string, size_t> seen;
-    for (size_t row = 0; row < a.rows.size(); ++row) {
-      const std::string label = label_of(a, row, metrics.front().value);
-      const auto same = rows.find(label);
+    for (size_t i = 0; i < a.rows.size(); ++i) {
+      const TableRow row{nullptr, &a, i};
+      const std::string label = label_of(row, begin);
       const size_t number = seen[label]++;  // of several rows by one name the first is the first's
-      if (same == rows.end() || number >= same->second.size()) continue;
-      const size_t other = same->second[number];
-      for (const Metric& metric : metrics) add(name, label, a, row, metric, b, other);
-      for (size_t i = metrics.front().value; i < a.columns.size(); ++i) {
-        if (tells_the_way(a.columns[i].name)) add_way(name, label, a, row, i, b, other);
+      if (number >= rows[label].size()) continue;
+      const TableRow& other = rows[label][number];
+      for (const Metric& metric : metrics) add_metric({name, label}, row, metric, other);
+      for (size_t column = begin; column < a.columns.size(); ++column) {
+        if (tells_the_way(a.columns[column].name)) add_way({name, label}, row, column, other);
       }
     }
   }
 
-  void add(const std::string& name, const std::string& label, const measure::Table& a, size_t row,
-           const Metric& metric, const measure::Table& b, size_t other) {
-    const measure::Column& column = a.columns[metric.value];
+  // `begin`: the first cells of the line.
+  void add_metric(std::vector<Cell> begin, const TableRow& a, const Metric& metric,
+                  const TableRow& b) {
+    const measure::Column& column = a.table->columns[metric.column];
     // The other table may have columns that this one has not.
-    const auto there = column_named(b, column.name);
-    if (!there || spread_at(b, *there) != metric.spread) return;
-    const auto left = span_of(a, row, metric);
-    const auto right = span_of(b, other, {*there, metric.spread});
-    if (!left || !right) return;
-    const bool beyond = right->low > left->high || right->high < left->low;
+    const auto there = column_named(*b.table, column.name);
+    if (!there || spread_at(*b.table, *there) != metric.spread) return;
+    const Span left = span_of(a, metric.column, metric.spread),
+               right = span_of(b, *there, metric.spread);
+    for (const Span& span : {left, right}) {
+      if (!std::isfinite(span.value + span.low + span.high)) return;
+    }
+    const bool beyond = right.low > left.high || right.high < left.low;
     const bool known = metric.spread != Spread::kNone;
-    if (!known && left->value == right->value) return;  // counted or calculated, and the same
+    if (!known && left.value == right.value) return;  // counted or calculated, and the same
     beyond_ += known && beyond;
     known_ += known;
-    table_.add_row({name, label, column.name, column.unit, left->value, right->value,
-                    100 * (right->value / left->value - 1),
-                    !known ? Cell() : Cell(beyond ? "beyond" : "within")});
+    begin.insert(begin.end(), {column.name, column.unit, left.value, right.value,
+                               100 * (right.value / left.value - 1),
+                               !known ? Cell() : Cell(beyond ? "beyond" : "within")});
+    table_.add_row(std::move(begin));
   }
 
-  void add_way(const std::string& name, const std::string& label, const measure::Table& a,
-               size_t row, size_t column, const measure::Table& b, size_t other) {
-    const auto there = column_named(b, a.columns[column].name);
-    if (!there) return;
-    const Cell &left = a.rows[row][column], &right = b.rows[other][*there];
-    if (!left.is_text() || !right.is_text() || left.value() == right.value()) return;
-    table_.add_row({name, label, a.columns[column].name, "", left, right, Cell(), Cell()});
+  void add_way(std::vector<Cell> begin, const TableRow& a, size_t column, const TableRow& b) {
+    const std::string& name = a.table->columns[column].name;
+    const Cell &left = a.table->rows[a.index][column], *right = b.cell(name);
+    if (right == nullptr || !left.is_text() || !right->is_text() || left == *right) return;
+    begin.insert(begin.end(), {name, "", left, *right, Cell(), Cell()});
+    table_.add_row(std::move(begin));
   }
 
   measure::Table table_;

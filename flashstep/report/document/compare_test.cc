@@ -3,7 +3,7 @@
 
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
-#include "flashstep/report/document/evidence.h"
+#include "flashstep/report/document/combine.h"
 #include "flashstep/report/document/report.h"
 #include "flashstep/report/document/stored_results_test.h"
 
@@ -13,16 +13,8 @@ namespace {
 namespace fs = std::filesystem;
 using measure::Cell;
 
-class CompareTest : public ::testing::Test {
+class CompareTest : public for_tests::FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) /
-              ("compare_test_" +
-               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
-    fs::remove_all(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   // A report with one row of a time and its spread, and one of a mean and its deviation; of a
   // version with a further column or before it came.
   fs::path report(const std::string& name, double time, double spread, double mean,
@@ -43,8 +35,6 @@ class CompareTest : public ::testing::Test {
     write_file(result_file(folder_ / name, result.measurement, result.key), to_json(result));
     return folder_ / name;
   }
-
-  fs::path folder_;
 };
 
 TEST_F(CompareTest, ChangesAndNoise) {

@@ -23,16 +23,10 @@ std::string place_of(const Question& question) {
   return place;
 }
 
-bool wanted(const RunRecord& record, const std::string& section) {
-  return record.only.empty() ||
-         std::find(record.only.begin(), record.only.end(), section) != record.only.end();
-}
-
 // A year's report leaves the other years' questions, unless something answers them.
 bool is_asked(const Question& question, const std::string& preset) {
   const bool one_year = preset != "quick" && preset != "all";
-  return !one_year ||
-         std::find(question.years.begin(), question.years.end(), preset) != question.years.end();
+  return !one_year || contains(question.years, preset);
 }
 
 // Judgements of earlier programs by targets of their own: "(bar 8 %: kept)".
@@ -72,7 +66,7 @@ class DocumentMaker {
     const bool has_results =
         std::any_of(results_.begin(), results_.end(),
                     [&](const Result& result) { return result.section == section.name; });
-    if (!has_results && !wanted(record_, section.name)) return;
+    if (!has_results && !is_wanted(record_.only, section.name)) return;
     std::set<std::string> years;
     for (const Question& question : questions()) {
       if (question.section != section.name) continue;
@@ -102,7 +96,7 @@ class DocumentMaker {
   }
 
   // The answer of one year's preset; `own`: there are others'.
-  Blocks part_blocks(const AnswerPart& part, const std::string& section, bool own) {
+  Blocks part_blocks(const AnswerPart& part, bool own) {
     Blocks blocks;
     blocks.push_back(ProseBlock{(own && !part.year.empty() ? "**" + part.year + ":** " : "") +
                                 join(part.finding.sentences, " ")});
@@ -111,7 +105,6 @@ class DocumentMaker {
     const PictureBlock* picture = picture_of(part);
     if (picture != nullptr && table.rows.empty() && shown_.insert(picture->file).second) {
       blocks.push_back(*picture);
-      (void)section;
     }
     return blocks;
   }
@@ -123,8 +116,7 @@ class DocumentMaker {
                     ProseBlock{question.text, "question"}};
     for (const AnswerPart& part : answered.parts) {
       const bool several = answered.parts.size() > 1;
-      GroupBlock own{
-          .kind = "part", .id = "", .blocks = part_blocks(part, question.section, several)};
+      GroupBlock own{.kind = "part", .id = "", .blocks = part_blocks(part, several)};
       if (!part.year.empty()) own.years = {part.year};
       group.blocks.push_back(std::move(own));
     }
@@ -172,7 +164,7 @@ class DocumentMaker {
       if (answered.question->section == section.name && !answered.parts.empty())
         add_answer(answered, blocks);
     }
-    FoldBlock all{"All measurements", {}, "all-" + std::string(section.name)};
+    FoldBlock all{"All measurements", {}, "all-" + section.name};
     for (const Result& result : results_) {
       if (result.section != section.name) continue;
       for (Block& block : result_blocks(result)) all.blocks.push_back(std::move(block));

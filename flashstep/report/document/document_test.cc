@@ -41,6 +41,8 @@ RunRecord run_record() { return {"quick", {}, {{"ddp_2025", "needs 2 GPUs", "ddp
 std::string html_of(const Document& document) { return to_html(document.page); }
 std::string markdown_of(const Document& document) { return to_markdown(document.page); }
 
+using DocumentFiles = for_tests::FolderTest;
+
 TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
   const std::string html = html_of(make_document(hostile_results(), run_record(), {"a complaint"}));
   EXPECT_SAYS(html, "default-src 'none'");
@@ -98,7 +100,7 @@ TEST(Document, AReaderFindsTheFindings) {
     EXPECT_EQ(files.count((*at)[1]), 1u) << (*at)[1];
 }
 
-TEST(Document, AContestantHasOneColour) {
+TEST(Document, AImplementationHasOneColour) {
   Result result = result_of("attention", "attention", {});
   measure::Plot a, b;
   a.series = {{.name = "naive", .x = {1}, .y = {1}}, {.name = "ours", .x = {1}, .y = {2}}};
@@ -153,10 +155,8 @@ TEST(Document, SaysWhereMachinesAndVersionsDiffer) {
   EXPECT_SAYS(markdown, "several versions");
 }
 
-TEST(Document, WritesEachTableAndPictureByItself) {
-  const fs::path folder = fs::path(::testing::TempDir()) / "document_test";
-  fs::remove_all(folder);
-  fs::create_directories(folder);
+TEST_F(DocumentFiles, WritesEachTableAndPictureByItself) {
+  const fs::path& folder = folder_;
   write_document(make_document(hostile_results(), run_record(), {}), folder);
   for (const char* name :
        {"report.html", "report.md", "tables/tokenizer_quick.csv", "tables/tokenizer_quick.md",
@@ -175,13 +175,10 @@ TEST(Document, WritesEachTableAndPictureByItself) {
   EXPECT_EQ(csv.substr(csv.find("\r\n") + 2, 13), "<b>name,work,") << csv;
   EXPECT_EQ(csv.find('#', 1), std::string::npos) << "a reader of comments takes it for one";
   EXPECT_SAYS(read_file(folder / "pictures/tokenizer_quick_map.svg"), "2450 MHz");
-  fs::remove_all(folder);
 }
 
-TEST(Document, TheRecordComesBackOrIsRefused) {
-  const fs::path folder = fs::path(::testing::TempDir()) / "record_test";
-  fs::remove_all(folder);
-  fs::create_directories(folder);
+TEST_F(DocumentFiles, TheRecordComesBackOrIsRefused) {
+  const fs::path& folder = folder_;
   EXPECT_EQ(read_record(folder).preset, "quick");
   write_record({"2025", {"ddp"}, run_record().left_out}, folder);
   const RunRecord back = read_record(folder);
@@ -191,7 +188,6 @@ TEST(Document, TheRecordComesBackOrIsRefused) {
   EXPECT_EQ(back.left_out[0].section, "ddp");
   write_file(folder / "report.json", "{\"preset\"");
   EXPECT_THROW(read_record(folder), UserError);
-  fs::remove_all(folder);
 }
 
 }  // namespace

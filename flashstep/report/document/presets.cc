@@ -9,12 +9,14 @@
 //   {"left_out": "larger sizes", "why": "..."}    what the machines of gpus_from and gpus_below
 //    leave; without "why" those that lack what it needs, and "more" behind that
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
+#include "flashstep/report/document/command.h"
 #include "flashstep/report/document/question.h"
 #include "flashstep/report/texts.h"
 
@@ -82,6 +84,24 @@ void add_to_plan(const LeftOut& left_out, Plan& plan) {
   if (!known) plan.left_out.push_back(left_out);
 }
 
+// The table of sections, and what a machine can run of them.
+
+// Why peers in Python cannot run; empty if they can.
+std::string python_failure() {
+  if (!std::filesystem::exists("scripts/python"))
+    return "needs Python's torch, and there is no scripts/python in this directory";
+  static const bool has_torch = [] {  // asked once: a report plans many measurements
+    CommandOptions find;
+    find.command = {
+        "scripts/python", "-c",
+        "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"};
+    return run_command(find).exit_code == 0;
+  }();
+  return has_torch ? ""
+                   : "needs Python's torch, which scripts/python does not find "
+                     "(scripts/bootstrap --python installs it)";
+}
+
 }  // namespace
 
 std::vector<std::string> report_presets() {
@@ -96,8 +116,8 @@ std::vector<std::string> report_presets() {
 
 Plan plan_of(const Section& section, const std::string& preset, const measure::Machine& machine) {
   const auto presets = report_presets();
-  require(std::find(presets.begin(), presets.end(), preset) != presets.end(),
-          "[report] expected a preset among ", join(presets), ", got \"", preset, "\"");
+  require(contains(presets, preset), "[report] expected a preset among ", join(presets), ", got \"",
+          preset, "\"");
   Plan plan;
   const size_t gpus = machine.gpus.size();
   for (const PresetEntry& entry : preset_entries()) {
@@ -114,6 +134,35 @@ Plan plan_of(const Section& section, const std::string& preset, const measure::M
     if (!why.empty()) add_to_plan(LeftOut{what, why + entry.more, section.name}, plan);
   }
   return plan;
+}
+
+const std::vector<Section>& sections() {
+  static const std::vector<Section> all = [] {
+    std::vector<Section> read;
+    for (const auto& row : nlohmann::json::parse(section_texts()))
+      read.push_back({row.at(0), row.at(1), row.at(2)});
+    return read;
+  }();
+  return all;
+}
+
+std::string why_not(const Needs& needs, const measure::Machine& machine) {
+  const auto gpus = static_cast<int>(machine.gpus.size());
+  if (needs.gpus > gpus) {
+    const std::string wanted = needs.gpus == 1 ? "a GPU" : str(needs.gpus, " GPUs");
+    const std::string there = gpus == 0 ? "this machine has none" : str("this machine has ", gpus);
+    return str("needs ", wanted, ", ",
+               machine.unused_gpu ? "and a program built with CUDA (cmake --preset cuda)" : there);
+  }
+  if (needs.memory_bytes > machine.memory_bytes) {
+    return str("needs ", human_bytes(needs.memory_bytes), " of memory, this machine has ",
+               human_bytes(machine.memory_bytes));
+  }
+  if (gpus > 0 && needs.gpu_memory_bytes > machine.gpus[0].memory_bytes) {
+    return str("needs ", human_bytes(needs.gpu_memory_bytes), " of GPU memory, this GPU has ",
+               human_bytes(machine.gpus[0].memory_bytes));
+  }
+  return needs.python ? python_failure() : "";
 }
 
 }  // namespace flashstep::report

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "flashstep/report/document/combine.h"
-#include "flashstep/report/document/measurement.h"
+#include "flashstep/report/document/result.h"
 
 namespace flashstep::report {
 

@@ -7,9 +7,8 @@
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
+#include "flashstep/report/document/command.h"
 #include "flashstep/report/document/document.h"
-#include "flashstep/report/document/pdf.h"
-#include "flashstep/report/document/run.h"
 
 namespace flashstep::report {
 namespace {
@@ -20,15 +19,11 @@ void check_sections(const std::vector<std::string>& only) {
   std::vector<std::string> names;
   for (const Section& section : sections()) names.emplace_back(section.name);
   for (const std::string& name : only) {
-    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    if (contains(names, name)) continue;
     const std::string meant = nearest(name, names);
     throw UserError(str("[report] expected --only among ", join(names), ", got \"", name, "\"",
                         meant.empty() ? "" : "; did you mean \"" + meant + "\"?"));
   }
-}
-
-bool is_wanted(const std::vector<std::string>& only, const std::string& section) {
-  return only.empty() || std::find(only.begin(), only.end(), section) != only.end();
 }
 
 // A directory that cannot be written is the caller's choice, and shows before hours of measuring.
@@ -125,29 +120,18 @@ ReportOutcome make_report(const ReportOptions& options) {
   const RunRecord record = record_of(options, plan);
   write_record(record, options.directory);
 
-  RunOptions run;
-  run.directory = options.directory;
-  run.program = options.program;
+  RunOptions run = options;
   run.version = measured_version();
   run.machine = machine;
-  run.any_machine = options.any_machine;
-  run.most_seconds = options.most_seconds;
-  run.progress = options.progress;
   run.finished = [&](const Result& result) {
     const std::string line = answer_of(result);
     if (options.told && !line.empty()) options.told(line);
   };
-  const RunOutcome ran = run_measurements(plan.measurements, run);
-
   ReportOutcome outcome;
-  outcome.measured = ran.measured;
-  outcome.reused = ran.reused;
-  outcome.failed = ran.failed;
-  outcome.later = ran.later;
-  outcome.signal = ran.signal;
+  static_cast<RunOutcome&>(outcome) = run_measurements(plan.measurements, run);
   for (const LeftOut& left_out : plan.left_out)
     outcome.left_out.push_back(left_out.what + ": " + left_out.why);
-  draw(options, record, ran.keys, outcome);
+  draw(options, record, outcome.keys, outcome);
   return outcome;
 }
 

@@ -5,8 +5,7 @@
 //   DIRECTORY/tables/, pictures/                    each table and picture by itself
 //   DIRECTORY/results/                              what it is made of: a JSON file a measurement
 //   DIRECTORY/runs/, logs/, data/                   files of the measurements, what they printed,
-//   and
-//                                                   the inputs that were made for them
+//                                                   and the inputs that were made for them
 #pragma once
 
 #include <filesystem>
@@ -14,35 +13,57 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/report/bench_report.h"
+#include "flashstep/report/benchmark.h"
+#include "flashstep/report/document/result.h"
 
 namespace flashstep::report {
 
-struct ReportOptions {
-  std::string preset = "quick";   // "quick", "2024", "2025", "2026", "all"
-  std::vector<std::string> only;  // sections by name; empty: all
+// Runs the measurements of a report: those that have a result are left, the others become child
+// processes of this program, one after the other.
+struct RunOptions {
   std::filesystem::path directory = "report";
-  bool all_sections = false;  // redraw_report: also those that nobody asked for, as not measured
-  bool any_machine = false;   // a result of another machine will do: RunOptions has it
-  double most_seconds = 0;    // begins nothing that is expected to end later; 0: no such limit
-  bool pdf = true;            // where there is a Chromium
   std::vector<std::string> program = {"/proc/self/exe"};  // a flashstep, that measures
-  // Expected seconds of what is done, and of all; what is being done.
+  MeasuredVersion version;
+  measure::Machine machine;
+  // A result of another machine will do, if the same sources made it by the same command: where
+  // machines come and go, each measures what is left.
+  bool any_machine = false;
+  // Nothing is begun that is expected to end later than so many seconds from the start; 0: all is.
+  double most_seconds = 0;
+  // While it measures: expected seconds of what is done, and of all; what is being done.
   std::function<void(double done, double total, const std::string& note)> progress;
+  std::function<void(const Result& result)> finished;  // gets each, once it is on the disk
+};
+
+struct RunOutcome {
+  int64_t measured = 0, reused = 0;
+  std::vector<std::string> failed;  // "ddp_2025: ended with exit code 1: out of memory"
+  std::vector<std::string> later;   // not begun: "ddp_2025: expected to take 500 s"
+  std::vector<std::string> keys;    // of all measurements that were asked for
+  int signal = 0;                   // came before the end
+};
+
+// Every result is on the disk before the next measurement begins. One that fails leaves a result
+// that says so, and the next one follows. A damaged result file is renamed to FILE.damaged and
+// measured anew. MachineError where the results cannot be written.
+RunOutcome run_measurements(const std::vector<Measurement>& measurements,
+                            const RunOptions& options);
+
+struct ReportOptions : RunOptions {  // `finished` is the report's own
+  std::string preset = "quick";      // "quick", "2024", "2025", "2026", "all"
+  std::vector<std::string> only;     // sections by name; empty: all
+  bool all_sections = false;  // redraw_report: also those that nobody asked for, as not measured
+  bool pdf = true;            // where there is a Chromium
   // Gets the first answer that a result gives by itself, while the others are still measured.
   std::function<void(const std::string& line)> told;
 };
 
-struct ReportOutcome {
-  int64_t measured = 0, reused = 0;
-  std::vector<std::string> failed;      // "ddp_2025: ended with exit code 1: out of memory"
-  std::vector<std::string> later;       // not begun for want of time; the same command goes on
+struct ReportOutcome : RunOutcome {
   std::vector<std::string> left_out;    // "ddp_2025: needs 2 GPUs, this machine has none"
   std::vector<std::string> unreadable;  // a sentence for each result file that is damaged, or newer
   std::vector<std::string> remarks;     // why there is no PDF
   std::vector<std::string> written;     // documents
   int64_t questions = 0, answered = 0;
-  int signal = 0;  // came before the end: the document is of what was there
 };
 
 // UserError for an unknown preset or section (with the nearest one), for a directory that cannot be

@@ -52,6 +52,9 @@ Result read_result(const OrderedJson& json, const std::string& source) {
   for (const OrderedJson& table : json.at("tables")) {
     result.tables.push_back({table.at("name").get<std::string>(),
                              measure::table_from_json(table.at("table").dump(), source)});
+    for (measure::Column& column : result.tables.back().table.columns) {
+      if (column.name == "contestant") column.name = "implementation";  // its old name
+    }
   }
   for (const OrderedJson& picture : json.at("pictures"))
     result.pictures.push_back(picture_from_json(picture.dump(), source));
@@ -100,7 +103,7 @@ std::vector<std::string> files_below(const fs::path& folder) {
 // Of two results of a measurement, whether `a` is to be shown.
 bool better(const Result& a, const Result& b, const std::vector<std::string>& keys) {
   const auto rank = [&](const Result& result) {
-    const bool asked = std::find(keys.begin(), keys.end(), result.key) != keys.end();
+    const bool asked = contains(keys, result.key);
     return std::tuple(result.failure.empty(), asked, result.made.measured_at);
   };
   return rank(a) > rank(b);
@@ -211,6 +214,11 @@ Result collect(const fs::path& folder) {
   }
   for (std::string& file : files_below(folder)) result.files.push_back(std::move(file));
   return result;
+}
+
+std::string describe(const MeasuredVersion& version) {
+  return str(version.commit.empty() ? "" : "commit " + version.commit + ", ", "sources ",
+             version.sources.substr(0, 10));
 }
 
 }  // namespace flashstep::report

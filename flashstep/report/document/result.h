@@ -1,7 +1,7 @@
-// What one measurement of a report left behind: a JSON file that holds all that its tables and
-// pictures are made of, so that a report is drawn anew without measuring, on any machine.
+// What a report measures, and what one measurement left behind.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -10,11 +10,73 @@
 
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/table.h"
-#include "flashstep/report/document/measured_version.h"
-#include "flashstep/report/document/measurement.h"
 #include "flashstep/report/picture_json.h"
 
 namespace flashstep::report {
+
+// What a report measures: its sections, and the commands of the program that fill them.
+//
+// A section's measurements are command lines of `flashstep`, run as child processes with `--out
+// FOLDER` behind them; what they write there (report::save) is the result. A new command joins the
+// report by a row in sections.json and its measurements in a handout
+// (report/handouts/*.json).
+
+struct Needs {
+  int gpus = 0;
+  uint64_t memory_bytes = 0;      // of the machine
+  uint64_t gpu_memory_bytes = 0;  // of its first GPU
+  bool python = false;            // scripts/python with torch
+};
+
+struct Measurement {
+  std::string name;                    // of files and of --only: "ddp_2025"
+  std::vector<std::string> arguments;  // of flashstep: {"bench", "ddp", "--preset", "2025"}
+  double seconds = 10;                 // expected, for the time that is left
+  Needs needs = {};
+  // Commands that make its inputs. "@DATA" in a word, here and in `arguments`, is the report's
+  // folder for such files; a command whose file (its last word) is there already is left out.
+  std::vector<std::vector<std::string>> before = {};
+  bool stem_out = false;     // its --out is the stem of one table's files, not a folder
+  std::string section = {};  // plan_of() says which
+};
+
+// What a preset asks of a section on this machine, and what it asks in vain.
+struct LeftOut {
+  std::string what;  // "ddp_2025"
+  std::string why;   // "needs 2 GPUs, this machine has none"
+  std::string section = {};
+};
+struct Plan {
+  std::vector<Measurement> measurements;
+  std::vector<LeftOut> left_out;
+};
+
+struct Section {
+  std::string name;   // of --only
+  std::string title;  // its heading
+  std::string about;  // what stands below it
+};
+
+const std::vector<Section>& sections();
+std::vector<std::string> report_presets();  // "quick", "2024", "2025", "2026", "all"
+
+// Those of a section; nothing twice where `preset` is all. UserError for an unknown preset.
+Plan plan_of(const Section& section, const std::string& preset, const measure::Machine& machine);
+
+// Why a machine cannot run it; empty if it can.
+std::string why_not(const Needs& needs, const measure::Machine& machine);
+
+// Which code measured: a result is not taken for that of other code. Texts and layout of the
+// report (report/document/) are no part of it: they may change without measuring anew.
+struct MeasuredVersion {
+  std::string commit;   // "1a2b3c4d5e", with a + where files had been changed; empty without git
+  std::string sources;  // hash of all sources of the library but tests and report/document/
+};
+
+// Of this program, taken when it was built (cmake/FlashstepMeasuredVersion.cmake).
+MeasuredVersion measured_version();
+
+std::string describe(const MeasuredVersion& version);  // "commit 1a2b3c4d5e, sources 0123456789"
 
 // Where the figures of a result come from: stands below each of them.
 struct Provenance {

@@ -15,22 +15,16 @@ namespace fs = std::filesystem;
 using for_tests::result_of;
 using for_tests::table_of;
 
-class ResultTest : public ::testing::Test {
+class ResultTest : public for_tests::FolderTest {
  protected:
   void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) /
-              ("result_test_" +
-               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
-    fs::remove_all(folder_);
+    FolderTest::SetUp();
     fs::create_directories(folder_ / "results");
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   void put(const std::string& name, const std::string& text) {
     write_file(folder_ / "results" / name, text);
   }
-
-  fs::path folder_;
 };
 
 Result full_result() {

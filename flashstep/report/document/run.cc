@@ -1,5 +1,3 @@
-#include "flashstep/report/document/run.h"
-
 #include <algorithm>
 #include <ctime>
 #include <optional>
@@ -11,6 +9,7 @@
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu_state.h"
 #include "flashstep/report/document/command.h"
+#include "flashstep/report/document/report.h"
 
 namespace flashstep::report {
 namespace {
@@ -63,8 +62,7 @@ void keep_only(const fs::path& folder, const std::vector<std::string>& files) {
   std::vector<fs::path> others;
   for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
     const std::string name = fs::relative(entry.path(), folder).string();
-    if (entry.is_regular_file() && std::find(files.begin(), files.end(), name) == files.end())
-      others.push_back(entry.path());
+    if (entry.is_regular_file() && !contains(files, name)) others.push_back(entry.path());
   }
   for (const fs::path& other : others) fs::remove(other, error);
   if (files.empty()) fs::remove_all(folder, error);

@@ -1,6 +1,4 @@
 // The engine, with a shell script in the place of the program.
-#include "flashstep/report/document/run.h"
-
 #include <csignal>
 #include <fstream>
 #include <thread>
@@ -10,6 +8,7 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/report/document/command.h"
+#include "flashstep/report/document/report.h"
 #include "flashstep/report/document/stored_results_test.h"
 
 namespace flashstep::report {
@@ -36,20 +35,15 @@ case $1 in
 esac
 )sh";
 
-class RunTest : public ::testing::Test {
+class RunTest : public for_tests::FolderTest {
  protected:
   void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) /
-              ("run_test_" +
-               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
+    FolderTest::SetUp();
     write_file(folder_ / "program", kScript);
     options_.directory = folder_ / "report";
     options_.program = {"/bin/sh", (folder_ / "program").string()};
     options_.version = {"commit", "sources"};
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   static Measurement measurement(const std::string& name) {
     Measurement m{.name = name + "_quick", .arguments = {name}, .seconds = 1};
@@ -64,7 +58,6 @@ class RunTest : public ::testing::Test {
     return lines;
   }
 
-  fs::path folder_;
   RunOptions options_;
 };
 

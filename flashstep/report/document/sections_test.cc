@@ -49,7 +49,7 @@ TEST(Sections, QuickNeedsNoGpuAndIsQuick) {
   for (const Section& section : sections()) {
     const Plan plan = plan_of(section, "quick", machine_with(0, 4));
     for (const LeftOut& out : plan.left_out) EXPECT_SAYS(out.why, "needs Python's torch");
-    const bool gpu_only = std::string(section.name) == "leaderboard";
+    const bool gpu_only = section.name == "leaderboard";
     EXPECT_EQ(plan.measurements.empty(), gpu_only) << section.name;
     for (const Measurement& m : plan.measurements) seconds += m.seconds;
   }
@@ -59,7 +59,7 @@ TEST(Sections, QuickNeedsNoGpuAndIsQuick) {
 TEST(Sections, SaysWhatAMachineLacks) {
   const auto left_out = [](const char* section, const char* preset, int gpus) {
     for (const Section& s : sections()) {
-      if (std::string(s.name) == section) return plan_of(s, preset, machine_with(gpus)).left_out;
+      if (s.name == section) return plan_of(s, preset, machine_with(gpus)).left_out;
     }
     return std::vector<LeftOut>();
   };
@@ -85,7 +85,7 @@ TEST(Sections, SaysWhatAMachineLacks) {
 TEST(Sections, PresetsMeasureWhatTheirHandoutAsksFor) {
   const auto line = [](const char* section, const std::string& preset, const std::string& name) {
     for (const Section& s : sections()) {
-      if (std::string(s.name) != section) continue;
+      if (s.name != section) continue;
       for (const Measurement& m : plan_of(s, preset, machine_with(2)).measurements) {
         if (m.name == name) return join(m.arguments, " ") + " ";
       }

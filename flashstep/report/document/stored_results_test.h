@@ -15,6 +15,21 @@
 
 namespace flashstep::report::for_tests {
 
+// With a folder of its own.
+class FolderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = std::filesystem::path(::testing::TempDir()) /
+              str(test->test_suite_name(), "_", test->name());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
 inline std::filesystem::path source_folder() {
   const char* source = std::getenv("FLASHSTEP_SOURCE");
   return source == nullptr ? "." : source;

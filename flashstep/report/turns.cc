@@ -1,4 +1,4 @@
-#include "flashstep/report/race.h"
+#include "flashstep/report/turns.h"
 
 #include <algorithm>
 #include <unistd.h>
@@ -21,7 +21,7 @@ struct SamplingPlan {
 };
 
 // From the time of a call to how often it is repeated.
-SamplingPlan plan_for(double seconds, const RaceOptions& options) {
+SamplingPlan plan_for(double seconds, const TurnOptions& options) {
   SamplingPlan plan;
   if (options.calls > 0) {
     plan.warmup = options.warmup_calls;
@@ -44,53 +44,54 @@ SamplingPlan plan_for(double seconds, const RaceOptions& options) {
 }
 
 // Warms up, and finds out how long a call takes.
-SamplingPlan estimate(Contestant& contestant, const std::string& pass, const RaceOptions& options) {
+SamplingPlan estimate(Implementation& implementation, const std::string& pass,
+                      const TurnOptions& options) {
   if (options.calls > 0) return plan_for(0, options);
-  double seconds = contestant.turn(pass, 0, 1, 1)[0];
-  if (seconds < options.cell_seconds) seconds = measure::median(contestant.turn(pass, 1, 3, 1));
+  double seconds = implementation.turn(pass, 0, 1, 1)[0];
+  if (seconds < options.cell_seconds) seconds = measure::median(implementation.turn(pass, 1, 3, 1));
   const double warmup = std::min(options.warmup_seconds / std::max(seconds, 1e-7), 1e4);
-  if (warmup >= 1) contestant.turn(pass, static_cast<int64_t>(warmup), 1, 1);
+  if (warmup >= 1) implementation.turn(pass, static_cast<int64_t>(warmup), 1, 1);
   return plan_for(std::max(seconds, 1e-7), options);
 }
 
-// One entrant in one case: none of its contestant where it is out.
+// One candidate in one case: none of its implementation where it is out.
 struct Entry {
-  std::unique_ptr<Contestant> contestant;
+  std::unique_ptr<Implementation> implementation;
   Outcome outcome;
 };
 
-Entry enter(const Entrant& entrant) {
+Entry make(const Candidate& candidate) {
   check_interrupted("interrupted");
   Entry entry;
   entry.outcome = attempt([&] {
-    entry.contestant = entrant.enter();
-    entry.contestant->check();
+    entry.implementation = candidate.make();
+    entry.implementation->check();
   });
   if (!entry.outcome.measured()) {
-    entry.contestant.reset();  // frees what it held
+    entry.implementation.reset();  // frees what it held
     measure::release_cached_gpu_memory();
   }
   return entry;
 }
 
-class PassRace {
+class PassTurns {
  public:
-  PassRace(const std::string& pass, std::vector<Entry>& entries, Record* records,
-           const RaceOptions& options)
+  PassTurns(const std::string& pass, std::vector<Entry>& entries, Record* records,
+            const TurnOptions& options)
       : pass_(pass), entries_(entries), records_(records), options_(options) {}
 
   void time() {
     std::vector<SamplingPlan> plans(entries_.size());
     int64_t turns = 0;
     for (size_t i = 0; i < entries_.size(); ++i) {
-      attempt_by(i, [&](Contestant& one) { plans[i] = estimate(one, pass_, options_); });
+      attempt_by(i, [&](Implementation& one) { plans[i] = estimate(one, pass_, options_); });
       turns = std::max(turns, plans[i].turns);
     }
     for (int64_t turn = 0; turn < turns; ++turn) {
       for (size_t i = 0; i < entries_.size(); ++i) {
         const SamplingPlan& plan = plans[i];
         if (turn >= plan.turns) continue;
-        attempt_by(i, [&](Contestant& one) {
+        attempt_by(i, [&](Implementation& one) {
           const auto seconds = one.turn(pass_, plan.warmup, plan.samples, plan.calls);
           auto& all = records_[i].samples["seconds"];
           all.insert(all.end(), seconds.begin(), seconds.end());
@@ -102,12 +103,12 @@ class PassRace {
   void time_graphs() {
     for (size_t i = 0; i < entries_.size(); ++i) {
       Record& record = records_[i];
-      if (!entries_[i].contestant || !(record.median("seconds") < options_.graph_below_seconds))
+      if (!entries_[i].implementation || !(record.median("seconds") < options_.graph_below_seconds))
         continue;
       check_interrupted("interrupted");
       std::vector<double> seconds;
       const Outcome outcome = attempt(
-          [&] { seconds = entries_[i].contestant->graph(pass_, kGraphSamples, kGraphCalls); });
+          [&] { seconds = entries_[i].implementation->graph(pass_, kGraphSamples, kGraphCalls); });
       if (!outcome.measured()) record.facts["no graph"] = outcome.sentence();
       if (!seconds.empty()) record.samples["graph"] = seconds;
     }
@@ -115,11 +116,11 @@ class PassRace {
 
  private:
   // A gradient may need more memory than there is.
-  void attempt_by(size_t i, const std::function<void(Contestant&)>& work) {
+  void attempt_by(size_t i, const std::function<void(Implementation&)>& work) {
     Record& record = records_[i];
-    if (!entries_[i].contestant || !record.outcome.measured()) return;
+    if (!entries_[i].implementation || !record.outcome.measured()) return;
     check_interrupted("interrupted");
-    record.outcome = attempt([&] { work(*entries_[i].contestant); });
+    record.outcome = attempt([&] { work(*entries_[i].implementation); });
     if (record.outcome.measured()) return;
     record.drop_samples();
     measure::release_cached_gpu_memory();
@@ -127,8 +128,8 @@ class PassRace {
 
   const std::string& pass_;
   std::vector<Entry>& entries_;
-  Record* records_;  // of this pass, by entrant
-  const RaceOptions& options_;
+  Record* records_;  // of this pass, by candidate
+  const TurnOptions& options_;
 };
 
 double last_cache_bytes(const at::Device& device) {
@@ -139,15 +140,15 @@ double last_cache_bytes(const at::Device& device) {
 
 }  // namespace
 
-std::vector<Record> race(const RaceCase& c, const std::vector<Entrant>& entrants,
-                         const at::Device& device, const RaceOptions& options,
-                         const std::function<void()>& prepare) {
+std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>& candidates,
+                               const at::Device& device, const TurnOptions& options,
+                               const std::function<void()>& prepare) {
   Outcome prepared;
   if (prepare) prepared = attempt(prepare);
   if (!prepared.measured()) measure::release_cached_gpu_memory();
   std::vector<Entry> entries;
-  for (const Entrant& entrant : entrants)
-    entries.push_back(prepared.measured() ? enter(entrant) : Entry{nullptr, prepared});
+  for (const Candidate& candidate : candidates)
+    entries.push_back(prepared.measured() ? make(candidate) : Entry{nullptr, prepared});
   std::vector<Record> records;
   for (const std::string& pass : c.passes) {
     const size_t first = records.size();
@@ -156,14 +157,14 @@ std::vector<Record> race(const RaceCase& c, const std::vector<Entrant>& entrants
       record.key = c.key;
       record.key.emplace_back("pass", pass);
       record.what = c.what + ", " + pass;
-      record.contestant = entrants[i].name;
-      record.ours = entrants[i].ours;
+      record.implementation = candidates[i].name;
+      record.ours = candidates[i].ours;
       record.outcome = entries[i].outcome;
-      if (entries[i].contestant) entries[i].contestant->note(pass, record);
+      if (entries[i].implementation) entries[i].implementation->note(pass, record);
     }
-    PassRace race_of_pass(pass, entries, records.data() + first, options);
-    race_of_pass.time();
-    if (device.is_cuda()) race_of_pass.time_graphs();
+    PassTurns turns_of_pass(pass, entries, records.data() + first, options);
+    turns_of_pass.time();
+    if (device.is_cuda()) turns_of_pass.time_graphs();
   }
   return records;
 }

@@ -1,4 +1,4 @@
-// Contestants that take turns on the same inputs in this process (or behind a pipe).
+// Implementations that take turns on the same inputs in this process (or behind a pipe).
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@
 
 namespace flashstep::report {
 
-struct RaceOptions {
-  double cell_seconds = 0.03;  // timed, of one contestant in one pass, if that makes enough samples
+struct TurnOptions {
+  double cell_seconds =
+      0.03;  // timed, of one implementation in one pass, if that makes enough samples
   double warmup_seconds = 0.003;
   int64_t turns = 3;
   int64_t least_samples = 3, most_samples = 60;
@@ -26,9 +27,9 @@ struct RaceOptions {
 };
 
 // One way to compute one case. What it throws ends its part in the case.
-class Contestant {
+class Implementation {
  public:
-  virtual ~Contestant() = default;
+  virtual ~Implementation() = default;
 
   // Holds it against what is right, once, before anything is timed.
   virtual void check() {}
@@ -46,28 +47,28 @@ class Contestant {
   }
 };
 
-struct Entrant {
+struct Candidate {
   std::string name;
   bool ours = false;
-  std::function<std::unique_ptr<Contestant>()> enter;
+  std::function<std::unique_ptr<Implementation>()> make;
 };
 
-struct RaceCase {
+struct TurnsCase {
   Fields key;
   std::string what;
   std::vector<std::string> passes;  // each is one more field of the key, "pass"
 };
 
-// A record for each pass and entrant: samples "seconds" and "graph", of a call; the fact "no graph"
-// says why there is none where one was tried. `prepare` makes what all need, before any enters;
-// what goes wrong there nobody can do, what goes wrong in one pass leaves the others be. Throws
-// Interrupted when a signal came.
-std::vector<Record> race(const RaceCase& c, const std::vector<Entrant>& entrants,
-                         const at::Device& device, const RaceOptions& options,
-                         const std::function<void()>& prepare = nullptr);
+// A record for each pass and candidate: samples "seconds" and "graph", of a call; the fact "no
+// graph" says why there is none where one was tried. `prepare` makes what all need, before any is
+// made; what goes wrong there nobody can do, what goes wrong in one pass leaves the others be.
+// Throws Interrupted when a signal came.
+std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>& candidates,
+                               const at::Device& device, const TurnOptions& options,
+                               const std::function<void()>& prepare = nullptr);
 
-// For Contestant::turn(): calls of these numbers on this thread, by the clock on a CPU and between
-// events on a GPU.
+// For Implementation::turn(): calls of these numbers on this thread, by the clock on a CPU and
+// between events on a GPU.
 std::vector<double> seconds_of_calls(const NumberedCall& call, bool gpu, int64_t first,
                                      int64_t samples, int64_t calls);
 

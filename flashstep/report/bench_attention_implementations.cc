@@ -1,16 +1,23 @@
-#include "flashstep/report/bench_attention_rivals.h"
+#include "flashstep/report/bench_attention_implementations.h"
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <unistd.h>
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/SDPBackend.h>
+#include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/serialize.h>
 
 #include "flashstep/attention.h"
 #include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/machine.h"
+#include "flashstep/report/bench_ranks.h"
 
 namespace flashstep::report {
 namespace {
@@ -20,10 +27,10 @@ using Forward = AttentionForward;
 constexpr double kMatrixHeldBytes = 1e9;  // more is given back after each turn
 
 // Something that is a function of tensors in this process.
-class TensorRival : public AttentionRival {
+class TensorAttention : public AttentionImplementation {
  public:
   // `matrices`: the formula's (N, M) matrices are kept for the backward pass.
-  TensorRival(const AttentionRound& round, Forward forward, bool without_heads, bool matrices)
+  TensorAttention(const AttentionRound& round, Forward forward, bool without_heads, bool matrices)
       : forward_(std::move(forward)), gpu_(round.device.is_cuda()) {
     const auto leaf = [&](const at::Tensor& x) {
       return (without_heads ? x.squeeze(1) : x).detach().requires_grad_();
@@ -140,18 +147,18 @@ void verify_backend(at::SDPBackend backend, const AttentionRound& round) {
 
 using Function = std::function<Forward(const AttentionRound&)>;
 
-AttentionContestant tensor_contestant(const std::string& name, bool ours, bool matrices,
-                                      const Function& function) {
-  const auto enter = [=](const AttentionRound& round) {
-    return std::make_unique<TensorRival>(round, function(round), ours && round.c.heads == 0,
-                                         matrices);
+AttentionCandidate tensor_implementation(const std::string& name, bool ours, bool matrices,
+                                         const Function& function) {
+  const auto make = [=](const AttentionRound& round) {
+    return std::make_unique<TensorAttention>(round, function(round), ours && round.c.heads == 0,
+                                             matrices);
   };
-  return {name, ours, enter, function};
+  return {name, ours, make, function};
 }
 
-AttentionContestant sdpa_on_gpu(const std::string& name, at::SDPBackend backend) {
+AttentionCandidate sdpa_on_gpu(const std::string& name, at::SDPBackend backend) {
   const bool matrices = backend == at::SDPBackend::math;
-  return tensor_contestant(name, false, matrices, [backend](const AttentionRound& round) {
+  return tensor_implementation(name, false, matrices, [backend](const AttentionRound& round) {
     use_only(backend);
     verify_backend(backend, round);
     return [backend, causal = round.c.causal](const at::Tensor& q, const at::Tensor& k,
@@ -163,8 +170,8 @@ AttentionContestant sdpa_on_gpu(const std::string& name, at::SDPBackend backend)
 }
 
 // As PyTorch chooses by itself.
-AttentionContestant default_sdpa() {
-  return tensor_contestant("sdpa", false, false, [](const AttentionRound& round) {
+AttentionCandidate default_sdpa() {
+  return tensor_implementation("sdpa", false, false, [](const AttentionRound& round) {
     return
         [causal = round.c.causal](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
           use_backends(true, true, true, true);
@@ -186,8 +193,8 @@ void refuse_what_does_not_fit(const AttentionRound& round) {
   }
 }
 
-AttentionContestant naive_peer() {
-  return tensor_contestant("naive", false, true, [](const AttentionRound& round) {
+AttentionCandidate naive_peer() {
+  return tensor_implementation("naive", false, true, [](const AttentionRound& round) {
     refuse_what_does_not_fit(round);
     at::Tensor hidden;  // made once: the mask is no part of the calls that are timed
     if (round.c.causal)
@@ -207,9 +214,9 @@ int64_t most_tiled_pairs(const at::Device& device) {
   return int64_t{1} << (device.is_cuda() ? 22 : 20);
 }
 
-AttentionContestant our(const std::string& name, bool deterministic = false) {
+AttentionCandidate our(const std::string& name, bool deterministic = false) {
   const std::string shown = deterministic ? kDeterministic : name;
-  return tensor_contestant(shown, true, false, [=](const AttentionRound& round) {
+  return tensor_implementation(shown, true, false, [=](const AttentionRound& round) {
     const int64_t pairs =
         round.c.batch * std::max<int64_t>(round.c.heads, 1) * round.c.n * round.c.m;
     if (name == "tiled" && pairs > most_tiled_pairs(round.device))
@@ -225,10 +232,70 @@ AttentionContestant our(const std::string& name, bool deterministic = false) {
   });
 }
 
+using Json = nlohmann::json;
+
+class TemporaryFile {
+ public:
+  TemporaryFile()
+      : path_(std::filesystem::temp_directory_path() /
+              str("flashstep_attention_peer_", ::getpid(), ".pt")) {}
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+class CompiledAttention : public AttentionImplementation {
+ public:
+  CompiledAttention(std::shared_ptr<PythonPeer> python, const AttentionRound& round)
+      : python_(std::move(python)), device_(round.device) {
+    const AttentionCase& c = round.c;
+    case_ = {{"device", device_.is_cuda() ? "cuda" : "cpu"},
+             {"dtype", c.dtype},
+             {"shape", {c.batch, std::max<int64_t>(c.heads, 1), c.n, c.head_dim}},
+             {"keys", c.m},
+             {"causal", c.causal},
+             {"seed", round.seed},
+             {"sets", round.inputs.size()},
+             {"threads", at::get_num_threads()}};
+  }
+
+  AttentionOutcome outcome(bool gradients) override {
+    const TemporaryFile file;
+    Json request = case_;
+    request.update({{"do", "outcome"}, {"gradients", gradients}, {"file", file.path()}});
+    python_->ask(request);
+    const std::string bytes = read_file(file.path());
+    const auto list = torch::pickle_load({bytes.begin(), bytes.end()}).toList();
+    AttentionOutcome outcome;
+    for (size_t i = 0; i < list.size() && i < outcome.size(); ++i)
+      outcome[i] = list.get(i).toTensor().to(device_);
+    return outcome;
+  }
+
+  std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
+                           int64_t calls) override {
+    Json request = case_;
+    request.update({{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}});
+    return python_->ask(request).at("seconds").get<std::vector<double>>();
+  }
+
+ private:
+  std::shared_ptr<PythonPeer> python_;
+  at::Device device_;
+  Json case_;
+};
+
 }  // namespace
 
 // The errors of what a pass computes.
-void AttentionRival::note(const std::string& pass, Record& record) const {
+void AttentionImplementation::note(const std::string& pass, Record& record) const {
   int64_t wrong = 0;
   double worst = 0;
   for (size_t i = 0; i < errors_.wrong.size(); ++i) {
@@ -240,22 +307,22 @@ void AttentionRival::note(const std::string& pass, Record& record) const {
   record.facts["error"] = worst;
 }
 
-std::vector<AttentionContestant> attention_contestants(const at::Device& device) {
-  std::vector<AttentionContestant> contestants;
+std::vector<AttentionCandidate> attention_candidates(const at::Device& device) {
+  std::vector<AttentionCandidate> implementations;
   const std::string other_device = device.is_cuda() ? "cpu" : "cuda";
   for (const std::string& name : attention_implementations()) {
     if (name == "naive" || name == "sdpa" || name == other_device) continue;
-    contestants.push_back(our(name));
+    implementations.push_back(our(name));
   }
-  if (device.is_cuda()) contestants.push_back(our("cuda", /*deterministic=*/true));
-  contestants.push_back(naive_peer());
-  contestants.push_back(default_sdpa());
-  if (!device.is_cuda()) return contestants;
-  contestants.push_back(sdpa_on_gpu("math", at::SDPBackend::math));
-  contestants.push_back(sdpa_on_gpu("flash", at::SDPBackend::flash_attention));
-  contestants.push_back(sdpa_on_gpu("efficient", at::SDPBackend::efficient_attention));
-  contestants.push_back(sdpa_on_gpu("cudnn", at::SDPBackend::cudnn_attention));
-  return contestants;
+  if (device.is_cuda()) implementations.push_back(our("cuda", /*deterministic=*/true));
+  implementations.push_back(naive_peer());
+  implementations.push_back(default_sdpa());
+  if (!device.is_cuda()) return implementations;
+  implementations.push_back(sdpa_on_gpu("math", at::SDPBackend::math));
+  implementations.push_back(sdpa_on_gpu("flash", at::SDPBackend::flash_attention));
+  implementations.push_back(sdpa_on_gpu("efficient", at::SDPBackend::efficient_attention));
+  implementations.push_back(sdpa_on_gpu("cudnn", at::SDPBackend::cudnn_attention));
+  return implementations;
 }
 
 SdpaSettings::SdpaSettings()
@@ -265,5 +332,14 @@ SdpaSettings::SdpaSettings()
       cudnn_(at::globalContext().userEnabledCuDNNSDP()) {}
 
 SdpaSettings::~SdpaSettings() { use_backends(flash_, efficient_, math_, cudnn_); }
+
+AttentionCandidate compiled_candidate(const std::vector<std::string>& command) {
+  auto python = std::make_shared<PythonPeer>(command);
+  return {"compiled", false,
+          [python](const AttentionRound& round) {
+            return std::make_unique<CompiledAttention>(python, round);
+          },
+          nullptr};
+}
 
 }  // namespace flashstep::report

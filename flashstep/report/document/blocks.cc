@@ -1,10 +1,11 @@
-// Blocks as an HTML page.
+// Blocks as an HTML page, and as Markdown for GitHub and terminals.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/svg.h"
-#include "flashstep/report/document/block.h"
+#include "flashstep/report/document/document.h"
 #include "flashstep/report/texts.h"
 
 namespace flashstep::report {
@@ -44,9 +45,7 @@ std::string html_prose(const std::string& text) {
 
 // What a table is sorted by: the exact number; nothing for what is none.
 std::string sort_key(const measure::Cell& cell) {
-  double value = NAN;
-  if (const auto* whole = std::get_if<int64_t>(&cell.value())) value = static_cast<double>(*whole);
-  if (const auto* number = std::get_if<double>(&cell.value())) value = *number;
+  const double value = cell.number();
   if (!std::isfinite(value)) return "";
   char buffer[64];
   const std::to_chars_result end = std::to_chars(buffer, buffer + sizeof buffer, value);
@@ -151,6 +150,71 @@ std::string navigation_of(const Page& page) {
   return out + "</ol>\n</nav>\n";
 }
 
+// Blocks as Markdown, for GitHub and for terminals.
+class MarkdownWriter {
+ public:
+  explicit MarkdownWriter(bool folded) : folded_(folded) {}
+
+  std::string write(const Blocks& blocks) {
+    for (const Block& block : blocks)
+      std::visit([&](const auto& kind) { add(kind); }, static_cast<const Block::variant&>(block));
+    return std::move(out_);
+  }
+
+ private:
+  void paragraph(const std::string& text) {
+    if (!out_.empty() && !out_.ends_with("\n\n")) out_ += "\n";  // behind a list of links
+    out_ += text + "\n\n";
+  }
+
+  void add(const HeadingBlock& heading) {
+    const std::string place = heading.id.empty() ? "" : "<a id=\"" + heading.id + "\"></a>";
+    paragraph(str(std::string(static_cast<size_t>(heading.level), '#'), " ", place, heading.text,
+                  heading.tag.empty() ? "" : " (" + heading.tag + ")"));
+  }
+  void add(const ProseBlock& prose) {
+    paragraph(prose.style == "question" ? "*" + prose.text + "*"
+              : prose.style == "remark" ? "> " + prose.text
+                                        : prose.text);
+  }
+  void add(const ListBlock& list) {
+    for (size_t i = 0; i < list.items.size(); ++i)
+      out_ += str(list.numbered ? str(i + 1, ". ") : "- ", list.items[i], "\n");
+    out_ += "\n";
+  }
+  void add(const TableBlock& block) {
+    const measure::Table& table = block.table;
+    if (folded_ && !block.file.empty()) {
+      // A table of every single run is for programs.
+      const char* form = block.file.ends_with("_runs") ? ".csv" : ".md";
+      out_ += str("- [", table.title.empty() ? block.file : table.title, "](tables/", block.file,
+                  form, "), ", table.rows.size(), table.rows.size() == 1 ? " row\n" : " rows\n");
+    } else {
+      std::string text = measure::to_markdown(table);
+      text.erase(text.find_last_not_of('\n') + 1);
+      paragraph(text);
+    }
+  }
+  void add(const PictureBlock& picture) {
+    const std::string link = str("[", picture.title, "](pictures/", picture.file, ".svg)");
+    if (folded_)
+      out_ += "- " + link + "\n";
+    else
+      paragraph("!" + link);
+  }
+  // A fold in a fold adds nothing here: it is links already.
+  void add(const FoldBlock& fold) {
+    const std::string inside = MarkdownWriter(true).write(fold.blocks);
+    out_ += folded_ ? inside
+                    : str("<details><summary>", fold.summary, "</summary>\n\n", inside,
+                          "\n</details>\n\n");
+  }
+  void add(const GroupBlock& group) { out_ += MarkdownWriter(folded_).write(group.blocks); }
+
+  bool folded_;
+  std::string out_;
+};
+
 }  // namespace
 
 std::string to_html(const Page& page) {
@@ -164,6 +228,17 @@ std::string to_html(const Page& page) {
       html_text(page.title), "</title>\n<style>", page_style(), "</style>\n</head>\n<body>\n",
       "<div class=\"layout\">\n", navigation_of(page), "<main>\n", HtmlWriter().write(page.blocks),
       "</main>\n</div>\n<script>", page_script(), "</script>\n</body>\n</html>\n");
+}
+
+std::string to_markdown(const Page& page) {
+  std::string contents;
+  for (const auto& [target, text] : page.navigation)
+    contents += str("- [", text, "](#", target, ")\n");
+  std::string out = MarkdownWriter(false).write(page.blocks);
+  // Behind the first page, which ends where the first section begins.
+  const size_t at = out.find("\n## <a id=");
+  if (at != std::string::npos) out.insert(at, "\n" + contents);
+  return out;
 }
 
 }  // namespace flashstep::report

@@ -1,5 +1,3 @@
-#include "flashstep/report/op_contestants.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -7,6 +5,8 @@
 #include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/autograd.h>
+
+#include "flashstep/report/bench_ops.h"
 
 namespace flashstep::report {
 namespace {
@@ -51,9 +51,9 @@ Tensor alike(const Tensor& like, const Tensor& values) {
 }
 Tensor wide(const Tensor& x) { return x.is_floating_point() ? x.to(at::kDouble) : x; }
 
-class TensorContestant : public Contestant {
+class TensorImplementation : public Implementation {
  public:
-  TensorContestant(TensorOp op, TensorOp expected, const OpInputs& inputs)
+  TensorImplementation(TensorOp op, TensorOp expected, const OpInputs& inputs)
       : op_(std::move(op)), expected_(std::move(expected)), inputs_(inputs) {}
 
   void check() override {
@@ -133,12 +133,12 @@ class TensorContestant : public Contestant {
   double error_ = 0, gradient_error_ = 0;
 };
 
-class PythonContestant : public Contestant {
+class PythonImplementation : public Implementation {
  public:
-  PythonContestant(PythonPeer& peer, Json c) : peer_(peer), request_(std::move(c)) {
+  PythonImplementation(PythonPeer& peer, Json c) : peer_(peer), request_(std::move(c)) {
     request_["threads"] = at::get_num_threads();
   }
-  ~PythonContestant() override {
+  ~PythonImplementation() override {
     try {
       peer_.tell_if_running({{"do", "release"}});
     } catch (const std::exception&) {  // a signal: it goes with its process
@@ -174,13 +174,13 @@ class PythonContestant : public Contestant {
 
 }  // namespace
 
-std::unique_ptr<Contestant> tensor_contestant(TensorOp op, TensorOp expected,
-                                              const OpInputs& inputs) {
-  return std::make_unique<TensorContestant>(std::move(op), std::move(expected), inputs);
+std::unique_ptr<Implementation> tensor_implementation(TensorOp op, TensorOp expected,
+                                                      const OpInputs& inputs) {
+  return std::make_unique<TensorImplementation>(std::move(op), std::move(expected), inputs);
 }
 
-std::unique_ptr<Contestant> python_contestant(PythonPeer& peer, Json c) {
-  return std::make_unique<PythonContestant>(peer, std::move(c));
+std::unique_ptr<Implementation> python_implementation(PythonPeer& peer, Json c) {
+  return std::make_unique<PythonImplementation>(peer, std::move(c));
 }
 
 Tensor random_leaf(at::IntArrayRef shape, const std::string& dtype, const at::Device& device,
@@ -193,12 +193,6 @@ Tensor random_leaf(at::IntArrayRef shape, const std::string& dtype, const at::De
 }
 
 Schema op_schema(const std::string& baseline) {
-  const auto rate = [](const Record& r, const Records&) {
-    return r.number("bytes") / r.median("seconds") / 1e9;
-  };
-  const auto share = [](const Record& r, const Records&) {
-    return 100 * r.number("limit seconds") / r.median("seconds");
-  };
   const auto if_timed = [](const CellOf& cell) {
     return [cell](const Record& r, const Records& all) {
       return r.has("seconds") ? cell(r, all) : measure::Cell();
@@ -207,16 +201,17 @@ Schema op_schema(const std::string& baseline) {
   const auto beside = [baseline](const Record& r, const Records& all) {
     return times_as_fast(r, all, baseline, "seconds");
   };
-  return {{significant("median", "ms"), or_word(median("seconds", 1e3))},
-          {significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
-          {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
-          {measure::integer_column("calls"), count("seconds")},
-          {significant("traffic", "MB"), if_timed(fact("bytes", 1e-6))},
-          {significant("rate", "GB/s", 5), finite(rate)},
-          {measure::number_column("of limit", "%", 1), finite(share)},
-          {measure::number_column("x " + baseline, "", 2), finite(beside)},
-          {error_column("error"), if_timed(fact("error"))},
-          {error_column("gradient error"), if_timed(fact("gradient error"))}};
+  return {
+      {significant("median", "ms"), or_word(median("seconds", 1e3))},
+      {significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
+      {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
+      {measure::integer_column("calls"), count("seconds")},
+      {significant("traffic", "MB"), if_timed(fact("bytes", 1e-6))},
+      {significant("rate", "GB/s", 5), finite(rate("bytes", "seconds", 1e-9))},
+      {measure::number_column("of limit", "%", 1), finite(rate("limit seconds", "seconds", 100))},
+      {measure::number_column("x " + baseline, "", 2), finite(beside)},
+      {error_column("error"), if_timed(fact("error"))},
+      {error_column("gradient error"), if_timed(fact("gradient error"))}};
 }
 
 }  // namespace flashstep::report

@@ -1,4 +1,4 @@
-// Who races in `flashstep bench attention`: our implementations and their peers.
+// What `flashstep bench attention` measures: our implementations and their peers.
 #pragma once
 
 #include <functional>
@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "flashstep/report/bench_attention_inputs.h"
-#include "flashstep/report/race.h"
+#include "flashstep/report/bench_attention_cases.h"
+#include "flashstep/report/turns.h"
 
 namespace flashstep::report {
 
-// One implementation ready to compute one case, on inputs that all rivals share. What it throws
-// ends its part in the case: UserError, whose text begins with "refused: ", where it takes no such
-// case. Its calls take the inputs in turn; the forward pass keeps what backward needs, as in
-// training; the backward pass is that of LibTorch's autograd.
-class AttentionRival : public Contestant {
+// One implementation ready to compute one case, on inputs that all implementations share. What it
+// throws ends its part in the case: UserError, whose text begins with "refused: ", where it takes
+// no such case. Its calls take the inputs in turn; the forward pass keeps what backward needs, as
+// in training; the backward pass is that of LibTorch's autograd.
+class AttentionImplementation : public Implementation {
  public:
   // On the first of the inputs. Gradients only when asked for.
   virtual AttentionOutcome outcome(bool gradients) = 0;
@@ -44,23 +44,23 @@ struct AttentionRound {
 using AttentionForward =
     std::function<at::Tensor(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)>;
 
-struct AttentionContestant {
+struct AttentionCandidate {
   std::string name;
   bool ours = false;
-  std::function<std::unique_ptr<AttentionRival>(const AttentionRound&)> enter;
+  std::function<std::unique_ptr<AttentionImplementation>(const AttentionRound&)> make;
   // What it computes a case with, where that is a function of tensors in this process; refuses like
-  // `enter`.
+  // `make`.
   std::function<AttentionForward(const AttentionRound&)> function;
 };
 
-// The contestant that is our CUDA kernels as `deterministic` wants them.
+// The implementation that is our CUDA kernels as `deterministic` wants them.
 inline constexpr const char* kDeterministic = "deterministic";
 
 // Ours by their names ("auto" first; the formula and PyTorch's are peers here; kDeterministic on a
 // GPU), then the peers of this device: naive; PyTorch's scaled_dot_product_attention as it chooses
 // itself (sdpa) and, on a GPU, as math, flash, efficient and cudnn, each with only that backend
 // switched on.
-std::vector<AttentionContestant> attention_contestants(const at::Device& device);
+std::vector<AttentionCandidate> attention_candidates(const at::Device& device);
 
 // Settings of LibTorch that the peers change, put back in the end.
 class SdpaSettings {
@@ -73,5 +73,12 @@ class SdpaSettings {
  private:
   bool flash_, efficient_, math_, cudnn_;
 };
+
+// PyTorch's compiled formula, in a Python process of its own, as an implementation.
+
+// "compiled": scripts/peers/attention_torch.py, started by `command`. Where it does not start, or
+// ends, it refuses every case. It draws the inputs by itself: that they are the same is seen in its
+// results, which are checked as all others are.
+AttentionCandidate compiled_candidate(const std::vector<std::string>& command);
 
 }  // namespace flashstep::report

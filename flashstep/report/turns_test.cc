@@ -1,4 +1,4 @@
-#include "flashstep/report/race.h"
+#include "flashstep/report/turns.h"
 
 #include <cmath>
 #include <csignal>
@@ -12,10 +12,10 @@
 namespace flashstep::report {
 namespace {
 
-const RaceCase kCase = {{{"size", 16}}, "16", {"forward", "backward"}};
+const TurnsCase kCase = {{{"size", 16}}, "16", {"forward", "backward"}};
 
-RaceOptions short_race() {
-  RaceOptions options;
+TurnOptions short_turns() {
+  TurnOptions options;
   options.cell_seconds = options.warmup_seconds = 1e-4;
   options.turns = 2;
   options.least_samples = options.most_samples = 4;
@@ -24,7 +24,7 @@ RaceOptions short_race() {
 
 // Answers with `seconds` for every call; the backward pass needs more memory than there is where
 // that is asked for.
-class Fake : public Contestant {
+class Fake : public Implementation {
  public:
   Fake(double seconds, std::vector<int64_t>* calls, bool no_memory)
       : seconds_(seconds), calls_(calls), no_memory_(no_memory) {}
@@ -44,21 +44,21 @@ class Fake : public Contestant {
   bool no_memory_;
 };
 
-Entrant fake(double seconds, std::vector<int64_t>* calls = nullptr, bool no_memory = false) {
+Candidate fake(double seconds, std::vector<int64_t>* calls = nullptr, bool no_memory = false) {
   return {"fake", true, [=] { return std::make_unique<Fake>(seconds, calls, no_memory); }};
 }
 
 template <typename Error>
-Entrant failing(const Error& error) {
-  return {"failing", false, [error]() -> std::unique_ptr<Contestant> { throw error; }};
+Candidate failing(const Error& error) {
+  return {"failing", false, [error]() -> std::unique_ptr<Implementation> { throw error; }};
 }
 
-size_t samples_of(double seconds, const RaceOptions& options) {
-  return race(kCase, {fake(seconds)}, at::kCPU, options)[0].series("seconds").size();
+size_t samples_of(double seconds, const TurnOptions& options) {
+  return take_turns(kCase, {fake(seconds)}, at::kCPU, options)[0].series("seconds").size();
 }
 
-TEST(Race, ARecordForEveryPassAndEntrant) {
-  const auto records = race(kCase, {fake(4e-4), fake(5e-4)}, at::kCPU, short_race());
+TEST(Turns, ARecordForEveryPassAndCandidate) {
+  const auto records = take_turns(kCase, {fake(4e-4), fake(5e-4)}, at::kCPU, short_turns());
   ASSERT_EQ(records.size(), 4u);
   EXPECT_EQ(records[2].text("pass"), "backward");
   EXPECT_EQ(records[2].what, "16, backward");
@@ -66,13 +66,13 @@ TEST(Race, ARecordForEveryPassAndEntrant) {
   EXPECT_EQ(records[3].series("seconds"), std::vector<double>(4, 5e-4));
 }
 
-TEST(Race, TellsWhatWentWrong) {
-  const auto records = race(
+TEST(Turns, TellsWhatWentWrong) {
+  const auto records = take_turns(
       kCase,
       {failing(std::bad_alloc()), failing(UserError("refused: too warm")),
        failing(MachineError("it broke\nbadly")), failing(UserError("OOM: 3 GiB")),
        failing(MachineError("CUDA out of memory")), failing(UserError("a head of 10")), fake(1e-3)},
-      at::kCPU, short_race());
+      at::kCPU, short_turns());
   const char* sentences[] = {"OOM",
                              "refused: too warm",
                              "failed: it broke",
@@ -86,39 +86,39 @@ TEST(Race, TellsWhatWentWrong) {
   EXPECT_FALSE(records[0].facts.contains("checked"));
 }
 
-TEST(Race, APassThatFailsLeavesTheOthers) {
-  const auto records = race(kCase, {fake(1e-3, nullptr, true)}, at::kCPU, short_race());
+TEST(Turns, APassThatFailsLeavesTheOthers) {
+  const auto records = take_turns(kCase, {fake(1e-3, nullptr, true)}, at::kCPU, short_turns());
   EXPECT_TRUE(records[0].has("seconds"));
   EXPECT_FALSE(records[1].has("seconds"));
   EXPECT_EQ(records[1].outcome.word(), "OOM");
 }
 
-TEST(Race, NobodyCanDoWhatCannotBePrepared) {
-  const auto records =
-      race(kCase, {fake(1e-3), fake(1e-3)}, at::kCPU, short_race(), [] { throw std::bad_alloc(); });
+TEST(Turns, NobodyCanDoWhatCannotBePrepared) {
+  const auto records = take_turns(kCase, {fake(1e-3), fake(1e-3)}, at::kCPU, short_turns(),
+                                  [] { throw std::bad_alloc(); });
   ASSERT_EQ(records.size(), 4u);
   for (const Record& record : records) EXPECT_EQ(record.outcome.word(), "OOM");
 }
 
 // A call of 0.3 ms in a budget of 3 ms: 10 samples in turns, a few calls each when they are short.
-TEST(Race, SpendsItsBudget) {
-  RaceOptions options;
+TEST(Turns, SpendsItsBudget) {
+  TurnOptions options;
   options.cell_seconds = 3e-3;
   options.warmup_seconds = 0;
   EXPECT_EQ(samples_of(3e-4, options), 12u);  // 10, in three equal turns
   options.sample_seconds = 1e-2;
   std::vector<int64_t> calls;
-  race(kCase, {fake(3e-4, &calls)}, at::kCPU, options);
+  take_turns(kCase, {fake(3e-4, &calls)}, at::kCPU, options);
   EXPECT_EQ(calls.back(), 34);              // one sample a turn, of 10 ms
   EXPECT_EQ(samples_of(1.0, options), 1u);  // far too slow for more
   options.calls = 50;
   EXPECT_EQ(samples_of(1.0, options), 51u);
 }
 
-TEST(Race, EndsAtASignal) {
+TEST(Turns, EndsAtASignal) {
   const SignalGuard guard;
   std::raise(SIGINT);
-  EXPECT_THROW(race(kCase, {fake(1e-3)}, at::kCPU, short_race()), Interrupted);
+  EXPECT_THROW(take_turns(kCase, {fake(1e-3)}, at::kCPU, short_turns()), Interrupted);
 }
 
 }  // namespace
