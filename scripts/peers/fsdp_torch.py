@@ -64,7 +64,8 @@ def make_model(a, device):
     model.to_empty(device=device)
     dim = width // heads
     angle = torch.outer(torch.arange(a.context).float(), 10000 ** (-torch.arange(0, dim, 2).float() / dim))
-    model.cos, model.sin = angle.cos().to(device), angle.sin().to(device)
+    # As FSDP2 casts what goes into a block, but not when the block is computed again.
+    model.cos, model.sin = (values.to(device, torch.bfloat16) for values in (angle.cos(), angle.sin()))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02) if parameter.dim() > 1 else torch.nn.init.ones_(parameter)
     if a.compile:
