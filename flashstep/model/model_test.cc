@@ -9,29 +9,16 @@
 #include "flashstep/base/hash.h"
 #include "flashstep/error.h"
 #include "flashstep/model/cost.h"
-#include "flashstep/model/generate.h"
 #include "flashstep/model/init.h"
+#include "flashstep/model/test_tiny.h"
 #include "flashstep/ops.h"
 #include "flashstep/testing/compare.h"
-#include "flashstep/testing/sentences.h"
 
 namespace flashstep {
 namespace {
 
-ModelConfig tiny() {
-  ModelConfig config;
-  config.vocab_size = 61;
-  config.context_length = 24;
-  config.d_model = 24;
-  config.d_ff = 40;
-  config.num_layers = 3;
-  config.num_heads = 4;
-  return config;
-}
-
-#define EXPECT_SAYS(text, call)                                            \
-  EXPECT_NE(testing::refusal([&] { call; }).find(text), std::string::npos) \
-      << testing::refusal([&] { call; })
+using testing::gradients;
+using testing::tiny;
 
 TEST(Config, NamedSizesAreTheHandouts) {
   // d_model, d_ff, layers, heads, parameters; 3,406,809,600 is published for the 2026 xl.
@@ -194,15 +181,6 @@ TEST(Transformer, RefusesWhatDoesNotFit) {
   EXPECT_SAYS("int64 tokens of shape (B, N)", model->forward(torch::zeros({1, 3})));
 }
 
-// One training step's gradients in the order of parameters.
-std::vector<at::Tensor> gradients(Transformer& model, const at::Tensor& tokens) {
-  model->zero_grad();
-  cross_entropy(model->forward(tokens.narrow(1, 0, 23)), tokens.narrow(1, 1, 23)).backward();
-  std::vector<at::Tensor> out;
-  for (const auto& parameter : model->parameters()) out.push_back(parameter.grad().clone());
-  return out;
-}
-
 TEST(Transformer, LossFollowsItsGradient) {
   Transformer model(tiny(), 1);
   torch::manual_seed(1);
@@ -257,224 +235,6 @@ TEST(Transformer, KeepsItsStreamInBFloat16OnRequest) {
     EXPECT_EQ(parameter.grad().scalar_type(), at::kFloat);
     EXPECT_TRUE(parameter.grad().isfinite().all().item<bool>());
   }
-}
-
-TEST(BlockRunner, SeesEveryBlockInOrderAndCanBeCombined) {
-  Transformer model(tiny(), 1);
-  const auto tokens = torch::randint(61, {2, 8});
-  const at::NoGradGuard no_grad;
-  const auto expected = model->forward(tokens);
-  std::vector<std::string> seen, entered;
-  model->set_block_runner([&](std::span<const BlockCall> blocks, at::Tensor x) {
-    for (const auto& block : blocks) {
-      seen.push_back(block.name);
-      x = block.forward(x);
-    }
-    return x;
-  });
-  const BlockRunner inner = model->block_runner();
-  model->set_block_runner([&, inner](std::span<const BlockCall> blocks, at::Tensor x) {
-    std::vector<BlockCall> wrapped(blocks.begin(), blocks.end());
-    for (auto& block : wrapped) {
-      EXPECT_EQ(block.module->named_parameters().size(), 9u);
-      block.forward = [&entered, name = block.name, run = block.forward](const at::Tensor& input) {
-        entered.push_back(name);
-        return run(input);
-      };
-    }
-    return inner(wrapped, x);
-  });
-  EXPECT_TRUE(testing::same_bits(model->forward(tokens), expected));
-  EXPECT_EQ(seen, (std::vector<std::string>{"layers.0", "layers.1", "layers.2"}));
-  EXPECT_EQ(entered, seen);
-  EXPECT_EQ(model->named_parameters()[1].key(), "layers.0.attn.q_proj.weight");
-}
-
-TEST(BlockRunner, CanCallABlockTwice) {
-  // What recompute does: once without gradients, once more for them.
-  torch::manual_seed(3);
-  const auto tokens = torch::randint(61, {2, 24});
-  Transformer model(tiny(), 1);
-  const auto expected = gradients(model, tokens);
-  model->set_block_runner([](std::span<const BlockCall> blocks, at::Tensor x) {
-    for (const auto& block : blocks) {
-      {
-        const at::NoGradGuard no_grad;
-        block.forward(x);
-      }
-      x = block.forward(x);
-    }
-    return x;
-  });
-  const auto got = gradients(model, tokens);
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(testing::same_bits(got[i], expected[i]));
-}
-
-TEST(BlockRunner, RecomputesGroupsWithTheSameBits) {
-  torch::manual_seed(4);
-  const auto tokens = torch::randint(61, {2, 24});
-  Transformer model(tiny(), 1);
-  const auto expected = gradients(model, tokens);
-  for (const int64_t size : {1, 2, 3, 7}) {
-    int64_t calls = 0;
-    model->set_block_runner(
-        recompute_blocks(size, [&](std::span<const BlockCall> blocks, at::Tensor x) {
-          ++calls;
-          EXPECT_LE(static_cast<int64_t>(blocks.size()), size);
-          return run_blocks_in_order(blocks, x);
-        }));
-    const auto got = gradients(model, tokens);
-    for (size_t i = 0; i < got.size(); ++i)
-      EXPECT_TRUE(testing::same_bits(got[i], expected[i])) << size;
-    EXPECT_EQ(calls, 2 * ((3 + size - 1) / size)) << "once forward, once in backward";
-    const at::NoGradGuard no_grad;
-    calls = 0;
-    model->forward(tokens);
-    EXPECT_EQ(calls, (3 + size - 1) / size) << "once without a graph";
-  }
-  EXPECT_THROW(recompute_blocks(0), UserError);
-}
-
-TEST(Transformer, RecomputesAroundItsBlockRunner) {
-  torch::manual_seed(4);
-  const auto tokens = torch::randint(61, {2, 24});
-  Transformer model(tiny(), 1);
-  const auto expected = gradients(model, tokens);
-  int64_t calls = 0;
-  model->set_block_runner([&](std::span<const BlockCall> blocks, at::Tensor x) {
-    ++calls;
-    return run_blocks_in_order(blocks, x);
-  });
-  model->set_recompute(Recompute::kBlock, 2);
-  const auto got = gradients(model, tokens);
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(testing::same_bits(got[i], expected[i]));
-  EXPECT_EQ(calls, 4) << "three blocks in two groups, twice";
-  model->set_recompute(Recompute::kNone);
-  gradients(model, tokens);
-  EXPECT_EQ(calls, 5);
-  EXPECT_THROW(model->set_recompute(Recompute::kBlock, 0), UserError);
-  EXPECT_THROW(model->set_recompute(Recompute::kBlock, 1, -1), UserError);
-}
-
-TEST(Transformer, RecomputesTheFirstBlocksOnly) {
-  torch::manual_seed(4);
-  const auto tokens = torch::randint(61, {2, 24});
-  Transformer model(tiny(), 1);
-  const auto expected = gradients(model, tokens);
-  std::vector<std::vector<int64_t>> calls;
-  model->set_block_runner([&](std::span<const BlockCall> blocks, at::Tensor x) {
-    auto& indices = calls.emplace_back();
-    for (const BlockCall& block : blocks) indices.push_back(block.index);
-    return run_blocks_in_order(blocks, x);
-  });
-  const std::vector<std::vector<std::vector<int64_t>>> expected_calls = {
-      {{0}, {1, 2}, {0}}, {{0}, {1}, {2}, {1}, {0}}, {{0}, {1}, {2}, {2}, {1}, {0}}};
-  for (int64_t count = 1; count <= 4; ++count) {
-    model->set_recompute(Recompute::kBlock, 1, count);
-    calls.clear();
-    const auto got = gradients(model, tokens);
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(testing::same_bits(got[i], expected[i]));
-    EXPECT_EQ(calls, expected_calls[static_cast<size_t>(std::min<int64_t>(count, 3) - 1)]);
-  }
-}
-
-TEST(KeyValueCache, GivesTheLogitsOfTheWholeSequence) {
-  Transformer model(tiny(), 1);
-  const at::NoGradGuard no_grad;
-  const auto tokens = torch::randint(61, {2, 24});
-  for (const std::string attention : {"naive", "sdpa", "auto"}) {
-    auto config = tiny();
-    config.attention = attention;
-    Transformer cached(config, 1);
-    const auto expected = model->forward(tokens);
-    for (const std::vector<int64_t>& parts :
-         {std::vector<int64_t>{24}, {1, 1, 22}, {10, 5, 9}, {23, 1}}) {
-      KeyValueCache cache(config, 2, 24, at::kFloat);
-      int64_t begin = 0;
-      for (const int64_t length : parts) {
-        const auto logits = cached->forward(tokens.narrow(1, begin, length), cache);
-        EXPECT_TRUE(testing::close(logits, expected.narrow(1, begin, length), 2e-5))
-            << attention << " from " << begin;
-        begin += length;
-      }
-    }
-  }
-}
-
-TEST(Generate, CachedAndUncachedAgreeBeyondTheContext) {
-  Transformer model(tiny(), 1);
-  const std::vector<int64_t> prompt = {3, 1, 4};
-  GenerateOptions options;
-  options.max_tokens = 60;  // 24 fit
-  options.seed = 5;
-  const auto cached = generate(model, prompt, options);
-  options.use_cache = false;
-  EXPECT_EQ(generate(model, prompt, options), cached);
-  EXPECT_EQ(cached.size(), 60u);
-  options.seed = 6;
-  EXPECT_NE(generate(model, prompt, options), cached);
-}
-
-TEST(Generate, StopsAtTheTokenOrWhenTold) {
-  Transformer model(tiny(), 1);
-  GenerateOptions options;
-  options.max_tokens = 20;
-  const std::vector<int64_t> prompt = {1};
-  const auto all = generate(model, prompt, options);
-  options.stop_token = all[7];
-  const auto first = std::find(all.begin(), all.end(), all[7]);
-  EXPECT_EQ(generate(model, prompt, options), std::vector<int64_t>(all.begin(), first));
-  options.stop_token.reset();
-  std::vector<int64_t> streamed;
-  options.on_token = [&](int64_t token) {
-    streamed.push_back(token);
-    return streamed.size() < 4;
-  };
-  EXPECT_EQ(generate(model, prompt, options), streamed);
-  EXPECT_EQ(streamed, std::vector<int64_t>(all.begin(), all.begin() + 4));
-  options.max_tokens = 0;
-  EXPECT_TRUE(generate(model, prompt, options).empty());
-}
-
-TEST(Generate, SamplesAsTheOptionsSay) {
-  const std::vector<float> logits = {0.f, std::log(4.f), std::log(2.f), std::log(3.f)};  // 1 4 2 3
-  GenerateOptions options;
-  const auto draw = [&](double u) { return sample(logits, options, u); };
-  EXPECT_EQ(draw(0.0), 1);  // likeliest first: 1 up to .4, 3 up to .7, 2 up to .9, 0
-  EXPECT_EQ(draw(0.39), 1);
-  EXPECT_EQ(draw(0.41), 3);
-  EXPECT_EQ(draw(0.71), 2);
-  EXPECT_EQ(draw(0.95), 0);
-  options.top_k = 2;
-  EXPECT_EQ(draw(0.56), 1);  // 4/7
-  EXPECT_EQ(draw(0.99), 3);
-  options.top_k = 0;
-  options.top_p = 0.5;
-  EXPECT_EQ(draw(0.99), 3);
-  options.top_p = 1e-9;
-  EXPECT_EQ(draw(0.99), 1);
-  options.top_p = 1;
-  options.temperature = 0;
-  EXPECT_EQ(draw(0.99), 1);
-  options.temperature = 0.5;  // squares: 16 9 4 1 of 30
-  EXPECT_EQ(draw(0.52), 1);
-  EXPECT_EQ(draw(0.54), 3);
-}
-
-TEST(Generate, NamesWhatIsWrong) {
-  Transformer model(tiny(), 1);
-  const std::vector<int64_t> none, good = {1}, outside = {61};
-  const auto with = [](auto change) {
-    GenerateOptions options;
-    change(options);
-    return options;
-  };
-  EXPECT_SAYS("prompt of at least one token", generate(model, none, {}));
-  EXPECT_SAYS("token ids in [0, 61), got 61", generate(model, outside, {}));
-  EXPECT_SAYS("temperature >= 0", generate(model, good, with([](auto& o) { o.temperature = -1; })));
-  EXPECT_SAYS("top_k >= 0", generate(model, good, with([](auto& o) { o.top_k = -1; })));
-  EXPECT_SAYS("top_p in (0, 1]", generate(model, good, with([](auto& o) { o.top_p = 0; })));
-  EXPECT_SAYS("max_tokens >= 0", generate(model, good, with([](auto& o) { o.max_tokens = -1; })));
 }
 
 TEST(Cost, CountsByHand) {

@@ -20,9 +20,9 @@ namespace flashstep {
 void set_up_process(const TrainConfig& config);
 
 // Segments that grow: what a step frees is one piece again, whatever sizes the next one asks for.
-// A recorded step of xl then takes 2 GiB less of a GPU, and that of 8B fits beside the launched ones
-// (reports/full_sharding_h200). Before any memory is taken; whoever sets the allocator's variable
-// decides.
+// A recorded step of xl then takes 2 GiB less of a GPU, and that of 8B fits beside the launched
+// ones (reports/full_sharding_h200). Before any memory is taken; whoever sets the allocator's
+// variable decides.
 void let_memory_grow(torch::Device device);
 
 StepOptions step_options(const Config& config);

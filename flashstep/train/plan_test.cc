@@ -89,7 +89,7 @@ std::vector<Measured> measured_runs() {
        0,
        0,
        68.9},
-      {"full_sharding_h200: 10B, full", {"model.size=10B", kStories, kFull}, 2, 0, 0, 348},
+      {"full_sharding_h200: 10B, full", {"model.size=10B", kFull}, 2, 0, 104.96, 340.7},
       eight_billion(),
       {"full_sharding_h200: 8B, bf16 weights",
        {"model.size=8B", "model.vocab_size=151936", kFull, "train.batch_size=1",

@@ -1,0 +1,121 @@
+// Generation, with and without a cache.
+#include "flashstep/model/generate.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "flashstep/error.h"
+#include "flashstep/model.h"
+#include "flashstep/model/test_tiny.h"
+#include "flashstep/testing/compare.h"
+
+namespace flashstep {
+namespace {
+
+using testing::tiny;
+
+TEST(KeyValueCache, GivesTheLogitsOfTheWholeSequence) {
+  Transformer model(tiny(), 1);
+  const at::NoGradGuard no_grad;
+  const auto tokens = torch::randint(61, {2, 24});
+  for (const std::string attention : {"naive", "sdpa", "auto"}) {
+    auto config = tiny();
+    config.attention = attention;
+    Transformer cached(config, 1);
+    const auto expected = model->forward(tokens);
+    for (const std::vector<int64_t>& parts :
+         {std::vector<int64_t>{24}, {1, 1, 22}, {10, 5, 9}, {23, 1}}) {
+      KeyValueCache cache(config, 2, 24, at::kFloat);
+      int64_t begin = 0;
+      for (const int64_t length : parts) {
+        const auto logits = cached->forward(tokens.narrow(1, begin, length), cache);
+        EXPECT_TRUE(testing::close(logits, expected.narrow(1, begin, length), 2e-5))
+            << attention << " from " << begin;
+        begin += length;
+      }
+    }
+  }
+}
+
+TEST(Generate, CachedAndUncachedAgreeBeyondTheContext) {
+  Transformer model(tiny(), 1);
+  const std::vector<int64_t> prompt = {3, 1, 4};
+  GenerateOptions options;
+  options.max_tokens = 60;  // 24 fit
+  options.seed = 5;
+  const auto cached = generate(model, prompt, options);
+  options.use_cache = false;
+  EXPECT_EQ(generate(model, prompt, options), cached);
+  EXPECT_EQ(cached.size(), 60u);
+  options.seed = 6;
+  EXPECT_NE(generate(model, prompt, options), cached);
+}
+
+TEST(Generate, StopsAtTheTokenOrWhenTold) {
+  Transformer model(tiny(), 1);
+  GenerateOptions options;
+  options.max_tokens = 20;
+  const std::vector<int64_t> prompt = {1};
+  const auto all = generate(model, prompt, options);
+  options.stop_token = all[7];
+  const auto first = std::find(all.begin(), all.end(), all[7]);
+  EXPECT_EQ(generate(model, prompt, options), std::vector<int64_t>(all.begin(), first));
+  options.stop_token.reset();
+  std::vector<int64_t> streamed;
+  options.on_token = [&](int64_t token) {
+    streamed.push_back(token);
+    return streamed.size() < 4;
+  };
+  EXPECT_EQ(generate(model, prompt, options), streamed);
+  EXPECT_EQ(streamed, std::vector<int64_t>(all.begin(), all.begin() + 4));
+  options.max_tokens = 0;
+  EXPECT_TRUE(generate(model, prompt, options).empty());
+}
+
+TEST(Generate, SamplesAsTheOptionsSay) {
+  const std::vector<float> logits = {0.f, std::log(4.f), std::log(2.f), std::log(3.f)};  // 1 4 2 3
+  GenerateOptions options;
+  const auto draw = [&](double u) { return sample(logits, options, u); };
+  EXPECT_EQ(draw(0.0), 1);  // likeliest first: 1 up to .4, 3 up to .7, 2 up to .9, 0
+  EXPECT_EQ(draw(0.39), 1);
+  EXPECT_EQ(draw(0.41), 3);
+  EXPECT_EQ(draw(0.71), 2);
+  EXPECT_EQ(draw(0.95), 0);
+  options.top_k = 2;
+  EXPECT_EQ(draw(0.56), 1);  // 4/7
+  EXPECT_EQ(draw(0.99), 3);
+  options.top_k = 0;
+  options.top_p = 0.5;
+  EXPECT_EQ(draw(0.99), 3);
+  options.top_p = 1e-9;
+  EXPECT_EQ(draw(0.99), 1);
+  options.top_p = 1;
+  options.temperature = 0;
+  EXPECT_EQ(draw(0.99), 1);
+  options.temperature = 0.5;  // squares: 16 9 4 1 of 30
+  EXPECT_EQ(draw(0.52), 1);
+  EXPECT_EQ(draw(0.54), 3);
+}
+
+TEST(Generate, NamesWhatIsWrong) {
+  Transformer model(tiny(), 1);
+  const std::vector<int64_t> none, good = {1}, outside = {61};
+  const auto with = [](auto change) {
+    GenerateOptions options;
+    change(options);
+    return options;
+  };
+  EXPECT_SAYS("prompt of at least one token", generate(model, none, {}));
+  EXPECT_SAYS("token ids in [0, 61), got 61", generate(model, outside, {}));
+  EXPECT_SAYS("temperature >= 0", generate(model, good, with([](auto& o) { o.temperature = -1; })));
+  EXPECT_SAYS("top_k >= 0", generate(model, good, with([](auto& o) { o.top_k = -1; })));
+  EXPECT_SAYS("top_p in (0, 1]", generate(model, good, with([](auto& o) { o.top_p = 0; })));
+  EXPECT_SAYS("max_tokens >= 0", generate(model, good, with([](auto& o) { o.max_tokens = -1; })));
+}
+
+}  // namespace
+}  // namespace flashstep
