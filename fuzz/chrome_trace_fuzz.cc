@@ -1,7 +1,7 @@
 // Sources: flashstep/report/chrome_trace.cc flashstep/report/json_scanner.cc
-// Sources: flashstep/report/trace_events.cc flashstep/report/trace_attribution.cc
+// Sources: flashstep/report/trace_attribution.cc
 // Sources: flashstep/report/operator_work.cc flashstep/report/work_class*.cc
-// Sources: flashstep/report/kernel_name.cc flashstep/report/profile_sums.cc
+// Sources: flashstep/report/profile_sums.cc
 // Sources: flashstep/attention/cost.cc flashstep/measure/spans.cc
 // Any bytes as a profiler's trace: refused with UserError, or events that end after they begin, and
 // whose time `flashstep profile --trace` can put into classes.

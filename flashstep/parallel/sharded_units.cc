@@ -27,6 +27,7 @@
 #include "flashstep/parallel/reduction.h"
 #include "flashstep/parallel/unit.h"
 #include "flashstep/parallel/unit_checks.h"
+#include "flashstep/parallel/unit_order.h"
 #include "flashstep/sharded_optimizer.h"
 
 namespace flashstep {
@@ -74,17 +75,17 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     const std::lock_guard lock(mutex_);
     if (unit == root()) {
       if (copies_ && !is_in_backward()) copies_->begin();
-      order_ = std::exchange(called_, {});
+      order_.begin();
       for (Use& use : uses_) use.was_called = false;
     } else {
-      called_.push_back(unit);
+      order_.call(unit);
     }
     Use& use = uses_[unit];
     use.was_called = true;
     ++use.open;
     gather(unit);
     if (is_in_backward()) return;  // it is computed again
-    prefetch(unit, +1);
+    prefetch(order_.next_in_forward());
   }
 
   void watch(size_t unit, const Tensor& output) override {
@@ -119,7 +120,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     }
     while (!in_flight_.empty()) finish_oldest();
     for (ShardedUnit& unit : units_) unit.reshard(*stream_);
-    called_.clear();
+    order_.forget();
     in_backward_ = false;
   }
 
@@ -275,19 +276,8 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     units_[unit].finish_gather(*stream_);
   }
 
-  // The unit that came next to this one, in forward's order (+1) or backward's (-1), last time.
-  void prefetch(size_t unit, int step) {
-    const std::vector<size_t>& order = step > 0 ? order_ : called_;
-    int64_t position = step > 0 ? -1 : static_cast<int64_t>(order.size());
-    if (unit != root()) {
-      position = step > 0 ? static_cast<int64_t>(called_.size()) - 1
-                          : std::find(order.begin(), order.end(), unit) - order.begin();
-      // Another forward than the last one.
-      if (position >= static_cast<int64_t>(order.size()) || order[position] != unit) return;
-    }
-    position += step;
-    if (position < 0 || position >= static_cast<int64_t>(order.size())) return;
-    units_[order[position]].start_gather(*stream_);
+  void prefetch(std::optional<size_t> unit) {
+    if (unit) units_[*unit].start_gather(*stream_);
   }
 
   // Whatever is whole and used by nobody.
@@ -305,7 +295,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     begin_backward();
     gather(unit);
     collect(unit);
-    prefetch(unit, -1);
+    prefetch(order_.next_in_backward(unit == root() ? std::nullopt : std::optional(unit)));
   }
 
   // The first gradient of a backward sees to it that the outermost one ends with the means.
@@ -472,9 +462,8 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   std::vector<ShardedUnit> units_;  // the last is the root
   std::vector<Use> uses_;
   std::vector<std::pair<size_t, size_t>> places_;  // of the trained tensors: unit and index
-  std::vector<size_t> called_,
-      order_;                      // units since the root's forward began, and in the one before
-  std::vector<size_t> in_flight_;  // units whose gradients travel
+  UnitOrder order_;                                // of all but the root
+  std::vector<size_t> in_flight_;                  // units whose gradients travel
   std::optional<SideStream> stream_;
   bool in_backward_ = false, is_of_some_inputs_ = false;
   std::function<void(const Tensor& not_finite)> update_;  // or empty
