@@ -17,11 +17,11 @@ class UnitOrder {
   void call(size_t unit) { called_.push_back(unit); }
   void forget() { called_.clear(); }
 
-  // The first unit, or the one behind the last that was called, in the forward before; nothing where
-  // this forward is another one.
+  // The first unit, or the one behind the last that was called, in the forward before; nothing
+  // where this forward is another one.
   std::optional<size_t> next_in_forward() const {
-    if (!called_.empty() && (called_.size() > before_.size() ||
-                             before_[called_.size() - 1] != called_.back()))
+    if (!called_.empty() &&
+        (called_.size() > before_.size() || before_[called_.size() - 1] != called_.back()))
       return std::nullopt;
     return at(before_, static_cast<int64_t>(called_.size()));
   }
