@@ -1,6 +1,6 @@
 // flashstep account: calculators with their derivations. Each topic is a command of its own;
 // without one they are listed.
-#include "flashstep/report/account.h"
+#include "flashstep/profile/account.h"
 
 #include <functional>
 #include <iomanip>
@@ -16,7 +16,7 @@
 namespace flashstep::apps {
 namespace {
 
-using report::Account;
+using tools::Account;
 
 // One for the command and all its topics.
 using OutputDirectory = std::shared_ptr<std::string>;
@@ -27,7 +27,7 @@ void add_out(CLI::App& command, const OutputDirectory& directory) {
 
 void print(const Account& account, const std::string& directory) {
   make_output_directory(directory);
-  show(report::account_report(account), directory, "account_" + account.name);
+  show(tools::account_report(account), directory, "account_" + account.name);
   std::cout << "\n";
 }
 
@@ -62,7 +62,7 @@ void add_model(CLI::App& topic, ModelConfig& model) {
   by_hand("--heads", model.num_heads, "Heads");
 }
 
-void add_step(CLI::App& topic, report::StepAccount& step) {
+void add_step(CLI::App& topic, tools::StepAccount& step) {
   add_model(topic, step.model);
   topic.add_option("--context", step.model.context_length, "Tokens of a row")
       ->check(CLI::Range(1, 1 << 24));
@@ -86,17 +86,17 @@ void add_accelerator(CLI::App& topic, Accelerator& accelerator) {
 }
 
 void add_model_topics(CLI::App& account, const OutputDirectory& directory) {
-  auto step = std::make_shared<report::StepAccount>();
+  auto step = std::make_shared<tools::StepAccount>();
   add_step(*add_topic(account, "step", "Parameters, FLOPs and memory of a pass",
-                      report::account_step, step, directory),
+                      tools::account_step, step, directory),
            *step);
-  auto block = std::make_shared<report::StepAccount>();
+  auto block = std::make_shared<tools::StepAccount>();
   add_step(*add_topic(account, "block", "What one block keeps for backward, by tensor",
-                      report::account_block, block, directory),
+                      tools::account_block, block, directory),
            *block);
-  auto attention = std::make_shared<report::AttentionAccount>();
+  auto attention = std::make_shared<tools::AttentionAccount>();
   CLI::App& memory = *add_topic(account, "attention", "Memory of attention by the formula",
-                                report::account_attention, attention, directory);
+                                tools::account_attention, attention, directory);
   option(memory, "--batch", attention->batch_size, "Rows");
   option(memory, "--heads", attention->heads, "Heads");
   option(memory, "--context", attention->contexts, "N, a list")->delimiter(',');
@@ -104,32 +104,32 @@ void add_model_topics(CLI::App& account, const OutputDirectory& directory) {
   memory.add_flag("--causal", attention->causal, "With the causal mask");
   option(memory, "--precision", attention->precision, "fp32, bf16");
   option(memory, "--memory-gb", attention->memory_gb, "Of the device, 10^9 bytes");
-  auto recompute = std::make_shared<report::RecomputeAccount>();
+  auto recompute = std::make_shared<tools::RecomputeAccount>();
   CLI::App& schemes = *add_topic(account, "recompute", "Schemes of recomputation, best group size",
-                                 report::account_recompute, recompute, directory);
+                                 tools::account_recompute, recompute, directory);
   add_step(schemes, recompute->step);
   option(schemes, "--saved-mib", recompute->saved_mib, "Kept by a block; 0: by the formula");
   option(schemes, "--boundary-mib", recompute->boundary_mib, "A block's input; 0: by the formula");
 }
 
 void add_parallel_topics(CLI::App& account, const OutputDirectory& directory) {
-  auto sharding = std::make_shared<report::ShardingAccount>();
+  auto sharding = std::make_shared<tools::ShardingAccount>();
   CLI::App& state = *add_topic(account, "sharding", "DDP and ZeRO: state and traffic of a rank",
-                               report::account_sharding, sharding, directory);
+                               tools::account_sharding, sharding, directory);
   add_model(state, sharding->model);
   option(state, "--ranks", sharding->ranks, "A list")->delimiter(',');
   option(state, "--sent", sharding->sent, "fp32, bf16: what travels");
-  auto ring = std::make_shared<report::RingAccount>();
+  auto ring = std::make_shared<tools::RingAccount>();
   CLI::App& rings = *add_topic(account, "ring", "All-reduce in rings, and otherwise",
-                               report::account_ring, ring, directory);
+                               tools::account_ring, ring, directory);
   option(rings, "--megabytes", ring->megabytes, "Of the tensor, a list")->delimiter(',');
   option(rings, "--ranks", ring->ranks, "A list")->delimiter(',');
   option(rings, "--gigabytes-per-s", ring->gigabytes_per_s, "Of a link, one direction");
   option(rings, "--latency-us", ring->latency_us, "Of a message besides its bytes");
-  auto mesh = std::make_shared<report::MeshAccount>();
+  auto mesh = std::make_shared<tools::MeshAccount>();
   CLI::App& meshes =
       *add_topic(account, "mesh", "Communication accounting of feed-forward layers (2025)",
-                 report::account_mesh, mesh, directory);
+                 tools::account_mesh, mesh, directory);
   add_feed_forward(meshes, mesh->layer);
   add_accelerator(meshes, mesh->accelerator);
   option(meshes, "--blocks", mesh->blocks, "Layers");
@@ -141,10 +141,10 @@ void add_parallel_topics(CLI::App& account, const OutputDirectory& directory) {
   option(meshes, "--y", mesh->mesh.tensor, "TP ranks");
   option(meshes, "--mx", mesh->mesh.data_links, "Links for X");
   option(meshes, "--my", mesh->mesh.tensor_links, "Links for Y");
-  auto bounds = std::make_shared<report::BoundsAccount>();
+  auto bounds = std::make_shared<tools::BoundsAccount>();
   CLI::App& limits =
       *add_topic(account, "bounds", "DP, FSDP, TP and FSDP + TP: most devices (2026)",
-                 report::account_bounds, bounds, directory);
+                 tools::account_bounds, bounds, directory);
   add_feed_forward(limits, bounds->layer);
   add_accelerator(limits, bounds->accelerator);
   option(limits, "--tokens", bounds->tokens, "B, of the whole batch");
@@ -167,7 +167,7 @@ void add_plan(CLI::App& account, const OutputDirectory& directory) {
   topic->callback([=] {
     make_output_directory(*directory);
     const Config config = load_config(inputs->config, inputs->assignments);
-    show(report::plan_report(inputs->planned.inputs(config)), *directory, "account_plan");
+    show(tools::plan_report(inputs->planned.inputs(config)), *directory, "account_plan");
   });
 }
 
@@ -182,7 +182,7 @@ void add_account(CLI::App& app) {
   add_parallel_topics(*account, directory);
   add_plan(*account, directory);
   const auto print_all = [directory] {
-    for (const Account& one : report::all_accounts()) print(one, *directory);
+    for (const Account& one : tools::all_accounts()) print(one, *directory);
   };
   CLI::App* all = account->add_subcommand("all", "All of these but plan with the handouts' inputs");
   add_out(*all, directory);

@@ -25,7 +25,7 @@ constexpr AddBenchmark kBenchmarks[] = {
 };
 
 // How the command ends, once what was measured is shown.
-void throw_end_of(const report::BenchReport& report) {
+void throw_end_of(const tools::BenchReport& report) {
   if (report.signal != 0)
     throw Interrupted(report.signal, "interrupted; what was measured is shown");
   if (!report.failure.empty()) throw MachineError(report.failure);
@@ -37,8 +37,8 @@ void BenchOutput::add_option(CLI::App& command) {
   command.add_option("--out", stem, "Also write the table to STEM.md and STEM.json");
 }
 
-void BenchOutput::show(const report::BenchReport& report) const {
-  std::cout << report::to_text(report, terminal_columns(stdout));
+void BenchOutput::show(const tools::BenchReport& report) const {
+  std::cout << tools::to_text(report, terminal_columns(stdout));
   if (!stem.empty()) {
     write_file(stem + ".md", measure::to_markdown(report.table));
     write_file(stem + ".json", measure::to_json(report.table));
@@ -73,7 +73,7 @@ void ParallelFlags::add_options(CLI::App& command) {
   add_directory(command, directory);
 }
 
-void ParallelFlags::apply(report::ParallelAxes& axes) const {
+void ParallelFlags::apply(tools::ParallelAxes& axes) const {
   if (!given.models.empty()) axes.models = given.models;
   if (!given.contexts.empty()) axes.contexts = given.contexts;
   if (!given.precisions.empty()) axes.precisions = given.precisions;
@@ -175,10 +175,9 @@ void make_output_directory(const std::string& directory) {
 
 void print_progress(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
-void show(const report::BenchReport& report, const std::string& directory,
-          const std::string& name) {
-  std::cout << report::to_text(report, terminal_columns(stdout));
-  if (!directory.empty()) report::save(report, directory + "/" + name);
+void show(const tools::BenchReport& report, const std::string& directory, const std::string& name) {
+  std::cout << tools::to_text(report, terminal_columns(stdout));
+  if (!directory.empty()) tools::save(report, directory + "/" + name);
   throw_end_of(report);
 }
 

@@ -8,9 +8,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include "flashstep/bench/benchmark.h"
+#include "flashstep/bench/parallel_case.h"
 #include "flashstep/measure/table.h"
-#include "flashstep/report/benchmark.h"
-#include "flashstep/report/parallel_case.h"
 
 namespace flashstep::apps {
 
@@ -30,15 +30,15 @@ void add_bench_tokenizer(CLI::App& bench);
 struct BenchOutput {
   std::string stem;
 
-  void add_option(CLI::App& command);                  // --out STEM
-  void show(const report::BenchReport& report) const;  // and ends as show() below
+  void add_option(CLI::App& command);                 // --out STEM
+  void show(const tools::BenchReport& report) const;  // and ends as show() below
 };
 
 // What the benchmarks of several processes measure: each flag that is given replaces a list of the
 // preset.
 struct ParallelFlags {
   std::string preset = "2025";
-  report::ParallelAxes given = {
+  tools::ParallelAxes given = {
       .models = {}, .contexts = {}, .precisions = {}, .ranks = {}, .batch_size = 0};
   std::string directory;
 
@@ -46,7 +46,7 @@ struct ParallelFlags {
   void add_options(CLI::App& command);
   // Puts what was given into the preset's axes; without --device the GPUs if there are any. Makes
   // the directory of --out.
-  void apply(report::ParallelAxes& axes) const;
+  void apply(tools::ParallelAxes& axes) const;
 };
 
 // --wrapper and --bucket-mb, lists; --turns, --warmup and --steps.
@@ -88,6 +88,6 @@ void make_output_directory(const std::string& directory);
 
 // Prints a report, writes its files DIRECTORY/NAME.* (none without a directory), and ends as
 // Interrupted, or with MachineError, if that was its end.
-void show(const report::BenchReport& report, const std::string& directory, const std::string& name);
+void show(const tools::BenchReport& report, const std::string& directory, const std::string& name);
 
 }  // namespace flashstep::apps

@@ -1,21 +1,20 @@
 // flashstep bench allreduce: sums over ranks of this machine, which it starts itself.
-#include "flashstep/report/bench_allreduce.h"
-
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/bench.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/bench/allreduce.h"
+#include "flashstep/bench/ranks.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/report/bench_ranks.h"
 
 namespace flashstep::apps {
 namespace {
 
 struct AllreduceArguments {
-  report::BenchAllreduceOptions options;
+  tools::BenchAllreduceOptions options;
   std::string preset = "2026", dtype = "fp32", directory;
   std::vector<std::string> backends, devices;
   std::vector<double> megabytes;
@@ -23,12 +22,12 @@ struct AllreduceArguments {
 };
 
 // The preset with what was given in place of its lists.
-report::AllreducePlan plan_of(const AllreduceArguments& arguments) {
-  report::AllreducePlan plan = report::allreduce_preset(arguments.preset);
+tools::AllreducePlan plan_of(const AllreduceArguments& arguments) {
+  tools::AllreducePlan plan = tools::allreduce_preset(arguments.preset);
   if (!arguments.backends.empty() || !arguments.devices.empty()) {
-    plan.transports = report::transports_of(arguments.backends, arguments.devices);
+    plan.transports = tools::transports_of(arguments.backends, arguments.devices);
   } else if (measure::list_gpus().empty()) {
-    plan.transports = report::transports_of({"gloo"}, {"cpu"});
+    plan.transports = tools::transports_of({"gloo"}, {"cpu"});
   }
   if (!arguments.megabytes.empty()) plan.megabytes = arguments.megabytes;
   if (!arguments.ranks.empty()) plan.ranks = arguments.ranks;
@@ -37,12 +36,12 @@ report::AllreducePlan plan_of(const AllreduceArguments& arguments) {
 }
 
 void run(AllreduceArguments& arguments) {
-  if (const auto task = report::rank_task()) return report::run_allreduce_rank(*task);
+  if (const auto task = tools::rank_task()) return tools::run_allreduce_rank(*task);
   arguments.options.plan = plan_of(arguments);
   make_output_directory(arguments.directory);
   const SignalGuard signals;
   arguments.options.progress = print_progress;
-  show(report::bench_allreduce(arguments.options), arguments.directory, "allreduce");
+  show(tools::bench_allreduce(arguments.options), arguments.directory, "allreduce");
 }
 
 }  // namespace
@@ -51,7 +50,7 @@ void add_bench_allreduce(CLI::App& bench) {
   auto* command = bench.add_subcommand("allreduce", "Sums over ranks, which it starts: NCCL, Gloo");
   auto arguments = std::make_shared<AllreduceArguments>();
   command->add_option("--preset", arguments->preset, "The course's year: 2024, 2025, 2026")
-      ->check(CLI::IsMember(report::allreduce_presets()))
+      ->check(CLI::IsMember(tools::allreduce_presets()))
       ->capture_default_str();
   command
       ->add_option("--megabytes", arguments->megabytes,

@@ -1,6 +1,4 @@
 // flashstep bench attention: attention beside its peers, in presets.
-#include "flashstep/report/bench_attention.h"
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,13 +7,14 @@
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/bench/attention.h"
 #include "flashstep/error.h"
 
 namespace flashstep::apps {
 namespace {
 
 struct AttentionArguments {
-  report::BenchAttentionOptions options;
+  tools::BenchAttentionOptions options;
   std::vector<std::string> passes, pairs;
   PeerFlags peer = {.script = "scripts/peers/attention_torch.py"};
   std::string directory;
@@ -41,12 +40,12 @@ void run(AttentionArguments& arguments) {
   make_output_directory(arguments.directory);
   keep_freed_memory();  // as flashstep train does
   for (const auto& pass : arguments.passes)
-    options.filter.passes.push_back(report::pass_by_name(pass));
+    options.filter.passes.push_back(tools::pass_by_name(pass));
   for (const auto& pair : arguments.pairs) options.pairs.push_back(pair_of(pair));
   options.peer_command = arguments.peer.command();
   options.progress = print_progress;
   const SignalGuard signals;
-  show(report::bench_attention(options), arguments.directory, options.preset);
+  show(tools::bench_attention(options), arguments.directory, options.preset);
 }
 
 }  // namespace
@@ -56,7 +55,7 @@ void add_bench_attention(CLI::App& bench) {
   auto arguments = std::make_shared<AttentionArguments>();
   auto& options = arguments->options;
   options.device.clear();
-  std::vector<std::string> presets = report::attention_presets();
+  std::vector<std::string> presets = tools::attention_presets();
   presets.emplace_back("grid");
   command->add_option("--preset", options.preset, join(presets))
       ->check(CLI::IsMember(presets))

@@ -5,8 +5,8 @@
 
 #include "apps/bench.h"
 #include "flashstep/base/signals.h"
-#include "flashstep/report/bench_ranks.h"
-#include "flashstep/report/bench_replica.h"
+#include "flashstep/bench/ddp_and_sharding.h"
+#include "flashstep/bench/ranks.h"
 
 namespace flashstep::apps {
 namespace {
@@ -15,13 +15,13 @@ struct DdpArguments {
   ParallelFlags flags;
   std::vector<std::string> wrappers;
   std::vector<double> bucket_megabytes;
-  report::ReplicaPlan plan;  // without a case and implementations
+  tools::ReplicaPlan plan;  // without a case and implementations
   bool no_trace = false;
 };
 
 void run(const DdpArguments& arguments) {
-  if (const auto task = report::rank_task()) return report::bench_replica_rank(*task);
-  report::BenchReplicaOptions options = report::ddp_preset(arguments.flags.preset);
+  if (const auto task = tools::rank_task()) return tools::bench_replica_rank(*task);
+  tools::BenchReplicaOptions options = tools::ddp_preset(arguments.flags.preset);
   arguments.flags.apply(options.axes);
   take_if_given(arguments.wrappers, options.wrappers);
   take_if_given(arguments.bucket_megabytes, options.bucket_megabytes);
@@ -29,7 +29,7 @@ void run(const DdpArguments& arguments) {
   options.plan.traced = !arguments.no_trace;
   options.progress = print_progress;
   const SignalGuard signals;
-  show(report::bench_replica(options), arguments.flags.directory, "ddp");
+  show(tools::bench_replica(options), arguments.flags.directory, "ddp");
 }
 
 }  // namespace

@@ -1,26 +1,25 @@
 // flashstep bench leaderboard: a training step of a model that no single GPU holds.
-#include "flashstep/report/bench_leaderboard.h"
-
 #include <memory>
 #include <string>
 
 #include "apps/bench.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
-#include "flashstep/report/bench_ranks.h"
+#include "flashstep/bench/leaderboard.h"
+#include "flashstep/bench/ranks.h"
 
 namespace flashstep::apps {
 namespace {
 
 struct LeaderboardArguments {
   ParallelFlags flags;
-  report::LeaderboardPlan plan = report::leaderboard_preset("2026").plan;  // without a case
+  tools::LeaderboardPlan plan = tools::leaderboard_preset("2026").plan;  // without a case
   PeerFlags peer;
 };
 
 void run(const LeaderboardArguments& arguments) {
-  if (const auto task = report::rank_task()) return report::bench_leaderboard_rank(*task);
-  report::BenchLeaderboardOptions options = report::leaderboard_preset(arguments.flags.preset);
+  if (const auto task = tools::rank_task()) return tools::bench_leaderboard_rank(*task);
+  tools::BenchLeaderboardOptions options = tools::leaderboard_preset(arguments.flags.preset);
   arguments.flags.apply(options.axes);
   options.plan = arguments.plan;
   if (!arguments.peer.script.empty()) {
@@ -36,7 +35,7 @@ void run(const LeaderboardArguments& arguments) {
   }
   options.progress = print_progress;
   const SignalGuard signals;
-  show(report::bench_leaderboard(options), arguments.flags.directory, "leaderboard");
+  show(tools::bench_leaderboard(options), arguments.flags.directory, "leaderboard");
 }
 
 }  // namespace
@@ -48,7 +47,7 @@ void add_bench_leaderboard(CLI::App& bench) {
   arguments->flags.preset = "2026";
   arguments->flags.add_options(*command);
   auto& plan = arguments->plan;
-  add_implementations(*command, plan.implementations, report::leaderboard_names());
+  add_implementations(*command, plan.implementations, tools::leaderboard_names());
   command->add_option("--memory", plan.memory_gigabytes, "Of a GPU, 10^9 bytes, that a job may use")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();

@@ -1,6 +1,4 @@
 // flashstep bench matrix: training with every attention under every wrapper.
-#include "flashstep/report/bench_matrix.h"
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,31 +7,32 @@
 #include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/bench/matrix.h"
+#include "flashstep/bench/ranks.h"
 #include "flashstep/error.h"
-#include "flashstep/report/bench_ranks.h"
 
 namespace flashstep::apps {
 namespace {
 
 struct MatrixArguments {
   ParallelFlags flags;
-  report::BenchMatrixOptions options;  // without axes
+  tools::BenchMatrixOptions options;  // without axes
 };
 
 void run(const MatrixArguments& arguments) {
-  if (const auto task = report::rank_task()) return report::bench_matrix_rank(*task);
-  report::BenchMatrixOptions options = arguments.options;
+  if (const auto task = tools::rank_task()) return tools::bench_matrix_rank(*task);
+  tools::BenchMatrixOptions options = arguments.options;
   require(!options.plan.train.empty() && !options.plan.validation.empty(),
           "[bench matrix] expected token files: --train T.npy --val V.npy");
-  options.axes = report::matrix_preset(arguments.flags.preset).axes;
+  options.axes = tools::matrix_preset(arguments.flags.preset).axes;
   arguments.flags.apply(options.axes);
   options.axes.attention = options.attention.front();
   options.progress = print_progress;
   const SignalGuard signals;
-  show(report::bench_matrix(options), arguments.flags.directory, "matrix");
+  show(tools::bench_matrix(options), arguments.flags.directory, "matrix");
 }
 
-void add_training(CLI::App& command, report::MatrixPlan& plan) {
+void add_training(CLI::App& command, tools::MatrixPlan& plan) {
   command.add_option("--train", plan.train, "Token file (.npy)");
   command.add_option("--val", plan.validation, "Token file (.npy)");
   command.add_option("--epochs", plan.epochs, "Over the token file")

@@ -1,6 +1,4 @@
 // flashstep bench norm: RMSNorm beside LayerNorm, by itself.
-#include "flashstep/report/bench_norm.h"
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,13 +7,14 @@
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/bench/norm.h"
 
 namespace flashstep::apps {
 namespace {
 
 struct NormArguments {
   std::string preset, device, directory;
-  report::BenchNormOptions given = {
+  tools::BenchNormOptions given = {
       .rows = 0, .widths = {}, .dtypes = {}, .passes = {}, .calls = 0, .turns = 0};
   PeerFlags peer = {.script = "scripts/peers/ops_torch.py"};
 };
@@ -24,8 +23,8 @@ void run(const NormArguments& arguments) {
   const std::string device = device_or_gpu(arguments.device);
   std::string preset = arguments.preset;
   if (preset.empty()) preset = device == "cpu" ? "cpu" : "2024";
-  report::BenchNormOptions options = report::norm_preset(preset);
-  const report::BenchNormOptions& given = arguments.given;
+  tools::BenchNormOptions options = tools::norm_preset(preset);
+  const tools::BenchNormOptions& given = arguments.given;
   options.device = device;
   take_if_given(given.rows, options.rows);
   take_if_given(given.calls, options.calls);
@@ -39,7 +38,7 @@ void run(const NormArguments& arguments) {
   make_output_directory(arguments.directory);
   keep_freed_memory();  // as flashstep train
   const SignalGuard signals;
-  show(report::bench_norm(options), arguments.directory, "norm");
+  show(tools::bench_norm(options), arguments.directory, "norm");
 }
 
 }  // namespace
@@ -61,9 +60,9 @@ void add_bench_norm(CLI::App& bench) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 24));
   add_names(*command, "--dtype", given.dtypes, {"fp32", "bf16"}, "fp32 (the default), bf16");
-  const std::vector<std::string> passes = report::BenchNormOptions().passes;
+  const std::vector<std::string> passes = tools::BenchNormOptions().passes;
   add_names(*command, "--pass", given.passes, passes, "Only these: " + join(passes));
-  add_implementations(*command, given.implementations, report::norm_implementations());
+  add_implementations(*command, given.implementations, tools::norm_implementations());
   add_count("--calls", given.calls, "Timed calls at most, all turns together (1000)");
   add_count("--turns", given.turns, "Of every implementation, one after the other (3)");
   add_device(*command, arguments->device);

@@ -1,6 +1,4 @@
 // flashstep bench ops: every fused operator beside PyTorch's.
-#include "flashstep/report/bench_ops.h"
-
 #include <memory>
 #include <string>
 
@@ -8,25 +6,26 @@
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/bench/ops.h"
 
 namespace flashstep::apps {
 namespace {
 
 struct OpsArguments {
-  report::BenchOpsOptions options;
+  tools::BenchOpsOptions options;
   std::string directory;
   PeerFlags peer = {.script = "scripts/peers/ops_torch.py"};
 };
 
 void run(OpsArguments& arguments) {
-  report::BenchOpsOptions& options = arguments.options;
+  tools::BenchOpsOptions& options = arguments.options;
   options.device = device_or_gpu(options.device);
   options.peer_command = arguments.peer.command();
   options.progress = print_progress;
   make_output_directory(arguments.directory);
   keep_freed_memory();  // as flashstep train
   const SignalGuard signals;
-  show(report::bench_ops(options), arguments.directory, "ops");
+  show(tools::bench_ops(options), arguments.directory, "ops");
 }
 
 }  // namespace
@@ -40,8 +39,8 @@ void add_bench_ops(CLI::App& bench) {
   const auto add_count = [&](const char* flag, int64_t& count, const char* text) {
     command->add_option(flag, count, text)->check(CLI::Range(1, 1 << 24))->capture_default_str();
   };
-  add_names(*command, "--op", options.ops, report::op_names(),
-            "Only these: " + join(report::op_names()));
+  add_names(*command, "--op", options.ops, tools::op_names(),
+            "Only these: " + join(tools::op_names()));
   add_count("--rows", options.rows, "Tokens, a multiple of 256");
   add_count("--width", options.width, "d_model, a multiple of 64");
   add_count("--vocab", options.vocab, "Tokens in the vocabulary");

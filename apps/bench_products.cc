@@ -1,12 +1,11 @@
 // flashstep bench products: cuBLASLt's algorithms for the products of a step.
-#include "flashstep/report/bench_products.h"
-
 #include <memory>
 #include <string>
 
 #include "apps/bench.h"
 #include "apps/workload_flags.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/bench/products.h"
 
 namespace flashstep::apps {
 namespace {
@@ -18,20 +17,20 @@ struct ProductsArguments {
 };
 
 void run(const ProductsArguments& arguments) {
-  report::WorkloadAxes axes;
+  tools::WorkloadAxes axes;
   axes.sizes = {"xl"};
   axes.contexts = {512};
   axes.precisions = {"bf16"};
   arguments.workload.apply(axes);
-  report::BenchProductsOptions options;
-  options.workloads = report::workloads_of(axes);
+  tools::BenchProductsOptions options;
+  options.workloads = tools::workloads_of(axes);
   options.turns = arguments.turns;
   options.turn_seconds = static_cast<double>(arguments.turn_ms) * 1e-3;
   options.table = arguments.table;
   options.progress = print_progress;
   make_output_directory(arguments.directory);
   const SignalGuard signals;
-  show(report::bench_products(options), arguments.directory, "products");
+  show(tools::bench_products(options), arguments.directory, "products");
 }
 
 }  // namespace

@@ -4,28 +4,28 @@
 
 #include "apps/bench.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/bench/ddp_and_sharding.h"
+#include "flashstep/bench/ranks.h"
 #include "flashstep/data_parallel.h"
-#include "flashstep/report/bench_ranks.h"
-#include "flashstep/report/bench_replica.h"
 
 namespace flashstep::apps {
 namespace {
 
 struct ShardingArguments {
   ParallelFlags flags;
-  report::ReplicaPlan plan = report::sharding_preset("2025").plan;  // without a case
+  tools::ReplicaPlan plan = tools::sharding_preset("2025").plan;  // without a case
   bool no_trace = false;
 };
 
 void run(const ShardingArguments& arguments) {
-  if (const auto task = report::rank_task()) return report::bench_replica_rank(*task);
-  report::BenchReplicaOptions options = report::sharding_preset(arguments.flags.preset);
+  if (const auto task = tools::rank_task()) return tools::bench_replica_rank(*task);
+  tools::BenchReplicaOptions options = tools::sharding_preset(arguments.flags.preset);
   arguments.flags.apply(options.axes);
   options.plan = arguments.plan;
   options.plan.traced = !arguments.no_trace;
   options.progress = print_progress;
   const SignalGuard signals;
-  show(report::bench_replica(options), arguments.flags.directory, "sharding");
+  show(tools::bench_replica(options), arguments.flags.directory, "sharding");
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ void add_bench_sharding(CLI::App& bench) {
                    "scattered: gradients are reduce-scattered; else all-reduced, and each rank "
                    "keeps its part")
       ->delimiter(',')
-      ->check(CLI::IsMember(report::sharding_names()))
+      ->check(CLI::IsMember(tools::sharding_names()))
       ->capture_default_str();
   command->add_option("--wrapper", plan.wrapper, "How gradients are averaged")
       ->check(CLI::IsMember(strategy_names()))

@@ -1,7 +1,5 @@
 // flashstep bench step: forward, backward and the whole step of models on one device, beside
 // PyTorch's where that is wanted.
-#include "flashstep/report/bench_step.h"
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,7 +8,8 @@
 #include "apps/workload_flags.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
-#include "flashstep/report/bench_ranks.h"
+#include "flashstep/bench/ranks.h"
+#include "flashstep/bench/step.h"
 
 namespace flashstep::apps {
 namespace {
@@ -27,8 +26,8 @@ struct StepArguments {
 };
 
 void run(const StepArguments& arguments) {
-  if (const auto task = report::rank_task()) return report::bench_step_process(*task);
-  report::BenchStepOptions options = report::step_preset(arguments.preset);
+  if (const auto task = tools::rank_task()) return tools::bench_step_process(*task);
+  tools::BenchStepOptions options = tools::step_preset(arguments.preset);
   arguments.workload.apply(options.axes);
   if (!arguments.warmups.empty()) options.warmups = arguments.warmups;
   if (arguments.steps > 0) options.steps = arguments.steps;
@@ -45,7 +44,7 @@ void run(const StepArguments& arguments) {
   make_output_directory(arguments.directory);
   keep_freed_memory();  // as flashstep train
   const SignalGuard signals;
-  show(report::bench_step(options), arguments.directory, "step");
+  show(tools::bench_step(options), arguments.directory, "step");
 }
 
 void add_counts(CLI::App& command, StepArguments& arguments) {

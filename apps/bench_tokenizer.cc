@@ -1,19 +1,18 @@
 // flashstep bench tokenizer
-#include "flashstep/report/bench_tokenizer.h"
-
 #include <filesystem>
 #include <memory>
 #include <string>
 
 #include "apps/bench.h"
 #include "flashstep/base/signals.h"
+#include "flashstep/bench/tokenizer.h"
 
 namespace flashstep::apps {
 
 void add_bench_tokenizer(CLI::App& bench) {
   auto* command = bench.add_subcommand(
       "tokenizer", "BPE training and encoding against PyPI's tokenizers and tiktoken");
-  auto options = std::make_shared<report::TokenizerBenchOptions>();
+  auto options = std::make_shared<tools::TokenizerBenchOptions>();
   auto output = std::make_shared<BenchOutput>();
   command->add_option("TEXT", options->texts,
                       "Text files; none: this machine's Python sources, and the built-in stories");
@@ -48,7 +47,7 @@ void add_bench_tokenizer(CLI::App& bench) {
     options->program = std::filesystem::read_symlink("/proc/self/exe").string();
     options->progress = print_progress;
     const SignalGuard signals;
-    output->show(report::bench_tokenizer(*options));
+    output->show(tools::bench_tokenizer(*options));
   });
 }
 

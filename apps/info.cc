@@ -7,11 +7,11 @@
 #include "apps/bench.h"
 #include "apps/commands.h"
 #include "flashstep/base/text.h"
+#include "flashstep/bench/benchmark.h"
+#include "flashstep/bench/limits_table.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/measure/machine.h"
 #include "flashstep/measure/table.h"
-#include "flashstep/report/benchmark.h"
-#include "flashstep/report/limits_table.h"
 
 namespace flashstep::apps {
 namespace {
@@ -48,7 +48,7 @@ void print_text(const Machine& machine, const std::vector<Limits>& limits) {
     line("GPU", "present, but this program was built without CUDA (cmake --preset cuda)");
   else
     line("GPU", measure::built_with_cuda() ? "none" : "none (and built without CUDA)");
-  std::cout << "\n" << measure::to_text(report::limits_table(machine, limits));
+  std::cout << "\n" << measure::to_text(tools::limits_table(machine, limits));
 }
 
 void print_json(const Machine& machine, const std::vector<Limits>& all) {
@@ -96,9 +96,9 @@ void run_info(const InfoOptions& options) {
   limits.push_back(measure::machine_limits(machine, "link", options.measure));
   if (!options.directory.empty()) {
     make_output_directory(options.directory);
-    report::BenchReport files;
-    files.table = report::limits_table(machine, limits);
-    report::save(files, options.directory + "/limits");
+    tools::BenchReport files;
+    files.table = tools::limits_table(machine, limits);
+    tools::save(files, options.directory + "/limits");
   }
   if (options.json)
     print_json(machine, limits);

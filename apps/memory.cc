@@ -1,5 +1,5 @@
 // flashstep memory: where the memory of a model goes, or what a memory snapshot holds.
-#include "flashstep/report/memory.h"
+#include "flashstep/profile/memory.h"
 
 #include <memory>
 #include <string>
@@ -8,7 +8,7 @@
 #include "apps/commands.h"
 #include "apps/workload_flags.h"
 #include "flashstep/base/signals.h"
-#include "flashstep/report/bench_ranks.h"
+#include "flashstep/bench/ranks.h"
 
 namespace flashstep::apps {
 namespace {
@@ -21,13 +21,13 @@ struct MemoryArguments {
 };
 
 void run(const MemoryArguments& arguments) {
-  if (const auto task = report::rank_task()) return report::memory_process(*task);
+  if (const auto task = tools::rank_task()) return tools::memory_process(*task);
   if (!arguments.directory.empty()) make_output_directory(arguments.directory);
   if (!arguments.snapshot.empty()) {
-    return show(report::snapshot_report(arguments.snapshot, arguments.largest, arguments.directory),
+    return show(tools::snapshot_report(arguments.snapshot, arguments.largest, arguments.directory),
                 arguments.directory, "memory");
   }
-  report::MemoryOptions options = report::memory_preset(arguments.preset);
+  tools::MemoryOptions options = tools::memory_preset(arguments.preset);
   arguments.workload.apply(options.axes);
   options.warmup = arguments.warmup;
   options.largest = arguments.largest;
@@ -35,7 +35,7 @@ void run(const MemoryArguments& arguments) {
   options.directory = arguments.directory;
   options.progress = print_progress;
   const SignalGuard signals;
-  show(report::memory_report(options), arguments.directory, "memory");
+  show(tools::memory_report(options), arguments.directory, "memory");
 }
 
 }  // namespace

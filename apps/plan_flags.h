@@ -6,7 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "flashstep/report/plan.h"
+#include "flashstep/bench/plan.h"
 
 namespace flashstep::apps {
 
@@ -29,8 +29,8 @@ struct PlanFlags {
         ->option_text("141GiB");
   }
   bool any() const { return ranks != 0 || !card.empty() || !memory.empty(); }
-  report::PlanInputs inputs(const Config& config) const {
-    return {config, ranks, card, memory.empty() ? 0 : report::bytes_of(memory)};
+  tools::PlanInputs inputs(const Config& config) const {
+    return {config, ranks, card, memory.empty() ? 0 : tools::bytes_of(memory)};
   }
 };
 

@@ -1,5 +1,5 @@
 // flashstep precision: what 16-bit numbers cost.
-#include "flashstep/report/precision.h"
+#include "flashstep/profile/precision.h"
 
 #include <algorithm>
 #include <iostream>
@@ -13,8 +13,8 @@
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/bench/workload.h"
 #include "flashstep/measure/gpu.h"
-#include "flashstep/report/workload.h"
 
 namespace flashstep::apps {
 namespace {
@@ -23,8 +23,8 @@ const std::vector<std::string> kParts = {"accumulation", "dtypes", "norms", "siz
 
 struct PrecisionArguments {
   std::vector<std::string> parts = kParts;
-  report::NormOptions norm;
-  report::PrecisionSizesOptions sizes;
+  tools::NormOptions norm;
+  tools::PrecisionSizesOptions sizes;
   std::string directory;
 };
 
@@ -33,7 +33,7 @@ void run(PrecisionArguments arguments) {
   keep_freed_memory();  // as flashstep train does
   if (arguments.sizes.device.empty())
     arguments.sizes.device = measure::list_gpus().empty() ? "cpu" : "cuda";
-  arguments.sizes.sizes = report::sizes_named(arguments.sizes.sizes);
+  arguments.sizes.sizes = tools::sizes_named(arguments.sizes.sizes);
   arguments.sizes.progress = print_progress;
   const SignalGuard signals;
   for (const std::string& part : kParts) {
@@ -41,10 +41,10 @@ void run(PrecisionArguments arguments) {
     if (std::find(wanted.begin(), wanted.end(), part) == wanted.end()) continue;
     check_interrupted("interrupted; what was measured is shown");
     const auto result = [&] {
-      if (part == "accumulation") return account_report(report::precision_accumulation());
-      if (part == "dtypes") return account_report(report::precision_dtypes());
-      if (part == "norms") return account_report(report::precision_norms(arguments.norm));
-      return report::precision_sizes(arguments.sizes);
+      if (part == "accumulation") return account_report(tools::precision_accumulation());
+      if (part == "dtypes") return account_report(tools::precision_dtypes());
+      if (part == "norms") return account_report(tools::precision_norms(arguments.norm));
+      return tools::precision_sizes(arguments.sizes);
     }();
     show(result, arguments.directory, "precision_" + part);
     std::cout << "\n" << std::flush;
@@ -63,7 +63,7 @@ void add_precision(CLI::App& app) {
       ->check(CLI::IsMember(kParts));
   command
       ->add_option("--size", sizes.sizes,
-                   join(report::workload_size_names()) +
+                   join(tools::workload_size_names()) +
                        "; all: those of 2025's handout; or d_model/d_ff/layers/heads")
       ->delimiter(',')
       ->capture_default_str();

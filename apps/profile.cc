@@ -1,5 +1,5 @@
 // flashstep profile: where the time of a model's step goes, or of a trace that was recorded.
-#include "flashstep/report/profile.h"
+#include "flashstep/profile/profile.h"
 
 #include <memory>
 #include <string>
@@ -23,7 +23,7 @@ struct ProfileArguments {
 
 void read_trace(const ProfileArguments& arguments) {
   ProgressBar bar("reading " + arguments.trace, ProgressBar::Unit::kBytes);
-  const auto report = report::trace_report(arguments.trace, arguments.top, bar.callback());
+  const auto report = tools::trace_report(arguments.trace, arguments.top, bar.callback());
   bar.finish();
   show(report, arguments.directory, "profile");
 }
@@ -31,7 +31,7 @@ void read_trace(const ProfileArguments& arguments) {
 void run(const ProfileArguments& arguments) {
   make_output_directory(arguments.directory);
   if (!arguments.trace.empty()) return read_trace(arguments);
-  report::ProfileOptions options = report::profile_preset(arguments.preset);
+  tools::ProfileOptions options = tools::profile_preset(arguments.preset);
   arguments.workload.apply(options.axes);
   if (arguments.warmup_given) options.warmup = arguments.warmup;
   if (arguments.steps > 0) options.steps = arguments.steps;
@@ -43,7 +43,7 @@ void run(const ProfileArguments& arguments) {
   options.progress = print_progress;
   keep_freed_memory();  // as flashstep train
   const SignalGuard signals;
-  show(report::profile_report(options), arguments.directory, "profile");
+  show(tools::profile_report(options), arguments.directory, "profile");
 }
 
 void add_counts(CLI::App& command, ProfileArguments& arguments) {

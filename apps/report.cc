@@ -1,5 +1,5 @@
 // flashstep report: every measurement of a preset, as one document.
-#include "flashstep/report/document/report.h"
+#include "flashstep/report/report.h"
 
 #include <cstdio>
 #include <iostream>
@@ -13,13 +13,13 @@
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
-#include "flashstep/report/document/question.h"
+#include "flashstep/report/question.h"
 
 namespace flashstep::apps {
 namespace {
 
 struct ReportArguments {
-  report::ReportOptions options;
+  tools::ReportOptions options;
   std::string directory = "report";
   double minutes = 0;
   bool redraw = false, no_pdf = false;
@@ -31,11 +31,11 @@ struct CompareArguments {
 
 std::vector<std::string> section_names() {
   std::vector<std::string> names;
-  for (const report::Section& section : report::sections()) names.emplace_back(section.name);
+  for (const tools::Section& section : tools::sections()) names.emplace_back(section.name);
   return names;
 }
 
-void print(const report::ReportOutcome& outcome) {
+void print(const tools::ReportOutcome& outcome) {
   const auto lines = [](const char* head, const std::vector<std::string>& texts) {
     for (const std::string& text : texts) std::cout << head << text << "\n";
   };
@@ -50,7 +50,7 @@ void print(const report::ReportOutcome& outcome) {
 }
 
 void run(ReportArguments& arguments) {
-  report::ReportOptions& options = arguments.options;
+  tools::ReportOptions& options = arguments.options;
   options.directory = arguments.directory;
   options.pdf = !arguments.no_pdf;
   options.most_seconds = 60 * arguments.minutes;
@@ -61,8 +61,8 @@ void run(ReportArguments& arguments) {
     bar.update(static_cast<uint64_t>(10 * done), static_cast<uint64_t>(10 * total), note);
   };
   options.told = [&](const std::string& line) { bar.print(line); };
-  const report::ReportOutcome outcome =
-      arguments.redraw ? report::redraw_report(options) : report::make_report(options);
+  const tools::ReportOutcome outcome =
+      arguments.redraw ? tools::redraw_report(options) : tools::make_report(options);
   bar.finish();
   print(outcome);
   if (outcome.signal != 0) {
@@ -92,7 +92,7 @@ void add_compare(CLI::App& report) {
                       "Also write compare.txt, .md, .csv and .json into this directory");
   command->callback([arguments] {
     if (!arguments->directory.empty()) make_output_directory(arguments->directory);
-    show(report::compare_reports(arguments->a, arguments->b), arguments->directory, "compare");
+    show(tools::compare_reports(arguments->a, arguments->b), arguments->directory, "compare");
   });
 }
 
@@ -106,8 +106,8 @@ void add_report(CLI::App& app) {
   command
       ->add_option("--preset", arguments->options.preset,
                    "quick (two CPU cores, about three minutes), or a year's handout: " +
-                       join(report::report_presets()))
-      ->check(CLI::IsMember(report::report_presets()))
+                       join(tools::report_presets()))
+      ->check(CLI::IsMember(tools::report_presets()))
       ->capture_default_str();
   command->add_option("--only", arguments->options.only, "Sections: " + join(section_names()))
       ->delimiter(',');

@@ -96,8 +96,7 @@ void train_command(TrainArguments arguments) {
   set("parallel.wrapper", arguments.wrapper);
   set("train.device", arguments.device);
   const Config config = load_config(arguments.config, arguments.assignments);
-  if (arguments.plan)
-    return show(report::plan_report(arguments.planned.inputs(config)), "", "plan");
+  if (arguments.plan) return show(tools::plan_report(arguments.planned.inputs(config)), "", "plan");
   require(!arguments.planned.any(), "expected --plan with --ranks, --card and --memory");
 
   TrainOptions options;

@@ -26,7 +26,7 @@ void replace(const std::optional<T>& given, T& value) {
 void WorkloadFlags::add_options(CLI::App& command) {
   command
       .add_option("--size", given_.sizes,
-                  join(report::workload_size_names()) +
+                  join(tools::workload_size_names()) +
                       "; all: those of 2025's handout; or d_model/d_ff/layers/heads")
       ->delimiter(',');
   command.add_option("--context", given_.contexts, "Tokens of a row; 0: the size's own")
@@ -34,14 +34,14 @@ void WorkloadFlags::add_options(CLI::App& command) {
       ->check(CLI::Range(0, 1 << 24));
   command.add_option("--batch", given_.common.batch_size, "Rows")->check(CLI::Range(1, 1 << 20));
   command
-      .add_option("--mode", given_.modes, join(report::workload_modes()) + ": how much of a step")
+      .add_option("--mode", given_.modes, join(tools::workload_modes()) + ": how much of a step")
       ->delimiter(',')
-      ->check(CLI::IsMember(report::workload_modes()));
+      ->check(CLI::IsMember(tools::workload_modes()));
   command
       .add_option("--precision", given_.precisions,
                   "fp32, fp32-split and tf32 (GPUs), bf16 (autocast)")
       ->delimiter(',')
-      ->check(CLI::IsMember(report::workload_precisions()));
+      ->check(CLI::IsMember(tools::workload_precisions()));
   command.add_option("--moments", given_.common.moments, "AdamW's: fp32, bf16")
       ->check(CLI::IsMember({"fp32", "bf16"}));
   command
@@ -88,8 +88,8 @@ void WorkloadFlags::add_hyperparameters(CLI::App& command) {
   command.add_option("--seed", seed_, "Of weights and tokens (1)")->check(CLI::Range(0, 1 << 30));
 }
 
-void WorkloadFlags::apply(report::WorkloadAxes& axes) const {
-  replace(report::sizes_named(given_.sizes), axes.sizes);
+void WorkloadFlags::apply(tools::WorkloadAxes& axes) const {
+  replace(tools::sizes_named(given_.sizes), axes.sizes);
   replace(given_.contexts, axes.contexts);
   replace(given_.precisions, axes.precisions);
   replace(given_.attentions, axes.attentions);

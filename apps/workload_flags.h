@@ -6,7 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "flashstep/report/workload.h"
+#include "flashstep/bench/workload.h"
 
 namespace flashstep::apps {
 
@@ -19,17 +19,17 @@ class WorkloadFlags {
   void add_options(CLI::App& command);
 
   // Without --device the GPU if there is one. `all` among the sizes: those of the 2025 handout.
-  void apply(report::WorkloadAxes& axes) const;
+  void apply(tools::WorkloadAxes& axes) const;
 
  private:
   void add_hyperparameters(CLI::App& command);
 
-  report::WorkloadAxes given_ = {.sizes = {},
-                                 .contexts = {},
-                                 .precisions = {},
-                                 .attentions = {},
-                                 .modes = {},
-                                 .common = {.model = {}, .device = ""}};
+  tools::WorkloadAxes given_ = {.sizes = {},
+                                .contexts = {},
+                                .precisions = {},
+                                .attentions = {},
+                                .modes = {},
+                                .common = {.model = {}, .device = ""}};
   std::optional<double> max_norm_, rope_theta_, norm_epsilon_;
   std::optional<int64_t> seed_;
 };

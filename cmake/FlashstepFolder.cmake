@@ -19,8 +19,8 @@ set(FLASHSTEP_CUDA_INCLUDES "<(nccl.h|cuda_runtime|(c10|ATen|torch/csrc)/cuda|.*
 # Tests of half a minute and more on two cores: `make test` leaves them out, .ci/run runs them too (label long).
 set(FLASHSTEP_LONG_TESTS
   comm_group_faults_test hosts_test kill_test launch_train_test others_files_test parallel_flat_shards_edges_test
-  parallel_flat_shards_test parallel_gradient_reducer_test rank_kills_test report_account_program_test
-  python_handout_test python_inductor_test python_install_test report_bench_norm_program_test report_bench_parallel_program_test report_bench_step_program_test report_exit_codes_test
+  parallel_flat_shards_test parallel_gradient_reducer_test rank_kills_test profile_account_program_test
+  python_handout_test python_inductor_test python_install_test bench_norm_program_test bench_parallel_program_test bench_step_program_test bench_exit_codes_test
   report_quick_test
   safetensors_interop_test sentences_test signals_test tokenizer_peers_test tokenizer_program_test train_cli_test
   train_parallel_train_test)
@@ -169,6 +169,35 @@ function(flashstep_folder NAME)
   endif()
 endfunction()
 
+# flashstep_embed(ROOM HEADER FUNCTION FILE...)
+# Compiles text files of the current folder into ROOM. FUNCTION, which HEADER declares, gives the text as a string_view; of
+# several files their names and texts, as pairs.
+function(flashstep_embed ROOM HEADER FUNCTION)
+  set(content "std::string_view ${FUNCTION}() { return ")
+  if(ARGC GREATER 4)
+    set(content "std::vector<std::pair<std::string, std::string_view>> ${FUNCTION}() { return {")
+  endif()
+  foreach(file IN LISTS ARGN)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${file}")
+    file(READ "${file}" text)
+    get_filename_component(name "${file}" NAME)
+    if(ARGC GREATER 4)
+      string(APPEND content "\n{\"${name}\", R\"text(${text})text\"},")
+    else()
+      string(APPEND content "R\"text(${text})text\"")
+    endif()
+  endforeach()
+  if(ARGC GREATER 4)
+    string(APPEND content "}")
+  endif()
+  set(source "${CMAKE_CURRENT_BINARY_DIR}/${FUNCTION}.cc")
+  string(CONCAT content "// Made of text files by the build.\n#include \"${HEADER}\"\n\nnamespace flashstep::tools {\n\n"
+    "${content}; }\n\n}  // namespace flashstep::tools\n")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "@content@" @ONLY)  # written only where it differs
+  target_sources(flashstep_${ROOM} PRIVATE "${source}")
+  set_source_files_properties("${source}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+endfunction()
+
 # flashstep_test_program(NAME [TORCH] SOURCES file... [LIBRARIES target...])
 # A googletest program; how it is called stands in tests/main.cc.
 function(flashstep_test_program NAME)
@@ -248,5 +277,5 @@ function(flashstep_python_test NAME SCRIPT)
   endif()
   add_test(NAME ${NAME} COMMAND ${FLASHSTEP_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${SCRIPT})
   set_tests_properties(${NAME} PROPERTIES LABELS "python;${ARG_LABELS}" TIMEOUT 600 SKIP_RETURN_CODE 77
-    ENVIRONMENT "${FLASHSTEP_TEST_ENVIRONMENT};PYTHONDONTWRITEBYTECODE=1")
+    ENVIRONMENT "${FLASHSTEP_TEST_ENVIRONMENT};PYTHONDONTWRITEBYTECODE=1;PYTHONPATH=${PROJECT_SOURCE_DIR}/flashstep/testing")
 endfunction()

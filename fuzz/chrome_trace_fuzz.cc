@@ -1,7 +1,7 @@
-// Sources: flashstep/report/chrome_trace.cc flashstep/report/json_scanner.cc
-// Sources: flashstep/report/trace_attribution.cc
-// Sources: flashstep/report/operator_work.cc flashstep/report/work_class*.cc
-// Sources: flashstep/report/profile_sums.cc
+// Sources: flashstep/trace/chrome_trace.cc flashstep/trace/json_scanner.cc
+// Sources: flashstep/profile/trace_attribution.cc
+// Sources: flashstep/trace/operator_work.cc flashstep/report/work_class*.cc
+// Sources: flashstep/profile/profile_sums.cc
 // Sources: flashstep/attention/cost.cc flashstep/measure/spans.cc
 // Any bytes as a profiler's trace: refused with UserError, or events that end after they begin, and
 // whose time `flashstep profile --trace` can put into classes.
@@ -12,11 +12,11 @@
 #include <string_view>
 
 #include "flashstep/error.h"
-#include "flashstep/report/profile_sums.h"
-#include "flashstep/report/trace_attribution.h"
-#include "flashstep/report/trace_events.h"
+#include "flashstep/profile/profile_sums.h"
+#include "flashstep/profile/trace_attribution.h"
+#include "flashstep/trace/trace_events.h"
 
-using namespace flashstep::report;  // a test program
+using namespace flashstep::tools;  // a test program
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view json(reinterpret_cast<const char*>(data), size);

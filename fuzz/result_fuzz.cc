@@ -1,4 +1,4 @@
-// Sources: flashstep/report/document/result.cc flashstep/report/picture_json.cc
+// Sources: flashstep/report/result.cc flashstep/bench/picture_json.cc
 // Sources: flashstep/measure/table*.cc flashstep/measure/plot*.cc flashstep/measure/*_chart.cc
 // Sources: flashstep/measure/heat_map.cc flashstep/measure/flame_graph.cc flashstep/measure/svg.cc
 // Sources: flashstep/measure/ticks.cc flashstep/measure/utf8.cc flashstep/measure/png.cc
@@ -11,10 +11,10 @@
 #include <string>
 
 #include "flashstep/error.h"
-#include "flashstep/report/document/result.h"
+#include "flashstep/report/result.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace flashstep::report;
+  using namespace flashstep::tools;
   const std::string json(reinterpret_cast<const char*>(data), size);
   try {
     const Result result = result_from_json(json, "fuzz");

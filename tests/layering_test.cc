@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 const std::map<std::string, int> kLevels = {
     {"base", 0},     {"measure", 1},   {"tokenizer", 1}, {"data", 1},  {"comm", 1},
     {"testing", 2},  {"attention", 2}, {"products", 1},  {"ops", 2},   {"model", 3},
-    {"parallel", 3}, {"train", 4},     {"bindings", 5},  {"tools", 5}, {"report", 6}};
+    {"parallel", 3}, {"train", 4},     {"bindings", 5},  {"tools", 5}, {"trace", 5},
+    {"bench", 6},    {"profile", 7},   {"report", 8}};
 
 // The room of each public header, "NAME.h", and of what these include, "detail/NAME.h". All that is
 // installed.

@@ -53,8 +53,7 @@ bool is_passed_over(std::string_view name) {
 
 // Those who record, and who only had the model run: neither asked for memory.
 bool is_onlooker(std::string_view function) {
-  return function.starts_with("flashstep::measure::") ||
-         function.starts_with("flashstep::report::");
+  return function.starts_with("flashstep::measure::") || function.starts_with("flashstep::tools::");
 }
 
 std::string_view without_arguments(std::string_view function) {

@@ -156,7 +156,7 @@ TEST(MemoryTrace, WhoMadeIt) {
   site.frames = {0, 1, 2, 3};
   EXPECT_EQ(source_of(trace, site), "flashstep::rms_norm (rms_norm.cc:12)");
   EXPECT_EQ(maker_of(trace, site), "flashstep::rms_norm (rms_norm.cc:12)");
-  trace.frames.push_back({"flashstep::report::ModelRun::backward(at::Tensor const&)", "x.so", 0});
+  trace.frames.push_back({"flashstep::tools::ModelRun::backward(at::Tensor const&)", "x.so", 0});
   site.frames = {4};
   EXPECT_EQ(source_of(trace, site), "") << "a caller of backward made nothing";
   trace.frames.push_back({"forward", "/x/torch/nn/linear.py", 125});

@@ -16,12 +16,12 @@
 #include "flashstep/error.h"
 #include "flashstep/measure/memory_observer.h"
 #include "flashstep/measure/memory_snapshot.h"
-#include "flashstep/report/document/result.h"
-#include "flashstep/report/memory.h"
-#include "flashstep/report/profile.h"
+#include "flashstep/profile/memory.h"
+#include "flashstep/profile/profile.h"
+#include "flashstep/report/result.h"
 #include "flashstep/train/loss_plot.h"
 
-namespace flashstep::report {
+namespace flashstep::tools {
 namespace {
 
 namespace fs = std::filesystem;
@@ -214,4 +214,4 @@ TORCH_LIBRARY_FRAGMENT(flashstep, library) {
       .def("report", for_python(&MemoryRecording::report));
 }
 
-}  // namespace flashstep::report
+}  // namespace flashstep::tools

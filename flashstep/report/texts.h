@@ -6,13 +6,12 @@
 #include <utility>
 #include <vector>
 
-namespace flashstep::report {
+namespace flashstep::tools {
 
 std::vector<std::pair<std::string, std::string_view>> handout_texts();  // handouts/*.json, by name
 std::string_view answer_forms();                                        // answers.json
 std::string_view section_texts();                                       // sections.json
-std::string_view note_texts();                                          // notes.json
-std::string_view page_style();                                          // document/page.css, .js
+std::string_view page_style();                                          // page.css, .js
 std::string_view page_script();
 
-}  // namespace flashstep::report
+}  // namespace flashstep::tools

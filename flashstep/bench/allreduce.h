@@ -1,0 +1,122 @@
+// All-reduce over ranks of this machine, beside the bare library below it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "flashstep/bench/benchmark.h"
+#include "flashstep/bench/record.h"
+
+namespace flashstep::tools {
+
+// What the links between ranks of one machine carry at most, one way.
+struct Link {
+  double bytes_per_s;  // a rank's, in one direction
+  std::string source;  // "data sheet: ...", or how it was measured
+};
+
+// NVLink of a GPU by the name that CUDA gives it, as its data sheet promises; nothing if we have
+// none, or it has no NVLink.
+std::optional<Link> nvlink_limit(const std::string& gpu_name);
+
+// TCP over this machine's loopback, as measure/limits.h has it.
+Link loopback_limit();
+
+// What `flashstep bench allreduce` measures: sums over ranks by size, number of ranks, backend and
+// device, and what came of it.
+
+// Sizes are in MB = 10^6 bytes.
+struct AllreducePlan {
+  std::vector<std::pair<std::string, std::string>> transports;  // backend and device
+  std::vector<double> megabytes;
+  std::vector<int64_t> ranks;
+  std::string dtype = "fp32";  // fp32, bf16, fp16
+};
+
+std::vector<std::string> allreduce_presets();  // the course's years: "2024", "2025", "2026"
+AllreducePlan allreduce_preset(const std::string& name);  // UserError for an unknown one
+
+// All that backends ("gloo", "nccl") and devices ("cpu", "cuda") have in common: NCCL knows no CPU.
+// An empty list means every one. UserError when nothing is left.
+std::vector<std::pair<std::string, std::string>> transports_of(
+    const std::vector<std::string>& backends, const std::vector<std::string>& devices);
+
+struct AllreduceCase {
+  std::string backend, device, dtype;
+  int64_t ranks = 0, bytes = 0;
+  bool operator==(const AllreduceCase&) const = default;
+};
+std::string describe(const AllreduceCase& c);  // "nccl cuda 4 ranks 100 MB fp32"
+
+// By transport, ranks and size, in this order. UserError for what cannot be measured: fewer than 2
+// ranks, a size below one element a rank, sums that are not exact.
+std::vector<AllreduceCase> cases_of(const AllreducePlan& plan);
+
+// nccl-tests' definitions (doc/PERFORMANCE.md there): the bytes of one rank's buffer over the time,
+// and that times 2 (n - 1) / n, what each rank has to send, and to receive, at least.
+double algorithm_bandwidth(const AllreduceCase& c, double seconds);  // bytes/s
+double bus_bandwidth(const AllreduceCase& c, double seconds);
+
+Fields key_of(const AllreduceCase& c);  // backend, device, dtype, ranks, size (MB)
+
+// What ranks add up, so that every element of the sum is known beforehand and exact: rank r holds
+// (r + 1) (i mod p + 1) at element i, and the sum over n ranks is n (n + 1) / 2 (i mod p + 1).
+
+at::ScalarType element_type(const std::string& dtype);  // "fp32", "bf16", "fp16"; else UserError
+int64_t element_bytes(const std::string& dtype);
+
+// p: an odd prime, so that no block of a collective's own is a multiple of it, and small enough for
+// every partial sum to be exact in the dtype. UserError for too many ranks.
+int64_t pattern_period(const std::string& dtype, int64_t ranks);
+
+// Overwrites `buffer` (elements) with what rank `rank` holds.
+void fill_pattern(at::Tensor buffer, const std::string& dtype, int64_t ranks, int64_t rank);
+// How many elements are not the sum over all ranks; NaN is wrong.
+int64_t count_wrong(const at::Tensor& buffer, const std::string& dtype, int64_t ranks);
+
+// What each rank of `flashstep bench allreduce` does.
+struct AllreduceTask {
+  std::vector<AllreduceCase> cases;  // of one transport and number of ranks
+  double cell_seconds = 1;           // for the timed calls of one implementation and case
+  bool quick = false;                // one short turn: only to see that all runs
+};
+std::string to_json(const AllreduceTask& task);
+AllreduceTask task_from_json(const std::string& text);
+
+// Measures the cases in turn as one of `task.cases[0].ranks` ranks. Every rank calls it; `report`
+// gets the records of each, on rank 0 of interest only: samples in seconds of a call, "seconds" of
+// calls one after the other and "alone" from its launch to its end, nothing else being under way;
+// the fact "wrong", of elements on all ranks.
+void measure_allreduce(const AllreduceTask& task,
+                       const std::function<void(const std::vector<Record>&)>& report);
+
+struct BenchAllreduceOptions {
+  AllreducePlan plan;
+  double cell_seconds = 1;  // for the timed calls of one implementation and case
+  bool quick = false;       // one short turn a cell: only to see that all runs
+  // The flashstep that is started as ranks, and what makes it one.
+  std::string program = "/proc/self/exe";
+  std::vector<std::string> arguments = {"bench", "allreduce"};
+  TellProgress progress = {};
+};
+
+// Starts the ranks of each transport and number of ranks in turn. `runs`: a line an implementation
+// and case; no pictures for "quick". Wrong elements of ours are the report's failure.
+BenchReport bench_allreduce(const BenchAllreduceOptions& options);
+// The same, in a process that it started as a rank.
+void run_allreduce_rank(const std::string& task);
+
+// By backend and device; where there is none, shares of the limit are left out.
+using Links = std::map<std::pair<std::string, std::string>, Link>;
+
+// Of measure_allreduce()'s records.
+Benchmark allreduce_benchmark(const BenchAllreduceOptions& options, const Links& links);
+
+}  // namespace flashstep::tools

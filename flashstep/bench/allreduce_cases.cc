@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/base/text.h"
+#include "flashstep/bench/allreduce.h"
+#include "flashstep/error.h"
+#include "flashstep/measure/data_sheet.h"
+#include "flashstep/measure/limits.h"
+#include "flashstep/measure/machine.h"
+
+namespace flashstep::tools {
+namespace {
+
+// Elements that are compared, or written, at a time: the rest of the memory is the buffer's.
+constexpr int64_t kChunk = int64_t{1} << 22;
+
+// factor (i mod p + 1) for the first elements; whole periods, so that it holds for every chunk.
+at::Tensor pattern(const at::Tensor& like, int64_t period, int64_t factor) {
+  const int64_t length = std::min(like.numel(), kChunk) / period * period + period;
+  const auto options = at::TensorOptions(at::kLong).device(like.device());
+  return (at::arange(length, options).remainder(period).add_(1).mul_(factor))
+      .to(like.scalar_type());
+}
+
+}  // namespace
+
+std::vector<std::string> allreduce_presets() { return {"2024", "2025", "2026"}; }
+
+AllreducePlan allreduce_preset(const std::string& name) {
+  AllreducePlan plan;
+  plan.ranks = {2, 4, 6};
+  plan.megabytes = {1, 10, 100, 1000};
+  if (name == "2024") {
+    plan.megabytes = {0.512, 1, 10, 50, 100, 500, 1000};
+    plan.transports = {{"gloo", "cpu"}, {"gloo", "cuda"}, {"nccl", "cuda"}};
+  } else if (name == "2025") {
+    plan.transports = {{"gloo", "cpu"}, {"nccl", "cuda"}};
+  } else {
+    require(name == "2026", "[bench allreduce] expected a preset of ", join(allreduce_presets()),
+            ", got \"", name, "\"");
+    plan.transports = {{"nccl", "cuda"}};
+  }
+  return plan;
+}
+
+std::vector<std::pair<std::string, std::string>> transports_of(
+    const std::vector<std::string>& backends, const std::vector<std::string>& devices) {
+  std::vector<std::pair<std::string, std::string>> transports;
+  for (const auto& [backend, device] :
+       {std::pair("gloo", "cpu"), std::pair("gloo", "cuda"), std::pair("nccl", "cuda")}) {
+    if (is_wanted(backends, std::string(backend)) && is_wanted(devices, std::string(device))) {
+      transports.emplace_back(backend, device);
+    }
+  }
+  require(!transports.empty(), "[bench allreduce] expected a backend for the device, got ",
+          join(backends), " on ", join(devices), ": NCCL knows no CPU");
+  return transports;
+}
+
+std::string describe(const AllreduceCase& c) {
+  return str(c.backend, " ", c.device, " ", c.ranks, " ranks ", static_cast<double>(c.bytes) / 1e6,
+             " MB ", c.dtype);
+}
+
+std::vector<AllreduceCase> cases_of(const AllreducePlan& plan) {
+  const int64_t width = element_bytes(plan.dtype);
+  std::vector<AllreduceCase> cases;
+  for (const auto& [backend, device] : plan.transports) {
+    for (const int64_t ranks : plan.ranks) {
+      require(ranks >= 2, "[bench allreduce] expected at least 2 ranks, got ", ranks);
+      pattern_period(plan.dtype, ranks);
+      for (const double megabytes : plan.megabytes) {
+        const auto elements = std::llround(megabytes * 1e6 / static_cast<double>(width));
+        require(elements >= ranks, "[bench allreduce] expected at least an element for each of ",
+                ranks, " ranks, got ", megabytes, " MB");
+        cases.push_back({backend, device, plan.dtype, ranks, elements * width});
+      }
+    }
+  }
+  require(!cases.empty(), "[bench allreduce] expected sizes and ranks, got none");
+  return cases;
+}
+
+double algorithm_bandwidth(const AllreduceCase& c, double seconds) {
+  return static_cast<double>(c.bytes) / seconds;
+}
+
+double bus_bandwidth(const AllreduceCase& c, double seconds) {
+  const auto n = static_cast<double>(c.ranks);
+  return algorithm_bandwidth(c, seconds) * 2 * (n - 1) / n;
+}
+
+Fields key_of(const AllreduceCase& c) {
+  return {{"backend", c.backend},
+          {"device", c.device},
+          {"dtype", c.dtype},
+          {"ranks", c.ranks},
+          {"size", static_cast<double>(c.bytes) / 1e6}};
+}
+
+at::ScalarType element_type(const std::string& dtype) {
+  if (dtype == "fp32") return at::kFloat;
+  if (dtype == "bf16") return at::kBFloat16;
+  require(dtype == "fp16", "[bench allreduce] expected dtype fp32, bf16 or fp16, got \"", dtype,
+          "\"");
+  return at::kHalf;
+}
+
+int64_t element_bytes(const std::string& dtype) {
+  return static_cast<int64_t>(c10::elementSize(element_type(dtype)));
+}
+
+int64_t pattern_period(const std::string& dtype, int64_t ranks) {
+  // Whole numbers up to 2^(bits of the significand) are exact: 24, 8 and 11 bits.
+  const at::ScalarType type = element_type(dtype);
+  const int64_t exact = int64_t{1} << (type == at::kFloat ? 24 : type == at::kHalf ? 11 : 8);
+  const int64_t most = exact / (ranks * (ranks + 1) / 2);
+  for (const int64_t prime : {251, 31, 13, 7, 5, 3}) {
+    if (prime <= most) return prime;
+  }
+  throw UserError(str("[bench allreduce] expected few enough ranks for exact sums in ", dtype,
+                      ", got ", ranks));
+}
+
+void fill_pattern(at::Tensor buffer, const std::string& dtype, int64_t ranks, int64_t rank) {
+  const at::Tensor source = pattern(buffer, pattern_period(dtype, ranks), rank + 1);
+  for (int64_t begin = 0; begin < buffer.numel(); begin += source.numel()) {
+    const int64_t length = std::min(source.numel(), buffer.numel() - begin);
+    buffer.narrow(0, begin, length).copy_(source.narrow(0, 0, length));
+  }
+}
+
+int64_t count_wrong(const at::Tensor& buffer, const std::string& dtype, int64_t ranks) {
+  const at::Tensor sum = pattern(buffer, pattern_period(dtype, ranks), ranks * (ranks + 1) / 2);
+  int64_t wrong = 0;
+  for (int64_t begin = 0; begin < buffer.numel(); begin += sum.numel()) {
+    const int64_t length = std::min(sum.numel(), buffer.numel() - begin);
+    wrong += buffer.narrow(0, begin, length)
+                 .ne(sum.narrow(0, 0, length))  // NaN differs from everything
+                 .sum()
+                 .item<int64_t>();
+  }
+  return wrong;
+}
+
+std::optional<Link> nvlink_limit(const std::string& gpu_name) {
+  const auto sheet = measure::find_link_sheet(gpu_name);
+  if (!sheet) return std::nullopt;
+  return Link{sheet->bytes_per_s, sheet->source};
+}
+
+Link loopback_limit() {
+  const measure::Limits links = measure::machine_limits(measure::describe_machine(), "link");
+  for (const measure::Limit& limit : links.limits) {
+    if (limit.name == "loopback")
+      return {limit.rate, str(limit.method, " over the loopback, measured ", links.measured_at)};
+  }
+  throw MachineError("[limits] the loopback was not measured");
+}
+
+}  // namespace flashstep::tools

@@ -1,0 +1,344 @@
+#include "flashstep/bench/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "flashstep/attention.h"
+#include "flashstep/base/text.h"
+#include "flashstep/bench/attention_cases.h"
+#include "flashstep/bench/attention_implementations.h"
+#include "flashstep/error.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/measure/limits.h"
+#include "flashstep/measure/stats.h"
+
+namespace flashstep::tools {
+namespace {
+
+constexpr uint64_t kTurnsSeed = 1;
+
+TurnOptions turn_options(const BenchAttentionOptions& options) {
+  TurnOptions turns;
+  if (options.device == "cpu") {
+    turns.cell_seconds = 0.5;
+    turns.warmup_seconds = 0.05;
+    turns.least_samples = 5;
+    turns.sample_seconds = 1e-3;
+  }
+  if (options.preset == "leaderboard") {
+    turns.cell_seconds = 10;
+    turns.warmup_seconds = 1;
+    turns.turns = 10;
+    turns.most_samples = 100'000;
+  }
+  if (options.preset == "sweep") {
+    turns.warmup_calls = options.warmup;
+    turns.calls = options.iterations;
+  }
+  if (options.quick) {
+    turns = TurnOptions();
+    turns.cell_seconds = turns.warmup_seconds = 1e-4;
+    turns.turns = turns.least_samples = 1;
+    turns.most_samples = 3;
+  }
+  return turns;
+}
+
+// Sets of inputs that calls take in turn: where a case is so large that its inputs come from memory
+// in a program, they do here too.
+std::vector<AttentionInputs> rotated_inputs(const AttentionCase& c, const at::Device& device) {
+  std::vector<AttentionInputs> inputs;
+  const int64_t sets = sets_beyond_cache(pass_bytes(c, AttentionPass::kForward), device);
+  for (int64_t i = 0; i < sets; ++i)
+    inputs.push_back(random_inputs(c, device, kTurnsSeed + static_cast<uint64_t>(i)));
+  return inputs;
+}
+
+Fields key_of(const AttentionCase& c) {
+  using measure::Cell;
+  return {{"dtype", c.dtype},
+          {"B", c.batch},
+          {"H", c.heads > 0 ? Cell(c.heads) : Cell()},
+          {"N", c.n},
+          {"M", c.m},
+          {"D", c.head_dim},
+          {"mask", c.causal ? "causal" : "full"}};
+}
+
+// ---- Tables
+
+// Of the case's record that stands for ours; an empty cell without one.
+CellOf ours(const CellOf& cell) {
+  return [cell](const Record& r, const Records& all) {
+    return r.ours ? cell(r, all) : measure::Cell();
+  };
+}
+
+const Record* best_peer(const Record& r, const Records& all) {
+  return all.fastest(r, "seconds", [](const Record& other) { return !other.ours; });
+}
+
+Schema case_schema() {
+  Schema schema;
+  for (const char* name : {"dtype", "B", "H", "N", "M", "D", "mask", "pass"}) {
+    const bool text = std::string(name).size() > 1;
+    schema.push_back(text ? text_key(name) : integer_key(name));
+  }
+  return schema;
+}
+
+Schema rate_schema() {
+  return {
+      {significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
+      {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
+      {significant("rate", "TFLOP/s", 3), finite(rate("flops", "seconds", 1e-12))},
+      {measure::number_column("of limit", "%", 1), finite(rate("limit seconds", "seconds", 100))}};
+}
+
+Schema graph_schema() {
+  const auto beside = [](const Record& r, const Records& all) {
+    const Record* best = all.fastest(r, "graph", [](const Record& other) { return !other.ours; });
+    return best == nullptr ? NAN : best->median("graph") / r.median("graph");
+  };
+  return {{significant("in a graph", "ms"), ours(median("graph", 1e3))},
+          {measure::number_column("x in a graph", "", 2), ours(finite(beside))}};
+}
+
+Schema attention_schema(const Records& records) {
+  const CellOf time = or_word(median("seconds", 1e3));
+  const auto peer = [](const Record& r, const Records& all) {
+    const Record* best = best_peer(r, all);
+    return best != nullptr ? measure::Cell(best->implementation) : measure::Cell();
+  };
+  const auto ratio = [](const Record& r, const Records& all) {
+    const Record* best = best_peer(r, all);
+    return best != nullptr ? best->median("seconds") / r.median("seconds") : NAN;
+  };
+  Schema schema = case_schema() + Schema{{measure::text_column("ours"), ours(implementation())},
+                                         {significant("time", "ms"), ours(time)}};
+  for (const SchemaColumn& column : rate_schema())
+    schema.push_back({column.column, ours(column.cell)});
+  schema = schema + Schema{{measure::text_column("best peer"), peer},
+                           {measure::number_column("x best peer", "", 2), ours(finite(ratio))}};
+  const auto has_graph = [](const Record& r) { return r.has("graph"); };
+  if (std::any_of(records.begin(), records.end(), has_graph)) schema = schema + graph_schema();
+  schema = schema + Schema{{measure::integer_column("wrong"), ours(fact("wrong"))},
+                           {measure::text_column("auto takes"), fact("chosen")}};
+  const Record* first = records.empty() ? nullptr : our_record(records.all().front(), records);
+  for (const std::string& name :
+       records.distinct([](const Record& r) { return r.implementation; })) {
+    if (first != nullptr && name == first->implementation)
+      continue;  // its time has the first place
+    schema.push_back({significant(name, "ms"), of(name, time)});
+  }
+  return schema;
+}
+
+Schema runs_schema() {
+  using measure::Cell;
+  const auto whose = [](const Record& r, const Records&) { return Cell(r.ours ? "ours" : "peer"); };
+  const auto samples = [](const Record& r, const Records&) {
+    return Cell(r.series("seconds").size());
+  };
+  const auto failure = [](const Record& r, const Records&) {
+    return Cell(r.outcome.measured() ? r.text("no graph") : r.outcome.sentence());
+  };
+  return case_schema() +
+         Schema{{measure::text_column("implementation"), implementation()},
+                {measure::text_column("whose"), whose},
+                {significant("time", "ms"), or_word(median("seconds", 1e3))}} +
+         rate_schema() +
+         Schema{{measure::integer_column("samples"), samples},
+                {significant("in a graph", "ms"), median("graph", 1e3)},
+                {measure::integer_column("wrong"), fact("wrong")},
+                {measure::number_column("error", "tolerances", 3), fact("error")},
+                {measure::integer_column("checked heads"), fact("checked heads")},
+                {measure::text_column("trouble"), failure}};
+}
+
+// ---- Sentences
+
+// What it costs that bits repeat. The forward pass is the same.
+void add_cost_of_determinism(const Records& records, std::vector<std::string>& sentences) {
+  constexpr double kLaunchBound = 512;  // the N up to which a call's time is mostly its launching
+  for (const char* dtype : {"bf16", "fp32"}) {
+    std::vector<double> ratios;
+    for (const Record& r : records) {
+      const Record* device_kernel = our_record(r, records);
+      const bool compared = r.implementation == kDeterministic && r.has("seconds") &&
+                            device_kernel != nullptr && device_kernel->has("seconds");
+      if (!compared || r.text("dtype") != dtype || r.text("pass") != "backward") continue;
+      if (r.number("N") > kLaunchBound)
+        ratios.push_back(r.median("seconds") / device_kernel->median("seconds"));
+    }
+    if (ratios.empty()) continue;
+    sentences.push_back(str(dtype, " backward takes ", fixed(measure::geometric_mean(ratios), 2),
+                            " x as long where bits must repeat (N > 512, ", ratios.size(),
+                            " rows, at most ",
+                            fixed(*std::max_element(ratios.begin(), ratios.end()), 2), " x)."));
+  }
+}
+
+std::vector<std::string> attention_findings(const Records& records) {
+  std::vector<std::string> sentences;
+  for (const Record& r : records) {
+    const std::string why = r.text("no graph");
+    const std::string sentence = str(r.implementation, " is in no graph: ", why, ".");
+    const bool said = contains(sentences, sentence);
+    if (!why.empty() && !said) sentences.push_back(sentence);
+  }
+  add_cost_of_determinism(records, sentences);
+  double wrong = 0, wrong_of_peers = 0;
+  int64_t checked = 0;
+  std::vector<double> ratios;
+  for (const Record& r : records) {
+    if (r.facts.contains("wrong")) (r.ours ? wrong : wrong_of_peers) += r.number("wrong");
+    checked += r.ours && r.facts.contains("wrong");
+    const Record* peer = best_peer(r, records);
+    if (&r == our_record(r, records) && r.has("seconds") && peer != nullptr)
+      ratios.push_back(peer->median("seconds") / r.median("seconds"));
+  }
+  sentences.push_back(
+      str("Wrong elements: ours ", wrong, " in ", checked, " runs, peers ", wrong_of_peers, "."));
+  if (ratios.empty()) {
+    sentences.emplace_back("Verdict: no row with ours and a peer.");
+    return sentences;
+  }
+  const auto won = std::count_if(ratios.begin(), ratios.end(), [](double r) { return r >= 1; });
+  sentences.push_back(str("Verdict: ", fixed(measure::geometric_mean(ratios), 2),
+                          " x the best peer in geometric mean, at least ",
+                          fixed(*std::min_element(ratios.begin(), ratios.end()), 2),
+                          " x; as fast or faster on ", won, " of ", ratios.size(), " rows."));
+  return sentences;
+}
+
+}  // namespace
+
+std::vector<AttentionCandidate> chosen_candidates(const BenchAttentionOptions& options,
+                                                  const at::Device& device) {
+  std::vector<AttentionCandidate> all = attention_candidates(device);
+  // Compiling for a CPU takes minutes of a small one: only on demand.
+  const auto& names = options.implementations;
+  const auto wanted = [&](const std::string& name) { return contains(names, name); };
+  if (!options.peer_command.empty() && (device.is_cuda() || wanted("compiled")))
+    all.push_back(compiled_candidate(options.peer_command));
+  if (names.empty()) return all;
+  std::vector<std::string> known;
+  for (const auto& implementation : all) known.push_back(implementation.name);
+  for (const auto& name : names) {
+    require(contains(known, name), "[bench attention] expected implementations among ", join(known),
+            ", got \"", name, "\"");
+  }
+  std::erase_if(all, [&](const AttentionCandidate& c) { return !wanted(c.name); });
+  return all;
+}
+
+at::Device attention_device(const std::string& name) {
+  require(name == "cpu" || name == "cuda", "[bench attention] expected device cpu or cuda, got \"",
+          name, "\"");
+  require(name == "cpu" || !measure::list_gpus().empty(),
+          "[bench attention] expected a GPU for device cuda, got none");
+  return name == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
+}
+
+double limit_seconds(const AttentionCase& c, AttentionPass pass, const std::string& device) {
+  return std::max(pass_flops(c, pass) / measure::matmul_limit_flops(device, c.dtype),
+                  pass_bytes(c, pass) / measure::memory_limit_bytes_per_s(device));
+}
+
+const Record* our_record(const Record& of_case, const Records& all) {
+  for (const char* name : {"cuda", "cpu"}) {
+    if (const Record* record = all.find(of_case, name)) return record;
+  }
+  for (const Record& record : all) {
+    if (record.ours && record.key == of_case.key) return &record;
+  }
+  return nullptr;
+}
+
+std::vector<Record> measure_attention(const AttentionCase& c,
+                                      const std::vector<AttentionPass>& passes,
+                                      const std::vector<AttentionCandidate>& implementations,
+                                      const at::Device& device, const TurnOptions& options) {
+  AttentionRound round{c, device, kTurnsSeed, {}};
+  const bool gradients = passes != std::vector{AttentionPass::kForward};
+  std::optional<AttentionReference> reference;
+  TurnsCase turns_case{key_of(c), describe(c), {}};
+  for (const AttentionPass pass : passes) turns_case.passes.push_back(pass_name(pass));
+  std::vector<Candidate> candidates;
+  for (const AttentionCandidate& implementation : implementations) {
+    candidates.push_back({implementation.name, implementation.ours, [&] {
+                            auto made = implementation.make(round);
+                            made->set_reference(*reference, gradients);
+                            return made;
+                          }});
+  }
+  std::string chosen;
+  std::vector<Record> records = take_turns(turns_case, candidates, device, options, [&] {
+    round.inputs = rotated_inputs(c, device);
+    const AttentionInputs& first = round.inputs[0];
+    reference.emplace(c, first, gradients);
+    AttentionOptions options_of_auto;
+    options_of_auto.causal = c.causal;
+    chosen = attention_auto(first.q, first.k, first.v, options_of_auto);
+  });
+  for (Record& record : records) {
+    const AttentionPass pass = pass_by_name(record.text("pass"));
+    record.facts["flops"] = pass_flops(c, pass);
+    record.facts["limit seconds"] = limit_seconds(c, pass, device.is_cuda() ? "cuda" : "cpu");
+    record.facts["chosen"] = chosen;
+    if (reference) record.facts["checked heads"] = reference->checked_heads();
+  }
+  return records;
+}
+
+Benchmark attention_benchmark(const BenchAttentionOptions& options) {
+  const bool on_gpu = options.device == "cuda";
+  Benchmark benchmark;
+  benchmark.command = "bench attention";
+  benchmark.title = str("Attention: ", options.preset, " on ", options.device);
+  benchmark.device = options.device;
+  benchmark.refusals_are_mistakes = false;  // but what a kernel is not made for
+  benchmark.schema = attention_schema;
+  // A line a case: of ours; of the first where there is none of ours.
+  benchmark.has_row = [](const Record& r, const Records& all) {
+    const Record* stands_for_ours = our_record(r, all);
+    return stands_for_ours != nullptr ? &r == stands_for_ours : all.is_first_of_case(r);
+  };
+  benchmark.runs_table = [](const Records& records) {
+    return fill("Attention: every run", runs_schema(), records);
+  };
+  benchmark.how_to_read = {note("attention") + (on_gpu ? note("attention on a GPU") : "")};
+  benchmark.findings = attention_findings;
+  if (options.quick) return benchmark;
+  benchmark.pictures = [preset = options.preset](const Records& records, const std::string& note) {
+    return attention_pictures(preset, records, note);
+  };
+  return benchmark;
+}
+
+BenchReport bench_attention(const BenchAttentionOptions& options) {
+  if (options.preset == "grid") return bench_attention_grid(options);
+  const at::Device device = attention_device(options.device);
+  const AttentionPreset preset =
+      filtered(attention_preset(options.preset, options.pairs), options.filter);
+  require(!preset.cases.empty() && !preset.passes.empty(), "[bench attention] expected cases of ",
+          options.preset, ", the filter leaves none");
+  const auto implementations = chosen_candidates(options, device);
+  const TurnOptions settings = turn_options(options);
+  const SdpaSettings sdpa_settings;
+  std::unique_ptr<GpuStream> stream;
+  if (device.is_cuda()) stream = std::make_unique<GpuStream>();
+  limit_seconds(preset.cases[0], preset.passes[0],
+                options.device);  // measured now, on a quiet machine
+  return run_benchmark(attention_benchmark(options), options.progress, [&](Run& run) {
+    for (size_t i = 0; i < preset.cases.size(); ++i) {
+      run.begin(i, preset.cases.size(), describe(preset.cases[i]));
+      run.add(measure_attention(preset.cases[i], preset.passes, implementations, device, settings));
+    }
+  });
+}
+
+}  // namespace flashstep::tools

@@ -1,0 +1,122 @@
+// What `flashstep bench attention` measures: the cases of its presets.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "flashstep/attention/cost.h"
+
+namespace flashstep::tools {
+
+enum class AttentionPass { kForward, kBackward, kBoth };
+std::string pass_name(AttentionPass pass);  // "forward", "backward", "both"
+AttentionPass pass_by_name(const std::string& name);
+
+struct AttentionCase {
+  std::string dtype;  // "fp32", "bf16", "fp16"
+  int64_t batch = 1;
+  int64_t heads = 1;  // 0: tensors without a dimension for heads, (B, N, D)
+  int64_t n = 0, m = 0, head_dim = 0;
+  bool causal = false;
+
+  bool operator==(const AttentionCase&) const = default;
+};
+
+// For the cost formulas, where no heads are one head.
+AttentionSize size_of(const AttentionCase& c);
+int64_t element_bytes(const AttentionCase& c);
+double pass_flops(const AttentionCase& c, AttentionPass pass);
+double pass_bytes(const AttentionCase& c, AttentionPass pass);
+
+// "bf16 B 1 H 1 N 1024 D 64 causal", with M where it differs from N.
+std::string describe(const AttentionCase& c);
+
+struct AttentionPreset {
+  std::string name;
+  std::vector<AttentionCase> cases;
+  std::vector<AttentionPass> passes;
+};
+
+// "handout", "throughput", "leaderboard", "sweep", "cpu": measured case by case. ("grid" is a
+// report of its own: bench_attention_grid.h.)
+std::vector<std::string> attention_presets();
+
+// UserError for an unknown name. `pairs` (N, M) replace those of "sweep".
+AttentionPreset attention_preset(const std::string& name,
+                                 const std::vector<std::pair<int64_t, int64_t>>& pairs = {});
+
+// Which cases of a preset are measured; what is empty leaves nothing out.
+struct AttentionFilter {
+  std::vector<std::string> dtypes;
+  std::vector<int64_t> lengths;  // N
+  std::vector<int64_t> head_dims;
+  std::vector<AttentionPass> passes;
+};
+AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter);
+
+// What the implementations of `flashstep bench attention` compute on, and what they should find.
+
+at::ScalarType scalar_type(const AttentionCase& c);
+
+struct AttentionInputs {
+  at::Tensor q, k, v;   // (B, H, N, D), (B, H, M, D), (B, H, M, D); H is 1 where there are none
+  at::Tensor grad_out;  // (B, H, N, D)
+};
+
+// Standard normal numbers from LibTorch's generator of that device, seeded with `seed`: q, k, v and
+// grad_out are drawn one after the other in float32 and rounded, so that another program can draw
+// the same.
+AttentionInputs random_inputs(const AttentionCase& c, const at::Device& device, uint64_t seed);
+
+// The output and its gradients: out, grad_q, grad_k, grad_v, in the shapes of their inputs.
+// Gradients may be undefined where only the forward pass is wanted.
+constexpr const char* kOutcomeNames[] = {"out", "grad_q", "grad_k", "grad_v"};
+using AttentionOutcome = std::array<at::Tensor, 4>;
+
+// softmax(q k^T / sqrt(D)) v with tensor operations, as people write it; `hidden` (N, M) is true
+// where a query must not see a key, or undefined.
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const at::Tensor& hidden);
+
+// How far an outcome is from the oracle, for each of its four.
+struct AttentionErrors {
+  std::array<int64_t, 4> wrong = {};  // elements beyond the tolerance
+  std::array<double, 4> worst = {};   // the largest error, in tolerances
+
+  bool operator==(const AttentionErrors&) const = default;
+};
+
+// The same formula and its gradients in float64 (the oracle) and, for the error that the dtype
+// costs it, in the case's own dtype. Where the (N, M) matrices would not fit, both are computed in
+// blocks of queries, whose shares of grad_k and grad_v are added in float64 and rounded once. Of
+// many heads some are taken, evenly spread.
+class AttentionReference {
+ public:
+  AttentionReference(const AttentionCase& c, const AttentionInputs& inputs, bool gradients);
+
+  // Tolerated is, in each block of 128 rows, twice the largest error there of the formula in the
+  // same dtype, plus one rounding of the largest element there and some of float32's own. (By
+  // blocks, as the late rows of a causal mask are means of many values and small: what is lost in
+  // them would hide behind the first row's size.) NaN counts as wrong, as does what is missing or
+  // of another shape.
+  AttentionErrors errors(const AttentionOutcome& outcome) const;
+
+  int64_t checked_heads() const { return heads_.numel(); }
+  int64_t all_heads() const { return all_heads_; }
+
+ private:
+  at::Tensor some_heads(const at::Tensor& x) const;  // (B, H, rows, D) -> (heads, rows, D)
+
+  int64_t all_heads_;
+  at::Tensor heads_;  // indices among B * H
+  bool gradients_;
+  AttentionOutcome oracle_;
+  AttentionOutcome tolerance_;  // (heads, rows, 1), float64
+};
+
+}  // namespace flashstep::tools

@@ -1,0 +1,172 @@
+#include "flashstep/bench/attention_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "flashstep/error.h"
+
+namespace flashstep::tools {
+namespace {
+
+TEST(BenchAttentionCases, HandoutIsTheCoursesTable) {
+  const auto preset = attention_preset("handout");
+  EXPECT_EQ(preset.cases.size(), 80u);  // 10 lengths x 4 head dims x 2 dtypes
+  EXPECT_EQ(preset.passes.size(), 3u);
+  std::set<std::string> different;
+  for (const auto& c : preset.cases) {
+    different.insert(describe(c));
+    EXPECT_TRUE(c.causal && c.batch == 1 && c.heads == 1 && c.n == c.m) << describe(c);
+    EXPECT_TRUE(c.n >= 128 && c.n <= 65536) << describe(c);
+  }
+  EXPECT_EQ(different.size(), 80u);
+}
+
+TEST(BenchAttentionCases, OtherPresetsAreThere) {
+  EXPECT_EQ(attention_preset("throughput").cases.size(), 12u);
+  EXPECT_EQ(attention_preset("cpu").cases.size(), 64u);
+  const auto leaderboard = attention_preset("leaderboard");
+  ASSERT_EQ(leaderboard.cases.size(), 1u);
+  EXPECT_EQ(describe(leaderboard.cases[0]), "bf16 B 1 H 16 N 16384 D 64 causal");
+  EXPECT_EQ(leaderboard.passes, std::vector<AttentionPass>{AttentionPass::kBoth});
+  for (const auto& name : attention_presets()) EXPECT_EQ(attention_preset(name).name, name);
+  EXPECT_THROW(attention_preset("handouts"), UserError);
+}
+
+TEST(BenchAttentionCases, SweepTakesPairs) {
+  const auto own = attention_preset("sweep", {{128, 64}, {256, 128}});
+  ASSERT_EQ(own.cases.size(), 4u);  // two dtypes
+  EXPECT_EQ(own.cases[0].n, 128);
+  EXPECT_EQ(own.cases[0].m, 64);
+  const auto cases = attention_preset("sweep").cases;
+  EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [](const auto& c) { return c.n > c.m; }));
+  EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [](const auto& c) { return c.n < c.m; }));
+}
+
+TEST(BenchAttentionCases, FiltersLeaveWhatTheyName) {
+  AttentionFilter filter;
+  filter.dtypes = {"bf16"};
+  filter.lengths = {128, 1024};
+  filter.head_dims = {64};
+  filter.passes = {AttentionPass::kBackward};
+  const auto preset = filtered(attention_preset("handout"), filter);
+  EXPECT_EQ(preset.cases.size(), 2u);
+  EXPECT_EQ(preset.passes.size(), 1u);
+  filter.lengths = {100};
+  EXPECT_TRUE(filtered(attention_preset("handout"), filter).cases.empty());
+}
+
+TEST(BenchAttentionCases, CountsWork) {
+  const AttentionCase c{"bf16", 2, 0, 4, 4, 8, true};  // no heads count as one
+  EXPECT_EQ(pass_flops(c, AttentionPass::kForward), 4.0 * 2 * 10 * 8);
+  EXPECT_EQ(pass_flops(c, AttentionPass::kBoth), 3.5 * 4 * 2 * 10 * 8);
+  EXPECT_EQ(pass_bytes(c, AttentionPass::kForward), 2.0 * 4 * (2 * 4 * 8) + 4 * 2 * 4);
+  EXPECT_EQ(pass_bytes(c, AttentionPass::kBoth),
+            pass_bytes(c, AttentionPass::kForward) + pass_bytes(c, AttentionPass::kBackward));
+  EXPECT_EQ(pass_by_name("both"), AttentionPass::kBoth);
+  EXPECT_THROW(pass_by_name("sideways"), UserError);
+}
+
+using Counts = std::array<int64_t, 4>;
+
+AttentionOutcome plain_outcome(const AttentionInputs& inputs, bool causal) {
+  std::vector<at::Tensor> x;
+  for (const auto& t : {inputs.q, inputs.k, inputs.v}) x.push_back(t.detach().requires_grad_());
+  at::Tensor hidden;
+  if (causal) hidden = at::ones({inputs.q.size(-2), inputs.k.size(-2)}, at::kBool).triu(1);
+  const auto out = plain_attention(x[0], x[1], x[2], hidden);
+  const auto found = torch::autograd::grad({out}, {x[0], x[1], x[2]}, {inputs.grad_out});
+  return {out.detach(), found[0], found[1], found[2]};
+}
+
+TEST(AttentionReference, FindsTheFormulaRight) {
+  for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+    for (const bool causal : {false, true}) {
+      const AttentionCase c{dtype, 2, 3, 33, causal ? 33 : 20, 16, causal};
+      const auto inputs = random_inputs(c, at::kCPU, 1);
+      const AttentionReference reference(c, inputs, true);
+      EXPECT_EQ(reference.errors(plain_outcome(inputs, causal)).wrong, Counts{}) << dtype;
+      EXPECT_EQ(reference.checked_heads(), 6);
+    }
+  }
+}
+
+TEST(AttentionReference, CountsWhatIsWrongAndWhatIsMissing) {
+  const AttentionCase c{"fp32", 1, 2, 20, 20, 8, true};
+  const auto inputs = random_inputs(c, at::kCPU, 2);
+  const AttentionReference reference(c, inputs, true);
+  auto outcome = plain_outcome(inputs, true);
+  outcome[0] = outcome[0].clone();
+  outcome[0][0][1][3][5] += 1e-3;
+  outcome[0][0][0][19][7] = NAN;
+  outcome[2] = outcome[2].clone();
+  outcome[2][0][0][0][0] = INFINITY;
+  EXPECT_EQ(reference.errors(outcome).wrong, (Counts{2, 0, 1, 0}));
+  outcome[1] = at::Tensor();
+  outcome[3] = outcome[3].narrow(2, 0, 19);
+  EXPECT_EQ(reference.errors(outcome).wrong, (Counts{2, 2 * 20 * 8, 1, 2 * 20 * 8}));
+}
+
+// The last rows average 2000 values: 1/45 of the first row's size. One tile of 64 keys less in them
+// changes less than a rounding of the first.
+TEST(AttentionReference, SeesALostTileInLateRows) {
+  const AttentionCase c{"bf16", 1, 1, 2048, 2048, 16, true};
+  const auto inputs = random_inputs(c, at::kCPU, 7);
+  const AttentionReference reference(c, inputs, false);
+  const auto hidden = at::ones({2048, 2048}, at::kBool).triu(1);
+  const auto wide = [](const at::Tensor& x) { return x.to(at::kDouble); };
+  const auto out_of = [&](const at::Tensor& mask) {
+    return plain_attention(wide(inputs.q), wide(inputs.k), wide(inputs.v), mask).to(at::kBFloat16);
+  };
+  EXPECT_EQ(reference.errors({out_of(hidden)}).wrong[0], 0);
+  auto lost = hidden.clone();
+  lost.slice(0, 1920).slice(1, 1024, 1088).fill_(true);
+  EXPECT_GT(reference.errors({out_of(lost)}).wrong[0], 0);
+}
+
+TEST(AttentionReference, LooksAtTheOutputAloneWhereThereAreNoGradients) {
+  const AttentionCase c{"fp32", 1, 1, 16, 16, 8, false};
+  const auto inputs = random_inputs(c, at::kCPU, 3);
+  const AttentionReference reference(c, inputs, false);
+  EXPECT_EQ(reference.errors({plain_outcome(inputs, false)[0]}).wrong, Counts{});
+}
+
+// 16 heads and 8192 keys: some 64 queries a block.
+TEST(AttentionReference, BlocksOfQueriesAddUp) {
+  const AttentionCase c{"fp32", 1, 16, 150, 8192, 8, false};
+  const auto inputs = random_inputs(c, at::kCPU, 4);
+  const AttentionReference reference(c, inputs, true);
+  EXPECT_EQ(reference.errors(plain_outcome(inputs, false)).wrong, Counts{});
+}
+
+// 2^25 pairs are two heads of 4096 x 4096 and, with a mask, four: the first and the last among
+// them.
+TEST(AttentionReference, TakesSomeOfManyHeads) {
+  const AttentionCase c{"fp32", 1, 16, 4096, 4096, 8, true};
+  const auto inputs = random_inputs(c, at::kCPU, 5);
+  const AttentionReference reference(c, inputs, false);
+  EXPECT_EQ(reference.all_heads(), 16);
+  EXPECT_EQ(reference.checked_heads(), 3);
+  auto out = at::scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, {}, 0, true);
+  EXPECT_EQ(reference.errors({out}).wrong[0], 0);
+  out[0][0][4095][0] += 1;
+  out[0][15][0][7] += 1;
+  EXPECT_EQ(reference.errors({out}).wrong[0], 2);
+}
+
+TEST(RandomInputs, AreDrawnAsOthersDrawThem) {
+  const AttentionCase c{"bf16", 1, 2, 5, 7, 8, false};
+  const auto inputs = random_inputs(c, at::kCPU, 9);
+  torch::manual_seed(9);
+  const auto q = torch::randn({1, 2, 5, 8}), k = torch::randn({1, 2, 7, 8});
+  EXPECT_TRUE(at::equal(inputs.q, q.to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(inputs.k, k.to(at::kBFloat16)));
+  EXPECT_EQ(inputs.grad_out.sizes(), inputs.q.sizes());
+}
+
+}  // namespace
+
+}  // namespace flashstep::tools

@@ -1,0 +1,374 @@
+// The preset "grid" of `flashstep bench attention`.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
+#include "flashstep/bench/attention.h"
+#include "flashstep/bench/attention_cases.h"
+#include "flashstep/bench/schema.h"
+#include "flashstep/bench/workload.h"
+#include "flashstep/error.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/measure/cpu_memory.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/measure/stats.h"
+
+namespace flashstep::tools {
+namespace {
+
+constexpr int64_t kBatch = 8, kLongest = 16384;
+constexpr int64_t kEndOfDoubling = int64_t{1} << 20;
+constexpr int64_t kWarmup = 3;
+constexpr double kCpuSeconds = 10;  // of one cell
+constexpr uint64_t kGridSeed = 1;
+
+std::vector<AttentionCase> grid_cases(const AttentionFilter& filter) {
+  AttentionPreset preset{"grid", {}, {AttentionPass::kForward, AttentionPass::kBackward}};
+  const std::vector<std::string> dtypes =
+      filter.dtypes.empty() ? std::vector<std::string>{"fp32"} : filter.dtypes;
+  for (const auto& dtype : dtypes) {
+    for (const int64_t d : {16, 32, 64, 128}) {
+      for (const int64_t n : {256, 1024, 4096, 8192, 16384})
+        preset.cases.push_back({dtype, kBatch, 0, n, n, d, false});
+    }
+  }
+  return filtered(preset, filter).cases;
+}
+
+void wait(const at::Device& device) {
+  if (device.is_cuda()) measure::synchronize_gpu(device.index());
+}
+
+// Seconds of `wanted` calls, each waited for, after some that warm up; fewer on a CPU.
+std::vector<double> seconds_of(const std::function<void()>& call, const at::Device& device,
+                               int64_t wanted) {
+  const auto timed = [&] {
+    check_interrupted("interrupted");
+    wait(device);
+    const double start = measure::steady_seconds();
+    call();
+    wait(device);
+    return measure::steady_seconds() - start;
+  };
+  const double first = timed();
+  int64_t passes = wanted;
+  if (device.is_cpu()) {
+    const auto affordable = static_cast<int64_t>(std::min(kCpuSeconds / 2 / first, 1e6));
+    passes = std::min(wanted, std::max<int64_t>(affordable, 1));
+  }
+  if (passes == 1) return {first};
+  for (int64_t i = 1; i < kWarmup; ++i) timed();
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < passes; ++i) seconds.push_back(timed());
+  return seconds;
+}
+
+// Bytes of tensors on a device, from here on.
+class Scales {
+ public:
+  explicit Scales(const at::Device& device) : device_(device) {
+    if (device.is_cpu()) cpu_.emplace();
+    before_ = on_gpu(measure::gpu_allocated_bytes);
+  }
+  double now() const {
+    return cpu_ ? as_double(cpu_->now()) : on_gpu(measure::gpu_allocated_bytes);
+  }
+  double peak() const {
+    return cpu_ ? as_double(cpu_->peak()) : on_gpu(measure::gpu_peak_allocated_bytes);
+  }
+  void reset_peak() {
+    if (cpu_) {
+      cpu_->reset_peak();
+    } else {
+      measure::reset_gpu_peak_allocated(device_.index());
+    }
+  }
+
+ private:
+  static double as_double(int64_t bytes) { return static_cast<double>(bytes); }
+  double on_gpu(uint64_t (*bytes)(int)) const {
+    return cpu_ ? 0 : static_cast<double>(bytes(device_.index())) - before_;
+  }
+
+  at::Device device_;
+  std::optional<measure::AllocatedBytes> cpu_;
+  double before_ = 0;
+};
+
+// One forward and one backward pass, with what they allocate.
+void weigh(Record& record, const AttentionForward& forward, const std::vector<at::Tensor>& inputs,
+           const at::Tensor& grad_out, const at::Device& device, AttentionOutcome& outcome) {
+  Scales scales(device);
+  scales.reset_peak();
+  at::Tensor out = forward(inputs[0], inputs[1], inputs[2]);
+  wait(device);
+  record.facts["forward peak"] = scales.peak();
+  record.facts["before backward"] = scales.now();
+  scales.reset_peak();
+  const auto found = torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true);
+  wait(device);
+  record.facts["backward peak"] = scales.peak();
+  outcome = {out.detach(), found[0], found[1], found[2]};
+  out = at::Tensor();  // the graph goes, the output and the gradients stay
+  record.facts["after backward"] = scales.now();
+}
+
+int64_t wrong_elements(const AttentionReference& reference, const AttentionOutcome& outcome) {
+  const auto wrong = reference.errors(outcome).wrong;
+  return std::accumulate(wrong.begin(), wrong.end(), int64_t{0});
+}
+
+void time_tensors(Record& record, const AttentionCandidate& implementation,
+                  const AttentionRound& round, const AttentionReference& reference,
+                  int64_t iterations) {
+  const AttentionForward forward = implementation.function(round);
+  const auto leaf = [&](const at::Tensor& x) {
+    return (implementation.ours ? x.squeeze(1) : x).detach().requires_grad_();
+  };
+  const auto& set = round.inputs[0];
+  const std::vector<at::Tensor> inputs = {leaf(set.q), leaf(set.k), leaf(set.v)};
+  const at::Tensor grad_out = implementation.ours ? set.grad_out.squeeze(1) : set.grad_out;
+  const auto call = [&] { return forward(inputs[0], inputs[1], inputs[2]); };
+  {
+    const auto first = call();  // workspaces and handles are made here, not weighed below
+    torch::autograd::grad({first}, inputs, {grad_out});
+  }
+  AttentionOutcome outcome;
+  weigh(record, forward, inputs, grad_out, round.device, outcome);
+  record.facts["wrong"] = wrong_elements(reference, outcome);
+  outcome = {};
+  record.samples["forward"] = seconds_of([&] { call(); }, round.device, iterations);
+  const at::Tensor out = call();
+  record.samples["backward"] =
+      seconds_of([&] { torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true); },
+                 round.device, iterations);
+}
+
+// A process of its own: its memory is not seen.
+void time_process(Record& record, const AttentionCandidate& implementation,
+                  const AttentionRound& round, const AttentionReference& reference,
+                  int64_t iterations) {
+  const auto made = implementation.make(round);
+  record.facts["wrong"] = wrong_elements(reference, made->outcome(true));
+  record.samples["forward"] = made->turn("forward", kWarmup, iterations, 1);
+  record.samples["backward"] = made->turn("backward", kWarmup, iterations, 1);
+}
+
+std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& device,
+                                      const std::vector<AttentionCandidate>& implementations,
+                                      int64_t iterations) {
+  AttentionRound round{c, device, kGridSeed, {}};
+  std::optional<AttentionReference> reference;
+  const Outcome prepared = attempt([&] {
+    round.inputs = {random_inputs(c, device, kGridSeed)};
+    reference.emplace(c, round.inputs[0], true);
+  });
+  measure::release_cached_gpu_memory();
+  std::vector<Record> records;
+  for (const AttentionCandidate& implementation : implementations) {
+    Record& record = records.emplace_back();
+    record.key = {{"dtype", c.dtype}, {"B", c.batch}, {"D", c.head_dim}, {"N", c.n}};
+    record.what = describe(c);
+    record.implementation = implementation.name;
+    record.ours = implementation.ours;
+    record.outcome =
+        prepared.measured() ? attempt([&] {
+          const auto work = implementation.function ? time_tensors : time_process;
+          work(record, implementation, round, *reference, iterations);
+        })
+                            : Outcome{prepared.status, "no reference: " + prepared.why};
+    if (!record.outcome.measured()) record.drop_samples();
+    measure::release_cached_gpu_memory();
+    const char* device_name = device.is_cuda() ? "cuda" : "cpu";
+    record.facts["flops"] = pass_flops(c, AttentionPass::kBoth);
+    record.facts["limit seconds"] = limit_seconds(c, AttentionPass::kBoth, device_name);
+    record.facts["matrix"] = attention_matrix_bytes(size_of(c), element_bytes(c));
+  }
+  return records;
+}
+
+// ---- Tables, sentences, pictures
+
+bool is_formula_without_memory(const Record& r) {
+  return r.implementation == "naive" && r.outcome.status == Status::kOutOfMemory;
+}
+
+// A forward and a backward pass; NaN without both.
+double both_seconds(const Record& r) { return r.median("forward") + r.median("backward"); }
+
+// The fastest peer's time over this cell's; NaN for a peer, or without one.
+double times_best_peer(const Record& r, const Records& all) {
+  double best = NAN;
+  for (const Record& other : all) {
+    if (!other.ours && other.key == r.key) best = std::fmin(best, both_seconds(other));
+  }
+  return r.ours ? best / both_seconds(r) : NAN;
+}
+
+Schema grid_schema() {
+  Schema schema = {{measure::text_column("implementation"), implementation()}, text_key("dtype")};
+  for (const char* name : {"B", "D", "N"}) schema.push_back(integer_key(name));
+  for (const char* pass : {"forward", "backward"}) {
+    const std::string name = pass;
+    schema =
+        schema + Schema{{measure::number_column(name, "ms", 3), or_word(median(name, 1e3))},
+                        {measure::number_column(name + " p10", "ms", 3), quantile(name, 0.1, 1e3)},
+                        {measure::number_column(name + " p90", "ms", 3), quantile(name, 0.9, 1e3)}};
+  }
+  const auto rate = [](const Record& r, const Records&) {
+    return r.number("flops") / both_seconds(r) / 1e12;
+  };
+  const auto share = [](const Record& r, const Records&) {
+    return 100 * r.number("limit seconds") / both_seconds(r);
+  };
+  schema = schema + Schema{{measure::number_column("rate", "TFLOP/s", 2), finite(rate)},
+                           {measure::number_column("of limit", "%", 1), finite(share)},
+                           {measure::number_column("x best peer", "", 2), finite(times_best_peer)},
+                           {measure::integer_column("passes"), count("forward")}};
+  for (const char* name : {"forward peak", "before backward", "backward peak", "after backward"})
+    schema.push_back({measure::number_column(name, "MiB", 1), fact(name, 1 / kMiB)});
+  schema.push_back({measure::integer_column("wrong"), fact("wrong")});
+  return schema;
+}
+
+std::vector<std::string> grid_findings(const Records& records, double memory_bytes) {
+  std::vector<std::string> sentences = grid_accounting(records, memory_bytes);
+  std::vector<double> ratios;
+  double wrong = 0;
+  for (const Record& r : records) {
+    const double ratio = times_best_peer(r, records);
+    if (std::isfinite(ratio)) ratios.push_back(ratio);
+    if (r.facts.contains("wrong")) wrong += r.number("wrong");
+  }
+  sentences.push_back(str("Wrong elements of all: ", wrong, "."));
+  sentences.push_back(ratios.empty()
+                          ? "Verdict: no cell with ours and a peer."
+                          : str("Verdict: a forward and a backward pass of ours are ",
+                                fixed(measure::geometric_mean(ratios), 2),
+                                " x the best peer's speed in geometric mean, at least ",
+                                fixed(*std::min_element(ratios.begin(), ratios.end()), 2),
+                                " x, in ", ratios.size(), " cells."));
+  return sentences;
+}
+
+std::vector<NamedPicture> grid_pictures(const Records& records, const std::string& footnote) {
+  double d = 0;
+  for (const Record& r : records) d = d == 64 ? 64 : r.number("D");
+  const Records drawn = records.where([&](const Record& r) { return r.number("D") == d; });
+  const auto name = [](const Record& r) { return r.implementation + " " + r.text("dtype"); };
+  const auto length = [](const Record& r) { return r.number("N"); };
+  std::vector<NamedPicture> pictures;
+  const auto add = [&](const char* stem, const char* title, const char* unit, measure::Plot plot) {
+    plot.title = title;
+    plot.subtitle = str("batch ", kBatch, ", no heads, head_dim ", d);
+    plot.footnote = footnote;
+    plot.x = {"seq_len", measure::Scale::kLog2, {}};
+    plot.y = {unit, measure::Scale::kLog, {}};
+    if (!plot.series.empty()) pictures.push_back({stem, std::move(plot)});
+  };
+  add("time", "Attention: a forward and a backward pass", "ms",
+      lines(drawn, name, length, [](const Record& r) { return both_seconds(r) * 1e3; }));
+  add("memory", "Attention: memory before backward, beyond the inputs", "MiB",
+      lines(drawn, name, length, [](const Record& r) {
+        return r.number("before backward") > 0 ? r.number("before backward") / kMiB : NAN;
+      }));
+  return pictures;
+}
+
+Benchmark grid_benchmark(const BenchAttentionOptions& options) {
+  Benchmark benchmark;
+  benchmark.command = "bench attention";
+  benchmark.title = str("Attention: grid on ", options.device);
+  benchmark.device = options.device;
+  benchmark.refusals_are_mistakes = false;
+  benchmark.runs_table = [title = benchmark.title](const Records& records) {
+    return fill(title, grid_schema(), records);
+  };
+  benchmark.schema = [](const Records&) { return grid_schema(); };
+  benchmark.how_to_read = {note("attention grid")};
+  benchmark.findings = [memory = total_memory_bytes(options.device)](const Records& records) {
+    return grid_findings(records, memory);
+  };
+  if (!options.quick) benchmark.pictures = grid_pictures;
+  return benchmark;
+}
+
+}  // namespace
+
+std::vector<std::string> grid_accounting(const Records& records, double memory_bytes) {
+  const auto failed = std::find_if(records.begin(), records.end(), is_formula_without_memory);
+  if (failed == records.end()) return {};
+  const double needed = failed->number("matrix"), n = failed->number("N");
+  std::vector<std::string> sentences = {
+      str("The first that does not fit: naive, ", failed->what, ". One (B, N, N) matrix is ",
+          failed->number("B"), " x ", std::llround(n), "^2 x ",
+          needed / (failed->number("B") * n * n), " bytes = ", fixed(needed / kGiB, 2),
+          " GiB; the device has ", fixed(memory_bytes / kGiB, 1), " GiB.")};
+  // What a smaller one held, in matrices: its vectors are nothing beside them.
+  const Record* largest = nullptr;
+  for (const Record& r : records) {
+    const bool fitted = r.implementation == "naive" && r.outcome.measured() &&
+                        r.text("dtype") == failed->text("dtype") && r.number("before backward") > 0;
+    if (fitted && (largest == nullptr || r.number("N") > largest->number("N"))) largest = &r;
+  }
+  if (largest == nullptr) return sentences;
+  const auto held = [&](const char* name) { return largest->number(name); };
+  const auto matrices = [&](const char* name) { return fixed(held(name) / held("matrix"), 2); };
+  sentences.push_back(
+      str("At N ", std::llround(held("N")), " the forward pass held ", matrices("forward peak"),
+          " such matrices at once (scores, scaled scores, weights) and kept ",
+          matrices("before backward"), " for backward; backward held ", matrices("backward peak"),
+          " (those, and the gradients of weights and scores): at N ", std::llround(n), " that is ",
+          fixed(held("backward peak") / held("matrix") * needed / kGiB, 1), " GiB."));
+  sentences.push_back(str(
+      "Backward gave back ", fixed((held("before backward") - held("after backward")) / kGiB, 2),
+      " of the ", fixed(held("before backward") / kGiB, 2), " GiB that were kept at N ",
+      std::llround(held("N")), "; ", fixed(held("after backward") / kMiB, 0),
+      " MiB of output and gradients stay."));
+  return sentences;
+}
+
+BenchReport bench_attention_grid(const BenchAttentionOptions& options) {
+  const at::Device device = attention_device(options.device);
+  require(options.filter.passes.empty(),
+          "[bench attention] expected no --pass with preset grid, which measures forward and "
+          "backward in one, got ",
+          options.filter.passes.size(), options.filter.passes.size() == 1 ? " pass" : " passes");
+  const auto cases = grid_cases(options.filter);
+  require(!cases.empty(), "[bench attention] expected cases of grid, the filter leaves none");
+  BenchAttentionOptions chosen = options;
+  if (chosen.implementations.empty()) {
+    chosen.implementations = {device.is_cuda() ? "cuda" : "cpu", "naive", "sdpa"};
+    if (device.is_cuda() && !options.peer_command.empty())
+      chosen.implementations.push_back("compiled");
+  }
+  const auto implementations = chosen_candidates(chosen, device);
+  const SdpaSettings settings;
+  return run_benchmark(grid_benchmark(options), options.progress, [&](Run& run) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      run.begin(i, cases.size(), describe(cases[i]));
+      run.add(
+          measure_grid_case(cases[i], device, implementations, options.quick ? 2 : options.passes));
+    }
+    const auto fits = [](const Record& r) { return !is_formula_without_memory(r); };
+    const auto is_naive = [](const Record& r) { return r.implementation == "naive"; };
+    const Records& all = run.records();
+    if (options.quick || cases.back().n != kLongest ||
+        std::none_of(all.begin(), all.end(), is_naive))
+      return;
+    // Doubles N from the longest of the grid until the formula no longer fits.
+    AttentionCase c = cases.front().n == kLongest ? cases.front() : cases.back();
+    while (c.n < kEndOfDoubling && std::all_of(all.begin(), all.end(), fits)) {
+      c.n = c.m = 2 * c.n;
+      run.begin(0, 1, "longer, until one does not fit: " + describe(c));
+      run.add(measure_grid_case(c, device, implementations, /*iterations=*/3));
+    }
+  });
+}
+
+}  // namespace flashstep::tools

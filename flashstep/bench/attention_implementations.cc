@@ -1,0 +1,345 @@
+#include "flashstep/bench/attention_implementations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <unistd.h>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/SDPBackend.h>
+#include <nlohmann/json.hpp>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/serialize.h>
+
+#include "flashstep/attention.h"
+#include "flashstep/base/text.h"
+#include "flashstep/bench/ranks.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
+#include "flashstep/measure/machine.h"
+
+namespace flashstep::tools {
+namespace {
+
+using Forward = AttentionForward;
+
+constexpr double kMatrixHeldBytes = 1e9;  // more is given back after each turn
+
+// Something that is a function of tensors in this process.
+class TensorAttention : public AttentionImplementation {
+ public:
+  // `matrices`: the formula's (N, M) matrices are kept for the backward pass.
+  TensorAttention(const AttentionRound& round, Forward forward, bool without_heads, bool matrices)
+      : forward_(std::move(forward)), gpu_(round.device.is_cuda()) {
+    const auto leaf = [&](const at::Tensor& x) {
+      return (without_heads ? x.squeeze(1) : x).detach().requires_grad_();
+    };
+    for (const auto& set : round.inputs)
+      sets_.push_back({leaf(set.q), leaf(set.k), leaf(set.v), leaf(set.grad_out).detach()});
+    const double bytes = attention_matrix_bytes(size_of(round.c), element_bytes(round.c));
+    large_ = matrices && bytes > kMatrixHeldBytes / 16;
+    release_ = matrices && bytes > kMatrixHeldBytes;
+  }
+
+  AttentionOutcome outcome(bool gradients) override {
+    const auto& set = sets_[0];
+    const at::Tensor out = forward_(set.q, set.k, set.v);
+    if (!gradients) return {out.detach()};
+    const auto found = torch::autograd::grad({out}, {set.q, set.k, set.v}, {set.grad_out});
+    return {out.detach(), found[0], found[1], found[2]};
+  }
+
+  std::vector<double> turn(const std::string& name, int64_t warmup, int64_t samples,
+                           int64_t calls) override {
+    const AttentionPass pass = pass_by_name(name);
+    prepare(pass);
+    const auto work = [&](int64_t number) { call(pass, number); };
+    for (int64_t i = 0; i < warmup; ++i) work(next_++);
+    std::vector<double> seconds = seconds_of_calls(work, gpu_, next_, samples, calls);
+    next_ += samples * calls;
+    if (release_) outs_.clear();
+    return seconds;
+  }
+
+  std::vector<double> graph(const std::string& name, int64_t samples, int64_t calls) override {
+    if (!gpu_) return {};
+    const AttentionPass pass = pass_by_name(name);
+    prepare(pass);
+    GpuGraph captured([&](int64_t number) { call(pass, number); }, calls);
+    return captured.seconds(samples);
+  }
+
+ private:
+  struct Set {
+    at::Tensor q, k, v, grad_out;
+  };
+
+  // The outputs that backward starts from, computed once.
+  void prepare(AttentionPass pass) {
+    if (pass != AttentionPass::kBackward || !outs_.empty()) return;
+    const size_t held = large_ ? 1 : sets_.size();
+    for (size_t i = 0; i < held; ++i) outs_.push_back(forward_(sets_[i].q, sets_[i].k, sets_[i].v));
+  }
+
+  void call(AttentionPass pass, int64_t number) {
+    const bool backward_alone = pass == AttentionPass::kBackward;
+    const size_t count = backward_alone ? outs_.size() : sets_.size();
+    const size_t index = static_cast<size_t>(number) % count;
+    const Set& set = sets_[index];
+    const at::Tensor out = backward_alone ? outs_[index] : forward_(set.q, set.k, set.v);
+    if (pass == AttentionPass::kForward) return;
+    torch::autograd::grad({out}, {set.q, set.k, set.v}, {set.grad_out},
+                          /*retain_graph=*/backward_alone);
+  }
+
+  Forward forward_;
+  bool gpu_, large_ = false, release_ = false;
+  std::vector<Set> sets_;
+  std::vector<at::Tensor> outs_;
+  int64_t next_ = 0;
+};
+
+// ---- peers
+
+void use_backends(bool flash, bool efficient, bool math, bool cudnn) {
+  auto& context = at::globalContext();
+  context.setSDPUseFlash(flash);
+  context.setSDPUseMemEfficient(efficient);
+  context.setSDPUseMath(math);
+  context.setSDPUseCuDNN(cudnn);
+}
+
+void use_only(at::SDPBackend backend) {
+  use_backends(backend == at::SDPBackend::flash_attention,
+               backend == at::SDPBackend::efficient_attention, backend == at::SDPBackend::math,
+               backend == at::SDPBackend::cudnn_attention);
+}
+
+// What LibTorch says while it looks for a backend.
+class Reasons : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    const std::string& text = warning.msg();
+    const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
+    if (has("not used because") || has("runtime disabled") || has("not compiled")) return;
+    if (first_.empty()) first_ = text.substr(0, text.find_first_of("\n.;"));
+  }
+  std::string first() const { return first_.empty() ? "no such kernel for this case" : first_; }
+
+ private:
+  std::string first_;
+};
+
+// Throws unless LibTorch computes the case with `backend`, the only one that is switched on.
+void verify_backend(at::SDPBackend backend, const AttentionRound& round) {
+  Reasons reasons;
+  const c10::WarningUtils::WarningHandlerGuard listening(&reasons);
+  const auto& inputs = round.inputs[0];
+  int64_t chosen = static_cast<int64_t>(at::SDPBackend::error);
+  try {
+    const auto q = inputs.q.detach().requires_grad_();
+    chosen = at::_fused_sdp_choice(q, inputs.k, inputs.v, {}, 0.0, round.c.causal);
+  } catch (const c10::Error&) {  // "No available kernel": why was said as warnings
+  }
+  if (chosen != static_cast<int64_t>(backend)) throw UserError("refused: " + reasons.first());
+}
+
+using Function = std::function<Forward(const AttentionRound&)>;
+
+AttentionCandidate tensor_implementation(const std::string& name, bool ours, bool matrices,
+                                         const Function& function) {
+  const auto make = [=](const AttentionRound& round) {
+    return std::make_unique<TensorAttention>(round, function(round), ours && round.c.heads == 0,
+                                             matrices);
+  };
+  return {name, ours, make, function};
+}
+
+AttentionCandidate sdpa_on_gpu(const std::string& name, at::SDPBackend backend) {
+  const bool matrices = backend == at::SDPBackend::math;
+  return tensor_implementation(name, false, matrices, [backend](const AttentionRound& round) {
+    use_only(backend);
+    verify_backend(backend, round);
+    return [backend, causal = round.c.causal](const at::Tensor& q, const at::Tensor& k,
+                                              const at::Tensor& v) {
+      use_only(backend);
+      return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
+    };
+  });
+}
+
+// As PyTorch chooses by itself.
+AttentionCandidate default_sdpa() {
+  return tensor_implementation("sdpa", false, false, [](const AttentionRound& round) {
+    return
+        [causal = round.c.causal](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+          use_backends(true, true, true, true);
+          return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
+        };
+  });
+}
+
+// A CPU has no allocator that says no in time: the process would be killed.
+void refuse_what_does_not_fit(const AttentionRound& round) {
+  if (!round.device.is_cpu()) return;
+  constexpr double kMatrices = 5;  // that the formula and its gradient hold at once
+  const double needed =
+      kMatrices * attention_matrix_bytes(size_of(round.c), element_bytes(round.c));
+  const auto memory = static_cast<double>(measure::describe_machine().memory_bytes);
+  if (needed > memory / 2) {
+    throw UserError(str("OOM: the formula needs ", human_bytes(static_cast<uint64_t>(needed)),
+                        " of this machine's ", human_bytes(static_cast<uint64_t>(memory))));
+  }
+}
+
+AttentionCandidate naive_peer() {
+  return tensor_implementation("naive", false, true, [](const AttentionRound& round) {
+    refuse_what_does_not_fit(round);
+    at::Tensor hidden;  // made once: the mask is no part of the calls that are timed
+    if (round.c.causal)
+      hidden = at::ones({round.c.n, round.c.m}, at::TensorOptions(at::kBool).device(round.device))
+                   .triu(1);
+    return [hidden](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+      return plain_attention(q, k, v, hidden);
+    };
+  });
+}
+
+// ---- ours
+
+// The version of tensor operations makes some ten of them a pair of tiles: beyond this many pairs
+// of query and key it takes seconds and says nothing new.
+int64_t most_tiled_pairs(const at::Device& device) {
+  return int64_t{1} << (device.is_cuda() ? 22 : 20);
+}
+
+AttentionCandidate our(const std::string& name, bool deterministic = false) {
+  const std::string shown = deterministic ? kDeterministic : name;
+  return tensor_implementation(shown, true, false, [=](const AttentionRound& round) {
+    const int64_t pairs =
+        round.c.batch * std::max<int64_t>(round.c.heads, 1) * round.c.n * round.c.m;
+    if (name == "tiled" && pairs > most_tiled_pairs(round.device))
+      throw UserError("refused: too many tiles for tensor operations to be timed");
+    AttentionOptions options;
+    options.causal = round.c.causal;
+    options.implementation = name;
+    if (deterministic) options.deterministic = true;
+    return [options](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+      use_backends(true, true, true, true);
+      return attention(q, k, v, options);
+    };
+  });
+}
+
+using Json = nlohmann::json;
+
+class TemporaryFile {
+ public:
+  TemporaryFile()
+      : path_(std::filesystem::temp_directory_path() /
+              str("flashstep_attention_peer_", ::getpid(), ".pt")) {}
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+class CompiledAttention : public AttentionImplementation {
+ public:
+  CompiledAttention(std::shared_ptr<PythonPeer> python, const AttentionRound& round)
+      : python_(std::move(python)), device_(round.device) {
+    const AttentionCase& c = round.c;
+    case_ = {{"device", device_.is_cuda() ? "cuda" : "cpu"},
+             {"dtype", c.dtype},
+             {"shape", {c.batch, std::max<int64_t>(c.heads, 1), c.n, c.head_dim}},
+             {"keys", c.m},
+             {"causal", c.causal},
+             {"seed", round.seed},
+             {"sets", round.inputs.size()},
+             {"threads", at::get_num_threads()}};
+  }
+
+  AttentionOutcome outcome(bool gradients) override {
+    const TemporaryFile file;
+    Json request = case_;
+    request.update({{"do", "outcome"}, {"gradients", gradients}, {"file", file.path()}});
+    python_->ask(request);
+    const std::string bytes = read_file(file.path());
+    const auto list = torch::pickle_load({bytes.begin(), bytes.end()}).toList();
+    AttentionOutcome outcome;
+    for (size_t i = 0; i < list.size() && i < outcome.size(); ++i)
+      outcome[i] = list.get(i).toTensor().to(device_);
+    return outcome;
+  }
+
+  std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
+                           int64_t calls) override {
+    Json request = case_;
+    request.update({{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}});
+    return python_->ask(request).at("seconds").get<std::vector<double>>();
+  }
+
+ private:
+  std::shared_ptr<PythonPeer> python_;
+  at::Device device_;
+  Json case_;
+};
+
+}  // namespace
+
+// The errors of what a pass computes.
+void AttentionImplementation::note(const std::string& pass, Record& record) const {
+  int64_t wrong = 0;
+  double worst = 0;
+  for (size_t i = 0; i < errors_.wrong.size(); ++i) {
+    if (pass == (i == 0 ? "backward" : "forward")) continue;
+    wrong += errors_.wrong[i];
+    worst = std::fmax(worst, errors_.worst[i]);
+  }
+  record.facts["wrong"] = wrong;
+  record.facts["error"] = worst;
+}
+
+std::vector<AttentionCandidate> attention_candidates(const at::Device& device) {
+  std::vector<AttentionCandidate> implementations;
+  const std::string other_device = device.is_cuda() ? "cpu" : "cuda";
+  for (const std::string& name : attention_implementations()) {
+    if (name == "naive" || name == "sdpa" || name == other_device) continue;
+    implementations.push_back(our(name));
+  }
+  if (device.is_cuda()) implementations.push_back(our("cuda", /*deterministic=*/true));
+  implementations.push_back(naive_peer());
+  implementations.push_back(default_sdpa());
+  if (!device.is_cuda()) return implementations;
+  implementations.push_back(sdpa_on_gpu("math", at::SDPBackend::math));
+  implementations.push_back(sdpa_on_gpu("flash", at::SDPBackend::flash_attention));
+  implementations.push_back(sdpa_on_gpu("efficient", at::SDPBackend::efficient_attention));
+  implementations.push_back(sdpa_on_gpu("cudnn", at::SDPBackend::cudnn_attention));
+  return implementations;
+}
+
+SdpaSettings::SdpaSettings()
+    : flash_(at::globalContext().userEnabledFlashSDP()),
+      efficient_(at::globalContext().userEnabledMemEfficientSDP()),
+      math_(at::globalContext().userEnabledMathSDP()),
+      cudnn_(at::globalContext().userEnabledCuDNNSDP()) {}
+
+SdpaSettings::~SdpaSettings() { use_backends(flash_, efficient_, math_, cudnn_); }
+
+AttentionCandidate compiled_candidate(const std::vector<std::string>& command) {
+  auto python = std::make_shared<PythonPeer>(command);
+  return {"compiled", false,
+          [python](const AttentionRound& round) {
+            return std::make_unique<CompiledAttention>(python, round);
+          },
+          nullptr};
+}
+
+}  // namespace flashstep::tools

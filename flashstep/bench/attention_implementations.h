@@ -1,0 +1,84 @@
+// What `flashstep bench attention` measures: our implementations and their peers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "flashstep/bench/attention_cases.h"
+#include "flashstep/bench/turns.h"
+
+namespace flashstep::tools {
+
+// One implementation ready to compute one case, on inputs that all implementations share. What it
+// throws ends its part in the case: UserError, whose text begins with "refused: ", where it takes
+// no such case. Its calls take the inputs in turn; the forward pass keeps what backward needs, as
+// in training; the backward pass is that of LibTorch's autograd.
+class AttentionImplementation : public Implementation {
+ public:
+  // On the first of the inputs. Gradients only when asked for.
+  virtual AttentionOutcome outcome(bool gradients) = 0;
+
+  // What check() holds it against, and note() tells of.
+  void set_reference(const AttentionReference& reference, bool gradients) {
+    reference_ = &reference;
+    gradients_ = gradients;
+  }
+  void check() override { errors_ = reference_->errors(outcome(gradients_)); }
+  void note(const std::string& pass, Record& record) const override;
+
+ private:
+  const AttentionReference* reference_ = nullptr;
+  bool gradients_ = false;
+  AttentionErrors errors_;
+};
+
+struct AttentionRound {
+  AttentionCase c;
+  at::Device device = at::kCPU;
+  uint64_t seed = 0;                    // of inputs[0]
+  std::vector<AttentionInputs> inputs;  // sets that calls take in turn
+};
+
+using AttentionForward =
+    std::function<at::Tensor(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)>;
+
+struct AttentionCandidate {
+  std::string name;
+  bool ours = false;
+  std::function<std::unique_ptr<AttentionImplementation>(const AttentionRound&)> make;
+  // What it computes a case with, where that is a function of tensors in this process; refuses like
+  // `make`.
+  std::function<AttentionForward(const AttentionRound&)> function;
+};
+
+// The implementation that is our CUDA kernels as `deterministic` wants them.
+inline constexpr const char* kDeterministic = "deterministic";
+
+// Ours by their names ("auto" first; the formula and PyTorch's are peers here; kDeterministic on a
+// GPU), then the peers of this device: naive; PyTorch's scaled_dot_product_attention as it chooses
+// itself (sdpa) and, on a GPU, as math, flash, efficient and cudnn, each with only that backend
+// switched on.
+std::vector<AttentionCandidate> attention_candidates(const at::Device& device);
+
+// Settings of LibTorch that the peers change, put back in the end.
+class SdpaSettings {
+ public:
+  SdpaSettings();
+  ~SdpaSettings();
+  SdpaSettings(const SdpaSettings&) = delete;
+  SdpaSettings& operator=(const SdpaSettings&) = delete;
+
+ private:
+  bool flash_, efficient_, math_, cudnn_;
+};
+
+// PyTorch's compiled formula, in a Python process of its own, as an implementation.
+
+// "compiled": scripts/peers/attention_torch.py, started by `command`. Where it does not start, or
+// ends, it refuses every case. It draws the inputs by itself: that they are the same is seen in its
+// results, which are checked as all others are.
+AttentionCandidate compiled_candidate(const std::vector<std::string>& command);
+
+}  // namespace flashstep::tools

@@ -1,0 +1,239 @@
+#include "flashstep/bench/leaderboard.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/signals.h"
+#include "flashstep/base/subprocess.h"
+#include "flashstep/base/text.h"
+#include "flashstep/bench/ddp_and_sharding.h"
+#include "flashstep/bench/ranks.h"
+#include "flashstep/bench/schema.h"
+#include "flashstep/error.h"
+#include "flashstep/measure/limits.h"
+#include "flashstep/model/cost.h"
+
+namespace flashstep::tools {
+namespace {
+
+// Of what the reference computes otherwise: attention and its gradient by other kernels, a stream
+// and gradients in float32. bf16 keeps 8 bits, and moments are rounded by chance.
+constexpr double kGradientError = 0.05, kLossError = 0.01;
+
+// A directory of this run's own.
+class Directory {
+ public:
+  Directory() : path_((std::filesystem::temp_directory_path() / "flashstep_XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr)
+      throw MachineError(str("[bench leaderboard] expected to make a directory like ", path_));
+  }
+  ~Directory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+Record blank_of(const ParallelCase& c, const std::string& implementation) {
+  const ModelConfig model = model_of(c);
+  Record blank;
+  blank.key = key_of(c);
+  blank.what = describe(c);
+  blank.implementation = implementation;
+  blank.facts["flops"] = step_flops(model, c.batch_size, model.context_length);
+  blank.facts["limit"] = measure::matmul_limit_flops(c.device, c.precision);
+  return blank;
+}
+
+// Only what is beyond any rounding is a fault.
+void check(Record& r) {
+  const auto is_above = [&](const char* fact, double most) {
+    const double value = r.number(fact);
+    return r.facts.contains(fact) && !(value <= most);
+  };
+  if (is_above("gradient error", kGradientError) || is_above("loss error", kLossError) ||
+      is_above("weight error", 1)) {
+    r.fault = str(
+        "expected the reference's step within ", kLossError, " of its loss, ", 100 * kGradientError,
+        " % of its gradients and what rounding and one update may make of ", "its weights, got ",
+        r.number("loss error"), ", ", 100 * r.number("gradient error"), " % and ",
+        r.number("weight error"), " times as much");
+  }
+}
+
+Record measure(LeaderboardPlan plan, const std::string& implementation, const Run& run) {
+  plan.implementations = {implementation};
+  std::vector<Record> records =
+      measure_plan(plan, "leaderboard", {blank_of(plan.c, implementation)},
+                   [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); });
+  check(records.front());
+  return std::move(records.front());
+}
+
+// PyTorch's FSDP2 in processes of its own, which print a line of JSON.
+Record measure_baseline(const BenchLeaderboardOptions& options, const LeaderboardPlan& plan,
+                        bool compiled) {
+  Record record = blank_of(plan.c, compiled ? "FSDP2, compiled" : "FSDP2");
+  record.ours = false;
+  const ModelConfig model = model_of(plan.c);
+  std::vector<std::string> command = options.baseline;
+  const auto add = [&](const char* flag, int64_t value) {
+    command.insert(command.end(), {flag, std::to_string(value)});
+  };
+  add("--d-model", model.d_model);
+  add("--d-ff", model.d_ff);
+  add("--layers", model.num_layers);
+  add("--heads", model.num_heads);
+  add("--vocab", model.vocab_size);
+  add("--context", model.context_length);
+  add("--batch", plan.c.batch_size);
+  add("--steps", plan.steps);
+  command.insert(command.end(), {"--weights", "bf16", "--recompute", "--json"});
+  if (compiled) command.emplace_back("--compile");
+  nlohmann::json answer;
+  record.outcome = attempt([&] {
+    Subprocess process({.command = command, .errors = Errors::kDropped});
+    while (process.wait(200)) check_interrupted("interrupted; the baseline was stopped");
+    for (const std::string& line : process.take_lines())
+      if (line.starts_with('{')) answer = nlohmann::json::parse(line, nullptr, false);
+    if (!answer.is_object() || !answer.contains("seconds"))
+      throw MachineError(str(options.baseline.back(), " ", describe_end(process.status())));
+  });
+  if (!record.outcome.measured()) return record;
+  record.samples["total"] = answer["seconds"].get<std::vector<double>>();
+  record.facts["tensor bytes"] = answer["peak_bytes"].get<double>();
+  record.facts["used bytes"] = answer["used_bytes"].get<double>();
+  record.facts["recompute"] = "block";
+  return record;
+}
+
+Schema leaderboard_schema() {
+  const auto per_second = [](const Record& r, const Records&) {
+    return r.number("ranks") * r.number("batch") * r.number("context") / r.median("total");
+  };
+  const auto share = [](const Record& r, const Records&) {
+    return 100 * r.number("flops") / r.median("total") / r.number("limit");
+  };
+  using measure::number_column, measure::text_column;
+  return parallel_schema() +
+         Schema{{text_column("implementation"), implementation()},
+                {text_column("recompute"), fact("recompute")},
+                {text_column("steps"), fact("steps")},
+                {number_column("step", "ms", 1), or_word(median("total", 1e3))},
+                {number_column("p10", "ms", 1), quantile("total", 0.1, 1e3)},
+                {number_column("p90", "ms", 1), quantile("total", 0.9, 1e3)},
+                {number_column("planned", "ms", 1), fact("planned seconds", 1e3)},
+                {number_column("tokens", "1/s", 0), finite(per_second)},
+                {number_column("of limit", "%", 1), finite(share)},
+                {number_column("tensors", "GiB", 1), fact("tensor bytes", 1 / kGiB)},
+                {number_column("used", "GB", 1), fact("used bytes", 1e-9)},
+                {number_column("planned", "GB", 1), fact("planned bytes", 1e-9)},
+                {number_column("loss", "", 4), fact("loss")},
+                {error_column("loss error"), fact("loss error")},
+                {error_column("gradient error"), fact("gradient error")},
+                {error_column("weight error"), fact("weight error")}};
+}
+
+std::vector<std::string> leaderboard_findings(const Records& records) {
+  std::vector<std::string> sentences;
+  for (const Record& r : records) {
+    if (!r.ours || !r.has("total")) continue;
+    for (const char* baseline : {"FSDP2", "FSDP2, compiled"}) {
+      const double times = times_as_fast(r, records, baseline, "total");
+      if (std::isfinite(times)) {
+        sentences.push_back(str(r.what, ", ", r.implementation, ": ", fixed(times, 2),
+                                " x as fast as ", baseline, "."));
+      }
+    }
+  }
+  return sentences;
+}
+
+}  // namespace
+
+std::vector<std::string> leaderboard_names() {
+  return {"reference", "bf16 weights", "fp32 weights"};
+}
+
+Config leaderboard_config(const ParallelCase& c, const std::string& implementation) {
+  const std::vector<std::string> names = leaderboard_names();
+  require(std::find(names.begin(), names.end(), implementation) != names.end(),
+          "[bench leaderboard] expected one of ", join(names), ", got \"", implementation, "\"");
+  require(c.ranks >= 2, "[bench leaderboard] expected 2 ranks or more to divide a model, got ",
+          c.ranks);
+  Config config;
+  config.model = model_of(c);
+  config.parallel.shard_optimizer = "full";
+  config.parallel.world_size = c.ranks;
+  config.schedule.learning_rate = 1e-5;
+  config.schedule.min_learning_rate = 1e-6;
+  TrainConfig& train = config.train;
+  train.device = c.device;
+  train.batch_size = c.batch_size;
+  train.precision = c.precision;
+  train.deterministic = false;
+  if (implementation == "bf16 weights") {
+    train.weights = train.moments = "bf16";
+    config.optimizer.clip_norm = 0;
+    config.optimizer.in_backward = true;
+  } else if (implementation == "reference") {
+    train.stream = train.gradients = "fp32";
+    train.graph = "off";
+    train.recompute = "block";
+    config.optimizer.clip_norm = 0;
+    config.model.attention = "sdpa";
+  }
+  return config;
+}
+
+BenchLeaderboardOptions leaderboard_preset(const std::string& year) {
+  require(year == "2026", "[bench leaderboard] expected preset 2026, got \"", year, "\"");
+  BenchLeaderboardOptions options;
+  options.axes.models = {"8B"};
+  options.axes.contexts = {32'768};
+  options.axes.precisions = {"bf16"};
+  options.axes.batch_size = 1;
+  options.plan.implementations = leaderboard_names();
+  return options;
+}
+
+BenchReport bench_leaderboard(const BenchLeaderboardOptions& options) {
+  const std::vector<ParallelCase> cases = cases_of(options.axes);
+  const Directory samples;
+  LeaderboardPlan plan = options.plan;
+  Benchmark benchmark;
+  benchmark.command = "bench leaderboard";
+  benchmark.title = "A training step of a fully sharded model";
+  benchmark.device = options.axes.device;
+  benchmark.schema = [](const Records&) { return leaderboard_schema(); };
+  benchmark.how_to_read = {note("leaderboard")};
+  benchmark.how = str("Medians of ", plan.steps, " steps in a row after ", plan.warmup,
+                      ", of the slowest rank");
+  benchmark.findings = leaderboard_findings;
+  return run_benchmark(benchmark, options.progress, [&](Run& run) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      plan.c = cases[i];
+      for (const std::string& name : options.plan.implementations) leaderboard_config(plan.c, name);
+      plan.samples = str(samples.path(), "/", i);
+      run.begin(i, cases.size(), describe(plan.c));
+      for (const std::string& implementation : options.plan.implementations)
+        run.add(measure(plan, implementation, run));
+      if (options.baseline.empty()) continue;
+      for (const bool compiled : {false, true}) {
+        run.tell(str(describe(plan.c), ": FSDP2", compiled ? ", compiled" : ""));
+        run.add(measure_baseline(options, plan, compiled));
+      }
+    }
+  });
+}
+
+}  // namespace flashstep::tools

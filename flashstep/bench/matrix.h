@@ -1,0 +1,51 @@
+// Training a language model with every implementation of attention under every wrapper.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "flashstep/bench/benchmark.h"
+#include "flashstep/bench/parallel_case.h"
+
+namespace flashstep::tools {
+
+// How the cells of one number of ranks are measured. An implementation is "attention wrapper":
+// "cuda bucketed 25".
+struct MatrixPlan {
+  ParallelCase c;
+  std::vector<std::string> implementations;
+  std::string train, validation;       // token files
+  int64_t epochs = 1, most_steps = 0;  // at most so many steps an epoch; 0: all
+  int64_t validation_tokens = 0;       // the first so many; 0: all
+  double learning_rate = 1e-3;
+  void visit(FieldVisitor& visitor);
+};
+
+struct BenchMatrixOptions {
+  ParallelAxes axes;  // the first number of ranks is that of every wrapper but none
+  std::vector<std::string> attention;
+  std::vector<std::string> wrappers = {"none", "naive", "flat", "overlapped", "bucketed", "torch"};
+  std::vector<double> bucket_megabytes = {25};
+  MatrixPlan plan;  // its case and implementations are replaced
+  TellProgress progress = {};
+};
+// "2024", "2025", "2026": the sizes of the handouts; UserError for another year.
+BenchMatrixOptions matrix_preset(const std::string& year);
+
+// In the process that was called, and in each rank that it started.
+BenchReport bench_matrix(const BenchMatrixOptions& options);
+void bench_matrix_rank(const std::string& task);
+
+// ---- Inside
+
+// The parts of an implementation's name.
+std::string attention_of(const std::string& implementation);
+std::string wrapper_of(const std::string& implementation);
+
+// Records of a training run each: samples in seconds "steps" and "epoch", "validation loss" (after
+// each epoch, nats a token); facts "peak_bytes" (of the rank with most), "epoch steps" (those left
+// out included), "tokens" (a step, all ranks), "bucket_megabytes". Pictures: time of a step, peak
+// memory, tokens/s, and a heat map of the speed-up by wrapper.
+Benchmark matrix_benchmark(const BenchMatrixOptions& options, const ParallelCase& c);
+
+}  // namespace flashstep::tools

@@ -1,0 +1,203 @@
+#include "flashstep/bench/model_run.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "flashstep/amp.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/measure/memory.h"
+#include "flashstep/profiling.h"
+
+namespace flashstep::tools {
+namespace {
+
+using at::Tensor;
+
+// LibTorch's own generator is left alone.
+ParameterFill drawn_on(at::Device device, uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(device).clone();
+  generator.set_current_seed(seed);
+  return [generator](const Tensor& parameter, double standard_deviation, double bound,
+                     const std::string&) {
+    const double most = bound * standard_deviation;
+    parameter.detach().normal_(0, standard_deviation, generator).clamp_(-most, most);
+  };
+}
+
+}  // namespace
+
+TokenRows random_rows(const ModelConfig& model, int64_t batch_size, uint64_t seed,
+                      at::Device device) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  const auto tokens = [&] {
+    return at::randint(model.vocab_size, {batch_size, model.context_length}, generator, at::kLong)
+        .to(device);
+  };
+  Tensor inputs = tokens();
+  return {std::move(inputs), tokens()};
+}
+
+Tensor loss_of(TransformerImpl& model, const TokenRows& rows, const std::string& precision) {
+  std::optional<AutocastGuard> autocast;
+  if (precision == "bf16") autocast.emplace(rows.inputs.device().type(), at::kBFloat16);
+  return model.loss(rows.inputs, rows.targets);
+}
+
+at::Device current_device(const std::string& type) {
+  const at::Device device(type);
+  return device.is_cpu() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+Transformer make_model(const ModelConfig& config, uint64_t seed, at::Device device) {
+  const torch::TensorOptions options(device);
+  if (!device.is_cuda()) return Transformer(config, seed, options);
+  Transformer model(config, std::nullopt, options);
+  model->initialize(drawn_on(device, seed));
+  return model;
+}
+
+ModelRun::ModelRun(const Workload& workload)
+    : workload_(resolved_workload(workload)),
+      device_(current_device(workload_.device)),
+      products_(workload_.precision),
+      model_(make_model(workload_.model, static_cast<uint64_t>(workload_.seed), device_)),
+      rows_(random_rows(workload_.model, workload_.batch_size,
+                        static_cast<uint64_t>(workload_.seed), device_)),
+      optimizer_(model_->parameters(), torch::optim::AdamWOptions(kLearningRate)),
+      step_(
+          model_->parameters(), optimizer_, [this](int64_t, int64_t) { return forward(); },
+          {.accumulation_steps = 1,
+           .max_norm = workload_.max_norm,
+           .precision = Precision::kFloat32},
+          {}, [](int64_t, int64_t) {}) {  // the rows stay where they are
+  // As flashstep train has it.
+  if (workload_.moments == "bf16") optimizer_.keep_moments_in(at::kBFloat16);
+  model_->set_short_stream(workload_.stream == "bf16");
+  model_->set_recompute(recompute_by_name(workload_.recompute), workload_.recompute_group,
+                        workload_.recompute_blocks);
+  if (device_.is_cuda() && workload_.precision == "bf16")
+    keep_gradients_in(at::kBFloat16, model_->parameters());
+}
+
+Tensor ModelRun::forward() {
+  const ScopedRange range("forward");
+  const at::AutoGradMode graph(has_backward(workload_));
+  return loss_of(*model_, rows_, workload_.precision);
+}
+
+void ModelRun::backward(const Tensor& loss) {
+  const ScopedRange range("backward");
+  loss.backward();
+}
+
+void ModelRun::update(const Tensor& loss) { step_.finish(loss.detach()); }
+
+void ModelRun::pass(Marks& marks) {
+  marks.set();
+  if (has_backward(workload_)) optimizer_.zero_grad();
+  const Tensor loss = forward();
+  marks.set();
+  if (!has_backward(workload_)) return;
+  backward(loss);
+  marks.set();
+  if (!has_update(workload_)) return;
+  update(loss);
+  marks.set();
+}
+
+void ModelRun::pass() {
+  Marks unread(device_);
+  pass(unread);
+}
+
+void ModelRun::start_replaying() {
+  recorded_ = std::make_unique<RecordedStep>(step_, GraphMode::kOn);
+  while (!recorded_->is_recorded()) recorded_->run(0);
+}
+
+StepTimes ModelRun::timed_replay() {
+  synchronize(device_);
+  const double begin = measure::steady_seconds();
+  recorded_->run(0);
+  synchronize(device_);
+  return {.total = measure::steady_seconds() - begin};
+}
+
+StepTimes ModelRun::timed_pass() {
+  Marks marks(device_);
+  synchronize(device_);
+  const double begin = measure::steady_seconds();
+  pass(marks);
+  synchronize(device_);
+  StepTimes times;
+  times.total = measure::steady_seconds() - begin;
+  const std::vector<double> seconds = marks.seconds();
+  double* const parts[] = {&times.forward, &times.backward, &times.optimizer};
+  for (size_t i = 0; i < seconds.size(); ++i) *parts[i] = seconds[i];
+  return times;
+}
+
+void Marks::set() {
+  times_.push_back(measure::steady_seconds());
+  if (device_.is_cpu()) return;
+  // BACKEND_DEFAULT events are timed; PYTORCH_DEFAULT ones are not.
+  c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+  event.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  events_.push_back(std::move(event));
+}
+
+void Marks::clear() {
+  events_.clear();
+  times_.clear();
+}
+
+std::vector<double> Marks::seconds() const {
+  std::vector<double> result;
+  if (!events_.empty()) events_.back().synchronize();
+  for (size_t i = 1; i < times_.size(); ++i) {
+    result.push_back(events_.empty() ? times_[i] - times_[i - 1]
+                                     : events_[i - 1].elapsedTime(events_[i]) * 1e-3);
+  }
+  return result;
+}
+
+std::vector<double> Marks::leads() const {
+  const std::vector<double> between = seconds();
+  std::vector<double> result;
+  double reached = 0;  // after the first
+  for (size_t i = 0; i < times_.size(); ++i) {
+    if (i > 0) reached += between[i - 1];
+    result.push_back(reached - (times_[i] - times_[0]));
+  }
+  return result;
+}
+
+void synchronize(c10::Device device) {
+  if (device.is_cuda()) measure::synchronize_gpu(device.index());
+}
+
+double memory_bytes(c10::Device device) {
+  return static_cast<double>(device.is_cuda() ? measure::gpu_allocated_bytes(device.index())
+                                              : measure::resident_bytes());
+}
+
+double peak_memory_bytes(c10::Device device) {
+  return static_cast<double>(device.is_cuda() ? measure::gpu_peak_allocated_bytes(device.index())
+                                              : measure::peak_resident_bytes());
+}
+
+void reset_peak_memory(c10::Device device) {
+  if (device.is_cuda()) {
+    measure::reset_gpu_peak_allocated(device.index());
+  } else {
+    measure::reset_peak_resident();
+  }
+}
+
+}  // namespace flashstep::tools

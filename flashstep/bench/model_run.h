@@ -1,0 +1,137 @@
+// A workload that is done: a model with its weights, its batch and its optimizer; and moments on
+// its device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <torch/types.h>
+
+#include "flashstep/bench/workload.h"
+#include "flashstep/loop.h"
+#include "flashstep/model.h"
+#include "flashstep/optim.h"
+#include "flashstep/products/product.h"
+#include "flashstep/train/recorded_step.h"
+
+namespace flashstep::tools {
+
+// Moments of a step on a device, without waiting for it.
+
+// On a GPU a mark is an event: reached when the current stream has done all that it was given
+// before. On a CPU it is the time of day.
+class Marks {
+ public:
+  explicit Marks(c10::Device device) : device_(device) {}
+
+  void set();
+  void clear();
+  // Seconds between each mark and the one before. Waits for the last one.
+  std::vector<double> seconds() const;
+  // How many seconds after it was set each mark is reached: the host's lead over a device that had
+  // nothing left to do when the first was set. Waits for the last one. 0 on a CPU.
+  std::vector<double> leads() const;
+
+ private:
+  c10::Device device_;
+  std::vector<c10::Event> events_;  // none on a CPU
+  std::vector<double> times_;       // when each was set
+};
+
+// Waits until the device has done all that it was given; nothing to wait for on a CPU.
+void synchronize(c10::Device device);
+
+// Memory of this rank: on a GPU what LibTorch's allocator has given to tensors, on a CPU what the
+// process has resident.
+double memory_bytes(c10::Device device);
+double peak_memory_bytes(c10::Device device);  // since reset_peak_memory()
+void reset_peak_memory(c10::Device device);
+
+constexpr double kLearningRate = 1e-4;  // of AdamW: its value costs nothing
+
+struct TokenRows {
+  at::Tensor inputs, targets;  // (B, N) int64
+};
+// Drawn on the host: the same on every device, and LibTorch's own generators are left alone.
+TokenRows random_rows(const ModelConfig& model, int64_t batch_size, uint64_t seed,
+                      at::Device device);
+
+// Mean cross-entropy of the model on `rows`, (), under the autocast that the precision asks for.
+at::Tensor loss_of(TransformerImpl& model, const TokenRows& rows, const std::string& precision);
+
+// "cpu", or "cuda": this process's current GPU.
+at::Device current_device(const std::string& type);
+
+// Its weights are drawn from the seed, on a GPU by the GPU: a host draws a billion numbers in
+// seconds, a GPU in milliseconds. They are other numbers than on a CPU, of the same distributions,
+// and the same on GPUs of one kind.
+Transformer make_model(const ModelConfig& config, uint64_t seed, at::Device device);
+
+// While alive, float32 on a GPU is multiplied as a workload's precision says.
+class ProductsSwitch {
+ public:
+  explicit ProductsSwitch(const std::string& precision)
+      : tf32_before_(at::globalContext().allowTF32CuBLAS()), before_(float32_products()) {
+    at::globalContext().setAllowTF32CuBLAS(precision == "tf32");
+    set_float32_products(precision == "fp32-split" ? Float32Products::kSplit
+                                                   : Float32Products::kExact);
+  }
+  ~ProductsSwitch() {
+    at::globalContext().setAllowTF32CuBLAS(tf32_before_);
+    set_float32_products(before_);
+  }
+  ProductsSwitch(const ProductsSwitch&) = delete;
+  ProductsSwitch& operator=(const ProductsSwitch&) = delete;
+
+ private:
+  bool tf32_before_;
+  Float32Products before_;
+};
+
+// A model ready to compute (make_model). The host does not wait for a GPU unless that is said. It
+// opens the ranges "forward", "backward" and "optimizer" (measure/ranges.h).
+class ModelRun {
+ public:
+  // Resolves the workload. c10::OutOfMemoryError (as everything below) where memory is too small.
+  explicit ModelRun(const Workload& workload);
+
+  void pass();  // as the mode says, gradients zeroed before
+  // The same, with the host waiting before and after. The parts are the device's time (events on a
+  // GPU), 0 for what the mode leaves out; the total is the host's clock.
+  StepTimes timed_pass();
+
+  // From now on, until stop_replaying(), timed_replay() is a whole step as flashstep train replays
+  // it from a CUDA graph, of which only the total is known. UserError where that cannot be.
+  void start_replaying();
+  StepTimes timed_replay();
+  void stop_replaying() { recorded_.reset(); }
+
+  // The parts by themselves. The loss has a graph unless the mode is "forward".
+  at::Tensor forward();
+  void backward(const at::Tensor& loss);
+  void update(const at::Tensor& loss);  // clipping and AdamW; nothing if something is not finite
+
+  const Workload& workload() const { return workload_; }
+  at::Device device() const { return device_; }
+  TransformerImpl& model() { return *model_; }
+  AdamW& optimizer() { return optimizer_; }  // its state comes with the first update
+  const TokenRows& rows() const { return rows_; }
+
+ private:
+  void pass(Marks& marks);
+
+  Workload workload_;
+  at::Device device_;
+  ProductsSwitch products_;
+  Transformer model_;
+  TokenRows rows_;
+  AdamW optimizer_;
+  TrainStep step_;
+  std::unique_ptr<RecordedStep> recorded_;
+};
+
+}  // namespace flashstep::tools

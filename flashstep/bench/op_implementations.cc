@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <nlohmann/json.hpp>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "flashstep/bench/ops.h"
+
+namespace flashstep::tools {
+namespace {
+
+using at::Tensor;
+using Json = nlohmann::json;
+
+constexpr int64_t kBlockElements = 1 << 25;  // that are compared at once: 256 MiB of float64
+
+// The distance from an expected value that comes in parts.
+class Distance {
+ public:
+  void add(const Tensor& found, const Tensor& expected) {
+    const double largest = (found.to(at::kDouble) - expected).abs().max().item<double>();
+    largest_ = largest > largest_ || std::isnan(largest) ? largest : largest_;
+    squares_ += expected.square().sum().item<double>();
+    count_ += static_cast<double>(expected.numel());
+  }
+  double over_root_mean_square() const { return largest_ / std::sqrt(squares_ / count_); }
+
+ private:
+  double largest_ = 0, squares_ = 0, count_ = 0;
+};
+
+// The value, then the gradients of the tensors that require one.
+std::vector<Tensor> values_of(const TensorOp& op, const OpInputs& in) {
+  std::vector<Tensor> leaves, values = {op(in.tensors)};
+  for (const Tensor& tensor : in.tensors) {
+    if (tensor.requires_grad()) leaves.push_back(tensor);
+  }
+  if (in.grad_out.defined()) {
+    for (Tensor& gradient : torch::autograd::grad({values[0]}, leaves, {in.grad_out}))
+      values.push_back(std::move(gradient));
+  }
+  values[0] = values[0].detach();
+  return values;
+}
+
+// Another tensor of the same kind: a leaf where the first is one.
+Tensor alike(const Tensor& like, const Tensor& values) {
+  return values.detach().requires_grad_(like.requires_grad());
+}
+Tensor wide(const Tensor& x) { return x.is_floating_point() ? x.to(at::kDouble) : x; }
+
+class TensorImplementation : public Implementation {
+ public:
+  TensorImplementation(TensorOp op, TensorOp expected, const OpInputs& inputs)
+      : op_(std::move(op)), expected_(std::move(expected)), inputs_(inputs) {}
+
+  void check() override {
+    OpInputs own = inputs_;
+    if (own.in_place) {
+      for (Tensor& tensor : own.tensors) tensor = tensor.clone();
+    }
+    const std::vector<Tensor> found = values_of(op_, own);
+    std::vector<Distance> distances(found.size());
+    const int64_t rows = inputs_.row_tensors > 0 ? inputs_.tensors[0].size(0) : 1;
+    const int64_t step =
+        inputs_.row_tensors > 0
+            ? std::max<int64_t>(1, kBlockElements * rows / inputs_.tensors[0].numel())
+            : 1;
+    std::vector<Tensor> sums(found.size());
+    for (int64_t row = 0; row < rows; row += step)
+      compare_block(found, row, std::min(step, rows - row), distances, sums);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      if (sums[i].defined()) distances[i].add(found[i], sums[i]);
+    }
+    error_ = distances[0].over_root_mean_square();
+    for (size_t i = 1; i < distances.size(); ++i) {
+      const double one = distances[i].over_root_mean_square();
+      if (std::isnan(one) || one > gradient_error_) gradient_error_ = one;
+    }
+  }
+
+  void note(const std::string& pass, Record& record) const override {
+    record.facts["error"] = error_;
+    if (pass == kBothPasses) record.facts["gradient error"] = gradient_error_;
+  }
+
+  std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
+                           int64_t calls) override {
+    const NumberedCall call = [&](int64_t) {
+      if (pass == kBothPasses) {
+        values_of(op_, inputs_);
+        return;
+      }
+      const at::NoGradGuard no_graph;
+      op_(inputs_.tensors);
+    };
+    for (int64_t i = 0; i < warmup; ++i) call(i);
+    return seconds_of_calls(call, inputs_.tensors[0].is_cuda(), 0, samples, calls);
+  }
+
+ private:
+  // Rows of the value and of the row tensors' gradients by themselves; gradients of what all rows
+  // share are added up in `sums`.
+  void compare_block(const std::vector<Tensor>& found, int64_t row, int64_t count,
+                     std::vector<Distance>& distances, std::vector<Tensor>& sums) const {
+    const auto part = [&](const Tensor& x) {
+      return inputs_.row_tensors > 0 ? x.narrow(0, row, count) : x;
+    };
+    OpInputs block;
+    for (size_t i = 0; i < inputs_.tensors.size(); ++i) {
+      const Tensor& x = inputs_.tensors[i];
+      const Tensor values = wide(i < inputs_.row_tensors ? part(x) : x);
+      block.tensors.push_back(alike(x, inputs_.in_place ? values.clone() : values));
+    }
+    if (inputs_.grad_out.defined()) block.grad_out = wide(part(inputs_.grad_out));
+    const std::vector<Tensor> expected = values_of(expected_, block);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const bool by_rows = i <= inputs_.row_tensors;
+      if (by_rows && (i > 0 || inputs_.row_tensors > 0)) {
+        distances[i].add(part(found[i]), expected[i]);
+      } else if (sums[i].defined()) {
+        sums[i] += expected[i];
+      } else {
+        sums[i] = expected[i];
+      }
+    }
+  }
+
+  TensorOp op_, expected_;
+  const OpInputs& inputs_;
+  double error_ = 0, gradient_error_ = 0;
+};
+
+class PythonImplementation : public Implementation {
+ public:
+  PythonImplementation(PythonPeer& peer, Json c) : peer_(peer), request_(std::move(c)) {
+    request_["threads"] = at::get_num_threads();
+  }
+  ~PythonImplementation() override {
+    try {
+      peer_.tell_if_running({{"do", "release"}});
+    } catch (const std::exception&) {  // a signal: it goes with its process
+    }
+  }
+
+  void check() override { errors_ = ask({{"do", "errors"}}); }
+
+  void note(const std::string& pass, Record& record) const override {
+    record.facts["error"] = number("y");
+    if (pass == kBothPasses) record.facts["gradient error"] = number("gradients");
+  }
+
+  std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
+                           int64_t calls) override {
+    return ask({{"do", pass}, {"warmup", warmup}, {"samples", samples}, {"calls", calls}})
+        .at("seconds");
+  }
+
+ private:
+  Json ask(const Json& what) {
+    Json request = request_;
+    request.update(what);
+    return peer_.ask(request);
+  }
+  double number(const char* key) const {
+    return errors_.at(key).is_null() ? NAN : errors_.at(key).get<double>();
+  }
+
+  PythonPeer& peer_;
+  Json request_, errors_;
+};
+
+}  // namespace
+
+std::unique_ptr<Implementation> tensor_implementation(TensorOp op, TensorOp expected,
+                                                      const OpInputs& inputs) {
+  return std::make_unique<TensorImplementation>(std::move(op), std::move(expected), inputs);
+}
+
+std::unique_ptr<Implementation> python_implementation(PythonPeer& peer, Json c) {
+  return std::make_unique<PythonImplementation>(peer, std::move(c));
+}
+
+Tensor random_leaf(at::IntArrayRef shape, const std::string& dtype, const at::Device& device,
+                   double scale, double shift) {
+  const auto options = at::TensorOptions(dtype == "bf16" ? at::kBFloat16 : at::kFloat);
+  Tensor x = at::randn(shape, options.device(device));
+  if (scale != 1) x = x * scale;
+  if (shift != 0) x = x + shift;
+  return x.detach().requires_grad_();
+}
+
+Schema op_schema(const std::string& baseline) {
+  const auto if_timed = [](const CellOf& cell) {
+    return [cell](const Record& r, const Records& all) {
+      return r.has("seconds") ? cell(r, all) : measure::Cell();
+    };
+  };
+  const auto beside = [baseline](const Record& r, const Records& all) {
+    return times_as_fast(r, all, baseline, "seconds");
+  };
+  return {
+      {significant("median", "ms"), or_word(median("seconds", 1e3))},
+      {significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
+      {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
+      {measure::integer_column("calls"), count("seconds")},
+      {significant("traffic", "MB"), if_timed(fact("bytes", 1e-6))},
+      {significant("rate", "GB/s", 5), finite(rate("bytes", "seconds", 1e-9))},
+      {measure::number_column("of limit", "%", 1), finite(rate("limit seconds", "seconds", 100))},
+      {measure::number_column("x " + baseline, "", 2), finite(beside)},
+      {error_column("error"), if_timed(fact("error"))},
+      {error_column("gradient error"), if_timed(fact("gradient error"))}};
+}
+
+}  // namespace flashstep::tools

@@ -1,0 +1,104 @@
+#include "flashstep/bench/picture_json.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
+
+namespace flashstep::tools {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+measure::Plot some_plot() {
+  measure::Plot plot;
+  plot.title = "Time";
+  plot.subtitle = "of <everything>";
+  plot.footnote = "a machine; \"quoted\"";
+  plot.x = {"N", measure::Scale::kLog2, {}};
+  plot.y = {"ms", measure::Scale::kLog, measure::Interval{0.1, 100}};
+  plot.series = {{.name = "ours",
+                  .kind = measure::Series::Kind::kLineAndPoints,
+                  .x = {1, 2, 4},
+                  .y = {0.1 + 0.2, NAN, kInfinity},
+                  .low = {0.2, 1, 2},
+                  .high = {0.4, 3, 4},
+                  .dashed = true}};
+  plot.references = {{7.5, "limit", false}};
+  plot.width = 640;
+  return plot;
+}
+
+StoredPicture round_trip(const NamedPicture& picture) {
+  return picture_from_json(to_json(picture), "test");
+}
+
+TEST(PictureJson, APlotIsDrawnAlike) {
+  const StoredPicture stored = round_trip({"time", some_plot()});
+  EXPECT_EQ(stored.name, "time");
+  EXPECT_EQ(title_of(stored), "Time");
+  EXPECT_EQ(to_svg(stored), measure::to_svg(some_plot()));
+  const auto& plot = std::get<measure::Plot>(stored.picture);
+  EXPECT_EQ(plot.series[0].y[0], 0.1 + 0.2) << "numbers are exact";
+  EXPECT_TRUE(std::isnan(plot.series[0].y[1]));
+  EXPECT_EQ(plot.series[0].y[2], kInfinity);
+  EXPECT_EQ(to_json(stored), to_json(NamedPicture{"time", some_plot()}));
+}
+
+TEST(PictureJson, BarsKeepTheirLabels) {
+  measure::Plot plot;
+  plot.title = "Bars";
+  plot.categories = {"a", "b"};
+  plot.series = {{.name = "x",
+                  .kind = measure::Series::Kind::kBars,
+                  .y = {1, NAN},
+                  .labels = {"", "OOM"},
+                  .color = 2}};
+  EXPECT_EQ(to_svg(round_trip({"bars", plot})), measure::to_svg(plot));
+}
+
+TEST(PictureJson, AHeatMapIsDrawnAlike) {
+  measure::HeatMap map;
+  map.title = "Ratios";
+  map.x_label = "N";
+  map.y_label = "D";
+  map.columns = {"1", "2"};
+  map.rows = {"16"};
+  map.values = {1.5, NAN};
+  EXPECT_EQ(to_svg(round_trip({"map", map})), measure::to_svg(map));
+}
+
+TEST(PictureJson, LanesAreDrawnAlike) {
+  measure::LaneChart chart;
+  chart.title = "What runs when";
+  chart.groups = {{"naive", {{"compute", {{0, 0.001}, {0.002, 0.003}}, 1, "2 ms"}}}};
+  EXPECT_EQ(to_svg(round_trip({"lanes", chart})), measure::to_svg(chart));
+}
+
+TEST(PictureJson, WhatIsOnlyDrawnStaysSo) {
+  const StoredPicture drawn{"flame", std::string("<svg>\xC3\xA4</svg>")};
+  const StoredPicture stored = picture_from_json(to_json(drawn), "test");
+  EXPECT_EQ(to_svg(stored), "<svg>\xC3\xA4</svg>");
+}
+
+TEST(PictureJson, RefusesWhatIsNoPicture) {
+  const std::string good = to_json(NamedPicture{"time", some_plot()});
+  for (const std::string& bad :
+       {std::string(), std::string("[]"), std::string("{\"name\": \"x\"}"),
+        good.substr(0, good.size() / 2), std::string("{\"name\": \"x\", \"picture\": \"film\"}"),
+        std::string(100'000, '[')}) {
+    EXPECT_THROW(picture_from_json(bad, "file.json"), UserError) << bad.substr(0, 60);
+  }
+  try {
+    picture_from_json("{}", "file.json");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("file.json"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace flashstep::tools

@@ -1,0 +1,281 @@
+#include "flashstep/bench/ranks.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
+#include "flashstep/comm/child.h"
+#include "flashstep/comm/gpus.h"
+#include "flashstep/error.h"
+#include "flashstep/group.h"
+#include "flashstep/measure/memory.h"
+
+namespace flashstep::tools {
+
+namespace {
+
+constexpr const char* kTaskVariable = "FLASHSTEP_BENCH_TASK";
+// Rank 0's lines on its stdout, which are not for people.
+constexpr std::string_view kResult = "flashstep-result ", kProgress = "flashstep-progress ";
+constexpr std::string_view kSentence = "flashstep: ";          // before a sentence on stderr
+constexpr std::string_view kVerdict = "flashstep: [launch] ";  // how the launcher names who failed
+
+// "/proc/self/exe" means this program, in whatever process it is looked up.
+std::string absolute(const std::string& program) {
+  return program == "/proc/self/exe" ? std::filesystem::read_symlink(program).string() : program;
+}
+
+// One rank needs nobody to watch it beside us: a program less to start and to wait for. `port` is
+// its store's.
+ChildOptions alone(const RankJob& job, const FreePort& port) {
+  ChildOptions child;
+  child.command = {absolute(job.program)};
+  child.variables = variables_of_process();
+  for (const auto& [name, value] : job.variables) child.variables[name] = value;
+  child.variables = rank_variables(std::move(child.variables), /*rank=*/0, /*world_size=*/1, port);
+  child.inherited = port.descriptor();
+  return child;
+}
+
+ChildOptions launched(const RankJob& job) {
+  ChildOptions child;
+  child.command = {
+      job.launcher,         "launch", "-n", std::to_string(job.ranks), "--no-label", "--",
+      absolute(job.program)};
+  child.variables = variables_of_process();
+  for (const auto& [name, value] : job.variables) child.variables[name] = value;
+  return child;
+}
+
+std::unique_ptr<Subprocess> start(const RankJob& job) {
+  const FreePort port;
+  ChildOptions child = job.ranks == 1 ? alone(job, port) : launched(job);
+  child.command.insert(child.command.end(), job.arguments.begin(), job.arguments.end());
+  child.variables[kTaskVariable] = job.task;
+  child.death_signal = SIGTERM;  // a launcher stops its ranks then
+  return std::make_unique<Subprocess>(child);
+}
+
+// The launcher, or the only rank, while it runs.
+class Launched {
+ public:
+  explicit Launched(const RankJob& job) : job_(job), process_(start(job)) {}
+
+  RanksOutcome wait() {
+    for (bool running = true; running;) {
+      running = process_->wait(/*milliseconds=*/50);
+      pass_on_signal();
+      take_lines();  // after the look at its end: what it printed last is there then
+    }
+    outcome_.exit_code = exit_code(process_->status());
+    if (signal_ != 0 && outcome_.exit_code != 0) {
+      throw Interrupted(signal_, "interrupted; the ranks were stopped");
+    }
+    if (outcome_.exit_code != 0 && outcome_.failure.empty()) {
+      outcome_.failure = str(who(), describe_end(process_->status()), last_.empty() ? "" : ": ",
+                             last_.substr(last_.starts_with(kSentence) ? kSentence.size() : 0));
+    }
+    return std::move(outcome_);
+  }
+
+ private:
+  std::string who() const {
+    return job_.ranks == 1 ? str("rank 0 of 1 (process ", process_->pid(), ") ")
+                           : "the ranks' launcher ";
+  }
+
+  void pass_on_signal() {
+    const int signal = SignalGuard::received();
+    if (signal == 0 || signal_ != 0) return;
+    signal_ = signal;
+    process_->kill(signal);
+  }
+
+  void take_lines() {
+    for (const std::string& line : process_->take_lines()) {
+      if (line.starts_with(kResult)) {
+        outcome_.results.push_back(line.substr(kResult.size()));
+      } else if (line.starts_with(kProgress)) {
+        if (job_.progress) job_.progress(line.substr(kProgress.size()));
+      } else {
+        std::fprintf(stderr, "%s\n", line.c_str());
+      }
+    }
+    for (const std::string& line : process_->take_errors()) {
+      if (line.starts_with(kVerdict)) {
+        outcome_.failure = line.substr(kVerdict.size());
+      } else {
+        std::fprintf(stderr, "%s\n", line.c_str());
+        last_ = line;
+      }
+    }
+  }
+
+  const RankJob& job_;
+  std::unique_ptr<Subprocess> process_;
+  RanksOutcome outcome_;
+  std::string last_;  // line on stderr
+  int signal_ = 0;
+};
+
+void print_line(std::string_view kind, const std::string& text) {
+  const char* rank = std::getenv("RANK");
+  if (!rank_task() || rank == nullptr || std::string_view(rank) != "0") return;
+  require(text.find('\n') == std::string::npos, "[bench] expected one line, got several: ", text);
+  std::printf("%.*s%s\n", static_cast<int>(kind.size()), kind.data(), text.c_str());
+  std::fflush(stdout);
+}
+
+using Json = nlohmann::json;
+
+// The unit that had begun when the results ended; empty if none had.
+std::string last_begun(const std::vector<std::string>& results) {
+  for (auto line = results.rbegin(); line != results.rend(); ++line) {
+    const auto json = Json::parse(*line);
+    if (json.contains("begins")) return json["begins"];
+  }
+  return "";
+}
+
+void take_results(const std::vector<std::string>& results, std::vector<Record>& records) {
+  for (const std::string& line : results) {
+    if (Json::parse(line).contains("begins")) continue;
+    const Record part = record_from_json(line);
+    for (Record& record : records) {
+      const bool same = record.implementation == part.implementation &&
+                        (part.key.empty() || part.key == record.key);
+      if (same) record.take(part);
+    }
+  }
+}
+
+}  // namespace
+
+RanksOutcome run_ranks(const RankJob& job) {
+  require(job.ranks >= 1, "[bench] expected at least 1 rank, got ", job.ranks);
+  return Launched(job).wait();
+}
+
+std::optional<std::string> rank_task() {
+  const char* task = std::getenv(kTaskVariable);
+  if (task == nullptr || std::getenv("RANK") == nullptr) return std::nullopt;
+  return task;
+}
+
+void hand_over(const std::string& result) { print_line(kResult, result); }
+
+void tell_progress(const std::string& line) { print_line(kProgress, line); }
+
+std::unique_ptr<Group> make_rank_group(const std::string& backend, const std::string& device) {
+  require(backend == "gloo" || (backend == "nccl" && device == "cuda"),
+          "[bench] expected backend gloo, or nccl on device cuda, got ", backend, " on ", device);
+  const Environment environment = read_environment();
+  GroupOptions options;
+  options.on_stuck = end_process;
+  if (device == "cuda") {
+    const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+    const int devices = cuda.deviceCount();
+    require(devices > 0, "[bench] expected a GPU for device cuda, got none");
+    options.nccl = backend == "nccl";
+    options.device_index = gpu_of_rank(devices, environment);
+    cuda.setDevice(
+        c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(options.device_index)));
+  }
+  return std::make_unique<Group>(environment, options);
+}
+
+void begin_unit(const std::string& unit, const Group& group) {
+  hand_over(Json({{"begins", unit}}).dump());
+  group.barrier("beginning " + unit);
+}
+
+void hand_over_record(const Record& record) { hand_over(to_json(record)); }
+
+OwnProcess run_own_process(const std::vector<std::string>& command, const std::string& task,
+                           const std::string& program) {
+  RankJob job;
+  job.ranks = 1;
+  job.arguments = command;
+  job.task = task;
+  job.program = job.launcher = program;
+  const auto kills = measure::oom_kills();
+  RanksOutcome ended = run_ranks(job);
+  OwnProcess process = {std::move(ended.results), {}};
+  if (!ended.failure.empty())
+    process.outcome = outcome_of_ranks(ended.failure, ended.exit_code, 1, kills);
+  return process;
+}
+
+std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks) {
+  const auto unit_of = [&](const Record& record) {
+    return work.unit_of ? work.unit_of(record) : record.implementation;
+  };
+  std::vector<std::string> units = Records(blanks).distinct(unit_of);
+  RankJob job = work.job;
+  while (!units.empty()) {
+    job.task = work.task_of(units);
+    const auto kills = measure::oom_kills();
+    const RanksOutcome outcome = run_ranks(job);
+    if (outcome.failure.empty()) {
+      take_results(outcome.results, blanks);
+      break;
+    }
+    const std::string begun = last_begun(outcome.results);
+    const auto is_out = [&](const std::string& unit) { return begun.empty() || unit == begun; };
+    for (Record& record : blanks) {
+      const std::string unit = unit_of(record);
+      if (is_out(unit) && contains(units, unit))
+        record.outcome = outcome_of_ranks(outcome.failure, outcome.exit_code, job.ranks, kills);
+    }
+    std::erase_if(units, is_out);
+  }
+  return blanks;
+}
+
+using Json = nlohmann::json;
+
+void PythonPeer::start() {
+  require(failure_.empty(), failure_);
+  if (command_.empty()) failure_ = "no program of Python's was given";
+  try {
+    if (failure_.empty()) {
+      process_ = std::make_unique<Subprocess>(
+          ChildOptions{.command = command_, .has_input = true, .errors = Errors::kDropped});
+      if (!process_->read_line())
+        failure_ = str("\"", join(command_, " "), "\" did not start: it needs Python's torch");
+    }
+  } catch (const MachineError& error) {
+    failure_ = error.what();
+  }
+  if (failure_.empty()) return;
+  process_.reset();
+  throw UserError(failure_);
+}
+
+Json PythonPeer::ask(const Json& request) {
+  if (process_ == nullptr) start();
+  const auto line = process_->write_line(request.dump()) ? process_->read_line() : std::nullopt;
+  if (!line) {
+    process_.reset();
+    throw MachineError("the Python program ended");
+  }
+  Json answer = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
+  if (!answer.is_object()) throw MachineError("the Python program answered \"" + *line + "\"");
+  if (answer.contains("error")) throw MachineError(answer["error"].get<std::string>());
+  return answer;
+}
+
+void PythonPeer::tell_if_running(const Json& request) {
+  if (process_ == nullptr) return;
+  if (!process_->write_line(request.dump()) || !process_->read_line()) process_.reset();
+}
+
+}  // namespace flashstep::tools

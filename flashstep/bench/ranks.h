@@ -1,0 +1,137 @@
+// A benchmark of several processes starts its own ranks, and gets back what rank 0 measured.
+//
+// The benchmark runs `flashstep launch -n N -- ARGUMENTS`, ARGUMENTS being its own command once
+// more; there rank_task() has what shall be measured, in words of the benchmark's own (JSON, say):
+//
+//   if (const auto task = tools::rank_task()) return measure_as_rank(*task);   // in each rank
+//   RankJob job;
+//   job.arguments = {"bench", "x"};
+//   job.task = ...;
+//   const RanksOutcome outcome = run_ranks(job);
+//
+// A job of one rank is started as that rank, without the launcher.
+//
+// Rank 0 hands over one result after the other, so that what was measured before a failure (memory
+// that is too small, a lost rank) is kept.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "flashstep/base/subprocess.h"
+#include "flashstep/bench/record.h"
+#include "flashstep/detail/fields.h"
+
+namespace flashstep {
+class Group;  // comm/group.h
+}
+
+namespace flashstep::tools {
+
+struct RankJob {
+  int ranks = 2;
+  std::vector<std::string> arguments;       // after the program's name, the same for every rank
+  std::string task;                         // less than 100 kB
+  std::string program = "/proc/self/exe";   // what each rank runs; with a slash in it
+  std::string launcher = "/proc/self/exe";  // a flashstep, for its command `launch`
+  std::map<std::string, std::string> variables;           // of the ranks' environment, beside ours
+  std::function<void(const std::string& line)> progress;  // gets what rank 0 told; may be empty
+};
+
+struct RanksOutcome {
+  std::vector<std::string> results;  // rank 0's, in order
+  // Empty when all ranks ended with 0; else "rank 1 of 4 (process 4711) ended with exit code 1:
+  // ...".
+  std::string failure;
+  int exit_code = 0;
+};
+
+// Returns when all ranks have ended. What else they print goes to our stderr as it comes. A SIGINT
+// or SIGTERM, while a SignalGuard is alive, stops the ranks and becomes Interrupted. MachineError
+// if they cannot be started.
+RanksOutcome run_ranks(const RankJob& job);
+
+// In a rank: its task; nothing in a process that run_ranks did not start.
+std::optional<std::string> rank_task();
+// In rank 0 of a job (does nothing in the others): texts without a line break.
+void hand_over(const std::string& result);
+void tell_progress(const std::string& line);
+
+// The group of a rank's job, on "cpu" or "cuda" with "gloo" or "nccl"; the rank's GPU becomes the
+// current one. Gloo's ranks share GPUs where there are fewer; NCCL's cannot: UserError.
+std::unique_ptr<Group> make_rank_group(const std::string& backend, const std::string& device);
+
+// Records that ranks measure: one unit after the other on the same ranks, of which some may fail.
+struct RankWork {
+  RankJob job;  // its task is made for the units that are to be measured
+  std::function<std::string(const std::vector<std::string>& units)> task_of;
+  // The unit that a record belongs to; empty: its implementation.
+  std::function<std::string(const Record&)> unit_of = nullptr;
+};
+
+// `blanks` with what rank 0 handed over (hand_over_record) or what became of their unit: where the
+// ranks fail, the unit that had begun is left out, and the ranks are started once more for the
+// others; all are left out where none had begun. Interrupted by a signal; MachineError when they
+// cannot be started.
+std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks);
+
+// The same of a plan with `c`, a case on ranks, and `implementations`, of which some may be left:
+// `command` is what a rank is started with.
+template <typename Plan>
+std::vector<Record> measure_plan(const Plan& plan, const std::string& command,
+                                 std::vector<Record> blanks,
+                                 const std::function<void(const std::string& line)>& progress) {
+  RankWork work;
+  work.job.ranks = static_cast<int>(plan.c.ranks);
+  work.job.arguments = {"bench", command};
+  work.job.progress = progress;
+  work.task_of = [plan](const std::vector<std::string>& implementations) {
+    Plan part = plan;
+    part.implementations = implementations;
+    return write_json(part);
+  };
+  return measure_on_ranks(work, std::move(blanks));
+}
+
+// A case in a process of its own, of `program` by its command: what it handed over, and what became
+// of it. Interrupted by a signal.
+struct OwnProcess {
+  std::vector<std::string> results;
+  Outcome outcome;
+};
+OwnProcess run_own_process(const std::vector<std::string>& command, const std::string& task,
+                           const std::string& program);
+
+// In a rank, before it measures a unit: rank 0 says so, and no rank goes on before, so that it is
+// known which one a rank failed in.
+void begin_unit(const std::string& unit, const Group& group);
+// In rank 0: a part of the blank of this implementation, and of this key unless that is empty.
+void hand_over_record(const Record& record);
+
+// A baseline in a Python process, which takes turns with ours: one JSON object a line there, one
+// back. It says a line when it is ready.
+class PythonPeer {
+ public:
+  explicit PythonPeer(std::vector<std::string> command) : command_(std::move(command)) {}
+
+  // Starts it where it does not run. UserError where there is no such program or it does not become
+  // ready; MachineError where it ends, answers with no object, or with {"error": its reason}.
+  nlohmann::json ask(const nlohmann::json& request);
+  // The same, where it runs; nothing that it says is an error.
+  void tell_if_running(const nlohmann::json& request);
+
+ private:
+  void start();
+
+  std::vector<std::string> command_;
+  std::unique_ptr<Subprocess> process_;
+  std::string failure_;  // why it cannot be started
+};
+
+}  // namespace flashstep::tools

@@ -1,0 +1,100 @@
+#include "flashstep/bench/replica.h"
+
+#include <gtest/gtest.h>
+
+#include "flashstep/bench/test_update_trace.h"
+#include "flashstep/testing/ranks.h"
+
+namespace flashstep::tools {
+namespace {
+
+Workload replica_workload(const std::string& precision = "fp32") {
+  ParallelCase c;
+  c.model = "32/64/2/2";
+  c.vocab_size = 64;
+  c.context_length = 16;
+  c.batch_size = 2;
+  c.precision = precision;
+  return workload_of(c);
+}
+
+TEST(Marks, SecondsBetweenMoments) {
+  Marks marks(at::kCPU);
+  EXPECT_TRUE(marks.seconds().empty());
+  for (int i = 0; i < 3; ++i) marks.set();
+  const auto seconds = marks.seconds();
+  ASSERT_EQ(seconds.size(), 2u);
+  for (const double s : seconds) EXPECT_GE(s, 0);
+  EXPECT_EQ(marks.leads(), std::vector<double>(3, 0.0)) << "a CPU is no device that lags behind";
+}
+
+TEST(Replica, EveryWrapperUpdatesAsOneProcessDoes) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
+    for (const char* precision : {"fp32", "bf16"}) {
+      Replica replica(replica_workload(precision), group, at::kCPU);
+      for (const char* name : {"naive", "flat", "overlapped", "bucketed 0.01", "torch 0.01"}) {
+        // Two ranks: one order of every sum, and halving is exact.
+        EXPECT_EQ(replica.weight_error(division_by_name(name), 3), 0) << precision << ' ' << name;
+      }
+      // What sends nothing is told from what does.
+      EXPECT_GT(replica.weight_error(division_by_name("none"), 3), 0.05) << precision;
+    }
+  });
+}
+
+TEST(Replica, ThreeRanksRoundInAnotherOrder) {
+  testing::run_ranks(3, [](const Environment& environment) {
+    Group group(environment);
+    Replica replica(replica_workload(), group, at::kCPU);
+    EXPECT_LE(replica.weight_error(division_by_name("bucketed 0.01"), 3), 1e-5);
+  });
+}
+
+TEST(Replica, TheUpdateIsCutOutOfItsStep) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
+    Replica replica(replica_workload(), group, at::kCPU);
+    expect_updates_cut_out(replica, "bucketed 0.01", group.is_first());
+  });
+}
+
+TEST(Replica, SaysWhichBucketsAreInUse) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
+    Replica replica(replica_workload(), group, at::kCPU);
+    replica.divide(division_by_name("bucketed 0"));
+    EXPECT_EQ(replica.bucket_megabytes(), 25) << "what Gloo gets";
+    EXPECT_NE(replica.describe_buckets().find("(chosen)"), std::string::npos);
+    replica.divide({.wrapper = "none"});
+    EXPECT_EQ(replica.bucket_megabytes(), 0);
+    EXPECT_EQ(replica.describe_buckets(), "");
+  });
+}
+
+TEST(Replica, StepsInTheirParts) {
+  testing::run_ranks(2, [](const Environment& environment) {
+    Group group(environment);
+    Replica replica(replica_workload(), group, at::kCPU);
+    EXPECT_EQ(replica.tokens_per_step(), 2 * 2 * 16);
+    replica.divide(division_by_name("bucketed 0.01"));
+    EXPECT_EQ(replica.gradients_transport(), "Gloo");
+    EXPECT_EQ(replica.updates_transport(), "");
+    const auto times = replica.run(3);
+    ASSERT_EQ(times.size(), 3u);
+    for (const StepTimes& t : times) {
+      EXPECT_GT(t.forward, 0);
+      EXPECT_GT(t.backward, 0);
+      EXPECT_GT(t.optimizer, 0);
+      EXPECT_DOUBLE_EQ(t.total, t.forward + t.backward + t.optimizer);
+      EXPECT_GE(t.waited, 0);
+      EXPECT_LT(t.waited, t.backward);
+    }
+    const Trace trace = replica.trace_step();
+    EXPECT_EQ(trace.failure, "");
+    EXPECT_EQ(trace.communication_seconds() > 0, group.is_first());
+  });
+}
+
+}  // namespace
+}  // namespace flashstep::tools

@@ -1,0 +1,221 @@
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <unistd.h>
+
+#include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/signals.h"
+#include "flashstep/base/terminal.h"
+#include "flashstep/base/text.h"
+#include "flashstep/bench/benchmark.h"
+#include "flashstep/bench/picture_json.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/measure/gpu_state.h"
+#include "flashstep/measure/machine.h"
+
+namespace flashstep::tools {
+namespace {
+
+bool has_row(const Benchmark& benchmark, const Record& record, const Records& all) {
+  return !benchmark.has_row || benchmark.has_row(record, all);
+}
+
+measure::Table table_of(const Benchmark& benchmark, const Records& records) {
+  const Schema schema = benchmark.schema(records);
+  measure::Table table = fill(benchmark.title, schema, {});
+  for (const Record& record : records) {
+    if (has_row(benchmark, record, records)) table.add_row(row_of(schema, record, records));
+  }
+  return table;
+}
+
+// What was asked for and cannot be done is a cell, unless nothing can.
+void throw_mistake(const Records& records) {
+  const Record* refused = nullptr;
+  for (const Record& record : records) {
+    if (record.outcome.status != Status::kRefused) return;
+    if (refused == nullptr && record.ours) refused = &record;
+  }
+  if (refused != nullptr) throw UserError(refused->outcome.why);
+}
+
+// `machine`: where it was measured; empty: somewhere else.
+void fill_report(const Benchmark& benchmark, const Records& records, BenchReport& report,
+                 const std::vector<std::string>& notes, const std::string& machine,
+                 const std::string& how) {
+  const auto add = [&](std::vector<std::string> sentences) {
+    for (std::string& sentence : sentences) report.table.notes.push_back(std::move(sentence));
+  };
+  report.table = table_of(benchmark, records);
+  if (benchmark.runs_table) report.runs = benchmark.runs_table(records);
+  if (benchmark.tables) report.tables = benchmark.tables(records);
+  add(failures(records));
+  add(notes);
+  add(benchmark.how_to_read);
+  if (!machine.empty())
+    add({str(benchmark.how, benchmark.how.empty() ? "" : "; ", machine, how, ".")});
+  if (report.signal != 0) add({"Interrupted: the rest was not measured."});
+  if (!report.failure.empty()) add({"Failed: " + report.failure + "."});
+  if (benchmark.findings) add(benchmark.findings(records));
+  if (benchmark.pictures)
+    report.pictures = benchmark.pictures(
+        records, str("flashstep ", benchmark.command, machine.empty() ? "" : "; ", machine));
+}
+
+}  // namespace
+
+void Run::tell(const std::string& line) const {
+  if (progress_) progress_(line);
+}
+
+void Run::begin(size_t number, size_t count, const std::string& what) {
+  check_interrupted("interrupted");
+  // As it is while the GPU works, not after minutes of waiting.
+  if (benchmark_.device == "cuda" && number > 0 && number == count / 2) {
+    if (const auto now = measure::gpu_state()) gpu_state_ = measure::describe(*now);
+  }
+  tell(count == 1 ? what : str(number + 1, " of ", count, ": ", what));
+}
+
+void Run::add(std::vector<Record> of_case) {
+  const size_t first = records_.all().size();
+  bool failed = false;
+  for (Record& record : of_case) {
+    failed = failed || record.outcome.failed();
+    records_.add(std::move(record));
+  }
+  show_rows(first);
+  if (failed && benchmark_.device == "cuda" && !gpu_answers())
+    throw MachineError("[" + benchmark_.command + "] the GPU answers no more");
+}
+
+// For who waits at a terminal; the whole table comes at the end.
+void Run::show_rows(size_t first) {
+  if (!progress_ || isatty(STDERR_FILENO) == 0) return;
+  const Schema schema = benchmark_.schema(records_);
+  std::vector<std::vector<std::string>> lines;
+  if (widths_.empty()) {
+    std::vector<std::string>& head = lines.emplace_back();
+    for (const auto& [column, cell] : schema)
+      head.push_back(column.name + (column.unit.empty() ? "" : " " + column.unit));
+  }
+  for (size_t i = first; i < records_.all().size(); ++i) {
+    const Record& record = records_.all()[i];
+    if (!has_row(benchmark_, record, records_)) continue;
+    std::vector<std::string>& line = lines.emplace_back();
+    for (const auto& [column, cell] : schema)
+      line.push_back(measure::display(cell(record, records_), column.format));
+  }
+  widths_.resize(std::max(widths_.size(), schema.size()));
+  for (const auto& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) widths_[i] = std::max(widths_[i], line[i].size());
+  }
+  for (const auto& line : lines) {
+    std::string text;
+    for (size_t i = 0; i < line.size(); ++i) {
+      const std::string gap(widths_[i] - line[i].size(), ' ');
+      const bool left = schema[i].column.align == measure::Align::kLeft;
+      text += (text.empty() ? "" : "  ") + (left ? line[i] + gap : gap + line[i]);
+    }
+    const size_t columns = terminal_columns(stderr);
+    tell(columns > 0 ? text.substr(0, columns) : text);
+  }
+}
+
+BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progress,
+                          const std::function<void(Run&)>& measure) {
+  const double begin = measure::steady_seconds();
+  BenchReport report;
+  Run run(benchmark, progress);
+  measure_until_failure(report, [&] { measure(run); });
+  if (report.signal == 0 && benchmark.refusals_are_mistakes) throw_mistake(run.records_);
+  if (report.failure.empty()) report.failure = failure_of(benchmark.command, run.records_);
+  if (benchmark.device == "cuda" && run.gpu_state_.empty()) {
+    if (const auto now = measure::gpu_state()) run.gpu_state_ = measure::describe(*now);
+  }
+  fill_report(benchmark, run.records_, report, run.notes_,
+              measure::one_line(measure::describe_machine()),
+              str(run.gpu_state_.empty() ? "" : "; during the run " + run.gpu_state_, "; ",
+                  human_seconds(measure::steady_seconds() - begin)));
+  return report;
+}
+
+const std::vector<std::string>& notes(const std::string& name) {
+  static const auto all = [] {
+    std::map<std::string, std::vector<std::string>> read;
+    const auto texts = nlohmann::json::parse(note_texts());
+    for (const auto& [key, text] : texts.items())
+      read[key] =
+          text.is_array() ? text.get<std::vector<std::string>>() : std::vector<std::string>{text};
+    return read;
+  }();
+  return all.at(name);
+}
+const std::string& note(const std::string& name) { return notes(name).front(); }
+
+BenchReport report_of(const Benchmark& benchmark, const Records& records) {
+  BenchReport report;
+  report.failure = failure_of(benchmark.command, records);
+  fill_report(benchmark, records, report, {}, "", "");
+  return report;
+}
+
+std::string failure_of(const std::string& command, const Records& records) {
+  for (const Record& record : records) {
+    if (!record.ours) continue;
+    const std::string who = str("[", command, "] ", record.what,
+                                record.implementation.empty() ? "" : ", ", record.implementation);
+    if (record.outcome.failed()) return who + " " + record.outcome.sentence();
+    if (!record.fault.empty()) return who + ": " + record.fault;
+  }
+  return "";
+}
+
+void measure_until_failure(BenchReport& report, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Interrupted& interrupted) {
+    report.signal = interrupted.signal();
+  } catch (const MachineError& error) {
+    if (report.failure.empty()) report.failure = error.what();
+  } catch (const c10::Error& error) {
+    const std::string what = first_line(error.what_without_backtrace());
+    if (report.failure.empty()) report.failure = "[bench] LibTorch failed: " + what;
+  }
+}
+
+std::string to_text(const BenchReport& report, size_t note_columns) {
+  std::string text = measure::to_text(report.table, note_columns);
+  for (const NamedTable& named : report.tables) {
+    text += "\n" + measure::to_text(named.table, note_columns);
+  }
+  return text;
+}
+
+void save(const BenchReport& report, const std::string& stem) {
+  const bool has_runs = !report.runs.columns.empty();
+  write_file(stem + ".txt", to_text(report));
+  std::string document = measure::to_markdown(report.table);
+  for (const NamedTable& named : report.tables) {
+    document += "\n" + measure::to_markdown(named.table);
+    write_file(stem + "_" + named.name + ".csv", measure::to_csv(named.table));
+    write_file(stem + "_" + named.name + ".json", measure::to_json(named.table));
+  }
+  for (const NamedPicture& named : report.pictures) {
+    const std::string picture_stem = stem + "_" + named.name;
+    const auto written = std::visit(
+        [&](const auto& p) { return measure::write_plot(p, picture_stem); }, named.picture);
+    write_file(picture_stem + ".picture.json", to_json(named));
+    document += str("\n![", named.name, "](", written.svg.filename().string(), ")\n");
+  }
+  write_file(stem + ".md", document);
+  write_file(stem + ".csv", measure::to_csv(has_runs ? report.runs : report.table));
+  write_file(stem + ".json", measure::to_json(report.table));
+  if (has_runs) write_file(stem + "_runs.json", measure::to_json(report.runs));
+}
+
+}  // namespace flashstep::tools

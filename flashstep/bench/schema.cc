@@ -1,0 +1,268 @@
+#include "flashstep/bench/schema.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/stats.h"
+
+namespace flashstep::tools {
+namespace {
+
+using measure::Cell;
+
+Cell scaled(const Cell& cell, double factor) {
+  return factor == 1 || cell == Cell() || cell.is_text() ? cell : Cell(cell.number() * factor);
+}
+
+const double kNotDrawn = std::nan("");
+
+const Record* at(const Records& records, const NameOf& category, const std::string& name) {
+  for (const Record& record : records) {
+    if (category(record) == name) return &record;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<Cell> row_of(const Schema& schema, const Record& record, const Records& all) {
+  std::vector<Cell> row;
+  for (const SchemaColumn& column : schema) row.push_back(column.cell(record, all));
+  return row;
+}
+
+measure::Table fill(const std::string& title, const Schema& schema, const Records& records) {
+  measure::Table table;
+  table.title = title;
+  for (const SchemaColumn& column : schema) table.columns.push_back(column.column);
+  for (const Record& record : records) table.add_row(row_of(schema, record, records));
+  return table;
+}
+
+Schema operator+(Schema a, const Schema& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+CellOf implementation() {
+  return [](const Record& r, const Records&) { return Cell(r.implementation); };
+}
+
+CellOf key(const std::string& name) {
+  return [name](const Record& r, const Records&) {
+    for (const auto& [field, value] : r.key) {
+      if (field == name) return value;
+    }
+    return Cell();
+  };
+}
+
+CellOf fact(const std::string& name, double factor) {
+  return [name, factor](const Record& r, const Records&) {
+    const auto found = r.facts.find(name);
+    return found == r.facts.end() ? Cell() : scaled(found->second, factor);
+  };
+}
+
+CellOf median(const std::string& series, double factor) { return quantile(series, 0.5, factor); }
+
+CellOf quantile(const std::string& series, double q, double factor) {
+  return [series, q, factor](const Record& r, const Records&) {
+    return r.has(series) ? Cell(r.quantile(series, q) * factor) : Cell();
+  };
+}
+
+CellOf mean(const std::string& series, double factor) {
+  return [series, factor](const Record& r, const Records&) {
+    return r.has(series) ? Cell(factor * measure::mean(r.series(series))) : Cell();
+  };
+}
+
+CellOf deviation(const std::string& series, double factor) {
+  return [series, factor](const Record& r, const Records&) {
+    const auto& values = r.series(series);
+    return values.size() > 1 ? Cell(factor * measure::sample_stddev(values)) : Cell();
+  };
+}
+
+CellOf count(const std::string& series) {
+  return [series](const Record& r, const Records&) {
+    return r.has(series) ? Cell(r.series(series).size()) : Cell();
+  };
+}
+
+CellOf or_word(const CellOf& cell) {
+  return [cell](const Record& r, const Records& all) {
+    return r.outcome.measured() ? cell(r, all) : Cell(r.outcome.word());
+  };
+}
+
+CellOf of(const std::string& implementation, const CellOf& cell) {
+  return [implementation, cell](const Record& r, const Records& all) {
+    const Record* other = all.find(r, implementation);
+    return other == nullptr ? Cell() : cell(*other, all);
+  };
+}
+
+CellOf percent_above(const std::string& implementation, const std::string& series) {
+  return finite([implementation, series](const Record& r, const Records& all) {
+    return 100 * (1 / times_as_fast(r, all, implementation, series) - 1);
+  });
+}
+
+CellOf finite(const NumberOf& number) {
+  return [number](const Record& r, const Records& all) {
+    const double value = number(r, all);
+    return std::isfinite(value) ? Cell(value) : Cell();
+  };
+}
+
+NumberOf rate(const std::string& fact, const std::string& series, double factor) {
+  return [fact, series, factor](const Record& r, const Records&) {
+    return factor * r.number(fact) / r.median(series);
+  };
+}
+
+SchemaColumn text_key(const std::string& name) { return {measure::text_column(name), key(name)}; }
+
+SchemaColumn integer_key(const std::string& name) {
+  return {measure::integer_column(name), key(name)};
+}
+
+measure::Column error_column(const std::string& name, const std::string& unit) {
+  return {name, unit, measure::Align::kRight, {measure::NumberFormat::Style::kScientific, 1}};
+}
+
+measure::Column significant(const std::string& name, const std::string& unit, int digits) {
+  return {name, unit, measure::Align::kRight, {measure::NumberFormat::Style::kSignificant, digits}};
+}
+
+double times_as_fast(const Record& record, const Records& all, const std::string& implementation,
+                     const std::string& series) {
+  const Record* other = all.find(record, implementation);
+  return other == nullptr ? std::nan("") : other->median(series) / record.median(series);
+}
+
+std::vector<std::string> failures(const Records& records) {
+  struct Failure {
+    const Record* first;
+    int64_t cells = 0;
+  };
+  std::vector<Failure> found;
+  for (const Record& record : records) {
+    if (record.outcome.measured()) continue;
+    // How much memory was missing differs from cell to cell; that it was missing is the reason.
+    const auto same = std::find_if(found.begin(), found.end(), [&](const Failure& failure) {
+      const Outcome &a = failure.first->outcome, &b = record.outcome;
+      return failure.first->implementation == record.implementation && a.status == b.status &&
+             (a.why == b.why || a.status == Status::kOutOfMemory);
+    });
+    if (same == found.end()) {
+      found.push_back({&record, 1});
+    } else {
+      ++same->cells;
+    }
+  }
+  std::vector<std::string> sentences;
+  for (const Failure& failure : found) {
+    const Record& r = *failure.first;
+    const std::string others = failure.cells > 1 ? str(" and ", failure.cells - 1, " more") : "";
+    sentences.push_back(str(r.what, others, r.implementation.empty() ? "" : ", ", r.implementation,
+                            ": ", r.outcome.sentence(), "."));
+  }
+  return sentences;
+}
+
+std::vector<std::string> speed_beside_others(const Records& records, const std::string& ours,
+                                             const std::string& series) {
+  std::vector<std::string> sentences;
+  for (const std::string& peer :
+       records.distinct([](const Record& r) { return r.implementation; })) {
+    std::vector<double> ratios;
+    for (const Record& record : records) {
+      if (record.implementation != ours || peer == ours) continue;
+      const double ratio = times_as_fast(record, records, peer, series);
+      if (!std::isnan(ratio)) ratios.push_back(ratio);
+    }
+    if (ratios.empty()) continue;
+    const auto [worst, best] = std::minmax_element(ratios.begin(), ratios.end());
+    sentences.push_back(str(ours, " has ", fixed(measure::geometric_mean(ratios), 2),
+                            " times the speed of ", peer, " in the geometric mean of ",
+                            ratios.size(), ratios.size() == 1 ? " case" : " cases", ", ",
+                            fixed(*worst, 2), " to ", fixed(*best, 2), "."));
+  }
+  return sentences;
+}
+
+measure::Plot bars(const Records& records, const NameOf& category, const NameOf& series,
+                   const ValueOf& value, const NameOf& label) {
+  measure::Plot plot;
+  plot.categories = records.distinct(category);
+  for (const auto& [name, members] : records.grouped(series)) {
+    measure::Series& drawn = plot.series.emplace_back();
+    drawn.name = name;
+    drawn.kind = measure::Series::Kind::kBars;
+    for (const std::string& where : plot.categories) {
+      const Record* record = at(members, category, where);
+      drawn.y.push_back(record == nullptr ? kNotDrawn : value(*record));
+      if (label) drawn.labels.push_back(record == nullptr ? "" : label(*record));
+    }
+  }
+  return plot;
+}
+
+measure::Plot part_bars(const Records& records, const NameOf& category,
+                        const std::vector<std::pair<std::string, ValueOf>>& parts) {
+  measure::Plot plot;
+  for (const Record& record : records) plot.categories.push_back(category(record));
+  for (const auto& [name, value] : parts) {
+    measure::Series& drawn = plot.series.emplace_back();
+    drawn.name = name;
+    drawn.kind = measure::Series::Kind::kBars;
+    for (const Record& record : records) drawn.y.push_back(value(record));
+  }
+  return plot;
+}
+
+measure::Plot lines(const Records& records, const NameOf& series, const ValueOf& x,
+                    const ValueOf& y, const StyleOf& style) {
+  measure::Plot plot;
+  for (const auto& [name, members] : records.grouped(series)) {
+    measure::Series drawn;
+    drawn.name = name;
+    drawn.kind = measure::Series::Kind::kLineAndPoints;
+    for (const Record& record : members) {
+      if (std::isnan(y(record))) continue;
+      drawn.x.push_back(x(record));
+      drawn.y.push_back(y(record));
+    }
+    if (drawn.x.empty()) continue;
+    if (style) style(drawn, members.all().front());
+    plot.series.push_back(std::move(drawn));
+  }
+  return plot;
+}
+
+measure::HeatMap heat_map(const Records& records, const NameOf& column, const NameOf& row,
+                          const ValueOf& value) {
+  measure::HeatMap map;
+  map.columns = records.distinct(column);
+  map.rows = records.distinct(row);
+  for (const std::string& one : map.rows) {
+    const Records of_row = records.where([&](const Record& r) { return row(r) == one; });
+    for (const std::string& other : map.columns) {
+      const Record* record = at(of_row, column, other);
+      map.values.push_back(record == nullptr ? kNotDrawn : value(*record));
+    }
+  }
+  return map;
+}
+
+ValueOf median_of(const std::string& series, double factor) {
+  return [series, factor](const Record& r) { return factor * r.median(series); };
+}
+
+std::string implementation_of(const Record& record) { return record.implementation; }
+
+}  // namespace flashstep::tools

@@ -1,0 +1,214 @@
+#include "flashstep/bench/step.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/text.h"
+#include "flashstep/bench/ranks.h"
+#include "flashstep/bench/schema.h"
+#include "flashstep/error.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/measure/limits.h"
+#include "flashstep/model/cost.h"
+
+namespace flashstep::tools {
+namespace {
+
+// Of the memory that is there: the rest is for what lives for a moment only.
+constexpr double kUsableByStep = 0.9;
+
+bool is_measured(const std::vector<Record>& records) { return records.front().outcome.measured(); }
+
+// Measures case after case.
+class StepBench {
+ public:
+  StepBench(const BenchStepOptions& options, Run& run) : options_(options), run_(run) {}
+
+  void measure_workload(const Workload& workload) {
+    Outcome last;
+    for (const bool deterministic : options_.deterministic) {
+      for (const int64_t warmup : options_.warmups) {
+        std::vector<Record> records = measure_one(workload, warmup, deterministic, 0);
+        last = records.front().outcome;
+        run_.add(std::move(records));
+        // What does not run after one warm-up does not run after another.
+        if (!last.measured()) break;
+      }
+    }
+    if (last.status != Status::kOutOfMemory || !options_.reduce) return;
+    for (std::vector<Record>& records : measure_reduced(workload)) run_.add(std::move(records));
+  }
+
+ private:
+  std::vector<Record> measure_one(const Workload& workload, int64_t warmup, bool deterministic,
+                                  int64_t whole_layers) {
+    const StepTask task = {workload,       warmup,        options_.steps, options_.turns,
+                           options_.graph, deterministic, options_.peers, options_.peer_command};
+    run_.tell(str(describe(workload), ", after ", warmup, warmup == 1 ? " step" : " steps"));
+    std::vector<Record> records = blanks_of(task);
+    Outcome& outcome = records.front().outcome;
+    outcome = too_large(workload);
+    const bool own =
+        options_.own_process && (workload.device == "cpu" || options_.warmups.size() > 1);
+    if (outcome.measured() && own) {
+      measure_in_own_process(task, records);
+    } else if (outcome.measured()) {
+      const Outcome found = attempt([&] { measure_step(task, records, nullptr, peers_); });
+      if (!found.measured()) {
+        records.front().outcome = found;
+        records.front().drop_samples();
+        if (workload.device == "cuda") measure::release_cached_gpu_memory();
+      }
+    }
+    describe_records(task, whole_layers, records);
+    return records;
+  }
+
+  void measure_in_own_process(const StepTask& task, std::vector<Record>& records) {
+    const OwnProcess ended = run_own_process({"bench", "step"}, write_json(task), options_.program);
+    if (!ended.results.empty()) {
+      const auto all = nlohmann::ordered_json::parse(ended.results.back());
+      for (size_t i = 0; i < records.size(); ++i) records[i] = record_from_json(all.at(i).dump());
+    }
+    const Outcome& outcome = ended.outcome;
+    if (outcome.measured()) return;
+    Record& ours = records.front();
+    if (!ours.has("total")) {
+      ours.outcome = outcome;
+      return;
+    }
+    // Ours is there; what came after it was a peer, or a check.
+    if (outcome.failed()) ours.fault = outcome.sentence();
+    for (Record& record : records) {
+      if (!record.has("total") && record.outcome.measured()) record.outcome = outcome;
+    }
+  }
+
+  // The same with fewer layers, by the formulas and then by what the measured peak says of them.
+  std::vector<std::vector<Record>> measure_reduced(const Workload& workload) {
+    const double room = kUsableByStep * free_memory_bytes(workload.device);
+    std::vector<std::vector<Record>> best;
+    int64_t layers = fitting_layers(workload, room), too_many = workload.model.num_layers;
+    constexpr int kTries = 4;
+    for (int i = 0; i < kTries && layers > 0; ++i) {
+      Workload fewer = workload;
+      fewer.model.num_layers = layers;
+      std::vector<std::vector<Record>> found = measure_layers(fewer, workload.model.num_layers);
+      if (!is_measured(found.back())) {
+        too_many = layers;
+        if (!best.empty()) break;
+        layers = layers * 4 / 5;
+        continue;
+      }
+      best = std::move(found);
+      const double factor = best.back().front().number("peak_bytes") / needed_bytes(fewer).about;
+      const int64_t next = std::min(fitting_layers(workload, room, factor), too_many - 1);
+      if (next <= layers + layers / 10) break;  // not worth another measurement
+      layers = next;
+    }
+    return best;
+  }
+
+  std::vector<std::vector<Record>> measure_layers(const Workload& workload, int64_t whole_layers) {
+    std::vector<std::vector<Record>> found;
+    for (const int64_t warmup : options_.warmups) {
+      found.push_back(measure_one(workload, warmup, options_.deterministic.front(), whole_layers));
+      if (!is_measured(found.back())) break;
+    }
+    return found;
+  }
+
+  const BenchStepOptions& options_;
+  Run& run_;
+  PythonPeers peers_;
+};
+
+// "xl", or what stands in its place: "xl, 21 of 48 layers *".
+std::string shown_model(const ModelConfig& model, int64_t whole_layers) {
+  if (whole_layers == 0) return model_name(model);
+  ModelConfig whole = model;
+  whole.num_layers = whole_layers;
+  return str(model_name(whole), ", ", model.num_layers, " of ", whole_layers, " layers *");
+}
+
+}  // namespace
+
+void describe_records(const StepTask& task, int64_t whole_layers, std::vector<Record>& records) {
+  const Workload& w = task.workload;
+  const std::string mode = mode_text(w) + (task.deterministic ? ", deterministic" : "");
+  for (Record& r : records) {
+    r.key = {{"model", shown_model(w.model, whole_layers)},
+             {"parameters", static_cast<double>(parameter_count(w.model)) / 1e6},
+             {"batch", w.batch_size},
+             {"context", w.model.context_length},
+             {"precision", w.precision},
+             {"attention", w.model.attention},
+             {"mode", mode},
+             {"warm-up", task.warmup}};
+    r.what = (whole_layers > 0 ? r.text("model") + ": " : "") + describe(w);
+    r.facts["device"] = w.device;
+    r.facts["tokens"] = w.batch_size * w.model.context_length;
+    r.facts["flops"] = pass_flops(w);
+    if (has_backward(w)) r.facts["has backward"] = 1;
+    if (has_update(w)) r.facts["has update"] = 1;
+    r.facts["stem"] = str("b", w.batch_size, "_n", w.model.context_length, "_", w.precision, "_",
+                          w.model.attention, task.deterministic ? "_deterministic" : "");
+    r.facts["warm-up stem"] =
+        str(model_name(w.model), "_n", w.model.context_length, "_", w.precision, "_",
+            w.model.attention, "_", w.mode, task.deterministic ? "_deterministic" : "");
+  }
+  Record& ours = records.front();
+  const double most = gradient_tolerance(w.precision), error = ours.number("gradient error");
+  if (ours.facts.contains("gradient error") && !(error <= most))
+    ours.fault = str("expected a gradient within ", most, " of the reference, got ", error);
+}
+
+BenchStepOptions step_preset(const std::string& name) {
+  BenchStepOptions options;
+  if (name.empty()) return options;
+  WorkloadAxes& axes = options.axes;
+  if (name == "peers") {
+    axes.sizes = {"tiny", "mini", "base"};
+    axes.contexts = {0};
+    axes.precisions = {"fp32", "bf16"};
+    options.warmups = {2};
+    options.steps = 3;
+    options.turns = 5;
+    options.peers = {"eager"};
+    return options;
+  }
+  axes.sizes = handout_sizes(name);
+  axes.modes = {"forward", "step"};
+  if (name == "2024") {
+    axes.common.batch_size = 16;
+    options.warmups = {1};
+    options.steps = 5;
+  } else {
+    axes.contexts =
+        name == "2025" ? std::vector<int64_t>{128, 256, 512, 1024} : std::vector<int64_t>{512};
+    axes.precisions = {"fp32", "bf16"};
+  }
+  return options;
+}
+
+BenchReport bench_step(const BenchStepOptions& options) {
+  require(!options.warmups.empty() && options.steps > 0 && options.turns > 0,
+          "[bench step] expected numbers of warm-up steps, timed steps and turns, got none of one");
+  require(!options.deterministic.empty(),
+          "[bench step] expected deterministic to be true, false or both, got neither");
+  require(!options.graph || options.axes.common.device == "cuda",
+          "[bench step] expected a GPU for steps in a CUDA graph, got the CPU");
+  require(options.peers.empty() || !options.peer_command.empty(),
+          "[bench step] expected the command of the peers, got none");
+  const std::vector<Workload> workloads = workloads_of(options.axes);
+  return run_benchmark(step_benchmark(options), options.progress, [&](Run& run) {
+    StepBench bench(options, run);
+    for (size_t i = 0; i < workloads.size(); ++i) {
+      run.begin(i, workloads.size(), describe(workloads[i]));
+      bench.measure_workload(workloads[i]);
+    }
+  });
+}
+
+}  // namespace flashstep::tools

@@ -1,0 +1,62 @@
+// For tests of tables: cells by the names of their columns, and the lines below.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/measure/table.h"
+
+namespace flashstep::tools {
+
+inline size_t place_of(const measure::Table& table, const std::string& column) {
+  for (size_t i = 0; i < table.columns.size(); ++i)
+    if (table.columns[i].name == column) return i;
+  ADD_FAILURE() << "no column " << column;
+  return 0;
+}
+
+inline measure::Cell cell_at(const measure::Table& table, size_t row, const std::string& column) {
+  return table.rows.at(row).at(place_of(table, column));
+}
+
+// Of the first row that begins with these cells.
+inline measure::Cell cell_behind(const measure::Table& table,
+                                 const std::vector<measure::Cell>& begin,
+                                 const std::string& column) {
+  for (const auto& row : table.rows)
+    if (std::equal(begin.begin(), begin.end(), row.begin())) return row[place_of(table, column)];
+  ADD_FAILURE() << "no such row in " << table.title;
+  return {};
+}
+
+inline double number_of(const measure::Cell& cell) {
+  if (cell == measure::Cell() || cell.is_text()) ADD_FAILURE() << "no number";
+  return cell.number();
+}
+
+inline double number_at(const measure::Table& table, size_t row, const std::string& column) {
+  SCOPED_TRACE(column);
+  return number_of(cell_at(table, row, column));
+}
+
+// As the table shows it.
+inline std::string text_at(const measure::Table& table, size_t row, const std::string& column) {
+  return measure::display(cell_at(table, row, column),
+                          table.columns[place_of(table, column)].format);
+}
+
+// One of the lines has all these texts.
+inline bool some_line_has(const std::vector<std::string>& lines,
+                          const std::vector<std::string>& texts) {
+  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+    return std::all_of(texts.begin(), texts.end(), [&](const std::string& text) {
+      return line.find(text) != std::string::npos;
+    });
+  });
+}
+
+}  // namespace flashstep::tools

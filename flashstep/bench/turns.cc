@@ -1,0 +1,189 @@
+#include "flashstep/bench/turns.h"
+
+#include <algorithm>
+#include <unistd.h>
+
+#include "flashstep/base/signals.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/measure/gpu.h"
+#include "flashstep/measure/stats.h"
+
+namespace flashstep::tools {
+namespace {
+
+constexpr int64_t kMostSets = 16;
+constexpr double kCacheWarmSeconds = 5e-3;  // a longer call fills the caches by itself
+constexpr double kTooSlow = 10;             // budgets that one call may take and still be repeated
+constexpr int64_t kGraphCalls = 10, kGraphSamples = 15;
+
+struct SamplingPlan {
+  int64_t warmup = 0, samples = 0, calls = 1, turns = 1;
+};
+
+// From the time of a call to how often it is repeated.
+SamplingPlan plan_for(double seconds, const TurnOptions& options) {
+  SamplingPlan plan;
+  if (options.calls > 0) {
+    plan.warmup = options.warmup_calls;
+    plan.turns = std::min(options.turns, options.calls);
+    plan.samples = (options.calls + plan.turns - 1) / plan.turns;
+    return plan;
+  }
+  const auto count = [](double ratio) { return static_cast<int64_t>(std::min(ratio, 1e6)); };
+  plan.calls = 1 + count(options.sample_seconds / seconds);
+  const double sample = seconds * static_cast<double>(plan.calls);
+  const int64_t least = seconds > kTooSlow * options.cell_seconds
+                            ? 1
+                            : std::clamp<int64_t>(options.least_samples, 1, options.most_samples);
+  const int64_t samples =
+      std::clamp(count(options.cell_seconds / sample), least, options.most_samples);
+  plan.turns = std::min(options.turns, samples);
+  plan.samples = (samples + plan.turns - 1) / plan.turns;
+  plan.warmup = seconds < kCacheWarmSeconds ? 1 : 0;
+  return plan;
+}
+
+// Warms up, and finds out how long a call takes.
+SamplingPlan estimate(Implementation& implementation, const std::string& pass,
+                      const TurnOptions& options) {
+  if (options.calls > 0) return plan_for(0, options);
+  double seconds = implementation.turn(pass, 0, 1, 1)[0];
+  if (seconds < options.cell_seconds) seconds = measure::median(implementation.turn(pass, 1, 3, 1));
+  const double warmup = std::min(options.warmup_seconds / std::max(seconds, 1e-7), 1e4);
+  if (warmup >= 1) implementation.turn(pass, static_cast<int64_t>(warmup), 1, 1);
+  return plan_for(std::max(seconds, 1e-7), options);
+}
+
+// One candidate in one case: none of its implementation where it is out.
+struct Entry {
+  std::unique_ptr<Implementation> implementation;
+  Outcome outcome;
+};
+
+Entry make(const Candidate& candidate) {
+  check_interrupted("interrupted");
+  Entry entry;
+  entry.outcome = attempt([&] {
+    entry.implementation = candidate.make();
+    entry.implementation->check();
+  });
+  if (!entry.outcome.measured()) {
+    entry.implementation.reset();  // frees what it held
+    measure::release_cached_gpu_memory();
+  }
+  return entry;
+}
+
+class PassTurns {
+ public:
+  PassTurns(const std::string& pass, std::vector<Entry>& entries, Record* records,
+            const TurnOptions& options)
+      : pass_(pass), entries_(entries), records_(records), options_(options) {}
+
+  void time() {
+    std::vector<SamplingPlan> plans(entries_.size());
+    int64_t turns = 0;
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      attempt_by(i, [&](Implementation& one) { plans[i] = estimate(one, pass_, options_); });
+      turns = std::max(turns, plans[i].turns);
+    }
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      for (size_t i = 0; i < entries_.size(); ++i) {
+        const SamplingPlan& plan = plans[i];
+        if (turn >= plan.turns) continue;
+        attempt_by(i, [&](Implementation& one) {
+          const auto seconds = one.turn(pass_, plan.warmup, plan.samples, plan.calls);
+          auto& all = records_[i].samples["seconds"];
+          all.insert(all.end(), seconds.begin(), seconds.end());
+        });
+      }
+    }
+  }
+
+  void time_graphs() {
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      Record& record = records_[i];
+      if (!entries_[i].implementation || !(record.median("seconds") < options_.graph_below_seconds))
+        continue;
+      check_interrupted("interrupted");
+      std::vector<double> seconds;
+      const Outcome outcome = attempt(
+          [&] { seconds = entries_[i].implementation->graph(pass_, kGraphSamples, kGraphCalls); });
+      if (!outcome.measured()) record.facts["no graph"] = outcome.sentence();
+      if (!seconds.empty()) record.samples["graph"] = seconds;
+    }
+  }
+
+ private:
+  // A gradient may need more memory than there is.
+  void attempt_by(size_t i, const std::function<void(Implementation&)>& work) {
+    Record& record = records_[i];
+    if (!entries_[i].implementation || !record.outcome.measured()) return;
+    check_interrupted("interrupted");
+    record.outcome = attempt([&] { work(*entries_[i].implementation); });
+    if (record.outcome.measured()) return;
+    record.drop_samples();
+    measure::release_cached_gpu_memory();
+  }
+
+  const std::string& pass_;
+  std::vector<Entry>& entries_;
+  Record* records_;  // of this pass, by candidate
+  const TurnOptions& options_;
+};
+
+double last_cache_bytes(const at::Device& device) {
+  if (device.is_cuda()) return static_cast<double>(gpu_l2_bytes());
+  const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes > 0 ? static_cast<double>(bytes) : 32e6;  // where the system does not say
+}
+
+}  // namespace
+
+std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>& candidates,
+                               const at::Device& device, const TurnOptions& options,
+                               const std::function<void()>& prepare) {
+  Outcome prepared;
+  if (prepare) prepared = attempt(prepare);
+  if (!prepared.measured()) measure::release_cached_gpu_memory();
+  std::vector<Entry> entries;
+  for (const Candidate& candidate : candidates)
+    entries.push_back(prepared.measured() ? make(candidate) : Entry{nullptr, prepared});
+  std::vector<Record> records;
+  for (const std::string& pass : c.passes) {
+    const size_t first = records.size();
+    for (size_t i = 0; i < entries.size(); ++i) {
+      Record& record = records.emplace_back();
+      record.key = c.key;
+      record.key.emplace_back("pass", pass);
+      record.what = c.what + ", " + pass;
+      record.implementation = candidates[i].name;
+      record.ours = candidates[i].ours;
+      record.outcome = entries[i].outcome;
+      if (entries[i].implementation) entries[i].implementation->note(pass, record);
+    }
+    PassTurns turns_of_pass(pass, entries, records.data() + first, options);
+    turns_of_pass.time();
+    if (device.is_cuda()) turns_of_pass.time_graphs();
+  }
+  return records;
+}
+
+std::vector<double> seconds_of_calls(const NumberedCall& call, bool gpu, int64_t first,
+                                     int64_t samples, int64_t calls) {
+  if (gpu) return gpu_seconds(call, first, samples, calls);
+  std::vector<double> seconds;
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    const double start = measure::steady_seconds();
+    for (int64_t i = 0; i < calls; ++i) call(first + sample * calls + i);
+    seconds.push_back((measure::steady_seconds() - start) / static_cast<double>(calls));
+  }
+  return seconds;
+}
+
+int64_t sets_beyond_cache(double bytes, const at::Device& device) {
+  return std::clamp<int64_t>(
+      1 + static_cast<int64_t>(2 * last_cache_bytes(device) / std::max(bytes, 1.0)), 1, kMostSets);
+}
+
+}  // namespace flashstep::tools

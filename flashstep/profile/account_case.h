@@ -1,0 +1,57 @@
+// What accounts have in common: how they write numbers, the table that most of them fill, and the
+// model and pass that they are of.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "flashstep/base/text.h"
+#include "flashstep/bench/schema.h"
+#include "flashstep/error.h"
+#include "flashstep/measure/table.h"
+#include "flashstep/model/cost.h"
+#include "flashstep/profile/account.h"
+
+namespace flashstep::tools {
+
+// How accounts write numbers, and the table that most of them fill.
+
+// Four significant digits: "3,517", "0.01235", "1.8e+11" from 10^13 on.
+inline std::string number(double value, int digits = 4) {
+  return measure::display(value, {measure::NumberFormat::Style::kSignificant, digits});
+}
+
+// A count that was computed in double. UserError where int64_t cannot hold it.
+inline int64_t counted(double value, const char* what) {
+  constexpr double kMost = 9e18;  // a little below 2^63
+  require(value < kMost, "[account] expected at most 9e18 ", what, ", got ", value);
+  return static_cast<int64_t>(value);
+}
+
+inline Account account_of(std::string name, std::string title, std::vector<measure::Column> columns,
+                          std::vector<std::string> derivation = {}) {
+  return {std::move(name), {std::move(title), std::move(columns), {}, {}}, std::move(derivation)};
+}
+
+// A line a quantity, each with its own unit.
+inline measure::Table quantity_table(std::string title) {
+  measure::Table table;
+  table.title = std::move(title);
+  table.columns = {measure::text_column("quantity"), significant("value", "", 5),
+                   measure::text_column("unit")};
+  return table;
+}
+
+struct AccountCase {
+  ModelConfig model;
+  PassShape shape;
+  bool backward = false, update = false;
+};
+AccountCase account_case(const StepAccount& inputs);
+
+std::string case_name(const StepAccount& inputs, const AccountCase& c);  // "xl, batch 4, ..."
+
+// What the letters of a derivation stand for.
+std::string letters_of(const AccountCase& c);
+
+}  // namespace flashstep::tools

@@ -1,0 +1,62 @@
+// What 16-bit numbers cost: sums, the dtypes that autocast chooses, the steps of a norm, and a
+// language model's error and time in bf16 beside fp32. All of it is computed or observed here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "flashstep/bench/benchmark.h"
+#include "flashstep/bench/workload.h"
+#include "flashstep/profile/account.h"
+
+namespace flashstep::tools {
+
+// A thousand additions of 0.01, with sum and addend in float32, float16 or bfloat16: what comes
+// out and how far from 10. The first four rows are the handout's loops.
+Account precision_accumulation();
+
+// The dtype of every tensor of the handout's ToyModel (Linear, ReLU, LayerNorm, Linear) under
+// autocast in float16 and bfloat16, on the CPU and on a GPU if there is one; else a note says why
+// those columns are missing. An operation that a device does not have leaves "fails" in its cells
+// and the reason in a note.
+Account precision_dtypes();
+
+// LayerNorm and RMSNorm with one step at a time computed in 16 bits and all others in float64, on
+// rows of several deviations: the largest error of the result as a share of its root mean square,
+// beside what rounding the exact result costs. Inputs are rounded to the dtype first, so that only
+// the steps err. The derivation says which steps suffer: those whose error is more than
+// kSufferingFactor times the rounding's, or that overflow (an infinite square makes a result of 0).
+constexpr double kSufferingFactor = 4;  // one more rounding of equal size is at most 2
+struct NormOptions {
+  int64_t rows = 64, width = 1024;
+  double epsilon = 1e-5;
+  int64_t seed = 1;
+};
+Account precision_norms(const NormOptions& options);
+
+// Language models of several sizes, float32 weights, in fp32 and under autocast to bf16: time of
+// forward and backward (turns interleaved, the host waiting after every pass), and how far the
+// loss, the logits and the gradient are from fp32's at the same weights and tokens.
+struct PrecisionSizesOptions {
+  std::vector<std::string> sizes = {"small"};  // for model_by_name()
+  int64_t context_length = 128, batch_size = 4;
+  std::string attention = "auto";
+  std::string device = "cpu";
+  int64_t warmup = 2, steps = 5;  // passes of each precision
+  TellProgress progress = {};
+};
+// A line a size, of one for which memory is too small too; all passes; a picture of the gain by
+// size, from two on. UserError for a size, attention or device that is none.
+BenchReport precision_sizes(const PrecisionSizesOptions& options);
+
+// ---- Inside
+
+// Puts samples "fp32 forward", "bf16 backward", ... (seconds, a value a pass) and the facts "loss
+// error", "logits error" and "gradient error" into a record.
+using MeasureSize = std::function<void(Record&, const Workload&, const PrecisionSizesOptions&)>;
+BenchReport precision_sizes_by(const MeasureSize& measure, const PrecisionSizesOptions& options);
+Benchmark sizes_benchmark(const PrecisionSizesOptions& options);
+
+}  // namespace flashstep::tools

@@ -1,0 +1,232 @@
+// Which steps of a norm suffer in 16 bits.
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/types.h>
+
+#include "flashstep/error.h"
+#include "flashstep/profile/account_case.h"
+#include "flashstep/profile/precision.h"
+
+namespace flashstep::tools {
+namespace {
+
+using at::Tensor;
+
+enum Step : unsigned {
+  kMeanInDtype = 1 << 0,
+  kMeanRounded = 1 << 1,
+  kDifference = 1 << 2,
+  kSquare = 1 << 3,
+  kMeanSquareInDtype = 1 << 4,
+  kMeanSquareRounded = 1 << 5,
+  kRoot = 1 << 6,
+  kNormalize = 1 << 7,
+  kWeight = 1 << 8,
+  kResult = 1 << 9,
+};
+
+struct NormRow {
+  const char* name;
+  unsigned steps;        // in 16 bits
+  bool layer_norm_only;  // RMSNorm has no mean
+};
+constexpr unsigned kElementwise = kDifference | kSquare | kRoot | kNormalize | kWeight;
+constexpr NormRow kNormRows[] = {
+    {"result rounded", kResult, false},
+    {"mean, summed in 16 bits", kMeanInDtype, true},
+    {"mean, summed in float32", kMeanRounded, true},
+    {"x - mean", kDifference, true},
+    {"square", kSquare, false},
+    {"mean square, summed in 16 bits", kMeanSquareInDtype, false},
+    {"mean square, summed in float32", kMeanSquareRounded, false},
+    {"1 / sqrt(. + epsilon)", kRoot, false},
+    {"times 1 / sqrt", kNormalize, false},
+    {"times weight, plus bias", kWeight, false},
+    {"all, summed in float32", kElementwise | kMeanRounded | kMeanSquareRounded, false},
+    {"all, summed in 16 bits", kElementwise | kMeanInDtype | kMeanSquareInDtype, false},
+};
+
+struct Input {
+  const char* name;   // of a column
+  const char* words;  // in a sentence
+  double mean, deviation;
+};
+constexpr Input kNormInputs[] = {
+    {"sd 1", "standard deviation 1", 0, 1},
+    // Squares up to 10^6: float16 ends at 65,504.
+    {"sd 300", "standard deviation 300", 0, 300},
+    // Squares of 10^-8: float16's smallest step is 6e-8.
+    {"sd 1e-4", "standard deviation 1e-4", 0, 1e-4},
+    // A difference leaves a hundredth of what it is taken from.
+    {"mean 100", "mean 100 and standard deviation 1", 100, 1},
+};
+struct Dtype {
+  at::ScalarType dtype;
+  const char* name;
+};
+constexpr Dtype kDtypes[] = {{at::kHalf, "fp16"}, {at::kBFloat16, "bf16"}};
+
+struct Normed {
+  Tensor y;                 // float64
+  bool overflowed = false;  // a step gave what is not finite, whatever became of it
+};
+
+// The norm of rows x (R, C) in float64, except for `steps`, which take and give `dtype`.
+class Norm {
+ public:
+  Norm(bool layer_norm, double epsilon, Tensor weight, Tensor bias)
+      : layer_norm_(layer_norm),
+        epsilon_(epsilon),
+        weight_(std::move(weight)),
+        bias_(std::move(bias)) {}
+
+  Normed operator()(const Tensor& x, unsigned steps, at::ScalarType dtype) const {
+    bool overflowed = false;
+    const auto seen = [&](const Tensor& value) {
+      overflowed = overflowed || !at::isfinite(value).all().item<bool>();
+      return value;
+    };
+    const auto in = [&](Step step, const auto& compute, const auto&... inputs) {
+      return seen(steps & step ? compute(seen(inputs.to(dtype))...).to(at::kDouble)
+                               : compute(inputs...));
+    };
+    Tensor centered = x;
+    if (layer_norm_) {
+      const Tensor mean = seen(mean_of(x, steps & kMeanInDtype, steps & kMeanRounded, dtype));
+      centered = in(
+          kDifference, [](const Tensor& a, const Tensor& b) { return a - b; }, x, mean);
+    }
+    const Tensor squares = in(
+        kSquare, [](const Tensor& a) { return a * a; }, centered);
+    const Tensor mean_square =
+        seen(mean_of(squares, steps & kMeanSquareInDtype, steps & kMeanSquareRounded, dtype));
+    const Tensor root = in(
+        kRoot, [&](const Tensor& a) { return (a + epsilon_).rsqrt(); }, mean_square);
+    const Tensor normalized = in(
+        kNormalize, [](const Tensor& a, const Tensor& b) { return a * b; }, centered, root);
+    const Tensor y = in(
+        kWeight, [&](const Tensor& a, const Tensor& w, const Tensor& b) { return a * w + b; },
+        normalized, weight_, bias_);
+    const Tensor result = in(
+        kResult, [](const Tensor& a) { return a; }, y);
+    return {result, overflowed};
+  }
+
+ private:
+  // Over the last dimension, kept. In the dtype: one addition after the other.
+  static Tensor mean_of(const Tensor& x, bool in_dtype, bool rounded, at::ScalarType dtype) {
+    if (in_dtype) {
+      const Tensor columns = x.to(dtype).t().contiguous();
+      Tensor sum = at::zeros({x.size(0)}, columns.options());
+      for (int64_t i = 0; i < x.size(1); ++i) sum += columns[i];
+      return (sum / static_cast<double>(x.size(1))).to(at::kDouble).unsqueeze(1);
+    }
+    if (rounded) return x.to(at::kFloat).mean(-1, true).to(dtype).to(at::kDouble);
+    return x.mean(-1, true);
+  }
+
+  bool layer_norm_;
+  double epsilon_;
+  Tensor weight_, bias_;
+};
+
+// The largest error as a share of the root mean square; infinite where something overflowed.
+double error_of(const Normed& normed, const Tensor& expected) {
+  if (normed.overflowed) return std::numeric_limits<double>::infinity();
+  const double worst = (normed.y - expected).abs().max().item<double>();
+  return worst / expected.square().mean().sqrt().item<double>();
+}
+
+measure::Cell cell(double error) {
+  return std::isfinite(error) ? measure::Cell(error) : measure::Cell("overflow");
+}
+
+// Steps that suffer, for one norm and dtype, by input.
+struct SufferingNorm {
+  std::string norm, dtype, input;
+  std::vector<std::string> steps;
+};
+
+std::string sentence(const SufferingNorm& s) {
+  return str(s.norm, " in ", s.dtype, ", ", s.input, ": ",
+             s.steps.empty() ? "no step suffers" : join(s.steps, "; "));
+}
+
+void check(const NormOptions& options) {
+  require(options.rows >= 1 && options.width >= 2 && options.epsilon > 0,
+          "[precision] expected 1 row or more, a width of 2 or more and an epsilon above 0, got ",
+          options.rows, ", ", options.width, " and ", options.epsilon);
+}
+
+// Fills one norm's rows; the errors of a column stand below each other.
+void add_norm(const std::string& name, const Norm& norm, bool layer_norm, const Tensor& noise,
+              measure::Table& table, std::vector<SufferingNorm>& sufferings) {
+  std::vector<std::vector<measure::Cell>> lines;
+  for (const NormRow& row : kNormRows) {
+    if (layer_norm || !row.layer_norm_only) lines.push_back({name, row.name});
+  }
+  for (const Input& input : kNormInputs) {
+    for (const auto& [dtype, dtype_name] : kDtypes) {
+      const Tensor x = (noise * input.deviation + input.mean).to(dtype).to(at::kDouble);
+      const Tensor expected = norm(x, 0, dtype).y;
+      SufferingNorm suffering{name, dtype_name, input.words, {}};
+      double rounding = 0;
+      size_t line = 0;
+      for (const NormRow& row : kNormRows) {
+        if (!layer_norm && row.layer_norm_only) continue;
+        const double error = error_of(norm(x, row.steps, dtype), expected);
+        lines[line++].push_back(cell(error));
+        if (row.steps == kResult) rounding = error;
+        const bool single = (row.steps & (row.steps - 1)) == 0;
+        if (!single || error <= kSufferingFactor * rounding) continue;
+        suffering.steps.push_back(str(row.name, std::isfinite(error)
+                                                    ? str(" (x ", number(error / rounding, 2), ")")
+                                                    : " (overflow)"));
+      }
+      sufferings.push_back(std::move(suffering));
+    }
+  }
+  for (auto& line : lines) table.add_row(std::move(line));
+}
+
+}  // namespace
+
+Account precision_norms(const NormOptions& options) {
+  check(options);
+  Account account =
+      account_of("norms",
+                 str("Norms with one step at a time in 16 bits: ", options.rows, " rows of ",
+                     options.width, ", largest error over root mean square"),
+                 {measure::text_column("norm"), measure::text_column("in 16 bits")});
+  for (const Input& input : kNormInputs) {
+    for (const auto& dtype : kDtypes) {
+      account.table.columns.push_back({str(dtype.name, " ", input.name),
+                                       "",
+                                       measure::Align::kRight,
+                                       {measure::NumberFormat::Style::kScientific, 1}});
+    }
+  }
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(options.seed));
+  const auto random = [&](at::IntArrayRef sizes) {
+    return at::randn(sizes, generator, at::kDouble);
+  };
+  const Tensor noise = random({options.rows, options.width});
+  const Tensor weight = 1 + 0.1 * random({options.width});
+  const Tensor bias = 0.1 * random({options.width});
+  std::vector<SufferingNorm> sufferings;
+  add_norm("LayerNorm", Norm(true, options.epsilon, weight, bias), true, noise, account.table,
+           sufferings);
+  add_norm("RMSNorm", Norm(false, options.epsilon, weight, at::zeros_like(bias)), false, noise,
+           account.table, sufferings);
+  for (const SufferingNorm& suffering : sufferings) account.derive(sentence(suffering));
+  account.derive(
+      "A step suffers when its error is more than ", kSufferingFactor,
+      " times that of rounding the exact result (x: how many times), or when it overflows.");
+  return account;
+}
+
+}  // namespace flashstep::tools

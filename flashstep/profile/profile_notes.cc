@@ -1,0 +1,219 @@
+// What `flashstep profile` says of its tables in sentences, and its pictures.
+#include <algorithm>
+#include <cctype>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/clock.h"
+#include "flashstep/measure/stats.h"
+#include "flashstep/profile/profile.h"
+#include "flashstep/profiling.h"
+
+namespace flashstep::tools {
+namespace {
+
+constexpr double kUnclassifiedLimit = 0.02;  // of the time
+
+std::string one_digit_percent(double share) { return fixed(100 * share, 1) + " %"; }
+
+// The name with the most time among the passes; empty if nothing ran.
+struct Top {
+  std::string name;
+  double calls = 0;  // of one step
+};
+Top top_of(const ProfileRun& run, std::vector<Pass> passes) {
+  Top top;
+  double most = 0;
+  for (const NameSums& row : by_name(run.sums)) {
+    if (row.work_class == WorkClass::kHost) continue;
+    WorkSums sums;
+    for (const Pass pass : passes) sums += row.passes[static_cast<size_t>(pass)];
+    if (sums.seconds <= most) continue;
+    most = sums.seconds;
+    top = {short_kernel_name(row.name),
+           static_cast<double>(sums.calls) / static_cast<double>(run.sums.steps)};
+  }
+  return top;
+}
+
+void note_tops(const ProfileCase& c, std::vector<std::string>& notes) {
+  const Top forward = top_of(*c.step, {Pass::kForward});
+  const Top both = top_of(*c.step, {Pass::kForward, Pass::kBackward});
+  if (forward.name.empty()) return;
+  const char* kind = c.step->sums.on_gpu ? "kernel" : "operator";
+  std::string note = str(c.name, ": the forward pass spends most time in ", forward.name, ", ",
+                         fixed(forward.calls, 0), " calls of this ", kind);
+  if (add_up(c.step->sums, {.passes = {Pass::kBackward}}).seconds > 0) {
+    note += both.name == forward.name ? "; so do forward and backward together"
+                                      : "; forward and backward together in " + both.name;
+  }
+  notes.push_back(note + ".");
+}
+
+void note_products(const ProfileCase& c, std::vector<std::string>& notes) {
+  if (!c.inference) return;
+  const CellFilter products{.classes = {WorkClass::kMatmul}};
+  const double before = add_up(c.inference->sums, products).seconds / c.inference->wall_seconds();
+  const double after = add_up(c.step->sums, products).seconds / c.step->wall_seconds();
+  notes.push_back(str(c.name, ": matrix products take ", one_digit_percent(before),
+                      " of the forward pass alone and ", one_digit_percent(after), " of the ",
+                      c.workload ? c.workload->mode : "trace", "."));
+}
+
+void note_unclassified(const ProfileCase& c, std::vector<std::string>& notes) {
+  const double share = unclassified_share(c.step->sums);
+  if (share == 0) return;
+  std::vector<std::string> names = unclassified_names(c.step->sums);
+  constexpr size_t kNamed = 5;
+  names.resize(std::min(names.size(), kNamed));
+  for (std::string& name : names) name = short_kernel_name(name);
+  notes.push_back(str(c.name, ": ", one_digit_percent(share), " of the time is in no class",
+                      share <= kUnclassifiedLimit ? "" : ", which is TOO MUCH", ": ", join(names),
+                      "."));
+}
+
+// Seconds of a range that nobody listens to.
+double silent_range_seconds() {
+  constexpr int kRanges = 1'000'000;
+  const double begin = measure::steady_seconds();
+  for (int i = 0; i < kRanges; ++i) const ScopedRange range("nobody listens");
+  return (measure::steady_seconds() - begin) / kRanges;
+}
+
+void note_ranges(const ProfileCase& c, std::vector<std::string>& notes) {
+  std::vector<double> seconds;
+  for (const StepTimes& times : c.step->timers) seconds.push_back(times.total);
+  if (seconds.empty()) return;
+  const double one = silent_range_seconds();
+  const double share = one * c.ranges / measure::median(seconds);
+  constexpr double kTiny = 1e-5;
+  notes.push_back(str(c.name, ": ", fixed(c.ranges, 0), " ranges in a step; while nobody listens ",
+                      "they cost ", fixed(one * 1e9, 1), " ns each, ",
+                      share < kTiny ? "less than 0.001" : fixed(100 * share, 3),
+                      " % of the step."));
+}
+
+// The pictures of `flashstep profile`.
+
+double step_milliseconds(const ProfileRun& run, double seconds) {
+  return seconds * 1e3 / static_cast<double>(run.sums.steps);
+}
+
+// Share of the run's time by class, idle last; empty classes included, so that bars line up.
+std::vector<double> shares(const ProfileRun& run) {
+  std::vector<double> percent;
+  for (const WorkClass work_class : all_work_classes()) {
+    const WorkSums sums = add_up(run.sums, {.classes = {work_class}});
+    percent.push_back(100 * sums.seconds / run.wall_seconds());
+  }
+  percent.push_back(100 * run.idle_seconds() / run.wall_seconds());
+  return percent;
+}
+
+// The palette has seven colours, for the classes that compute, move or communicate.
+int color_of(WorkClass work_class) {
+  const bool neutral = work_class == WorkClass::kHost || work_class == WorkClass::kOther;
+  return neutral ? measure::kDarkGrey : static_cast<int>(work_class);
+}
+
+measure::FlameGraph flame_graph(const ProfileCase& c, const ProfileRun& run,
+                                const std::string& footnote) {
+  measure::FlameGraph graph;
+  graph.title = "Where the time of " + c.name + " goes";
+  graph.subtitle = str(run.sums.on_gpu ? "Kernels" : "Operators",
+                       " by pass and range, all blocks together, in milliseconds of one step");
+  graph.footnote = footnote;
+  graph.root.name = "step";
+  std::vector<bool> used(kWorkClasses, false);
+  for (const ProfileCell& cell : run.sums.cells) {
+    measure::FlameFrame* frame =
+        &measure::child_frame(graph.root, pass_name(cell.pass), measure::kGrey);
+    for (const std::string& name : run.sums.ranges.path(cell.range))
+      frame = &measure::child_frame(*frame, name, measure::kGrey);
+    used[static_cast<size_t>(cell.work_class)] = true;
+    measure::child_frame(*frame, short_kernel_name(cell.name), color_of(cell.work_class)).value +=
+        step_milliseconds(run, cell.sums.seconds);
+  }
+  measure::add_up(graph.root);
+  for (const WorkClass work_class : all_work_classes()) {
+    if (used[static_cast<size_t>(work_class)])
+      graph.keys.push_back({class_name(work_class), color_of(work_class)});
+  }
+  return graph;
+}
+
+measure::Plot shares_plot(const ProfileCase& c, const std::string& footnote) {
+  measure::Plot plot;
+  plot.title = "Share of time by class of work";
+  plot.subtitle = c.name;
+  plot.footnote = footnote;
+  plot.y.label = "% of the time";
+  const auto add = [&](const char* name, const std::optional<ProfileRun>& run) {
+    if (!run) return;
+    measure::Series series{.name = name, .kind = measure::Series::Kind::kBars};
+    series.y = shares(*run);
+    for (const double share : series.y) series.labels.push_back(fixed(share, 1));
+    plot.series.push_back(std::move(series));
+  };
+  add("inference", c.inference);
+  add(c.workload ? c.workload->mode.c_str() : "trace", c.step);
+  std::vector<std::string> names;
+  for (const WorkClass work_class : all_work_classes()) names.emplace_back(class_name(work_class));
+  names.emplace_back("idle");
+  // Classes that nobody ran are left out.
+  for (size_t i = names.size(); i-- > 0;) {
+    bool any = false;
+    for (const measure::Series& series : plot.series) any = any || series.y[i] > 0;
+    if (any) continue;
+    names.erase(names.begin() + static_cast<std::ptrdiff_t>(i));
+    for (measure::Series& series : plot.series) {
+      series.y.erase(series.y.begin() + static_cast<std::ptrdiff_t>(i));
+      series.labels.erase(series.labels.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  plot.categories = std::move(names);
+  return plot;
+}
+
+}  // namespace
+
+std::vector<std::string> profile_notes(const std::vector<ProfileCase>& cases) {
+  std::vector<std::string> notes;
+  for (const ProfileCase& c : cases) {
+    if (!c.step) continue;
+    note_tops(c, notes);
+    note_products(c, notes);
+    note_unclassified(c, notes);
+    note_ranges(c, notes);
+  }
+  return notes;
+}
+
+std::string file_name(const std::string& case_name) {
+  std::string name;
+  for (const char c : case_name) {
+    const bool keep = std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
+    if (keep) {
+      name += c;
+    } else if (!name.empty() && name.back() != '_') {
+      name += '_';
+    }
+  }
+  return name;
+}
+
+std::vector<NamedPicture> profile_pictures(const std::vector<ProfileCase>& cases,
+                                           const std::string& footnote) {
+  std::vector<NamedPicture> pictures;
+  for (const ProfileCase& c : cases) {
+    const std::string name = file_name(c.name);
+    if (c.step) {
+      pictures.push_back({"flame_" + name, flame_graph(c, *c.step, footnote)});
+      pictures.push_back({"shares_" + name, shares_plot(c, footnote)});
+    }
+    if (c.inference)
+      pictures.push_back({"flame_inference_" + name, flame_graph(c, *c.inference, footnote)});
+  }
+  return pictures;
+}
+
+}  // namespace flashstep::tools

@@ -1,0 +1,223 @@
+#include "flashstep/profile/profile_sums.h"
+
+#include <algorithm>
+#include <set>
+
+#include "flashstep/measure/spans.h"
+
+namespace flashstep::tools {
+namespace {
+
+constexpr double kNanosecond = 1e-9;
+
+template <typename Value>
+bool allows(const std::vector<Value>& wanted, Value value) {
+  return wanted.empty() || std::find(wanted.begin(), wanted.end(), value) != wanted.end();
+}
+
+bool lies_in(const RangeTree& ranges, uint32_t range, const std::string& name) {
+  for (; range != RangeTree::kRoot; range = ranges.parent(range)) {
+    if (ranges.name(range) == name) return true;
+  }
+  return name.empty();
+}
+
+// The range of each node of `ranges` in a tree whose blocks are one.
+std::vector<uint32_t> merge_blocks(const RangeTree& ranges, RangeTree& merged) {
+  std::vector<uint32_t> merged_of(ranges.size(), RangeTree::kRoot);
+  for (uint32_t node = 1; node < ranges.size(); ++node) {
+    const std::string& name = ranges.name(node);
+    merged_of[node] =
+        merged.child(merged_of[ranges.parent(node)], block_of(name) >= 0 ? "layers.*" : name);
+  }
+  return merged_of;
+}
+
+// The block that a range lies in; -1: none.
+int64_t block_around(const RangeTree& ranges, uint32_t range) {
+  for (; range != RangeTree::kRoot; range = ranges.parent(range)) {
+    const int64_t block = block_of(ranges.name(range));
+    if (block >= 0) return block;
+  }
+  return -1;
+}
+
+measure::Span span_of(const WorkItem& item) {
+  return {static_cast<double>(item.begin_ns) * kNanosecond,
+          static_cast<double>(item.end_ns) * kNanosecond};
+}
+
+void add_cells(const TraceEvents& trace, const Attribution& a,
+               const std::vector<uint32_t>& merged_of, ProfileSums& sums) {
+  std::map<std::tuple<Pass, uint32_t, WorkClass, uint32_t>, WorkSums> cells;
+  for (const WorkItem& item : a.items) {
+    WorkSums& cell =
+        cells[{item.pass, merged_of[item.range], item.work_class, trace.events[item.event].name}];
+    const double seconds = static_cast<double>(item.self_ns) * kNanosecond;
+    cell += {.seconds = seconds, .calls = item.is_call ? 1 : 0};
+    const int64_t block = block_around(a.ranges, item.range);
+    if (block < 0) continue;
+    const auto index = static_cast<size_t>(block);
+    if (sums.block_seconds.size() <= index) sums.block_seconds.resize(index + 1);
+    sums.block_seconds[index][static_cast<size_t>(item.pass)] += seconds;
+  }
+  for (const auto& [key, cell] : cells) {
+    const auto& [pass, range, work_class, name] = key;
+    sums.cells.push_back({pass, range, work_class, trace.names[name], cell});
+  }
+  std::map<std::tuple<Pass, uint32_t, WorkClass>, WorkCell> work;
+  for (const OperatorItem& item : a.operators) {
+    const uint32_t range = merged_of[item.range];
+    WorkCell& cell = work[{item.pass, range, item.work_class}];
+    cell = {item.pass, range, item.work_class, cell.flops + item.flops, cell.bytes + item.bytes};
+  }
+  for (const auto& [key, cell] : work) sums.work.push_back(cell);
+}
+
+// Seconds in which one of the items runs.
+template <typename Wanted>
+double busy_seconds(const Attribution& a, const Wanted& wanted) {
+  if (!a.on_gpu) {  // one after the other, apart from what a library runs on threads of its own
+    double seconds = 0;
+    for (const WorkItem& item : a.items) {
+      if (wanted(item) && item.work_class != WorkClass::kHost)
+        seconds += static_cast<double>(item.self_ns) * kNanosecond;
+    }
+    return seconds;
+  }
+  std::vector<measure::Span> spans;
+  for (const WorkItem& item : a.items) {
+    if (wanted(item)) spans.push_back(span_of(item));
+  }
+  return measure::covered_seconds(spans);
+}
+
+void add_times(const Attribution& a, ProfileSums& sums) {
+  for (const PassTime& pass : a.passes) {
+    sums.passes[static_cast<size_t>(pass.pass)].host_seconds +=
+        static_cast<double>(pass.end_ns - pass.begin_ns) * kNanosecond;
+  }
+  for (int i = 0; i < kPasses; ++i) {
+    const auto pass = static_cast<Pass>(i);
+    sums.passes[static_cast<size_t>(i)].busy_seconds =
+        busy_seconds(a, [&](const WorkItem& item) { return item.pass == pass; });
+  }
+  sums.busy_seconds = busy_seconds(a, [](const WorkItem&) { return true; });
+  for (const StepTime& step : a.steps) {
+    sums.wall_seconds += static_cast<double>(step.end_ns - step.begin_ns) * kNanosecond;
+  }
+  if (!a.steps.empty()) {
+    sums.steps = static_cast<int64_t>(a.steps.size());
+  } else if (!a.items.empty()) {
+    const auto forwards = std::count_if(a.passes.begin(), a.passes.end(),
+                                        [](const PassTime& p) { return p.pass == Pass::kForward; });
+    sums.steps = std::max<int64_t>(forwards, 1);
+    int64_t end = 0;
+    for (const WorkItem& item : a.items) end = std::max(end, item.end_ns);
+    sums.wall_seconds = static_cast<double>(end - a.items.front().begin_ns) * kNanosecond;
+  }
+}
+
+// `range` and all in it, into `rows`, parents first.
+void add_range(const ProfileSums& sums, const std::vector<std::vector<uint32_t>>& children,
+               uint32_t range, int64_t depth, std::vector<RangeSums>& rows) {
+  const size_t index = rows.size();
+  rows.push_back({range, depth, {}});
+  for (const ProfileCell& cell : sums.cells) {
+    if (cell.range == range) rows[index].passes[static_cast<size_t>(cell.pass)] += cell.sums;
+  }
+  for (const WorkCell& cell : sums.work) {
+    if (cell.range != range) continue;
+    rows[index].passes[static_cast<size_t>(cell.pass)] +=
+        {.flops = cell.flops, .bytes = cell.bytes};
+  }
+  for (const uint32_t child : children[range]) {
+    const size_t at = rows.size();
+    add_range(sums, children, child, depth + 1, rows);
+    for (size_t pass = 0; pass < kPasses; ++pass) rows[index].passes[pass] += rows[at].passes[pass];
+  }
+}
+
+}  // namespace
+
+WorkSums& WorkSums::operator+=(const WorkSums& other) {
+  seconds += other.seconds;
+  flops += other.flops;
+  bytes += other.bytes;
+  calls += other.calls;
+  return *this;
+}
+
+double ProfileSums::idle_seconds() const {
+  return on_gpu ? std::max(wall_seconds - busy_seconds, 0.0) : 0;
+}
+
+ProfileSums sums_of(const TraceEvents& trace, const Attribution& attribution) {
+  ProfileSums sums;
+  sums.on_gpu = attribution.on_gpu;
+  const auto merged_of = merge_blocks(attribution.ranges, sums.ranges);
+  add_cells(trace, attribution, merged_of, sums);
+  add_times(attribution, sums);
+  return sums;
+}
+
+WorkSums add_up(const ProfileSums& sums, const CellFilter& filter) {
+  WorkSums total;
+  for (const ProfileCell& cell : sums.cells) {
+    if (allows(filter.passes, cell.pass) && allows(filter.classes, cell.work_class) &&
+        lies_in(sums.ranges, cell.range, filter.range))
+      total += cell.sums;
+  }
+  for (const WorkCell& cell : sums.work) {
+    if (allows(filter.passes, cell.pass) && allows(filter.classes, cell.work_class) &&
+        lies_in(sums.ranges, cell.range, filter.range))
+      total += {.flops = cell.flops, .bytes = cell.bytes};
+  }
+  return total;
+}
+
+WorkSums NameSums::total() const {
+  WorkSums total;
+  for (const WorkSums& pass : passes) total += pass;
+  return total;
+}
+
+std::vector<NameSums> by_name(const ProfileSums& sums) {
+  std::map<std::pair<std::string, WorkClass>, NameSums> names;
+  for (const ProfileCell& cell : sums.cells) {
+    NameSums& name = names[{cell.name, cell.work_class}];
+    name.name = cell.name;
+    name.work_class = cell.work_class;
+    name.passes[static_cast<size_t>(cell.pass)] += cell.sums;
+  }
+  std::vector<NameSums> rows;
+  for (auto& [key, name] : names) rows.push_back(std::move(name));
+  std::stable_sort(rows.begin(), rows.end(), [](const NameSums& a, const NameSums& b) {
+    return a.total().seconds > b.total().seconds;
+  });
+  return rows;
+}
+
+std::vector<RangeSums> by_range(const ProfileSums& sums) {
+  std::vector<std::vector<uint32_t>> children(sums.ranges.size());
+  for (uint32_t node = 1; node < sums.ranges.size(); ++node)
+    children[sums.ranges.parent(node)].push_back(node);
+  std::vector<RangeSums> rows;
+  for (const uint32_t top : children[RangeTree::kRoot]) add_range(sums, children, top, 0, rows);
+  return rows;
+}
+
+double unclassified_share(const ProfileSums& sums) {
+  const double all = add_up(sums, {}).seconds;
+  return all > 0 ? add_up(sums, {.classes = {WorkClass::kOther}}).seconds / all : 0;
+}
+
+std::vector<std::string> unclassified_names(const ProfileSums& sums) {
+  std::vector<std::string> names;
+  for (const NameSums& row : by_name(sums)) {
+    if (row.work_class == WorkClass::kOther) names.push_back(row.name);
+  }
+  return names;
+}
+
+}  // namespace flashstep::tools

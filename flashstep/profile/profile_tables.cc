@@ -1,0 +1,395 @@
+// The tables of `flashstep profile`: times are means of one step over the recorded ones.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "flashstep/attention/cost.h"
+#include "flashstep/base/text.h"
+#include "flashstep/measure/stats.h"
+#include "flashstep/profile/profile.h"
+
+namespace flashstep::tools {
+namespace {
+
+using measure::Cell;
+using measure::Table;
+
+constexpr Pass kAllPasses[] = {Pass::kForward, Pass::kBackward, Pass::kOptimizer, Pass::kOutside};
+
+// In front of every table's own columns.
+Schema profile_case_schema() {
+  return {text_key("model"), integer_key("context"), text_key("precision"), text_key("attention"),
+          text_key("mode")};
+}
+
+Record blank_of(const ProfileCase& c) {
+  Record blank{.key = {{"model", c.name}}, .what = c.name, .facts = {{"case", c.name}}};
+  if (!c.workload) return blank;
+  const Workload& w = *c.workload;
+  blank.key = {{"model", model_name(w.model)},
+               {"context", w.model.context_length},
+               {"precision", w.precision},
+               {"attention", w.model.attention},
+               {"mode", w.mode}};
+  return blank;
+}
+
+using TableColumns = std::vector<measure::Column>;
+using AddRow = std::function<void(std::vector<Cell> cells)>;  // behind those of the case
+
+// A table of all cases: what `rows` adds of each.
+Table table_of(const char* title, const TableColumns& columns,
+               const std::vector<ProfileCase>& cases,
+               const std::function<void(const ProfileCase&, const AddRow&)>& rows) {
+  Table table;
+  table.title = title;
+  for (const SchemaColumn& column : profile_case_schema()) table.columns.push_back(column.column);
+  table.columns.insert(table.columns.end(), columns.begin(), columns.end());
+  for (const ProfileCase& c : cases) {
+    rows(c, [&](std::vector<Cell> cells) {
+      std::vector<Cell> row = row_of(profile_case_schema(), blank_of(c), {});
+      row.insert(row.end(), cells.begin(), cells.end());
+      table.add_row(std::move(row));
+    });
+  }
+  return table;
+}
+
+measure::Column text(const char* name) { return measure::text_column(name); }
+measure::Column ms(const std::string& name) { return measure::number_column(name, "ms", 3); }
+measure::Column percent(const char* name) { return measure::number_column(name, "%", 1); }
+measure::Column calls(const std::string& name) {
+  return {name, "", measure::Align::kRight, {.digits = 1}};
+}
+
+double median_of(const ProfileRun& run, double StepTimes::*part) {
+  std::vector<double> seconds;
+  for (const StepTimes& times : run.timers) seconds.push_back(times.*part);
+  return measure::median(seconds);
+}
+
+double steps_of(const ProfileRun& run) { return static_cast<double>(run.sums.steps); }
+double milliseconds_a_step(const ProfileRun& run, double seconds) {
+  return seconds * 1e3 / steps_of(run);
+}
+
+// Nothing rather than 0 where there was no such pass.
+Cell time_cell(const ProfileRun& run, const WorkSums& sums) {
+  return sums.calls == 0 && sums.seconds == 0 ? Cell()
+                                              : Cell(milliseconds_a_step(run, sums.seconds));
+}
+
+Cell calls_cell(const ProfileRun& run, const WorkSums& sums) {
+  if (sums.calls == 0) return {};
+  const double calls = static_cast<double>(sums.calls) / steps_of(run);
+  return calls == std::floor(calls) ? Cell(static_cast<int64_t>(calls)) : Cell(calls);
+}
+
+Cell share_cell(double part, double whole) { return whole > 0 ? Cell(100 * part / whole) : Cell(); }
+
+// Thousands of millions of one step.
+Cell giga_cell(const ProfileRun& run, double all) {
+  return all > 0 ? Cell(all / steps_of(run) / 1e9) : Cell();
+}
+
+Cell timer_cell(const ProfileRun& run, double StepTimes::*part) {
+  const double median = median_of(run, part);
+  return median > 0 ? Cell(median * 1e3) : Cell();
+}
+
+// Of kernels, or on a CPU of operators: what ran, not what dispatched it.
+WorkSums work_of(const ProfileSums& sums, std::vector<Pass> passes) {
+  CellFilter filter{.passes = std::move(passes)};
+  for (const WorkClass work_class : all_work_classes()) {
+    if (work_class != WorkClass::kHost) filter.classes.push_back(work_class);
+  }
+  return add_up(sums, filter);
+}
+
+double host_seconds(const ProfileSums& sums, Pass pass) {
+  if (sums.on_gpu) return sums.passes[static_cast<size_t>(pass)].host_seconds;
+  return add_up(sums, {.passes = {pass}, .classes = {WorkClass::kHost}}).seconds;
+}
+
+void add_times(const ProfileCase& c, const ProfileRun& run, const std::string& mode,
+               std::vector<Record>& rows) {
+  struct Part {
+    Pass pass;
+    double StepTimes::*timer;
+  };
+  constexpr Part kParts[] = {{Pass::kForward, &StepTimes::forward},
+                             {Pass::kBackward, &StepTimes::backward},
+                             {Pass::kOptimizer, &StepTimes::optimizer}};
+  const auto add = [&](const std::string& name, const Cell& timer, double range, double busy,
+                       double host, const WorkSums& work) {
+    const double kernels = milliseconds_a_step(run, work.seconds);
+    Record& row = rows.emplace_back(blank_of(c));
+    row.facts = {{"pass", mode + name},
+                 {"timer", timer},
+                 {"range", milliseconds_a_step(run, range)},
+                 {"kernels", kernels},
+                 {"busy", milliseconds_a_step(run, busy)},
+                 {"host", milliseconds_a_step(run, host)},
+                 {"kernels / timer", share_cell(kernels, timer.number())},
+                 {"calls", calls_cell(run, work)}};
+  };
+  double host = 0;
+  for (const Part& part : kParts) {
+    const PassSums& pass = run.sums.passes[static_cast<size_t>(part.pass)];
+    const WorkSums work = work_of(run.sums, {part.pass});
+    if (work.calls == 0 && pass.host_seconds == 0) continue;
+    const double on_host = host_seconds(run.sums, part.pass);
+    host += on_host;
+    add(pass_name(part.pass), timer_cell(run, part.timer), pass.host_seconds, pass.busy_seconds,
+        on_host, work);
+  }
+  if (!run.sums.on_gpu) host += host_seconds(run.sums, Pass::kOutside);
+  add("in all", timer_cell(run, &StepTimes::total), run.sums.wall_seconds, run.sums.busy_seconds,
+      host, work_of(run.sums, {}));
+}
+
+Schema times_schema(const Records&) {
+  Schema schema = profile_case_schema();
+  schema.push_back({text("pass"), or_word(fact("pass"))});
+  for (const char* name : {"timer", "range", "kernels", "busy", "host"})
+    schema.push_back({ms(name), fact(name)});
+  schema.push_back({percent("kernels / timer"), fact("kernels / timer")});
+  schema.push_back({measure::integer_column("calls"), fact("calls")});
+  return schema;
+}
+
+struct Limited {
+  double seconds = 0;
+  const char* by = "";
+};
+
+Limited limit_of(const WorkSums& sums, WorkClass work_class, const ProfileLimits& limits) {
+  const bool products = work_class == WorkClass::kMatmul || work_class == WorkClass::kAttention;
+  const double compute = products && limits.flops > 0 ? sums.flops / limits.flops : 0;
+  const double memory = limits.bytes > 0 ? sums.bytes / limits.bytes : 0;
+  return compute >= memory ? Limited{compute, "compute"} : Limited{memory, "memory"};
+}
+
+// Of a class: in functions of ours that LibTorch's dispatcher does not see, and whose shapes the
+// profiler therefore does not know (on a CPU).
+double unseen_seconds(const ProfileSums& sums, WorkClass work_class) {
+  double seconds = 0;
+  for (const ProfileCell& cell : sums.cells) {
+    const bool is_operator =
+        cell.name.rfind("aten::", 0) == 0 || cell.name.rfind("flashstep::", 0) == 0;
+    if (!sums.on_gpu && cell.work_class == work_class && !is_operator) seconds += cell.sums.seconds;
+  }
+  return seconds;
+}
+// Above this share of a class's time the traffic that is known says nothing of its limit.
+constexpr double kUnseenShare = 0.05;
+
+void add_class_rows(const ProfileCase& c, const ProfileRun& run, const std::string& work,
+                    const AddRow& add) {
+  const double wall = run.wall_seconds();
+  for (const WorkClass work_class : all_work_classes()) {
+    const WorkSums sums = add_up(run.sums, {.classes = {work_class}});
+    if (sums.seconds == 0) continue;
+    const Limited limit = limit_of(sums, work_class, c.limits);
+    const bool limited =
+        limit.seconds > 0 && unseen_seconds(run.sums, work_class) <= kUnseenShare * sums.seconds;
+    add({work, class_name(work_class), milliseconds_a_step(run, sums.seconds),
+         share_cell(sums.seconds, wall), calls_cell(run, sums), giga_cell(run, sums.flops),
+         giga_cell(run, sums.bytes),
+         limited ? Cell(milliseconds_a_step(run, limit.seconds)) : Cell(),
+         limited ? Cell(limit.by) : Cell(),
+         limited ? share_cell(limit.seconds, sums.seconds) : Cell()});
+  }
+  if (run.sums.on_gpu) {
+    const double idle = run.idle_seconds();
+    add({work, "idle", milliseconds_a_step(run, idle), share_cell(idle, wall), Cell(), Cell(),
+         Cell(), Cell(), Cell(), Cell()});
+  }
+}
+
+Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top) {
+  TableColumns columns = {text("kernel"), text("class")};
+  for (const Pass pass : kAllPasses) {
+    columns.push_back(ms(pass_name(pass)));
+    columns.push_back(calls(str(pass_name(pass), " calls")));
+  }
+  columns.insert(columns.end(), {ms("in all"), percent("share")});
+  return table_of(
+      "Profile: kernels by cumulative time, of one step", columns, cases,
+      [top](const ProfileCase& c, const AddRow& add) {
+        if (!c.step) return;
+        const double all = add_up(c.step->sums, {}).seconds;
+        int64_t left = top;
+        for (const NameSums& row : by_name(c.step->sums)) {
+          if (left-- == 0) break;
+          std::vector<Cell> cells = {short_kernel_name(row.name), class_name(row.work_class)};
+          for (const WorkSums& pass : row.passes) {
+            cells.push_back(time_cell(*c.step, pass));
+            cells.push_back(calls_cell(*c.step, pass));
+          }
+          const double seconds = row.total().seconds;
+          cells.emplace_back(milliseconds_a_step(*c.step, seconds));
+          cells.push_back(share_cell(seconds, all));
+          add(std::move(cells));
+        }
+      });
+}
+
+Table classes_table(const std::vector<ProfileCase>& cases) {
+  return table_of(
+      "Profile: classes of work and their limits",
+      {text("work"), text("class"), ms("time"), percent("share"), calls("calls"),
+       measure::number_column("products", "GFLOP", 2), measure::number_column("traffic", "GB", 3),
+       ms("limit"), text("limited by"), percent("of limit")},
+      cases, [](const ProfileCase& c, const AddRow& add) {
+        if (c.inference) add_class_rows(c, *c.inference, "inference", add);
+        if (c.step) add_class_rows(c, *c.step, c.workload ? c.workload->mode : "trace", add);
+      });
+}
+
+Table shares_table(const std::vector<ProfileCase>& cases) {
+  const auto rows = [](const ProfileCase& c, const AddRow& add) {
+    if (!c.step || !c.inference) return;
+    const auto add_share = [&](const char* name, double of_inference, double of_step) {
+      if (of_inference == 0 && of_step == 0) return;
+      const double before = 100 * of_inference / c.inference->wall_seconds();
+      const double after = 100 * of_step / c.step->wall_seconds();
+      add({name, milliseconds_a_step(*c.inference, of_inference), before,
+           milliseconds_a_step(*c.step, of_step), after, after - before});
+    };
+    for (const WorkClass work_class : all_work_classes()) {
+      const CellFilter filter{.classes = {work_class}};
+      add_share(class_name(work_class), add_up(c.inference->sums, filter).seconds,
+                add_up(c.step->sums, filter).seconds);
+    }
+    add_share("idle", c.inference->idle_seconds(), c.step->idle_seconds());
+  };
+  return table_of("Profile: share of time by class, inference beside the full step",
+                  {text("class"), ms("inference"), percent("inference share"), ms("step"),
+                   percent("step share"), measure::number_column("change", "points", 1)},
+                  cases, rows);
+}
+
+Table ranges_table(const std::vector<ProfileCase>& cases) {
+  TableColumns columns = {text("range")};
+  for (const Pass pass : kAllPasses) columns.push_back(ms(pass_name(pass)));
+  columns.insert(columns.end(), {percent("share"), measure::number_column("products", "GFLOP", 2)});
+  return table_of("Profile: ranges of the model, with what lies in them", columns, cases,
+                  [](const ProfileCase& c, const AddRow& add) {
+                    if (!c.step) return;
+                    const double all = add_up(c.step->sums, {}).seconds;
+                    for (const RangeSums& row : by_range(c.step->sums)) {
+                      std::vector<Cell> cells = {join(c.step->sums.ranges.path(row.range), " > ")};
+                      WorkSums total;
+                      for (const WorkSums& pass : row.passes) {
+                        cells.push_back(time_cell(*c.step, pass));
+                        total += pass;
+                      }
+                      cells.push_back(share_cell(total.seconds, all));
+                      cells.push_back(giga_cell(*c.step, total.flops));
+                      add(std::move(cells));
+                    }
+                  });
+}
+
+Table blocks_table(const std::vector<ProfileCase>& cases) {
+  return table_of("Profile: blocks",
+                  {measure::integer_column("block"), ms("forward"), ms("backward")}, cases,
+                  [](const ProfileCase& c, const AddRow& add) {
+                    if (!c.step) return;
+                    int64_t block = 0;
+                    for (const auto& seconds : c.step->sums.block_seconds) {
+                      const auto of = [&](Pass pass) {
+                        return milliseconds_a_step(*c.step, seconds[static_cast<size_t>(pass)]);
+                      };
+                      const double backward = of(Pass::kBackward);
+                      add({block++, of(Pass::kForward), backward > 0 ? Cell(backward) : Cell()});
+                    }
+                  });
+}
+
+// Of one pass of a case that ran the formula.
+void add_attention_rows(const ProfileCase& c, Pass pass, const AddRow& add) {
+  const ModelConfig& model = c.workload->model;
+  const AttentionSize size{.batches = c.workload->batch_size,
+                           .heads = model.num_heads,
+                           .kv_heads = model.num_heads,
+                           .n = model.context_length,
+                           .m = model.context_length,
+                           .head_dim = model.head_dim()};
+  const auto of_classes = [&](const std::vector<WorkClass>& classes) {
+    return add_up(c.step->sums, {.passes = {pass}, .classes = classes, .range = "attention"});
+  };
+  const WorkSums all = of_classes({});
+  if (all.seconds == 0) return;
+  const WorkSums products = of_classes({WorkClass::kMatmul});
+  WorkSums softmax = of_classes({WorkClass::kSoftmax}), others = all;
+  softmax.flops = static_cast<double>(model.num_layers) * steps_of(*c.step) *
+                  (pass == Pass::kForward ? attention_softmax_flops(size)
+                                          : attention_softmax_backward_flops(size));
+  others.seconds -= softmax.seconds + products.seconds;
+  const double flops = softmax.flops + products.flops;
+  const auto add_part = [&](const char* part, const WorkSums& sums, double work) {
+    add({pass_name(pass), part, milliseconds_a_step(*c.step, sums.seconds),
+         share_cell(sums.seconds, all.seconds), giga_cell(*c.step, work),
+         work > 0 ? share_cell(work, flops) : Cell(),
+         work > 0 && sums.seconds > 0 ? Cell(work / sums.seconds / 1e9) : Cell()});
+  };
+  add_part("matrix products", products, products.flops);
+  add_part("softmax", softmax, softmax.flops);
+  add_part("scale and mask", others, 0);
+}
+
+Table attention_table(const std::vector<ProfileCase>& cases) {
+  return table_of(
+      "Profile: softmax beside the matrix products of naive attention",
+      {text("pass"), text("part"), ms("time"), percent("share"),
+       measure::number_column("work", "GFLOP", 3), measure::number_column("share of work", "%", 2),
+       measure::number_column("rate", "GFLOP/s", 1)},
+      cases, [](const ProfileCase& c, const AddRow& add) {
+        if (!c.step || !c.workload || c.workload->model.attention != "naive") return;
+        for (const Pass pass : {Pass::kForward, Pass::kBackward}) add_attention_rows(c, pass, add);
+      });
+}
+
+}  // namespace
+
+double ProfileRun::wall_seconds() const {
+  if (!sums.on_gpu || timers.empty()) return sums.wall_seconds;
+  return std::max(median_of(*this, &StepTimes::total) * steps_of(*this), sums.busy_seconds);
+}
+
+double ProfileRun::idle_seconds() const {
+  return sums.on_gpu ? std::max(wall_seconds() - sums.busy_seconds, 0.0) : 0;
+}
+
+std::vector<Record> times_of(const ProfileCase& c, const Outcome& outcome) {
+  std::vector<Record> rows;
+  if (!outcome.measured()) rows.emplace_back(blank_of(c)).outcome = outcome;
+  if (c.inference) add_times(c, *c.inference, "inference, ", rows);
+  if (c.step) add_times(c, *c.step, "", rows);
+  if (rows.empty()) rows.push_back(blank_of(c));  // nobody recorded
+  return rows;
+}
+
+Benchmark profile_benchmark(const std::vector<ProfileCase>& cases, int64_t top) {
+  Benchmark benchmark;
+  benchmark.command = "profile";
+  benchmark.title = "Profile: timer, ranges and kernels beside each other";
+  benchmark.schema = times_schema;
+  benchmark.findings = [&cases](const Records&) { return profile_notes(cases); };
+  benchmark.tables = [&cases, top](const Records&) {
+    std::vector<NamedTable> tables = {
+        {"kernels", kernels_table(cases, top)}, {"classes", classes_table(cases)},
+        {"shares", shares_table(cases)},        {"ranges", ranges_table(cases)},
+        {"attention", attention_table(cases)},  {"blocks", blocks_table(cases)}};
+    std::erase_if(tables, [](const NamedTable& named) { return named.table.rows.empty(); });
+    return tables;
+  };
+  benchmark.pictures = [&cases](const Records&, const std::string& footnote) {
+    return profile_pictures(cases, footnote);
+  };
+  return benchmark;
+}
+
+}  // namespace flashstep::tools

@@ -1,0 +1,330 @@
+#include "flashstep/profile/trace_attribution.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+
+#include "flashstep/measure/profiler_ranges.h"
+
+namespace flashstep::tools {
+namespace {
+
+std::optional<Pass> pass_of_range(const std::string& name) {
+  for (const Pass pass : {Pass::kForward, Pass::kBackward, Pass::kOptimizer}) {
+    if (name == pass_name(pass)) return pass;
+  }
+  return std::nullopt;
+}
+
+// "ProfilerStep#3" is what PyTorch's profiler calls the steps of a schedule.
+bool is_step(const std::string& name) {
+  return name == "step" || name.rfind("ProfilerStep#", 0) == 0;
+}
+bool is_warmup(const std::string& name) { return name == "warm-up"; }
+
+// Whether a moment lies in one of the intervals, which are sorted and do not overlap; the index.
+template <typename Sorted>
+std::optional<size_t> interval_at(const Sorted& intervals, int64_t ns) {
+  const auto after =
+      std::upper_bound(intervals.begin(), intervals.end(), ns,
+                       [](int64_t moment, const auto& i) { return moment < i.begin_ns; });
+  if (after == intervals.begin()) return std::nullopt;
+  const auto& candidate = *std::prev(after);
+  if (ns >= candidate.end_ns) return std::nullopt;
+  return static_cast<size_t>(std::prev(after) - intervals.begin());
+}
+
+template <typename Interval>
+void sort_by_begin(std::vector<Interval>& intervals) {
+  std::sort(intervals.begin(), intervals.end(),
+            [](const Interval& a, const Interval& b) { return a.begin_ns < b.begin_ns; });
+}
+
+// By name index: what a range is, found out once.
+enum class RangeRole : uint8_t { kPlain, kPass, kStep, kWarmup, kEnd };
+
+// Where a host event belongs.
+struct Place {
+  uint32_t range = RangeTree::kRoot;
+  int64_t self_ns = 0;
+  bool counts_work = false, is_call = true;
+};
+
+class Attributor {
+ public:
+  explicit Attributor(const TraceEvents& trace) : trace_(trace) {}
+
+  Attribution run() {
+    find_frames();
+    order_host_events();
+    // First what autograd's numbers belong to, then, with that, everything.
+    sweep(/*resolved=*/false);
+    places_.assign(trace_.events.size(), {});
+    sweep(/*resolved=*/true);
+    result_.on_gpu = std::any_of(trace_.events.begin(), trace_.events.end(), is_device_event);
+    add_operators();
+    if (result_.on_gpu) {
+      add_device_items();
+    } else {
+      add_host_items();
+    }
+    sort_by_begin(result_.items);
+    return std::move(result_);
+  }
+
+ private:
+  // An event that is running at the moment of the sweep.
+  struct Running {
+    uint32_t event, range;
+    int64_t end_ns, inner_ns = 0;
+    bool inside_product, inner_counts = false;
+  };
+  // The range in which autograd's next number was `sequence`.
+  struct SequencePoint {
+    int64_t sequence;
+    uint32_t range;
+  };
+
+  const std::string& name_of(const TraceEvent& event) const { return trace_.names[event.name]; }
+
+  void find_frames() {
+    roles_.assign(trace_.names.size(), RangeRole::kPlain);
+    for (uint32_t i = 0; i < trace_.names.size(); ++i) {
+      const std::string& name = trace_.names[i];
+      if (pass_of_range(name)) roles_[i] = RangeRole::kPass;
+      if (is_step(name)) roles_[i] = RangeRole::kStep;
+      if (is_warmup(name)) roles_[i] = RangeRole::kWarmup;
+      if (name == measure::kRangeEnd) roles_[i] = RangeRole::kEnd;
+    }
+    for (const TraceEvent& e : trace_.events) {
+      if (e.kind == EventKind::kRange && roles_[e.name] == RangeRole::kWarmup)
+        warmups_.push_back({e.begin_ns, e.end_ns});
+    }
+    sort_by_begin(warmups_);
+    for (const TraceEvent& e : trace_.events) {
+      if (e.kind != EventKind::kRange || interval_at(warmups_, e.begin_ns)) continue;
+      if (roles_[e.name] == RangeRole::kPass)
+        result_.passes.push_back({e.begin_ns, e.end_ns, *pass_of_range(name_of(e))});
+      if (roles_[e.name] == RangeRole::kStep) result_.steps.push_back({e.begin_ns, e.end_ns});
+    }
+    sort_by_begin(result_.steps);
+    sort_by_begin(result_.passes);
+  }
+
+  // Thread by thread; what encloses comes before what it encloses.
+  void order_host_events() {
+    for (uint32_t i = 0; i < trace_.events.size(); ++i) {
+      const EventKind kind = trace_.events[i].kind;
+      if (kind == EventKind::kOperator || kind == EventKind::kRange) host_.push_back(i);
+    }
+    std::sort(host_.begin(), host_.end(), [this](uint32_t i, uint32_t j) {
+      const TraceEvent &a = trace_.events[i], &b = trace_.events[j];
+      if (a.lane != b.lane) return a.lane < b.lane;
+      if (a.begin_ns != b.begin_ns) return a.begin_ns < b.begin_ns;
+      if (a.end_ns != b.end_ns) return a.end_ns > b.end_ns;
+      return a.id < b.id;
+    });
+  }
+
+  void sweep(bool resolved) {
+    std::vector<Running> stack;
+    uint32_t lane = kNoThread;
+    const auto end_all_before = [&](int64_t ns) {
+      while (!stack.empty() && stack.back().end_ns <= ns) end_one(stack, resolved);
+    };
+    for (const uint32_t index : host_) {
+      const TraceEvent& event = trace_.events[index];
+      if (event.lane != lane) end_all_before(INT64_MAX);
+      lane = event.lane;
+      end_all_before(event.begin_ns);
+      if (roles_[event.name] == RangeRole::kEnd) {  // its time is that of what is around it
+        const uint32_t around = stack.empty() ? RangeTree::kRoot : stack.back().range;
+        if (!resolved && event.sequence >= 0) points_[lane].push_back({event.sequence, around});
+        continue;
+      }
+      begin_one(stack, index, resolved);
+      if (!resolved && event.sequence >= 0 && event.forward_thread == kNoThread)
+        points_[lane].push_back({event.sequence, stack.back().range});
+    }
+    end_all_before(INT64_MAX);
+  }
+
+  void begin_one(std::vector<Running>& stack, uint32_t index, bool resolved) {
+    const TraceEvent& event = trace_.events[index];
+    const Running* around = stack.empty() ? nullptr : &stack.back();
+    Running running{.event = index,
+                    .range = around != nullptr ? around->range : RangeTree::kRoot,
+                    .end_ns = event.end_ns,
+                    .inside_product = around != nullptr && around->inside_product};
+    // Two clocks' rounding may let the inner one end a nanosecond later.
+    if (around != nullptr) running.end_ns = std::min(running.end_ns, around->end_ns);
+    if (event.kind == EventKind::kRange) {
+      running.range = range_within(running.range, event);
+    } else if (resolved) {
+      if (event.forward_thread != kNoThread) running.range = range_of_node(event, running.range);
+      places_[index].counts_work = !running.inside_product;
+      places_[index].is_call = around == nullptr || trace_.events[around->event].name != event.name;
+      running.inside_product = running.inside_product || event.flops > 0;
+    }
+    if (resolved) places_[index].range = running.range;
+    stack.push_back(running);
+  }
+
+  void end_one(std::vector<Running>& stack, bool resolved) {
+    const Running ended = stack.back();
+    stack.pop_back();
+    if (!resolved) return;
+    const TraceEvent& event = trace_.events[ended.event];
+    Place& place = places_[ended.event];
+    const int64_t duration = std::max<int64_t>(ended.end_ns - event.begin_ns, 0);
+    place.self_ns = std::max<int64_t>(duration - ended.inner_ns, 0);
+    // What an operator moves is counted at the operators it calls, if they say so; products where
+    // they are.
+    place.counts_work = place.counts_work && event.bytes + event.flops > 0 &&
+                        (event.flops > 0 || !ended.inner_counts);
+    if (stack.empty()) return;
+    stack.back().inner_ns += duration;
+    stack.back().inner_counts |= place.counts_work || ended.inner_counts;
+  }
+
+  uint32_t range_within(uint32_t around, const TraceEvent& event) {
+    if (roles_[event.name] != RangeRole::kPlain) return around;
+    const std::string& name = name_of(event);
+    return result_.ranges.child(block_of(name) >= 0 ? RangeTree::kRoot : around, name);
+  }
+
+  uint32_t range_of_node(const TraceEvent& event, uint32_t otherwise) const {
+    const auto thread = points_.find(event.forward_thread);
+    if (thread == points_.end()) return otherwise;
+    const auto after = std::upper_bound(
+        thread->second.begin(), thread->second.end(), event.sequence,
+        [](int64_t sequence, const SequencePoint& point) { return sequence < point.sequence; });
+    return after == thread->second.begin() ? otherwise : std::prev(after)->range;
+  }
+
+  Pass pass_at(int64_t ns) const {
+    const auto index = interval_at(result_.passes, ns);
+    return index ? result_.passes[*index].pass : Pass::kOutside;
+  }
+
+  bool is_measured(int64_t ns) const {
+    if (interval_at(warmups_, ns)) return false;
+    return result_.steps.empty() || interval_at(result_.steps, ns);
+  }
+
+  void add_operators() {
+    for (const uint32_t index : host_) {
+      const TraceEvent& event = trace_.events[index];
+      const Place& place = places_[index];
+      if (!place.counts_work || !is_measured(event.begin_ns)) continue;
+      result_.operators.push_back(
+          {event.flops, event.bytes, place.range, pass_at(event.begin_ns), class_of(event)});
+    }
+  }
+
+  void add_host_items() {
+    result_.items.reserve(host_.size());
+    for (const uint32_t index : host_) {
+      const TraceEvent& event = trace_.events[index];
+      const Place& place = places_[index];
+      const RangeRole role = roles_[event.name];
+      if (role == RangeRole::kWarmup || role == RangeRole::kEnd || !is_measured(event.begin_ns))
+        continue;
+      result_.items.push_back({event.begin_ns, event.end_ns, place.self_ns, index, place.range,
+                               pass_at(event.begin_ns), class_of(event), place.is_call});
+    }
+  }
+
+  void add_device_items() {
+    using Numbered = std::vector<std::pair<uint64_t, uint32_t>>;
+    Numbered by_id, by_correlation;
+    for (uint32_t i = 0; i < trace_.events.size(); ++i) {
+      const TraceEvent& event = trace_.events[i];
+      if (event.kind == EventKind::kLaunch && event.correlation != 0) {
+        by_correlation.emplace_back(event.correlation, i);
+      } else if (!is_device_event(event) && event.kind != EventKind::kLaunch && event.id != 0) {
+        by_id.emplace_back(event.id, i);
+      }
+    }
+    std::sort(by_id.begin(), by_id.end());
+    std::sort(by_correlation.begin(), by_correlation.end());
+    const auto find = [](const Numbered& numbered, uint64_t number) -> std::optional<uint32_t> {
+      const auto at = std::lower_bound(numbered.begin(), numbered.end(), std::pair{number, 0u});
+      if (number == 0 || at == numbered.end() || at->first != number) return std::nullopt;
+      return at->second;
+    };
+    for (uint32_t i = 0; i < trace_.events.size(); ++i) {
+      const TraceEvent& event = trace_.events[i];
+      if (!is_device_event(event)) continue;
+      const auto launcher = find(by_id, event.id);
+      const auto launch = find(by_correlation, event.correlation);
+      const int64_t asked_ns = launcher ? trace_.events[*launcher].begin_ns
+                               : launch ? trace_.events[*launch].begin_ns
+                                        : event.begin_ns;
+      if (!is_measured(asked_ns)) continue;
+      result_.items.push_back({event.begin_ns, event.end_ns, event.end_ns - event.begin_ns, i,
+                               launcher ? places_[*launcher].range : RangeTree::kRoot,
+                               pass_at(asked_ns), class_of(event), /*is_call=*/true});
+    }
+  }
+
+  WorkClass class_of(const TraceEvent& event) {
+    auto& known = classes_[static_cast<size_t>(event.kind)];
+    const auto [at, is_new] = known.try_emplace(event.name, WorkClass::kOther);
+    if (is_new) {
+      const std::string& name = name_of(event);
+      at->second = event.kind == EventKind::kCopy       ? WorkClass::kCopy
+                   : event.kind == EventKind::kKernel   ? class_of_kernel(name)
+                   : event.kind == EventKind::kOperator ? class_of_operator(name)
+                                                        : class_of_range(name);
+    }
+    return at->second;
+  }
+
+  const TraceEvents& trace_;
+  Attribution result_;
+  std::vector<RangeRole> roles_;   // by name
+  std::vector<StepTime> warmups_;  // sorted
+  std::vector<uint32_t> host_;     // operators and ranges, in the order of the sweep
+  std::vector<Place> places_;      // by event
+  std::unordered_map<uint32_t, std::vector<SequencePoint>> points_;  // by thread, in time order
+  std::array<std::unordered_map<uint32_t, WorkClass>, 5> classes_;   // by kind and name
+};
+
+}  // namespace
+
+const char* pass_name(Pass pass) {
+  static constexpr std::array<const char*, kPasses> kNames = {"forward", "backward", "optimizer",
+                                                              "outside"};
+  return kNames[static_cast<size_t>(pass)];
+}
+
+int64_t block_of(const std::string& range_name) {
+  constexpr std::string_view kPrefix = "layers.";
+  if (range_name.rfind(kPrefix, 0) != 0 || range_name.size() == kPrefix.size()) return -1;
+  int64_t number = 0;
+  for (size_t i = kPrefix.size(); i < range_name.size(); ++i) {
+    if (range_name[i] < '0' || range_name[i] > '9' || i > kPrefix.size() + 6) return -1;
+    number = number * 10 + (range_name[i] - '0');
+  }
+  return number;
+}
+
+uint32_t RangeTree::child(uint32_t parent, const std::string& name) {
+  const auto [at, is_new] = children_.try_emplace({parent, name}, size());
+  if (is_new) nodes_.push_back({parent, name});
+  return at->second;
+}
+
+std::vector<std::string> RangeTree::path(uint32_t node) const {
+  std::vector<std::string> names;
+  for (; node != kRoot; node = parent(node)) {
+    names.push_back(block_of(name(node)) >= 0 ? "layers.*" : name(node));
+  }
+  std::reverse(names.begin(), names.end());
+  return names;
+}
+
+Attribution attribute(const TraceEvents& trace) { return Attributor(trace).run(); }
+
+}  // namespace flashstep::tools

@@ -1,0 +1,180 @@
+// Answers in words: forms (report/answers.json) filled with facts.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/text.h"
+#include "flashstep/report/question.h"
+#include "flashstep/report/texts.h"
+
+namespace flashstep::tools {
+namespace {
+
+using Said = std::optional<std::string>;  // nothing: a field is empty
+
+// As the part of a field behind its bar says: "ms", "GiB", "3", ".2", "%".
+Said number_words(double number, const std::string& form) {
+  if (std::isnan(number)) return std::nullopt;
+  if (form == "ms") return milliseconds(number);
+  if (form == "MiB") return memory_words(number);
+  if (form == "GiB") return memory_words(1024 * number);
+  if (form == "%") return percent(number / 100);
+  if (form[0] == '.') return fixed(number, form[1] - '0');
+  return three_digits(number);
+}
+
+// Where what opens at `open` closes.
+size_t end_of(const std::string& form, size_t open) {
+  const char begin = form[open], end = begin == '{' ? '}' : ']';
+  int depth = 0;
+  for (size_t i = open; i < form.size(); ++i) {
+    depth += (form[i] == begin) - (form[i] == end);
+    if (depth == 0) return i;
+  }
+  return form.size();
+}
+
+// "a|{b|c}|d" -> "a", "{b|c}", "d"
+std::vector<std::string> texts_of(const std::string& choice) {
+  std::vector<std::string> texts(1);
+  int depth = 0;
+  for (const char c : choice) {
+    depth += (c == '{') - (c == '}');
+    if (c == '|' && depth == 0)
+      texts.emplace_back();
+    else
+      texts.back() += c;
+  }
+  return texts;
+}
+
+class Speaker {
+ public:
+  explicit Speaker(const Facts& facts) : facts_(facts) {}
+
+  Said say(const std::string& form) const {
+    std::string sentence;
+    for (size_t at = 0; at < form.size();) {
+      const size_t open = form.find_first_of("{[", at);
+      sentence += form.substr(at, open - at);
+      if (open == std::string::npos) break;
+      const size_t end = end_of(form, open);
+      const std::string inside = form.substr(open + 1, end - open - 1);
+      const Said said = form[open] == '{' ? field(inside) : say(inside);
+      if (!said && form[open] == '{') return std::nullopt;
+      sentence += said.value_or("");
+      at = end + 1;
+    }
+    return sentence;
+  }
+
+ private:
+  Said field(const std::string& name) const {
+    const size_t question = name.find('?');
+    const Said word = word_of(name.substr(0, question));
+    if (question != std::string::npos) {
+      const auto texts = texts_of(name.substr(question + 1));
+      return word ? say(texts.at(std::stoul(*word))) : std::nullopt;
+    }
+    return word ? word : cell(name);
+  }
+
+  Said word_of(const std::string& name) const {
+    const auto found = facts_.words.find(name);
+    return found == facts_.words.end() || found->second.empty() ? std::nullopt
+                                                                : Said(found->second);
+  }
+
+  TableRow row(const std::string& name) const {
+    const auto found = facts_.rows.find(name);
+    return found == facts_.rows.end() ? TableRow() : found->second;
+  }
+
+  Said cell(const std::string& name) const {
+    if (name.starts_with("from b ")) {
+      const double from = row("b").number(name.substr(7)), to = row("").number(name.substr(7));
+      return std::isnan(from) || std::isnan(to) ? std::nullopt : Said(change_words(from, to));
+    }
+    const size_t dot = std::min(name.find('.'), name.size());
+    const bool named = facts_.rows.contains(name.substr(0, dot));
+    const TableRow here = row(named ? name.substr(0, dot) : "");
+    const std::string rest = named ? name.substr(dot + 1) : name;
+    const size_t bar = rest.find('|');
+    if (bar != std::string::npos)
+      return number_words(here.number(rest.substr(0, bar)), rest.substr(bar + 1));
+    const std::string text = here.text(rest);
+    return text.empty() ? std::nullopt : Said(text);
+  }
+
+  const Facts& facts_;
+};
+
+// One answer of report/answers.json.
+struct AnswerForm {
+  std::vector<std::string> say;
+  Columns table;     // columns of the rows that are shown
+  size_t most = 12;  // of them
+  std::vector<std::string> picture;
+  std::map<std::string, Columns> begins;  // a column whose text begins with one of these
+};
+
+AnswerForm form_from(const nlohmann::json& json) {
+  const auto& say = json.at("say");
+  return {.say = say.is_array() ? say.get<Columns>() : Columns{say},
+          .table = json.value("table", Columns()),
+          .most = json.value("most", size_t{12}),
+          .picture = json.value("picture", Columns()),
+          .begins = json.value("begins", std::map<std::string, Columns>())};
+}
+
+const AnswerForm& answer_form(const std::string& name) {
+  static const std::map<std::string, AnswerForm> all = [] {
+    std::map<std::string, AnswerForm> forms;
+    const auto answers = nlohmann::json::parse(answer_forms());
+    for (const auto& [key, json] : answers.items()) forms[key] = form_from(json);
+    return forms;
+  }();
+  return all.at(name);
+}
+
+}  // namespace
+
+std::string which(bool yes) { return yes ? "1" : "0"; }
+std::string which_order(int order) { return std::to_string(order + 1); }
+
+std::string say(const std::string& form, const Facts& facts) {
+  return Speaker(facts).say(form).value_or("");
+}
+
+std::string say(const std::string& form, const TableRow& row, const TableRow& b,
+                const SentenceWords& words) {
+  return say(form, Facts{words, {{"", row}, {"b", b}}});
+}
+
+Finding finding_of(const std::string& answer, const Facts& facts) {
+  const AnswerForm& form = answer_form(answer);
+  Finding finding = {.picture = form.picture};
+  const auto add = [&](const std::string& sentence) {
+    if (!sentence.empty()) finding.sentences.push_back(sentence);
+  };
+  for (const std::string& sentence : form.say) {
+    if (!sentence.starts_with("*")) add(say(sentence, facts));
+    if (!sentence.starts_with("*")) continue;
+    for (const Facts& one : facts.cases) add(say(sentence.substr(1), one));
+  }
+  TableRows shown = facts.shown;
+  for (const auto& [column, beginnings] : form.begins) {
+    shown = shown.if_([&, name = column, begin = beginnings](const TableRow& row) {
+      return std::any_of(begin.begin(), begin.end(), [&](const std::string& beginning) {
+        return row.text(name).starts_with(beginning);
+      });
+    });
+  }
+  finding.table = facts.table.columns.empty() ? list(shown, form.table, form.most) : facts.table;
+  finding.picture.insert(finding.picture.end(), facts.picture.begin(), facts.picture.end());
+  return finding;
+}
+
+}  // namespace flashstep::tools

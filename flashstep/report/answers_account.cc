@@ -1,0 +1,164 @@
+// Answers that are computed and not measured: accounts of communication, memory and recomputation.
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+#include "flashstep/report/combine.h"
+
+namespace flashstep::tools {
+namespace {
+
+// The table of an account by what its title begins with, among those with these columns.
+TableRows account_rows(const Evidence& evidence, const std::string& title, const Columns& columns) {
+  for (const TableRows& rows : evidence.tables("account", columns)) {
+    if (!rows.front().table->title.starts_with(title)) continue;
+    evidence.use(rows);
+    return rows;
+  }
+  return {};
+}
+
+// Each quantity by its name and by the first word of it.
+Facts mesh(const Evidence& evidence) {
+  Facts facts;
+  facts.shown = account_rows(evidence, "Communication accounting", {"quantity", "value", "unit"});
+  const auto value = [&](const std::string& name) {
+    return facts.shown.first({{"quantity", name}}).number("value");
+  };
+  const double least = value("least batch a device, axes at once"),
+               once = value("least batch, axes at once"),
+               turn = value("least batch, axes one after the other"), most = value("most TP ranks");
+  const std::string beginning = "kept for backward by ", end = " tokens";
+  for (const TableRow& row : facts.shown) {
+    const std::string name = row.text("quantity"), words = say("{value}[ {unit}]", row);
+    facts.words[name] = words;
+    facts.words.try_emplace(name.substr(0, name.find(' ')), words);
+    if (!name.starts_with(beginning) || !name.ends_with(end)) continue;
+    const std::string tokens =
+        name.substr(beginning.size(), name.size() - beginning.size() - end.size());
+    facts.words["tokens"] = tokens;
+    facts.words["chosen"] = which(with_commas(std::llround(std::ceil(least))) != tokens);
+  }
+  if (std::isnan(once + turn + most)) return facts;
+  facts.words["fewer"] = once < turn ? percent(1 - once / turn) : "no";
+  facts.words["most TP"] = three_digits(most);
+  facts.words["tricks"] = which(true);
+  return facts;
+}
+
+Facts ring(const Evidence& evidence) {
+  Facts facts;
+  bool as_derived = true;  // N - 1 steps of whole tensors beside 2 (N - 1) of N-ths
+  for (const TableRows& by_ranks :
+       account_rows(evidence, "All-reduce over links",
+                    {"ranks", "size", "algorithm", "steps", "sent", "time", "x ring"})
+           .by({"ranks"})) {
+    const auto both = pairs(by_ranks, {{"algorithm", "whole tensors (alternate)"}},
+                            {{"algorithm", "ring"}}, {"size"});
+    if (both.empty()) continue;
+    const auto& [whole, of_ring] = both.back();
+    const double n = whole.number("ranks");
+    as_derived &= whole.number("steps") == n - 1 && of_ring.number("steps") == 2 * (n - 1) &&
+                  std::abs(whole.number("sent") / of_ring.number("sent") / (n / 2) - 1) < 0.005;
+    facts.rows[""] = whole;
+    facts.words["as derived"] = which(as_derived);
+    facts.shown.add(whole);
+    facts.shown.add(of_ring);
+  }
+  return facts;
+}
+
+// The rows of the strategies whose name begins so.
+AnswerFunction bound_of(const std::string& strategy) {
+  return [strategy](const Evidence& evidence) {
+    Facts facts;
+    facts.shown =
+        account_rows(evidence, "One feed-forward layer",
+                     {"strategy", "pass", "compute", "weights sent", "bound by", "most devices",
+                      "activations sent"})
+            .if_([&](const TableRow& row) {
+              const std::string name = row.text("strategy");
+              return name == strategy || (strategy == "FSDP + TP" && name.starts_with("FSDP "));
+            });
+    for (const TableRow& row : facts.shown)
+      facts.add_case({{{"bounded", which(std::isfinite(row.number("most devices")))}}, {{"", row}}},
+                     3);
+    return facts;
+  };
+}
+
+Facts sharding_account(const Evidence& evidence) {
+  const TableRows rows = account_rows(evidence, "State and traffic",
+                                      {"ranks", "strategy", "in all", "of DDP", "gathered"});
+  const auto both = pairs(rows, {{"strategy", "ZeRO-3 (FSDP)"}}, {{"strategy", "DDP"}}, {"ranks"});
+  if (both.empty()) return {};
+  const auto& [full, plain] = both.back();
+  const double saved = plain.number("in all") - full.number("in all");
+  return {
+      {{"saves", which(saved > 0)}, {"saved", fixed(saved, 2)}}, {{"", full}, {"b", plain}}, rows};
+}
+
+TableRows recompute_rows(const Evidence& evidence) {
+  return account_rows(evidence, "Recomputation",
+                      {"scheme", "inputs kept", "peak", "block passes", "step"});
+}
+
+// What the numbers of a scheme show of its growth with n blocks: 0, O(1) memory for O(n^2) passes;
+// 1, O(log n) for O(n log n); "" where they show another.
+std::string growth_of_scheme(const TableRow& row, double n) {
+  const double inputs = row.number("inputs kept"), passes = row.number("block passes");
+  const double halvings = std::ceil(std::log2(n));
+  const std::string scheme = row.text("scheme");
+  if (scheme == "from the start each time" && inputs <= 1 && passes == n * (n + 1) / 2) return "0";
+  if (scheme == "halves of halves" && inputs <= halvings + 1 && passes <= n * (1 + halvings))
+    return "1";
+  return "";
+}
+
+Facts recompute_schemes(const Evidence& evidence) {
+  const TableRows rows = recompute_rows(evidence);
+  const TableRow all = rows.first({{"scheme", "keep everything"}}), least = rows.least("peak");
+  TableRow halves = rows.first({{"scheme", "halves of halves"}});
+  if (!all) return {};
+  if (halves.index == least.index) halves = {};
+  const double n = all.number("block passes");
+  return {{{"grows", growth_of_scheme(least, n)},
+           {"halves grow", growth_of_scheme(halves, n)},
+           {"passes", fixed(least.number("block passes") / n, 1)}},
+          {{"", least}, {"all", all}, {"halves", halves}},
+          rows};
+}
+
+Facts recompute_groups(const Evidence& evidence) {
+  const TableRows rows = recompute_rows(evidence);
+  const TableRows groups =
+      rows.if_([](const TableRow& row) { return row.text("scheme").starts_with("groups"); });
+  const auto is_best = [](const TableRow& row) {
+    return row.text("scheme").find("(best)") != std::string::npos;
+  };
+  const TableRow best = groups.if_(is_best).back();
+  const std::string scheme = best.text("scheme");
+  return {
+      {{"groups", scheme.substr(0, scheme.find(" ("))},
+       {"one", which(scheme.find(" 1 ") != scheme.npos)},
+       {"least", best ? which(!(groups.least("peak").number("peak") < best.number("peak"))) : ""}},
+      {{"", best}, {"all", rows.first({{"scheme", "keep everything"}})}},
+      groups};
+}
+
+}  // namespace
+
+void add_account_answers(Answers& answers) {
+  for (const char* name : {"mesh_state", "mesh_ranks", "mesh_batch", "mesh_tricks"})
+    answers[name] = mesh;
+  answers["ring"] = ring;
+  answers["bound_dp"] = bound_of("DP");
+  answers["bound_fsdp"] = bound_of("FSDP");
+  answers["bound_tp"] = bound_of("TP");
+  answers["bound_fsdp_tp"] = bound_of("FSDP + TP");
+  answers["sharding_account"] = sharding_account;
+  answers["recompute_schemes"] = recompute_schemes;
+  answers["recompute_groups"] = recompute_groups;
+}
+
+}  // namespace flashstep::tools

@@ -1,0 +1,199 @@
+// Answers about attention: the plain formula, what compiling it brings, and tiled kernels.
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/stats.h"
+#include "flashstep/report/combine.h"
+
+namespace flashstep::tools {
+namespace {
+
+const Columns kGridCase = {"dtype", "D", "N"};
+const Columns kSpeedCase = {"dtype", "pass", "mask", "B", "H"};
+const Columns kSpeed = {"dtype", "N", "D", "mask", "pass", "ours", "time", "x best peer"};
+
+TableRows grid_rows(const Evidence& evidence) {
+  return evidence.rows("attention_grid", {"implementation", "dtype", "D", "N", "forward",
+                                          "backward", "before backward"});
+}
+
+// The kernel of this device among the grid's implementations.
+std::string our_kernel(const TableRows& rows) {
+  for (const char* name : {"cuda", "cpu"}) {
+    if (rows.first({{"implementation", name}})) return name;
+  }
+  return "auto";
+}
+
+// "with the square of the length (N^2.0)": how a column grows between the two longest lengths of
+// the last head dim; "" without two of them.
+std::string growth_with_length(const TableRows& formula, const std::string& column) {
+  const TableRows known = formula.if_([&](const TableRow& row) { return row.number(column) > 0; });
+  const TableRows longest =
+      known.where({{"D", known.back().text("D")}, {"dtype", known.back().text("dtype")}});
+  if (longest.size() < 2) return "";
+  const TableRow &b = longest.back(), &a = longest[longest.size() - 2];
+  const double power =
+      std::log(b.number(column) / a.number(column)) / std::log(b.number("N") / a.number("N"));
+  return str(power > 2.5   ? "faster than the square of the length"
+             : power > 1.5 ? "with the square of the length"
+             : power > 0.7 ? "about with the length"
+                           : "more slowly than the length",
+             " (N^", fixed(power, 1), ")");
+}
+
+Facts attention_memory(const Evidence& evidence) {
+  const TableRows rows = grid_rows(evidence), formula = rows.where({{"implementation", "naive"}});
+  if (formula.empty()) return {};
+  // Memory of tensors is counted on GPUs alone.
+  const bool counted = !formula.numbers("before backward").empty();
+  const std::string column = counted ? "before backward" : "backward", ours = our_kernel(rows);
+  // The first of the formula's cases without room, and what it would have needed.
+  const TableRow none = formula
+                            .if_([](const TableRow& row) {
+                              return row.text("forward") == "OOM" || row.text("backward") == "OOM";
+                            })
+                            .least("N");
+  const double n = none.number("N"), element = none.text("dtype") == "fp32" ? 4 : 2;
+  const TableRow last = formula.with({"backward"}).back(), longest = formula.most("N");
+  Facts facts = {
+      .words = {{"ends", which(static_cast<bool>(none))},
+                {"element", str(element)},
+                {"gigabytes", three_digits(none.number("B") * n * n * element / (1 << 30))},
+                {"what",
+                 counted ? "memory that it keeps for backward" : "time of its backward pass"},
+                {"growth", growth_with_length(formula, column)}},
+      .rows = {{"none", none}, {"longest", longest}},
+      .shown = rows.where({{"dtype", last.text("dtype")}, {"D", last.text("D")}})
+                   .if_([&](const TableRow& row) {
+                     const std::string name = row.text("implementation");
+                     return row.number("N") >= longest.number("N") / 16 &&
+                            (name == "naive" || name == ours);
+                   }),
+      .picture = {counted ? "grid_memory" : "grid_time"}};
+  const auto smaller = ratios(
+      pairs(rows, {{"implementation", ours}}, {{"implementation", "naive"}}, kGridCase), column);
+  if (smaller.empty()) return facts;
+  const bool is_smaller = compare_measured(smaller.back(), 1) > 0;
+  facts.words["smaller"] = which(is_smaller);
+  facts.words["times"] = is_smaller ? three_digits(smaller.back()) : fixed(smaller.back(), 2);
+  return facts;
+}
+
+Facts attention_compiled(const Evidence& evidence) {
+  const auto both = pairs(grid_rows(evidence), {{"implementation", "compiled"}},
+                          {{"implementation", "naive"}}, kGridCase);
+  const auto forward = ratios(both, "forward"), backward = ratios(both, "backward");
+  if (forward.empty() || backward.empty()) return {};
+  const double kept = 1 / speed(both, "before backward");
+  return {{{"forward", speeds(forward, "without it")},
+           {"backward", speeds(backward, "without it")},
+           {"kept", std::isnan(kept) ? "" : percent(kept)},
+           {"order", which_order(compare_measured(kept, 1))}}};
+}
+
+// Whether ours agree with float64, in every case of these passes that was measured.
+AnswerFunction rightness(const Columns& passes, const std::string& what) {
+  return [passes, what](const Evidence& evidence) -> Facts {
+    const TableRows rows =
+        evidence
+            .rows("attention", {"dtype", "N", "mask", "pass", "implementation", "whose", "wrong"})
+            .where({{"whose", "ours"}})
+            .with({"wrong"})
+            .if_([&](const TableRow& row) { return contains(passes, row.text("pass")); });
+    if (rows.empty()) return {};
+    const TableRows broken = rows.if_([](const TableRow& row) { return row.number("wrong") != 0; });
+    double wrong = 0;
+    for (const TableRow& row : broken) wrong += row.number("wrong");
+    Facts facts = {{{"right", which(broken.empty())},
+                    {"what", what},
+                    {"runs", count_of(rows.size(), "run")},
+                    {"kernels", count_of(rows.distinct("implementation").size(), "kernel")},
+                    {"masks", join(rows.distinct("mask"))},
+                    {"wrong", fixed(wrong, 0)},
+                    {"broken", str(broken.size())},
+                    {"wrong masks", join(broken.distinct("mask"))}},
+                   {{"", rows.most("error")}}};
+    for (const char* mask : {"causal", "full"}) {
+      if (rows.where({{"mask", mask}}).empty()) facts.cases.push_back({{{"mask", mask}}});
+    }
+    return facts;
+  };
+}
+
+// Of one dtype, pass, mask and batch, over lengths and head dims.
+struct Speed {
+  std::string name;
+  double peers = NAN, least = NAN, formula = NAN;
+  size_t cases = 0;
+};
+Speed speed_of(const TableRows& rows) {
+  const TableRow row = rows.front();
+  Speed speed{.name = say("{dtype} {pass}", row)};
+  if (rows.has("H") && row.text("H") != "1") speed.name += ", " + row.text("H") + " heads";
+  speed.name += row.text("mask") == "causal" ? "" : ", mask " + row.text("mask");
+  const std::vector<double> peers = rows.numbers("x best peer");
+  std::vector<double> formula;
+  for (const TableRow& each : rows.with({"naive"}))
+    formula.push_back(each.number("naive") / each.number("time"));
+  speed.cases = peers.size();
+  if (peers.empty()) return speed;
+  speed.peers = measure::geometric_mean(peers);
+  speed.least = *std::min_element(peers.begin(), peers.end());
+  if (!formula.empty()) speed.formula = measure::geometric_mean(formula);
+  return speed;
+}
+
+Facts attention_speed(const Evidence& evidence) {
+  Facts facts;
+  facts.table.columns = {measure::text_column("passes"), measure::integer_column("cases"),
+                         measure::number_column("speed beside the best other kernel", "x", 2),
+                         measure::number_column("at least", "x", 2),
+                         measure::number_column("beside the formula", "x", 2)};
+  std::vector<Speed> all;
+  std::vector<double> formula;
+  Tally tally;
+  for (const TableRows& rows : evidence.rows("attention", kSpeed).by(kSpeedCase)) {
+    const Speed speed = speed_of(rows);
+    if (speed.cases == 0) continue;
+    all.push_back(speed);
+    tally.add(speed.peers, 1);
+    const bool known = !std::isnan(speed.formula);
+    if (known) formula.push_back(speed.formula);
+    facts.table.add_row({speed.name, speed.cases, speed.peers, speed.least,
+                         known ? measure::Cell(speed.formula) : measure::Cell()});
+  }
+  if (all.empty()) return {};
+  const auto [slow, fast] = std::minmax_element(
+      all.begin(), all.end(), [](const Speed& a, const Speed& b) { return a.peers < b.peers; });
+  const auto words = [](const Speed& speed) {
+    return fixed(speed.peers, 2) + " (" + speed.name + ")";
+  };
+  facts.words = {{"slow", all.size() > 1 ? words(*slow) : ""},
+                 {"fast", words(*fast)},
+                 {"tally", tally.words("slower", "as fast within 2 %", "faster")},
+                 {"formula", span_of(formula, 1)}};
+  return facts;
+}
+
+Facts attention_leaderboard(const Evidence& evidence) {
+  const TableRow row =
+      evidence.rows("leaderboard", kSpeed).with({"time"}).first({{"pass", "both"}});
+  const bool other = row.number("auto") > 0 && row.text("auto takes") != row.text("ours");
+  return {{{"speed", speed_words(row.number("x best peer"))}, {"other", which(other)}},
+          {{"", row}}};
+}
+
+}  // namespace
+
+void add_attention_answers(Answers& answers) {
+  answers["attention_memory"] = attention_memory;
+  answers["attention_compiled"] = attention_compiled;
+  answers["attention_forward_right"] = rightness({"forward"}, "the output");
+  answers["attention_backward_right"] = rightness({"backward", "both"}, "a gradient");
+  answers["attention_speed"] = attention_speed;
+  answers["attention_leaderboard"] = attention_leaderboard;
+}
+
+}  // namespace flashstep::tools

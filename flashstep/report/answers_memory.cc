@@ -1,0 +1,190 @@
+// Answers about the memory of a pass.
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+#include "flashstep/report/combine.h"
+
+namespace flashstep::tools {
+namespace {
+
+const Columns kPass = {"size", "context", "mode", "precision"};
+constexpr double kNearlyAll = 0.9;  // of a peak: then nothing else can change it much
+
+TableRows peak_rows(const Evidence& evidence) {
+  return evidence.rows("memory", {"size", "context", "mode", "precision", "peak", "peak in"});
+}
+
+std::string pass_case(const TableRow& row) {
+  return say("{size}, context {context}, {precision}", row);
+}
+
+// Of several kinds at a peak; an empty cell holds nothing.
+double held(const TableRow& row, const Columns& kinds) {
+  double all = 0;
+  for (const std::string& kind : kinds) all += std::fmax(row.number(kind), 0);
+  return all;
+}
+
+// "optimizer state (25.4 GiB)": what holds more of a peak than anything else does.
+std::string largest_holder(const TableRow& row) {
+  std::string most;
+  for (const char* kind : {"parameters", "gradients", "optimizer state", "activations",
+                           "temporaries", "communication"}) {
+    if (held(row, {kind}) > held(row, {most})) most = kind;
+  }
+  return most.empty() ? "" : most + " (" + memory_words(held(row, {most})) + ")";
+}
+
+// "backward/layers.31/feed-forward/swiglu" -> "backward (layer 31, swiglu)"
+std::string place_of_peak(const std::string& path) {
+  const size_t first = path.find('/'), last = path.rfind('/');
+  if (first == std::string::npos) return path;
+  std::string layer;
+  if (const size_t at = path.find("layers."); at != std::string::npos) {
+    const size_t begin = at + 7;
+    layer = "layer " + path.substr(begin, path.find('/', begin) - begin) + ", ";
+  }
+  return path.substr(0, first) + " (" + layer + path.substr(last + 1) + ")";
+}
+
+Facts memory_timeline(const Evidence& evidence) {
+  const auto both = pairs(peak_rows(evidence).with({"peak"}), {{"mode", "forward"}},
+                          {{"mode", "step"}}, {"size", "context", "precision"});
+  if (both.empty()) return {};
+  const std::string precision = both.front().a.text("precision");
+  const auto& [forward, step] = *std::find_if(both.rbegin(), both.rend(), [&](const RowPair& pair) {
+    return pair.a.text("precision") == precision;
+  });
+  return {.words = {{"case", pass_case(step)},
+                    {"place", place_of_peak(step.text("peak in"))},
+                    {"holder", largest_holder(step)},
+                    {"forward case", pass_case(forward)},
+                    {"forward place", place_of_peak(forward.text("peak in"))},
+                    {"forward holder", largest_holder(forward)},
+                    {"times", span_of(ratios(both, "peak"), 1)}},
+          .rows = {{"", step}, {"b", forward}},
+          .picture = {precision}};
+}
+
+Facts memory_peaks(const Evidence& evidence) {
+  const TableRows rows = peak_rows(evidence), full = rows.where({{"precision", "fp32"}});
+  Facts facts = {.shown = full.empty() ? rows : full};
+  for (const TableRows& mode : facts.shown.with({"peak"}).by({"mode"})) {
+    const TableRow least = mode.least("peak"),
+                   most = mode.size() > 1 ? mode.most("peak") : TableRow();
+    facts.cases.push_back({{{"forward", which(least.text("mode") == "forward")},
+                            {"case", pass_case(least)},
+                            {"most case", pass_case(most)}},
+                           {{"", least}, {"b", most}}});
+  }
+  const size_t no_room = rows.where({{"peak", "OOM"}}).size();
+  if (no_room > 0 && !facts.cases.empty()) facts.words["cases"] = count_of(no_room, "case");
+  return facts;
+}
+
+// Why peaks rise or fall from fp32 to bf16, where what the passes make accounts for most of it.
+void add_reason_of_change(const std::vector<RowPair>& both, SentenceWords& words) {
+  const Columns made = {"activations", "temporaries"},
+                state = {"parameters", "gradients", "optimizer state"};
+  double risen = 0, more = 0, copies = 0, fallen = 0, less = 0;
+  bool all_state = true;
+  for (const auto& [half, full] : both) {
+    const double peaks = half.number("peak") - full.number("peak");
+    const double passes = held(half, made) - held(full, made);
+    const int order = compare_measured(half.number("peak"), full.number("peak"));
+    if (order > 0) risen += peaks, more += passes, copies = held(half, {"parameters"}) / 2;
+    if (order < 0) fallen -= peaks, less -= passes;
+    all_state &= order != 0 || held(half, state) >= kNearlyAll * half.number("peak");
+  }
+  words["copies"] = memory_words(copies);
+  if (risen > 0 && more > risen / 2 && copies > 0)
+    words["reason"] = "0";
+  else if (fallen > 0 && less > fallen / 2)
+    words["reason"] = "1";
+  else if (risen == 0 && fallen == 0 && all_state)
+    words["reason"] = "2";
+}
+
+Facts memory_mixed(const Evidence& evidence) {
+  const auto both = pairs(peak_rows(evidence).with({"peak"}), {{"precision", "bf16"}},
+                          {{"precision", "fp32"}}, {"size", "context", "mode"});
+  if (both.empty()) return {};
+  Facts facts = {.rows = {{"", both.back().a}, {"b", both.back().b}}};
+  Tally tally;
+  facts.table.columns = {measure::text_column("size"),
+                         measure::integer_column("context"),
+                         measure::text_column("mode"),
+                         measure::number_column("fp32 peak", "GiB", 2),
+                         measure::number_column("bf16 peak", "GiB", 2),
+                         measure::number_column("change", "%", 1)};
+  for (const auto& [half, full] : both) {
+    const double to = half.number("peak"), from = full.number("peak");
+    tally.add(to, from);
+    facts.table.add_row({full.text("size"), *full.cell("context"), full.text("mode"), from / 1024,
+                         to / 1024, 100 * (to / from - 1)});
+  }
+  facts.words["tally"] = tally.words("lower", "the same within 2 %", "higher");
+  add_reason_of_change(both, facts.words);
+  return facts;
+}
+
+Facts memory_residual(const Evidence& evidence) {
+  const TableRows rows =
+      evidence.rows("memory", {"size", "context", "derivation", "formula", "measured"});
+  return {{{"agrees", against_formula(rows.with({"measured"}), "measured", "formula")}},
+          {{"", rows.back()}},
+          rows};
+}
+
+// Of the last forward pass of the table: what was there before it, and what it makes itself.
+Facts memory_largest(const Evidence& evidence) {
+  const TableRows rows =
+      evidence
+          .rows("memory", {"size", "context", "mode", "precision", "bytes", "count", "kind",
+                           "shape", "range", "made by", "source"})
+          .where({{"mode", "forward"}});
+  if (rows.empty()) return {};
+  const TableRows pass =
+      rows.where({{"precision", rows.front().text("precision")}}).by(kPass).back();
+  const TableRow before = pass.first({{"kind", "parameters"}});
+  const TableRow made =
+      pass.if_([](const TableRow& row) { return row.text("range").starts_with("forward"); })
+          .most("bytes");
+  const auto place = [](const std::string& range) { return range.substr(range.rfind('/') + 1); };
+  return {{{"in", place(made.text("range"))}, {"before in", place(before.text("range"))}},
+          {{"", made}, {"b", before}},
+          pass};
+}
+
+Facts memory_block(const Evidence& evidence) {
+  const TableRows rows = evidence
+                             .rows("memory", {"size", "context", "precision", "attention", "block",
+                                              "saved", "formula", "gradients", "expected"})
+                             .with({"saved"});
+  const TableRows operators = evidence.rows(
+      "memory", {"size", "context", "precision", "attention", "operator", "saved", "share"});
+  const TableRow last = rows.where({{"precision", rows.front().text("precision")}}).back();
+  const TableRows of_last = operators.where({{"size", last.text("size")},
+                                             {"context", last.text("context")},
+                                             {"precision", last.text("precision")}});
+  return {{{"case", pass_case(last)},
+           {"as saved", against_formula(rows, "saved", "formula")},
+           {"as gradients",
+            against_formula(rows.with({"gradients", "expected"}), "gradients", "expected")}},
+          {{"", last}, {"top", of_last.front()}},
+          of_last};
+}
+
+}  // namespace
+
+void add_memory_answers(Answers& answers) {
+  answers["memory_timeline"] = memory_timeline;
+  answers["memory_peaks"] = memory_peaks;
+  answers["memory_mixed"] = memory_mixed;
+  answers["memory_residual"] = memory_residual;
+  answers["memory_largest"] = memory_largest;
+  answers["memory_block"] = memory_block;
+}
+
+}  // namespace flashstep::tools

@@ -1,0 +1,275 @@
+// Answers about where the time of a step goes.
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+#include "flashstep/report/combine.h"
+
+namespace flashstep::tools {
+namespace {
+
+const Columns kProfiled = {"model", "context", "precision", "attention", "mode"};
+constexpr double kNotable = 0.03;  // of a pass
+
+Columns profile_columns(const Columns& more) {
+  Columns columns = {"model", "context", "precision", "attention"};
+  columns.insert(columns.end(), more.begin(), more.end());
+  return columns;
+}
+
+std::string profiled_case(const TableRow& row) {
+  return say("{model} at context {context}, {precision}, attention {attention}", row);
+}
+
+// The rows that stand for all: of the last model at the last context, with `auto` where it is.
+TableRows typical(const TableRows& rows, const std::string& attention = "auto") {
+  const TableRows wanted = rows.where({{"attention", attention}});
+  return wanted.empty() ? rows.by(kProfiled).back() : wanted.by(kProfiled).back();
+}
+
+// "64/256/2/4" as names of files have it.
+std::string name_in_files(const TableRow& row) {
+  std::string name = row.text("model");
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+}
+
+// Of the same case in another table.
+TableRows same_case(const TableRows& rows, const TableRow& row) {
+  Cells cells;
+  for (const std::string& column : kProfiled) cells.emplace_back(column, row.text(column));
+  return rows.where(cells);
+}
+
+// Time in which no kernel runs, or on a CPU no operator.
+bool is_waiting(const TableRow& row) {
+  return row.text("class") == "idle" || row.text("class") == "host";
+}
+
+// A fused kernel of attention holds matrix products too: without it naive attention, where they are
+// kernels of their own, could not be compared with it.
+bool holds_products(const TableRow& row) {
+  return row.text("class") == "matmul" || row.text("class") == "attention";
+}
+
+// A kernel as people call it: `sm80_xmma_gemm_f32f32_..._tilesize64x64x8_...` by its head and its
+// tiles; what has no name but CUTLASS's as what it does.
+std::string kernel_words(const TableRow& row) {
+  const std::string name = row.text("kernel"), tiles = "tilesize";
+  if (name.rfind("Kernel2", 0) == 0) return "a CUTLASS kernel (" + row.text("class") + ")";
+  const size_t at = name.find(tiles);
+  if (at != std::string::npos) {
+    const size_t begin = at + tiles.size();
+    size_t head = 0;
+    for (int words = 0; words < 3 && head != std::string::npos; ++words)
+      head = name.find('_', head + 1);
+    return str("`", name.substr(0, head), "` with tiles of ",
+               name.substr(begin, name.find('_', begin) - begin));
+  }
+  constexpr size_t kLongest = 48;
+  return "`" + (name.size() > kLongest ? name.substr(0, kLongest) + "..." : name) + "`";
+}
+
+Facts profile_timer(const Evidence& evidence) {
+  const TableRows rows =
+      evidence.rows("profile", profile_columns({"pass", "timer", "kernels", "kernels / timer"}))
+          .with({"timer", "kernels"})
+          .where({{"pass", "inference, forward"}});
+  if (rows.empty()) return {};
+  const TableRow least = rows.least("kernels / timer"), most = rows.most("kernels / timer");
+  Tally tally;
+  for (const TableRow& row : rows) tally.add(row.number("kernels"), row.number("timer"));
+  const TableRow shown = typical(rows).back();
+  const std::string shortest = rows.least("context").text("context"),
+                    longest = rows.most("context").text("context");
+  return {{{"case", profiled_case(shown)},
+           {"change", change_words(shown.number("timer"), shown.number("kernels"), "less", "more")},
+           {"tally", tally.words("shorter", "the same within 2 %", "longer")},
+           {"least case", profiled_case(least)},
+           {"order", tally.less() > 0   ? "0"
+                     : tally.more() > 0 ? "2"
+                                        : "1"}},
+          {{"", shown}, {"least", least}, {"most", most}},
+          rows.where({{"attention", shown.text("attention")}}).if_([&](const TableRow& row) {
+            return row.text("context") == shortest || row.text("context") == longest;
+          })};
+}
+
+TableRows kernel_rows(const Evidence& evidence) {
+  return evidence.rows("profile", profile_columns({"kernel", "class", "forward", "forward calls",
+                                                   "backward", "in all", "share"}));
+}
+
+Facts profile_kernel(const Evidence& evidence) {
+  const TableRows rows = kernel_rows(evidence);
+  size_t cases = 0, same = 0, products = 0;
+  for (const TableRows& profiled : rows.by(kProfiled)) {
+    const TableRow forward = profiled.most("forward"), all = profiled.most("in all");
+    if (!forward || !all) continue;
+    ++cases;
+    same += forward.index == all.index;
+    products += holds_products(forward) && holds_products(all);
+  }
+  if (cases == 0) return {};
+  const TableRows shown = typical(rows.with({"in all"}));
+  const TableRow forward = shown.most("forward"), all = shown.most("in all");
+  return {{{"case", profiled_case(shown.front())},
+           {"kernel", kernel_words(forward)},
+           {"same", which(forward.index == all.index)},
+           {"other", kernel_words(all)},
+           {"alike", str(same)},
+           {"cases", count_of(cases, "case")},
+           {"products", str(products)}},
+          {{"", forward}, {"all", all}}};
+}
+
+Facts profile_others(const Evidence& evidence) {
+  const TableRows rows =
+      evidence
+          .rows("profile",
+                profile_columns({"work", "class", "time", "limit", "limited by", "of limit"}))
+          .where({{"work", "inference"}})
+          .if_([](const TableRow& row) { return !is_waiting(row); });
+  Facts facts;
+  for (const char* attention : {"naive", "auto"}) {
+    const TableRows shown = rows.where({{"attention", attention}});
+    if (shown.empty()) continue;
+    facts.shown = typical(shown, attention);
+    double all = 0;
+    for (const TableRow& row : facts.shown) all += row.number("time");
+    std::vector<std::string> parts;
+    for (const TableRow& row : facts.shown) {
+      const double share = row.number("time") / all;
+      if (row.text("class") == "matmul" || !(share >= kNotable)) continue;
+      parts.push_back(row.text("class") + " " + percent(share));
+    }
+    facts.cases.push_back({{{"case", profiled_case(facts.shown.front())},
+                            {"any", which(!parts.empty())},
+                            {"classes", join(parts)}}});
+  }
+  return facts;
+}
+
+// Of matrix products in the time in kernels, in percent, and how long the GPU was idle.
+struct ProductShare {
+  double inference = 0, step = 0;
+};
+ProductShare product_share(const TableRows& rows) {
+  double products[2] = {}, kernels[2] = {};
+  for (const TableRow& row : rows) {
+    if (is_waiting(row)) continue;
+    const double shares[2] = {row.number("inference share"), row.number("step share")};
+    for (int i : {0, 1}) {
+      kernels[i] += std::fmax(shares[i], 0);
+      if (holds_products(row)) products[i] += std::fmax(shares[i], 0);
+    }
+  }
+  return {products[0] / kernels[0], products[1] / kernels[1]};
+}
+
+Facts profile_shares(const Evidence& evidence) {
+  const TableRows rows =
+      evidence.rows("profile", profile_columns({"class", "inference share", "step share"}));
+  Tally tally;
+  std::vector<double> before, after;
+  for (const TableRows& profiled : rows.by(kProfiled)) {
+    const ProductShare share = product_share(profiled);
+    if (!(share.inference > 0) || !(share.step > 0)) continue;
+    tally.add(share.step, share.inference);
+    before.push_back(100 * share.inference);
+    after.push_back(100 * share.step);
+  }
+  if (before.empty()) return {};
+  const TableRows shown = typical(rows);
+  const ProductShare share = product_share(shown);
+  return {{{"before", percent(share.inference)},
+           {"after", percent(share.step)},
+           {"case", profiled_case(shown.front())},
+           {"tally", tally.words("falls", "stays within 2 % of itself", "rises")},
+           {"all before", span_of(before, 0)},
+           {"all after", span_of(after, 0)}},
+          {},
+          shown};
+}
+
+Facts profile_softmax(const Evidence& evidence) {
+  const TableRows rows =
+      evidence.rows("profile", profile_columns({"pass", "part", "time", "work", "rate"}))
+          .where({{"pass", "forward"}});
+  const auto slower =
+      ratios(pairs(rows, {{"part", "softmax"}}, {{"part", "matrix products"}}, kProfiled), "rate");
+  if (slower.empty()) return {};
+  const TableRow shown = rows.with({"work"}).by(kProfiled).back().front();
+  const TableRows profiled = same_case(rows, shown);
+  const TableRow softmax = profiled.first({{"part", "softmax"}}),
+                 products = profiled.first({{"part", "matrix products"}}),
+                 scale = profiled.first({{"part", "scale and mask"}});
+  return {{{"case", profiled_case(shown)},
+           {"of time", fixed(softmax.number("time") / products.number("time"), 2)},
+           {"of work", percent(softmax.number("work") / products.number("work"), 1)},
+           {"slower", span_of(slower, 0)},
+           {"more", which(compare_measured(scale.number("time"), softmax.number("time")) > 0)}},
+          {{"softmax", softmax}, {"scale", scale}},
+          profiled};
+}
+
+Facts profile_passes(const Evidence& evidence) {
+  const TableRows rows =
+      kernel_rows(evidence).if_([](const TableRow& row) { return !is_waiting(row); });
+  if (rows.empty()) return {};
+  const TableRows shown = typical(rows);
+  std::vector<std::string> tops;
+  for (const char* pass : {"forward", "backward", "optimizer"}) {
+    if (const TableRow top = shown.most(pass))
+      tops.push_back(str(pass, " ", kernel_words(top), " (", milliseconds(top.number(pass)), ")"));
+  }
+  return {.words = {{"case", profiled_case(shown.front())}, {"tops", join(tops)}},
+          .picture = {"profile_flame_" + name_in_files(shown.front()),
+                      shown.front().text("attention")}};
+}
+
+// Of the ranges with this innermost name in the forward pass. A range holds what lies in it: only
+// the outermost ones add up to the whole.
+double share_of_range(const TableRows& rows, const std::string& name) {
+  double part = 0, all = 0;
+  for (const TableRow& row : rows) {
+    const std::string path = row.text("range");
+    const size_t last = path.rfind(" > ");
+    const double time = std::fmax(row.number("forward"), 0);
+    if (last == std::string::npos) all += time;
+    if (path == name || (last != std::string::npos && path.substr(last + 3) == name)) part += time;
+  }
+  return part / all;
+}
+
+Facts profile_ranges(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("profile", profile_columns({"range", "forward", "share"}));
+  Facts facts = {.picture = {"flame_inference_" + name_in_files(rows.back())}};
+  for (const char* attention : {"naive", "auto"}) {
+    const TableRows cases = rows.where({{"attention", attention}});
+    if (cases.empty()) continue;
+    const TableRows shown = typical(cases, attention);
+    const double norms = share_of_range(shown, "norm"), softmax = share_of_range(shown, "softmax");
+    if (!(norms > 0)) continue;
+    facts.cases.push_back({{{"norms", percent(norms, 1)},
+                            {"case", profiled_case(shown.front())},
+                            {"kernel", which(!(softmax > 0))},
+                            {"softmax", percent(softmax, 1)},
+                            {"order", which_order(compare_measured(softmax, norms))}}});
+  }
+  return facts;
+}
+
+}  // namespace
+
+void add_profile_answers(Answers& answers) {
+  answers["profile_timer"] = profile_timer;
+  answers["profile_kernel"] = profile_kernel;
+  answers["profile_others"] = profile_others;
+  answers["profile_shares"] = profile_shares;
+  answers["profile_softmax"] = profile_softmax;
+  answers["profile_passes"] = profile_passes;
+  answers["profile_ranges"] = profile_ranges;
+}
+
+}  // namespace flashstep::tools

@@ -1,0 +1,277 @@
+// Every answer from real results: short, with numbers, without internal names; and other numbers
+// turn its conclusion round.
+#include <cmath>
+#include <functional>
+#include <regex>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/report/stored_results_test.h"
+
+namespace flashstep::tools {
+namespace {
+
+using namespace for_tests;
+using measure::Cell;
+
+class Answered : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_stored_results()) GTEST_SKIP() << "no reports/ here";
+  }
+};
+
+TEST_F(Answered, EveryQuestionHasItsNumbers) {
+  for (const Question& question : questions()) {
+    if (question.answer.empty() || question.answer == "norm_compiled") continue;  // not stored
+    const Answer answered = answer(question, stored_results(), {});
+    ASSERT_FALSE(answered.parts.empty()) << question.name << " is not measured any more";
+    EXPECT_EQ(answered.measured, question.lacks.empty()) << question.name;
+    const Finding& finding = answered.parts.front().finding;
+    const std::string text = join(finding.sentences, " ");
+    EXPECT_LE(finding.sentences.size(), 3u) << text;
+    EXPECT_LE(text.size(), 700u) << text;
+    EXPECT_TRUE(std::regex_search(text, std::regex("[0-9]"))) << text;
+    EXPECT_FALSE(std::regex_search(text, std::regex("_20[0-9]|_n[0-9]|Kernel2|bar |nan|inf ")))
+        << text;
+    EXPECT_LE(finding.table.rows.size(), 12u) << text;
+    EXPECT_EQ(text.back(), '.') << text;
+  }
+}
+
+// ---- Other numbers
+
+using Change = std::function<void(Result&)>;
+
+// In every table of a section that has these columns.
+Change in_tables(const std::string& section, const Columns& columns,
+                 const std::function<void(measure::Table&, const std::vector<size_t>&)>& change) {
+  return [=](Result& result) {
+    for (NamedTable& named : result.tables) {
+      std::vector<size_t> at;
+      for (const std::string& column : columns) {
+        for (size_t i = 0; i < named.table.columns.size(); ++i) {
+          if (named.table.columns[i].name == column) at.push_back(i);
+        }
+      }
+      if (result.section == section && at.size() == columns.size()) change(named.table, at);
+    }
+  };
+}
+
+// Two implementations have each other's numbers.
+Change swapped(const std::string& section, const std::string& column, const Cell& a,
+               const Cell& b) {
+  return in_tables(section, {column}, [=](measure::Table& table, const std::vector<size_t>& at) {
+    for (auto& row : table.rows) {
+      Cell& cell = row[at[0]];
+      if (cell == a)
+        cell = b;
+      else if (cell == b)
+        cell = a;
+    }
+  });
+}
+
+Change columns_swapped(const std::string& section, const std::string& a, const std::string& b) {
+  return in_tables(section, {a, b}, [](measure::Table& table, const std::vector<size_t>& at) {
+    for (auto& row : table.rows) std::swap(row[at[0]], row[at[1]]);
+  });
+}
+
+Change each(const std::string& section, const std::string& column,
+            const std::function<double(double)>& function) {
+  return in_tables(section, {column}, [=](measure::Table& table, const std::vector<size_t>& at) {
+    for (auto& row : table.rows) {
+      Cell& cell = row[at[0]];
+      if (cell != Cell() && !cell.is_text()) cell = function(cell.number());
+    }
+  });
+}
+
+double inverse(double value) { return 1 / value; }
+double falling(double value) { return 10 - value; }
+
+TEST_F(Answered, ConclusionsTurnRound) {
+  const struct {
+    const char* question;
+    Change change;
+    std::string before, after;  // words of the answer
+  } cases[] = {
+      {"benchmarking_script (b)", swapped("step", "precision", "fp32", "bf16"),
+       "to 7.55 (2.7B) times", "0.13 (2.7B) to"},
+      {"benchmarking_script (c)", each("step", "mean", [](double) { return 50.0; }),
+       "falls into the first steps", "cost no more"},
+      {"torch_compile (b)", columns_swapped("step", "tokens", "compiled"), "1.82 times",
+       "0.55 times"},
+      {"rmsnorm (a)", swapped("norm", "implementation", "naive", "layer_norm"), "only 0.",
+       "faster even operation by operation"},
+      {"rmsnorm (b)", swapped("norm", "implementation", "naive", "flashstep"),
+       "no longer passes through", "does not pay"},
+      {"rmsnorm (d)",
+       in_tables("profile", {"range"},
+                 [](measure::Table& table, const std::vector<size_t>& at) {
+                   for (auto& row : table.rows) {
+                     if (row[at[0]] == Cell("norm") || row[at[0]] == Cell("head"))
+                       row[at[0]] = row[at[0]] == Cell("norm") ? "head" : "norm";
+                   }
+                 }),
+       "at most 1.10", "at most 1."},
+      {"nsys_profile (a)", columns_swapped("profile", "timer", "kernels"), "shorter in",
+       "longer in"},
+      {"nsys_profile (b)", columns_swapped("profile", "in all", "optimizer"), "takes most, ",
+       "the same kernel for both in 0 of 30"},
+      {"nsys_profile (d)", columns_swapped("profile", "inference share", "step share"),
+       "falls in 28 of 40", "rises in 29 of 40"},
+      {"nsys_profile (e)", each("profile", "time", inverse), "more than softmax",
+       "no more than softmax"},
+      {"flame_graph",
+       in_tables("profile", {"range"},
+                 [](measure::Table& table, const std::vector<size_t>& at) {
+                   for (auto& row : table.rows) {
+                     if (row[at[0]].is_text() &&
+                         std::get<std::string>(row[at[0]].value()).ends_with("> softmax"))
+                       row[at[0]] = "layers.* > norm";
+                   }
+                 }),
+       "softmax is the larger part", "softmax is inside"},
+      {"mixed_precision_accumulation",
+       swapped("precision", "sum + addend", "float16 + float16", "float32 + float16"),
+       "must be kept in float32", "no better here"},
+      {"benchmarking_mixed_precision (a)",
+       columns_swapped("precision", "CPU, float16", "CUDA, float16"),
+       "parameters, LayerNorm output, ", "fc1 output, LayerNorm output, "},
+      {"benchmarking_mixed_precision (b)",
+       columns_swapped("precision", "fp16 sd 300", "bf16 sd 300"), "nothing overflows",
+       "In bfloat16: square"},
+      {"benchmarking_mixed_precision (c)", each("precision", "gain forward", inverse),
+       "grows from 0.90", "falls from"},
+      {"memory_profiling (a)", columns_swapped("memory", "optimizer state", "parameters"),
+       "optimizer state (25.4 GiB)", "parameters (25.4 GiB)"},
+      {"memory_profiling (c)", swapped("memory", "precision", "fp32", "bf16"), "higher in 4 of 6",
+       "lower in 4 of 6"},
+      {"memory_profiling (d)", each("memory", "measured", [](double) { return 1.0; }),
+       "what the formula says", "NOT what the formula says"},
+      {"memory_profiling (f)", each("memory", "saved", [](double value) { return 2 * value; }),
+       "within 3.8 % of the formula", "NOT what the formula says"},
+      {"pytorch_attention", swapped("attention_grid", "implementation", "naive", "cuda"),
+       "255 times smaller", "NOT smaller"},
+      {"torch_compile (a)", swapped("attention_grid", "implementation", "naive", "compiled"),
+       "only 0.81 times", "1.23 times"},
+      {"flash_forward", each("attention", "wrong", [](double) { return 3.0; }),
+       "Right: ", "NOT right: "},
+      {"flash_benchmarking", each("attention", "x best peer", inverse), "faster in 6 of 10",
+       "slower in 6 of 10"},
+      {"leaderboard", each("leaderboard", "x best peer", inverse), "only 0.75 times", "1.34 times"},
+      {"distributed_communication_single_node", swapped("allreduce", "backend", "nccl", "gloo"),
+       "MB NCCL is 1", "MB NCCL is only 0.0"},
+      {"naive_ddp", each("ddp", "weights", [](double) { return 0.5; }), "bit for bit", "NOT those"},
+      {"naive_ddp_benchmarking", swapped("ddp", "wrapper", "none", "naive"), "adds 27.2 %",
+       "adds nothing"},
+      {"minimal_ddp_flat_benchmarking", swapped("ddp", "wrapper", "naive", "flat"),
+       "shorter in all 2 cases", "longer in all 2 cases"},
+      {"ddp_overlap_individual_parameters_benchmarking (a)",
+       swapped("ddp", "wrapper", "naive", "overlapped"), "the step is 2.5 % longer",
+       "the step is 2.5 % shorter"},
+      {"ddp_overlap_individual_parameters_benchmarking (b)",
+       swapped("ddp", "wrapper", "naive", "overlapped"), "backward and communication overlap",
+       "do not overlap more"},
+      {"ddp_bucketed_benchmarking (a)", each("ddp", "step", [](double ms) { return 1e4 / ms; }),
+       "those of 1,000 MB (140 ms) are the fastest", "those of 10.0 MB (70.1 ms) are the fastest"},
+      {"optimizer_state_sharding", each("sharding", "state", [](double) { return 7.0; }),
+       "divided evenly in all", "NOT divided evenly"},
+      {"optimizer_state_sharding_accounting (b)",
+       each("sharding", "step", [](double ms) { return 4e4 / ms; }), "194 ms with shards",
+       "182 ms with shards"},
+      {"optimizer_state_sharding_accounting (c)", swapped("sharding", "optimizer", "flat", "whole"),
+       "gradients take 50 %", "gradients take 200 %"},
+      {"alternate_ring_all_reduce",
+       each("account", "steps", [](double steps) { return steps + 1; }), "N - 1 times",
+       "in 6 steps"},
+      {"dp_bound", swapped("account", "bound by", "compute", "communication"),
+       "bound by compute and sends nothing", "bound by communication"},
+      {"gradient_checkpointing (a)",
+       swapped("account", "scheme", "keep everything", "from the start each time"),
+       "the scheme \"from the start each time\": 2.11 GiB instead of 65.03",
+       "the scheme \"keep everything\""},
+      {"gradient_checkpointing (b)", each("account", "peak", inverse), "peak higher",
+       "NOT the lowest peak"},
+      {"matrix", each("matrix", "tokens", inverse), "fastest with attention `auto`",
+       "fastest with attention"},
+      {"tokenizer", each("tokenizer", "ratio", falling), "times as fast", "-"},
+  };
+  for (const auto& test : cases) {
+    std::vector<Result> results = stored_results();
+    const std::string before = answer_text(test.question, results);
+    for (Result& result : results) test.change(result);
+    const std::string after = answer_text(test.question, results);
+    EXPECT_SAYS(before, test.before) << "\n" << test.question;
+    EXPECT_SAYS(after, test.after) << "\n" << test.question;
+    EXPECT_NE(before, after) << test.question;
+  }
+}
+
+// ---- Years
+
+// Of a context's step times as those of another year's preset.
+Result step_of(int context, const std::string& measurement) {
+  for (Result result : stored_results()) {
+    if (result.measurement != str("step_n", context < 1000 ? "0" : "", context, "_2025")) continue;
+    result.measurement = measurement;
+    return result;
+  }
+  throw std::invalid_argument("no such context");
+}
+
+TEST_F(Answered, EveryYearHasItsOwnPart) {
+  const std::vector<Result> results = {step_of(128, "step_n0128_2024"), step_of(512, "step_2026"),
+                                       step_of(256, "step_quick")};
+  const std::string text = answer_text("benchmarking_script (b)", results);
+  EXPECT_SAYS(text, "[2026] In fp32 at context 512");
+  EXPECT_SAYS(text, "[2024] In fp32 at context 128");
+  EXPECT_LT(text.find("[2026]"), text.find("[2024]"));
+  EXPECT_SAYS_NOT(text, "context 256");  // quick's, which nothing falls back on
+  EXPECT_EQ(text.find("[2024]"), text.rfind("[2024]")) << "2025 has no part of its own: " << text;
+  const Answer quick = answer(question_of("benchmarking_script (b)"), {results.back()}, {});
+  EXPECT_TRUE(quick.quick);
+  EXPECT_SAYS(text_of(quick), "context 256");
+}
+
+TEST_F(Answered, ACaseThatTwoCommandsMeasureIsToldOnce) {
+  std::vector<Result> results = {step_of(128, "step_n0128_2025")};
+  const std::string text = answer_text("benchmarking_script (b)", results);
+  results.push_back(step_of(128, "step_peers_2025"));
+  each("step", "forward", [](double) { return 1.0; })(results.back());
+  EXPECT_EQ(answer_text("benchmarking_script (b)", results), text);
+}
+
+// ---- Words
+
+TEST(Combine, CountsCasesWithinTwoPercentAsTheSame) {
+  const auto words = [](std::vector<std::pair<double, double>> pairs) {
+    Tally tally;
+    for (const auto& [a, b] : pairs) tally.add(a, b);
+    return tally.words("less", "same", "more");
+  };
+  EXPECT_EQ(words({{97, 100}}), "less");
+  EXPECT_EQ(words({{98.1, 100}}), "same");
+  EXPECT_EQ(words({{101.9, 100}}), "same");
+  EXPECT_EQ(words({{103, 100}, {1, 0.5}}), "more in all 2 cases");
+  EXPECT_EQ(words({{103, 100}, {1, 1}, {1, 2}}),
+            "less in 1 of 3 cases, same in 1 of 3 cases, more in 1 of 3 cases");
+  EXPECT_EQ(change_words(100, 101), "the same within 2 %");
+  EXPECT_EQ(change_words(100, 92), "8.0 % shorter");
+  EXPECT_EQ(speed_words(0.5), "only 0.50 times as fast as");
+}
+
+TEST(Combine, OnlyWhatHoldsThroughoutIsATrend) {
+  EXPECT_EQ(trend({1, 1.01, 2}, 1), "grows from 1.0 to 2.0");
+  EXPECT_EQ(trend({3, 2, 1}, 1), "falls from 3.0 to 1.0");
+  EXPECT_EQ(trend({1, 1.01, 1}, 1), "stays at 1.0 within 2 %");
+  EXPECT_EQ(trend({1, 3, 2}, 1), "goes both ways, between 1.0 and 3.0");
+  EXPECT_EQ(span_of({2, 1, 3}, 1), "1.0 to 3.0");
+  EXPECT_EQ(span_of({2, 2.01}, 1), "2.0");
+}
+
+}  // namespace
+}  // namespace flashstep::tools

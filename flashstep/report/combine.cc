@@ -1,0 +1,357 @@
+// What answers are computed from, and put together of.
+#include "flashstep/report/combine.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "flashstep/base/text.h"
+#include "flashstep/measure/stats.h"
+
+namespace flashstep::tools {
+
+namespace {
+
+// "ddp_2025" -> "2025"
+std::string preset_in(const std::string& measurement) {
+  const size_t at = measurement.rfind('_');
+  return at == std::string::npos ? "" : measurement.substr(at + 1);
+}
+
+bool has_columns(const measure::Table& table, const Columns& columns) {
+  return std::all_of(columns.begin(), columns.end(), [&](const std::string& name) {
+    return std::any_of(table.columns.begin(), table.columns.end(),
+                       [&](const measure::Column& column) { return column.name == name; });
+  });
+}
+
+Columns texts(const TableRow& row, const Columns& columns) {
+  Columns texts;
+  for (const std::string& column : columns) texts.push_back(row.text(column));
+  return texts;
+}
+
+constexpr double kSame = 0.02;
+constexpr double kFormulaExact = 0.01;   // nearer than that is not worth a number
+constexpr double kFormulaAgrees = 0.10;  // formulas leave out temporaries, and allocators round up
+
+}  // namespace
+
+const measure::Cell* TableRow::cell(const std::string& column) const {
+  if (table == nullptr) return nullptr;
+  for (size_t i = 0; i < table->columns.size(); ++i) {
+    if (table->columns[i].name == column) return &table->rows[index][i];
+  }
+  return nullptr;
+}
+
+double TableRow::number(const std::string& column) const {
+  const measure::Cell* here = cell(column);
+  return here == nullptr ? NAN : here->number();
+}
+
+std::string TableRow::text(const std::string& column) const {
+  const measure::Cell* here = cell(column);
+  if (here == nullptr || std::holds_alternative<std::monostate>(here->value())) return "";
+  const auto at = static_cast<size_t>(here - table->rows[index].data());
+  return measure::display(*here, table->columns[at].format);
+}
+
+bool TableRow::reads(const Cells& cells) const {
+  return std::all_of(cells.begin(), cells.end(),
+                     [&](const auto& wanted) { return text(wanted.first) == wanted.second; });
+}
+
+TableRows TableRows::where(const Cells& cells) const {
+  return if_([&](const TableRow& row) { return row.reads(cells); });
+}
+
+TableRows TableRows::with(const Columns& columns) const {
+  return if_([&](const TableRow& row) {
+    return std::none_of(columns.begin(), columns.end(),
+                        [&](const auto& column) { return std::isnan(row.number(column)); });
+  });
+}
+
+TableRows TableRows::once(const Columns& columns) const {
+  TableRows first;
+  for (const TableRows& same : by(columns)) first.add(same.front());
+  return first;
+}
+
+std::vector<TableRows> TableRows::by(const Columns& columns) const {
+  std::vector<TableRows> groups;
+  std::vector<Columns> known;
+  for (const TableRow& row : rows_) {
+    const Columns here = texts(row, columns);
+    const auto at = std::find(known.begin(), known.end(), here) - known.begin();
+    if (at == static_cast<ptrdiff_t>(known.size())) {
+      known.push_back(here);
+      groups.emplace_back();
+    }
+    groups[static_cast<size_t>(at)].add(row);
+  }
+  return groups;
+}
+
+std::vector<std::string> TableRows::distinct(const std::string& column) const {
+  std::vector<std::string> found;
+  for (const TableRows& same : by({column})) {
+    if (!same.front().text(column).empty()) found.push_back(same.front().text(column));
+  }
+  return found;
+}
+
+std::vector<double> TableRows::numbers(const std::string& column) const {
+  std::vector<double> numbers;
+  for (const TableRow& row : with({column})) numbers.push_back(row.number(column));
+  return numbers;
+}
+
+TableRow TableRows::least(const std::string& column) const {
+  TableRow least;
+  for (const TableRow& row : with({column})) {
+    if (!least || row.number(column) < least.number(column)) least = row;
+  }
+  return least;
+}
+
+TableRow TableRows::most(const std::string& column) const {
+  TableRow most;
+  for (const TableRow& row : with({column})) {
+    if (!most || row.number(column) > most.number(column)) most = row;
+  }
+  return most;
+}
+
+bool TableRows::has(const std::string& column) const {
+  return std::any_of(rows_.begin(), rows_.end(),
+                     [&](const TableRow& row) { return row.cell(column) != nullptr; });
+}
+
+Evidence::Evidence(const std::vector<Result>& results, std::vector<std::string> years)
+    : years_(std::move(years)) {
+  for (const Result& result : results) results_.push_back(&result);
+  std::stable_sort(results_.begin(), results_.end(),
+                   [&](const Result* a, const Result* b) { return rank_of(*a) < rank_of(*b); });
+}
+
+int Evidence::rank_of(const Result& result) const {
+  if (preset_in(result.measurement) == "quick") return 9000;
+  const std::string year = year_of(result.measurement);
+  if (year.empty()) return 0;  // the same for every year
+  const auto wanted = std::find(years_.begin(), years_.end(), year);
+  if (wanted != years_.end()) return 1 + static_cast<int>(wanted - years_.begin());
+  return 1000 + 2100 - std::stoi(year);
+}
+
+std::vector<TableRows> Evidence::tables(const std::string& section, const Columns& columns) const {
+  std::vector<TableRows> found;
+  for (const Result* result : results_) {
+    if (result->section != section) continue;
+    for (const NamedTable& named : result->tables) {
+      if (named.table.rows.empty() || !has_columns(named.table, columns)) continue;
+      found.emplace_back();
+      for (size_t i = 0; i < named.table.rows.size(); ++i)
+        found.back().add({result, &named.table, i});
+    }
+  }
+  return found;
+}
+
+TableRows Evidence::rows(const std::string& section, const Columns& columns) const {
+  TableRows joined;
+  for (const TableRows& rows : tables(section, columns)) {
+    if (!joined.empty() && joined.back().result == rows.front().result) continue;
+    if (!joined.empty() && rank_of(*joined.back().result) != rank_of(*rows.front().result)) break;
+    for (const TableRow& row : rows) joined.add(row);
+  }
+  use(joined);
+  return joined;
+}
+
+void Evidence::use(const TableRows& rows) const {
+  for (const TableRow& row : rows) {
+    if (std::find(used_.begin(), used_.end(), row.result) == used_.end())
+      used_.push_back(row.result);
+  }
+}
+
+std::string year_of(const std::string& measurement) {
+  const std::string preset = preset_in(measurement);
+  const bool is_year = preset.size() == 4 && preset.find_first_not_of("0123456789") == preset.npos;
+  return is_year ? preset : "";
+}
+
+const Answers& answers() {
+  static const Answers all = [] {
+    Answers answers;
+    for (const auto add : {add_account_answers, add_attention_answers, add_further_answers,
+                           add_memory_answers, add_norm_answers, add_parallel_answers,
+                           add_precision_answers, add_profile_answers, add_step_answers}) {
+      add(answers);
+    }
+    return answers;
+  }();
+  return all;
+}
+
+std::string three_digits(double value) {
+  return measure::display(measure::Cell(value), {measure::NumberFormat::Style::kSignificant, 3});
+}
+
+std::string percent(double share, int digits) { return fixed(100 * share, digits) + " %"; }
+
+std::string milliseconds(double ms) { return three_digits(ms) + " ms"; }
+
+std::string memory_words(double mebibytes) {
+  const bool large = mebibytes >= 1024;
+  return three_digits(large ? mebibytes / 1024 : mebibytes) + (large ? " GiB" : " MiB");
+}
+
+std::string count_of(size_t count, const std::string& thing) {
+  return str(count, " ", thing, count == 1 ? "" : "s");
+}
+
+std::string span_of(const std::vector<double>& values, int digits) {
+  if (values.empty()) return "";
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  const std::string low = fixed(*least, digits), high = fixed(*most, digits);
+  return low == high ? low : low + " to " + high;
+}
+
+int compare_measured(double a, double b) {
+  if (std::abs(a / b - 1) <= kSame) return 0;
+  return a < b ? -1 : 1;
+}
+
+std::string speed_words(double ratio) {
+  if (compare_measured(ratio, 1) == 0) return "as fast as";
+  return (ratio > 1 ? "" : "only ") + fixed(ratio, 2) + " times as fast as";
+}
+
+std::string change_words(double from, double to, const char* less, const char* more) {
+  const int order = compare_measured(to, from);
+  if (order == 0) return "the same within 2 %";
+  return percent(std::abs(to / from - 1), 1) + " " + (order < 0 ? less : more);
+}
+
+void Tally::add(double a, double b) {
+  const int order = compare_measured(a, b);
+  ++(order < 0 ? less_ : order == 0 ? same_ : more_);
+}
+
+std::string Tally::words(const char* less, const char* same, const char* more) const {
+  std::vector<std::string> parts;
+  for (const auto& [count, word] :
+       {std::pair(less_, less), std::pair(same_, same), std::pair(more_, more)}) {
+    if (count == 0) continue;
+    if (cases() == 1) return word;
+    if (count == cases()) return str(word, " in all ", count, " cases");
+    parts.push_back(str(word, " in ", count, " of ", cases(), " cases"));
+  }
+  return join(parts);
+}
+
+std::vector<RowPair> pairs(const TableRows& rows, const Cells& a, const Cells& b,
+                           const Columns& same_case) {
+  std::vector<RowPair> found;
+  const TableRows others = rows.where(b);
+  for (const TableRow& row : rows.where(a)) {
+    Cells here;
+    for (const std::string& column : same_case) here.emplace_back(column, row.text(column));
+    if (const TableRow other = others.first(here)) found.push_back({row, other});
+  }
+  return found;
+}
+
+std::vector<double> ratios(const std::vector<RowPair>& pairs, const std::string& column) {
+  std::vector<double> ratios;
+  for (const auto& [a, b] : pairs) {
+    const double ratio = b.number(column) / a.number(column);
+    if (ratio > 0 && std::isfinite(ratio)) ratios.push_back(ratio);
+  }
+  return ratios;
+}
+
+double speed(const std::vector<RowPair>& pairs, const std::string& column) {
+  return measure::geometric_mean(ratios(pairs, column));
+}
+
+std::string speeds(const std::vector<double>& ratios, const std::string& b) {
+  if (ratios.empty()) return "";
+  const std::string words = speed_words(measure::geometric_mean(ratios)) + " " + b;
+  if (ratios.size() < 2) return words;
+  return str(words, " (geometric mean of ", ratios.size(), " cases, ", span_of(ratios, 2), ")");
+}
+
+std::string extremes(const TableRows& rows, const std::string& column, const std::string& unit,
+                     const std::string& name) {
+  const TableRow least = rows.least(column), most = rows.most(column);
+  if (!least) return "";
+  const auto words = [&](const TableRow& row) {
+    return str(three_digits(row.number(column)), " ", unit, " (", row.text(name), ")");
+  };
+  if (least.text(name) == most.text(name)) return words(most);
+  return words(least) + " to " + words(most);
+}
+
+std::string trend(const std::vector<double>& values, int digits) {
+  if (values.size() == 1) return "is " + fixed(values.front(), digits);
+  bool never_falls = true, never_rises = true;
+  for (size_t i = 1; i < values.size(); ++i) {
+    const int order = compare_measured(values[i], values[i - 1]);
+    never_falls &= order >= 0;
+    never_rises &= order <= 0;
+  }
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  const std::string from_to =
+      str(" from ", fixed(values.front(), digits), " to ", fixed(values.back(), digits));
+  if (compare_measured(*most, *least) == 0)
+    return "stays at " + fixed(values.front(), digits) + " within 2 %";
+  if (never_falls && *least < values.back()) return "grows" + from_to;
+  if (never_rises && *least < values.front()) return "falls" + from_to;
+  return str("goes both ways, between ", fixed(*least, digits), " and ", fixed(*most, digits));
+}
+
+std::string against_formula(const TableRows& rows, const std::string& measured,
+                            const std::string& formula) {
+  if (rows.empty()) return "";
+  double furthest = 0;
+  size_t wrong = 0;
+  for (const TableRow& row : rows) {
+    const double apart = std::abs(row.number(measured) / row.number(formula) - 1);
+    wrong += !(apart <= kFormulaAgrees);
+    if (apart > furthest) furthest = apart;
+  }
+  const std::string cases =
+      rows.size() == 1 ? "" : str(wrong > 0 ? " of " : " in all ", rows.size(), " cases");
+  if (wrong > 0)
+    return str("NOT what the formula says", rows.size() == 1 ? "" : str(" in ", wrong), cases);
+  if (furthest <= kFormulaExact) return "what the formula says" + cases;
+  return str("within ", percent(furthest, 1), " of the formula", cases);
+}
+
+measure::Table list(const TableRows& rows, const Columns& columns, size_t most) {
+  measure::Table table;
+  if (rows.empty()) return table;
+  for (const std::string& name : columns) {
+    for (const measure::Column& column : rows.front().table->columns) {
+      if (column.name != name) continue;
+      table.columns.push_back(column);
+      break;
+    }
+  }
+  for (size_t i = 0; i < std::min(most, rows.size()); ++i) {
+    std::vector<measure::Cell> cells;
+    for (const measure::Column& column : table.columns) {
+      const measure::Cell* cell = rows[i].cell(column.name);
+      cells.push_back(cell == nullptr ? measure::Cell() : *cell);
+    }
+    table.add_row(std::move(cells));
+  }
+  if (rows.size() > most)
+    table.notes.push_back(str(rows.size() - most, " more rows are among all measurements."));
+  return table;
+}
+
+}  // namespace flashstep::tools

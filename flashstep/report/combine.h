@@ -1,0 +1,238 @@
+// What answers are put together of: how numbers, extremes, comparisons, trends and shares of the
+// rows of a table are said. Clocks and neighbours move a time by 2 %: here, once, is what follows
+// from that.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "flashstep/report/result.h"
+
+namespace flashstep::tools {
+
+// What an answer is computed from: rows of the tables of the results, asked for by their columns.
+
+using Columns = std::vector<std::string>;
+using Cells = std::vector<std::pair<std::string, std::string>>;  // column, what it reads
+
+struct TableRow {
+  const Result* result = nullptr;
+  const measure::Table* table = nullptr;  // null: there is no such row
+  size_t index = 0;
+
+  explicit operator bool() const { return table != nullptr; }
+  const measure::Cell* cell(const std::string& column) const;  // null without such a column
+  // NaN where there is no number: an empty cell, "OOM", a column or a row that is not there.
+  double number(const std::string& column) const;
+  // As it is displayed, empty cells as "".
+  std::string text(const std::string& column) const;
+  bool reads(const Cells& cells) const;
+};
+
+// Rows of one kind of table, from one or several results.
+class TableRows {
+ public:
+  TableRows() = default;
+  explicit TableRows(std::vector<TableRow> rows) : rows_(std::move(rows)) {}
+
+  bool empty() const { return rows_.empty(); }
+  size_t size() const { return rows_.size(); }
+  const TableRow& operator[](size_t i) const { return rows_[i]; }
+  auto begin() const { return rows_.begin(); }
+  auto end() const { return rows_.end(); }
+  TableRow front() const { return rows_.empty() ? TableRow() : rows_.front(); }
+  TableRow back() const { return rows_.empty() ? TableRow() : rows_.back(); }
+  void add(const TableRow& row) { rows_.push_back(row); }
+
+  template <typename Wanted>
+  TableRows if_(const Wanted& wanted) const {
+    TableRows found;
+    for (const TableRow& row : rows_) {
+      if (wanted(row)) found.add(row);
+    }
+    return found;
+  }
+  TableRows where(const Cells& cells) const;     // whose cells read so
+  TableRows with(const Columns& columns) const;  // that have numbers in all of them
+  TableRows once(const Columns& columns) const;  // the first of those that read the same there
+  TableRow first(const Cells& cells) const { return where(cells).front(); }
+  // Those that read the same there, in the order of the first of each.
+  std::vector<TableRows> by(const Columns& columns) const;
+  // What stands in a column, each once, in the order of the rows; empty cells left out.
+  std::vector<std::string> distinct(const std::string& column) const;
+  std::vector<double> numbers(const std::string& column) const;  // NaN left out
+  TableRow least(const std::string& column) const;               // of those that have a number
+  TableRow most(const std::string& column) const;
+  bool has(const std::string& column) const;  // in one of the tables at least
+
+ private:
+  std::vector<TableRow> rows_;
+};
+
+// The results that a question may be answered from. They must outlive it.
+class Evidence {
+ public:
+  // `years` whose presets are wanted, first choice first; then come the other years', the latest
+  // first, and the preset quick's. What is the same for every year comes before all of them.
+  Evidence(const std::vector<Result>& results, std::vector<std::string> years);
+
+  // The tables of `section` that have all of these columns, one a result, joined: of all results of
+  // the first preset that has one (a preset measures each context by itself). Remembered as used.
+  TableRows rows(const std::string& section, const Columns& columns) const;
+  // All of them, each by itself; whoever takes one says so with use().
+  std::vector<TableRows> tables(const std::string& section, const Columns& columns) const;
+  void use(const TableRows& rows) const;
+
+  // The results whose tables were used.
+  const std::vector<const Result*>& used() const { return used_; }
+
+ private:
+  int rank_of(const Result& result) const;  // small numbers first
+
+  std::vector<std::string> years_;
+  std::vector<const Result*> results_;
+  mutable std::vector<const Result*> used_;
+};
+
+// "2025" of a measurement of that year's preset ("ddp_2025"); "" of others.
+std::string year_of(const std::string& measurement);
+
+using SentenceWords = std::map<std::string, std::string>;
+
+// What the forms of an answer (report/answers.json) are filled with.
+struct Facts {
+  SentenceWords words = {};
+  std::map<std::string, TableRow> rows = {};  // the one without a name: ""
+  TableRows shown = {};                       // in the table
+  measure::Table table = {};                  // or a table of the answer's own
+  std::vector<Facts> cases = {};              // of the forms that are said of each
+  std::vector<std::string> picture = {};      // more words of its name
+
+  void add_case(Facts one, size_t most) {
+    if (cases.size() < most) cases.push_back(std::move(one));
+  }
+};
+
+// One to three sentences, and one small table or one picture below them.
+struct Finding {
+  std::vector<std::string> sentences = {};  // none: the evidence is not there
+  measure::Table table = {};                // without columns: none
+  // The last picture of the results that were used whose name holds all of these: {"timeline",
+  // "_step_"}. Empty: none.
+  std::vector<std::string> picture = {};
+
+  explicit operator bool() const { return !sentences.empty(); }
+};
+
+using AnswerFunction = std::function<Facts(const Evidence&)>;
+using Answers = std::map<std::string, AnswerFunction>;  // by the names that handouts use
+
+const Answers& answers();
+// Their parts, by room (answers_*.cc).
+void add_account_answers(Answers& answers);
+void add_attention_answers(Answers& answers);
+void add_further_answers(Answers& answers);
+void add_memory_answers(Answers& answers);
+void add_norm_answers(Answers& answers);
+void add_parallel_answers(Answers& answers);
+void add_precision_answers(Answers& answers);
+void add_profile_answers(Answers& answers);
+void add_step_answers(Answers& answers);
+
+// ---- Numbers
+
+std::string three_digits(double value);                        // "12.3", "0.0045", "1,230"
+std::string percent(double share, int digits = 0);             // 0.123 -> "12 %"
+std::string milliseconds(double ms);                           // "12.3 ms"
+std::string memory_words(double mebibytes);                    // "2.00 GiB", "512 MiB"
+std::string count_of(size_t count, const std::string& thing);  // "1 row", "3 rows"
+// "1.93 to 2.10", or one of them where they read the same.
+std::string span_of(const std::vector<double>& values, int digits);
+
+// ---- Sentences (answer.cc)
+
+// A form with facts in its braces:
+//   {name}          of the words, which come before columns
+//   {column}        of the row without a name, as the table displays it; {row.column} of another
+//   {column|ms}     "12.3 ms"
+//   {column|MiB}    of a number in MiB, |GiB of one in GiB: "12.7 GiB", "512 MiB"
+//   {column|3}      three digits; |.2: two digits behind the point; |%: of a number in percent
+//   {from b step}   how the row's "step" changed from that of row b: "7.9 % shorter"
+//   {name?no|yes}   the word is a number from 0 on and chooses; texts may have braces again
+// What stands in [brackets] is left out where a field in it is empty. "": a field outside is.
+std::string say(const std::string& form, const Facts& facts);
+std::string say(const std::string& form, const TableRow& row, const TableRow& b = {},
+                const SentenceWords& words = {});
+// Which text is chosen.
+std::string which(bool yes);
+std::string which_order(int order);  // of three, by compare_measured()
+
+// The answer of this name: its forms, those that begin with "*" of each case, its table and
+// picture.
+Finding finding_of(const std::string& answer, const Facts& facts);
+
+// ---- Comparing
+
+// -1, 0 or 1: `a` is less than, the same as (within 2 %), or more than `b`.
+int compare_measured(double a, double b);
+// "1.25 times as fast as", "only 0.80 times as fast as", "as fast as" (within 2 %).
+std::string speed_words(double ratio);
+// "7.9 % shorter", "3.0 % longer", "the same within 2 %": of a time or a size that was `from`.
+std::string change_words(double from, double to, const char* less = "shorter",
+                         const char* more = "longer");
+
+// How cases compare, in words.
+class Tally {
+ public:
+  void add(double a, double b);
+  // "shorter", "shorter in all 3 cases", "shorter in 2 of 3 cases, the same in 1 of 3 cases".
+  std::string words(const char* less, const char* same, const char* more) const;
+  size_t less() const { return less_; }
+  size_t more() const { return more_; }
+  size_t cases() const { return less_ + same_ + more_; }
+
+ private:
+  size_t less_ = 0, same_ = 0, more_ = 0;
+};
+
+struct RowPair {
+  TableRow a, b;
+};
+// Each row that reads `a` with the first one that reads `b` and is of the same case.
+std::vector<RowPair> pairs(const TableRows& rows, const Cells& a, const Cells& b,
+                           const Columns& same_case);
+// The number of b over that of a: how many times as fast a is, where `column` is a time. What is
+// not known or not positive is left out.
+std::vector<double> ratios(const std::vector<RowPair>& pairs, const std::string& column);
+// "1.25 times as fast as B (geometric mean of 40 cases, 0.71 to 2.60)".
+std::string speeds(const std::vector<double>& ratios, const std::string& b);
+
+// The geometric mean of those ratios; NaN without any.
+double speed(const std::vector<RowPair>& pairs, const std::string& column);
+
+// ---- Extremes and trends
+
+// "28.7 ms (small) to 642 ms (2.7B)": the least and the most of a column, and what `name` says of
+// their rows.
+std::string extremes(const TableRows& rows, const std::string& column, const std::string& unit,
+                     const std::string& name);
+// "grows from 1.1 to 2.9", "falls from ...", "stays at 1.1 within 2 %", "goes both ways, from 0.86
+// to 3.1": only what holds from each to the next is a trend.
+std::string trend(const std::vector<double>& values, int digits);
+
+// ---- Against a formula
+
+// "as the formula says in all 6 cases", "up to 3.8 % from the formula in ...", or that and in how
+// many it is NOT what the formula says: further than 10 % from it.
+std::string against_formula(const TableRows& rows, const std::string& measured,
+                            const std::string& formula);
+
+// ---- Tables
+
+// These columns of these rows, at most `most` of them.
+measure::Table list(const TableRows& rows, const Columns& columns, size_t most = 12);
+
+}  // namespace flashstep::tools

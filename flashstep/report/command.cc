@@ -1,0 +1,117 @@
+#include "flashstep/report/command.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <sstream>
+#include <unistd.h>
+
+#include "flashstep/base/signals.h"
+#include "flashstep/base/subprocess.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
+#include "flashstep/measure/clock.h"
+
+namespace flashstep::tools {
+namespace {
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+// The last part with something on it; a progress bar begins its lines anew with a carriage return.
+std::string last_part(std::string line) {
+  line.erase(line.find_last_not_of('\r') + 1);
+  return line.substr(line.rfind('\r') + 1);
+}
+
+namespace fs = std::filesystem;
+
+constexpr double kMostSeconds = 120;  // a page of hundreds of pictures takes some ten
+
+bool in_path(const std::string& program) {
+  if (program.find('/') != std::string::npos) return access(program.c_str(), X_OK) == 0;
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (access((folder + "/" + program).c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+CommandOutcome run_command(const CommandOptions& options) {
+  std::unique_ptr<std::FILE, CloseFile> log;
+  if (!options.log.empty()) {
+    log.reset(std::fopen(options.log.c_str(), "w"));
+    if (log == nullptr) throw_errno(errno, "[report] cannot write " + options.log.string());
+  }
+  // SIGTERM: a benchmark stops its own ranks then.
+  Subprocess process({.command = options.command, .death_signal = SIGTERM});
+  CommandOutcome outcome;
+  const double begin = measure::steady_seconds();
+  for (bool running = true; running;) {
+    running = process.wait(/*milliseconds=*/100);
+    const auto keep = [&](const std::string& line) {
+      if (log) std::fprintf(log.get(), "%s\n", line.c_str());
+    };
+    for (const std::string& line : process.take_lines()) keep(line);
+    for (const std::string& line : process.take_errors()) {
+      keep(line);
+      if (!last_part(line).empty()) outcome.last_error = last_part(line);
+    }
+    const int signal = SignalGuard::received();
+    if (running && signal != 0 && outcome.signal == 0) {
+      outcome.signal = signal;
+      process.kill(signal);
+    }
+    if (options.most_seconds > 0 && !outcome.timed_out &&
+        measure::steady_seconds() - begin > options.most_seconds) {
+      outcome.timed_out = true;
+      process.kill(SIGKILL);
+    }
+    if (options.while_running) options.while_running(outcome.last_error);
+  }
+  outcome.exit_code = exit_code(process.status());
+  outcome.how = describe_end(process.status());
+  return outcome;
+}
+
+std::string find_chromium() {
+  if (const char* named = std::getenv("FLASHSTEP_CHROMIUM")) return in_path(named) ? named : "";
+  for (const char* program : {"chromium", "chromium-browser", "google-chrome"}) {
+    if (in_path(program)) return program;
+  }
+  return "";
+}
+
+std::string print_pdf(const std::string& chromium, const fs::path& html, const fs::path& pdf) {
+  // A folder of its own for its state: a browser that is open has a lock on the usual one.
+  const fs::path state = fs::absolute(pdf).string() + ".state";
+  CommandOptions command;
+  command.command = {
+      chromium,
+      "--headless",
+      "--disable-gpu",
+      "--no-pdf-header-footer",
+      "--disable-pdf-tagging",  // saves a fourth of the time and two thirds of the file
+      "--user-data-dir=" + state.string(),
+      "--print-to-pdf=" + fs::absolute(pdf).string(),
+      "file://" + fs::absolute(html).string()};
+  // The page is our own and may load nothing; as root Chromium starts in no other way.
+  if (geteuid() == 0) command.command.insert(command.command.begin() + 1, "--no-sandbox");
+  command.most_seconds = kMostSeconds;
+  std::error_code error;
+  fs::remove(pdf, error);
+  const CommandOutcome outcome = run_command(command);
+  fs::remove_all(state, error);
+  if (outcome.exit_code == 0 && fs::exists(pdf, error)) return "";
+  return str(chromium, " ",
+             outcome.timed_out ? str("took more than ", kMostSeconds, " s") : outcome.how,
+             outcome.last_error.empty() ? "" : ": " + outcome.last_error);
+}
+
+}  // namespace flashstep::tools

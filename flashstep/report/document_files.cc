@@ -1,0 +1,196 @@
+// The files of a document: the report itself, its tables and pictures, and the record of the run.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/text.h"
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
+#include "flashstep/measure/plot_frame.h"
+#include "flashstep/report/document.h"
+
+namespace flashstep::tools {
+namespace {
+
+// The pictures of a document: their colours, axes and footnotes.
+
+constexpr int kColors = 7;         // of the palette that are told apart
+constexpr double kDecades = 1000;  // from here on a linear axis hides the small values
+
+// "naive fp32" is naive: what an implementation computes in is another thing.
+std::string implementation_of(const std::string& series) {
+  for (const char* dtype : {" fp32", " bf16", " fp16"}) {
+    if (series.ends_with(dtype)) return series.substr(0, series.size() - 5);
+  }
+  return series;
+}
+
+// One colour for a name in all pictures. A name that is new gets one that no other of its picture
+// has; where two that have the same one meet, the later one is another colour there.
+class SeriesColors {
+ public:
+  void paint(measure::Plot& plot) {
+    std::set<int> taken;
+    for (measure::Series& series : plot.series) {
+      const auto known = colors_.find(implementation_of(series.name));
+      if (series.color != measure::kNextColor || known == colors_.end()) continue;
+      if (taken.insert(known->second).second) series.color = known->second;
+    }
+    for (measure::Series& series : plot.series) {
+      if (series.color != measure::kNextColor) continue;
+      int color = 0;
+      while (taken.count(color) > 0) ++color;
+      taken.insert(color);
+      series.color = color;
+      if (color < kColors) colors_.emplace(implementation_of(series.name), color);
+    }
+  }
+
+ private:
+  std::map<std::string, int> colors_;
+};
+
+// Its title and what it is of; of one that is kept as it was drawn what its name says.
+std::string words_of(const StoredPicture& picture) {
+  const std::string title = title_of(picture);
+  std::string name = picture.name;
+  std::replace(name.begin(), name.end(), '_', ' ');
+  const auto* plot = std::get_if<measure::Plot>(&picture.picture);
+  if (title.empty() || plot == nullptr || plot->subtitle.empty())
+    return title.empty() ? name : title + " (" + name + ")";
+  return title + ": " + plot->subtitle;
+}
+
+// Lines whose values span decades need a logarithmic axis.
+void choose_scale(measure::Plot& plot) {
+  double least = INFINITY, most = 0;
+  for (const measure::Series& series : plot.series) {
+    if (series.kind == measure::Series::Kind::kBars) return;
+    for (const double y : series.y) {
+      if (y <= 0) return;
+      if (std::isfinite(y)) least = std::min(least, y), most = std::max(most, y);
+    }
+  }
+  if (plot.y.scale == measure::Scale::kLinear && most / least > kDecades)
+    plot.y = {plot.y.label, measure::Scale::kLog, std::nullopt};
+}
+
+namespace fs = std::filesystem;
+using OrderedJson = nlohmann::ordered_json;
+
+// Where its numbers come from is a note, and in the CSV, which has none, a first line with "#".
+void write_table(const DocumentTable& table, const fs::path& folder) {
+  const std::string stem = (folder / table.file).string();
+  const std::string origin = str(table.made.command, "; ", origin_of(table.made));
+  measure::Table noted = table.table;
+  noted.notes.push_back(origin);
+  write_file(stem + ".csv", str("# ", origin, "\r\n", measure::to_csv(noted)));
+  write_file(stem + ".md", measure::to_markdown(noted));
+  write_file(stem + ".json", measure::to_json(noted));
+}
+
+// One that is there as it would be drawn stays: drawing it as PNG takes longer than all the rest.
+void write_changed(const PictureBlock& picture, const fs::path& folder) {
+  const fs::path stem = folder / picture.file;
+  const fs::path svg = stem.string() + ".svg";
+  if (fs::exists(stem.string() + ".png") && fs::exists(svg) && read_file(svg) == picture.svg)
+    return;
+  measure::internal::write_picture(picture.svg, stem);
+}
+
+// Every processor draws some. The first error ends the others' work and is thrown.
+void write_pictures(const std::vector<PictureBlock>& pictures, const fs::path& folder) {
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto work = [&] {
+    for (size_t i = next++; i < pictures.size(); i = next++) {
+      try {
+        write_changed(pictures[i], folder);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        next = pictures.size();
+      }
+    }
+  };
+  {
+    const size_t most = std::max(1u, std::thread::hardware_concurrency());
+    std::vector<std::jthread> helpers;
+    for (size_t i = 1; i < std::min(most, pictures.size()); ++i) helpers.emplace_back(work);
+    work();
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+std::vector<std::vector<PictureBlock>> draw_pictures(const std::vector<Result>& results) {
+  SeriesColors colors;
+  std::vector<std::vector<PictureBlock>> drawn;
+  for (const Result& result : results) {
+    drawn.emplace_back();
+    for (StoredPicture picture : result.pictures) {
+      if (auto* plot = std::get_if<measure::Plot>(&picture.picture)) {
+        colors.paint(*plot);
+        choose_scale(*plot);
+      }
+      // One that is kept as it was drawn has the footnote that it was drawn with.
+      const auto set_footnote = [&](auto& kind) {
+        if constexpr (requires { kind.footnote; })
+          kind.footnote = str(result.made.command, "; ", origin_of(result.made));
+      };
+      std::visit(set_footnote, picture.picture);
+      drawn.back().push_back({stem_of(result, picture.name), words_of(picture), to_svg(picture)});
+    }
+  }
+  return drawn;
+}
+
+void write_record(const RunRecord& record, const fs::path& directory) {
+  OrderedJson json = {
+      {"preset", record.preset}, {"only", record.only}, {"left_out", OrderedJson::array()}};
+  for (const LeftOut& left_out : record.left_out) {
+    json["left_out"].push_back(
+        {{"section", left_out.section}, {"what", left_out.what}, {"why", left_out.why}});
+  }
+  write_file(directory / "report.json", json.dump(1) + "\n");
+}
+
+RunRecord read_record(const fs::path& directory) {
+  RunRecord record;
+  const fs::path path = directory / "report.json";
+  if (!fs::exists(path)) return record;
+  try {
+    const OrderedJson json = OrderedJson::parse(read_file(path));
+    record.preset = json.at("preset").get<std::string>();
+    record.only = json.at("only").get<std::vector<std::string>>();
+    for (const OrderedJson& entry : json.at("left_out")) {
+      record.left_out.push_back({entry.at("what").get<std::string>(),
+                                 entry.at("why").get<std::string>(),
+                                 entry.at("section").get<std::string>()});
+    }
+  } catch (const OrderedJson::exception& error) {
+    throw UserError(
+        str("[report] expected the record of a report in ", path.string(), ": ", error.what()));
+  }
+  return record;
+}
+
+void write_document(const Document& document, const fs::path& directory) {
+  make_directories(directory / "tables");
+  make_directories(directory / "pictures");
+  for (const DocumentTable& table : document.tables) write_table(table, directory / "tables");
+  write_pictures(document.pictures, directory / "pictures");
+  write_file(directory / "report.md", to_markdown(document.page));
+  write_file(directory / "report.html", to_html(document.page));
+}
+
+}  // namespace flashstep::tools

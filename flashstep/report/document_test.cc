@@ -1,0 +1,194 @@
+#include "flashstep/report/document.h"
+
+#include <regex>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "flashstep/detail/files.h"
+#include "flashstep/error.h"
+#include "flashstep/report/stored_results_test.h"
+
+namespace flashstep::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using for_tests::result_of;
+using for_tests::stored_results;
+using for_tests::table_of;
+
+std::vector<Result> hostile_results() {
+  Result result = result_of(
+      "tokenizer", "tokenizer_quick",
+      {table_of({"<b>name", "work", "ours", "ratio"},
+                {{"</td><script>alert(1)</script>", "a|b", 3.0, 2.0}, {"`", "[x](y)", 1.0, 1.5}},
+                "Title & <more>")});
+  result.tables[0].name = "tokenizer";
+  measure::HeatMap map;
+  map.title = "Map";
+  map.columns = map.rows = {"1"};
+  map.values = {2};
+  result.pictures.push_back({"map", map});
+  result.files = {"runs/tokenizer_quick/trace.json"};
+  result.made.command = "flashstep bench tokenizer --peers=";
+  result.made.clocks = "processor at 2450 MHz";
+  result.made.version = "sources 1";
+  return {result};
+}
+
+RunRecord run_record() { return {"quick", {}, {{"ddp_2025", "needs 2 GPUs", "ddp"}}}; }
+
+std::string html_of(const Document& document) { return to_html(document.page); }
+std::string markdown_of(const Document& document) { return to_markdown(document.page); }
+
+using DocumentFiles = for_tests::FolderTest;
+
+TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
+  const std::string html = html_of(make_document(hostile_results(), run_record(), {"a complaint"}));
+  EXPECT_SAYS(html, "default-src 'none'");
+  EXPECT_SAYS_NOT(html, "<script>alert");
+  EXPECT_SAYS(html, "&lt;script&gt;alert(1)");
+  EXPECT_SAYS(html, "Title &amp; &lt;more&gt;");
+  EXPECT_SAYS(html, "<svg");
+  EXPECT_SAYS(html, "data-v=\"1.5\"");
+  EXPECT_SAYS(html, "a complaint");
+  EXPECT_SAYS(html, "processor at 2450 MHz");
+  // Addresses: names of XML, places in the page, and files beside it.
+  const std::regex address("(src|href)=\"([^\"]*)\"");
+  for (std::sregex_iterator at(html.begin(), html.end(), address), end; at != end; ++at) {
+    const std::string target = (*at)[2];
+    EXPECT_EQ(target.find("//"), std::string::npos) << target;
+    const bool known =
+        target[0] != '#' || html.find("id=\"" + target.substr(1) + "\"") != html.npos;
+    EXPECT_TRUE(known) << target;
+  }
+}
+
+TEST(Document, MarkdownHasTheSame) {
+  const std::string markdown = markdown_of(make_document(hostile_results(), run_record(), {}));
+  EXPECT_SAYS(markdown, "Tokenizer\n");
+  EXPECT_SAYS(markdown, "Ours is as many times as fast as the others: ");
+  EXPECT_SAYS(markdown, "[Map (map)](pictures/tokenizer_quick_map.svg)");
+  EXPECT_SAYS(markdown, "| ddp\\_2025 | needs 2 GPUs |");
+  EXPECT_SAYS(markdown, "`flashstep bench tokenizer --peers=`");
+}
+
+// What a reader gets of the stored H200 report.
+TEST(Document, AReaderFindsTheFindings) {
+  if (!for_tests::has_stored_results()) GTEST_SKIP() << "no reports/ here";
+  const Document document = make_document(stored_results(), {"2025", {}, {}}, {});
+  const std::string markdown = markdown_of(document), html = html_of(document);
+  EXPECT_LT(std::count(markdown.begin(), markdown.end(), '\n'), 1500);
+  EXPECT_TRUE(markdown.starts_with("# flashstep on 1 x NVIDIA H200\n")) << markdown.substr(0, 99);
+  const std::string first_page = markdown.substr(0, markdown.find("\n## <a id="));
+  for (const char* finding : {"\n1. **", "\n2. **", "\n3. **", "\n4. **", "\n5. **", "!["})
+    EXPECT_SAYS(first_page, finding);
+  EXPECT_SAYS_NOT(markdown, "(bar ");
+  EXPECT_SAYS_NOT(html, "(bar ");
+  // Each table and picture once, folded or not; each link leads somewhere.
+  std::set<std::string> files;
+  for (const DocumentTable& table : document.tables) {
+    EXPECT_TRUE(files.insert("tables/" + table.file).second) << table.file;
+    EXPECT_SAYS(html, "id=\"table-" + table.file + "\"");
+  }
+  for (const PictureBlock& picture : document.pictures) {
+    EXPECT_TRUE(files.insert("pictures/" + picture.file).second) << picture.file;
+    EXPECT_SAYS(html, "id=\"picture-" + picture.file + "\"");
+  }
+  const std::regex link("\\]\\(((tables|pictures)/[^)]*)\\.(md|csv|svg)\\)");
+  for (std::sregex_iterator at(markdown.begin(), markdown.end(), link), end; at != end; ++at)
+    EXPECT_EQ(files.count((*at)[1]), 1u) << (*at)[1];
+}
+
+TEST(Document, AImplementationHasOneColour) {
+  Result result = result_of("attention", "attention", {});
+  measure::Plot a, b;
+  a.series = {{.name = "naive", .x = {1}, .y = {1}}, {.name = "ours", .x = {1}, .y = {2}}};
+  b.series = {{.name = "ours fp32", .x = {1}, .y = {1}}, {.name = "other", .x = {1}, .y = {5000}}};
+  result.pictures = {{"a", a}, {"b", b}};
+  const auto drawn = draw_pictures({result});
+  // The colour before the name in the legend.
+  const auto color = [&](size_t picture, const std::string& name) {
+    const std::string& svg = drawn[0][picture].svg;
+    const std::string before = svg.substr(0, svg.find(">" + name + "<"));
+    const size_t at = before.rfind("#", before.rfind("<text") - 1);
+    return before.substr(at, 7);
+  };
+  EXPECT_EQ(color(0, "ours"), color(1, "ours fp32"));
+  EXPECT_NE(color(0, "naive"), color(0, "ours"));
+  EXPECT_NE(color(1, "other"), color(1, "ours fp32"));
+}
+
+TEST(Document, CountsItsAnswers) {
+  const Document document = make_document(hostile_results(), run_record(), {});
+  EXPECT_EQ(document.asked, questions().size());
+  EXPECT_EQ(document.measured, 1u);
+  const Document part = make_document(hostile_results(), {"quick", {"tokenizer"}, {}}, {});
+  EXPECT_EQ(part.asked, 1u);
+  EXPECT_SAYS(markdown_of(part), "Only these sections were asked for: tokenizer");
+  EXPECT_SAYS_NOT(markdown_of(document), "Only these sections");
+}
+
+TEST(Document, AYearLeavesTheOthersQuestions) {
+  const auto has = [](const std::string& preset, const std::string& name) {
+    const std::string html = html_of(make_document({}, {preset, {}, {}}, {}));
+    return html.find(">" + name + "</td>") != std::string::npos;
+  };
+  EXPECT_TRUE(has("2024", "flame_graph"));
+  EXPECT_FALSE(has("2025", "flame_graph"));
+  EXPECT_TRUE(has("2025", "communication_accounting (a)"));
+  EXPECT_FALSE(has("2026", "communication_accounting (a)"));
+  EXPECT_TRUE(has("2026", "fsdp"));
+  EXPECT_TRUE(has("all", "flame_graph"));
+  EXPECT_TRUE(has("all", "fsdp"));
+}
+
+TEST(Document, SaysWhereMachinesAndVersionsDiffer) {
+  std::vector<Result> results = hostile_results();
+  EXPECT_SAYS_NOT(markdown_of(make_document(results, run_record(), {})), "several");
+  results.push_back(results[0]);
+  results[1].measurement = "tokenizer";
+  results[1].made.machine = "another machine";
+  results[1].made.version = "sources 2";
+  const std::string markdown = markdown_of(make_document(results, run_record(), {}));
+  EXPECT_SAYS(markdown, "several machines: a machine; another machine");
+  EXPECT_SAYS(markdown, "several versions");
+}
+
+TEST_F(DocumentFiles, WritesEachTableAndPictureByItself) {
+  const fs::path& folder = folder_;
+  write_document(make_document(hostile_results(), run_record(), {}), folder);
+  for (const char* name :
+       {"report.html", "report.md", "tables/tokenizer_quick.csv", "tables/tokenizer_quick.md",
+        "tables/tokenizer_quick.json", "pictures/tokenizer_quick_map.svg"}) {
+    EXPECT_GT(fs::file_size(folder / name), 0u) << name;
+  }
+  const auto table =
+      measure::table_from_json(read_file(folder / "tables/tokenizer_quick.json"), "");
+  EXPECT_EQ(table.rows.size(), 2u);
+  const std::string origin =
+      "flashstep bench tokenizer --peers=; a machine; processor at 2450 MHz; sources 1; ";
+  ASSERT_FALSE(table.notes.empty());
+  EXPECT_TRUE(table.notes.back().starts_with(origin)) << table.notes.back();
+  const std::string csv = read_file(folder / "tables/tokenizer_quick.csv");
+  EXPECT_TRUE(csv.starts_with("# " + origin)) << csv;
+  EXPECT_EQ(csv.substr(csv.find("\r\n") + 2, 13), "<b>name,work,") << csv;
+  EXPECT_EQ(csv.find('#', 1), std::string::npos) << "a reader of comments takes it for one";
+  EXPECT_SAYS(read_file(folder / "pictures/tokenizer_quick_map.svg"), "2450 MHz");
+}
+
+TEST_F(DocumentFiles, TheRecordComesBackOrIsRefused) {
+  const fs::path& folder = folder_;
+  EXPECT_EQ(read_record(folder).preset, "quick");
+  write_record({"2025", {"ddp"}, run_record().left_out}, folder);
+  const RunRecord back = read_record(folder);
+  EXPECT_EQ(back.preset, "2025");
+  EXPECT_EQ(back.only, std::vector<std::string>{"ddp"});
+  ASSERT_EQ(back.left_out.size(), 1u);
+  EXPECT_EQ(back.left_out[0].section, "ddp");
+  write_file(folder / "report.json", "{\"preset\"");
+  EXPECT_THROW(read_record(folder), UserError);
+}
+
+}  // namespace
+}  // namespace flashstep::tools

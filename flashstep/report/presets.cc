@@ -1,0 +1,168 @@
+// What each preset measures: the measurements of the handouts (report/handouts/*.json), as far as
+// a machine can make them.
+//
+//   {"preset": "2025", "section": "step", "name": "step_2025", "line": "bench step ...",
+//    "seconds": 24}    a measurement: a command line of flashstep and how long it takes
+//   "gpus_from", "gpus_below"    of machines with so many GPUs only
+//   "gpus", "memory_gib", "python"    what it needs; where that is missing it is left out
+//   "before"    command lines that make its inputs; "stem_out": --out is a stem, not a folder
+//   {"left_out": "larger sizes", "why": "..."}    what the machines of gpus_from and gpus_below
+//    leave; without "why" those that lack what it needs, and "more" behind that
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
+#include "flashstep/report/command.h"
+#include "flashstep/report/question.h"
+#include "flashstep/report/texts.h"
+
+namespace flashstep::tools {
+namespace {
+
+struct PresetEntry {
+  std::string preset;
+  size_t gpus_from, gpus_below;  // of the machine
+  Measurement measurement;       // without a name: this is left out
+  std::string left_out, why, more;
+};
+
+// A command line at its blanks; '' is an empty word.
+std::vector<std::string> words_at_blanks(const std::string& line) {
+  std::istringstream stream(line);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word == "''" ? "" : word);
+  return words;
+}
+
+PresetEntry preset_entry(const nlohmann::json& json) {
+  PresetEntry entry{.preset = json.at("preset"),
+                    .gpus_from = json.value("gpus_from", size_t{0}),
+                    .gpus_below = json.value("gpus_below", SIZE_MAX),
+                    .measurement = {.name = json.value("name", ""),
+                                    .arguments = words_at_blanks(json.value("line", "")),
+                                    .seconds = json.value("seconds", 0.0)},
+                    .left_out = json.value("left_out", ""),
+                    .why = json.value("why", ""),
+                    .more = json.value("more", "")};
+  Measurement& measurement = entry.measurement;
+  measurement.section = json.at("section");
+  measurement.stem_out = json.value("stem_out", false);
+  measurement.needs = {.gpus = json.value("gpus", 0),
+                       .memory_bytes = json.value("memory_gib", uint64_t{0}) << 30,
+                       .python = json.value("python", false)};
+  for (const auto& line : json.value("before", std::vector<std::string>()))
+    measurement.before.push_back(words_at_blanks(line));
+  return entry;
+}
+
+const std::vector<PresetEntry>& preset_entries() {
+  static const std::vector<PresetEntry> all = [] {
+    std::vector<PresetEntry> entries;
+    for (const auto& [name, text] : handout_texts()) {
+      const auto handout = nlohmann::json::parse(text);
+      for (const auto& json : handout.at("measurements")) entries.push_back(preset_entry(json));
+    }
+    return entries;
+  }();
+  return all;
+}
+
+// Nothing twice: presets have measurements in common.
+void add_to_plan(const Measurement& measurement, Plan& plan) {
+  const bool known =
+      std::any_of(plan.measurements.begin(), plan.measurements.end(),
+                  [&](const Measurement& other) { return other.name == measurement.name; });
+  if (!known) plan.measurements.push_back(measurement);
+}
+void add_to_plan(const LeftOut& left_out, Plan& plan) {
+  const bool known = std::any_of(plan.left_out.begin(), plan.left_out.end(),
+                                 [&](const LeftOut& other) { return other.what == left_out.what; });
+  if (!known) plan.left_out.push_back(left_out);
+}
+
+// The table of sections, and what a machine can run of them.
+
+// Why peers in Python cannot run; empty if they can.
+std::string python_failure() {
+  if (!std::filesystem::exists("scripts/python"))
+    return "needs Python's torch, and there is no scripts/python in this directory";
+  static const bool has_torch = [] {  // asked once: a report plans many measurements
+    CommandOptions find;
+    find.command = {
+        "scripts/python", "-c",
+        "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"};
+    return run_command(find).exit_code == 0;
+  }();
+  return has_torch ? ""
+                   : "needs Python's torch, which scripts/python does not find "
+                     "(scripts/bootstrap --python installs it)";
+}
+
+}  // namespace
+
+std::vector<std::string> report_presets() {
+  std::vector<std::string> presets;
+  for (const PresetEntry& entry : preset_entries()) presets.push_back(entry.preset);
+  std::sort(presets.begin(), presets.end());
+  presets.erase(std::unique(presets.begin(), presets.end()), presets.end());
+  std::rotate(presets.begin(), std::find(presets.begin(), presets.end(), "quick"), presets.end());
+  presets.emplace_back("all");
+  return presets;
+}
+
+Plan plan_of(const Section& section, const std::string& preset, const measure::Machine& machine) {
+  const auto presets = report_presets();
+  require(contains(presets, preset), "[report] expected a preset among ", join(presets), ", got \"",
+          preset, "\"");
+  Plan plan;
+  const size_t gpus = machine.gpus.size();
+  for (const PresetEntry& entry : preset_entries()) {
+    const bool asked = preset == "all" ? entry.preset != "quick" : entry.preset == preset;
+    if (!asked || entry.measurement.section != section.name || gpus < entry.gpus_from ||
+        gpus >= entry.gpus_below) {
+      continue;
+    }
+    const std::string lack = why_not(entry.measurement.needs, machine);
+    const bool measured = entry.left_out.empty();
+    const std::string what = measured ? entry.measurement.name : entry.left_out;
+    const std::string why = entry.why.empty() ? lack : entry.why;
+    if (measured && lack.empty()) add_to_plan(entry.measurement, plan);
+    if (!why.empty()) add_to_plan(LeftOut{what, why + entry.more, section.name}, plan);
+  }
+  return plan;
+}
+
+const std::vector<Section>& sections() {
+  static const std::vector<Section> all = [] {
+    std::vector<Section> read;
+    for (const auto& row : nlohmann::json::parse(section_texts()))
+      read.push_back({row.at(0), row.at(1), row.at(2)});
+    return read;
+  }();
+  return all;
+}
+
+std::string why_not(const Needs& needs, const measure::Machine& machine) {
+  const auto gpus = static_cast<int>(machine.gpus.size());
+  if (needs.gpus > gpus) {
+    const std::string wanted = needs.gpus == 1 ? "a GPU" : str(needs.gpus, " GPUs");
+    const std::string there = gpus == 0 ? "this machine has none" : str("this machine has ", gpus);
+    return str("needs ", wanted, ", ",
+               machine.unused_gpu ? "and a program built with CUDA (cmake --preset cuda)" : there);
+  }
+  if (needs.memory_bytes > machine.memory_bytes) {
+    return str("needs ", human_bytes(needs.memory_bytes), " of memory, this machine has ",
+               human_bytes(machine.memory_bytes));
+  }
+  if (gpus > 0 && needs.gpu_memory_bytes > machine.gpus[0].memory_bytes) {
+    return str("needs ", human_bytes(needs.gpu_memory_bytes), " of GPU memory, this GPU has ",
+               human_bytes(machine.gpus[0].memory_bytes));
+  }
+  return needs.python ? python_failure() : "";
+}
+
+}  // namespace flashstep::tools

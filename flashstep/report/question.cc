@@ -1,0 +1,125 @@
+#include "flashstep/report/question.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
+#include "flashstep/report/texts.h"
+
+namespace flashstep::tools {
+namespace {
+
+// What is missing where nothing answers it, in a few words: what the first measurement for it
+// needed or how it failed.
+std::string what_is_missing(const Question& question, const std::vector<Result>& results,
+                            const std::vector<LeftOut>& left_out) {
+  const auto would_answer = [&](const std::string& section, const std::string& measurement) {
+    return section == question.section && measurement.starts_with(question.measurement);
+  };
+  const auto in_short = [](const std::string& why) { return why.substr(0, why.find(", ")); };
+  if (question.answer.empty()) return "needs " + question.needs;
+  for (const Result& result : results) {
+    if (would_answer(result.section, result.measurement) && !result.failure.empty())
+      return "it failed, " + result.failure;
+  }
+  for (const LeftOut& out : left_out) {
+    if (would_answer(out.section, out.what)) return in_short(out.why);
+  }
+  return "needs " + question.needs;
+}
+
+// For each year, the latest first: that year, then the others.
+std::vector<std::vector<std::string>> preferences(const std::vector<std::string>& years) {
+  if (years.empty()) return {{}};
+  std::vector<std::vector<std::string>> all;
+  for (auto year = years.rbegin(); year != years.rend(); ++year) {
+    std::vector<std::string> order(years.rbegin(), years.rend());
+    std::erase(order, *year);
+    order.insert(order.begin(), *year);
+    all.push_back(std::move(order));
+  }
+  return all;
+}
+
+// What the results of each year say. A year without results of its own has another's, which say it
+// once.
+void add_parts(const std::vector<Result>& results, Answer& answer) {
+  const AnswerFunction& function = answers().at(answer.question->answer);
+  for (const auto& years : preferences(answer.question->years)) {
+    const Evidence evidence(results, years);
+    const Finding finding = finding_of(answer.question->answer, function(evidence));
+    AnswerPart part{"", finding, evidence.used()};
+    const bool known =
+        std::any_of(answer.parts.begin(), answer.parts.end(),
+                    [&](const AnswerPart& other) { return other.used == part.used; });
+    if (!part.finding || known) continue;
+    for (const Result* result : part.used) {
+      if (part.year.empty()) part.year = year_of(result->measurement);
+    }
+    answer.parts.push_back(std::move(part));
+  }
+}
+
+Question question_from(const nlohmann::json& json) {
+  const auto text = [&](const char* key) { return json.value(key, std::string()); };
+  Question question{.name = json.at("name").get<std::string>(),
+                    .years = json.value("years", std::vector<std::string>()),
+                    .section = json.at("section").get<std::string>(),
+                    .title = json.at("title").get<std::string>(),
+                    .text = json.at("question").get<std::string>(),
+                    .answer = text("answer"),
+                    .needs = json.at("needs").get<std::string>(),
+                    .measurement = text("measurement"),
+                    .lacks = text("lacks"),
+                    .finding = json.value("finding", 0)};
+  require(question.answer.empty() || answers().count(question.answer) > 0, "there is no answer \"",
+          question.answer, "\"");
+  return question;
+}
+
+}  // namespace
+
+std::vector<Question> read_handout(std::string_view json, const std::string& source) {
+  try {
+    std::vector<Question> questions;
+    const auto handout = nlohmann::json::parse(json);
+    for (const auto& question : handout.at("questions"))
+      questions.push_back(question_from(question));
+    return questions;
+  } catch (const std::exception& error) {
+    throw UserError(
+        str("[report] expected the questions of a handout in ", source, ": ", error.what()));
+  }
+}
+
+const std::vector<Question>& questions() {
+  static const std::vector<Question> all = [] {
+    std::vector<Question> list;
+    for (const auto& [name, text] : handout_texts()) {
+      for (Question& question : read_handout(text, name)) list.push_back(std::move(question));
+    }
+    return list;
+  }();
+  return all;
+}
+
+Answer answer(const Question& question, const std::vector<Result>& results,
+              const std::vector<LeftOut>& left_out) {
+  Answer answer;
+  answer.question = &question;
+  if (!question.answer.empty()) add_parts(results, answer);
+  answer.measured = !answer.parts.empty() && question.lacks.empty();
+  answer.missing =
+      answer.parts.empty() ? what_is_missing(question, results, left_out) : question.lacks;
+  for (const AnswerPart& part : answer.parts) {
+    answer.quick = !part.used.empty() &&
+                   std::all_of(part.used.begin(), part.used.end(), [](const Result* result) {
+                     return result->measurement.ends_with("_quick");
+                   });
+  }
+  return answer;
+}
+
+}  // namespace flashstep::tools

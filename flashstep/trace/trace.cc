@@ -1,0 +1,265 @@
+#include "flashstep/trace/trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <kineto/ActivityType.h>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Type.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
+#include "flashstep/trace/work_class.h"
+
+namespace flashstep::tools {
+namespace {
+
+namespace profiler = torch::autograd::profiler;
+using profiler::KinetoEvent;
+
+std::optional<EventKind> kind_of(const KinetoEvent& event) {
+  using libkineto::ActivityType;
+  switch (static_cast<ActivityType>(event.activityType())) {
+    case ActivityType::CPU_OP:
+      return EventKind::kOperator;
+    case ActivityType::USER_ANNOTATION:
+      return EventKind::kRange;
+    case ActivityType::CUDA_RUNTIME:
+    case ActivityType::CUDA_DRIVER:
+      return EventKind::kLaunch;
+    case ActivityType::CONCURRENT_KERNEL:
+      return EventKind::kKernel;
+    case ActivityType::GPU_MEMCPY:
+    case ActivityType::GPU_MEMSET:
+      return EventKind::kCopy;
+    default:
+      return std::nullopt;
+  }
+}
+
+OperatorWork work_of(const KinetoEvent& event, const std::string& name) {
+  if (!event.hasShapes() || !event.hasTypes() || !operator_works(name)) return {};
+  std::vector<Operand> operands;
+  const auto shapes = event.shapes();
+  const auto dtypes = event.dtypes();
+  for (size_t i = 0; i < shapes.size() && i < dtypes.size(); ++i)
+    operands.push_back({shapes[i], profiled_element_bytes(dtypes[i])});
+  return operator_work(name, operands);
+}
+
+void add(const KinetoEvent& recorded, EventKind kind, TraceEvents& trace) {
+  const std::string name = recorded.name();
+  TraceEvent event;
+  event.kind = kind;
+  event.name = trace.names.index(name.rfind("_Z", 0) == 0 ? c10::demangle(name.c_str()) : name);
+  event.begin_ns = static_cast<int64_t>(recorded.startNs());
+  event.end_ns = static_cast<int64_t>(recorded.endNs());
+  const bool on_host = kind == EventKind::kOperator || kind == EventKind::kRange;
+  event.id = on_host ? recorded.correlationId() : recorded.linkedCorrelationId();
+  if (on_host) {
+    event.lane = static_cast<uint32_t>(recorded.startThreadId());
+    event.sequence = recorded.sequenceNr();
+    if (recorded.fwdThreadId() != 0)
+      event.forward_thread = static_cast<uint32_t>(recorded.fwdThreadId());
+  } else {
+    event.correlation = recorded.correlationId();
+    event.lane = static_cast<uint32_t>(recorded.deviceResourceId());
+  }
+  if (kind == EventKind::kOperator) {
+    const OperatorWork work = work_of(recorded, name);
+    event.flops = work.flops;
+    event.bytes = work.bytes;
+  }
+  trace.events.push_back(event);
+}
+
+void save(profiler::ProfilerResult& result, const std::string& file) {
+  std::error_code error;
+  std::filesystem::remove(file, error);
+  result.save(file);
+  // Kineto logs what goes wrong and returns.
+  if (std::filesystem::file_size(file, error) == 0 || error)
+    throw MachineError(str("[profile] the trace could not be written to ", file));
+}
+
+using measure::Span;
+
+using measure::Span;
+using torch::autograd::profiler::KinetoEvent;
+using Events = std::vector<KinetoEvent>;
+
+// libkineto's ActivityType, whose header LibTorch does not bring: copies, fills and kernels. Other
+// device events are the shadows of ranges on the host.
+bool is_device_work(const KinetoEvent& event) {
+  constexpr int kGpuMemcpy = 3, kGpuMemset = 4, kConcurrentKernel = 5;
+  const int type = event.activityType();
+  return event.deviceType() == c10::DeviceType::CUDA &&
+         (type == kGpuMemcpy || type == kGpuMemset || type == kConcurrentKernel);
+}
+
+bool begins_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+
+Span span_of(const KinetoEvent& event) {
+  return {static_cast<double>(event.startNs()) * 1e-9, static_cast<double>(event.endNs()) * 1e-9};
+}
+
+void sort_gpu_events(const Events& events, Trace& trace) {
+  std::map<int64_t, std::vector<Span>> by_stream;
+  for (const KinetoEvent& event : events) {
+    if (!is_device_work(event)) continue;
+    if (class_of_kernel(event.name()) == WorkClass::kCommunication) {
+      trace.communication.push_back(span_of(event));
+    } else {
+      by_stream[event.deviceResourceId()].push_back(span_of(event));
+    }
+  }
+  const auto busiest =
+      std::max_element(by_stream.begin(), by_stream.end(), [](const auto& a, const auto& b) {
+        return measure::covered_seconds(a.second) < measure::covered_seconds(b.second);
+      });
+  for (auto stream = by_stream.begin(); stream != by_stream.end(); ++stream) {
+    auto& lane = stream == busiest ? trace.compute : trace.copies;
+    const auto spans = measure::merged(stream->second, stream == busiest ? kLaunchGap : 0);
+    lane.insert(lane.end(), spans.begin(), spans.end());
+  }
+}
+
+void sort_cpu_events(const Events& events, Trace& trace) {
+  for (const KinetoEvent& event : events) {
+    const std::string name = event.name();
+    if (begins_with(name, "gloo:")) {
+      trace.communication.push_back(span_of(event));
+    } else if (begins_with(name, "aten::") || begins_with(name, "flashstep::")) {
+      trace.compute.push_back(span_of(event));
+    }
+  }
+}
+
+void count_from_first(Trace& trace) {
+  double first = std::numeric_limits<double>::infinity();
+  auto lanes = {&trace.compute, &trace.copies, &trace.communication};
+  for (const auto* lane : lanes) {
+    for (const Span& span : *lane) first = std::min(first, span.begin);
+  }
+  for (auto* lane : lanes) {
+    for (Span& span : *lane) span = {span.begin - first, span.end - first};
+  }
+  trace.compute = measure::merged(std::move(trace.compute));
+  trace.copies = measure::merged(std::move(trace.copies));
+  std::sort(trace.communication.begin(), trace.communication.end(),
+            [](const Span& a, const Span& b) { return a.begin < b.begin; });
+}
+
+std::string one_digit_milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
+
+}  // namespace
+
+std::unique_ptr<profiler::ProfilerResult> profiled(Seen seen, bool shapes,
+                                                   const std::function<void()>& work) {
+  using torch::profiler::impl::ActivityType;
+  using torch::profiler::impl::ProfilerConfig;
+  using torch::profiler::impl::ProfilerState;
+  std::set<ActivityType> activities;
+  if (seen != Seen::kGpu) activities.insert(ActivityType::CPU);
+  if (seen != Seen::kHost) activities.insert(ActivityType::CUDA);
+  const ProfilerConfig config(ProfilerState::KINETO, shapes, /*profile_memory=*/false,
+                              /*with_stack=*/false, /*with_flops=*/false, /*with_modules=*/false);
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities);
+  try {
+    work();
+  } catch (...) {
+    profiler::disableProfiler();
+    throw;
+  }
+  return profiler::disableProfiler();
+}
+
+TraceEvents record(at::Device device, const std::function<void()>& work, const std::string& file) {
+  const auto result = profiled(device.is_cuda() ? Seen::kBoth : Seen::kHost, /*shapes=*/true, work);
+  if (!file.empty()) save(*result, file);
+  TraceEvents trace;
+  trace.events.reserve(result->events().size());
+  for (const KinetoEvent& event : result->events()) {
+    if (const auto kind = kind_of(event); kind && !event.isHiddenEvent()) add(event, *kind, trace);
+  }
+  return trace;
+}
+
+double Trace::compute_seconds() const { return measure::covered_seconds(compute); }
+
+double Trace::communication_seconds() const { return measure::covered_seconds(communication); }
+
+double Trace::exposed_seconds() const {
+  return communication_seconds() - measure::shared_seconds(communication, compute);
+}
+
+double Trace::hidden_share() const {
+  const double all = communication_seconds();
+  return all > 0 ? 1 - exposed_seconds() / all : std::numeric_limits<double>::quiet_NaN();
+}
+
+double Trace::busy_seconds() const {
+  std::vector<Span> all = compute;
+  all.insert(all.end(), copies.begin(), copies.end());
+  all.insert(all.end(), communication.begin(), communication.end());
+  return measure::covered_seconds(all);
+}
+
+double Trace::seconds() const {
+  double end = 0;
+  for (const auto* lane : {&compute, &copies, &communication}) {
+    for (const Span& span : *lane) end = std::max(end, span.end);
+  }
+  return end;
+}
+
+Trace last_part(const Trace& trace, double seconds) {
+  // A thread of Gloo's may note a collective's end when its result has been used already.
+  const double end = trace.compute.empty() ? trace.seconds() : trace.compute.back().end;
+  const double begin = end - seconds;
+  Trace part = trace;
+  std::erase_if(part.communication, [&](const Span& span) { return span.begin < begin; });
+  for (auto* lane : {&part.compute, &part.copies, &part.communication}) {
+    std::erase_if(*lane, [&](const Span& span) { return span.end <= begin; });
+    for (Span& span : *lane) span = {std::max(span.begin - begin, 0.0), span.end - begin};
+  }
+  return part;
+}
+
+Trace trace(c10::Device device, const std::function<void()>& work) {
+  // On a GPU the host's operators stay out: recording them would slow the host down.
+  const auto result = profiled(device.is_cuda() ? Seen::kGpu : Seen::kHost, /*shapes=*/false, work);
+  Trace trace;
+  if (device.is_cuda()) {
+    sort_gpu_events(result->events(), trace);
+  } else {
+    sort_cpu_events(result->events(), trace);
+  }
+  if (trace.compute.empty()) trace.failure = "the profiler has seen no work on the device";
+  count_from_first(trace);
+  return trace;
+}
+
+measure::LaneGroup lanes_of(const Trace& trace, const std::string& title) {
+  measure::LaneGroup group = {title, {}};
+  const auto add = [&](const char* name, const std::vector<Span>& spans, int color) {
+    if (spans.empty()) return;
+    group.lanes.push_back(
+        {name, spans, color, one_digit_milliseconds(measure::covered_seconds(spans))});
+  };
+  add("compute", trace.compute, 0);
+  add("copies", trace.copies, 4);
+  add("communication", trace.communication, 1);
+  return group;
+}
+
+}  // namespace flashstep::tools

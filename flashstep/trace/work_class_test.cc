@@ -1,0 +1,280 @@
+#include "flashstep/trace/work_class.h"
+
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace flashstep::tools {
+namespace {
+
+using Expected = std::pair<const char*, WorkClass>;
+
+// As Kineto and nsys write them on an H200 with CUDA 13.0.
+TEST(WorkClass, KnowsKernelsByTheirNames) {
+  const std::vector<Expected> kernels = {
+      {"nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NNT", WorkClass::kMatmul},
+      {"sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_"
+       "alignc4_execute_kernel__5x_cublas",
+       WorkClass::kMatmul},
+      {"void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn_align8>"
+       "(cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn_align8::Params)",
+       WorkClass::kMatmul},
+      {"void cublasLt::splitKreduce_kernel<32, 16, int, float, float, float, float, true, 1, 0, 0>"
+       "(cublasLt::cublasSplitKParams<float>, float const*, float const*)",
+       WorkClass::kMatmul},
+      {"void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>(...)",
+       WorkClass::kMatmul},
+      {"void flashstep::attention_cuda::forward_kernel<(flashstep::attention_cuda::Element)0, 64, "
+       "flashstep::attention_cuda::PlannedTile<...>>(flashstep::attention_cuda::ForwardArguments)",
+       WorkClass::kAttention},
+      {"flashstep::attention_cuda::(anonymous namespace)::backward_prepare_kernel("
+       "flashstep::attention_cuda::BackwardArguments, float4*, long)",
+       WorkClass::kAttention},
+      {"void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, false>>(...)",
+       WorkClass::kAttention},
+      {"void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<...>(...)",
+       WorkClass::kAttention},
+      {"fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<...>)",
+       WorkClass::kAttention},
+      {"cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_31_64x128x64_4x1x1_"
+       "kernel0_0",
+       WorkClass::kAttention},
+      {"void cudnn::fusion::compute_dot_do_o_specialized<false, __nv_bfloat16, 128, 64>(...)",
+       WorkClass::kAttention},
+      {"void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, "
+       "false>(...)",
+       WorkClass::kSoftmax},
+      {"void at::native::(anonymous namespace)::cunn_SoftMaxBackwardSmem<4, float, float, float, "
+       "at::native::(anonymous namespace)::LogSoftMaxBackwardEpilogue>(...)",
+       WorkClass::kSoftmax},
+      {"void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+       "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)",
+       WorkClass::kElementwise},
+      {"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous "
+       "namespace)::FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::"
+       "FusedAdamMathFunctor<float, 4, (at::native::ADAM_MODE)1, false>, float const*, ...>(...)",
+       WorkClass::kElementwise},
+      {"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous "
+       "namespace)::TensorListMetadata<1>, at::native::(anonymous namespace)::LpNormFunctor<float, "
+       "(at::native::NormType)2, float, 1, 1, 0>, float*, int>(...)",
+       WorkClass::kReduction},
+      {"void at::native::triu_tril_kernel<bool, int, true, 4, false>(...)",
+       WorkClass::kElementwise},
+      {"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<"
+       "float, float, float, float>, unsigned int, float, 4, 4> >(...)",
+       WorkClass::kReduction},
+      {"void flashstep::ops_cuda::(anonymous namespace)::embedding_chunks_kernel<float, "
+       "__nv_bfloat16, 8>(flashstep::ops_cuda::EmbeddingBackward)",
+       WorkClass::kReduction},
+      {"void at::native::(anonymous namespace)::embedding_backward_feature_kernel<float, float, "
+       "long>(...)",
+       WorkClass::kReduction},
+      {"void cub::CUB_300001_SM_900::detail::radix_sort::DeviceRadixSortOnesweepKernel<...>(...)",
+       WorkClass::kReduction},
+      {"void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::"
+       "TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}, ...>(...)",
+       WorkClass::kCopy},
+      {"void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda("
+       "at::TensorIteratorBase&)::{lambda(float)#1}, std::array<char*, 2ul> >(...)",
+       WorkClass::kCopy},
+      {"void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "
+       "std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)",
+       WorkClass::kCopy},
+      {"void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<...>(...)",
+       WorkClass::kCopy},
+      {"void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, ...)",
+       WorkClass::kCopy},
+      // As LibTorch 2.11 registers them.
+      {"void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>("
+       "cutlass_80_simt_sgemm_256x128_8x4_tn_align1::Params)",
+       WorkClass::kMatmul},
+      {"void at::native::(anonymous namespace)::krn_partials_per_segment<long>(long*, long const*, "
+       "long const*, long)",
+       WorkClass::kReduction},
+      {"void at::native::(anonymous namespace)::krn_partial_segment_offset<long>(long*, long "
+       "const*, "
+       "long const*, long const*, long const*)",
+       WorkClass::kReduction},
+      {"void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float, float>(float "
+       "const*, "
+       "at::native::TensorListAddresses, int)",
+       WorkClass::kReduction},
+      {"void at::native::lpmax_cleanup<float>(float const*, at::native::TensorListAddresses, int)",
+       WorkClass::kReduction},
+      {"void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::"
+       "_cuda_scatter_gather_internal_kernel<false, at::native::OpaqueType<4>, "
+       "long>::operator()...>"
+       "(int, ...)",
+       WorkClass::kCopy},
+      {"void at::native::(anonymous namespace)::cunn_SoftMaxForwardReg<float, float, float, "
+       "at::native::(anonymous namespace)::LogSoftMaxForwardEpilogue, int, 3>(float*, float "
+       "const*, "
+       "int)",
+       WorkClass::kSoftmax},
+      {"void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::"
+       "(anonymous namespace)::masked_fill_kernel(at::TensorIterator&, c10::Scalar const&)...>",
+       WorkClass::kElementwise},
+      {"void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::"
+       "pow_tensor_scalar_kernel_impl<float, float>(at::TensorIteratorBase&, float)...>",
+       WorkClass::kElementwise},
+      {"void at::native::detail::chunk_cat_cuda_kernel<float, c10::BFloat16>(...)",
+       WorkClass::kCopy},
+      {"void c10d::symmetric_memory::two_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(...)",
+       WorkClass::kCommunication},
+      {"Memcpy HtoD (Pageable -> Device)", WorkClass::kCopy},
+      {"Memcpy PtoP (Device -> Device)", WorkClass::kCommunication},
+      {"Memset (Device)", WorkClass::kCopy},
+      {"ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+       WorkClass::kCommunication},
+      {"triton_red_fused__softmax_2", WorkClass::kSoftmax},
+      {"triton_poi_fused_add_mul_0", WorkClass::kElementwise},
+      {"flashstep::multi_tensor::<unnamed>::square_sums_kernel(NormArguments)",
+       WorkClass::kReduction},
+      {"flashstep::multi_tensor::<unnamed>::norm_of_sums_kernel(const double *, long, float *)",
+       WorkClass::kReduction},
+      {"flashstep::multi_tensor::<unnamed>::advance_steps_kernel(flashstep::multi_tensor::"
+       "AdamWArguments)",
+       WorkClass::kElementwise},
+      {"something_nobody_knows", WorkClass::kOther},
+  };
+  for (const auto& [name, expected] : kernels)
+    EXPECT_EQ(class_name(class_of_kernel(name)), std::string(class_name(expected))) << name;
+}
+
+TEST(WorkClass, KnowsOperatorsAndNodes) {
+  const std::vector<Expected> operators = {
+      {"aten::mm", WorkClass::kMatmul},
+      {"aten::baddbmm_", WorkClass::kMatmul},
+      {"aten::_softmax", WorkClass::kSoftmax},
+      {"aten::_softmax_backward_data", WorkClass::kSoftmax},
+      {"aten::add_", WorkClass::kElementwise},
+      {"aten::silu_backward", WorkClass::kElementwise},
+      {"aten::_foreach_mul_", WorkClass::kElementwise},
+      {"aten::_fused_adamw_", WorkClass::kElementwise},
+      {"aten::linalg_vector_norm", WorkClass::kReduction},
+      {"aten::_foreach_norm", WorkClass::kReduction},
+      {"aten::copy_", WorkClass::kCopy},
+      {"aten::embedding", WorkClass::kCopy},
+      {"aten::embedding_dense_backward", WorkClass::kReduction},
+      {"aten::transpose", WorkClass::kHost},
+      {"aten::t", WorkClass::kHost},
+      {"flashstep::attention_backward", WorkClass::kAttention},
+      {"flashstep::rms_norm_backward", WorkClass::kReduction},
+      {"flashstep::adamw_", WorkClass::kElementwise},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu", WorkClass::kAttention},
+      {"gloo:all_reduce", WorkClass::kCommunication},
+      {"MmBackward0", WorkClass::kHost},
+      {"autograd::engine::evaluate_function: CppNode<FusedRmsNorm>", WorkClass::kHost},
+      {"torch::autograd::CppNode<flashstep::(anonymous namespace)::FusedRmsNorm>",
+       WorkClass::kReduction},
+      {"torch::autograd::AccumulateGrad", WorkClass::kHost},
+      {"aten::nobody_knows", WorkClass::kOther},
+  };
+  for (const auto& [name, expected] : operators)
+    EXPECT_EQ(class_name(class_of_operator(name)), std::string(class_name(expected))) << name;
+  EXPECT_EQ(class_of_range("norm"), WorkClass::kReduction);
+  EXPECT_EQ(class_of_range("layers.3"), WorkClass::kHost);
+}
+
+TEST(WorkClass, ShortensKernelsToWhatPeopleCallThem) {
+  EXPECT_EQ(short_kernel_name("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, "
+                              "at::native::MeanOps<float> > >(at::native::ReduceOp<float>)"),
+            "reduce_kernel");
+  EXPECT_EQ(short_kernel_name("void at::native::vectorized_elementwise_kernel<4, at::native::"
+                              "CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"),
+            "vectorized_elementwise_kernel (CUDAFunctor_add)");
+  EXPECT_EQ(
+      short_kernel_name(
+          "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<"
+          "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}> >(int)"),
+      "elementwise_kernel (direct_copy_kernel_cuda)");
+  EXPECT_EQ(
+      short_kernel_name(
+          "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::"
+          "(anonymous namespace)::FusedOptimizerTensorListMetadata<4>, at::native::(anonymous "
+          "namespace)::FusedAdamMathFunctor<float, 4> >(int)"),
+      "multi_tensor_apply_kernel (FusedAdamMathFunctor)");
+  EXPECT_EQ(short_kernel_name("flashstep::attention_cuda::(anonymous namespace)::"
+                              "backward_prepare_kernel(flashstep::attention_cuda::Args, float4*)"),
+            "backward_prepare_kernel");
+  EXPECT_EQ(short_kernel_name("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x256_8x4_nt_align1>("
+                              "cutlass_80_simt_sgemm_128x256_8x4_nt_align1::Params)"),
+            "cutlass_80_simt_sgemm_128x256_8x4_nt_align1");
+  EXPECT_EQ(short_kernel_name("cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_nn_align1>"),
+            "cutlass_80_simt_sgemm_128x128_8x4_nn_align1");
+  EXPECT_EQ(short_kernel_name("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<"
+                              "cute::tuple<int, int>, float> >(int)"),
+            "GemmUniversal");
+  EXPECT_EQ(short_kernel_name("void cutlass::Kernel2<>(int)"), "Kernel2");
+  EXPECT_EQ(short_kernel_name("void ours::Kernel2<int>(int)"), "Kernel2");
+  EXPECT_EQ(short_kernel_name("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NNT"),
+            "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NNT");
+  EXPECT_EQ(short_kernel_name("Memcpy HtoD (Pageable -> Device)"),
+            "Memcpy HtoD (Pageable -> Device)");
+  EXPECT_EQ(short_kernel_name("aten::mm"), "mm");
+  EXPECT_EQ(short_kernel_name("torch::autograd::CppNode<flashstep::(anonymous namespace)::"
+                              "FusedRmsNorm>"),
+            "FusedRmsNorm (backward)");
+  EXPECT_EQ(short_kernel_name(""), "");
+  EXPECT_EQ(short_kernel_name("broken<template"), "broken");
+}
+
+using Operands = std::vector<Operand>;
+
+OperatorWork work(std::string_view name, const Operands& operands) {
+  return operator_work(name, operands);
+}
+
+TEST(OperatorWork, CountsMatrixProducts) {
+  const Operand a{{3, 5}, 4}, b{{5, 7}, 4}, bias{{7}, 4}, number{{}, 0};
+  EXPECT_EQ(work("aten::mm", {a, b}).flops, 2 * 3 * 5 * 7);
+  EXPECT_EQ(work("aten::mm", {a, b}).bytes, 4 * (15 + 35 + 21));
+  EXPECT_EQ(work("aten::addmm", {bias, a, b, number, number}).flops, 2 * 3 * 5 * 7);
+  EXPECT_EQ(work("aten::bmm", {{{2, 3, 5}, 2}, {{2, 5, 7}, 2}}).flops, 2 * 2 * 3 * 5 * 7);
+  EXPECT_EQ(work("aten::bmm", {{{2, 3, 5}, 2}, {{2, 5, 7}, 2}}).bytes, 2 * 2 * (15 + 35 + 21));
+  EXPECT_EQ(work("aten::linear", {a, b}).flops, 0) << "its aten::mm is counted";
+  EXPECT_EQ(work("aten::mm", {a, {{6, 7}, 4}}).flops, 0) << "shapes that do not fit";
+}
+
+TEST(OperatorWork, CountsAttentionUnderItsMask) {
+  const Operand q{{2, 3, 4, 8}, 2}, lse{{2, 3, 4}, 4};
+  // 4 B H D for each of 4 * 5 / 2 pairs.
+  const double forward = 4 * 2 * 3 * 8 * 10;
+  EXPECT_EQ(work("flashstep::attention_forward", {q, q, q}).flops, forward);
+  EXPECT_EQ(work("flashstep::attention_backward", {q, lse, q, q, q, q, lse}).flops, 2.5 * forward);
+  const Operand k{{2, 3, 9, 8}, 2};
+  EXPECT_EQ(work("flashstep::attention_forward", {q, k, k}).flops, 4 * 2 * 3 * 8 * 4 * 9)
+      << "more keys than queries: all of them";
+  EXPECT_EQ(work("flashstep::attention_forward", {{{4, 8}, 4}, {{4, 8}, 4}, {{4, 8}, 4}}).flops,
+            4 * 8 * 10)
+      << "without batches and heads";
+}
+
+TEST(OperatorWork, CountsTheBytesThatMustMove) {
+  const Operand x{{6, 4}, 4}, row{{4}, 4}, number{{}, 0}, half{{6, 4}, 2};
+  EXPECT_EQ(work("aten::mul", {x, row}).bytes, 4 * (24 + 4 + 24));
+  EXPECT_EQ(work("aten::mul", {row, x}).bytes, 4 * (24 + 4 + 24)) << "broadcast";
+  EXPECT_EQ(work("aten::mul_", {x, row}).bytes, 4 * (24 + 4 + 24));
+  EXPECT_EQ(work("aten::add", {x, number}).bytes, 4 * 48);
+  EXPECT_EQ(work("aten::copy_", {half, x, number}).bytes, 6 * 24);
+  EXPECT_EQ(work("aten::zero_", {x}).bytes, 96);
+  EXPECT_EQ(work("aten::sum", {x, number}).bytes, 96);
+  EXPECT_EQ(work("aten::view", {x}).bytes, 0);
+  EXPECT_EQ(work("aten::to", {x}).bytes, 0);
+  EXPECT_EQ(work("aten::embedding", {{{100, 4}, 4}, {{3}, 8}}).bytes, 3 * 8 + 2 * 3 * 16);
+  EXPECT_EQ(work("aten::_fused_adamw_", {x, x, x, x}).bytes, 7 * 96);
+  EXPECT_EQ(work("aten::add", {}).bytes, 0);
+}
+
+TEST(OperatorWork, KnowsDtypesByTheProfilersNames) {
+  EXPECT_EQ(profiled_element_bytes("c10::BFloat16"), 2);
+  EXPECT_EQ(profiled_element_bytes("long int"), 8);
+  EXPECT_EQ(profiled_element_bytes("TensorList"), 4);
+  EXPECT_EQ(profiled_element_bytes("Scalar"), 0);
+  EXPECT_EQ(profiled_element_bytes(""), 0);
+}
+
+}  // namespace
+
+}  // namespace flashstep::tools
