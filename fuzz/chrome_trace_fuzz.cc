@@ -1,6 +1,6 @@
 // Sources: flashstep/trace/chrome_trace.cc flashstep/trace/json_scanner.cc
 // Sources: flashstep/profile/trace_attribution.cc
-// Sources: flashstep/trace/operator_work.cc flashstep/report/work_class*.cc
+// Sources: flashstep/trace/operator_work.cc flashstep/trace/work_class*.cc
 // Sources: flashstep/profile/profile_sums.cc
 // Sources: flashstep/attention/cost.cc flashstep/measure/spans.cc
 // Any bytes as a profiler's trace: refused with UserError, or events that end after they begin, and

@@ -17,6 +17,10 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 // `value` with `digits` after the point: fixed(3.14159, 2) == "3.14".
 std::string fixed(double value, int digits);
 
+inline bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
 // Up to its first line break.
 std::string first_line(const std::string& text);
 

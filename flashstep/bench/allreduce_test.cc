@@ -113,10 +113,6 @@ TEST(MeasureAllreduce, EveryRankTakesPart) {
 
 // --- the report ------------------------------------------------------------------------------
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 Record sum_of(const AllreduceCase& c, const char* implementation, double us) {
   Record record{.key = key_of(c), .what = describe(c), .implementation = implementation};
   record.ours = record.implementation == "flashstep";
@@ -169,8 +165,8 @@ TEST(BenchAllreduce, SaysWhatIsMissing) {
   options.program = "/no/such/program";
   const BenchReport report = bench_allreduce(options);
   const std::string text = measure::to_text(report.table);
-  EXPECT_TRUE(has(text, "needs a GPU") || has(text, "needs 500 GPUs")) << text;
-  EXPECT_TRUE(has(text, "Verdict: 0 of 1 cases measured")) << text;
+  EXPECT_TRUE(contains(text, "needs a GPU") || contains(text, "needs 500 GPUs")) << text;
+  EXPECT_TRUE(contains(text, "Verdict: 0 of 1 cases measured")) << text;
 }
 
 // What the command ends with (exit code 1), and no reason to forget the other cases.
@@ -181,7 +177,8 @@ TEST(BenchAllreduce, RanksThatDieAreAFailure) {
   options.quick = true;
   const BenchReport report = bench_allreduce(options);
   EXPECT_NE(report.failure.find("[bench allreduce] "), std::string::npos) << report.failure;
-  EXPECT_TRUE(has(measure::to_text(report.table), "Failed: ")) << measure::to_text(report.table);
+  EXPECT_TRUE(contains(measure::to_text(report.table), "Failed: "))
+      << measure::to_text(report.table);
 }
 
 }  // namespace

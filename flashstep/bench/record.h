@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -17,6 +18,7 @@
 namespace flashstep::tools {
 
 template <typename List, typename Value>
+  requires(!std::convertible_to<List, std::string_view>)
 bool contains(const List& list, const Value& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/group.h"
 
@@ -63,10 +64,6 @@ Launched launch_and_interrupt(const std::string& script) {
   interrupter.join();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return launched;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST(Launch, TellsRanksWhoTheyAreAndLabelsWhatTheySay) {

@@ -27,10 +27,6 @@ void for_each_story(Check check) {
   }
 }
 
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::vector<std::string> paragraphs(const std::string& text) {
   std::vector<std::string> parts;
   size_t start = 0;

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "flashstep/attention/cost.h"
+#include "flashstep/base/text.h"
 #include "flashstep/trace/work_class.h"
 
 namespace flashstep::tools {
@@ -24,10 +25,6 @@ constexpr NodeRule kNodeRules[] = {
     {"FusedCrossEntropy", WorkClass::kSoftmax},
     {"FusedRope", WorkClass::kElementwise},
 };
-
-bool has_part(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
 
 using OperatorClasses = std::unordered_map<std::string_view, WorkClass>;
 
@@ -210,13 +207,13 @@ bool only_calls(std::string_view stem) {
 WorkClass class_of_operator(std::string_view name) {
   if (name.starts_with("autograd::")) return WorkClass::kHost;
   for (const NodeRule& rule : kNodeRules) {
-    if (has_part(name, rule.part)) return rule.work_class;
+    if (contains(name, rule.part)) return rule.work_class;
   }
-  if (has_part(name, "attention")) return WorkClass::kAttention;
+  if (contains(name, "attention")) return WorkClass::kAttention;
   if (name.starts_with("gloo:") || name.starts_with("nccl") || name.starts_with("c10d::")) {
     return WorkClass::kCommunication;
   }
-  if (has_part(name, "Backward") || has_part(name, "torch::autograd::")) return WorkClass::kHost;
+  if (contains(name, "Backward") || contains(name, "torch::autograd::")) return WorkClass::kHost;
   static const OperatorClasses classes = make_operator_classes();
   const size_t colons = name.rfind("::");
   if (colons != name.npos) name.remove_prefix(colons + 2);

@@ -124,10 +124,6 @@ std::string lower(std::string_view text) {
 
 // Names of kernels as people say them.
 
-bool has_part(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
 // Where the part of `name` that starts at `open` with one of ( < ends; the end if it does not.
 size_t closing(std::string_view name, size_t open) {
   int depth = 0;
@@ -155,7 +151,7 @@ std::string functor_of(std::string_view arguments) {
     while (length < rest.size() && is_word(rest[length])) ++length;
     const std::string_view word = rest.substr(0, length);
     const bool wraps = std::any_of(kWrappers.begin(), kWrappers.end(), [&](std::string_view w) {
-      return w == "Unary" ? has_part(word, "UnaryFunctor") : word.starts_with(w);
+      return w == "Unary" ? contains(word, "UnaryFunctor") : word.starts_with(w);
     });
     if (!word.empty() && !wraps) return std::string(word);
   }
@@ -237,7 +233,7 @@ std::string short_kernel_name(std::string_view name) {
     const size_t last = arguments.rfind("::");
     return str(last == arguments.npos ? arguments : arguments.substr(last + 2), " (backward)");
   }
-  const bool generic = has_part(base, "elementwise") || has_part(base, "multi_tensor_apply");
+  const bool generic = contains(base, "elementwise") || contains(base, "multi_tensor_apply");
   const std::string functor = generic ? functor_of(arguments) : "";
   return functor.empty() ? base : str(base, " (", functor, ")");
 }
