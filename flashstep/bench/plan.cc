@@ -8,7 +8,6 @@
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/machine.h"
-#include "flashstep/profile/account_case.h"
 
 namespace flashstep::tools {
 namespace {

@@ -258,7 +258,7 @@ Outcome outcome_of_ranks(const std::string& failure, int exit_code, int ranks,
 bool is_out_of_memory(const std::string& words) {
   // LibTorch's allocators, and CUDA's libraries (CUBLAS_STATUS_ALLOC_FAILED).
   for (const char* part : {"out of memory", "can't allocate memory", "ALLOC_FAILED"}) {
-    if (flashstep::contains(words, part)) return true;
+    if (contains(words, part)) return true;
   }
   return false;
 }

@@ -13,13 +13,15 @@
 #include <utility>
 #include <vector>
 
+#include "flashstep/base/text.h"
 #include "flashstep/measure/table.h"
 
 namespace flashstep::tools {
 
+using flashstep::contains;  // of text; and of lists:
 template <typename List, typename Value>
-  requires(!std::convertible_to<List, std::string_view>)
-bool contains(const List& list, const Value& value) {
+requires(!std::convertible_to<List, std::string_view>) bool contains(const List& list,
+                                                                     const Value& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 // An empty list wants everything.

@@ -1,9 +1,12 @@
-// Draws pictures by librsvg and cairo.
+// Draws pictures by librsvg and cairo, encodes them by libpng.
 #include "flashstep/measure/png.h"
 
+#include <algorithm>
 #include <cmath>
 #include <librsvg/rsvg.h>
 #include <memory>
+#include <png.h>
+#include <vector>
 
 #include "flashstep/error.h"
 
@@ -27,15 +30,35 @@ using Handle = std::unique_ptr<RsvgHandle, Unref>;
   throw MachineError("[png] could not draw the picture: " + reason);
 }
 
-cairo_status_t append(void* bytes, const unsigned char* data, unsigned int size) {
-  static_cast<std::string*>(bytes)->append(reinterpret_cast<const char*>(data), size);
-  return CAIRO_STATUS_SUCCESS;
-}
-
 void check(cairo_status_t status) {
   if (status != CAIRO_STATUS_SUCCESS)
     throw MachineError(std::string("[png] could not draw the picture: ") +
                        cairo_status_to_string(status));
+}
+
+// As PNG, quickly: cairo's own encoder takes three times as long, and its files are no smaller.
+std::string encoded(cairo_surface_t* surface) {
+  cairo_surface_flush(surface);
+  const unsigned char* data = cairo_image_surface_get_data(surface);
+  const size_t stride = cairo_image_surface_get_stride(surface);
+  png_image image = {};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = cairo_image_surface_get_width(surface);
+  image.height = cairo_image_surface_get_height(surface);
+  image.format = PNG_FORMAT_BGR;  // cairo's pixels are words of four bytes, blue first
+  image.flags = PNG_IMAGE_FLAG_FAST;
+  std::vector<unsigned char> pixels(size_t{3} * image.width * image.height);
+  unsigned char* to = pixels.data();
+  for (size_t y = 0; y < image.height; ++y) {
+    const unsigned char* from = data + y * stride;
+    for (size_t x = 0; x < image.width; ++x, from += 4) to = std::copy_n(from, 3, to);
+  }
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(image);
+  std::string bytes(size, '\0');
+  if (png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels.data(), 0, nullptr) == 0)
+    throw MachineError(std::string("[png] could not write the picture: ") + image.message);
+  bytes.resize(size);
+  return bytes;
 }
 
 std::string draw(const std::string& svg, double scale) {
@@ -56,9 +79,7 @@ std::string draw(const std::string& svg, double scale) {
   cairo_set_source_rgb(context.get(), 1, 1, 1);
   cairo_paint(context.get());
   if (!rsvg_handle_render_document(handle.get(), context.get(), &page, &error)) fail(error);
-  std::string bytes;
-  check(cairo_surface_write_to_png_stream(surface.get(), append, &bytes));
-  return bytes;
+  return encoded(surface.get());
 }
 
 [[maybe_unused]] const bool draws = (set_png_renderer(draw), true);
