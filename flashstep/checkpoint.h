@@ -110,6 +110,9 @@ class SafetensorsFile {
   // A new contiguous CPU tensor with its own, aligned memory. UserError for an unknown name or for
   // a dtype that torch does not have.
   at::Tensor tensor(const std::string& name) const;
+  // Its elements [begin, end), row by row: (end - begin), as tensor() else. Reads these alone.
+  // UserError for a range that is not within the tensor.
+  at::Tensor elements(const std::string& name, int64_t begin, int64_t end) const;
   // Copies into `destination`, which must have the same shape; any dtype, strides and device.
   void copy_to(const std::string& name, at::Tensor destination) const;
   // All tensors, in the order of the file's bytes.

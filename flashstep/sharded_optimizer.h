@@ -54,6 +54,7 @@ namespace flashstep {
 
 class ShardPlan;
 struct GroupedParameter;
+struct NamedPiece;
 struct OwnPiece;
 
 enum class ShardMode { kWhole, kFlat };
@@ -133,6 +134,7 @@ class ShardedOptimizerBase : public torch::optim::Optimizer {
   // `parameters`: names of all parameters; those that it does not know are left
   // out.
   NamedTensors named_own(const NamedTensors& parameters) const;
+  std::vector<NamedPiece> own_pieces(const NamedTensors& parameters) const;  // the same
   // This rank's share of `state`, of whole parameters ("NAME/KIND") or in pieces, named as
   // named_own names it (cut_joined).
   NamedTensors own_share(NamedTensors state, const NamedTensors& parameters) const;

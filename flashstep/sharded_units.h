@@ -114,7 +114,10 @@ class ShardedUnits {
   virtual std::vector<Shard> shards() const = 0;
   // Takes each rank's shards out of whole tensors of these names and shapes. Sends nothing.
   // UserError that names what is missing, unexpected or of another shape.
-  virtual void load(const NamedTensors& whole) = 0;
+  void load(const NamedTensors& whole);
+  // Takes what `part` returns for each of shards(), in their order: its elements, (end - begin), of
+  // any dtype and device.
+  virtual void load_parts(const std::function<at::Tensor(const Shard& shard)>& part) = 0;
 
   // Whether a CUDA graph can hold forward and backward, the same on all ranks: by copies between
   // GPUs alone, after steps that used the units in the same order.

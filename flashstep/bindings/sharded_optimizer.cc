@@ -134,7 +134,8 @@ class OptimizerShards : public torch::CustomClassHolder {
                         is_whole ? -1 : piece.begin, piece.end});
       places[name_of(piece)] = i;
     }
-    NamedTensors own = cut_pieces(named_tensors(std::move(names), std::move(tensors)), pieces);
+    NamedTensors own = cut_joined(in_memory(named_tensors(std::move(names), std::move(tensors))),
+                                  parameters_, pieces);
     for (auto& [name, tensor] : own) {
       const size_t slash = name.find('/');
       name = str(places.at(name.substr(0, slash)), name.substr(slash));

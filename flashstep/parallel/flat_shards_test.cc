@@ -267,8 +267,9 @@ TEST(Pieces, JoinWhatWasCutAndNothingElse) {
   const NamedTensors parameters = {{"plain", plain}, {"turned", turned}};
   const NamedTensors whole = {
       {"plain/m", plain * 2}, {"plain/step", torch::full({}, 3.0)}, {"turned/m", turned * 5}};
-  NamedTensors pieces = cut_pieces(
-      whole, {{"plain", plain, 0, 5}, {"plain", plain, 5, 12}, {"turned", turned, 0, 6}});
+  NamedTensors pieces =
+      cut_joined(in_memory(whole), parameters,
+                 {{"plain", plain, 0, 5}, {"plain", plain, 5, 12}, {"turned", turned, 0, 6}});
   EXPECT_EQ(pieces[0].first, "plain@0:5/m");
   EXPECT_EQ(pieces[4].first, "turned@0:6@1,3/m");
   const auto joined = join_pieces(pieces, parameters);

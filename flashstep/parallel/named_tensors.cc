@@ -1,5 +1,6 @@
 #include "flashstep/parallel/named_tensors.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include <ATen/ATen.h>
@@ -13,6 +14,8 @@ namespace {
 using at::Tensor;
 
 constexpr const char* kBringingTensors = "bringing tensors to one rank";
+// Beside which a message's start costs nothing, and which every host has.
+constexpr int64_t kMostBytesAtOnce = 16 << 20;
 
 // Of each tensor type, number of axes, sizes, length of the name, and the name.
 std::string describe(const NamedTensors& tensors) {
@@ -25,7 +28,7 @@ std::string describe(const NamedTensors& tensors) {
   return text.str();
 }
 
-NamedTensors empty_as(const std::string& description) {
+NamedTensors empty_as(const std::string& description, at::Device device) {
   NamedTensors tensors;
   std::istringstream text(description);
   int type = 0;
@@ -37,7 +40,8 @@ NamedTensors empty_as(const std::string& description) {
     text.get();  // the space before the name
     std::string name(length, '\0');
     text.read(name.data(), static_cast<std::streamsize>(length));
-    tensors.emplace_back(name, at::empty(sizes, static_cast<at::ScalarType>(type)));
+    tensors.emplace_back(
+        name, at::empty(sizes, at::TensorOptions(device).dtype(static_cast<at::ScalarType>(type))));
   }
   return tensors;
 }
@@ -62,7 +66,7 @@ NamedTensors gather_tensors(const NamedTensors& own, const Group& group, int to)
                    kBringingTensors);
       }
     } else if (group.rank() == to) {
-      for (const auto& [name, tensor] : empty_as(descriptions[rank])) {
+      for (const auto& [name, tensor] : empty_as(descriptions[rank], at::kCPU)) {
         all.emplace_back(name, tensor);
         if (tensor.numel() == 0) continue;
         std::vector<Tensor> message = {tensor};
@@ -75,13 +79,34 @@ NamedTensors gather_tensors(const NamedTensors& own, const Group& group, int to)
   return all;
 }
 
-void broadcast_tensors(NamedTensors& tensors, const Group& group) {
-  const std::string description = group.broadcast(group.is_first() ? describe(tensors) : "");
-  if (!group.is_first()) tensors = empty_as(description);
-  for (auto& [name, tensor] : tensors) {
-    tensor = tensor.cpu().contiguous();
-    group.broadcast(tensor);
+StoredTensors stored_on_first_rank(StoredTensors tensors, const Group& group) {
+  NamedTensors forms;
+  for (const StoredTensor& tensor : tensors) forms.emplace_back(tensor.name, tensor.form);
+  const std::string description = group.broadcast(group.is_first() ? describe(forms) : "");
+  if (!group.is_first()) {
+    tensors.clear();
+    for (const auto& [name, form] : empty_as(description, at::kMeta))
+      tensors.push_back({name, form, nullptr});
   }
+  for (StoredTensor& tensor : tensors) {
+    tensor.read = [&group, form = tensor.form, read_first = tensor.read](int64_t begin,
+                                                                         int64_t end) {
+      const auto options = form.options().device(at::kCPU);
+      const Tensor own = at::empty({end - begin}, options);
+      const auto step = kMostBytesAtOnce / static_cast<int64_t>(form.element_size());
+      for (int64_t at = 0; at < form.numel(); at += step) {
+        const int64_t to = std::min(at + step, form.numel());
+        const Tensor part =
+            group.is_first() ? read_first(at, to).cpu() : at::empty({to - at}, options);
+        group.broadcast(part.view(at::kByte));  // Gloo does not know all types
+        const int64_t first = std::max(at, begin), last = std::min(to, end);
+        if (first >= last) continue;
+        own.slice(0, first - begin, last - begin).copy_(part.slice(0, first - at, last - at));
+      }
+      return own;
+    };
+  }
+  return tensors;
 }
 
 }  // namespace flashstep

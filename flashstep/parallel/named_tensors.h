@@ -3,6 +3,7 @@
 
 #include "flashstep/detail/named_tensors.h"
 #include "flashstep/group.h"
+#include "flashstep/parallel/stored_tensors.h"
 
 namespace flashstep {
 
@@ -10,7 +11,9 @@ namespace flashstep {
 // ranks call it.
 NamedTensors gather_tensors(const NamedTensors& own, const Group& group, int to = 0);
 
-// Rank 0's tensors on every rank, on the CPU; the others' are ignored. All ranks call it.
-void broadcast_tensors(NamedTensors& tensors, const Group& group);
+// Rank 0's, for all ranks to read; the others' are ignored. A read is a call of all ranks, which
+// read the same tensors in the same order, each its own range; rank 0 reads tensors whole, and
+// sends them, 16 MiB at a time. All ranks call it.
+StoredTensors stored_on_first_rank(StoredTensors tensors, const Group& group);
 
 }  // namespace flashstep

@@ -267,28 +267,26 @@ double ShardedOptimizerBase::imbalance() const { return flashstep::imbalance(ele
 
 NamedTensors ShardedOptimizerBase::named_own(const NamedTensors& parameters) const {
   NamedTensors result;
-  for (const auto& [name, parameter] : parameters) {
-    for (const OwnPiece& piece : own_) {
-      if (!piece.parameter.is_same(parameter)) continue;
-      const bool is_whole = piece.inner.is_same(parameter);
-      result.emplace_back(is_whole ? name : piece_name(name, parameter, piece.begin, piece.end),
-                          piece.inner);
-    }
-  }
+  for (const NamedPiece& piece : own_pieces(parameters))
+    result.emplace_back(name_of(piece), piece.own);
   return result;
 }
 
-NamedTensors ShardedOptimizerBase::own_share(NamedTensors state,
-                                             const NamedTensors& parameters) const {
+std::vector<NamedPiece> ShardedOptimizerBase::own_pieces(const NamedTensors& parameters) const {
   std::vector<NamedPiece> pieces;
   for (const auto& [name, parameter] : parameters) {
     for (const OwnPiece& piece : own_) {
       if (!piece.parameter.is_same(parameter)) continue;
       const bool is_whole = piece.inner.is_same(parameter);
-      pieces.push_back({name, parameter, is_whole ? -1 : piece.begin, piece.end});
+      pieces.push_back({name, parameter, is_whole ? -1 : piece.begin, piece.end, piece.inner});
     }
   }
-  return cut_joined(std::move(state), parameters, pieces);
+  return pieces;
+}
+
+NamedTensors ShardedOptimizerBase::own_share(NamedTensors state,
+                                             const NamedTensors& parameters) const {
+  return cut_joined(in_memory(std::move(state)), parameters, own_pieces(parameters));
 }
 
 // All parameters under their number, each once.

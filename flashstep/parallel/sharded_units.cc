@@ -25,6 +25,7 @@
 #include "flashstep/parallel/cost.h"
 #include "flashstep/parallel/gradient_hooks.h"
 #include "flashstep/parallel/reduction.h"
+#include "flashstep/parallel/stored_tensors.h"
 #include "flashstep/parallel/unit.h"
 #include "flashstep/parallel/unit_checks.h"
 #include "flashstep/parallel/unit_order.h"
@@ -48,6 +49,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     for (const UnitOfTensors& unit : units)
       all.insert(all.end(), unit.tensors.begin(), unit.tensors.end());
     if (!options.fill) broadcast_from_first(all, group);
+    options_.fill = nullptr;  // and what it holds
     std::vector<Tensor> trained;
     for (size_t u = 0; u < units.size(); ++u) {
       units_.emplace_back(units[u], *groups_.shards, options);
@@ -205,26 +207,16 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
     return result;
   }
 
-  void load(const NamedTensors& whole) override {
+  void load_parts(const std::function<Tensor(const Shard& shard)>& part) override {
     const at::NoGradGuard no_grad;
-    std::map<std::string, Tensor> by_name(whole.begin(), whole.end());
+    const std::vector<Shard> all = shards();
+    auto shard = all.begin();
     for (const ShardedUnit& unit : units_) {
       for (const ShardedTensor& t : unit.tensors()) {
-        const auto found = by_name.find(t.name);
-        require(found != by_name.end(), "[fully sharded] expected a tensor for ", t.name,
-                ", got none");
-        require(found->second.sizes() == t.sizes, "[fully sharded] expected ", t.name, " of shape ",
-                at::IntArrayRef(t.sizes), ", got ", found->second.sizes());
-        const Tensor ordered =
-            at::empty_strided(t.sizes, t.strides, found->second.options()).copy_(found->second);
-        const int64_t begin = begin_of(t);
-        t.memory.slice(0, 0, t.own).copy_(flat_view(ordered).slice(0, begin, begin + t.own));
+        t.memory.slice(0, 0, t.own).copy_(part(*shard++));
         note_written(t.tensor);  // whose memory the shard is
-        by_name.erase(found);
       }
     }
-    require(by_name.empty(), "[fully sharded] expected tensors of the module alone, got ",
-            by_name.empty() ? "" : by_name.begin()->first);
   }
 
   bool can_be_captured() const override { return copies_ && copies_->can_be_captured(); }
@@ -454,7 +446,7 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
   }
 
   const Group& group_;
-  const FullyShardOptions options_;
+  FullyShardOptions options_;
   ShardGroups groups_{&group_, &group_};
   at::Device device_ = at::kCPU;
   std::unique_ptr<UnitCopies> copies_;  // null: collectives
@@ -473,6 +465,26 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 };
 
 }  // namespace
+
+void ShardedUnits::load(const NamedTensors& whole) {
+  std::map<std::string, Tensor> by_name(whole.begin(), whole.end());
+  const std::vector<Shard> all = shards();
+  for (const Shard& shard : all) {
+    const auto found = by_name.find(shard.name);
+    require(found != by_name.end(), "[fully sharded] expected a tensor for ", shard.name,
+            ", got none");
+    require(found->second.sizes() == shard.whole.sizes(), "[fully sharded] expected ", shard.name,
+            " of shape ", shard.whole.sizes(), ", got ", found->second.sizes());
+  }
+  for (const auto& [name, tensor] : by_name) {
+    require(std::ranges::count(all, name, &Shard::name) > 0,
+            "[fully sharded] expected tensors of the module alone, got ", name);
+  }
+  load_parts([&](const Shard& shard) {
+    return part_of(in_memory(shard.name, by_name.at(shard.name)), shard.whole, shard.begin,
+                   shard.end);
+  });
+}
 
 std::shared_ptr<ShardedUnits> shard_units(const std::vector<UnitOfTensors>& units,
                                           const Group& group, const FullyShardOptions& options) {

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -81,24 +79,32 @@ Key parse(const std::string& text, const ByName& parameters) {
 
 struct Piece {
   int64_t begin, end;
-  Tensor tensor;
+  StoredTensor stored;
 };
 
 struct Kind {  // of state, of one parameter
   std::string name;
-  Tensor whole;
+  std::optional<StoredTensor> whole;
   std::vector<Piece> pieces;
+  bool by_element = false;  // a value for each of the parameter's elements; else one for all
 };
 
-// What all pieces of one kind make together: of the parameter's shape, or, where they hold
-// something else than elements, what the first holds.
-Tensor join_kind(const std::string& name, Kind& kind, const Tensor& parameter) {
+bool is_by_element(const Piece& piece) {
+  return piece.stored.form.dim() == 1 && piece.stored.form.numel() == piece.end - piece.begin;
+}
+
+// Brings pieces into order: together they must be the parameter.
+void check_kind(const std::string& name, Kind& kind, const Tensor& parameter) {
   const std::string what = name + "/" + kind.name;
-  std::vector<Piece>& pieces = kind.pieces;
-  std::sort(pieces.begin(), pieces.end(),
-            [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+  require_tensor(name, !kind.whole || kind.pieces.empty(), "[resume] expected ", what,
+                 " once, got it whole and in pieces");
+  if (kind.whole) {
+    kind.by_element = kind.whole->form.sizes() == parameter.sizes();
+    return;
+  }
+  std::ranges::sort(kind.pieces, {}, &Piece::begin);
   int64_t reached = 0;
-  for (const Piece& piece : pieces) {
+  for (const Piece& piece : kind.pieces) {
     require_tensor(name, piece.begin == reached && piece.end <= parameter.numel(),
                    "[resume] expected ", what, " of element ", reached, " of ", parameter.numel(),
                    ", got elements ", piece.begin, " to ", piece.end, " next");
@@ -106,88 +112,89 @@ Tensor join_kind(const std::string& name, Kind& kind, const Tensor& parameter) {
   }
   require_tensor(name, reached == parameter.numel(), "[resume] expected ", what, " of ",
                  parameter.numel(), " elements, got that of the first ", reached);
-  const Piece& first = pieces.front();
-  const bool by_element =
-      first.tensor.dim() == 1 && first.tensor.numel() == first.end - first.begin;
-  if (!by_element) return first.tensor;
-  const Tensor whole = at::empty_strided(parameter.sizes(), gradient_strides(parameter),
-                                         first.tensor.options().requires_grad(false));
-  for (const Piece& piece : pieces) {
-    require_tensor(name, piece.tensor.dim() == 1 && piece.tensor.numel() == piece.end - piece.begin,
-                   "[resume] expected ", what, " of elements ", piece.begin, " to ", piece.end,
-                   ", got shape ", piece.tensor.sizes());
-    flat_view(whole).slice(0, piece.begin, piece.end).copy_(piece.tensor);
+  kind.by_element = is_by_element(kind.pieces.front());
+  for (const Piece& piece : kind.pieces) {
+    require_tensor(name, !kind.by_element || is_by_element(piece), "[resume] expected ", what,
+                   " of elements ", piece.begin, " to ", piece.end, ", got shape ",
+                   piece.stored.form.sizes());
   }
-  return whole;
 }
 
-std::unordered_map<std::string, std::vector<Kind>> by_parameter(NamedTensors state,
+// Of a kind by element: [begin, end), in the order of the parameter's memory. One read a tensor.
+Tensor read_elements(const Kind& kind, const Tensor& parameter, int64_t begin, int64_t end) {
+  if (kind.whole) return part_of(*kind.whole, parameter, begin, end);
+  Tensor all;
+  for (const Piece& piece : kind.pieces) {
+    const int64_t from = std::clamp(begin, piece.begin, piece.end);
+    const int64_t to = std::max(from, std::min(end, piece.end));
+    const Tensor part = piece.stored.read(from - piece.begin, to - piece.begin);
+    if (to - from == end - begin) {
+      all = part;
+    } else {
+      if (!all.defined()) all = at::empty({end - begin}, part.options());
+      if (from < to) all.slice(0, from - begin, to - begin).copy_(part);
+    }
+  }
+  return all;
+}
+
+// Of any other kind: what the first piece holds.
+Tensor read_value(const Kind& kind) {
+  if (kind.whole) return kind.whole->whole();
+  const Tensor value = kind.pieces.front().stored.whole();
+  for (size_t i = 1; i < kind.pieces.size(); ++i) kind.pieces[i].stored.read(0, 0);
+  return value;
+}
+
+// Of one parameter.
+void cut_parameter(const std::vector<Kind>& kinds, const Tensor& parameter,
+                   const std::vector<const NamedPiece*>& pieces, const UsePiece& use) {
+  const int64_t numel = parameter.numel();
+  int64_t begin = pieces.empty() ? 0 : numel, end = 0;
+  for (const NamedPiece* piece : pieces) {
+    begin = std::min(begin, std::max<int64_t>(piece->begin, 0));
+    end = std::max(end, piece->begin < 0 ? numel : piece->end);
+  }
+  std::vector<Tensor> read;
+  for (const Kind& kind : kinds)
+    read.push_back(kind.by_element ? read_elements(kind, parameter, begin, end) : read_value(kind));
+  for (const NamedPiece* piece : pieces) {
+    NamedTensors state;
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      Tensor own = read[i];
+      if (kinds[i].by_element && piece->begin < 0) {
+        own = own.as_strided(parameter.sizes(), gradient_strides(parameter));
+      } else if (kinds[i].by_element) {
+        own = own.slice(0, piece->begin - begin, piece->end - begin);
+      }
+      if (pieces.size() > 1) own = own.clone();
+      state.emplace_back(name_of(*piece) + "/" + kinds[i].name, own);
+    }
+    use(*piece, std::move(state));
+  }
+}
+
+std::unordered_map<std::string, std::vector<Kind>> by_parameter(StoredTensors state,
                                                                 const NamedTensors& parameters) {
   const ByName by_name(parameters.begin(), parameters.end());
   std::unordered_map<std::string, std::vector<Kind>> kinds;
-  for (auto& [text, tensor] : state) {
+  for (StoredTensor& stored : state) {
+    const std::string text = stored.name;
     const Key key = parse(text, by_name);
     auto& own = kinds[key.name];
-    auto found = std::find_if(own.begin(), own.end(),
-                              [&](const Kind& kind) { return kind.name == key.kind; });
-    if (found == own.end()) found = own.insert(own.end(), {key.kind, {}, {}});
+    auto found = std::ranges::find(own, key.kind, &Kind::name);
+    if (found == own.end()) found = own.insert(own.end(), Kind{key.kind, {}, {}});
     if (key.end < 0) {
-      require_tensor(key.name, !found->whole.defined(), "[resume] expected ", text,
-                     " once, got it twice");
-      found->whole = std::move(tensor);
+      require_tensor(key.name, !found->whole, "[resume] expected ", text, " once, got it twice");
+      found->whole = std::move(stored);
       continue;
     }
     require_tensor(key.name, key.order == order_of(by_name.at(key.name)), "[resume] expected ",
                    text, " in the order of the parameter's memory, strides ",
                    by_name.at(key.name).strides(), ", but it was written in another one");
-    found->pieces.push_back({key.begin, key.end, std::move(tensor)});
+    found->pieces.push_back({key.begin, key.end, std::move(stored)});
   }
   return kinds;
-}
-
-// Calls `use` with the whole state of each parameter, one after the other; pieces that are joined
-// are freed before.
-template <typename Use>
-void join_each(NamedTensors state, const NamedTensors& parameters, Use use) {
-  at::NoGradGuard no_grad;
-  auto kinds = by_parameter(std::move(state), parameters);
-  for (const auto& [name, parameter] : parameters) {
-    const auto found = kinds.find(name);
-    if (found == kinds.end()) continue;
-    NamedTensors whole;
-    for (Kind& kind : found->second) {
-      const std::string what = name + "/" + kind.name;
-      require_tensor(name, !kind.whole.defined() || kind.pieces.empty(), "[resume] expected ", what,
-                     " once, got it whole and in pieces");
-      whole.emplace_back(what,
-                         kind.whole.defined() ? kind.whole : join_kind(name, kind, parameter));
-    }
-    kinds.erase(found);
-    use(std::move(whole));
-  }
-}
-
-// The parameter whose state bears this name; the name itself, if there is none.
-std::string parameter_of(const std::string& text, const std::unordered_set<std::string>& names) {
-  for (size_t end = text.find_last_of("/@"); end != std::string::npos && end > 0;
-       end = text.find_last_of("/@", end - 1)) {
-    if (names.contains(text.substr(0, end))) return text.substr(0, end);
-  }
-  return text;
-}
-
-// In the order in which parameters come first.
-std::vector<NamedTensors> split_by_parameter(NamedTensors state, const NamedTensors& parameters) {
-  std::unordered_set<std::string> names;
-  for (const auto& [name, parameter] : parameters) names.insert(name);
-  std::unordered_map<std::string, size_t> places;
-  std::vector<NamedTensors> parts;
-  for (auto& entry : state) {
-    const auto [place, is_new] = places.try_emplace(parameter_of(entry.first, names), parts.size());
-    if (is_new) parts.emplace_back();
-    parts[place->second].push_back(std::move(entry));
-  }
-  return parts;
 }
 
 }  // namespace
@@ -198,63 +205,39 @@ std::string piece_name(const std::string& name, const Tensor& parameter, int64_t
   return str(name, "@", begin, ":", end, order.empty() ? "" : "@" + order);
 }
 
-NamedTensors join_pieces(NamedTensors state, const NamedTensors& parameters) {
-  NamedTensors result;
-  join_each(std::move(state), parameters, [&](NamedTensors whole) {
-    std::move(whole.begin(), whole.end(), std::back_inserter(result));
-  });
-  return result;
+std::string name_of(const NamedPiece& piece) {
+  return piece.begin < 0 ? piece.name
+                         : piece_name(piece.name, piece.parameter, piece.begin, piece.end);
 }
 
-NamedTensors cut_pieces(const NamedTensors& whole, const std::vector<NamedPiece>& pieces) {
-  at::NoGradGuard no_grad;
-  std::unordered_map<std::string, NamedTensors> by_name;  // kinds
-  for (const auto& [text, tensor] : whole) {
-    const size_t slash = text.rfind('/');
-    by_name[text.substr(0, slash)].emplace_back(text.substr(slash), tensor);
+void cut_each(StoredTensors state, const NamedTensors& parameters,
+              const std::vector<NamedPiece>& pieces, const UsePiece& use) {
+  const at::NoGradGuard no_grad;
+  std::unordered_map<std::string, std::vector<const NamedPiece*>> wanted;
+  for (const NamedPiece& piece : pieces) wanted[piece.name].push_back(&piece);
+  auto kinds = by_parameter(std::move(state), parameters);
+  for (const auto& [name, parameter] : parameters) {
+    const auto found = kinds.find(name);
+    if (found == kinds.end()) continue;
+    for (Kind& kind : found->second) check_kind(name, kind, parameter);
+    cut_parameter(found->second, parameter, wanted[name], use);
+    kinds.erase(found);
   }
-  NamedTensors result;
-  for (const NamedPiece& piece : pieces) {
-    const auto found = by_name.find(piece.name);
-    if (found == by_name.end()) continue;
-    const bool is_whole = piece.begin < 0;
-    const std::string name =
-        is_whole ? piece.name : piece_name(piece.name, piece.parameter, piece.begin, piece.end);
-    for (const auto& [kind, tensor] : found->second) {
-      if (is_whole || tensor.sizes() != piece.parameter.sizes()) {
-        result.emplace_back(name + kind, tensor.clone());
-        continue;
-      }
-      const Tensor ordered = at::empty_strided(tensor.sizes(), gradient_strides(piece.parameter),
-                                               tensor.options().requires_grad(false));
-      ordered.copy_(tensor);
-      result.emplace_back(name + kind, flat_view(ordered).slice(0, piece.begin, piece.end).clone());
-    }
-  }
-  return result;
 }
 
-NamedTensors cut_joined(NamedTensors state, const NamedTensors& parameters,
+NamedTensors cut_joined(StoredTensors state, const NamedTensors& parameters,
                         const std::vector<NamedPiece>& pieces) {
   NamedTensors result;
-  join_each(std::move(state), parameters, [&](const NamedTensors& whole) {
-    NamedTensors own = cut_pieces(whole, pieces);
-    std::move(own.begin(), own.end(), std::back_inserter(result));
+  cut_each(std::move(state), parameters, pieces, [&](const NamedPiece&, NamedTensors own) {
+    std::ranges::move(own, std::back_inserter(result));
   });
   return result;
 }
 
-NamedTensors share_state(NamedTensors state, const NamedTensors& parameters, const Group& group,
-                         const KeepFunction& keep) {
-  std::vector<NamedTensors> parts;  // rank 0's
-  if (group.is_first()) parts = split_by_parameter(std::move(state), parameters);
-  parts.resize(static_cast<size_t>(group.all_reduce(parts.size(), Reduce::kMax)));
-  NamedTensors kept;
-  for (NamedTensors& part : parts) {
-    broadcast_tensors(part, group);
-    for (auto& entry : keep(std::move(part))) kept.push_back(std::move(entry));
-  }
-  return kept;
+NamedTensors join_pieces(NamedTensors state, const NamedTensors& parameters) {
+  std::vector<NamedPiece> whole;
+  for (const auto& [name, parameter] : parameters) whole.push_back({name, parameter});
+  return cut_joined(in_memory(std::move(state)), parameters, whole);
 }
 
 }  // namespace flashstep

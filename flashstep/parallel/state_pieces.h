@@ -16,42 +16,39 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "flashstep/parallel/named_tensors.h"
+#include "flashstep/detail/named_tensors.h"
+#include "flashstep/parallel/stored_tensors.h"
 
 namespace flashstep {
-
-std::string piece_name(const std::string& name, const at::Tensor& parameter, int64_t begin,
-                       int64_t end);
-
-// State by pieces, of all ranks, to state of whole parameters, in the order of `parameters`. Whole
-// entries stay. Takes `state` as its own and lets go of pieces when their parameter is joined, so
-// that memory holds the state once. UserError, naming it, for a parameter that is not in
-// `parameters`, of which something is missing or twice there, or whose memory is ordered
-// differently now.
-NamedTensors join_pieces(NamedTensors state, const NamedTensors& parameters);
 
 // A piece of a parameter: elements [begin, end), or the whole one.
 struct NamedPiece {
   std::string name;  // the parameter's
   at::Tensor parameter;
   int64_t begin = -1, end = -1;  // -1: the whole parameter, in its shape
+  at::Tensor own = {};           // what is updated for it, where that is known
 };
 
-// Of whole state what belongs to `pieces`, as new tensors. A parameter without state has none.
-NamedTensors cut_pieces(const NamedTensors& whole, const std::vector<NamedPiece>& pieces);
+std::string piece_name(const std::string& name, const at::Tensor& parameter, int64_t begin,
+                       int64_t end);
+std::string name_of(const NamedPiece& piece);  // the parameter's, if it is whole
 
-// cut_pieces(join_pieces(state, parameters), pieces), one parameter after the other: of the state
-// only `pieces` and one whole parameter are there beside what is left of `state`.
-NamedTensors cut_joined(NamedTensors state, const NamedTensors& parameters,
+// Of `state`, whole or in pieces that any number of ranks wrote, what belongs to `pieces`: `use`
+// gets it as new tensors, one parameter after the other in the order of `parameters`. Of a
+// parameter's elements those are read that a piece has, from the first to the last, in one read of
+// each tensor (an empty one where there are none): with all ranks the same reads. Lets go of
+// `state` on the way, so that memory holds it once. A parameter without state has none. UserError,
+// naming it, for a parameter that is not in `parameters`, of which something is missing or twice
+// there, or whose memory is ordered differently now.
+using UsePiece = std::function<void(const NamedPiece& piece, NamedTensors state)>;
+void cut_each(StoredTensors state, const NamedTensors& parameters,
+              const std::vector<NamedPiece>& pieces, const UsePiece& use);
+
+// The same in one list.
+NamedTensors cut_joined(StoredTensors state, const NamedTensors& parameters,
                         const std::vector<NamedPiece>& pieces);
 
-// What a rank goes on holding of the tensors of one parameter.
-using KeepFunction = std::function<NamedTensors(NamedTensors)>;
-
-// Rank 0's `state` (whole, or in pieces) on every rank, one parameter after the other, so that no
-// rank but the first holds more of it than `keep` returns, and one parameter's. Tensors of none of
-// the `parameters` come one by one. All ranks call it; the others' state is ignored.
-NamedTensors share_state(NamedTensors state, const NamedTensors& parameters, const Group& group,
-                         const KeepFunction& keep);
+// The state of whole parameters.
+NamedTensors join_pieces(NamedTensors state, const NamedTensors& parameters);
 
 }  // namespace flashstep

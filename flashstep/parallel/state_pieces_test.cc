@@ -6,6 +6,7 @@
 
 #include "flashstep/error.h"
 #include "flashstep/measure/cpu_memory.h"
+#include "flashstep/parallel/named_tensors.h"
 #include "flashstep/parallel/test_cases.h"
 
 namespace flashstep {
@@ -51,16 +52,54 @@ TEST(CutJoined, IsThePartOfWhatWasJoined) {
   const NamedTensors parameters = zero_parameters(), state = make_state(parameters);
   // Other limits than those of the pieces that were written.
   const std::vector<NamedPiece> pieces = {{"p1", parameters[1].second, 500, 25000},
+                                          {"p1", parameters[1].second, 26000, 26001},
                                           {"p3", parameters[3].second}};
-  const NamedTensors expected = cut_pieces(join_pieces(state, parameters), pieces);
-  const NamedTensors own = cut_joined(state, parameters, pieces);
-  ASSERT_EQ(own.size(), 2u);
-  for (size_t i = 0; i < own.size(); ++i) {
-    EXPECT_EQ(own[i].first, expected[i].first);
-    EXPECT_TRUE(own[i].second.equal(expected[i].second)) << own[i].first;
+  const auto numbers = [](int64_t begin, int64_t end) {
+    return torch::arange(static_cast<double>(begin), static_cast<double>(end), torch::kFloat);
+  };
+  for (const NamedTensors& written : {state, join_pieces(state, parameters)}) {
+    const NamedTensors own = cut_joined(in_memory(written), parameters, pieces);
+    ASSERT_EQ(own.size(), 3u);
+    EXPECT_EQ(own[0].first, "p1@500:25000/m");
+    EXPECT_TRUE(own[0].second.equal(numbers(kElements + 500, kElements + 25000)));
+    EXPECT_EQ(own[1].first, "p1@26000:26001/m");
+    EXPECT_TRUE(own[1].second.equal(numbers(kElements + 26000, kElements + 26001)));
+    EXPECT_EQ(own[2].first, "p3/m");
+    EXPECT_TRUE(own[2].second.equal(numbers(3 * kElements, 4 * kElements)));
   }
-  EXPECT_EQ(own[0].second[0].item<float>(), kElements + 500);
-  EXPECT_EQ(own[1].second.numel(), kElements);
+}
+
+// Stored tensors that note how much of them is read, and how often.
+struct Reads {
+  int64_t elements = 0, calls = 0;
+};
+
+StoredTensors counted(const NamedTensors& tensors, Reads& reads) {
+  StoredTensors stored = in_memory(tensors);
+  for (StoredTensor& tensor : stored) {
+    tensor.read = [&reads, read = tensor.read](int64_t begin, int64_t end) {
+      reads.elements += end - begin;
+      ++reads.calls;
+      return read(begin, end);
+    };
+  }
+  return stored;
+}
+
+TEST(CutJoined, ReadsWhatAPieceHasAndEveryTensorOnce) {
+  const NamedTensors parameters = zero_parameters(), state = make_state(parameters);
+  Reads reads;
+  // From the middle of the first third to the middle of the second.
+  const NamedTensors own =
+      cut_joined(counted(state, reads), parameters, {{"p1", parameters[1].second, 5000, 15000}});
+  ASSERT_EQ(own.size(), 1u);
+  EXPECT_EQ(reads.elements, 10000);
+  EXPECT_EQ(reads.calls, kParameters * kRanks);
+  const NamedTensors whole = join_pieces(state, parameters);
+  reads = {};
+  cut_joined(counted(whole, reads), parameters, pieces_of(parameters, 1));
+  EXPECT_EQ(reads.elements, kParameters * kElements / kRanks);
+  EXPECT_EQ(reads.calls, kParameters);
 }
 
 TEST(CutJoined, MemoryHoldsTheStateOnce) {
@@ -69,7 +108,8 @@ TEST(CutJoined, MemoryHoldsTheStateOnce) {
   NamedTensors state = make_state(parameters);
   ASSERT_GE(allocated.now(), kParameters * kBytes);
   const int64_t before = allocated.now();
-  const NamedTensors own = cut_joined(std::move(state), parameters, pieces_of(parameters, 1));
+  const NamedTensors own =
+      cut_joined(in_memory(std::move(state)), parameters, pieces_of(parameters, 1));
   // Beside the state: a whole parameter, its pieces not yet freed, and copies of one.
   EXPECT_LE(allocated.peak(), before + 3 * kBytes);
   EXPECT_LE(allocated.now(), kParameters * kBytes / kRanks + kBytes);
@@ -93,44 +133,34 @@ TEST(JoinPieces, RefusesAWholeEntryTwice) {
   EXPECT_THROW(join_pieces({{"p0/m", m}, {"p0/m", m}}, parameters), UserError);
 }
 
-TEST(ShareState, ComesByParameterAndOnlyWhatIsKeptStays) {
+TEST(StoredOnFirstRank, ComesInPartsOfWhichEveryRankKeepsItsOwn) {
   on_ranks(3, [](const Group& group) {
-    // Names that hold what separates a parameter's name from what is kept of it.
-    NamedTensors parameters;
-    for (int64_t i = 0; i < kParameters; ++i)
-      parameters.emplace_back(str("block/", i, "@w"), torch::zeros({kElements}));
-    NamedTensors state;  // by kind, as two ranks write it into two files
+    constexpr int64_t kMany = 80 << 20;  // of two bytes; 16 MiB are one message
+    StoredTensors stored;
     if (group.is_first()) {
-      for (const char* piece : {"@0:9000/m", "@9000:30000/m"}) {
-        for (int64_t i = 0; i < kParameters; ++i) {
-          const int64_t numel = piece[1] == '0' ? 9000 : 21000;
-          state.emplace_back(parameters[i].first + piece, torch::full({numel}, i, torch::kFloat));
-        }
+      for (const char* name : {"a", "b"}) {
+        const auto options = torch::TensorOptions(at::kMeta).dtype(at::kShort);
+        stored.push_back(
+            {name, torch::empty({4, kMany / 4}, options), [](int64_t begin, int64_t end) {
+               return torch::arange(begin, end).remainder(1009).to(at::kShort);
+             }});
       }
-      state.emplace_back("loss_scale", torch::full({}, 7.0));
     }
-    const measure::AllocatedBytes allocated;
-    size_t calls = 0;
-    const NamedTensors kept =
-        share_state(std::move(state), parameters, group, [&](NamedTensors part) {
-          if (++calls <= static_cast<size_t>(kParameters)) {
-            EXPECT_EQ(part.size(), 2u);
-            for (const auto& [name, tensor] : part) {
-              EXPECT_EQ(name.rfind(parameters[calls - 1].first, 0), 0u) << name;
-              EXPECT_TRUE((tensor == static_cast<double>(calls - 1)).all().item<bool>()) << name;
-            }
-            part.erase(part.begin());
-            part[0].second = part[0].second.slice(0, 0, 100).clone();
-          }
-          return part;
-        });
-    EXPECT_EQ(calls, static_cast<size_t>(kParameters) + 1);
-    ASSERT_EQ(kept.size(), static_cast<size_t>(kParameters) + 1);
-    EXPECT_EQ(kept.back().first, "loss_scale");
-    EXPECT_EQ(kept.back().second.item<float>(), 7);
-    // A parameter's state and the next one's, a comparison's result, what is kept, and a message
-    // in each of Gloo's two threads, which let go of it some time after it is there.
-    EXPECT_LE(allocated.peak(), 4 * kElements * 4);
+    stored = stored_on_first_rank(std::move(stored), group);
+    ASSERT_EQ(stored.size(), 2u);
+    for (const StoredTensor& tensor : stored) {
+      EXPECT_EQ(tensor.form.sizes(), at::IntArrayRef({4, kMany / 4}));
+      const int64_t begin = group.rank() * kMany / 3 + 1, end = begin + kMany / 4;
+      const Tensor expected = torch::arange(begin, end).remainder(1009).to(at::kShort);
+      const measure::AllocatedBytes allocated;
+      const Tensor own = tensor.read(begin, end);
+      // What is kept, a message, and those that Gloo's two threads have not let go of. Rank 0 makes
+      // what it reads.
+      if (!group.is_first()) {
+        EXPECT_LE(allocated.peak(), (end - begin) * 2 + (3 * 16 << 20));
+      }
+      EXPECT_TRUE(own.equal(expected)) << tensor.name;
+    }
   });
 }
 

@@ -247,8 +247,13 @@ NamedTensors optimizer_state(const AdamW& optimizer, const NamedTensors& paramet
   return result;
 }
 
-void load_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
-                          const NamedTensors& state) {
+namespace {
+
+// By parameter.
+using LoadedState = std::unordered_map<void*, std::unique_ptr<AdamWState>>;
+
+LoadedState parse_state(const AdamW& optimizer, const NamedTensors& parameters,
+                        const NamedTensors& state) {
   torch::NoGradGuard no_grad;
   std::unordered_map<std::string, Tensor> by_name(parameters.begin(), parameters.end());
   std::unordered_map<std::string, std::unique_ptr<AdamWState>> loaded;
@@ -280,13 +285,29 @@ void load_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
     *slot =
         at::empty_like(parameter->second, parameter->second.options().dtype(dtype)).copy_(tensor);
   }
-  optimizer.state().clear();
+  LoadedState result;
   for (auto& [name, entry] : loaded) {
     require_tensor(
         name, entry->step.defined() && entry->exp_avg.defined() && entry->exp_avg_sq.defined(),
         "[resume] expected step, exp_avg and exp_avg_sq of ", name, ", but one is missing");
-    optimizer.state()[by_name.at(name).unsafeGetTensorImpl()] = std::move(entry);
+    result[by_name.at(name).unsafeGetTensorImpl()] = std::move(entry);
   }
+  return result;
+}
+
+}  // namespace
+
+void load_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
+                          const NamedTensors& state) {
+  LoadedState loaded = parse_state(optimizer, parameters, state);
+  optimizer.state().clear();
+  for (auto& [parameter, entry] : loaded) optimizer.state()[parameter] = std::move(entry);
+}
+
+void add_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
+                         const NamedTensors& state) {
+  LoadedState loaded = parse_state(optimizer, parameters, state);
+  for (auto& [parameter, entry] : loaded) optimizer.state()[parameter] = std::move(entry);
 }
 
 }  // namespace flashstep

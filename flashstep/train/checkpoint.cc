@@ -2,13 +2,11 @@
 
 #include <cstdio>
 #include <random>
-#include <set>
 #include <system_error>
 
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
-#include "flashstep/base/hash.h"
 #include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/named_tensors.h"
@@ -20,68 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using OrderedJson = nlohmann::ordered_json;
-
-CheckpointState read_state(const fs::path& directory) {
-  const fs::path path = directory / kStateName;
-  CheckpointState state = parse_checkpoint_state(read_file(path), path.string());
-  const int64_t named = step_of(directory);
-  require(named < 0 || named == state.step, "[checkpoint] ", path.string(), ": expected step ",
-          named, ", got ", state.step);
-  return state;
-}
-
-// Adds the tensors of the files that hold `part`, each held against its size and hash first.
-void load_part(const fs::path& directory, const CheckpointState& state, const std::string& part,
-               NamedTensors& tensors) {
-  std::set<std::string> names;
-  for (const CheckpointFile& file : state.files) {
-    if (file.part != part) continue;
-    const fs::path path = directory / file.name;
-    std::error_code error;
-    const uint64_t size_bytes = fs::file_size(path, error);
-    require(!error, "[checkpoint] expected the file ", path.string(), ", got: ", error.message());
-    require(size_bytes == file.size_bytes, "[checkpoint] ", path.string(), ": expected ",
-            file.size_bytes, " bytes, got ", size_bytes);
-    const std::string hash = hash_file(path);
-    require(hash == file.hash, "[checkpoint] ", path.string(), ": expected contents with the hash ",
-            file.hash, ", got ", hash, " (the file is damaged)");
-    for (auto& [name, tensor] : SafetensorsFile(path).tensors()) {
-      require(names.insert(name).second, "[checkpoint] ", path.string(),
-              ": expected every tensor in one file, got \"", name, "\" again");
-      tensors.emplace_back(name, std::move(tensor));
-    }
-  }
-}
-
-NamedTensors load_model(const fs::path& directory) {
-  NamedTensors model;
-  load_part(directory, read_state(directory), "model", model);
-  return model;
-}
-
-// load(directory) of the newest checkpoint for which it does not throw.
-template <typename Load>
-auto newest_with(const fs::path& checkpoints, const WarnFunction& warn, Load load)
-    -> std::optional<decltype(load(checkpoints))> {
-  const std::vector<int64_t> steps = list_checkpoints(checkpoints);
-  std::string reason;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const auto note = [&](const char* what) {
-      if (reason.empty()) reason = what;
-      if (warn) warn(str(what, "; looking for an earlier checkpoint than step ", *step));
-    };
-    try {
-      return load(checkpoint_directory(checkpoints, *step));
-    } catch (const UserError& error) {
-      note(error.what());
-    } catch (const MachineError& error) {
-      note(error.what());
-    }
-  }
-  require(steps.empty(), "[checkpoint] expected a whole checkpoint in ", checkpoints.string(),
-          ", got damaged ones only: ", reason);
-  return std::nullopt;
-}
 
 CheckpointFile write_part(const fs::path& directory, const std::string& name, const char* part,
                           const NamedTensors& tensors) {
@@ -270,32 +206,6 @@ void write_checkpoint(const fs::path& directory, const Checkpoint& checkpoint) {
     write_file(path / kStateName, format_checkpoint_state(state));
     unfinished.finish();
   });
-}
-
-Checkpoint load_checkpoint(const fs::path& named) {
-  const fs::path directory = readable_checkpoint(named);
-  CheckpointState state = read_state(directory);
-  Checkpoint checkpoint;
-  checkpoint.step = state.step;
-  checkpoint.state_json = std::move(state.state_json);
-  load_part(directory, state, "model", checkpoint.model);
-  load_part(directory, state, "optimizer", checkpoint.optimizer);
-  return checkpoint;
-}
-
-std::optional<Checkpoint> load_newest(const fs::path& checkpoints, const WarnFunction& warn) {
-  return newest_with(checkpoints, warn, load_checkpoint);
-}
-
-NamedTensors load_weights(const fs::path& path, const WarnFunction& warn) {
-  if (fs::is_regular_file(path)) return SafetensorsFile(path).tensors();
-  if (fs::exists(path / kStateName)) return load_model(path);
-  const fs::path checkpoints = fs::is_directory(path / "checkpoints") ? path / "checkpoints" : path;
-  std::optional<NamedTensors> weights = newest_with(checkpoints, warn, load_model);
-  require(weights.has_value(),
-          "[checkpoint] expected a .safetensors file, a checkpoint or a run with one, got ",
-          path.string(), fs::exists(path) ? "" : ", which does not exist");
-  return std::move(*weights);
 }
 
 }  // namespace flashstep

@@ -13,7 +13,7 @@
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
 #include "flashstep/testing/ranks.h"
-#include "flashstep/train/run_state.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
 namespace {
@@ -202,22 +202,50 @@ TEST(ShardedCheckpoint, AMistakeOfRankZeroIsToldToo) {
   });
 }
 
-TEST(ShareCheckpoint, TheOptimizersTensorsStayWithRankZero) {
-  testing::run_ranks(2, [](const Environment& environment) {
+// The part of each tensor that a rank asks for, and the sum of what it got.
+void expect_parts(const StoredTensors& stored, const Group& group) {
+  for (const StoredTensor& tensor : stored) {
+    const int64_t numel = tensor.form.numel(), begin = numel * group.rank() / 3;
+    const torch::Tensor part = tensor.read(begin, numel - 1);
+    EXPECT_TRUE(part.equal(torch::arange(begin, numel - 1, torch::kFloat))) << tensor.name;
+    EXPECT_EQ(tensor.read(numel, numel).numel(), 0);
+    const torch::Tensor whole = tensor.whole();
+    EXPECT_EQ(whole.sizes(), tensor.form.sizes());
+    EXPECT_TRUE(whole.view({-1}).equal(torch::arange(static_cast<double>(numel), torch::kFloat)));
+  }
+}
+
+// On one disk, and where ranks do not see that of rank 0, not even by another's name for it.
+TEST(ShareCheckpoint, EveryRankReadsItsParts) {
+  testing::run_ranks(3, [](const Environment& environment) {
     const Group group(environment);
-    std::optional<Checkpoint> checkpoint;
+    const Disks disks("share", group);
     EXPECT_FALSE(share_checkpoint(std::nullopt, &group).has_value());
-    if (group.is_first()) {
-      checkpoint =
-          Checkpoint{3, {{"w", torch::ones({2, 3}).t()}}, {{"w/m", torch::ones({6})}}, "{\"a\":1}"};
+    const auto values = [](int64_t rows, int64_t columns) {
+      return torch::arange(static_cast<double>(rows * columns), torch::kFloat)
+          .view({rows, columns});
+    };
+    Checkpoint checkpoint{3, {{"v", values(2, 3)}, {"w", values(7, 5)}}, {}, "{\"a\":1}"};
+    checkpoint.optimizer = {{"w/m", values(7, 5)}};
+    save_checkpoint(kOwnDisk, checkpoint, 1);  // of the same bytes on all
+    for (const fs::path& place : {disks.of(0) / "checkpoints", kOwnDisk}) {
+      SCOPED_TRACE(place.string());
+      const bool sees = place != kOwnDisk;
+      std::optional<StoredCheckpoint> stored;
+      if (group.is_first()) stored = open_newest(place, nullptr);
+      stored = share_checkpoint(std::move(stored), &group);
+      ASSERT_TRUE(stored.has_value());
+      EXPECT_EQ(stored->step, 3);
+      EXPECT_EQ(stored->state_json, "{\"a\":1}");
+      ASSERT_EQ(stored->model.tensors.size(), 2u);
+      ASSERT_EQ(stored->optimizer.tensors.size(), 1u);
+      // Its own files, or none.
+      if (!group.is_first()) {
+        EXPECT_EQ(stored->model.paths.size(), sees ? 1u : 0u);
+      }
+      expect_parts(stored->model.tensors, group);
+      expect_parts(stored->optimizer.tensors, group);
     }
-    checkpoint = share_checkpoint(std::move(checkpoint), &group);
-    ASSERT_TRUE(checkpoint.has_value());
-    EXPECT_EQ(checkpoint->step, 3);
-    EXPECT_EQ(checkpoint->state_json, "{\"a\":1}");
-    ASSERT_EQ(checkpoint->model.size(), 1u);
-    EXPECT_TRUE(checkpoint->model[0].second.equal(torch::ones({3, 2})));
-    EXPECT_EQ(checkpoint->optimizer.size(), group.is_first() ? 1u : 0u);
   });
 }
 

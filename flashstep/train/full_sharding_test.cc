@@ -15,6 +15,7 @@
 #include "flashstep/testing/ranks.h"
 #include "flashstep/testing/sentences.h"
 #include "flashstep/train/evaluate.h"
+#include "flashstep/train/module_tensors.h"
 #include "flashstep/train/parallelize.h"
 #include "flashstep/train/run_state.h"
 

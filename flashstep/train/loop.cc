@@ -16,6 +16,7 @@
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_log.h"
 #include "flashstep/train/run_state.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
 namespace {
@@ -109,8 +110,8 @@ class Loop {
 
   RunCounters resume(std::vector<std::string>& notes) {
     const auto warn = [&](const std::string& sentence) { notes.push_back(sentence); };
-    std::optional<Checkpoint> checkpoint;
-    if (directory_ != nullptr) checkpoint = load_newest(directory_->checkpoints(), warn);
+    std::optional<StoredCheckpoint> checkpoint;
+    if (directory_ != nullptr) checkpoint = open_newest(directory_->checkpoints(), warn);
     checkpoint = share_checkpoint(std::move(checkpoint), group());
     RunCounters counters;
     if (checkpoint) {

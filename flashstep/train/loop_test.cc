@@ -24,6 +24,7 @@
 #include "flashstep/error.h"
 #include "flashstep/optim.h"
 #include "flashstep/testing/toy_modules.h"
+#include "flashstep/train/module_tensors.h"
 #include "flashstep/train/run_directory.h"
 #include "flashstep/train/run_state.h"
 
@@ -386,13 +387,13 @@ TEST_F(LoopTest, RefusesTheCheckpointOfAnotherModule) {
 TEST_F(LoopTest, WeightsStartAnotherModule) {
   Net source, target;
   torch::nn::init::zeros_(target.in->weight);
-  load_module(target, module_tensors(source), "a test");
+  load_module(target, in_memory(module_tensors(source)), "a test");
   EXPECT_TRUE(target.in->weight.equal(source.in->weight));
   NamedTensors weights = module_tensors(source);
   weights.emplace_back("more", torch::ones({1}));
-  EXPECT_THROW(load_module(target, weights, "a test"), UserError);
+  EXPECT_THROW(load_module(target, in_memory(weights), "a test"), UserError);
   weights.resize(2);
-  EXPECT_THROW(load_module(target, weights, "a test"), UserError);
+  EXPECT_THROW(load_module(target, in_memory(weights), "a test"), UserError);
 }
 
 }  // namespace

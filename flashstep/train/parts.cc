@@ -1,5 +1,6 @@
 #include "flashstep/train/parts.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <optional>
 #include <utility>
@@ -11,7 +12,9 @@
 
 #include "flashstep/amp.h"
 #include "flashstep/base/heap.h"
+#include "flashstep/comm/agreement.h"
 #include "flashstep/products/product.h"
+#include "flashstep/train/module_tensors.h"
 #include "flashstep/train/parallelize.h"
 
 namespace flashstep {
@@ -29,17 +32,37 @@ torch::optim::AdamWOptions adamw_options(const Config& config) {
       .weight_decay(config.optimizer.weight_decay);
 }
 
+// Of parameters that lie row by row, as a model's do.
+PartFill fill_from(const StoredTensors& weights) {
+  return [weights](const std::string& name, const at::Tensor& values, int64_t begin) {
+    const auto stored = std::ranges::find(weights, name, &StoredTensor::name);
+    values.copy_(stored->read(begin, begin + values.numel()));
+  };
+}
+
+// `shards`: the model is not written, and `fill` gives its values.
 Transformer make_model(const Config& config, torch::Device device, bool shards, PartFill& fill,
-                       const std::function<void(Transformer&)>& load) {
+                       const StoredTensors& weights) {
   const TrainConfig& train = config.train;
   const auto seed = static_cast<uint64_t>(train.seed);
-  const bool is_unwritten = shards && train.init_from.empty();
   const bool is_narrow = train.weights == "bf16";
   const torch::TensorOptions place(shards ? torch::Device(torch::kCPU) : device);
-  Transformer model(config.model, is_unwritten ? std::nullopt : std::make_optional(seed),
-                    place.dtype(is_unwritten && is_narrow ? at::kBFloat16 : at::kFloat));
-  if (is_unwritten) fill = model->part_fill(seed);
-  if (load && !train.init_from.empty()) load(model);
+  Transformer model(config.model, shards ? std::nullopt : std::make_optional(seed),
+                    place.dtype(shards && is_narrow ? at::kBFloat16 : at::kFloat));
+  if (!weights.empty()) {
+    try {
+      check_weights(module_tensors(*model), weights, train.init_from);
+    } catch (const UserError& error) {
+      throw AgreedError(error);  // all ranks have the same
+    }
+    if (shards) {
+      fill = fill_from(weights);
+    } else {
+      load_module(*model, weights, train.init_from);
+    }
+  } else if (shards) {
+    fill = model->part_fill(seed);
+  }
   model->set_recompute(recompute_by_name(train.recompute), train.recompute_group,
                        train.recompute_blocks);
   model->set_short_stream(has_short_stream(train, device.is_cuda()));
@@ -87,10 +110,10 @@ StepOptions step_options(const Config& config) {
 }
 
 TrainedParts make_parts(const Config& config, torch::Device device, Group* group,
-                        const std::function<void(Transformer&)>& load) {
+                        const StoredTensors& weights) {
   ParallelizeOptions spread{autocast_dtype(config.train)};
   Transformer model =
-      make_model(config, device, shards_parameters(config.parallel, group), spread.fill, load);
+      make_model(config, device, shards_parameters(config.parallel, group), spread.fill, weights);
   std::shared_ptr<Parallelism> parallel = parallelize(*model, config.parallel, group, spread);
   const auto moments = config.train.moments == "bf16" ? at::kBFloat16 : at::kFloat;
   auto optimizer =

@@ -2,7 +2,6 @@
 // optimizer.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include <torch/optim/adamw.h>
@@ -12,6 +11,7 @@
 #include "flashstep/group.h"
 #include "flashstep/loop.h"
 #include "flashstep/model.h"
+#include "flashstep/parallel/stored_tensors.h"
 #include "flashstep/train/config.h"
 
 namespace flashstep {
@@ -33,11 +33,11 @@ struct TrainedParts {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 };
 
-// `config`: resolved; `group` null: a process alone. `load` gets the model, before it is spread, if
-// train.init_from says that its weights are read. Parameters that ranks are to divide lie on the
-// CPU; where nothing else gives their values, they are not written, and take no memory, before each
-// rank has its shards.
+// `config`: resolved; `group` null: a process alone. `weights`: those of train.init_from, the same
+// on all ranks (share_tensors); empty: new ones. Parameters that ranks are to divide are not
+// written, and take no memory, before each rank has its shards. UserError (AgreedError) for weights
+// of another model.
 TrainedParts make_parts(const Config& config, torch::Device device, Group* group,
-                        const std::function<void(Transformer&)>& load = {});
+                        const StoredTensors& weights = {});
 
 }  // namespace flashstep

@@ -1,10 +1,6 @@
 #include "flashstep/train/run_state.h"
 
-#include <algorithm>
-#include <cmath>
 #include <set>
-#include <sstream>
-#include <unordered_map>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -13,7 +9,8 @@
 #include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
 #include "flashstep/group.h"
-#include "flashstep/parallel/state_pieces.h"
+#include "flashstep/train/module_tensors.h"
+#include "flashstep/train/optimizer_tensors.h"
 
 namespace flashstep {
 namespace {
@@ -25,123 +22,6 @@ torch::Device device_of(const torch::nn::Module& module) {
   const auto parameters = module.parameters();
   return parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().device();
 }
-
-// What a checkpoint keeps of an optimizer. AdamW's state, sharded or not, is by parameter: all
-// ranks read and write it, each its share. That of others is one tensor, the bytes of their own
-// torch::save.
-class OptimizerTensors {
- public:
-  // `parameters`: the module's. The job must outlive it.
-  OptimizerTensors(const Job& job, NamedTensors parameters)
-      : job_(job),
-        adamw_(dynamic_cast<AdamW*>(&job.optimizer)),
-        sharded_(dynamic_cast<ShardedOptimizerBase*>(&job.optimizer)),
-        units_(job.parallel->units()),
-        parameters_(std::move(parameters)) {
-    if (auto* sharded = dynamic_cast<ShardedAdamW*>(&job.optimizer)) adamw_ = &sharded->inner();
-    require(units_ == nullptr || (adamw_ != nullptr && sharded_ == nullptr),
-            "[checkpoint] expected flashstep's AdamW, not sharded by itself, for parameters that "
-            "are fully sharded, got another optimizer");
-  }
-
-  bool are_divided() const {
-    return adamw_ != nullptr && (sharded_ != nullptr || units_ != nullptr);
-  }
-
-  // Those of this rank, not copies; if they are not divided, rank 0's are all. All ranks call it.
-  NamedTensors read() const {
-    if (units_ != nullptr) return shards_state();
-    if (adamw_ != nullptr) return optimizer_state(*adamw_, updated());
-    if (sharded_ != nullptr) sharded_->consolidate(0);
-    if (!job_.parallel->is_main_rank()) return {};
-    torch::serialize::OutputArchive archive;
-    job_.optimizer.save(archive);
-    std::ostringstream out;
-    archive.save_to(out);
-    const std::string bytes = out.str();
-    const auto* const begin = reinterpret_cast<const uint8_t*>(bytes.data());
-    return {{kArchive, at::tensor(at::ArrayRef<uint8_t>(begin, bytes.size()), at::kByte)}};
-  }
-
-  // Of what any number of ranks may have written (all of a parameter's) what load() takes.
-  NamedTensors own(NamedTensors written) const {
-    if (adamw_ == nullptr) return written;
-    if (units_ != nullptr) return cut_joined(std::move(written), parameters_, own_pieces());
-    return are_divided() ? sharded_->own_share(std::move(written), parameters_)
-                         : join_pieces(std::move(written), parameters_);
-  }
-
-  void load(const NamedTensors& own) const {
-    if (units_ != nullptr) return load_shards_state(own);
-    if (adamw_ != nullptr) return load_optimizer_state(*adamw_, updated(), own);
-    require(own.size() == 1 && own.front().first == kArchive,
-            "[resume] expected the checkpoint of another optimizer than AdamW, got one of AdamW");
-    const Tensor bytes = own.front().second.contiguous();
-    torch::serialize::InputArchive archive;
-    // Not where they were saved. A sharded optimizer brings its share to its device by itself.
-    archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel(),
-                      sharded_ != nullptr ? torch::Device(torch::kCPU) : device_of(job_.module));
-    job_.optimizer.load(archive);
-  }
-
- private:
-  static constexpr const char* kArchive = "torch_archive";
-  NamedTensors updated() const {  // by this rank
-    return are_divided() ? sharded_->named_own(parameters_) : parameters_;
-  }
-
-  // Of fully sharded parameters: a piece each, or, of those that every rank has, all.
-  std::vector<NamedPiece> own_pieces() const {
-    std::vector<NamedPiece> pieces;
-    for (const Shard& shard : units_->shards()) {
-      if (!shard.is_divided) {
-        pieces.push_back({shard.name, shard.whole});
-      } else if (shard.begin < shard.end) {
-        pieces.push_back({shard.name, shard.whole, shard.begin, shard.end});
-      }
-    }
-    return pieces;
-  }
-
-  static std::string name_of(const Shard& shard) {
-    return shard.is_divided ? piece_name(shard.name, shard.whole, shard.begin, shard.end)
-                            : shard.name;
-  }
-
-  // Of what several ranks have, the first one's.
-  NamedTensors shards_state() const {
-    NamedTensors result;
-    for (const Shard& shard : units_->shards()) {
-      if (!shard.is_first || (shard.is_divided && shard.begin == shard.end)) continue;
-      for (auto& [name, tensor] : optimizer_state(*adamw_, {{name_of(shard), shard.tensor}})) {
-        if (tensor.dim() > 0 && shard.is_divided) tensor = tensor.view({-1});
-        result.emplace_back(name, tensor);
-      }
-    }
-    return result;
-  }
-
-  void load_shards_state(const NamedTensors& own) const {
-    NamedTensors shards, state;
-    std::set<std::string> undivided;
-    for (const Shard& shard : units_->shards()) {
-      shards.emplace_back(name_of(shard), shard.tensor);
-      if (!shard.is_divided) undivided.insert(shard.name);
-    }
-    for (const auto& [name, tensor] : own) {
-      const bool is_piece =
-          tensor.dim() > 0 && !undivided.contains(name.substr(0, name.rfind('/')));
-      state.emplace_back(name, is_piece ? tensor.view({-1, 1, 1}) : tensor);
-    }
-    load_optimizer_state(*adamw_, shards, state);
-  }
-
-  const Job& job_;
-  AdamW* adamw_;                   // the one inside, if it is sharded; null: another optimizer
-  ShardedOptimizerBase* sharded_;  // null: it is not
-  const ShardedUnits* units_;      // null: parameters are not
-  const NamedTensors parameters_;
-};
 
 std::string hex(const Tensor& bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -190,7 +70,7 @@ struct State {
 };
 
 // The bytes are known to be whole; they may still be those of another version of this program.
-State parse_state(const Checkpoint& checkpoint, const Parallelism& parallel) {
+State parse_state(const StoredCheckpoint& checkpoint, const Parallelism& parallel) {
   try {
     const OrderedJson json = OrderedJson::parse(checkpoint.state_json);
     const auto number = [&](const char* name) {
@@ -232,11 +112,10 @@ State parse_state(const Checkpoint& checkpoint, const Parallelism& parallel) {
 }
 
 // Splits the trainer's own tensors from the optimizer's by their first name.
-std::pair<NamedTensors, NamedTensors> split_optimizer(NamedTensors tensors) {
-  NamedTensors own, optimizer;
-  for (auto& entry : tensors) {
-    (entry.first.rfind("scaler/", 0) == 0 ? own : optimizer).push_back(std::move(entry));
-  }
+std::pair<StoredTensors, StoredTensors> split_optimizer(StoredTensors tensors) {
+  StoredTensors own, optimizer;
+  for (StoredTensor& tensor : tensors)
+    (tensor.name.starts_with("scaler/") ? own : optimizer).push_back(std::move(tensor));
   return {std::move(own), std::move(optimizer)};
 }
 
@@ -244,33 +123,6 @@ std::pair<NamedTensors, NamedTensors> split_optimizer(NamedTensors tensors) {
 
 const Group* writing_group(const Job& job) {
   return OptimizerTensors(job, {}).are_divided() ? job.parallel->group() : nullptr;
-}
-
-NamedTensors module_tensors(const torch::nn::Module& module) {
-  NamedTensors tensors;
-  std::set<void*> seen;
-  const auto add = [&](const auto& named) {
-    for (const auto& item : named) {
-      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
-        tensors.emplace_back(item.key(), item.value());
-      }
-    }
-  };
-  add(module.named_parameters());
-  add(module.named_buffers());
-  return tensors;
-}
-
-NamedTensors whole_tensors(const torch::nn::Module& module, const Parallelism& parallel) {
-  NamedTensors tensors = module_tensors(module);
-  if (parallel.units() == nullptr) return tensors;
-  std::unordered_map<std::string, Tensor> wholes;
-  for (const Shard& shard : parallel.units()->shards()) wholes.emplace(shard.name, shard.whole);
-  for (auto& [name, tensor] : tensors) {
-    const auto found = wholes.find(name);
-    if (found != wholes.end()) tensor = found->second;
-  }
-  return tensors;
 }
 
 namespace {
@@ -288,45 +140,6 @@ NamedTensors gathered_tensors(const Job& job) {
     if (!sharded.contains(entry.first)) own.push_back(std::move(entry));
   }
   return own;
-}
-
-void check_weights(const NamedTensors& own, const NamedTensors& weights,
-                   const std::string& source) {
-  const std::unordered_map<std::string, Tensor> by_name(weights.begin(), weights.end());
-  for (const auto& [name, tensor] : own) {
-    const auto found = by_name.find(name);
-    require_tensor(name, found != by_name.end(), "[weights] expected ", name, " in ", source,
-                   ", but it is not there");
-    require_tensor(name, found->second.sizes() == tensor.sizes(), "[weights] expected ", name,
-                   " of shape ", tensor.sizes(), " in ", source, ", got ", found->second.sizes());
-  }
-  for (const auto& [name, tensor] : weights) {
-    const bool known =
-        std::any_of(own.begin(), own.end(), [&](const auto& e) { return e.first == name; });
-    require_tensor(name, known, "[weights] ", source, " holds ", name,
-                   ", which the module does not have");
-  }
-}
-
-// load_module, of which each rank takes its shards.
-void load_job(const Job& job, const NamedTensors& weights, const std::string& source) {
-  ShardedUnits* const units = job.parallel->units();
-  if (units == nullptr) return load_module(job.module, weights, source);
-  const torch::NoGradGuard no_grad;
-  check_weights(whole_tensors(job.module, *job.parallel), weights, source);
-  std::set<std::string> sharded;
-  for (const Shard& shard : units->shards()) sharded.insert(shard.name);
-  std::unordered_map<std::string, Tensor> others;  // buffers
-  for (const auto& [name, tensor] : module_tensors(job.module)) others.emplace(name, tensor);
-  NamedTensors parameters;
-  for (const auto& [name, tensor] : weights) {
-    if (sharded.contains(name)) {
-      parameters.emplace_back(name, tensor);
-    } else {
-      others.at(name).copy_(tensor);
-    }
-  }
-  units->load(parameters);
 }
 
 }  // namespace
@@ -362,30 +175,13 @@ Checkpoint make_checkpoint(const Job& job, const NamedTensors& step_state,
   return checkpoint;
 }
 
-std::optional<Checkpoint> share_checkpoint(std::optional<Checkpoint> checkpoint,
-                                           const Group* group) {
-  if (group == nullptr) return checkpoint;
-  std::string text;  // step and state; empty: there is none
-  if (group->is_first() && checkpoint)
-    text = flashstep::str(checkpoint->step, " ", checkpoint->state_json);
-  text = group->broadcast(text);
-  if (text.empty()) return std::nullopt;
-  if (!group->is_first()) {
-    checkpoint.emplace();
-    checkpoint->step = std::stoll(text);
-    checkpoint->state_json = text.substr(text.find(' ') + 1);
-  }
-  broadcast_tensors(checkpoint->model, *group);
-  return checkpoint;
-}
-
-std::string tokenizer_of(const Checkpoint& checkpoint) {
-  const OrderedJson state = OrderedJson::parse(checkpoint.state_json, nullptr, /*throw=*/false);
+std::string tokenizer_of(const std::string& state_json) {
+  const OrderedJson state = OrderedJson::parse(state_json, nullptr, /*throw=*/false);
   const auto found = state.is_object() ? state.find("tokenizer") : state.end();
   return found != state.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
+RunCounters restore_checkpoint(StoredCheckpoint checkpoint, const Job& job,
                                const LoadStepState& load_step_state) {
   const State state = parse_state(checkpoint, *job.parallel);
   if (job.check_config) job.check_config(state.config);
@@ -394,22 +190,16 @@ RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
           "[resume] expected the training data that the run has read so far (fingerprint ",
           state.data_fingerprint, "), got other data (", job.data_fingerprint, ")");
   try {
-    load_job(job, checkpoint.model, flashstep::str("the checkpoint of step ", checkpoint.step));
+    load_module(job.module, *job.parallel, checkpoint.model.tensors,
+                flashstep::str("the checkpoint of step ", checkpoint.step));
   } catch (const UserError& error) {
     throw AgreedError(error);  // all ranks have the same tensors
   }
-  checkpoint.model.clear();
-  const NamedTensors parameters = whole_tensors(job.module, *job.parallel);
-  const Group* const group = job.parallel->group();
-  const auto shared = [&](NamedTensors tensors, const KeepFunction& keep) {
-    return group == nullptr ? keep(std::move(tensors))
-                            : share_state(std::move(tensors), parameters, *group, keep);
-  };
-  auto [own, of_optimizer] = split_optimizer(std::move(checkpoint.optimizer));
-  const OptimizerTensors optimizer(job, parameters);
-  optimizer.load(shared(std::move(of_optimizer),
-                        [&](NamedTensors tensors) { return optimizer.own(std::move(tensors)); }));
-  load_step_state(shared(std::move(own), [](NamedTensors tensors) { return tensors; }));
+  auto [own, of_optimizer] = split_optimizer(std::move(checkpoint.optimizer.tensors));
+  OptimizerTensors(job, whole_tensors(job.module, *job.parallel)).load(std::move(of_optimizer));
+  NamedTensors step_state;
+  for (const StoredTensor& tensor : own) step_state.emplace_back(tensor.name, tensor.whole());
+  load_step_state(step_state);
   GradientReducer* const reducer = job.parallel->reducer();
   if (reducer != nullptr && !state.bucket_order.empty()) {
     const double megabytes = reducer->bucket_size_is_chosen() ? state.bucket_megabytes : 0;
@@ -421,15 +211,6 @@ RunCounters restore_checkpoint(Checkpoint checkpoint, const Job& job,
     generator(device).set_state(state.cuda_generator);
   }
   return state.counters;
-}
-
-void load_module(torch::nn::Module& module, const NamedTensors& weights,
-                 const std::string& source) {
-  torch::NoGradGuard no_grad;
-  const NamedTensors own = module_tensors(module);
-  check_weights(own, weights, source);
-  const std::unordered_map<std::string, Tensor> by_name(weights.begin(), weights.end());
-  for (auto [name, tensor] : own) tensor.copy_(by_name.at(name));
 }
 
 }  // namespace flashstep

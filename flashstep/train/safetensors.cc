@@ -150,15 +150,28 @@ const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
   return header_.tensors[found->second];
 }
 
-at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+at::Tensor SafetensorsFile::elements(const std::string& name, int64_t begin, int64_t end) const {
   const SafetensorsEntry& wanted = entry(name);
-  const at::Tensor copy = at::empty(wanted.shape, torch_dtype(wanted.dtype));
-  const size_t size_bytes = wanted.end - wanted.begin;
-  if (size_bytes > 0) {
-    std::memcpy(copy.mutable_data_ptr(), file_.data() + header_.data_offset + wanted.begin,
-                size_bytes);
+  const uint64_t element_bytes = safetensors_dtype_bytes(wanted.dtype);
+  const auto numel = static_cast<int64_t>((wanted.end - wanted.begin) / element_bytes);
+  require_tensor(name, 0 <= begin && begin <= end && end <= numel, "[safetensors] ", source_,
+                 ": expected a range of the ", numel, " elements of tensor \"", name, "\", got ",
+                 begin, " to ", end);
+  const at::Tensor copy = at::empty({end - begin}, torch_dtype(wanted.dtype));
+  const uint64_t offset = header_.data_offset + wanted.begin;
+  if (begin < end) {
+    file_.check_size();
+    std::memcpy(copy.mutable_data_ptr(), file_.data() + offset + begin * element_bytes,
+                copy.nbytes());
+    file_.release_before(offset + end * element_bytes);  // resident memory holds it once
   }
   return copy;
+}
+
+at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+  const SafetensorsEntry& wanted = entry(name);
+  const auto numel = (wanted.end - wanted.begin) / safetensors_dtype_bytes(wanted.dtype);
+  return elements(name, 0, static_cast<int64_t>(numel)).view(wanted.shape);
 }
 
 void SafetensorsFile::copy_to(const std::string& name, at::Tensor destination) const {

@@ -11,6 +11,7 @@
 #include "flashstep/error.h"
 #include "flashstep/sharded_optimizer.h"
 #include "flashstep/train/run_state.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
 namespace {
@@ -81,13 +82,13 @@ int64_t load_if_exists(const fs::path& directory, ModelRef model,
                        torch::optim::Optimizer& optimizer, const SaveOptions& options) {
   const Group* const group = group_of(model, optimizer);
   const Job job = job_of(model, optimizer, group);
-  std::optional<Checkpoint> checkpoint;
+  std::optional<StoredCheckpoint> checkpoint;
   on_first(group, [&] {
     const auto warn = [](const std::string& sentence) {
       std::fprintf(stderr, "%s\n", sentence.c_str());
     };
     if (fs::exists(directory)) prepare_checkpoints(directory);
-    checkpoint = load_newest(directory, warn);
+    checkpoint = open_newest(directory, warn);
   });
   checkpoint = share_checkpoint(std::move(checkpoint), group);
   if (!checkpoint) return 0;

@@ -173,10 +173,10 @@ TEST(Resume, BucketsAreThoseOfTheCheckpointUnlessTheConfigGivesTheirSize) {
     const Checkpoint checkpoint = make_checkpoint(*before.job, *before.step, {}, 1);
     Resumable chosen(0, group);
     EXPECT_EQ(chosen.buckets(), 1u);  // 25 MB
-    restore_checkpoint(checkpoint, *chosen.job, *chosen.step);
+    restore_checkpoint(in_memory(checkpoint), *chosen.job, *chosen.step);
     EXPECT_EQ(chosen.ranks->reducer()->buckets(), before.ranks->reducer()->buckets());
     Resumable given(0.0012, group);
-    restore_checkpoint(checkpoint, *given.job, *given.step);
+    restore_checkpoint(in_memory(checkpoint), *given.job, *given.step);
     EXPECT_EQ(given.buckets(), 2u);
     // An earlier version's checkpoint has the size in its config only.
     Checkpoint old = checkpoint;
@@ -184,7 +184,7 @@ TEST(Resume, BucketsAreThoseOfTheCheckpointUnlessTheConfigGivesTheirSize) {
     EXPECT_EQ(json.erase("bucket_megabytes"), 1u);
     old.state_json = json.dump();
     Resumable other(0, group);
-    restore_checkpoint(old, *other.job, *other.step);
+    restore_checkpoint(in_memory(old), *other.job, *other.step);
     EXPECT_EQ(other.buckets(), 3u);
   });
 }

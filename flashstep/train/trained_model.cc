@@ -12,7 +12,9 @@
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
 #include "flashstep/model/generate.h"
+#include "flashstep/train/module_tensors.h"
 #include "flashstep/train/run_state.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
 namespace {
@@ -52,16 +54,16 @@ TrainedModel load_run(const std::filesystem::path& run, const std::string& devic
   const auto warn = [](const std::string& sentence) {
     std::fprintf(stderr, "%s\n", sentence.c_str());
   };
-  const auto checkpoint = load_newest(run / "checkpoints", warn);
+  const auto checkpoint = open_newest(run / "checkpoints", warn);
   require(checkpoint.has_value(), "[run] expected a checkpoint in ", run.string(),
           ", but there is none yet");
   TrainedModel trained{config, Tokenizer::load(run / "tokenizer"),
                        Transformer(config.model, 0, device), device, checkpoint->step};
-  const std::string trained_with = tokenizer_of(*checkpoint);
+  const std::string trained_with = tokenizer_of(checkpoint->state_json);
   require(trained_with.empty() || trained_with == trained.tokenizer.fingerprint(),
           "[run] expected the tokenizer that the run was trained with in ",
           (run / "tokenizer").string(), ", got another one");
-  load_module(*trained.model, checkpoint->model,
+  load_module(*trained.model, checkpoint->model.tensors,
               flashstep::str("the checkpoint of step ", checkpoint->step));
   trained.model->eval();
   return trained;

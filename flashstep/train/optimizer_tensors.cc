@@ -1,0 +1,97 @@
+#include "flashstep/train/optimizer_tensors.h"
+
+#include <sstream>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/error.h"
+
+namespace flashstep {
+namespace {
+
+using torch::Tensor;
+
+constexpr const char* kArchive = "torch_archive";
+
+}  // namespace
+
+OptimizerTensors::OptimizerTensors(const Job& job, NamedTensors parameters)
+    : job_(job),
+      adamw_(dynamic_cast<AdamW*>(&job.optimizer)),
+      sharded_(dynamic_cast<ShardedOptimizerBase*>(&job.optimizer)),
+      units_(job.parallel->units()),
+      parameters_(std::move(parameters)) {
+  if (auto* sharded = dynamic_cast<ShardedAdamW*>(&job.optimizer)) adamw_ = &sharded->inner();
+  require(units_ == nullptr || (adamw_ != nullptr && sharded_ == nullptr),
+          "[checkpoint] expected flashstep's AdamW, not sharded by itself, for parameters that "
+          "are fully sharded, got another optimizer");
+}
+
+std::vector<NamedPiece> OptimizerTensors::own_pieces(bool first_only) const {
+  std::vector<NamedPiece> pieces;
+  if (units_ != nullptr) {
+    for (const Shard& shard : units_->shards()) {
+      if ((first_only && !shard.is_first) || (shard.is_divided && shard.begin == shard.end))
+        continue;
+      pieces.push_back(
+          {shard.name, shard.whole, shard.is_divided ? shard.begin : -1, shard.end, shard.tensor});
+    }
+    return pieces;
+  }
+  if (sharded_ != nullptr) return sharded_->own_pieces(parameters_);
+  for (const auto& [name, parameter] : parameters_)
+    pieces.push_back({name, parameter, -1, -1, parameter});
+  return pieces;
+}
+
+NamedTensors OptimizerTensors::read() const {
+  if (adamw_ != nullptr) {
+    NamedTensors result;
+    for (const NamedPiece& piece : own_pieces(/*first_only=*/true)) {
+      for (auto& [name, tensor] : optimizer_state(*adamw_, {{name_of(piece), piece.own}})) {
+        const bool is_piece = piece.begin >= 0 && tensor.dim() > 0;
+        result.emplace_back(name, is_piece ? tensor.view({-1}) : tensor);
+      }
+    }
+    return result;
+  }
+  if (sharded_ != nullptr) sharded_->consolidate(0);
+  if (!job_.parallel->is_main_rank()) return {};
+  torch::serialize::OutputArchive archive;
+  job_.optimizer.save(archive);
+  std::ostringstream out;
+  archive.save_to(out);
+  const std::string bytes = out.str();
+  const auto* const begin = reinterpret_cast<const uint8_t*>(bytes.data());
+  return {{kArchive, at::tensor(at::ArrayRef<uint8_t>(begin, bytes.size()), at::kByte)}};
+}
+
+void OptimizerTensors::load(StoredTensors written) const {
+  if (adamw_ == nullptr) return load_archive(written);
+  adamw_->state().clear();
+  cut_each(std::move(written), parameters_, own_pieces(/*first_only=*/false),
+           [&](const NamedPiece& piece, NamedTensors state) {
+             for (auto& [name, tensor] : state) {
+               const bool is_piece = piece.begin >= 0 && tensor.numel() == piece.own.numel();
+               if (is_piece && tensor.dim() > 0) tensor = tensor.view(piece.own.sizes());
+             }
+             add_optimizer_state(*adamw_, {{name_of(piece), piece.own}}, state);
+           });
+}
+
+void OptimizerTensors::load_archive(const StoredTensors& written) const {
+  require(written.size() == 1 && written.front().name == kArchive,
+          "[resume] expected the checkpoint of another optimizer than AdamW, got one of AdamW");
+  const Tensor bytes = written.front().whole();
+  const auto parameters = job_.module.parameters();
+  // Not where they were saved. A sharded optimizer brings its share to its device by itself.
+  const torch::Device device = parameters.empty() || sharded_ != nullptr
+                                   ? torch::Device(torch::kCPU)
+                                   : parameters.front().device();
+  torch::serialize::InputArchive archive;
+  archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.numel(), device);
+  job_.optimizer.load(archive);
+}
+
+}  // namespace flashstep

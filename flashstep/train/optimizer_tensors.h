@@ -1,0 +1,45 @@
+// What a checkpoint keeps of an optimizer. AdamW's state, sharded or not, is by parameter: all
+// ranks read and write it, each its share. That of others is one tensor, the bytes of their own
+// torch::save.
+#pragma once
+
+#include <vector>
+
+#include "flashstep/detail/named_tensors.h"
+#include "flashstep/loop.h"
+#include "flashstep/optim.h"
+#include "flashstep/parallel/state_pieces.h"
+#include "flashstep/parallel/stored_tensors.h"
+#include "flashstep/sharded_units.h"
+
+namespace flashstep {
+
+class OptimizerTensors {
+ public:
+  // `parameters`: the module's. The job must outlive it.
+  OptimizerTensors(const Job& job, NamedTensors parameters);
+
+  bool are_divided() const {
+    return adamw_ != nullptr && (sharded_ != nullptr || units_ != nullptr);
+  }
+
+  // Those of this rank, not copies; if they are not divided, rank 0's are all. All ranks call it.
+  NamedTensors read() const;
+
+  // Of what any number of ranks wrote, this rank's, one parameter after the other. All ranks read
+  // the same tensors in the same order.
+  void load(StoredTensors written) const;
+
+ private:
+  // What this rank updates of each parameter; `first_only`: but for what an earlier rank has too.
+  std::vector<NamedPiece> own_pieces(bool first_only) const;
+  void load_archive(const StoredTensors& written) const;
+
+  const Job& job_;
+  AdamW* adamw_;                   // the one inside, if it is sharded; null: another optimizer
+  ShardedOptimizerBase* sharded_;  // null: it is not
+  const ShardedUnits* units_;      // null: parameters are not
+  const NamedTensors parameters_;
+};
+
+}  // namespace flashstep

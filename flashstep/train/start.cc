@@ -1,0 +1,127 @@
+#include "flashstep/train/start.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "flashstep/checkpoint.h"
+#include "flashstep/comm/agreement.h"
+#include "flashstep/comm/gpus.h"
+#include "flashstep/error.h"
+#include "flashstep/loop.h"
+#include "flashstep/train/agreement.h"
+#include "flashstep/train/stored_checkpoint.h"
+#include "flashstep/train/trained_model.h"
+
+namespace flashstep {
+namespace {
+
+// The data are made once: by the first rank, then, where its files are not seen, by the first rank
+// of each machine.
+PreparedData prepare_together(const Config& config, const TrainOptions& options,
+                              const Environment& environment, Group* group) {
+  const bool is_first = environment.rank == 0, is_first_here = environment.local_rank == 0;
+  const auto wait_for = [&](const char* what) {
+    // Downloads and tokenizer training take what they take; a rank that is lost ends the wait.
+    constexpr std::chrono::hours kLongest(72);
+    if (group != nullptr) group->barrier(what, kLongest);
+  };
+  std::optional<PreparedData> prepared;
+  const auto prepare = [&] { prepared = prepare_data(config, {options.skip_data, options.quiet}); };
+  try {
+    if (is_first) prepare();
+  } catch (const Interrupted& interrupted) {
+    if (group != nullptr) group->fail(interrupted.what());  // the others wait for the data
+    throw;
+  }
+  wait_for("waiting for rank 0 to prepare the data");
+  if (!is_first && is_first_here) prepare();
+  wait_for("waiting for every machine's first rank to prepare the data");
+  if (!prepared) prepare();
+  return std::move(*prepared);
+}
+
+}  // namespace
+
+void keep_tokenizer(const Tokenizer& tokenizer, const RunDirectory& run) {
+  if (list_checkpoints(run.checkpoints()).empty() || !std::filesystem::exists(run.tokenizer())) {
+    save_tokenizer(tokenizer, run.tokenizer());
+    return;
+  }
+  require(Tokenizer::load(run.tokenizer()).fingerprint() == tokenizer.fingerprint(),
+          "[resume] expected the tokenizer that the run began with, in ", run.tokenizer().string(),
+          ", got another one");
+}
+
+void check_saved_config(Config now, const RunDirectory& run, int world_size) {
+  if (list_checkpoints(run.checkpoints()).empty() || !std::filesystem::exists(run.config())) return;
+  const Config saved = load_run_config(run.path());
+  if (now.model.vocab_size == 0) now.model.vocab_size = saved.model.vocab_size;
+  now.model = resolved(now.model);
+  now.parallel.world_size = world_size;
+  check_resumable(saved, now);
+}
+
+void share_cores(const TrainConfig& config, const Environment& environment) {
+  if (config.threads > 0 || environment.local_world_size == 1 || ::getenv("OMP_NUM_THREADS"))
+    return;
+  at::set_num_threads(std::max(1, at::get_num_threads() / environment.local_world_size));
+}
+
+Timeouts timeouts(const ParallelConfig& config) {
+  const auto from_seconds = [](double seconds) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::duration<double>(seconds));
+  };
+  Timeouts result;
+  result.start = from_seconds(config.start_seconds);
+  result.silence = from_seconds(config.silence_seconds);
+  result.collective = from_seconds(config.collective_seconds);
+  return result;
+}
+
+torch::Device device_of_rank(const TrainConfig& config, const Environment& environment) {
+  const torch::Device device = device_by_name(config.device);
+  if (!device.is_cuda() || environment.world_size == 1) return device;
+  const c10::impl::VirtualGuardImpl cuda(torch::kCUDA);
+  const int index = gpu_of_rank(cuda.deviceCount(), environment);
+  const torch::Device own(torch::kCUDA, static_cast<c10::DeviceIndex>(index));
+  cuda.setDevice(own);
+  return own;
+}
+
+void check_start(const Config& config, torch::Device device, const Group* group) {
+  if (group != nullptr) check_same_config(config, device.type(), *group);
+  check_device(config, device.is_cuda());
+}
+
+PreparedData make_data(Config& config, const TrainOptions& options, const Environment& environment,
+                       Group* group) {
+  PreparedData data = prepare_together(config, options, environment, group);
+  if (group != nullptr) check_same_data(data, *group);
+  if (config.model.vocab_size == 0) config.model.vocab_size = data.tokenizer.vocab_size();
+  config.model = resolved(config.model);
+  if (config.tokens.check_ids) {
+    data.train_tokens.check_ids_below(config.model.vocab_size);
+    data.validation_tokens.check_ids_below(config.model.vocab_size);
+  }
+  return data;
+}
+
+StoredTensors initial_weights(const Config& config, const Group* group,
+                              const RunDirectory* directory, const WarnFunction& warn) {
+  TensorFiles files;  // rank 0's
+  on_first_rank(group, "[rank 0] ", [&] {
+    if (config.train.init_from.empty() || !list_checkpoints(directory->checkpoints()).empty())
+      return;
+    files = open_weights(config.train.init_from, warn);
+  });
+  return share_tensors(std::move(files), group).tensors;
+}
+
+}  // namespace flashstep

@@ -1,0 +1,198 @@
+#include "flashstep/train/stored_checkpoint.h"
+
+#include <memory>
+#include <set>
+#include <sstream>
+#include <sys/stat.h>
+#include <system_error>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "flashstep/base/hash.h"
+#include "flashstep/error.h"
+#include "flashstep/parallel/named_tensors.h"
+#include "flashstep/train/checkpoint_folder.h"
+#include "flashstep/train/checkpoint_state.h"
+
+namespace flashstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+CheckpointState read_state(const fs::path& directory) {
+  const fs::path path = directory / kStateName;
+  CheckpointState state = parse_checkpoint_state(read_file(path), path.string());
+  const int64_t named = step_of(directory);
+  require(named < 0 || named == state.step, "[checkpoint] ", path.string(), ": expected step ",
+          named, ", got ", state.step);
+  return state;
+}
+
+// The files that hold `part`, each held against its size and hash.
+TensorFiles open_part(const fs::path& directory, const CheckpointState& state,
+                      const std::string& part) {
+  std::vector<fs::path> paths;
+  for (const CheckpointFile& file : state.files) {
+    if (file.part != part) continue;
+    const fs::path path = directory / file.name;
+    std::error_code error;
+    const uint64_t size_bytes = fs::file_size(path, error);
+    require(!error, "[checkpoint] expected the file ", path.string(), ", got: ", error.message());
+    require(size_bytes == file.size_bytes, "[checkpoint] ", path.string(), ": expected ",
+            file.size_bytes, " bytes, got ", size_bytes);
+    const std::string hash = hash_file(path);
+    require(hash == file.hash, "[checkpoint] ", path.string(), ": expected contents with the hash ",
+            file.hash, ", got ", hash, " (the file is damaged)");
+    paths.push_back(path);
+  }
+  return open_tensors(std::move(paths));
+}
+
+TensorFiles open_model(const fs::path& directory) {
+  return open_part(directory, read_state(directory), "model");
+}
+
+// open(directory) of the newest checkpoint for which it does not throw.
+template <typename Open>
+auto newest_with(const fs::path& checkpoints, const WarnFunction& warn, Open open)
+    -> std::optional<decltype(open(checkpoints))> {
+  const std::vector<int64_t> steps = list_checkpoints(checkpoints);
+  std::string reason;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const auto note = [&](const char* what) {
+      if (reason.empty()) reason = what;
+      if (warn) warn(str(what, "; looking for an earlier checkpoint than step ", *step));
+    };
+    try {
+      return open(checkpoint_directory(checkpoints, *step));
+    } catch (const UserError& error) {
+      note(error.what());
+    } catch (const MachineError& error) {
+      note(error.what());
+    }
+  }
+  require(steps.empty(), "[checkpoint] expected a whole checkpoint in ", checkpoints.string(),
+          ", got damaged ones only: ", reason);
+  return std::nullopt;
+}
+
+NamedTensors read_all(const TensorFiles& files) {
+  NamedTensors tensors;
+  for (const StoredTensor& tensor : files.tensors)
+    tensors.emplace_back(tensor.name, tensor.whole());
+  return tensors;
+}
+
+Checkpoint read_all(const StoredCheckpoint& stored) {
+  return {stored.step, read_all(stored.model), read_all(stored.optimizer), stored.state_json};
+}
+
+// By which another rank finds out that a file of this name is the same one; "" if there is none. A
+// copy on another machine's disk has another number or time.
+std::string identity(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return "";
+  return str(status.st_ino, " ", status.st_size, " ", status.st_mtim.tv_sec, " ",
+             status.st_mtim.tv_nsec);
+}
+
+}  // namespace
+
+StoredCheckpoint open_checkpoint(const fs::path& named) {
+  const fs::path directory = readable_checkpoint(named);
+  CheckpointState state = read_state(directory);
+  return {state.step, std::move(state.state_json), open_part(directory, state, "model"),
+          open_part(directory, state, "optimizer")};
+}
+
+std::optional<StoredCheckpoint> open_newest(const fs::path& checkpoints, const WarnFunction& warn) {
+  return newest_with(checkpoints, warn, open_checkpoint);
+}
+
+TensorFiles open_weights(const fs::path& path, const WarnFunction& warn) {
+  if (fs::is_regular_file(path)) return open_tensors({path});
+  if (fs::exists(path / kStateName)) return open_model(path);
+  const fs::path checkpoints = fs::is_directory(path / "checkpoints") ? path / "checkpoints" : path;
+  std::optional<TensorFiles> files = newest_with(checkpoints, warn, open_model);
+  require(files.has_value(),
+          "[checkpoint] expected a .safetensors file, a checkpoint or a run with one, got ",
+          path.string(), fs::exists(path) ? "" : ", which does not exist");
+  return std::move(*files);
+}
+
+Checkpoint load_checkpoint(const fs::path& directory) {
+  return read_all(open_checkpoint(directory));
+}
+
+std::optional<Checkpoint> load_newest(const fs::path& checkpoints, const WarnFunction& warn) {
+  const auto stored = open_newest(checkpoints, warn);
+  return stored ? std::make_optional(read_all(*stored)) : std::nullopt;
+}
+
+NamedTensors load_weights(const fs::path& path, const WarnFunction& warn) {
+  return read_all(open_weights(path, warn));
+}
+
+TensorFiles open_tensors(std::vector<fs::path> paths) {
+  TensorFiles files{std::move(paths), {}};
+  std::set<std::string> names;
+  for (const fs::path& path : files.paths) {
+    const auto file = std::make_shared<const SafetensorsFile>(path);
+    for (const SafetensorsEntry& entry : file->header().tensors) {
+      require(names.insert(entry.name).second, "[checkpoint] ", path.string(),
+              ": expected every tensor in one file, got \"", entry.name, "\" again");
+      const at::ScalarType dtype = file->elements(entry.name, 0, 0).scalar_type();
+      const auto read = [file, name = entry.name](int64_t begin, int64_t end) {
+        return file->elements(name, begin, end);
+      };
+      files.tensors.push_back(
+          {entry.name, at::empty(entry.shape, at::TensorOptions(at::kMeta).dtype(dtype)), read});
+    }
+  }
+  return files;
+}
+
+StoredCheckpoint in_memory(const Checkpoint& checkpoint) {
+  return {checkpoint.step,
+          checkpoint.state_json,
+          {{}, in_memory(checkpoint.model)},
+          {{}, in_memory(checkpoint.optimizer)}};
+}
+
+TensorFiles share_tensors(TensorFiles files, const Group* group) {
+  if (group == nullptr) return files;
+  std::string shown;  // rank 0's identities and names
+  for (const fs::path& path : files.paths)
+    shown += identity(path) + '\0' + fs::absolute(path).string() + '\0';
+  std::istringstream texts(group->broadcast(shown));
+  std::vector<fs::path> paths;
+  bool sees_all = !files.paths.empty() || files.tensors.empty();
+  for (std::string known, path; std::getline(texts, known, '\0') && std::getline(texts, path, '\0');
+       paths.emplace_back(path)) {
+    sees_all = sees_all && !known.empty() && identity(path) == known;
+  }
+  if (group->all_reduce(sees_all ? 1 : 0, Reduce::kMin) == 0) {
+    files.tensors = stored_on_first_rank(std::move(files.tensors), *group);
+  } else if (!group->is_first()) {
+    files = open_tensors(std::move(paths));
+  }
+  return files;
+}
+
+std::optional<StoredCheckpoint> share_checkpoint(std::optional<StoredCheckpoint> checkpoint,
+                                                 const Group* group) {
+  if (group == nullptr) return checkpoint;
+  std::string text;  // step and state; empty: there is none
+  if (checkpoint) text = str(checkpoint->step, " ", checkpoint->state_json);
+  text = group->broadcast(text);
+  if (text.empty()) return std::nullopt;
+  StoredCheckpoint shared = std::move(checkpoint).value_or(StoredCheckpoint());
+  shared.step = std::stoll(text);
+  shared.state_json = text.substr(text.find(' ') + 1);
+  shared.model = share_tensors(std::move(shared.model), group);
+  shared.optimizer = share_tensors(std::move(shared.optimizer), group);
+  return shared;
+}
+
+}  // namespace flashstep
