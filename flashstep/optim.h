@@ -159,10 +159,6 @@ NamedTensors optimizer_state(const AdamW& optimizer, const NamedTensors& paramet
 // state in `state` starts as new.
 void load_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
                           const NamedTensors& state);
-// The same for `parameters` alone, those of which `state` holds something; others keep what they
-// have. A state that nobody has memory for at once is loaded so.
-void add_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
-                         const NamedTensors& state);
 
 class ShardedAdamW : public ShardedOptimizer<AdamW>, public SkippableOptimizer {
  public:

@@ -14,6 +14,7 @@
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/ops/kinds.h"
 #include "flashstep/optim.h"
+#include "flashstep/train/optimizer_tensors.h"
 
 namespace flashstep {
 namespace {

@@ -1,6 +1,4 @@
-// What a checkpoint keeps of an optimizer. AdamW's state, sharded or not, is by parameter: all
-// ranks read and write it, each its share. That of others is one tensor, the bytes of their own
-// torch::save.
+// The optimizer of a run in its checkpoints.
 #pragma once
 
 #include <vector>
@@ -14,6 +12,14 @@
 
 namespace flashstep {
 
+// load_optimizer_state for `parameters` alone, those of which `state` holds something; others keep
+// what they have. A state that nobody has memory for at once is loaded so.
+void add_optimizer_state(AdamW& optimizer, const NamedTensors& parameters,
+                         const NamedTensors& state);
+
+// What a checkpoint keeps of an optimizer. AdamW's state, sharded or not, is by parameter: all
+// ranks read and write it, each its share. That of others is one tensor, the bytes of their own
+// torch::save.
 class OptimizerTensors {
  public:
   // `parameters`: the module's. The job must outlive it.
