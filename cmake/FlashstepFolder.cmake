@@ -22,7 +22,7 @@ set(FLASHSTEP_LONG_TESTS
   parallel_flat_shards_test parallel_gradient_reducer_test rank_kills_test profile_account_program_test
   python_handout_test python_inductor_test python_install_test bench_norm_program_test bench_parallel_program_test bench_step_program_test bench_exit_codes_test
   report_quick_test
-  safetensors_interop_test sentences_test signals_test tokenizer_peers_test tokenizer_program_test train_cli_test
+  safetensors_interop_test sentences_test signals_test tokenizer_peers_test tokenizer_program_test train_cli_test train_data_cli_test
   train_parallel_train_test)
 
 add_custom_target(gpu_tests)  # all tests that only a build with CUDA has

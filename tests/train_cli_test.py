@@ -1,86 +1,18 @@
 """The `train`, `generate`, `eval` and `export` commands as a user types them: files, exit codes, sentences, stopping and resuming."""
-import fcntl
 import json
 import os
 import resource
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import time
 import unittest
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
-CONFIG = {
-    "text": {"source": "stories.txt", "validation_fraction": 0.1, "directory": "data"},
-    "tokenizer": {"vocab_size": 400, "threads": 1},
-    "model": {"context_length": 32, "d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 64},
-    "schedule": {"learning_rate": 0.01, "min_learning_rate": 0.001, "warmup_steps": 3},
-    "train": {"steps": 12, "batch_size": 4, "evaluate_every": 6, "evaluation_tokens": 2000, "threads": 1},
-    "checkpointing": {"checkpointing_interval": 4},
-    "sampling": {"prompts": ["Once"], "max_tokens": 10},
-}
+from train_command import PROGRAM, TrainCommandTest, flashstep, metrics, tensors, weights
 
 
-def flashstep(*arguments, **options):
-    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120, **options)
-
-
-def metrics(run):
-    """metrics.jsonl without what depends on the clock."""
-    with open(os.path.join(run, "metrics.jsonl")) as lines:
-        rows = [json.loads(line) for line in lines]
-    for row in rows:
-        row.pop("tokens_per_s", None), row.pop("step_ms", None)
-    return rows
-
-
-def weights(run, step):
-    path = os.path.join(run, "checkpoints", f"step_{step:08d}", "model.safetensors")
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def tensors(path):
-    """A safetensors file: dtype and bytes by name."""
-    content = Path(path).read_bytes()
-    begin = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:begin])
-    header.pop("__metadata__", None)
-    return {name: (entry["dtype"], content[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]])
-            for name, entry in header.items()}
-
-
-class TrainTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.directory = tempfile.TemporaryDirectory()
-        os.chdir(cls.directory.name)
-        with open("config.json", "w") as file:
-            json.dump(CONFIG, file)
-        made = flashstep("data", "stories", "--megabytes", 1, "--seed", 3, "--out", "all.txt")
-        assert made.returncode == 0, made.stderr
-        with open("all.txt") as source, open("stories.txt", "w") as target:
-            target.write(source.read(200_000))
-        cls.first = flashstep("train", "config.json", "--run", "whole")
-        assert cls.first.returncode == 0, cls.first.stderr
-
-    @classmethod
-    def tearDownClass(cls):
-        os.chdir("/")
-        cls.directory.cleanup()
-
-    def refused(self, words, *arguments, code=2, **options):
-        result = flashstep(*arguments, **options)
-        self.assertEqual(result.returncode, code, result.stderr)
-        for word in words:
-            self.assertIn(word, result.stderr)
-        last = result.stderr.strip().splitlines()[-1]
-        self.assertTrue(last.startswith("flashstep: "), result.stderr)
-        return result
-
+class TrainTest(TrainCommandTest):
     def test_plan_starts_and_writes_nothing(self):
         before = sorted(os.listdir("."))
         planned = flashstep("train", "config.json", "--plan", "--card", "H200", "--set", "train.precision=bf16")
@@ -102,18 +34,6 @@ class TrainTest(unittest.TestCase):
                      "--set", "parallel.world_size=2")
         self.refused(["expected --plan"], "train", "config.json", "--ranks", 3)
 
-    def start(self, *arguments):
-        process = subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                   text=True)
-        self.addCleanup(process.kill)
-        return process
-
-    def wait_until(self, condition, seconds=60):
-        deadline = time.time() + seconds
-        while not condition():
-            self.assertLess(time.time(), deadline, "waited too long")
-            time.sleep(0.002)
-
     def test_leaves_everything_in_the_run_directory(self):
         for name in ("config.json", "metrics.jsonl", "loss.svg", "samples.txt", "tokenizer/vocab.json", "tensorboard"):
             self.assertTrue(os.path.exists(f"whole/{name}"), name)
@@ -134,13 +54,6 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(effective["optimizer"]["beta1"], 0.9)  # a default
         self.assertIn("training", self.first.stderr)
         self.assertNotIn("\r", self.first.stderr)  # plain lines, no terminal
-
-    def test_the_same_seed_gives_the_same_bits_and_data_is_made_once(self):
-        before = os.stat("data/train.npy").st_mtime_ns
-        self.assertEqual(flashstep("train", "config.json", "--run", "again").returncode, 0)
-        self.assertEqual(os.stat("data/train.npy").st_mtime_ns, before)
-        self.assertEqual(metrics("whole"), metrics("again"))
-        self.assertEqual(weights("whole", 12), weights("again", 12))
 
     def test_interrupted_says_how_to_go_on_and_goes_on_bit_for_bit(self):
         for number, (code, settings) in enumerate({
@@ -218,65 +131,6 @@ class TrainTest(unittest.TestCase):
                 ("expected --precision to be one of fp32, fp32-split, tf32, bf16, got fp8", "bench", "step", "--precision", "fp8")):
             self.refused([f"flashstep: {sentence}"], *arguments)
 
-    def test_skip_data_refuses_what_is_missing_or_disagrees(self):
-        result = flashstep("train", "config.json", "--run", "skip", "--skip-data")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(metrics("whole"), metrics("skip"))
-        other = ("--run", "r", "--skip-data")
-        self.refused(["skip_data"], "train", "config.json", *other, "--set", "tokenizer.vocab_size=500")
-        self.refused(["missing_data"], "train", "config.json", *other, "--set", "text.directory=missing_data")
-
-    def test_a_tokenizer_that_changed_is_made_anew(self):
-        train = ("train", "config.json", "--set", "text.directory=tampered")
-        self.assertEqual(flashstep(*train, "--run", "untampered").returncode, 0)
-        path = "tampered/tokenizer/tokenizer.json"
-        made = Path(path).read_text()
-        changed = json.loads(made)
-        merges = changed["model"]["merges"]
-        merges[0], merges[1] = merges[1], merges[0]
-        for wrong in (json.dumps(changed), None):
-            if wrong is None:
-                os.remove(path)
-            else:
-                Path(path).write_text(wrong)
-            self.refused(["skip_data", "tokenizer.json"], *train, "--run", "r", "--skip-data")
-            mended = flashstep(*train, "--run", f"mended_{wrong is None}")
-            self.assertEqual(mended.returncode, 0, mended.stderr)
-            self.assertEqual(Path(path).read_text(), made)
-
-    def test_token_files_of_others_are_checked(self):
-        given = ["--set", "tokens.train=data/train.npy", "--set", "tokens.validation=data/validation.npy",
-                 "--set", "tokenizer.path=data/tokenizer"]
-        result = flashstep("train", "config.json", "--run", "given", *given)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(weights("whole", 12), weights("given", 12))
-        self.refused(["below"], "train", "config.json", "--run", "r", *given, "--set", "model.vocab_size=300")
-
-    def test_ids_beyond_the_vocabulary_are_named_where_they_are_read(self):
-        tokens = Path("data/train.npy").read_bytes()
-        wrong = tokens[:-400] + b"\x10\x27" * 200  # 10000, in the last 200 tokens
-        Path("wrong.npy").write_bytes(wrong)
-        given = {"train": "data/train.npy", "validation": "data/validation.npy"}
-        for part, settings in (("validation", ["train.evaluation_tokens=0"]),
-                               ("train", ["train.steps=1000000", "train.order=epoch", "train.evaluate_every=1000000",
-                                          "checkpointing.checkpointing_interval=0"])):
-            settings = [*settings, "tokens.check_ids=false", "tokenizer.path=data/tokenizer",
-                        *(f"tokens.{name}={'wrong.npy' if name == part else path}" for name, path in given.items())]
-            arguments = [word for setting in settings for word in ("--set", setting)]
-            result = self.refused(["wrong.npy", "below the vocabulary's 400, got 10000 at position"], "train",
-                                  "config.json", "--run", f"wrong_{part}", *arguments)
-            position = int(result.stderr.split("at position ")[1].split()[0])
-            self.assertGreaterEqual(position, (len(tokens) - 128) // 2 - 200)
-
-    def test_resuming_on_other_tokens_is_refused(self):
-        given = ["--set", "tokens.train=mine.npy", "--set", "tokens.validation=data/validation.npy",
-                 "--set", "tokenizer.path=data/tokenizer"]
-        shutil.copy("data/train.npy", "mine.npy")
-        first = flashstep("train", "config.json", "--run", "changed", *given)
-        self.assertEqual(first.returncode, 0, first.stderr)
-        shutil.copy("data/validation.npy", "mine.npy")
-        self.refused(["training data"], "train", "config.json", "--run", "changed", "--resume", *given)
-
     def test_one_process_per_directory(self):
         # No checkpoint before the last step: what the killed process leaves is begun again.
         settings = ("--set", "train.steps=100000", "--set", "checkpointing.checkpointing_interval=0")
@@ -289,67 +143,6 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(resumed.returncode, 0, resumed.stderr)
         self.assertEqual(metrics("whole"), metrics("busy"))
 
-    def test_the_text_is_never_written_over(self):
-        with open("stories.txt") as file:
-            text = file.read()
-        for name in ("train.txt", "validation.txt", "stories.txt"):
-            os.makedirs("mine", exist_ok=True)
-            shutil.copy("stories.txt", f"mine/{name}")
-            settings = ("--run", "r", "--set", f"text.source=mine/{name}", "--set", "text.directory=mine")
-            self.refused([f"mine/{name}"], "train", "config.json", *settings)
-            with open(f"mine/{name}") as file:
-                self.assertEqual(file.read(), text)
-            os.remove(f"mine/{name}")
-        shutil.copy("stories.txt", "mine/all.txt")
-        for source, directory in (("mine", "mine"), ("mine", "mine/data"), (".", "data")):
-            self.refused(["text.directory"], "train", "config.json", "--run", "r", "--set", f"text.source={source}",
-                         "--set", f"text.directory={directory}")
-
-    def test_runs_that_share_a_directory_wait_for_each_other(self):
-        os.mkdir("shared")
-        train = ("train", "config.json", "--set", "text.directory=shared", "--set")
-        with open("shared/lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            waiting = self.start(*train, "tokenizer.vocab_size=300", "--run", "shared300")
-            self.assertIn("waiting for another run", waiting.stderr.readline())
-            stopped = self.start(*train, "tokenizer.vocab_size=350", "--run", "shared350")
-            self.assertIn("waiting for another run", stopped.stderr.readline())
-            stopped.send_signal(signal.SIGINT)
-            self.assertIn("goes on from here", stopped.communicate(timeout=60)[1])
-            self.assertEqual(stopped.returncode, 130)
-        at_once = [waiting] + [self.start(*train, f"tokenizer.vocab_size={size}", "--run", f"shared{size}")
-                               for size in (310, 320)]
-        for process in at_once:
-            stderr = process.communicate(timeout=120)[1]
-            self.assertEqual(process.returncode, 0, stderr)
-        for size in (300, 310, 320):  # each trained on tokens of its own tokenizer, to the end
-            with open(f"shared{size}/tokenizer/vocab.json") as file:
-                self.assertEqual(len(json.load(file)), size)
-            self.assertEqual(metrics(f"shared{size}")[-1]["step"], 12)
-
-    def test_stopped_while_data_are_prepared(self):
-        with open("all.txt") as source, open("long.txt", "w") as target:
-            for _ in range(100):
-                target.write(source.read())
-                source.seek(0)
-        for code in (signal.SIGINT, signal.SIGTERM):
-            process = self.start("train", "config.json", "--run", "early", "--set", "text.source=long.txt", "--set",
-                                 f"text.directory=long{code}")
-            self.wait_until(lambda: "long.txt" in Path(f"/proc/{process.pid}/maps").read_text())
-            process.send_signal(code)
-            stderr = process.communicate(timeout=60)[1]
-            self.assertEqual(process.returncode, 128 + code, stderr)
-            self.assertIn("goes on from here", stderr.splitlines()[-1])
-            left = [name for name in os.listdir(f"long{code}") if ".tmp" in name or "unfinished" in name]
-            self.assertEqual(left, [])
-
-    def test_resuming_with_another_tokenizer_leaves_the_data_alone(self):
-        before = os.stat("data/train.npy").st_mtime_ns, os.stat("data/tokenizer/vocab.json").st_mtime_ns
-        self.refused(["tokenizer.vocab_size", "400", "500"], "train", "config.json", "--run", "whole", "--resume",
-                     "--set", "tokenizer.vocab_size=500")
-        after = os.stat("data/train.npy").st_mtime_ns, os.stat("data/tokenizer/vocab.json").st_mtime_ns
-        self.assertEqual(before, after)
-
     def test_a_start_that_was_killed_early_binds_nobody(self):
         shutil.copytree("whole/tokenizer", "killed/tokenizer")  # all that is there before config.json,
         open("killed/lock", "w").close()  # and what says whose it is
@@ -358,21 +151,6 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(started.returncode, 0, started.stderr)
         with open("killed/tokenizer/vocab.json") as file:
             self.assertEqual(len(json.load(file)), 300)
-
-    def test_the_bigram_loss_is_counted_once_and_ids_are_checked_when_asked(self):
-        self.assertEqual(flashstep("train", "config.json", "--run", "counted", "--set", "train.steps=4").returncode, 0)
-        with open("counted/bigram.json") as file:
-            kept = json.load(file)
-        kept["loss"] = 1.25
-        with open("counted/bigram.json", "w") as file:
-            json.dump(kept, file)
-        resumed = flashstep("train", "config.json", "--run", "counted", "--resume")
-        self.assertEqual(resumed.returncode, 0, resumed.stderr)
-        self.assertNotIn("bigram model", resumed.stderr)
-        self.assertEqual(metrics("counted")[12]["bigram_loss"], 1.25)
-        unchecked = flashstep("train", "config.json", "--run", "unchecked", "--set", "tokens.check_ids=false")
-        self.assertEqual(unchecked.returncode, 0, unchecked.stderr)
-        self.assertNotIn("bigram_loss", metrics("unchecked")[12])
 
     def test_samples_end_where_documents_end(self):
         texts = []
@@ -466,4 +244,4 @@ class TrainTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v"])
+    unittest.main(verbosity=2)
