@@ -14,7 +14,9 @@ namespace {
 constexpr const char* kPalette[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                     "#e69f00", "#56b4e9", "#444444"};
 constexpr int kPaletteSize = sizeof kPalette / sizeof kPalette[0];
-constexpr const char* kDashes[] = {"", "7 3", "2 3"};
+// Of the first, second and third round of the palette: solid ones, and those of `dashed` series.
+constexpr const char* kDashes[] = {"", "12 3", "12 3 2 3"};
+constexpr const char* kDashedDashes[] = {"5 4", "2 4", "5 3 2 3"};
 constexpr const char* kNeutral = "#666666";
 constexpr double kPointRadius = 3.2;
 
@@ -222,11 +224,11 @@ std::vector<Pen> pens_of(const std::vector<Series>& series) {
   for (const Series& s : series) {
     const int color = s.color == kNextColor ? next++ : s.color;
     if (color < 0) {
-      pens.push_back({kNeutral, s.dashed ? "5 4" : ""});
+      pens.push_back({kNeutral, s.dashed ? kDashedDashes[0] : ""});
       continue;
     }
     const int round = color / kPaletteSize % 3;
-    pens.push_back({palette_color(color), s.dashed ? "5 4" : kDashes[round]});
+    pens.push_back({palette_color(color), s.dashed ? kDashedDashes[round] : kDashes[round]});
   }
   return pens;
 }

@@ -156,6 +156,7 @@ TEST(Plot, BarsStandOnZeroAndNameWhatIsMissing) {
 
 TEST(Plot, ManySeriesDifferInColourOrDashes) {
   std::vector<Series> series(21);
+  for (int i = 0; i < 21; ++i) series.push_back({.color = i, .dashed = true});
   const auto pens = internal::pens_of(series);
   for (size_t i = 0; i < pens.size(); ++i)
     for (size_t j = 0; j < i; ++j)
