@@ -169,9 +169,6 @@ TEST(ResumeInParts, MemoryHoldsARanksShare) {
       // The moments stay. Beside them there is one tensor; on its way, its messages, too.
       EXPECT_LE(allocated.peak(), 2 * share + beside);
       EXPECT_LT(2 * share + beside, 3 * share) << "whole weights, on a rank, have to be too much";
-      std::printf("rank %d: peak %.2f MB, moments %.2f MB, weights of all ranks %.2f MB\n",
-                  environment.rank, static_cast<double>(allocated.peak()) / 1e6,
-                  static_cast<double>(2 * share) / 1e6, static_cast<double>(3 * share) / 1e6);
     }
     fs::current_path("/");
     Group(environment).barrier();
