@@ -9,6 +9,7 @@
 #include "flashstep/bench/attention_cases.h"
 #include "flashstep/bench/attention_implementations.h"
 #include "flashstep/bench/test_table.h"
+#include "flashstep/bench/test_turns.h"
 #include "flashstep/error.h"
 
 namespace flashstep::tools {
@@ -90,14 +91,6 @@ TEST(BenchAttention, FailsWhereOursDoes) {
   const std::string failure = report_on(records).failure;
   EXPECT_EQ(failure.find("[bench attention] bf16 B 1 H 1 N 65536"), 0u) << failure;
   EXPECT_TRUE(failure.ends_with(" failed: the GPU")) << failure;
-}
-
-TurnOptions short_turns() {
-  TurnOptions options;
-  options.cell_seconds = options.warmup_seconds = 1e-4;
-  options.turns = 2;
-  options.least_samples = options.most_samples = 4;
-  return options;
 }
 
 TEST(BenchAttention, MeasuresEveryImplementationOfTheCpu) {

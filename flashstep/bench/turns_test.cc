@@ -7,20 +7,13 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/base/signals.h"
+#include "flashstep/bench/test_turns.h"
 #include "flashstep/error.h"
 
 namespace flashstep::tools {
 namespace {
 
 const TurnsCase kCase = {{{"size", 16}}, "16", {"forward", "backward"}};
-
-TurnOptions short_turns() {
-  TurnOptions options;
-  options.cell_seconds = options.warmup_seconds = 1e-4;
-  options.turns = 2;
-  options.least_samples = options.most_samples = 4;
-  return options;
-}
 
 // Answers with `seconds` for every call; the backward pass needs more memory than there is where
 // that is asked for.

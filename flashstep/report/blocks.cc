@@ -94,7 +94,7 @@ class HtmlWriter {
   }
   void add(const GroupBlock& group) {
     const char* name = group.kind == "section" ? "section" : "div";
-    out_ += str("<", name, attribute("class", group.kind), attribute("id", group.id),
+    out_ += str("<", name, attribute("class", group.kind),
                 attribute("data-years", join(group.years, " ")), ">\n");
     add_all(group.blocks);
     out_ += str("</", name, ">\n");

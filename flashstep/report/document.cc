@@ -111,12 +111,12 @@ class DocumentMaker {
 
   void add_answer(const Answer& answered, Blocks& blocks) {
     const Question& question = *answered.question;
-    GroupBlock group{.kind = "answer", .id = place_of(question), .years = question.years};
-    group.blocks = {HeadingBlock{3, question.title, "", question.name},
+    GroupBlock group{.kind = "answer", .years = question.years};
+    group.blocks = {HeadingBlock{3, question.title, place_of(question), question.name},
                     ProseBlock{question.text, "question"}};
     for (const AnswerPart& part : answered.parts) {
       const bool several = answered.parts.size() > 1;
-      GroupBlock own{.kind = "part", .id = "", .blocks = part_blocks(part, several)};
+      GroupBlock own{.kind = "part", .blocks = part_blocks(part, several)};
       if (!part.year.empty()) own.years = {part.year};
       group.blocks.push_back(std::move(own));
     }
@@ -172,7 +172,7 @@ class DocumentMaker {
     if (!all.blocks.empty()) blocks.push_back(std::move(all));
     if (blocks.size() == empty) return;
     document_.page.navigation.emplace_back(section.name, section.title);
-    body.push_back(GroupBlock{.kind = "section", .id = "", .blocks = std::move(blocks)});
+    body.push_back(GroupBlock{.kind = "section", .blocks = std::move(blocks)});
   }
 
   void add_missing(Blocks& body) {
@@ -194,7 +194,7 @@ class DocumentMaker {
       blocks.push_back(
           FoldBlock{"What the preset asks for and this machine left out", {TableBlock{left_out}}});
     document_.page.navigation.emplace_back("missing", "Not measured");
-    body.push_back(GroupBlock{.kind = "rest", .id = "", .blocks = std::move(blocks)});
+    body.push_back(GroupBlock{.kind = "rest", .blocks = std::move(blocks)});
   }
 
   // The answers that stand on the first page, the most telling first.
@@ -235,12 +235,12 @@ class DocumentMaker {
     for (const auto& remarks : {complaints, differences()}) {
       for (const std::string& remark : remarks) blocks.push_back(ProseBlock{remark, "remark"});
     }
-    page.blocks.push_back(GroupBlock{.kind = "summary", .id = "", .blocks = std::move(blocks)});
+    page.blocks.push_back(GroupBlock{.kind = "summary", .blocks = std::move(blocks)});
   }
 
   void add_findings(Blocks& blocks) const {
     ListBlock list{{}, true};
-    GroupBlock pictures{.kind = "pictures", .id = ""};
+    GroupBlock pictures{.kind = "pictures"};
     for (const Answer* answered : findings()) {
       const AnswerPart& part = answered->parts.front();
       list.items.push_back(str("**", answered->question->title, ".** ",

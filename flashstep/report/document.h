@@ -51,7 +51,7 @@ struct FoldBlock {
 };
 // What belongs together: a section, an answer, the part of a year.
 struct GroupBlock {
-  std::string kind, id;
+  std::string kind;
   std::vector<std::string> years = {};  // that it is shown for; none: for all
   std::vector<Block> blocks = {};
 };

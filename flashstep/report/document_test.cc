@@ -98,9 +98,12 @@ TEST(Document, AReaderFindsTheFindings) {
   const std::regex link("\\]\\(((tables|pictures)/[^)]*)\\.(md|csv|svg)\\)");
   for (std::sregex_iterator at(markdown.begin(), markdown.end(), link), end; at != end; ++at)
     EXPECT_EQ(files.count((*at)[1]), 1u) << (*at)[1];
+  const std::regex place("\\]\\(#([^)]*)\\)");
+  for (std::sregex_iterator at(markdown.begin(), markdown.end(), place), end; at != end; ++at)
+    EXPECT_SAYS(markdown, "<a id=\"" + (*at)[1].str() + "\"></a>");
 }
 
-TEST(Document, AImplementationHasOneColour) {
+TEST(Document, AnImplementationHasOneColour) {
   Result result = result_of("attention", "attention", {});
   measure::Plot a, b;
   a.series = {{.name = "naive", .x = {1}, .y = {1}}, {.name = "ours", .x = {1}, .y = {2}}};
