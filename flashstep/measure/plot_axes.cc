@@ -36,11 +36,10 @@ bool valid(const Interval& interval, Scale scale) {
          interval.low < interval.high;
 }
 
-// Bars are lengths: on a linear scale the axis contains 0 and, if no bar is negative, begins there.
-Interval bar_interval(std::vector<double> values, Scale scale) {
-  if (scale != Scale::kLinear) return interval_around(values, scale, 0.08);
+// Bars are lengths: the axis is linear, contains 0 and, if no bar is negative, begins there.
+Interval bar_interval(std::vector<double> values) {
   values.push_back(0);
-  Interval interval = interval_around(values, scale, 0.08);
+  Interval interval = interval_around(values, Scale::kLinear, 0.08);
   if (std::none_of(values.begin(), values.end(), [](double v) { return v < 0; })) interval.low = 0;
   return interval;
 }
@@ -83,7 +82,7 @@ void choose_intervals(const Plot& plot, Frame& frame) {
   const std::vector<double> x = all_x(plot), y = all_y(plot);
   frame.categories = bars ? static_cast<int>(plot.categories.size()) : 0;
   frame.x_scale = bars ? Scale::kLinear : plot.x.scale;
-  frame.y_scale = plot.y.scale;
+  frame.y_scale = bars ? Scale::kLinear : plot.y.scale;
   frame.whole_x = std::all_of(x.begin(), x.end(), [](double v) { return v == std::floor(v); });
   frame.any_data =
       std::any_of(y.begin(), y.end(), [&](double v) { return drawable(v, frame.y_scale); });
@@ -91,7 +90,7 @@ void choose_intervals(const Plot& plot, Frame& frame) {
   // One whole number alone (the first step of a run) has its neighbours beside it.
   if (frame.whole_x && frame.x_scale == Scale::kLinear && frame.x.high - frame.x.low < 1)
     frame.x = {std::floor(frame.x.low), std::ceil(frame.x.high)};
-  frame.y = bars ? bar_interval(y, frame.y_scale) : interval_around(y, frame.y_scale, 0.05);
+  frame.y = bars ? bar_interval(y) : interval_around(y, frame.y_scale, 0.05);
   if (plot.x.limits && valid(*plot.x.limits, frame.x_scale)) frame.x = *plot.x.limits;
   if (plot.y.limits && valid(*plot.y.limits, frame.y_scale)) frame.y = *plot.y.limits;
 }

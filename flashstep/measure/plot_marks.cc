@@ -32,6 +32,13 @@ std::string filled(const Pen& pen, double opacity = 1) {
              opacity < 1 ? " fill-opacity=\"" + fixed(opacity, 2) + "\"" : "");
 }
 
+// A colour's second and third bar are pale, with the dashes of its lines around them.
+std::string bar_style(const Pen& pen) {
+  if (pen.dashes.empty()) return filled(pen);
+  return str(filled(pen, 0.3), " stroke=\"", pen.color, "\" stroke-width=\"2\" stroke-dasharray=\"",
+             pen.dashes, "\"");
+}
+
 // Keeps first, lowest, highest and last of the consecutive points that share a pixel column.
 std::vector<Point> thinned(const std::vector<Point>& run) {
   std::vector<Point> out;
@@ -94,9 +101,26 @@ void draw_error_bar(SvgWriter& svg, double x, double low, double high, const std
       style);
 }
 
-void draw_points(SvgWriter& svg, const Series& s, const Frame& frame, const Pen& pen) {
+// How many of the later lines lie on all of this one: it is drawn wider, so that they do not hide
+// it.
+int lines_above(const Plot& plot, const Frame& frame, size_t i) {
+  const Series& s = plot.series[i];
+  const auto hides = [&](const Series& later) {
+    if (later.x != s.x) return false;
+    bool all = true;
+    for (size_t k = 0; k < s.y.size(); ++k)
+      all &= !drawable(s.y[k], frame.y_scale) ||
+             std::abs(frame.y_at(later.y[k]) - frame.y_at(s.y[k])) < 2;
+    return all;
+  };
+  const auto next = plot.series.begin() + static_cast<ptrdiff_t>(i) + 1;
+  return static_cast<int>(std::min<ptrdiff_t>(3, std::count_if(next, plot.series.end(), hides)));
+}
+
+void draw_points(SvgWriter& svg, const Series& s, const Frame& frame, const Pen& pen,
+                 int lines_above) {
   std::unordered_set<int64_t> seen;  // pixels that hold a point: more of them there look the same
-  const double radius = s.y.size() > 200 ? 2 : kPointRadius;
+  const double radius = s.y.size() > 200 ? 2 : kPointRadius + 1.5 * lines_above;
   for (size_t i = 0; i < s.y.size(); ++i) {
     if (!drawable(s.x[i], frame.x_scale) || !drawable(s.y[i], frame.y_scale)) continue;
     const double x = frame.x_at(s.x[i]), y = frame.y_at(s.y[i]);
@@ -112,14 +136,15 @@ void draw_points(SvgWriter& svg, const Series& s, const Frame& frame, const Pen&
   }
 }
 
-void draw_line(SvgWriter& svg, const Series& s, const Frame& frame, const Pen& pen) {
+void draw_line(SvgWriter& svg, const Series& s, const Frame& frame, const Pen& pen,
+               int lines_above) {
   if (!s.low.empty()) draw_band(svg, s, frame, pen);
   for (const auto& run : runs_of(s, frame)) {
     // A single point between gaps has no length: it shows as a dot.
     if (run.size() == 1)
       svg.circle(run[0].x, run[0].y, s.faint ? 2 : kPointRadius, filled(pen, s.faint ? 0.4 : 1));
     else
-      svg.path(path_of(run), s.faint ? stroke(pen, 1, 0.35) : stroke(pen, 2));
+      svg.path(path_of(run), s.faint ? stroke(pen, 1, 0.35) : stroke(pen, 2 + 3 * lines_above));
   }
 }
 
@@ -134,9 +159,7 @@ BarPlace bar_place(const Frame& frame, int category, int index, int bars) {
 
 void draw_bars(SvgWriter& svg, const Series& s, const Frame& frame, const Pen& pen, int index,
                int bars) {
-  const double base = frame.y_scale == Scale::kLinear
-                          ? std::clamp(frame.y_at(0), frame.top, frame.bottom)
-                          : frame.bottom;
+  const double base = std::clamp(frame.y_at(0), frame.top, frame.bottom);
   for (int i = 0; i < std::min<int>(frame.categories, static_cast<int>(s.y.size())); ++i) {
     const BarPlace place = bar_place(frame, i, index, bars);
     const double center = place.left + place.width / 2;
@@ -146,7 +169,7 @@ void draw_bars(SvgWriter& svg, const Series& s, const Frame& frame, const Pen& p
     if (drawable(s.y[at], frame.y_scale)) {
       const double y = frame.y_at(s.y[at]);
       svg.rect(place.left + 0.5, std::min(y, base), place.width - 1, std::abs(y - base),
-               filled(pen));
+               bar_style(pen));
       top = std::min(y, base);
       if (label.empty()) label = display(s.y[at], {NumberFormat::Style::kSignificant, 3});
     }
@@ -256,9 +279,11 @@ void draw_series(SvgWriter& svg, const Plot& plot, const Frame& frame,
   for (size_t i = 0; i < plot.series.size(); ++i) {
     const Series& s = plot.series[i];
     if (s.kind == Kind::kBars) draw_bars(svg, s, frame, pens[i], bar++, bars);
-    if (s.kind == Kind::kLine || s.kind == Kind::kLineAndPoints) draw_line(svg, s, frame, pens[i]);
+    const int above = s.kind == Kind::kLineAndPoints ? lines_above(plot, frame, i) : 0;
+    if (s.kind == Kind::kLine || s.kind == Kind::kLineAndPoints)
+      draw_line(svg, s, frame, pens[i], above);
     if (s.kind == Kind::kPoints || s.kind == Kind::kLineAndPoints)
-      draw_points(svg, s, frame, pens[i]);
+      draw_points(svg, s, frame, pens[i], above);
   }
 }
 
@@ -299,7 +324,7 @@ void draw_references(SvgWriter& svg, const Plot& plot, const Frame& frame) {
 void draw_legend_key(SvgWriter& svg, const Series& s, const Pen& pen, double x, double y) {
   using Kind = Series::Kind;
   if (s.kind == Kind::kBars) {
-    svg.rect(x + 5, y - 6, 12, 12, filled(pen));
+    svg.rect(x + 5, y - 6, 12, 12, bar_style(pen));
     return;
   }
   if (s.kind != Kind::kPoints)

@@ -148,8 +148,12 @@ TEST(Plot, BarsStandOnZeroAndNameWhatIsMissing) {
   }
   expect_sound(plot);
   EXPECT_EQ(occurrences(to_svg(plot), ">OOM</text>"), 2U);
+  const std::string linear = to_svg(plot);
   plot.y.scale = Scale::kLog;
-  expect_sound(plot);
+  EXPECT_EQ(to_svg(plot), linear) << "lengths on a logarithmic axis say nothing";
+  EXPECT_EQ(occurrences(linear, "stroke-dasharray"), 0U);
+  plot.series[1].color = 7;  // the first one's again
+  EXPECT_EQ(occurrences(to_svg(plot), "stroke-dasharray"), 3U) << "two bars and their key";
   plot.categories.pop_back();
   EXPECT_THROW(to_svg(plot), UserError);
 }
@@ -168,6 +172,18 @@ TEST(Plot, ManySeriesDifferInColourOrDashes) {
     plot.series.back().name = std::string(static_cast<size_t>(i) * 5, 'x');
   }
   expect_sound(plot);
+}
+
+TEST(Plot, ALineBelowAnotherShows) {
+  const auto widths = [](double second) {
+    Plot plot = plot_of({0, 1, 2}, {1, 2, 3}, Kind::kLineAndPoints);
+    plot.series.push_back(plot.series[0]);
+    for (double& y : plot.series[1].y) y += second;
+    const std::string svg = to_svg(plot);
+    return std::pair(occurrences(svg, "stroke-width=\"5\""), occurrences(svg, "r=\"4.7\""));
+  };
+  EXPECT_EQ(widths(0), std::pair(size_t{1}, size_t{3}));
+  EXPECT_EQ(widths(1), std::pair(size_t{0}, size_t{0}));
 }
 
 TEST(Plot, NothingLeavesThePage) {
