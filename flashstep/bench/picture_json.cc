@@ -206,6 +206,16 @@ std::string drawn(const Picture& picture) {
 }
 std::string drawn(const std::string& svg) { return svg; }
 
+template <typename Picture>
+std::string caption(const Picture& picture) {
+  return picture.title + (picture.subtitle.empty() ? "" : ": " + picture.subtitle);
+}
+std::string caption(const std::string& svg) {
+  const std::string open = "<title>";
+  const size_t begin = svg.find(open), end = svg.find("</title>");
+  return end == std::string::npos ? "" : svg.substr(begin + open.size(), end - begin - open.size());
+}
+
 }  // namespace
 
 std::string to_json(const NamedPicture& picture) { return dump(picture); }
@@ -226,11 +236,10 @@ std::string to_svg(const StoredPicture& picture) {
   return std::visit([](const auto& kind) { return drawn(kind); }, picture.picture);
 }
 
-std::string title_of(const StoredPicture& picture) {
-  if (const auto* plot = std::get_if<measure::Plot>(&picture.picture)) return plot->title;
-  if (const auto* map = std::get_if<measure::HeatMap>(&picture.picture)) return map->title;
-  if (const auto* chart = std::get_if<measure::LaneChart>(&picture.picture)) return chart->title;
-  return "";
+std::string caption_of(const StoredPicture& picture) {
+  const std::string said =
+      std::visit([](const auto& kind) { return caption(kind); }, picture.picture);
+  return said.empty() ? picture.name : said;
 }
 
 measure::WrittenPlot write_picture(const StoredPicture& picture,

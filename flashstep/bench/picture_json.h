@@ -25,7 +25,8 @@ std::string to_json(const StoredPicture& picture);
 StoredPicture picture_from_json(std::string_view json, const std::string& source);
 
 std::string to_svg(const StoredPicture& picture);
-std::string title_of(const StoredPicture& picture);  // empty for one that is only an SVG
+// Its title and what it is of: "Time: bf16, batch 4"; without any its name.
+std::string caption_of(const StoredPicture& picture);
 
 // Writes STEM.svg and STEM.png; MachineError when that fails.
 measure::WrittenPlot write_picture(const StoredPicture& picture,

@@ -39,7 +39,7 @@ StoredPicture round_trip(const NamedPicture& picture) {
 TEST(PictureJson, APlotIsDrawnAlike) {
   const StoredPicture stored = round_trip({"time", some_plot()});
   EXPECT_EQ(stored.name, "time");
-  EXPECT_EQ(title_of(stored), "Time");
+  EXPECT_EQ(caption_of(stored), "Time: of <everything>");
   EXPECT_EQ(to_svg(stored), measure::to_svg(some_plot()));
   const auto& plot = std::get<measure::Plot>(stored.picture);
   EXPECT_EQ(plot.series[0].y[0], 0.1 + 0.2) << "numbers are exact";
@@ -82,6 +82,9 @@ TEST(PictureJson, WhatIsOnlyDrawnStaysSo) {
   const StoredPicture drawn{"flame", std::string("<svg>\xC3\xA4</svg>")};
   const StoredPicture stored = picture_from_json(to_json(drawn), "test");
   EXPECT_EQ(to_svg(stored), "<svg>\xC3\xA4</svg>");
+  EXPECT_EQ(caption_of(stored), "flame");
+  EXPECT_EQ(caption_of({"flame", "<svg><title>All of it</title><g><title>x</title></g></svg>"}),
+            "All of it");
 }
 
 TEST(PictureJson, RefusesWhatIsNoPicture) {

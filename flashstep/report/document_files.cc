@@ -57,17 +57,6 @@ class SeriesColors {
   std::map<std::string, int> colors_;
 };
 
-// Its title and what it is of; of one that is kept as it was drawn what its name says.
-std::string words_of(const StoredPicture& picture) {
-  const std::string title = title_of(picture);
-  std::string name = picture.name;
-  std::replace(name.begin(), name.end(), '_', ' ');
-  const auto* plot = std::get_if<measure::Plot>(&picture.picture);
-  if (title.empty() || plot == nullptr || plot->subtitle.empty())
-    return title.empty() ? name : title + " (" + name + ")";
-  return title + ": " + plot->subtitle;
-}
-
 // Lines whose values span decades need a logarithmic axis.
 void choose_scale(measure::Plot& plot) {
   double least = INFINITY, most = 0;
@@ -148,7 +137,7 @@ std::vector<std::vector<PictureBlock>> draw_pictures(const std::vector<Result>& 
           kind.footnote = str(result.made.command, "; ", origin_of(result.made));
       };
       std::visit(set_footnote, picture.picture);
-      drawn.back().push_back({stem_of(result, picture.name), words_of(picture), to_svg(picture)});
+      drawn.back().push_back({stem_of(result, picture.name), caption_of(picture), to_svg(picture)});
     }
   }
   return drawn;

@@ -129,7 +129,7 @@ TEST_F(ResultTest, CollectsWhatACommandWrote) {
   EXPECT_EQ(result.tables[2].name, "x_runs");
   ASSERT_EQ(result.pictures.size(), 2u);
   EXPECT_EQ(to_svg(result.pictures[0]), "<svg>flame</svg>");
-  EXPECT_EQ(title_of(result.pictures[1]), "Map");
+  EXPECT_EQ(caption_of(result.pictures[1]), "Map");
   EXPECT_EQ(result.files, (std::vector<std::string>{"memory.pickle", "trace.json"}));
 }
 
