@@ -257,14 +257,20 @@ std::vector<std::string> grid_findings(const Records& records, double memory_byt
 }
 
 std::vector<NamedPicture> grid_pictures(const Records& records, const std::string& footnote) {
-  double d = 0;
-  for (const Record& r : records) d = d == 64 ? 64 : r.number("D");
+  double d = 0, longest = 0;  // that of the longest, where the formula no longer fits
+  for (const Record& r : records) {
+    if (r.number("N") > longest) longest = r.number("N"), d = r.number("D");
+  }
   const Records drawn = records.where([&](const Record& r) { return r.number("D") == d; });
   const auto name = [](const Record& r) { return r.implementation + " " + r.text("dtype"); };
   const auto length = [](const Record& r) { return r.number("N"); };
   std::vector<NamedPicture> pictures;
-  const auto add = [&](const char* stem, const char* title, const char* unit, measure::Plot plot) {
+  const auto failed = std::find_if(drawn.begin(), drawn.end(), is_formula_without_memory);
+  const auto add = [&](const std::string& stem, const char* title, const char* unit,
+                       measure::Plot plot) {
     plot.title = title;
+    if (failed != drawn.end())
+      plot.references = {{failed->number("N"), "naive: out of memory", /*vertical=*/true}};
     plot.subtitle = str("batch ", kBatch, ", no heads, head_dim ", d);
     plot.footnote = footnote;
     plot.x = {"seq_len", measure::Scale::kLog2, {}};
@@ -273,7 +279,7 @@ std::vector<NamedPicture> grid_pictures(const Records& records, const std::strin
   };
   add("time", "Attention: a forward and a backward pass", "ms",
       lines(drawn, name, length, [](const Record& r) { return both_seconds(r) * 1e3; }));
-  add("memory", "Attention: memory before backward, beyond the inputs", "MiB",
+  add(str("memory_d", d), "Attention: memory before backward, beyond the inputs", "MiB",
       lines(drawn, name, length, [](const Record& r) {
         return r.number("before backward") > 0 ? r.number("before backward") / kMiB : NAN;
       }));

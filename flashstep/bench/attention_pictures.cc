@@ -65,7 +65,7 @@ void add_curves(std::vector<NamedPicture>& pictures, const PictureGroup& group) 
   rates.title = "Attention: rate";
   rates.x = times.x;
   rates.y = {"TFLOP/s", measure::Scale::kLinear, {}};
-  times.subtitle = rates.subtitle = str(group.text, ", head_dim ", d, "; dashed: peers");
+  times.subtitle = rates.subtitle = str(group.text, ", head_dim ", d, "; dashed: baselines");
   add_picture(pictures, "time", group, std::move(times));
   add_picture(pictures, "rate", group, std::move(rates));
 }
@@ -89,7 +89,7 @@ void add_heat_map(std::vector<NamedPicture>& pictures, const PictureGroup& group
             records.fastest(r, "seconds", [](const Record& other) { return !other.ours; });
         return peer == nullptr || !r.ours ? NAN : peer->median("seconds") / r.median("seconds");
       });
-  map.title = "Attention: x the best peer";
+  map.title = "Attention: ours beside the best baseline";
   map.subtitle = str(group.text, "; above 1 (blue) ours is faster");
   map.x_label = "seq_len";
   map.y_label = "head_dim";
@@ -100,7 +100,7 @@ void add_heat_map(std::vector<NamedPicture>& pictures, const PictureGroup& group
 void add_bars(std::vector<NamedPicture>& pictures, const PictureGroup& group) {
   measure::Plot plot = bars(group.records, pair_name, implementation_of, median_of("seconds", 1e3));
   plot.title = "Attention: time by queries : keys";
-  plot.y = {"ms a call", measure::Scale::kLog, {}};
+  plot.y = {"ms a call", {}, {}};
   plot.width = 1080;
   add_picture(pictures, "bars", group, std::move(plot));
 }

@@ -177,7 +177,8 @@ std::vector<std::string> gains(const Records& records) {
   return {sentence + "."};
 }
 
-std::vector<NamedPicture> gain_picture(const Records& records, const std::string& footnote) {
+std::vector<NamedPicture> gain_picture(const Records& records, const std::string& footnote,
+                                       const std::string& what) {
   Records points;  // of each pass
   for (const std::string pass : kPassNames) {
     for (const Record& r : records.where(has_gain))
@@ -190,6 +191,7 @@ std::vector<NamedPicture> gain_picture(const Records& records, const std::string
   };
   measure::Plot plot = lines(points, implementation_of, number("parameters"), number("gain"));
   plot.title = "bf16 (autocast) beside fp32";
+  plot.subtitle = what;
   plot.x = {.label = "parameters", .scale = measure::Scale::kLog, .limits = {}};
   plot.y = {.label = "fp32's time over bf16's", .scale = {}, .limits = {}};
   plot.references = {{1, "as fast", false}};
@@ -202,15 +204,18 @@ std::vector<NamedPicture> gain_picture(const Records& records, const std::string
 Benchmark sizes_benchmark(const PrecisionSizesOptions& options) {
   Benchmark benchmark;
   benchmark.command = "precision";
-  benchmark.title = str("bf16 (autocast) beside fp32: batch ", options.batch_size, ", context ",
-                        options.context_length, ", ", options.device);
+  const std::string what =
+      str("batch ", options.batch_size, ", context ", options.context_length, ", ", options.device);
+  benchmark.title = "bf16 (autocast) beside fp32: " + what;
   benchmark.device = options.device;
   benchmark.schema = sizes_schema;
   benchmark.runs_table = passes_table;
   benchmark.how_to_read = {note("precision sizes")};
   benchmark.how = str("Medians of ", options.steps, " passes after ", options.warmup);
   benchmark.findings = gains;
-  benchmark.pictures = gain_picture;
+  benchmark.pictures = [what](const Records& records, const std::string& footnote) {
+    return gain_picture(records, footnote, what);
+  };
   return benchmark;
 }
 
