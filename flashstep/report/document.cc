@@ -178,18 +178,26 @@ class DocumentMaker {
   void add_missing(Blocks& body) {
     measure::Table missing, left_out;
     missing.columns = {measure::text_column("question"), measure::text_column("of the handout"),
-                       measure::text_column("not measured")};
+                       measure::text_column("why"), measure::text_column("the command for it")};
     left_out.columns = {measure::text_column("left out"), measure::text_column("why")};
     for (const Answer& answered : answers_) {
-      std::string what = answered.missing;
-      std::erase(what, '`');
+      const Question& question = *answered.question;
+      const std::string command =
+          question.answer.empty() || !answered.parts.empty()
+              ? ""
+              : str("flashstep report --preset ", record_.preset, " --only ", question.section);
       if (!answered.measured)
-        missing.add_row({answered.question->title, answered.question->name, what});
+        missing.add_row({question.title, question.name, answered.missing, command});
     }
     for (const LeftOut& left : record_.left_out) left_out.add_row({left.what, left.why});
     if (missing.rows.empty() && left_out.rows.empty()) return;
     Blocks blocks = {HeadingBlock{2, "Not measured", "missing"}};
-    if (!missing.rows.empty()) blocks.push_back(TableBlock{missing});
+    if (!missing.rows.empty()) {
+      blocks.push_back(
+          ProseBlock{"A command measures what is missing on a machine that has what it "
+                     "needs. With this folder as `--out` it adds that to this report."});
+      blocks.push_back(TableBlock{missing});
+    }
     if (!left_out.rows.empty())
       blocks.push_back(
           FoldBlock{"What the preset asks for and this machine left out", {TableBlock{left_out}}});

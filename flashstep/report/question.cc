@@ -12,14 +12,15 @@ namespace flashstep::tools {
 namespace {
 
 // What is missing where nothing answers it, in a few words: what the first measurement for it
-// needed or how it failed.
+// needed or how it failed, or what measuring it needs.
 std::string what_is_missing(const Question& question, const std::vector<Result>& results,
                             const std::vector<LeftOut>& left_out) {
   const auto would_answer = [&](const std::string& section, const std::string& measurement) {
     return section == question.section && measurement.starts_with(question.measurement);
   };
   const auto in_short = [](const std::string& why) { return why.substr(0, why.find(", ")); };
-  if (question.answer.empty()) return "needs " + question.needs;
+  const std::string needs = question.needs.empty() ? "" : "needs " + question.needs;
+  if (question.answer.empty()) return needs;
   for (const Result& result : results) {
     if (would_answer(result.section, result.measurement) && !result.failure.empty())
       return "it failed, " + result.failure;
@@ -27,7 +28,7 @@ std::string what_is_missing(const Question& question, const std::vector<Result>&
   for (const LeftOut& out : left_out) {
     if (would_answer(out.section, out.what)) return in_short(out.why);
   }
-  return "needs " + question.needs;
+  return needs.empty() ? "was not run" : needs;
 }
 
 // For each year, the latest first: that year, then the others.
@@ -70,10 +71,11 @@ Question question_from(const nlohmann::json& json) {
                     .title = json.at("title").get<std::string>(),
                     .text = json.at("question").get<std::string>(),
                     .answer = text("answer"),
-                    .needs = json.at("needs").get<std::string>(),
+                    .needs = text("needs"),
                     .measurement = text("measurement"),
                     .lacks = text("lacks"),
                     .finding = json.value("finding", 0)};
+  require(!question.needs.empty() || !question.answer.empty(), "it has neither answer nor needs");
   require(question.answer.empty() || answers().count(question.answer) > 0, "there is no answer \"",
           question.answer, "\"");
   return question;

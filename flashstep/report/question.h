@@ -20,7 +20,7 @@ struct Question {
   std::string section;             // that it stands in
   std::string title, text;
   std::string answer;  // the name of a function (combine.h); empty: it asks of what is not built
-  std::string needs;   // to be answered, if there is nothing: "a second machine"
+  std::string needs;   // to be answered: "a second machine"; empty: nothing in particular
   std::string measurement;  // where one of the section answers it: how its name begins
   std::string lacks;        // what its answer still lacks; with that it counts as not measured
   int finding = 0;          // its place among the findings of the first page; 0: none
@@ -40,7 +40,7 @@ struct Answer {
   const Question* question = nullptr;
   bool measured = false;          // all that it asks
   std::vector<AnswerPart> parts;  // one for each year that has results of its own, the latest first
-  std::string missing;            // "needs 2 GPUs"; empty: nothing
+  std::string missing;            // "needs 2 GPUs", "was not run"; empty: nothing
   bool quick = false;             // from the preset quick alone
 };
 
