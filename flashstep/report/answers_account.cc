@@ -18,10 +18,18 @@ TableRows account_rows(const Evidence& evidence, const std::string& title, const
   return {};
 }
 
+// What a table is of: "xl, AdamW" of "State and traffic of one rank: xl, AdamW".
+std::string subject_of(const TableRows& rows) {
+  const std::string title = rows.empty() ? "" : rows.front().table->title;
+  const size_t at = title.find(": ");
+  return at == std::string::npos ? title : title.substr(at + 2);
+}
+
 // Each quantity by its name and by the first word of it.
 Facts mesh(const Evidence& evidence) {
   Facts facts;
   facts.shown = account_rows(evidence, "Communication accounting", {"quantity", "value", "unit"});
+  facts.words["of"] = subject_of(facts.shown);
   const auto value = [&](const std::string& name) {
     return facts.shown.first({{"quantity", name}}).number("value");
   };
@@ -37,6 +45,7 @@ Facts mesh(const Evidence& evidence) {
     const std::string tokens =
         name.substr(beginning.size(), name.size() - beginning.size() - end.size());
     facts.words["tokens"] = tokens;
+    facts.words["activations"] = words;
     facts.words["chosen"] = which(with_commas(std::llround(std::ceil(least))) != tokens);
   }
   if (std::isnan(once + turn + most)) return facts;
@@ -62,6 +71,7 @@ Facts ring(const Evidence& evidence) {
                   std::abs(whole.number("sent") / of_ring.number("sent") / (n / 2) - 1) < 0.005;
     facts.rows[""] = whole;
     facts.words["as derived"] = which(as_derived);
+    facts.words["of"] = subject_of(by_ranks);
     facts.shown.add(whole);
     facts.shown.add(of_ring);
   }
@@ -80,6 +90,10 @@ AnswerFunction bound_of(const std::string& strategy) {
               const std::string name = row.text("strategy");
               return name == strategy || (strategy == "FSDP + TP" && name.starts_with("FSDP "));
             });
+    if (!facts.shown.empty()) {
+      facts.words["layer"] = facts.shown.front().table->title;
+      facts.words["layer"].front() = 'o';  // "One feed-forward layer ..."
+    }
     for (const TableRow& row : facts.shown)
       facts.add_case({{{"bounded", which(std::isfinite(row.number("most devices")))}}, {{"", row}}},
                      3);
@@ -94,8 +108,9 @@ Facts sharding_account(const Evidence& evidence) {
   if (both.empty()) return {};
   const auto& [full, plain] = both.back();
   const double saved = plain.number("in all") - full.number("in all");
-  return {
-      {{"saves", which(saved > 0)}, {"saved", fixed(saved, 2)}}, {{"", full}, {"b", plain}}, rows};
+  return {{{"of", subject_of(rows)}, {"saves", which(saved > 0)}, {"saved", fixed(saved, 2)}},
+          {{"", full}, {"b", plain}},
+          rows};
 }
 
 TableRows recompute_rows(const Evidence& evidence) {
@@ -122,7 +137,8 @@ Facts recompute_schemes(const Evidence& evidence) {
   if (!all) return {};
   if (halves.index == least.index) halves = {};
   const double n = all.number("block passes");
-  return {{{"grows", growth_of_scheme(least, n)},
+  return {{{"of", subject_of(rows)},
+           {"grows", growth_of_scheme(least, n)},
            {"halves grow", growth_of_scheme(halves, n)},
            {"passes", fixed(least.number("block passes") / n, 1)}},
           {{"", least}, {"all", all}, {"halves", halves}},
@@ -139,7 +155,8 @@ Facts recompute_groups(const Evidence& evidence) {
   const TableRow best = groups.if_(is_best).back();
   const std::string scheme = best.text("scheme");
   return {
-      {{"groups", scheme.substr(0, scheme.find(" ("))},
+      {{"of", subject_of(rows)},
+       {"groups", scheme.substr(0, scheme.find(" ("))},
        {"one", which(scheme.find(" 1 ") != scheme.npos)},
        {"least", best ? which(!(groups.least("peak").number("peak") < best.number("peak"))) : ""}},
       {{"", best}, {"all", rows.first({{"scheme", "keep everything"}})}},

@@ -10,8 +10,8 @@ namespace flashstep::tools {
 namespace {
 
 const Columns kGridCase = {"dtype", "D", "N"};
-const Columns kSpeedCase = {"dtype", "pass", "mask", "B", "H"};
-const Columns kSpeed = {"dtype", "N", "D", "mask", "pass", "ours", "time", "x best peer"};
+const Columns kSpeedCase = {"dtype", "mask", "H", "D"};
+const Columns kSpeed = {"dtype", "H", "N", "D", "mask", "pass", "ours", "time", "x best peer"};
 
 TableRows grid_rows(const Evidence& evidence) {
   return evidence.rows("attention_grid", {"implementation", "dtype", "D", "N", "forward",
@@ -43,6 +43,18 @@ std::string growth_with_length(const TableRows& formula, const std::string& colu
              " (N^", fixed(power, 1), ")");
 }
 
+// "139.8": the command says it below its table, where the formula ran out of memory.
+std::string memory_of_gpu(const TableRow& row) {
+  const std::string mark = "the device has ";
+  for (const std::string& note : row ? row.table->notes : Columns()) {
+    const size_t at = note.find(mark);
+    if (at == std::string::npos) continue;
+    const size_t begin = at + mark.size();
+    return note.substr(begin, note.find(' ', begin) - begin);
+  }
+  return "";
+}
+
 Facts attention_memory(const Evidence& evidence) {
   const TableRows rows = grid_rows(evidence), formula = rows.where({{"implementation", "naive"}});
   if (formula.empty()) return {};
@@ -60,6 +72,7 @@ Facts attention_memory(const Evidence& evidence) {
   Facts facts = {
       .words = {{"ends", which(static_cast<bool>(none))},
                 {"element", str(element)},
+                {"memory", memory_of_gpu(none)},
                 {"gigabytes", three_digits(none.number("B") * n * n * element / (1 << 30))},
                 {"what",
                  counted ? "memory that it keeps for backward" : "time of its backward pass"},
@@ -71,7 +84,7 @@ Facts attention_memory(const Evidence& evidence) {
                      return row.number("N") >= longest.number("N") / 16 &&
                             (name == "naive" || name == ours);
                    }),
-      .picture = {counted ? "grid_memory" : "grid_time"}};
+      .picture = {counted ? "grid_memory_d" : "grid_time"}};
   const auto smaller = ratios(
       pairs(rows, {{"implementation", ours}}, {{"implementation", "naive"}}, kGridCase), column);
   if (smaller.empty()) return facts;
@@ -122,57 +135,45 @@ AnswerFunction rightness(const Columns& passes, const std::string& what) {
   };
 }
 
-// Of one dtype, pass, mask and batch, over lengths and head dims.
-struct Speed {
-  std::string name;
-  double peers = NAN, least = NAN, formula = NAN;
-  size_t cases = 0;
-};
-Speed speed_of(const TableRows& rows) {
-  const TableRow row = rows.front();
-  Speed speed{.name = say("{dtype} {pass}", row)};
-  if (rows.has("H") && row.text("H") != "1") speed.name += ", " + row.text("H") + " heads";
-  speed.name += row.text("mask") == "causal" ? "" : ", mask " + row.text("mask");
-  const std::vector<double> peers = rows.numbers("x best peer");
-  std::vector<double> formula;
-  for (const TableRow& each : rows.with({"naive"}))
-    formula.push_back(each.number("naive") / each.number("time"));
-  speed.cases = peers.size();
-  if (peers.empty()) return speed;
-  speed.peers = measure::geometric_mean(peers);
-  speed.least = *std::min_element(peers.begin(), peers.end());
-  if (!formula.empty()) speed.formula = measure::geometric_mean(formula);
-  return speed;
-}
-
+// One table row for each kind of inputs, over lengths and passes.
 Facts attention_speed(const Evidence& evidence) {
   Facts facts;
-  facts.table.columns = {measure::text_column("passes"), measure::integer_column("cases"),
-                         measure::number_column("speed beside the best other kernel", "x", 2),
-                         measure::number_column("at least", "x", 2),
-                         measure::number_column("beside the formula", "x", 2)};
-  std::vector<Speed> all;
+  facts.table.columns = {measure::text_column("inputs"),
+                         measure::integer_column("head_dim"),
+                         measure::integer_column("cases"),
+                         measure::integer_column("ours faster"),
+                         measure::integer_column("ours slower"),
+                         measure::number_column("x best other", "", 2),
+                         measure::number_column("x formula", "", 2)};
+  std::vector<std::pair<double, std::string>> speeds;
   std::vector<double> formula;
-  Tally tally;
+  Tally all;
   for (const TableRows& rows : evidence.rows("attention", kSpeed).by(kSpeedCase)) {
-    const Speed speed = speed_of(rows);
-    if (speed.cases == 0) continue;
-    all.push_back(speed);
-    tally.add(speed.peers, 1);
-    const bool known = !std::isnan(speed.formula);
-    if (known) formula.push_back(speed.formula);
-    facts.table.add_row({speed.name, speed.cases, speed.peers, speed.least,
-                         known ? measure::Cell(speed.formula) : measure::Cell()});
+    const TableRow row = rows.front();
+    const std::vector<double> others = rows.numbers("x best peer");
+    if (others.empty()) continue;
+    Tally tally;
+    for (const double other : others) tally.add(other, 1), all.add(other, 1);
+    std::vector<double> naive;
+    for (const TableRow& each : rows.with({"naive"}))
+      naive.push_back(each.number("naive") / each.number("time"));
+    if (!naive.empty()) formula.push_back(measure::geometric_mean(naive));
+    const std::string inputs =
+        str(row.text("dtype"), ", ", count_of(static_cast<size_t>(row.number("H")), "head"),
+            row.text("mask") == "causal" ? ", causal" : ", no mask");
+    speeds.emplace_back(measure::geometric_mean(others), say(inputs + ", head_dim {D}", row));
+    facts.table.add_row({inputs, *row.cell("D"), others.size(), tally.more(), tally.less(),
+                         speeds.back().first,
+                         naive.empty() ? measure::Cell() : measure::Cell(formula.back())});
   }
-  if (all.empty()) return {};
-  const auto [slow, fast] = std::minmax_element(
-      all.begin(), all.end(), [](const Speed& a, const Speed& b) { return a.peers < b.peers; });
-  const auto words = [](const Speed& speed) {
-    return fixed(speed.peers, 2) + " (" + speed.name + ")";
+  if (speeds.empty()) return {};
+  std::sort(speeds.begin(), speeds.end());
+  const auto words = [](const auto& speed) {
+    return fixed(speed.first, 2) + " (" + speed.second + ")";
   };
-  facts.words = {{"slow", all.size() > 1 ? words(*slow) : ""},
-                 {"fast", words(*fast)},
-                 {"tally", tally.words("slower", "as fast within 2 %", "faster")},
+  facts.words = {{"slow", speeds.size() > 1 ? words(speeds.front()) : ""},
+                 {"fast", words(speeds.back())},
+                 {"tally", all.words("slower", "as fast within 2 %", "faster")},
                  {"formula", span_of(formula, 1)}};
   return facts;
 }

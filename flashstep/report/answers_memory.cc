@@ -69,8 +69,22 @@ Facts memory_timeline(const Evidence& evidence) {
 
 Facts memory_peaks(const Evidence& evidence) {
   const TableRows rows = peak_rows(evidence), full = rows.where({{"precision", "fp32"}});
-  Facts facts = {.shown = full.empty() ? rows : full};
-  for (const TableRows& mode : facts.shown.with({"peak"}).by({"mode"})) {
+  const TableRows shown = full.empty() ? rows : full;
+  Facts facts;
+  facts.table.columns = {measure::text_column("size"), measure::integer_column("context")};
+  const Columns modes = shown.distinct("mode");
+  for (const std::string& mode : modes)
+    facts.table.columns.push_back(measure::number_column(mode + " peak", "MiB", 2));
+  for (const TableRows& same : shown.by({"size", "context"})) {
+    std::vector<measure::Cell> cells = {same.front().text("size"), *same.front().cell("context")};
+    for (const std::string& mode : modes) {
+      const measure::Cell* peak = same.first({{"mode", mode}}).cell("peak");
+      cells.push_back(peak == nullptr ? measure::Cell() : *peak);
+    }
+    facts.table.add_row(std::move(cells));
+  }
+  say_in_gibibytes(facts.table);
+  for (const TableRows& mode : shown.with({"peak"}).by({"mode"})) {
     const TableRow least = mode.least("peak"),
                    most = mode.size() > 1 ? mode.most("peak") : TableRow();
     facts.cases.push_back({{{"forward", which(least.text("mode") == "forward")},
@@ -137,6 +151,22 @@ Facts memory_residual(const Evidence& evidence) {
           rows};
 }
 
+// "80.0 MiB, 96 times: by `aten::mm` (64) and `aten::silu` (32)": the largest of these allocations.
+std::string largest_words(const TableRows& rows) {
+  const TableRow most = rows.most("bytes");
+  double count = 0;
+  std::vector<std::string> makers;
+  for (const TableRows& made : rows.where({{"bytes", most.text("bytes")}}).by({"made by"})) {
+    double times = 0;
+    for (const double each : made.numbers("count")) times += each;
+    count += times;
+    makers.push_back(str("`", made.front().text("made by"), "` (", times, ")"));
+  }
+  if (makers.empty()) return "";
+  return str(memory_words(most.number("bytes")), ", ", count, " times: ", most.text("kind"),
+             " made by ", join(makers));
+}
+
 // Of the last forward pass of the table: what was there before it, and what it makes itself.
 Facts memory_largest(const Evidence& evidence) {
   const TableRows rows =
@@ -147,13 +177,14 @@ Facts memory_largest(const Evidence& evidence) {
   if (rows.empty()) return {};
   const TableRows pass =
       rows.where({{"precision", rows.front().text("precision")}}).by(kPass).back();
-  const TableRow before = pass.first({{"kind", "parameters"}});
-  const TableRow made =
-      pass.if_([](const TableRow& row) { return row.text("range").starts_with("forward"); })
-          .most("bytes");
-  const auto place = [](const std::string& range) { return range.substr(range.rfind('/') + 1); };
-  return {{{"in", place(made.text("range"))}, {"before in", place(before.text("range"))}},
-          {{"", made}, {"b", before}},
+  const TableRows made =
+      pass.if_([](const TableRow& row) { return row.text("range").starts_with("forward"); });
+  const std::string range = made.most("bytes").text("range");
+  return {{{"case", pass_case(pass.front())},
+           {"made", largest_words(made)},
+           {"before", largest_words(pass.where({{"kind", "parameters"}}))},
+           {"in", range.substr(range.rfind('/') + 1)}},
+          {},
           pass};
 }
 

@@ -103,10 +103,7 @@ Facts norm_in_model(const Evidence& evidence) {
   }
   if (percents.empty()) return {};
   const double most = *std::max_element(percents.begin(), percents.end()) / 100;
-  constexpr double kSmallPart = 0.05;
-  return {{{"shares", span_of(percents, 1)},
-           {"most", fixed(1 / (1 - most), 2)},
-           {"seen", which(most > kSmallPart)}}};
+  return {{{"shares", span_of(percents, 1)}, {"most", fixed(1 / (1 - most), 2)}}};
 }
 
 }  // namespace

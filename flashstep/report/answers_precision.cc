@@ -9,6 +9,16 @@
 namespace flashstep::tools {
 namespace {
 
+constexpr double kShaky = 1.1;  // p90 over p10 of a pass that waits for its launches
+
+// "a, b and c"
+std::string listed(Columns names) {
+  if (names.size() < 2) return join(names);
+  const std::string last = names.back();
+  names.pop_back();
+  return join(names) + " and " + last;
+}
+
 Facts sums_facts(const Evidence& evidence) {
   const TableRows rows = evidence.rows(
       "precision", {"sum + addend", "result", "error", "from the addend", "from the sum"});
@@ -33,26 +43,34 @@ Facts dtypes_facts(const Evidence& evidence) {
   if (rows.empty()) return {};
   const bool gpu = rows.has("CUDA, float16");
   const std::string column = gpu ? "CUDA, float16" : "CPU, float16";
-  std::vector<std::string> parts;
-  for (const TableRows& same : rows.by({column}))
-    parts.push_back(join(same.distinct("tensor")) + ": " + same.front().text(column));
+  // Those of the smaller groups by name, the largest one's as the others.
+  auto groups = rows.by({column});
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  Columns parts;
+  for (const TableRows& same : groups) {
+    const bool others = &same == &groups.back() && groups.size() > 1;
+    parts.push_back((others ? "the others" : listed(same.distinct("tensor"))) + " are " +
+                    same.front().text(column));
+  }
   const TableRows different = rows.if_(
       [](const TableRow& row) { return row.text("CPU, float16") != row.text("CUDA, float16"); });
   return {{{"gpu", which(gpu)},
-           {"dtypes", join(parts, "; ")},
+           {"dtypes", listed(parts)},
            {"rules", !gpu                ? "0"
                      : different.empty() ? "1"
                                          : "2"},
-           {"different", join(different.distinct("tensor"))}},
+           {"different", listed(different.distinct("tensor"))}},
           {},
           rows};
 }
 
-// Steps of LayerNorm that err far more in a dtype ("fp16") than rounding the result does, with one
-// of the inputs (the columns "fp16 sd 300"): those that overflow, and those that lose digits.
+// Steps of LayerNorm, however they are summed, that err far more in a dtype ("fp16") than rounding
+// the result does, with one of the inputs (the columns "fp16 sd 300"): those that overflow, and
+// those that lose digits.
 struct Suffering {
   bool known = false;
-  std::vector<std::string> overflow, inexact;
+  Columns overflow, inexact;
 };
 Suffering suffering_in(const TableRows& rows, const std::string& dtype) {
   Suffering found;
@@ -68,17 +86,20 @@ Suffering suffering_in(const TableRows& rows, const std::string& dtype) {
       overflows |= std::isnan(error);
       errs |= error > kSufferingFactor * rounded.number(column.name);
     }
-    if (overflows) found.overflow.push_back(step);
-    if (errs && !overflows) found.inexact.push_back(step);
+    const std::string name = step.substr(0, step.find(", summed"));
+    Columns& those = overflows ? found.overflow : found.inexact;
+    if ((errs || overflows) && !contains(those, name)) those.push_back(name);
   }
+  std::erase_if(found.inexact, [&](const auto& name) { return contains(found.overflow, name); });
   return found;
 }
 
 std::string suffering_words(const Suffering& suffering) {
   std::vector<std::string> parts;
-  if (!suffering.overflow.empty()) parts.push_back(join(suffering.overflow, "; ") + " overflow");
-  if (!suffering.inexact.empty()) parts.push_back(join(suffering.inexact, "; ") + " lose digits");
-  return parts.empty() ? "no step suffers" : join(parts, ", and ");
+  if (!suffering.overflow.empty()) parts.push_back(listed(suffering.overflow) + " overflow");
+  if (!suffering.inexact.empty())
+    parts.push_back("digits are lost in " + listed(suffering.inexact));
+  return parts.empty() ? "no step suffers" : listed(parts);
 }
 
 Facts norms_facts(const Evidence& evidence) {
@@ -100,12 +121,28 @@ Facts sizes_facts(const Evidence& evidence) {
                               "gain backward", "loss error", "gradient error"})
           .with({"gain forward", "gain backward"});
   if (rows.empty()) return {};
-  return {{{"sizes", rows.size() == 1 ? rows.back().text("model")
-                                      : say("{model} to {b.model}", rows.front(), rows.back())},
-           {"forward", trend(rows.numbers("gain forward"), 2)},
-           {"backward", trend(rows.numbers("gain backward"), 2)},
+  const auto gain = [](const TableRow& row) {
+    const double full = row.number("fp32 forward") + row.number("fp32 backward"),
+                 half = row.number("bf16 forward") + row.number("bf16 backward");
+    return say("{gain} ({model})", row, {}, {{"gain", fixed(full / half, 2)}});
+  };
+  // "bf16 (autocast) beside fp32: batch 4, context 128, cuda"
+  const std::string title = rows.front().table->title;
+  const size_t at = title.find(": "), end = title.rfind(", ");
+  TableRow shakiest;
+  double most = 0;
+  for (const TableRow& row : evidence.rows("precision", {"model", "precision", "p10", "p90"})) {
+    const double spread = row.number("p90") / row.number("p10");
+    if (spread > kShaky && spread > most) shakiest = row, most = spread;
+  }
+  return {{{"case", at < end && end != title.npos ? title.substr(at + 2, end - at - 2) : ""},
+           {"forward", extremes(rows, "gain forward", "", "model")},
+           {"backward", extremes(rows, "gain backward", "", "model")},
+           {"smallest", rows.size() > 1 ? gain(rows.front()) : ""},
+           {"largest", gain(rows.back())},
+           {"pass", shakiest.text("pass")},
            {"error", percent(rows.most("gradient error").number("gradient error"), 1)}},
-          {},
+          {{"vary", shakiest}},
           rows};
 }
 

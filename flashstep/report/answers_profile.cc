@@ -48,9 +48,7 @@ bool is_waiting(const TableRow& row) {
 
 // A fused kernel of attention holds matrix products too: without it naive attention, where they are
 // kernels of their own, could not be compared with it.
-bool holds_products(const TableRow& row) {
-  return row.text("class") == "matmul" || row.text("class") == "attention";
-}
+const Columns kHoldProducts = {"matmul", "attention"};
 
 // A kernel as people call it: `sm80_xmma_gemm_f32f32_..._tilesize64x64x8_...` by its head and its
 // tiles; what has no name but CUTLASS's as what it does.
@@ -108,7 +106,8 @@ Facts profile_kernel(const Evidence& evidence) {
     if (!forward || !all) continue;
     ++cases;
     same += forward.index == all.index;
-    products += holds_products(forward) && holds_products(all);
+    products += contains(kHoldProducts, forward.text("class")) &&
+                contains(kHoldProducts, all.text("class"));
   }
   if (cases == 0) return {};
   const TableRows shown = typical(rows.with({"in all"}));
@@ -150,46 +149,45 @@ Facts profile_others(const Evidence& evidence) {
   return facts;
 }
 
-// Of matrix products in the time in kernels, in percent, and how long the GPU was idle.
-struct ProductShare {
-  double inference = 0, step = 0;
-};
-ProductShare product_share(const TableRows& rows) {
-  double products[2] = {}, kernels[2] = {};
+// Of these classes in the time in kernels, of one column of shares.
+double share_of(const TableRows& rows, const std::string& column, const Columns& classes) {
+  double part = 0, kernels = 0;
   for (const TableRow& row : rows) {
     if (is_waiting(row)) continue;
-    const double shares[2] = {row.number("inference share"), row.number("step share")};
-    for (int i : {0, 1}) {
-      kernels[i] += std::fmax(shares[i], 0);
-      if (holds_products(row)) products[i] += std::fmax(shares[i], 0);
-    }
+    const double share = std::fmax(row.number(column), 0);
+    kernels += share;
+    if (contains(classes, row.text("class"))) part += share;
   }
-  return {products[0] / kernels[0], products[1] / kernels[1]};
+  return part / kernels;
 }
 
 Facts profile_shares(const Evidence& evidence) {
   const TableRows rows =
       evidence.rows("profile", profile_columns({"class", "inference share", "step share"}));
   Tally tally;
-  std::vector<double> before, after;
   for (const TableRows& profiled : rows.by(kProfiled)) {
-    const ProductShare share = product_share(profiled);
-    if (!(share.inference > 0) || !(share.step > 0)) continue;
-    tally.add(share.step, share.inference);
-    before.push_back(100 * share.inference);
-    after.push_back(100 * share.step);
+    const double before = share_of(profiled, "inference share", kHoldProducts),
+                 after = share_of(profiled, "step share", kHoldProducts);
+    if (before > 0 && after > 0) tally.add(after, before);
   }
-  if (before.empty()) return {};
+  if (tally.cases() == 0) return {};
   const TableRows shown = typical(rows);
-  const ProductShare share = product_share(shown);
-  return {{{"before", percent(share.inference)},
-           {"after", percent(share.step)},
-           {"case", profiled_case(shown.front())},
-           {"tally", tally.words("falls", "stays within 2 % of itself", "rises")},
-           {"all before", span_of(before, 0)},
-           {"all after", span_of(after, 0)}},
-          {},
-          shown};
+  const auto share = [&](const char* column, const Columns& classes) {
+    return percent(share_of(shown, column, classes));
+  };
+  Facts facts = {{{"before", share("inference share", {"matmul"})},
+                  {"after", share("step share", {"matmul"})},
+                  {"case", profiled_case(shown.front())},
+                  {"tally", tally.words("falls", "stays within 2 % of itself", "rises")}},
+                 {},
+                 shown};
+  facts.picture = {"profile_shares_" + name_in_files(shown.front()),
+                   shown.front().text("attention")};
+  if (shown.first({{"class", "attention"}})) {
+    facts.words["both before"] = share("inference share", kHoldProducts);
+    facts.words["both after"] = share("step share", kHoldProducts);
+  }
+  return facts;
 }
 
 Facts profile_softmax(const Evidence& evidence) {

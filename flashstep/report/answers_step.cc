@@ -53,8 +53,7 @@ Facts step_times(const Evidence& evidence) {
           .once(kStepCase);  // other commands of a preset measure some cases once more
   const TableRows timed = all.with({"forward", "backward"});
   if (timed.empty()) return {};
-  const TableRows shown =
-      timed.where({{"context", timed.most("context").text("context")}});  // the longest
+  TableRows shown = timed.where({{"context", timed.most("context").text("context")}});
   const TableRows first = shown.by({"precision"}).front();
   std::vector<double> times_forward;
   for (const TableRow& row : first)
@@ -63,12 +62,21 @@ Facts step_times(const Evidence& evidence) {
       *std::max_element(timed.begin(), timed.end(), [](const TableRow& a, const TableRow& b) {
         return !(deviation_share(b) <= deviation_share(a));
       });
+  const std::string gain = gain_of_bf16(shown);
+  if (!shown.first({{"context", shakiest.text("context")}})) shown.add(shakiest);
+  // A size's name is the handout's; how large it is, is the model's.
+  const auto forward = [](const TableRow& row) {
+    return say("{forward|ms} ({model}[, {parameters|3} M parameters])", row);
+  };
+  const TableRow least = first.least("forward"), longest = first.most("forward");
   const double most = deviation_share(shakiest);
   const size_t no_room = all.where({{"mean", "OOM"}}).size();
-  return {.words = {{"forward", extremes(first, "forward", "ms", "model")},
+  return {.words = {{"forward", least.index == longest.index
+                                    ? forward(longest)
+                                    : forward(least) + " to " + forward(longest)},
                     {"backward", extremes(first, "backward", "ms", "model")},
                     {"longer", span_of(times_forward, 1)},
-                    {"gain", gain_of_bf16(shown)},
+                    {"gain", gain},
                     {"most", percent(most, 1)},
                     {"case", step_case(shakiest)},
                     {"vary", which(!(most <= kSmallDeviation))},
@@ -79,43 +87,33 @@ Facts step_times(const Evidence& evidence) {
                       shown.front().text("precision")}};
 }
 
-// How many times as long the mean is without warm-up, and from how many steps on it is settled: no
-// further from the mean with the most warm-up than that varies anyway.
-struct WarmUp {
-  double ratio = NAN;
-  std::string enough;
-  bool matters = false;
-};
-WarmUp warm_up_of(const TableRows& rows) {
-  const TableRow settled = rows.most("warm-up"), none = rows.first({{"warm-up", "0"}});
-  const double mean = settled.number("mean");
-  const double allowed = std::fmax(kSmallDeviation * mean, settled.number("deviation"));
-  WarmUp found = {none.number("mean") / mean, settled.text("warm-up"),
-                  none.number("mean") - mean > allowed};
-  for (size_t i = rows.size(); i-- > 0;) {
-    if (!(std::abs(rows[i].number("mean") - mean) <= allowed)) break;
-    found.enough = rows[i].text("warm-up");
-  }
-  return found;
-}
-
 Facts step_warmup(const Evidence& evidence) {
   for (const TableRows& table : evidence.tables("step", kStepTimes)) {
     if (table.distinct("warm-up").size() < 2) continue;
     evidence.use(table);
-    std::vector<std::string> cases;
+    const TableRow most = table.most("warm-up");
+    const auto is_less = [&](const TableRow& row) {
+      return row.number("warm-up") < most.number("warm-up");
+    };
+    Columns cases;
     Facts facts;
     size_t matters = 0;
     for (const TableRows& rows : table.with({"mean"}).by(kStepCase)) {
-      const WarmUp found = warm_up_of(rows);
-      if (std::isnan(found.ratio)) continue;
-      matters += found.matters;
-      cases.push_back(str(fixed(found.ratio, 2), " times (", rows.front().text("model"),
-                          ", settled after ", found.enough, ")"));
+      const TableRow none = rows.first({{"warm-up", "0"}}), settled = rows.back();
+      if (!none || is_less(settled)) continue;
+      const double mean = settled.number("mean"), varies = settled.number("deviation");
+      matters += none.number("mean") - mean > std::fmax(kSmallDeviation * mean, varies);
+      Columns times;
+      for (const TableRow& row : rows.if_(is_less))
+        times.push_back(fixed(row.number("mean") / mean, 2));
+      cases.push_back(join(times) + " (" + none.text("model") + ")");
       for (const TableRow& row : rows) facts.shown.add(row);
     }
     if (cases.empty()) return {};
-    facts.words = {{"cases", join(cases)}, {"slower", which(2 * matters > cases.size())}};
+    facts.words = {{"few", join(table.if_(is_less).distinct("warm-up"))},
+                   {"most", most.text("warm-up")},
+                   {"cases", join(cases, "; ")},
+                   {"slower", which(2 * matters > cases.size())}};
     return facts;
   }
   return {};

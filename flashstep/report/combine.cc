@@ -247,7 +247,7 @@ std::string Tally::words(const char* less, const char* same, const char* more) c
     if (count == 0) continue;
     if (cases() == 1) return word;
     if (count == cases()) return str(word, " in all ", count, " cases");
-    parts.push_back(str(word, " in ", count, " of ", cases(), " cases"));
+    parts.push_back(str(word, " in ", count, parts.empty() ? str(" of ", cases(), " cases") : ""));
   }
   return join(parts);
 }
@@ -289,28 +289,11 @@ std::string extremes(const TableRows& rows, const std::string& column, const std
   const TableRow least = rows.least(column), most = rows.most(column);
   if (!least) return "";
   const auto words = [&](const TableRow& row) {
-    return str(three_digits(row.number(column)), " ", unit, " (", row.text(name), ")");
+    return str(three_digits(row.number(column)), unit.empty() ? "" : " ", unit, " (",
+               row.text(name), ")");
   };
   if (least.text(name) == most.text(name)) return words(most);
   return words(least) + " to " + words(most);
-}
-
-std::string trend(const std::vector<double>& values, int digits) {
-  if (values.size() == 1) return "is " + fixed(values.front(), digits);
-  bool never_falls = true, never_rises = true;
-  for (size_t i = 1; i < values.size(); ++i) {
-    const int order = compare_measured(values[i], values[i - 1]);
-    never_falls &= order >= 0;
-    never_rises &= order <= 0;
-  }
-  const auto [least, most] = std::minmax_element(values.begin(), values.end());
-  const std::string from_to =
-      str(" from ", fixed(values.front(), digits), " to ", fixed(values.back(), digits));
-  if (compare_measured(*most, *least) == 0)
-    return "stays at " + fixed(values.front(), digits) + " within 2 %";
-  if (never_falls && *least < values.back()) return "grows" + from_to;
-  if (never_rises && *least < values.front()) return "falls" + from_to;
-  return str("goes both ways, between ", fixed(*least, digits), " and ", fixed(*most, digits));
 }
 
 std::string against_formula(const TableRows& rows, const std::string& measured,
@@ -331,6 +314,20 @@ std::string against_formula(const TableRows& rows, const std::string& measured,
   return str("within ", percent(furthest, 1), " of the formula", cases);
 }
 
+void say_in_gibibytes(measure::Table& table) {
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    measure::Column& column = table.columns[i];
+    double most = 0;
+    for (const auto& row : table.rows) most = std::fmax(most, row[i].number());
+    if (column.unit != "MiB" || most < 1024) continue;
+    column.unit = "GiB";
+    column.format = {measure::NumberFormat::Style::kSignificant, 3};
+    for (auto& row : table.rows) {
+      if (!std::isnan(row[i].number())) row[i] = row[i].number() / 1024;
+    }
+  }
+}
+
 measure::Table list(const TableRows& rows, const Columns& columns, size_t most) {
   measure::Table table;
   if (rows.empty()) return table;
@@ -349,6 +346,7 @@ measure::Table list(const TableRows& rows, const Columns& columns, size_t most) 
     }
     table.add_row(std::move(cells));
   }
+  say_in_gibibytes(table);
   if (rows.size() > most)
     table.notes.push_back(str(rows.size() - most, " more rows are among all measurements."));
   return table;

@@ -188,7 +188,7 @@ std::string change_words(double from, double to, const char* less = "shorter",
 class Tally {
  public:
   void add(double a, double b);
-  // "shorter", "shorter in all 3 cases", "shorter in 2 of 3 cases, the same in 1 of 3 cases".
+  // "shorter", "shorter in all 3 cases", "shorter in 2 of 3 cases, the same in 1".
   std::string words(const char* less, const char* same, const char* more) const;
   size_t less() const { return less_; }
   size_t more() const { return more_; }
@@ -213,15 +213,12 @@ std::string speeds(const std::vector<double>& ratios, const std::string& b);
 // The geometric mean of those ratios; NaN without any.
 double speed(const std::vector<RowPair>& pairs, const std::string& column);
 
-// ---- Extremes and trends
+// ---- Extremes
 
 // "28.7 ms (small) to 642 ms (2.7B)": the least and the most of a column, and what `name` says of
 // their rows.
 std::string extremes(const TableRows& rows, const std::string& column, const std::string& unit,
                      const std::string& name);
-// "grows from 1.1 to 2.9", "falls from ...", "stays at 1.1 within 2 %", "goes both ways, from 0.86
-// to 3.1": only what holds from each to the next is a trend.
-std::string trend(const std::vector<double>& values, int digits);
 
 // ---- Against a formula
 
@@ -232,6 +229,8 @@ std::string against_formula(const TableRows& rows, const std::string& measured,
 
 // ---- Tables
 
+// A column in MiB that reaches a GiB becomes one in GiB, as memory_words() says it.
+void say_in_gibibytes(measure::Table& table);
 // These columns of these rows, at most `most` of them.
 measure::Table list(const TableRows& rows, const Columns& columns, size_t most = 12);
 
