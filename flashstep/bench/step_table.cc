@@ -210,7 +210,7 @@ measure::Plot warmup_plot(const Records& records) {
   for (const Record& r : records) {
     measure::Series& series = plot.series.emplace_back();
     series.kind = measure::Series::Kind::kLineAndPoints;
-    series.name = str(std::llround(r.number("warm-up")), " not counted: mean ",
+    series.name = str("warm-up ", std::llround(r.number("warm-up")), ": mean ",
                       fixed(1e3 * measure::mean(r.series("total")), 1), " ms");
     for (const std::string prefix : {"warm-up ", ""}) {
       const auto &turns = r.series(prefix + "turn"), &totals = r.series(prefix + "total");

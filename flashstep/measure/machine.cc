@@ -105,7 +105,8 @@ std::string one_line(const Machine& machine) {
       str(machine.processor, ", ", machine.cores, machine.cores == 1 ? " core" : " cores", ", ",
           human_bytes(machine.memory_bytes));
   if (machine.gpus.empty()) return host;
-  return str(machine.gpus.size(), " x ", machine.gpus[0].name, "; ", host);
+  return str(machine.gpus.size(), " x ", machine.gpus[0].name, " with ",
+             human_bytes(machine.gpus[0].memory_bytes), "; ", host);
 }
 
 }  // namespace flashstep::measure

@@ -24,7 +24,8 @@ struct Machine {
 
 Machine describe_machine();
 
-// "AMD EPYC, 2 cores, 24 GiB" or "8 x NVIDIA H200; Intel Xeon ..., 128 cores, ...": for footnotes.
+// "AMD EPYC, 2 cores, 24 GiB" or "8 x NVIDIA H200 with 140 GiB; Intel Xeon ..., 128 cores, ...":
+// for footnotes.
 std::string one_line(const Machine& machine);
 
 // versions.cc, which knows LibTorch: "2.11.0", and the threads of its CPU kernels.

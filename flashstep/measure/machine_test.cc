@@ -34,6 +34,16 @@ TEST(Machine, DescribesThisOne) {
   EXPECT_TRUE(machine.libtorch_version.starts_with("2.11")) << machine.libtorch_version;
 }
 
+TEST(Machine, TheMemoryOfAGpuIsNotTheMachines) {
+  Machine machine;
+  machine.processor = "A processor";
+  machine.cores = 2;
+  machine.memory_bytes = uint64_t{24} << 30;
+  EXPECT_EQ(one_line(machine), "A processor, 2 cores, 24.0 GiB");
+  machine.gpus = {{"A GPU", uint64_t{80} << 30, 9, 0, 132}};
+  EXPECT_EQ(one_line(machine), "1 x A GPU with 80.0 GiB; A processor, 2 cores, 24.0 GiB");
+}
+
 TEST(DataSheet, SpecialModelsBeforeGeneralOnes) {
   EXPECT_EQ(find_data_sheet("NVIDIA H200")->bf16, 989.5e12);
   EXPECT_EQ(find_data_sheet("NVIDIA H200 NVL")->bf16, 835.5e12);

@@ -167,6 +167,7 @@ Facts attention_speed(const Evidence& evidence) {
                          naive.empty() ? measure::Cell() : measure::Cell(formula.back())});
   }
   if (speeds.empty()) return {};
+  facts.table.notes = {"x: the other's time over ours, in geometric mean; above 1 ours is faster."};
   std::sort(speeds.begin(), speeds.end());
   const auto words = [](const auto& speed) {
     return fixed(speed.first, 2) + " (" + speed.second + ")";
