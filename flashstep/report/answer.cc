@@ -133,7 +133,8 @@ const AnswerForm& answer_form(const std::string& name) {
   static const std::map<std::string, AnswerForm> all = [] {
     std::map<std::string, AnswerForm> forms;
     const auto answers = nlohmann::json::parse(answer_forms());
-    for (const auto& [key, json] : answers.items()) forms[key] = form_from(json);
+    for (const auto& [key, json] : answers.items())  // a name: the forms of an earlier answer
+      forms[key] = json.is_string() ? forms.at(json.get<std::string>()) : form_from(json);
     return forms;
   }();
   return all.at(name);

@@ -145,7 +145,7 @@ TEST_F(Answered, ConclusionsTurnRound) {
        columns_swapped("precision", "fp16 sd 300", "bf16 sd 300"), "nothing overflows",
        "does not behave better"},
       {"benchmarking_mixed_precision (c)", each("precision", "gain forward", inverse),
-       "0.896 (small) to 2.90 (2.7B)", "0.345 (2.7B) to 1.12 (small)"},
+       "0.90 (small) to 2.90 (2.7B)", "0.35 (2.7B) to 1.12 (small)"},
       {"memory_profiling (a)", columns_swapped("memory", "optimizer state", "parameters"),
        "optimizer state (25.4 GiB)", "parameters (25.4 GiB)"},
       {"memory_profiling (c)", swapped("memory", "precision", "fp32", "bf16"),

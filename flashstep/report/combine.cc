@@ -289,8 +289,8 @@ std::string extremes(const TableRows& rows, const std::string& column, const std
   const TableRow least = rows.least(column), most = rows.most(column);
   if (!least) return "";
   const auto words = [&](const TableRow& row) {
-    return str(three_digits(row.number(column)), unit.empty() ? "" : " ", unit, " (",
-               row.text(name), ")");
+    return str(unit.empty() ? row.text(column) : three_digits(row.number(column)) + " " + unit,
+               " (", row.text(name), ")");
   };
   if (least.text(name) == most.text(name)) return words(most);
   return words(least) + " to " + words(most);

@@ -216,7 +216,7 @@ double speed(const std::vector<RowPair>& pairs, const std::string& column);
 // ---- Extremes
 
 // "28.7 ms (small) to 642 ms (2.7B)": the least and the most of a column, and what `name` says of
-// their rows.
+// their rows; without a unit as the table has them.
 std::string extremes(const TableRows& rows, const std::string& column, const std::string& unit,
                      const std::string& name);
 

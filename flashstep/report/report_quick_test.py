@@ -57,7 +57,7 @@ PICTURES = {
                 for case in PROFILE],
     "precision": ["precision_sizes_quick_precision_sizes_gain"],
     "memory": [f"memory_quick_memory_peaks_{MODEL}", *of("memory_quick_memory_timeline", *MEMORY)],
-    "attention_grid": of("attention_grid_quick_grid", "memory", "time"),
+    "attention_grid": of("attention_grid_quick_grid", "memory_d16", "time"),
     "attention": [f"attention_quick_handout_{what}_{case}" for what in ("rate", "time", "x_best_peer")
                   for case in ATTENTION],
     "allreduce": of("allreduce_quick_allreduce", "bus", "time"),
