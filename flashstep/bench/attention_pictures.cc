@@ -141,7 +141,7 @@ std::vector<NamedPicture> attention_pictures(const std::string& preset, const Re
        records.grouped([](const Record& r) { return group_of(Records({r}), "").stem; }))
     groups.push_back(group_of(members, footnote));
   for (const PictureGroup& group : groups) {
-    if (preset == "sweep" || group.records.cases().size() == 1) add_bars(pictures, group);
+    if (group.records.cases().size() == 1) add_bars(pictures, group);
     if (preset == "sweep") {
       add_speedups(pictures, group);
       add_scaling(pictures, group);

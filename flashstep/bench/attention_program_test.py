@@ -26,7 +26,7 @@ class BenchAttentionTest(unittest.TestCase):
             table = json.loads(Path(f"{stem}.json").read_text())
             self.assertEqual(len(table["rows"]), 2)
             document = Path(f"{stem}.md").read_text()
-            for picture in ("bars", "heatmap", "scaling"):
+            for picture in ("heatmap", "scaling"):
                 name = f"sweep_{picture}_fp32_forward_b4h8_full.svg"
                 self.assertIn(f"({name})", document)
                 self.assertTrue((Path(folder) / name).exists())

@@ -18,13 +18,6 @@ TableRows account_rows(const Evidence& evidence, const std::string& title, const
   return {};
 }
 
-// What a table is of: "xl, AdamW" of "State and traffic of one rank: xl, AdamW".
-std::string subject_of(const TableRows& rows) {
-  const std::string title = rows.empty() ? "" : rows.front().table->title;
-  const size_t at = title.find(": ");
-  return at == std::string::npos ? title : title.substr(at + 2);
-}
-
 // Each quantity by its name and by the first word of it.
 Facts mesh(const Evidence& evidence) {
   Facts facts;

@@ -1,4 +1,4 @@
-// Answers about norms by themselves, and their part of a model.
+// Answers about norms by themselves.
 #include <algorithm>
 #include <cmath>
 
@@ -79,40 +79,12 @@ Facts norm_compiled(const Evidence& evidence) {
           widest(rows)};
 }
 
-// Of the norms' ranges in all outermost ones, forward and backward.
-double share_of_norms(const TableRows& rows) {
-  double norms = 0, all = 0;
-  for (const TableRow& row : rows) {
-    const std::string path = row.text("range");
-    const double time = std::fmax(row.number("forward"), 0) + std::fmax(row.number("backward"), 0);
-    if (path.find(" > ") == std::string::npos) all += time;
-    if (path == "norm" || path.ends_with(" > norm")) norms += time;
-  }
-  return norms / all;
-}
-
-Facts norm_in_model(const Evidence& evidence) {
-  const TableRows rows = evidence
-                             .rows("profile", {"model", "context", "precision", "attention",
-                                               "range", "forward", "backward"})
-                             .where({{"attention", "auto"}});
-  std::vector<double> percents;
-  for (const TableRows& profiled : rows.by({"model", "context", "precision"})) {
-    const double share = share_of_norms(profiled);
-    if (share > 0) percents.push_back(100 * share);
-  }
-  if (percents.empty()) return {};
-  const double most = *std::max_element(percents.begin(), percents.end()) / 100;
-  return {{{"shares", span_of(percents, 1)}, {"most", fixed(1 / (1 - most), 2)}}};
-}
-
 }  // namespace
 
 void add_norm_answers(Answers& answers) {
   answers["norm_layer_norm"] = norm_layer_norm;
   answers["norm_fused"] = norm_fused;
   answers["norm_compiled"] = norm_compiled;
-  answers["norm_in_model"] = norm_in_model;
 }
 
 }  // namespace flashstep::tools

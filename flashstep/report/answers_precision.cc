@@ -43,20 +43,13 @@ Facts dtypes_facts(const Evidence& evidence) {
   if (rows.empty()) return {};
   const bool gpu = rows.has("CUDA, float16");
   const std::string column = gpu ? "CUDA, float16" : "CPU, float16";
-  // Those of the smaller groups by name, the largest one's as the others.
-  auto groups = rows.by({column});
-  std::stable_sort(groups.begin(), groups.end(),
-                   [](const auto& a, const auto& b) { return a.size() < b.size(); });
   Columns parts;
-  for (const TableRows& same : groups) {
-    const bool others = &same == &groups.back() && groups.size() > 1;
-    parts.push_back((others ? "the others" : listed(same.distinct("tensor"))) + " are " +
-                    same.front().text(column));
-  }
+  for (const TableRows& same : rows.by({column}))
+    parts.push_back(listed(same.distinct("tensor")) + " are " + same.front().text(column));
   const TableRows different = rows.if_(
       [](const TableRow& row) { return row.text("CPU, float16") != row.text("CUDA, float16"); });
   return {{{"gpu", which(gpu)},
-           {"dtypes", listed(parts)},
+           {"dtypes", join(parts, "; ")},
            {"rules", !gpu                ? "0"
                      : different.empty() ? "1"
                                          : "2"},
@@ -99,7 +92,7 @@ std::string suffering_words(const Suffering& suffering) {
   if (!suffering.overflow.empty()) parts.push_back(listed(suffering.overflow) + " overflow");
   if (!suffering.inexact.empty())
     parts.push_back("digits are lost in " + listed(suffering.inexact));
-  return parts.empty() ? "no step suffers" : listed(parts);
+  return parts.empty() ? "no step suffers" : join(parts, ", and ");
 }
 
 Facts norms_facts(const Evidence& evidence) {
@@ -126,16 +119,13 @@ Facts sizes_facts(const Evidence& evidence) {
                  half = row.number("bf16 forward") + row.number("bf16 backward");
     return say("{gain} ({model})", row, {}, {{"gain", fixed(full / half, 2)}});
   };
-  // "bf16 (autocast) beside fp32: batch 4, context 128, cuda"
-  const std::string title = rows.front().table->title;
-  const size_t at = title.find(": "), end = title.rfind(", ");
   TableRow shakiest;
   double most = 0;
   for (const TableRow& row : evidence.rows("precision", {"model", "precision", "p10", "p90"})) {
     const double spread = row.number("p90") / row.number("p10");
     if (spread > kShaky && spread > most) shakiest = row, most = spread;
   }
-  return {{{"case", at < end && end != title.npos ? title.substr(at + 2, end - at - 2) : ""},
+  return {{{"case", subject_of(rows)},
            {"forward", extremes(rows, "gain forward", "", "model")},
            {"backward", extremes(rows, "gain backward", "", "model")},
            {"smallest", rows.size() > 1 ? gain(rows.front()) : ""},

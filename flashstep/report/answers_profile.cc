@@ -226,16 +226,16 @@ Facts profile_passes(const Evidence& evidence) {
                       shown.front().text("attention")}};
 }
 
-// Of the ranges with this innermost name in the forward pass. A range holds what lies in it: only
-// the outermost ones add up to the whole.
-double share_of_range(const TableRows& rows, const std::string& name) {
+// Of the ranges with this innermost name in these passes. A range holds what lies in it: only the
+// outermost ones add up to the whole.
+double share_of_range(const TableRows& rows, const std::string& name, const Columns& passes) {
   double part = 0, all = 0;
   for (const TableRow& row : rows) {
     const std::string path = row.text("range");
-    const size_t last = path.rfind(" > ");
-    const double time = std::fmax(row.number("forward"), 0);
-    if (last == std::string::npos) all += time;
-    if (path == name || (last != std::string::npos && path.substr(last + 3) == name)) part += time;
+    double time = 0;
+    for (const std::string& pass : passes) time += std::fmax(row.number(pass), 0);
+    if (path.find(" > ") == std::string::npos) all += time;
+    if (path == name || path.ends_with(" > " + name)) part += time;
   }
   return part / all;
 }
@@ -247,7 +247,8 @@ Facts profile_ranges(const Evidence& evidence) {
     const TableRows cases = rows.where({{"attention", attention}});
     if (cases.empty()) continue;
     const TableRows shown = typical(cases, attention);
-    const double norms = share_of_range(shown, "norm"), softmax = share_of_range(shown, "softmax");
+    const double norms = share_of_range(shown, "norm", {"forward"}),
+                 softmax = share_of_range(shown, "softmax", {"forward"});
     if (!(norms > 0)) continue;
     facts.cases.push_back({{{"norms", percent(norms, 1)},
                             {"case", profiled_case(shown.front())},
@@ -256,6 +257,20 @@ Facts profile_ranges(const Evidence& evidence) {
                             {"order", which_order(compare_measured(softmax, norms))}}});
   }
   return facts;
+}
+
+Facts norm_in_model(const Evidence& evidence) {
+  const Columns passes = {"forward", "backward"};
+  const TableRows rows = evidence.rows("profile", profile_columns({"range", "forward", "backward"}))
+                             .where({{"attention", "auto"}});
+  std::vector<double> percents;
+  for (const TableRows& profiled : rows.by(kProfiled)) {
+    const double share = share_of_range(profiled, "norm", passes);
+    if (share > 0) percents.push_back(100 * share);
+  }
+  if (percents.empty()) return {};
+  const double most = *std::max_element(percents.begin(), percents.end()) / 100;
+  return {{{"shares", span_of(percents, 1)}, {"most", fixed(1 / (1 - most), 2)}}};
 }
 
 }  // namespace
@@ -268,6 +283,7 @@ void add_profile_answers(Answers& answers) {
   answers["profile_softmax"] = profile_softmax;
   answers["profile_passes"] = profile_passes;
   answers["profile_ranges"] = profile_ranges;
+  answers["norm_in_model"] = norm_in_model;
 }
 
 }  // namespace flashstep::tools

@@ -195,6 +195,12 @@ const Answers& answers() {
   return all;
 }
 
+std::string subject_of(const TableRows& rows) {
+  const std::string title = rows.empty() ? "" : rows.front().table->title;
+  const size_t at = title.find(": ");
+  return at == std::string::npos ? title : title.substr(at + 2);
+}
+
 std::string three_digits(double value) {
   return measure::display(measure::Cell(value), {measure::NumberFormat::Style::kSignificant, 3});
 }

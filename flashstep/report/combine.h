@@ -142,6 +142,9 @@ void add_precision_answers(Answers& answers);
 void add_profile_answers(Answers& answers);
 void add_step_answers(Answers& answers);
 
+// What a table is of: "xl, AdamW" of the title "State and traffic of one rank: xl, AdamW".
+std::string subject_of(const TableRows& rows);
+
 // ---- Numbers
 
 std::string three_digits(double value);                        // "12.3", "0.0045", "1,230"

@@ -61,7 +61,6 @@ class SeriesColors {
 void choose_scale(measure::Plot& plot) {
   double least = INFINITY, most = 0;
   for (const measure::Series& series : plot.series) {
-    if (series.kind == measure::Series::Kind::kBars) return;
     for (const double y : series.y) {
       if (y <= 0) return;
       if (std::isfinite(y)) least = std::min(least, y), most = std::max(most, y);
