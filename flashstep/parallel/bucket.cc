@@ -1,5 +1,6 @@
 #include "flashstep/parallel/bucket.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -60,19 +61,59 @@ void Bucket::fill(size_t slot) {
 }
 
 void Bucket::fill_in_place(size_t slot_index) {
+  const at::Tensor& gradient = parameters_[slot_index].grad();
+  if (gradient.storage().use_count() > 1) {
+    shared_[gradient.storage().unsafeGetStorageImpl()].push_back({slot_index, stream_.current()});
+  } else {
+    take_in_place(slot_index, /*may_stay=*/true);
+  }
+  // Autograd adds to a gradient, and calls the hook, on the stream on which forward first used the
+  // parameter. launch() runs under the one of the last gradient.
+  stream_.await_current();
+}
+
+// `may_stay`: where it has the form that other ranks' has.
+void Bucket::take_in_place(size_t slot_index, bool may_stay) {
   const at::Tensor& parameter = parameters_[slot_index];
   at::Tensor& gradient = parameter.mutable_grad();
-  // Of another form than the other ranks', or in memory that a second gradient looks into: autograd
-  // may hand the same memory to two parameters, and it would be averaged twice.
-  if (gradient.strides() != gradient_strides(parameter) || gradient.storage().use_count() > 1) {
+  if (!may_stay || gradient.strides() != gradient_strides(parameter)) {
     gradient = at::empty_strided(parameter.sizes(), gradient_strides(parameter), gradient.options())
                    .copy_(gradient);
   }
   pieces_[slot_index] = flat_view(gradient);
   if (divides_first()) pieces_[slot_index].mul_(share_of_mean(averaging_.group.world_size()));
-  // Autograd adds to a gradient, and calls the hook, on the stream on which forward first used the
-  // parameter. launch() runs under the one of the last gradient.
-  stream_.await_current();
+}
+
+// Whether the gradients in `slots`, of one memory, are all that looks into it, and none into what
+// another one sees.
+bool Bucket::are_neighbours(const std::vector<Shared>& slots) const {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const Shared& shared : slots) {
+    const at::Tensor& gradient = parameters_[shared.slot].grad();
+    if (gradient.storage().use_count() != slots.size() || !gradient.is_non_overlapping_and_dense())
+      return false;
+    ranges.emplace_back(gradient.storage_offset(), gradient.storage_offset() + gradient.numel());
+  }
+  std::sort(ranges.begin(), ranges.end());
+  return std::adjacent_find(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) {
+           return a.second > b.first;
+         }) == ranges.end();
+}
+
+// Neighbours, such as the gradients of a product with several weights, stay where they are. What
+// lies in one place for two parameters would be averaged twice. Only a full bucket can tell: by
+// then autograd itself holds nothing of that memory.
+void Bucket::take_shared() {
+  for (const auto& [memory, slots] : shared_) {
+    const bool stay = are_neighbours(slots);
+    for (const Shared& shared : slots) {
+      const c10::StreamGuard guard(shared.stream);
+      const bool is_alone = parameters_[shared.slot].grad().storage().use_count() == 1;
+      take_in_place(shared.slot, stay || is_alone);
+      stream_.await_current();
+    }
+  }
+  shared_.clear();
 }
 
 // After zero_grad without set_to_none gradients lie where the step before has left them.
@@ -151,6 +192,7 @@ void Bucket::launch_scatter() {
 
 void Bucket::launch() {
   at::NoGradGuard no_grad;
+  take_shared();
   if (averaging_.scatter) {
     launch_scatter();
     return;
@@ -191,6 +233,7 @@ void Bucket::release() {
   flat_.clear();
   pieces_.assign(pieces_.size(), {});
   missing_.assign(missing_.size(), {});
+  shared_.clear();
   filled_.assign(filled_.size(), false);
   ready_ = 0;
   work_.reset();

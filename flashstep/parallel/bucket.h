@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,11 @@ class Bucket {
   const BucketLayout& layout() const { return layout_; }
 
  private:
+  // in_place: a gradient whose memory others look into too, and the stream that it was made on.
+  struct Shared {
+    size_t slot;
+    c10::Stream stream;
+  };
   at::TensorOptions gradient_options() const;
   bool divides_first() const { return !backend_averages_ && !widens_; }
   void take_memory();
@@ -55,6 +61,9 @@ class Bucket {
   void launch_scatter();
   bool lies_in_last_memory(const at::Tensor& gradient, size_t slot) const;
   void fill_in_place(size_t slot);
+  void take_in_place(size_t slot, bool may_stay);
+  bool are_neighbours(const std::vector<Shared>& slots) const;
+  void take_shared();
   const std::vector<at::Tensor>& parts() const { return averaging_.in_place ? pieces_ : flat_; }
 
   BucketLayout layout_;
@@ -66,8 +75,9 @@ class Bucket {
   bool backend_averages_;  // NCCL divides by itself, Gloo only sums
   bool widens_;            // Gloo sums in float32, and divides there
   std::optional<at::ScalarType> wire_dtype_;  // else the gradients' own
-  std::vector<at::Tensor> flat_;     // one (numel), gradients' dtype, or none; not in_place
-  std::vector<at::Tensor> pieces_;   // in_place: each gradient as a flat tensor over its memory
+  std::vector<at::Tensor> flat_;    // one (numel), gradients' dtype, or none; not in_place
+  std::vector<at::Tensor> pieces_;  // in_place: each gradient as a flat tensor over its memory
+  std::map<c10::StorageImpl*, std::vector<Shared>> shared_;  // by memory
   std::vector<at::Tensor> missing_;  // in_place: what .grad becomes where it is missing
   std::vector<at::Tensor> wire_;     // what travels: the parts, or copies in another dtype
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> last_memory_;  // flat_'s a step ago

@@ -19,6 +19,8 @@
 namespace flashstep {
 namespace {
 
+constexpr double kLastBucketBytes = 25e6;  // takes 0.2 ms between two H100s
+
 double bucket_bytes(const ReducerOptions& options) {
   switch (options.strategy) {
     case Strategy::kBucketed:
@@ -28,6 +30,12 @@ double bucket_bytes(const ReducerOptions& options) {
     default:
       return 0;
   }
+}
+
+// Of what is averaged beside backward.
+double last_bucket_bytes(const ReducerOptions& options) {
+  return options.strategy == Strategy::kBucketed ? kLastBucketBytes
+                                                 : std::numeric_limits<double>::infinity();
 }
 
 std::vector<at::Tensor> hooked(const ReducedParameters& parameters, const Group& group) {
@@ -58,9 +66,10 @@ void BucketReduction::make_buckets() {
   buckets_.clear();
   if (group_.world_size() == 1) return;
   places_.assign(parameters_.tensors.size(), {});
-  const auto layouts = averaging_.scatter ? averaging_.scatter->layouts()
-                                          : plan_buckets(parameters_.tensors, gradient_dtypes_,
-                                                         order_, bucket_bytes(options_));
+  const auto layouts = averaging_.scatter
+                           ? averaging_.scatter->layouts()
+                           : plan_buckets(parameters_.tensors, gradient_dtypes_, order_,
+                                          bucket_bytes(options_), last_bucket_bytes(options_));
   for (const BucketLayout& layout : layouts) {
     const at::Device device = parameters_.tensors[layout.parameters.front()].device();
     SideStream& stream = streams_.try_emplace(device.str(), group_, device).first->second;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -17,6 +18,27 @@ namespace {
 int64_t aligned(int64_t numel, int64_t element_bytes) {
   const int64_t multiple = std::max<int64_t>(1, kSlotAlignmentBytes / element_bytes);
   return (numel + multiple - 1) / multiple * multiple;
+}
+
+double bytes_of(const at::Tensor& parameter, at::ScalarType dtype) {
+  return static_cast<double>(parameter.numel()) * static_cast<double>(c10::elementSize(dtype));
+}
+
+// The places in `order` after which one of the last, smaller buckets begins.
+std::set<size_t> ends_before_last(const std::vector<at::Tensor>& parameters,
+                                  const std::vector<at::ScalarType>& dtypes,
+                                  const std::vector<int64_t>& order, double bucket_bytes,
+                                  double last_bytes) {
+  std::set<size_t> ends;
+  double bytes = 0, most = last_bytes;
+  for (size_t place = order.size(); place-- > 1 && most < bucket_bytes;) {
+    bytes += bytes_of(parameters[order[place]], dtypes[order[place]]);
+    if (bytes < most) continue;
+    ends.insert(place - 1);
+    bytes = 0;
+    most *= 2;
+  }
+  return ends;
 }
 
 }  // namespace
@@ -40,16 +62,17 @@ std::vector<at::ScalarType> gradient_dtypes(const std::vector<at::Tensor>& param
 
 double gradient_bytes(const std::vector<at::Tensor>& parameters) {
   double bytes = 0;
-  for (const at::Tensor& parameter : parameters) {
-    bytes += static_cast<double>(parameter.numel()) *
-             static_cast<double>(c10::elementSize(gradient_dtype(parameter)));
-  }
+  for (const at::Tensor& parameter : parameters)
+    bytes += bytes_of(parameter, gradient_dtype(parameter));
   return bytes;
 }
 
 std::vector<BucketLayout> plan_buckets(const std::vector<at::Tensor>& parameters,
                                        const std::vector<at::ScalarType>& dtypes,
-                                       const std::vector<int64_t>& order, double bucket_bytes) {
+                                       const std::vector<int64_t>& order, double bucket_bytes,
+                                       double last_bytes) {
+  const std::set<size_t> ends =
+      ends_before_last(parameters, dtypes, order, bucket_bytes, last_bytes);
   struct Open {
     BucketLayout layout;
     double bytes = 0;
@@ -68,9 +91,9 @@ std::vector<BucketLayout> plan_buckets(const std::vector<at::Tensor>& parameters
     bucket.layout.parameters.push_back(order[place]);
     bucket.layout.offsets.push_back(bucket.layout.numel);
     bucket.layout.numel += aligned(parameter.numel(), element_bytes);
-    bucket.bytes += static_cast<double>(parameter.numel() * element_bytes);
+    bucket.bytes += bytes_of(parameter, dtype);
     bucket.last = place;
-    if (bucket.bytes >= bucket_bytes) {
+    if (bucket.bytes >= bucket_bytes || ends.contains(place)) {
       closed.emplace_back(place, std::move(bucket.layout));
       open.erase(kind);
     }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -34,11 +35,14 @@ std::vector<int64_t> reversed_order(size_t count);
 // Walks over the parameters in `order` and fills one open bucket per device, dtype and dtype of the
 // gradient (`dtypes`, of each parameter's); the parameter whose gradient brings a bucket to at
 // least `bucket_bytes` closes it (so 0 puts each into a bucket of its own, infinity all of a kind
-// into one). The buckets are sorted by where their last parameter stands in `order`, which is the
-// order in which they become ready.
+// into one). The last buckets are smaller, for nothing is computed beside them: the last closes at
+// `last_bytes`, counted from the end, and each before it at twice the bytes of the next. The
+// buckets are sorted by where their last parameter stands in `order`, which is the order in which
+// they become ready.
 std::vector<BucketLayout> plan_buckets(const std::vector<at::Tensor>& parameters,
                                        const std::vector<at::ScalarType>& dtypes,
-                                       const std::vector<int64_t>& order, double bucket_bytes);
+                                       const std::vector<int64_t>& order, double bucket_bytes,
+                                       double last_bytes = std::numeric_limits<double>::infinity());
 
 // The strides that autograd gives the gradient of `parameter`: the parameter's own where it is
 // dense in memory, else those of a contiguous tensor.

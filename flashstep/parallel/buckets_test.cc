@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -48,6 +49,25 @@ TEST(Buckets, TheParameterThatFillsABucketClosesIt) {
   EXPECT_EQ(plan(std::numeric_limits<double>::infinity()), (Indices{{2, 1, 0}}));
   EXPECT_EQ(plan(3000), (Indices{{2, 1}, {0}})) << "3000 bytes are at least 3000";
   EXPECT_TRUE(plan_buckets({}, {}, {}, 1).empty());
+}
+
+TEST(Buckets, TheLastAreSmaller) {
+  std::vector<Tensor> parameters(40);
+  for (Tensor& parameter : parameters) parameter = torch::empty({25});  // 100 bytes
+  std::vector<int64_t> order(parameters.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto sizes = [&](double bytes, double last_bytes) {
+    std::vector<size_t> result;
+    for (const BucketLayout& layout :
+         plan_buckets(parameters, gradient_dtypes(parameters), order, bytes, last_bytes)) {
+      result.push_back(layout.parameters.size());
+    }
+    return result;
+  };
+  EXPECT_EQ(sizes(1500, 200), (std::vector<size_t>{15, 11, 8, 4, 2}));
+  EXPECT_EQ(sizes(1500, 2000), (std::vector<size_t>{15, 15, 10}));
+  EXPECT_EQ(sizes(1e9, 1e9), (std::vector<size_t>{40}));
+  EXPECT_EQ(sizes(0, 200), std::vector<size_t>(40, 1));
 }
 
 TEST(Buckets, SlotsAreAlignedAndDoNotOverlap) {

@@ -145,9 +145,8 @@ class Engine : public ShardedUnits, public std::enable_shared_from_this<Engine> 
 
   Tensor gradient_norm() const override {
     const at::NoGradGuard no_grad;
-    const at::Device device = units_.front().device();
-    const Tensor divided = norm_over_ranks(own_norm(true).to(device), *groups_.shards);
-    return (divided.square() + own_norm(false).to(device).square()).sqrt();
+    const Tensor divided = norm_over_ranks(own_norm(true).to(device_), *groups_.shards);
+    return (divided.square() + own_norm(false).to(device_).square()).sqrt();
   }
 
   Tensor clip_grad_norm(double max_norm) override {

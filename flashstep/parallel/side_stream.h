@@ -73,10 +73,12 @@ class SideStream {
     if (stream_) tensor.record_stream(current());
   }
 
- private:
+  // The device's current one.
   c10::Stream current() const {
     return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   }
+
+ private:
   void follow(const c10::Stream& other) const {
     c10::Event reached(device_.type());
     reached.record(other);

@@ -199,7 +199,10 @@ class Use(unittest.TestCase):
         x = torch.randn(rows, 64, dtype=torch.bfloat16, requires_grad=True)
         weight = torch.randn(vocab, 64, dtype=torch.bfloat16, requires_grad=True)
         targets = torch.randint(0, vocab, (rows,))
+        plain = [each.detach().float().requires_grad_() for each in (x, weight)]
+        F.cross_entropy(plain[0] @ plain[1].T, targets).backward()
         for loss in (flashstep.linear_cross_entropy, torch.compile(flashstep.linear_cross_entropy, fullgraph=True)):
+            x.grad = weight.grad = None
             loss(x, weight, targets).backward()
             found = [x.grad, weight.grad]
             x.grad = weight.grad = None
@@ -208,10 +211,8 @@ class Use(unittest.TestCase):
             before = torch.cuda.memory_allocated()
             loss(x, weight, targets).backward()
             self.assertLess(torch.cuda.max_memory_allocated() - before, rows * vocab * 2 // 2)
-        plain = [each.detach().requires_grad_() for each in (x, weight)]
-        F.cross_entropy((plain[0] @ plain[1].T).float(), targets).backward()
-        for mine, other in zip(found, plain):
-            self.assertLess(needs_gpu.relative_error(mine, other.grad), 2e-2)
+            for name, mine, exact in zip(("x", "weight"), found, plain, strict=True):
+                self.assertLess(needs_gpu.relative_error(mine, exact.grad), 2e-2, name)
 
     def test_batches_come_to_the_device(self):
         inputs, targets = flashstep.BatchSampler(

@@ -76,7 +76,7 @@ CASES = {
         lambda: (randn(5, 4, 6),),
     ),
     "rope_positions": (
-        lambda x: flashstep.rope(x, torch.arange(8).view(2, 1, 4)),
+        lambda x: flashstep.rope(x, torch.arange(8, device=x.device).view(2, 1, 4)),
         lambda x: rotated(x, torch.arange(8).view(2, 1, 4)),
         lambda: (randn(2, 3, 4, 6),),
     ),

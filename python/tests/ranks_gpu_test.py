@@ -120,6 +120,12 @@ def in_a_graph(rank, world_size):
     del graph
 
 
+def has_ended(pid):
+    """The process whose number is written there, if it is; nobody has asked for its exit code."""
+    number = pid.read_text() if pid.exists() else ""
+    return number != "" and "State:\tZ" in Path(f"/proc/{number}/status").read_text()
+
+
 def waits_for_a_lost_rank(rank, world_size, path):
     """A rank whose GPU waits for copies of one that does not come ends after the group's limit, with a sentence."""
     group = dist.new_group([0, 1], timeout=timedelta(seconds=4))
@@ -137,7 +143,7 @@ def waits_for_a_lost_rank(rank, world_size, path):
         float(next(model.parameters()).grad.sum())
     assert rank == 1, f"a rank went on without the other, {model.describe()}"
     started = time.monotonic()
-    while "State:\tZ" not in Path(f"/proc/{Path(path, 'pid').read_text()}/status").read_text():
+    while not has_ended(Path(path, "pid")):
         assert time.monotonic() < started + 20, f"no end by the limit, {model.describe()}"
         time.sleep(0.1)
     sentence = Path(path, "error").read_text()
