@@ -14,8 +14,8 @@ namespace {
 
 using torch::Tensor;
 
-// x -> x. The gradients of `a` and `b` are elements [0, 4) and [b_begin, b_begin + 4) of one tensor,
-// which another one may keep.
+// x -> x. The gradients of `a` and `b` are elements [0, 4) and [b_begin, b_begin + 4) of one
+// tensor, which another one may keep.
 struct OneMemory : torch::autograd::Function<OneMemory> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor&,
                         const Tensor&, int64_t b_begin, Tensor* kept) {
@@ -53,7 +53,9 @@ void expect_means(const Group& group, double bucket_megabytes, int64_t b_begin, 
     net.clear();
     Tensor kept;
     const double own = group.rank() + 1.0;
-    (OneMemory::apply(net.x, net.a, net.b, b_begin, keeps ? &kept : nullptr) * own).sum().backward();
+    (OneMemory::apply(net.x, net.a, net.b, b_begin, keeps ? &kept : nullptr) * own)
+        .sum()
+        .backward();
     reducer.finish_gradient_synchronization();
     EXPECT_TRUE(net.x.grad().equal(torch::tensor({1.5F})));
     EXPECT_TRUE(net.a.grad().equal(1.5 * counts.slice(0, 0, 4))) << net.a.grad();

@@ -115,10 +115,10 @@ int color_of(WorkClass work_class) {
   return neutral ? measure::kDarkGrey : static_cast<int>(work_class);
 }
 
-measure::FlameGraph flame_graph(const ProfileCase& c, const ProfileRun& run,
+measure::FlameGraph flame_graph(const std::string& title, const ProfileRun& run,
                                 const std::string& footnote) {
   measure::FlameGraph graph;
-  graph.title = "Where the time of " + c.name + " goes";
+  graph.title = title;
   graph.subtitle = str(run.sums.on_gpu ? "Kernels" : "Operators",
                        " by pass and range, all blocks together, in milliseconds of one step");
   graph.footnote = footnote;
@@ -207,11 +207,14 @@ std::vector<NamedPicture> profile_pictures(const std::vector<ProfileCase>& cases
   for (const ProfileCase& c : cases) {
     const std::string name = file_name(c.name);
     if (c.step) {
-      pictures.push_back({"flame_" + name, flame_graph(c, *c.step, footnote)});
+      pictures.push_back({"flame_" + name,
+                          flame_graph("Where the time of " + c.name + " goes", *c.step, footnote)});
       pictures.push_back({"shares_" + name, shares_plot(c, footnote)});
     }
     if (c.inference)
-      pictures.push_back({"flame_inference_" + name, flame_graph(c, *c.inference, footnote)});
+      pictures.push_back(
+          {"flame_inference_" + name,
+           flame_graph("Where inference's time of " + c.name + " goes", *c.inference, footnote)});
   }
   return pictures;
 }
