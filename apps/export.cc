@@ -8,7 +8,7 @@
 #include "apps/commands.h"
 #include "flashstep/base/places.h"
 #include "flashstep/base/text.h"
-#include "flashstep/checkpoint.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep::apps {
 namespace {
@@ -19,16 +19,16 @@ void export_command(const std::string& from, const std::string& out, const std::
   const auto warn = [](const std::string& sentence) {
     std::fprintf(stderr, "%s\n", sentence.c_str());
   };
-  NamedTensors weights = load_weights(from, warn);
+  StoredTensors weights = open_weights(from, warn).tensors;
   int64_t parameters = 0;
-  for (auto& [name, tensor] : weights) {
-    parameters += tensor.numel();
-    if (!dtype.empty() && tensor.is_floating_point())
+  for (StoredTensor& tensor : weights) {
+    parameters += tensor.form.numel();
+    if (!dtype.empty() && tensor.form.is_floating_point())
       tensor = tensor.to(dtype == "fp32"   ? at::kFloat
                          : dtype == "bf16" ? at::kBFloat16
                                            : at::kHalf);
   }
-  const WrittenFile file = write_safetensors(out, weights, {{"format", "pt"}});
+  const WrittenFile file = write_stored(out, weights, {{"format", "pt"}});
   std::printf("%s: %s tensors, %s parameters, %s bytes\n", out.c_str(),
               with_commas(static_cast<int64_t>(weights.size())).c_str(),
               with_commas(parameters).c_str(),

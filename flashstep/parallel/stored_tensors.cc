@@ -10,6 +10,11 @@ namespace flashstep {
 
 using at::Tensor;
 
+StoredTensor StoredTensor::to(at::ScalarType dtype) const {
+  return {name, form.to(dtype),
+          [read = read, dtype](int64_t begin, int64_t end) { return read(begin, end).to(dtype); }};
+}
+
 StoredTensor in_memory(const std::string& name, const Tensor& tensor) {
   const Tensor kept = tensor.detach();
   return {name, at::empty(kept.sizes(), kept.options().device(at::kMeta)),

@@ -19,6 +19,7 @@ struct StoredTensor {
   std::function<at::Tensor(int64_t begin, int64_t end)> read;
 
   at::Tensor whole() const { return read(0, form.numel()).view(form.sizes()); }
+  StoredTensor to(at::ScalarType dtype) const;
 };
 using StoredTensors = std::vector<StoredTensor>;
 

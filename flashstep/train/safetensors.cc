@@ -2,6 +2,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -10,6 +11,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
 namespace {
@@ -95,38 +97,68 @@ void visit_bytes(const at::Tensor& tensor, const BytesFunction& sink) {
   }
 }
 
+// `tensor` may be on the meta device.
 SafetensorsEntry describe(const std::string& name, const at::Tensor& tensor) {
-  require_tensor(name, tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_meta(),
-                 "[safetensors] expected dense tensors with data, got \"", name, "\" without");
+  require_tensor(name, tensor.defined() && tensor.layout() == at::kStrided,
+                 "[safetensors] expected dense tensors, got \"", name, "\", which is none");
   const std::string_view dtype = dtype_name(tensor.scalar_type());
   require_tensor(name, !dtype.empty(), "[safetensors] expected tensor \"", name,
                  "\" of a dtype that the format has, got ", c10::toString(tensor.scalar_type()));
   return {name, std::string(dtype), tensor.sizes().vec(), 0, 0};
 }
 
-}  // namespace
-
-WrittenFile write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                              const std::map<std::string, std::string>& metadata) {
+// `visit(name, sink)` calls the sink with the bytes of a tensor.
+template <typename Visit>
+WrittenFile write_file(const std::filesystem::path& path, std::vector<SafetensorsEntry> entries,
+                       const std::map<std::string, std::string>& metadata, Visit&& visit) {
   const torch::NoGradGuard no_grad;
-  std::map<std::string_view, const at::Tensor*> by_name;
-  std::vector<SafetensorsEntry> entries;
-  for (const auto& [name, tensor] : tensors) {
-    entries.push_back(describe(name, tensor));
-    by_name[name] = &tensor;
-  }
   const std::string header = format_safetensors_header(entries, metadata);
-
   AtomicFile file(path);
   Hasher hasher;
-  const auto write = [&](const char* data, size_t size_bytes) {
+  const BytesFunction write = [&](const char* data, size_t size_bytes) {
     file.write(data, size_bytes);
     hasher.update(data, size_bytes);
   };
   write(header.data(), header.size());
-  for (const SafetensorsEntry& entry : entries) visit_bytes(*by_name.at(entry.name), write);
+  for (const SafetensorsEntry& entry : entries) visit(entry.name, write);
   file.commit();
   return {file.size_bytes(), hasher.hex()};
+}
+
+}  // namespace
+
+WrittenFile write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  std::map<std::string_view, const at::Tensor*> by_name;
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [name, tensor] : tensors) {
+    require_tensor(name, tensor.defined() && !tensor.is_meta(),
+                   "[safetensors] expected tensors with data, got \"", name, "\" without");
+    entries.push_back(describe(name, tensor));
+    by_name[name] = &tensor;
+  }
+  return write_file(path, std::move(entries), metadata,
+                    [&](const std::string& name, const BytesFunction& sink) {
+                      visit_bytes(*by_name.at(name), sink);
+                    });
+}
+
+WrittenFile write_stored(const std::filesystem::path& path, const StoredTensors& tensors,
+                         const std::map<std::string, std::string>& metadata) {
+  std::map<std::string_view, const StoredTensor*> by_name;
+  std::vector<SafetensorsEntry> entries;
+  for (const StoredTensor& tensor : tensors) {
+    entries.push_back(describe(tensor.name, tensor.form));
+    by_name[tensor.name] = &tensor;
+  }
+  return write_file(path, std::move(entries), metadata,
+                    [&](const std::string& name, const BytesFunction& sink) {
+                      const StoredTensor& stored = *by_name.at(name);
+                      const int64_t numel = stored.form.numel();
+                      const int64_t chunk = kChunkBytes / stored.form.element_size();
+                      for (int64_t begin = 0; begin < numel; begin += chunk)
+                        visit_bytes(stored.read(begin, std::min(begin + chunk, numel)), sink);
+                    });
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <fstream>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include "flashstep/base/hash.h"
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
 namespace {
@@ -89,6 +91,36 @@ TEST_F(SafetensorsTest, CopiesAreAlignedAndOutliveTheFile) {
     tensor.add_(1);
     EXPECT_EQ(tensor.sum().item<int64_t>(), 2 * tensor.numel());
   }
+}
+
+TEST_F(SafetensorsTest, StoredTensorsAreWrittenPieceByPiece) {
+  torch::manual_seed(7);
+  const NamedTensors tensors = {{"large", torch::randn({3000, 3001})},
+                                {"scalar", torch::randn({})},
+                                {"none", torch::empty({0, 4})},
+                                {"counts", torch::arange(5)}};
+  const auto digest = [&](const StoredTensors& stored) {
+    return write_stored(directory_ / "stored", stored, {{"format", "pt"}}).hash;
+  };
+  int64_t most = 0;  // bytes that are read at a time
+  StoredTensors stored = in_memory(tensors);
+  for (StoredTensor& tensor : stored) {
+    tensor.read = [&most, read = tensor.read](int64_t begin, int64_t end) {
+      const at::Tensor part = read(begin, end);
+      most = std::max(most, static_cast<int64_t>(part.nbytes()));
+      return part;
+    };
+  }
+  const fs::path whole = directory_ / "whole";
+  EXPECT_EQ(digest(stored), write_safetensors(whole, tensors, {{"format", "pt"}}).hash);
+  EXPECT_EQ(most, 16 << 20);
+  NamedTensors narrow = tensors;
+  for (size_t i = 0; i < narrow.size(); ++i) {
+    narrow[i].second = narrow[i].second.to(torch::kHalf);
+    stored[i] = stored[i].to(torch::kHalf);
+  }
+  EXPECT_EQ(digest(stored), write_safetensors(whole, narrow, {{"format", "pt"}}).hash);
+  EXPECT_EQ(most, 32 << 20) << "8 Mi elements";
 }
 
 TEST_F(SafetensorsTest, CopyToConvertsAndChecksTheShape) {

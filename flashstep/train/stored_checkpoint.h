@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,6 +38,11 @@ std::optional<StoredCheckpoint> open_newest(const std::filesystem::path& checkpo
 TensorFiles open_weights(const std::filesystem::path& path, const WarnFunction& warn);
 
 StoredCheckpoint in_memory(const Checkpoint& checkpoint);
+
+// As write_safetensors, of tensors that are read meanwhile: what makes 16 MiB of the file at a
+// time.
+WrittenFile write_stored(const std::filesystem::path& path, const StoredTensors& tensors,
+                         const std::map<std::string, std::string>& metadata = {});
 
 // Rank 0's files on every rank; the others' are ignored. If all ranks see them, each reads what it
 // asks for, and nothing is sent; else (disks of several machines) rank 0 reads for all
