@@ -14,12 +14,11 @@
 #include "flashstep/error.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/collective_error.h"
+#include "flashstep/parallel/cost.h"
 #include "flashstep/parallel/divided_gradient.h"
 
 namespace flashstep {
 namespace {
-
-constexpr double kLastBucketBytes = 25e6;  // takes 0.2 ms between two H100s
 
 double bucket_bytes(const ReducerOptions& options) {
   switch (options.strategy) {
@@ -34,7 +33,7 @@ double bucket_bytes(const ReducerOptions& options) {
 
 // Of what is averaged beside backward.
 double last_bucket_bytes(const ReducerOptions& options) {
-  return options.strategy == Strategy::kBucketed ? kLastBucketBytes
+  return options.strategy == Strategy::kBucketed ? kLeastBucketBytes
                                                  : std::numeric_limits<double>::infinity();
 }
 

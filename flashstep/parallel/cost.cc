@@ -9,10 +9,6 @@
 namespace flashstep {
 namespace {
 
-// Buckets are not chosen smaller. PyTorch's default (MiB there): enough for small models, and on
-// Gloo, where a bucket is a copy, little memory.
-constexpr double kLeastBucketBytes = 25e6;
-
 // Between two H200s over NVLink (reports/data_parallel_h200/xl_bf16/xl_bf16.txt, 8.0 GB of
 // gradients in 435 tensors): `flat` sends all in one message, 22.83 ms.
 constexpr double kGradientBytesPerSecond = 350e9;

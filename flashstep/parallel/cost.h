@@ -59,6 +59,10 @@ struct BucketModel {
 double bucket_overhead_s(const BucketModel& model, double bucket_bytes);  // b / w + (s / b) o
 double best_bucket_bytes(const BucketModel& model);                       // sqrt(s w o)
 
+// Buckets are not chosen smaller, and the last one closes there (plan_buckets). PyTorch's default
+// (MiB there): enough for small models, and on Gloo, where a bucket is a copy, little memory.
+inline constexpr double kLeastBucketBytes = 25e6;
+
 // What bucket_megabytes 0 stands for, in bytes: on NCCL the best bucket of the model as it was
 // measured between two H200s, at least 25 MB; elsewhere 25 MB.
 double chosen_bucket_bytes(double gradient_bytes, bool nccl);

@@ -210,7 +210,7 @@ void add_exchange(const Run& run, double update_s, PlannedTime& time) {
   // Means: pushed and pushed back; for two ranks 1.5 s of sums and s of copies into place.
   const double gradients = run.gradient * run.divided;
   time.memory_s += (2 * all_reduce_bytes(gradients, world_size) + 2.5 * gradients) / rates.memory;
-  time.communication_s = chosen_bucket_bytes(gradients, true) / rates.link;
+  time.communication_s = std::min(gradients, kLeastBucketBytes) / rates.link;
   if (!run.divides_moments) return;
   // Updated parameters travel beside the rest of the update, through the memory that bounds it.
   const double updated = all_gather_bytes(run.widths.parameter * run.divided, world_size);
