@@ -1,6 +1,5 @@
 // Checkpoints for Python, in the form that the program writes and reads.
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -8,6 +7,7 @@
 #include "flashstep/bindings/registrations.h"
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
+#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep::bindings {
 namespace {
@@ -23,13 +23,6 @@ NamedTensors named(const Names& names, const Tensors& tensors) {
   return result;
 }
 
-void take_apart(NamedTensors& named, Names& names, Tensors& tensors) {
-  for (auto& [name, tensor] : named) {
-    names.push_back(std::move(name));
-    tensors.push_back(std::move(tensor));
-  }
-}
-
 void write(std::string_view directory, Names model_names, Tensors model, Names optimizer_names,
            Tensors optimizer, int64_t step, std::string_view state_json) {
   write_checkpoint(std::string(directory),
@@ -37,15 +30,31 @@ void write(std::string_view directory, Names model_names, Tensors model, Names o
                     std::string(state_json)});
 }
 
-std::tuple<Names, Tensors, Names, Tensors, int64_t, std::string> read(std::string_view directory) {
-  Checkpoint checkpoint = load_checkpoint(std::string(directory));
-  std::tuple<Names, Tensors, Names, Tensors, int64_t, std::string> result;
-  auto& [model_names, model, optimizer_names, optimizer, step, state_json] = result;
-  take_apart(checkpoint.model, model_names, model);
-  take_apart(checkpoint.optimizer, optimizer_names, optimizer);
-  step = checkpoint.step;
-  state_json = std::move(checkpoint.state_json);
-  return result;
+// Read tensor by tensor.
+class CheckpointFiles : public torch::CustomClassHolder {
+ public:
+  explicit CheckpointFiles(StoredCheckpoint stored) : stored_(std::move(stored)) {}
+  int64_t step() { return stored_.step; }
+  std::string state_json() { return stored_.state_json; }
+  Names names(bool of_model) {
+    Names names;
+    for (const StoredTensor& tensor : tensors(of_model)) names.push_back(tensor.name);
+    return names;
+  }
+  std::vector<int64_t> sizes(bool of_model, int64_t index) {
+    return tensors(of_model).at(index).form.sizes().vec();
+  }
+  at::Tensor read(bool of_model, int64_t index) { return tensors(of_model).at(index).whole(); }
+
+ private:
+  const StoredTensors& tensors(bool of_model) const {
+    return (of_model ? stored_.model : stored_.optimizer).tensors;
+  }
+  const StoredCheckpoint stored_;
+};
+
+c10::intrusive_ptr<CheckpointFiles> open_files(std::string directory) {
+  return c10::make_intrusive<CheckpointFiles>(open_checkpoint(directory));
 }
 
 }  // namespace
@@ -56,8 +65,13 @@ void register_files(torch::Library& library) {
       "write_checkpoint(str directory, str[] model_names, Tensor[] model, str[] optimizer_names, "
       "Tensor[] optimizer, int step, str state_json) -> ()",
       &write);
-  definitions.plain(
-      "read_checkpoint(str directory) -> (str[], Tensor[], str[], Tensor[], int, str)", &read);
+  library.class_<CheckpointFiles>("CheckpointFiles")
+      .def(torch::init(for_python(&open_files)))
+      .def("step", for_python(&CheckpointFiles::step))
+      .def("state_json", for_python(&CheckpointFiles::state_json))
+      .def("names", for_python(&CheckpointFiles::names))
+      .def("sizes", for_python(&CheckpointFiles::sizes))
+      .def("read", for_python(&CheckpointFiles::read));
 }
 
 }  // namespace flashstep::bindings

@@ -15,6 +15,6 @@ void register_sharded_optimizer(torch::Library& library);  // OptimizerShards
 void register_fully_sharded(torch::Library& library);      // ShardedUnits
 void register_ranges(torch::Library& library);             // Ranges
 void register_text(torch::Library& library);               // Tokenizer, batches
-void register_files(torch::Library& library);              // checkpoints
+void register_files(torch::Library& library);              // CheckpointFiles
 
 }  // namespace flashstep::bindings

@@ -282,6 +282,11 @@ void Group::take_part(const std::vector<int64_t>& colors, std::unique_ptr<Group>
 
 Group::~Group() {
   Internals& in = *internals_;
+  if (in.process != ::getpid()) {  // a fork: no thread is there that could end here
+    static_cast<void>(process_group_.release());
+    static_cast<void>(internals_.release());
+    return;
+  }
   if (in.watch && !in.whole) part_or_tell();
   in.parts.clear();
   const bool failed = in.watch && !in.watch->verdict().empty();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include "flashstep/comm/sockets.h"
@@ -20,6 +21,7 @@ struct Links {
 };
 
 struct Group::Internals : Links {
+  const pid_t process = ::getpid();  // whose threads serve it
   GroupOptions options;
   Environment environment;                // of a part: its ranks are the world
   c10::intrusive_ptr<c10d::Store> store;  // null for a group that others made

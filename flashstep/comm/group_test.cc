@@ -1,7 +1,13 @@
 // What a Group computes, over real processes.
 #include "flashstep/group.h"
 
+#include <chrono>
 #include <cmath>
+#include <csignal>
+#include <memory>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -59,6 +65,32 @@ void collectives_add_up(const Environment& environment) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(shard[i].item<double>(), size * (3 * group.rank() + i) + size * (size - 1) / 2);
   }
+}
+
+// A process that was forked has the group, and none of the threads that serve it.
+void fork_ends_without_it(const Environment& environment) {
+  auto group = std::make_unique<Group>(environment);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    group.reset();
+    ::_exit(0);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  int status = 0;
+  pid_t ended = 0;
+  while ((ended = ::waitpid(child, &status, WNOHANG)) == 0 &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  if (ended == 0) ::kill(child, SIGKILL);
+  EXPECT_EQ(ended, child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(group->all_reduce(1, Reduce::kSum), environment.world_size);
+}
+
+TEST(Group, AForkEndsWithoutIt) {
+  testing::run_ranks(1, fork_ends_without_it);
+  testing::run_ranks(2, fork_ends_without_it);
 }
 
 TEST(Group, OneRankNeedsNobody) {

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ._data_parallel import DistributedDataParallel
 from ._fully_sharded import FullyShardedDataParallel
-from ._library import operators
+from ._library import classes, operators
 from ._sharded_optimizer import ShardedOptimizer
 from ._tokenizer import Path
 
@@ -99,34 +99,31 @@ def save_checkpoint(
 
 def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Checkpoint:
     """Takes back what save_checkpoint() wrote, or a checkpoint of the program (its weights, and AdamW's state).
-    ValueError that names what is missing, unexpected or of another shape; then nothing was changed. Several ranks
-    all read it."""
+    ValueError that names what is missing, unexpected or of another shape; then nothing was changed. Weights are read
+    one by one. Several ranks all read it."""
     module = _unwrapped(model)
-    names, weights, state_names, state, step, text = operators.read_checkpoint(os.fspath(path))
-    kept = json.loads(text)
-    own, read = _model_tensors(module), dict(zip(names, weights))
-    for name in own:
-        if name not in read:
+    files = classes.CheckpointFiles(os.fspath(path))
+    kept = json.loads(files.state_json())
+    own, places = _model_tensors(module), {name: place for place, name in enumerate(files.names(True))}
+    for name, tensor in own.items():
+        if name not in places:
             raise ValueError(f"[checkpoint] expected {name} in {path}, got none")
-        if read[name].shape != own[name].shape:
-            raise ValueError(
-                f"[checkpoint] expected {name} of shape {tuple(own[name].shape)}, "
-                f"got {tuple(read[name].shape)} in {path}"
-            )
-    surplus = [name for name in read if name not in own]
+        sizes = tuple(files.sizes(True, places[name]))
+        if sizes != tensor.shape:
+            raise ValueError(f"[checkpoint] expected {name} of shape {tuple(tensor.shape)}, got {sizes} in {path}")
+    surplus = [name for name in places if name not in own]
     if surplus:
         raise ValueError(f"[checkpoint] expected tensors of the model alone, got {surplus[0]} in {path}")
     if isinstance(model, DistributedDataParallel) and kept.get("buckets"):
         # From three ranks on the bits of a sum depend on its place in a bucket.
         model._means.set_bucket_order(kept["buckets"]["order"], kept["buckets"]["megabytes"])
     if optimizer is not None:
-        optimizer.load_state_dict(
-            _optimizer_state(module, optimizer, dict(zip(state_names, state)), kept.get("optimizer"), path)
-        )
+        state = {name: files.read(False, place) for place, name in enumerate(files.names(False))}
+        optimizer.load_state_dict(_optimizer_state(module, optimizer, state, kept.get("optimizer"), path))
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(read[name])
-    return Checkpoint(step, kept.get("caller", {}))
+            tensor.copy_(files.read(True, places[name]))
+    return Checkpoint(files.step(), kept.get("caller", {}))
 
 
 def _optimizer_state(
