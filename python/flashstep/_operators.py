@@ -84,8 +84,15 @@ class FlashAttention(torch.autograd.Function):
     """`FlashAttention.apply(q, k, v, is_causal=False)`: our kernel for the device, as an autograd function of Python.
 
     q (..., N, D), k and v (..., M, D). What it keeps for backward is q, k, v, the output and the logsumexp (..., N).
-    A head dim that no kernel takes is computed by TiledFlashAttention's operations.
+    A head dim that no kernel takes is computed by TiledFlashAttention's operations. Where no gradient is wanted
+    nothing is kept.
     """
+
+    @classmethod
+    def apply(cls, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            return super().apply(q, k, v, is_causal)
+        return _attention(q, k, v, causal=is_causal, implementation=_own_kernel(q))
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:

@@ -116,6 +116,19 @@ class Operators(unittest.TestCase):
             with torch.no_grad():
                 self.assertFalse(ours(*make()).requires_grad, name)
 
+    def test_without_gradients_nothing_is_kept(self):
+        for dim, autocast in ((16, False), (13, False), (16, True)):
+            q = randn(2, 17, dim)
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
+                out = flashstep.FlashAttention.apply(q, q, q, True)
+                with torch.no_grad():
+                    plain = flashstep.FlashAttention.apply(q, q, q, True)
+                self.assertIsNone(flashstep.FlashAttention.apply(q.detach(), q.detach(), q.detach()).grad_fn)
+            self.assertIsNotNone(out.grad_fn)
+            self.assertIsNone(plain.grad_fn)
+            self.assertEqual(out.dtype, plain.dtype)
+            self.assertTrue(torch.equal(out, plain), dim)
+
     def test_compiled_without_a_break(self):
         for name, (ours, _, make) in CASES.items():
             torch.compiler.reset()
