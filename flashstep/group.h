@@ -68,7 +68,8 @@ class Group {
   // one, or none.
   explicit Group(c10::intrusive_ptr<c10d::ProcessGroup> process_group,
                  std::chrono::milliseconds copies_limit = std::chrono::milliseconds(0));
-  // Says goodbye. Rank 0, when it holds the store, stays until the others have left too.
+  // Says goodbye. Rank 0, when it holds the store, stays until the others have left too. In a
+  // process that was forked later it does nothing.
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;

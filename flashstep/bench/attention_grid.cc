@@ -259,7 +259,9 @@ std::vector<std::string> grid_findings(const Records& records, double memory_byt
 std::vector<NamedPicture> grid_pictures(const Records& records, const std::string& footnote) {
   double d = 0, longest = 0;  // that of the longest, where the formula no longer fits
   for (const Record& r : records) {
-    if (r.number("N") > longest) longest = r.number("N"), d = r.number("D");
+    if (r.number("N") <= longest) continue;
+    longest = r.number("N");
+    d = r.number("D");
   }
   const Records drawn = records.where([&](const Record& r) { return r.number("D") == d; });
   const auto name = [](const Record& r) { return r.implementation + " " + r.text("dtype"); };

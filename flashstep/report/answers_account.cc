@@ -83,10 +83,7 @@ AnswerFunction bound_of(const std::string& strategy) {
               const std::string name = row.text("strategy");
               return name == strategy || (strategy == "FSDP + TP" && name.starts_with("FSDP "));
             });
-    if (!facts.shown.empty()) {
-      facts.words["layer"] = facts.shown.front().table->title;
-      facts.words["layer"].front() = 'o';  // "One feed-forward layer ..."
-    }
+    if (!facts.shown.empty()) facts.words["layer"] = facts.shown.front().table->title;
     for (const TableRow& row : facts.shown)
       facts.add_case({{{"bounded", which(std::isfinite(row.number("most devices")))}}, {{"", row}}},
                      3);

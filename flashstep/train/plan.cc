@@ -127,17 +127,21 @@ Moment fullest(const Run& run, const KeptBlocks& kept) {
   return *std::ranges::max_element(moments, {}, &Moment::total);
 }
 
+double bucket_bytes(const Run& run) {
+  const double given = run.config.parallel.bucket_megabytes * 1e6;
+  const double gradients = run.gradient * run.divided;
+  if (given > 0) return given;
+  return run.is_flat ? chosen_flat_bytes(gradients, run.device.is_gpu, static_cast<int>(run.ranks))
+                     : chosen_bucket_bytes(gradients, run.device.is_gpu);
+}
+
 double transit_bytes(const Run& run) {
   if (run.ranks == 1 || run.is_full) return 0;
   if (run.uses_copies && !run.is_flat) return kCopiesBytes;
   const int world_size = static_cast<int>(run.ranks);
-  const double bytes = run.gradient * run.divided;
   ShardedStepSizes sizes;
-  sizes.bytes = bytes;
-  const double given = run.config.parallel.bucket_megabytes * 1e6;
-  sizes.bucket_bytes = given > 0     ? given
-                       : run.is_flat ? chosen_flat_bytes(bytes, run.device.is_gpu, world_size)
-                                     : chosen_bucket_bytes(bytes, run.device.is_gpu);
+  sizes.bytes = run.gradient * run.divided;
+  sizes.bucket_bytes = bucket_bytes(run);
   sizes.part_bytes = 64e6;  // ShardOptions
   sizes.nccl = run.device.is_gpu;
   sizes.one_machine = run.uses_copies;
@@ -210,7 +214,10 @@ void add_exchange(const Run& run, double update_s, PlannedTime& time) {
   // Means: pushed and pushed back; for two ranks 1.5 s of sums and s of copies into place.
   const double gradients = run.gradient * run.divided;
   time.memory_s += (2 * all_reduce_bytes(gradients, world_size) + 2.5 * gradients) / rates.memory;
-  time.communication_s = std::min(gradients, kLeastBucketBytes) / rates.link;
+  // Of flat shards all buckets are as large, of the others the last one is not.
+  const double last =
+      run.is_flat ? bucket_bytes(run) : std::min(bucket_bytes(run), kLeastBucketBytes);
+  time.communication_s = std::min(gradients, last) / rates.link;
   if (!run.divides_moments) return;
   // Updated parameters travel beside the rest of the update, through the memory that bounds it.
   const double updated = all_gather_bytes(run.widths.parameter * run.divided, world_size);

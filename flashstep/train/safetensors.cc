@@ -2,7 +2,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <utility>
 
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -97,22 +96,34 @@ void visit_bytes(const at::Tensor& tensor, const BytesFunction& sink) {
   }
 }
 
-// `tensor` may be on the meta device.
-SafetensorsEntry describe(const std::string& name, const at::Tensor& tensor) {
-  require_tensor(name, tensor.defined() && tensor.layout() == at::kStrided,
-                 "[safetensors] expected dense tensors, got \"", name, "\", which is none");
-  const std::string_view dtype = dtype_name(tensor.scalar_type());
+// A tensor that is written: `form` has its shape and dtype, `visit` gives its bytes to a sink.
+struct Source {
+  std::string name;
+  at::Tensor form;
+  std::function<void(const BytesFunction& sink)> visit;
+};
+
+SafetensorsEntry describe(const Source& source) {
+  const auto& [name, form, visit] = source;
+  require_tensor(name, form.defined() && form.layout() == at::kStrided,
+                 "[safetensors] expected dense tensors with data, got \"", name, "\" without");
+  const std::string_view dtype = dtype_name(form.scalar_type());
   require_tensor(name, !dtype.empty(), "[safetensors] expected tensor \"", name,
-                 "\" of a dtype that the format has, got ", c10::toString(tensor.scalar_type()));
-  return {name, std::string(dtype), tensor.sizes().vec(), 0, 0};
+                 "\" of a dtype that the format has, got ", c10::toString(form.scalar_type()));
+  return {name, std::string(dtype), form.sizes().vec(), 0, 0};
 }
 
-// `visit(name, sink)` calls the sink with the bytes of a tensor.
-template <typename Visit>
-WrittenFile write_file(const std::filesystem::path& path, std::vector<SafetensorsEntry> entries,
-                       const std::map<std::string, std::string>& metadata, Visit&& visit) {
+WrittenFile write_file(const std::filesystem::path& path, const std::vector<Source>& sources,
+                       const std::map<std::string, std::string>& metadata) {
   const torch::NoGradGuard no_grad;
+  std::map<std::string_view, const Source*> by_name;
+  std::vector<SafetensorsEntry> entries;
+  for (const Source& source : sources) {
+    entries.push_back(describe(source));
+    by_name[source.name] = &source;
+  }
   const std::string header = format_safetensors_header(entries, metadata);
+
   AtomicFile file(path);
   Hasher hasher;
   const BytesFunction write = [&](const char* data, size_t size_bytes) {
@@ -120,7 +131,7 @@ WrittenFile write_file(const std::filesystem::path& path, std::vector<Safetensor
     hasher.update(data, size_bytes);
   };
   write(header.data(), header.size());
-  for (const SafetensorsEntry& entry : entries) visit(entry.name, write);
+  for (const SafetensorsEntry& entry : entries) by_name.at(entry.name)->visit(write);
   file.commit();
   return {file.size_bytes(), hasher.hex()};
 }
@@ -129,36 +140,27 @@ WrittenFile write_file(const std::filesystem::path& path, std::vector<Safetensor
 
 WrittenFile write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                               const std::map<std::string, std::string>& metadata) {
-  std::map<std::string_view, const at::Tensor*> by_name;
-  std::vector<SafetensorsEntry> entries;
+  std::vector<Source> sources;
   for (const auto& [name, tensor] : tensors) {
-    require_tensor(name, tensor.defined() && !tensor.is_meta(),
-                   "[safetensors] expected tensors with data, got \"", name, "\" without");
-    entries.push_back(describe(name, tensor));
-    by_name[name] = &tensor;
+    const bool has_data = tensor.defined() && !tensor.is_meta();
+    sources.push_back({name, has_data ? tensor : at::Tensor(),
+                       [&tensor = tensor](const auto& sink) { visit_bytes(tensor, sink); }});
   }
-  return write_file(path, std::move(entries), metadata,
-                    [&](const std::string& name, const BytesFunction& sink) {
-                      visit_bytes(*by_name.at(name), sink);
-                    });
+  return write_file(path, sources, metadata);
 }
 
 WrittenFile write_stored(const std::filesystem::path& path, const StoredTensors& tensors,
                          const std::map<std::string, std::string>& metadata) {
-  std::map<std::string_view, const StoredTensor*> by_name;
-  std::vector<SafetensorsEntry> entries;
-  for (const StoredTensor& tensor : tensors) {
-    entries.push_back(describe(tensor.name, tensor.form));
-    by_name[tensor.name] = &tensor;
+  std::vector<Source> sources;
+  for (const StoredTensor& stored : tensors) {
+    sources.push_back({stored.name, stored.form, [&stored](const auto& sink) {
+                         const int64_t numel = stored.form.numel();
+                         const int64_t chunk = kChunkBytes / stored.form.element_size();
+                         for (int64_t begin = 0; begin < numel; begin += chunk)
+                           visit_bytes(stored.read(begin, std::min(begin + chunk, numel)), sink);
+                       }});
   }
-  return write_file(path, std::move(entries), metadata,
-                    [&](const std::string& name, const BytesFunction& sink) {
-                      const StoredTensor& stored = *by_name.at(name);
-                      const int64_t numel = stored.form.numel();
-                      const int64_t chunk = kChunkBytes / stored.form.element_size();
-                      for (int64_t begin = 0; begin < numel; begin += chunk)
-                        visit_bytes(stored.read(begin, std::min(begin + chunk, numel)), sink);
-                    });
+  return write_file(path, sources, metadata);
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
