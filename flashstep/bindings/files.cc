@@ -1,4 +1,6 @@
 // Checkpoints for Python, in the form that the program writes and reads.
+#include "flashstep/bindings/files.h"
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,7 +9,6 @@
 #include "flashstep/bindings/registrations.h"
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
-#include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep::bindings {
 namespace {
@@ -29,29 +30,6 @@ void write(std::string_view directory, Names model_names, Tensors model, Names o
                    {step, named(model_names, model), named(optimizer_names, optimizer),
                     std::string(state_json)});
 }
-
-// Read tensor by tensor.
-class CheckpointFiles : public torch::CustomClassHolder {
- public:
-  explicit CheckpointFiles(StoredCheckpoint stored) : stored_(std::move(stored)) {}
-  int64_t step() { return stored_.step; }
-  std::string state_json() { return stored_.state_json; }
-  Names names(bool of_model) {
-    Names names;
-    for (const StoredTensor& tensor : tensors(of_model)) names.push_back(tensor.name);
-    return names;
-  }
-  std::vector<int64_t> sizes(bool of_model, int64_t index) {
-    return tensors(of_model).at(index).form.sizes().vec();
-  }
-  at::Tensor read(bool of_model, int64_t index) { return tensors(of_model).at(index).whole(); }
-
- private:
-  const StoredTensors& tensors(bool of_model) const {
-    return (of_model ? stored_.model : stored_.optimizer).tensors;
-  }
-  const StoredCheckpoint stored_;
-};
 
 c10::intrusive_ptr<CheckpointFiles> open_files(std::string directory) {
   return c10::make_intrusive<CheckpointFiles>(open_checkpoint(directory));

@@ -12,9 +12,9 @@ TORCH_LIBRARY(flashstep, library) {
   flashstep::bindings::register_training(library);
   flashstep::bindings::register_group(library);
   flashstep::bindings::register_data_parallel(library);
+  flashstep::bindings::register_files(library);
   flashstep::bindings::register_sharded_optimizer(library);
   flashstep::bindings::register_fully_sharded(library);
   flashstep::bindings::register_ranges(library);
   flashstep::bindings::register_text(library);
-  flashstep::bindings::register_files(library);
 }

@@ -11,10 +11,10 @@ void register_loss_operators(torch::Library& library);     // products and the l
 void register_training(torch::Library& library);           // norms, AdamW, rates, initialization
 void register_group(torch::Library& library);              // Group
 void register_data_parallel(torch::Library& library);      // GradientMeans
+void register_files(torch::Library& library);              // CheckpointFiles
 void register_sharded_optimizer(torch::Library& library);  // OptimizerShards
 void register_fully_sharded(torch::Library& library);      // ShardedUnits
 void register_ranges(torch::Library& library);             // Ranges
 void register_text(torch::Library& library);               // Tokenizer, batches
-void register_files(torch::Library& library);              // CheckpointFiles
 
 }  // namespace flashstep::bindings

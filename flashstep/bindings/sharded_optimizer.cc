@@ -12,6 +12,7 @@
 
 #include "flashstep/bindings/border.h"
 #include "flashstep/bindings/data_parallel.h"
+#include "flashstep/bindings/files.h"
 #include "flashstep/bindings/registrations.h"
 #include "flashstep/error.h"
 #include "flashstep/ops.h"
@@ -123,22 +124,32 @@ class OptimizerShards : public torch::CustomClassHolder {
     return taken_apart(join_pieces(std::move(all), parameters_));
   }
 
-  // Of "PARAMETER/KIND" this rank's "PIECE/KIND".
-  NamesAndTensors own_state(std::vector<std::string> names, std::vector<Tensor> tensors) {
+  // Of "PARAMETER/KIND" this rank's "PIECE/KIND". A tensor with a place is that one of `files`, of
+  // which this rank's elements are read.
+  NamesAndTensors own_state(std::vector<std::string> names, std::vector<Tensor> tensors,
+                            std::vector<int64_t> places_in_files,
+                            std::optional<c10::intrusive_ptr<CheckpointFiles>> files) {
+    StoredTensors state = in_memory(named_tensors(std::move(names), std::move(tensors)));
+    for (size_t i = 0; i < state.size(); ++i) {
+      const int64_t place = places_in_files.at(i);
+      if (place < 0) continue;
+      std::string name = std::move(state[i].name);
+      state[i] = (*files)->tensors(false).at(place);
+      state[i].name = std::move(name);
+    }
     std::vector<NamedPiece> pieces;
-    std::map<std::string, size_t> places;
+    std::map<std::string, size_t> numbers;
     for (size_t i = 0; i < own_.size(); ++i) {
       const OwnPiece& piece = own_[i];
       const bool is_whole = piece.inner.is_same(piece.parameter);
       pieces.push_back({str(number_of(piece.parameter)), piece.parameter,
                         is_whole ? -1 : piece.begin, piece.end});
-      places[name_of(piece)] = i;
+      numbers[name_of(piece)] = i;
     }
-    NamedTensors own = cut_joined(in_memory(named_tensors(std::move(names), std::move(tensors))),
-                                  parameters_, pieces);
+    NamedTensors own = cut_joined(std::move(state), parameters_, pieces);
     for (auto& [name, tensor] : own) {
       const size_t slash = name.find('/');
-      name = str(places.at(name.substr(0, slash)), name.substr(slash));
+      name = str(numbers.at(name.substr(0, slash)), name.substr(slash));
     }
     return taken_apart(own);
   }

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ._data_parallel import DistributedDataParallel
 from ._fully_sharded import FullyShardedDataParallel
 from ._library import classes, operators
+from ._optimizer_state import StoredTensor
 from ._sharded_optimizer import ShardedOptimizer
 from ._tokenizer import Path
 
@@ -100,7 +101,7 @@ def save_checkpoint(
 def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Checkpoint:
     """Takes back what save_checkpoint() wrote, or a checkpoint of the program (its weights, and AdamW's state).
     ValueError that names what is missing, unexpected or of another shape; then nothing was changed. Weights are read
-    one by one. Several ranks all read it."""
+    one by one. Several ranks all read it, of a ShardedOptimizer's state each its own share."""
     module = _unwrapped(model)
     files = classes.CheckpointFiles(os.fspath(path))
     kept = json.loads(files.state_json())
@@ -118,18 +119,28 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizer: torch.optim.Opti
         # From three ranks on the bits of a sum depend on its place in a bucket.
         model._means.set_bucket_order(kept["buckets"]["order"], kept["buckets"]["megabytes"])
     if optimizer is not None:
-        state = {name: files.read(False, place) for place, name in enumerate(files.names(False))}
-        optimizer.load_state_dict(_optimizer_state(module, optimizer, state, kept.get("optimizer"), path))
+        stored = {name: StoredTensor(files, place) for place, name in enumerate(files.names(False))}
+        loaded = _optimizer_state(module, optimizer, stored, kept.get("optimizer"), path)
+        if not isinstance(optimizer, ShardedOptimizer):
+            loaded["state"] = {number: _read(kinds) for number, kinds in loaded["state"].items()}
+        optimizer.load_state_dict(loaded)
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(files.read(True, places[name]))
     return Checkpoint(files.step(), kept.get("caller", {}))
 
 
+def _read(kinds: dict[str, Any]) -> dict[str, Any]:
+    return {
+        kind: value.files.read(False, value.place) if isinstance(value, StoredTensor) else value
+        for kind, value in kinds.items()
+    }
+
+
 def _optimizer_state(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
-    tensors: dict[str, Tensor],
+    tensors: dict[str, StoredTensor],
     kept: dict[str, Any] | None,
     path: Path,
 ) -> dict[str, Any]:

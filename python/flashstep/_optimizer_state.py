@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,3 +46,34 @@ def from_tensor(kind: str, tensor: Tensor) -> tuple[str, Any]:
     if form == "pickle":
         return name, pickle.loads(bytes(tensor.flatten().tolist()))
     return name, {"bool": bool, "int": int, "float": float}[form](tensor.item())
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of an optimizer's state that is still in its checkpoint, of which each rank reads its own elements."""
+
+    files: Any
+    place: int
+
+
+def own_state(shards: Any, state: dict[int, dict[str, Any]], numbers: dict[int, int], flat: bool) -> dict[int, Any]:
+    """The state of this rank's pieces, by their number, of the state of whole parameters, by their index in a
+    state_dict. numbers: of an index, the parameter's number in `shards`; others are left out."""
+    names, tensors, places, files = [], [], [], None
+    for index, kinds in state.items():
+        if index not in numbers:
+            continue
+        for kind, value in kinds.items():
+            place = -1
+            if isinstance(value, StoredTensor):
+                files, place, value = value.files, value.place, torch.empty(0)
+            suffix, tensor = as_tensor(kind, value, flat)
+            names.append(f"{numbers[index]}/{kind}{suffix}")
+            tensors.append(tensor)
+            places.append(place)
+    own: dict[int, dict[str, Any]] = {}
+    for name, tensor in zip(*shards.own_state(names, tensors, places, files)):
+        number, kind = name.split("/", 1)
+        kind, value = from_tensor(kind, tensor)
+        own.setdefault(int(number), {})[kind] = value
+    return own

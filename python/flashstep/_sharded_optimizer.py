@@ -11,7 +11,7 @@ from torch import Tensor
 from ._data_parallel import DistributedDataParallel
 from ._group import group_of
 from ._library import classes
-from ._optimizer_state import as_tensor, from_tensor, options_of, updates_each_element_alone
+from ._optimizer_state import as_tensor, from_tensor, options_of, own_state, updates_each_element_alone
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -224,18 +224,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for index, parameter in zip(other["params"], group["params"])
             if id(parameter) in numbers
         }
-        names, tensors = [], []
-        for index, kinds in state_dict["state"].items():
-            for kind, value in kinds.items():
-                if index in place:
-                    suffix, tensor = as_tensor(kind, value, self._flat)
-                    names.append(f"{place[index]}/{kind}{suffix}")
-                    tensors.append(tensor)
-        own: dict[int, dict[str, Any]] = {}
-        for name, tensor in zip(*self._shards.own_state(names, tensors)):
-            number, kind = name.split("/", 1)
-            kind, value = from_tensor(kind, tensor)
-            own.setdefault(int(number), {})[kind] = value
+        own = own_state(self._shards, state_dict["state"], place, self._flat)
         order = {id(piece): number for number, (piece, _, _) in enumerate(self._pieces)}
         groups = [
             {**options_of(other), "params": [order[id(piece)] for piece in inner["params"]]}
