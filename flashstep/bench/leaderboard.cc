@@ -13,6 +13,7 @@
 #include "flashstep/bench/ddp_and_sharding.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/bench/schema.h"
+#include "flashstep/bench/step_work.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/limits.h"
 #include "flashstep/model/cost.h"
@@ -143,6 +144,19 @@ Schema leaderboard_schema() {
                 {error_column("weight error"), fact("weight error")}};
 }
 
+// Where the time of a step goes, and what the GPU drew.
+std::vector<NamedTable> leaderboard_work(const Records& records) {
+  const Records traced =
+      records.where([](const Record& record) { return record.facts.contains("traced"); });
+  if (traced.empty()) return {};
+  const Schema schema = parallel_schema() +
+                        Schema{{measure::text_column("implementation"), implementation()}} +
+                        step_work_schema(traced);
+  measure::Table table = fill("What a step spends its time on, first rank", schema, traced);
+  table.notes = {note("leaderboard work")};
+  return {{"work", std::move(table)}};
+}
+
 std::vector<std::string> leaderboard_findings(const Records& records) {
   std::vector<std::string> sentences;
   for (const Record& r : records) {
@@ -219,6 +233,7 @@ BenchReport bench_leaderboard(const BenchLeaderboardOptions& options) {
   benchmark.how = str("Medians of ", plan.steps, " steps in a row after ", plan.warmup,
                       ", of the slowest rank");
   benchmark.findings = leaderboard_findings;
+  benchmark.tables = leaderboard_work;
   return run_benchmark(benchmark, options.progress, [&](Run& run) {
     for (size_t i = 0; i < cases.size(); ++i) {
       plan.c = cases[i];

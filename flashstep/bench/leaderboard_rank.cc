@@ -13,10 +13,13 @@
 #include "flashstep/bench/model_run.h"
 #include "flashstep/bench/plan.h"
 #include "flashstep/bench/ranks.h"
+#include "flashstep/bench/step_work.h"
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
+#include "flashstep/measure/gpu_state.h"
 #include "flashstep/optim.h"
 #include "flashstep/sharded_units.h"
+#include "flashstep/trace/trace.h"
 #include "flashstep/train/parts.h"
 #include "flashstep/train/recorded_step.h"
 
@@ -140,6 +143,7 @@ class RankBench {
     } else {
       if (std::filesystem::exists(samples_file())) compare(samples, config, record);
       time(job, record);
+      trace(job, record);
     }
     record.facts["tensor bytes"] = group_.all_reduce(peak_memory_bytes(job.device()), Reduce::kMax);
     if (job.device().is_cuda())
@@ -157,8 +161,24 @@ class RankBench {
       job.launch(plan_.warmup + step);
       marks.set();
     }
+    // The host is ahead: the GPU is in the middle of these steps.
+    const auto state =
+        job.device().is_cuda() ? measure::gpu_state(job.device().index()) : std::nullopt;
+    if (state) record.facts["watts"] = state->power_watts;
+    if (state) record.facts["clock"] = state->sm_clock_mhz;
     record.samples["total"] = group_.all_reduce(marks.seconds(), Reduce::kMax);
     record.facts["steps"] = std::string(job.is_recorded() ? "replayed" : "launched");
+  }
+
+  // One more step, of the first rank under the profiler, once all ranks are there.
+  void trace(Job& job, Record& record) const {
+    const auto step = [&] {
+      group_.barrier("beginning a traced step");
+      job.launch(plan_.warmup + plan_.steps);
+      synchronize(job.device());
+    };
+    if (!group_.is_first()) return step();
+    put_step_work(step_work(tools::record(job.device(), step)), record);
   }
 
   std::filesystem::path samples_file() const {

@@ -86,6 +86,11 @@ class BenchParallelTest(FolderTest):
             self.assertGreater(float(row["gradient error"]), 0, row)
             self.assertLessEqual(float(row["weight error"]), 1, row)
             self.assertLess(float(row["loss error"]), 0.01, row)
+        work = rows_of(self.path / "leaderboard_work.csv")
+        self.assertEqual([row["implementation"] for row in work], ["bf16 weights", "fp32 weights"])
+        for row in work:
+            self.assertGreater(float(row["matmul (ms)"]), 0, row)
+            self.assertGreater(float(row["traced step (ms)"]), float(row["matmul (ms)"]), row)
         self.assertIn("FSDP2: failed: ", result.stdout, "what a baseline cannot do is a cell")
         refused = run("leaderboard", *shape, "--ranks", 1)
         self.assertEqual(refused.returncode, 2, refused.stderr)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <kineto/ActivityType.h>
 #include <limits>
@@ -167,6 +168,8 @@ std::unique_ptr<profiler::ProfilerResult> profiled(Seen seen, bool shapes,
   using torch::profiler::impl::ActivityType;
   using torch::profiler::impl::ProfilerConfig;
   using torch::profiler::impl::ProfilerState;
+  // Without a GPU Kineto complains of that at its first start.
+  if (seen == Seen::kHost) ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   std::set<ActivityType> activities;
   if (seen != Seen::kGpu) activities.insert(ActivityType::CPU);
   if (seen != Seen::kHost) activities.insert(ActivityType::CUDA);

@@ -1,0 +1,81 @@
+#include "flashstep/bench/step_work.h"
+
+#include <gtest/gtest.h>
+
+namespace flashstep::tools {
+namespace {
+
+class Recorded {
+ public:
+  Recorded& add(EventKind kind, const std::string& name, int64_t begin_us, int64_t end_us,
+                uint32_t lane) {
+    TraceEvent event;
+    event.kind = kind;
+    event.name = trace_.names.index(name);
+    event.begin_ns = 1000 * begin_us;
+    event.end_ns = 1000 * end_us;
+    event.lane = lane;
+    trace_.events.push_back(event);
+    return *this;
+  }
+  const TraceEvents& trace() const { return trace_; }
+
+ private:
+  TraceEvents trace_;
+};
+
+double us(const StepWork& work, WorkClass work_class) {
+  return 1e6 * work.of_class[static_cast<size_t>(work_class)];
+}
+
+TEST(StepWork, OfAGpuByKernel) {
+  Recorded recorded;
+  recorded.add(EventKind::kOperator, "aten::mm", 0, 500, 1)
+      .add(EventKind::kKernel, "ampere_bf16_gemm", 100, 160, 7)
+      .add(EventKind::kKernel, "ncclDevKernel_AllGather", 140, 180, 9)
+      .add(EventKind::kKernel, "void flash_fwd_kernel<64>()", 170, 200, 7)
+      .add(EventKind::kCopy, "Memcpy PtoP (Device -> Device)", 230, 250, 9)
+      .add(EventKind::kCopy, "Memset (Device)", 290, 300, 7);
+  const StepWork work = step_work(recorded.trace());
+  EXPECT_NEAR(us(work, WorkClass::kMatmul), 60, 1e-6);
+  EXPECT_NEAR(us(work, WorkClass::kAttention), 30, 1e-6);
+  EXPECT_NEAR(us(work, WorkClass::kCopy), 10, 1e-6);
+  EXPECT_NEAR(us(work, WorkClass::kCommunication), 60, 1e-6);
+  EXPECT_NEAR(1e6 * work.exposed, 10 + 20, 1e-6);
+  EXPECT_NEAR(1e6 * work.idle, 30 + 40, 1e-6);
+  EXPECT_NEAR(1e6 * work.traced, 200, 1e-6);
+}
+
+TEST(StepWork, OfACpuByOperatorWithoutThoseItCalled) {
+  Recorded recorded;
+  recorded.add(EventKind::kOperator, "aten::mm", 20, 50, 1)
+      .add(EventKind::kOperator, "aten::linear", 10, 70, 1)
+      .add(EventKind::kOperator, "aten::mul", 50, 60, 1)
+      .add(EventKind::kOperator, "aten::mm", 30, 90, 2)
+      .add(EventKind::kOperator, "aten::softmax", 90, 110, 2)
+      .add(EventKind::kRange, "a step", 0, 1000, 1);
+  const StepWork work = step_work(recorded.trace());
+  EXPECT_NEAR(us(work, WorkClass::kElementwise), 10, 1e-6);
+  EXPECT_NEAR(us(work, WorkClass::kSoftmax), 20, 1e-6);
+  double sum = 0;
+  for (const double seconds : work.of_class) sum += seconds;
+  EXPECT_NEAR(1e6 * sum, 60 + 60 + 20, 1e-6);
+  EXPECT_GE(us(work, WorkClass::kMatmul), 30 + 60 - 1e-6);
+  EXPECT_NEAR(1e6 * work.traced, 100, 1e-6);
+  EXPECT_EQ(work.exposed, 0);
+}
+
+TEST(StepWork, ColumnsAreTheClassesThatThereAre) {
+  Recorded recorded;
+  recorded.add(EventKind::kKernel, "ampere_bf16_gemm", 0, 2000, 7);
+  Record record{.implementation = "ours"};
+  put_step_work(step_work(recorded.trace()), record);
+  const Schema schema = step_work_schema(Records({record}));
+  std::vector<std::string> names;
+  for (const SchemaColumn& column : schema) names.push_back(column.column.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"traced step", "matmul", "exposed", "idle"}));
+  EXPECT_EQ(step_work({}).traced, 0);
+}
+
+}  // namespace
+}  // namespace flashstep::tools
