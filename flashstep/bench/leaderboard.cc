@@ -234,6 +234,7 @@ BenchReport bench_leaderboard(const BenchLeaderboardOptions& options) {
                       ", of the slowest rank");
   benchmark.findings = leaderboard_findings;
   benchmark.tables = leaderboard_work;
+  benchmark.pictures = step_memory_pictures;
   return run_benchmark(benchmark, options.progress, [&](Run& run) {
     for (size_t i = 0; i < cases.size(); ++i) {
       plan.c = cases[i];

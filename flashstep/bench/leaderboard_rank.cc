@@ -17,7 +17,9 @@
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu_state.h"
+#include "flashstep/measure/memory_observer.h"
 #include "flashstep/optim.h"
+#include "flashstep/profiling.h"
 #include "flashstep/sharded_units.h"
 #include "flashstep/trace/trace.h"
 #include "flashstep/train/parts.h"
@@ -133,9 +135,17 @@ class RankBench {
         config.train.recompute_blocks > 0 ? str(", first ", config.train.recompute_blocks) : "";
     record.facts["recompute"] = config.train.recompute + some;
     set_up_process(config.train);
+    // Listens to the first step alone, which is launched and not timed.
+    std::optional<measure::MemoryObserver> observer;
+    if (group_.is_first()) observer.emplace(current_device(config.train.device).type());
     Job job(config, group_);
     reset_peak_memory(job.device());
-    const Samples samples = job.begin();
+    const Samples samples = [&] {
+      const ScopedRange step("step");
+      return job.begin();
+    }();
+    if (observer) put_step_memory(observer->take(), record);
+    observer.reset();
     record.facts["loss"] = samples.at("loss").item<double>();
     if (implementation == "reference") {
       std::filesystem::create_directories(plan_.samples);

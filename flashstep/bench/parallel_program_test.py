@@ -91,6 +91,11 @@ class BenchParallelTest(FolderTest):
         for row in work:
             self.assertGreater(float(row["matmul (ms)"]), 0, row)
             self.assertGreater(float(row["traced step (ms)"]), float(row["matmul (ms)"]), row)
+        self.assertTrue((self.path / "leaderboard_memory_1.svg").exists())
+        picture = json.loads((self.path / "leaderboard_memory_1.picture.json").read_text())
+        most = {line["name"]: max(line["y"]) for line in picture["series"]}
+        self.assertEqual(list(most), ["reference", "bf16 weights", "fp32 weights"])
+        self.assertGreater(most["fp32 weights"], most["bf16 weights"])
         self.assertIn("FSDP2: failed: ", result.stdout, "what a baseline cannot do is a cell")
         refused = run("leaderboard", *shape, "--ranks", 1)
         self.assertEqual(refused.returncode, 2, refused.stderr)

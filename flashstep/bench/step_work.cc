@@ -4,8 +4,11 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "flashstep/base/text.h"
+#include "flashstep/measure/plot.h"
 #include "flashstep/measure/spans.h"
 
 namespace flashstep::tools {
@@ -30,7 +33,8 @@ void count_device(const TraceEvents& trace, StepWork& work) {
     of(work, work_class) += span.end - span.begin;
     (work_class == WorkClass::kCommunication ? communicating : computing).push_back(span);
   }
-  const std::vector<Span> computed = measure::merged(computing), sent = measure::merged(communicating);
+  const std::vector<Span> computed = measure::merged(computing),
+                          sent = measure::merged(communicating);
   work.exposed = measure::covered_seconds(sent) - measure::shared_seconds(sent, computed);
   work.idle = work.traced - measure::covered_seconds(computed) - work.exposed;
 }
@@ -57,7 +61,11 @@ void count_host(const TraceEvents& trace, StepWork& work) {
   }
 }
 
-std::string class_fact(WorkClass work_class) { return std::string("class ") + class_name(work_class); }
+constexpr int kMoments = 400;  // columns of a picture
+
+std::string class_fact(WorkClass work_class) {
+  return std::string("class ") + class_name(work_class);
+}
 
 }  // namespace
 
@@ -104,6 +112,48 @@ Schema step_work_schema(const Records& records) {
   add("power", "W", "watts", 0, 1);
   add("SM clock", "MHz", "clock", 0, 1);
   return schema;
+}
+
+void put_step_memory(const measure::MemoryTrace& trace, Record& record) {
+  const measure::MemoryRange* step = measure::find_range(trace, "step");
+  if (step == nullptr) return;
+  std::vector<double>&at = record.samples["memory at"], &bytes = record.samples["memory"];
+  for (const measure::MemoryMoment& moment : measure::timeline(trace, step->events, kMoments)) {
+    const double seconds = std::max(0.0, moment.seconds - step->begin);
+    if (!bytes.empty()) {  // what was there stays until now
+      at.push_back(seconds);
+      bytes.push_back(bytes.back());
+    }
+    at.push_back(seconds);
+    bytes.push_back(static_cast<double>(measure::total(moment.bytes)));
+  }
+}
+
+std::vector<NamedPicture> step_memory_pictures(const Records& records,
+                                               const std::string& footnote) {
+  std::vector<NamedPicture> pictures;
+  for (const auto& [name, members] : records.grouped([](const Record& r) { return r.what; })) {
+    double most = 0;
+    for (const Record& record : members) {
+      if (record.has("memory")) most = std::max(most, record.quantile("memory", 1));
+    }
+    const double unit = most >= kGiB ? kGiB : kMiB;
+    measure::Plot plot;
+    plot.title = "Memory of a launched step, first rank";
+    plot.subtitle = name;
+    plot.footnote = footnote;
+    plot.x.label = "s";
+    plot.y.label = unit == kGiB ? "GiB of tensors" : "MiB of tensors";
+    for (const Record& record : members) {
+      if (!record.has("memory")) continue;
+      measure::Series line{.name = record.implementation, .x = record.series("memory at")};
+      for (const double bytes : record.series("memory")) line.y.push_back(bytes / unit);
+      plot.series.push_back(std::move(line));
+    }
+    if (!plot.series.empty())
+      pictures.push_back({str("memory_", pictures.size() + 1), std::move(plot)});
+  }
+  return pictures;
 }
 
 }  // namespace flashstep::tools

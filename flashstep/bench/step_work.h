@@ -1,9 +1,11 @@
-// What a traced step spent its time on.
+// What a traced step spent its time on, and how much memory it had when.
 #pragma once
 
 #include <array>
 
+#include "flashstep/bench/benchmark.h"
 #include "flashstep/bench/schema.h"
+#include "flashstep/measure/memory_trace.h"
 #include "flashstep/trace/trace_events.h"
 #include "flashstep/trace/work_class.h"
 
@@ -24,5 +26,10 @@ StepWork step_work(const TraceEvents& trace);
 void put_step_work(const StepWork& work, Record& record);
 // Columns of what some record has, with its power ("watts") and "clock".
 Schema step_work_schema(const Records& records);
+
+// Bytes of tensors over the time of the range "step".
+void put_step_memory(const measure::MemoryTrace& trace, Record& record);
+// A picture for each case that has some, a line for each implementation.
+std::vector<NamedPicture> step_memory_pictures(const Records& records, const std::string& footnote);
 
 }  // namespace flashstep::tools

@@ -1,5 +1,10 @@
 #include "flashstep/bench/step_work.h"
 
+#include <algorithm>
+#include <string>
+#include <variant>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 namespace flashstep::tools {
@@ -75,6 +80,31 @@ TEST(StepWork, ColumnsAreTheClassesThatThereAre) {
   for (const SchemaColumn& column : schema) names.push_back(column.column.name);
   EXPECT_EQ(names, (std::vector<std::string>{"traced step", "matmul", "exposed", "idle"}));
   EXPECT_EQ(step_work({}).traced, 0);
+}
+
+TEST(StepWork, MemoryStaysUntilItChanges) {
+  measure::MemoryTrace trace;
+  trace.allocations = {{.bytes = 1 << 20}, {.bytes = 2 << 20, .begin = 0, .end = 1}};
+  trace.events = {{1.5, 1, false}, {3, 1, true}};
+  trace.ranges = {{"step", {0, 2}, 1, 4}};
+  Record record{.what = "a case", .implementation = "ours"};
+  put_step_memory(trace, record);
+  const std::vector<double>&at = record.series("memory at"), &bytes = record.series("memory");
+  ASSERT_EQ(at.size(), bytes.size());
+  ASSERT_GE(at.size(), 3u);
+  EXPECT_TRUE(std::is_sorted(at.begin(), at.end()));
+  EXPECT_EQ(bytes.front(), 1 << 20);
+  EXPECT_EQ(*std::max_element(bytes.begin(), bytes.end()), 3 << 20);
+  EXPECT_EQ(bytes.back(), 1 << 20);
+  for (size_t i = 1; i < at.size(); ++i)
+    EXPECT_TRUE(at[i] == at[i - 1] || bytes[i] == bytes[i - 1]);
+
+  const std::vector<NamedPicture> pictures =
+      step_memory_pictures(Records({record, Record{.what = "another"}}), "");
+  ASSERT_EQ(pictures.size(), 1u);
+  const auto& plot = std::get<measure::Plot>(pictures[0].picture);
+  EXPECT_EQ(plot.y.label, "MiB of tensors");
+  EXPECT_EQ(*std::max_element(plot.series[0].y.begin(), plot.series[0].y.end()), 3);
 }
 
 }  // namespace
