@@ -29,14 +29,15 @@ tools::AllreducePlan plan_of(const AllreduceArguments& arguments) {
   } else if (measure::list_gpus().empty()) {
     plan.transports = tools::transports_of({"gloo"}, {"cpu"});
   }
-  if (!arguments.megabytes.empty()) plan.megabytes = arguments.megabytes;
-  if (!arguments.ranks.empty()) plan.ranks = arguments.ranks;
+  take_if_given(arguments.megabytes, plan.megabytes);
+  take_if_given(arguments.ranks, plan.ranks);
   plan.dtype = arguments.dtype;
   return plan;
 }
 
 void run(AllreduceArguments& arguments) {
-  if (const auto task = tools::rank_task()) return tools::run_allreduce_rank(*task);
+  if (const auto task = tools::rank_task())
+    return tools::measure_allreduce(tools::task_from_json(*task), tools::hand_over_record);
   arguments.options.plan = plan_of(arguments);
   make_output_directory(arguments.directory);
   const SignalGuard signals;
@@ -68,11 +69,11 @@ void add_bench_allreduce(CLI::App& bench) {
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
   command
-      ->add_option("--seconds", arguments->options.cell_seconds,
+      ->add_option("--seconds", arguments->options.task.cell_seconds,
                    "For the timed calls of one implementation and case")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_flag("--quick", arguments->options.quick,
+  command->add_flag("--quick", arguments->options.task.quick,
                     "One short turn a cell: only to see that all runs");
   add_directory(*command, arguments->directory);
   command->callback([arguments] { run(*arguments); });

@@ -181,7 +181,7 @@ std::string to_json(const AllreduceTask& task) { return Json(task).dump(); }
 AllreduceTask task_from_json(const std::string& text) { return Json::parse(text); }
 
 void measure_allreduce(const AllreduceTask& task,
-                       const std::function<void(const std::vector<Record>&)>& report) {
+                       const std::function<void(const Record&)>& report) {
   require(!task.cases.empty(), "[bench allreduce] expected cases, got none");
   const AllreduceCase& first = task.cases.front();
   // Before the group is made, so that every rank says so, not only the first to look.
@@ -196,7 +196,7 @@ void measure_allreduce(const AllreduceTask& task,
   for (const AllreduceCase& c : task.cases) {
     tell_progress(describe(c));
     begin_unit(describe(c), *group);
-    report(CaseTurns(*group, c, task).run());
+    for (const Record& record : CaseTurns(*group, c, task).run()) report(record);
   }
 }
 

@@ -4,32 +4,11 @@
 #include <cmath>
 
 #include "flashstep/base/text.h"
-#include "flashstep/bench/ranks.h"
 #include "flashstep/error.h"
 #include "flashstep/trace/trace.h"
 
 namespace flashstep::tools {
 namespace {
-
-// Contexts, precisions and models that both benchmarks have in a year.
-ParallelAxes axes_of(const std::string& command, const std::string& year) {
-  ParallelAxes axes;
-  if (year == "2024") {
-    axes.models = {"small", "medium", "large", "xl", "2.7B"};
-    axes.batch_size = 16;
-    return axes;
-  }
-  require(year == "2025" || year == "2026", "[bench ", command,
-          "] expected preset 2024, 2025 or 2026, got \"", year, "\"");
-  axes.precisions = {"fp32", "bf16"};
-  if (year == "2025") {
-    if (command == "ddp") axes.contexts = {128, 512};
-    return axes;
-  }
-  axes.models = {"xl26"};
-  axes.contexts = {512};
-  return axes;
-}
 
 std::vector<double> ends_of(const std::vector<measure::Span>& spans) {
   std::vector<double> ends;
@@ -48,22 +27,32 @@ std::vector<measure::Span> spans_of(const std::vector<double>& ends) {
 
 }  // namespace
 
-BenchReplicaOptions ddp_preset(const std::string& year) {
+BenchReplicaOptions replica_preset(const std::string& command, const std::string& year) {
+  require(year == "2024" || year == "2025" || year == "2026", "[bench ", command,
+          "] expected preset 2024, 2025 or 2026, got \"", year, "\"");
   BenchReplicaOptions options;
-  options.axes = axes_of("ddp", year);
+  options.plan.command = command;
+  ParallelAxes& axes = options.axes;
+  if (year == "2024") {
+    axes.sizes = handout_sizes(year);
+    axes.common.batch_size = 16;
+  } else {
+    axes.precisions = {"fp32", "bf16"};
+  }
+  if (year == "2026") {
+    axes.sizes = {"xl26"};
+    axes.contexts = {512};
+  }
+  if (command == "sharding") {
+    options.plan.implementations = {"none", "whole", "flat"};
+    return options;
+  }
   options.wrappers = {"none", "naive", "flat", "overlapped", "bucketed", "torch"};
-  options.bucket_megabytes = {1, 10, 100, 1000};
+  if (year == "2025") axes.contexts = {128, 512};
   if (year == "2024") options.bucket_megabytes = {5, 10, 50, 100, 500};
+  if (year == "2025") options.bucket_megabytes = {1, 10, 100, 1000};
   // That handout asks for no buckets: ours as they come.
   if (year == "2026") options.bucket_megabytes = {25};
-  return options;
-}
-
-BenchReplicaOptions sharding_preset(const std::string& year) {
-  BenchReplicaOptions options;
-  options.axes = axes_of("sharding", year);
-  options.plan.command = "sharding";
-  options.plan.implementations = {"none", "whole", "flat"};
   return options;
 }
 
@@ -87,28 +76,11 @@ std::string shown_name(const Record& record) {
   return shown_name(record.implementation, megabytes > 0 ? megabytes : 0);
 }
 
-Fields key_of(const ParallelCase& c) {
-  return {{"model", c.model},
-          {"ranks", c.ranks},
-          {"batch", c.batch_size},
-          {"context", c.context_length},
-          {"precision", c.precision}};
-}
-
-Schema parallel_schema() {
-  return {text_key("model"), integer_key("ranks"), integer_key("batch"), integer_key("context"),
-          text_key("precision")};
-}
-
-CellOf most(const std::string& series, double factor) { return quantile(series, 1, factor); }
-
 std::vector<Record> blanks_of(const ReplicaPlan& plan) {
   std::vector<Record> blanks;
   for (const std::string& implementation : plan.implementations) {
-    Record& blank = blanks.emplace_back();
-    blank.key = key_of(plan.c);
-    blank.what = describe(plan.c) + (plan.recorded ? ", recorded" : "");
-    blank.implementation = implementation;
+    Record& blank = blanks.emplace_back(blank_of(plan.c, implementation));
+    if (plan.recorded) blank.what += ", recorded";
     blank.facts["stem"] = file_stem(plan.c) + (plan.recorded ? "_recorded" : "");
     blank.facts["device"] = plan.c.device;
   }
@@ -120,17 +92,15 @@ BenchReport bench_replica(const BenchReplicaOptions& options) {
   const std::vector<ParallelCase> cases = cases_of(options.axes);
   ReplicaPlan plan = options.plan;
   if (ddp) plan.implementations = division_names(options.wrappers, options.bucket_megabytes);
-  check_transports(plan.implementations, options.axes.device);
-  require(!plan.recorded || options.axes.device == "cuda",
-          "[bench ddp] expected --device cuda with --graph, got ", options.axes.device);
+  check_transports(plan.implementations, options.axes.common.device);
+  require(!plan.recorded || options.axes.common.device == "cuda",
+          "[bench ddp] expected --device cuda with --graph, got ", options.axes.common.device);
   const Benchmark benchmark = ddp ? ddp_benchmark(options) : sharding_benchmark(options);
   return run_benchmark(benchmark, options.progress, [&](Run& run) {
     for (size_t i = 0; i < cases.size(); ++i) {
       plan.c = cases[i];
       run.begin(i, cases.size(), describe(plan.c));
-      std::vector<Record> records =
-          measure_plan(plan, plan.command, blanks_of(plan),
-                       [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); });
+      std::vector<Record> records = measure_plan(plan, plan.command, blanks_of(plan), run);
       complete(plan, records);
       for (const Record& record : records) {
         const std::string failure = record.text("trace trouble");

@@ -50,9 +50,7 @@ double gradient_bytes(Replica& replica) {
 class RankBench {
  public:
   RankBench(const ReplicaPlan& plan, Group& group)
-      : plan_(plan),
-        group_(group),
-        replica_(workload_of(plan.c), group, current_device(plan.c.device)) {}
+      : plan_(plan), group_(group), replica_(plan.c, group, current_device(plan.c.device)) {}
 
   void run() {
     // Correctness first: a fast wrong answer is not measured.
@@ -129,10 +127,7 @@ class RankBench {
     record.samples["slowest"] = group_.all_reduce(totals, Reduce::kMax);
     record.samples["peak_bytes"] = {
         group_.all_reduce(peak_memory_bytes(replica_.device()), Reduce::kMax)};
-    record.facts["bucket_megabytes"] = replica_.bucket_megabytes();
-    record.facts["buckets"] = replica_.describe_buckets();
-    record.facts["gradients by"] = replica_.gradients_transport();
-    record.facts["updates by"] = replica_.updates_transport();
+    replica_.describe(record);
     hand_over_record(record);
   }
 

@@ -26,7 +26,6 @@
 
 #include "flashstep/base/subprocess.h"
 #include "flashstep/bench/record.h"
-#include "flashstep/detail/fields.h"
 
 namespace flashstep {
 class Group;  // comm/group.h
@@ -80,24 +79,6 @@ struct RankWork {
 // others; all are left out where none had begun. Interrupted by a signal; MachineError when they
 // cannot be started.
 std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks);
-
-// The same of a plan with `c`, a case on ranks, and `implementations`, of which some may be left:
-// `command` is what a rank is started with.
-template <typename Plan>
-std::vector<Record> measure_plan(const Plan& plan, const std::string& command,
-                                 std::vector<Record> blanks,
-                                 const std::function<void(const std::string& line)>& progress) {
-  RankWork work;
-  work.job.ranks = static_cast<int>(plan.c.ranks);
-  work.job.arguments = {"bench", command};
-  work.job.progress = progress;
-  work.task_of = [plan](const std::vector<std::string>& implementations) {
-    Plan part = plan;
-    part.implementations = implementations;
-    return write_json(part);
-  };
-  return measure_on_ranks(work, std::move(blanks));
-}
 
 // A case in a process of its own, of `program` by its command: what it handed over, and what became
 // of it. Interrupted by a signal.

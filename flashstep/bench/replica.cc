@@ -28,20 +28,6 @@ using at::Tensor;
 // own rounding, near enough that no loss explodes.
 constexpr double kDescentRate = 0.1;
 
-// While alive, equal inputs give equal bits wherever LibTorch and our kernels can.
-class Deterministic {
- public:
-  Deterministic() : was_(at::globalContext().deterministicAlgorithms()) {
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-  }
-  ~Deterministic() { at::globalContext().setDeterministicAlgorithms(was_, /*warn_only=*/false); }
-  Deterministic(const Deterministic&) = delete;
-  Deterministic& operator=(const Deterministic&) = delete;
-
- private:
-  bool was_;
-};
-
 // The larger one; NaN if one is.
 double worse(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 
@@ -60,7 +46,7 @@ std::unique_ptr<Group> begin_rank(const ParallelCase& c) {
   // The ranks share the machine's cores, unless somebody said how.
   if (c.ranks > 1 && std::getenv("OMP_NUM_THREADS") == nullptr)
     at::set_num_threads(std::max(1, at::get_num_threads() / static_cast<int>(c.ranks)));
-  return make_rank_group(c.backend, c.device);
+  return make_rank_group(c.backend(), c.device);
 }
 
 Replica::Replica(const Workload& workload, Group& group, at::Device device)
@@ -104,6 +90,11 @@ Tensor Replica::forward() {
 void Replica::backward(const Tensor& loss) {
   loss.backward();
   parallel_->synchronize_gradients();
+}
+
+void Replica::make_gradients() {
+  zero_grad();
+  backward(forward());
 }
 
 void Replica::record(const std::function<void()>& update) {
@@ -210,8 +201,7 @@ Trace Replica::trace_step() {
 
 UpdateTrace Replica::trace_update() {
   UpdateTrace result;
-  zero_grad();
-  backward(forward());
+  make_gradients();
   synchronize(device_);
   group_.barrier("beginning an update");
   const double begin = measure::steady_seconds();
@@ -222,8 +212,7 @@ UpdateTrace Replica::trace_update() {
   const Trace whole = trace_on_first([&] {
     run(1);
     group_.barrier("beginning a traced step");
-    zero_grad();
-    backward(forward());
+    make_gradients();
     marks.set();
     update();
     end_trace(marks);
@@ -245,7 +234,7 @@ void Replica::descend() {
 }
 
 double Replica::weight_error(const ParallelConfig& division, int64_t steps, bool recorded) {
-  const Deterministic deterministic;
+  const Determinism deterministic(true, /*warn_only=*/true);
   divide({.wrapper = "none"});
   const std::vector<Tensor> begin = copy_of_weights();
   for (int64_t i = 0; i < steps; ++i) {
@@ -264,16 +253,12 @@ double Replica::weight_error(const ParallelConfig& division, int64_t steps, bool
   }
   divide(division);
   if (recorded) {
-    for (int64_t i = 0; i < kStepsBeforeRecording; ++i) {  // without an update
-      zero_grad();
-      backward(forward());
-    }
+    for (int64_t i = 0; i < kStepsBeforeRecording; ++i) make_gradients();  // without an update
     record([this] { descend(); });
     run(steps);
   } else {
     for (int64_t i = 0; i < steps; ++i) {
-      zero_grad();
-      backward(forward());
+      make_gradients();
       descend();
     }
   }
@@ -285,26 +270,13 @@ double Replica::weight_error(const ParallelConfig& division, int64_t steps, bool
   return std::accumulate(errors.begin(), errors.end(), 0.0, worse);
 }
 
-double Replica::bucket_megabytes() const {
-  const GradientReducer* const reducer = parallel_->reducer();
-  return reducer == nullptr ? 0 : reducer->options().bucket_megabytes;
-}
-
-std::string Replica::describe_buckets() const {
-  return parallel_->reducer() == nullptr ? "" : parallel_->reducer()->describe();
-}
-
-std::string Replica::gradients_transport() const {
-  return parallel_->reducer() == nullptr ? "" : parallel_->reducer()->transport();
-}
-
-std::string Replica::updates_transport() const {
+void Replica::describe(Record& record) const {
+  const GradientReducer* reducer = parallel_->reducer();
   const auto* sharded = dynamic_cast<const ShardedOptimizerBase*>(optimizer_.get());
-  return sharded == nullptr ? "" : sharded->transport();
-}
-
-int64_t Replica::tokens_per_step() const {
-  return workload_.batch_size * workload_.model.context_length * group_.world_size();
+  record.facts["bucket_megabytes"] = reducer ? reducer->options().bucket_megabytes : 0;
+  record.facts["buckets"] = reducer ? reducer->describe() : "";
+  record.facts["gradients by"] = reducer ? reducer->transport() : "";
+  record.facts["updates by"] = sharded ? sharded->transport() : "";
 }
 
 }  // namespace flashstep::tools

@@ -3,20 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "flashstep/bench/test_update_trace.h"
+#include "flashstep/bench/test_workload.h"
 #include "flashstep/testing/ranks.h"
 
 namespace flashstep::tools {
 namespace {
-
-Workload replica_workload(const std::string& precision = "fp32") {
-  ParallelCase c;
-  c.model = "32/64/2/2";
-  c.vocab_size = 64;
-  c.context_length = 16;
-  c.batch_size = 2;
-  c.precision = precision;
-  return workload_of(c);
-}
 
 TEST(Marks, SecondsBetweenMoments) {
   Marks marks(at::kCPU);
@@ -32,7 +23,7 @@ TEST(Replica, EveryWrapperUpdatesAsOneProcessDoes) {
   testing::run_ranks(2, [](const Environment& environment) {
     Group group(environment);
     for (const char* precision : {"fp32", "bf16"}) {
-      Replica replica(replica_workload(precision), group, at::kCPU);
+      Replica replica(small_workload("step", precision), group, at::kCPU);
       for (const char* name : {"naive", "flat", "overlapped", "bucketed 0.01", "torch 0.01"}) {
         // Two ranks: one order of every sum, and halving is exact.
         EXPECT_EQ(replica.weight_error(division_by_name(name), 3), 0) << precision << ' ' << name;
@@ -46,7 +37,7 @@ TEST(Replica, EveryWrapperUpdatesAsOneProcessDoes) {
 TEST(Replica, ThreeRanksRoundInAnotherOrder) {
   testing::run_ranks(3, [](const Environment& environment) {
     Group group(environment);
-    Replica replica(replica_workload(), group, at::kCPU);
+    Replica replica(small_workload(), group, at::kCPU);
     EXPECT_LE(replica.weight_error(division_by_name("bucketed 0.01"), 3), 1e-5);
   });
 }
@@ -54,7 +45,7 @@ TEST(Replica, ThreeRanksRoundInAnotherOrder) {
 TEST(Replica, TheUpdateIsCutOutOfItsStep) {
   testing::run_ranks(2, [](const Environment& environment) {
     Group group(environment);
-    Replica replica(replica_workload(), group, at::kCPU);
+    Replica replica(small_workload(), group, at::kCPU);
     expect_updates_cut_out(replica, "bucketed 0.01", group.is_first());
   });
 }
@@ -62,24 +53,26 @@ TEST(Replica, TheUpdateIsCutOutOfItsStep) {
 TEST(Replica, SaysWhichBucketsAreInUse) {
   testing::run_ranks(2, [](const Environment& environment) {
     Group group(environment);
-    Replica replica(replica_workload(), group, at::kCPU);
+    Replica replica(small_workload(), group, at::kCPU);
+    Record record;
     replica.divide(division_by_name("bucketed 0"));
-    EXPECT_EQ(replica.bucket_megabytes(), 25) << "what Gloo gets";
-    EXPECT_NE(replica.describe_buckets().find("(chosen)"), std::string::npos);
+    replica.describe(record);
+    EXPECT_EQ(record.number("bucket_megabytes"), 25) << "what Gloo gets";
+    EXPECT_TRUE(contains(record.text("buckets"), "(chosen)"));
+    EXPECT_EQ(record.text("gradients by"), "Gloo");
+    EXPECT_EQ(record.text("updates by"), "");
     replica.divide({.wrapper = "none"});
-    EXPECT_EQ(replica.bucket_megabytes(), 0);
-    EXPECT_EQ(replica.describe_buckets(), "");
+    replica.describe(record);
+    EXPECT_EQ(record.number("bucket_megabytes"), 0);
+    EXPECT_EQ(record.text("buckets") + record.text("gradients by"), "");
   });
 }
 
 TEST(Replica, StepsInTheirParts) {
   testing::run_ranks(2, [](const Environment& environment) {
     Group group(environment);
-    Replica replica(replica_workload(), group, at::kCPU);
-    EXPECT_EQ(replica.tokens_per_step(), 2 * 2 * 16);
+    Replica replica(small_workload(), group, at::kCPU);
     replica.divide(division_by_name("bucketed 0.01"));
-    EXPECT_EQ(replica.gradients_transport(), "Gloo");
-    EXPECT_EQ(replica.updates_transport(), "");
     const auto times = replica.run(3);
     ASSERT_EQ(times.size(), 3u);
     for (const StepTimes& t : times) {

@@ -263,6 +263,21 @@ ValueOf median_of(const std::string& series, double factor) {
   return [series, factor](const Record& r) { return factor * r.median(series); };
 }
 
+NameOf text_of(const std::string& fact) {
+  return [fact](const Record& r) { return r.text(fact); };
+}
+
+CellOf finite(const ValueOf& value) {
+  return finite(NumberOf([value](const Record& r, const Records&) { return value(r); }));
+}
+
+CellOf words(const NameOf& name) {
+  return [name](const Record& r, const Records&) {
+    const std::string text = name(r);
+    return text.empty() ? Cell() : Cell(text);
+  };
+}
+
 std::string implementation_of(const Record& record) { return record.implementation; }
 
 }  // namespace flashstep::tools

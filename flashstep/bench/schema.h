@@ -103,6 +103,10 @@ measure::HeatMap heat_map(const Records& records, const NameOf& column, const Na
                           const ValueOf& value);
 
 ValueOf median_of(const std::string& series, double factor);
+NameOf text_of(const std::string& fact);
+// Cells of them: empty for what is not finite, and for no text.
+CellOf finite(const ValueOf& value);
+CellOf words(const NameOf& name);
 std::string implementation_of(const Record& record);
 
 }  // namespace flashstep::tools

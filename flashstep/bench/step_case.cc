@@ -1,7 +1,6 @@
 // One case of `flashstep bench step`: ours and the peers, in turns.
 #include <memory>
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
@@ -93,27 +92,6 @@ void take_turn_of(PythonPeer& peer, const StepTask& task, int64_t turn, int64_t 
   if (answer.contains("peak_bytes"))
     record.facts["peak_bytes"] = answer["peak_bytes"].get<double>();
 }
-
-// While alive, LibTorch computes as train.deterministic says.
-class Determinism {
- public:
-  explicit Determinism(bool wanted)
-      : was_(at::globalContext().deterministicAlgorithms()),
-        cudnn_was_(at::globalContext().deterministicCuDNN()) {
-    set(wanted, wanted);
-  }
-  ~Determinism() { set(was_, cudnn_was_); }
-  Determinism(const Determinism&) = delete;
-  Determinism& operator=(const Determinism&) = delete;
-
- private:
-  static void set(bool algorithms, bool cudnn) {
-    at::globalContext().setDeterministicAlgorithms(algorithms, /*warn_only=*/false);
-    at::globalContext().setDeterministicFillUninitializedMemory(false);  // as flashstep train
-    at::globalContext().setDeterministicCuDNN(cudnn);
-  }
-  bool was_, cudnn_was_;
-};
 
 // Recorded anew in every turn: between turns the graph's memory is others'.
 void take_replayed_turn(ModelRun& run, const StepTask& task, int64_t turn, Record& record) {
