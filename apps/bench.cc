@@ -46,9 +46,8 @@ void BenchOutput::show(const tools::BenchReport& report) const {
 }
 
 void ParallelFlags::add_options(CLI::App& command) {
-  command.add_option("--preset", preset, "The lists of a year's handout: 2024, 2025, 2026")
-      ->check(CLI::IsMember({"2024", "2025", "2026"}))
-      ->capture_default_str();
+  add_choice(command, "--preset", preset, {"2024", "2025", "2026"},
+             "The lists of a year's handout: 2024, 2025, 2026");
   command
       .add_option("--model", models,
                   "Sizes by name, or as d_model/d_ff/layers/heads: 1600/6400/48/25")
@@ -63,8 +62,8 @@ void ParallelFlags::add_options(CLI::App& command) {
   command.add_option("--batch", batch_size, "Rows of one rank")->check(CLI::Range(1, 1 << 20));
   command.add_option("--vocab", vocab_size, "Tokens in the vocabulary; else the size's own")
       ->check(CLI::Range(1, 1 << 30));
-  command.add_option("--device", device, "cpu (Gloo) or cuda (NCCL); GPUs if there are any")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  add_choice(command, "--device", device, {"cpu", "cuda"},
+             "cpu (Gloo) or cuda (NCCL); GPUs if there are any");
   add_directory(command, directory);
 }
 
@@ -90,8 +89,7 @@ std::vector<std::string> PeerFlags::command() const {
 }
 
 void add_device(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "cpu or cuda; the GPU if there is one")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  add_choice(command, "--device", device, {"cpu", "cuda"}, "cpu or cuda; the GPU if there is one");
 }
 
 std::string device_or_gpu(const std::string& device) {
@@ -107,6 +105,11 @@ void add_directory(CLI::App& command, std::string& directory) {
 CLI::Option* add_names(CLI::App& command, const char* flag, std::vector<std::string>& names,
                        const std::vector<std::string>& known, const std::string& help) {
   return command.add_option(flag, names, help)->delimiter(',')->check(CLI::IsMember(known));
+}
+
+void add_choice(CLI::App& command, const char* flag, std::string& choice,
+                const std::vector<std::string>& known, const std::string& help) {
+  command.add_option(flag, choice, help)->check(CLI::IsMember(known))->capture_default_str();
 }
 
 void add_implementations(CLI::App& command, std::vector<std::string>& names,

@@ -1,5 +1,5 @@
-// What the benchmarks of `flashstep bench` share. They stand in files bench_NAME.cc, those of
-// training steps on several ranks in bench_parallel.cc, and are listed in bench.cc.
+// What the benchmarks of `flashstep bench` share. They stand in files bench_NAME.cc, those that
+// start ranks in bench_parallel.cc, and are listed in bench.cc.
 #pragma once
 
 #include <cstdint>
@@ -65,6 +65,9 @@ std::string device_or_gpu(const std::string& device);
 void add_directory(CLI::App& command, std::string& directory);
 CLI::Option* add_names(CLI::App& command, const char* flag, std::vector<std::string>& names,
                        const std::vector<std::string>& known, const std::string& help);
+// One of them; the help shows the default.
+void add_choice(CLI::App& command, const char* flag, std::string& choice,
+                const std::vector<std::string>& known, const std::string& help);
 // A number from `least` to `most`, whose default the help shows.
 template <typename T>
 void add_number(CLI::App& command, const char* flag, T& value, std::type_identity_t<T> least,

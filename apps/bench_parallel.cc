@@ -1,5 +1,5 @@
-// flashstep bench ddp, sharding, matrix and leaderboard: training steps on ranks of this machine,
-// which they start themselves.
+// flashstep bench ddp, sharding, matrix, leaderboard and allreduce: training steps, and sums, on
+// ranks of this machine, which they start themselves.
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,19 +8,21 @@
 #include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
+#include "flashstep/bench/allreduce.h"
 #include "flashstep/bench/ddp_and_sharding.h"
 #include "flashstep/bench/leaderboard.h"
 #include "flashstep/bench/matrix.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
+#include "flashstep/measure/gpu.h"
 
 namespace flashstep::apps {
 namespace {
 
 template <typename Options>
-void measure(const std::string& name, const ParallelFlags& flags, Options& options,
-             tools::BenchReport (*bench)(const Options&)) {
+void measure_and_show(const std::string& name, const ParallelFlags& flags, Options& options,
+                      tools::BenchReport (*bench)(const Options&)) {
   flags.apply(options.axes);
   options.progress = print_progress;
   const SignalGuard signals;
@@ -60,7 +62,7 @@ void run_replica(const ReplicaArguments& arguments) {
   take_if_given(given.bucket_megabytes, options.bucket_megabytes);
   options.plan = given.plan;
   options.plan.traced = !arguments.no_trace;
-  measure(name, arguments.flags, options, tools::bench_replica);
+  measure_and_show(name, arguments.flags, options, tools::bench_replica);
 }
 
 std::shared_ptr<ReplicaArguments> add_replica(CLI::App& command) {
@@ -95,7 +97,7 @@ void run_matrix(const MatrixArguments& arguments) {
   options.axes = tools::matrix_axes(arguments.flags.preset);
   ParallelFlags flags = arguments.flags;
   flags.attention = options.attention.front();
-  measure("matrix", flags, options, tools::bench_matrix);
+  measure_and_show("matrix", flags, options, tools::bench_matrix);
 }
 
 // ---- leaderboard
@@ -123,7 +125,40 @@ void run_leaderboard(const LeaderboardArguments& arguments) {
                         str("--nproc-per-node=", ranks.front()),
                         arguments.peer.script};
   }
-  measure("leaderboard", arguments.flags, options, tools::bench_leaderboard);
+  measure_and_show("leaderboard", arguments.flags, options, tools::bench_leaderboard);
+}
+
+// ---- allreduce
+
+struct AllreduceArguments {
+  tools::BenchAllreduceOptions options;  // empty lists of its plan: the preset's
+  std::string preset = "2026", directory;
+  std::vector<std::string> backends, devices;
+};
+
+// The preset with what was given in place of its lists.
+tools::AllreducePlan allreduce_plan(const AllreduceArguments& arguments) {
+  const tools::AllreducePlan& given = arguments.options.plan;
+  tools::AllreducePlan plan = tools::allreduce_preset(arguments.preset);
+  if (!arguments.backends.empty() || !arguments.devices.empty()) {
+    plan.transports = tools::transports_of(arguments.backends, arguments.devices);
+  } else if (measure::list_gpus().empty()) {
+    plan.transports = tools::transports_of({"gloo"}, {"cpu"});
+  }
+  take_if_given(given.megabytes, plan.megabytes);
+  take_if_given(given.ranks, plan.ranks);
+  plan.dtype = given.dtype;
+  return plan;
+}
+
+void run_allreduce(AllreduceArguments& arguments) {
+  if (const auto task = tools::rank_task())
+    return tools::measure_allreduce(tools::task_from_json(*task), tools::hand_over_record);
+  arguments.options.plan = allreduce_plan(arguments);
+  make_output_directory(arguments.directory);
+  const SignalGuard signals;
+  arguments.options.progress = print_progress;
+  show(tools::bench_allreduce(arguments.options), arguments.directory, "allreduce");
 }
 
 }  // namespace
@@ -153,9 +188,7 @@ void add_bench_sharding(CLI::App& bench) {
             "scattered: gradients are reduce-scattered; else all-reduced, and each rank "
             "keeps its part")
       ->capture_default_str();
-  command->add_option("--wrapper", plan.wrapper, "How gradients are averaged")
-      ->check(CLI::IsMember(strategy_names()))
-      ->capture_default_str();
+  add_choice(*command, "--wrapper", plan.wrapper, strategy_names(), "How gradients are averaged");
   add_number(*command, "--bucket-mb", plan.bucket_megabytes, 0.0, 1e9,
              "Size of buckets, 10^6 bytes; 0: chosen as flashstep train does");
   add_turns(*command, plan);
@@ -201,6 +234,38 @@ void add_bench_leaderboard(CLI::App& bench) {
   add_number(*command, "--steps", plan.steps, 1, 100'000, "Timed steps");
   arguments->peer.add_options(*command, "fsdp_torch.py, the baseline on GPUs; empty: none");
   command->callback([arguments] { run_leaderboard(*arguments); });
+}
+
+void add_bench_allreduce(CLI::App& bench) {
+  auto* command = bench.add_subcommand("allreduce", "Sums over ranks, which it starts: NCCL, Gloo");
+  auto arguments = std::make_shared<AllreduceArguments>();
+  add_choice(*command, "--preset", arguments->preset, tools::allreduce_presets(),
+             "The course's year: 2024, 2025, 2026");
+  command
+      ->add_option("--megabytes", arguments->options.plan.megabytes,
+                   "Sizes in 10^6 bytes, such as 1,10,100,1000; the preset's")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--ranks", arguments->options.plan.ranks,
+                   "Numbers of ranks, such as 2,4,6; the preset's")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 1024));
+  add_names(*command, "--backend", arguments->backends, {"nccl", "gloo"},
+            "nccl, gloo; the preset's");
+  add_names(*command, "--device", arguments->devices, {"cuda", "cpu"},
+            "cuda, cpu; the preset's, or cpu where there is no GPU");
+  add_choice(*command, "--dtype", arguments->options.plan.dtype, {"fp32", "bf16", "fp16"},
+             "fp32, bf16, fp16");
+  command
+      ->add_option("--seconds", arguments->options.task.cell_seconds,
+                   "For the timed calls of one implementation and case")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--quick", arguments->options.task.quick,
+                    "One short turn a cell: only to see that all runs");
+  add_directory(*command, arguments->directory);
+  command->callback([arguments] { run_allreduce(*arguments); });
 }
 
 }  // namespace flashstep::apps

@@ -64,11 +64,9 @@ void add_bench_step(CLI::App& bench) {
   auto* command = bench.add_subcommand(
       "step", "Forward, backward and whole steps of models on one device, beside PyTorch's");
   auto arguments = std::make_shared<StepArguments>();
-  command
-      ->add_option("--preset", arguments->preset,
-                   "The lists of a year's handout (2024, 2025, 2026); peers: tiny, mini and base "
-                   "beside PyTorch. Flags replace them")
-      ->check(CLI::IsMember({"2024", "2025", "2026", "peers"}));
+  add_choice(*command, "--preset", arguments->preset, {"2024", "2025", "2026", "peers"},
+             "The lists of a year's handout (2024, 2025, 2026); peers: tiny, mini and base beside "
+             "PyTorch. Flags replace them");
   arguments->workload.add_options(*command);
   add_counts(*command, *arguments);
   add_names(*command, "--peers", arguments->peers,

@@ -168,19 +168,19 @@ std::vector<Record> allreduce_blanks(const std::vector<AllreduceCase>& cases) {
 // Starts one job's ranks. A bare library that cannot be called has no record.
 std::vector<Record> run_allreduce_job(const BenchAllreduceOptions& options,
                                       const std::vector<AllreduceCase>& cases, const Run& run) {
-  RankWork work;
-  work.job.ranks = static_cast<int>(cases.front().ranks);
-  work.job.program = work.job.launcher = options.program;
-  work.job.arguments = {"bench", "allreduce"};
-  work.job.progress = [&](const std::string& line) { run.tell(line); };
-  work.unit_of = [](const Record& record) { return record.what; };
-  work.task_of = [&](const std::vector<std::string>& units) {
+  RankJob job;
+  job.ranks = static_cast<int>(cases.front().ranks);
+  job.program = job.launcher = options.program;
+  job.arguments = {"bench", "allreduce"};
+  job.progress = [&](const std::string& line) { run.tell(line); };
+  const auto task_of = [&](const std::vector<std::string>& units) {
     AllreduceTask task = options.task;
     for (const AllreduceCase& c : cases)
       if (contains(units, describe(c))) task.cases.push_back(c);
     return to_json(task);
   };
-  std::vector<Record> records = measure_on_ranks(work, allreduce_blanks(cases));
+  std::vector<Record> records = measure_on_ranks(job, task_of, allreduce_blanks(cases),
+                                                 [](const Record& r) { return r.what; });
   std::erase_if(records, [](const Record& r) { return !r.ours && !r.has("seconds"); });
   for (Record& record : records) {
     if (record.ours && record.number("wrong") > 0)

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <new>
 #include <optional>
 
@@ -98,9 +97,9 @@ class CaseTurns {
   std::vector<Summer> make_implementations() {
     std::vector<Summer> implementations = {
         {"flashstep", [this] { all_reduce(group_, tensor_, Reduce::kSum); }}};
-    if (case_.backend == "nccl") bare_ = make_bare_nccl(group_, tensor_);
-    if (case_.device == "cpu") bare_ = make_bare_gloo(group_, tensor_);
-    if (bare_) implementations.push_back({"bare", [this] { bare_->run(); }});
+    if (case_.backend == "nccl")
+      implementations.push_back({"bare", make_bare_nccl(group_, tensor_)});
+    if (case_.device == "cpu") implementations.push_back({"bare", make_bare_gloo(group_, tensor_)});
     return implementations;
   }
 
@@ -172,7 +171,6 @@ class CaseTurns {
   const AllreduceCase& case_;
   const AllreduceTask& task_;
   at::Tensor tensor_;
-  std::unique_ptr<BareAllreduce> bare_;
 };
 
 }  // namespace

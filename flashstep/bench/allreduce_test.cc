@@ -72,7 +72,7 @@ TEST(BareGloo, AddsUp) {
         const auto bare = make_bare_gloo(group, tensor);
         for (int call = 0; call < 2; ++call) {
           fill_pattern(tensor, dtype, 3, group.rank());
-          bare->run();
+          bare();
           EXPECT_EQ(count_wrong(tensor, dtype, 3), 0) << dtype << " " << elements;
         }
         EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 3);  // the group goes on as before

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 import unittest
+from collections import namedtuple
 from pathlib import Path
 
 from program import PROGRAM, FolderTest, children_of, write_tokens
@@ -15,14 +16,9 @@ MOST = 1_000_000  # of what is repeated: long enough for what shall happen meanw
 FULL_DISK = 512  # bytes that a file may have
 
 
-class Command:
-    """How a command is called: `words`, then what makes it short, or long, or makes it need 10^15 bytes; what a baseline
-    that is not there is asked for with; and whether other processes measure."""
-
-    def __init__(self, words, short, long, huge=None, baseline=None, children=False):
-        self.words, self.short, self.long, self.huge, self.baseline, self.children = (words, short, long, huge, baseline,
-                                                                                      children)
-
+# How a command is called: `words`, then what makes it short, or long, or makes it need 10^15 bytes; what a baseline that
+# is not there is asked for with; and whether other processes measure.
+Command = namedtuple("Command", "words short long huge baseline children", defaults=(None, None, False))
 
 STEPS = ("--turns", 1, "--warmup", 1)
 NO_TRACE = ("--no-trace",)
@@ -178,6 +174,10 @@ def measuring_child_of(pid):
     return None
 
 
+def descendants_of(pid):
+    return [one for child in children_of(pid) for one in (child, *descendants_of(child))]
+
+
 class ExitCodesTest(FolderTest):
     def setUp(self):
         super().setUp()
@@ -246,11 +246,19 @@ class ExitCodesTest(FolderTest):
             process = self.start(*command.words, *command.long)
             process.stderr.readline()  # it measures, and hears signals
             time.sleep(0.3)
+            deadline = time.monotonic() + 60
+            while command.children and not measuring_child_of(process.pid) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            measuring = descendants_of(process.pid)
+            self.assertGreaterEqual(len(measuring), command.children)
             process.send_signal(signal.SIGINT)
             output, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 130, errors)
             self.assertIn("interrupted; what was measured is shown", errors)
             self.assertIn("Interrupted: ", output)
+            for child in measuring:
+                with self.assertRaises(ProcessLookupError, msg=f"process {child} still runs"):
+                    os.kill(child, 0)
 
         self.each("long", judge)
 

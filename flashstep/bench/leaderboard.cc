@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include <c10/util/ScopeExit.h>
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/signals.h"
@@ -20,23 +21,12 @@ namespace {
 constexpr double kGradientError = 0.05, kLossError = 0.01;
 
 // A directory of this run's own.
-class Directory {
- public:
-  Directory() : path_((std::filesystem::temp_directory_path() / "flashstep_XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr)
-      throw MachineError(str("[bench leaderboard] expected to make a directory like ", path_));
-  }
-  ~Directory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Directory(const Directory&) = delete;
-  Directory& operator=(const Directory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+std::string make_directory() {
+  std::string path = std::filesystem::temp_directory_path() / "flashstep_XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr)
+    throw MachineError(str("[bench leaderboard] expected to make a directory like ", path));
+  return path;
+}
 
 Record leaderboard_blank(const ParallelCase& c, const std::string& implementation) {
   Record blank = blank_of(c, implementation);
@@ -191,7 +181,11 @@ BenchLeaderboardOptions leaderboard_preset(const std::string& year) {
 
 BenchReport bench_leaderboard(const BenchLeaderboardOptions& options) {
   const std::vector<ParallelCase> cases = cases_of(options.axes);
-  const Directory samples;
+  const std::string samples = make_directory();
+  const auto remove = c10::make_scope_exit([&] {
+    std::error_code ignored;
+    std::filesystem::remove_all(samples, ignored);
+  });
   LeaderboardPlan plan = options.plan;
   const Benchmark benchmark = {.command = "bench leaderboard",
                                .title = "A training step of a fully sharded model",
@@ -205,7 +199,7 @@ BenchReport bench_leaderboard(const BenchLeaderboardOptions& options) {
     for (size_t i = 0; i < cases.size(); ++i) {
       plan.c = cases[i];
       for (const std::string& name : options.plan.implementations) leaderboard_config(plan.c, name);
-      plan.samples = str(samples.path(), "/", i);
+      plan.samples = str(samples, "/", i);
       run.begin(i, cases.size(), describe(plan.c));
       for (const std::string& implementation : options.plan.implementations)
         run.add(measure(plan, implementation, run));

@@ -41,8 +41,7 @@ std::string wrapper_of(const std::string& implementation) {
 
 // For readers, once the size of the buckets is known.
 std::string wrapper_name(const Record& r) {
-  const double megabytes = r.number("bucket_megabytes");
-  return shown_name(wrapper_of(r.implementation), megabytes > 0 ? megabytes : 0);
+  return shown_name(wrapper_of(r.implementation), r.number("bucket_megabytes"));
 }
 
 double tokens_per_second(const Record& r) { return r.number("tokens") / r.median("steps"); }
@@ -124,9 +123,6 @@ class Training {
     optimizer_ =
         make_optimizer(*model_, torch::optim::AdamWOptions(plan.learning_rate).betas({0.9, 0.95}),
                        division, *shared);
-    StepOptions options;
-    options.max_norm = kClipNorm;
-    options.precision = precision_by_name(plan.c.precision);
     step_ = std::make_unique<TrainStep>(
         model_->parameters(), *optimizer_,
         [this](int64_t step, int64_t micro_step) {
@@ -135,7 +131,8 @@ class Training {
               model_->forward(batch.inputs.to(device_, /*non_blocking=*/true)),
               batch.targets.to(device_, /*non_blocking=*/true));
         },
-        options, shared);
+        StepOptions{.max_norm = kClipNorm, .precision = precision_by_name(plan.c.precision)},
+        shared);
     if (const GradientReducer* reducer = shared->reducer())
       bucket_megabytes_ = reducer->options().bucket_megabytes;
   }
@@ -169,14 +166,12 @@ class Training {
   }
 
   BatchOptions batch_options() const {
-    BatchOptions options;
-    options.batch_size = plan_.c.batch_size;
-    options.context_length = plan_.c.model.context_length;
-    options.seed = kMatrixSeed;
-    options.order = Order::kEpoch;
-    options.rank = group_.rank();
-    options.world_size = group_.world_size();
-    return options;
+    return {.batch_size = plan_.c.batch_size,
+            .context_length = plan_.c.model.context_length,
+            .seed = kMatrixSeed,
+            .order = Order::kEpoch,
+            .rank = group_.rank(),
+            .world_size = group_.world_size()};
   }
 
   // Whole steps: rows that do not fill one belong to the next epoch.

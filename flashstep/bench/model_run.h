@@ -20,10 +20,8 @@
 
 namespace flashstep::tools {
 
-// Moments of a step on a device, without waiting for it.
-
-// On a GPU a mark is an event: reached when the current stream has done all that it was given
-// before. On a CPU it is the time of day.
+// Moments of a step on a device, without waiting for it. On a GPU a mark is an event: reached when
+// the current stream has done all that it was given before. On a CPU it is the time of day.
 class Marks {
  public:
   explicit Marks(c10::Device device) : device_(device) {}

@@ -101,7 +101,7 @@ void check_transports(const std::vector<std::string>& names, const std::string& 
 std::string shown_name(const std::string& name, double bucket_megabytes) {
   const ParallelConfig division = division_by_name(name);
   const bool is_chosen = has_buckets(division.wrapper) && division.bucket_megabytes == 0;
-  if (!is_chosen || bucket_megabytes <= 0) return name;
+  if (!is_chosen || !(bucket_megabytes > 0)) return name;
   return str(division.wrapper, ' ', fixed(bucket_megabytes, 0), " MB (chosen)",
              division.peer_copies == "none" ? " nccl" : "");
 }

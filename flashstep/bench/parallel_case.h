@@ -44,8 +44,8 @@ std::vector<std::string> division_names(const std::vector<std::string>& wrappers
 // UserError where a name asks for a transport ("... nccl") that the device has not: on a CPU Gloo
 // carries everything.
 void check_transports(const std::vector<std::string>& names, const std::string& device);
-// The name for readers, once the size in use is known: "bucketed 126 MB (chosen)" where it was
-// chosen, else the name itself.
+// The name for readers, once the size in use is known (NaN: it is not): "bucketed 126 MB (chosen)"
+// where it was chosen, else the name itself.
 std::string shown_name(const std::string& name, double bucket_megabytes);
 
 // `blanks` as measured on the ranks of a plan, which has a case `c` and `implementations`, of which
@@ -53,16 +53,16 @@ std::string shown_name(const std::string& name, double bucket_megabytes);
 template <typename Plan>
 std::vector<Record> measure_plan(const Plan& plan, const std::string& command,
                                  std::vector<Record> blanks, const Run& run) {
-  RankWork work;
-  work.job.ranks = static_cast<int>(plan.c.ranks);
-  work.job.arguments = {"bench", command};
-  work.job.progress = [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); };
-  work.task_of = [plan](const std::vector<std::string>& implementations) {
+  RankJob job;
+  job.ranks = static_cast<int>(plan.c.ranks);
+  job.arguments = {"bench", command};
+  job.progress = [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); };
+  const auto task_of = [&](const std::vector<std::string>& implementations) {
     Plan part = plan;
     part.implementations = implementations;
     return write_json(part);
   };
-  return measure_on_ranks(work, std::move(blanks));
+  return measure_on_ranks(job, task_of, std::move(blanks));
 }
 
 }  // namespace flashstep::tools

@@ -1,5 +1,7 @@
 #include "flashstep/bench/parallel_case.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "flashstep/error.h"
@@ -33,7 +35,7 @@ TEST(ParallelCase, EveryCombinationModelsFirst) {
 TEST(ParallelCase, AChosenSizeIsShown) {
   EXPECT_EQ(shown_name("bucketed 0", 126.49), "bucketed 126 MB (chosen)");
   EXPECT_EQ(shown_name("torch 0", 25), "torch 25 MB (chosen)");
-  EXPECT_EQ(shown_name("bucketed 0", 0), "bucketed 0") << "not known";
+  EXPECT_EQ(shown_name("bucketed 0", NAN), "bucketed 0") << "not known";
   for (const char* name : {"none", "naive", "bucketed 100"}) EXPECT_EQ(shown_name(name, 126), name);
 }
 

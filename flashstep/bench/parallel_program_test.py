@@ -1,4 +1,5 @@
-"""flashstep bench ddp, sharding and matrix as commands: they start their own ranks; files and exit codes."""
+"""flashstep bench ddp, sharding, matrix, leaderboard and allreduce as commands: they start their own ranks; files and
+exit codes."""
 import os
 import signal
 import subprocess
@@ -102,6 +103,21 @@ class BenchParallelTest(FolderTest):
         for picture in ("time", "memory", "throughput", "speedup"):
             self.assertTrue((self.path / f"matrix_{picture}.svg").exists())
             self.assertIn(f"matrix_{picture}.svg", (self.path / "matrix.md").read_text())
+
+    def test_allreduce(self):
+        folder = self.path / "new"
+        result = run.well("allreduce", "--device", "cpu", "--megabytes", "0.01,1", "--ranks", "2,3", "--seconds", 0.05,
+                          "--out", folder)
+        self.assertIn("Verdict: 4 of 4 cases measured, 0 failed, 0 wrong elements.", result.stdout)
+        runs = rows_of(folder / "allreduce.csv")
+        self.assertEqual([(r["ranks"], r["size (MB)"], r["implementation"]) for r in runs],
+                         [(ranks, size, who) for ranks in "23" for size in ("0.01", "1") for who in ("flashstep", "bare")])
+        self.assertTrue(all(float(r["median (ms)"]) > 0 and r["wrong"] == "0" for r in runs), runs)
+        self.assertEqual(len(self.table("new/allreduce")["rows"]), 4)
+        document = (folder / "allreduce.md").read_text()
+        for picture in ("bus", "time"):
+            self.assertIn(f"(allreduce_{picture}.svg)", document)
+            self.assertTrue((folder / f"allreduce_{picture}.svg").exists())
 
     def test_a_rank_that_crashes_is_a_failure(self):
         process = subprocess.Popen(run.line("ddp", *SMALL, "--turns", 1, "--warmup", 1, "--steps", 1000, "--wrapper",

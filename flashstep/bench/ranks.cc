@@ -203,14 +203,12 @@ OwnProcess run_own_process(const std::vector<std::string>& command, const std::s
   return process;
 }
 
-std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks) {
-  const auto unit_of = [&](const Record& record) {
-    return work.unit_of ? work.unit_of(record) : record.implementation;
-  };
+std::vector<Record> measure_on_ranks(
+    RankJob job, const std::function<std::string(const std::vector<std::string>& units)>& task_of,
+    std::vector<Record> blanks, const std::function<std::string(const Record&)>& unit_of) {
   std::vector<std::string> units = Records(blanks).distinct(unit_of);
-  RankJob job = work.job;
   while (!units.empty()) {
-    job.task = work.task_of(units);
+    job.task = task_of(units);
     const auto kills = measure::oom_kills();
     const RanksOutcome outcome = run_ranks(job);
     if (outcome.failure.empty()) {

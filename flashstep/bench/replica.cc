@@ -160,66 +160,56 @@ std::vector<StepTimes> Replica::run(int64_t steps) {
   return times;
 }
 
-// Under the profiler on the first rank only: what slows down the others' hosts, too, is waited for
-// there.
-Trace Replica::trace_on_first(const std::function<void()>& body) const {
-  if (group_.is_first()) return trace(device_, body);
-  body();
-  return {};
-}
-
-// In the trace something ends right at the mark, and nothing computes after it.
-void Replica::end_trace(Marks& marks) const {
-  at::zeros({1}, device_);
-  marks.set();
-  synchronize(device_);
-  // Gloo's threads note a collective's end when its result is there already, and an end that is not
-  // noted before the profiler's is lost.
-  if (device_.is_cpu()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-}
-
-// The third step under the profiler, whose start, and first sight of every kind of event, takes
-// time; before it the ranks come together, and in the second the host gets ahead again.
-Trace Replica::trace_step() {
-  Marks marks(device_), unread(device_);
-  Trace whole = trace_on_first([&] {
+// `part` under the profiler, whose start, and first sight of every kind of event, takes time: a
+// step goes before. Then the ranks come together, and in `before` the host gets ahead again. On the
+// first rank only: what slows down the others' hosts, too, is waited for there.
+std::pair<Trace, double> Replica::trace_part(const std::function<void()>& before,
+                                             const std::function<void()>& part) {
+  Marks marks(device_);
+  const auto body = [&] {
     run(1);
     group_.barrier("beginning a traced step");
-    step(unread);
+    before();
     marks.set();
-    step(unread);
-    end_trace(marks);
-  });
+    part();
+    at::zeros({1}, device_);  // something ends right at the mark, and nothing computes after it
+    marks.set();
+    synchronize(device_);
+    // Gloo's threads note a collective's end when its result is there already, and an end that is
+    // not noted before the profiler's is lost.
+    if (device_.is_cpu()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  Trace whole;
+  if (group_.is_first()) {
+    whole = trace(device_, body);
+  } else {
+    body();
+  }
+  return {std::move(whole), marks.seconds().front()};
+}
+
+Trace Replica::trace_step() {
+  Marks unread(device_);
+  const auto one = [&] { step(unread); };
+  auto [whole, seconds] = trace_part(one, one);
   if (!recorded_.empty()) {
     // CUDA deals a graph's kernels out to streams of its own choosing.
     whole.compute.insert(whole.compute.end(), whole.copies.begin(), whole.copies.end());
     whole.compute = measure::merged(std::move(whole.compute), kLaunchGap);
     whole.copies.clear();
   }
-  return last_part(whole, marks.seconds().front());
+  return last_part(whole, seconds);
 }
 
 UpdateTrace Replica::trace_update() {
-  UpdateTrace result;
   make_gradients();
   synchronize(device_);
   group_.barrier("beginning an update");
   const double begin = measure::steady_seconds();
   update();
-  result.host_seconds = measure::steady_seconds() - begin;
-
-  Marks marks(device_);
-  const Trace whole = trace_on_first([&] {
-    run(1);
-    group_.barrier("beginning a traced step");
-    make_gradients();
-    marks.set();
-    update();
-    end_trace(marks);
-  });
-  result.seconds = marks.seconds().front();
-  result.trace = last_part(whole, result.seconds);
-  return result;
+  const double host_seconds = measure::steady_seconds() - begin;
+  const auto [whole, seconds] = trace_part([this] { make_gradients(); }, [this] { update(); });
+  return {last_part(whole, seconds), seconds, host_seconds};
 }
 
 std::vector<Tensor> Replica::copy_of_weights() const {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
@@ -89,8 +90,9 @@ class Replica {
   void replay(Marks& marks);
   void descend();
   std::vector<at::Tensor> copy_of_weights() const;
-  void end_trace(Marks& marks) const;
-  Trace trace_on_first(const std::function<void()>& body) const;
+  // And the seconds of `part`.
+  std::pair<Trace, double> trace_part(const std::function<void()>& before,
+                                      const std::function<void()>& part);
 
   Workload workload_;
   Group& group_;

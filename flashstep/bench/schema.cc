@@ -98,6 +98,12 @@ CellOf or_word(const CellOf& cell) {
   };
 }
 
+CellOf if_has(const std::string& series, const CellOf& cell) {
+  return [series, cell](const Record& r, const Records& all) {
+    return r.has(series) ? cell(r, all) : Cell();
+  };
+}
+
 CellOf of(const std::string& implementation, const CellOf& cell) {
   return [implementation, cell](const Record& r, const Records& all) {
     const Record* other = all.find(r, implementation);

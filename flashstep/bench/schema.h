@@ -47,6 +47,8 @@ CellOf deviation(const std::string& series, double factor = 1);  // of two value
 CellOf count(const std::string& series);
 // What became of it, in a word, where it was not measured.
 CellOf or_word(const CellOf& cell);
+// Nothing where the series was not measured.
+CellOf if_has(const std::string& series, const CellOf& cell);
 // Of the same case by another implementation.
 CellOf of(const std::string& implementation, const CellOf& cell);
 // How far above another implementation's.

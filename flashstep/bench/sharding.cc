@@ -20,12 +20,6 @@ double rest_bytes(const Record& r) {
          r.number("gradients") - r.number("state");
 }
 
-CellOf if_measured(const CellOf& cell) {
-  return [cell](const Record& r, const Records& all) {
-    return r.has("total") ? cell(r, all) : measure::Cell();
-  };
-}
-
 Schema sharding_schema() {
   const ValueOf rest = [](const Record& r) { return rest_bytes(r) / kGiB; };
   const ValueOf idle = [](const Record& r) { return 1e3 * idle_seconds(r); };
@@ -42,9 +36,9 @@ Schema sharding_schema() {
                 bytes("after update", fact("after update", 1 / kGiB)),
                 bytes("parameters", fact("parameters", 1 / kGiB)),
                 bytes("gradients", fact("gradients", 1 / kGiB)),
-                bytes("in theory", if_measured(fact("theory gradients", 1 / kGiB))),
+                bytes("in theory", if_has("total", fact("theory gradients", 1 / kGiB))),
                 bytes("state", fact("state", 1 / kGiB)),
-                bytes("in theory", if_measured(fact("theory state", 1 / kGiB))),
+                bytes("in theory", if_has("total", fact("theory state", 1 / kGiB))),
                 bytes("rest", finite(rest)),
                 ms("update", median("optimizer", 1e3)),
                 ms("step", median("total", 1e3)),

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -63,7 +62,7 @@ inline constexpr const char* kReplayed = "flashstep graph";
 
 // PyTorch's processes by the peers' names. One serves case after case: to import PyTorch takes
 // longer than most cases do.
-using PythonPeers = std::map<std::string, std::unique_ptr<PythonPeer>>;
+using PythonPeers = std::map<std::string, PythonPeer>;
 
 // Ours, ours in a CUDA graph where that is asked for, and the peers, not measured yet.
 std::vector<Record> blanks_of(const StepTask& task);

@@ -133,10 +133,7 @@ std::vector<Record> blanks_of(const StepTask& task) {
 void add_step(Record& record, int64_t turn, bool warmup, const StepTimes& times) {
   const std::string prefix = warmup ? "warm-up " : "";
   record.samples[prefix + "turn"].push_back(static_cast<double>(turn));
-  record.samples[prefix + "forward"].push_back(times.forward);
-  record.samples[prefix + "backward"].push_back(times.backward);
-  record.samples[prefix + "optimizer"].push_back(times.optimizer);
-  record.samples[prefix + "total"].push_back(times.total);
+  times.add_to(record, prefix);
 }
 
 double gradient_tolerance(const std::string& precision) {
@@ -184,13 +181,13 @@ void measure_step(const StepTask& task, std::vector<Record>& records, const Tell
           run.reset();
           if (device.is_cuda()) measure::release_cached_gpu_memory();
         }
-        auto& peer = started[record.implementation];
-        if (peer == nullptr) peer = std::make_unique<PythonPeer>(task.peer_command);
+        PythonPeer& peer =
+            started.try_emplace(record.implementation, task.peer_command).first->second;
         // What is compiled is compiled in the first step.
         record.outcome = attempt(
-            [&] { take_turn_of(*peer, task, turn, turn == 0 ? warmup + 1 : warmup, record); });
+            [&] { take_turn_of(peer, task, turn, turn == 0 ? warmup + 1 : warmup, record); });
         // Between cases it holds no model.
-        if (last || !record.outcome.measured()) peer->tell_if_running({{"release", true}});
+        if (last || !record.outcome.measured()) peer.tell_if_running({{"release", true}});
       }
       tell();
     }

@@ -49,12 +49,7 @@ double percent_of_limit(const Record& r) {
          measure::matmul_limit_flops(r.text("device"), r.text("precision"));
 }
 
-CellOf if_timed(const CellOf& cell) {
-  return
-      [cell](const Record& r, const Records& all) { return has_times(r) ? cell(r, all) : Cell(); };
-}
-
-const CellOf kPeakMemory = if_timed(fact("peak_bytes", 1 / kGiB));
+const CellOf kPeakMemory = if_has("total", fact("peak_bytes", 1 / kGiB));
 
 // How much faster `implementation` is than `other` in a case.
 CellOf ratio(const std::string& implementation, const std::string& other) {
@@ -93,7 +88,7 @@ Schema step_schema(const Records& records) {
                          {significant("backward", "ms"), part("backward", "has backward")},
                          {significant("optimizer", "ms"), part("optimizer", "has update")},
                          {number_column("tokens", "1/s", 0), finite(kTokensPerSecond)},
-                         {significant("work", "TFLOP", 3), if_timed(fact("flops", 1e-12))},
+                         {significant("work", "TFLOP", 3), if_has("total", fact("flops", 1e-12))},
                          {significant("rate", "TFLOP/s", 3), finite(rate("flops", "total", 1e-12))},
                          {number_column("of limit", "%", 1), finite(percent_of_limit)},
                          {number_column("peak memory", "GiB", 2), kPeakMemory}};

@@ -10,6 +10,7 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/bench/test_table.h"
+#include "flashstep/bench/test_workload.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/model/cost.h"
@@ -33,19 +34,18 @@ BenchStepOptions small_step_options() {
   return options;
 }
 
-StepTask small_task(const std::string& mode = "step") {
-  StepTask task;
-  task.workload = workloads_of(small_step_options().axes).front();
-  task.workload.mode = mode;
-  task.warmup = 1;
-  return task;
+BenchStepOptions options_with_peer(const std::string& shell_script) {
+  BenchStepOptions options = small_step_options();
+  options.task.peers = {"eager"};
+  options.task.peer_command = {"sh", "-c", shell_script};
+  return options;
 }
 
-// Ours, whose steps take these milliseconds, the first of them for warming up; and the peers.
-std::vector<Record> records_of_steps(const std::vector<double>& milliseconds,
-                                     const std::vector<std::string>& peers = {}) {
-  StepTask task = small_task();
-  task.peers = peers;
+StepTask small_task() { return {.workload = resolved_workload(small_workload()), .warmup = 1}; }
+
+// Ours, whose steps take these milliseconds, the first of them for warming up.
+std::vector<Record> records_of_steps(const std::vector<double>& milliseconds) {
+  const StepTask task = small_task();
   std::vector<Record> records = blanks_of(task);
   for (const double ms : milliseconds)
     add_step(records[0], 0, !records[0].has("warm-up total"),
@@ -107,7 +107,7 @@ TEST(BenchStep, StatisticsAreOfTheTimedSteps) {
               {"p10", "1.400"},
               {"p90", "4.600"},
               {"backward", "1.500"},
-              {"tokens", "10667"},
+              {"tokens", "10,667"},
               {"peak memory", "3.00"}});
   expect_row(report_on(records_of_steps({100, 1})).table, 0, {{"deviation", "-"}});  // of one step
 }
@@ -168,12 +168,10 @@ TEST(BenchStep, ReplayedStepsStandBesideLaunchedOnes) {
 }
 
 TEST(BenchStep, SetsAPeerBeside) {
-  BenchStepOptions options = small_step_options();
-  options.task.peers = {"eager"};
-  options.task.turns = 2;
   // A peer that always says half a second: 32 tokens a step are 64 tokens/s.
-  options.task.peer_command = {
-      "sh", "-c", "echo ready; while read line; do echo '{\"seconds\": [0.5, 0.5]}'; done"};
+  BenchStepOptions options =
+      options_with_peer("echo ready; while read line; do echo '{\"seconds\": [0.5, 0.5]}'; done");
+  options.task.turns = 2;
   const BenchReport report = bench_step(options);
   EXPECT_EQ(number_at(report.table, 0, "eager"), 64.0);
   EXPECT_LE(number_at(report.table, 0, "gradient error"), 1e-4);
@@ -184,15 +182,11 @@ TEST(BenchStep, SetsAPeerBeside) {
 
 TEST(BenchStep, OnePeerServesAllCasesAndGivesItsMemoryBack) {
   const fs::path log = fs::temp_directory_path() / str("bench_step_peer_", getpid());
-  BenchStepOptions options = small_step_options();
+  BenchStepOptions options = options_with_peer(
+      str("log='", log.string(), "'; echo started >>$log; echo ready; while read line; do ",
+          "case $line in *release*) echo released >>$log; echo '{}' ;; ",
+          "*) echo asked >>$log; echo '{\"seconds\": [0.5]}' ;; esac; done"));
   options.axes.contexts = {8, 16};
-  options.task.peers = {"eager"};
-  options.task.peer_command = {
-      "sh", "-c",
-      str("echo started >>'", log.string(), "'; echo ready; while read line; ",
-          "do case $line in *release*) echo released >>'", log.string(),
-          "'; echo '{}' ;; *) echo asked >>'", log.string(),
-          "'; echo '{\"seconds\": [0.5]}' ;; esac; done")};
   const BenchReport report = bench_step(options);
   EXPECT_EQ(read_file(log), "started\nasked\nreleased\nasked\nreleased\n");
   EXPECT_EQ(number_at(report.table, 1, "eager"), 64.0);
@@ -200,16 +194,14 @@ TEST(BenchStep, OnePeerServesAllCasesAndGivesItsMemoryBack) {
 }
 
 TEST(BenchStep, LeavesTheCellsOfAPeerEmptyThatDoesNotRun) {
-  BenchStepOptions options = small_step_options();
-  options.task.peers = {"eager"};
   for (const char* command : {"exit 1", "echo ready; read line; exit 1",
                               "echo ready; read line; echo '{\"error\": \"out of memory\"}'"}) {
-    options.task.peer_command = {"sh", "-c", command};
-    const BenchReport report = bench_step(options);
+    const BenchReport report = bench_step(options_with_peer(command));
     expect_row(report.table, 0, {{"eager", contains(command, "memory") ? "OOM" : "-"}});
     EXPECT_GT(number_at(report.table, 0, "mean"), 0);
     EXPECT_TRUE(some_line_has(report.table.notes, {", eager: "})) << command;
   }
+  BenchStepOptions options = options_with_peer("");
   options.task.peer_command = {"/no/such/program"};
   EXPECT_TRUE(some_line_has(bench_step(options).table.notes, {", eager: "}));
 }

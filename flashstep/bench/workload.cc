@@ -238,6 +238,13 @@ std::vector<Workload> workloads_of(const WorkloadAxes& axes) {
   return workloads;
 }
 
+void StepTimes::add_to(Record& record, const std::string& prefix) const {
+  record.samples[prefix + "forward"].push_back(forward);
+  record.samples[prefix + "backward"].push_back(backward);
+  record.samples[prefix + "optimizer"].push_back(optimizer);
+  record.samples[prefix + "total"].push_back(total);
+}
+
 double total_memory_bytes(const std::string& device) {
   const measure::Machine machine = measure::describe_machine();
   return static_cast<double>(device == "cuda" ? machine.gpus.at(0).memory_bytes

@@ -98,16 +98,6 @@ TEST(Workload, EveryCombinationSizesFirst) {
   EXPECT_THROW(workloads_of(axes), UserError);
 }
 
-TEST(Workload, TravelsAsJson) {
-  Workload workload = resolved_workload(small_workload("forward")), back;
-  workload.model.attention = "naive";
-  workload.max_norm = 0.25;
-  read_json(back, write_json(workload), "test");
-  EXPECT_EQ(describe(back), describe(workload));
-  EXPECT_EQ(back.model.attention, "naive");
-  EXPECT_EQ(back.max_norm, 0.25);
-}
-
 TEST(Workload, FlopsOfAPass) {
   const Workload forward = small_workload("forward"), step = small_workload("step");
   // Two rows of 16 tokens; 2 (4 C^2 + 3 C F) a layer and token, 2 C V for the head, and 4 C for
