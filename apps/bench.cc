@@ -9,7 +9,6 @@
 #include "apps/commands.h"
 #include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
-#include "flashstep/data_parallel.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
@@ -47,78 +46,37 @@ void BenchOutput::show(const tools::BenchReport& report) const {
 }
 
 void ParallelFlags::add_options(CLI::App& command) {
-  command.add_option("--preset", preset, "The lists of a year's handout: 2024, 2025, 2026")
-      ->check(CLI::IsMember({"2024", "2025", "2026"}))
-      ->capture_default_str();
+  add_choice(command, "--preset", preset, {"2024", "2025", "2026"},
+             "The lists of a year's handout: 2024, 2025, 2026");
   command
-      .add_option("--model", given.models,
+      .add_option("--model", models,
                   "Sizes by name, or as d_model/d_ff/layers/heads: 1600/6400/48/25")
       ->delimiter(',');
-  command.add_option("--context", given.contexts, "Tokens of a row")
+  command.add_option("--context", contexts, "Tokens of a row")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 24));
-  command.add_option("--precision", given.precisions, "fp32, bf16 (autocast)")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"fp32", "bf16"}));
-  command.add_option("--ranks", given.ranks, "Processes on this machine")
+  add_names(command, "--precision", precisions, {"fp32", "bf16"}, "fp32, bf16 (autocast)");
+  command.add_option("--ranks", ranks, "Processes on this machine")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
-  command.add_option("--batch", given.batch_size, "Rows of one rank")
-      ->check(CLI::Range(1, 1 << 20));
-  command.add_option("--vocab", given.vocab_size, "Tokens in the vocabulary; else the size's own")
+  command.add_option("--batch", batch_size, "Rows of one rank")->check(CLI::Range(1, 1 << 20));
+  command.add_option("--vocab", vocab_size, "Tokens in the vocabulary; else the size's own")
       ->check(CLI::Range(1, 1 << 30));
-  given.device.clear();
-  command.add_option("--device", given.device, "cpu (Gloo) or cuda (NCCL); GPUs if there are any")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  add_choice(command, "--device", device, {"cpu", "cuda"},
+             "cpu (Gloo) or cuda (NCCL); GPUs if there are any");
   add_directory(command, directory);
 }
 
 void ParallelFlags::apply(tools::ParallelAxes& axes) const {
-  if (!given.models.empty()) axes.models = given.models;
-  if (!given.contexts.empty()) axes.contexts = given.contexts;
-  if (!given.precisions.empty()) axes.precisions = given.precisions;
-  if (!given.ranks.empty()) axes.ranks = given.ranks;
-  if (given.batch_size > 0) axes.batch_size = given.batch_size;
-  if (given.vocab_size > 0) axes.vocab_size = given.vocab_size;
-  axes.device = device_or_gpu(given.device);
-  axes.attention = given.attention;
+  take_if_given(models, axes.sizes);
+  take_if_given(contexts, axes.contexts);
+  take_if_given(precisions, axes.precisions);
+  take_if_given(ranks, axes.ranks);
+  take_if_given(batch_size, axes.common.batch_size);
+  take_if_given(vocab_size, axes.common.model.vocab_size);
+  axes.common.device = device_or_gpu(device);
+  axes.attentions = {attention};
   make_output_directory(directory);
-}
-
-void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
-                  std::vector<double>& bucket_megabytes) {
-  std::vector<std::string> names = strategy_names();
-  names.insert(names.begin(), "none");
-  names.emplace_back("bucketed nccl");
-  command
-      .add_option(
-          "--wrapper", wrappers,
-          join(names) +
-              "; none: every process by itself; bucketed nccl: not by copies from GPU to GPU")
-      ->delimiter(',')
-      ->check(CLI::IsMember(names));
-  command
-      .add_option("--bucket-mb", bucket_megabytes,
-                  "Sizes of buckets, 10^6 bytes; 0: chosen as flashstep train does")
-      ->delimiter(',')
-      ->check(CLI::Range(0.0, 1e9));
-}
-
-void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& steps) {
-  command.add_option("--turns", turns, "Of every implementation, one after the other")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
-  command.add_option("--warmup", warmup, "Steps a turn that are not timed")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
-  command.add_option("--steps", steps, "Timed steps a turn")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
-}
-
-void add_attention(CLI::App& command, std::string& attention) {
-  command.add_option("--attention", attention, "Implementation of attention")
-      ->capture_default_str();
 }
 
 void PeerFlags::add_options(CLI::App& command, const std::string& help) {
@@ -131,8 +89,7 @@ std::vector<std::string> PeerFlags::command() const {
 }
 
 void add_device(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "cpu or cuda; the GPU if there is one")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  add_choice(command, "--device", device, {"cpu", "cuda"}, "cpu or cuda; the GPU if there is one");
 }
 
 std::string device_or_gpu(const std::string& device) {
@@ -145,9 +102,14 @@ void add_directory(CLI::App& command, std::string& directory) {
       "Also write the tables (.txt, .md, .csv, .json) and pictures into this directory");
 }
 
-void add_names(CLI::App& command, const char* flag, std::vector<std::string>& names,
-               const std::vector<std::string>& known, const std::string& help) {
-  command.add_option(flag, names, help)->delimiter(',')->check(CLI::IsMember(known));
+CLI::Option* add_names(CLI::App& command, const char* flag, std::vector<std::string>& names,
+                       const std::vector<std::string>& known, const std::string& help) {
+  return command.add_option(flag, names, help)->delimiter(',')->check(CLI::IsMember(known));
+}
+
+void add_choice(CLI::App& command, const char* flag, std::string& choice,
+                const std::vector<std::string>& known, const std::string& help) {
+  command.add_option(flag, choice, help)->check(CLI::IsMember(known))->capture_default_str();
 }
 
 void add_implementations(CLI::App& command, std::vector<std::string>& names,

@@ -1,9 +1,10 @@
-// What the benchmarks of `flashstep bench` share. Each stands in a file of its own, bench_NAME.cc,
-// and is listed in bench.cc.
+// What the benchmarks of `flashstep bench` share. They stand in files bench_NAME.cc, those that
+// start ranks in bench_parallel.cc, and are listed in bench.cc.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -38,9 +39,10 @@ struct BenchOutput {
 // preset.
 struct ParallelFlags {
   std::string preset = "2025";
-  tools::ParallelAxes given = {
-      .models = {}, .contexts = {}, .precisions = {}, .ranks = {}, .batch_size = 0};
-  std::string directory;
+  std::vector<std::string> models, precisions;
+  std::vector<int64_t> contexts, ranks;
+  int64_t batch_size = 0, vocab_size = 0;
+  std::string device, attention = "auto", directory;
 
   // --preset, --model, --context, --precision, --ranks, --batch, --vocab, --device, --out
   void add_options(CLI::App& command);
@@ -48,12 +50,6 @@ struct ParallelFlags {
   // the directory of --out.
   void apply(tools::ParallelAxes& axes) const;
 };
-
-// --wrapper and --bucket-mb, lists; --turns, --warmup and --steps.
-void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
-                  std::vector<double>& bucket_megabytes);
-void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& steps);
-void add_attention(CLI::App& command, std::string& attention);
 
 // A baseline in Python: --python and --peer-script.
 struct PeerFlags {
@@ -67,8 +63,17 @@ struct PeerFlags {
 void add_device(CLI::App& command, std::string& device);
 std::string device_or_gpu(const std::string& device);
 void add_directory(CLI::App& command, std::string& directory);
-void add_names(CLI::App& command, const char* flag, std::vector<std::string>& names,
-               const std::vector<std::string>& known, const std::string& help);
+CLI::Option* add_names(CLI::App& command, const char* flag, std::vector<std::string>& names,
+                       const std::vector<std::string>& known, const std::string& help);
+// One of them; the help shows the default.
+void add_choice(CLI::App& command, const char* flag, std::string& choice,
+                const std::vector<std::string>& known, const std::string& help);
+// A number from `least` to `most`, whose default the help shows.
+template <typename T>
+void add_number(CLI::App& command, const char* flag, T& value, std::type_identity_t<T> least,
+                std::type_identity_t<T> most, const std::string& help) {
+  command.add_option(flag, value, help)->check(CLI::Range(least, most))->capture_default_str();
+}
 // --implementations; `known` empty: the benchmark says which there are.
 void add_implementations(CLI::App& command, std::vector<std::string>& names,
                          const std::vector<std::string>& known);

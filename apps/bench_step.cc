@@ -19,9 +19,8 @@ struct StepArguments {
   std::string preset, directory;
   std::vector<int64_t> warmups;
   int64_t steps = 0, turns = 0;  // 0: the preset's
-  std::vector<std::string> peers;
-  std::string python = "scripts/python", script = "scripts/peers/step_torch.py";
-  std::vector<std::string> deterministic;
+  std::vector<std::string> peers, deterministic;
+  PeerFlags peer = {.script = "scripts/peers/step_torch.py"};
   bool graph = false, no_reduced = false;
 };
 
@@ -29,16 +28,16 @@ void run(const StepArguments& arguments) {
   if (const auto task = tools::rank_task()) return tools::bench_step_process(*task);
   tools::BenchStepOptions options = tools::step_preset(arguments.preset);
   arguments.workload.apply(options.axes);
-  if (!arguments.warmups.empty()) options.warmups = arguments.warmups;
-  if (arguments.steps > 0) options.steps = arguments.steps;
-  if (arguments.turns > 0) options.turns = arguments.turns;
-  if (!arguments.peers.empty()) options.peers = arguments.peers;
-  std::erase(options.peers, "none");
-  options.graph = arguments.graph;
+  take_if_given(arguments.warmups, options.warmups);
+  take_if_given(arguments.steps, options.task.steps);
+  take_if_given(arguments.turns, options.task.turns);
+  take_if_given(arguments.peers, options.task.peers);
+  std::erase(options.task.peers, "none");
+  options.task.graph = arguments.graph;
+  options.task.peer_command = arguments.peer.command();
   if (!arguments.deterministic.empty()) options.deterministic.clear();
   for (const std::string& text : arguments.deterministic)
     options.deterministic.push_back(text == "true");
-  options.peer_command = {arguments.python, arguments.script};
   options.reduce = !arguments.no_reduced;
   options.progress = print_progress;
   make_output_directory(arguments.directory);
@@ -59,40 +58,26 @@ void add_counts(CLI::App& command, StepArguments& arguments) {
       ->check(CLI::Range(1, 100'000));
 }
 
-void add_peers(CLI::App& command, StepArguments& arguments) {
-  command
-      .add_option("--peers", arguments.peers,
-                  "PyTorch beside ours: eager, torch.compile in its default mode (compiled), "
-                  "reduce-overhead or max-autotune; none")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"eager", "compiled", "reduce-overhead", "max-autotune", "none"}));
-  command.add_option("--python", arguments.python, "Python that has torch 2.11")
-      ->capture_default_str();
-  command.add_option("--peer-script", arguments.script, "The peer's program")
-      ->capture_default_str();
-}
-
 }  // namespace
 
 void add_bench_step(CLI::App& bench) {
   auto* command = bench.add_subcommand(
       "step", "Forward, backward and whole steps of models on one device, beside PyTorch's");
   auto arguments = std::make_shared<StepArguments>();
-  command
-      ->add_option("--preset", arguments->preset,
-                   "The lists of a year's handout (2024, 2025, 2026); peers: tiny, mini and base "
-                   "beside PyTorch. Flags replace them")
-      ->check(CLI::IsMember({"2024", "2025", "2026", "peers"}));
+  add_choice(*command, "--preset", arguments->preset, {"2024", "2025", "2026", "peers"},
+             "The lists of a year's handout (2024, 2025, 2026); peers: tiny, mini and base beside "
+             "PyTorch. Flags replace them");
   arguments->workload.add_options(*command);
   add_counts(*command, *arguments);
-  add_peers(*command, *arguments);
+  add_names(*command, "--peers", arguments->peers,
+            {"eager", "compiled", "reduce-overhead", "max-autotune", "none"},
+            "PyTorch beside ours: eager, torch.compile in its default mode (compiled), "
+            "reduce-overhead or max-autotune; none");
+  arguments->peer.add_options(*command, "The peer's program");
   command->add_flag("--graph", arguments->graph,
                     "Whole steps on a GPU replayed from a CUDA graph, too (train.graph)");
-  command
-      ->add_option("--deterministic", arguments->deterministic,
-                   "train.deterministic (false): true, false, or both, each as a case")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"true", "false"}));
+  add_names(*command, "--deterministic", arguments->deterministic, {"true", "false"},
+            "train.deterministic (false): true, false, or both, each as a case");
   command->add_flag("--no-reduced", arguments->no_reduced,
                     "Nothing in the place of a size that does not fit into memory");
   add_directory(*command, arguments->directory);

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,25 +15,14 @@
 
 namespace flashstep::tools {
 
-// What the links between ranks of one machine carry at most, one way.
-struct Link {
-  double bytes_per_s;  // a rank's, in one direction
-  std::string source;  // "data sheet: ...", or how it was measured
-};
-
-// NVLink of a GPU by the name that CUDA gives it, as its data sheet promises; nothing if we have
-// none, or it has no NVLink.
-std::optional<Link> nvlink_limit(const std::string& gpu_name);
-
-// TCP over this machine's loopback, as measure/limits.h has it.
-Link loopback_limit();
-
 // What `flashstep bench allreduce` measures: sums over ranks by size, number of ranks, backend and
 // device, and what came of it.
 
+using Transport = std::pair<std::string, std::string>;  // backend and device
+
 // Sizes are in MB = 10^6 bytes.
 struct AllreducePlan {
-  std::vector<std::pair<std::string, std::string>> transports;  // backend and device
+  std::vector<Transport> transports;
   std::vector<double> megabytes;
   std::vector<int64_t> ranks;
   std::string dtype = "fp32";  // fp32, bf16, fp16
@@ -45,8 +33,8 @@ AllreducePlan allreduce_preset(const std::string& name);  // UserError for an un
 
 // All that backends ("gloo", "nccl") and devices ("cpu", "cuda") have in common: NCCL knows no CPU.
 // An empty list means every one. UserError when nothing is left.
-std::vector<std::pair<std::string, std::string>> transports_of(
-    const std::vector<std::string>& backends, const std::vector<std::string>& devices);
+std::vector<Transport> transports_of(const std::vector<std::string>& backends,
+                                     const std::vector<std::string>& devices);
 
 struct AllreduceCase {
   std::string backend, device, dtype;
@@ -54,17 +42,23 @@ struct AllreduceCase {
   bool operator==(const AllreduceCase&) const = default;
 };
 std::string describe(const AllreduceCase& c);  // "nccl cuda 4 ranks 100 MB fp32"
+Fields key_of(const AllreduceCase& c);         // backend, device, dtype, ranks, size (MB)
 
-// By transport, ranks and size, in this order. UserError for what cannot be measured: fewer than 2
-// ranks, a size below one element a rank, sums that are not exact.
-std::vector<AllreduceCase> cases_of(const AllreducePlan& plan);
+// By transport and number of ranks, in this order: one job each, with a case for every size.
+// UserError for what cannot be measured: fewer than 2 ranks, a size below one element a rank, sums
+// that are not exact.
+std::vector<std::vector<AllreduceCase>> jobs_of(const AllreducePlan& plan);
 
-// nccl-tests' definitions (doc/PERFORMANCE.md there): the bytes of one rank's buffer over the time,
-// and that times 2 (n - 1) / n, what each rank has to send, and to receive, at least.
-double algorithm_bandwidth(const AllreduceCase& c, double seconds);  // bytes/s
-double bus_bandwidth(const AllreduceCase& c, double seconds);
-
-Fields key_of(const AllreduceCase& c);  // backend, device, dtype, ranks, size (MB)
+// What the links between ranks of one machine carry at most, one way.
+struct Link {
+  double bytes_per_s;  // a rank's, in one direction
+  std::string source;  // "data sheet: ...", or how it was measured
+};
+using Links = std::map<Transport, Link>;
+// NVLink of a GPU by the name that CUDA gives it, as its data sheet promises: none if we have no
+// sheet, or it has no NVLink. For Gloo TCP over this machine's loopback, as measure/limits.h has
+// it.
+Links links_of(const std::vector<Transport>& transports, const std::string& gpu_name);
 
 // What ranks add up, so that every element of the sum is known beforehand and exact: rank r holds
 // (r + 1) (i mod p + 1) at element i, and the sum over n ranks is n (n + 1) / 2 (i mod p + 1).
@@ -85,7 +79,7 @@ int64_t count_wrong(const at::Tensor& buffer, const std::string& dtype, int64_t 
 struct AllreduceTask {
   std::vector<AllreduceCase> cases;  // of one transport and number of ranks
   double cell_seconds = 1;           // for the timed calls of one implementation and case
-  bool quick = false;                // one short turn: only to see that all runs
+  bool quick = false;                // one short turn a cell: only to see that all runs
 };
 std::string to_json(const AllreduceTask& task);
 AllreduceTask task_from_json(const std::string& text);
@@ -94,29 +88,21 @@ AllreduceTask task_from_json(const std::string& text);
 // gets the records of each, on rank 0 of interest only: samples in seconds of a call, "seconds" of
 // calls one after the other and "alone" from its launch to its end, nothing else being under way;
 // the fact "wrong", of elements on all ranks.
-void measure_allreduce(const AllreduceTask& task,
-                       const std::function<void(const std::vector<Record>&)>& report);
+void measure_allreduce(const AllreduceTask& task, const std::function<void(const Record&)>& report);
 
 struct BenchAllreduceOptions {
   AllreducePlan plan;
-  double cell_seconds = 1;  // for the timed calls of one implementation and case
-  bool quick = false;       // one short turn a cell: only to see that all runs
-  // The flashstep that is started as ranks, and what makes it one.
+  AllreduceTask task = {};  // its cases are replaced by each job's
+  // The flashstep that is started as ranks.
   std::string program = "/proc/self/exe";
-  std::vector<std::string> arguments = {"bench", "allreduce"};
   TellProgress progress = {};
 };
 
-// Starts the ranks of each transport and number of ranks in turn. `runs`: a line an implementation
-// and case; no pictures for "quick". Wrong elements of ours are the report's failure.
+// Starts the ranks of each job in turn. `runs`: a line an implementation and case; no pictures for
+// "quick". Wrong elements of ours are the report's failure.
 BenchReport bench_allreduce(const BenchAllreduceOptions& options);
-// The same, in a process that it started as a rank.
-void run_allreduce_rank(const std::string& task);
 
-// By backend and device; where there is none, shares of the limit are left out.
-using Links = std::map<std::pair<std::string, std::string>, Link>;
-
-// Of measure_allreduce()'s records.
+// Of measure_allreduce()'s records; where there is no link, shares of the limit are left out.
 Benchmark allreduce_benchmark(const BenchAllreduceOptions& options, const Links& links);
 
 }  // namespace flashstep::tools

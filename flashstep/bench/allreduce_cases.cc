@@ -45,15 +45,12 @@ AllreducePlan allreduce_preset(const std::string& name) {
   return plan;
 }
 
-std::vector<std::pair<std::string, std::string>> transports_of(
-    const std::vector<std::string>& backends, const std::vector<std::string>& devices) {
-  std::vector<std::pair<std::string, std::string>> transports;
-  for (const auto& [backend, device] :
-       {std::pair("gloo", "cpu"), std::pair("gloo", "cuda"), std::pair("nccl", "cuda")}) {
-    if (is_wanted(backends, std::string(backend)) && is_wanted(devices, std::string(device))) {
-      transports.emplace_back(backend, device);
-    }
-  }
+std::vector<Transport> transports_of(const std::vector<std::string>& backends,
+                                     const std::vector<std::string>& devices) {
+  std::vector<Transport> transports = {{"gloo", "cpu"}, {"gloo", "cuda"}, {"nccl", "cuda"}};
+  std::erase_if(transports, [&](const Transport& transport) {
+    return !is_wanted(backends, transport.first) || !is_wanted(devices, transport.second);
+  });
   require(!transports.empty(), "[bench allreduce] expected a backend for the device, got ",
           join(backends), " on ", join(devices), ": NCCL knows no CPU");
   return transports;
@@ -64,32 +61,25 @@ std::string describe(const AllreduceCase& c) {
              " MB ", c.dtype);
 }
 
-std::vector<AllreduceCase> cases_of(const AllreducePlan& plan) {
+std::vector<std::vector<AllreduceCase>> jobs_of(const AllreducePlan& plan) {
   const int64_t width = element_bytes(plan.dtype);
-  std::vector<AllreduceCase> cases;
+  std::vector<std::vector<AllreduceCase>> jobs;
   for (const auto& [backend, device] : plan.transports) {
     for (const int64_t ranks : plan.ranks) {
       require(ranks >= 2, "[bench allreduce] expected at least 2 ranks, got ", ranks);
       pattern_period(plan.dtype, ranks);
+      jobs.emplace_back();
       for (const double megabytes : plan.megabytes) {
         const auto elements = std::llround(megabytes * 1e6 / static_cast<double>(width));
         require(elements >= ranks, "[bench allreduce] expected at least an element for each of ",
                 ranks, " ranks, got ", megabytes, " MB");
-        cases.push_back({backend, device, plan.dtype, ranks, elements * width});
+        jobs.back().push_back({backend, device, plan.dtype, ranks, elements * width});
       }
     }
   }
-  require(!cases.empty(), "[bench allreduce] expected sizes and ranks, got none");
-  return cases;
-}
-
-double algorithm_bandwidth(const AllreduceCase& c, double seconds) {
-  return static_cast<double>(c.bytes) / seconds;
-}
-
-double bus_bandwidth(const AllreduceCase& c, double seconds) {
-  const auto n = static_cast<double>(c.ranks);
-  return algorithm_bandwidth(c, seconds) * 2 * (n - 1) / n;
+  require(!jobs.empty() && !plan.megabytes.empty(),
+          "[bench allreduce] expected sizes and ranks, got none");
+  return jobs;
 }
 
 Fields key_of(const AllreduceCase& c) {
@@ -145,19 +135,23 @@ int64_t count_wrong(const at::Tensor& buffer, const std::string& dtype, int64_t 
   return wrong;
 }
 
-std::optional<Link> nvlink_limit(const std::string& gpu_name) {
-  const auto sheet = measure::find_link_sheet(gpu_name);
-  if (!sheet) return std::nullopt;
-  return Link{sheet->bytes_per_s, sheet->source};
-}
-
-Link loopback_limit() {
-  const measure::Limits links = measure::machine_limits(measure::describe_machine(), "link");
-  for (const measure::Limit& limit : links.limits) {
-    if (limit.name == "loopback")
-      return {limit.rate, str(limit.method, " over the loopback, measured ", links.measured_at)};
+Links links_of(const std::vector<Transport>& transports, const std::string& gpu_name) {
+  Links links;
+  for (const Transport& transport : transports) {
+    if (transport.first == "nccl") {
+      if (const auto sheet = measure::find_link_sheet(gpu_name))
+        links[transport] = {sheet->bytes_per_s, sheet->source};
+      continue;
+    }
+    const measure::Limits measured = measure::machine_limits(measure::describe_machine(), "link");
+    for (const measure::Limit& limit : measured.limits) {
+      if (limit.name == "loopback")
+        links[transport] = {
+            limit.rate, str(limit.method, " over the loopback, measured ", measured.measured_at)};
+    }
+    if (!links.contains(transport)) throw MachineError("[limits] the loopback was not measured");
   }
-  throw MachineError("[limits] the loopback was not measured");
+  return links;
 }
 
 }  // namespace flashstep::tools

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <new>
 #include <optional>
 
@@ -98,9 +97,9 @@ class CaseTurns {
   std::vector<Summer> make_implementations() {
     std::vector<Summer> implementations = {
         {"flashstep", [this] { all_reduce(group_, tensor_, Reduce::kSum); }}};
-    if (case_.backend == "nccl") bare_ = make_bare_nccl(group_, tensor_);
-    if (case_.device == "cpu") bare_ = make_bare_gloo(group_, tensor_);
-    if (bare_) implementations.push_back({"bare", [this] { bare_->run(); }});
+    if (case_.backend == "nccl")
+      implementations.push_back({"bare", make_bare_nccl(group_, tensor_)});
+    if (case_.device == "cpu") implementations.push_back({"bare", make_bare_gloo(group_, tensor_)});
     return implementations;
   }
 
@@ -172,7 +171,6 @@ class CaseTurns {
   const AllreduceCase& case_;
   const AllreduceTask& task_;
   at::Tensor tensor_;
-  std::unique_ptr<BareAllreduce> bare_;
 };
 
 }  // namespace
@@ -181,7 +179,7 @@ std::string to_json(const AllreduceTask& task) { return Json(task).dump(); }
 AllreduceTask task_from_json(const std::string& text) { return Json::parse(text); }
 
 void measure_allreduce(const AllreduceTask& task,
-                       const std::function<void(const std::vector<Record>&)>& report) {
+                       const std::function<void(const Record&)>& report) {
   require(!task.cases.empty(), "[bench allreduce] expected cases, got none");
   const AllreduceCase& first = task.cases.front();
   // Before the group is made, so that every rank says so, not only the first to look.
@@ -196,7 +194,7 @@ void measure_allreduce(const AllreduceTask& task,
   for (const AllreduceCase& c : task.cases) {
     tell_progress(describe(c));
     begin_unit(describe(c), *group);
-    report(CaseTurns(*group, c, task).run());
+    for (const Record& record : CaseTurns(*group, c, task).run()) report(record);
   }
 }
 

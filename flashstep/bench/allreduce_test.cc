@@ -16,36 +16,30 @@ namespace flashstep::tools {
 namespace {
 
 TEST(AllreduceCases, PresetsHoldEachYearsLists) {
-  const auto old = cases_of(allreduce_preset("2024"));
-  EXPECT_EQ(old.size(), 3u * 3 * 7);
-  EXPECT_EQ(old.front(), (AllreduceCase{"gloo", "cpu", "fp32", 2, 512'000}));
-  const auto middle = cases_of(allreduce_preset("2025"));
-  EXPECT_EQ(middle.size(), 2u * 3 * 4);
-  const auto recent = cases_of(allreduce_preset("2026"));
-  EXPECT_EQ(recent.size(), 3u * 4);
-  EXPECT_EQ(recent.back(), (AllreduceCase{"nccl", "cuda", "fp32", 6, 1'000'000'000}));
-  EXPECT_EQ(task_from_json(to_json(AllreduceTask{recent})).cases, recent);
+  const auto old = jobs_of(allreduce_preset("2024"));
+  EXPECT_EQ(old.size(), 3u * 3);
+  EXPECT_EQ(old.front().size(), 7u);
+  EXPECT_EQ(old.front().front(), (AllreduceCase{"gloo", "cpu", "fp32", 2, 512'000}));
+  const auto middle = jobs_of(allreduce_preset("2025"));
+  EXPECT_EQ(middle.size(), 2u * 3);
+  const auto recent = jobs_of(allreduce_preset("2026"));
+  EXPECT_EQ(recent.size(), 3u);
+  EXPECT_EQ(recent.back().size(), 4u);
+  EXPECT_EQ(recent.back().back(), (AllreduceCase{"nccl", "cuda", "fp32", 6, 1'000'000'000}));
 }
 
 TEST(AllreduceCases, MistakesAreSentences) {
   EXPECT_THROW(allreduce_preset("2023"), UserError);
   EXPECT_THROW(transports_of({"nccl"}, {"cpu"}), UserError);
   EXPECT_EQ(transports_of({}, {"cuda"}).size(), 2u);
-  AllreducePlan plan{{{"gloo", "cpu"}}, {1}, {2}, "fp32"};
-  EXPECT_EQ(cases_of(plan).size(), 1u);
-  plan.ranks = {1};
-  EXPECT_THROW(cases_of(plan), UserError);
-  plan.ranks = {4};
-  plan.megabytes = {8e-6};  // two elements for four ranks
-  EXPECT_THROW(cases_of(plan), UserError);
-  plan = {{{"gloo", "cpu"}}, {1}, {40}, "bf16"};  // 820 is no exact sum in bf16
-  EXPECT_THROW(cases_of(plan), UserError);
-}
-
-TEST(AllreduceCases, BandwidthsAsNcclTestsDefinesThem) {
-  const AllreduceCase c{"nccl", "cuda", "fp32", 4, 1'000'000'000};
-  EXPECT_DOUBLE_EQ(algorithm_bandwidth(c, 0.01), 1e11);
-  EXPECT_DOUBLE_EQ(bus_bandwidth(c, 0.01), 1.5e11);  // 2 (4 - 1) / 4
+  const std::vector<Transport> gloo = {{"gloo", "cpu"}};
+  EXPECT_EQ(jobs_of({gloo, {1}, {2}, "fp32"}).size(), 1u);
+  const AllreducePlan wrong[] = {{gloo, {1}, {1}, "fp32"},
+                                 {gloo, {8e-6}, {4}, "fp32"},  // two elements for four ranks
+                                 {gloo, {1}, {40}, "bf16"},    // 820 is no exact sum in bf16
+                                 {gloo, {}, {2}, "fp32"},
+                                 {gloo, {1}, {}, "fp32"}};
+  for (const AllreducePlan& plan : wrong) EXPECT_THROW(jobs_of(plan), UserError);
 }
 
 TEST(AllreducePattern, EverySumIsExactAndEveryErrorFound) {
@@ -78,7 +72,7 @@ TEST(BareGloo, AddsUp) {
         const auto bare = make_bare_gloo(group, tensor);
         for (int call = 0; call < 2; ++call) {
           fill_pattern(tensor, dtype, 3, group.rank());
-          bare->run();
+          bare();
           EXPECT_EQ(count_wrong(tensor, dtype, 3), 0) << dtype << " " << elements;
         }
         EXPECT_EQ(group.all_reduce(1, Reduce::kSum), 3);  // the group goes on as before
@@ -93,8 +87,8 @@ TEST(MeasureAllreduce, EveryRankTakesPart) {
     task.cases = {{"gloo", "cpu", "fp32", 3, 4'000}, {"gloo", "cpu", "fp16", 3, 1'000'002}};
     task.cell_seconds = 0.02;
     std::vector<Record> records;
-    measure_allreduce(task_from_json(to_json(task)), [&](const std::vector<Record>& more) {
-      for (const Record& record : more) records.push_back(record_from_json(to_json(record)));
+    measure_allreduce(task_from_json(to_json(task)), [&](const Record& record) {
+      records.push_back(record_from_json(to_json(record)));
     });
     ASSERT_EQ(records.size(), 4u);
     for (size_t i = 0; i < records.size(); ++i) {
@@ -107,7 +101,7 @@ TEST(MeasureAllreduce, EveryRankTakesPart) {
       EXPECT_EQ(record.series("alone").size(), record.series("seconds").size());
     }
     task.cases[0].ranks = environment.world_size - 1;
-    EXPECT_THROW(measure_allreduce(task, [](const std::vector<Record>&) {}), UserError);
+    EXPECT_THROW(measure_allreduce(task, [](const Record&) {}), UserError);
   });
 }
 
@@ -123,8 +117,7 @@ Record sum_of(const AllreduceCase& c, const char* implementation, double us) {
 }
 
 TEST(AllreduceReport, TableHasALineACaseAndReasons) {
-  Links links;
-  links[{"nccl", "cuda"}] = *nvlink_limit("NVIDIA H200");
+  const Links links = links_of({{"nccl", "cuda"}}, "NVIDIA H200");
   const AllreduceCase c{"nccl", "cuda", "fp32", 4, 1'000'000'000};
   Record large{.key = key_of({"nccl", "cuda", "fp32", 6, 1'000'000}),
                .implementation = "flashstep"};
@@ -133,11 +126,13 @@ TEST(AllreduceReport, TableHasALineACaseAndReasons) {
   const BenchReport report = report_of(allreduce_benchmark({}, links), records);
   const measure::Table& table = report.table;
   ASSERT_EQ(table.rows.size(), 2u);
-  EXPECT_EQ(text_at(table, 0, "bus"), "300.00");    // 1 GB in 5 ms: 200 GB/s, times 1.5
-  EXPECT_EQ(text_at(table, 0, "of link"), "66.7");  // of 450 GB/s
-  EXPECT_EQ(text_at(table, 0, "x bare"), "0.980");
-  EXPECT_EQ(text_at(table, 0, "above bare"), "100.0");
-  EXPECT_EQ(text_at(table, 1, "time"), "needs 6 GPUs");
+  expect_row(table, 0,
+             {{"algorithm", "200.00"},  // 1 GB in 5 ms
+              {"bus", "300.00"},        // times 2 (4 - 1) / 4
+              {"of link", "66.7"},      // of 450 GB/s
+              {"x bare", "0.980"},
+              {"above bare", "100.0"}});
+  expect_row(table, 1, {{"time", "needs 6 GPUs"}});
   EXPECT_EQ(report.runs.rows.size(), 2u);
   EXPECT_EQ(report.failure, "");
   EXPECT_EQ(table.notes.back(), "Verdict: 1 of 2 cases measured, 0 failed, 0 wrong elements.");
@@ -149,11 +144,13 @@ TEST(AllreduceReport, TableHasALineACaseAndReasons) {
   EXPECT_TRUE(report_of(allreduce_benchmark({}, links), Records({large})).pictures.empty());
 }
 
-TEST(LinkLimit, IsKnownOrMeasured) {
-  EXPECT_EQ(nvlink_limit("NVIDIA H200")->bytes_per_s, 450e9);
-  EXPECT_EQ(nvlink_limit("NVIDIA H100 PCIe")->bytes_per_s, 300e9);
-  EXPECT_FALSE(nvlink_limit("NVIDIA GeForce RTX 4090"));
-  const double rate = loopback_limit().bytes_per_s;
+TEST(AllreduceLinks, AreKnownOrMeasured) {
+  const Transport nccl = {"nccl", "cuda"}, gloo = {"gloo", "cpu"};
+  EXPECT_EQ(links_of({nccl}, "NVIDIA H200").at(nccl).bytes_per_s, 450e9);
+  EXPECT_EQ(links_of({nccl}, "NVIDIA H100 PCIe").at(nccl).bytes_per_s, 300e9);
+  for (const char* without : {"NVIDIA GeForce RTX 4090", ""})
+    EXPECT_TRUE(links_of({nccl}, without).empty()) << without;
+  const double rate = links_of({gloo}, "").at(gloo).bytes_per_s;
   EXPECT_GT(rate, 1e7);
   EXPECT_LT(rate, 1e12);
 }
@@ -174,7 +171,7 @@ TEST(BenchAllreduce, RanksThatDieAreAFailure) {
   BenchAllreduceOptions options;
   options.plan = {{{"gloo", "cpu"}}, {2}, {500}, "fp32"};
   options.program = "/bin/false";
-  options.quick = true;
+  options.task.quick = true;
   const BenchReport report = bench_allreduce(options);
   EXPECT_NE(report.failure.find("[bench allreduce] "), std::string::npos) << report.failure;
   EXPECT_TRUE(contains(measure::to_text(report.table), "Failed: "))

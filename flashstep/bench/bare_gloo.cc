@@ -1,5 +1,6 @@
 #define USE_C10D_GLOO  // else LibTorch's header is empty
 #include <gloo/allreduce.h>
+#include <memory>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -24,7 +25,7 @@ void add(void* sum, const void* a, const void* b, size_t elements) {
   for (size_t i = 0; i < elements; ++i) out[i] = left[i] + right[i];
 }
 
-class BareGloo : public BareAllreduce {
+class BareGloo {
  public:
   BareGloo(const Group& group, at::Tensor tensor)
       : backend_(group.process_group().getBackend(at::kCPU)), tensor_(std::move(tensor)) {
@@ -33,7 +34,7 @@ class BareGloo : public BareAllreduce {
             backend_->getBackendName());
   }
 
-  void run() override {
+  void run() {
     auto& gloo = static_cast<c10d::ProcessGroupGloo&>(*backend_);
     gloo::AllreduceOptions options;
     options.tag = (gloo.*Opened::next_tag())();
@@ -59,8 +60,9 @@ class BareGloo : public BareAllreduce {
 
 }  // namespace
 
-std::unique_ptr<BareAllreduce> make_bare_gloo(const Group& group, at::Tensor tensor) {
-  return std::make_unique<BareGloo>(group, std::move(tensor));
+std::function<void()> make_bare_gloo(const Group& group, at::Tensor tensor) {
+  const auto bare = std::make_shared<BareGloo>(group, std::move(tensor));
+  return [bare] { bare->run(); };
 }
 
 }  // namespace flashstep::tools

@@ -1,4 +1,5 @@
 #include <dlfcn.h>
+#include <memory>
 #include <nccl.h>
 #include <string>
 
@@ -30,7 +31,7 @@ ncclDataType_t nccl_type(at::ScalarType type) {
   return type == at::kHalf ? ncclHalf : ncclFloat;
 }
 
-class BareNccl : public BareAllreduce {
+class BareNccl {
  public:
   BareNccl(const Group& group, at::Tensor tensor)
       : tensor_(std::move(tensor)), all_reduce_(FLASHSTEP_NCCL(ncclAllReduce)) {
@@ -41,11 +42,11 @@ class BareNccl : public BareAllreduce {
     check(FLASHSTEP_NCCL(ncclCommInitRank)(&communicator_, group.world_size(), id, group.rank()),
           "ncclCommInitRank");
   }
-  ~BareNccl() override { FLASHSTEP_NCCL(ncclCommDestroy)(communicator_); }
+  ~BareNccl() { FLASHSTEP_NCCL(ncclCommDestroy)(communicator_); }
   BareNccl(const BareNccl&) = delete;
   BareNccl& operator=(const BareNccl&) = delete;
 
-  void run() override {
+  void run() {
     check(all_reduce_(tensor_.data_ptr(), tensor_.data_ptr(), static_cast<size_t>(tensor_.numel()),
                       nccl_type(tensor_.scalar_type()), ncclSum, communicator_,
                       c10::cuda::getCurrentCUDAStream()),
@@ -60,8 +61,9 @@ class BareNccl : public BareAllreduce {
 
 }  // namespace
 
-std::unique_ptr<BareAllreduce> make_bare_nccl(const Group& group, at::Tensor tensor) {
-  return std::make_unique<BareNccl>(group, std::move(tensor));
+std::function<void()> make_bare_nccl(const Group& group, at::Tensor tensor) {
+  const auto bare = std::make_shared<BareNccl>(group, std::move(tensor));
+  return [bare] { bare->run(); };
 }
 
 }  // namespace flashstep::tools

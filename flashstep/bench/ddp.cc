@@ -16,29 +16,25 @@ namespace {
 constexpr double kMomentBytes = 8;    // AdamW: two float32 a parameter
 constexpr double kGradientBytes = 4;  // float32, in bf16 autocast too
 
-double peak_bytes(const Record& r) { return r.quantile("peak_bytes", 1); }
-
 double added_percent(const Record& r, const Records& all) {
   return 100 * (1 / times_as_fast(r, all, "none", "total") - 1);
 }
 
 double added_memory_percent(const Record& r, const Records& all) {
   const Record* none = all.find(r, "none");
-  return none == nullptr ? NAN : 100 * (peak_bytes(r) / peak_bytes(*none) - 1);
+  return none == nullptr
+             ? NAN
+             : 100 * (r.quantile("peak_bytes", 1) / none->quantile("peak_bytes", 1) - 1);
 }
 
 Schema ddp_schema() {
   using measure::number_column;
-  const auto name = [](const Record& r, const Records&) { return measure::Cell(shown_name(r)); };
+  const NameOf name = [](const Record& r) { return shown_name(r); };
   const auto ms = [](const char* column, const CellOf& cell) -> SchemaColumn {
     return {number_column(column, "ms", 2), cell};
   };
-  const auto by = [](const Record& r, const Records&) {
-    const std::string transport = r.text("gradients by");
-    return transport.empty() ? measure::Cell() : measure::Cell(transport);
-  };
   return parallel_schema() +
-         Schema{{measure::text_column("wrapper"), name},
+         Schema{{measure::text_column("wrapper"), words(name)},
                 ms("forward", median("forward", 1e3)),
                 ms("backward", median("backward", 1e3)),
                 ms("waited", median("waited", 1e3)),
@@ -49,16 +45,16 @@ Schema ddp_schema() {
                 ms("slowest", median("slowest", 1e3)),
                 ms("first", median("first", 1e3)),
                 ms("lead", median("lead", 1e3)),
-                {number_column("added", "%", 1), finite(added_percent)},
+                {number_column("added", "%", 1), percent_above("none", "total")},
                 ms("communication", fact("communication", 1e3)),
                 ms("exposed", fact("exposed", 1e3)),
                 {number_column("hidden", "%", 1), fact("hidden", 100)},
-                {number_column("peak memory", "GiB", 3), most("peak_bytes", 1 / kGiB)},
+                {number_column("peak memory", "GiB", 3), quantile("peak_bytes", 1, 1 / kGiB)},
                 {number_column("added memory", "%", 2), finite(added_memory_percent)},
                 {error_column("weights"), fact("weight_error")},
                 // Behind the numbers: what stands before them is what rows of two reports are known
                 // by.
-                {measure::text_column("by"), by}};
+                {measure::text_column("by"), words(text_of("gradients by"))}};
 }
 
 // The most that weights may differ in, as a share of the largest movement. Two ranks' sums have one
@@ -160,32 +156,32 @@ measure::LaneChart lanes(const Records& records) {
   return chart;
 }
 
+measure::Plot parts(const Records& records) {
+  measure::Plot plot = part_bars(records, [](const Record& r) { return shown_name(r); },
+                                 {{"forward", median_of("forward", 1e3)},
+                                  {"backward", median_of("backward", 1e3)},
+                                  {"optimizer", median_of("optimizer", 1e3)},
+                                  {"step", median_of("total", 1e3)}});
+  plot.title = "A training step in its parts";
+  plot.y.label = "ms";
+  return plot;
+}
+
 std::vector<NamedPicture> ddp_pictures(const Records& records, const std::string& footnote) {
   std::vector<NamedPicture> pictures;
-  const auto add = [&](const std::string& name, auto picture, const std::string& subtitle) {
-    picture.subtitle = subtitle;
-    picture.footnote = footnote;
-    pictures.push_back({name, std::move(picture)});
-  };
-  for (const auto& [stem, members] :
-       records.grouped([](const Record& r) { return r.text("stem"); })) {
-    const std::string what = members.all().front().what;
-    measure::Plot parts = part_bars(members, [](const Record& r) { return shown_name(r); },
-                                    {{"forward", median_of("forward", 1e3)},
-                                     {"backward", median_of("backward", 1e3)},
-                                     {"optimizer", median_of("optimizer", 1e3)},
-                                     {"step", median_of("total", 1e3)}});
-    parts.title = "A training step in its parts";
-    parts.y.label = "ms";
-    add(stem + "_parts", std::move(parts),
-        what + "; backward ends when every gradient is the mean");
+  for (const auto& [stem, members] : records.grouped(text_of("stem"))) {
+    const auto add = [&](const char* name, auto picture, const char* subtitle) {
+      picture.subtitle = members.all().front().what + subtitle;
+      picture.footnote = footnote;
+      pictures.push_back({stem + name, std::move(picture)});
+    };
+    add("_parts", parts(members), "; backward ends when every gradient is the mean");
     measure::LaneChart chart = lanes(members);
     if (!chart.groups.empty())
-      add(stem + "_lanes", std::move(chart),
-          what + "; rank 0 under the profiler, which slows the host down");
+      add("_lanes", std::move(chart), "; rank 0 under the profiler, which slows the host down");
     measure::Plot points = leads(members);
     if (!points.series.empty() && !stem.ends_with("_recorded"))
-      add(stem + "_leads", std::move(points), what + "; rank 0");
+      add("_leads", std::move(points), "; rank 0");
   }
   return pictures;
 }
@@ -204,7 +200,7 @@ void complete(const ReplicaPlan& plan, std::vector<Record>& records) {
     const bool sharded = !r.implementation.starts_with("none");
     const double ranks = sharded ? static_cast<double>(plan.c.ranks) : 1;
     const Memory theory = data_parallel_memory(
-        parameter_count(model_of(plan.c)),
+        parameter_count(plan.c.model),
         r.implementation.starts_with("flat") ? kGradientBytes / ranks : kGradientBytes,
         /*bucket_bytes=*/0, kMomentBytes, static_cast<int>(ranks));
     r.facts["theory gradients"] = theory.gradients;
@@ -214,16 +210,16 @@ void complete(const ReplicaPlan& plan, std::vector<Record>& records) {
 
 Benchmark ddp_benchmark(const BenchReplicaOptions& options) {
   const ReplicaPlan& plan = options.plan;
-  Benchmark benchmark;
-  benchmark.command = "bench ddp";
-  benchmark.title = str("Data parallelism: a training step", plan.recorded ? ", recorded" : "");
-  benchmark.device = options.axes.device;
-  benchmark.schema = [](const Records&) { return ddp_schema(); };
-  benchmark.how_to_read = {note("ddp")};
+  Benchmark benchmark = {
+      .command = "bench ddp",
+      .title = str("Data parallelism: a training step", plan.recorded ? ", recorded" : ""),
+      .device = options.axes.common.device,
+      .schema = [](const Records&) { return ddp_schema(); },
+      .how_to_read = {note("ddp")},
+      .how = str("Medians of ", plan.turns * plan.steps, " steps in ", plan.turns, " turns"),
+      .findings = ddp_findings,
+      .pictures = ddp_pictures};
   if (plan.recorded) benchmark.how_to_read.push_back(note("ddp recorded"));
-  benchmark.how = str("Medians of ", plan.turns * plan.steps, " steps in ", plan.turns, " turns");
-  benchmark.findings = ddp_findings;
-  benchmark.pictures = ddp_pictures;
   return benchmark;
 }
 

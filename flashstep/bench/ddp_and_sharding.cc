@@ -1,35 +1,23 @@
+// What `flashstep bench ddp` and `bench sharding` measure, in the process that was called and in
+// each rank.
 #include "flashstep/bench/ddp_and_sharding.h"
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "flashstep/base/text.h"
+#include "flashstep/bench/gpu_timing.h"
+#include "flashstep/bench/model_run.h"
 #include "flashstep/bench/ranks.h"
+#include "flashstep/bench/replica.h"
 #include "flashstep/error.h"
+#include "flashstep/optim.h"
+#include "flashstep/sharded_optimizer.h"
 #include "flashstep/trace/trace.h"
 
 namespace flashstep::tools {
 namespace {
-
-// Contexts, precisions and models that both benchmarks have in a year.
-ParallelAxes axes_of(const std::string& command, const std::string& year) {
-  ParallelAxes axes;
-  if (year == "2024") {
-    axes.models = {"small", "medium", "large", "xl", "2.7B"};
-    axes.batch_size = 16;
-    return axes;
-  }
-  require(year == "2025" || year == "2026", "[bench ", command,
-          "] expected preset 2024, 2025 or 2026, got \"", year, "\"");
-  axes.precisions = {"fp32", "bf16"};
-  if (year == "2025") {
-    if (command == "ddp") axes.contexts = {128, 512};
-    return axes;
-  }
-  axes.models = {"xl26"};
-  axes.contexts = {512};
-  return axes;
-}
 
 std::vector<double> ends_of(const std::vector<measure::Span>& spans) {
   std::vector<double> ends;
@@ -46,24 +34,192 @@ std::vector<measure::Span> spans_of(const std::vector<double>& ends) {
   return spans;
 }
 
-}  // namespace
-
-BenchReplicaOptions ddp_preset(const std::string& year) {
-  BenchReplicaOptions options;
-  options.axes = axes_of("ddp", year);
-  options.wrappers = {"none", "naive", "flat", "overlapped", "bucketed", "torch"};
-  options.bucket_megabytes = {1, 10, 100, 1000};
-  if (year == "2024") options.bucket_megabytes = {5, 10, 50, 100, 500};
-  // That handout asks for no buckets: ours as they come.
-  if (year == "2026") options.bucket_megabytes = {25};
-  return options;
+double bytes_of(const std::vector<at::Tensor>& tensors) {
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) bytes += static_cast<double>(tensor.nbytes());
+  }
+  return bytes;
 }
 
-BenchReplicaOptions sharding_preset(const std::string& year) {
+// Of the moments that this rank keeps.
+double state_bytes(const torch::optim::Optimizer& optimizer) {
+  const auto* sharded = dynamic_cast<const ShardedOptimizerBase*>(&optimizer);
+  const torch::optim::Optimizer& inner = sharded == nullptr ? optimizer : sharded->inner();
+  double bytes = 0;
+  for (const auto& [parameter, state] : inner.state()) {
+    const auto& adamw = static_cast<const AdamWState&>(*state);
+    bytes += bytes_of({adamw.step, adamw.exp_avg, adamw.exp_avg_sq, adamw.max_exp_avg_sq});
+  }
+  return bytes;
+}
+
+// Whole ones, or what this rank keeps of them.
+double gradient_bytes(Replica& replica) {
+  auto* sharded = dynamic_cast<ShardedOptimizerBase*>(&replica.optimizer());
+  if (sharded != nullptr && sharded->gradients_are_divided()) return bytes_of(sharded->gradients());
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : replica.model().parameters())
+    gradients.push_back(parameter.grad());
+  return bytes_of(gradients);
+}
+
+class ReplicaBench {
+ public:
+  ReplicaBench(const ReplicaPlan& plan, Group& group)
+      : plan_(plan), group_(group), replica_(plan.c, group, current_device(plan.c.device)) {}
+
+  void run() {
+    // Correctness first: a fast wrong answer is not measured.
+    for (const std::string& implementation : plan_.implementations) {
+      if (plan_.command == "ddp" && plan_.checked_steps > 0 && implementation != "none")
+        check(implementation);
+    }
+    for (int64_t turn = 0; turn < plan_.turns; ++turn) {
+      for (const std::string& implementation : plan_.implementations) {
+        tell_progress(str("turn ", turn + 1, " of ", plan_.turns, ", ", implementation));
+        take_turn(implementation, turn);
+      }
+    }
+    // Last: a process that has been under the profiler can be slower afterwards.
+    for (const std::string& implementation : plan_.implementations) {
+      if (!plan_.traced) break;
+      tell_progress("tracing " + implementation);
+      trace(implementation);
+    }
+  }
+
+ private:
+  ParallelConfig division(const std::string& implementation) const {
+    if (plan_.command == "ddp") return division_by_name(implementation);
+    ParallelConfig division = sharding_by_name(implementation);
+    division.wrapper = plan_.wrapper;
+    division.bucket_megabytes = plan_.bucket_megabytes;
+    return division;
+  }
+
+  void check(const std::string& implementation) {
+    tell_progress("checking " + implementation);
+    begin_unit(implementation, group_);
+    Record record{.implementation = implementation};
+    record.facts["weight_error"] =
+        replica_.weight_error(division(implementation), plan_.checked_steps, plan_.recorded);
+    hand_over_record(record);
+  }
+
+  void divide(const std::string& implementation) {
+    begin_unit(implementation, group_);
+    replica_.divide(division(implementation));
+  }
+
+  // The steps that are not timed; peaks of memory count from here.
+  void warm_up() {
+    replica_.run(plan_.recorded ? std::max(plan_.warmup, kStepsBeforeRecording) : plan_.warmup);
+    synchronize(replica_.device());
+    group_.barrier("beginning a turn");
+    reset_peak_memory(replica_.device());
+    if (!plan_.recorded) return;
+    replica_.record();  // memory is taken now, and by no replay
+    replica_.run(1);    // the first one uploads the graphs
+  }
+
+  void take_turn(const std::string& implementation, int64_t turn) {
+    divide(implementation);
+    Record record{.implementation = implementation};
+    if (plan_.command == "sharding" && turn == 0) weigh(record);
+    warm_up();
+    const std::vector<StepTimes> times = replica_.run(1 + plan_.steps);
+    record.samples["first"] = {times.front().total};
+    for (size_t i = 1; i < times.size(); ++i) {
+      times[i].add_to(record);
+      if (!replica_.is_recorded()) record.samples["waited"].push_back(times[i].waited);
+      if (replica_.device().is_cuda()) record.samples["lead"].push_back(times[i].lead);
+    }
+    record.samples["slowest"] = group_.all_reduce(record.series("total"), Reduce::kMax);
+    record.samples["peak_bytes"] = {
+        group_.all_reduce(peak_memory_bytes(replica_.device()), Reduce::kMax)};
+    replica_.describe(record);
+    hand_over_record(record);
+  }
+
+  // Every figure of the rank that has most of it. The second step: the first one sends its
+  // gradients after backward, and makes the state.
+  void weigh(Record& record) {
+    synchronize(replica_.device());
+    reset_peak_memory(replica_.device());
+    const auto note = [&](const char* name, double bytes) {
+      record.facts[name] = group_.all_reduce(bytes, Reduce::kMax);
+    };
+    const auto peak = [&] {
+      synchronize(replica_.device());
+      return peak_memory_bytes(replica_.device());
+    };
+    const double after_init = peak();
+    replica_.run(1);
+    synchronize(replica_.device());
+    reset_peak_memory(replica_.device());
+    replica_.backward(replica_.forward());
+    const double before = peak(), gradients = gradient_bytes(replica_);
+    replica_.update();
+    const double after = peak();
+    note("after init", after_init);
+    note("before update", before);
+    note("after update", after);
+    note("parameters", bytes_of(replica_.model().parameters()));
+    note("gradients", gradients);
+    note("state", state_bytes(replica_.optimizer()));
+    replica_.zero_grad();
+  }
+
+  void trace(const std::string& implementation) {
+    divide(implementation);
+    Record record{.implementation = implementation};
+    if (plan_.command == "ddp") {
+      warm_up();
+      put_trace(replica_.trace_step(), record);
+    } else {
+      replica_.run(plan_.warmup);
+      const UpdateTrace update = replica_.trace_update();
+      put_trace(update.trace, record);
+      record.facts["update seconds"] = update.seconds;
+      record.facts["host"] = update.host_seconds;
+    }
+    hand_over_record(record);
+  }
+
+  const ReplicaPlan& plan_;
+  Group& group_;
+  Replica replica_;
+};
+
+}  // namespace
+
+BenchReplicaOptions replica_preset(const std::string& command, const std::string& year) {
+  require(year == "2024" || year == "2025" || year == "2026", "[bench ", command,
+          "] expected preset 2024, 2025 or 2026, got \"", year, "\"");
   BenchReplicaOptions options;
-  options.axes = axes_of("sharding", year);
-  options.plan.command = "sharding";
-  options.plan.implementations = {"none", "whole", "flat"};
+  options.plan.command = command;
+  ParallelAxes& axes = options.axes;
+  if (year == "2024") {
+    axes.sizes = handout_sizes(year);
+    axes.common.batch_size = 16;
+  } else {
+    axes.precisions = {"fp32", "bf16"};
+  }
+  if (year == "2026") {
+    axes.sizes = {"xl26"};
+    axes.contexts = {512};
+  }
+  if (command == "sharding") {
+    options.plan.implementations = {"none", "whole", "flat"};
+    return options;
+  }
+  options.wrappers = {"none", "naive", "flat", "overlapped", "bucketed", "torch"};
+  if (year == "2025") axes.contexts = {128, 512};
+  if (year == "2024") options.bucket_megabytes = {5, 10, 50, 100, 500};
+  if (year == "2025") options.bucket_megabytes = {1, 10, 100, 1000};
+  // That handout asks for no buckets: ours as they come.
+  if (year == "2026") options.bucket_megabytes = {25};
   return options;
 }
 
@@ -83,32 +239,14 @@ ParallelConfig sharding_by_name(const std::string& name) {
 }
 
 std::string shown_name(const Record& record) {
-  const double megabytes = record.number("bucket_megabytes");
-  return shown_name(record.implementation, megabytes > 0 ? megabytes : 0);
+  return shown_name(record.implementation, record.number("bucket_megabytes"));
 }
-
-Fields key_of(const ParallelCase& c) {
-  return {{"model", c.model},
-          {"ranks", c.ranks},
-          {"batch", c.batch_size},
-          {"context", c.context_length},
-          {"precision", c.precision}};
-}
-
-Schema parallel_schema() {
-  return {text_key("model"), integer_key("ranks"), integer_key("batch"), integer_key("context"),
-          text_key("precision")};
-}
-
-CellOf most(const std::string& series, double factor) { return quantile(series, 1, factor); }
 
 std::vector<Record> blanks_of(const ReplicaPlan& plan) {
   std::vector<Record> blanks;
   for (const std::string& implementation : plan.implementations) {
-    Record& blank = blanks.emplace_back();
-    blank.key = key_of(plan.c);
-    blank.what = describe(plan.c) + (plan.recorded ? ", recorded" : "");
-    blank.implementation = implementation;
+    Record& blank = blanks.emplace_back(blank_of(plan.c, implementation));
+    if (plan.recorded) blank.what += ", recorded";
     blank.facts["stem"] = file_stem(plan.c) + (plan.recorded ? "_recorded" : "");
     blank.facts["device"] = plan.c.device;
   }
@@ -120,17 +258,15 @@ BenchReport bench_replica(const BenchReplicaOptions& options) {
   const std::vector<ParallelCase> cases = cases_of(options.axes);
   ReplicaPlan plan = options.plan;
   if (ddp) plan.implementations = division_names(options.wrappers, options.bucket_megabytes);
-  check_transports(plan.implementations, options.axes.device);
-  require(!plan.recorded || options.axes.device == "cuda",
-          "[bench ddp] expected --device cuda with --graph, got ", options.axes.device);
+  check_transports(plan.implementations, options.axes.common.device);
+  require(!plan.recorded || options.axes.common.device == "cuda",
+          "[bench ddp] expected --device cuda with --graph, got ", options.axes.common.device);
   const Benchmark benchmark = ddp ? ddp_benchmark(options) : sharding_benchmark(options);
   return run_benchmark(benchmark, options.progress, [&](Run& run) {
     for (size_t i = 0; i < cases.size(); ++i) {
       plan.c = cases[i];
       run.begin(i, cases.size(), describe(plan.c));
-      std::vector<Record> records =
-          measure_plan(plan, plan.command, blanks_of(plan),
-                       [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); });
+      std::vector<Record> records = measure_plan(plan, plan.command, blanks_of(plan), run);
       complete(plan, records);
       for (const Record& record : records) {
         const std::string failure = record.text("trace trouble");
@@ -164,5 +300,29 @@ Trace trace_of(const Record& record) {
 }
 
 bool is_traced(const Record& record) { return record.facts.contains("communication"); }
+
+void ReplicaPlan::visit(FieldVisitor& v) {
+  constexpr Range<int64_t> kCount = {0, 1'000'000};
+  v.section("case", c, "what is measured");
+  v.field("command", command, {"ddp", "sharding"}, "what implementations differ in");
+  v.field("implementations", implementations, "ways to divide the work");
+  v.field("turns", turns, {1, 1'000'000}, "of every implementation");
+  v.field("warmup", warmup, kCount, "steps a turn that are not timed");
+  v.field("steps", steps, {1, 1'000'000}, "timed steps a turn");
+  v.field("traced", traced, "one step of each implementation under the profiler");
+  v.field("checked_steps", checked_steps, kCount, "of the comparison of weights");
+  v.field("recorded", recorded, "timed steps are replays of CUDA graphs");
+  v.field("wrapper", wrapper, {}, "how gradients are averaged");
+  v.field("bucket_megabytes", bucket_megabytes, {0, 1e9}, "of a bucket; 0: chosen");
+}
+
+void bench_replica_rank(const std::string& task) {
+  ReplicaPlan plan;
+  read_json(plan, task, "the task of a rank");
+  const auto group = begin_rank(plan.c);
+  std::optional<GpuStream> stream;
+  if (plan.recorded) stream.emplace();
+  ReplicaBench(plan, *group).run();
+}
 
 }  // namespace flashstep::tools

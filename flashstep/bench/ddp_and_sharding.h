@@ -37,9 +37,9 @@ struct BenchReplicaOptions {
   TellProgress progress = {};
 };
 
-// The lists of a year's handout: "2024", "2025", "2026"; UserError for another year.
-BenchReplicaOptions ddp_preset(const std::string& year);
-BenchReplicaOptions sharding_preset(const std::string& year);
+// The lists of a year's handout for "ddp" or "sharding": "2024", "2025", "2026"; UserError for
+// another year.
+BenchReplicaOptions replica_preset(const std::string& command, const std::string& year);
 
 // "none", "whole", "flat", as parallel.shard_optimizer names them; behind it "nccl": with
 // parallel.peer_copies none; "flat scattered": with parallel.flat_buckets, so that gradients are
@@ -76,9 +76,5 @@ Benchmark sharding_benchmark(const BenchReplicaOptions& options);
 
 // The name for readers, once the size of its buckets is known.
 std::string shown_name(const Record& record);
-Schema parallel_schema();  // model, ranks, batch, context, precision
-Fields key_of(const ParallelCase& c);
-// The largest of a series.
-CellOf most(const std::string& series, double factor);
 
 }  // namespace flashstep::tools

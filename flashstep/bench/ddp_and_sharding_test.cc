@@ -14,9 +14,17 @@ namespace {
 
 using measure::Span;
 
+BenchReplicaOptions options_of(const char* command, int64_t context, const char* precision) {
+  BenchReplicaOptions options = replica_preset(command, "2025");
+  options.plan.c.model = resolved({.size = "xl", .context_length = context});
+  options.plan.c.batch_size = 4;
+  options.plan.c.precision = precision;
+  options.plan.c.device = "cuda";
+  return options;
+}
+
 BenchReplicaOptions ddp_options() {
-  BenchReplicaOptions options = ddp_preset("2025");
-  options.plan.c = {.context_length = 512, .precision = "bf16", .device = "cuda"};
+  BenchReplicaOptions options = options_of("ddp", 512, "bf16");
   options.plan.implementations = {"none", "bucketed 25", "torch 25"};
   return options;
 }
@@ -56,32 +64,26 @@ BenchReport report_on(const BenchReplicaOptions& options, std::vector<Record> re
 
 TEST(BenchDdp, TableOfWhatRanksMeasured) {
   const BenchReplicaOptions options = ddp_options();
-  const auto table = report_on(options, three(options.plan)).table;
+  const measure::Table table = report_on(options, three(options.plan)).table;
   ASSERT_EQ(table.rows.size(), 3u);
-  EXPECT_DOUBLE_EQ(number_at(table, 1, "step"), 105);
-  EXPECT_DOUBLE_EQ(number_at(table, 1, "first"), 207);
-  EXPECT_DOUBLE_EQ(number_at(table, 1, "slowest"), 106);
-  EXPECT_DOUBLE_EQ(number_at(table, 1, "lead"), 40);
-  EXPECT_NEAR(number_at(table, 1, "added"), 5, 1e-9);
-  EXPECT_NEAR(number_at(table, 1, "added memory"), 1, 1e-9);
-  EXPECT_NEAR(number_at(table, 1, "communication"), 20, 1e-9);
-  EXPECT_NEAR(number_at(table, 1, "hidden"), 95, 1e-6);
-  EXPECT_EQ(text_at(table, 1, "by"), "copies") << "whatever the name says";
-  EXPECT_EQ(text_at(table, 0, "weights"), "-");
-  EXPECT_EQ(text_at(table, 0, "lead"), "-");
-}
-
-TEST(BenchDdp, SentencesAreFacts) {
-  const BenchReplicaOptions options = ddp_options();
-  const std::string said = join(report_on(options, three(options.plan)).table.notes, "\n");
-  for (const char* part :
+  expect_row(table, 0, {{"weights", "-"}, {"lead", "-"}, {"by", "-"}});
+  expect_row(table, 1,
+             {{"step", "105.00"},
+              {"first", "207.00"},
+              {"slowest", "106.00"},
+              {"lead", "40.00"},
+              {"added", "5.0"},
+              {"added memory", "1.00"},
+              {"communication", "20.00"},
+              {"hidden", "95.0"},
+              {"by", "copies"}});
+  for (const auto& said :
        {"bucketed 25 MB adds 5.0 % to the step and 1.00 % to peak memory, torch 20.0 %: 1.143 x "
         "torch's speed.",
         "95.0 % of the communication hidden; without the profiler, which slows the host down, a "
         "step waits 0.50 ms for gradients when backward is done: 97.5 % hidden.",
-        "weights of all 2 compared runs"}) {
-    EXPECT_NE(said.find(part), std::string::npos) << part << " in\n" << said;
-  }
+        "weights of all 2 compared runs"})
+    EXPECT_TRUE(some_line_has(table.notes, {said})) << said;
 }
 
 // The command ends with exit code 1 then; c10d's are its own affair.
@@ -94,8 +96,8 @@ TEST(BenchDdp, WrongWeightsOfOursAreAFailure) {
   records[1].facts["weight_error"] = NAN;
   complete(options.plan, records);
   const BenchReport report = report_on(options, records);
-  EXPECT_NE(report.failure.find("bucketed 25: expected weights within"), std::string::npos);
-  EXPECT_NE(join(report.table.notes).find("WRONG weights in 2 of 2 runs"), std::string::npos);
+  EXPECT_TRUE(contains(report.failure, "bucketed 25: expected weights within"));
+  EXPECT_TRUE(some_line_has(report.table.notes, {"WRONG weights in 2 of 2 runs"}));
 }
 
 TEST(BenchDdp, SizesThatWereChosenAreNamed) {
@@ -104,19 +106,17 @@ TEST(BenchDdp, SizesThatWereChosenAreNamed) {
   std::vector<Record> records = three(options.plan);
   records[1].facts["bucket_megabytes"] = 269.8;
   const BenchReport report = report_on(options, records);
-  EXPECT_EQ(text_at(report.table, 1, "wrapper"), "bucketed 270 MB (chosen)");
-  EXPECT_EQ(text_at(report.table, 2, "wrapper"), "bucketed 25");
-  EXPECT_NE(join(report.table.notes).find("bucketed 270 MB (chosen) adds 5.0 % to the step"),
-            std::string::npos);
+  expect_row(report.table, 1, {{"wrapper", "bucketed 270 MB (chosen)"}});
+  expect_row(report.table, 2, {{"wrapper", "bucketed 25"}});
+  EXPECT_TRUE(
+      some_line_has(report.table.notes, {"bucketed 270 MB (chosen) adds 5.0 % to the step"}));
 }
 
 TEST(BenchDdp, WithoutOneProcessNothingIsAdded) {
-  BenchReplicaOptions options = ddp_options();
-  options.plan.implementations = {"bucketed 25", "torch"};
   const std::vector<Record> all = three(ddp_options().plan);
-  const std::string said = join(report_on(options, {all[1], all[2]}).table.notes, "\n");
-  EXPECT_EQ(said.find("adds"), std::string::npos) << said;
-  EXPECT_NE(said.find("weights of all 2 compared runs"), std::string::npos);
+  const auto notes = report_on(ddp_options(), {all[1], all[2]}).table.notes;
+  EXPECT_FALSE(some_line_has(notes, {"adds"}));
+  EXPECT_TRUE(some_line_has(notes, {"weights of all 2 compared runs"}));
 }
 
 TEST(BenchDdp, NothingMeasuredIsNoPraise) {
@@ -146,24 +146,18 @@ TEST(BenchDdp, PartsLanesAndLeads) {
 }
 
 TEST(BenchReplica, PresetsOfTheYears) {
-  EXPECT_EQ(ddp_preset("2024").axes.models.size(), 5u);
-  EXPECT_EQ(ddp_preset("2025").bucket_megabytes, (std::vector<double>{1, 10, 100, 1000}));
-  EXPECT_EQ(ddp_preset("2026").axes.models, std::vector<std::string>{"xl26"});
-  for (const char* year : {"2024", "2025", "2026"}) {
-    EXPECT_FALSE(cases_of(ddp_preset(year).axes).empty());
-    EXPECT_FALSE(cases_of(sharding_preset(year).axes).empty());
+  EXPECT_EQ(replica_preset("ddp", "2024").axes.sizes.size(), 5u);
+  EXPECT_EQ(replica_preset("ddp", "2025").bucket_megabytes,
+            (std::vector<double>{1, 10, 100, 1000}));
+  EXPECT_EQ(replica_preset("ddp", "2026").axes.sizes, std::vector<std::string>{"xl26"});
+  for (const char* command : {"ddp", "sharding"}) {
+    for (const char* year : {"2024", "2025", "2026"})
+      EXPECT_FALSE(cases_of(replica_preset(command, year).axes).empty());
+    EXPECT_THROW(replica_preset(command, "2023"), UserError);
   }
-  EXPECT_THROW(ddp_preset("2023"), UserError);
-  EXPECT_THROW(sharding_preset("2023"), UserError);
 }
 
 // ---- sharding
-
-BenchReplicaOptions sharding_options() {
-  BenchReplicaOptions options = sharding_preset("2025");
-  options.plan.c = {.context_length = 128, .device = "cuda"};
-  return options;
-}
 
 void weigh(Record& record, double state_bytes, double seconds) {
   put_steps(record, 300, 0.03, 0.03, seconds);
@@ -204,28 +198,26 @@ std::vector<Record> traced(const ReplicaPlan& plan) {
 }
 
 TEST(BenchSharding, TableSaysWhatAnUpdateTakesItsTimeFor) {
-  const BenchReplicaOptions options = sharding_options();
+  const BenchReplicaOptions options = options_of("sharding", 128, "fp32");
   const BenchReport report = report_of(sharding_benchmark(options), Records(traced(options.plan)));
   const measure::Table& table = report.table;
-  EXPECT_EQ(text_at(table, 1, "computing"), "11.00");
-  EXPECT_EQ(text_at(table, 1, "communication"), "12.00");
-  EXPECT_EQ(text_at(table, 1, "exposed"), "7.00");
-  EXPECT_EQ(text_at(table, 1, "idle"), "2.00");
-  EXPECT_EQ(text_at(table, 1, "host"), "5.00");
-  EXPECT_EQ(text_at(table, 1, "launches"), "2");
-  EXPECT_EQ(text_at(table, 0, "communication"), "0.00");
-  EXPECT_EQ(text_at(table, 2, "update"), "10.00");
-  EXPECT_EQ(text_at(table, 2, "computing"), "-") << "no trace, no numbers";
+  expect_row(table, 0, {{"communication", "0.00"}});
+  expect_row(table, 1,
+             {{"computing", "11.00"},
+              {"communication", "12.00"},
+              {"exposed", "7.00"},
+              {"idle", "2.00"},
+              {"host", "5.00"},
+              {"launches", "2"}});
+  expect_row(table, 2, {{"update", "10.00"}, {"computing", "-"}, {"idle", "-"}});  // no trace
   // xl: 8 bytes of moments for each of 1,998,235,200 parameters; half of them on each of two ranks.
-  EXPECT_NE(measure::to_text(table).find("14.888"), std::string::npos);
-  const std::string said = join(table.notes, "\n");
-  for (const char* part :
+  EXPECT_TRUE(contains(measure::to_text(table), "14.888"));
+  for (const char* said :
        {"whole: an update of 20.00 ms computes for 11.00 ms, 1.42 x a rank's share of 15.50 ms "
         "without shards; 58.3 % of 12.00 ms of sending exposed; idle 2.00 ms; the host launches "
         "for 5.00 ms.",
-        "whole: 50.62 % of the state a rank; 0.950 x the time of the step without shards."}) {
-    EXPECT_NE(said.find(part), std::string::npos) << part << " in\n" << said;
-  }
+        "whole: 50.62 % of the state a rank; 0.950 x the time of the step without shards."})
+    EXPECT_TRUE(some_line_has(table.notes, {said})) << said;
   ASSERT_EQ(report.pictures.size(), 1u);
   EXPECT_EQ(report.pictures[0].name, "xl_2x4x128_fp32_update");
   const auto& chart = std::get<measure::LaneChart>(report.pictures[0].picture);

@@ -2,28 +2,23 @@
 import os
 import resource
 import signal
-import struct
 import subprocess
-import tempfile
 import time
 import unittest
+from collections import namedtuple
 from pathlib import Path
 
-PROGRAM = os.environ["FLASHSTEP_PROGRAM"]
+from program import PROGRAM, FolderTest, children_of, write_tokens
+
 MODEL = ("--device", "cpu", "--vocab", 64, "--context", 16, "--batch", 2)
 RANKS = (*MODEL, "--ranks", 2, "--precision", "fp32")
 MOST = 1_000_000  # of what is repeated: long enough for what shall happen meanwhile
 FULL_DISK = 512  # bytes that a file may have
 
 
-class Command:
-    """How a command is called: `words`, then what makes it short, or long, or makes it need 10^15 bytes; what a baseline
-    that is not there is asked for with; and whether other processes measure."""
-
-    def __init__(self, words, short, long, huge=None, baseline=None, children=False):
-        self.words, self.short, self.long, self.huge, self.baseline, self.children = (words, short, long, huge, baseline,
-                                                                                      children)
-
+# How a command is called: `words`, then what makes it short, or long, or makes it need 10^15 bytes; what a baseline that
+# is not there is asked for with; and whether other processes measure.
+Command = namedtuple("Command", "words short long huge baseline children", defaults=(None, None, False))
 
 STEPS = ("--turns", 1, "--warmup", 1)
 NO_TRACE = ("--no-trace",)
@@ -162,13 +157,6 @@ def full_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_DISK, FULL_DISK))
 
 
-def children_of(pid):
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
-
-
 def measuring_child_of(pid):
     """A process below this one that has a task of its own, once it is flashstep itself, and has begun."""
     for child in children_of(pid):
@@ -186,20 +174,23 @@ def measuring_child_of(pid):
     return None
 
 
-class ExitCodesTest(unittest.TestCase):
+def descendants_of(pid):
+    return [one for child in children_of(pid) for one in (child, *descendants_of(child))]
+
+
+class ExitCodesTest(FolderTest):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        tokens = Path(self.folder.name) / "tokens.npy"
-        ids = [i * i % 64 for i in range(16 * 40 + 1)]
-        header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(ids)},), }}"
-        header += " " * (-(len(header) + 11) % 64) + "\n"
-        tokens.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
-                           struct.pack(f"<{len(ids)}H", *ids))
-        self.tokens = str(tokens)
+        super().setUp()
+        write_tokens(self.path / "tokens.npy", [i * i % 64 for i in range(16 * 40 + 1)])
 
     def call(self, *words):
-        return [PROGRAM, *(self.tokens if word == "TOKENS" else str(word) for word in words)]
+        return [PROGRAM, *(str(self.path / "tokens.npy" if word == "TOKENS" else word) for word in words)]
+
+    def run_to_end(self, *words, **options):
+        return subprocess.run(self.call(*words), capture_output=True, text=True, timeout=240, **options)
+
+    def start(self, *words):
+        return subprocess.Popen(self.call(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def each(self, what, judge):
         """`judge` of every command that knows `what`."""
@@ -210,14 +201,14 @@ class ExitCodesTest(unittest.TestCase):
 
     def test_all_is_well(self):
         def judge(name, command):
-            result = subprocess.run(self.call(*command.words, *command.short), capture_output=True, text=True, timeout=240)
+            result = self.run_to_end(*command.words, *command.short)
             self.assertEqual(result.returncode, 0, result.stderr)
 
         self.each("short", judge)
 
     def test_memory_that_is_too_small_is_a_cell(self):
         def judge(name, command):
-            result = subprocess.run(self.call(*command.words, *command.huge), capture_output=True, text=True, timeout=240)
+            result = self.run_to_end(*command.words, *command.huge)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn("OOM", result.stdout)
 
@@ -226,16 +217,14 @@ class ExitCodesTest(unittest.TestCase):
     def test_a_baseline_that_is_not_there_is_a_cell(self):
         def judge(name, command):
             python = () if "--python" in command.baseline else ("--python", "/no/such/python")
-            result = subprocess.run(self.call(*command.words, *command.baseline, *python), capture_output=True, text=True,
-                                    timeout=240)
+            result = self.run_to_end(*command.words, *command.baseline, *python)
             self.assertEqual(result.returncode, 0, result.stderr)
 
         self.each("baseline", judge)
 
     def test_a_process_that_crashes_is_a_failure(self):
         def judge(name, command):
-            process = subprocess.Popen(self.call(*command.words, *command.long), stdout=subprocess.PIPE,
-                                       stderr=subprocess.PIPE, text=True)
+            process = self.start(*command.words, *command.long)
             deadline = time.monotonic() + 60
             while not (child := measuring_child_of(process.pid)) and time.monotonic() < deadline:
                 time.sleep(0.05)
@@ -254,23 +243,29 @@ class ExitCodesTest(unittest.TestCase):
 
     def test_interrupted(self):
         def judge(name, command):
-            process = subprocess.Popen(self.call(*command.words, *command.long), stdout=subprocess.PIPE,
-                                       stderr=subprocess.PIPE, text=True)
+            process = self.start(*command.words, *command.long)
             process.stderr.readline()  # it measures, and hears signals
             time.sleep(0.3)
+            deadline = time.monotonic() + 60
+            while command.children and not measuring_child_of(process.pid) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            measuring = descendants_of(process.pid)
+            self.assertGreaterEqual(len(measuring), command.children)
             process.send_signal(signal.SIGINT)
             output, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 130, errors)
             self.assertIn("interrupted; what was measured is shown", errors)
             self.assertIn("Interrupted: ", output)
+            for child in measuring:
+                with self.assertRaises(ProcessLookupError, msg=f"process {child} still runs"):
+                    os.kill(child, 0)
 
         self.each("long", judge)
 
     def test_a_full_disk(self):
         def judge(name, command):
             # The caller's directory can be made; the first file that outgrows the limit cannot be written.
-            result = subprocess.run(self.call(*command.words, *command.short, "--out", Path(self.folder.name) / name),
-                                    capture_output=True, text=True, timeout=240, preexec_fn=full_disk)
+            result = self.run_to_end(*command.words, *command.short, "--out", self.path / name, preexec_fn=full_disk)
             self.assertEqual(result.returncode, 1, (result.stdout, result.stderr))
             self.assertIn("File too large", result.stderr.strip().splitlines()[-1])
             with open("/dev/full", "w") as full:
@@ -282,8 +277,7 @@ class ExitCodesTest(unittest.TestCase):
         self.each("short", judge)
 
     def test_mistakes_are_one_sentence(self):
-        folder = Path(self.folder.name)
-        places = {"FILE": folder / "file", "DAMAGED": folder / "DAMAGED.json", "FOLDER": folder / "empty"}
+        places = {"FILE": self.path / "file", "DAMAGED": self.path / "DAMAGED.json", "FOLDER": self.path / "empty"}
         places["FILE"].write_text("")
         places["DAMAGED"].write_text('{"traceEvents": [{"ph": "X", "cat": "kernel"')
         for mistake in MISTAKES.strip().splitlines():
@@ -291,7 +285,7 @@ class ExitCodesTest(unittest.TestCase):
             for name, place in places.items():
                 line = line.replace(name, str(place))
             with self.subTest(mistake):
-                result = subprocess.run([PROGRAM, *line.split()], capture_output=True, text=True, timeout=240)
+                result = self.run_to_end(*line.split())
                 self.assertEqual(result.returncode, 2, (result.stdout, result.stderr))
                 self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
                 self.assertIn(word, result.stderr)

@@ -1,22 +1,18 @@
 #include "flashstep/bench/leaderboard.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
+#include <c10/util/ScopeExit.h>
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/signals.h"
 #include "flashstep/base/subprocess.h"
 #include "flashstep/base/text.h"
-#include "flashstep/bench/ddp_and_sharding.h"
-#include "flashstep/bench/ranks.h"
-#include "flashstep/bench/schema.h"
 #include "flashstep/bench/step_work.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/limits.h"
-#include "flashstep/model/cost.h"
 
 namespace flashstep::tools {
 namespace {
@@ -26,78 +22,55 @@ namespace {
 constexpr double kGradientError = 0.05, kLossError = 0.01;
 
 // A directory of this run's own.
-class Directory {
- public:
-  Directory() : path_((std::filesystem::temp_directory_path() / "flashstep_XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr)
-      throw MachineError(str("[bench leaderboard] expected to make a directory like ", path_));
-  }
-  ~Directory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Directory(const Directory&) = delete;
-  Directory& operator=(const Directory&) = delete;
-  const std::string& path() const { return path_; }
+std::string make_directory() {
+  std::string path = std::filesystem::temp_directory_path() / "flashstep_XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr)
+    throw MachineError(str("[bench leaderboard] expected to make a directory like ", path));
+  return path;
+}
 
- private:
-  std::string path_;
-};
-
-Record blank_of(const ParallelCase& c, const std::string& implementation) {
-  const ModelConfig model = model_of(c);
-  Record blank;
-  blank.key = key_of(c);
-  blank.what = describe(c);
-  blank.implementation = implementation;
-  blank.facts["flops"] = step_flops(model, c.batch_size, model.context_length);
+Record leaderboard_blank(const ParallelCase& c, const std::string& implementation) {
+  Record blank = blank_of(c, implementation);
+  blank.facts["flops"] = pass_flops(c);
   blank.facts["limit"] = measure::matmul_limit_flops(c.device, c.precision);
   return blank;
 }
 
 // Only what is beyond any rounding is a fault.
-void check(Record& r) {
+std::string fault_of(const Record& r) {
   const auto is_above = [&](const char* fact, double most) {
-    const double value = r.number(fact);
-    return r.facts.contains(fact) && !(value <= most);
+    return r.facts.contains(fact) && !(r.number(fact) <= most);
   };
-  if (is_above("gradient error", kGradientError) || is_above("loss error", kLossError) ||
-      is_above("weight error", 1)) {
-    r.fault = str(
-        "expected the reference's step within ", kLossError, " of its loss, ", 100 * kGradientError,
-        " % of its gradients and what rounding and one update may make of ", "its weights, got ",
-        r.number("loss error"), ", ", 100 * r.number("gradient error"), " % and ",
-        r.number("weight error"), " times as much");
-  }
+  if (!is_above("gradient error", kGradientError) && !is_above("loss error", kLossError) &&
+      !is_above("weight error", 1))
+    return "";
+  return str("expected the reference's step within ", kLossError, " of its loss, ",
+             100 * kGradientError, " % of its gradients and what rounding and one update may make ",
+             "of its weights, got ", r.number("loss error"), ", ", 100 * r.number("gradient error"),
+             " % and ", r.number("weight error"), " times as much");
 }
 
 Record measure(LeaderboardPlan plan, const std::string& implementation, const Run& run) {
   plan.implementations = {implementation};
-  std::vector<Record> records =
-      measure_plan(plan, "leaderboard", {blank_of(plan.c, implementation)},
-                   [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); });
-  check(records.front());
-  return std::move(records.front());
+  Record record =
+      measure_plan(plan, "leaderboard", {leaderboard_blank(plan.c, implementation)}, run).front();
+  record.fault = fault_of(record);
+  return record;
 }
 
 // PyTorch's FSDP2 in processes of its own, which print a line of JSON.
 Record measure_baseline(const BenchLeaderboardOptions& options, const LeaderboardPlan& plan,
                         bool compiled) {
-  Record record = blank_of(plan.c, compiled ? "FSDP2, compiled" : "FSDP2");
+  Record record = leaderboard_blank(plan.c, compiled ? "FSDP2, compiled" : "FSDP2");
   record.ours = false;
-  const ModelConfig model = model_of(plan.c);
+  const ModelConfig& model = plan.c.model;
   std::vector<std::string> command = options.baseline;
-  const auto add = [&](const char* flag, int64_t value) {
+  for (const auto& [flag, value] :
+       {std::pair("--d-model", model.d_model), std::pair("--d-ff", model.d_ff),
+        std::pair("--layers", model.num_layers), std::pair("--heads", model.num_heads),
+        std::pair("--vocab", model.vocab_size), std::pair("--context", model.context_length),
+        std::pair("--batch", plan.c.batch_size), std::pair("--steps", plan.steps)})
     command.insert(command.end(), {flag, std::to_string(value)});
-  };
-  add("--d-model", model.d_model);
-  add("--d-ff", model.d_ff);
-  add("--layers", model.num_layers);
-  add("--heads", model.num_heads);
-  add("--vocab", model.vocab_size);
-  add("--context", model.context_length);
-  add("--batch", plan.c.batch_size);
-  add("--steps", plan.steps);
   command.insert(command.end(), {"--weights", "bf16", "--recompute", "--json"});
   if (compiled) command.emplace_back("--compile");
   nlohmann::json answer;
@@ -118,10 +91,10 @@ Record measure_baseline(const BenchLeaderboardOptions& options, const Leaderboar
 }
 
 Schema leaderboard_schema() {
-  const auto per_second = [](const Record& r, const Records&) {
+  const ValueOf per_second = [](const Record& r) {
     return r.number("ranks") * r.number("batch") * r.number("context") / r.median("total");
   };
-  const auto share = [](const Record& r, const Records&) {
+  const ValueOf share = [](const Record& r) {
     return 100 * r.number("flops") / r.median("total") / r.number("limit");
   };
   using measure::number_column, measure::text_column;
@@ -180,12 +153,12 @@ std::vector<std::string> leaderboard_names() {
 
 Config leaderboard_config(const ParallelCase& c, const std::string& implementation) {
   const std::vector<std::string> names = leaderboard_names();
-  require(std::find(names.begin(), names.end(), implementation) != names.end(),
-          "[bench leaderboard] expected one of ", join(names), ", got \"", implementation, "\"");
+  require(contains(names, implementation), "[bench leaderboard] expected one of ", join(names),
+          ", got \"", implementation, "\"");
   require(c.ranks >= 2, "[bench leaderboard] expected 2 ranks or more to divide a model, got ",
           c.ranks);
   Config config;
-  config.model = model_of(c);
+  config.model = c.model;
   config.parallel.shard_optimizer = "full";
   config.parallel.world_size = c.ranks;
   config.schedule.learning_rate = 1e-5;
@@ -212,34 +185,37 @@ Config leaderboard_config(const ParallelCase& c, const std::string& implementati
 BenchLeaderboardOptions leaderboard_preset(const std::string& year) {
   require(year == "2026", "[bench leaderboard] expected preset 2026, got \"", year, "\"");
   BenchLeaderboardOptions options;
-  options.axes.models = {"8B"};
+  options.axes.sizes = {"8B"};
   options.axes.contexts = {32'768};
   options.axes.precisions = {"bf16"};
-  options.axes.batch_size = 1;
+  options.axes.common.batch_size = 1;
   options.plan.implementations = leaderboard_names();
   return options;
 }
 
 BenchReport bench_leaderboard(const BenchLeaderboardOptions& options) {
   const std::vector<ParallelCase> cases = cases_of(options.axes);
-  const Directory samples;
+  const std::string samples = make_directory();
+  const auto remove = c10::make_scope_exit([&] {
+    std::error_code ignored;
+    std::filesystem::remove_all(samples, ignored);
+  });
   LeaderboardPlan plan = options.plan;
-  Benchmark benchmark;
-  benchmark.command = "bench leaderboard";
-  benchmark.title = "A training step of a fully sharded model";
-  benchmark.device = options.axes.device;
-  benchmark.schema = [](const Records&) { return leaderboard_schema(); };
-  benchmark.how_to_read = {note("leaderboard")};
-  benchmark.how = str("Medians of ", plan.steps, " steps in a row after ", plan.warmup,
-                      ", of the slowest rank");
-  benchmark.findings = leaderboard_findings;
-  benchmark.tables = leaderboard_work;
-  benchmark.pictures = step_memory_pictures;
+  const Benchmark benchmark = {.command = "bench leaderboard",
+                               .title = "A training step of a fully sharded model",
+                               .device = options.axes.common.device,
+                               .schema = [](const Records&) { return leaderboard_schema(); },
+                               .how_to_read = {note("leaderboard")},
+                               .how = str("Medians of ", plan.steps, " steps in a row after ",
+                                          plan.warmup, ", of the slowest rank"),
+                               .findings = leaderboard_findings,
+                               .pictures = step_memory_pictures,
+                               .tables = leaderboard_work};
   return run_benchmark(benchmark, options.progress, [&](Run& run) {
     for (size_t i = 0; i < cases.size(); ++i) {
       plan.c = cases[i];
       for (const std::string& name : options.plan.implementations) leaderboard_config(plan.c, name);
-      plan.samples = str(samples.path(), "/", i);
+      plan.samples = str(samples, "/", i);
       run.begin(i, cases.size(), describe(plan.c));
       for (const std::string& implementation : options.plan.implementations)
         run.add(measure(plan, implementation, run));

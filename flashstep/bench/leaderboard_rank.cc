@@ -242,7 +242,7 @@ void bench_leaderboard_rank(const std::string& task) {
   read_json(plan, task, "the task of a rank");
   const bool on_gpu = plan.c.device == "cuda";
   if (on_gpu) let_memory_grow(at::kCUDA);
-  const auto group = make_rank_group(plan.c.backend, plan.c.device);
+  const auto group = make_rank_group(plan.c.backend(), plan.c.device);
   std::optional<GpuStream> stream;
   if (on_gpu) stream.emplace();
   RankBench(plan, *group).run();

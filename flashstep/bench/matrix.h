@@ -30,22 +30,14 @@ struct BenchMatrixOptions {
   TellProgress progress = {};
 };
 // "2024", "2025", "2026": the sizes of the handouts; UserError for another year.
-BenchMatrixOptions matrix_preset(const std::string& year);
-
-// In the process that was called, and in each rank that it started.
-BenchReport bench_matrix(const BenchMatrixOptions& options);
-void bench_matrix_rank(const std::string& task);
-
-// ---- Inside
-
-// The parts of an implementation's name.
-std::string attention_of(const std::string& implementation);
-std::string wrapper_of(const std::string& implementation);
+ParallelAxes matrix_axes(const std::string& year);
 
 // Records of a training run each: samples in seconds "steps" and "epoch", "validation loss" (after
 // each epoch, nats a token); facts "peak_bytes" (of the rank with most), "epoch steps" (those left
 // out included), "tokens" (a step, all ranks), "bucket_megabytes". Pictures: time of a step, peak
-// memory, tokens/s, and a heat map of the speed-up by wrapper.
-Benchmark matrix_benchmark(const BenchMatrixOptions& options, const ParallelCase& c);
+// memory, tokens/s, and a heat map of the speed-up by wrapper. In the process that was called, and
+// in each rank that it started.
+BenchReport bench_matrix(const BenchMatrixOptions& options);
+void bench_matrix_rank(const std::string& task);
 
 }  // namespace flashstep::tools

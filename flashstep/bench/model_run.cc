@@ -62,6 +62,23 @@ Transformer make_model(const ModelConfig& config, uint64_t seed, at::Device devi
   return model;
 }
 
+namespace {
+
+void set_determinism(bool algorithms, bool warn_only, bool cudnn) {
+  at::globalContext().setDeterministicAlgorithms(algorithms, warn_only);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // as flashstep train
+  at::globalContext().setDeterministicCuDNN(cudnn);
+}
+
+}  // namespace
+
+Determinism::Determinism(bool wanted, bool warn_only)
+    : was_(at::globalContext().deterministicAlgorithms()),
+      cudnn_was_(at::globalContext().deterministicCuDNN()) {
+  set_determinism(wanted, warn_only, wanted);
+}
+Determinism::~Determinism() { set_determinism(was_, /*warn_only=*/false, cudnn_was_); }
+
 ModelRun::ModelRun(const Workload& workload)
     : workload_(resolved_workload(workload)),
       device_(current_device(workload_.device)),
@@ -150,11 +167,6 @@ void Marks::set() {
   c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
   event.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   events_.push_back(std::move(event));
-}
-
-void Marks::clear() {
-  events_.clear();
-  times_.clear();
 }
 
 std::vector<double> Marks::seconds() const {

@@ -20,16 +20,13 @@
 
 namespace flashstep::tools {
 
-// Moments of a step on a device, without waiting for it.
-
-// On a GPU a mark is an event: reached when the current stream has done all that it was given
-// before. On a CPU it is the time of day.
+// Moments of a step on a device, without waiting for it. On a GPU a mark is an event: reached when
+// the current stream has done all that it was given before. On a CPU it is the time of day.
 class Marks {
  public:
   explicit Marks(c10::Device device) : device_(device) {}
 
   void set();
-  void clear();
   // Seconds between each mark and the one before. Waits for the last one.
   std::vector<double> seconds() const;
   // How many seconds after it was set each mark is reached: the host's lead over a device that had
@@ -90,6 +87,19 @@ class ProductsSwitch {
  private:
   bool tf32_before_;
   Float32Products before_;
+};
+
+// While alive, LibTorch computes as train.deterministic says: equal inputs give equal bits wherever
+// it and our kernels can. What it cannot is an error, or, with `warn_only`, a warning.
+class Determinism {
+ public:
+  explicit Determinism(bool wanted, bool warn_only = false);
+  ~Determinism();
+  Determinism(const Determinism&) = delete;
+  Determinism& operator=(const Determinism&) = delete;
+
+ private:
+  bool was_, cudnn_was_;
 };
 
 // A model ready to compute (make_model). The host does not wait for a GPU unless that is said. It

@@ -4,85 +4,55 @@
 #include <sstream>
 
 #include "flashstep/base/text.h"
-#include "flashstep/bench/workload.h"
 #include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
 
 namespace flashstep::tools {
 namespace {
 
-constexpr int64_t kMostOfCase = int64_t{1} << 31;
-
 bool has_buckets(const std::string& wrapper) { return wrapper == "bucketed" || wrapper == "torch"; }
 
 }  // namespace
 
 void ParallelCase::visit(FieldVisitor& v) {
-  v.field("model", model, {}, "a named size, or d_model/d_ff/layers/heads");
-  v.field("vocab_size", vocab_size, {0, kMostOfCase}, "tokens in the vocabulary");
-  v.field("batch_size", batch_size, {1, kMostOfCase}, "rows of one rank");
-  v.field("context_length", context_length, {0, kMostOfCase}, "tokens of a row");
-  v.field("precision", precision, {"fp32", "bf16"}, "bf16: autocast");
-  v.field("attention", attention, {}, "implementation of attention");
-  v.field("ranks", ranks, {1, kMostOfCase}, "processes");
-  v.field("device", device, {"cpu", "cuda"}, "where ranks compute");
-  v.field("backend", backend, {"gloo", "nccl"}, "how they communicate");
-}
-
-ModelConfig model_of(const ParallelCase& c) {
-  ModelConfig config = model_by_name(c.model);
-  if (c.vocab_size > 0) config.vocab_size = c.vocab_size;
-  config.context_length = c.context_length;
-  config.attention = c.attention;
-  return resolved_model(config);
-}
-
-Workload workload_of(const ParallelCase& c) {
-  Workload workload;
-  workload.model = model_of(c);
-  workload.batch_size = c.batch_size;
-  workload.precision = c.precision;
-  workload.device = c.device;
-  return workload;
+  Workload::visit(v);
+  v.field("ranks", ranks, {1, int64_t{1} << 31}, "processes");
 }
 
 std::vector<ParallelCase> cases_of(const ParallelAxes& axes) {
   std::vector<ParallelCase> cases;
-  for (const std::string& model : axes.models) {
-    for (const int64_t context : axes.contexts) {
-      for (const std::string& precision : axes.precisions) {
-        for (const int64_t ranks : axes.ranks) {
-          ParallelCase c;
-          c.model = model;
-          c.vocab_size = axes.vocab_size;
-          c.batch_size = axes.batch_size;
-          c.context_length = context;
-          c.precision = precision;
-          c.attention = axes.attention;
-          c.ranks = ranks;
-          c.device = axes.device;
-          c.backend = axes.device == "cuda" ? "nccl" : "gloo";
-          c.context_length = model_of(c).context_length;  // says what is wrong before anything runs
-          cases.push_back(c);
-        }
-      }
-    }
+  for (const Workload& workload : workloads_of(axes)) {
+    for (const int64_t ranks : axes.ranks) cases.push_back({workload, ranks});
   }
-  require(!cases.empty(),
-          "[bench] expected models, contexts, precisions and ranks, got none of one");
+  require(!cases.empty(), "[bench] expected numbers of ranks, got none");
   return cases;
 }
 
 std::string describe(const ParallelCase& c) {
-  return str(c.model, ", ", c.ranks, c.ranks == 1 ? " rank" : " ranks", ", batch ", c.batch_size,
-             ", context ", c.context_length, ", ", c.precision);
+  return str(model_name(c.model), ", ", c.ranks, c.ranks == 1 ? " rank" : " ranks", ", batch ",
+             c.batch_size, ", context ", c.model.context_length, ", ", c.precision);
 }
 
 std::string file_stem(const ParallelCase& c) {
-  std::string stem =
-      str(c.model, "_", c.ranks, "x", c.batch_size, "x", c.context_length, "_", c.precision);
-  for (char& letter : stem) letter = letter == '/' ? '-' : letter;
+  std::string stem = str(model_name(c.model), "_", c.ranks, "x", c.batch_size, "x",
+                         c.model.context_length, "_", c.precision);
+  std::replace(stem.begin(), stem.end(), '/', '-');
   return stem;
+}
+
+Record blank_of(const ParallelCase& c, const std::string& implementation) {
+  return {.key = {{"model", model_name(c.model)},
+                  {"ranks", c.ranks},
+                  {"batch", c.batch_size},
+                  {"context", c.model.context_length},
+                  {"precision", c.precision}},
+          .what = describe(c),
+          .implementation = implementation};
+}
+
+Schema parallel_schema() {
+  return {text_key("model"), integer_key("ranks"), integer_key("batch"), integer_key("context"),
+          text_key("precision")};
 }
 
 ParallelConfig division_by_name(const std::string& name) {
@@ -131,7 +101,7 @@ void check_transports(const std::vector<std::string>& names, const std::string& 
 std::string shown_name(const std::string& name, double bucket_megabytes) {
   const ParallelConfig division = division_by_name(name);
   const bool is_chosen = has_buckets(division.wrapper) && division.bucket_megabytes == 0;
-  if (!is_chosen || bucket_megabytes <= 0) return name;
+  if (!is_chosen || !(bucket_megabytes > 0)) return name;
   return str(division.wrapper, ' ', fixed(bucket_megabytes, 0), " MB (chosen)",
              division.peer_copies == "none" ? " nccl" : "");
 }

@@ -1,51 +1,38 @@
-// What the benchmarks of data parallelism measure: one model, batch, context and precision on so
-// many ranks.
+// What the benchmarks of data parallelism measure: a workload on each of so many ranks, and how its
+// work is divided.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "flashstep/detail/fields.h"
-#include "flashstep/detail/model_config.h"
-#include "flashstep/measure/table.h"
+#include "flashstep/bench/benchmark.h"
+#include "flashstep/bench/ranks.h"
+#include "flashstep/bench/schema.h"
+#include "flashstep/bench/workload.h"
 #include "flashstep/train/config.h"
 
 namespace flashstep::tools {
 
-struct Workload;  // workload.h
-
-struct ParallelCase {
-  std::string model = "xl";    // a named size, or "1600/6400/48/25": d_model/d_ff/layers/heads
-  int64_t vocab_size = 0;      // 0: the named size's, 10,000 for others
-  int64_t batch_size = 4;      // of one rank
-  int64_t context_length = 0;  // 0: the named size's
-  std::string precision = "fp32", attention = "auto";
+struct ParallelCase : Workload {  // of one rank
   int64_t ranks = 2;
-  std::string device = "cpu", backend = "gloo";
+  std::string backend() const { return device == "cuda" ? "nccl" : "gloo"; }
   void visit(FieldVisitor& visitor);
 };
 
-// The model of the case. UserError for a size that is no name and no four numbers.
-ModelConfig model_of(const ParallelCase& c);
-// What one rank computes of it.
-Workload workload_of(const ParallelCase& c);
-
-// Every combination of the lists, models first. An empty list of models, contexts, precisions or
-// ranks leaves the case without: UserError.
-struct ParallelAxes {
-  std::vector<std::string> models = {"xl"};
-  std::vector<int64_t> contexts = {128};
-  std::vector<std::string> precisions = {"fp32"};
+// Every combination of the lists, sizes first, numbers of ranks last. UserError for an empty list.
+struct ParallelAxes : WorkloadAxes {
+  ParallelAxes() : WorkloadAxes{.sizes = {"xl"}, .common = {.model = {}, .batch_size = 4}} {}
   std::vector<int64_t> ranks = {2};
-  int64_t batch_size = 4, vocab_size = 0;
-  std::string device = "cpu";  // gloo; or "cuda": nccl
-  std::string attention = "auto";
 };
 std::vector<ParallelCase> cases_of(const ParallelAxes& axes);
 
 std::string describe(const ParallelCase& c);   // "xl, 2 ranks, batch 4, context 512, bf16"
 std::string file_stem(const ParallelCase& c);  // "xl_2x4x512_bf16", for names of files
+
+// Not measured yet; the key is model, ranks, batch, context and precision.
+Record blank_of(const ParallelCase& c, const std::string& implementation);
+Schema parallel_schema();  // columns of that key
 
 // A wrapper in words: "none", "naive", "flat", "overlapped", "bucketed 25", "torch 25" (MB; 0:
 // chosen), "bucketed 25 nccl" (parallel.peer_copies none). UserError for others.
@@ -57,8 +44,25 @@ std::vector<std::string> division_names(const std::vector<std::string>& wrappers
 // UserError where a name asks for a transport ("... nccl") that the device has not: on a CPU Gloo
 // carries everything.
 void check_transports(const std::vector<std::string>& names, const std::string& device);
-// The name for readers, once the size in use is known: "bucketed 126 MB (chosen)" where it was
-// chosen, else the name itself.
+// The name for readers, once the size in use is known (NaN: it is not): "bucketed 126 MB (chosen)"
+// where it was chosen, else the name itself.
 std::string shown_name(const std::string& name, double bucket_megabytes);
+
+// `blanks` as measured on the ranks of a plan, which has a case `c` and `implementations`, of which
+// some may be left: `command` is what a rank is started with.
+template <typename Plan>
+std::vector<Record> measure_plan(const Plan& plan, const std::string& command,
+                                 std::vector<Record> blanks, const Run& run) {
+  RankJob job;
+  job.ranks = static_cast<int>(plan.c.ranks);
+  job.arguments = {"bench", command};
+  job.progress = [&](const std::string& line) { run.tell(describe(plan.c) + ": " + line); };
+  const auto task_of = [&](const std::vector<std::string>& implementations) {
+    Plan part = plan;
+    part.implementations = implementations;
+    return write_json(part);
+  };
+  return measure_on_ranks(job, task_of, std::move(blanks));
+}
 
 }  // namespace flashstep::tools

@@ -1,13 +1,11 @@
-"""flashstep bench ddp, sharding and matrix as commands: they start their own ranks; files and exit codes."""
-import json
+"""flashstep bench ddp, sharding, matrix, leaderboard and allreduce as commands: they start their own ranks; files and
+exit codes."""
 import os
 import signal
-import struct
 import subprocess
 import unittest
-from pathlib import Path
 
-from program import Command, FolderTest, children_of, rows_of
+from program import Command, FolderTest, children_of, rows_of, write_tokens
 
 run = Command("bench")
 SMALL = ("--device", "cpu", "--model", "32/64/2/2", "--vocab", 64, "--context", 16, "--batch", 2, "--ranks", 2,
@@ -15,21 +13,11 @@ SMALL = ("--device", "cpu", "--model", "32/64/2/2", "--vocab", 64, "--context", 
 FEW = ("--turns", 2, "--warmup", 2, "--steps", 2)
 
 
-def write_tokens(path, ids):
-    """A vector of uint16 as NumPy's .npy, version 1."""
-    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(ids)},), }}"
-    header += " " * (-(len(header) + 11) % 64) + "\n"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
-                     struct.pack(f"<{len(ids)}H", *ids))
-
-
 class BenchParallelTest(FolderTest):
     def test_ddp(self):
-        stem = self.path / "ddp"
-        result = run("ddp", *SMALL, *FEW, "--bucket-mb", "0.01,1000", "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        result = run.well("ddp", *SMALL, *FEW, "--bucket-mb", "0.01,1000", "--out", self.path)
         self.assertIn("Verdict: the weights of all 7 compared runs are a single process's.", result.stdout)
-        rows = rows_of(f"{stem}.csv")
+        rows = rows_of(self.path / "ddp.csv")
         self.assertEqual([row["wrapper"] for row in rows],
                          ["none", "naive", "flat", "overlapped", "bucketed 0.01", "bucketed 1000", "torch 0.01",
                           "torch 1000"])
@@ -42,18 +30,16 @@ class BenchParallelTest(FolderTest):
             if row["wrapper"] != "none":
                 self.assertEqual(float(row["weights"]), 0, row)
                 self.assertGreater(float(row["communication (ms)"]), 0, row)
-        self.assertEqual(len(json.loads(Path(f"{stem}.json").read_text())["rows"]), 8)
-        document = Path(f"{stem}.md").read_text()
+        self.assertEqual(len(self.table("ddp")["rows"]), 8)
+        document = (self.path / "ddp.md").read_text()
         for picture in ("parts", "lanes"):
             name = f"ddp_32-64-2-2_2x2x16_fp32_{picture}.svg"
             self.assertIn(f"({name})", document)
             self.assertTrue((self.path / name).exists())
 
     def test_sharding(self):
-        stem = self.path / "sharding"
-        result = run("sharding", *SMALL, *FEW, "--bucket-mb", 0.01, "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        rows = rows_of(f"{stem}.csv")
+        result = run.well("sharding", *SMALL, *FEW, "--bucket-mb", 0.01, "--out", self.path)
+        rows = rows_of(self.path / "sharding.csv")
         self.assertEqual([row["optimizer"] for row in rows], ["none", "whole", "flat"])
         self.assertEqual([row["gradients by"] for row in rows], ["Gloo"] * 3)
         self.assertEqual([row["updates by"] for row in rows], ["", "Gloo", "Gloo"])
@@ -69,14 +55,13 @@ class BenchParallelTest(FolderTest):
         for row in rows[1:]:
             self.assertGreater(int(row["launches"]), 0, row)
         name = "sharding_32-64-2-2_2x2x16_fp32_update.svg"
-        self.assertIn(f"({name})", Path(f"{stem}.md").read_text())
+        self.assertIn(f"({name})", (self.path / "sharding.md").read_text())
         self.assertTrue((self.path / name).exists())
 
     def test_leaderboard(self):
         shape = ("--device", "cpu", "--model", "32/64/2/2", "--vocab", 65, "--context", 17, "--batch", 2)
-        result = run("leaderboard", *shape, "--ranks", 3, "--warmup", 2, "--steps", 2, "--python", "python3",
+        result = run.well("leaderboard", *shape, "--ranks", 3, "--warmup", 2, "--steps", 2, "--python", "python3",
                      "--peer-script", self.path / "none.py", "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
         rows = rows_of(self.path / "leaderboard.csv")
         self.assertEqual([row["implementation"] for row in rows],
                          ["reference", "bf16 weights", "fp32 weights", "FSDP2", "FSDP2, compiled"])
@@ -102,24 +87,21 @@ class BenchParallelTest(FolderTest):
         self.assertIn("expected 2 ranks or more", refused.stderr)
 
     def test_buckets_that_are_chosen(self):
-        result = run("sharding", *SMALL, *FEW, "--shard", "none,flat", "--no-trace", "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        result = run.well("sharding", *SMALL, *FEW, "--shard", "none,flat", "--no-trace", "--out", self.path)
         self.assertRegex(result.stdout, "flat: gradients bucketed, .* MB \\(chosen\\), by Gloo")
         self.assertEqual([row["computing (ms)"] for row in rows_of(self.path / "sharding.csv")], ["", ""])
-        result = run("ddp", *SMALL, *FEW, "--wrapper", "bucketed", "--bucket-mb", "0,1", "--check-steps", 0,
+        result = run.well("ddp", *SMALL, *FEW, "--wrapper", "bucketed", "--bucket-mb", "0,1", "--check-steps", 0,
                      "--no-trace", "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual([row["wrapper"] for row in rows_of(self.path / "ddp.csv")],
                          ["bucketed 25 MB (chosen)", "bucketed 1"])
 
     def test_matrix(self):
-        train, validation, stem = self.path / "train.npy", self.path / "val.npy", self.path / "matrix"
+        train, validation = self.path / "train.npy", self.path / "val.npy"
         write_tokens(train, [i * i % 64 for i in range(16 * 40 + 1)])
         write_tokens(validation, [i * i % 64 for i in range(100, 200)])
-        result = run("matrix", *SMALL, "--train", train, "--val", validation, "--epochs", 2, "--attention",
+        result = run.well("matrix", *SMALL, "--train", train, "--val", validation, "--epochs", 2, "--attention",
                      "cpu,naive", "--wrapper", "none,naive,bucketed", "--bucket-mb", 0.01, "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        rows = rows_of(f"{stem}.csv")
+        rows = rows_of(self.path / "matrix.csv")
         self.assertEqual([(row["attention"], row["wrapper"], row["ranks"]) for row in rows],
                          [(attention, wrapper, ranks) for attention in ("cpu", "naive")
                           for wrapper, ranks in (("none", "1"), ("naive", "2"), ("bucketed 0.01", "2"))])
@@ -130,7 +112,22 @@ class BenchParallelTest(FolderTest):
         self.assertAlmostEqual(losses["naive"], losses["bucketed 0.01"], places=6)
         for picture in ("time", "memory", "throughput", "speedup"):
             self.assertTrue((self.path / f"matrix_{picture}.svg").exists())
-            self.assertIn(f"matrix_{picture}.svg", Path(f"{stem}.md").read_text())
+            self.assertIn(f"matrix_{picture}.svg", (self.path / "matrix.md").read_text())
+
+    def test_allreduce(self):
+        folder = self.path / "new"
+        result = run.well("allreduce", "--device", "cpu", "--megabytes", "0.01,1", "--ranks", "2,3", "--seconds", 0.05,
+                          "--out", folder)
+        self.assertIn("Verdict: 4 of 4 cases measured, 0 failed, 0 wrong elements.", result.stdout)
+        runs = rows_of(folder / "allreduce.csv")
+        self.assertEqual([(r["ranks"], r["size (MB)"], r["implementation"]) for r in runs],
+                         [(ranks, size, who) for ranks in "23" for size in ("0.01", "1") for who in ("flashstep", "bare")])
+        self.assertTrue(all(float(r["median (ms)"]) > 0 and r["wrong"] == "0" for r in runs), runs)
+        self.assertEqual(len(self.table("new/allreduce")["rows"]), 4)
+        document = (folder / "allreduce.md").read_text()
+        for picture in ("bus", "time"):
+            self.assertIn(f"(allreduce_{picture}.svg)", document)
+            self.assertTrue((folder / f"allreduce_{picture}.svg").exists())
 
     def test_a_rank_that_crashes_is_a_failure(self):
         process = subprocess.Popen(run.line("ddp", *SMALL, "--turns", 1, "--warmup", 1, "--steps", 1000, "--wrapper",

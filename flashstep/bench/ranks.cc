@@ -33,32 +33,21 @@ std::string absolute(const std::string& program) {
   return program == "/proc/self/exe" ? std::filesystem::read_symlink(program).string() : program;
 }
 
-// One rank needs nobody to watch it beside us: a program less to start and to wait for. `port` is
-// its store's.
-ChildOptions alone(const RankJob& job, const FreePort& port) {
-  ChildOptions child;
-  child.command = {absolute(job.program)};
-  child.variables = variables_of_process();
-  for (const auto& [name, value] : job.variables) child.variables[name] = value;
-  child.variables = rank_variables(std::move(child.variables), /*rank=*/0, /*world_size=*/1, port);
-  child.inherited = port.descriptor();
-  return child;
-}
-
-ChildOptions launched(const RankJob& job) {
-  ChildOptions child;
-  child.command = {
-      job.launcher,         "launch", "-n", std::to_string(job.ranks), "--no-label", "--",
-      absolute(job.program)};
-  child.variables = variables_of_process();
-  for (const auto& [name, value] : job.variables) child.variables[name] = value;
-  return child;
-}
-
 std::unique_ptr<Subprocess> start(const RankJob& job) {
-  const FreePort port;
-  ChildOptions child = job.ranks == 1 ? alone(job, port) : launched(job);
+  const FreePort port;  // of a single rank's store
+  ChildOptions child;
+  if (job.ranks > 1)
+    child.command = {job.launcher, "launch", "-n", std::to_string(job.ranks), "--no-label", "--"};
+  child.command.push_back(absolute(job.program));
   child.command.insert(child.command.end(), job.arguments.begin(), job.arguments.end());
+  child.variables = variables_of_process();
+  for (const auto& [name, value] : job.variables) child.variables[name] = value;
+  // One rank needs nobody to watch it beside us: a program less to start and to wait for.
+  if (job.ranks == 1) {
+    child.variables =
+        rank_variables(std::move(child.variables), /*rank=*/0, /*world_size=*/1, port);
+    child.inherited = port.descriptor();
+  }
   child.variables[kTaskVariable] = job.task;
   child.death_signal = SIGTERM;  // a launcher stops its ranks then
   return std::make_unique<Subprocess>(child);
@@ -214,14 +203,12 @@ OwnProcess run_own_process(const std::vector<std::string>& command, const std::s
   return process;
 }
 
-std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks) {
-  const auto unit_of = [&](const Record& record) {
-    return work.unit_of ? work.unit_of(record) : record.implementation;
-  };
+std::vector<Record> measure_on_ranks(
+    RankJob job, const std::function<std::string(const std::vector<std::string>& units)>& task_of,
+    std::vector<Record> blanks, const std::function<std::string(const Record&)>& unit_of) {
   std::vector<std::string> units = Records(blanks).distinct(unit_of);
-  RankJob job = work.job;
   while (!units.empty()) {
-    job.task = work.task_of(units);
+    job.task = task_of(units);
     const auto kills = measure::oom_kills();
     const RanksOutcome outcome = run_ranks(job);
     if (outcome.failure.empty()) {
@@ -239,8 +226,6 @@ std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> b
   }
   return blanks;
 }
-
-using Json = nlohmann::json;
 
 void PythonPeer::start() {
   require(failure_.empty(), failure_);

@@ -1,15 +1,7 @@
 // A benchmark of several processes starts its own ranks, and gets back what rank 0 measured.
 //
-// The benchmark runs `flashstep launch -n N -- ARGUMENTS`, ARGUMENTS being its own command once
-// more; there rank_task() has what shall be measured, in words of the benchmark's own (JSON, say):
-//
-//   if (const auto task = tools::rank_task()) return measure_as_rank(*task);   // in each rank
-//   RankJob job;
-//   job.arguments = {"bench", "x"};
-//   job.task = ...;
-//   const RanksOutcome outcome = run_ranks(job);
-//
-// A job of one rank is started as that rank, without the launcher.
+// It runs `flashstep launch -n N -- ARGUMENTS`, ARGUMENTS being its own command once more; there
+// rank_task() has what shall be measured. A job of one rank is started without the launcher.
 //
 // Rank 0 hands over one result after the other, so that what was measured before a failure (memory
 // that is too small, a lost rank) is kept.
@@ -25,8 +17,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "flashstep/base/subprocess.h"
-#include "flashstep/bench/record.h"
-#include "flashstep/detail/fields.h"
+#include "flashstep/bench/schema.h"
 
 namespace flashstep {
 class Group;  // comm/group.h
@@ -68,36 +59,15 @@ void tell_progress(const std::string& line);
 std::unique_ptr<Group> make_rank_group(const std::string& backend, const std::string& device);
 
 // Records that ranks measure: one unit after the other on the same ranks, of which some may fail.
-struct RankWork {
-  RankJob job;  // its task is made for the units that are to be measured
-  std::function<std::string(const std::vector<std::string>& units)> task_of;
-  // The unit that a record belongs to; empty: its implementation.
-  std::function<std::string(const Record&)> unit_of = nullptr;
-};
-
 // `blanks` with what rank 0 handed over (hand_over_record) or what became of their unit: where the
 // ranks fail, the unit that had begun is left out, and the ranks are started once more for the
-// others; all are left out where none had begun. Interrupted by a signal; MachineError when they
-// cannot be started.
-std::vector<Record> measure_on_ranks(const RankWork& work, std::vector<Record> blanks);
-
-// The same of a plan with `c`, a case on ranks, and `implementations`, of which some may be left:
-// `command` is what a rank is started with.
-template <typename Plan>
-std::vector<Record> measure_plan(const Plan& plan, const std::string& command,
-                                 std::vector<Record> blanks,
-                                 const std::function<void(const std::string& line)>& progress) {
-  RankWork work;
-  work.job.ranks = static_cast<int>(plan.c.ranks);
-  work.job.arguments = {"bench", command};
-  work.job.progress = progress;
-  work.task_of = [plan](const std::vector<std::string>& implementations) {
-    Plan part = plan;
-    part.implementations = implementations;
-    return write_json(part);
-  };
-  return measure_on_ranks(work, std::move(blanks));
-}
+// others; all are left out where none had begun. The job's task is `task_of` the units that are
+// left; a record's unit, without `unit_of`, is its implementation. Interrupted by a signal;
+// MachineError when the ranks cannot be started.
+std::vector<Record> measure_on_ranks(
+    RankJob job, const std::function<std::string(const std::vector<std::string>& units)>& task_of,
+    std::vector<Record> blanks,
+    const std::function<std::string(const Record&)>& unit_of = implementation_of);
 
 // A case in a process of its own, of `program` by its command: what it handed over, and what became
 // of it. Interrupted by a signal.

@@ -63,8 +63,8 @@ TEST(BenchRanks, AFailureKeepsWhatWasThere) {
   }
   const RanksOutcome outcome = run_ranks(job_of_test(2, "x"));
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_EQ(outcome.failure.find("rank 1 of 2 (process "), 0u) << outcome.failure;
-  EXPECT_NE(outcome.failure.find("ended with exit code 1: no memory left"), std::string::npos)
+  EXPECT_TRUE(outcome.failure.starts_with("rank 1 of 2 (process ")) << outcome.failure;
+  EXPECT_TRUE(contains(outcome.failure, "ended with exit code 1: no memory left"))
       << outcome.failure;
   for (const std::string& result : outcome.results) EXPECT_EQ(result, "before");
 }
@@ -88,7 +88,7 @@ TEST(BenchRanks, OneRankNeedsNoLauncher) {
   const RanksOutcome bad = run_ranks(job);
   EXPECT_EQ(bad.exit_code, 3);
   EXPECT_EQ(bad.results, (std::vector<std::string>{"fail, done"}));
-  EXPECT_EQ(bad.failure.find("rank 0 of 1 (process "), 0u) << bad.failure;
+  EXPECT_TRUE(bad.failure.starts_with("rank 0 of 1 (process ")) << bad.failure;
   EXPECT_TRUE(bad.failure.ends_with(") ended with exit code 3: no memory left")) << bad.failure;
 }
 
@@ -144,13 +144,12 @@ void be_rank(const std::string& task, const Fail& fail) {
 }
 
 std::vector<Record> measure(const std::vector<std::string>& implementations) {
-  RankWork work;
-  work.job = job_of_test();
-  work.task_of = [](const std::vector<std::string>& units) { return Json(units).dump(); };
   std::vector<Record> blanks;
   for (const std::string& implementation : implementations)
     blanks.push_back({.key = {{"model", "xl"}}, .what = "xl", .implementation = implementation});
-  return measure_on_ranks(work, blanks);
+  return measure_on_ranks(
+      job_of_test(), [](const std::vector<std::string>& units) { return Json(units).dump(); },
+      blanks);
 }
 
 TEST(RankJobs, OneThatFailsIsLeftOutAndTheOthersAreMeasured) {
@@ -168,14 +167,12 @@ TEST(RankJobs, OneThatFailsIsLeftOutAndTheOthersAreMeasured) {
 }
 
 TEST(RankJobs, AllFailWhereNoneHadBegun) {
-  if (rank_task()) {
-    std::raise(SIGSEGV);
-  }
+  if (rank_task()) std::raise(SIGSEGV);
   const auto records = measure({"small", "large"});
   ASSERT_EQ(records.size(), 2u);
   for (const Record& record : records) {
     EXPECT_TRUE(record.outcome.failed());
-    EXPECT_NE(record.outcome.why.find("SIGSEGV"), std::string::npos) << record.outcome.why;
+    EXPECT_TRUE(contains(record.outcome.why, "SIGSEGV")) << record.outcome.why;
   }
   EXPECT_EQ(failure_of("bench x", Records(records)).find("[bench x] xl, small failed: rank "), 0u);
 }
@@ -188,5 +185,4 @@ TEST(RankJobs, AMistakeOfTheCallersStaysOne) {
 }
 
 }  // namespace
-
 }  // namespace flashstep::tools

@@ -28,20 +28,6 @@ using at::Tensor;
 // own rounding, near enough that no loss explodes.
 constexpr double kDescentRate = 0.1;
 
-// While alive, equal inputs give equal bits wherever LibTorch and our kernels can.
-class Deterministic {
- public:
-  Deterministic() : was_(at::globalContext().deterministicAlgorithms()) {
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-  }
-  ~Deterministic() { at::globalContext().setDeterministicAlgorithms(was_, /*warn_only=*/false); }
-  Deterministic(const Deterministic&) = delete;
-  Deterministic& operator=(const Deterministic&) = delete;
-
- private:
-  bool was_;
-};
-
 // The larger one; NaN if one is.
 double worse(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 
@@ -60,7 +46,7 @@ std::unique_ptr<Group> begin_rank(const ParallelCase& c) {
   // The ranks share the machine's cores, unless somebody said how.
   if (c.ranks > 1 && std::getenv("OMP_NUM_THREADS") == nullptr)
     at::set_num_threads(std::max(1, at::get_num_threads() / static_cast<int>(c.ranks)));
-  return make_rank_group(c.backend, c.device);
+  return make_rank_group(c.backend(), c.device);
 }
 
 Replica::Replica(const Workload& workload, Group& group, at::Device device)
@@ -104,6 +90,11 @@ Tensor Replica::forward() {
 void Replica::backward(const Tensor& loss) {
   loss.backward();
   parallel_->synchronize_gradients();
+}
+
+void Replica::make_gradients() {
+  zero_grad();
+  backward(forward());
 }
 
 void Replica::record(const std::function<void()>& update) {
@@ -169,68 +160,56 @@ std::vector<StepTimes> Replica::run(int64_t steps) {
   return times;
 }
 
-// Under the profiler on the first rank only: what slows down the others' hosts, too, is waited for
-// there.
-Trace Replica::trace_on_first(const std::function<void()>& body) const {
-  if (group_.is_first()) return trace(device_, body);
-  body();
-  return {};
-}
-
-// In the trace something ends right at the mark, and nothing computes after it.
-void Replica::end_trace(Marks& marks) const {
-  at::zeros({1}, device_);
-  marks.set();
-  synchronize(device_);
-  // Gloo's threads note a collective's end when its result is there already, and an end that is not
-  // noted before the profiler's is lost.
-  if (device_.is_cpu()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-}
-
-// The third step under the profiler, whose start, and first sight of every kind of event, takes
-// time; before it the ranks come together, and in the second the host gets ahead again.
-Trace Replica::trace_step() {
-  Marks marks(device_), unread(device_);
-  Trace whole = trace_on_first([&] {
+// `part` under the profiler, whose start, and first sight of every kind of event, takes time: a
+// step goes before. Then the ranks come together, and in `before` the host gets ahead again. On the
+// first rank only: what slows down the others' hosts, too, is waited for there.
+std::pair<Trace, double> Replica::trace_part(const std::function<void()>& before,
+                                             const std::function<void()>& part) {
+  Marks marks(device_);
+  const auto body = [&] {
     run(1);
     group_.barrier("beginning a traced step");
-    step(unread);
+    before();
     marks.set();
-    step(unread);
-    end_trace(marks);
-  });
+    part();
+    at::zeros({1}, device_);  // something ends right at the mark, and nothing computes after it
+    marks.set();
+    synchronize(device_);
+    // Gloo's threads note a collective's end when its result is there already, and an end that is
+    // not noted before the profiler's is lost.
+    if (device_.is_cpu()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  Trace whole;
+  if (group_.is_first()) {
+    whole = trace(device_, body);
+  } else {
+    body();
+  }
+  return {std::move(whole), marks.seconds().front()};
+}
+
+Trace Replica::trace_step() {
+  Marks unread(device_);
+  const auto one = [&] { step(unread); };
+  auto [whole, seconds] = trace_part(one, one);
   if (!recorded_.empty()) {
     // CUDA deals a graph's kernels out to streams of its own choosing.
     whole.compute.insert(whole.compute.end(), whole.copies.begin(), whole.copies.end());
     whole.compute = measure::merged(std::move(whole.compute), kLaunchGap);
     whole.copies.clear();
   }
-  return last_part(whole, marks.seconds().front());
+  return last_part(whole, seconds);
 }
 
 UpdateTrace Replica::trace_update() {
-  UpdateTrace result;
-  zero_grad();
-  backward(forward());
+  make_gradients();
   synchronize(device_);
   group_.barrier("beginning an update");
   const double begin = measure::steady_seconds();
   update();
-  result.host_seconds = measure::steady_seconds() - begin;
-
-  Marks marks(device_);
-  const Trace whole = trace_on_first([&] {
-    run(1);
-    group_.barrier("beginning a traced step");
-    zero_grad();
-    backward(forward());
-    marks.set();
-    update();
-    end_trace(marks);
-  });
-  result.seconds = marks.seconds().front();
-  result.trace = last_part(whole, result.seconds);
-  return result;
+  const double host_seconds = measure::steady_seconds() - begin;
+  const auto [whole, seconds] = trace_part([this] { make_gradients(); }, [this] { update(); });
+  return {last_part(whole, seconds), seconds, host_seconds};
 }
 
 std::vector<Tensor> Replica::copy_of_weights() const {
@@ -245,7 +224,7 @@ void Replica::descend() {
 }
 
 double Replica::weight_error(const ParallelConfig& division, int64_t steps, bool recorded) {
-  const Deterministic deterministic;
+  const Determinism deterministic(true, /*warn_only=*/true);
   divide({.wrapper = "none"});
   const std::vector<Tensor> begin = copy_of_weights();
   for (int64_t i = 0; i < steps; ++i) {
@@ -264,16 +243,12 @@ double Replica::weight_error(const ParallelConfig& division, int64_t steps, bool
   }
   divide(division);
   if (recorded) {
-    for (int64_t i = 0; i < kStepsBeforeRecording; ++i) {  // without an update
-      zero_grad();
-      backward(forward());
-    }
+    for (int64_t i = 0; i < kStepsBeforeRecording; ++i) make_gradients();  // without an update
     record([this] { descend(); });
     run(steps);
   } else {
     for (int64_t i = 0; i < steps; ++i) {
-      zero_grad();
-      backward(forward());
+      make_gradients();
       descend();
     }
   }
@@ -285,26 +260,13 @@ double Replica::weight_error(const ParallelConfig& division, int64_t steps, bool
   return std::accumulate(errors.begin(), errors.end(), 0.0, worse);
 }
 
-double Replica::bucket_megabytes() const {
-  const GradientReducer* const reducer = parallel_->reducer();
-  return reducer == nullptr ? 0 : reducer->options().bucket_megabytes;
-}
-
-std::string Replica::describe_buckets() const {
-  return parallel_->reducer() == nullptr ? "" : parallel_->reducer()->describe();
-}
-
-std::string Replica::gradients_transport() const {
-  return parallel_->reducer() == nullptr ? "" : parallel_->reducer()->transport();
-}
-
-std::string Replica::updates_transport() const {
+void Replica::describe(Record& record) const {
+  const GradientReducer* reducer = parallel_->reducer();
   const auto* sharded = dynamic_cast<const ShardedOptimizerBase*>(optimizer_.get());
-  return sharded == nullptr ? "" : sharded->transport();
-}
-
-int64_t Replica::tokens_per_step() const {
-  return workload_.batch_size * workload_.model.context_length * group_.world_size();
+  record.facts["bucket_megabytes"] = reducer ? reducer->options().bucket_megabytes : 0;
+  record.facts["buckets"] = reducer ? reducer->describe() : "";
+  record.facts["gradients by"] = reducer ? reducer->transport() : "";
+  record.facts["updates by"] = sharded ? sharded->transport() : "";
 }
 
 }  // namespace flashstep::tools

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
@@ -68,13 +69,10 @@ class Replica {
   // rows in micro-batches. divide() comes with it. `recorded`: of replays.
   double weight_error(const ParallelConfig& division, int64_t steps, bool recorded = false);
 
-  int64_t tokens_per_step() const;  // of all ranks
   bool is_recorded() const { return !recorded_.empty(); }
-  double bucket_megabytes() const;       // in use; 0 where nothing is averaged
-  std::string describe_buckets() const;  // "bucketed, 31 buckets of up to 298 MB"; "" likewise
-  // GradientReducer::transport and ShardedOptimizer::transport; "" where nothing is sent.
-  std::string gradients_transport() const;
-  std::string updates_transport() const;
+  // Facts, "" or 0 where nothing is sent: "bucket_megabytes" in use, "buckets" ("bucketed, 31
+  // buckets of up to 298 MB"), and the transports "gradients by" and "updates by".
+  void describe(Record& record) const;
   const TransformerImpl& model() const { return *model_; }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   at::Device device() const { return device_; }
@@ -83,6 +81,7 @@ class Replica {
   void zero_grad() { model_->zero_grad(); }
   at::Tensor forward();
   void backward(const at::Tensor& loss);  // until every gradient is the mean
+  void make_gradients();                  // all of that
   void update() { optimizer_->step(); }
 
  private:
@@ -91,8 +90,9 @@ class Replica {
   void replay(Marks& marks);
   void descend();
   std::vector<at::Tensor> copy_of_weights() const;
-  void end_trace(Marks& marks) const;
-  Trace trace_on_first(const std::function<void()>& body) const;
+  // And the seconds of `part`.
+  std::pair<Trace, double> trace_part(const std::function<void()>& before,
+                                      const std::function<void()>& part);
 
   Workload workload_;
   Group& group_;

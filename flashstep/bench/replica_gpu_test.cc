@@ -17,11 +17,12 @@ namespace {
 using at::Tensor;
 
 Workload small() {
-  ParallelCase c;
-  c.model = "256/1024/4/4";
-  c.context_length = 64;
-  c.device = "cuda";
-  return workload_of(c);
+  Workload workload;
+  workload.model = model_by_name("256/1024/4/4");
+  workload.model.context_length = 64;
+  workload.batch_size = 4;
+  workload.device = "cuda";
+  return resolved_workload(workload);
 }
 
 void on_two_gpus(const std::function<void(Group&, at::Device)>& body) {

@@ -98,6 +98,12 @@ CellOf or_word(const CellOf& cell) {
   };
 }
 
+CellOf if_has(const std::string& series, const CellOf& cell) {
+  return [series, cell](const Record& r, const Records& all) {
+    return r.has(series) ? cell(r, all) : Cell();
+  };
+}
+
 CellOf of(const std::string& implementation, const CellOf& cell) {
   return [implementation, cell](const Record& r, const Records& all) {
     const Record* other = all.find(r, implementation);
@@ -261,6 +267,21 @@ measure::HeatMap heat_map(const Records& records, const NameOf& column, const Na
 
 ValueOf median_of(const std::string& series, double factor) {
   return [series, factor](const Record& r) { return factor * r.median(series); };
+}
+
+NameOf text_of(const std::string& fact) {
+  return [fact](const Record& r) { return r.text(fact); };
+}
+
+CellOf finite(const ValueOf& value) {
+  return finite(NumberOf([value](const Record& r, const Records&) { return value(r); }));
+}
+
+CellOf words(const NameOf& name) {
+  return [name](const Record& r, const Records&) {
+    const std::string text = name(r);
+    return text.empty() ? Cell() : Cell(text);
+  };
 }
 
 std::string implementation_of(const Record& record) { return record.implementation; }

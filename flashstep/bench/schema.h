@@ -47,6 +47,8 @@ CellOf deviation(const std::string& series, double factor = 1);  // of two value
 CellOf count(const std::string& series);
 // What became of it, in a word, where it was not measured.
 CellOf or_word(const CellOf& cell);
+// Nothing where the series was not measured.
+CellOf if_has(const std::string& series, const CellOf& cell);
 // Of the same case by another implementation.
 CellOf of(const std::string& implementation, const CellOf& cell);
 // How far above another implementation's.
@@ -103,6 +105,10 @@ measure::HeatMap heat_map(const Records& records, const NameOf& column, const Na
                           const ValueOf& value);
 
 ValueOf median_of(const std::string& series, double factor);
+NameOf text_of(const std::string& fact);
+// Cells of them: empty for what is not finite, and for no text.
+CellOf finite(const ValueOf& value);
+CellOf words(const NameOf& name);
 std::string implementation_of(const Record& record);
 
 }  // namespace flashstep::tools

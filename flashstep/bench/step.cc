@@ -43,8 +43,10 @@ class StepBench {
  private:
   std::vector<Record> measure_one(const Workload& workload, int64_t warmup, bool deterministic,
                                   int64_t whole_layers) {
-    const StepTask task = {workload,       warmup,        options_.steps, options_.turns,
-                           options_.graph, deterministic, options_.peers, options_.peer_command};
+    StepTask task = options_.task;
+    task.workload = workload;
+    task.warmup = warmup;
+    task.deterministic = deterministic;
     run_.tell(str(describe(workload), ", after ", warmup, warmup == 1 ? " step" : " steps"));
     std::vector<Record> records = blanks_of(task);
     Outcome& outcome = records.front().outcome;
@@ -168,38 +170,37 @@ BenchStepOptions step_preset(const std::string& name) {
   BenchStepOptions options;
   if (name.empty()) return options;
   WorkloadAxes& axes = options.axes;
+  if (name != "2024") axes.precisions = {"fp32", "bf16"};
   if (name == "peers") {
     axes.sizes = {"tiny", "mini", "base"};
     axes.contexts = {0};
-    axes.precisions = {"fp32", "bf16"};
     options.warmups = {2};
-    options.steps = 3;
-    options.turns = 5;
-    options.peers = {"eager"};
+    options.task.steps = 3;
+    options.task.turns = 5;
+    options.task.peers = {"eager"};
     return options;
   }
   axes.sizes = handout_sizes(name);
   axes.modes = {"forward", "step"};
+  if (name == "2025") axes.contexts = {128, 256, 512, 1024};
+  if (name == "2026") axes.contexts = {512};
   if (name == "2024") {
     axes.common.batch_size = 16;
     options.warmups = {1};
-    options.steps = 5;
-  } else {
-    axes.contexts =
-        name == "2025" ? std::vector<int64_t>{128, 256, 512, 1024} : std::vector<int64_t>{512};
-    axes.precisions = {"fp32", "bf16"};
+    options.task.steps = 5;
   }
   return options;
 }
 
 BenchReport bench_step(const BenchStepOptions& options) {
-  require(!options.warmups.empty() && options.steps > 0 && options.turns > 0,
+  const StepTask& task = options.task;
+  require(!options.warmups.empty() && task.steps > 0 && task.turns > 0,
           "[bench step] expected numbers of warm-up steps, timed steps and turns, got none of one");
   require(!options.deterministic.empty(),
           "[bench step] expected deterministic to be true, false or both, got neither");
-  require(!options.graph || options.axes.common.device == "cuda",
+  require(!task.graph || options.axes.common.device == "cuda",
           "[bench step] expected a GPU for steps in a CUDA graph, got the CPU");
-  require(options.peers.empty() || !options.peer_command.empty(),
+  require(task.peers.empty() || !task.peer_command.empty(),
           "[bench step] expected the command of the peers, got none");
   const std::vector<Workload> workloads = workloads_of(options.axes);
   return run_benchmark(step_benchmark(options), options.progress, [&](Run& run) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,20 +14,26 @@
 
 namespace flashstep::tools {
 
-struct BenchStepOptions {
-  WorkloadAxes axes;
-  // Steps before the timed ones. Several: each count in a process of its own, which begins cold.
-  std::vector<int64_t> warmups = {5};
-  int64_t steps = 10;  // timed, in a turn
+// What one process measures at a time.
+struct StepTask {
+  Workload workload;
+  int64_t warmup = 5, steps = 10;  // before the timed ones; timed, in a turn
   // Of ours and of each peer. Every turn but the first begins with one step that is not timed: the
   // others' turns have emptied the caches.
   int64_t turns = 1;
   // Whole steps on a GPU are also replayed from a CUDA graph, in turns beside those that are
   // launched (train.graph).
-  bool graph = false;
-  std::vector<bool> deterministic = {false};   // train.deterministic; both: each as a case
+  bool graph = false, deterministic = false;   // as train.deterministic
   std::vector<std::string> peers = {};         // PyTorch: eager, compiled, or a mode
   std::vector<std::string> peer_command = {};  // that runs scripts/peers/step_torch.py
+  void visit(FieldVisitor& visitor);
+};
+
+struct BenchStepOptions {
+  WorkloadAxes axes;
+  StepTask task;                       // with each workload of the axes, and each of these:
+  std::vector<int64_t> warmups = {5};  // several: each in a process of its own, which begins cold
+  std::vector<bool> deterministic = {false};
   // Beside a size that needs too much memory: the same with as many layers as fit.
   bool reduce = true;
   // On a CPU every case is measured by a process of its own: its peak of memory is then its own,
@@ -52,21 +57,12 @@ BenchReport bench_step(const BenchStepOptions& options);
 
 // ---- Inside
 
-// What one process measures at a time.
-struct StepTask {
-  Workload workload;
-  int64_t warmup = 5, steps = 10, turns = 1;
-  bool graph = false, deterministic = false;
-  std::vector<std::string> peers, peer_command;
-  void visit(FieldVisitor& visitor);
-};
-
 inline constexpr const char* kOurs = "flashstep";
 inline constexpr const char* kReplayed = "flashstep graph";
 
 // PyTorch's processes by the peers' names. One serves case after case: to import PyTorch takes
 // longer than most cases do.
-using PythonPeers = std::map<std::string, std::unique_ptr<PythonPeer>>;
+using PythonPeers = std::map<std::string, PythonPeer>;
 
 // Ours, ours in a CUDA graph where that is asked for, and the peers, not measured yet.
 std::vector<Record> blanks_of(const StepTask& task);
@@ -92,7 +88,6 @@ double gradient_tolerance(const std::string& precision);
 // that did not fit, in whose place this stands; or 0.
 void describe_records(const StepTask& task, int64_t whole_layers, std::vector<Record>& records);
 
-// bench_step_table.cc
 Benchmark step_benchmark(const BenchStepOptions& options);
 
 }  // namespace flashstep::tools

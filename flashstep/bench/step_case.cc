@@ -1,7 +1,6 @@
 // One case of `flashstep bench step`: ours and the peers, in turns.
 #include <memory>
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
@@ -94,27 +93,6 @@ void take_turn_of(PythonPeer& peer, const StepTask& task, int64_t turn, int64_t 
     record.facts["peak_bytes"] = answer["peak_bytes"].get<double>();
 }
 
-// While alive, LibTorch computes as train.deterministic says.
-class Determinism {
- public:
-  explicit Determinism(bool wanted)
-      : was_(at::globalContext().deterministicAlgorithms()),
-        cudnn_was_(at::globalContext().deterministicCuDNN()) {
-    set(wanted, wanted);
-  }
-  ~Determinism() { set(was_, cudnn_was_); }
-  Determinism(const Determinism&) = delete;
-  Determinism& operator=(const Determinism&) = delete;
-
- private:
-  static void set(bool algorithms, bool cudnn) {
-    at::globalContext().setDeterministicAlgorithms(algorithms, /*warn_only=*/false);
-    at::globalContext().setDeterministicFillUninitializedMemory(false);  // as flashstep train
-    at::globalContext().setDeterministicCuDNN(cudnn);
-  }
-  bool was_, cudnn_was_;
-};
-
 // Recorded anew in every turn: between turns the graph's memory is others'.
 void take_replayed_turn(ModelRun& run, const StepTask& task, int64_t turn, Record& record) {
   run.start_replaying();
@@ -155,10 +133,7 @@ std::vector<Record> blanks_of(const StepTask& task) {
 void add_step(Record& record, int64_t turn, bool warmup, const StepTimes& times) {
   const std::string prefix = warmup ? "warm-up " : "";
   record.samples[prefix + "turn"].push_back(static_cast<double>(turn));
-  record.samples[prefix + "forward"].push_back(times.forward);
-  record.samples[prefix + "backward"].push_back(times.backward);
-  record.samples[prefix + "optimizer"].push_back(times.optimizer);
-  record.samples[prefix + "total"].push_back(times.total);
+  times.add_to(record, prefix);
 }
 
 double gradient_tolerance(const std::string& precision) {
@@ -206,13 +181,13 @@ void measure_step(const StepTask& task, std::vector<Record>& records, const Tell
           run.reset();
           if (device.is_cuda()) measure::release_cached_gpu_memory();
         }
-        auto& peer = started[record.implementation];
-        if (peer == nullptr) peer = std::make_unique<PythonPeer>(task.peer_command);
+        PythonPeer& peer =
+            started.try_emplace(record.implementation, task.peer_command).first->second;
         // What is compiled is compiled in the first step.
         record.outcome = attempt(
-            [&] { take_turn_of(*peer, task, turn, turn == 0 ? warmup + 1 : warmup, record); });
+            [&] { take_turn_of(peer, task, turn, turn == 0 ? warmup + 1 : warmup, record); });
         // Between cases it holds no model.
-        if (last || !record.outcome.measured()) peer->tell_if_running({{"release", true}});
+        if (last || !record.outcome.measured()) peer.tell_if_running({{"release", true}});
       }
       tell();
     }

@@ -1,6 +1,5 @@
 """flashstep bench step as a command: processes of its own, files, PyTorch beside it, and exit codes."""
 import importlib.util
-import json
 import os
 import signal
 import subprocess
@@ -16,27 +15,22 @@ SMALL = ("--device", "cpu", "--size", "32/64/2/2", "--vocab", 64, "--context", 1
 
 
 class BenchStepTest(FolderTest):
-    def table(self):
-        return json.loads((self.path / "step.json").read_text())
-
     def test_files_and_every_single_step(self):
-        result = run(*SMALL, "--mode", "forward,step", "--warmup", "0,2", "--steps", 3, "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        result = run.well(*SMALL, "--mode", "forward,step", "--warmup", "0,2", "--steps", 3, "--out", self.path)
         rows = rows_of(self.path / "step.csv")  # of every step
         self.assertEqual(len(rows), 2 * (3 + 5))
         self.assertTrue(all(float(row["total (ms)"]) > 0 for row in rows), rows)
         self.assertEqual(sum(row["kind"] == "warm-up" for row in rows), 2 * 2)
-        table = self.table()
+        table = self.table("step")
         self.assertEqual(column(table, "mode"), ["forward", "forward", "step", "step"])
         self.assertEqual(column(table, "warm-up"), [0, 2, 0, 2])
         for name in ("step_parts_b2_n16_fp32_auto", "step_warmup_32-64-2-2_n16_fp32_auto_step"):
             self.assertTrue((self.path / f"{name}.svg").exists(), list(self.path.iterdir()))
 
     def test_hyper_parameters_by_hand(self):
-        result = run("--device", "cpu", "--size", "small", "--layers", 1, "--d-model", 48, "--d-ff", 80, "--heads", 3,
+        result = run.well("--device", "cpu", "--size", "small", "--layers", 1, "--d-model", 48, "--d-ff", 80, "--heads", 3,
                      "--vocab", 100, "--context", 8, "--batch", 3, "--steps", 1, "--warmup", 0, "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        table = self.table()
+        table = self.table("step")
         self.assertEqual(column(table, "model"), ["48/80/1/3"])
         # Embedding and head, four (C, C), three (C, F), three norms.
         parameters = 2 * 100 * 48 + 4 * 48 * 48 + 3 * 48 * 80 + 3 * 48
@@ -46,11 +40,10 @@ class BenchStepTest(FolderTest):
     def test_peers(self):
         if importlib.util.find_spec("torch") is None:
             self.skipTest("this Python has no torch")
-        result = run(*SMALL, "--peers", "eager", "--turns", 2, "--steps", 2, "--mode", "forward,step", "--precision",
+        result = run.well(*SMALL, "--peers", "eager", "--turns", 2, "--steps", 2, "--mode", "forward,step", "--precision",
                      "fp32,bf16", "--peer-script", SCRIPT, "--python", SCRIPT.parent.parent / "python",
                      "--out", self.path)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        table = self.table()
+        table = self.table("step")
         self.assertTrue(all(value > 0 for value in column(table, "x eager")), table["notes"])
         self.assertTrue(all(value < 0.1 for value in column(table, "gradient error") if value is not None))
         theirs = [row for row in rows_of(self.path / "step.csv") if row["who"] == "eager"]
@@ -73,13 +66,12 @@ class BenchStepTest(FolderTest):
         self.assertEqual(process.returncode, 1, errors)
         self.assertRegex(errors, r"flashstep: \[bench step\] 32/64/3/2, .*, flashstep failed: .*SIGSEGV")
         self.assertIn("Failed: ", output)
-        means = column(self.table(), "mean")
+        means = column(self.table("step"), "mean")
         self.assertEqual(means[0], "failed")
         self.assertGreater(means[1], 0)
 
     def test_a_baseline_without_python_is_a_cell(self):
-        missing = run(*SMALL, "--steps", 1, "--peers", "eager", "--python", "/no/such/python")
-        self.assertEqual(missing.returncode, 0, missing.stderr)
+        missing = run.well(*SMALL, "--steps", 1, "--peers", "eager", "--python", "/no/such/python")
         self.assertIn(", eager: refused: ", missing.stdout)
 
 

@@ -43,36 +43,32 @@ CellOf part(const char* name, const char* needed) {
 
 const NumberOf kTokensPerSecond = rate("tokens", "total");
 
-double percent_of_limit(const Record& r, const Records&) {
+double percent_of_limit(const Record& r) {
   if (!has_times(r)) return NAN;
   return 100 * r.number("flops") / r.median("total") /
          measure::matmul_limit_flops(r.text("device"), r.text("precision"));
 }
 
-CellOf if_timed(const CellOf& cell) {
-  return
-      [cell](const Record& r, const Records& all) { return has_times(r) ? cell(r, all) : Cell(); };
-}
+const CellOf kPeakMemory = if_has("total", fact("peak_bytes", 1 / kGiB));
 
 // How much faster `implementation` is than `other` in a case.
 CellOf ratio(const std::string& implementation, const std::string& other) {
-  return finite([implementation, other](const Record& r, const Records& all) {
-    const Record *a = all.find(r, implementation), *b = all.find(r, other);
-    return a == nullptr || b == nullptr ? NAN : b->median("total") / a->median("total");
-  });
+  return of(implementation, finite([other](const Record& r, const Records& all) {
+              return times_as_fast(r, all, other, "total");
+            }));
 }
 
 Schema replayed_schema() {
-  const auto of_replayed = [](const CellOf& cell) { return of(kReplayed, cell); };
-  const std::string prefix = "graph ";
-  return {{significant(prefix + "median", "ms"), of_replayed(median("total", 1e3))},
-          {significant(prefix + "p10", "ms"), of_replayed(quantile("total", 0.1, 1e3))},
-          {significant(prefix + "p90", "ms"), of_replayed(quantile("total", 0.9, 1e3))},
-          {number_column(prefix + "tokens", "1/s", 0), of_replayed(finite(kTokensPerSecond))},
-          {number_column(prefix + "of limit", "%", 1), of_replayed(finite(percent_of_limit))},
-          {number_column(prefix + "peak memory", "GiB", 2),
-           of_replayed(if_timed(fact("peak_bytes", 1 / kGiB)))},
-          {number_column(prefix + "x launched", "", 2), ratio(kReplayed, kOurs)}};
+  const auto column = [](const measure::Column& column, const CellOf& cell) -> SchemaColumn {
+    return {column, of(kReplayed, cell)};
+  };
+  return {column(significant("graph median", "ms"), median("total", 1e3)),
+          column(significant("graph p10", "ms"), quantile("total", 0.1, 1e3)),
+          column(significant("graph p90", "ms"), quantile("total", 0.9, 1e3)),
+          column(number_column("graph tokens", "1/s", 0), finite(kTokensPerSecond)),
+          column(number_column("graph of limit", "%", 1), finite(percent_of_limit)),
+          column(number_column("graph peak memory", "GiB", 2), kPeakMemory),
+          {number_column("graph x launched", "", 2), ratio(kReplayed, kOurs)}};
 }
 
 Cell peer_tokens(const Record& r, const Records& all) {
@@ -82,21 +78,20 @@ Cell peer_tokens(const Record& r, const Records& all) {
 
 Schema step_schema(const Records& records) {
   const auto any = [&](const auto& is) { return std::any_of(records.begin(), records.end(), is); };
-  Schema schema =
-      step_case_schema() +
-      Schema{{significant("mean", "ms"), mean_or_word},
-             {significant("deviation", "ms"), deviation("total", 1e3)},
-             {significant("median", "ms"), median("total", 1e3)},
-             {significant("p10", "ms"), quantile("total", 0.1, 1e3)},
-             {significant("p90", "ms"), quantile("total", 0.9, 1e3)},
-             {significant("forward", "ms"), part("forward", "")},
-             {significant("backward", "ms"), part("backward", "has backward")},
-             {significant("optimizer", "ms"), part("optimizer", "has update")},
-             {number_column("tokens", "1/s", 0), finite(kTokensPerSecond)},
-             {significant("work", "TFLOP", 3), if_timed(fact("flops", 1e-12))},
-             {significant("rate", "TFLOP/s", 3), finite(rate("flops", "total", 1e-12))},
-             {number_column("of limit", "%", 1), finite(percent_of_limit)},
-             {number_column("peak memory", "GiB", 2), if_timed(fact("peak_bytes", 1 / kGiB))}};
+  Schema schema = step_case_schema() +
+                  Schema{{significant("mean", "ms"), mean_or_word},
+                         {significant("deviation", "ms"), deviation("total", 1e3)},
+                         {significant("median", "ms"), median("total", 1e3)},
+                         {significant("p10", "ms"), quantile("total", 0.1, 1e3)},
+                         {significant("p90", "ms"), quantile("total", 0.9, 1e3)},
+                         {significant("forward", "ms"), part("forward", "")},
+                         {significant("backward", "ms"), part("backward", "has backward")},
+                         {significant("optimizer", "ms"), part("optimizer", "has update")},
+                         {number_column("tokens", "1/s", 0), finite(kTokensPerSecond)},
+                         {significant("work", "TFLOP", 3), if_has("total", fact("flops", 1e-12))},
+                         {significant("rate", "TFLOP/s", 3), finite(rate("flops", "total", 1e-12))},
+                         {number_column("of limit", "%", 1), finite(percent_of_limit)},
+                         {number_column("peak memory", "GiB", 2), kPeakMemory}};
   if (any([](const Record& r) { return r.facts.contains("gradient error"); }))
     schema.push_back({error_column("gradient error"), fact("gradient error")});
   const bool replayed =
@@ -110,50 +105,49 @@ Schema step_schema(const Records& records) {
     if (any([&](const Record& r) {
           return r.implementation == peer && r.facts.contains("peak_bytes");
         }))
-      schema.push_back({number_column(peer + " peak memory", "GiB", 2),
-                        of(peer, if_timed(fact("peak_bytes", 1 / kGiB)))});
+      schema.push_back({number_column(peer + " peak memory", "GiB", 2), of(peer, kPeakMemory)});
   }
   return schema;
 }
 
 // ---- Every single step
 
-void add_run_rows(const Record& r, const Records& records, measure::Table& table) {
-  int64_t number = 0;
+// A record for each step of one, in the order of time.
+void add_steps_of(const Record& r, Records& steps) {
   const auto& turns = r.series("turn");
-  const auto add = [&](const std::string& prefix, size_t i, int64_t turn) {
-    std::vector<Cell> cells = {r.implementation};
-    for (const SchemaColumn& column : step_case_schema()) cells.push_back(column.cell(r, records));
-    cells.insert(cells.end(), {turn + 1, ++number, prefix.empty() ? "timed" : "warm-up"});
-    for (const char* name : {"forward", "backward", "optimizer", "total"}) {
-      const double seconds = r.series(prefix + name)[i];
-      cells.push_back(seconds > 0 ? Cell(seconds * 1e3) : Cell());
-    }
-    table.add_row(std::move(cells));
-  };
-  const int64_t last = turns.empty() ? 0 : static_cast<int64_t>(turns.back());
-  for (int64_t turn = 0; turn <= last; ++turn) {
+  const double last = turns.empty() ? 0 : turns.back();
+  int64_t number = 0;
+  for (double turn = 0; turn <= last; ++turn) {
     for (const std::string prefix : {"warm-up ", ""}) {
-      const auto& of = r.series(prefix + "turn");
-      for (size_t i = 0; i < of.size(); ++i) {
-        if (static_cast<int64_t>(of[i]) == turn) add(prefix, i, turn);
+      for (size_t i = 0; i < r.series(prefix + "turn").size(); ++i) {
+        if (r.series(prefix + "turn")[i] != turn) continue;
+        Record step{.key = r.key, .implementation = r.implementation};
+        step.facts = {{"turn", static_cast<int64_t>(turn) + 1},
+                      {"step", ++number},
+                      {"kind", prefix.empty() ? "timed" : "warm-up"}};
+        for (const char* part : {"forward", "backward", "optimizer", "total"}) {
+          const double seconds = r.series(prefix + part)[i];
+          if (seconds > 0) step.facts[part] = seconds;
+        }
+        steps.add(std::move(step));
       }
     }
   }
 }
 
 measure::Table step_runs(const Records& records) {
-  measure::Table table;
-  table.title = "Every single step";
-  table.columns = {measure::text_column("who")};
-  for (const SchemaColumn& column : step_case_schema()) table.columns.push_back(column.column);
-  table.columns.insert(table.columns.end(),
-                       {measure::integer_column("turn"), measure::integer_column("step"),
-                        measure::text_column("kind")});
-  for (const char* name : {"forward", "backward", "optimizer", "total"})
-    table.columns.push_back(significant(name, "ms"));
-  for (const Record& r : records) add_run_rows(r, records, table);
-  return table;
+  Records steps;
+  for (const Record& r : records) add_steps_of(r, steps);
+  return fill("Every single step",
+              Schema{{measure::text_column("who"), implementation()}} + step_case_schema() +
+                  Schema{{measure::integer_column("turn"), fact("turn")},
+                         {measure::integer_column("step"), fact("step")},
+                         {measure::text_column("kind"), fact("kind")},
+                         {significant("forward", "ms"), fact("forward", 1e3)},
+                         {significant("backward", "ms"), fact("backward", 1e3)},
+                         {significant("optimizer", "ms"), fact("optimizer", 1e3)},
+                         {significant("total", "ms"), fact("total", 1e3)}},
+              steps);
 }
 
 // ---- Sentences
@@ -186,7 +180,7 @@ std::string without_slashes(std::string text) {
 
 // Forward, backward and optimizer of every size, of one context, precision and attention.
 measure::Plot parts_plot(const Records& records) {
-  measure::Plot plot = part_bars(records, [](const Record& r) { return r.text("model"); },
+  measure::Plot plot = part_bars(records, text_of("model"),
                                  {{"forward", median_of("forward", 1e3)},
                                   {"backward", median_of("backward", 1e3)},
                                   {"optimizer", median_of("optimizer", 1e3)}});
@@ -236,7 +230,7 @@ std::vector<NamedPicture> step_pictures(const Records& all, const std::string& f
   const Records steps = records.where([&](const Record& r) {
     return r.facts.contains("has update") && r.number("warm-up") == warmup;
   });
-  for (const auto& [stem, members] : steps.grouped([](const Record& r) { return r.text("stem"); }))
+  for (const auto& [stem, members] : steps.grouped(text_of("stem")))
     add("parts_" + stem, parts_plot(members));
   for (const auto& [key, members] : records.grouped(
            [](const Record& r) { return r.text("model") + r.text("stem") + r.text("mode"); })) {
@@ -249,6 +243,7 @@ std::vector<NamedPicture> step_pictures(const Records& all, const std::string& f
 }  // namespace
 
 Benchmark step_benchmark(const BenchStepOptions& options) {
+  const StepTask& task = options.task;
   return {
       .command = "bench step",
       .title = str("Training step on the ", options.axes.common.device == "cuda" ? "GPU" : "CPU"),
@@ -257,8 +252,8 @@ Benchmark step_benchmark(const BenchStepOptions& options) {
       .has_row = [](const Record& r, const Records&) { return is_ours(r); },
       .runs_table = step_runs,
       .how_to_read = {note("step")},
-      .how = str("Timed steps: ", options.steps * options.turns, " in ", options.turns,
-                 options.turns == 1 ? " turn" : " turns"),
+      .how = str("Timed steps: ", task.steps * task.turns, " in ", task.turns,
+                 task.turns == 1 ? " turn" : " turns"),
       .findings = step_findings,
       .pictures = step_pictures};
 }

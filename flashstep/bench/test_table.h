@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -47,6 +48,12 @@ inline double number_at(const measure::Table& table, size_t row, const std::stri
 inline std::string text_at(const measure::Table& table, size_t row, const std::string& column) {
   return measure::display(cell_at(table, row, column),
                           table.columns[place_of(table, column)].format);
+}
+
+// Cells of a row by their columns, as the table shows them.
+inline void expect_row(const measure::Table& table, size_t row,
+                       const std::vector<std::pair<std::string, std::string>>& cells) {
+  for (const auto& [column, text] : cells) EXPECT_EQ(text_at(table, row, column), text) << column;
 }
 
 // One of the lines has all these texts.

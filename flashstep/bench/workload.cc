@@ -60,6 +60,10 @@ const SmallSize* small_size(const std::string& name) {
   return nullptr;
 }
 
+std::string default_stream(const Workload& w) {
+  return w.device == "cuda" && w.precision == "bf16" ? "bf16" : "fp32";
+}
+
 void override_with(const ModelConfig& given, ModelConfig& model) {
   for (int64_t ModelConfig::*field :
        {&ModelConfig::vocab_size, &ModelConfig::context_length, &ModelConfig::d_model,
@@ -151,39 +155,23 @@ ModelConfig resolved_model(const ModelConfig& given) {
   return resolved(model);
 }
 
-namespace {
-
-std::string default_stream(const Workload& w) {
-  return w.device == "cuda" && w.precision == "bf16" ? "bf16" : "fp32";
-}
-
-}  // namespace
-
 Workload resolved_workload(const Workload& given) {
-  Workload workload = given;
+  Workload workload;
+  read_json(workload, write_json(given), "the workload");  // its words are those of visit()
   workload.model = resolved_model(given.model);
   if (workload.batch_size == 0) {
     const SmallSize* small = small_size(model_name(workload.model));
     workload.batch_size = small != nullptr ? small->batch_size : kHandoutBatch;
   }
-  const auto known = [](const char* what, const std::string& word,
-                        const std::vector<std::string>& words) {
-    require(contains(words, word), "[workload] expected ", what, " ", join(words), ", got \"", word,
-            "\"");
-  };
-  known("mode", workload.mode, workload_modes());
-  known("precision", workload.precision, workload_precisions());
-  known("attention", workload.model.attention, attention_implementations());
-  known("device", workload.device, {"cpu", "cuda"});
-  require(workload.device == "cuda" ||
-              contains(std::vector<std::string>{"fp32", "bf16"}, workload.precision),
-          "[workload] expected precision fp32 or bf16 on a CPU, got ", workload.precision);
-  known("moments", workload.moments, {"fp32", "bf16"});
-  known("stream", workload.stream, {"auto", "fp32", "bf16"});
   if (workload.stream == "auto") workload.stream = default_stream(workload);
-  require(workload.stream == "fp32" || workload.precision == "bf16",
-          "[workload] expected a stream of fp32 with precision ", workload.precision, ", got bf16");
-  known("recompute", workload.recompute, recompute_names());
+  const std::string& precision = workload.precision;
+  const std::vector<std::string> attentions = attention_implementations();
+  require(contains(attentions, workload.model.attention), "[workload] expected attention ",
+          join(attentions), ", got \"", workload.model.attention, "\"");
+  require(workload.device == "cuda" || precision == "fp32" || precision == "bf16",
+          "[workload] expected precision fp32 or bf16 on a CPU, got ", precision);
+  require(workload.stream == "fp32" || precision == "bf16",
+          "[workload] expected a stream of fp32 with precision ", precision, ", got bf16");
   require(workload.device == "cpu" || !measure::list_gpus().empty(),
           "[workload] expected a GPU for device cuda, got none");
   return workload;
@@ -248,6 +236,13 @@ std::vector<Workload> workloads_of(const WorkloadAxes& axes) {
   require(!workloads.empty(),
           "[workload] expected sizes, contexts, precisions, attentions and modes, got none of one");
   return workloads;
+}
+
+void StepTimes::add_to(Record& record, const std::string& prefix) const {
+  record.samples[prefix + "forward"].push_back(forward);
+  record.samples[prefix + "backward"].push_back(backward);
+  record.samples[prefix + "optimizer"].push_back(optimizer);
+  record.samples[prefix + "total"].push_back(total);
 }
 
 double total_memory_bytes(const std::string& device) {

@@ -1,10 +1,5 @@
 // What the measurements of one process are of: a language model on a device, a batch of random
 // tokens, and what is done with them. (Only its description: model_run.h does it.)
-//
-//   WorkloadAxes axes;
-//   axes.sizes = {"medium", "1600/6400/48/25"};
-//   axes.precisions = {"fp32", "bf16"};
-//   for (const Workload& workload : workloads_of(axes)) ...
 #pragma once
 
 #include <cstdint>
@@ -44,10 +39,8 @@ bool has_update(const Workload& workload);
 
 // The sizes of a handout ("2024", "2025", "2026"), smallest first.
 std::vector<std::string> handout_sizes(const std::string& year);
-
 // `names`, with those of 2025's handout in the place of "all".
 std::vector<std::string> sizes_named(const std::vector<std::string>& names);
-
 // tiny, mini and base, which CPUs are compared on (vocabulary 4,096; batches of their own), and
 // model_size_names() (batch 4).
 std::vector<std::string> workload_size_names();
@@ -89,6 +82,8 @@ struct StepTimes {
   double total = 0;
   double waited = 0;  // of backward, with several ranks: when its own work is done
   double lead = 0;    // of the host over the device when the step begins (Replica::run)
+  // A value more in each of the samples "forward", "backward", "optimizer" and "total".
+  void add_to(Record& record, const std::string& prefix = "") const;
 };
 
 // Cases that may need more memory than there is: how much there is, and how much they need.

@@ -84,6 +84,7 @@ TEST(Workload, EveryCombinationSizesFirst) {
   axes.modes = {"forward", "step"};
   axes.common.batch_size = 3;
   axes.common.model.num_layers = 1;
+  axes.common.model.vocab_size = 77;
   axes.common.max_norm = 0;
   const auto workloads = workloads_of(axes);
   ASSERT_EQ(workloads.size(), 16u);
@@ -91,19 +92,10 @@ TEST(Workload, EveryCombinationSizesFirst) {
   EXPECT_EQ(describe(workloads[1]), "768/3072/1/12, batch 3, context 16, fp32, step");
   EXPECT_EQ(describe(workloads[15]), "32/64/1/2, batch 3, context 32, bf16, step");
   EXPECT_EQ(workloads[15].model.attention, "naive");
+  EXPECT_EQ(workloads[15].model.vocab_size, 77);
   EXPECT_EQ(workloads[15].max_norm, 0);
   axes.modes.clear();
   EXPECT_THROW(workloads_of(axes), UserError);
-}
-
-TEST(Workload, TravelsAsJson) {
-  Workload workload = resolved_workload(small_workload("forward")), back;
-  workload.model.attention = "naive";
-  workload.max_norm = 0.25;
-  read_json(back, write_json(workload), "test");
-  EXPECT_EQ(describe(back), describe(workload));
-  EXPECT_EQ(back.model.attention, "naive");
-  EXPECT_EQ(back.max_norm, 0.25);
 }
 
 TEST(Workload, FlopsOfAPass) {
@@ -138,6 +130,36 @@ TEST(CaseMemory, OfRecomputedBlocks) {
   EXPECT_LT(about("block", 4), none);
 }
 
-}  // namespace
+TEST(CaseMemory, NeededBytesAndTheLayersThatFit) {
+  Workload workload = resolved_workload(small_workload());
+  workload.model.num_layers = 10;
+  const double parameters = static_cast<double>(parameter_count(workload.model));
+  EXPECT_EQ(needed_bytes(workload).least, 16 * parameters);
+  EXPECT_GT(needed_bytes(workload).about, needed_bytes(workload).least);
+  for (const auto& [mode, bytes] :
+       std::vector<std::pair<std::string, double>>{{"forward", 4}, {"forward-backward", 8}}) {
+    workload.mode = mode;
+    EXPECT_EQ(needed_bytes(workload).least, bytes * parameters);
+  }
+  workload.mode = "step";
+  Workload less = workload;
+  less.moments = "bf16";
+  EXPECT_EQ(needed_bytes(less).least, 12 * parameters);
+  less = workload;
+  less.recompute = "block";
+  const PassShape shape = pass_shape(workload);
+  EXPECT_NEAR(
+      needed_bytes(workload).about - needed_bytes(less).about,
+      9 * (block_saved_bytes(workload.model, shape) - residual_stream_bytes(workload.model, shape)),
+      1);
+  Workload four = workload;
+  four.model.num_layers = 4;
+  EXPECT_EQ(fitting_layers(workload, needed_bytes(four).about), 4);
+  EXPECT_EQ(fitting_layers(workload, needed_bytes(four).about - 1), 3);
+  EXPECT_EQ(fitting_layers(workload, 2 * needed_bytes(four).about, 2), 4);
+  EXPECT_EQ(fitting_layers(workload, 1e18), 9);  // fewer than there are
+  EXPECT_EQ(fitting_layers(workload, 1), 0);
+}
 
+}  // namespace
 }  // namespace flashstep::tools

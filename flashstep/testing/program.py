@@ -2,6 +2,7 @@
 import csv
 import json
 import os
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -23,6 +24,12 @@ class Command:
     def __call__(self, *arguments, **options):
         return subprocess.run(self.line(*arguments), capture_output=True, text=True, timeout=280, **options)
 
+    def well(self, *arguments, **options):
+        """The same, of a call that ends well."""
+        result = self(*arguments, **options)
+        assert result.returncode == 0, result.stderr
+        return result
+
 
 def rows_of(path):
     with open(path, newline="") as file:
@@ -32,6 +39,14 @@ def rows_of(path):
 def column(table, name):
     index = [c["name"] for c in table["columns"]].index(name)
     return [row[index] for row in table["rows"]]
+
+
+def write_tokens(path, ids):
+    """A vector of uint16 as NumPy's .npy, version 1."""
+    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(ids)},), }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                     struct.pack(f"<{len(ids)}H", *ids))
 
 
 def children_of(pid):
