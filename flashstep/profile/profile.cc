@@ -48,8 +48,8 @@ void add_update_traffic(const Workload& workload, ProfileSums& sums) {
   const CellFilter update{.passes = {Pass::kOptimizer}, .classes = {WorkClass::kElementwise}};
   const double known = add_up(sums, update).bytes;
   if (!has_update(workload) || known >= bytes) return;
-  sums.work.push_back(
-      {Pass::kOptimizer, RangeTree::kRoot, WorkClass::kElementwise, 0, bytes - known});
+  sums.cells.push_back(
+      {Pass::kOptimizer, RangeTree::kRoot, WorkClass::kElementwise, "", {.bytes = bytes - known}});
 }
 
 // What the profiler saw of one mode of a case.

@@ -69,14 +69,11 @@ double median_of(const ProfileRun& run, double StepTimes::*part) {
 }
 
 double steps_of(const ProfileRun& run) { return static_cast<double>(run.sums.steps); }
-double milliseconds_a_step(const ProfileRun& run, double seconds) {
-  return seconds * 1e3 / steps_of(run);
-}
 
 // Nothing rather than 0 where there was no such pass.
 Cell time_cell(const ProfileRun& run, const WorkSums& sums) {
   return sums.calls == 0 && sums.seconds == 0 ? Cell()
-                                              : Cell(milliseconds_a_step(run, sums.seconds));
+                                              : Cell(run.milliseconds_a_step(sums.seconds));
 }
 
 Cell calls_cell(const ProfileRun& run, const WorkSums& sums) {
@@ -122,14 +119,14 @@ void add_times(const ProfileCase& c, const ProfileRun& run, const std::string& m
                              {Pass::kOptimizer, &StepTimes::optimizer}};
   const auto add = [&](const std::string& name, const Cell& timer, double range, double busy,
                        double host, const WorkSums& work) {
-    const double kernels = milliseconds_a_step(run, work.seconds);
+    const double kernels = run.milliseconds_a_step(work.seconds);
     Record& row = rows.emplace_back(blank_of(c));
     row.facts = {{"pass", mode + name},
                  {"timer", timer},
-                 {"range", milliseconds_a_step(run, range)},
+                 {"range", run.milliseconds_a_step(range)},
                  {"kernels", kernels},
-                 {"busy", milliseconds_a_step(run, busy)},
-                 {"host", milliseconds_a_step(run, host)},
+                 {"busy", run.milliseconds_a_step(busy)},
+                 {"host", run.milliseconds_a_step(host)},
                  {"kernels / timer", share_cell(kernels, timer.number())},
                  {"calls", calls_cell(run, work)}};
   };
@@ -193,16 +190,16 @@ void add_class_rows(const ProfileCase& c, const ProfileRun& run, const std::stri
     const Limited limit = limit_of(sums, work_class, c.limits);
     const bool limited =
         limit.seconds > 0 && unseen_seconds(run.sums, work_class) <= kUnseenShare * sums.seconds;
-    add({work, class_name(work_class), milliseconds_a_step(run, sums.seconds),
+    add({work, class_name(work_class), run.milliseconds_a_step(sums.seconds),
          share_cell(sums.seconds, wall), calls_cell(run, sums), giga_cell(run, sums.flops),
          giga_cell(run, sums.bytes),
-         limited ? Cell(milliseconds_a_step(run, limit.seconds)) : Cell(),
+         limited ? Cell(run.milliseconds_a_step(limit.seconds)) : Cell(),
          limited ? Cell(limit.by) : Cell(),
          limited ? share_cell(limit.seconds, sums.seconds) : Cell()});
   }
   if (run.sums.on_gpu) {
     const double idle = run.idle_seconds();
-    add({work, "idle", milliseconds_a_step(run, idle), share_cell(idle, wall), Cell(), Cell(),
+    add({work, "idle", run.milliseconds_a_step(idle), share_cell(idle, wall), Cell(), Cell(),
          Cell(), Cell(), Cell(), Cell()});
   }
 }
@@ -228,7 +225,7 @@ Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top) {
             cells.push_back(calls_cell(*c.step, pass));
           }
           const double seconds = row.total().seconds;
-          cells.emplace_back(milliseconds_a_step(*c.step, seconds));
+          cells.emplace_back(c.step->milliseconds_a_step(seconds));
           cells.push_back(share_cell(seconds, all));
           add(std::move(cells));
         }
@@ -243,7 +240,7 @@ Table classes_table(const std::vector<ProfileCase>& cases) {
        ms("limit"), text("limited by"), percent("of limit")},
       cases, [](const ProfileCase& c, const AddRow& add) {
         if (c.inference) add_class_rows(c, *c.inference, "inference", add);
-        if (c.step) add_class_rows(c, *c.step, c.workload ? c.workload->mode : "trace", add);
+        if (c.step) add_class_rows(c, *c.step, c.mode(), add);
       });
 }
 
@@ -254,8 +251,8 @@ Table shares_table(const std::vector<ProfileCase>& cases) {
       if (of_inference == 0 && of_step == 0) return;
       const double before = 100 * of_inference / c.inference->wall_seconds();
       const double after = 100 * of_step / c.step->wall_seconds();
-      add({name, milliseconds_a_step(*c.inference, of_inference), before,
-           milliseconds_a_step(*c.step, of_step), after, after - before});
+      add({name, c.inference->milliseconds_a_step(of_inference), before,
+           c.step->milliseconds_a_step(of_step), after, after - before});
     };
     for (const WorkClass work_class : all_work_classes()) {
       const CellFilter filter{.classes = {work_class}};
@@ -300,7 +297,7 @@ Table blocks_table(const std::vector<ProfileCase>& cases) {
                     int64_t block = 0;
                     for (const auto& seconds : c.step->sums.block_seconds) {
                       const auto of = [&](Pass pass) {
-                        return milliseconds_a_step(*c.step, seconds[static_cast<size_t>(pass)]);
+                        return c.step->milliseconds_a_step(seconds[static_cast<size_t>(pass)]);
                       };
                       const double backward = of(Pass::kBackward);
                       add({block++, of(Pass::kForward), backward > 0 ? Cell(backward) : Cell()});
@@ -330,7 +327,7 @@ void add_attention_rows(const ProfileCase& c, Pass pass, const AddRow& add) {
   others.seconds -= softmax.seconds + products.seconds;
   const double flops = softmax.flops + products.flops;
   const auto add_part = [&](const char* part, const WorkSums& sums, double work) {
-    add({pass_name(pass), part, milliseconds_a_step(*c.step, sums.seconds),
+    add({pass_name(pass), part, c.step->milliseconds_a_step(sums.seconds),
          share_cell(sums.seconds, all.seconds), giga_cell(*c.step, work),
          work > 0 ? share_cell(work, flops) : Cell(),
          work > 0 && sums.seconds > 0 ? Cell(work / sums.seconds / 1e9) : Cell()});
