@@ -2,6 +2,7 @@
 #include "flashstep/profile/profile.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "apps/bench.h"
@@ -17,8 +18,9 @@ namespace {
 struct ProfileArguments {
   WorkloadFlags workload;
   std::string preset, directory, trace;
-  int64_t warmup = 0, steps = 0, recorded = 0, top = 10;  // 0: the preset's
-  bool warmup_given = false, no_inference = false, no_record = false, no_traces = false;
+  std::optional<int64_t> warmup, steps, recorded;  // without: the preset's
+  int64_t top = 10;
+  bool no_inference = false, no_record = false, no_traces = false;
 };
 
 void read_trace(const ProfileArguments& arguments) {
@@ -33,9 +35,9 @@ void run(const ProfileArguments& arguments) {
   if (!arguments.trace.empty()) return read_trace(arguments);
   tools::ProfileOptions options = tools::profile_preset(arguments.preset);
   arguments.workload.apply(options.axes);
-  if (arguments.warmup_given) options.warmup = arguments.warmup;
-  if (arguments.steps > 0) options.steps = arguments.steps;
-  if (arguments.recorded > 0) options.recorded = arguments.recorded;
+  options.warmup = arguments.warmup.value_or(options.warmup);
+  options.steps = arguments.steps.value_or(options.steps);
+  options.recorded = arguments.recorded.value_or(options.recorded);
   options.top = arguments.top;
   options.inference = !arguments.no_inference;
   options.record = !arguments.no_record;
@@ -47,14 +49,7 @@ void run(const ProfileArguments& arguments) {
 }
 
 void add_counts(CLI::App& command, ProfileArguments& arguments) {
-  command
-      .add_option_function<int64_t>(
-          "--warmup",
-          [&arguments](int64_t steps) {
-            arguments.warmup = steps;
-            arguments.warmup_given = true;
-          },
-          "Steps before the timed ones (3)")
+  command.add_option("--warmup", arguments.warmup, "Steps before the timed ones (3)")
       ->check(CLI::Range(0, 100'000));
   command.add_option("--steps", arguments.steps, "Steps by the clock (5)")
       ->check(CLI::Range(1, 100'000));

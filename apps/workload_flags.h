@@ -1,9 +1,6 @@
 // The flags of the commands that measure one model on one device: bench step, profile, memory.
 #pragma once
 
-#include <optional>
-#include <string>
-
 #include <CLI/CLI.hpp>
 
 #include "flashstep/bench/workload.h"
@@ -22,16 +19,12 @@ class WorkloadFlags {
   void apply(tools::WorkloadAxes& axes) const;
 
  private:
-  void add_hyperparameters(CLI::App& command);
-
   tools::WorkloadAxes given_ = {.sizes = {},
                                 .contexts = {},
                                 .precisions = {},
                                 .attentions = {},
                                 .modes = {},
                                 .common = {.model = {}, .device = ""}};
-  std::optional<double> max_norm_, rope_theta_, norm_epsilon_;
-  std::optional<int64_t> seed_;
 };
 
 }  // namespace flashstep::apps

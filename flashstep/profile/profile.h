@@ -71,7 +71,6 @@ struct ProfileCase {
   ProfileLimits limits;
   std::optional<ProfileRun> step;       // as the workload's mode says
   std::optional<ProfileRun> inference;  // the forward pass by itself, without a graph
-  double ranges = 0;                    // in a recorded step
 
   std::string mode() const { return workload ? workload->mode : "trace"; }
 };

@@ -83,10 +83,12 @@ void note_ranges(const ProfileCase& c, std::vector<std::string>& notes) {
   std::vector<double> seconds;
   for (const StepTimes& times : c.step->timers) seconds.push_back(times.total);
   if (seconds.empty()) return;
-  const double one = silent_range_seconds();
-  const double share = one * c.ranges / measure::median(seconds);
+  const double one = silent_range_seconds(),
+               ranges = static_cast<double>(c.step->sums.step_ranges) /
+                        static_cast<double>(c.step->sums.steps);
+  const double share = one * ranges / measure::median(seconds);
   constexpr double kTiny = 1e-5;
-  notes.push_back(str(c.name, ": ", fixed(c.ranges, 0), " ranges in a step; while nobody listens ",
+  notes.push_back(str(c.name, ": ", fixed(ranges, 0), " ranges in a step; while nobody listens ",
                       "they cost ", fixed(one * 1e9, 1), " ns each, ",
                       share < kTiny ? "less than 0.001" : fixed(100 * share, 3),
                       " % of the step."));

@@ -138,8 +138,14 @@ ProfileSums sums_of(const TraceEvents& trace, const Attribution& attribution) {
   const auto merged_of = merge_blocks(attribution.ranges, sums.ranges);
   add_cells(trace, attribution, merged_of, sums);
   add_times(attribution, sums);
+  sums.step_ranges =
+      std::count_if(trace.events.begin(), trace.events.end(), [&](const TraceEvent& e) {
+        return e.kind == EventKind::kRange && attribution.is_in_a_step(e.begin_ns);
+      });
   return sums;
 }
+
+ProfileSums sums_of(const TraceEvents& trace) { return sums_of(trace, attribute(trace)); }
 
 WorkSums add_up(const ProfileSums& sums, const CellFilter& filter) {
   WorkSums total;

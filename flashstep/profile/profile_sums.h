@@ -34,7 +34,8 @@ struct PassSums {
 
 struct ProfileSums {
   bool on_gpu = false;
-  int64_t steps = 1;  // recorded ones; everything below is the sum over them
+  int64_t steps = 1;        // recorded ones; everything below is the sum over them
+  int64_t step_ranges = 0;  // that began in steps
   // Of the steps on the host, the device waited for; without such ranges from the first piece of
   // work to the last.
   double wall_seconds = 0;
@@ -46,6 +47,7 @@ struct ProfileSums {
 };
 
 ProfileSums sums_of(const TraceEvents& trace, const Attribution& attribution);
+ProfileSums sums_of(const TraceEvents& trace);
 
 // Which cells to add up.
 struct CellFilter {
