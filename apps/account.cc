@@ -12,6 +12,7 @@
 #include "apps/bench.h"
 #include "apps/commands.h"
 #include "apps/plan_flags.h"
+#include "apps/workload_flags.h"
 
 namespace flashstep::apps {
 namespace {
@@ -50,20 +51,17 @@ CLI::Option* option(CLI::App& topic, const char* name, auto& value, const char* 
 void add_model_flags(CLI::App& topic, ModelConfig& model) {
   option(topic, "--size", model.size, "Named size; the flags below override it")
       ->check(CLI::IsMember(model_size_names()));
-  const auto by_hand = [&](const char* name, int64_t& value, const char* help) {
-    topic.add_option(name, value, help)->check(CLI::Range(1, 1 << 30));
-  };
-  by_hand("--vocab", model.vocab_size, "Tokens in the vocabulary");
-  by_hand("--d-model", model.d_model, "Width");
-  by_hand("--d-ff", model.d_ff, "Width inside the feed-forward network");
-  by_hand("--layers", model.num_layers, "Blocks");
-  by_hand("--heads", model.num_heads, "Heads");
+  const CLI::Range range(1, 1 << 30);
+  add_number(topic, "--vocab", model.vocab_size, range, "Tokens in the vocabulary");
+  add_number(topic, "--d-model", model.d_model, range, "Width");
+  add_number(topic, "--d-ff", model.d_ff, range, "Width inside the feed-forward network");
+  add_number(topic, "--layers", model.num_layers, range, "Blocks");
+  add_number(topic, "--heads", model.num_heads, range, "Heads");
 }
 
 void add_step_flags(CLI::App& topic, tools::StepAccount& step) {
   add_model_flags(topic, step.model);
-  topic.add_option("--context", step.model.context_length, "Tokens of a row")
-      ->check(CLI::Range(1, 1 << 24));
+  add_number(topic, "--context", step.model.context_length, {1, 1 << 24}, "Tokens of a row");
   option(topic, "--batch", step.batch_size, "Rows")->check(CLI::Range(1, 1 << 20));
   option(topic, "--mode", step.mode, "forward, forward-backward, step");
   option(topic, "--precision", step.precision, "fp32, bf16 (autocast)");

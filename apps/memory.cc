@@ -49,13 +49,11 @@ void add_memory(CLI::App& app) {
                    "Flags replace them")
       ->check(CLI::IsMember({"2024", "2025", "2026"}));
   arguments->workload.add_options(*command);
-  command->add_option("--warmup", arguments->given.warmup, "Passes before the recorded one")
-      ->check(CLI::Range(0, 100'000))
+  add_number(*command, "--warmup", arguments->given.warmup, {0, 100'000},
+             "Passes before the recorded one")
       ->capture_default_str();
-  command
-      ->add_option("--largest", arguments->given.largest,
-                   "Lines a case among the largest allocations")
-      ->check(CLI::Range(0, 10'000))
+  add_number(*command, "--largest", arguments->given.largest, {0, 10'000},
+             "Lines a case among the largest allocations")
       ->capture_default_str();
   command->add_flag("--no-reduced", arguments->no_reduced,
                     "Nothing in the place of a size that does not fit into memory");

@@ -8,6 +8,7 @@
 
 #include "apps/bench.h"
 #include "apps/commands.h"
+#include "apps/workload_flags.h"
 #include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
@@ -63,20 +64,20 @@ void add_precision(CLI::App& app) {
                        "; all: those of 2025's handout; or d_model/d_ff/layers/heads")
       ->delimiter(',')
       ->capture_default_str();
-  const auto number = [&](const char* name, int64_t& value, const CLI::Range& range,
-                          const char* help) {
-    command->add_option(name, value, help)->check(range)->capture_default_str();
-  };
-  number("--context", sizes.context_length, {1, 1 << 24}, "Tokens of a row");
-  number("--batch", sizes.batch_size, {1, 1 << 20}, "Rows");
+  add_number(*command, "--context", sizes.context_length, {1, 1 << 24}, "Tokens of a row")
+      ->capture_default_str();
+  add_number(*command, "--batch", sizes.batch_size, {1, 1 << 20}, "Rows")->capture_default_str();
   command->add_option("--attention", sizes.attention, join(attention_implementations()))
       ->capture_default_str();
   sizes.device.clear();
   add_device(*command, sizes.device);
-  number("--warmup", sizes.warmup, {0, 100'000}, "Passes that are not timed");
-  number("--steps", sizes.steps, {1, 100'000}, "Timed passes");
-  number("--norm-rows", arguments->norm.rows, {1, 1 << 20}, "Rows of the norms");
-  number("--norm-width", arguments->norm.width, {2, 1 << 20}, "Elements of a row");
+  add_number(*command, "--warmup", sizes.warmup, {0, 100'000}, "Passes that are not timed")
+      ->capture_default_str();
+  add_number(*command, "--steps", sizes.steps, {1, 100'000}, "Timed passes")->capture_default_str();
+  add_number(*command, "--norm-rows", arguments->norm.rows, {1, 1 << 20}, "Rows of the norms")
+      ->capture_default_str();
+  add_number(*command, "--norm-width", arguments->norm.width, {2, 1 << 20}, "Elements of a row")
+      ->capture_default_str();
   command->add_option("--out", arguments->directory,
                       "Also write precision_PART.* into this directory");
   command->callback([arguments] { run(*arguments); });

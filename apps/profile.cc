@@ -48,18 +48,6 @@ void run(const ProfileArguments& arguments) {
   show(tools::profile_report(options), arguments.directory, "profile");
 }
 
-void add_counts(CLI::App& command, ProfileArguments& arguments) {
-  command.add_option("--warmup", arguments.warmup, "Steps before the timed ones (3)")
-      ->check(CLI::Range(0, 100'000));
-  command.add_option("--steps", arguments.steps, "Steps by the clock (5)")
-      ->check(CLI::Range(1, 100'000));
-  command.add_option("--recorded", arguments.recorded, "Steps under the profiler (2)")
-      ->check(CLI::Range(1, 1000));
-  command.add_option("--top", arguments.top, "Kernels in a case's table")
-      ->check(CLI::Range(1, 10'000))
-      ->capture_default_str();
-}
-
 }  // namespace
 
 void add_profile(CLI::App& app) {
@@ -73,7 +61,13 @@ void add_profile(CLI::App& app) {
           "and naive. Flags replace them")
       ->check(CLI::IsMember({"2024", "2025", "2026"}));
   arguments->workload.add_options(*command);
-  add_counts(*command, *arguments);
+  add_number(*command, "--warmup", arguments->warmup, {0, 100'000},
+             "Steps before the timed ones (3)");
+  add_number(*command, "--steps", arguments->steps, {1, 100'000}, "Steps by the clock (5)");
+  add_number(*command, "--recorded", arguments->recorded, {1, 1000},
+             "Steps under the profiler (2)");
+  add_number(*command, "--top", arguments->top, {1, 10'000}, "Kernels in a case's table")
+      ->capture_default_str();
   command->add_flag("--no-inference", arguments->no_inference,
                     "No forward pass by itself beside the steps");
   command->add_flag("--no-record", arguments->no_record,

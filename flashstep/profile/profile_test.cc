@@ -54,8 +54,7 @@ double flops_of(const ProfileSums& sums, Pass pass) {
 TEST(Profile, FlopsOfOperatorsAreThoseOfTheFormulas) {
   for (const bool formula : {true, false}) {
     const Workload workload = workload_with(formula ? "naive" : "auto");
-    const TraceEvents trace = recorded(workload, 2);
-    const ProfileSums sums = sums_of(trace);
+    const ProfileSums sums = sums_of(recorded(workload, 2));
     EXPECT_EQ(sums.steps, 2);
     // The formula computes hidden pairs too.
     const ForwardFlops one =
@@ -94,10 +93,8 @@ TEST(Profile, EveryMomentOfAStepBelongsToOnePassAndRange) {
 // What LibTorch's profiler hands over in the process, and the file it writes, say the same.
 TEST(Profile, TheChromeTraceSaysTheSame) {
   const auto file = std::filesystem::path(::testing::TempDir()) / "profile_test_trace.json";
-  const TraceEvents trace = recorded(workload_with("naive"), 2, file.string());
-  const ProfileSums here = sums_of(trace);
-  const TraceEvents read = read_chrome_trace(file);
-  const ProfileSums there = sums_of(read);
+  const ProfileSums here = sums_of(recorded(workload_with("naive"), 2, file.string()));
+  const ProfileSums there = sums_of(read_chrome_trace(file));
   EXPECT_EQ(here.steps, there.steps);
   for (int i = 0; i < kPasses; ++i) {
     for (int k = 0; k < kWorkClasses; ++k) {
