@@ -15,27 +15,26 @@ namespace {
 
 struct MemoryArguments {
   WorkloadFlags workload;
-  std::string preset, directory, snapshot;
-  int64_t warmup = 1, largest = 15;
+  std::string preset, snapshot;
+  tools::MemoryOptions given;
   bool no_reduced = false;
 };
 
 void run(const MemoryArguments& arguments) {
   if (const auto task = tools::rank_task()) return tools::memory_process(*task);
-  if (!arguments.directory.empty()) make_output_directory(arguments.directory);
+  tools::MemoryOptions options = arguments.given;
+  const std::string& directory = options.directory;
+  make_output_directory(directory);
   if (!arguments.snapshot.empty()) {
-    return show(tools::snapshot_report(arguments.snapshot, arguments.largest, arguments.directory),
-                arguments.directory, "memory");
+    return show(tools::snapshot_report(arguments.snapshot, options.largest, directory), directory,
+                "memory");
   }
-  tools::MemoryOptions options = tools::memory_preset(arguments.preset);
+  options.axes = tools::memory_preset(arguments.preset).axes;
   arguments.workload.apply(options.axes);
-  options.warmup = arguments.warmup;
-  options.largest = arguments.largest;
   options.reduce = !arguments.no_reduced;
-  options.directory = arguments.directory;
   options.progress = print_progress;
   const SignalGuard signals;
-  show(tools::memory_report(options), arguments.directory, "memory");
+  show(tools::memory_report(options), directory, "memory");
 }
 
 }  // namespace
@@ -50,17 +49,17 @@ void add_memory(CLI::App& app) {
                    "Flags replace them")
       ->check(CLI::IsMember({"2024", "2025", "2026"}));
   arguments->workload.add_options(*command);
-  command->add_option("--warmup", arguments->warmup, "Passes before the recorded one")
-      ->check(CLI::Range(0, 100'000))
+  add_number(*command, "--warmup", arguments->given.warmup, {0, 100'000},
+             "Passes before the recorded one")
       ->capture_default_str();
-  command->add_option("--largest", arguments->largest, "Lines a case among the largest allocations")
-      ->check(CLI::Range(0, 10'000))
+  add_number(*command, "--largest", arguments->given.largest, {0, 10'000},
+             "Lines a case among the largest allocations")
       ->capture_default_str();
   command->add_flag("--no-reduced", arguments->no_reduced,
                     "Nothing in the place of a size that does not fit into memory");
   command->add_option("--snapshot", arguments->snapshot,
                       "Measure nothing: read this memory_snapshot.pickle, PyTorch's or ours");
-  command->add_option("--out", arguments->directory,
+  command->add_option("--out", arguments->given.directory,
                       "Also write tables, pictures over time (memory_timeline_*.svg) and snapshots "
                       "for pytorch.org/memory_viz (*/memory_snapshot.pickle) into this directory");
   command->callback([arguments] { run(*arguments); });

@@ -1,7 +1,6 @@
 // flashstep precision: what 16-bit numbers cost.
 #include "flashstep/profile/precision.h"
 
-#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -9,12 +8,12 @@
 
 #include "apps/bench.h"
 #include "apps/commands.h"
+#include "apps/workload_flags.h"
 #include "flashstep/attention/implementation_names.h"
 #include "flashstep/base/heap.h"
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/workload.h"
-#include "flashstep/measure/gpu.h"
 
 namespace flashstep::apps {
 namespace {
@@ -31,14 +30,12 @@ struct PrecisionArguments {
 void run(PrecisionArguments arguments) {
   make_output_directory(arguments.directory);
   keep_freed_memory();  // as flashstep train does
-  if (arguments.sizes.device.empty())
-    arguments.sizes.device = measure::list_gpus().empty() ? "cpu" : "cuda";
+  arguments.sizes.device = device_or_gpu(arguments.sizes.device);
   arguments.sizes.sizes = tools::sizes_named(arguments.sizes.sizes);
   arguments.sizes.progress = print_progress;
   const SignalGuard signals;
   for (const std::string& part : kParts) {
-    const auto& wanted = arguments.parts;
-    if (std::find(wanted.begin(), wanted.end(), part) == wanted.end()) continue;
+    if (!tools::contains(arguments.parts, part)) continue;
     check_interrupted("interrupted; what was measured is shown");
     const auto result = [&] {
       if (part == "accumulation") return account_report(tools::precision_accumulation());
@@ -67,28 +64,19 @@ void add_precision(CLI::App& app) {
                        "; all: those of 2025's handout; or d_model/d_ff/layers/heads")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--context", sizes.context_length, "Tokens of a row")
-      ->check(CLI::Range(1, 1 << 24))
+  add_number(*command, "--context", sizes.context_length, {1, 1 << 24}, "Tokens of a row")
       ->capture_default_str();
-  command->add_option("--batch", sizes.batch_size, "Rows")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(*command, "--batch", sizes.batch_size, {1, 1 << 20}, "Rows")->capture_default_str();
   command->add_option("--attention", sizes.attention, join(attention_implementations()))
       ->capture_default_str();
   sizes.device.clear();
-  command->add_option("--device", sizes.device, "cpu or cuda; the GPU if there is one")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
-  command->add_option("--warmup", sizes.warmup, "Passes that are not timed")
-      ->check(CLI::Range(0, 100'000))
+  add_device(*command, sizes.device);
+  add_number(*command, "--warmup", sizes.warmup, {0, 100'000}, "Passes that are not timed")
       ->capture_default_str();
-  command->add_option("--steps", sizes.steps, "Timed passes")
-      ->check(CLI::Range(1, 100'000))
+  add_number(*command, "--steps", sizes.steps, {1, 100'000}, "Timed passes")->capture_default_str();
+  add_number(*command, "--norm-rows", arguments->norm.rows, {1, 1 << 20}, "Rows of the norms")
       ->capture_default_str();
-  command->add_option("--norm-rows", arguments->norm.rows, "Rows of the norms")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--norm-width", arguments->norm.width, "Elements of a row")
-      ->check(CLI::Range(2, 1 << 20))
+  add_number(*command, "--norm-width", arguments->norm.width, {2, 1 << 20}, "Elements of a row")
       ->capture_default_str();
   command->add_option("--out", arguments->directory,
                       "Also write precision_PART.* into this directory");

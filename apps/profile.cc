@@ -2,6 +2,7 @@
 #include "flashstep/profile/profile.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "apps/bench.h"
@@ -17,8 +18,9 @@ namespace {
 struct ProfileArguments {
   WorkloadFlags workload;
   std::string preset, directory, trace;
-  int64_t warmup = 0, steps = 0, recorded = 0, top = 10;  // 0: the preset's
-  bool warmup_given = false, no_inference = false, no_record = false, no_traces = false;
+  std::optional<int64_t> warmup, steps, recorded;  // without: the preset's
+  int64_t top = 10;
+  bool no_inference = false, no_record = false, no_traces = false;
 };
 
 void read_trace(const ProfileArguments& arguments) {
@@ -33,9 +35,9 @@ void run(const ProfileArguments& arguments) {
   if (!arguments.trace.empty()) return read_trace(arguments);
   tools::ProfileOptions options = tools::profile_preset(arguments.preset);
   arguments.workload.apply(options.axes);
-  if (arguments.warmup_given) options.warmup = arguments.warmup;
-  if (arguments.steps > 0) options.steps = arguments.steps;
-  if (arguments.recorded > 0) options.recorded = arguments.recorded;
+  options.warmup = arguments.warmup.value_or(options.warmup);
+  options.steps = arguments.steps.value_or(options.steps);
+  options.recorded = arguments.recorded.value_or(options.recorded);
   options.top = arguments.top;
   options.inference = !arguments.no_inference;
   options.record = !arguments.no_record;
@@ -44,25 +46,6 @@ void run(const ProfileArguments& arguments) {
   keep_freed_memory();  // as flashstep train
   const SignalGuard signals;
   show(tools::profile_report(options), arguments.directory, "profile");
-}
-
-void add_counts(CLI::App& command, ProfileArguments& arguments) {
-  command
-      .add_option_function<int64_t>(
-          "--warmup",
-          [&arguments](int64_t steps) {
-            arguments.warmup = steps;
-            arguments.warmup_given = true;
-          },
-          "Steps before the timed ones (3)")
-      ->check(CLI::Range(0, 100'000));
-  command.add_option("--steps", arguments.steps, "Steps by the clock (5)")
-      ->check(CLI::Range(1, 100'000));
-  command.add_option("--recorded", arguments.recorded, "Steps under the profiler (2)")
-      ->check(CLI::Range(1, 1000));
-  command.add_option("--top", arguments.top, "Kernels in a case's table")
-      ->check(CLI::Range(1, 10'000))
-      ->capture_default_str();
 }
 
 }  // namespace
@@ -78,7 +61,13 @@ void add_profile(CLI::App& app) {
           "and naive. Flags replace them")
       ->check(CLI::IsMember({"2024", "2025", "2026"}));
   arguments->workload.add_options(*command);
-  add_counts(*command, *arguments);
+  add_number(*command, "--warmup", arguments->warmup, {0, 100'000},
+             "Steps before the timed ones (3)");
+  add_number(*command, "--steps", arguments->steps, {1, 100'000}, "Steps by the clock (5)");
+  add_number(*command, "--recorded", arguments->recorded, {1, 1000},
+             "Steps under the profiler (2)");
+  add_number(*command, "--top", arguments->top, {1, 10'000}, "Kernels in a case's table")
+      ->capture_default_str();
   command->add_flag("--no-inference", arguments->no_inference,
                     "No forward pass by itself beside the steps");
   command->add_flag("--no-record", arguments->no_record,

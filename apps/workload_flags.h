@@ -1,7 +1,6 @@
 // The flags of the commands that measure one model on one device: bench step, profile, memory.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +8,13 @@
 #include "flashstep/bench/workload.h"
 
 namespace flashstep::apps {
+
+// A number, or one that may be left out, within a range.
+template <typename T>
+CLI::Option* add_number(CLI::App& command, const char* flag, T& value, const CLI::Range& range,
+                        const std::string& help) {
+  return command.add_option(flag, value, help)->check(range);
+}
 
 // Each flag that is given replaces a list, or a value, of the command's own axes.
 class WorkloadFlags {
@@ -22,16 +28,12 @@ class WorkloadFlags {
   void apply(tools::WorkloadAxes& axes) const;
 
  private:
-  void add_hyperparameters(CLI::App& command);
-
   tools::WorkloadAxes given_ = {.sizes = {},
                                 .contexts = {},
                                 .precisions = {},
                                 .attentions = {},
                                 .modes = {},
                                 .common = {.model = {}, .device = ""}};
-  std::optional<double> max_norm_, rope_theta_, norm_epsilon_;
-  std::optional<int64_t> seed_;
 };
 
 }  // namespace flashstep::apps

@@ -20,8 +20,7 @@ void check_one_of(const char* what, const std::string& got,
 BenchReport account_report(const Account& account) {
   BenchReport report;
   report.table = account.table;
-  report.table.notes.insert(report.table.notes.end(), account.derivation.begin(),
-                            account.derivation.end());
+  report.table.notes = account.derivation;
   return report;
 }
 

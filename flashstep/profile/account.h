@@ -26,6 +26,9 @@ struct Account {
   void derive(const Parts&... parts) {
     derivation.push_back(str(parts...));
   }
+  void derive_all(const std::vector<std::string>& sentences) {
+    derivation.insert(derivation.end(), sentences.begin(), sentences.end());
+  }
 };
 // The derivation becomes the table's notes.
 BenchReport account_report(const Account& account);

@@ -14,8 +14,6 @@
 
 namespace flashstep::tools {
 
-// How accounts write numbers, and the table that most of them fill.
-
 // Four significant digits: "3,517", "0.01235", "1.8e+11" from 10^13 on.
 inline std::string number(double value, int digits = 4) {
   return measure::display(value, {measure::NumberFormat::Style::kSignificant, digits});
@@ -34,12 +32,12 @@ inline Account account_of(std::string name, std::string title, std::vector<measu
 }
 
 // A line a quantity, each with its own unit.
-inline measure::Table quantity_table(std::string title) {
-  measure::Table table;
-  table.title = std::move(title);
-  table.columns = {measure::text_column("quantity"), significant("value", "", 5),
-                   measure::text_column("unit")};
-  return table;
+inline Account quantity_account(std::string name, std::string title,
+                                std::vector<std::string> derivation = {}) {
+  return account_of(
+      std::move(name), std::move(title),
+      {measure::text_column("quantity"), significant("value", "", 5), measure::text_column("unit")},
+      std::move(derivation));
 }
 
 struct AccountCase {

@@ -141,93 +141,71 @@ Mesh best_mesh(const FeedForward& layer, double tokens, int64_t ranks) {
   return best;
 }
 
-class BoundsTable {
- public:
-  BoundsTable(const BoundsAccount& inputs, Account& account) : in_(inputs), table_(account.table) {
-    table_.title = str("One feed-forward layer on ", with_commas(inputs.ranks), " accelerators: D ",
-                       with_commas(inputs.layer.d_model), ", F ", with_commas(inputs.layer.d_ff),
-                       ", batch of ", number(inputs.tokens, 9), " tokens");
-    table_.columns = {measure::text_column("strategy"),       measure::text_column("pass"),
-                      significant("FLOPs a device", "TFLOP"), significant("compute", "ms"),
-                      significant("weights sent", "ms"),      significant("activations sent", "ms"),
-                      measure::text_column("bound by"),       significant("most devices", "")};
-  }
-
-  void add(const std::string& strategy, const char* pass, const PassTimes& times, bool at_once,
-           double most) {
-    const double sent =
-        at_once ? std::max(times.data_s, times.tensor_s) : times.data_s + times.tensor_s;
-    table_.add_row({strategy, pass, times.flops / 1e12, ms(times.compute_s), ms(times.data_s),
-                    ms(times.tensor_s), sent > times.compute_s ? "communication" : "compute",
-                    bound(most, "any")});
-  }
-
-  PassTimes forward(const Mesh& mesh) const {
-    return forward_times(in_.layer, in_.tokens, mesh, in_.accelerator);
-  }
-  PassTimes backward(const Mesh& mesh) const {
-    return backward_times(in_.layer, in_.tokens, mesh, in_.accelerator);
-  }
-
- private:
-  const BoundsAccount& in_;
-  measure::Table& table_;
-};
-
-void derive_bounds(const BoundsAccount& inputs, Account& account) {
-  const double m = inputs.layer.matrices, e = inputs.layer.element_bytes;
-  const double c_over_w = inputs.accelerator.flops_per_s / inputs.accelerator.bytes_per_s;
-  account.derivation = notes("account bounds");
-  account.derivation.insert(
-      account.derivation.begin(),
-      str("B = ", number(inputs.tokens, 9), " tokens, D, F, m = ", m, " matrices, e = ", e,
-          " bytes an element, C / W = ", number(inputs.accelerator.flops_per_s / 1e12),
-          " TFLOP/s / ", number(inputs.accelerator.bytes_per_s / kGB), " GB/s = ", number(c_over_w),
-          " FLOP a byte."));
-}
-
 }  // namespace
 
 Account account_mesh(const MeshAccount& inputs) {
   check(inputs);
-  Account account{.name = "mesh",
-                  .table = quantity_table(str(
-                      "Communication accounting: ", inputs.blocks, " feed-forward layers, D ",
-                      with_commas(inputs.layer.d_model), ", F ", with_commas(inputs.layer.d_ff))),
-                  .derivation = {}};
+  Account account = quantity_account(
+      "mesh", str("Communication accounting: ", inputs.blocks, " feed-forward layers, D ",
+                  with_commas(inputs.layer.d_model), ", F ", with_commas(inputs.layer.d_ff)));
   account_state(inputs, account);
   account_batch(inputs, account);
   return account;
 }
 
 Account account_bounds(const BoundsAccount& inputs) {
-  check(inputs.layer, inputs.accelerator);
-  require(inputs.tokens >= 1 && inputs.ranks >= 1 && inputs.ranks <= 1 << 20,
-          "[account] expected 1 token or more and 1 to 1,048,576 ranks, got ", inputs.tokens,
-          " and ", inputs.ranks);
-  Account account{.name = "bounds", .table = {}, .derivation = {}};
-  BoundsTable table(inputs, account);
-  const FeedForward& layer = inputs.layer;
-  const Accelerator& accelerator = inputs.accelerator;
-  const auto ranks = static_cast<int>(inputs.ranks);
-  const double data = most_data_parallel(layer, inputs.tokens, accelerator);
-  const Mesh whole{.data = ranks, .sharded = false}, divided{.data = ranks},
-      tensor{.tensor = ranks};
-  table.add("DP", "forward", table.forward(whole), true, INFINITY);
-  table.add("DP", "backward", table.backward(whole), true, data);
-  table.add("FSDP", "forward", table.forward(divided), true, data);
-  table.add("FSDP", "backward", table.backward(divided), true, data);
-  table.add("TP", "forward", table.forward(tensor), true,
-            most_tensor_parallel_forward(layer, accelerator));
-  table.add("TP", "backward", table.backward(tensor), true,
-            most_tensor_parallel_backward(layer, accelerator));
-  const Mesh mesh = best_mesh(layer, inputs.tokens, inputs.ranks);
-  const std::string name = str("FSDP ", mesh.data, " x TP ", mesh.tensor);
-  table.add(name + ", at once", "forward", table.forward(mesh), true,
-            most_mesh(layer, inputs.tokens, accelerator, true));
-  table.add(name + ", in turn", "forward", table.forward(mesh), false,
-            most_mesh(layer, inputs.tokens, accelerator, false));
-  derive_bounds(inputs, account);
+  const auto& [layer, tokens, accelerator, ranks] = inputs;
+  check(layer, accelerator);
+  require(tokens >= 1 && ranks >= 1 && ranks <= 1 << 20,
+          "[account] expected 1 token or more and 1 to 1,048,576 ranks, got ", tokens, " and ",
+          ranks);
+  Account account =
+      account_of("bounds",
+                 str("One feed-forward layer on ", with_commas(ranks), " accelerators: D ",
+                     with_commas(layer.d_model), ", F ", with_commas(layer.d_ff), ", batch of ",
+                     number(tokens, 9), " tokens"),
+                 {measure::text_column("strategy"), measure::text_column("pass"),
+                  significant("FLOPs a device", "TFLOP"), significant("compute", "ms"),
+                  significant("weights sent", "ms"), significant("activations sent", "ms"),
+                  measure::text_column("bound by"), significant("most devices", "")});
+  const auto add = [&](const std::string& strategy, const Mesh& mesh, bool forward, double most,
+                       bool at_once = true) {
+    const PassTimes times = (forward ? forward_times : backward_times)(inputs.layer, inputs.tokens,
+                                                                       mesh, inputs.accelerator);
+    const double sent =
+        at_once ? std::max(times.data_s, times.tensor_s) : times.data_s + times.tensor_s;
+    account.add_row({strategy, forward ? "forward" : "backward", times.flops / 1e12,
+                     ms(times.compute_s), ms(times.data_s), ms(times.tensor_s),
+                     sent > times.compute_s ? "communication" : "compute", bound(most, "any")});
+  };
+  const auto count = static_cast<int>(ranks);
+  const double data = most_data_parallel(layer, tokens, accelerator);
+  const struct {
+    const char* name;
+    Mesh mesh;
+    double forward, backward;  // most devices
+  } kStrategies[] = {{"DP", {.data = count, .sharded = false}, INFINITY, data},
+                     {"FSDP", {.data = count}, data, data},
+                     {"TP",
+                      {.tensor = count},
+                      most_tensor_parallel_forward(layer, accelerator),
+                      most_tensor_parallel_backward(layer, accelerator)}};
+  for (const auto& strategy : kStrategies) {
+    add(strategy.name, strategy.mesh, /*forward=*/true, strategy.forward);
+    add(strategy.name, strategy.mesh, /*forward=*/false, strategy.backward);
+  }
+  const Mesh mesh = best_mesh(layer, tokens, ranks);
+  for (const bool at_once : {true, false}) {
+    add(str("FSDP ", mesh.data, " x TP ", mesh.tensor, at_once ? ", at once" : ", in turn"), mesh,
+        /*forward=*/true, most_mesh(layer, tokens, accelerator, at_once), at_once);
+  }
+  account.derive("B = ", number(tokens, 9), " tokens, D, F, m = ", layer.matrices,
+                 " matrices, e = ", layer.element_bytes,
+                 " bytes an element, C / W = ", number(accelerator.flops_per_s / 1e12),
+                 " TFLOP/s / ", number(accelerator.bytes_per_s / kGB),
+                 " GB/s = ", number(accelerator.flops_per_s / accelerator.bytes_per_s),
+                 " FLOP a byte.");
+  account.derive_all(notes("account bounds"));
   return account;
 }
 

@@ -40,18 +40,6 @@ ZeroSizes sizes_of(const ModelConfig& model, double sent_bytes) {
           .layer_bytes = sent_bytes * static_cast<double>(block_parameter_count(model))};
 }
 
-void derive_sharding(const ModelConfig& model, double sent_bytes, Account& account) {
-  const auto parameters = static_cast<double>(parameter_count(model));
-  const std::string s = number(4 * parameters / kGB);
-  const std::string e = number(sent_bytes * parameters / kGB);
-  account.derivation = notes("account sharding");
-  account.derivation.insert(
-      account.derivation.begin(),
-      str("P = ", with_commas(parameter_count(model)), " parameters: 4 P = ", s,
-          " GB of parameters, as much of gradients, 8 P = ", number(8 * parameters / kGB),
-          " GB of AdamW's moments; one copy in flight has ", e, " GB."));
-}
-
 }  // namespace
 
 Account account_sharding(const ShardingAccount& inputs) {
@@ -88,7 +76,12 @@ Account account_sharding(const ShardingAccount& inputs) {
       add("whole parameters", whole);
     }
   }
-  derive_sharding(model, sent_bytes, account);
+  account.derive("P = ", with_commas(parameter_count(model)),
+                 " parameters: 4 P = ", number(sizes.parameter_bytes / kGB),
+                 " GB of parameters, as much of gradients, 8 P = ", number(sizes.state_bytes / kGB),
+                 " GB of AdamW's moments; one copy in flight has ",
+                 number(sizes.sent_parameter_bytes / kGB), " GB.");
+  account.derive_all(notes("account sharding"));
   return account;
 }
 
@@ -121,7 +114,7 @@ Account account_ring(const RingAccount& inputs) {
       }
     }
   }
-  account.derivation = notes("account ring");
+  account.derive_all(notes("account ring"));
   for (const int64_t ranks : inputs.ranks) {
     const double limit = whole_tensors_limit_bytes(static_cast<int>(ranks), link);
     account.derive(

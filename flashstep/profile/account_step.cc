@@ -1,7 +1,9 @@
 // Accounts of a pass through a model, and of one of its blocks.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "flashstep/attention/cost.h"
@@ -14,9 +16,8 @@ namespace flashstep::tools {
 namespace {
 
 double sum(const std::vector<SavedTensor>& tensors) {
-  double bytes = 0;
-  for (const SavedTensor& tensor : tensors) bytes += tensor.bytes;
-  return bytes;
+  return std::accumulate(tensors.begin(), tensors.end(), 0.0,
+                         [](double bytes, const SavedTensor& t) { return bytes + t.bytes; });
 }
 
 void add_parameters(const AccountCase& c, Account& account) {
@@ -37,15 +38,14 @@ void add_flops(const AccountCase& c, Account& account) {
   const auto rows = static_cast<double>(c.shape.batch_size);
   const ForwardFlops one = forward_flops(c.model, c.shape.seq_len);
   const double forward = rows * one.total();
-  account.add_row({"FLOPs forward", forward / 1e12, "TFLOP"});
-  account.add_row({"  projections", rows * one.linear / 1e12, "TFLOP"});
-  account.add_row({"  attention", rows * one.attention / 1e12, "TFLOP"});
-  account.add_row({"  head", rows * one.head / 1e12, "TFLOP"});
   const double step = step_flops(c.model, c.shape.batch_size, c.shape.seq_len);
-  if (c.backward) {
-    account.add_row({"FLOPs backward", (step - forward) / 1e12, "TFLOP"});
-    account.add_row({"FLOPs in all", step / 1e12, "TFLOP"});
-  }
+  std::vector<std::pair<const char*, double>> parts = {{"FLOPs forward", forward},
+                                                       {"  projections", rows * one.linear},
+                                                       {"  attention", rows * one.attention},
+                                                       {"  head", rows * one.head}};
+  if (c.backward)
+    parts.insert(parts.end(), {{"FLOPs backward", step - forward}, {"FLOPs in all", step}});
+  for (const auto& [name, flops] : parts) account.add_row({name, flops / 1e12, "TFLOP"});
   const auto tokens = rows * static_cast<double>(c.shape.seq_len);
   account.add_row({"FLOPs a token", (c.backward ? step : forward) / tokens / 1e9, "GFLOP"});
   account.derive(
@@ -193,10 +193,9 @@ std::vector<int64_t> shown_group_sizes(int64_t blocks, int64_t best) {
 
 Account account_step(const StepAccount& inputs) {
   const AccountCase c = account_case(inputs);
-  Account account{.name = "step",
-                  .table = quantity_table(
-                      str("Account of one pass (", inputs.mode, "): ", case_name(inputs, c))),
-                  .derivation = {letters_of(c)}};
+  Account account = quantity_account(
+      "step", str("Account of one pass (", inputs.mode, "): ", case_name(inputs, c)),
+      {letters_of(c)});
   add_parameters(c, account);
   add_flops(c, account);
   add_state(c, account);

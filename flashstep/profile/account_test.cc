@@ -22,8 +22,12 @@
 namespace flashstep::tools {
 namespace {
 
+double entry(const Account& account, const std::vector<measure::Cell>& row, const char* column) {
+  return number_of(cell_behind(account.table, row, column));
+}
+
 double value(const Account& account, const std::string& quantity) {
-  return number_of(cell_behind(account.table, {quantity}, "value"));
+  return entry(account, {quantity}, "value");
 }
 
 // 16 P = 31.97 GB; 4 rows of 512 tokens in width 1600: 13,107,200 bytes.
@@ -67,10 +71,10 @@ TEST(Account, OfABlockAddsUp) {
 TEST(Account, OfAttentionByTheFormula) {
   const Account account = account_attention({.memory_gb = 20});
   const std::vector<measure::Cell> last = {16384, 128};
-  EXPECT_EQ(number_of(cell_behind(account.table, last, "one matrix")), 8192);
-  EXPECT_EQ(number_of(cell_behind(account.table, last, "before backward")), 4 * 64 + 8192);
-  EXPECT_EQ(number_of(cell_behind(account.table, last, "peak")), 8 * 64 + 3 * 8192);
-  EXPECT_EQ(number_of(cell_behind(account.table, last, "kernel's peak")),
+  EXPECT_EQ(entry(account, last, "one matrix"), 8192);
+  EXPECT_EQ(entry(account, last, "before backward"), 4 * 64 + 8192);
+  EXPECT_EQ(entry(account, last, "peak"), 8 * 64 + 3 * 8192);
+  EXPECT_EQ(entry(account, last, "kernel's peak"),
             8 * 64 + 0.5);  // 4 x 131,072 bytes
   // The first that does not fit in 20 GB has 3 x 8 GiB; 3 x 2 GiB fit.
   EXPECT_EQ(cell_behind(account.table, {8192, 128}, "fits in 20 GB"), measure::Cell("yes"));
@@ -85,12 +89,8 @@ TEST(Account, OfAttentionByTheFormula) {
 TEST(Account, OfSharding) {
   const Account account = account_sharding({});
   const double p = 1.9982352;
-  const auto all = [&](const char* name) {
-    return number_of(cell_behind(account.table, {2, name}, "in all"));
-  };
-  const auto sent = [&](const char* name) {
-    return number_of(cell_behind(account.table, {2, name}, "sent a step"));
-  };
+  const auto all = [&](const char* name) { return entry(account, {2, name}, "in all"); };
+  const auto sent = [&](const char* name) { return entry(account, {2, name}, "sent a step"); };
   EXPECT_NEAR(all("DDP"), 16 * p, 1e-9);
   EXPECT_NEAR(all("ZeRO-1"), 12 * p, 1e-9);
   EXPECT_NEAR(all("ZeRO-2"), 10 * p, 1e-9);
@@ -105,19 +105,18 @@ TEST(Account, OfSharding) {
 // 1 GB among 6 at 450 GB/s: 2 x 5 / 6 / 450 s in the ring, 5 / 450 s for whole tensors.
 TEST(Account, OfRings) {
   const Account account = account_ring({});
-  const std::vector<measure::Cell> ring = {6, 1000.0, "ring"};
-  EXPECT_NEAR(number_of(cell_behind(account.table, ring, "time")), 3.7037, 1e-4);
+  EXPECT_NEAR(entry(account, {6, 1000.0, "ring"}, "time"), 3.7037, 1e-4);
   const std::vector<measure::Cell> whole = {6, 1000.0, "whole tensors (alternate)"};
-  EXPECT_NEAR(number_of(cell_behind(account.table, whole, "time")), 11.1111, 1e-4);
-  EXPECT_NEAR(number_of(cell_behind(account.table, whole, "x ring")), 3, 1e-12);  // N / 2
+  EXPECT_NEAR(entry(account, whole, "time"), 11.1111, 1e-4);
+  EXPECT_NEAR(entry(account, whole, "x ring"), 3, 1e-12);  // N / 2
   EXPECT_EQ(account.table.rows.size(), 3u * 4 * 4);
 }
 
 // Two ranks have one link between them, more have a link each way round.
 TEST(Account, OfRingsBothWays) {
   const Account account = account_ring({});
-  EXPECT_EQ(number_of(cell_behind(account.table, {2, 1000.0, "ring both ways"}, "x ring")), 1);
-  EXPECT_EQ(number_of(cell_behind(account.table, {4, 1000.0, "ring both ways"}, "x ring")), 0.5);
+  EXPECT_EQ(entry(account, {2, 1000.0, "ring both ways"}, "x ring"), 1);
+  EXPECT_EQ(entry(account, {4, 1000.0, "ring both ways"}, "x ring"), 0.5);
 }
 
 // 126 x 2 x 16384 x 53248 parameters of 16 bytes: 3,517.58 GB. A token keeps 126 x (16384 + 53248)
@@ -157,7 +156,7 @@ TEST(Account, OfAMeshThatNoBatchKeepsBusy) {
 TEST(Account, OfTheHandoutsBounds) {
   const Account account = account_bounds({});
   const auto most = [&](const char* strategy, const char* pass) {
-    return number_of(cell_behind(account.table, {strategy, pass}, "most devices"));
+    return entry(account, {strategy, pass}, "most devices");
   };
   EXPECT_NEAR(most("DP", "backward"), 30.819, 1e-3);
   EXPECT_NEAR(most("FSDP", "forward"), 30.819, 1e-3);
@@ -171,19 +170,14 @@ TEST(Account, OfTheHandoutsBounds) {
 
 // (4, 2048, 2560) in float32 has 80 MiB.
 TEST(Account, OfRecomputation) {
-  RecomputeAccount inputs;
-  inputs.saved_mib = 3651.31;
-  const Account account = account_recompute(inputs);
-  const auto peak = [&](const char* name) {
-    return number_of(cell_behind(account.table, {name}, "peak"));
-  };
+  const Account account = account_recompute({.saved_mib = 3651.31});
+  const auto peak = [&](const char* name) { return entry(account, {name}, "peak"); };
   EXPECT_NEAR(peak("keep everything") * 1024, 32 * 3651.31, 1e-6);
   EXPECT_NEAR(peak("groups of 1 (best)") * 1024, 31 * 80 + 3651.31, 1e-6);
   EXPECT_NEAR(peak("groups of 2") * 1024, 15 * 80 + 2 * 3651.31, 1e-6);
   EXPECT_NEAR(peak("halves of halves") * 1024, 5 * 80 + 3651.31, 1e-6);
   EXPECT_NEAR(peak("from the start each time") * 1024, 80 + 3651.31, 1e-6);
-  EXPECT_EQ(number_of(cell_behind(account.table, {"from the start each time"}, "block passes")),
-            528);
+  EXPECT_EQ(entry(account, {"from the start each time"}, "block passes"), 528);
   EXPECT_NEAR(number_of(cell_behind(account.table, {"groups of 1 (best)"}, "step")), 4.0 / 3,
               1e-12);
 }
@@ -213,15 +207,14 @@ TEST(Account, RefusesWhatIsNone) {
 }
 
 ModelConfig measured_model(const char* attention) {
-  ModelConfig config;
-  config.vocab_size = 100;
-  config.context_length = 64;
-  config.d_model = 64;
-  config.d_ff = 192;
-  config.num_layers = 1;
-  config.num_heads = 4;
-  config.attention = attention;
-  return config;
+  return {.size = "",
+          .vocab_size = 100,
+          .context_length = 64,
+          .d_model = 64,
+          .d_ff = 192,
+          .num_layers = 1,
+          .num_heads = 4,
+          .attention = attention};
 }
 
 // The formula of what a block keeps, held against what stays allocated behind its forward pass.

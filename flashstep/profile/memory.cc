@@ -58,19 +58,14 @@ constexpr Layer kLayers[] = {{MemoryKind::kOther, measure::kGrey}, {MemoryKind::
 
 constexpr int kMoments = 1000;  // of moments: about the picture's pixels
 
-bool is_pass_range(const std::string& path) {
-  const std::string name = path.substr(path.find_last_of('/') + 1);
-  return name == "forward" || name == "backward" || name == "optimizer";
-}
-
 std::vector<measure::AreaSpan> passes(const measure::MemoryTrace& trace, measure::EventRange window,
                                       double start) {
   std::vector<measure::AreaSpan> spans;
   for (const measure::MemoryRange& range : trace.ranges) {
+    const std::string name = range.path.substr(range.path.find_last_of('/') + 1);
     const bool inside = range.events.begin >= window.begin && range.events.end <= window.end;
-    if (!inside || !is_pass_range(range.path)) continue;
-    spans.push_back({(range.begin - start) * 1e3, (range.end - start) * 1e3,
-                     range.path.substr(range.path.find_last_of('/') + 1)});
+    if (inside && (name == "forward" || name == "backward" || name == "optimizer"))
+      spans.push_back({(range.begin - start) * 1e3, (range.end - start) * 1e3, name});
   }
   return spans;
 }
@@ -113,14 +108,14 @@ BenchReport memory_trace_report(const measure::MemoryTrace& trace, const std::st
   const auto peak = measure::peak(trace, trace.all());
   BenchReport report;
   report.table.title = "Peak of " + name;
-  report.table.columns = {measure::number_column("peak", "MiB", 2)};
-  std::vector<measure::Cell> row = {static_cast<double>(measure::total(peak.bytes)) / kMiB};
-  for (int kind = 0; kind < measure::kMemoryKinds; ++kind) {
-    report.table.columns.push_back(
-        measure::number_column(measure::name_of(static_cast<measure::MemoryKind>(kind)), "MiB", 2));
-    row.emplace_back(static_cast<double>(peak.bytes[static_cast<size_t>(kind)]) / kMiB);
-  }
-  report.table.add_row(std::move(row));
+  report.table.rows.emplace_back();
+  const auto add = [&](const char* what, int64_t bytes) {
+    report.table.columns.push_back(measure::number_column(what, "MiB", 2));
+    report.table.rows[0].emplace_back(static_cast<double>(bytes) / kMiB);
+  };
+  add("peak", measure::total(peak.bytes));
+  for (size_t kind = 0; kind < peak.bytes.size(); ++kind)
+    add(measure::name_of(static_cast<MemoryKind>(kind)), peak.bytes[kind]);
   report.table.notes = {str(with_commas(static_cast<int64_t>(trace.events.size())), " events of ",
                             with_commas(static_cast<int64_t>(trace.allocations.size())),
                             " allocations.")};
@@ -135,12 +130,11 @@ BenchReport snapshot_report(const std::filesystem::path& snapshot, int64_t large
   const MappedFile file(snapshot);
   const measure::MemoryTrace trace = measure::read_snapshot(file.bytes(), snapshot.string());
   BenchReport report = memory_trace_report(trace, snapshot.filename().string(), largest);
-  if (!directory.empty()) {
-    measure::write_plot(
-        memory_timeline(trace, trace.all(), "Memory of " + snapshot.filename().string(),
-                        "flashstep memory --snapshot " + snapshot.string()),
-        std::filesystem::path(directory) / "memory_timeline_snapshot");
-  }
+  if (directory.empty()) return report;
+  measure::write_plot(
+      memory_timeline(trace, trace.all(), "Memory of " + snapshot.filename().string(),
+                      "flashstep memory --snapshot " + snapshot.string()),
+      std::filesystem::path(directory) / "memory_timeline_snapshot");
   return report;
 }
 

@@ -46,19 +46,17 @@ using measure::MemoryKind;
 
 Workload workload_of_mode(const std::string& mode, const std::string& precision = "fp32",
                           const std::string& attention = "cpu") {
-  Workload workload;
-  workload.model = ModelConfig();
-  workload.model.vocab_size = 97;
-  workload.model.context_length = 24;
-  workload.model.d_model = 32;
-  workload.model.d_ff = 80;
-  workload.model.num_layers = 3;
-  workload.model.num_heads = 2;
-  workload.model.attention = attention;
-  workload.batch_size = 2;
-  workload.mode = mode;
-  workload.precision = precision;
-  return workload;
+  return {.model = {.size = "",
+                    .vocab_size = 97,
+                    .context_length = 24,
+                    .d_model = 32,
+                    .d_ff = 80,
+                    .num_layers = 3,
+                    .num_heads = 2,
+                    .attention = attention},
+          .batch_size = 2,
+          .mode = mode,
+          .precision = precision};
 }
 
 std::vector<Record> measured(const Workload& workload, const std::string& directory = "",
@@ -157,16 +155,9 @@ TEST(Memory, FilesOfACase) {
 }
 
 size_t lines_with(const measure::Table& table, const std::string& text) {
-  size_t lines = 0;
-  for (const auto& row : table.rows) {
-    for (const auto& cell : row) {
-      if (cell.is_text() && std::get<std::string>(cell.value()) == text) {
-        ++lines;
-        break;
-      }
-    }
-  }
-  return lines;
+  return static_cast<size_t>(
+      std::count_if(table.rows.begin(), table.rows.end(),
+                    [&](const auto& row) { return contains(row, measure::Cell(text)); }));
 }
 
 TEST(Memory, TablesTurnWithTheResults) {

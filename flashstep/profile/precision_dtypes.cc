@@ -22,6 +22,13 @@ namespace {
 constexpr int kAdditions = 1000;
 constexpr double kAddend = 0.01;
 
+std::string name_of(at::ScalarType dtype) {
+  return dtype == at::kFloat      ? "float32"
+         : dtype == at::kHalf     ? "float16"
+         : dtype == at::kBFloat16 ? "bfloat16"
+                                  : c10::toString(dtype);
+}
+
 struct Loop {
   const char* name;
   at::ScalarType sum, addend;
@@ -55,10 +62,6 @@ double half_spacing(double value, at::ScalarType dtype) {
   return std::ldexp(1.0, std::ilogb(value) - bits);
 }
 
-const char* summed_dtype(at::ScalarType dtype) {
-  return dtype == at::kHalf ? "float16" : dtype == at::kBFloat16 ? "bfloat16" : "float32";
-}
-
 using at::Tensor;
 
 constexpr int64_t kRows = 8, kInputs = 20, kHidden = 10, kClasses = 5;
@@ -90,19 +93,6 @@ constexpr const char* kTensors[] = {
     "flashstep's cross-entropy",
 };
 
-std::string name_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    default:
-      return c10::toString(dtype);
-  }
-}
-
 std::string name_of(const std::vector<Tensor>& tensors) {
   std::set<std::string> names;
   for (const Tensor& tensor : tensors) names.insert(name_of(tensor.scalar_type()));
@@ -111,36 +101,34 @@ std::string name_of(const std::vector<Tensor>& tensors) {
 
 // Cells of one device and dtype; what comes after an operation that the device does not have is
 // "fails", with the reason in `failure`.
-class Column {
- public:
-  Column(at::Device device, at::ScalarType dtype) : device_(device), dtype_(dtype) {
+struct Column {
+  at::Device device;
+  at::ScalarType dtype;
+  std::vector<std::string> cells = {};
+  std::string failure = {};
+
+  Column(at::Device on_device, at::ScalarType of_dtype) : device(on_device), dtype(of_dtype) {
     try {
       observe();
     } catch (const c10::Error& error) {
-      const std::string text = error.what_without_backtrace();
-      failure_ = text.substr(0, text.find('\n'));
+      failure = first_line(error.what_without_backtrace());
     }
-    cells_.resize(std::size(kTensors), "fails");
+    cells.resize(std::size(kTensors), "fails");
   }
 
-  std::string title() const {
-    return str(device_.is_cpu() ? "CPU" : "CUDA", ", ", name_of(dtype_));
-  }
-  const std::vector<std::string>& cells() const { return cells_; }
-  const std::string& failure() const { return failure_; }
+  std::string title() const { return str(device.is_cpu() ? "CPU" : "CUDA", ", ", name_of(dtype)); }
 
- private:
-  void see(const Tensor& tensor) { cells_.push_back(name_of(tensor.scalar_type())); }
+  void see(const Tensor& tensor) { cells.push_back(name_of(tensor.scalar_type())); }
 
   void observe() {
     ToyModel model;
-    model->to(device_);
-    const Tensor x = at::linspace(-1, 1, kRows * kInputs).view({kRows, kInputs}).to(device_);
-    const Tensor targets = at::arange(kRows, at::kLong).remainder(kClasses).to(device_);
+    model->to(device);
+    const Tensor x = at::linspace(-1, 1, kRows * kInputs).view({kRows, kInputs}).to(device);
+    const Tensor targets = at::arange(kRows, at::kLong).remainder(kClasses).to(device);
     Tensor hidden, logits, loss;
     {
-      const AutocastGuard autocast(device_.type(), dtype_);
-      cells_.push_back(name_of(model->parameters()));
+      const AutocastGuard autocast(device.type(), dtype);
+      cells.push_back(name_of(model->parameters()));
       hidden = model->fc1->forward(x);
       see(hidden);
       const Tensor normalized = model->ln->forward(at::relu(hidden));
@@ -154,31 +142,20 @@ class Column {
     loss.backward();
     std::vector<Tensor> gradients;
     for (const Tensor& parameter : model->parameters()) gradients.push_back(parameter.grad());
-    cells_.push_back(name_of(gradients));
-    const AutocastGuard autocast(device_.type(), dtype_);
+    cells.push_back(name_of(gradients));
+    const AutocastGuard autocast(device.type(), dtype);
     see(rms_norm(hidden.detach(), at::ones({kHidden}, x.options()), 1e-5));
     see(cross_entropy(logits.detach(), targets));
   }
-
-  at::Device device_;
-  at::ScalarType dtype_;
-  std::vector<std::string> cells_;
-  std::string failure_;
 };
-
-std::string missing_gpu() {
-  return measure::built_with_cuda()
-             ? "No CUDA columns: this machine has no GPU that this process may use."
-             : "No CUDA columns: this program was built without CUDA.";
-}
 
 // "LayerNorm output: float32 on CUDA, float16 on the CPU", for what differs between devices.
 std::string differences(const Column& cpu, const Column& cuda) {
   std::vector<std::string> lines;
   for (size_t i = 0; i < std::size(kTensors); ++i) {
-    if (cpu.cells()[i] == cuda.cells()[i]) continue;
+    if (cpu.cells[i] == cuda.cells[i]) continue;
     lines.push_back(
-        str(kTensors[i], " ", cpu.cells()[i], " on the CPU, ", cuda.cells()[i], " on CUDA"));
+        str(kTensors[i], " ", cpu.cells[i], " on the CPU, ", cuda.cells[i], " on CUDA"));
   }
   return str(cuda.title(), ": ", lines.empty() ? "as on the CPU" : join(lines, "; "));
 }
@@ -200,12 +177,11 @@ Account precision_accumulation() {
                      100 * (of_addend - exact) / exact, 100 * (result - of_addend) / exact});
   }
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
-    account.derive(kAddend, " in ", summed_dtype(dtype), " is ",
-                   number(scalar(kAddend, dtype).item<double>(), 8),
-                   "; a sum near 8 rounds each addition to a multiple of ",
-                   number(2 * half_spacing(8, dtype), 4), ", so that up to ",
-                   number(half_spacing(8, dtype), 4), " is lost or gained, at ", kAddend,
-                   " an addition");
+    account.derive(
+        kAddend, " in ", name_of(dtype), " is ", number(scalar(kAddend, dtype).item<double>(), 8),
+        "; a sum near 8 rounds each addition to a multiple of ",
+        number(2 * half_spacing(8, dtype), 4), ", so that up to ",
+        number(half_spacing(8, dtype), 4), " is lost or gained, at ", kAddend, " an addition");
   }
   account.derive(
       "Casting the addend first changes nothing: float32 + float16 is computed in float32 anyway.");
@@ -227,13 +203,17 @@ Account precision_dtypes() {
     account.table.columns.push_back(measure::text_column(column.title()));
   for (size_t i = 0; i < std::size(kTensors); ++i) {
     std::vector<measure::Cell> row = {kTensors[i]};
-    for (const Column& column : columns) row.emplace_back(column.cells()[i]);
+    for (const Column& column : columns) row.emplace_back(column.cells[i]);
     account.add_row(std::move(row));
   }
   for (const Column& column : columns) {
-    if (!column.failure().empty()) account.derive(column.title(), ": ", column.failure());
+    if (!column.failure.empty()) account.derive(column.title(), ": ", column.failure);
   }
-  if (!has_gpu) account.derive(missing_gpu());
+  if (!has_gpu) {
+    account.derive("No CUDA columns: this ", measure::built_with_cuda()
+                                                 ? "machine has no GPU that this process may use."
+                                                 : "program was built without CUDA.");
+  }
   for (size_t i = 2; i < columns.size(); ++i)
     account.derive(differences(columns[i - 2], columns[i]));
   account.derive(

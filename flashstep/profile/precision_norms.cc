@@ -1,6 +1,5 @@
 // Which steps of a norm suffer in 16 bits.
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <utility>
 
@@ -75,15 +74,13 @@ struct Normed {
   bool overflowed = false;  // a step gave what is not finite, whatever became of it
 };
 
-// The norm of rows x (R, C) in float64, except for `steps`, which take and give `dtype`.
-class Norm {
- public:
-  Norm(bool layer_norm, double epsilon, Tensor weight, Tensor bias)
-      : layer_norm_(layer_norm),
-        epsilon_(epsilon),
-        weight_(std::move(weight)),
-        bias_(std::move(bias)) {}
+struct Norm {
+  const char* name;
+  bool is_layer_norm;
+  double epsilon;
+  Tensor weight, bias;
 
+  // Of rows x (R, C) in float64, except for `steps`, which take and give `dtype`.
   Normed operator()(const Tensor& x, unsigned steps, at::ScalarType dtype) const {
     bool overflowed = false;
     const auto seen = [&](const Tensor& value) {
@@ -95,7 +92,7 @@ class Norm {
                                : compute(inputs...));
     };
     Tensor centered = x;
-    if (layer_norm_) {
+    if (is_layer_norm) {
       const Tensor mean = seen(mean_of(x, steps & kMeanInDtype, steps & kMeanRounded, dtype));
       centered = in(
           kDifference, [](const Tensor& a, const Tensor& b) { return a - b; }, x, mean);
@@ -105,18 +102,17 @@ class Norm {
     const Tensor mean_square =
         seen(mean_of(squares, steps & kMeanSquareInDtype, steps & kMeanSquareRounded, dtype));
     const Tensor root = in(
-        kRoot, [&](const Tensor& a) { return (a + epsilon_).rsqrt(); }, mean_square);
+        kRoot, [&](const Tensor& a) { return (a + epsilon).rsqrt(); }, mean_square);
     const Tensor normalized = in(
         kNormalize, [](const Tensor& a, const Tensor& b) { return a * b; }, centered, root);
     const Tensor y = in(
         kWeight, [&](const Tensor& a, const Tensor& w, const Tensor& b) { return a * w + b; },
-        normalized, weight_, bias_);
+        normalized, weight, bias);
     const Tensor result = in(
         kResult, [](const Tensor& a) { return a; }, y);
     return {result, overflowed};
   }
 
- private:
   // Over the last dimension, kept. In the dtype: one addition after the other.
   static Tensor mean_of(const Tensor& x, bool in_dtype, bool rounded, at::ScalarType dtype) {
     if (in_dtype) {
@@ -128,10 +124,6 @@ class Norm {
     if (rounded) return x.to(at::kFloat).mean(-1, true).to(dtype).to(at::kDouble);
     return x.mean(-1, true);
   }
-
-  bool layer_norm_;
-  double epsilon_;
-  Tensor weight_, bias_;
 };
 
 // The largest error as a share of the root mean square; infinite where something overflowed.
@@ -141,62 +133,42 @@ double error_of(const Normed& normed, const Tensor& expected) {
   return worst / expected.square().mean().sqrt().item<double>();
 }
 
-measure::Cell cell(double error) {
-  return std::isfinite(error) ? measure::Cell(error) : measure::Cell("overflow");
-}
-
-// Steps that suffer, for one norm and dtype, by input.
-struct SufferingNorm {
-  std::string norm, dtype, input;
-  std::vector<std::string> steps;
-};
-
-std::string sentence(const SufferingNorm& s) {
-  return str(s.norm, " in ", s.dtype, ", ", s.input, ": ",
-             s.steps.empty() ? "no step suffers" : join(s.steps, "; "));
-}
-
-void check(const NormOptions& options) {
-  require(options.rows >= 1 && options.width >= 2 && options.epsilon > 0,
-          "[precision] expected 1 row or more, a width of 2 or more and an epsilon above 0, got ",
-          options.rows, ", ", options.width, " and ", options.epsilon);
-}
-
-// Fills one norm's rows; the errors of a column stand below each other.
-void add_norm(const std::string& name, const Norm& norm, bool layer_norm, const Tensor& noise,
-              measure::Table& table, std::vector<SufferingNorm>& sufferings) {
+// Fills one norm's rows; the errors of a column stand below each other. Says which steps suffer.
+void add_norm(const Norm& norm, const Tensor& noise, Account& account) {
+  std::vector<NormRow> rows(std::begin(kNormRows), std::end(kNormRows));
+  if (!norm.is_layer_norm) std::erase_if(rows, [](const NormRow& r) { return r.layer_norm_only; });
   std::vector<std::vector<measure::Cell>> lines;
-  for (const NormRow& row : kNormRows) {
-    if (layer_norm || !row.layer_norm_only) lines.push_back({name, row.name});
-  }
+  for (const NormRow& row : rows) lines.push_back({norm.name, row.name});
   for (const Input& input : kNormInputs) {
     for (const auto& [dtype, dtype_name] : kDtypes) {
       const Tensor x = (noise * input.deviation + input.mean).to(dtype).to(at::kDouble);
       const Tensor expected = norm(x, 0, dtype).y;
-      SufferingNorm suffering{name, dtype_name, input.words, {}};
+      std::vector<std::string> suffering;
       double rounding = 0;
-      size_t line = 0;
-      for (const NormRow& row : kNormRows) {
-        if (!layer_norm && row.layer_norm_only) continue;
+      for (size_t i = 0; i < rows.size(); ++i) {
+        const NormRow& row = rows[i];
         const double error = error_of(norm(x, row.steps, dtype), expected);
-        lines[line++].push_back(cell(error));
+        lines[i].push_back(std::isfinite(error) ? measure::Cell(error) : measure::Cell("overflow"));
         if (row.steps == kResult) rounding = error;
         const bool single = (row.steps & (row.steps - 1)) == 0;
         if (!single || error <= kSufferingFactor * rounding) continue;
-        suffering.steps.push_back(str(row.name, std::isfinite(error)
-                                                    ? str(" (x ", number(error / rounding, 2), ")")
-                                                    : " (overflow)"));
+        suffering.push_back(str(row.name, std::isfinite(error)
+                                              ? str(" (x ", number(error / rounding, 2), ")")
+                                              : " (overflow)"));
       }
-      sufferings.push_back(std::move(suffering));
+      account.derive(norm.name, " in ", dtype_name, ", ", input.words, ": ",
+                     suffering.empty() ? "no step suffers" : join(suffering, "; "));
     }
   }
-  for (auto& line : lines) table.add_row(std::move(line));
+  for (auto& line : lines) account.add_row(std::move(line));
 }
 
 }  // namespace
 
 Account precision_norms(const NormOptions& options) {
-  check(options);
+  require(options.rows >= 1 && options.width >= 2 && options.epsilon > 0,
+          "[precision] expected 1 row or more, a width of 2 or more and an epsilon above 0, got ",
+          options.rows, ", ", options.width, " and ", options.epsilon);
   Account account =
       account_of("norms",
                  str("Norms with one step at a time in 16 bits: ", options.rows, " rows of ",
@@ -217,12 +189,8 @@ Account precision_norms(const NormOptions& options) {
   const Tensor noise = random({options.rows, options.width});
   const Tensor weight = 1 + 0.1 * random({options.width});
   const Tensor bias = 0.1 * random({options.width});
-  std::vector<SufferingNorm> sufferings;
-  add_norm("LayerNorm", Norm(true, options.epsilon, weight, bias), true, noise, account.table,
-           sufferings);
-  add_norm("RMSNorm", Norm(false, options.epsilon, weight, at::zeros_like(bias)), false, noise,
-           account.table, sufferings);
-  for (const SufferingNorm& suffering : sufferings) account.derive(sentence(suffering));
+  add_norm({"LayerNorm", true, options.epsilon, weight, bias}, noise, account);
+  add_norm({"RMSNorm", false, options.epsilon, weight, at::zeros_like(bias)}, noise, account);
   account.derive(
       "A step suffers when its error is more than ", kSufferingFactor,
       " times that of rounding the exact result (x: how many times), or when it overflows.");

@@ -112,13 +112,11 @@ TEST(PrecisionNormOptions, RefuseWhatIsNoRow) {
 }
 
 PrecisionSizesOptions small_sizes_options() {
-  PrecisionSizesOptions options;
-  options.sizes = {"64/128/2/2", "32/64/1/2"};
-  options.context_length = 32;
-  options.batch_size = 2;
-  options.warmup = 0;
-  options.steps = 2;
-  return options;
+  return {.sizes = {"64/128/2/2", "32/64/1/2"},
+          .context_length = 32,
+          .batch_size = 2,
+          .warmup = 0,
+          .steps = 2};
 }
 
 TEST(PrecisionSizes, MeasureErrorAndSpeed) {

@@ -28,19 +28,6 @@ void run_one(ModelRun& run) {
   synchronize(run.device());
 }
 
-// Of one step; 0 without steps.
-double ranges_in(const TraceEvents& trace, const std::vector<StepTime>& steps) {
-  if (steps.empty()) return 0;
-  const auto in_a_step = [&](const TraceEvent& e) {
-    return e.kind == EventKind::kRange &&
-           std::any_of(steps.begin(), steps.end(), [&](const StepTime& step) {
-             return step.begin_ns <= e.begin_ns && e.begin_ns < step.end_ns;
-           });
-  };
-  const auto ranges = std::count_if(trace.events.begin(), trace.events.end(), in_a_step);
-  return static_cast<double>(ranges) / static_cast<double>(steps.size());
-}
-
 // Lists of tensors reach the profiler without their shapes: what the update moves is known.
 void add_update_traffic(const Workload& workload, ProfileSums& sums) {
   const double bytes = update_traffic_bytes(static_cast<double>(parameter_count(workload.model))) *
@@ -48,8 +35,8 @@ void add_update_traffic(const Workload& workload, ProfileSums& sums) {
   const CellFilter update{.passes = {Pass::kOptimizer}, .classes = {WorkClass::kElementwise}};
   const double known = add_up(sums, update).bytes;
   if (!has_update(workload) || known >= bytes) return;
-  sums.work.push_back(
-      {Pass::kOptimizer, RangeTree::kRoot, WorkClass::kElementwise, 0, bytes - known});
+  sums.cells.push_back(
+      {Pass::kOptimizer, RangeTree::kRoot, WorkClass::kElementwise, "", {.bytes = bytes - known}});
 }
 
 // What the profiler saw of one mode of a case.
@@ -92,11 +79,8 @@ class CaseProfiler {
     repeat(options_.steps, [&] { run.timers.push_back(model.timed_pass()); });
     run_.tell(str(what, options_.recorded, " steps recorded"));
     const measure::ProfilerRanges listening;
-    const TraceEvents trace = record_steps(model, suffix);
-    const Attribution attribution = attribute(trace);
-    run.sums = sums_of(trace, attribution);
+    run.sums = sums_of(record_steps(model, suffix));
     add_update_traffic(workload, run.sums);
-    case_.ranges = ranges_in(trace, attribution.steps);
     return run;
   }
 
@@ -213,10 +197,9 @@ BenchReport profile_report(const ProfileOptions& options) {
 
 BenchReport trace_report(const std::filesystem::path& file, int64_t top,
                          const std::function<void(uint64_t, uint64_t)>& progress) {
-  const TraceEvents trace = read_chrome_trace(file, progress);
   std::vector<ProfileCase> cases(1);
   cases[0].name = file.filename().string();
-  cases[0].step = ProfileRun{.sums = sums_of(trace, attribute(trace)), .timers = {}};
+  cases[0].step = ProfileRun{.sums = sums_of(read_chrome_trace(file, progress)), .timers = {}};
   Benchmark benchmark = profile_benchmark(cases, top);
   benchmark.command = "profile --trace " + cases[0].name;
   BenchReport report = report_of(benchmark, times_of(cases[0], {}));

@@ -59,7 +59,10 @@ struct ProfileRun {  // one mode of one case
   // Of all recorded steps: what shares are of. On a GPU by the clock, where there is one: recording
   // slows the host down, and what was recorded would be idle for longer than a step is.
   double wall_seconds() const;
-  double idle_seconds() const;  // of it nothing runs, on a GPU; 0 on a CPU
+  double idle_seconds() const;  // of it nothing runs, on a GPU; 0 on a CPU, where somebody does
+  double milliseconds_a_step(double seconds) const {
+    return seconds * 1e3 / static_cast<double>(sums.steps);
+  }
 };
 
 struct ProfileCase {
@@ -68,7 +71,8 @@ struct ProfileCase {
   ProfileLimits limits;
   std::optional<ProfileRun> step;       // as the workload's mode says
   std::optional<ProfileRun> inference;  // the forward pass by itself, without a graph
-  double ranges = 0;                    // in a recorded step
+
+  std::string mode() const { return workload ? workload->mode : "trace"; }
 };
 
 // profile_tables.cc

@@ -2,14 +2,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <stdexcept>
-#include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "flashstep/base/text.h"
 #include "flashstep/bench/model_run.h"
+#include "flashstep/bench/test_table.h"
 #include "flashstep/measure/profiler_ranges.h"
 #include "flashstep/profile/profile.h"
 #include "flashstep/testing/gpus.h"
@@ -72,8 +71,7 @@ class GpuProfile : public ::testing::TestWithParam<Case> {
 TEST_P(GpuProfile, EveryKernelHasAPassARangeAndAClass) {
   FLASHSTEP_NEED_GPUS(1);
   const std::string attention = GetParam().attention;
-  const TraceEvents trace = recorded(small_workload(GetParam()));
-  const ProfileSums sums = sums_of(trace, attribute(trace));
+  const ProfileSums sums = sums_of(recorded(small_workload(GetParam())));
   EXPECT_TRUE(sums.on_gpu);
   EXPECT_EQ(sums.steps, kSteps);
   EXPECT_GT(sums.busy_seconds, 0);
@@ -117,10 +115,8 @@ TEST_P(GpuProfile, EveryKernelHasAPassARangeAndAClass) {
 // What the profiler hands over in the process, and the file it writes, say the same.
 TEST_P(GpuProfile, TheChromeTraceSaysTheSame) {
   FLASHSTEP_NEED_GPUS(1);
-  const TraceEvents trace = recorded(small_workload(GetParam()), file().string());
-  const TraceEvents read = read_chrome_trace(file());
-  const ProfileSums here = sums_of(trace, attribute(trace));
-  const ProfileSums there = sums_of(read, attribute(read));
+  const ProfileSums here = sums_of(recorded(small_workload(GetParam()), file().string()));
+  const ProfileSums there = sums_of(read_chrome_trace(file()));
   EXPECT_EQ(there.steps, kSteps);
   for (int i = 0; i < kPasses; ++i) {
     for (int k = 0; k < kWorkClasses; ++k) {
@@ -156,8 +152,7 @@ TEST_P(GpuProfileSizes, NearlyAllOfTheTimeHasAClass) {
         workload.model.attention = attention;
         workload.precision = precision;
         workload.device = "cuda";
-        const TraceEvents trace = recorded(workload);
-        const ProfileSums sums = sums_of(trace, attribute(trace));
+        const ProfileSums sums = sums_of(recorded(workload));
         EXPECT_GT(sums.busy_seconds, 0);
         EXPECT_LE(unclassified_share(sums), 0.02)
             << attention << ", " << precision << ", context " << context << ": "
@@ -186,18 +181,11 @@ TEST(GpuProfileTimer, AgreesWithTheKernelsWhereTheGpuIsTheBound) {
   options.axes.common.device = "cuda";
   options.inference = false;
   const measure::Table table = profile_report(options).table;
-  const auto column = [&](const std::string& name) {
-    for (size_t i = 0; i < table.columns.size(); ++i) {
-      if (table.columns[i].name == name) return i;
-    }
-    throw std::runtime_error("no column " + name);
-  };
   int compared = 0;
-  for (const auto& row : table.rows) {
-    if (row[column("pass")] != measure::Cell("in all")) continue;
-    const auto* share = std::get_if<double>(&row[column("kernels / timer")].value());
-    ASSERT_NE(share, nullptr);
-    EXPECT_NEAR(*share, 100, 2) << measure::display(row[column("attention")], {});
+  for (size_t row = 0; row < table.rows.size(); ++row) {
+    if (cell_at(table, row, "pass") != measure::Cell("in all")) continue;
+    EXPECT_NEAR(number_at(table, row, "kernels / timer"), 100, 2)
+        << text_at(table, row, "attention");
     ++compared;
   }
   EXPECT_EQ(compared, 2) << to_text(table);

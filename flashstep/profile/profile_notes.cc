@@ -56,7 +56,7 @@ void note_products(const ProfileCase& c, std::vector<std::string>& notes) {
   const double after = add_up(c.step->sums, products).seconds / c.step->wall_seconds();
   notes.push_back(str(c.name, ": matrix products take ", one_digit_percent(before),
                       " of the forward pass alone and ", one_digit_percent(after), " of the ",
-                      c.workload ? c.workload->mode : "trace", "."));
+                      c.mode(), "."));
 }
 
 void note_unclassified(const ProfileCase& c, std::vector<std::string>& notes) {
@@ -83,10 +83,12 @@ void note_ranges(const ProfileCase& c, std::vector<std::string>& notes) {
   std::vector<double> seconds;
   for (const StepTimes& times : c.step->timers) seconds.push_back(times.total);
   if (seconds.empty()) return;
-  const double one = silent_range_seconds();
-  const double share = one * c.ranges / measure::median(seconds);
+  const double one = silent_range_seconds(),
+               ranges = static_cast<double>(c.step->sums.step_ranges) /
+                        static_cast<double>(c.step->sums.steps);
+  const double share = one * ranges / measure::median(seconds);
   constexpr double kTiny = 1e-5;
-  notes.push_back(str(c.name, ": ", fixed(c.ranges, 0), " ranges in a step; while nobody listens ",
+  notes.push_back(str(c.name, ": ", fixed(ranges, 0), " ranges in a step; while nobody listens ",
                       "they cost ", fixed(one * 1e9, 1), " ns each, ",
                       share < kTiny ? "less than 0.001" : fixed(100 * share, 3),
                       " % of the step."));
@@ -94,19 +96,11 @@ void note_ranges(const ProfileCase& c, std::vector<std::string>& notes) {
 
 // The pictures of `flashstep profile`.
 
-double step_milliseconds(const ProfileRun& run, double seconds) {
-  return seconds * 1e3 / static_cast<double>(run.sums.steps);
-}
-
-// Share of the run's time by class, idle last; empty classes included, so that bars line up.
-std::vector<double> shares(const ProfileRun& run) {
-  std::vector<double> percent;
-  for (const WorkClass work_class : all_work_classes()) {
-    const WorkSums sums = add_up(run.sums, {.classes = {work_class}});
-    percent.push_back(100 * sums.seconds / run.wall_seconds());
-  }
-  percent.push_back(100 * run.idle_seconds() / run.wall_seconds());
-  return percent;
+// Of the run's time, in percent; no class: idle.
+double share_of(const ProfileRun& run, const std::optional<WorkClass>& work_class) {
+  const double seconds =
+      work_class ? add_up(run.sums, {.classes = {*work_class}}).seconds : run.idle_seconds();
+  return 100 * seconds / run.wall_seconds();
 }
 
 // The palette has seven colours, for the classes that compute, move or communicate.
@@ -125,13 +119,14 @@ measure::FlameGraph flame_graph(const std::string& title, const ProfileRun& run,
   graph.root.name = "step";
   std::vector<bool> used(kWorkClasses, false);
   for (const ProfileCell& cell : run.sums.cells) {
+    if (cell.name.empty()) continue;
     measure::FlameFrame* frame =
         &measure::child_frame(graph.root, pass_name(cell.pass), measure::kGrey);
     for (const std::string& name : run.sums.ranges.path(cell.range))
       frame = &measure::child_frame(*frame, name, measure::kGrey);
     used[static_cast<size_t>(cell.work_class)] = true;
     measure::child_frame(*frame, short_kernel_name(cell.name), color_of(cell.work_class)).value +=
-        step_milliseconds(run, cell.sums.seconds);
+        run.milliseconds_a_step(cell.sums.seconds);
   }
   measure::add_up(graph.root);
   for (const WorkClass work_class : all_work_classes()) {
@@ -147,30 +142,26 @@ measure::Plot shares_plot(const ProfileCase& c, const std::string& footnote) {
   plot.subtitle = c.name;
   plot.footnote = footnote;
   plot.y.label = "% of the time";
-  const auto add = [&](const char* name, const std::optional<ProfileRun>& run) {
+  const auto& all = all_work_classes();
+  std::vector<std::optional<WorkClass>> shown(all.begin(), all.end());
+  shown.emplace_back();  // idle
+  std::erase_if(shown, [&](const auto& work_class) {
+    return !(c.inference && share_of(*c.inference, work_class) > 0) &&
+           !(c.step && share_of(*c.step, work_class) > 0);
+  });
+  for (const auto& work_class : shown)
+    plot.categories.emplace_back(work_class ? class_name(*work_class) : "idle");
+  const auto add = [&](const std::string& name, const std::optional<ProfileRun>& run) {
     if (!run) return;
     measure::Series series{.name = name, .kind = measure::Series::Kind::kBars};
-    series.y = shares(*run);
-    for (const double share : series.y) series.labels.push_back(fixed(share, 1));
+    for (const auto& work_class : shown) {
+      series.y.push_back(share_of(*run, work_class));
+      series.labels.push_back(fixed(series.y.back(), 1));
+    }
     plot.series.push_back(std::move(series));
   };
   add("inference", c.inference);
-  add(c.workload ? c.workload->mode.c_str() : "trace", c.step);
-  std::vector<std::string> names;
-  for (const WorkClass work_class : all_work_classes()) names.emplace_back(class_name(work_class));
-  names.emplace_back("idle");
-  // Classes that nobody ran are left out.
-  for (size_t i = names.size(); i-- > 0;) {
-    bool any = false;
-    for (const measure::Series& series : plot.series) any = any || series.y[i] > 0;
-    if (any) continue;
-    names.erase(names.begin() + static_cast<std::ptrdiff_t>(i));
-    for (measure::Series& series : plot.series) {
-      series.y.erase(series.y.begin() + static_cast<std::ptrdiff_t>(i));
-      series.labels.erase(series.labels.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-  }
-  plot.categories = std::move(names);
+  add(c.mode(), c.step);
   return plot;
 }
 
@@ -206,15 +197,15 @@ std::vector<NamedPicture> profile_pictures(const std::vector<ProfileCase>& cases
   std::vector<NamedPicture> pictures;
   for (const ProfileCase& c : cases) {
     const std::string name = file_name(c.name);
-    if (c.step) {
-      pictures.push_back({"flame_" + name,
-                          flame_graph("Where the time of " + c.name + " goes", *c.step, footnote)});
-      pictures.push_back({"shares_" + name, shares_plot(c, footnote)});
-    }
-    if (c.inference)
-      pictures.push_back(
-          {"flame_inference_" + name,
-           flame_graph("Where inference's time of " + c.name + " goes", *c.inference, footnote)});
+    const auto add_flames = [&](const char* stem, const char* whose,
+                                const std::optional<ProfileRun>& run) {
+      if (!run) return;
+      const std::string title = str("Where ", whose, " of ", c.name, " goes");
+      pictures.push_back({stem + name, flame_graph(title, *run, footnote)});
+    };
+    add_flames("flame_", "the time", c.step);
+    if (c.step) pictures.push_back({"shares_" + name, shares_plot(c, footnote)});
+    add_flames("flame_inference_", "inference's time", c.inference);
   }
   return pictures;
 }

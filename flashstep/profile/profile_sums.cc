@@ -1,19 +1,14 @@
 #include "flashstep/profile/profile_sums.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
+#include <tuple>
 
+#include "flashstep/bench/record.h"
 #include "flashstep/measure/spans.h"
 
 namespace flashstep::tools {
 namespace {
-
-constexpr double kNanosecond = 1e-9;
-
-template <typename Value>
-bool allows(const std::vector<Value>& wanted, Value value) {
-  return wanted.empty() || std::find(wanted.begin(), wanted.end(), value) != wanted.end();
-}
 
 bool lies_in(const RangeTree& ranges, uint32_t range, const std::string& name) {
   for (; range != RangeTree::kRoot; range = ranges.parent(range)) {
@@ -42,18 +37,16 @@ int64_t block_around(const RangeTree& ranges, uint32_t range) {
   return -1;
 }
 
-measure::Span span_of(const WorkItem& item) {
-  return {static_cast<double>(item.begin_ns) * kNanosecond,
-          static_cast<double>(item.end_ns) * kNanosecond};
-}
+double seconds_of(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 void add_cells(const TraceEvents& trace, const Attribution& a,
                const std::vector<uint32_t>& merged_of, ProfileSums& sums) {
+  constexpr uint32_t kNoName = UINT32_MAX;
   std::map<std::tuple<Pass, uint32_t, WorkClass, uint32_t>, WorkSums> cells;
   for (const WorkItem& item : a.items) {
     WorkSums& cell =
         cells[{item.pass, merged_of[item.range], item.work_class, trace.events[item.event].name}];
-    const double seconds = static_cast<double>(item.self_ns) * kNanosecond;
+    const double seconds = seconds_of(item.self_ns);
     cell += {.seconds = seconds, .calls = item.is_call ? 1 : 0};
     const int64_t block = block_around(a.ranges, item.range);
     if (block < 0) continue;
@@ -61,17 +54,14 @@ void add_cells(const TraceEvents& trace, const Attribution& a,
     if (sums.block_seconds.size() <= index) sums.block_seconds.resize(index + 1);
     sums.block_seconds[index][static_cast<size_t>(item.pass)] += seconds;
   }
+  for (const OperatorItem& item : a.operators) {
+    cells[{item.pass, merged_of[item.range], item.work_class, kNoName}] +=
+        {.flops = item.flops, .bytes = item.bytes};
+  }
   for (const auto& [key, cell] : cells) {
     const auto& [pass, range, work_class, name] = key;
-    sums.cells.push_back({pass, range, work_class, trace.names[name], cell});
+    sums.cells.push_back({pass, range, work_class, name == kNoName ? "" : trace.names[name], cell});
   }
-  std::map<std::tuple<Pass, uint32_t, WorkClass>, WorkCell> work;
-  for (const OperatorItem& item : a.operators) {
-    const uint32_t range = merged_of[item.range];
-    WorkCell& cell = work[{item.pass, range, item.work_class}];
-    cell = {item.pass, range, item.work_class, cell.flops + item.flops, cell.bytes + item.bytes};
-  }
-  for (const auto& [key, cell] : work) sums.work.push_back(cell);
 }
 
 // Seconds in which one of the items runs.
@@ -80,14 +70,13 @@ double busy_seconds(const Attribution& a, const Wanted& wanted) {
   if (!a.on_gpu) {  // one after the other, apart from what a library runs on threads of its own
     double seconds = 0;
     for (const WorkItem& item : a.items) {
-      if (wanted(item) && item.work_class != WorkClass::kHost)
-        seconds += static_cast<double>(item.self_ns) * kNanosecond;
+      if (wanted(item) && item.work_class != WorkClass::kHost) seconds += seconds_of(item.self_ns);
     }
     return seconds;
   }
   std::vector<measure::Span> spans;
   for (const WorkItem& item : a.items) {
-    if (wanted(item)) spans.push_back(span_of(item));
+    if (wanted(item)) spans.push_back({seconds_of(item.begin_ns), seconds_of(item.end_ns)});
   }
   return measure::covered_seconds(spans);
 }
@@ -95,7 +84,7 @@ double busy_seconds(const Attribution& a, const Wanted& wanted) {
 void add_times(const Attribution& a, ProfileSums& sums) {
   for (const PassTime& pass : a.passes) {
     sums.passes[static_cast<size_t>(pass.pass)].host_seconds +=
-        static_cast<double>(pass.end_ns - pass.begin_ns) * kNanosecond;
+        seconds_of(pass.end_ns - pass.begin_ns);
   }
   for (int i = 0; i < kPasses; ++i) {
     const auto pass = static_cast<Pass>(i);
@@ -104,7 +93,7 @@ void add_times(const Attribution& a, ProfileSums& sums) {
   }
   sums.busy_seconds = busy_seconds(a, [](const WorkItem&) { return true; });
   for (const StepTime& step : a.steps) {
-    sums.wall_seconds += static_cast<double>(step.end_ns - step.begin_ns) * kNanosecond;
+    sums.wall_seconds += seconds_of(step.end_ns - step.begin_ns);
   }
   if (!a.steps.empty()) {
     sums.steps = static_cast<int64_t>(a.steps.size());
@@ -114,7 +103,7 @@ void add_times(const Attribution& a, ProfileSums& sums) {
     sums.steps = std::max<int64_t>(forwards, 1);
     int64_t end = 0;
     for (const WorkItem& item : a.items) end = std::max(end, item.end_ns);
-    sums.wall_seconds = static_cast<double>(end - a.items.front().begin_ns) * kNanosecond;
+    sums.wall_seconds = seconds_of(end - a.items.front().begin_ns);
   }
 }
 
@@ -125,11 +114,6 @@ void add_range(const ProfileSums& sums, const std::vector<std::vector<uint32_t>>
   rows.push_back({range, depth, {}});
   for (const ProfileCell& cell : sums.cells) {
     if (cell.range == range) rows[index].passes[static_cast<size_t>(cell.pass)] += cell.sums;
-  }
-  for (const WorkCell& cell : sums.work) {
-    if (cell.range != range) continue;
-    rows[index].passes[static_cast<size_t>(cell.pass)] +=
-        {.flops = cell.flops, .bytes = cell.bytes};
   }
   for (const uint32_t child : children[range]) {
     const size_t at = rows.size();
@@ -148,30 +132,27 @@ WorkSums& WorkSums::operator+=(const WorkSums& other) {
   return *this;
 }
 
-double ProfileSums::idle_seconds() const {
-  return on_gpu ? std::max(wall_seconds - busy_seconds, 0.0) : 0;
-}
-
 ProfileSums sums_of(const TraceEvents& trace, const Attribution& attribution) {
   ProfileSums sums;
   sums.on_gpu = attribution.on_gpu;
   const auto merged_of = merge_blocks(attribution.ranges, sums.ranges);
   add_cells(trace, attribution, merged_of, sums);
   add_times(attribution, sums);
+  sums.step_ranges =
+      std::count_if(trace.events.begin(), trace.events.end(), [&](const TraceEvent& e) {
+        return e.kind == EventKind::kRange && attribution.is_in_a_step(e.begin_ns);
+      });
   return sums;
 }
+
+ProfileSums sums_of(const TraceEvents& trace) { return sums_of(trace, attribute(trace)); }
 
 WorkSums add_up(const ProfileSums& sums, const CellFilter& filter) {
   WorkSums total;
   for (const ProfileCell& cell : sums.cells) {
-    if (allows(filter.passes, cell.pass) && allows(filter.classes, cell.work_class) &&
+    if (is_wanted(filter.passes, cell.pass) && is_wanted(filter.classes, cell.work_class) &&
         lies_in(sums.ranges, cell.range, filter.range))
       total += cell.sums;
-  }
-  for (const WorkCell& cell : sums.work) {
-    if (allows(filter.passes, cell.pass) && allows(filter.classes, cell.work_class) &&
-        lies_in(sums.ranges, cell.range, filter.range))
-      total += {.flops = cell.flops, .bytes = cell.bytes};
   }
   return total;
 }
@@ -185,6 +166,7 @@ WorkSums NameSums::total() const {
 std::vector<NameSums> by_name(const ProfileSums& sums) {
   std::map<std::pair<std::string, WorkClass>, NameSums> names;
   for (const ProfileCell& cell : sums.cells) {
+    if (cell.name.empty()) continue;
     NameSums& name = names[{cell.name, cell.work_class}];
     name.name = cell.name;
     name.work_class = cell.work_class;

@@ -4,9 +4,7 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "flashstep/profile/trace_attribution.h"
@@ -19,21 +17,14 @@ struct WorkSums {
   WorkSums& operator+=(const WorkSums& other);
 };
 
-// One kernel (or operator) in one range and pass, over all steps.
+// One kernel (or operator) in one range and pass, over all steps: seconds and calls. FLOPs and
+// bytes, which belong to operators, stand in cells of a class without a name.
 struct ProfileCell {
   Pass pass;
   uint32_t range;  // in ProfileSums::ranges
   WorkClass work_class;
   std::string name;
-  WorkSums sums;  // without FLOPs and bytes, which belong to operators: WorkCell
-};
-
-// FLOPs and bytes of the operators of one class in one range and pass, over all steps.
-struct WorkCell {
-  Pass pass;
-  uint32_t range;
-  WorkClass work_class;
-  double flops = 0, bytes = 0;
+  WorkSums sums;
 };
 
 struct PassSums {
@@ -43,21 +34,20 @@ struct PassSums {
 
 struct ProfileSums {
   bool on_gpu = false;
-  int64_t steps = 1;  // recorded ones; everything below is the sum over them
+  int64_t steps = 1;        // recorded ones; everything below is the sum over them
+  int64_t step_ranges = 0;  // that began in steps
   // Of the steps on the host, the device waited for; without such ranges from the first piece of
   // work to the last.
   double wall_seconds = 0;
   double busy_seconds = 0;  // of it, as in PassSums
   RangeTree ranges;         // blocks merged as "layers.*"
   std::vector<ProfileCell> cells;
-  std::vector<WorkCell> work;
   std::array<PassSums, kPasses> passes;
   std::vector<std::array<double, kPasses>> block_seconds;  // by block and pass
-
-  double idle_seconds() const;  // wall less busy, on a GPU; 0 on a CPU, where somebody always runs
 };
 
 ProfileSums sums_of(const TraceEvents& trace, const Attribution& attribution);
+ProfileSums sums_of(const TraceEvents& trace);
 
 // Which cells to add up.
 struct CellFilter {

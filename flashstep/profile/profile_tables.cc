@@ -34,25 +34,32 @@ Record blank_of(const ProfileCase& c) {
   return blank;
 }
 
-using TableColumns = std::vector<measure::Column>;
 using AddRow = std::function<void(std::vector<Cell> cells)>;  // behind those of the case
 
 // A table of all cases: what `rows` adds of each.
-Table table_of(const char* title, const TableColumns& columns,
+Table table_of(const char* title, const std::vector<measure::Column>& columns,
                const std::vector<ProfileCase>& cases,
                const std::function<void(const ProfileCase&, const AddRow&)>& rows) {
-  Table table;
-  table.title = title;
-  for (const SchemaColumn& column : profile_case_schema()) table.columns.push_back(column.column);
+  Table table = fill(title, profile_case_schema(), {});
   table.columns.insert(table.columns.end(), columns.begin(), columns.end());
   for (const ProfileCase& c : cases) {
     rows(c, [&](std::vector<Cell> cells) {
-      std::vector<Cell> row = row_of(profile_case_schema(), blank_of(c), {});
-      row.insert(row.end(), cells.begin(), cells.end());
-      table.add_row(std::move(row));
+      const std::vector<Cell> begin = row_of(profile_case_schema(), blank_of(c), {});
+      cells.insert(cells.begin(), begin.begin(), begin.end());
+      table.add_row(std::move(cells));
     });
   }
   return table;
+}
+
+// Of the cases whose steps were recorded.
+Table step_table(
+    const char* title, const std::vector<measure::Column>& columns,
+    const std::vector<ProfileCase>& cases,
+    const std::function<void(const ProfileCase&, const ProfileRun& step, const AddRow&)>& rows) {
+  return table_of(title, columns, cases, [&](const ProfileCase& c, const AddRow& add) {
+    if (c.step) rows(c, *c.step, add);
+  });
 }
 
 measure::Column text(const char* name) { return measure::text_column(name); }
@@ -69,14 +76,11 @@ double median_of(const ProfileRun& run, double StepTimes::*part) {
 }
 
 double steps_of(const ProfileRun& run) { return static_cast<double>(run.sums.steps); }
-double milliseconds_a_step(const ProfileRun& run, double seconds) {
-  return seconds * 1e3 / steps_of(run);
-}
 
 // Nothing rather than 0 where there was no such pass.
 Cell time_cell(const ProfileRun& run, const WorkSums& sums) {
   return sums.calls == 0 && sums.seconds == 0 ? Cell()
-                                              : Cell(milliseconds_a_step(run, sums.seconds));
+                                              : Cell(run.milliseconds_a_step(sums.seconds));
 }
 
 Cell calls_cell(const ProfileRun& run, const WorkSums& sums) {
@@ -122,14 +126,14 @@ void add_times(const ProfileCase& c, const ProfileRun& run, const std::string& m
                              {Pass::kOptimizer, &StepTimes::optimizer}};
   const auto add = [&](const std::string& name, const Cell& timer, double range, double busy,
                        double host, const WorkSums& work) {
-    const double kernels = milliseconds_a_step(run, work.seconds);
+    const double kernels = run.milliseconds_a_step(work.seconds);
     Record& row = rows.emplace_back(blank_of(c));
     row.facts = {{"pass", mode + name},
                  {"timer", timer},
-                 {"range", milliseconds_a_step(run, range)},
+                 {"range", run.milliseconds_a_step(range)},
                  {"kernels", kernels},
-                 {"busy", milliseconds_a_step(run, busy)},
-                 {"host", milliseconds_a_step(run, host)},
+                 {"busy", run.milliseconds_a_step(busy)},
+                 {"host", run.milliseconds_a_step(host)},
                  {"kernels / timer", share_cell(kernels, timer.number())},
                  {"calls", calls_cell(run, work)}};
   };
@@ -158,18 +162,6 @@ Schema times_schema(const Records&) {
   return schema;
 }
 
-struct Limited {
-  double seconds = 0;
-  const char* by = "";
-};
-
-Limited limit_of(const WorkSums& sums, WorkClass work_class, const ProfileLimits& limits) {
-  const bool products = work_class == WorkClass::kMatmul || work_class == WorkClass::kAttention;
-  const double compute = products && limits.flops > 0 ? sums.flops / limits.flops : 0;
-  const double memory = limits.bytes > 0 ? sums.bytes / limits.bytes : 0;
-  return compute >= memory ? Limited{compute, "compute"} : Limited{memory, "memory"};
-}
-
 // Of a class: in functions of ours that LibTorch's dispatcher does not see, and whose shapes the
 // profiler therefore does not know (on a CPU).
 double unseen_seconds(const ProfileSums& sums, WorkClass work_class) {
@@ -184,51 +176,57 @@ double unseen_seconds(const ProfileSums& sums, WorkClass work_class) {
 // Above this share of a class's time the traffic that is known says nothing of its limit.
 constexpr double kUnseenShare = 0.05;
 
+// The least seconds that a class may take, what bounds them, and their share of those it takes.
+std::vector<Cell> limit_cells(const ProfileRun& run, WorkClass work_class, const WorkSums& sums,
+                              const ProfileLimits& limits) {
+  const bool products = work_class == WorkClass::kMatmul || work_class == WorkClass::kAttention;
+  const double compute = products && limits.flops > 0 ? sums.flops / limits.flops : 0;
+  const double memory = limits.bytes > 0 ? sums.bytes / limits.bytes : 0;
+  const double seconds = std::max(compute, memory);
+  if (seconds == 0 || unseen_seconds(run.sums, work_class) > kUnseenShare * sums.seconds)
+    return std::vector<Cell>(3);
+  return {run.milliseconds_a_step(seconds), compute >= memory ? "compute" : "memory",
+          share_cell(seconds, sums.seconds)};
+}
+
 void add_class_rows(const ProfileCase& c, const ProfileRun& run, const std::string& work,
                     const AddRow& add) {
-  const double wall = run.wall_seconds();
+  const auto add_row = [&](const char* name, double seconds, std::vector<Cell> further) {
+    std::vector<Cell> cells = {work, name, run.milliseconds_a_step(seconds),
+                               share_cell(seconds, run.wall_seconds())};
+    cells.insert(cells.end(), further.begin(), further.end());
+    add(std::move(cells));
+  };
   for (const WorkClass work_class : all_work_classes()) {
     const WorkSums sums = add_up(run.sums, {.classes = {work_class}});
     if (sums.seconds == 0) continue;
-    const Limited limit = limit_of(sums, work_class, c.limits);
-    const bool limited =
-        limit.seconds > 0 && unseen_seconds(run.sums, work_class) <= kUnseenShare * sums.seconds;
-    add({work, class_name(work_class), milliseconds_a_step(run, sums.seconds),
-         share_cell(sums.seconds, wall), calls_cell(run, sums), giga_cell(run, sums.flops),
-         giga_cell(run, sums.bytes),
-         limited ? Cell(milliseconds_a_step(run, limit.seconds)) : Cell(),
-         limited ? Cell(limit.by) : Cell(),
-         limited ? share_cell(limit.seconds, sums.seconds) : Cell()});
+    std::vector<Cell> cells = limit_cells(run, work_class, sums, c.limits);
+    cells.insert(cells.begin(),
+                 {calls_cell(run, sums), giga_cell(run, sums.flops), giga_cell(run, sums.bytes)});
+    add_row(class_name(work_class), sums.seconds, std::move(cells));
   }
-  if (run.sums.on_gpu) {
-    const double idle = run.idle_seconds();
-    add({work, "idle", milliseconds_a_step(run, idle), share_cell(idle, wall), Cell(), Cell(),
-         Cell(), Cell(), Cell(), Cell()});
-  }
+  if (run.sums.on_gpu) add_row("idle", run.idle_seconds(), std::vector<Cell>(6));
 }
 
 Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top) {
-  TableColumns columns = {text("kernel"), text("class")};
+  std::vector<measure::Column> columns = {text("kernel"), text("class")};
   for (const Pass pass : kAllPasses) {
     columns.push_back(ms(pass_name(pass)));
     columns.push_back(calls(str(pass_name(pass), " calls")));
   }
   columns.insert(columns.end(), {ms("in all"), percent("share")});
-  return table_of(
+  return step_table(
       "Profile: kernels by cumulative time, of one step", columns, cases,
-      [top](const ProfileCase& c, const AddRow& add) {
-        if (!c.step) return;
-        const double all = add_up(c.step->sums, {}).seconds;
-        int64_t left = top;
-        for (const NameSums& row : by_name(c.step->sums)) {
-          if (left-- == 0) break;
+      [top](const ProfileCase&, const ProfileRun& step, const AddRow& add) {
+        const double all = add_up(step.sums, {}).seconds;
+        std::vector<NameSums> names = by_name(step.sums);
+        names.resize(std::min(names.size(), static_cast<size_t>(top)));
+        for (const NameSums& row : names) {
           std::vector<Cell> cells = {short_kernel_name(row.name), class_name(row.work_class)};
-          for (const WorkSums& pass : row.passes) {
-            cells.push_back(time_cell(*c.step, pass));
-            cells.push_back(calls_cell(*c.step, pass));
-          }
+          for (const WorkSums& pass : row.passes)
+            cells.insert(cells.end(), {time_cell(step, pass), calls_cell(step, pass)});
           const double seconds = row.total().seconds;
-          cells.emplace_back(milliseconds_a_step(*c.step, seconds));
+          cells.emplace_back(step.milliseconds_a_step(seconds));
           cells.push_back(share_cell(seconds, all));
           add(std::move(cells));
         }
@@ -243,7 +241,7 @@ Table classes_table(const std::vector<ProfileCase>& cases) {
        ms("limit"), text("limited by"), percent("of limit")},
       cases, [](const ProfileCase& c, const AddRow& add) {
         if (c.inference) add_class_rows(c, *c.inference, "inference", add);
-        if (c.step) add_class_rows(c, *c.step, c.workload ? c.workload->mode : "trace", add);
+        if (c.step) add_class_rows(c, *c.step, c.mode(), add);
       });
 }
 
@@ -254,8 +252,8 @@ Table shares_table(const std::vector<ProfileCase>& cases) {
       if (of_inference == 0 && of_step == 0) return;
       const double before = 100 * of_inference / c.inference->wall_seconds();
       const double after = 100 * of_step / c.step->wall_seconds();
-      add({name, milliseconds_a_step(*c.inference, of_inference), before,
-           milliseconds_a_step(*c.step, of_step), after, after - before});
+      add({name, c.inference->milliseconds_a_step(of_inference), before,
+           c.step->milliseconds_a_step(of_step), after, after - before});
     };
     for (const WorkClass work_class : all_work_classes()) {
       const CellFilter filter{.classes = {work_class}};
@@ -271,45 +269,42 @@ Table shares_table(const std::vector<ProfileCase>& cases) {
 }
 
 Table ranges_table(const std::vector<ProfileCase>& cases) {
-  TableColumns columns = {text("range")};
+  std::vector<measure::Column> columns = {text("range")};
   for (const Pass pass : kAllPasses) columns.push_back(ms(pass_name(pass)));
   columns.insert(columns.end(), {percent("share"), measure::number_column("products", "GFLOP", 2)});
-  return table_of("Profile: ranges of the model, with what lies in them", columns, cases,
-                  [](const ProfileCase& c, const AddRow& add) {
-                    if (!c.step) return;
-                    const double all = add_up(c.step->sums, {}).seconds;
-                    for (const RangeSums& row : by_range(c.step->sums)) {
-                      std::vector<Cell> cells = {join(c.step->sums.ranges.path(row.range), " > ")};
-                      WorkSums total;
-                      for (const WorkSums& pass : row.passes) {
-                        cells.push_back(time_cell(*c.step, pass));
-                        total += pass;
+  return step_table("Profile: ranges of the model, with what lies in them", columns, cases,
+                    [](const ProfileCase&, const ProfileRun& step, const AddRow& add) {
+                      const double all = add_up(step.sums, {}).seconds;
+                      for (const RangeSums& row : by_range(step.sums)) {
+                        std::vector<Cell> cells = {join(step.sums.ranges.path(row.range), " > ")};
+                        WorkSums total;
+                        for (const WorkSums& pass : row.passes) {
+                          cells.push_back(time_cell(step, pass));
+                          total += pass;
+                        }
+                        cells.push_back(share_cell(total.seconds, all));
+                        cells.push_back(giga_cell(step, total.flops));
+                        add(std::move(cells));
                       }
-                      cells.push_back(share_cell(total.seconds, all));
-                      cells.push_back(giga_cell(*c.step, total.flops));
-                      add(std::move(cells));
-                    }
-                  });
+                    });
 }
 
 Table blocks_table(const std::vector<ProfileCase>& cases) {
-  return table_of("Profile: blocks",
-                  {measure::integer_column("block"), ms("forward"), ms("backward")}, cases,
-                  [](const ProfileCase& c, const AddRow& add) {
-                    if (!c.step) return;
-                    int64_t block = 0;
-                    for (const auto& seconds : c.step->sums.block_seconds) {
-                      const auto of = [&](Pass pass) {
-                        return milliseconds_a_step(*c.step, seconds[static_cast<size_t>(pass)]);
-                      };
-                      const double backward = of(Pass::kBackward);
-                      add({block++, of(Pass::kForward), backward > 0 ? Cell(backward) : Cell()});
-                    }
-                  });
+  return step_table(
+      "Profile: blocks", {measure::integer_column("block"), ms("forward"), ms("backward")}, cases,
+      [](const ProfileCase&, const ProfileRun& step, const AddRow& add) {
+        int64_t block = 0;
+        for (const auto& [forward, backward, optimizer, outside] : step.sums.block_seconds) {
+          const double in_backward = step.milliseconds_a_step(backward);
+          add({block++, step.milliseconds_a_step(forward),
+               in_backward > 0 ? Cell(in_backward) : Cell()});
+        }
+      });
 }
 
 // Of one pass of a case that ran the formula.
-void add_attention_rows(const ProfileCase& c, Pass pass, const AddRow& add) {
+void add_attention_rows(const ProfileCase& c, const ProfileRun& step, Pass pass,
+                        const AddRow& add) {
   const ModelConfig& model = c.workload->model;
   const AttentionSize size{.batches = c.workload->batch_size,
                            .heads = model.num_heads,
@@ -318,20 +313,20 @@ void add_attention_rows(const ProfileCase& c, Pass pass, const AddRow& add) {
                            .m = model.context_length,
                            .head_dim = model.head_dim()};
   const auto of_classes = [&](const std::vector<WorkClass>& classes) {
-    return add_up(c.step->sums, {.passes = {pass}, .classes = classes, .range = "attention"});
+    return add_up(step.sums, {.passes = {pass}, .classes = classes, .range = "attention"});
   };
   const WorkSums all = of_classes({});
   if (all.seconds == 0) return;
   const WorkSums products = of_classes({WorkClass::kMatmul});
   WorkSums softmax = of_classes({WorkClass::kSoftmax}), others = all;
-  softmax.flops = static_cast<double>(model.num_layers) * steps_of(*c.step) *
+  softmax.flops = static_cast<double>(model.num_layers) * steps_of(step) *
                   (pass == Pass::kForward ? attention_softmax_flops(size)
                                           : attention_softmax_backward_flops(size));
   others.seconds -= softmax.seconds + products.seconds;
   const double flops = softmax.flops + products.flops;
   const auto add_part = [&](const char* part, const WorkSums& sums, double work) {
-    add({pass_name(pass), part, milliseconds_a_step(*c.step, sums.seconds),
-         share_cell(sums.seconds, all.seconds), giga_cell(*c.step, work),
+    add({pass_name(pass), part, step.milliseconds_a_step(sums.seconds),
+         share_cell(sums.seconds, all.seconds), giga_cell(step, work),
          work > 0 ? share_cell(work, flops) : Cell(),
          work > 0 && sums.seconds > 0 ? Cell(work / sums.seconds / 1e9) : Cell()});
   };
@@ -341,14 +336,15 @@ void add_attention_rows(const ProfileCase& c, Pass pass, const AddRow& add) {
 }
 
 Table attention_table(const std::vector<ProfileCase>& cases) {
-  return table_of(
+  return step_table(
       "Profile: softmax beside the matrix products of naive attention",
       {text("pass"), text("part"), ms("time"), percent("share"),
        measure::number_column("work", "GFLOP", 3), measure::number_column("share of work", "%", 2),
        measure::number_column("rate", "GFLOP/s", 1)},
-      cases, [](const ProfileCase& c, const AddRow& add) {
-        if (!c.step || !c.workload || c.workload->model.attention != "naive") return;
-        for (const Pass pass : {Pass::kForward, Pass::kBackward}) add_attention_rows(c, pass, add);
+      cases, [](const ProfileCase& c, const ProfileRun& step, const AddRow& add) {
+        if (!c.workload || c.workload->model.attention != "naive") return;
+        for (const Pass pass : {Pass::kForward, Pass::kBackward})
+          add_attention_rows(c, step, pass, add);
       });
 }
 

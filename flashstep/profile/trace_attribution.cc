@@ -209,7 +209,7 @@ class Attributor {
 
   bool is_measured(int64_t ns) const {
     if (interval_at(warmups_, ns)) return false;
-    return result_.steps.empty() || interval_at(result_.steps, ns);
+    return result_.steps.empty() || result_.is_in_a_step(ns);
   }
 
   void add_operators() {
@@ -324,6 +324,8 @@ std::vector<std::string> RangeTree::path(uint32_t node) const {
   std::reverse(names.begin(), names.end());
   return names;
 }
+
+bool Attribution::is_in_a_step(int64_t ns) const { return interval_at(steps, ns).has_value(); }
 
 Attribution attribute(const TraceEvents& trace) { return Attributor(trace).run(); }
 

@@ -87,6 +87,8 @@ struct Attribution {
   std::vector<OperatorItem> operators;
   std::vector<PassTime> passes;  // in time order
   std::vector<StepTime> steps;   // the ranges "step", in time order
+
+  bool is_in_a_step(int64_t ns) const;
 };
 
 // Warm-up (ranges of that name, and what began in them) is left out, and where there are steps what

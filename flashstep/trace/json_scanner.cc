@@ -14,20 +14,9 @@ bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 char escaped(char c) {
-  switch (c) {
-    case 'n':
-      return '\n';
-    case 't':
-      return '\t';
-    case 'r':
-      return '\r';
-    case 'b':
-      return '\b';
-    case 'f':
-      return '\f';
-    default:
-      return c;
-  }
+  constexpr std::string_view kLetters = "ntrbf", kMeanings = "\n\t\r\b\f";
+  const size_t at = kLetters.find(c);
+  return at == kLetters.npos ? c : kMeanings[at];
 }
 
 }  // namespace

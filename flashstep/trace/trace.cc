@@ -60,7 +60,7 @@ void add(const KinetoEvent& recorded, EventKind kind, TraceEvents& trace) {
   const std::string name = recorded.name();
   TraceEvent event;
   event.kind = kind;
-  event.name = trace.names.index(name.rfind("_Z", 0) == 0 ? c10::demangle(name.c_str()) : name);
+  event.name = trace.names.index(name.starts_with("_Z") ? c10::demangle(name.c_str()) : name);
   event.begin_ns = static_cast<int64_t>(recorded.startNs());
   event.end_ns = static_cast<int64_t>(recorded.endNs());
   const bool on_host = kind == EventKind::kOperator || kind == EventKind::kRange;
@@ -92,21 +92,14 @@ void save(profiler::ProfilerResult& result, const std::string& file) {
 }
 
 using measure::Span;
-
-using measure::Span;
-using torch::autograd::profiler::KinetoEvent;
 using Events = std::vector<KinetoEvent>;
 
-// libkineto's ActivityType, whose header LibTorch does not bring: copies, fills and kernels. Other
-// device events are the shadows of ranges on the host.
+// Other device events are the shadows of ranges on the host.
 bool is_device_work(const KinetoEvent& event) {
-  constexpr int kGpuMemcpy = 3, kGpuMemset = 4, kConcurrentKernel = 5;
-  const int type = event.activityType();
+  const auto kind = kind_of(event);
   return event.deviceType() == c10::DeviceType::CUDA &&
-         (type == kGpuMemcpy || type == kGpuMemset || type == kConcurrentKernel);
+         (kind == EventKind::kKernel || kind == EventKind::kCopy);
 }
-
-bool begins_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
 Span span_of(const KinetoEvent& event) {
   return {static_cast<double>(event.startNs()) * 1e-9, static_cast<double>(event.endNs()) * 1e-9};
@@ -136,21 +129,25 @@ void sort_gpu_events(const Events& events, Trace& trace) {
 void sort_cpu_events(const Events& events, Trace& trace) {
   for (const KinetoEvent& event : events) {
     const std::string name = event.name();
-    if (begins_with(name, "gloo:")) {
+    if (name.starts_with("gloo:")) {
       trace.communication.push_back(span_of(event));
-    } else if (begins_with(name, "aten::") || begins_with(name, "flashstep::")) {
+    } else if (name.starts_with("aten::") || name.starts_with("flashstep::")) {
       trace.compute.push_back(span_of(event));
     }
   }
 }
 
+std::vector<Span> all_spans(const Trace& trace) {
+  std::vector<Span> all = trace.compute;
+  for (const auto* lane : {&trace.copies, &trace.communication})
+    all.insert(all.end(), lane->begin(), lane->end());
+  return all;
+}
+
 void count_from_first(Trace& trace) {
   double first = std::numeric_limits<double>::infinity();
-  auto lanes = {&trace.compute, &trace.copies, &trace.communication};
-  for (const auto* lane : lanes) {
-    for (const Span& span : *lane) first = std::min(first, span.begin);
-  }
-  for (auto* lane : lanes) {
+  for (const Span& span : all_spans(trace)) first = std::min(first, span.begin);
+  for (auto* lane : {&trace.compute, &trace.copies, &trace.communication}) {
     for (Span& span : *lane) span = {span.begin - first, span.end - first};
   }
   trace.compute = measure::merged(std::move(trace.compute));
@@ -158,8 +155,6 @@ void count_from_first(Trace& trace) {
   std::sort(trace.communication.begin(), trace.communication.end(),
             [](const Span& a, const Span& b) { return a.begin < b.begin; });
 }
-
-std::string one_digit_milliseconds(double seconds) { return fixed(seconds * 1e3, 1) + " ms"; }
 
 }  // namespace
 
@@ -210,18 +205,11 @@ double Trace::hidden_share() const {
   return all > 0 ? 1 - exposed_seconds() / all : std::numeric_limits<double>::quiet_NaN();
 }
 
-double Trace::busy_seconds() const {
-  std::vector<Span> all = compute;
-  all.insert(all.end(), copies.begin(), copies.end());
-  all.insert(all.end(), communication.begin(), communication.end());
-  return measure::covered_seconds(all);
-}
+double Trace::busy_seconds() const { return measure::covered_seconds(all_spans(*this)); }
 
 double Trace::seconds() const {
   double end = 0;
-  for (const auto* lane : {&compute, &copies, &communication}) {
-    for (const Span& span : *lane) end = std::max(end, span.end);
-  }
+  for (const Span& span : all_spans(*this)) end = std::max(end, span.end);
   return end;
 }
 
@@ -257,7 +245,7 @@ measure::LaneGroup lanes_of(const Trace& trace, const std::string& title) {
   const auto add = [&](const char* name, const std::vector<Span>& spans, int color) {
     if (spans.empty()) return;
     group.lanes.push_back(
-        {name, spans, color, one_digit_milliseconds(measure::covered_seconds(spans))});
+        {name, spans, color, fixed(measure::covered_seconds(spans) * 1e3, 1) + " ms"});
   };
   add("compute", trace.compute, 0);
   add("copies", trace.copies, 4);

@@ -3,123 +3,133 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <optional>
+#include <unordered_map>
+#include <utility>
 
 #include "flashstep/base/text.h"
 
 namespace flashstep::tools {
 namespace {
 
-struct Rule {
-  const char* part;  // in lower case, anywhere in the name
+// Words that tell a class, with a space between two.
+struct ClassWords {
   WorkClass work_class;
+  std::string_view words;
 };
+using KnownWords = std::vector<std::pair<std::string_view, WorkClass>>;
 
-// The first that fits wins. Names are those that cuBLAS and cuDNN 13.0 / 9.19, PyTorch 2.11, Triton
-// and this library give their kernels.
-constexpr Rule kKernelRules[] = {
-    {"nccl", WorkClass::kCommunication},
-    {"nvshmem", WorkClass::kCommunication},
-    {"all_reduce_kernel", WorkClass::kCommunication},  // PyTorch's own, over NVLink
-    {"all_gather_kernel", WorkClass::kCommunication},
-    {"memcpy ptop", WorkClass::kCommunication},  // a copy engine's, to another GPU
-    {"memcpy", WorkClass::kCopy},
-    {"memset", WorkClass::kCopy},
+KnownWords words_of(std::span<const ClassWords> table) {
+  KnownWords known;
+  for (auto [work_class, words] : table) {
+    while (!words.empty()) {
+      const size_t length = std::min(words.find(' '), words.size());
+      known.emplace_back(words.substr(0, length), work_class);
+      words.remove_prefix(std::min(length + 1, words.size()));
+    }
+  }
+  return known;
+}
+
+// Parts of kernels' names in lower case, of which the first that fits wins. Names are those that
+// cuBLAS and cuDNN 13.0 / 9.19, PyTorch 2.11, Triton and this library give their kernels.
+constexpr ClassWords kKernelParts[] = {
+    // The last two are PyTorch's own, over NVLink.
+    {WorkClass::kCommunication, "nccl nvshmem all_reduce_kernel all_gather_kernel"},
+    {WorkClass::kCopy, "memcpy memset"},
     // Ours; PyTorch's FlashAttention; its memory-efficient kernels; cuDNN's and their helpers.
-    {"attention", WorkClass::kAttention},
-    {"flash_fwd", WorkClass::kAttention},
-    {"flash_bwd", WorkClass::kAttention},
-    {"flash::", WorkClass::kAttention},
-    {"fmha", WorkClass::kAttention},
-    {"sdpa", WorkClass::kAttention},
-    {"dot_do_o", WorkClass::kAttention},
-    {"convert_dq", WorkClass::kAttention},
-    {"softmax", WorkClass::kSoftmax},
-    {"nll_loss", WorkClass::kSoftmax},
-    {"cross_entropy", WorkClass::kSoftmax},
+    {WorkClass::kAttention, "attention flash_fwd flash_bwd flash:: fmha sdpa dot_do_o convert_dq"},
+    {WorkClass::kSoftmax, "softmax nll_loss cross_entropy"},
     // cuBLAS: nvjet (Hopper and later), xmma and CUTLASS tiles, vectors, and what adds up split
     // sums.
-    {"nvjet", WorkClass::kMatmul},
-    {"gemm", WorkClass::kMatmul},
-    {"cutlass", WorkClass::kMatmul},
-    {"splitkreduce", WorkClass::kMatmul},
-    {"gemv", WorkClass::kMatmul},
-    {"cublas", WorkClass::kMatmul},
-    {"dot_kernel", WorkClass::kMatmul},
-    {"convolve", WorkClass::kMatmul},
-    {"xmma", WorkClass::kMatmul},
-    {"triton_tem", WorkClass::kMatmul},
+    {WorkClass::kMatmul,
+     "nvjet gemm cutlass splitkreduce gemv cublas dot_kernel convolve xmma triton_tem"},
     // Of PyTorch's element-wise kernels those whose functor only moves; before "elementwise".
-    {"copy_kernel", WorkClass::kCopy},
-    {"copyfunctor", WorkClass::kCopy},
-    {"catarray", WorkClass::kCopy},
-    {"fillfunctor", WorkClass::kCopy},
-    {"index_elementwise", WorkClass::kCopy},
-    {"index_kernel", WorkClass::kCopy},
-    {"indexselect", WorkClass::kCopy},
-    {"gather", WorkClass::kCopy},
-    {"scatter_kernel", WorkClass::kCopy},
-    {"chunk_cat", WorkClass::kCopy},
-    {"roll_cuda", WorkClass::kCopy},
-    {"take_put", WorkClass::kCopy},
-    {"flip_kernel", WorkClass::kCopy},
-    {"nchwtonhwc", WorkClass::kCopy},
-    {"nhwctonchw", WorkClass::kCopy},
-    {"measure::read_kernel", WorkClass::kCopy},
-    {"square_sums", WorkClass::kReduction},  // ours, of gradients
-    {"norm_of_sums", WorkClass::kReduction},
-    {"lpnorm", WorkClass::kReduction},  // a multi_tensor_apply_kernel too
-    {"lpmax", WorkClass::kReduction},
-    {"reduce", WorkClass::kReduction},
-    {"norm_kernel", WorkClass::kReduction},
-    {"layernorm", WorkClass::kReduction},
-    {"layer_norm", WorkClass::kReduction},
-    {"batch_norm", WorkClass::kReduction},
-    {"rmsnorm", WorkClass::kReduction},
-    {"rms_norm", WorkClass::kReduction},
-    {"rowwisemoments", WorkClass::kReduction},
-    {"gammabeta", WorkClass::kReduction},
-    {"triton_red", WorkClass::kReduction},
-    {"triton_per", WorkClass::kReduction},
-    {"cub::", WorkClass::kReduction},
-    {"cub_", WorkClass::kReduction},
-    {"scan", WorkClass::kReduction},
-    {"sort", WorkClass::kReduction},
-    {"topk", WorkClass::kReduction},
+    {WorkClass::kCopy,
+     "copy_kernel copyfunctor catarray fillfunctor index_elementwise index_kernel indexselect "
+     "gather scatter_kernel chunk_cat roll_cuda take_put flip_kernel nchwtonhwc nhwctonchw "
+     "measure::read_kernel"},
+    // Ours, of gradients; the norms of lists, which are a multi_tensor_apply_kernel too.
+    {WorkClass::kReduction, "square_sums norm_of_sums lpnorm lpmax"},
+    {WorkClass::kReduction,
+     "reduce norm_kernel layernorm layer_norm batch_norm rmsnorm rms_norm rowwisemoments "
+     "gammabeta triton_red triton_per cub:: cub_ scan sort topk"},
     // The gradient of an embedding: rows of equal tokens are sorted together and added up.
-    {"embedding_backward", WorkClass::kReduction},
-    {"embedding_chunks", WorkClass::kReduction},
-    {"embedding_join", WorkClass::kReduction},
-    {"indexing_backward", WorkClass::kReduction},
-    {"compute_grad_weight", WorkClass::kReduction},
-    {"partial_segment", WorkClass::kReduction},
-    {"partials_per_segment", WorkClass::kReduction},
-    {"num_of_segments", WorkClass::kReduction},
-    {"sum_and_scatter", WorkClass::kReduction},
-    {"elementwise", WorkClass::kElementwise},
-    {"multi_tensor_apply", WorkClass::kElementwise},
-    {"triton_poi", WorkClass::kElementwise},
-    {"pointwise", WorkClass::kElementwise},
-    {"triu_tril", WorkClass::kElementwise},
-    {"dropout", WorkClass::kElementwise},
-    {"bernoulli", WorkClass::kElementwise},
-    {"glu_backward", WorkClass::kElementwise},
-    {"parallel_for", WorkClass::kElementwise},
-    {"swiglu", WorkClass::kElementwise},
-    {"rope", WorkClass::kElementwise},
-    {"adamw", WorkClass::kElementwise},
-    {"advance_steps", WorkClass::kElementwise},
+    {WorkClass::kReduction,
+     "embedding_backward embedding_chunks embedding_join indexing_backward compute_grad_weight "
+     "partial_segment partials_per_segment num_of_segments sum_and_scatter"},
+    {WorkClass::kElementwise,
+     "elementwise multi_tensor_apply triton_poi pointwise triu_tril dropout bernoulli "
+     "glu_backward parallel_for swiglu rope adamw advance_steps"},
 };
 
-constexpr Rule kRangeRules[] = {
-    {"norm", WorkClass::kReduction},        {"swiglu", WorkClass::kElementwise},
-    {"rope", WorkClass::kElementwise},      {"loss", WorkClass::kSoftmax},
-    {"optimizer", WorkClass::kElementwise},
+// Functions of ours that the dispatcher does not see, by their nodes in the backward pass.
+constexpr ClassWords kNodeParts[] = {{WorkClass::kReduction, "FusedRmsNorm"},
+                                     {WorkClass::kElementwise, "FusedSwiglu FusedRope"},
+                                     {WorkClass::kSoftmax, "FusedCrossEntropy"}};
+
+constexpr ClassWords kRanges[] = {{WorkClass::kReduction, "norm"},
+                                  {WorkClass::kElementwise, "swiglu rope optimizer"},
+                                  {WorkClass::kSoftmax, "loss"}};
+
+// PyTorch's operators by name, and ours, without "aten::", the "_" of those in place, and
+// "_backward".
+constexpr ClassWords kOperators[] = {
+    {WorkClass::kMatmul,
+     "mm addmm bmm baddbmm addbmm matmul linear dot mv addmv _scaled_mm einsum convolution "
+     "conv1d conv2d _convolution mkldnn_linear mkldnn_convolution"},
+    {WorkClass::kSoftmax,
+     "softmax _softmax _softmax_backward_data log_softmax _log_softmax "
+     "_log_softmax_backward_data logsumexp nll_loss nll_loss_nd nll_loss_forward "
+     "cross_entropy_loss"},
+    {WorkClass::kCopy,
+     "copy _to_copy to contiguous clone cat stack fill zero zeros zeros_like ones ones_like "
+     "full full_like index_select gather scatter embedding index index_put _index_put_impl "
+     "masked_select repeat repeat_interleave scalar_tensor arange new_zeros select_backward "
+     "slice_backward _foreach_copy _foreach_zero eye roll flip constant_pad_nd"},
+    {WorkClass::kReduction,
+     "sum mean norm linalg_vector_norm var std var_mean max min amax amin aminmax all any "
+     "argmax argmin cumsum sort topk prod embedding_dense _foreach_norm native_layer_norm "
+     "_fused_rms_norm layer_norm scatter_add index_add count_nonzero unique"},
+    {WorkClass::kElementwise,
+     "add sub rsub mul div pow sqrt rsqrt exp exp2 log log2 neg square reciprocal silu sigmoid "
+     "tanh relu gelu where masked_fill clamp clamp_min clamp_max lt gt eq ne ge le logical_and "
+     "logical_or logical_not bitwise_and bitwise_or bitwise_not isfinite isnan isinf abs sign "
+     "maximum minimum triu tril cos sin lerp addcmul addcdiv threshold dropout native_dropout "
+     "randn randint normal uniform floor round remainder _fused_adamw _fused_adam "
+     "_amp_foreach_non_finite_check_and_unscale _amp_update_scale"},
+    // Ours, as Python calls them.
+    {WorkClass::kSoftmax, "cross_entropy cross_entropy_forward linear_cross_entropy"},
+    {WorkClass::kReduction, "rms_norm rms_norm_forward grad_norm"},
+    {WorkClass::kElementwise, "swiglu swiglu_forward rope rope_rows adamw clip_to_norm"},
+    {WorkClass::kHost,
+     "view reshape _reshape_alias _unsafe_view transpose t permute expand expand_as as_strided "
+     "select slice narrow unsqueeze squeeze detach alias empty empty_like empty_strided "
+     "new_empty new_empty_strided resize set resolve_conj resolve_neg item _local_scalar_dense "
+     "is_nonzero unbind split split_with_sizes chunk flatten unflatten view_as lift_fresh "
+     "result_type numpy_t movedim unfold type_as requires_grad numel size"},
 };
+
+// The class of the first of these parts in a name.
+std::optional<WorkClass> class_by_part(std::string_view name, const KnownWords& parts) {
+  for (const auto& [part, work_class] : parts) {
+    if (contains(name, part)) return work_class;
+  }
+  return std::nullopt;
+}
 
 std::string lower(std::string_view text) {
   std::string result(text);
   for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return result;
+}
+
+// "add_" -> "add", "silu_backward" -> "silu".
+std::string_view stem_of(std::string_view name) {
+  for (const std::string_view end : {"_backward", "_"}) {
+    if (name.size() > end.size() && name.ends_with(end)) name.remove_suffix(end.size());
+  }
+  return name;
 }
 
 // Names of kernels as people say them.
@@ -160,18 +170,15 @@ std::string functor_of(std::string_view arguments) {
 
 // The innermost part of the name of the first template argument, without arguments of its own.
 std::string first_name(std::string_view arguments) {
-  std::string_view name = arguments.substr(0, arguments.find_first_of("<,("));
-  const size_t colons = name.rfind("::");
-  if (colons != name.npos) name.remove_prefix(colons + 2);
+  std::string_view name = last_name(arguments.substr(0, arguments.find_first_of("<,(")));
   while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
   return std::string(name);
 }
 
 // CUTLASS launches all its kernels from these: which one runs, only the template argument says.
 bool is_cutlass_launcher(std::string_view name) {
-  constexpr std::array<std::string_view, 3> kLaunchers = {"cutlass::Kernel", "cutlass::Kernel2",
-                                                          "cutlass::device_kernel"};
-  return std::find(kLaunchers.begin(), kLaunchers.end(), name) != kLaunchers.end();
+  return name == "cutlass::Kernel" || name == "cutlass::Kernel2" ||
+         name == "cutlass::device_kernel";
 }
 
 }  // namespace
@@ -185,6 +192,11 @@ const std::vector<WorkClass>& all_work_classes() {
   return all;
 }
 
+std::string_view last_name(std::string_view name) {
+  const size_t colons = name.rfind("::");
+  return colons == name.npos ? name : name.substr(colons + 2);
+}
+
 const char* class_name(WorkClass work_class) {
   static constexpr std::array<const char*, kWorkClasses> kNames = {
       "matmul", "attention",     "softmax", "element-wise", "reduction",
@@ -193,16 +205,34 @@ const char* class_name(WorkClass work_class) {
 }
 
 WorkClass class_of_kernel(std::string_view name) {
+  static const KnownWords parts = words_of(kKernelParts);
   const std::string lowered = lower(name);
-  for (const Rule& rule : kKernelRules) {
-    if (lowered.find(rule.part) != lowered.npos) return rule.work_class;
+  // A copy engine's, to another GPU.
+  if (contains(lowered, "memcpy ptop")) return WorkClass::kCommunication;
+  return class_by_part(lowered, parts).value_or(WorkClass::kOther);
+}
+
+WorkClass class_of_operator(std::string_view name) {
+  static const KnownWords nodes = words_of(kNodeParts), operators = words_of(kOperators);
+  static const std::unordered_map<std::string_view, WorkClass> classes(operators.begin(),
+                                                                       operators.end());
+  if (name.starts_with("autograd::")) return WorkClass::kHost;
+  if (const auto of_node = class_by_part(name, nodes)) return *of_node;
+  if (contains(name, "attention")) return WorkClass::kAttention;
+  if (name.starts_with("gloo:") || name.starts_with("nccl") || name.starts_with("c10d::"))
+    return WorkClass::kCommunication;
+  if (contains(name, "Backward") || contains(name, "torch::autograd::")) return WorkClass::kHost;
+  name = last_name(name);
+  for (const std::string_view known_by : {name, stem_of(name)}) {
+    const auto known = classes.find(known_by);
+    if (known != classes.end()) return known->second;
   }
-  return WorkClass::kOther;
+  return name.starts_with("_foreach_") ? WorkClass::kElementwise : WorkClass::kOther;
 }
 
 WorkClass class_of_range(std::string_view name) {
-  for (const Rule& rule : kRangeRules) {
-    if (name == rule.part) return rule.work_class;
+  for (const auto& [range, work_class] : words_of(kRanges)) {
+    if (name == range) return work_class;
   }
   return WorkClass::kHost;
 }
@@ -226,13 +256,10 @@ std::string short_kernel_name(std::string_view name) {
     const std::string kernel = first_name(arguments);
     if (!kernel.empty()) return kernel;
   }
-  const size_t colons = base.rfind("::");
-  if (colons != base.npos && colons + 2 < base.size()) base = base.substr(colons + 2);
+  if (const std::string_view last = last_name(base); !last.empty()) base = std::string(last);
   if (name.starts_with("Memcpy") || name.starts_with("Memset")) return std::string(name);
-  if (base == "CppNode") {  // a function of ours, by its node in the backward pass
-    const size_t last = arguments.rfind("::");
-    return str(last == arguments.npos ? arguments : arguments.substr(last + 2), " (backward)");
-  }
+  if (base == "CppNode")  // a function of ours, by its node in the backward pass
+    return str(last_name(arguments), " (backward)");
   const bool generic = contains(base, "elementwise") || contains(base, "multi_tensor_apply");
   const std::string functor = generic ? functor_of(arguments) : "";
   return functor.empty() ? base : str(base, " (", functor, ")");

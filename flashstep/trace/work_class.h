@@ -25,6 +25,9 @@ const std::vector<WorkClass>& all_work_classes();
 
 const char* class_name(WorkClass work_class);
 
+// "aten::mm" -> "mm".
+std::string_view last_name(std::string_view name);
+
 // Of a kernel on a GPU by its demangled name, and of copies ("Memcpy HtoD ...").
 WorkClass class_of_kernel(std::string_view name);
 
