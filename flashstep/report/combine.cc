@@ -144,12 +144,16 @@ int Evidence::rank_of(const Result& result) const {
   return 1000 + 2100 - std::stoi(year);
 }
 
-std::vector<TableRows> Evidence::tables(const std::string& section, const Columns& columns) const {
+std::vector<TableRows> Evidence::tables(const std::string& name) const {
+  const AnswerTable& wanted = answer_table(name);
   std::vector<TableRows> found;
   for (const Result* result : results_) {
-    if (result->section != section) continue;
+    if (result->section != wanted.section) continue;
     for (const NamedTable& named : result->tables) {
-      if (named.table.rows.empty() || !has_columns(named.table, columns)) continue;
+      if (named.table.rows.empty() || !has_columns(named.table, wanted.columns) ||
+          !named.table.title.starts_with(wanted.title)) {
+        continue;
+      }
       found.emplace_back();
       for (size_t i = 0; i < named.table.rows.size(); ++i)
         found.back().add({result, &named.table, i});
@@ -158,15 +162,15 @@ std::vector<TableRows> Evidence::tables(const std::string& section, const Column
   return found;
 }
 
-TableRows Evidence::rows(const std::string& section, const Columns& columns) const {
+TableRows Evidence::rows(const std::string& name) const {
   TableRows joined;
-  for (const TableRows& rows : tables(section, columns)) {
+  for (const TableRows& rows : tables(name)) {
     if (!joined.empty() && joined.back().result == rows.front().result) continue;
     if (!joined.empty() && rank_of(*joined.back().result) != rank_of(*rows.front().result)) break;
     for (const TableRow& row : rows) joined.add(row);
   }
   use(joined);
-  return joined;
+  return joined.with(answer_table(name).with);
 }
 
 void Evidence::use(const TableRows& rows) const {
@@ -185,10 +189,9 @@ std::string year_of(const std::string& measurement) {
 const Answers& answers() {
   static const Answers all = [] {
     Answers answers;
-    for (const auto add : {add_account_answers, add_attention_answers, add_further_answers,
-                           add_memory_answers, add_norm_answers, add_parallel_answers,
-                           add_precision_answers, add_profile_answers, add_step_answers}) {
-      add(answers);
+    for (const auto part : {account_answers, kernel_answers, memory_answers, parallel_answers,
+                            profile_answers, step_answers}) {
+      answers.merge(part());
     }
     return answers;
   }();
@@ -241,6 +244,10 @@ std::string change_words(double from, double to, const char* less, const char* m
   return percent(std::abs(to / from - 1), 1) + " " + (order < 0 ? less : more);
 }
 
+Tally::Tally(const RowPairs& pairs, const std::string& column) {
+  for (const auto& [a, b] : pairs) add(a.number(column), b.number(column));
+}
+
 void Tally::add(double a, double b) {
   const int order = compare_measured(a, b);
   ++(order < 0 ? less_ : order == 0 ? same_ : more_);
@@ -258,19 +265,21 @@ std::string Tally::words(const char* less, const char* same, const char* more) c
   return join(parts);
 }
 
-std::vector<RowPair> pairs(const TableRows& rows, const Cells& a, const Cells& b,
-                           const Columns& same_case) {
-  std::vector<RowPair> found;
-  const TableRows others = rows.where(b);
-  for (const TableRow& row : rows.where(a)) {
+RowPairs pairs(const TableRows& a, const TableRows& b, const Columns& same_case) {
+  RowPairs found;
+  for (const TableRow& row : a) {
     Cells here;
     for (const std::string& column : same_case) here.emplace_back(column, row.text(column));
-    if (const TableRow other = others.first(here)) found.push_back({row, other});
+    if (const TableRow other = b.first(here)) found.push_back({row, other});
   }
   return found;
 }
 
-std::vector<double> ratios(const std::vector<RowPair>& pairs, const std::string& column) {
+RowPairs pairs(const TableRows& rows, const Cells& a, const Cells& b, const Columns& same_case) {
+  return pairs(rows.where(a), rows.where(b), same_case);
+}
+
+std::vector<double> ratios(const RowPairs& pairs, const std::string& column) {
   std::vector<double> ratios;
   for (const auto& [a, b] : pairs) {
     const double ratio = b.number(column) / a.number(column);
@@ -279,7 +288,7 @@ std::vector<double> ratios(const std::vector<RowPair>& pairs, const std::string&
   return ratios;
 }
 
-double speed(const std::vector<RowPair>& pairs, const std::string& column) {
+double speed(const RowPairs& pairs, const std::string& column) {
   return measure::geometric_mean(ratios(pairs, column));
 }
 
