@@ -51,8 +51,8 @@ Facts ring(const Evidence& evidence) {
     facts.rows[""] = whole;
     facts.words["as derived"] = which(as_derived);
     facts.words["of"] = subject_of(by_ranks);
-    facts.shown.add(whole);
-    facts.shown.add(of_ring);
+    facts.shown.push_back(whole);
+    facts.shown.push_back(of_ring);
   }
   return facts;
 }

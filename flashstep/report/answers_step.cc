@@ -58,7 +58,7 @@ Facts step_times(const Evidence& evidence) {
         return !(deviation_share(b) <= deviation_share(a));
       });
   const std::string gain = gain_of_bf16(shown);
-  if (!shown.first({{"context", shakiest.text("context")}})) shown.add(shakiest);
+  if (!shown.first({{"context", shakiest.text("context")}})) shown.push_back(shakiest);
   // A size's name is the handout's; how large it is, is the model's.
   const auto forward = [](const TableRow& row) {
     return say("{forward|ms} ({model}[, {parameters|3} M parameters])", row);
@@ -101,7 +101,7 @@ Facts step_warmup(const Evidence& evidence) {
       for (const TableRow& row : rows.if_(is_less))
         times.push_back(fixed(row.number("mean") / mean, 2));
       cases.push_back(join(times) + " (" + none.text("model") + ")");
-      for (const TableRow& row : rows) facts.shown.add(row);
+      for (const TableRow& row : rows) facts.shown.push_back(row);
     }
     if (cases.empty()) return {};
     facts.words = {{"few", join(table.if_(is_less).distinct("warm-up"))},

@@ -18,10 +18,8 @@ std::string preset_in(const std::string& measurement) {
 }
 
 bool has_columns(const measure::Table& table, const Columns& columns) {
-  return std::all_of(columns.begin(), columns.end(), [&](const std::string& name) {
-    return std::any_of(table.columns.begin(), table.columns.end(),
-                       [&](const measure::Column& column) { return column.name == name; });
-  });
+  return std::all_of(columns.begin(), columns.end(),
+                     [&](const std::string& name) { return column_named(table, name); });
 }
 
 Columns texts(const TableRow& row, const Columns& columns) {
@@ -36,12 +34,16 @@ constexpr double kFormulaAgrees = 0.10;  // formulas leave out temporaries, and 
 
 }  // namespace
 
-const measure::Cell* TableRow::cell(const std::string& column) const {
-  if (table == nullptr) return nullptr;
-  for (size_t i = 0; i < table->columns.size(); ++i) {
-    if (table->columns[i].name == column) return &table->rows[index][i];
+std::optional<size_t> column_named(const measure::Table& table, const std::string& name) {
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    if (table.columns[i].name == name) return i;
   }
-  return nullptr;
+  return std::nullopt;
+}
+
+const measure::Cell* TableRow::cell(const std::string& column) const {
+  const auto at = table == nullptr ? std::nullopt : column_named(*table, column);
+  return at ? &table->rows[index][*at] : nullptr;
 }
 
 double TableRow::number(const std::string& column) const {
@@ -74,29 +76,29 @@ TableRows TableRows::with(const Columns& columns) const {
 
 TableRows TableRows::once(const Columns& columns) const {
   TableRows first;
-  for (const TableRows& same : by(columns)) first.add(same.front());
+  for (const TableRows& same : by(columns)) first.push_back(same.front());
   return first;
 }
 
 std::vector<TableRows> TableRows::by(const Columns& columns) const {
   std::vector<TableRows> groups;
   std::vector<Columns> known;
-  for (const TableRow& row : rows_) {
+  for (const TableRow& row : *this) {
     const Columns here = texts(row, columns);
     const auto at = std::find(known.begin(), known.end(), here) - known.begin();
     if (at == static_cast<ptrdiff_t>(known.size())) {
       known.push_back(here);
       groups.emplace_back();
     }
-    groups[static_cast<size_t>(at)].add(row);
+    groups[static_cast<size_t>(at)].push_back(row);
   }
   return groups;
 }
 
 std::vector<std::string> TableRows::distinct(const std::string& column) const {
   std::vector<std::string> found;
-  for (const TableRows& same : by({column})) {
-    if (!same.front().text(column).empty()) found.push_back(same.front().text(column));
+  for (const TableRow& row : once({column})) {
+    if (!row.text(column).empty()) found.push_back(row.text(column));
   }
   return found;
 }
@@ -107,24 +109,16 @@ std::vector<double> TableRows::numbers(const std::string& column) const {
   return numbers;
 }
 
-TableRow TableRows::least(const std::string& column) const {
-  TableRow least;
-  for (const TableRow& row : with({column})) {
-    if (!least || row.number(column) < least.number(column)) least = row;
-  }
-  return least;
-}
-
-TableRow TableRows::most(const std::string& column) const {
-  TableRow most;
-  for (const TableRow& row : with({column})) {
-    if (!most || row.number(column) > most.number(column)) most = row;
-  }
-  return most;
+TableRow TableRows::most(const std::string& column, double sign) const {
+  const TableRows known = with({column});
+  const auto less = [&](const TableRow& a, const TableRow& b) {
+    return sign * a.number(column) < sign * b.number(column);
+  };
+  return known.empty() ? TableRow() : *std::max_element(known.begin(), known.end(), less);
 }
 
 bool TableRows::has(const std::string& column) const {
-  return std::any_of(rows_.begin(), rows_.end(),
+  return std::any_of(begin(), end(),
                      [&](const TableRow& row) { return row.cell(column) != nullptr; });
 }
 
@@ -156,7 +150,7 @@ std::vector<TableRows> Evidence::tables(const std::string& name) const {
       }
       found.emplace_back();
       for (size_t i = 0; i < named.table.rows.size(); ++i)
-        found.back().add({result, &named.table, i});
+        found.back().push_back({result, &named.table, i});
     }
   }
   return found;
@@ -167,7 +161,7 @@ TableRows Evidence::rows(const std::string& name) const {
   for (const TableRows& rows : tables(name)) {
     if (!joined.empty() && joined.back().result == rows.front().result) continue;
     if (!joined.empty() && rank_of(*joined.back().result) != rank_of(*rows.front().result)) break;
-    for (const TableRow& row : rows) joined.add(row);
+    joined.insert(joined.end(), rows.begin(), rows.end());
   }
   use(joined);
   return joined.with(answer_table(name).with);
@@ -346,12 +340,9 @@ void say_in_gibibytes(measure::Table& table) {
 measure::Table list(const TableRows& rows, const Columns& columns, size_t most) {
   measure::Table table;
   if (rows.empty()) return table;
+  const measure::Table& first = *rows[0].table;
   for (const std::string& name : columns) {
-    for (const measure::Column& column : rows.front().table->columns) {
-      if (column.name != name) continue;
-      table.columns.push_back(column);
-      break;
-    }
+    if (const auto at = column_named(first, name)) table.columns.push_back(first.columns[*at]);
   }
   for (size_t i = 0; i < std::min(most, rows.size()); ++i) {
     std::vector<measure::Cell> cells;

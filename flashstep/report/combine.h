@@ -3,8 +3,11 @@
 // from that.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +20,8 @@ namespace flashstep::tools {
 
 using Columns = std::vector<std::string>;
 using Cells = std::vector<std::pair<std::string, std::string>>;  // column, what it reads
+
+std::optional<size_t> column_named(const measure::Table& table, const std::string& name);
 
 struct TableRow {
   const Result* result = nullptr;
@@ -33,26 +38,14 @@ struct TableRow {
 };
 
 // Rows of one kind of table, from one or several results.
-class TableRows {
- public:
-  TableRows() = default;
-  explicit TableRows(std::vector<TableRow> rows) : rows_(std::move(rows)) {}
-
-  bool empty() const { return rows_.empty(); }
-  size_t size() const { return rows_.size(); }
-  const TableRow& operator[](size_t i) const { return rows_[i]; }
-  auto begin() const { return rows_.begin(); }
-  auto end() const { return rows_.end(); }
-  TableRow front() const { return rows_.empty() ? TableRow() : rows_.front(); }
-  TableRow back() const { return rows_.empty() ? TableRow() : rows_.back(); }
-  void add(const TableRow& row) { rows_.push_back(row); }
+struct TableRows : std::vector<TableRow> {
+  TableRow front() const { return empty() ? TableRow() : (*this)[0]; }
+  TableRow back() const { return empty() ? TableRow() : (*this)[size() - 1]; }
 
   template <typename Wanted>
   TableRows if_(const Wanted& wanted) const {
     TableRows found;
-    for (const TableRow& row : rows_) {
-      if (wanted(row)) found.add(row);
-    }
+    std::copy_if(begin(), end(), std::back_inserter(found), wanted);
     return found;
   }
   TableRows where(const Cells& cells) const;     // whose cells read so
@@ -64,12 +57,10 @@ class TableRows {
   // What stands in a column, each once, in the order of the rows; empty cells left out.
   std::vector<std::string> distinct(const std::string& column) const;
   std::vector<double> numbers(const std::string& column) const;  // NaN left out
-  TableRow least(const std::string& column) const;               // of those that have a number
-  TableRow most(const std::string& column) const;
+  // Of those that have a number; of equal ones the first.
+  TableRow most(const std::string& column, double sign = 1) const;
+  TableRow least(const std::string& column) const { return most(column, -1); }
   bool has(const std::string& column) const;  // in one of the tables at least
-
- private:
-  std::vector<TableRow> rows_;
 };
 
 // The results that a question may be answered from. They must outlive it.
