@@ -108,14 +108,12 @@ AnswerFunction rightness(const Columns& passes, const std::string& what) {
         });
     if (rows.empty()) return {};
     const TableRows broken = rows.if_([](const TableRow& row) { return row.number("wrong") != 0; });
-    double wrong = 0;
-    for (const TableRow& row : broken) wrong += row.number("wrong");
     Facts facts = {{{"right", which(broken.empty())},
                     {"what", what},
                     {"runs", count_of(rows.size(), "run")},
                     {"kernels", count_of(rows.distinct("implementation").size(), "kernel")},
                     {"masks", join(rows.distinct("mask"))},
-                    {"wrong", fixed(wrong, 0)},
+                    {"wrong", fixed(broken.sum("wrong"), 0)},
                     {"broken", str(broken.size())},
                     {"wrong masks", join(broken.distinct("mask"))}},
                    {{"", rows.most("error")}}};

@@ -144,8 +144,7 @@ std::string largest_words(const TableRows& rows) {
   double count = 0;
   std::vector<std::string> makers;
   for (const TableRows& made : rows.where({{"bytes", most.text("bytes")}}).by({"made by"})) {
-    double times = 0;
-    for (const double each : made.numbers("count")) times += each;
+    const double times = made.sum("count");
     count += times;
     makers.push_back(str("`", made.front().text("made by"), "` (", times, ")"));
   }

@@ -112,8 +112,7 @@ Facts profile_others(const Evidence& evidence) {
     const TableRows shown = rows.where({{"attention", attention}});
     if (shown.empty()) continue;
     facts.shown = typical(shown, attention);
-    double all = 0;
-    for (const TableRow& row : facts.shown) all += row.number("time");
+    const double all = facts.shown.sum("time");
     std::vector<std::string> parts;
     for (const TableRow& row : facts.shown) {
       const double share = row.number("time") / all;

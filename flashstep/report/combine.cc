@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
@@ -107,6 +108,11 @@ std::vector<double> TableRows::numbers(const std::string& column) const {
   std::vector<double> numbers;
   for (const TableRow& row : with({column})) numbers.push_back(row.number(column));
   return numbers;
+}
+
+double TableRows::sum(const std::string& column) const {
+  const std::vector<double> all = numbers(column);
+  return std::accumulate(all.begin(), all.end(), 0.0);
 }
 
 TableRow TableRows::most(const std::string& column, double sign) const {

@@ -57,6 +57,7 @@ struct TableRows : std::vector<TableRow> {
   // What stands in a column, each once, in the order of the rows; empty cells left out.
   std::vector<std::string> distinct(const std::string& column) const;
   std::vector<double> numbers(const std::string& column) const;  // NaN left out
+  double sum(const std::string& column) const;                   // of those
   // Of those that have a number; of equal ones the first.
   TableRow most(const std::string& column, double sign = 1) const;
   TableRow least(const std::string& column) const { return most(column, -1); }

@@ -143,6 +143,12 @@ const std::vector<Section>& sections() {
   return all;
 }
 
+std::vector<std::string> section_names() {
+  std::vector<std::string> names;
+  for (const Section& section : sections()) names.push_back(section.name);
+  return names;
+}
+
 std::string why_not(const Needs& needs, const measure::Machine& machine) {
   const auto gpus = static_cast<int>(machine.gpus.size());
   if (needs.gpus > gpus) {

@@ -59,19 +59,6 @@ std::optional<measure::Table> table_in(const fs::path& path) {
   return measure::table_from_json(text, path.string());
 }
 
-// Of a folder and those in it, relative to it; sorted, its own first.
-std::vector<fs::path> files_of(const fs::path& folder) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
-    if (entry.is_regular_file()) files.push_back(fs::relative(entry.path(), folder));
-  }
-  std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {
-    return std::pair(a.has_parent_path(), a.string()) < std::pair(b.has_parent_path(), b.string());
-  });
-  return files;
-}
-
 }  // namespace
 
 std::string key_of(const Measurement& measurement, const MeasuredVersion& version,
@@ -120,6 +107,18 @@ Result result_from_json(const std::string& json, const std::string& source) {
     throw UserError(
         str("[report] expected a result in ", source, ": ", json_complaint(error.what())));
   }
+}
+
+std::vector<fs::path> files_of(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
+    if (entry.is_regular_file()) files.push_back(fs::relative(entry.path(), folder));
+  }
+  std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {
+    return std::pair(a.has_parent_path(), a.string()) < std::pair(b.has_parent_path(), b.string());
+  });
+  return files;
 }
 
 fs::path result_file(const fs::path& directory, const std::string& measurement,
