@@ -150,19 +150,14 @@ Facts attention_speed(const Evidence& evidence) {
     const std::string inputs =
         str(row.text("dtype"), ", ", count_of(static_cast<size_t>(row.number("H")), "head"),
             row.text("mask") == "causal" ? ", causal" : ", no mask");
-    speeds.emplace_back(measure::geometric_mean(others), say(inputs + ", head_dim {D}", row));
-    facts.table.add_row({inputs, *row.cell("D"), others.size(), tally.more(), tally.less(),
-                         speeds.back().first,
+    const double mean = measure::geometric_mean(others);
+    speeds.emplace_back(mean, str(fixed(mean, 2), " (", say(inputs + ", head_dim {D}", row), ")"));
+    facts.table.add_row({inputs, *row.cell("D"), others.size(), tally.more(), tally.less(), mean,
                          naive.empty() ? measure::Cell() : measure::Cell(formula.back())});
   }
   if (speeds.empty()) return {};
   facts.table.notes = {"x: the other's time over ours, in geometric mean; above 1 ours is faster."};
-  std::sort(speeds.begin(), speeds.end());
-  const auto words = [](const auto& speed) {
-    return fixed(speed.first, 2) + " (" + speed.second + ")";
-  };
-  facts.words = {{"slow", speeds.size() > 1 ? words(speeds.front()) : ""},
-                 {"fast", words(speeds.back())},
+  facts.words = {{"speeds", span_of(std::move(speeds))},
                  {"tally", all.words("slower", "as fast within 2 %", "faster")},
                  {"formula", span_of(formula, 1)}};
   return facts;

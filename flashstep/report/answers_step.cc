@@ -26,19 +26,14 @@ Facts step_program(const Evidence& evidence) {
 
 // What bf16 makes of forward and backward together.
 std::string gain_of_bf16(const TableRows& rows) {
-  std::vector<double> gains;
-  const auto both = pairs(rows, {{"precision", "bf16"}}, {{"precision", "fp32"}}, {"model"});
-  for (const auto& [half, full] : both) {
-    gains.push_back((full.number("forward") + full.number("backward")) /
-                    (half.number("forward") + half.number("backward")));
+  std::vector<std::pair<double, std::string>> gains;
+  for (const auto& [half, full] :
+       pairs(rows, {{"precision", "bf16"}}, {{"precision", "fp32"}}, {"model"})) {
+    const double gain = (full.number("forward") + full.number("backward")) /
+                        (half.number("forward") + half.number("backward"));
+    gains.emplace_back(gain, say("{gain} ({model})", half, {{"gain", fixed(gain, 2)}}));
   }
-  if (gains.empty()) return "";
-  const auto [least, most] = std::minmax_element(gains.begin(), gains.end());
-  const auto words = [&](auto gain) {
-    return str(fixed(*gain, 2), " (",
-               both[static_cast<size_t>(gain - gains.begin())].a.text("model"), ")");
-  };
-  return (least == most ? "" : words(least) + " to ") + words(most);
+  return span_of(std::move(gains));
 }
 
 Facts step_times(const Evidence& evidence) {
@@ -51,24 +46,22 @@ Facts step_times(const Evidence& evidence) {
   TableRows shown = timed.where({{"context", timed.most("context").text("context")}});
   const TableRows first = shown.by({"precision"}).front();
   std::vector<double> times_forward;
-  for (const TableRow& row : first)
+  // A size's name is the handout's; how large it is, is the model's.
+  const std::string named = "{forward|ms} ({model}[, {parameters|3} M parameters])";
+  std::vector<std::pair<double, std::string>> forward;
+  for (const TableRow& row : first) {
     times_forward.push_back(row.number("backward") / row.number("forward"));
+    forward.emplace_back(row.number("forward"), say(named, row));
+  }
   const TableRow shakiest =
       *std::max_element(timed.begin(), timed.end(), [](const TableRow& a, const TableRow& b) {
         return !(deviation_share(b) <= deviation_share(a));
       });
   const std::string gain = gain_of_bf16(shown);
   if (!shown.first({{"context", shakiest.text("context")}})) shown.push_back(shakiest);
-  // A size's name is the handout's; how large it is, is the model's.
-  const auto forward = [](const TableRow& row) {
-    return say("{forward|ms} ({model}[, {parameters|3} M parameters])", row);
-  };
-  const TableRow least = first.least("forward"), longest = first.most("forward");
   const double most = deviation_share(shakiest);
   const size_t no_room = all.where({{"mean", "OOM"}}).size();
-  return {.words = {{"forward", least.index == longest.index
-                                    ? forward(longest)
-                                    : forward(least) + " to " + forward(longest)},
+  return {.words = {{"forward", span_of(std::move(forward))},
                     {"backward", extremes(first, "backward", "ms", "model")},
                     {"longer", span_of(times_forward, 1)},
                     {"gain", gain},
@@ -161,7 +154,7 @@ Facts sums_facts(const Evidence& evidence) {
 Facts dtypes_facts(const Evidence& evidence) {
   const TableRows rows = evidence.rows("dtypes");
   if (rows.empty()) return {};
-  const bool gpu = rows.has("CUDA, float16");
+  const bool gpu = rows.front().cell("CUDA, float16") != nullptr;
   const std::string column = gpu ? "CUDA, float16" : "CPU, float16";
   Columns parts;
   for (const TableRows& same : rows.by({column}))

@@ -123,11 +123,6 @@ TableRow TableRows::most(const std::string& column, double sign) const {
   return known.empty() ? TableRow() : *std::max_element(known.begin(), known.end(), less);
 }
 
-bool TableRows::has(const std::string& column) const {
-  return std::any_of(begin(), end(),
-                     [&](const TableRow& row) { return row.cell(column) != nullptr; });
-}
-
 Evidence::Evidence(const std::vector<Result>& results, std::vector<std::string> years)
     : years_(std::move(years)) {
   for (const Result& result : results) results_.push_back(&result);
@@ -226,6 +221,12 @@ std::string span_of(const std::vector<double>& values, int digits) {
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
   const std::string low = fixed(*least, digits), high = fixed(*most, digits);
   return low == high ? low : low + " to " + high;
+}
+
+std::string span_of(std::vector<std::pair<double, std::string>> said) {
+  std::sort(said.begin(), said.end());
+  if (said.size() < 2) return said.empty() ? "" : said.front().second;
+  return said.front().second + " to " + said.back().second;
 }
 
 int compare_measured(double a, double b) {

@@ -61,7 +61,6 @@ struct TableRows : std::vector<TableRow> {
   // Of those that have a number; of equal ones the first.
   TableRow most(const std::string& column, double sign = 1) const;
   TableRow least(const std::string& column) const { return most(column, -1); }
-  bool has(const std::string& column) const;  // in one of the tables at least
 };
 
 // The results that a question may be answered from. They must outlive it.
@@ -143,6 +142,8 @@ std::string memory_words(double mebibytes);                    // "2.00 GiB", "5
 std::string count_of(size_t count, const std::string& thing);  // "1 row", "3 rows"
 // "1.93 to 2.10", or one of them where they read the same.
 std::string span_of(const std::vector<double>& values, int digits);
+// "1.93 (small) to 2.10 (xl)", of numbers and how they are said; one by itself.
+std::string span_of(std::vector<std::pair<double, std::string>> said);
 
 // ---- Sentences (answer.cc)
 

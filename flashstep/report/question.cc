@@ -35,14 +35,13 @@ std::string what_is_missing(const Question& question, const std::vector<Result>&
 // once.
 void add_parts(const std::vector<Result>& results, Answer& answer) {
   const AnswerFunction& function = answers().at(answer.question->answer);
-  std::vector<std::string> latest_first = answer.question->years;
-  std::reverse(latest_first.begin(), latest_first.end());
-  // Without years once, as they are.
-  for (size_t i = 0; i < std::max(latest_first.size(), size_t{1}); ++i) {
-    auto years = latest_first;  // that year, then the others
-    if (i < years.size())
-      std::rotate(years.begin(), years.begin() + ptrdiff_t(i), years.begin() + ptrdiff_t(i) + 1);
-    const Evidence evidence(results, years);
+  const std::vector<std::string>& years = answer.question->years;
+  std::vector<std::string> latest_first(years.rbegin(), years.rend());
+  if (years.empty()) latest_first = {""};
+  for (const std::string& year : latest_first) {
+    std::vector<std::string> preferred = {year};  // then the others
+    preferred.insert(preferred.end(), latest_first.begin(), latest_first.end());
+    const Evidence evidence(results, preferred);
     const Finding finding = finding_of(answer.question->answer, function(evidence));
     AnswerPart part{"", finding, evidence.used()};
     const bool known =
