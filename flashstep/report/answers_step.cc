@@ -46,13 +46,8 @@ Facts step_times(const Evidence& evidence) {
   TableRows shown = timed.where({{"context", timed.most("context").text("context")}});
   const TableRows first = shown.by({"precision"}).front();
   std::vector<double> times_forward;
-  // A size's name is the handout's; how large it is, is the model's.
-  const std::string named = "{forward|ms} ({model}[, {parameters|3} M parameters])";
-  std::vector<std::pair<double, std::string>> forward;
-  for (const TableRow& row : first) {
+  for (const TableRow& row : first)
     times_forward.push_back(row.number("backward") / row.number("forward"));
-    forward.emplace_back(row.number("forward"), say(named, row));
-  }
   const TableRow shakiest =
       *std::max_element(timed.begin(), timed.end(), [](const TableRow& a, const TableRow& b) {
         return !(deviation_share(b) <= deviation_share(a));
@@ -61,8 +56,10 @@ Facts step_times(const Evidence& evidence) {
   if (!shown.first({{"context", shakiest.text("context")}})) shown.push_back(shakiest);
   const double most = deviation_share(shakiest);
   const size_t no_room = all.where({{"mean", "OOM"}}).size();
-  return {.words = {{"forward", span_of(std::move(forward))},
-                    {"backward", extremes(first, "backward", "ms", "model")},
+  // A size's name is the handout's; how large it is, is the model's.
+  const std::string forward = "{forward|ms} ({model}[, {parameters|3} M parameters])";
+  return {.words = {{"forward", extremes(first, "forward", forward)},
+                    {"backward", extremes(first, "backward", "{backward|ms} ({model})")},
                     {"longer", span_of(times_forward, 1)},
                     {"gain", gain},
                     {"most", percent(most, 1)},
@@ -235,8 +232,8 @@ Facts sizes_facts(const Evidence& evidence) {
     if (spread > kShaky && spread > most) shakiest = row, most = spread;
   }
   return {{{"case", subject_of(rows)},
-           {"forward", extremes(rows, "gain forward", "", "model")},
-           {"backward", extremes(rows, "gain backward", "", "model")},
+           {"forward", extremes(rows, "gain forward", "{gain forward} ({model})")},
+           {"backward", extremes(rows, "gain backward", "{gain backward} ({model})")},
            {"smallest", rows.size() > 1 ? gain(rows.front()) : ""},
            {"largest", gain(rows.back())},
            {"pass", shakiest.text("pass")},

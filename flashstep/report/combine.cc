@@ -300,16 +300,11 @@ std::string speeds(const std::vector<double>& ratios, const std::string& b) {
   return str(words, " (geometric mean of ", ratios.size(), " cases, ", span_of(ratios, 2), ")");
 }
 
-std::string extremes(const TableRows& rows, const std::string& column, const std::string& unit,
-                     const std::string& name) {
-  const TableRow least = rows.least(column), most = rows.most(column);
-  if (!least) return "";
-  const auto words = [&](const TableRow& row) {
-    return str(unit.empty() ? row.text(column) : three_digits(row.number(column)) + " " + unit,
-               " (", row.text(name), ")");
-  };
-  if (least.text(name) == most.text(name)) return words(most);
-  return words(least) + " to " + words(most);
+std::string extremes(const TableRows& rows, const std::string& column, const std::string& form) {
+  std::vector<std::pair<double, std::string>> said;
+  for (const TableRow& row : rows.with({column}))
+    said.emplace_back(row.number(column), say(form, row));
+  return span_of(std::move(said));
 }
 
 std::string against_formula(const TableRows& rows, const std::string& measured,

@@ -226,10 +226,9 @@ double speed(const RowPairs& pairs, const std::string& column);
 
 // ---- Extremes
 
-// "28.7 ms (small) to 642 ms (2.7B)": the least and the most of a column, and what `name` says of
-// their rows; without a unit as the table has them.
-std::string extremes(const TableRows& rows, const std::string& column, const std::string& unit,
-                     const std::string& name);
+// "28.7 ms (small) to 642 ms (2.7B)": what a form says of the rows with the least and the most of a
+// column.
+std::string extremes(const TableRows& rows, const std::string& column, const std::string& form);
 
 // ---- Against a formula
 
