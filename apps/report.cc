@@ -25,16 +25,6 @@ struct ReportArguments {
   bool redraw = false, no_pdf = false;
 };
 
-struct CompareArguments {
-  std::string a, b, directory;
-};
-
-std::vector<std::string> section_names() {
-  std::vector<std::string> names;
-  for (const tools::Section& section : tools::sections()) names.emplace_back(section.name);
-  return names;
-}
-
 void print(const tools::ReportOutcome& outcome) {
   const auto lines = [](const char* head, const std::vector<std::string>& texts) {
     for (const std::string& text : texts) std::cout << head << text << "\n";
@@ -85,7 +75,10 @@ void run(ReportArguments& arguments) {
 
 void add_compare(CLI::App& report) {
   CLI::App* command = report.add_subcommand("compare", "Two reports side by side");
-  auto arguments = std::make_shared<CompareArguments>();
+  struct Arguments {
+    std::string a, b, directory;
+  };
+  auto arguments = std::make_shared<Arguments>();
   command->add_option("A", arguments->a, "Directory of a report")->required();
   command->add_option("B", arguments->b, "Directory of another one")->required();
   command->add_option("--out", arguments->directory,
@@ -109,7 +102,8 @@ void add_report(CLI::App& app) {
                        join(tools::report_presets()))
       ->check(CLI::IsMember(tools::report_presets()))
       ->capture_default_str();
-  command->add_option("--only", arguments->options.only, "Sections: " + join(section_names()))
+  command
+      ->add_option("--only", arguments->options.only, "Sections: " + join(tools::section_names()))
       ->delimiter(',');
   command
       ->add_option("--out", arguments->directory, "Directory of the report, its results included")

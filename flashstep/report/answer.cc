@@ -21,6 +21,9 @@ Said number_words(double number, const std::string& form) {
   if (form == "MiB") return memory_words(number);
   if (form == "GiB") return memory_words(1024 * number);
   if (form == "%") return percent(number / 100);
+  if (form == "share") return percent(number);
+  if (form == "share.1") return percent(number, 1);
+  if (form == "speed") return speed_words(number);
   if (form[0] == '.') return fixed(number, form[1] - '0');
   return three_digits(number);
 }
@@ -50,6 +53,49 @@ std::vector<std::string> texts_of(const std::string& choice) {
   return texts;
 }
 
+// report/answers.json.
+struct AnswerForm {
+  std::vector<std::string> say;
+  Columns table;     // columns of the rows that are shown
+  size_t most = 12;  // of them
+  std::vector<std::string> picture;
+  std::map<std::string, Columns> begins;  // a column whose text begins with one of these
+};
+struct AnswerForms {
+  std::map<std::string, AnswerTable> tables;
+  std::map<std::string, std::string> cases;
+  std::map<std::string, AnswerForm> answers;
+};
+
+AnswerForm form_from(const nlohmann::json& json) {
+  const auto& say = json.at("say");
+  return {.say = say.is_array() ? say.get<Columns>() : Columns{say},
+          .table = json.value("table", Columns()),
+          .most = json.value("most", size_t{12}),
+          .picture = json.value("picture", Columns()),
+          .begins = json.value("begins", std::map<std::string, Columns>())};
+}
+
+const AnswerForms& answer_forms_read() {
+  static const AnswerForms all = [] {
+    const auto json = nlohmann::json::parse(answer_forms());
+    AnswerForms forms;
+    forms.cases = json.at("cases");
+    for (const auto& [name, table] : json.at("tables").items()) {
+      forms.tables[name] = {.section = table.value("section", name),
+                            .title = table.value("title", ""),
+                            .columns = table.value("columns", Columns()),
+                            .with = table.value("with", Columns())};
+    }
+    for (const auto& [key, form] : json.at("answers").items())  // a name: an earlier one's forms
+      forms.answers[key] = form.is_string() ? forms.answers.at(form) : form_from(form);
+    return forms;
+  }();
+  return all;
+}
+
+const std::string& case_form(const std::string& name) { return answer_forms_read().cases.at(name); }
+
 class Speaker {
  public:
   explicit Speaker(const Facts& facts) : facts_(facts) {}
@@ -73,12 +119,12 @@ class Speaker {
  private:
   Said field(const std::string& name) const {
     const size_t question = name.find('?');
-    const Said word = word_of(name.substr(0, question));
-    if (question != std::string::npos) {
-      const auto texts = texts_of(name.substr(question + 1));
-      return word ? say(texts.at(std::stoul(*word))) : std::nullopt;
-    }
-    return word ? word : cell(name);
+    const std::string asked = name.substr(0, question);
+    const Said word = word_of(asked);
+    if (question == std::string::npos) return word ? word : value(asked);
+    const Said chosen = word ? word : order(asked);
+    if (!chosen) return std::nullopt;
+    return say(texts_of(name.substr(question + 1)).at(std::stoul(*chosen)));
   }
 
   Said word_of(const std::string& name) const {
@@ -92,53 +138,50 @@ class Speaker {
     return found == facts_.rows.end() ? TableRow() : found->second;
   }
 
-  Said cell(const std::string& name) const {
-    if (name.starts_with("from b ")) {
-      const double from = row("b").number(name.substr(7)), to = row("").number(name.substr(7));
-      return std::isnan(from) || std::isnan(to) ? std::nullopt : Said(change_words(from, to));
+  Said value(const std::string& name) const {
+    if (name.starts_with("@")) {
+      const size_t blank = std::min(name.find(' '), name.size() - 1);
+      const Facts of_case = {.rows = {{"", row(name.substr(blank + 1))}}};
+      return Speaker(of_case).say(case_form(name.substr(1, name.find(' ') - 1)));
     }
+    if (const size_t at = name.find(" from "); at != std::string::npos) {
+      const double to = number(name.substr(0, at)), from = number(name.substr(at + 6));
+      return from > 0 && to > 0 ? Said(change_words(from, to)) : std::nullopt;
+    }
+    if (const size_t bar = name.find('|'); bar != std::string::npos)
+      return number_words(number(name.substr(0, bar)), name.substr(bar + 1));
+    const auto [here, column] = place(name);
+    const std::string text = here.text(column);
+    return text.empty() ? std::nullopt : Said(text);
+  }
+
+  // "step ~ b.step"
+  Said order(const std::string& name) const {
+    const size_t at = name.find(" ~ ");
+    if (at == std::string::npos) return std::nullopt;
+    const double a = number(name.substr(0, at)), b = number(name.substr(at + 3));
+    return std::isnan(a / b) ? std::nullopt : Said(which_order(compare_measured(a, b)));
+  }
+
+  // A column, "b.state - state", "exposed : communication".
+  double number(const std::string& term) const {
+    if (const size_t at = term.find(" : "); at != std::string::npos)
+      return number(term.substr(0, at)) / number(term.substr(at + 3));
+    if (const size_t at = term.find(" - "); at != std::string::npos)
+      return number(term.substr(0, at)) - number(term.substr(at + 3));
+    const auto [here, column] = place(term);
+    return here.number(column);
+  }
+
+  // "b.step": the column of that row; without such a row of the one without a name.
+  std::pair<TableRow, std::string> place(const std::string& name) const {
     const size_t dot = std::min(name.find('.'), name.size());
     const bool named = facts_.rows.contains(name.substr(0, dot));
-    const TableRow here = row(named ? name.substr(0, dot) : "");
-    const std::string rest = named ? name.substr(dot + 1) : name;
-    const size_t bar = rest.find('|');
-    if (bar != std::string::npos)
-      return number_words(here.number(rest.substr(0, bar)), rest.substr(bar + 1));
-    const std::string text = here.text(rest);
-    return text.empty() ? std::nullopt : Said(text);
+    return {row(named ? name.substr(0, dot) : ""), named ? name.substr(dot + 1) : name};
   }
 
   const Facts& facts_;
 };
-
-// One answer of report/answers.json.
-struct AnswerForm {
-  std::vector<std::string> say;
-  Columns table;     // columns of the rows that are shown
-  size_t most = 12;  // of them
-  std::vector<std::string> picture;
-  std::map<std::string, Columns> begins;  // a column whose text begins with one of these
-};
-
-AnswerForm form_from(const nlohmann::json& json) {
-  const auto& say = json.at("say");
-  return {.say = say.is_array() ? say.get<Columns>() : Columns{say},
-          .table = json.value("table", Columns()),
-          .most = json.value("most", size_t{12}),
-          .picture = json.value("picture", Columns()),
-          .begins = json.value("begins", std::map<std::string, Columns>())};
-}
-
-const AnswerForm& answer_form(const std::string& name) {
-  static const std::map<std::string, AnswerForm> all = [] {
-    std::map<std::string, AnswerForm> forms;
-    const auto answers = nlohmann::json::parse(answer_forms());
-    for (const auto& [key, json] : answers.items())  // a name: the forms of an earlier answer
-      forms[key] = json.is_string() ? forms.at(json.get<std::string>()) : form_from(json);
-    return forms;
-  }();
-  return all.at(name);
-}
 
 }  // namespace
 
@@ -149,13 +192,16 @@ std::string say(const std::string& form, const Facts& facts) {
   return Speaker(facts).say(form).value_or("");
 }
 
-std::string say(const std::string& form, const TableRow& row, const TableRow& b,
-                const SentenceWords& words) {
-  return say(form, Facts{words, {{"", row}, {"b", b}}});
+std::string say(const std::string& form, const TableRow& row, const SentenceWords& words) {
+  return say(form, Facts{words, {{"", row}}});
+}
+
+const AnswerTable& answer_table(const std::string& name) {
+  return answer_forms_read().tables.at(name);
 }
 
 Finding finding_of(const std::string& answer, const Facts& facts) {
-  const AnswerForm& form = answer_form(answer);
+  const AnswerForm& form = answer_forms_read().answers.at(answer);
   Finding finding = {.picture = form.picture};
   const auto add = [&](const std::string& sentence) {
     if (!sentence.empty()) finding.sentences.push_back(sentence);

@@ -8,29 +8,16 @@
 namespace flashstep::tools {
 namespace {
 
-// The table of an account by what its title begins with, among those with these columns.
-TableRows account_rows(const Evidence& evidence, const std::string& title, const Columns& columns) {
-  for (const TableRows& rows : evidence.tables("account", columns)) {
-    if (!rows.front().table->title.starts_with(title)) continue;
-    evidence.use(rows);
-    return rows;
-  }
-  return {};
-}
-
 // Each quantity by its name and by the first word of it.
 Facts mesh(const Evidence& evidence) {
-  Facts facts;
-  facts.shown = account_rows(evidence, "Communication accounting", {"quantity", "value", "unit"});
-  facts.words["of"] = subject_of(facts.shown);
+  const TableRows rows = evidence.rows("mesh");
+  Facts facts = {{{"of", subject_of(rows)}}, {}, rows};
   const auto value = [&](const std::string& name) {
-    return facts.shown.first({{"quantity", name}}).number("value");
+    return rows.first({{"quantity", name}}).number("value");
   };
-  const double least = value("least batch a device, axes at once"),
-               once = value("least batch, axes at once"),
-               turn = value("least batch, axes one after the other"), most = value("most TP ranks");
   const std::string beginning = "kept for backward by ", end = " tokens";
-  for (const TableRow& row : facts.shown) {
+  const double least = value("least batch a device, axes at once");
+  for (const TableRow& row : rows) {
     const std::string name = row.text("quantity"), words = say("{value}[ {unit}]", row);
     facts.words[name] = words;
     facts.words.try_emplace(name.substr(0, name.find(' ')), words);
@@ -41,6 +28,8 @@ Facts mesh(const Evidence& evidence) {
     facts.words["activations"] = words;
     facts.words["chosen"] = which(with_commas(std::llround(std::ceil(least))) != tokens);
   }
+  const double once = value("least batch, axes at once"),
+               turn = value("least batch, axes one after the other"), most = value("most TP ranks");
   if (std::isnan(once + turn + most)) return facts;
   facts.words["fewer"] = once < turn ? percent(1 - once / turn) : "no";
   facts.words["most TP"] = three_digits(most);
@@ -51,10 +40,7 @@ Facts mesh(const Evidence& evidence) {
 Facts ring(const Evidence& evidence) {
   Facts facts;
   bool as_derived = true;  // N - 1 steps of whole tensors beside 2 (N - 1) of N-ths
-  for (const TableRows& by_ranks :
-       account_rows(evidence, "All-reduce over links",
-                    {"ranks", "size", "algorithm", "steps", "sent", "time", "x ring"})
-           .by({"ranks"})) {
+  for (const TableRows& by_ranks : evidence.rows("ring").by({"ranks"})) {
     const auto both = pairs(by_ranks, {{"algorithm", "whole tensors (alternate)"}},
                             {{"algorithm", "ring"}}, {"size"});
     if (both.empty()) continue;
@@ -65,8 +51,8 @@ Facts ring(const Evidence& evidence) {
     facts.rows[""] = whole;
     facts.words["as derived"] = which(as_derived);
     facts.words["of"] = subject_of(by_ranks);
-    facts.shown.add(whole);
-    facts.shown.add(of_ring);
+    facts.shown.push_back(whole);
+    facts.shown.push_back(of_ring);
   }
   return facts;
 }
@@ -75,14 +61,10 @@ Facts ring(const Evidence& evidence) {
 AnswerFunction bound_of(const std::string& strategy) {
   return [strategy](const Evidence& evidence) {
     Facts facts;
-    facts.shown =
-        account_rows(evidence, "One feed-forward layer",
-                     {"strategy", "pass", "compute", "weights sent", "bound by", "most devices",
-                      "activations sent"})
-            .if_([&](const TableRow& row) {
-              const std::string name = row.text("strategy");
-              return name == strategy || (strategy == "FSDP + TP" && name.starts_with("FSDP "));
-            });
+    facts.shown = evidence.rows("bounds").if_([&](const TableRow& row) {
+      const std::string name = row.text("strategy");
+      return name == strategy || (strategy == "FSDP + TP" && name.starts_with("FSDP "));
+    });
     if (!facts.shown.empty()) facts.words["layer"] = facts.shown.front().table->title;
     for (const TableRow& row : facts.shown)
       facts.add_case({{{"bounded", which(std::isfinite(row.number("most devices")))}}, {{"", row}}},
@@ -92,20 +74,11 @@ AnswerFunction bound_of(const std::string& strategy) {
 }
 
 Facts sharding_account(const Evidence& evidence) {
-  const TableRows rows = account_rows(evidence, "State and traffic",
-                                      {"ranks", "strategy", "in all", "of DDP", "gathered"});
-  const auto both = pairs(rows, {{"strategy", "ZeRO-3 (FSDP)"}}, {{"strategy", "DDP"}}, {"ranks"});
-  if (both.empty()) return {};
-  const auto& [full, plain] = both.back();
-  const double saved = plain.number("in all") - full.number("in all");
-  return {{{"of", subject_of(rows)}, {"saves", which(saved > 0)}, {"saved", fixed(saved, 2)}},
-          {{"", full}, {"b", plain}},
-          rows};
-}
-
-TableRows recompute_rows(const Evidence& evidence) {
-  return account_rows(evidence, "Recomputation",
-                      {"scheme", "inputs kept", "peak", "block passes", "step"});
+  const TableRows rows = evidence.rows("sharding_account");
+  const RowPair last =
+      pairs(rows, {{"strategy", "ZeRO-3 (FSDP)"}}, {{"strategy", "DDP"}}, {"ranks"}).last();
+  const bool saves = last.b.number("in all") > last.a.number("in all");
+  return {{{"of", subject_of(rows)}, {"saves", which(saves)}}, last.rows(), rows};
 }
 
 // What the numbers of a scheme show of its growth with n blocks: 0, O(1) memory for O(n^2) passes;
@@ -121,7 +94,7 @@ std::string growth_of_scheme(const TableRow& row, double n) {
 }
 
 Facts recompute_schemes(const Evidence& evidence) {
-  const TableRows rows = recompute_rows(evidence);
+  const TableRows rows = evidence.rows("recompute");
   const TableRow all = rows.first({{"scheme", "keep everything"}}), least = rows.least("peak");
   TableRow halves = rows.first({{"scheme", "halves of halves"}});
   if (!all) return {};
@@ -129,14 +102,13 @@ Facts recompute_schemes(const Evidence& evidence) {
   const double n = all.number("block passes");
   return {{{"of", subject_of(rows)},
            {"grows", growth_of_scheme(least, n)},
-           {"halves grow", growth_of_scheme(halves, n)},
-           {"passes", fixed(least.number("block passes") / n, 1)}},
+           {"halves grow", growth_of_scheme(halves, n)}},
           {{"", least}, {"all", all}, {"halves", halves}},
           rows};
 }
 
 Facts recompute_groups(const Evidence& evidence) {
-  const TableRows rows = recompute_rows(evidence);
+  const TableRows rows = evidence.rows("recompute");
   const TableRows groups =
       rows.if_([](const TableRow& row) { return row.text("scheme").starts_with("groups"); });
   const auto is_best = [](const TableRow& row) {
@@ -155,17 +127,19 @@ Facts recompute_groups(const Evidence& evidence) {
 
 }  // namespace
 
-void add_account_answers(Answers& answers) {
-  for (const char* name : {"mesh_state", "mesh_ranks", "mesh_batch", "mesh_tricks"})
-    answers[name] = mesh;
-  answers["ring"] = ring;
-  answers["bound_dp"] = bound_of("DP");
-  answers["bound_fsdp"] = bound_of("FSDP");
-  answers["bound_tp"] = bound_of("TP");
-  answers["bound_fsdp_tp"] = bound_of("FSDP + TP");
-  answers["sharding_account"] = sharding_account;
-  answers["recompute_schemes"] = recompute_schemes;
-  answers["recompute_groups"] = recompute_groups;
+Answers account_answers() {
+  return {{"mesh_state", mesh},
+          {"mesh_ranks", mesh},
+          {"mesh_batch", mesh},
+          {"mesh_tricks", mesh},
+          {"ring", ring},
+          {"bound_dp", bound_of("DP")},
+          {"bound_fsdp", bound_of("FSDP")},
+          {"bound_tp", bound_of("TP")},
+          {"bound_fsdp_tp", bound_of("FSDP + TP")},
+          {"sharding_account", sharding_account},
+          {"recompute_schemes", recompute_schemes},
+          {"recompute_groups", recompute_groups}};
 }
 
 }  // namespace flashstep::tools

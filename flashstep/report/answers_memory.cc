@@ -11,14 +11,6 @@ namespace {
 const Columns kPass = {"size", "context", "mode", "precision"};
 constexpr double kNearlyAll = 0.9;  // of a peak: then nothing else can change it much
 
-TableRows peak_rows(const Evidence& evidence) {
-  return evidence.rows("memory", {"size", "context", "mode", "precision", "peak", "peak in"});
-}
-
-std::string pass_case(const TableRow& row) {
-  return say("{size}, context {context}, {precision}", row);
-}
-
 // Of several kinds at a peak; an empty cell holds nothing.
 double held(const TableRow& row, const Columns& kinds) {
   double all = 0;
@@ -49,17 +41,16 @@ std::string place_of_peak(const std::string& path) {
 }
 
 Facts memory_timeline(const Evidence& evidence) {
-  const auto both = pairs(peak_rows(evidence).with({"peak"}), {{"mode", "forward"}},
-                          {{"mode", "step"}}, {"size", "context", "precision"});
+  const TableRows rows = evidence.rows("peaks").with({"peak"});
+  const auto both =
+      pairs(rows, {{"mode", "forward"}}, {{"mode", "step"}}, {"size", "context", "precision"});
   if (both.empty()) return {};
   const std::string precision = both.front().a.text("precision");
   const auto& [forward, step] = *std::find_if(both.rbegin(), both.rend(), [&](const RowPair& pair) {
     return pair.a.text("precision") == precision;
   });
-  return {.words = {{"case", pass_case(step)},
-                    {"place", place_of_peak(step.text("peak in"))},
+  return {.words = {{"place", place_of_peak(step.text("peak in"))},
                     {"holder", largest_holder(step)},
-                    {"forward case", pass_case(forward)},
                     {"forward place", place_of_peak(forward.text("peak in"))},
                     {"forward holder", largest_holder(forward)},
                     {"times", span_of(ratios(both, "peak"), 1)}},
@@ -68,7 +59,7 @@ Facts memory_timeline(const Evidence& evidence) {
 }
 
 Facts memory_peaks(const Evidence& evidence) {
-  const TableRows rows = peak_rows(evidence), full = rows.where({{"precision", "fp32"}});
+  const TableRows rows = evidence.rows("peaks"), full = rows.where({{"precision", "fp32"}});
   const TableRows shown = full.empty() ? rows : full;
   Facts facts;
   facts.table.columns = {measure::text_column("size"), measure::integer_column("context")};
@@ -87,10 +78,8 @@ Facts memory_peaks(const Evidence& evidence) {
   for (const TableRows& mode : shown.with({"peak"}).by({"mode"})) {
     const TableRow least = mode.least("peak"),
                    most = mode.size() > 1 ? mode.most("peak") : TableRow();
-    facts.cases.push_back({{{"forward", which(least.text("mode") == "forward")},
-                            {"case", pass_case(least)},
-                            {"most case", pass_case(most)}},
-                           {{"", least}, {"b", most}}});
+    facts.cases.push_back(
+        {{{"forward", which(least.text("mode") == "forward")}}, {{"", least}, {"b", most}}});
   }
   const size_t no_room = rows.where({{"peak", "OOM"}}).size();
   if (no_room > 0 && !facts.cases.empty()) facts.words["cases"] = count_of(no_room, "case");
@@ -98,7 +87,7 @@ Facts memory_peaks(const Evidence& evidence) {
 }
 
 // Why peaks rise or fall from fp32 to bf16, where what the passes make accounts for most of it.
-void add_reason_of_change(const std::vector<RowPair>& both, SentenceWords& words) {
+void add_reason_of_change(const RowPairs& both, SentenceWords& words) {
   const Columns made = {"activations", "temporaries"},
                 state = {"parameters", "gradients", "optimizer state"};
   double risen = 0, more = 0, copies = 0, fallen = 0, less = 0;
@@ -121,11 +110,11 @@ void add_reason_of_change(const std::vector<RowPair>& both, SentenceWords& words
 }
 
 Facts memory_mixed(const Evidence& evidence) {
-  const auto both = pairs(peak_rows(evidence).with({"peak"}), {{"precision", "bf16"}},
-                          {{"precision", "fp32"}}, {"size", "context", "mode"});
+  const TableRows rows = evidence.rows("peaks").with({"peak"});
+  const auto both =
+      pairs(rows, {{"precision", "bf16"}}, {{"precision", "fp32"}}, {"size", "context", "mode"});
   if (both.empty()) return {};
-  Facts facts = {.rows = {{"", both.back().a}, {"b", both.back().b}}};
-  Tally tally;
+  Facts facts = {.rows = both.last().rows()};
   facts.table.columns = {measure::text_column("size"),
                          measure::integer_column("context"),
                          measure::text_column("mode"),
@@ -134,18 +123,16 @@ Facts memory_mixed(const Evidence& evidence) {
                          measure::number_column("change", "%", 1)};
   for (const auto& [half, full] : both) {
     const double to = half.number("peak"), from = full.number("peak");
-    tally.add(to, from);
     facts.table.add_row({full.text("size"), *full.cell("context"), full.text("mode"), from / 1024,
                          to / 1024, 100 * (to / from - 1)});
   }
-  facts.words["tally"] = tally.words("lower", "the same within 2 %", "higher");
+  facts.words["tally"] = Tally(both, "peak").words("lower", "the same within 2 %", "higher");
   add_reason_of_change(both, facts.words);
   return facts;
 }
 
 Facts memory_residual(const Evidence& evidence) {
-  const TableRows rows =
-      evidence.rows("memory", {"size", "context", "derivation", "formula", "measured"});
+  const TableRows rows = evidence.rows("residual");
   return {{{"agrees", against_formula(rows.with({"measured"}), "measured", "formula")}},
           {{"", rows.back()}},
           rows};
@@ -157,8 +144,7 @@ std::string largest_words(const TableRows& rows) {
   double count = 0;
   std::vector<std::string> makers;
   for (const TableRows& made : rows.where({{"bytes", most.text("bytes")}}).by({"made by"})) {
-    double times = 0;
-    for (const double each : made.numbers("count")) times += each;
+    const double times = made.sum("count");
     count += times;
     makers.push_back(str("`", made.front().text("made by"), "` (", times, ")"));
   }
@@ -169,38 +155,28 @@ std::string largest_words(const TableRows& rows) {
 
 // Of the last forward pass of the table: what was there before it, and what it makes itself.
 Facts memory_largest(const Evidence& evidence) {
-  const TableRows rows =
-      evidence
-          .rows("memory", {"size", "context", "mode", "precision", "bytes", "count", "kind",
-                           "shape", "range", "made by", "source"})
-          .where({{"mode", "forward"}});
+  const TableRows rows = evidence.rows("largest").where({{"mode", "forward"}});
   if (rows.empty()) return {};
   const TableRows pass =
       rows.where({{"precision", rows.front().text("precision")}}).by(kPass).back();
   const TableRows made =
       pass.if_([](const TableRow& row) { return row.text("range").starts_with("forward"); });
   const std::string range = made.most("bytes").text("range");
-  return {{{"case", pass_case(pass.front())},
-           {"made", largest_words(made)},
+  return {{{"made", largest_words(made)},
            {"before", largest_words(pass.where({{"kind", "parameters"}}))},
            {"in", range.substr(range.rfind('/') + 1)}},
-          {},
+          {{"", pass.front()}},
           pass};
 }
 
 Facts memory_block(const Evidence& evidence) {
-  const TableRows rows = evidence
-                             .rows("memory", {"size", "context", "precision", "attention", "block",
-                                              "saved", "formula", "gradients", "expected"})
-                             .with({"saved"});
-  const TableRows operators = evidence.rows(
-      "memory", {"size", "context", "precision", "attention", "operator", "saved", "share"});
+  const TableRows rows = evidence.rows("block");
   const TableRow last = rows.where({{"precision", rows.front().text("precision")}}).back();
-  const TableRows of_last = operators.where({{"size", last.text("size")},
-                                             {"context", last.text("context")},
-                                             {"precision", last.text("precision")}});
-  return {{{"case", pass_case(last)},
-           {"as saved", against_formula(rows, "saved", "formula")},
+  const TableRows of_last = evidence.rows("operators")
+                                .where({{"size", last.text("size")},
+                                        {"context", last.text("context")},
+                                        {"precision", last.text("precision")}});
+  return {{{"as saved", against_formula(rows, "saved", "formula")},
            {"as gradients",
             against_formula(rows.with({"gradients", "expected"}), "gradients", "expected")}},
           {{"", last}, {"top", of_last.front()}},
@@ -209,13 +185,10 @@ Facts memory_block(const Evidence& evidence) {
 
 }  // namespace
 
-void add_memory_answers(Answers& answers) {
-  answers["memory_timeline"] = memory_timeline;
-  answers["memory_peaks"] = memory_peaks;
-  answers["memory_mixed"] = memory_mixed;
-  answers["memory_residual"] = memory_residual;
-  answers["memory_largest"] = memory_largest;
-  answers["memory_block"] = memory_block;
+Answers memory_answers() {
+  return {{"memory_timeline", memory_timeline}, {"memory_peaks", memory_peaks},
+          {"memory_mixed", memory_mixed},       {"memory_residual", memory_residual},
+          {"memory_largest", memory_largest},   {"memory_block", memory_block}};
 }
 
 }  // namespace flashstep::tools

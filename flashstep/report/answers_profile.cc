@@ -11,16 +11,6 @@ namespace {
 const Columns kProfiled = {"model", "context", "precision", "attention", "mode"};
 constexpr double kNotable = 0.03;  // of a pass
 
-Columns profile_columns(const Columns& more) {
-  Columns columns = {"model", "context", "precision", "attention"};
-  columns.insert(columns.end(), more.begin(), more.end());
-  return columns;
-}
-
-std::string profiled_case(const TableRow& row) {
-  return say("{model} at context {context}, {precision}, attention {attention}", row);
-}
-
 // The rows that stand for all: of the last model at the last context, with `auto` where it is.
 TableRows typical(const TableRows& rows, const std::string& attention = "auto") {
   const TableRows wanted = rows.where({{"attention", attention}});
@@ -69,37 +59,28 @@ std::string kernel_words(const TableRow& row) {
 }
 
 Facts profile_timer(const Evidence& evidence) {
-  const TableRows rows =
-      evidence.rows("profile", profile_columns({"pass", "timer", "kernels", "kernels / timer"}))
-          .with({"timer", "kernels"})
-          .where({{"pass", "inference, forward"}});
+  const TableRows rows = evidence.rows("timer").where({{"pass", "inference, forward"}});
   if (rows.empty()) return {};
-  const TableRow least = rows.least("kernels / timer"), most = rows.most("kernels / timer");
+  const TableRow shown = typical(rows).back();
   Tally tally;
   for (const TableRow& row : rows) tally.add(row.number("kernels"), row.number("timer"));
-  const TableRow shown = typical(rows).back();
   const std::string shortest = rows.least("context").text("context"),
                     longest = rows.most("context").text("context");
-  return {{{"case", profiled_case(shown)},
-           {"change", change_words(shown.number("timer"), shown.number("kernels"), "less", "more")},
+  return {{{"change", change_words(shown.number("timer"), shown.number("kernels"), "less", "more")},
            {"tally", tally.words("shorter", "the same within 2 %", "longer")},
-           {"least case", profiled_case(least)},
            {"order", tally.less() > 0   ? "0"
                      : tally.more() > 0 ? "2"
                                         : "1"}},
-          {{"", shown}, {"least", least}, {"most", most}},
+          {{"", shown},
+           {"least", rows.least("kernels / timer")},
+           {"most", rows.most("kernels / timer")}},
           rows.where({{"attention", shown.text("attention")}}).if_([&](const TableRow& row) {
             return row.text("context") == shortest || row.text("context") == longest;
           })};
 }
 
-TableRows kernel_rows(const Evidence& evidence) {
-  return evidence.rows("profile", profile_columns({"kernel", "class", "forward", "forward calls",
-                                                   "backward", "in all", "share"}));
-}
-
 Facts profile_kernel(const Evidence& evidence) {
-  const TableRows rows = kernel_rows(evidence);
+  const TableRows rows = evidence.rows("kernels");
   size_t cases = 0, same = 0, products = 0;
   for (const TableRows& profiled : rows.by(kProfiled)) {
     const TableRow forward = profiled.most("forward"), all = profiled.most("in all");
@@ -112,8 +93,7 @@ Facts profile_kernel(const Evidence& evidence) {
   if (cases == 0) return {};
   const TableRows shown = typical(rows.with({"in all"}));
   const TableRow forward = shown.most("forward"), all = shown.most("in all");
-  return {{{"case", profiled_case(shown.front())},
-           {"kernel", kernel_words(forward)},
+  return {{{"kernel", kernel_words(forward)},
            {"same", which(forward.index == all.index)},
            {"other", kernel_words(all)},
            {"alike", str(same)},
@@ -124,27 +104,23 @@ Facts profile_kernel(const Evidence& evidence) {
 
 Facts profile_others(const Evidence& evidence) {
   const TableRows rows =
-      evidence
-          .rows("profile",
-                profile_columns({"work", "class", "time", "limit", "limited by", "of limit"}))
-          .where({{"work", "inference"}})
-          .if_([](const TableRow& row) { return !is_waiting(row); });
+      evidence.rows("classes").where({{"work", "inference"}}).if_([](const TableRow& row) {
+        return !is_waiting(row);
+      });
   Facts facts;
   for (const char* attention : {"naive", "auto"}) {
     const TableRows shown = rows.where({{"attention", attention}});
     if (shown.empty()) continue;
     facts.shown = typical(shown, attention);
-    double all = 0;
-    for (const TableRow& row : facts.shown) all += row.number("time");
+    const double all = facts.shown.sum("time");
     std::vector<std::string> parts;
     for (const TableRow& row : facts.shown) {
       const double share = row.number("time") / all;
       if (row.text("class") == "matmul" || !(share >= kNotable)) continue;
       parts.push_back(row.text("class") + " " + percent(share));
     }
-    facts.cases.push_back({{{"case", profiled_case(facts.shown.front())},
-                            {"any", which(!parts.empty())},
-                            {"classes", join(parts)}}});
+    facts.cases.push_back(
+        {{{"any", which(!parts.empty())}, {"classes", join(parts)}}, {{"", facts.shown.front()}}});
   }
   return facts;
 }
@@ -162,8 +138,7 @@ double share_of(const TableRows& rows, const std::string& column, const Columns&
 }
 
 Facts profile_shares(const Evidence& evidence) {
-  const TableRows rows =
-      evidence.rows("profile", profile_columns({"class", "inference share", "step share"}));
+  const TableRows rows = evidence.rows("shares");
   Tally tally;
   for (const TableRows& profiled : rows.by(kProfiled)) {
     const double before = share_of(profiled, "inference share", kHoldProducts),
@@ -177,9 +152,8 @@ Facts profile_shares(const Evidence& evidence) {
   };
   Facts facts = {{{"before", share("inference share", {"matmul"})},
                   {"after", share("step share", {"matmul"})},
-                  {"case", profiled_case(shown.front())},
                   {"tally", tally.words("falls", "stays within 2 % of itself", "rises")}},
-                 {},
+                 {{"", shown.front()}},
                  shown};
   facts.picture = {"profile_shares_" + name_in_files(shown.front()),
                    shown.front().text("attention")};
@@ -191,29 +165,21 @@ Facts profile_shares(const Evidence& evidence) {
 }
 
 Facts profile_softmax(const Evidence& evidence) {
-  const TableRows rows =
-      evidence.rows("profile", profile_columns({"pass", "part", "time", "work", "rate"}))
-          .where({{"pass", "forward"}});
-  const auto slower =
-      ratios(pairs(rows, {{"part", "softmax"}}, {{"part", "matrix products"}}, kProfiled), "rate");
-  if (slower.empty()) return {};
+  const TableRows rows = evidence.rows("parts").where({{"pass", "forward"}});
+  const auto both = pairs(rows, {{"part", "softmax"}}, {{"part", "matrix products"}}, kProfiled);
+  if (both.empty()) return {};
   const TableRow shown = rows.with({"work"}).by(kProfiled).back().front();
   const TableRows profiled = same_case(rows, shown);
-  const TableRow softmax = profiled.first({{"part", "softmax"}}),
-                 products = profiled.first({{"part", "matrix products"}}),
-                 scale = profiled.first({{"part", "scale and mask"}});
-  return {{{"case", profiled_case(shown)},
-           {"of time", fixed(softmax.number("time") / products.number("time"), 2)},
-           {"of work", percent(softmax.number("work") / products.number("work"), 1)},
-           {"slower", span_of(slower, 0)},
-           {"more", which(compare_measured(scale.number("time"), softmax.number("time")) > 0)}},
-          {{"softmax", softmax}, {"scale", scale}},
+  return {{{"slower", span_of(ratios(both, "rate"), 0)}},
+          {{"", profiled.first({{"part", "softmax"}})},
+           {"products", profiled.first({{"part", "matrix products"}})},
+           {"scale", profiled.first({{"part", "scale and mask"}})}},
           profiled};
 }
 
 Facts profile_passes(const Evidence& evidence) {
   const TableRows rows =
-      kernel_rows(evidence).if_([](const TableRow& row) { return !is_waiting(row); });
+      evidence.rows("kernels").if_([](const TableRow& row) { return !is_waiting(row); });
   if (rows.empty()) return {};
   const TableRows shown = typical(rows);
   std::vector<std::string> tops;
@@ -221,7 +187,8 @@ Facts profile_passes(const Evidence& evidence) {
     if (const TableRow top = shown.most(pass))
       tops.push_back(str(pass, " ", kernel_words(top), " (", milliseconds(top.number(pass)), ")"));
   }
-  return {.words = {{"case", profiled_case(shown.front())}, {"tops", join(tops)}},
+  return {.words = {{"tops", join(tops)}},
+          .rows = {{"", shown.front()}},
           .picture = {"profile_flame_" + name_in_files(shown.front()),
                       shown.front().text("attention")}};
 }
@@ -241,7 +208,7 @@ double share_of_range(const TableRows& rows, const std::string& name, const Colu
 }
 
 Facts profile_ranges(const Evidence& evidence) {
-  const TableRows rows = evidence.rows("profile", profile_columns({"range", "forward", "share"}));
+  const TableRows rows = evidence.rows("ranges");
   Facts facts = {.picture = {"flame_inference_" + name_in_files(rows.back())}};
   for (const char* attention : {"naive", "auto"}) {
     const TableRows cases = rows.where({{"attention", attention}});
@@ -251,18 +218,17 @@ Facts profile_ranges(const Evidence& evidence) {
                  softmax = share_of_range(shown, "softmax", {"forward"});
     if (!(norms > 0)) continue;
     facts.cases.push_back({{{"norms", percent(norms, 1)},
-                            {"case", profiled_case(shown.front())},
                             {"kernel", which(!(softmax > 0))},
                             {"softmax", percent(softmax, 1)},
-                            {"order", which_order(compare_measured(softmax, norms))}}});
+                            {"order", which_order(compare_measured(softmax, norms))}},
+                           {{"", shown.front()}}});
   }
   return facts;
 }
 
 Facts norm_in_model(const Evidence& evidence) {
   const Columns passes = {"forward", "backward"};
-  const TableRows rows = evidence.rows("profile", profile_columns({"range", "forward", "backward"}))
-                             .where({{"attention", "auto"}});
+  const TableRows rows = evidence.rows("ranges of passes").where({{"attention", "auto"}});
   std::vector<double> percents;
   for (const TableRows& profiled : rows.by(kProfiled)) {
     const double share = share_of_range(profiled, "norm", passes);
@@ -275,15 +241,11 @@ Facts norm_in_model(const Evidence& evidence) {
 
 }  // namespace
 
-void add_profile_answers(Answers& answers) {
-  answers["profile_timer"] = profile_timer;
-  answers["profile_kernel"] = profile_kernel;
-  answers["profile_others"] = profile_others;
-  answers["profile_shares"] = profile_shares;
-  answers["profile_softmax"] = profile_softmax;
-  answers["profile_passes"] = profile_passes;
-  answers["profile_ranges"] = profile_ranges;
-  answers["norm_in_model"] = norm_in_model;
+Answers profile_answers() {
+  return {{"profile_timer", profile_timer},     {"profile_kernel", profile_kernel},
+          {"profile_others", profile_others},   {"profile_shares", profile_shares},
+          {"profile_softmax", profile_softmax}, {"profile_passes", profile_passes},
+          {"profile_ranges", profile_ranges},   {"norm_in_model", norm_in_model}};
 }
 
 }  // namespace flashstep::tools

@@ -1,28 +1,23 @@
-// Answers about the time of a training step.
+// Answers about the time of a training step, and about mixed precision.
 #include <algorithm>
 #include <cmath>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
+#include "flashstep/profile/precision.h"
 #include "flashstep/report/combine.h"
 
 namespace flashstep::tools {
 namespace {
 
 const Columns kStepCase = {"model", "context", "precision", "attention", "mode"};
-const Columns kStepTimes = {"model",   "context", "precision", "attention", "mode",
-                            "warm-up", "mean",    "deviation", "forward",   "backward"};
 // A deviation that does not move a conclusion.
 constexpr double kSmallDeviation = 0.05;
-
-std::string step_case(const TableRow& row) {
-  return say("{model}, context {context}, {precision}", row);
-}
 
 double deviation_share(const TableRow& row) { return row.number("deviation") / row.number("mean"); }
 
 Facts step_program(const Evidence& evidence) {
-  const TableRows rows = evidence.rows("step", kStepTimes);
+  const TableRows rows = evidence.rows("step");
   if (rows.empty()) return {};
   return {{{"command", rows.front().result->made.command},
            {"timed", str(rows.with({"mean"}).size())},
@@ -31,24 +26,19 @@ Facts step_program(const Evidence& evidence) {
 
 // What bf16 makes of forward and backward together.
 std::string gain_of_bf16(const TableRows& rows) {
-  std::vector<double> gains;
-  const auto both = pairs(rows, {{"precision", "bf16"}}, {{"precision", "fp32"}}, {"model"});
-  for (const auto& [half, full] : both) {
-    gains.push_back((full.number("forward") + full.number("backward")) /
-                    (half.number("forward") + half.number("backward")));
+  std::vector<std::pair<double, std::string>> gains;
+  for (const auto& [half, full] :
+       pairs(rows, {{"precision", "bf16"}}, {{"precision", "fp32"}}, {"model"})) {
+    const double gain = (full.number("forward") + full.number("backward")) /
+                        (half.number("forward") + half.number("backward"));
+    gains.emplace_back(gain, say("{gain} ({model})", half, {{"gain", fixed(gain, 2)}}));
   }
-  if (gains.empty()) return "";
-  const auto [least, most] = std::minmax_element(gains.begin(), gains.end());
-  const auto words = [&](auto gain) {
-    return str(fixed(*gain, 2), " (",
-               both[static_cast<size_t>(gain - gains.begin())].a.text("model"), ")");
-  };
-  return (least == most ? "" : words(least) + " to ") + words(most);
+  return span_of(std::move(gains));
 }
 
 Facts step_times(const Evidence& evidence) {
   const TableRows all =
-      evidence.rows("step", kStepTimes)
+      evidence.rows("step")
           .if_([](const TableRow& row) { return row.text("warm-up") != "0"; })
           .once(kStepCase);  // other commands of a preset measure some cases once more
   const TableRows timed = all.with({"forward", "backward"});
@@ -63,32 +53,26 @@ Facts step_times(const Evidence& evidence) {
         return !(deviation_share(b) <= deviation_share(a));
       });
   const std::string gain = gain_of_bf16(shown);
-  if (!shown.first({{"context", shakiest.text("context")}})) shown.add(shakiest);
-  // A size's name is the handout's; how large it is, is the model's.
-  const auto forward = [](const TableRow& row) {
-    return say("{forward|ms} ({model}[, {parameters|3} M parameters])", row);
-  };
-  const TableRow least = first.least("forward"), longest = first.most("forward");
+  if (!shown.first({{"context", shakiest.text("context")}})) shown.push_back(shakiest);
   const double most = deviation_share(shakiest);
   const size_t no_room = all.where({{"mean", "OOM"}}).size();
-  return {.words = {{"forward", least.index == longest.index
-                                    ? forward(longest)
-                                    : forward(least) + " to " + forward(longest)},
-                    {"backward", extremes(first, "backward", "ms", "model")},
+  // A size's name is the handout's; how large it is, is the model's.
+  const std::string forward = "{forward|ms} ({model}[, {parameters|3} M parameters])";
+  return {.words = {{"forward", extremes(first, "forward", forward)},
+                    {"backward", extremes(first, "backward", "{backward|ms} ({model})")},
                     {"longer", span_of(times_forward, 1)},
                     {"gain", gain},
                     {"most", percent(most, 1)},
-                    {"case", step_case(shakiest)},
                     {"vary", which(!(most <= kSmallDeviation))},
                     {"none", no_room > 0 ? count_of(no_room, "case") : ""}},
-          .rows = {{"", first.front()}},
+          .rows = {{"", first.front()}, {"shakiest", shakiest}},
           .shown = shown,
           .picture = {str("_n", shown.front().number("context"), "_"),
                       shown.front().text("precision")}};
 }
 
 Facts step_warmup(const Evidence& evidence) {
-  for (const TableRows& table : evidence.tables("step", kStepTimes)) {
+  for (const TableRows& table : evidence.tables("step")) {
     if (table.distinct("warm-up").size() < 2) continue;
     evidence.use(table);
     const TableRow most = table.most("warm-up");
@@ -107,7 +91,7 @@ Facts step_warmup(const Evidence& evidence) {
       for (const TableRow& row : rows.if_(is_less))
         times.push_back(fixed(row.number("mean") / mean, 2));
       cases.push_back(join(times) + " (" + none.text("model") + ")");
-      for (const TableRow& row : rows) facts.shown.add(row);
+      for (const TableRow& row : rows) facts.shown.push_back(row);
     }
     if (cases.empty()) return {};
     facts.words = {{"few", join(table.if_(is_less).distinct("warm-up"))},
@@ -120,9 +104,7 @@ Facts step_warmup(const Evidence& evidence) {
 }
 
 Facts step_compiled(const Evidence& evidence) {
-  Columns columns = kStepTimes;
-  columns.insert(columns.end(), {"compiled", "tokens"});
-  const TableRows rows = evidence.rows("step", columns);
+  const TableRows rows = evidence.rows("compiled");
   std::vector<double> gains, ours;
   for (const TableRow& row : rows) {
     const double compiled = row.number("compiled"), eager = row.number("eager");
@@ -136,13 +118,137 @@ Facts step_compiled(const Evidence& evidence) {
           rows.with({"compiled"})};
 }
 
+// ---- Mixed precision
+
+constexpr double kShaky = 1.1;  // p90 over p10 of a pass that waits for its launches
+
+// "a, b and c"
+std::string listed(Columns names) {
+  if (names.size() < 2) return join(names);
+  const std::string last = names.back();
+  names.pop_back();
+  return join(names) + " and " + last;
+}
+
+Facts sums_facts(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("sums");
+  const auto sum = [&](const char* dtypes) { return rows.first({{"sum + addend", dtypes}}); };
+  const TableRow half = sum("float16 + float16"), mixed = sum("float32 + float16"),
+                 cast = sum("float32 + float16 cast to float32");
+  if (!half || !mixed || !cast) return {};
+  const double of_half = std::abs(half.number("error")), of_mixed = std::abs(mixed.number("error"));
+  const bool by_sum =
+      std::abs(half.number("from the sum")) > std::abs(half.number("from the addend"));
+  return {{{"off", three_digits(of_half)},
+           {"by", which(by_sum)},
+           {"mixed off", three_digits(of_mixed)},
+           {"better", which(of_mixed < of_half)},
+           {"same", which(mixed.number("result") == cast.number("result"))}},
+          {{"", half}},
+          rows};
+}
+
+Facts dtypes_facts(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("dtypes");
+  if (rows.empty()) return {};
+  const bool gpu = rows.front().cell("CUDA, float16") != nullptr;
+  const std::string column = gpu ? "CUDA, float16" : "CPU, float16";
+  Columns parts;
+  for (const TableRows& same : rows.by({column}))
+    parts.push_back(listed(same.distinct("tensor")) + " are " + same.front().text(column));
+  const TableRows different = rows.if_(
+      [](const TableRow& row) { return row.text("CPU, float16") != row.text("CUDA, float16"); });
+  return {{{"gpu", which(gpu)},
+           {"dtypes", join(parts, "; ")},
+           {"rules", !gpu                ? "0"
+                     : different.empty() ? "1"
+                                         : "2"},
+           {"different", listed(different.distinct("tensor"))}},
+          {},
+          rows};
+}
+
+// Steps of LayerNorm, however they are summed, that err far more in a dtype ("fp16") than rounding
+// the result does, with one of the inputs (the columns "fp16 sd 300"): those that overflow, and
+// those that lose digits.
+struct Suffering {
+  bool known = false;
+  Columns overflow, inexact;
+};
+Suffering suffering_in(const TableRows& rows, const std::string& dtype) {
+  Suffering found;
+  const TableRow rounded = rows.first({{"norm", "LayerNorm"}, {"in 16 bits", "result rounded"}});
+  for (const TableRow& row : rows.where({{"norm", "LayerNorm"}})) {
+    const std::string step = row.text("in 16 bits");
+    if (!rounded || step == "result rounded" || step.rfind("all, ", 0) == 0) continue;
+    bool overflows = false, errs = false;
+    for (const measure::Column& column : row.table->columns) {
+      if (column.name.rfind(dtype + " ", 0) != 0) continue;
+      found.known = true;
+      const double error = row.number(column.name);
+      overflows |= std::isnan(error);
+      errs |= error > kSufferingFactor * rounded.number(column.name);
+    }
+    const std::string name = step.substr(0, step.find(", summed"));
+    Columns& those = overflows ? found.overflow : found.inexact;
+    if ((errs || overflows) && !contains(those, name)) those.push_back(name);
+  }
+  std::erase_if(found.inexact, [&](const auto& name) { return contains(found.overflow, name); });
+  return found;
+}
+
+std::string suffering_words(const Suffering& suffering) {
+  std::vector<std::string> parts;
+  if (!suffering.overflow.empty()) parts.push_back(listed(suffering.overflow) + " overflow");
+  if (!suffering.inexact.empty())
+    parts.push_back("digits are lost in " + listed(suffering.inexact));
+  return parts.empty() ? "no step suffers" : join(parts, ", and ");
+}
+
+Facts norms_facts(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("norms in 16 bits");
+  const Suffering half = suffering_in(rows, "fp16"), brain = suffering_in(rows, "bf16");
+  if (!half.known || !brain.known) return {};
+  return {{{"float16", suffering_words(half)},
+           {"bfloat16", suffering_words(brain)},
+           {"better", which(!half.overflow.empty() && brain.overflow.empty())},
+           {"care", which(!brain.inexact.empty() || !brain.overflow.empty())}},
+          {},
+          rows.where({{"norm", "LayerNorm"}})};
+}
+
+Facts sizes_facts(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("sizes");
+  if (rows.empty()) return {};
+  const auto gain = [](const TableRow& row) {
+    const double full = row.number("fp32 forward") + row.number("fp32 backward"),
+                 half = row.number("bf16 forward") + row.number("bf16 backward");
+    return say("{gain} ({model})", row, {{"gain", fixed(full / half, 2)}});
+  };
+  TableRow shakiest;
+  double most = 0;
+  for (const TableRow& row : evidence.rows("passes")) {
+    const double spread = row.number("p90") / row.number("p10");
+    if (spread > kShaky && spread > most) shakiest = row, most = spread;
+  }
+  return {{{"case", subject_of(rows)},
+           {"forward", extremes(rows, "gain forward", "{gain forward} ({model})")},
+           {"backward", extremes(rows, "gain backward", "{gain backward} ({model})")},
+           {"smallest", rows.size() > 1 ? gain(rows.front()) : ""},
+           {"largest", gain(rows.back())},
+           {"pass", shakiest.text("pass")},
+           {"error", percent(rows.most("gradient error").number("gradient error"), 1)}},
+          {{"vary", shakiest}},
+          rows};
+}
+
 }  // namespace
 
-void add_step_answers(Answers& answers) {
-  answers["step_program"] = step_program;
-  answers["step_times"] = step_times;
-  answers["step_warmup"] = step_warmup;
-  answers["step_compiled"] = step_compiled;
+Answers step_answers() {
+  return {{"step_program", step_program},   {"step_times", step_times},
+          {"step_warmup", step_warmup},     {"step_compiled", step_compiled},
+          {"precision_sums", sums_facts},   {"precision_dtypes", dtypes_facts},
+          {"precision_norms", norms_facts}, {"precision_sizes", sizes_facts}};
 }
 
 }  // namespace flashstep::tools

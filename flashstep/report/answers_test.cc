@@ -59,17 +59,18 @@ Change in_tables(const std::string& section, const Columns& columns,
   };
 }
 
+Change cells(const std::string& section, const std::string& column,
+             const std::function<Cell(const Cell&)>& change) {
+  return in_tables(section, {column}, [=](measure::Table& table, const std::vector<size_t>& at) {
+    for (auto& row : table.rows) row[at[0]] = change(row[at[0]]);
+  });
+}
+
 // Two implementations have each other's numbers.
 Change swapped(const std::string& section, const std::string& column, const Cell& a,
                const Cell& b) {
-  return in_tables(section, {column}, [=](measure::Table& table, const std::vector<size_t>& at) {
-    for (auto& row : table.rows) {
-      Cell& cell = row[at[0]];
-      if (cell == a)
-        cell = b;
-      else if (cell == b)
-        cell = a;
-    }
+  return cells(section, column, [=](const Cell& cell) {
+    return cell == a ? b : cell == b ? a : cell;
   });
 }
 
@@ -81,11 +82,8 @@ Change columns_swapped(const std::string& section, const std::string& a, const s
 
 Change each(const std::string& section, const std::string& column,
             const std::function<double(double)>& function) {
-  return in_tables(section, {column}, [=](measure::Table& table, const std::vector<size_t>& at) {
-    for (auto& row : table.rows) {
-      Cell& cell = row[at[0]];
-      if (cell != Cell() && !cell.is_text()) cell = function(cell.number());
-    }
+  return cells(section, column, [=](const Cell& cell) {
+    return cell == Cell() || cell.is_text() ? cell : Cell(function(cell.number()));
   });
 }
 
@@ -108,15 +106,7 @@ TEST_F(Answered, ConclusionsTurnRound) {
        "faster even operation by operation"},
       {"rmsnorm (b)", swapped("norm", "implementation", "naive", "flashstep"),
        "no longer passes through", "does not pay"},
-      {"rmsnorm (d)",
-       in_tables("profile", {"range"},
-                 [](measure::Table& table, const std::vector<size_t>& at) {
-                   for (auto& row : table.rows) {
-                     if (row[at[0]] == Cell("norm") || row[at[0]] == Cell("head"))
-                       row[at[0]] = row[at[0]] == Cell("norm") ? "head" : "norm";
-                   }
-                 }),
-       "at most 1.10", "at most 1."},
+      {"rmsnorm (d)", swapped("profile", "range", "norm", "head"), "at most 1.10", "at most 1."},
       {"nsys_profile (a)", columns_swapped("profile", "timer", "kernels"), "shorter in",
        "longer in"},
       {"nsys_profile (b)", columns_swapped("profile", "in all", "optimizer"), "takes most, ",
@@ -126,14 +116,11 @@ TEST_F(Answered, ConclusionsTurnRound) {
       {"nsys_profile (e)", each("profile", "time", inverse), "more than softmax",
        "no more than softmax"},
       {"flame_graph",
-       in_tables("profile", {"range"},
-                 [](measure::Table& table, const std::vector<size_t>& at) {
-                   for (auto& row : table.rows) {
-                     if (row[at[0]].is_text() &&
-                         std::get<std::string>(row[at[0]].value()).ends_with("> softmax"))
-                       row[at[0]] = "layers.* > norm";
-                   }
-                 }),
+       cells("profile", "range",
+             [](const Cell& cell) {
+               const bool softmax = measure::display(cell, {}).ends_with("> softmax");
+               return softmax ? Cell("layers.* > norm") : cell;
+             }),
        "softmax is the larger part", "softmax is inside"},
       {"mixed_precision_accumulation",
        swapped("precision", "sum + addend", "float16 + float16", "float32 + float16"),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <regex>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/svg.h"
@@ -15,32 +16,22 @@ std::string html_text(const std::string& text) { return measure::xml_escape(text
 
 // Text with `code`, **bold** and [links](target).
 std::string html_prose(const std::string& text) {
+  static const std::regex mark(R"(`([^`]*)`|\*\*([\s\S]*?)\*\*|\[([\s\S]*?)\]\(([\s\S]*?)\))");
   std::string out;
-  const auto until = [&](size_t begin, const char* end) { return text.find(end, begin); };
-  size_t plain = 0, at = 0;
-  const auto flush = [&](size_t end) { out += html_text(text.substr(plain, end - plain)); };
-  while (at < text.size()) {
-    size_t end = std::string::npos;
-    if (text[at] == '`' && (end = until(at + 1, "`")) != std::string::npos) {
-      flush(at);
-      out += "<code>" + html_text(text.substr(at + 1, end - at - 1)) + "</code>";
-      plain = at = end + 1;
-    } else if (text.compare(at, 2, "**") == 0 && (end = until(at + 2, "**")) != std::string::npos) {
-      flush(at);
-      out += "<strong>" + html_prose(text.substr(at + 2, end - at - 2)) + "</strong>";
-      plain = at = end + 2;
-    } else if (const size_t middle = text[at] == '[' ? until(at, "](") : std::string::npos;
-               middle != std::string::npos && (end = until(middle, ")")) != std::string::npos) {
-      flush(at);
-      out += str("<a href=\"", html_text(text.substr(middle + 2, end - middle - 2)), "\">",
-                 html_text(text.substr(at + 1, middle - at - 1)), "</a>");
-      plain = at = end + 1;
-    } else {
-      ++at;
-    }
+  size_t plain = 0;
+  for (std::sregex_iterator at(text.begin(), text.end(), mark), end; at != end; ++at) {
+    const std::smatch& found = *at;
+    const auto begin = static_cast<size_t>(found.position());
+    out += html_text(text.substr(plain, begin - plain));
+    if (found[1].matched)
+      out += "<code>" + html_text(found[1]) + "</code>";
+    else if (found[2].matched)
+      out += "<strong>" + html_prose(found[2]) + "</strong>";
+    else
+      out += str("<a href=\"", html_text(found[4]), "\">", html_text(found[3]), "</a>");
+    plain = begin + found.str().size();
   }
-  flush(text.size());
-  return out;
+  return out + html_text(text.substr(plain));
 }
 
 // What a table is sorted by: the exact number; nothing for what is none.

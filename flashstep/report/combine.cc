@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/stats.h"
@@ -18,10 +19,8 @@ std::string preset_in(const std::string& measurement) {
 }
 
 bool has_columns(const measure::Table& table, const Columns& columns) {
-  return std::all_of(columns.begin(), columns.end(), [&](const std::string& name) {
-    return std::any_of(table.columns.begin(), table.columns.end(),
-                       [&](const measure::Column& column) { return column.name == name; });
-  });
+  return std::all_of(columns.begin(), columns.end(),
+                     [&](const std::string& name) { return column_named(table, name); });
 }
 
 Columns texts(const TableRow& row, const Columns& columns) {
@@ -36,12 +35,16 @@ constexpr double kFormulaAgrees = 0.10;  // formulas leave out temporaries, and 
 
 }  // namespace
 
-const measure::Cell* TableRow::cell(const std::string& column) const {
-  if (table == nullptr) return nullptr;
-  for (size_t i = 0; i < table->columns.size(); ++i) {
-    if (table->columns[i].name == column) return &table->rows[index][i];
+std::optional<size_t> column_named(const measure::Table& table, const std::string& name) {
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    if (table.columns[i].name == name) return i;
   }
-  return nullptr;
+  return std::nullopt;
+}
+
+const measure::Cell* TableRow::cell(const std::string& column) const {
+  const auto at = table == nullptr ? std::nullopt : column_named(*table, column);
+  return at ? &table->rows[index][*at] : nullptr;
 }
 
 double TableRow::number(const std::string& column) const {
@@ -74,29 +77,29 @@ TableRows TableRows::with(const Columns& columns) const {
 
 TableRows TableRows::once(const Columns& columns) const {
   TableRows first;
-  for (const TableRows& same : by(columns)) first.add(same.front());
+  for (const TableRows& same : by(columns)) first.push_back(same.front());
   return first;
 }
 
 std::vector<TableRows> TableRows::by(const Columns& columns) const {
   std::vector<TableRows> groups;
   std::vector<Columns> known;
-  for (const TableRow& row : rows_) {
+  for (const TableRow& row : *this) {
     const Columns here = texts(row, columns);
     const auto at = std::find(known.begin(), known.end(), here) - known.begin();
     if (at == static_cast<ptrdiff_t>(known.size())) {
       known.push_back(here);
       groups.emplace_back();
     }
-    groups[static_cast<size_t>(at)].add(row);
+    groups[static_cast<size_t>(at)].push_back(row);
   }
   return groups;
 }
 
 std::vector<std::string> TableRows::distinct(const std::string& column) const {
   std::vector<std::string> found;
-  for (const TableRows& same : by({column})) {
-    if (!same.front().text(column).empty()) found.push_back(same.front().text(column));
+  for (const TableRow& row : once({column})) {
+    if (!row.text(column).empty()) found.push_back(row.text(column));
   }
   return found;
 }
@@ -107,25 +110,17 @@ std::vector<double> TableRows::numbers(const std::string& column) const {
   return numbers;
 }
 
-TableRow TableRows::least(const std::string& column) const {
-  TableRow least;
-  for (const TableRow& row : with({column})) {
-    if (!least || row.number(column) < least.number(column)) least = row;
-  }
-  return least;
+double TableRows::sum(const std::string& column) const {
+  const std::vector<double> all = numbers(column);
+  return std::accumulate(all.begin(), all.end(), 0.0);
 }
 
-TableRow TableRows::most(const std::string& column) const {
-  TableRow most;
-  for (const TableRow& row : with({column})) {
-    if (!most || row.number(column) > most.number(column)) most = row;
-  }
-  return most;
-}
-
-bool TableRows::has(const std::string& column) const {
-  return std::any_of(rows_.begin(), rows_.end(),
-                     [&](const TableRow& row) { return row.cell(column) != nullptr; });
+TableRow TableRows::most(const std::string& column, double sign) const {
+  const TableRows known = with({column});
+  const auto less = [&](const TableRow& a, const TableRow& b) {
+    return sign * a.number(column) < sign * b.number(column);
+  };
+  return known.empty() ? TableRow() : *std::max_element(known.begin(), known.end(), less);
 }
 
 Evidence::Evidence(const std::vector<Result>& results, std::vector<std::string> years)
@@ -144,29 +139,33 @@ int Evidence::rank_of(const Result& result) const {
   return 1000 + 2100 - std::stoi(year);
 }
 
-std::vector<TableRows> Evidence::tables(const std::string& section, const Columns& columns) const {
+std::vector<TableRows> Evidence::tables(const std::string& name) const {
+  const AnswerTable& wanted = answer_table(name);
   std::vector<TableRows> found;
   for (const Result* result : results_) {
-    if (result->section != section) continue;
+    if (result->section != wanted.section) continue;
     for (const NamedTable& named : result->tables) {
-      if (named.table.rows.empty() || !has_columns(named.table, columns)) continue;
+      if (named.table.rows.empty() || !has_columns(named.table, wanted.columns) ||
+          !named.table.title.starts_with(wanted.title)) {
+        continue;
+      }
       found.emplace_back();
       for (size_t i = 0; i < named.table.rows.size(); ++i)
-        found.back().add({result, &named.table, i});
+        found.back().push_back({result, &named.table, i});
     }
   }
   return found;
 }
 
-TableRows Evidence::rows(const std::string& section, const Columns& columns) const {
+TableRows Evidence::rows(const std::string& name) const {
   TableRows joined;
-  for (const TableRows& rows : tables(section, columns)) {
+  for (const TableRows& rows : tables(name)) {
     if (!joined.empty() && joined.back().result == rows.front().result) continue;
     if (!joined.empty() && rank_of(*joined.back().result) != rank_of(*rows.front().result)) break;
-    for (const TableRow& row : rows) joined.add(row);
+    joined.insert(joined.end(), rows.begin(), rows.end());
   }
   use(joined);
-  return joined;
+  return joined.with(answer_table(name).with);
 }
 
 void Evidence::use(const TableRows& rows) const {
@@ -185,10 +184,9 @@ std::string year_of(const std::string& measurement) {
 const Answers& answers() {
   static const Answers all = [] {
     Answers answers;
-    for (const auto add : {add_account_answers, add_attention_answers, add_further_answers,
-                           add_memory_answers, add_norm_answers, add_parallel_answers,
-                           add_precision_answers, add_profile_answers, add_step_answers}) {
-      add(answers);
+    for (const auto part : {account_answers, kernel_answers, memory_answers, parallel_answers,
+                            profile_answers, step_answers}) {
+      answers.merge(part());
     }
     return answers;
   }();
@@ -225,6 +223,12 @@ std::string span_of(const std::vector<double>& values, int digits) {
   return low == high ? low : low + " to " + high;
 }
 
+std::string span_of(std::vector<std::pair<double, std::string>> said) {
+  std::sort(said.begin(), said.end());
+  if (said.size() < 2) return said.empty() ? "" : said.front().second;
+  return said.front().second + " to " + said.back().second;
+}
+
 int compare_measured(double a, double b) {
   if (std::abs(a / b - 1) <= kSame) return 0;
   return a < b ? -1 : 1;
@@ -239,6 +243,10 @@ std::string change_words(double from, double to, const char* less, const char* m
   const int order = compare_measured(to, from);
   if (order == 0) return "the same within 2 %";
   return percent(std::abs(to / from - 1), 1) + " " + (order < 0 ? less : more);
+}
+
+Tally::Tally(const RowPairs& pairs, const std::string& column) {
+  for (const auto& [a, b] : pairs) add(a.number(column), b.number(column));
 }
 
 void Tally::add(double a, double b) {
@@ -258,19 +266,21 @@ std::string Tally::words(const char* less, const char* same, const char* more) c
   return join(parts);
 }
 
-std::vector<RowPair> pairs(const TableRows& rows, const Cells& a, const Cells& b,
-                           const Columns& same_case) {
-  std::vector<RowPair> found;
-  const TableRows others = rows.where(b);
-  for (const TableRow& row : rows.where(a)) {
+RowPairs pairs(const TableRows& a, const TableRows& b, const Columns& same_case) {
+  RowPairs found;
+  for (const TableRow& row : a) {
     Cells here;
     for (const std::string& column : same_case) here.emplace_back(column, row.text(column));
-    if (const TableRow other = others.first(here)) found.push_back({row, other});
+    if (const TableRow other = b.first(here)) found.push_back({row, other});
   }
   return found;
 }
 
-std::vector<double> ratios(const std::vector<RowPair>& pairs, const std::string& column) {
+RowPairs pairs(const TableRows& rows, const Cells& a, const Cells& b, const Columns& same_case) {
+  return pairs(rows.where(a), rows.where(b), same_case);
+}
+
+std::vector<double> ratios(const RowPairs& pairs, const std::string& column) {
   std::vector<double> ratios;
   for (const auto& [a, b] : pairs) {
     const double ratio = b.number(column) / a.number(column);
@@ -279,7 +289,7 @@ std::vector<double> ratios(const std::vector<RowPair>& pairs, const std::string&
   return ratios;
 }
 
-double speed(const std::vector<RowPair>& pairs, const std::string& column) {
+double speed(const RowPairs& pairs, const std::string& column) {
   return measure::geometric_mean(ratios(pairs, column));
 }
 
@@ -290,16 +300,11 @@ std::string speeds(const std::vector<double>& ratios, const std::string& b) {
   return str(words, " (geometric mean of ", ratios.size(), " cases, ", span_of(ratios, 2), ")");
 }
 
-std::string extremes(const TableRows& rows, const std::string& column, const std::string& unit,
-                     const std::string& name) {
-  const TableRow least = rows.least(column), most = rows.most(column);
-  if (!least) return "";
-  const auto words = [&](const TableRow& row) {
-    return str(unit.empty() ? row.text(column) : three_digits(row.number(column)) + " " + unit,
-               " (", row.text(name), ")");
-  };
-  if (least.text(name) == most.text(name)) return words(most);
-  return words(least) + " to " + words(most);
+std::string extremes(const TableRows& rows, const std::string& column, const std::string& form) {
+  std::vector<std::pair<double, std::string>> said;
+  for (const TableRow& row : rows.with({column}))
+    said.emplace_back(row.number(column), say(form, row));
+  return span_of(std::move(said));
 }
 
 std::string against_formula(const TableRows& rows, const std::string& measured,
@@ -337,12 +342,9 @@ void say_in_gibibytes(measure::Table& table) {
 measure::Table list(const TableRows& rows, const Columns& columns, size_t most) {
   measure::Table table;
   if (rows.empty()) return table;
+  const measure::Table& first = *rows[0].table;
   for (const std::string& name : columns) {
-    for (const measure::Column& column : rows.front().table->columns) {
-      if (column.name != name) continue;
-      table.columns.push_back(column);
-      break;
-    }
+    if (const auto at = column_named(first, name)) table.columns.push_back(first.columns[*at]);
   }
   for (size_t i = 0; i < std::min(most, rows.size()); ++i) {
     std::vector<measure::Cell> cells;

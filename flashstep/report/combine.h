@@ -3,8 +3,11 @@
 // from that.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +20,8 @@ namespace flashstep::tools {
 
 using Columns = std::vector<std::string>;
 using Cells = std::vector<std::pair<std::string, std::string>>;  // column, what it reads
+
+std::optional<size_t> column_named(const measure::Table& table, const std::string& name);
 
 struct TableRow {
   const Result* result = nullptr;
@@ -33,26 +38,14 @@ struct TableRow {
 };
 
 // Rows of one kind of table, from one or several results.
-class TableRows {
- public:
-  TableRows() = default;
-  explicit TableRows(std::vector<TableRow> rows) : rows_(std::move(rows)) {}
-
-  bool empty() const { return rows_.empty(); }
-  size_t size() const { return rows_.size(); }
-  const TableRow& operator[](size_t i) const { return rows_[i]; }
-  auto begin() const { return rows_.begin(); }
-  auto end() const { return rows_.end(); }
-  TableRow front() const { return rows_.empty() ? TableRow() : rows_.front(); }
-  TableRow back() const { return rows_.empty() ? TableRow() : rows_.back(); }
-  void add(const TableRow& row) { rows_.push_back(row); }
+struct TableRows : std::vector<TableRow> {
+  TableRow front() const { return empty() ? TableRow() : (*this)[0]; }
+  TableRow back() const { return empty() ? TableRow() : (*this)[size() - 1]; }
 
   template <typename Wanted>
   TableRows if_(const Wanted& wanted) const {
     TableRows found;
-    for (const TableRow& row : rows_) {
-      if (wanted(row)) found.add(row);
-    }
+    std::copy_if(begin(), end(), std::back_inserter(found), wanted);
     return found;
   }
   TableRows where(const Cells& cells) const;     // whose cells read so
@@ -64,12 +57,10 @@ class TableRows {
   // What stands in a column, each once, in the order of the rows; empty cells left out.
   std::vector<std::string> distinct(const std::string& column) const;
   std::vector<double> numbers(const std::string& column) const;  // NaN left out
-  TableRow least(const std::string& column) const;               // of those that have a number
-  TableRow most(const std::string& column) const;
-  bool has(const std::string& column) const;  // in one of the tables at least
-
- private:
-  std::vector<TableRow> rows_;
+  double sum(const std::string& column) const;                   // of those
+  // Of those that have a number; of equal ones the first.
+  TableRow most(const std::string& column, double sign = 1) const;
+  TableRow least(const std::string& column) const { return most(column, -1); }
 };
 
 // The results that a question may be answered from. They must outlive it.
@@ -79,11 +70,11 @@ class Evidence {
   // first, and the preset quick's. What is the same for every year comes before all of them.
   Evidence(const std::vector<Result>& results, std::vector<std::string> years);
 
-  // The tables of `section` that have all of these columns, one a result, joined: of all results of
-  // the first preset that has one (a preset measures each context by itself). Remembered as used.
-  TableRows rows(const std::string& section, const Columns& columns) const;
+  // The tables of this name (report/answers.json), one a result, joined: of all results of the
+  // first preset that has one (a preset measures each context by itself). Remembered as used.
+  TableRows rows(const std::string& name) const;
   // All of them, each by itself; whoever takes one says so with use().
-  std::vector<TableRows> tables(const std::string& section, const Columns& columns) const;
+  std::vector<TableRows> tables(const std::string& name) const;
   void use(const TableRows& rows) const;
 
   // The results whose tables were used.
@@ -131,16 +122,13 @@ using AnswerFunction = std::function<Facts(const Evidence&)>;
 using Answers = std::map<std::string, AnswerFunction>;  // by the names that handouts use
 
 const Answers& answers();
-// Their parts, by room (answers_*.cc).
-void add_account_answers(Answers& answers);
-void add_attention_answers(Answers& answers);
-void add_further_answers(Answers& answers);
-void add_memory_answers(Answers& answers);
-void add_norm_answers(Answers& answers);
-void add_parallel_answers(Answers& answers);
-void add_precision_answers(Answers& answers);
-void add_profile_answers(Answers& answers);
-void add_step_answers(Answers& answers);
+// Their parts (answers_*.cc).
+Answers account_answers();
+Answers kernel_answers();
+Answers memory_answers();
+Answers parallel_answers();
+Answers profile_answers();
+Answers step_answers();
 
 // What a table is of: "xl, AdamW" of the title "State and traffic of one rank: xl, AdamW".
 std::string subject_of(const TableRows& rows);
@@ -154,6 +142,8 @@ std::string memory_words(double mebibytes);                    // "2.00 GiB", "5
 std::string count_of(size_t count, const std::string& thing);  // "1 row", "3 rows"
 // "1.93 to 2.10", or one of them where they read the same.
 std::string span_of(const std::vector<double>& values, int digits);
+// "1.93 (small) to 2.10 (xl)", of numbers and how they are said; one by itself.
+std::string span_of(std::vector<std::pair<double, std::string>> said);
 
 // ---- Sentences (answer.cc)
 
@@ -162,16 +152,26 @@ std::string span_of(const std::vector<double>& values, int digits);
 //   {column}        of the row without a name, as the table displays it; {row.column} of another
 //   {column|ms}     "12.3 ms"
 //   {column|MiB}    of a number in MiB, |GiB of one in GiB: "12.7 GiB", "512 MiB"
-//   {column|3}      three digits; |.2: two digits behind the point; |%: of a number in percent
-//   {from b step}   how the row's "step" changed from that of row b: "7.9 % shorter"
-//   {name?no|yes}   the word is a number from 0 on and chooses; texts may have braces again
+//   {column|3}      three digits; |.2: two digits behind the point; |%: of a number in percent;
+//                   |share, |share.1: of a share; |speed: speed_words()
+//   {a - b|3}, {a : b|3}    a difference or a ratio of columns, as a number
+//   {step from b.step}      how a number changed from another: "7.9 % shorter"
+//   {@pass}, {@pass b}      the case of a row, by a form of its own
+//   {name?no|yes}           the word is a number from 0 on and chooses; texts may have braces again
+//   {a ~ b?less|same|more}  how two numbers compare
 // What stands in [brackets] is left out where a field in it is empty. "": a field outside is.
 std::string say(const std::string& form, const Facts& facts);
-std::string say(const std::string& form, const TableRow& row, const TableRow& b = {},
-                const SentenceWords& words = {});
+std::string say(const std::string& form, const TableRow& row, const SentenceWords& words = {});
 // Which text is chosen.
 std::string which(bool yes);
 std::string which_order(int order);  // of three, by compare_measured()
+
+// Which tables an answer reads: of a section, with these columns.
+struct AnswerTable {
+  std::string section, title;  // how its title begins
+  Columns columns, with;       // of `with`, rows that have numbers there
+};
+const AnswerTable& answer_table(const std::string& name);
 
 // The answer of this name: its forms, those that begin with "*" of each case, its table and
 // picture.
@@ -187,9 +187,23 @@ std::string speed_words(double ratio);
 std::string change_words(double from, double to, const char* less = "shorter",
                          const char* more = "longer");
 
+struct RowPair {
+  TableRow a, b;
+  std::map<std::string, TableRow> rows() const { return {{"", a}, {"b", b}}; }  // of Facts
+};
+struct RowPairs : std::vector<RowPair> {
+  RowPair last() const { return empty() ? RowPair() : back(); }
+};
+// Each row of `a` with the first one of `b` that is of the same case.
+RowPairs pairs(const TableRows& a, const TableRows& b, const Columns& same_case);
+// Of rows that read `a`, and `b`.
+RowPairs pairs(const TableRows& rows, const Cells& a, const Cells& b, const Columns& same_case);
+
 // How cases compare, in words.
 class Tally {
  public:
+  Tally() = default;
+  Tally(const RowPairs& pairs, const std::string& column);
   void add(double a, double b);
   // "shorter", "shorter in all 3 cases", "shorter in 2 of 3 cases, the same in 1".
   std::string words(const char* less, const char* same, const char* more) const;
@@ -201,27 +215,20 @@ class Tally {
   size_t less_ = 0, same_ = 0, more_ = 0;
 };
 
-struct RowPair {
-  TableRow a, b;
-};
-// Each row that reads `a` with the first one that reads `b` and is of the same case.
-std::vector<RowPair> pairs(const TableRows& rows, const Cells& a, const Cells& b,
-                           const Columns& same_case);
 // The number of b over that of a: how many times as fast a is, where `column` is a time. What is
 // not known or not positive is left out.
-std::vector<double> ratios(const std::vector<RowPair>& pairs, const std::string& column);
+std::vector<double> ratios(const RowPairs& pairs, const std::string& column);
 // "1.25 times as fast as B (geometric mean of 40 cases, 0.71 to 2.60)".
 std::string speeds(const std::vector<double>& ratios, const std::string& b);
 
 // The geometric mean of those ratios; NaN without any.
-double speed(const std::vector<RowPair>& pairs, const std::string& column);
+double speed(const RowPairs& pairs, const std::string& column);
 
 // ---- Extremes
 
-// "28.7 ms (small) to 642 ms (2.7B)": the least and the most of a column, and what `name` says of
-// their rows; without a unit as the table has them.
-std::string extremes(const TableRows& rows, const std::string& column, const std::string& unit,
-                     const std::string& name);
+// "28.7 ms (small) to 642 ms (2.7B)": what a form says of the rows with the least and the most of a
+// column.
+std::string extremes(const TableRows& rows, const std::string& column, const std::string& form);
 
 // ---- Against a formula
 

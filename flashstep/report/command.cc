@@ -2,9 +2,8 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
-#include <memory>
+#include <fstream>
 #include <sstream>
 #include <unistd.h>
 
@@ -16,10 +15,6 @@
 
 namespace flashstep::tools {
 namespace {
-
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
 
 // The last part with something on it; a progress bar begins its lines anew with a carriage return.
 std::string last_part(std::string line) {
@@ -44,23 +39,18 @@ bool in_path(const std::string& program) {
 }  // namespace
 
 CommandOutcome run_command(const CommandOptions& options) {
-  std::unique_ptr<std::FILE, CloseFile> log;
-  if (!options.log.empty()) {
-    log.reset(std::fopen(options.log.c_str(), "w"));
-    if (log == nullptr) throw_errno(errno, "[report] cannot write " + options.log.string());
-  }
+  std::ofstream log;
+  if (!options.log.empty()) log.open(options.log);
+  if (!log) throw_errno(errno, "[report] cannot write " + options.log.string());
   // SIGTERM: a benchmark stops its own ranks then.
   Subprocess process({.command = options.command, .death_signal = SIGTERM});
   CommandOutcome outcome;
   const double begin = measure::steady_seconds();
   for (bool running = true; running;) {
     running = process.wait(/*milliseconds=*/100);
-    const auto keep = [&](const std::string& line) {
-      if (log) std::fprintf(log.get(), "%s\n", line.c_str());
-    };
-    for (const std::string& line : process.take_lines()) keep(line);
+    for (const std::string& line : process.take_lines()) log << line << '\n';
     for (const std::string& line : process.take_errors()) {
-      keep(line);
+      log << line << '\n';
       if (!last_part(line).empty()) outcome.last_error = last_part(line);
     }
     const int signal = SignalGuard::received();

@@ -23,13 +23,6 @@ struct Metric {
   Spread spread = Spread::kNone;
 };
 
-std::optional<size_t> column_named(const measure::Table& table, const std::string& name) {
-  for (size_t i = 0; i < table.columns.size(); ++i) {
-    if (table.columns[i].name == name) return i;
-  }
-  return std::nullopt;
-}
-
 Spread spread_at(const measure::Table& table, size_t column) {
   const auto name = [&](size_t i) {
     return i < table.columns.size() ? table.columns[i].name : std::string();
@@ -72,11 +65,13 @@ struct Span {
   double value, low, high;  // not finite where one is not known
 };
 
-Span span_of(const TableRow& row, size_t column, Spread spread) {
-  const auto number = [&](size_t i) { return row.table->rows[row.index][column + i].number(); };
+Span span_of(const TableRow& row, const Metric& metric) {
+  const auto number = [&](size_t i) {
+    return row.table->rows[row.index][metric.column + i].number();
+  };
   const double value = number(0);
-  if (spread == Spread::kSpan) return {value, number(1), number(2)};
-  const double deviation = spread == Spread::kDeviation ? number(1) : 0;
+  if (metric.spread == Spread::kSpan) return {value, number(1), number(2)};
+  const double deviation = metric.spread == Spread::kDeviation ? number(1) : 0;
   const double around = std::isfinite(deviation) ? 2 * deviation : 0;
   return {value, value - around, value + around};
 }
@@ -147,11 +142,9 @@ class Comparison {
     // The other table may have columns that this one has not.
     const auto there = column_named(*b.table, column.name);
     if (!there || spread_at(*b.table, *there) != metric.spread) return;
-    const Span left = span_of(a, metric.column, metric.spread),
-               right = span_of(b, *there, metric.spread);
-    for (const Span& span : {left, right}) {
-      if (!std::isfinite(span.value + span.low + span.high)) return;
-    }
+    const Span left = span_of(a, metric), right = span_of(b, {*there, metric.spread});
+    if (!std::isfinite(left.value + left.low + left.high + right.value + right.low + right.high))
+      return;
     const bool beyond = right.low > left.high || right.high < left.low;
     const bool known = metric.spread != Spread::kNone;
     if (!known && left.value == right.value) return;  // counted or calculated, and the same

@@ -35,16 +35,20 @@ std::string without_bars(const std::string& note) {
   return std::regex_replace(note, bar, "");
 }
 
+DocumentTable table_of(const Result& result, const NamedTable& named) {
+  DocumentTable table{stem_of(result, named.name), named.table, result.made};
+  for (std::string& note : table.table.notes) note = without_bars(note);
+  return table;
+}
+
 // The results of a document, and what was made of them.
 class DocumentMaker {
  public:
   DocumentMaker(const std::vector<Result>& results, const RunRecord& record)
       : results_(results), record_(record), pictures_(draw_pictures(results)) {
     for (const Result& result : results) {
-      for (const NamedTable& named : result.tables) {
-        document_.tables.push_back({stem_of(result, named.name), named.table, result.made});
-        for (std::string& note : document_.tables.back().table.notes) note = without_bars(note);
-      }
+      for (const NamedTable& named : result.tables)
+        document_.tables.push_back(table_of(result, named));
     }
     for (const auto& drawn : pictures_)
       document_.pictures.insert(document_.pictures.end(), drawn.begin(), drawn.end());
@@ -63,11 +67,11 @@ class DocumentMaker {
 
  private:
   void ask(const Section& section) {
-    const bool has_results =
-        std::any_of(results_.begin(), results_.end(),
-                    [&](const Result& result) { return result.section == section.name; });
-    if (!has_results && !is_wanted(record_.only, section.name)) return;
-    std::set<std::string> years;
+    const auto is_here = [&](const Result& result) { return result.section == section.name; };
+    if (std::none_of(results_.begin(), results_.end(), is_here) &&
+        !is_wanted(record_.only, section.name)) {
+      return;
+    }
     for (const Question& question : questions()) {
       if (question.section != section.name) continue;
       Answer answered = answer(question, results_, record_.left_out);
@@ -81,11 +85,15 @@ class DocumentMaker {
     }
   }
 
+  const std::vector<PictureBlock>& pictures_of(const Result& result) const {
+    return pictures_[static_cast<size_t>(&result - results_.data())];
+  }
+
   const PictureBlock* picture_of(const AnswerPart& part) const {
     const PictureBlock* found = nullptr;
     if (part.finding.picture.empty()) return found;
     for (const Result* result : part.used) {
-      for (const PictureBlock& picture : pictures_[static_cast<size_t>(result - results_.data())]) {
+      for (const PictureBlock& picture : pictures_of(*result)) {
         const bool all = std::all_of(
             part.finding.picture.begin(), part.finding.picture.end(),
             [&](const std::string& word) { return picture.file.find(word) != picture.file.npos; });
@@ -133,15 +141,12 @@ class DocumentMaker {
     if (!result.failure.empty())
       blocks.push_back(ProseBlock{"It failed: " + result.failure + ".", "remark"});
     for (const NamedTable& named : result.tables) {
-      const std::string file = stem_of(result, named.name);
-      const auto table =
-          std::find_if(document_.tables.begin(), document_.tables.end(),
-                       [&](const DocumentTable& other) { return other.file == file; });
-      const std::string title = named.table.title.empty() ? file : named.table.title;
+      const DocumentTable table = table_of(result, named);
+      const std::string title = named.table.title.empty() ? table.file : named.table.title;
       blocks.push_back(FoldBlock{str(title, " (", count_of(named.table.rows.size(), "row"), ")"),
-                                 {TableBlock{table->table, file}}});
+                                 {TableBlock{table.table, table.file}}});
     }
-    for (const PictureBlock& picture : pictures_[static_cast<size_t>(&result - results_.data())]) {
+    for (const PictureBlock& picture : pictures_of(result)) {
       if (shown_.count(picture.file) > 0)
         blocks.push_back(ProseBlock{
             str("[", picture.title, "](pictures/", picture.file, ".svg) is shown above."), "soft"});
@@ -205,19 +210,6 @@ class DocumentMaker {
     body.push_back(GroupBlock{.kind = "rest", .blocks = std::move(blocks)});
   }
 
-  // The answers that stand on the first page, the most telling first.
-  std::vector<const Answer*> findings() const {
-    std::vector<const Answer*> found;
-    for (const Answer& answered : answers_) {
-      if (answered.question->finding > 0 && !answered.parts.empty()) found.push_back(&answered);
-    }
-    std::stable_sort(found.begin(), found.end(), [](const Answer* a, const Answer* b) {
-      return a->question->finding < b->question->finding;
-    });
-    if (found.size() > kFindings) found.resize(kFindings);
-    return found;
-  }
-
   void add_first_page(const std::vector<std::string>& complaints) {
     Page& page = document_.page;
     page.years.assign(years_.begin(), years_.end());
@@ -249,15 +241,22 @@ class DocumentMaker {
   void add_findings(Blocks& blocks) const {
     ListBlock list{{}, true};
     GroupBlock pictures{.kind = "pictures"};
-    for (const Answer* answered : findings()) {
+    // The most telling first; places are questions'.
+    std::multimap<int, const Answer*> findings;
+    for (const Answer& answered : answers_) {
+      const int place = answered.question->finding;
+      if (place > 0 && !answered.parts.empty()) findings.emplace(place, &answered);
+    }
+    for (const auto& [place, answered] : findings) {
+      if (list.items.size() == kFindings) break;
       const AnswerPart& part = answered->parts.front();
       list.items.push_back(str("**", answered->question->title, ".** ",
                                part.finding.sentences.front(), " [More](#",
                                place_of(*answered->question), ")"));
       const PictureBlock* picture = picture_of(part);
-      if (picture != nullptr && pictures.blocks.size() < kFirstPictures)
-        pictures.blocks.push_back(
-            PictureBlock{picture->file, picture->title, picture->svg, /*again=*/true});
+      if (picture == nullptr || pictures.blocks.size() >= kFirstPictures) continue;
+      pictures.blocks.push_back(
+          PictureBlock{picture->file, picture->title, picture->svg, /*again=*/true});
     }
     if (!list.items.empty()) {
       blocks.push_back(HeadingBlock{2, "In short"});
@@ -268,18 +267,16 @@ class DocumentMaker {
 
   // Machines and versions that the results come from, where they are several.
   std::vector<std::string> differences() const {
-    std::set<std::string> machines, versions;
-    for (const Result& result : results_) {
-      machines.insert(result.made.machine);
-      versions.insert(result.made.version);
-    }
     std::vector<std::string> remarks;
-    if (machines.size() > 1)
-      remarks.push_back("The results come from several machines: " +
-                        join({machines.begin(), machines.end()}, "; ") + ".");
-    if (versions.size() > 1)
-      remarks.push_back("The results come from several versions of the code: " +
-                        join({versions.begin(), versions.end()}, "; ") + ".");
+    const auto tell_several = [&](const char* what, std::string Provenance::*field) {
+      std::set<std::string> all;
+      for (const Result& result : results_) all.insert(result.made.*field);
+      if (all.size() > 1)
+        remarks.push_back(str("The results come from several ", what, ": ",
+                              join({all.begin(), all.end()}, "; "), "."));
+    };
+    tell_several("machines", &Provenance::machine);
+    tell_several("versions of the code", &Provenance::version);
     if (!record_.only.empty())
       remarks.push_back(str("Only these sections were asked for: ", join(record_.only),
                             "; the questions of the others are not counted."));

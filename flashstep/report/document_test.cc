@@ -24,11 +24,7 @@ std::vector<Result> hostile_results() {
                 {{"</td><script>alert(1)</script>", "a|b", 3.0, 2.0}, {"`", "[x](y)", 1.0, 1.5}},
                 "Title & <more>")});
   result.tables[0].name = "tokenizer";
-  measure::HeatMap map;
-  map.title = "Map";
-  map.columns = map.rows = {"1"};
-  map.values = {2};
-  result.pictures.push_back({"map", map});
+  result.pictures.push_back({"map", for_tests::heat_map()});
   result.files = {"runs/tokenizer_quick/trace.json"};
   result.made.command = "flashstep bench tokenizer --peers=";
   result.made.clocks = "processor at 2450 MHz";
@@ -38,13 +34,17 @@ std::vector<Result> hostile_results() {
 
 RunRecord run_record() { return {"quick", {}, {{"ddp_2025", "needs 2 GPUs", "ddp"}}}; }
 
-std::string html_of(const Document& document) { return to_html(document.page); }
-std::string markdown_of(const Document& document) { return to_markdown(document.page); }
+std::string html_of(const std::vector<Result>& results, const RunRecord& record) {
+  return to_html(make_document(results, record, {"a complaint"}).page);
+}
+std::string markdown_of(const std::vector<Result>& results, const RunRecord& record) {
+  return to_markdown(make_document(results, record, {}).page);
+}
 
 using DocumentFiles = for_tests::FolderTest;
 
 TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
-  const std::string html = html_of(make_document(hostile_results(), run_record(), {"a complaint"}));
+  const std::string html = html_of(hostile_results(), run_record());
   EXPECT_SAYS(html, "default-src 'none'");
   EXPECT_SAYS_NOT(html, "<script>alert");
   EXPECT_SAYS(html, "&lt;script&gt;alert(1)");
@@ -65,7 +65,7 @@ TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
 }
 
 TEST(Document, MarkdownHasTheSame) {
-  const std::string markdown = markdown_of(make_document(hostile_results(), run_record(), {}));
+  const std::string markdown = markdown_of(hostile_results(), run_record());
   EXPECT_SAYS(markdown, "Tokenizer\n");
   EXPECT_SAYS(markdown, "Ours is as many times as fast as the others: ");
   EXPECT_SAYS(markdown, "[Map](pictures/tokenizer_quick_map.svg)");
@@ -77,7 +77,7 @@ TEST(Document, MarkdownHasTheSame) {
 TEST(Document, AReaderFindsTheFindings) {
   if (!for_tests::has_stored_results()) GTEST_SKIP() << "no reports/ here";
   const Document document = make_document(stored_results(), {"2025", {}, {}}, {});
-  const std::string markdown = markdown_of(document), html = html_of(document);
+  const std::string markdown = to_markdown(document.page), html = to_html(document.page);
   EXPECT_LT(std::count(markdown.begin(), markdown.end(), '\n'), 1500);
   EXPECT_TRUE(markdown.starts_with("# flashstep on 1 x NVIDIA H200\n")) << markdown.substr(0, 99);
   const std::string first_page = markdown.substr(0, markdown.find("\n## <a id="));
@@ -129,70 +129,66 @@ TEST(Document, CountsItsAnswers) {
   EXPECT_EQ(document.measured, 1u);
   const Document part = make_document(hostile_results(), {"quick", {"tokenizer"}, {}}, {});
   EXPECT_EQ(part.asked, 1u);
-  EXPECT_SAYS(markdown_of(part), "Only these sections were asked for: tokenizer");
-  EXPECT_SAYS_NOT(markdown_of(document), "Only these sections");
+  EXPECT_SAYS(to_markdown(part.page), "Only these sections were asked for: tokenizer");
+  EXPECT_SAYS_NOT(to_markdown(document.page), "Only these sections");
 }
 
 TEST(Document, AYearLeavesTheOthersQuestions) {
   const auto has = [](const std::string& preset, const std::string& name) {
-    const std::string html = html_of(make_document({}, {preset, {}, {}}, {}));
-    return html.find(">" + name + "</td>") != std::string::npos;
+    return contains(html_of({}, {preset, {}, {}}), ">" + name + "</td>");
   };
   EXPECT_TRUE(has("2025", "flashstep report --preset 2025 --only ddp")) << "what measures it";
-  EXPECT_TRUE(has("2024", "flame_graph"));
-  EXPECT_FALSE(has("2025", "flame_graph"));
-  EXPECT_TRUE(has("2025", "communication_accounting (a)"));
-  EXPECT_FALSE(has("2026", "communication_accounting (a)"));
-  EXPECT_TRUE(has("2026", "fsdp"));
-  EXPECT_TRUE(has("all", "flame_graph"));
-  EXPECT_TRUE(has("all", "fsdp"));
+  for (const auto& [question, presets] :
+       {std::pair("flame_graph", "2024 all"), std::pair("communication_accounting (a)", "2025 all"),
+        std::pair("fsdp", "2026 all")}) {
+    for (const char* preset : {"2024", "2025", "2026", "all"})
+      EXPECT_EQ(has(preset, question), contains(presets, preset)) << preset << " " << question;
+  }
 }
 
 TEST(Document, SaysWhereMachinesAndVersionsDiffer) {
   std::vector<Result> results = hostile_results();
-  EXPECT_SAYS_NOT(markdown_of(make_document(results, run_record(), {})), "several");
+  EXPECT_SAYS_NOT(markdown_of(results, run_record()), "several");
   results.push_back(results[0]);
   results[1].measurement = "tokenizer";
   results[1].made.machine = "another machine";
   results[1].made.version = "sources 2";
-  const std::string markdown = markdown_of(make_document(results, run_record(), {}));
+  const std::string markdown = markdown_of(results, run_record());
   EXPECT_SAYS(markdown, "several machines: a machine; another machine");
   EXPECT_SAYS(markdown, "several versions");
 }
 
 TEST_F(DocumentFiles, WritesEachTableAndPictureByItself) {
-  const fs::path& folder = folder_;
-  write_document(make_document(hostile_results(), run_record(), {}), folder);
+  write_document(make_document(hostile_results(), run_record(), {}), folder_);
   for (const char* name :
        {"report.html", "report.md", "tables/tokenizer_quick.csv", "tables/tokenizer_quick.md",
         "tables/tokenizer_quick.json", "pictures/tokenizer_quick_map.svg"}) {
-    EXPECT_GT(fs::file_size(folder / name), 0u) << name;
+    EXPECT_GT(fs::file_size(folder_ / name), 0u) << name;
   }
   const auto table =
-      measure::table_from_json(read_file(folder / "tables/tokenizer_quick.json"), "");
+      measure::table_from_json(read_file(folder_ / "tables/tokenizer_quick.json"), "");
   EXPECT_EQ(table.rows.size(), 2u);
   const std::string origin =
       "flashstep bench tokenizer --peers=; a machine; processor at 2450 MHz; sources 1; ";
   ASSERT_FALSE(table.notes.empty());
   EXPECT_TRUE(table.notes.back().starts_with(origin)) << table.notes.back();
-  const std::string csv = read_file(folder / "tables/tokenizer_quick.csv");
+  const std::string csv = read_file(folder_ / "tables/tokenizer_quick.csv");
   EXPECT_TRUE(csv.starts_with("# " + origin)) << csv;
   EXPECT_EQ(csv.substr(csv.find("\r\n") + 2, 13), "<b>name,work,") << csv;
   EXPECT_EQ(csv.find('#', 1), std::string::npos) << "a reader of comments takes it for one";
-  EXPECT_SAYS(read_file(folder / "pictures/tokenizer_quick_map.svg"), "2450 MHz");
+  EXPECT_SAYS(read_file(folder_ / "pictures/tokenizer_quick_map.svg"), "2450 MHz");
 }
 
 TEST_F(DocumentFiles, TheRecordComesBackOrIsRefused) {
-  const fs::path& folder = folder_;
-  EXPECT_EQ(read_record(folder).preset, "quick");
-  write_record({"2025", {"ddp"}, run_record().left_out}, folder);
-  const RunRecord back = read_record(folder);
+  EXPECT_EQ(read_record(folder_).preset, "quick");
+  write_record({"2025", {"ddp"}, run_record().left_out}, folder_);
+  const RunRecord back = read_record(folder_);
   EXPECT_EQ(back.preset, "2025");
   EXPECT_EQ(back.only, std::vector<std::string>{"ddp"});
   ASSERT_EQ(back.left_out.size(), 1u);
   EXPECT_EQ(back.left_out[0].section, "ddp");
-  write_file(folder / "report.json", "{\"preset\"");
-  EXPECT_THROW(read_record(folder), UserError);
+  write_file(folder_ / "report.json", "{\"preset\"");
+  EXPECT_THROW(read_record(folder_), UserError);
 }
 
 }  // namespace

@@ -39,9 +39,9 @@ PythonJson python_number(double value) {
 }
 
 PythonJson python_cell(const measure::Cell& cell) {
+  if (std::holds_alternative<double>(cell.value())) return python_number(cell.number());
   if (const auto* text = std::get_if<std::string>(&cell.value())) return *text;
   if (const auto* whole = std::get_if<int64_t>(&cell.value())) return *whole;
-  if (const auto* number = std::get_if<double>(&cell.value())) return python_number(*number);
   return nullptr;
 }
 

@@ -10,6 +10,7 @@
 //    leave; without "why" those that lack what it needs, and "more" behind that
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <sstream>
 
 #include <nlohmann/json.hpp>
@@ -72,16 +73,10 @@ const std::vector<PresetEntry>& preset_entries() {
 }
 
 // Nothing twice: presets have measurements in common.
-void add_to_plan(const Measurement& measurement, Plan& plan) {
-  const bool known =
-      std::any_of(plan.measurements.begin(), plan.measurements.end(),
-                  [&](const Measurement& other) { return other.name == measurement.name; });
-  if (!known) plan.measurements.push_back(measurement);
-}
-void add_to_plan(const LeftOut& left_out, Plan& plan) {
-  const bool known = std::any_of(plan.left_out.begin(), plan.left_out.end(),
-                                 [&](const LeftOut& other) { return other.what == left_out.what; });
-  if (!known) plan.left_out.push_back(left_out);
+template <typename T>
+void add_once(std::vector<T>& all, const T& one, std::string T::*name) {
+  const auto is_known = [&](const T& other) { return other.*name == one.*name; };
+  if (std::none_of(all.begin(), all.end(), is_known)) all.push_back(one);
 }
 
 // The table of sections, and what a machine can run of them.
@@ -105,11 +100,11 @@ std::string python_failure() {
 }  // namespace
 
 std::vector<std::string> report_presets() {
-  std::vector<std::string> presets;
-  for (const PresetEntry& entry : preset_entries()) presets.push_back(entry.preset);
-  std::sort(presets.begin(), presets.end());
-  presets.erase(std::unique(presets.begin(), presets.end()), presets.end());
-  std::rotate(presets.begin(), std::find(presets.begin(), presets.end(), "quick"), presets.end());
+  std::set<std::string> years;
+  for (const PresetEntry& entry : preset_entries()) years.insert(entry.preset);
+  years.erase("quick");
+  std::vector<std::string> presets = {"quick"};
+  presets.insert(presets.end(), years.begin(), years.end());
   presets.emplace_back("all");
   return presets;
 }
@@ -130,8 +125,10 @@ Plan plan_of(const Section& section, const std::string& preset, const measure::M
     const bool measured = entry.left_out.empty();
     const std::string what = measured ? entry.measurement.name : entry.left_out;
     const std::string why = entry.why.empty() ? lack : entry.why;
-    if (measured && lack.empty()) add_to_plan(entry.measurement, plan);
-    if (!why.empty()) add_to_plan(LeftOut{what, why + entry.more, section.name}, plan);
+    if (measured && lack.empty())
+      add_once(plan.measurements, entry.measurement, &Measurement::name);
+    if (!why.empty())
+      add_once(plan.left_out, {what, why + entry.more, section.name}, &LeftOut::what);
   }
   return plan;
 }
@@ -144,6 +141,12 @@ const std::vector<Section>& sections() {
     return read;
   }();
   return all;
+}
+
+std::vector<std::string> section_names() {
+  std::vector<std::string> names;
+  for (const Section& section : sections()) names.push_back(section.name);
+  return names;
 }
 
 std::string why_not(const Needs& needs, const measure::Machine& machine) {

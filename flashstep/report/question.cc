@@ -31,25 +31,17 @@ std::string what_is_missing(const Question& question, const std::vector<Result>&
   return needs.empty() ? "was not run" : needs;
 }
 
-// For each year, the latest first: that year, then the others.
-std::vector<std::vector<std::string>> preferences(const std::vector<std::string>& years) {
-  if (years.empty()) return {{}};
-  std::vector<std::vector<std::string>> all;
-  for (auto year = years.rbegin(); year != years.rend(); ++year) {
-    std::vector<std::string> order(years.rbegin(), years.rend());
-    std::erase(order, *year);
-    order.insert(order.begin(), *year);
-    all.push_back(std::move(order));
-  }
-  return all;
-}
-
 // What the results of each year say. A year without results of its own has another's, which say it
 // once.
 void add_parts(const std::vector<Result>& results, Answer& answer) {
   const AnswerFunction& function = answers().at(answer.question->answer);
-  for (const auto& years : preferences(answer.question->years)) {
-    const Evidence evidence(results, years);
+  const std::vector<std::string>& years = answer.question->years;
+  std::vector<std::string> latest_first(years.rbegin(), years.rend());
+  if (years.empty()) latest_first = {""};
+  for (const std::string& year : latest_first) {
+    std::vector<std::string> preferred = {year};  // then the others
+    preferred.insert(preferred.end(), latest_first.begin(), latest_first.end());
+    const Evidence evidence(results, preferred);
     const Finding finding = finding_of(answer.question->answer, function(evidence));
     AnswerPart part{"", finding, evidence.used()};
     const bool known =

@@ -16,8 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void check_sections(const std::vector<std::string>& only) {
-  std::vector<std::string> names;
-  for (const Section& section : sections()) names.emplace_back(section.name);
+  const std::vector<std::string> names = section_names();
   for (const std::string& name : only) {
     if (contains(names, name)) continue;
     const std::string meant = nearest(name, names);

@@ -1,7 +1,6 @@
 #include "flashstep/report/result.h"
 
 #include <algorithm>
-#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -22,23 +21,11 @@ constexpr int kFormat = 1;  // of result files; higher when an older program cou
 constexpr uintmax_t kLargestTableBytes = 64 << 20;
 constexpr std::string_view kPictureEnding = ".picture.json";
 
-OrderedJson provenance_to_json(const Provenance& made) {
-  return {{"command", made.command}, {"machine", made.machine}, {"driver", made.driver},
-          {"version", made.version}, {"clocks", made.clocks},   {"measured_at", made.measured_at},
-          {"seconds", made.seconds}};
-}
-
-Provenance provenance_from(const OrderedJson& json) {
-  Provenance made;
-  made.command = json.at("command").get<std::string>();
-  made.machine = json.at("machine").get<std::string>();
-  made.driver = json.at("driver").get<std::string>();
-  made.version = json.at("version").get<std::string>();
-  made.clocks = json.at("clocks").get<std::string>();
-  made.measured_at = json.at("measured_at").get<std::string>();
-  made.seconds = json.at("seconds").get<double>();
-  return made;
-}
+// Its texts by their keys; beside them stand its seconds.
+constexpr std::pair<const char*, std::string Provenance::*> kMade[] = {
+    {"command", &Provenance::command}, {"machine", &Provenance::machine},
+    {"driver", &Provenance::driver},   {"version", &Provenance::version},
+    {"clocks", &Provenance::clocks},   {"measured_at", &Provenance::measured_at}};
 
 Result read_result(const OrderedJson& json, const std::string& source) {
   const int format = json.at("format").get<int>();
@@ -47,7 +34,9 @@ Result read_result(const OrderedJson& json, const std::string& source) {
   result.measurement = json.at("measurement").get<std::string>();
   result.section = json.at("section").get<std::string>();
   result.key = json.at("key").get<std::string>();
-  result.made = provenance_from(json.at("made"));
+  const OrderedJson& made = json.at("made");
+  for (const auto& [key, field] : kMade) result.made.*field = made.at(key).get<std::string>();
+  result.made.seconds = made.at("seconds").get<double>();
   result.failure = json.at("trouble").get<std::string>();
   for (const OrderedJson& table : json.at("tables")) {
     result.tables.push_back({table.at("name").get<std::string>(),
@@ -62,51 +51,12 @@ Result read_result(const OrderedJson& json, const std::string& source) {
   return result;
 }
 
-bool ends_with(const std::string& text, std::string_view ending) {
-  return text.size() > ending.size() && text.ends_with(ending);
-}
-
-std::string without_ending(const std::string& text, std::string_view ending) {
-  return text.substr(0, text.size() - ending.size());
-}
-
 // A table as measure::to_json writes it; nothing for another program's JSON.
 std::optional<measure::Table> table_in(const fs::path& path) {
   if (fs::file_size(path) > kLargestTableBytes) return std::nullopt;
   const std::string text = read_file(path);
   if (!text.starts_with("{\n  \"title\":")) return std::nullopt;
   return measure::table_from_json(text, path.string());
-}
-
-std::vector<fs::path> sorted_files(const fs::path& folder) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.is_regular_file()) files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-// The files in folders of `folder`, relative to it.
-std::vector<std::string> files_below(const fs::path& folder) {
-  std::vector<std::string> files;
-  std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
-    if (entry.is_regular_file() && entry.path().parent_path() != folder)
-      files.push_back(fs::relative(entry.path(), folder).string());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-// Of two results of a measurement, whether `a` is to be shown.
-bool better(const Result& a, const Result& b, const std::vector<std::string>& keys) {
-  const auto rank = [&](const Result& result) {
-    const bool asked = contains(keys, result.key);
-    return std::tuple(result.failure.empty(), asked, result.made.measured_at);
-  };
-  return rank(a) > rank(b);
 }
 
 }  // namespace
@@ -133,11 +83,13 @@ std::string to_json(const Result& result) {
                       {"measurement", result.measurement},
                       {"section", result.section},
                       {"key", result.key},
-                      {"made", provenance_to_json(result.made)},
+                      {"made", OrderedJson::object()},
                       {"trouble", result.failure},
                       {"tables", OrderedJson::array()},
                       {"pictures", OrderedJson::array()},
                       {"files", result.files}};
+  for (const auto& [key, field] : kMade) json["made"][key] = result.made.*field;
+  json["made"]["seconds"] = result.made.seconds;
   for (const NamedTable& named : result.tables) {
     json["tables"].push_back(
         {{"name", named.name}, {"table", OrderedJson::parse(measure::to_json(named.table))}});
@@ -157,6 +109,18 @@ Result result_from_json(const std::string& json, const std::string& source) {
   }
 }
 
+std::vector<fs::path> files_of(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
+    if (entry.is_regular_file()) files.push_back(fs::relative(entry.path(), folder));
+  }
+  std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {
+    return std::pair(a.has_parent_path(), a.string()) < std::pair(b.has_parent_path(), b.string());
+  });
+  return files;
+}
+
 fs::path result_file(const fs::path& directory, const std::string& measurement,
                      const std::string& key) {
   return directory / "results" / (measurement + "-" + key.substr(0, 12) + ".json");
@@ -164,7 +128,8 @@ fs::path result_file(const fs::path& directory, const std::string& measurement,
 
 StoredResults read_results(const fs::path& directory) {
   StoredResults stored;
-  for (const fs::path& path : sorted_files(directory / "results")) {
+  for (const fs::path& file : files_of(directory / "results")) {
+    const fs::path path = directory / "results" / file;
     if (path.extension() != ".json") continue;
     try {
       stored.results.push_back(result_from_json(read_file(path), path.string()));
@@ -176,43 +141,44 @@ StoredResults read_results(const fs::path& directory) {
 }
 
 std::vector<Result> current(std::vector<Result> results, const std::vector<std::string>& keys) {
+  const auto rank = [&](const Result& result) {
+    return std::tuple(result.failure.empty(), contains(keys, result.key), result.made.measured_at);
+  };
   std::vector<Result> chosen;
-  std::map<std::string, size_t> places;
   for (Result& result : results) {
-    const auto [place, is_new] = places.try_emplace(result.measurement, chosen.size());
-    if (is_new)
+    const auto known = std::find_if(chosen.begin(), chosen.end(), [&](const Result& other) {
+      return other.measurement == result.measurement;
+    });
+    if (known == chosen.end())
       chosen.push_back(std::move(result));
-    else if (better(result, chosen[place->second], keys))
-      chosen[place->second] = std::move(result);
+    else if (rank(result) > rank(*known))
+      *known = std::move(result);
   }
   return chosen;
 }
 
 Result collect(const fs::path& folder) {
+  // Other forms of the tables and pictures.
+  const std::vector<std::string> forms = {".png", ".md", ".txt", ".csv", ".tex"};
   Result result;
-  for (const fs::path& path : sorted_files(folder)) {
-    const std::string name = path.filename().string();
-    if (ends_with(name, kPictureEnding)) {
-      StoredPicture picture = picture_from_json(read_file(path), path.string());
-      picture.name = without_ending(name, kPictureEnding);
-      result.pictures.push_back(std::move(picture));
-    } else if (path.extension() == ".json") {
-      if (auto table = table_in(path))
-        result.tables.push_back({path.stem().string(), std::move(*table)});
-      else
-        result.files.push_back(name);
+  for (const fs::path& file : files_of(folder)) {
+    const fs::path path = folder / file;
+    const std::string name = file.string(), stem = file.stem().string();
+    std::optional<measure::Table> table;
+    if (file.has_parent_path()) {
+      result.files.push_back(name);
+    } else if (name.ends_with(kPictureEnding)) {
+      result.pictures.push_back(picture_from_json(read_file(path), path.string()));
+      result.pictures.back().name = name.substr(0, name.size() - kPictureEnding.size());
+    } else if (path.extension() == ".json" && (table = table_in(path))) {
+      result.tables.push_back({stem, std::move(*table)});
     } else if (path.extension() == ".svg") {
-      const fs::path data = folder / (path.stem().string() + std::string(kPictureEnding));
-      if (!fs::exists(data)) result.pictures.push_back({path.stem().string(), read_file(path)});
-    } else if (path.extension() == ".png" || path.extension() == ".md" ||
-               path.extension() == ".txt" || path.extension() == ".csv" ||
-               path.extension() == ".tex") {
-      continue;  // other forms of the tables and pictures
-    } else {
+      if (!fs::exists(folder / str(stem, kPictureEnding)))
+        result.pictures.push_back({stem, read_file(path)});
+    } else if (!contains(forms, path.extension().string())) {
       result.files.push_back(name);
     }
   }
-  for (std::string& file : files_below(folder)) result.files.push_back(std::move(file));
   return result;
 }
 

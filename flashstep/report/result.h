@@ -58,6 +58,7 @@ struct Section {
 };
 
 const std::vector<Section>& sections();
+std::vector<std::string> section_names();
 std::vector<std::string> report_presets();  // "quick", "2024", "2025", "2026", "all"
 
 // Those of a section; nothing twice where `preset` is all. UserError for an unknown preset.
@@ -107,6 +108,9 @@ std::string key_of(const Measurement& measurement, const MeasuredVersion& versio
 std::string to_json(const Result& result);
 // UserError that names `source` for what is damaged or of another version of the format.
 Result result_from_json(const std::string& json, const std::string& source);
+
+// Of a folder and of those in it, relative to it; sorted, its own first.
+std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder);
 
 // DIRECTORY/results/MEASUREMENT-KEY.json
 std::filesystem::path result_file(const std::filesystem::path& directory,

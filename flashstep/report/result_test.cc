@@ -15,28 +15,14 @@ namespace fs = std::filesystem;
 using for_tests::result_of;
 using for_tests::table_of;
 
-class ResultTest : public for_tests::FolderTest {
- protected:
-  void SetUp() override {
-    FolderTest::SetUp();
-    fs::create_directories(folder_ / "results");
-  }
-
-  void put(const std::string& name, const std::string& text) {
-    write_file(folder_ / "results" / name, text);
-  }
-};
+using ResultTest = for_tests::FolderTest;
 
 Result full_result() {
   Result result = result_of("ddp", "ddp_2025", {table_of({"a", "b"}, {{"x", NAN}, {1, 0.1}})});
   result.key = "0123456789abcdef";
   result.made.clocks = "SM 1980 MHz";
   result.made.seconds = 12.5;
-  measure::HeatMap map;
-  map.title = "Map";
-  map.columns = map.rows = {"1"};
-  map.values = {2};
-  result.pictures.push_back({"map", map});
+  result.pictures.push_back({"map", for_tests::heat_map()});
   result.files = {"runs/x/trace.json"};
   return result;
 }
@@ -56,11 +42,13 @@ TEST_F(ResultTest, DamagedFilesAndOtherVersionsAreSentences) {
   const std::string good = to_json(full_result());
   std::string other_version = good;
   other_version.replace(other_version.find("\"format\": 1"), 11, "\"format\": 9");
-  put("a.json", good);
-  put("b.json", good.substr(0, good.size() / 2));
-  put("c.json", other_version);
-  put("d.json", "");
-  put("e.txt", "no result, and none that looks like one");
+  fs::create_directories(folder_ / "results");
+  for (const auto& [name, text] :
+       {std::pair("a.json", good), std::pair("b.json", good.substr(0, good.size() / 2)),
+        std::pair("c.json", other_version), std::pair("d.json", std::string()),
+        std::pair("e.txt", std::string("no result, and none that looks like one"))}) {
+    write_file(folder_ / "results" / name, text);
+  }
   const StoredResults stored = read_results(folder_);
   EXPECT_EQ(stored.results.size(), 1u);
   ASSERT_EQ(stored.complaints.size(), 3u);
@@ -77,17 +65,14 @@ TEST_F(ResultTest, TheKeyKnowsInputsCodeAndMachine) {
   const MeasuredVersion version{"c", "s"};
   const std::string key = key_of(measurement, version, machine);
   EXPECT_EQ(key, key_of(measurement, {"another commit", "s"}, machine)) << "the same sources";
-  auto longer = measurement;
-  longer.seconds = 1000;
+  const Measurement longer{.name = "x", .arguments = {"bench", "x"}, .seconds = 1000};
   EXPECT_EQ(key, key_of(longer, version, machine)) << "an estimate is no input";
-  auto other = measurement;
-  other.arguments.push_back("--more");
+  const Measurement other{.name = "x", .arguments = {"bench", "x", "--more"}};
   EXPECT_NE(key, key_of(other, version, machine));
   EXPECT_NE(key, key_of(measurement, {"c", "t"}, machine));
-  auto driver = machine;
+  auto driver = machine, gpu = machine;
   driver.driver_version = "580";
   EXPECT_NE(key, key_of(measurement, version, driver));
-  auto gpu = machine;
   gpu.gpus.push_back({"NVIDIA H200", 1, 9, 0, 1});
   EXPECT_NE(key, key_of(measurement, version, gpu));
 }
@@ -113,11 +98,7 @@ TEST_F(ResultTest, CollectsWhatACommandWrote) {
   report.table = table_of({"a"}, {{1}}, "First");
   report.runs = table_of({"a"}, {{1}, {2}}, "Runs");
   report.tables.push_back({"more", table_of({"b"}, {{3}}, "More")});
-  measure::HeatMap map;
-  map.title = "Map";
-  map.columns = map.rows = {"1"};
-  map.values = {2};
-  report.pictures.push_back({"map", map});
+  report.pictures.push_back({"map", for_tests::heat_map()});
   save(report, (folder_ / "x").string());
   write_file(folder_ / "x_flame.svg", "<svg>flame</svg>");
   write_file(folder_ / "trace.json", "{\"traceEvents\": []}");

@@ -59,12 +59,9 @@ std::string clocks_now() {
 // Of what a measurement wrote, the files that its result does not hold.
 void keep_only(const fs::path& folder, const std::vector<std::string>& files) {
   std::error_code error;
-  std::vector<fs::path> others;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
-    const std::string name = fs::relative(entry.path(), folder).string();
-    if (entry.is_regular_file() && !contains(files, name)) others.push_back(entry.path());
+  for (const fs::path& file : files_of(folder)) {
+    if (!contains(files, file.string())) fs::remove(folder / file, error);
   }
-  for (const fs::path& other : others) fs::remove(other, error);
   if (files.empty()) fs::remove_all(folder, error);
 }
 

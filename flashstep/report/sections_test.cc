@@ -1,4 +1,5 @@
 // Presets: every section in each, names that are told apart, needs that are judged.
+#include <map>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -25,54 +26,74 @@ TEST(Sections, NamesAreDistinctAndEveryQuestionHasItsSection) {
   }
 }
 
+// What a preset asks for in all sections.
+Plan plan_for(const std::string& preset, int gpus, const std::string& only = "") {
+  Plan all;
+  for (const Section& section : sections()) {
+    if (!only.empty() && section.name != only) continue;
+    const Plan plan = plan_of(section, preset, machine_with(gpus));
+    for (const Measurement& m : plan.measurements) {
+      EXPECT_EQ(m.section, section.name);
+      EXPECT_GT(m.seconds, 0);
+      EXPECT_FALSE(m.arguments.empty());
+      all.measurements.push_back(m);
+    }
+    all.left_out.insert(all.left_out.end(), plan.left_out.begin(), plan.left_out.end());
+  }
+  return all;
+}
+
+// Their lines, by name.
+std::map<std::string, std::string> lines_of(const Plan& plan) {
+  std::map<std::string, std::string> lines;
+  for (const Measurement& m : plan.measurements) lines[m.name] = join(m.arguments, " ") + " ";
+  return lines;
+}
+
 // A measurement of one preset is not taken for that of another.
 TEST(Sections, MeasurementsOfOneNameAreTheSame) {
   for (const int gpus : {0, 1, 2, 8}) {
-    std::map<std::string, std::vector<std::string>> arguments;
+    std::map<std::string, std::string> known;
     for (const std::string& preset : report_presets()) {
-      for (const Section& section : sections()) {
-        for (const Measurement& m : plan_of(section, preset, machine_with(gpus)).measurements) {
-          EXPECT_EQ(m.section, section.name);
-          EXPECT_GT(m.seconds, 0);
-          EXPECT_FALSE(m.arguments.empty());
-          EXPECT_EQ(arguments.try_emplace(m.name, m.arguments).first->second, m.arguments)
-              << m.name;
-        }
-      }
+      for (const auto& [name, line] : lines_of(plan_for(preset, gpus)))
+        EXPECT_EQ(known.try_emplace(name, line).first->second, line) << name;
     }
   }
 }
 
 TEST(Sections, QuickNeedsNoGpuAndIsQuick) {
+  const Plan plan = plan_for("quick", 0);
+  for (const LeftOut& out : plan.left_out) EXPECT_SAYS(out.why, "needs Python's torch");
+  std::set<std::string> measured;
   double seconds = 0;
-  for (const Section& section : sections()) {
-    const Plan plan = plan_of(section, "quick", machine_with(0, 4));
-    for (const LeftOut& out : plan.left_out) EXPECT_SAYS(out.why, "needs Python's torch");
-    const bool gpu_only = section.name == "leaderboard";
-    EXPECT_EQ(plan.measurements.empty(), gpu_only) << section.name;
-    for (const Measurement& m : plan.measurements) seconds += m.seconds;
+  for (const Measurement& m : plan.measurements) {
+    measured.insert(m.section);
+    seconds += m.seconds;
   }
   EXPECT_LT(seconds, 300);
+  for (const Section& section : sections())
+    EXPECT_EQ(measured.count(section.name), section.name != "leaderboard") << section.name;
 }
 
 TEST(Sections, SaysWhatAMachineLacks) {
-  const auto left_out = [](const char* section, const char* preset, int gpus) {
-    for (const Section& s : sections()) {
-      if (s.name == section) return plan_of(s, preset, machine_with(gpus)).left_out;
-    }
-    return std::vector<LeftOut>();
+  const struct {
+    const char *section, *preset;
+    int gpus;
+    std::vector<std::string> words;  // in what is left out, and why
+  } cases[] = {
+      {"leaderboard", "2025", 0, {"leaderboard: needs a GPU, this machine has none"}},
+      {"leaderboard", "2025", 1, {}},
+      {"ddp", "2025", 1, {": needs 2 GPUs, this machine has 1"}},
+      {"ddp", "2025", 2, {}},
+      {"ddp", "2024", 2, {"on two machines", "Gloo beside NCCL"}},
+      {"profile", "2026", 1, {"longest context that fits"}},
   };
-  ASSERT_EQ(left_out("leaderboard", "2025", 0).size(), 1u);
-  EXPECT_EQ(left_out("leaderboard", "2025", 0)[0].why, "needs a GPU, this machine has none");
-  EXPECT_TRUE(left_out("leaderboard", "2025", 1).empty());
-  ASSERT_EQ(left_out("ddp", "2025", 1).size(), 1u);
-  EXPECT_EQ(left_out("ddp", "2025", 1)[0].why, "needs 2 GPUs, this machine has 1");
-  EXPECT_TRUE(left_out("ddp", "2025", 2).empty());
-  ASSERT_EQ(left_out("ddp", "2024", 2).size(), 2u);
-  EXPECT_SAYS(left_out("ddp", "2024", 2)[0].what, "on two machines");
-  EXPECT_SAYS(left_out("ddp", "2024", 2)[1].what, "Gloo beside NCCL");
-  ASSERT_EQ(left_out("profile", "2026", 1).size(), 1u);
-  EXPECT_SAYS(left_out("profile", "2026", 1)[0].what, "longest context that fits");
+  for (const auto& test : cases) {
+    const auto left_out = plan_for(test.preset, test.gpus, test.section).left_out;
+    ASSERT_EQ(left_out.size(), test.words.size()) << test.section << " " << test.preset;
+    for (size_t i = 0; i < left_out.size(); ++i)
+      EXPECT_SAYS(left_out[i].what + ": " + left_out[i].why, test.words[i]);
+  }
   EXPECT_SAYS(why_not({.memory_bytes = uint64_t{64} << 30}, machine_with(0)),
               "needs 64.0 GiB of memory, this machine has 24.0 GiB");
   EXPECT_SAYS(why_not({.gpus = 1, .gpu_memory_bytes = uint64_t{200} << 30}, machine_with(1)),
@@ -82,59 +103,36 @@ TEST(Sections, SaysWhatAMachineLacks) {
 
 // The handouts' own batches, counts of steps and contexts.
 TEST(Sections, PresetsMeasureWhatTheirHandoutAsksFor) {
-  const auto line = [](const char* section, const std::string& preset, const std::string& name) {
-    for (const Section& s : sections()) {
-      if (s.name != section) continue;
-      for (const Measurement& m : plan_of(s, preset, machine_with(2)).measurements) {
-        if (m.name == name) return join(m.arguments, " ") + " ";
-      }
-    }
-    return std::string("no ") + name;
-  };
   const struct {
-    const char* year;
-    std::vector<std::string> warmup, sizes;
-  } presets[] = {
-      {"2024",
-       {"--context 128 ", "--steps 5 ", "--batch 16 "},
-       {"--context 128 ", "--batch 16 ", "small,medium,large,xl,2.7B"}},
-      {"2025",
-       {"--context 128 ", "--steps 10 ", "--batch 4 "},
-       {"--context 128 ", "--batch 4 ", "small,medium,large,xl,2.7B"}},
-      {"2026",
-       {"--context 512 ", "--steps 10 ", "--batch 4 "},
-       {"--context 512 ", "--batch 4 ", "small,medium,large,xl26,10B"}},
+    const char *year, *name;  // of the measurement, without the year
+    std::vector<std::string> words;
+  } cases[] = {
+      {"2024", "step_warmup", {"--context 128 ", "--steps 5 ", "--batch 16 "}},
+      {"2025", "step_warmup", {"--context 128 ", "--steps 10 ", "--batch 4 "}},
+      {"2026", "step_warmup", {"--context 512 ", "--steps 10 ", "--batch 4 "}},
+      {"2024", "precision_sizes", {"--context 128 ", "--batch 16 ", "small,medium,large,xl,2.7B"}},
+      {"2025", "precision_sizes", {"--context 128 ", "--batch 4 ", "small,medium,large,xl,2.7B"}},
+      {"2026", "precision_sizes", {"--context 512 ", "--batch 4 ", "small,medium,large,xl26,10B"}},
+      {"2024", "memory", {"--size small,medium,large,xl,2.7B --context 128 ", "--batch 16 "}},
+      {"2025", "memory", {"--size 2.7B --context 128,256,512 "}},
+      {"2026", "memory", {"--size xl26 --context 128,2048 "}},
+      {"2024", "step_n0128", {"--warmup 1 --steps 5 --batch 16 "}},
+      {"2026", "step_n0512", {"--warmup 5 --steps 10 --batch 4 "}},
+      {"2026", "profile_n1024", {"--context 1024 "}},
   };
-  for (const auto& preset : presets) {
-    const std::string year = preset.year;
-    for (const std::string& words : preset.warmup)
-      EXPECT_SAYS(line("step", year, "step_warmup_" + year), words);
-    for (const std::string& words : preset.sizes)
-      EXPECT_SAYS(line("precision", year, "precision_sizes_" + year), words);
+  for (const auto& test : cases) {
+    auto lines = lines_of(plan_for(test.year, 2));
+    for (const std::string& words : test.words)
+      EXPECT_SAYS(lines[str(test.name, "_", test.year)], words);
   }
-  EXPECT_SAYS(line("memory", "2024", "memory_2024"),
-              "--size small,medium,large,xl,2.7B --context 128 ");
-  EXPECT_SAYS(line("memory", "2024", "memory_2024"), "--batch 16 ");
-  EXPECT_SAYS(line("memory", "2025", "memory_2025"), "--size 2.7B --context 128,256,512 ");
-  EXPECT_SAYS(line("memory", "2026", "memory_2026"), "--size xl26 --context 128,2048 ");
-  EXPECT_SAYS(line("step", "2024", "step_n0128_2024"), "--warmup 1 --steps 5 --batch 16 ");
-  EXPECT_SAYS(line("step", "2026", "step_n0512_2026"), "--warmup 5 --steps 10 --batch 4 ");
-  EXPECT_EQ(line("step", "2026", "step_n0256_2026"), "no step_n0256_2026");
-  EXPECT_SAYS(line("profile", "2026", "profile_n1024_2026"), "--context 1024 ");
+  EXPECT_EQ(lines_of(plan_for("2026", 2)).count("step_n0256_2026"), 0u);
 }
 
 TEST(Sections, AllHoldsEveryYear) {
-  const auto names = [](const std::string& preset) {
-    std::set<std::string> set;
-    for (const Section& section : sections()) {
-      for (const Measurement& m : plan_of(section, preset, machine_with(8)).measurements)
-        set.insert(m.name);
-    }
-    return set;
-  };
-  const std::set<std::string> all = names("all");
+  const auto all = lines_of(plan_for("all", 8));
   for (const char* year : {"2024", "2025", "2026"}) {
-    for (const std::string& name : names(year)) EXPECT_TRUE(all.count(name)) << name;
+    for (const auto& [name, line] : lines_of(plan_for(year, 8)))
+      EXPECT_TRUE(all.count(name)) << name;
   }
 }
 
@@ -194,13 +192,10 @@ TEST(Questions, AFailureAndWhatWasLeftOutAreReasons) {
 
 // Of a section's several measurements the one that would answer gives the reason.
 TEST(Questions, TheReasonIsThatOfTheMeasurementThatAnswers) {
-  const auto compiled = std::find_if(questions().begin(), questions().end(), [](const auto& q) {
-    return std::string(q.name) == "torch_compile (b)";
-  });
-  ASSERT_NE(compiled, questions().end());
+  const Question& compiled = for_tests::question_of("torch_compile (b)");
   const std::vector<LeftOut> left_out = {{"step_2025, larger sizes", "needs a GPU", "step"},
                                          {"step_peers_2025", "needs Python's torch", "step"}};
-  EXPECT_SAYS(for_tests::text_of(answer(*compiled, {}, left_out)), "needs Python's torch");
+  EXPECT_SAYS(for_tests::text_of(answer(compiled, {}, left_out)), "needs Python's torch");
   EXPECT_SAYS(for_tests::text_of(answer(questions().front(), {}, left_out)), "needs a GPU");
 }
 

@@ -80,6 +80,14 @@ inline measure::Table table_of(const std::vector<std::string>& columns, CellRows
   return table;
 }
 
+inline measure::HeatMap heat_map() {
+  measure::HeatMap map;
+  map.title = "Map";
+  map.columns = map.rows = {"1"};
+  map.values = {2};
+  return map;
+}
+
 inline Result result_of(const std::string& section, const std::string& measurement,
                         std::vector<measure::Table> tables) {
   Result result;

@@ -1,4 +1,5 @@
-// Answers about attention: the plain formula, what compiling it brings, and tiled kernels.
+// Answers about kernels by themselves: attention by its formula and in tiles, norms, the tokenizer,
+// and what the machine does at most.
 #include <algorithm>
 #include <cmath>
 
@@ -11,12 +12,6 @@ namespace {
 
 const Columns kGridCase = {"dtype", "D", "N"};
 const Columns kSpeedCase = {"dtype", "mask", "H", "D"};
-const Columns kSpeed = {"dtype", "H", "N", "D", "mask", "pass", "ours", "time", "x best peer"};
-
-TableRows grid_rows(const Evidence& evidence) {
-  return evidence.rows("attention_grid", {"implementation", "dtype", "D", "N", "forward",
-                                          "backward", "before backward"});
-}
 
 // The kernel of this device among the grid's implementations.
 std::string our_kernel(const TableRows& rows) {
@@ -56,7 +51,7 @@ std::string memory_of_gpu(const TableRow& row) {
 }
 
 Facts attention_memory(const Evidence& evidence) {
-  const TableRows rows = grid_rows(evidence), formula = rows.where({{"implementation", "naive"}});
+  const TableRows rows = evidence.rows("grid"), formula = rows.where({{"implementation", "naive"}});
   if (formula.empty()) return {};
   // Memory of tensors is counted on GPUs alone.
   const bool counted = !formula.numbers("before backward").empty();
@@ -95,13 +90,11 @@ Facts attention_memory(const Evidence& evidence) {
 }
 
 Facts attention_compiled(const Evidence& evidence) {
-  const auto both = pairs(grid_rows(evidence), {{"implementation", "compiled"}},
+  const auto both = pairs(evidence.rows("grid"), {{"implementation", "compiled"}},
                           {{"implementation", "naive"}}, kGridCase);
-  const auto forward = ratios(both, "forward"), backward = ratios(both, "backward");
-  if (forward.empty() || backward.empty()) return {};
   const double kept = 1 / speed(both, "before backward");
-  return {{{"forward", speeds(forward, "without it")},
-           {"backward", speeds(backward, "without it")},
+  return {{{"forward", speeds(ratios(both, "forward"), "without it")},
+           {"backward", speeds(ratios(both, "backward"), "without it")},
            {"kept", std::isnan(kept) ? "" : percent(kept)},
            {"order", which_order(compare_measured(kept, 1))}}};
 }
@@ -110,21 +103,17 @@ Facts attention_compiled(const Evidence& evidence) {
 AnswerFunction rightness(const Columns& passes, const std::string& what) {
   return [passes, what](const Evidence& evidence) -> Facts {
     const TableRows rows =
-        evidence
-            .rows("attention", {"dtype", "N", "mask", "pass", "implementation", "whose", "wrong"})
-            .where({{"whose", "ours"}})
-            .with({"wrong"})
-            .if_([&](const TableRow& row) { return contains(passes, row.text("pass")); });
+        evidence.rows("rightness").where({{"whose", "ours"}}).if_([&](const TableRow& row) {
+          return contains(passes, row.text("pass"));
+        });
     if (rows.empty()) return {};
     const TableRows broken = rows.if_([](const TableRow& row) { return row.number("wrong") != 0; });
-    double wrong = 0;
-    for (const TableRow& row : broken) wrong += row.number("wrong");
     Facts facts = {{{"right", which(broken.empty())},
                     {"what", what},
                     {"runs", count_of(rows.size(), "run")},
                     {"kernels", count_of(rows.distinct("implementation").size(), "kernel")},
                     {"masks", join(rows.distinct("mask"))},
-                    {"wrong", fixed(wrong, 0)},
+                    {"wrong", fixed(broken.sum("wrong"), 0)},
                     {"broken", str(broken.size())},
                     {"wrong masks", join(broken.distinct("mask"))}},
                    {{"", rows.most("error")}}};
@@ -148,7 +137,7 @@ Facts attention_speed(const Evidence& evidence) {
   std::vector<std::pair<double, std::string>> speeds;
   std::vector<double> formula;
   Tally all;
-  for (const TableRows& rows : evidence.rows("attention", kSpeed).by(kSpeedCase)) {
+  for (const TableRows& rows : evidence.rows("speed").by(kSpeedCase)) {
     const TableRow row = rows.front();
     const std::vector<double> others = rows.numbers("x best peer");
     if (others.empty()) continue;
@@ -161,41 +150,142 @@ Facts attention_speed(const Evidence& evidence) {
     const std::string inputs =
         str(row.text("dtype"), ", ", count_of(static_cast<size_t>(row.number("H")), "head"),
             row.text("mask") == "causal" ? ", causal" : ", no mask");
-    speeds.emplace_back(measure::geometric_mean(others), say(inputs + ", head_dim {D}", row));
-    facts.table.add_row({inputs, *row.cell("D"), others.size(), tally.more(), tally.less(),
-                         speeds.back().first,
+    const double mean = measure::geometric_mean(others);
+    speeds.emplace_back(mean, str(fixed(mean, 2), " (", say(inputs + ", head_dim {D}", row), ")"));
+    facts.table.add_row({inputs, *row.cell("D"), others.size(), tally.more(), tally.less(), mean,
                          naive.empty() ? measure::Cell() : measure::Cell(formula.back())});
   }
   if (speeds.empty()) return {};
   facts.table.notes = {"x: the other's time over ours, in geometric mean; above 1 ours is faster."};
-  std::sort(speeds.begin(), speeds.end());
-  const auto words = [](const auto& speed) {
-    return fixed(speed.first, 2) + " (" + speed.second + ")";
-  };
-  facts.words = {{"slow", speeds.size() > 1 ? words(speeds.front()) : ""},
-                 {"fast", words(speeds.back())},
+  facts.words = {{"speeds", span_of(std::move(speeds))},
                  {"tally", all.words("slower", "as fast within 2 %", "faster")},
                  {"formula", span_of(formula, 1)}};
   return facts;
 }
 
 Facts attention_leaderboard(const Evidence& evidence) {
-  const TableRow row =
-      evidence.rows("leaderboard", kSpeed).with({"time"}).first({{"pass", "both"}});
+  const TableRow row = evidence.rows("leaderboard").first({{"pass", "both"}});
   const bool other = row.number("auto") > 0 && row.text("auto takes") != row.text("ours");
-  return {{{"speed", speed_words(row.number("x best peer"))}, {"other", which(other)}},
-          {{"", row}}};
+  return {{{"other", which(other)}}, {{"", row}}};
+}
+
+// ---- Norms
+
+RowPairs norms(const TableRows& rows, const std::string& a, const std::string& b) {
+  return pairs(rows, {{"implementation", a}}, {{"implementation", b}},
+               {"rows", "width", "dtype", "pass"});
+}
+
+std::string norm_speeds(const RowPairs& both, const std::string& b) {
+  return speeds(ratios(both, "median"), b);
+}
+
+// "2.10 (forward) and 1.80 (forward-backward)": how many times as fast a is.
+std::string by_pass(const TableRows& rows, const std::string& a, const std::string& b) {
+  std::vector<std::string> parts;
+  for (const TableRows& pass : rows.by({"pass"})) {
+    const double times = speed(norms(pass, a, b), "median");
+    if (times > 0) parts.push_back(fixed(times, 2) + " (" + pass.front().text("pass") + ")");
+  }
+  return join(parts, " and ");
+}
+
+// The one kernel of RMSNorm that is there: ours, or LibTorch's where that is faster (on a GPU).
+std::string fused_norm(const TableRows& rows) {
+  const double beside = speed(norms(rows, "libtorch", "flashstep"), "median");
+  return !std::isnan(beside) && compare_measured(beside, 1) > 0 ? "libtorch" : "flashstep";
+}
+
+TableRows widest(const TableRows& rows) {
+  return rows.where(
+      {{"rows", rows.most("rows").text("rows")}, {"width", rows.most("width").text("width")}});
+}
+
+Facts norm_layer_norm(const Evidence& evidence) {
+  const TableRows all = evidence.rows("norm"), rows = all.where({{"pass", "forward"}});
+  const std::string fused = fused_norm(all);
+  const auto formula = norms(rows, "naive", "layer_norm");
+  if (formula.empty()) return {};
+  return {{{"formula", norm_speeds(formula, "LayerNorm")},
+           {"order", which_order(compare_measured(speed(formula, "median"), 1))},
+           {"fused", fused},
+           {"kernel", norm_speeds(norms(rows, fused, "layer_norm"), "LayerNorm")}},
+          {},
+          widest(rows)};
+}
+
+Facts norm_fused(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("norm");
+  const std::string fused = fused_norm(rows), gains = by_pass(rows, fused, "naive");
+  if (gains.empty()) return {};
+  const double times = speed(norms(rows, fused, "naive"), "median");
+  return {{{"fused", fused},
+           {"gains", gains},
+           {"limit", span_of(rows.where({{"implementation", fused}}).numbers("of limit"), 0)},
+           {"pays", which(compare_measured(times, 1) > 0)}},
+          {},
+          widest(rows)};
+}
+
+Facts norm_compiled(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("norm");
+  const auto beside = norms(rows, "compiled", fused_norm(rows));
+  return {{{"gains", by_pass(rows, "compiled", "naive")},
+           {"kernel", norm_speeds(beside, "the kernel that was written")},
+           {"order", which_order(compare_measured(speed(beside, "median"), 1))}},
+          {},
+          widest(rows)};
+}
+
+// ---- The tokenizer, and limits
+
+Facts tokenizer_answer(const Evidence& evidence) {
+  const auto tables = evidence.tables("tokenizer");
+  if (tables.empty()) return {};
+  const TableRows& rows = tables.front();
+  evidence.use(rows);
+  std::vector<std::string> parts;
+  for (const TableRows& work : rows.by({"work"})) {
+    const std::string times = span_of(work.numbers("ratio"), 1);
+    if (!times.empty()) parts.push_back(str(work.front().text("work"), " ", times, " times"));
+  }
+  return {{{"compared", which(!parts.empty())}, {"times", join(parts)}},
+          {{"", rows.most("ours")}},
+          rows};
+}
+
+Facts limits_answer(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("limits");
+  const bool gpu = rows.first({{"device", "cuda"}}).table != nullptr;
+  const TableRows own = rows.where({{"device", gpu ? "cuda" : "cpu"}});
+  std::vector<std::string> parts;
+  for (const TableRow& row : own) {
+    const bool tera = row.text("unit") == "GFLOP/s" && row.number("measured") >= 1000;
+    parts.push_back(say("{limit} {rate} {unit}[ ({share|%})]", row,
+                        {{"rate", three_digits(row.number("measured") / (tera ? 1000 : 1))},
+                         {"unit", tera ? "TFLOP/s" : row.text("unit")}}));
+  }
+  return {{{"gpu", which(gpu)},
+           {"sheet", which(!own.numbers("share").empty())},
+           {"limits", join(parts)}},
+          {},
+          rows};
 }
 
 }  // namespace
 
-void add_attention_answers(Answers& answers) {
-  answers["attention_memory"] = attention_memory;
-  answers["attention_compiled"] = attention_compiled;
-  answers["attention_forward_right"] = rightness({"forward"}, "the output");
-  answers["attention_backward_right"] = rightness({"backward", "both"}, "a gradient");
-  answers["attention_speed"] = attention_speed;
-  answers["attention_leaderboard"] = attention_leaderboard;
+Answers kernel_answers() {
+  return {{"attention_memory", attention_memory},
+          {"attention_compiled", attention_compiled},
+          {"attention_forward_right", rightness({"forward"}, "the output")},
+          {"attention_backward_right", rightness({"backward", "both"}, "a gradient")},
+          {"attention_speed", attention_speed},
+          {"attention_leaderboard", attention_leaderboard},
+          {"norm_layer_norm", norm_layer_norm},
+          {"norm_fused", norm_fused},
+          {"norm_compiled", norm_compiled},
+          {"tokenizer", tokenizer_answer},
+          {"limits", limits_answer}};
 }
 
 }  // namespace flashstep::tools
