@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "apps/commands.h"
+#include "flashstep/base/heap.h"
+#include "flashstep/base/signals.h"
 #include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data_parallel.h"
@@ -24,27 +26,7 @@ constexpr AddBenchmark kBenchmarks[] = {
     add_bench_sharding,  add_bench_step,      add_bench_tokenizer,
 };
 
-// How the command ends, once what was measured is shown.
-void throw_end_of(const tools::BenchReport& report) {
-  if (report.signal != 0)
-    throw Interrupted(report.signal, "interrupted; what was measured is shown");
-  if (!report.failure.empty()) throw MachineError(report.failure);
-}
-
 }  // namespace
-
-void BenchOutput::add_option(CLI::App& command) {
-  command.add_option("--out", stem, "Also write the table to STEM.md and STEM.json");
-}
-
-void BenchOutput::show(const tools::BenchReport& report) const {
-  std::cout << tools::to_text(report, terminal_columns(stdout));
-  if (!stem.empty()) {
-    write_file(stem + ".md", measure::to_markdown(report.table));
-    write_file(stem + ".json", measure::to_json(report.table));
-  }
-  throw_end_of(report);
-}
 
 void ParallelFlags::add_options(CLI::App& command) {
   command.add_option("--preset", preset, "The lists of a year's handout: 2024, 2025, 2026")
@@ -105,15 +87,9 @@ void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
 }
 
 void add_turns(CLI::App& command, int64_t& turns, int64_t& warmup, int64_t& steps) {
-  command.add_option("--turns", turns, "Of every implementation, one after the other")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
-  command.add_option("--warmup", warmup, "Steps a turn that are not timed")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
-  command.add_option("--steps", steps, "Timed steps a turn")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
+  add_count(command, "--turns", turns, "Of every implementation, one after the other", 100'000);
+  add_count(command, "--warmup", warmup, "Steps a turn that are not timed", 100'000);
+  add_count(command, "--steps", steps, "Timed steps a turn", 100'000);
 }
 
 void add_attention(CLI::App& command, std::string& attention) {
@@ -150,6 +126,13 @@ void add_names(CLI::App& command, const char* flag, std::vector<std::string>& na
   command.add_option(flag, names, help)->delimiter(',')->check(CLI::IsMember(known));
 }
 
+CLI::Option* add_count(CLI::App& command, const char* flag, int64_t& count, const char* help,
+                       int64_t most, int64_t least) {
+  return command.add_option(flag, count, help)
+      ->check(CLI::Range(least, most))
+      ->capture_default_str();
+}
+
 void add_implementations(CLI::App& command, std::vector<std::string>& names,
                          const std::vector<std::string>& known) {
   for (const std::string flag : {"--implementations", "--contestants"}) {  // its old name
@@ -179,6 +162,20 @@ void show(const tools::BenchReport& report, const std::string& directory, const 
   std::cout << tools::to_text(report, terminal_columns(stdout));
   if (!directory.empty()) tools::save(report, directory + "/" + name);
   throw_end_of(report);
+}
+
+void run_and_show(const std::function<tools::BenchReport()>& benchmark,
+                  const std::string& directory, const std::string& name) {
+  make_output_directory(directory);
+  keep_freed_memory();
+  const SignalGuard signals;
+  show(benchmark(), directory, name);
+}
+
+void throw_end_of(const tools::BenchReport& report) {
+  if (report.signal != 0)
+    throw Interrupted(report.signal, "interrupted; what was measured is shown");
+  if (!report.failure.empty()) throw MachineError(report.failure);
 }
 
 void add_bench(CLI::App& app) {

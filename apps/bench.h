@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,14 +26,6 @@ void add_bench_products(CLI::App& bench);
 void add_bench_sharding(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 void add_bench_tokenizer(CLI::App& bench);
-
-// Where a benchmark's table goes: to standard output, and to files when asked.
-struct BenchOutput {
-  std::string stem;
-
-  void add_option(CLI::App& command);                 // --out STEM
-  void show(const tools::BenchReport& report) const;  // and ends as show() below
-};
 
 // What the benchmarks of several processes measure: each flag that is given replaces a list of the
 // preset.
@@ -69,6 +62,9 @@ std::string device_or_gpu(const std::string& device);
 void add_directory(CLI::App& command, std::string& directory);
 void add_names(CLI::App& command, const char* flag, std::vector<std::string>& names,
                const std::vector<std::string>& known, const std::string& help);
+// A number from 1 (or `least`) to `most`; its default is shown.
+CLI::Option* add_count(CLI::App& command, const char* flag, int64_t& count, const char* help,
+                       int64_t most, int64_t least = 1);
 // --implementations; `known` empty: the benchmark says which there are.
 void add_implementations(CLI::App& command, std::vector<std::string>& names,
                          const std::vector<std::string>& known);
@@ -89,5 +85,11 @@ void make_output_directory(const std::string& directory);
 // Prints a report, writes its files DIRECTORY/NAME.* (none without a directory), and ends as
 // Interrupted, or with MachineError, if that was its end.
 void show(const tools::BenchReport& report, const std::string& directory, const std::string& name);
+// The same of a benchmark in this process: under a SignalGuard, with freed memory kept as flashstep
+// train does.
+void run_and_show(const std::function<tools::BenchReport()>& benchmark,
+                  const std::string& directory, const std::string& name);
+// Ends the command as Interrupted, or with MachineError, if that was the report's end.
+void throw_end_of(const tools::BenchReport& report);
 
 }  // namespace flashstep::apps

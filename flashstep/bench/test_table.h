@@ -49,6 +49,11 @@ inline std::string text_at(const measure::Table& table, size_t row, const std::s
                           table.columns[place_of(table, column)].format);
 }
 
+inline void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+}
+
 // One of the lines has all these texts.
 inline bool some_line_has(const std::vector<std::string>& lines,
                           const std::vector<std::string>& texts) {
