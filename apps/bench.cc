@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "apps/commands.h"
+#include "flashstep/base/heap.h"
+#include "flashstep/base/signals.h"
 #include "flashstep/base/terminal.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
@@ -23,27 +25,7 @@ constexpr AddBenchmark kBenchmarks[] = {
     add_bench_sharding,  add_bench_step,      add_bench_tokenizer,
 };
 
-// How the command ends, once what was measured is shown.
-void throw_end_of(const tools::BenchReport& report) {
-  if (report.signal != 0)
-    throw Interrupted(report.signal, "interrupted; what was measured is shown");
-  if (!report.failure.empty()) throw MachineError(report.failure);
-}
-
 }  // namespace
-
-void BenchOutput::add_option(CLI::App& command) {
-  command.add_option("--out", stem, "Also write the table to STEM.md and STEM.json");
-}
-
-void BenchOutput::show(const tools::BenchReport& report) const {
-  std::cout << tools::to_text(report, terminal_columns(stdout));
-  if (!stem.empty()) {
-    write_file(stem + ".md", measure::to_markdown(report.table));
-    write_file(stem + ".json", measure::to_json(report.table));
-  }
-  throw_end_of(report);
-}
 
 void ParallelFlags::add_options(CLI::App& command) {
   add_choice(command, "--preset", preset, {"2024", "2025", "2026"},
@@ -141,6 +123,20 @@ void show(const tools::BenchReport& report, const std::string& directory, const 
   std::cout << tools::to_text(report, terminal_columns(stdout));
   if (!directory.empty()) tools::save(report, directory + "/" + name);
   throw_end_of(report);
+}
+
+void run_and_show(const std::function<tools::BenchReport()>& benchmark,
+                  const std::string& directory, const std::string& name) {
+  make_output_directory(directory);
+  keep_freed_memory();
+  const SignalGuard signals;
+  show(benchmark(), directory, name);
+}
+
+void throw_end_of(const tools::BenchReport& report) {
+  if (report.signal != 0)
+    throw Interrupted(report.signal, "interrupted; what was measured is shown");
+  if (!report.failure.empty()) throw MachineError(report.failure);
 }
 
 void add_bench(CLI::App& app) {

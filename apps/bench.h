@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -26,14 +27,6 @@ void add_bench_products(CLI::App& bench);
 void add_bench_sharding(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 void add_bench_tokenizer(CLI::App& bench);
-
-// Where a benchmark's table goes: to standard output, and to files when asked.
-struct BenchOutput {
-  std::string stem;
-
-  void add_option(CLI::App& command);                 // --out STEM
-  void show(const tools::BenchReport& report) const;  // and ends as show() below
-};
 
 // What the benchmarks of several processes measure: each flag that is given replaces a list of the
 // preset.
@@ -70,9 +63,12 @@ void add_choice(CLI::App& command, const char* flag, std::string& choice,
                 const std::vector<std::string>& known, const std::string& help);
 // A number from `least` to `most`, whose default the help shows.
 template <typename T>
-void add_number(CLI::App& command, const char* flag, T& value, std::type_identity_t<T> least,
-                std::type_identity_t<T> most, const std::string& help) {
-  command.add_option(flag, value, help)->check(CLI::Range(least, most))->capture_default_str();
+CLI::Option* add_number(CLI::App& command, const char* flag, T& value,
+                        std::type_identity_t<T> least, std::type_identity_t<T> most,
+                        const std::string& help) {
+  return command.add_option(flag, value, help)
+      ->check(CLI::Range(least, most))
+      ->capture_default_str();
 }
 // --implementations; `known` empty: the benchmark says which there are.
 void add_implementations(CLI::App& command, std::vector<std::string>& names,
@@ -94,5 +90,11 @@ void make_output_directory(const std::string& directory);
 // Prints a report, writes its files DIRECTORY/NAME.* (none without a directory), and ends as
 // Interrupted, or with MachineError, if that was its end.
 void show(const tools::BenchReport& report, const std::string& directory, const std::string& name);
+// The same of a benchmark in this process: under a SignalGuard, with freed memory kept as flashstep
+// train does.
+void run_and_show(const std::function<tools::BenchReport()>& benchmark,
+                  const std::string& directory, const std::string& name);
+// Ends the command as Interrupted, or with MachineError, if that was the report's end.
+void throw_end_of(const tools::BenchReport& report);
 
 }  // namespace flashstep::apps

@@ -3,8 +3,6 @@
 #include <string>
 
 #include "apps/bench.h"
-#include "flashstep/base/heap.h"
-#include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/ops.h"
 
@@ -22,10 +20,7 @@ void run(OpsArguments& arguments) {
   options.device = device_or_gpu(options.device);
   options.peer_command = arguments.peer.command();
   options.progress = print_progress;
-  make_output_directory(arguments.directory);
-  keep_freed_memory();  // as flashstep train
-  const SignalGuard signals;
-  show(tools::bench_ops(options), arguments.directory, "ops");
+  run_and_show([&] { return tools::bench_ops(options); }, arguments.directory, "ops");
 }
 
 }  // namespace
@@ -36,17 +31,16 @@ void add_bench_ops(CLI::App& bench) {
   auto arguments = std::make_shared<OpsArguments>();
   auto& options = arguments->options;
   options.device.clear();
-  const auto add_count = [&](const char* flag, int64_t& count, const char* text) {
-    command->add_option(flag, count, text)->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  };
+  constexpr int64_t kMost = 1 << 24;
   add_names(*command, "--op", options.ops, tools::op_names(),
             "Only these: " + join(tools::op_names()));
-  add_count("--rows", options.rows, "Tokens, a multiple of 256");
-  add_count("--width", options.width, "d_model, a multiple of 64");
-  add_count("--vocab", options.vocab, "Tokens in the vocabulary");
+  add_number(*command, "--rows", options.rows, 1, kMost, "Tokens, a multiple of 256");
+  add_number(*command, "--width", options.width, 1, kMost, "d_model, a multiple of 64");
+  add_number(*command, "--vocab", options.vocab, 1, kMost, "Tokens in the vocabulary");
   add_names(*command, "--dtype", options.dtypes, {"fp32", "bf16"}, "fp32 (the default), bf16");
   add_implementations(*command, options.implementations, {"flashstep", "eager", "compiled"});
-  add_count("--turns", options.turns, "Of every implementation, one after the other");
+  add_number(*command, "--turns", options.turns, 1, kMost,
+             "Of every implementation, one after the other");
   command
       ->add_option("--seconds", options.cell_seconds,
                    "For the timed calls of one implementation and case")

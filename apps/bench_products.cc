@@ -12,21 +12,20 @@ namespace {
 
 struct ProductsArguments {
   WorkloadFlags workload;
-  int64_t turns = 5, turn_ms = 2;
-  std::string table, directory;
+  tools::BenchProductsOptions options;
+  int64_t turn_ms = 2;
+  std::string directory;
 };
 
-void run(const ProductsArguments& arguments) {
+void run(ProductsArguments& arguments) {
   tools::WorkloadAxes axes;
   axes.sizes = {"xl"};
   axes.contexts = {512};
   axes.precisions = {"bf16"};
   arguments.workload.apply(axes);
-  tools::BenchProductsOptions options;
+  tools::BenchProductsOptions& options = arguments.options;
   options.workloads = tools::workloads_of(axes);
-  options.turns = arguments.turns;
   options.turn_seconds = static_cast<double>(arguments.turn_ms) * 1e-3;
-  options.table = arguments.table;
   options.progress = print_progress;
   make_output_directory(arguments.directory);
   const SignalGuard signals;
@@ -40,13 +39,15 @@ void add_bench_products(CLI::App& bench) {
       "products", "The matrix products of a step by each of cuBLASLt's algorithms");
   auto arguments = std::make_shared<ProductsArguments>();
   arguments->workload.add_options(*command);
-  command->add_option("--turns", arguments->turns, "Of every algorithm, one after the other (5)")
+  command
+      ->add_option("--turns", arguments->options.turns,
+                   "Of every algorithm, one after the other (5)")
       ->check(CLI::Range(1, 1000));
   command
       ->add_option("--turn-ms", arguments->turn_ms,
                    "Of a turn (2); from 200 on algorithms are chosen at the GPU's power limit")
       ->check(CLI::Range(1, 10000));
-  command->add_option("--table", arguments->table,
+  command->add_option("--table", arguments->options.table,
                       "Bring this table (flashstep/products/tuned.inc) up to date");
   add_directory(*command, arguments->directory);
   command->callback([arguments] { run(*arguments); });

@@ -20,13 +20,17 @@ namespace {
 constexpr uint64_t kTurnsSeed = 1;
 
 TurnOptions turn_options(const BenchAttentionOptions& options) {
-  TurnOptions turns;
-  if (options.device == "cpu") {
-    turns.cell_seconds = 0.5;
-    turns.warmup_seconds = 0.05;
-    turns.least_samples = 5;
-    turns.sample_seconds = 1e-3;
+  if (options.quick) {
+    return {.cell_seconds = 1e-4,
+            .warmup_seconds = 1e-4,
+            .turns = 1,
+            .least_samples = 1,
+            .most_samples = 3};
   }
+  TurnOptions turns;
+  if (options.device == "cpu")
+    turns = {
+        .cell_seconds = 0.5, .warmup_seconds = 0.05, .least_samples = 5, .sample_seconds = 1e-3};
   if (options.preset == "leaderboard") {
     turns.cell_seconds = 10;
     turns.warmup_seconds = 1;
@@ -37,12 +41,6 @@ TurnOptions turn_options(const BenchAttentionOptions& options) {
     turns.warmup_calls = options.warmup;
     turns.calls = options.iterations;
   }
-  if (options.quick) {
-    turns = TurnOptions();
-    turns.cell_seconds = turns.warmup_seconds = 1e-4;
-    turns.turns = turns.least_samples = 1;
-    turns.most_samples = 3;
-  }
   return turns;
 }
 
@@ -50,7 +48,7 @@ TurnOptions turn_options(const BenchAttentionOptions& options) {
 // in a program, they do here too.
 std::vector<AttentionInputs> rotated_inputs(const AttentionCase& c, const at::Device& device) {
   std::vector<AttentionInputs> inputs;
-  const int64_t sets = sets_beyond_cache(pass_bytes(c, AttentionPass::kForward), device);
+  const int64_t sets = sets_beyond_cache(pass_bytes(c, "forward"), device);
   for (int64_t i = 0; i < sets; ++i)
     inputs.push_back(random_inputs(c, device, kTurnsSeed + static_cast<uint64_t>(i)));
   return inputs;
@@ -69,17 +67,6 @@ Fields key_of(const AttentionCase& c) {
 
 // ---- Tables
 
-// Of the case's record that stands for ours; an empty cell without one.
-CellOf ours(const CellOf& cell) {
-  return [cell](const Record& r, const Records& all) {
-    return r.ours ? cell(r, all) : measure::Cell();
-  };
-}
-
-const Record* best_peer(const Record& r, const Records& all) {
-  return all.fastest(r, "seconds", [](const Record& other) { return !other.ours; });
-}
-
 Schema case_schema() {
   Schema schema;
   for (const char* name : {"dtype", "B", "H", "N", "M", "D", "mask", "pass"}) {
@@ -97,41 +84,32 @@ Schema rate_schema() {
       {measure::number_column("of limit", "%", 1), finite(rate("limit seconds", "seconds", 100))}};
 }
 
-Schema graph_schema() {
-  const auto beside = [](const Record& r, const Records& all) {
-    const Record* best = all.fastest(r, "graph", [](const Record& other) { return !other.ours; });
-    return best == nullptr ? NAN : best->median("graph") / r.median("graph");
-  };
-  return {{significant("in a graph", "ms"), ours(median("graph", 1e3))},
-          {measure::number_column("x in a graph", "", 2), ours(finite(beside))}};
-}
-
 Schema attention_schema(const Records& records) {
   const CellOf time = or_word(median("seconds", 1e3));
-  const auto peer = [](const Record& r, const Records& all) {
-    const Record* best = best_peer(r, all);
-    return best != nullptr ? measure::Cell(best->implementation) : measure::Cell();
+  const auto beside = [](const char* series) {
+    return ours(finite(
+        [series](const Record& r, const Records& all) { return times_best_peer(r, all, series); }));
   };
-  const auto ratio = [](const Record& r, const Records& all) {
-    const Record* best = best_peer(r, all);
-    return best != nullptr ? best->median("seconds") / r.median("seconds") : NAN;
+  const auto peer = [](const Record& r, const Records& all) {
+    const Record* best = best_peer(r, all, "seconds");
+    return best != nullptr ? measure::Cell(best->implementation) : measure::Cell();
   };
   Schema schema = case_schema() + Schema{{measure::text_column("ours"), ours(implementation())},
                                          {significant("time", "ms"), ours(time)}};
   for (const SchemaColumn& column : rate_schema())
     schema.push_back({column.column, ours(column.cell)});
   schema = schema + Schema{{measure::text_column("best peer"), peer},
-                           {measure::number_column("x best peer", "", 2), ours(finite(ratio))}};
-  const auto has_graph = [](const Record& r) { return r.has("graph"); };
-  if (std::any_of(records.begin(), records.end(), has_graph)) schema = schema + graph_schema();
+                           {measure::number_column("x best peer", "", 2), beside("seconds")}};
+  if (records.find([](const Record& r) { return r.has("graph"); }) != nullptr) {
+    schema = schema + Schema{{significant("in a graph", "ms"), ours(median("graph", 1e3))},
+                             {measure::number_column("x in a graph", "", 2), beside("graph")}};
+  }
   schema = schema + Schema{{measure::integer_column("wrong"), ours(fact("wrong"))},
                            {measure::text_column("auto takes"), fact("chosen")}};
   const Record* first = records.empty() ? nullptr : our_record(records.all().front(), records);
-  for (const std::string& name :
-       records.distinct([](const Record& r) { return r.implementation; })) {
-    if (first != nullptr && name == first->implementation)
-      continue;  // its time has the first place
-    schema.push_back({significant(name, "ms"), of(name, time)});
+  for (const std::string& name : records.distinct(implementation_of)) {
+    const bool has_the_first_place = first != nullptr && name == first->implementation;
+    if (!has_the_first_place) schema.push_back({significant(name, "ms"), of(name, time)});
   }
   return schema;
 }
@@ -163,16 +141,15 @@ Schema runs_schema() {
 // What it costs that bits repeat. The forward pass is the same.
 void add_cost_of_determinism(const Records& records, std::vector<std::string>& sentences) {
   constexpr double kLaunchBound = 512;  // the N up to which a call's time is mostly its launching
-  for (const char* dtype : {"bf16", "fp32"}) {
-    std::vector<double> ratios;
-    for (const Record& r : records) {
-      const Record* device_kernel = our_record(r, records);
-      const bool compared = r.implementation == kDeterministic && r.has("seconds") &&
-                            device_kernel != nullptr && device_kernel->has("seconds");
-      if (!compared || r.text("dtype") != dtype || r.text("pass") != "backward") continue;
-      if (r.number("N") > kLaunchBound)
-        ratios.push_back(r.median("seconds") / device_kernel->median("seconds"));
-    }
+  for (const std::string dtype : {"bf16", "fp32"}) {
+    const auto ratios = finite_numbers(records, [&](const Record& r, const Records& all) {
+      const bool compared = r.implementation == kDeterministic && r.text("dtype") == dtype &&
+                            r.text("pass") == "backward" && r.number("N") > kLaunchBound;
+      const Record* device_kernel = our_record(r, all);
+      return compared && device_kernel != nullptr
+                 ? r.median("seconds") / device_kernel->median("seconds")
+                 : NAN;
+    });
     if (ratios.empty()) continue;
     sentences.push_back(str(dtype, " backward takes ", fixed(measure::geometric_mean(ratios), 2),
                             " x as long where bits must repeat (N > 512, ", ratios.size(),
@@ -183,25 +160,22 @@ void add_cost_of_determinism(const Records& records, std::vector<std::string>& s
 
 std::vector<std::string> attention_findings(const Records& records) {
   std::vector<std::string> sentences;
+  double wrong = 0, wrong_of_peers = 0;
+  int64_t checked = 0;
   for (const Record& r : records) {
     const std::string why = r.text("no graph");
     const std::string sentence = str(r.implementation, " is in no graph: ", why, ".");
-    const bool said = contains(sentences, sentence);
-    if (!why.empty() && !said) sentences.push_back(sentence);
+    if (!why.empty() && !contains(sentences, sentence)) sentences.push_back(sentence);
+    if (!r.facts.contains("wrong")) continue;
+    (r.ours ? wrong : wrong_of_peers) += r.number("wrong");
+    checked += r.ours;
   }
   add_cost_of_determinism(records, sentences);
-  double wrong = 0, wrong_of_peers = 0;
-  int64_t checked = 0;
-  std::vector<double> ratios;
-  for (const Record& r : records) {
-    if (r.facts.contains("wrong")) (r.ours ? wrong : wrong_of_peers) += r.number("wrong");
-    checked += r.ours && r.facts.contains("wrong");
-    const Record* peer = best_peer(r, records);
-    if (&r == our_record(r, records) && r.has("seconds") && peer != nullptr)
-      ratios.push_back(peer->median("seconds") / r.median("seconds"));
-  }
   sentences.push_back(
       str("Wrong elements: ours ", wrong, " in ", checked, " runs, peers ", wrong_of_peers, "."));
+  const auto ratios = finite_numbers(records, [](const Record& r, const Records& all) {
+    return &r == our_record(r, all) ? times_best_peer(r, all) : NAN;
+  });
   if (ratios.empty()) {
     sentences.emplace_back("Verdict: no row with ours and a peer.");
     return sentences;
@@ -227,23 +201,12 @@ std::vector<AttentionCandidate> chosen_candidates(const BenchAttentionOptions& o
   if (names.empty()) return all;
   std::vector<std::string> known;
   for (const auto& implementation : all) known.push_back(implementation.name);
-  for (const auto& name : names) {
-    require(contains(known, name), "[bench attention] expected implementations among ", join(known),
-            ", got \"", name, "\"");
-  }
+  require_among("[bench attention] expected implementations", names, known);
   std::erase_if(all, [&](const AttentionCandidate& c) { return !wanted(c.name); });
   return all;
 }
 
-at::Device attention_device(const std::string& name) {
-  require(name == "cpu" || name == "cuda", "[bench attention] expected device cpu or cuda, got \"",
-          name, "\"");
-  require(name == "cpu" || !measure::list_gpus().empty(),
-          "[bench attention] expected a GPU for device cuda, got none");
-  return name == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
-}
-
-double limit_seconds(const AttentionCase& c, AttentionPass pass, const std::string& device) {
+double limit_seconds(const AttentionCase& c, const std::string& pass, const std::string& device) {
   return std::max(pass_flops(c, pass) / measure::matmul_limit_flops(device, c.dtype),
                   pass_bytes(c, pass) / measure::memory_limit_bytes_per_s(device));
 }
@@ -252,21 +215,46 @@ const Record* our_record(const Record& of_case, const Records& all) {
   for (const char* name : {"cuda", "cpu"}) {
     if (const Record* record = all.find(of_case, name)) return record;
   }
-  for (const Record& record : all) {
-    if (record.ours && record.key == of_case.key) return &record;
+  return all.find([&](const Record& r) { return r.ours && r.key == of_case.key; });
+}
+
+bool is_row(const Record& r, const Records& all) {
+  const Record* stands_for_ours = our_record(r, all);
+  return stands_for_ours != nullptr ? &r == stands_for_ours : all.is_first_of_case(r);
+}
+
+const Record* best_peer(const Record& of_case, const Records& all, const std::string& series) {
+  return all.fastest(of_case, series, [](const Record& other) { return !other.ours; });
+}
+
+double times_best_peer(const Record& r, const Records& all, const std::string& series) {
+  const Record* best = best_peer(r, all, series);
+  return best == nullptr ? NAN : best->median(series) / r.median(series);
+}
+
+std::vector<double> finite_numbers(const Records& records, const NumberOf& number) {
+  std::vector<double> numbers;
+  for (const Record& r : records) {
+    const double one = number(r, records);
+    if (std::isfinite(one)) numbers.push_back(one);
   }
-  return nullptr;
+  return numbers;
+}
+
+CellOf ours(const CellOf& cell) {
+  return [cell](const Record& r, const Records& all) {
+    return r.ours ? cell(r, all) : measure::Cell();
+  };
 }
 
 std::vector<Record> measure_attention(const AttentionCase& c,
-                                      const std::vector<AttentionPass>& passes,
+                                      const std::vector<std::string>& passes,
                                       const std::vector<AttentionCandidate>& implementations,
                                       const at::Device& device, const TurnOptions& options) {
   AttentionRound round{c, device, kTurnsSeed, {}};
-  const bool gradients = passes != std::vector{AttentionPass::kForward};
+  const bool gradients = passes != std::vector<std::string>{"forward"};
   std::optional<AttentionReference> reference;
-  TurnsCase turns_case{key_of(c), describe(c), {}};
-  for (const AttentionPass pass : passes) turns_case.passes.push_back(pass_name(pass));
+  const TurnsCase turns_case{key_of(c), describe(c), passes};
   std::vector<Candidate> candidates;
   for (const AttentionCandidate& implementation : implementations) {
     candidates.push_back({implementation.name, implementation.ours, [&] {
@@ -280,12 +268,10 @@ std::vector<Record> measure_attention(const AttentionCase& c,
     round.inputs = rotated_inputs(c, device);
     const AttentionInputs& first = round.inputs[0];
     reference.emplace(c, first, gradients);
-    AttentionOptions options_of_auto;
-    options_of_auto.causal = c.causal;
-    chosen = attention_auto(first.q, first.k, first.v, options_of_auto);
+    chosen = attention_auto(first.q, first.k, first.v, {.causal = c.causal});
   });
   for (Record& record : records) {
-    const AttentionPass pass = pass_by_name(record.text("pass"));
+    const std::string pass = record.text("pass");
     record.facts["flops"] = pass_flops(c, pass);
     record.facts["limit seconds"] = limit_seconds(c, pass, device.is_cuda() ? "cuda" : "cpu");
     record.facts["chosen"] = chosen;
@@ -302,11 +288,7 @@ Benchmark attention_benchmark(const BenchAttentionOptions& options) {
   benchmark.device = options.device;
   benchmark.refusals_are_mistakes = false;  // but what a kernel is not made for
   benchmark.schema = attention_schema;
-  // A line a case: of ours; of the first where there is none of ours.
-  benchmark.has_row = [](const Record& r, const Records& all) {
-    const Record* stands_for_ours = our_record(r, all);
-    return stands_for_ours != nullptr ? &r == stands_for_ours : all.is_first_of_case(r);
-  };
+  benchmark.has_row = is_row;
   benchmark.runs_table = [](const Records& records) {
     return fill("Attention: every run", runs_schema(), records);
   };
@@ -321,7 +303,7 @@ Benchmark attention_benchmark(const BenchAttentionOptions& options) {
 
 BenchReport bench_attention(const BenchAttentionOptions& options) {
   if (options.preset == "grid") return bench_attention_grid(options);
-  const at::Device device = attention_device(options.device);
+  const at::Device device = bench_device("bench attention", options.device);
   const AttentionPreset preset =
       filtered(attention_preset(options.preset, options.pairs), options.filter);
   require(!preset.cases.empty() && !preset.passes.empty(), "[bench attention] expected cases of ",
@@ -329,8 +311,7 @@ BenchReport bench_attention(const BenchAttentionOptions& options) {
   const auto implementations = chosen_candidates(options, device);
   const TurnOptions settings = turn_options(options);
   const SdpaSettings sdpa_settings;
-  std::unique_ptr<GpuStream> stream;
-  if (device.is_cuda()) stream = std::make_unique<GpuStream>();
+  const auto stream = stream_of(device);
   limit_seconds(preset.cases[0], preset.passes[0],
                 options.device);  // measured now, on a quiet machine
   return run_benchmark(attention_benchmark(options), options.progress, [&](Run& run) {

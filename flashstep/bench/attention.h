@@ -32,9 +32,7 @@ BenchReport bench_attention(const BenchAttentionOptions& options);
 
 // ---- Inside
 
-// The device of this name, and those of its implementations that the options ask for. UserError for
-// a device that is not there, and for implementations that nobody knows.
-at::Device attention_device(const std::string& name);
+// The device's implementations that the options ask for. UserError for those that nobody knows.
 std::vector<AttentionCandidate> chosen_candidates(const BenchAttentionOptions& options,
                                                   const at::Device& device);
 
@@ -42,13 +40,24 @@ std::vector<AttentionCandidate> chosen_candidates(const BenchAttentionOptions& o
 // "graph". Every implementation is first held against the float64 reference: the facts "wrong"
 // (elements) and "error" (the largest, in tolerances).
 std::vector<Record> measure_attention(const AttentionCase& c,
-                                      const std::vector<AttentionPass>& passes,
+                                      const std::vector<std::string>& passes,
                                       const std::vector<AttentionCandidate>& implementations,
                                       const at::Device& device, const TurnOptions& options);
 
 // The record that stands for ours in its case: of the device's own kernel ("cuda", "cpu"), without
 // it the first of ours. ("auto" may take a peer's, whose time says nothing about ours.)
 const Record* our_record(const Record& of_case, const Records& all);
+
+// A line a case: of ours; of the first where there is none of ours.
+bool is_row(const Record& r, const Records& all);
+// Of those of the same case that are not ours; null without one.
+const Record* best_peer(const Record& of_case, const Records& all, const std::string& series);
+// Its time over this one's; NaN without both.
+double times_best_peer(const Record& r, const Records& all, const std::string& series = "seconds");
+// Of every record for which that is a number.
+std::vector<double> finite_numbers(const Records& records, const NumberOf& number);
+// The cell of ours; an empty one of peers.
+CellOf ours(const CellOf& cell);
 
 Benchmark attention_benchmark(const BenchAttentionOptions& options);
 
@@ -70,6 +79,6 @@ std::vector<std::string> grid_accounting(const Records& records, double memory_b
 
 // Seconds that the case takes at least: its FLOPs at the matmul limit of its dtype or its bytes at
 // the memory limit of the device ("cpu", "cuda"), whichever is longer.
-double limit_seconds(const AttentionCase& c, AttentionPass pass, const std::string& device);
+double limit_seconds(const AttentionCase& c, const std::string& pass, const std::string& device);
 
 }  // namespace flashstep::tools

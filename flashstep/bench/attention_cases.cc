@@ -7,71 +7,57 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "flashstep/base/text.h"
-#include "flashstep/bench/record.h"
+#include "flashstep/bench/turns.h"
 #include "flashstep/error.h"
 
 namespace flashstep::tools {
 namespace {
 
-const std::vector<AttentionPass> kAllAttentionPasses = {
-    AttentionPass::kForward, AttentionPass::kBackward, AttentionPass::kBoth};
+using Lengths = std::vector<int64_t>;
+using Pairs = std::vector<std::pair<int64_t, int64_t>>;  // of queries and keys
 
-AttentionCase square(std::string dtype, int64_t batch, int64_t heads, int64_t n, int64_t head_dim,
-                     bool causal) {
-  return {std::move(dtype), batch, heads, n, n, head_dim, causal};
+Pairs doubled(int64_t first, int64_t last) {
+  Pairs pairs;
+  for (int64_t n = first; n <= last; n *= 2) pairs.emplace_back(n, n);
+  return pairs;
 }
 
-// The handout's table: 2 dtypes x 10 lengths x 4 head dims.
-AttentionPreset handout() {
-  AttentionPreset preset{"handout", {}, kAllAttentionPasses};
-  for (const char* dtype : {"bf16", "fp32"}) {
-    for (const int64_t d : {16, 32, 64, 128}) {
-      for (int64_t n = 128; n <= 65536; n *= 2)
-        preset.cases.push_back(square(dtype, 1, 1, n, d, true));
-    }
-  }
-  return preset;
+Pairs square(const Lengths& lengths) {
+  Pairs pairs;
+  for (const int64_t n : lengths) pairs.emplace_back(n, n);
+  return pairs;
 }
 
-AttentionPreset throughput() {
-  AttentionPreset preset{"throughput", {}, {AttentionPass::kForward, AttentionPass::kBackward}};
-  for (const bool causal : {true, false}) {
-    for (const int64_t d : {64, 128}) {
-      for (const int64_t n : {1024, 4096, 16384})
-        preset.cases.push_back(square("bf16", 4, 16, n, d, causal));
-    }
-  }
-  return preset;
+// Lengths as of the models that people train at home.
+Pairs swept() {
+  Pairs pairs = doubled(128, 2048);
+  for (int64_t n = 128; n <= 2048; n *= 2) pairs.emplace_back(n, n / 2);
+  for (int64_t n = 128; n <= 1024; n *= 2) pairs.emplace_back(n, n * 2);
+  return pairs;
 }
 
-AttentionPreset on_the_cpu() {
-  AttentionPreset preset{"cpu", {}, {AttentionPass::kForward, AttentionPass::kBackward}};
-  for (const char* dtype : {"fp32", "bf16"}) {
-    for (const bool causal : {true, false}) {
-      for (const int64_t heads : {1, 16}) {
-        for (const int64_t d : {64, 128}) {
-          for (const int64_t n : {512, 1024, 2048, 4096})
-            preset.cases.push_back(square(dtype, 1, heads, n, d, causal));
-        }
-      }
-    }
-  }
-  return preset;
-}
+struct PresetAxes {
+  std::string name;
+  std::vector<std::string> passes, dtypes;
+  std::vector<bool> causal;
+  int64_t batch;
+  Lengths heads, head_dims;
+  Pairs pairs;
+};
 
-// Lengths as of the models that people train at home, 8 heads of 64, without a mask: queries and
-// keys may then differ in number for every peer.
-AttentionPreset sweep(std::vector<std::pair<int64_t, int64_t>> pairs) {
-  if (pairs.empty()) {
-    for (int64_t n = 128; n <= 2048; n *= 2) pairs.emplace_back(n, n);
-    for (int64_t n = 128; n <= 2048; n *= 2) pairs.emplace_back(n, n / 2);
-    for (int64_t n = 128; n <= 1024; n *= 2) pairs.emplace_back(n, n * 2);
-  }
-  AttentionPreset preset{"sweep", {}, {AttentionPass::kForward}};
-  for (const char* dtype : {"fp32", "bf16"}) {
-    for (const auto& [n, m] : pairs) preset.cases.push_back({dtype, 4, 8, n, m, 64, false});
-  }
-  return preset;
+// "sweep" has no mask: queries and keys may then differ in number for every peer.
+const std::vector<PresetAxes>& preset_axes() {
+  static const std::vector<std::string> apart = {"forward", "backward"};
+  static const std::vector<bool> masks = {true, false};
+  static const Lengths dims = {16, 32, 64, 128};
+  static const std::vector<PresetAxes> all = {
+      {"handout", kAttentionPasses, {"bf16", "fp32"}, {true}, 1, {1}, dims, doubled(128, 65536)},
+      {"throughput", apart, {"bf16"}, masks, 4, {16}, {64, 128}, square({1024, 4096, 16384})},
+      {"leaderboard", {"both"}, {"bf16"}, {true}, 1, {16}, {64}, square({16384})},
+      {"sweep", {"forward"}, {"fp32", "bf16"}, {false}, 4, {8}, {64}, swept()},
+      {"cpu", apart, {"fp32", "bf16"}, masks, 1, {1, 16}, {64, 128}, doubled(512, 4096)},
+      {"grid", apart, {"fp32"}, {false}, 8, {0}, dims, square({256, 1024, 4096, 8192, 16384})}};
+  return all;
 }
 
 // Matrices of (heads, rows, M) that the formula and its gradient hold at once: scores, the masked
@@ -95,50 +81,41 @@ at::Tensor hidden_block(int64_t first, int64_t rows, int64_t keys, const at::Dev
   return at::ones({rows, keys}, at::TensorOptions(at::kBool).device(device)).triu(first + 1);
 }
 
-// All of (heads, N or M, D) and one dtype, in which all is computed. In blocks of queries.
-AttentionOutcome blockwise(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                           const at::Tensor& grad_out, bool causal, bool gradients) {
-  const int64_t heads = q.size(0), n = q.size(1), m = k.size(1);
-  const int64_t memory = int64_t{1} << (q.is_cuda() ? 33 : 29);  // 8 GiB, 512 MiB
-  const int64_t row_bytes = kMatrices * heads * m * static_cast<int64_t>(q.element_size());
+// All of (heads, N or M, D) and one dtype, in which all is computed. In blocks of queries, whose
+// shares of grad_k and grad_v are added in float64 and rounded once.
+AttentionOutcome blockwise(const AttentionInputs& x, bool causal, bool gradients) {
+  const at::AutoGradMode graph(gradients);
+  const int64_t heads = x.q.size(0), n = x.q.size(1), m = x.k.size(1);
+  const int64_t memory = int64_t{1} << (x.q.is_cuda() ? 33 : 29);  // 8 GiB, 512 MiB
+  const int64_t row_bytes = kMatrices * heads * m * static_cast<int64_t>(x.q.element_size());
   const int64_t rows = std::clamp<int64_t>(memory / row_bytes, 16, n);
-  const auto wide = k.options().dtype(at::kDouble);
-  at::Tensor grad_k = at::zeros(k.sizes(), wide), grad_v = at::zeros(v.sizes(), wide);
+  const auto wide = x.k.options().dtype(at::kDouble);
+  at::Tensor grad_k = at::zeros(x.k.sizes(), wide), grad_v = at::zeros(x.v.sizes(), wide);
   std::vector<at::Tensor> out, grad_q;
   for (int64_t first = 0; first < n; first += rows) {
     const int64_t count = std::min(rows, n - first);
     // Keys behind the last query of the block are seen by none of it.
     const int64_t keys = causal ? std::min(m, first + count) : m;
-    const auto leaf = [&](const at::Tensor& x, int64_t from, int64_t size) {
-      return x.narrow(1, from, size).detach().requires_grad_(gradients);
-    };
-    const auto block_q = leaf(q, first, count), block_k = leaf(k, 0, keys),
-               block_v = leaf(v, 0, keys);
-    const auto hidden = causal ? hidden_block(first, count, keys, q.device()) : at::Tensor();
-    const auto block_out = plain_attention(block_q, block_k, block_v, hidden);
-    out.push_back(block_out.detach());
+    const auto block = leaves_of({x.q.narrow(1, first, count), x.k.narrow(1, 0, keys),
+                                  x.v.narrow(1, 0, keys), x.grad_out.narrow(1, first, count)});
+    const auto hidden = causal ? hidden_block(first, count, keys, x.q.device()) : at::Tensor();
+    const auto found = outcome_of([&](const auto& q, const auto& k,
+                                      const auto& v) { return plain_attention(q, k, v, hidden); },
+                                  block, gradients);
+    out.push_back(found[0]);
     if (!gradients) continue;
-    const auto found = torch::autograd::grad({block_out}, {block_q, block_k, block_v},
-                                             {grad_out.narrow(1, first, count)});
-    grad_q.push_back(found[0]);
-    grad_k.narrow(1, 0, keys).add_(found[1]);
-    grad_v.narrow(1, 0, keys).add_(found[2]);
+    grad_q.push_back(found[1]);
+    grad_k.narrow(1, 0, keys).add_(found[2]);
+    grad_v.narrow(1, 0, keys).add_(found[3]);
   }
   if (!gradients) return {at::cat(out, 1)};
-  const auto dtype = q.scalar_type();
+  const auto dtype = x.q.scalar_type();
   return {at::cat(out, 1), at::cat(grad_q, 1), grad_k.to(dtype), grad_v.to(dtype)};
 }
 
 // The most that rounding to the dtype changes a number of size 1.
 double half_ulp(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kBFloat16:
-      return std::ldexp(1.0, -8);
-    case at::kHalf:
-      return std::ldexp(1.0, -11);
-    default:
-      return std::ldexp(1.0, -24);
-  }
+  return std::ldexp(1.0, dtype == at::kBFloat16 ? -8 : dtype == at::kHalf ? -11 : -24);
 }
 
 // What float32 itself may add, on the standard normal inputs above, where the formula happens to be
@@ -161,26 +138,6 @@ at::Tensor largest_of_block(const at::Tensor& x) {
 
 }  // namespace
 
-std::string pass_name(AttentionPass pass) {
-  switch (pass) {
-    case AttentionPass::kForward:
-      return "forward";
-    case AttentionPass::kBackward:
-      return "backward";
-    case AttentionPass::kBoth:
-      return "both";
-  }
-  return "";
-}
-
-AttentionPass pass_by_name(const std::string& name) {
-  for (const AttentionPass pass : kAllAttentionPasses) {
-    if (pass_name(pass) == name) return pass;
-  }
-  throw UserError(
-      str("[bench attention] expected a pass forward, backward or both, got \"", name, "\""));
-}
-
 AttentionSize size_of(const AttentionCase& c) {
   AttentionSize size;
   size.batches = c.batch;
@@ -194,20 +151,14 @@ AttentionSize size_of(const AttentionCase& c) {
 
 int64_t element_bytes(const AttentionCase& c) { return c.dtype == "fp32" ? 4 : 2; }
 
-double pass_flops(const AttentionCase& c, AttentionPass pass) {
-  double flops = 0;
-  if (pass != AttentionPass::kBackward) flops += attention_forward_flops(size_of(c));
-  if (pass != AttentionPass::kForward) flops += attention_backward_flops(size_of(c));
-  return flops;
+double pass_flops(const AttentionCase& c, const std::string& pass) {
+  return (pass == "backward" ? 0 : attention_forward_flops(size_of(c))) +
+         (pass == "forward" ? 0 : attention_backward_flops(size_of(c)));
 }
 
-double pass_bytes(const AttentionCase& c, AttentionPass pass) {
-  double bytes = 0;
-  if (pass != AttentionPass::kBackward)
-    bytes += attention_forward_bytes(size_of(c), element_bytes(c));
-  if (pass != AttentionPass::kForward)
-    bytes += attention_backward_bytes(size_of(c), element_bytes(c));
-  return bytes;
+double pass_bytes(const AttentionCase& c, const std::string& pass) {
+  return (pass == "backward" ? 0 : attention_forward_bytes(size_of(c), element_bytes(c))) +
+         (pass == "forward" ? 0 : attention_backward_bytes(size_of(c), element_bytes(c)));
 }
 
 std::string describe(const AttentionCase& c) {
@@ -216,28 +167,38 @@ std::string describe(const AttentionCase& c) {
 }
 
 std::vector<std::string> attention_presets() {
-  return {"handout", "throughput", "leaderboard", "sweep", "cpu"};
+  std::vector<std::string> names;
+  for (const PresetAxes& axes : preset_axes()) names.push_back(axes.name);
+  return names;
 }
 
-AttentionPreset attention_preset(const std::string& name,
-                                 const std::vector<std::pair<int64_t, int64_t>>& pairs) {
-  if (name == "handout") return handout();
-  if (name == "throughput") return throughput();
-  if (name == "leaderboard") {
-    return {"leaderboard", {square("bf16", 1, 16, 16384, 64, true)}, {AttentionPass::kBoth}};
+AttentionPreset attention_preset(const std::string& name, const Pairs& pairs) {
+  const auto& all = preset_axes();
+  const auto axes =
+      std::find_if(all.begin(), all.end(), [&](const auto& a) { return a.name == name; });
+  require(axes != all.end(), "[bench attention] expected preset to be one of ",
+          join(attention_presets()), ", got \"", name, "\"");
+  AttentionPreset preset{name, {}, axes->passes};
+  for (const std::string& dtype : axes->dtypes) {
+    for (const bool causal : axes->causal) {
+      for (const int64_t heads : axes->heads) {
+        for (const int64_t d : axes->head_dims) {
+          for (const auto& [n, m] : name == "sweep" && !pairs.empty() ? pairs : axes->pairs)
+            preset.cases.push_back({dtype, axes->batch, heads, n, m, d, causal});
+        }
+      }
+    }
   }
-  if (name == "sweep") return sweep(pairs);
-  if (name == "cpu") return on_the_cpu();
-  throw UserError(str("[bench attention] expected preset to be one of ", join(attention_presets()),
-                      ", grid, got \"", name, "\""));
+  return preset;
 }
 
 AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter) {
+  require_among("[bench attention] expected passes", filter.passes, kAttentionPasses);
   std::erase_if(preset.cases, [&](const AttentionCase& c) {
     return !is_wanted(filter.dtypes, c.dtype) || !is_wanted(filter.lengths, c.n) ||
            !is_wanted(filter.head_dims, c.head_dim);
   });
-  std::erase_if(preset.passes, [&](AttentionPass pass) { return !is_wanted(filter.passes, pass); });
+  std::erase_if(preset.passes, [&](const auto& pass) { return !is_wanted(filter.passes, pass); });
   return preset;
 }
 
@@ -253,12 +214,30 @@ AttentionInputs random_inputs(const AttentionCase& c, const at::Device& device, 
                      at::TensorOptions(at::kFloat).device(device))
         .to(scalar_type(c));
   };
-  AttentionInputs inputs;
-  inputs.q = draw(c.n);
-  inputs.k = draw(c.m);
-  inputs.v = draw(c.m);
-  inputs.grad_out = draw(c.n);
-  return inputs;
+  at::Tensor q = draw(c.n), k = draw(c.m), v = draw(c.m);
+  return {q, k, v, draw(c.n)};
+}
+
+std::vector<at::Tensor> gradients_of(const at::Tensor& out, const AttentionInputs& inputs,
+                                     bool retain_graph) {
+  return torch::autograd::grad({out}, {inputs.q, inputs.k, inputs.v}, {inputs.grad_out},
+                               retain_graph);
+}
+
+AttentionOutcome outcome_of(const AttentionForward& forward, const AttentionInputs& inputs,
+                            bool gradients) {
+  const at::Tensor out = forward(inputs.q, inputs.k, inputs.v);
+  if (!gradients) return {out.detach()};
+  const auto found = gradients_of(out, inputs);
+  return {out.detach(), found[0], found[1], found[2]};
+}
+
+AttentionInputs leaves_of(const AttentionInputs& inputs, bool without_heads) {
+  const auto alone = [&](const at::Tensor& x) {
+    return (without_heads ? x.squeeze(1) : x).detach();
+  };
+  const auto leaf = [&](const at::Tensor& x) { return alone(x).requires_grad_(); };
+  return {leaf(inputs.q), leaf(inputs.k), leaf(inputs.v), alone(inputs.grad_out)};
 }
 
 at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -276,13 +255,11 @@ AttentionReference::AttentionReference(const AttentionCase& c, const AttentionIn
       heads_(spread_heads(all_heads_, visible_pairs(size_of(c)), inputs.q.device())
                  .to(inputs.q.device())),
       gradients_(gradients) {
-  std::vector<at::Tensor> narrow, wide;
-  for (const auto& x : {inputs.q, inputs.k, inputs.v, inputs.grad_out}) {
-    narrow.push_back(some_heads(x));
-    wide.push_back(narrow.back().to(at::kDouble));
-  }
-  oracle_ = blockwise(wide[0], wide[1], wide[2], wide[3], c.causal, gradients);
-  const auto formula = blockwise(narrow[0], narrow[1], narrow[2], narrow[3], c.causal, gradients);
+  const AttentionInputs x = {some_heads(inputs.q), some_heads(inputs.k), some_heads(inputs.v),
+                             some_heads(inputs.grad_out)};
+  const auto wide = [](const at::Tensor& one) { return one.to(at::kDouble); };
+  oracle_ = blockwise({wide(x.q), wide(x.k), wide(x.v), wide(x.grad_out)}, c.causal, gradients);
+  const auto formula = blockwise(x, c.causal, gradients);
   for (size_t i = 0; i < oracle_.size() && oracle_[i].defined() && oracle_[i].numel() > 0; ++i) {
     tolerance_[i] = 2 * largest_of_block(formula[i].to(at::kDouble) - oracle_[i]) +
                     half_ulp(scalar_type(c)) * largest_of_block(oracle_[i]) + kFloatRounding;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,9 +14,7 @@
 
 namespace flashstep::tools {
 
-enum class AttentionPass { kForward, kBackward, kBoth };
-std::string pass_name(AttentionPass pass);  // "forward", "backward", "both"
-AttentionPass pass_by_name(const std::string& name);
+inline const std::vector<std::string> kAttentionPasses = {"forward", "backward", "both"};
 
 struct AttentionCase {
   std::string dtype;  // "fp32", "bf16", "fp16"
@@ -30,8 +29,8 @@ struct AttentionCase {
 // For the cost formulas, where no heads are one head.
 AttentionSize size_of(const AttentionCase& c);
 int64_t element_bytes(const AttentionCase& c);
-double pass_flops(const AttentionCase& c, AttentionPass pass);
-double pass_bytes(const AttentionCase& c, AttentionPass pass);
+double pass_flops(const AttentionCase& c, const std::string& pass);
+double pass_bytes(const AttentionCase& c, const std::string& pass);
 
 // "bf16 B 1 H 1 N 1024 D 64 causal", with M where it differs from N.
 std::string describe(const AttentionCase& c);
@@ -39,23 +38,23 @@ std::string describe(const AttentionCase& c);
 struct AttentionPreset {
   std::string name;
   std::vector<AttentionCase> cases;
-  std::vector<AttentionPass> passes;
+  std::vector<std::string> passes;
 };
 
-// "handout", "throughput", "leaderboard", "sweep", "cpu": measured case by case. ("grid" is a
-// report of its own: bench_attention_grid.h.)
+// "handout", "throughput", "leaderboard", "sweep", "cpu", and "grid", which is a report of its own.
 std::vector<std::string> attention_presets();
 
 // UserError for an unknown name. `pairs` (N, M) replace those of "sweep".
 AttentionPreset attention_preset(const std::string& name,
                                  const std::vector<std::pair<int64_t, int64_t>>& pairs = {});
 
-// Which cases of a preset are measured; what is empty leaves nothing out.
+// Which cases of a preset are measured; what is empty leaves nothing out. UserError for a pass that
+// there is not.
 struct AttentionFilter {
   std::vector<std::string> dtypes;
   std::vector<int64_t> lengths;  // N
   std::vector<int64_t> head_dims;
-  std::vector<AttentionPass> passes;
+  std::vector<std::string> passes;
 };
 AttentionPreset filtered(AttentionPreset preset, const AttentionFilter& filter);
 
@@ -75,8 +74,18 @@ AttentionInputs random_inputs(const AttentionCase& c, const at::Device& device, 
 
 // The output and its gradients: out, grad_q, grad_k, grad_v, in the shapes of their inputs.
 // Gradients may be undefined where only the forward pass is wanted.
-constexpr const char* kOutcomeNames[] = {"out", "grad_q", "grad_k", "grad_v"};
 using AttentionOutcome = std::array<at::Tensor, 4>;
+
+using AttentionForward =
+    std::function<at::Tensor(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)>;
+
+// Of `out`, by q, k and v.
+std::vector<at::Tensor> gradients_of(const at::Tensor& out, const AttentionInputs& inputs,
+                                     bool retain_graph = false);
+AttentionOutcome outcome_of(const AttentionForward& forward, const AttentionInputs& inputs,
+                            bool gradients);
+// The inputs with q, k and v as leaves; without their dimension for heads where that is wanted.
+AttentionInputs leaves_of(const AttentionInputs& inputs, bool without_heads = false);
 
 // softmax(q k^T / sqrt(D)) v with tensor operations, as people write it; `hidden` (N, M) is true
 // where a query must not see a key, or undefined.
@@ -93,8 +102,7 @@ struct AttentionErrors {
 
 // The same formula and its gradients in float64 (the oracle) and, for the error that the dtype
 // costs it, in the case's own dtype. Where the (N, M) matrices would not fit, both are computed in
-// blocks of queries, whose shares of grad_k and grad_v are added in float64 and rounded once. Of
-// many heads some are taken, evenly spread.
+// blocks of queries. Of many heads some are taken, evenly spread.
 class AttentionReference {
  public:
   AttentionReference(const AttentionCase& c, const AttentionInputs& inputs, bool gradients);

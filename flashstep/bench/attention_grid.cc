@@ -4,8 +4,6 @@
 #include <numeric>
 #include <optional>
 
-#include <torch/csrc/autograd/autograd.h>
-
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/attention.h"
@@ -21,23 +19,24 @@
 namespace flashstep::tools {
 namespace {
 
-constexpr int64_t kBatch = 8, kLongest = 16384;
+constexpr int64_t kLongest = 16384;
 constexpr int64_t kEndOfDoubling = int64_t{1} << 20;
 constexpr int64_t kWarmup = 3;
 constexpr double kCpuSeconds = 10;  // of one cell
 constexpr uint64_t kGridSeed = 1;
 
-std::vector<AttentionCase> grid_cases(const AttentionFilter& filter) {
-  AttentionPreset preset{"grid", {}, {AttentionPass::kForward, AttentionPass::kBackward}};
-  const std::vector<std::string> dtypes =
-      filter.dtypes.empty() ? std::vector<std::string>{"fp32"} : filter.dtypes;
-  for (const auto& dtype : dtypes) {
-    for (const int64_t d : {16, 32, 64, 128}) {
-      for (const int64_t n : {256, 1024, 4096, 8192, 16384})
-        preset.cases.push_back({dtype, kBatch, 0, n, n, d, false});
+// In the order of the dtypes that are asked for; fp32 where none is.
+std::vector<AttentionCase> grid_cases(AttentionFilter filter) {
+  const AttentionPreset preset = attention_preset("grid");
+  if (filter.dtypes.empty()) filter.dtypes = {"fp32"};
+  AttentionPreset all{preset.name, {}, preset.passes};
+  for (const std::string& dtype : filter.dtypes) {
+    for (AttentionCase c : preset.cases) {
+      c.dtype = dtype;
+      all.cases.push_back(c);
     }
   }
-  return filtered(preset, filter).cases;
+  return filtered(std::move(all), filter).cases;
 }
 
 void wait(const at::Device& device) {
@@ -73,26 +72,23 @@ class Scales {
  public:
   explicit Scales(const at::Device& device) : device_(device) {
     if (device.is_cpu()) cpu_.emplace();
-    before_ = on_gpu(measure::gpu_allocated_bytes);
+    before_ = now();
   }
-  double now() const {
-    return cpu_ ? as_double(cpu_->now()) : on_gpu(measure::gpu_allocated_bytes);
-  }
+  double now() const { return cpu_ ? bytes(cpu_->now()) : on_gpu(measure::gpu_allocated_bytes); }
   double peak() const {
-    return cpu_ ? as_double(cpu_->peak()) : on_gpu(measure::gpu_peak_allocated_bytes);
+    return cpu_ ? bytes(cpu_->peak()) : on_gpu(measure::gpu_peak_allocated_bytes);
   }
   void reset_peak() {
-    if (cpu_) {
+    if (cpu_)
       cpu_->reset_peak();
-    } else {
+    else
       measure::reset_gpu_peak_allocated(device_.index());
-    }
   }
 
  private:
-  static double as_double(int64_t bytes) { return static_cast<double>(bytes); }
-  double on_gpu(uint64_t (*bytes)(int)) const {
-    return cpu_ ? 0 : static_cast<double>(bytes(device_.index())) - before_;
+  static double bytes(int64_t count) { return static_cast<double>(count); }
+  double on_gpu(uint64_t (*count)(int)) const {
+    return static_cast<double>(count(device_.index())) - before_;
   }
 
   at::Device device_;
@@ -101,21 +97,22 @@ class Scales {
 };
 
 // One forward and one backward pass, with what they allocate.
-void weigh(Record& record, const AttentionForward& forward, const std::vector<at::Tensor>& inputs,
-           const at::Tensor& grad_out, const at::Device& device, AttentionOutcome& outcome) {
+AttentionOutcome weigh(Record& record, const AttentionForward& forward,
+                       const AttentionInputs& inputs, const at::Device& device) {
   Scales scales(device);
   scales.reset_peak();
-  at::Tensor out = forward(inputs[0], inputs[1], inputs[2]);
+  at::Tensor out = forward(inputs.q, inputs.k, inputs.v);
   wait(device);
   record.facts["forward peak"] = scales.peak();
   record.facts["before backward"] = scales.now();
   scales.reset_peak();
-  const auto found = torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true);
+  const auto found = gradients_of(out, inputs, /*retain_graph=*/true);
   wait(device);
   record.facts["backward peak"] = scales.peak();
-  outcome = {out.detach(), found[0], found[1], found[2]};
+  const at::Tensor value = out.detach();
   out = at::Tensor();  // the graph goes, the output and the gradients stay
   record.facts["after backward"] = scales.now();
+  return {value, found[0], found[1], found[2]};
 }
 
 int64_t wrong_elements(const AttentionReference& reference, const AttentionOutcome& outcome) {
@@ -127,26 +124,14 @@ void time_tensors(Record& record, const AttentionCandidate& implementation,
                   const AttentionRound& round, const AttentionReference& reference,
                   int64_t iterations) {
   const AttentionForward forward = implementation.function(round);
-  const auto leaf = [&](const at::Tensor& x) {
-    return (implementation.ours ? x.squeeze(1) : x).detach().requires_grad_();
-  };
-  const auto& set = round.inputs[0];
-  const std::vector<at::Tensor> inputs = {leaf(set.q), leaf(set.k), leaf(set.v)};
-  const at::Tensor grad_out = implementation.ours ? set.grad_out.squeeze(1) : set.grad_out;
-  const auto call = [&] { return forward(inputs[0], inputs[1], inputs[2]); };
-  {
-    const auto first = call();  // workspaces and handles are made here, not weighed below
-    torch::autograd::grad({first}, inputs, {grad_out});
-  }
-  AttentionOutcome outcome;
-  weigh(record, forward, inputs, grad_out, round.device, outcome);
-  record.facts["wrong"] = wrong_elements(reference, outcome);
-  outcome = {};
+  const AttentionInputs inputs = leaves_of(round.inputs[0], implementation.ours);
+  outcome_of(forward, inputs, true);  // workspaces and handles are made here, not weighed below
+  record.facts["wrong"] = wrong_elements(reference, weigh(record, forward, inputs, round.device));
+  const auto call = [&] { return forward(inputs.q, inputs.k, inputs.v); };
   record.samples["forward"] = seconds_of([&] { call(); }, round.device, iterations);
   const at::Tensor out = call();
-  record.samples["backward"] =
-      seconds_of([&] { torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true); },
-                 round.device, iterations);
+  record.samples["backward"] = seconds_of([&] { gradients_of(out, inputs, /*retain_graph=*/true); },
+                                          round.device, iterations);
 }
 
 // A process of its own: its memory is not seen.
@@ -182,11 +167,14 @@ std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& 
           work(record, implementation, round, *reference, iterations);
         })
                             : Outcome{prepared.status, "no reference: " + prepared.why};
-    if (!record.outcome.measured()) record.drop_samples();
+    if (record.outcome.measured())
+      record.samples["both"] = {record.median("forward") + record.median("backward")};
+    else
+      record.drop_samples();
     measure::release_cached_gpu_memory();
     const char* device_name = device.is_cuda() ? "cuda" : "cpu";
-    record.facts["flops"] = pass_flops(c, AttentionPass::kBoth);
-    record.facts["limit seconds"] = limit_seconds(c, AttentionPass::kBoth, device_name);
+    record.facts["flops"] = pass_flops(c, "both");
+    record.facts["limit seconds"] = limit_seconds(c, "both", device_name);
     record.facts["matrix"] = attention_matrix_bytes(size_of(c), element_bytes(c));
   }
   return records;
@@ -196,18 +184,6 @@ std::vector<Record> measure_grid_case(const AttentionCase& c, const at::Device& 
 
 bool is_formula_without_memory(const Record& r) {
   return r.implementation == "naive" && r.outcome.status == Status::kOutOfMemory;
-}
-
-// A forward and a backward pass; NaN without both.
-double both_seconds(const Record& r) { return r.median("forward") + r.median("backward"); }
-
-// The fastest peer's time over this cell's; NaN for a peer, or without one.
-double times_best_peer(const Record& r, const Records& all) {
-  double best = NAN;
-  for (const Record& other : all) {
-    if (!other.ours && other.key == r.key) best = std::fmin(best, both_seconds(other));
-  }
-  return r.ours ? best / both_seconds(r) : NAN;
 }
 
 Schema grid_schema() {
@@ -220,16 +196,16 @@ Schema grid_schema() {
                         {measure::number_column(name + " p10", "ms", 3), quantile(name, 0.1, 1e3)},
                         {measure::number_column(name + " p90", "ms", 3), quantile(name, 0.9, 1e3)}};
   }
-  const auto rate = [](const Record& r, const Records&) {
-    return r.number("flops") / both_seconds(r) / 1e12;
+  const auto beside = [](const Record& r, const Records& all) {
+    return times_best_peer(r, all, "both");
   };
-  const auto share = [](const Record& r, const Records&) {
-    return 100 * r.number("limit seconds") / both_seconds(r);
-  };
-  schema = schema + Schema{{measure::number_column("rate", "TFLOP/s", 2), finite(rate)},
-                           {measure::number_column("of limit", "%", 1), finite(share)},
-                           {measure::number_column("x best peer", "", 2), finite(times_best_peer)},
-                           {measure::integer_column("passes"), count("forward")}};
+  schema =
+      schema +
+      Schema{
+          {measure::number_column("rate", "TFLOP/s", 2), finite(rate("flops", "both", 1e-12))},
+          {measure::number_column("of limit", "%", 1), finite(rate("limit seconds", "both", 100))},
+          {measure::number_column("x best peer", "", 2), ours(finite(beside))},
+          {measure::integer_column("passes"), count("forward")}};
   for (const char* name : {"forward peak", "before backward", "backward peak", "after backward"})
     schema.push_back({measure::number_column(name, "MiB", 1), fact(name, 1 / kMiB)});
   schema.push_back({measure::integer_column("wrong"), fact("wrong")});
@@ -238,13 +214,11 @@ Schema grid_schema() {
 
 std::vector<std::string> grid_findings(const Records& records, double memory_bytes) {
   std::vector<std::string> sentences = grid_accounting(records, memory_bytes);
-  std::vector<double> ratios;
   double wrong = 0;
-  for (const Record& r : records) {
-    const double ratio = times_best_peer(r, records);
-    if (std::isfinite(ratio)) ratios.push_back(ratio);
-    if (r.facts.contains("wrong")) wrong += r.number("wrong");
-  }
+  for (const Record& r : records) wrong += r.facts.contains("wrong") ? r.number("wrong") : 0;
+  const auto ratios = finite_numbers(records, [](const Record& r, const Records& all) {
+    return r.ours ? times_best_peer(r, all, "both") : NAN;
+  });
   sentences.push_back(str("Wrong elements of all: ", wrong, "."));
   sentences.push_back(ratios.empty()
                           ? "Verdict: no cell with ours and a peer."
@@ -266,25 +240,25 @@ std::vector<NamedPicture> grid_pictures(const Records& records, const std::strin
   const Records drawn = records.where([&](const Record& r) { return r.number("D") == d; });
   const auto name = [](const Record& r) { return r.implementation + " " + r.text("dtype"); };
   const auto length = [](const Record& r) { return r.number("N"); };
+  const auto kept = [](const Record& r) {
+    return r.number("before backward") > 0 ? r.number("before backward") / kMiB : NAN;
+  };
+  const Record* failed = drawn.find(is_formula_without_memory);
   std::vector<NamedPicture> pictures;
-  const auto failed = std::find_if(drawn.begin(), drawn.end(), is_formula_without_memory);
   const auto add = [&](const std::string& stem, const char* title, const char* unit,
-                       measure::Plot plot) {
-    plot.title = title;
-    if (failed != drawn.end())
+                       const ValueOf& value) {
+    measure::Plot plot = lines(drawn, name, length, value);
+    if (plot.series.empty()) return;
+    if (failed != nullptr)
       plot.references = {{failed->number("N"), "naive: out of memory", /*vertical=*/true}};
-    plot.subtitle = str("batch ", kBatch, ", no heads, head_dim ", d);
-    plot.footnote = footnote;
     plot.x = {"seq_len", measure::Scale::kLog2, {}};
     plot.y = {unit, measure::Scale::kLog, {}};
-    if (!plot.series.empty()) pictures.push_back({stem, std::move(plot)});
+    pictures.push_back(named_picture(
+        stem, std::move(plot), title,
+        str("batch ", drawn.all().front().number("B"), ", no heads, head_dim ", d), footnote));
   };
-  add("time", "Attention: a forward and a backward pass", "ms",
-      lines(drawn, name, length, [](const Record& r) { return both_seconds(r) * 1e3; }));
-  add(str("memory_d", d), "Attention: memory before backward, beyond the inputs", "MiB",
-      lines(drawn, name, length, [](const Record& r) {
-        return r.number("before backward") > 0 ? r.number("before backward") / kMiB : NAN;
-      }));
+  add("time", "Attention: a forward and a backward pass", "ms", median_of("both", 1e3));
+  add(str("memory_d", d), "Attention: memory before backward, beyond the inputs", "MiB", kept);
   return pictures;
 }
 
@@ -309,8 +283,8 @@ Benchmark grid_benchmark(const BenchAttentionOptions& options) {
 }  // namespace
 
 std::vector<std::string> grid_accounting(const Records& records, double memory_bytes) {
-  const auto failed = std::find_if(records.begin(), records.end(), is_formula_without_memory);
-  if (failed == records.end()) return {};
+  const Record* failed = records.find(is_formula_without_memory);
+  if (failed == nullptr) return {};
   const double needed = failed->number("matrix"), n = failed->number("N");
   std::vector<std::string> sentences = {
       str("The first that does not fit: naive, ", failed->what, ". One (B, N, N) matrix is ",
@@ -342,7 +316,7 @@ std::vector<std::string> grid_accounting(const Records& records, double memory_b
 }
 
 BenchReport bench_attention_grid(const BenchAttentionOptions& options) {
-  const at::Device device = attention_device(options.device);
+  const at::Device device = bench_device("bench attention", options.device);
   require(options.filter.passes.empty(),
           "[bench attention] expected no --pass with preset grid, which measures forward and "
           "backward in one, got ",
@@ -363,15 +337,12 @@ BenchReport bench_attention_grid(const BenchAttentionOptions& options) {
       run.add(
           measure_grid_case(cases[i], device, implementations, options.quick ? 2 : options.passes));
     }
-    const auto fits = [](const Record& r) { return !is_formula_without_memory(r); };
-    const auto is_naive = [](const Record& r) { return r.implementation == "naive"; };
     const Records& all = run.records();
-    if (options.quick || cases.back().n != kLongest ||
-        std::none_of(all.begin(), all.end(), is_naive))
-      return;
+    const bool has_naive = all.find([](const Record& r) { return r.implementation == "naive"; });
+    if (options.quick || cases.back().n != kLongest || !has_naive) return;
     // Doubles N from the longest of the grid until the formula no longer fits.
     AttentionCase c = cases.front().n == kLongest ? cases.front() : cases.back();
-    while (c.n < kEndOfDoubling && std::all_of(all.begin(), all.end(), fits)) {
+    while (c.n < kEndOfDoubling && all.find(is_formula_without_memory) == nullptr) {
       c.n = c.m = 2 * c.n;
       run.begin(0, 1, "longer, until one does not fit: " + describe(c));
       run.add(measure_grid_case(c, device, implementations, /*iterations=*/3));

@@ -3,6 +3,7 @@
 #include "flashstep/base/text.h"
 #include "flashstep/bench/attention.h"
 #include "flashstep/bench/schema.h"
+#include "flashstep/bench/test_table.h"
 #include "flashstep/error.h"
 
 namespace flashstep::tools {
@@ -26,14 +27,11 @@ TEST(BenchAttentionGrid, AccountsForWhatDoesNotFit) {
   fitted.facts["after backward"] = 0.5 * kGiB;
   const auto sentences = grid_accounting(
       Records({fitted, naive_cell(32768, "OOM"), naive_cell(65536, "OOM")}), 139 * kGiB);
-  const std::string text = join(sentences, "\n");
-  for (const char* part :
-       {"naive, fp32 B 8 N 32768 D 16", "8 x 32768^2 x 4 bytes = 32.00 GiB",
-        "the device has 139.0 GiB", "held 3.00 such matrices", "kept 1.06 for backward",
-        "backward held 4.00", "at N 32768 that is 128.0 GiB",
-        "Backward gave back 8.00 of the 8.50 GiB", "512 MiB of output and gradients stay"}) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
-  }
+  expect_parts(join(sentences, "\n"),
+               {"naive, fp32 B 8 N 32768 D 16", "8 x 32768^2 x 4 bytes = 32.00 GiB",
+                "the device has 139.0 GiB", "held 3.00 such matrices", "kept 1.06 for backward",
+                "backward held 4.00", "at N 32768 that is 128.0 GiB",
+                "Backward gave back 8.00 of the 8.50 GiB", "512 MiB of output and gradients stay"});
   EXPECT_TRUE(grid_accounting(Records({fitted}), 139 * kGiB).empty());
 }
 
@@ -45,27 +43,19 @@ TEST(BenchAttentionGrid, MeasuresPasses) {
   options.filter.head_dims = {16, 32};
   const auto report = bench_attention(options);
   ASSERT_EQ(report.table.rows.size(), 6u);  // cpu, naive, sdpa
-  const auto at = [&](const std::vector<measure::Cell>& row, const std::string& name) {
-    for (size_t i = 0; i < row.size(); ++i)
-      if (report.table.columns[i].name == name) return row[i];
-    ADD_FAILURE() << "no column " << name;
-    return measure::Cell();
-  };
-  for (const auto& row : report.table.rows) {
-    EXPECT_GT(std::get<double>(at(row, "forward").value()), 0);
-    EXPECT_GT(std::get<double>(at(row, "backward").value()), 0);
-    EXPECT_GT(std::get<double>(at(row, "rate").value()), 0);
-    EXPECT_EQ(at(row, "wrong"), measure::Cell(0));
+  const measure::Table& table = report.table;
+  for (size_t row = 0; row < table.rows.size(); ++row) {
+    for (const char* column : {"forward", "backward", "rate", "before backward"})
+      EXPECT_GT(number_at(table, row, column), 0) << column;
+    EXPECT_EQ(number_at(table, row, "wrong"), 0);
     // The output and what backward needs; the formula keeps matrices of N x N.
-    const double kept = std::get<double>(at(row, "before backward").value());
+    const std::string name = text_at(table, row, "implementation");
     const double matrices = 8.0 * 256 * 256 * 4 / (1 << 20);
-    EXPECT_EQ(kept > matrices, at(row, "implementation") == measure::Cell("naive")) << kept;
-    EXPECT_GT(kept, 0);
-    EXPECT_EQ(at(row, "x best peer") == measure::Cell(),
-              at(row, "implementation") != measure::Cell("cpu"));
+    EXPECT_EQ(number_at(table, row, "before backward") > matrices, name == "naive");
+    EXPECT_EQ(cell_at(table, row, "x best peer") == measure::Cell(), name != "cpu");
   }
-  EXPECT_NE(report.table.notes.back().find("Verdict: "), std::string::npos);
-  options.filter.passes = {AttentionPass::kForward};
+  expect_parts(report.table.notes.back(), {"Verdict: "});
+  options.filter.passes = {"forward"};
   EXPECT_THROW(bench_attention(options), UserError);
 }
 

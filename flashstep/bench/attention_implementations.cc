@@ -9,7 +9,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/SDPBackend.h>
 #include <nlohmann/json.hpp>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/serialize.h>
 
 #include "flashstep/attention.h"
@@ -22,37 +21,27 @@
 namespace flashstep::tools {
 namespace {
 
-using Forward = AttentionForward;
-
 constexpr double kMatrixHeldBytes = 1e9;  // more is given back after each turn
 
 // Something that is a function of tensors in this process.
 class TensorAttention : public AttentionImplementation {
  public:
   // `matrices`: the formula's (N, M) matrices are kept for the backward pass.
-  TensorAttention(const AttentionRound& round, Forward forward, bool without_heads, bool matrices)
+  TensorAttention(const AttentionRound& round, AttentionForward forward, bool without_heads,
+                  bool matrices)
       : forward_(std::move(forward)), gpu_(round.device.is_cuda()) {
-    const auto leaf = [&](const at::Tensor& x) {
-      return (without_heads ? x.squeeze(1) : x).detach().requires_grad_();
-    };
-    for (const auto& set : round.inputs)
-      sets_.push_back({leaf(set.q), leaf(set.k), leaf(set.v), leaf(set.grad_out).detach()});
+    for (const auto& set : round.inputs) sets_.push_back(leaves_of(set, without_heads));
     const double bytes = attention_matrix_bytes(size_of(round.c), element_bytes(round.c));
     large_ = matrices && bytes > kMatrixHeldBytes / 16;
     release_ = matrices && bytes > kMatrixHeldBytes;
   }
 
   AttentionOutcome outcome(bool gradients) override {
-    const auto& set = sets_[0];
-    const at::Tensor out = forward_(set.q, set.k, set.v);
-    if (!gradients) return {out.detach()};
-    const auto found = torch::autograd::grad({out}, {set.q, set.k, set.v}, {set.grad_out});
-    return {out.detach(), found[0], found[1], found[2]};
+    return outcome_of(forward_, sets_[0], gradients);
   }
 
-  std::vector<double> turn(const std::string& name, int64_t warmup, int64_t samples,
+  std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
                            int64_t calls) override {
-    const AttentionPass pass = pass_by_name(name);
     prepare(pass);
     const auto work = [&](int64_t number) { call(pass, number); };
     for (int64_t i = 0; i < warmup; ++i) work(next_++);
@@ -62,40 +51,34 @@ class TensorAttention : public AttentionImplementation {
     return seconds;
   }
 
-  std::vector<double> graph(const std::string& name, int64_t samples, int64_t calls) override {
+  std::vector<double> graph(const std::string& pass, int64_t samples, int64_t calls) override {
     if (!gpu_) return {};
-    const AttentionPass pass = pass_by_name(name);
     prepare(pass);
     GpuGraph captured([&](int64_t number) { call(pass, number); }, calls);
     return captured.seconds(samples);
   }
 
  private:
-  struct Set {
-    at::Tensor q, k, v, grad_out;
-  };
+  at::Tensor out_of(const AttentionInputs& set) const { return forward_(set.q, set.k, set.v); }
 
   // The outputs that backward starts from, computed once.
-  void prepare(AttentionPass pass) {
-    if (pass != AttentionPass::kBackward || !outs_.empty()) return;
+  void prepare(const std::string& pass) {
+    if (pass != "backward" || !outs_.empty()) return;
     const size_t held = large_ ? 1 : sets_.size();
-    for (size_t i = 0; i < held; ++i) outs_.push_back(forward_(sets_[i].q, sets_[i].k, sets_[i].v));
+    for (size_t i = 0; i < held; ++i) outs_.push_back(out_of(sets_[i]));
   }
 
-  void call(AttentionPass pass, int64_t number) {
-    const bool backward_alone = pass == AttentionPass::kBackward;
+  void call(const std::string& pass, int64_t number) {
+    const bool backward_alone = pass == "backward";
     const size_t count = backward_alone ? outs_.size() : sets_.size();
     const size_t index = static_cast<size_t>(number) % count;
-    const Set& set = sets_[index];
-    const at::Tensor out = backward_alone ? outs_[index] : forward_(set.q, set.k, set.v);
-    if (pass == AttentionPass::kForward) return;
-    torch::autograd::grad({out}, {set.q, set.k, set.v}, {set.grad_out},
-                          /*retain_graph=*/backward_alone);
+    const at::Tensor out = backward_alone ? outs_[index] : out_of(sets_[index]);
+    if (pass != "forward") gradients_of(out, sets_[index], /*retain_graph=*/backward_alone);
   }
 
-  Forward forward_;
+  AttentionForward forward_;
   bool gpu_, large_ = false, release_ = false;
-  std::vector<Set> sets_;
+  std::vector<AttentionInputs> sets_;
   std::vector<at::Tensor> outs_;
   int64_t next_ = 0;
 };
@@ -110,10 +93,12 @@ void use_backends(bool flash, bool efficient, bool math, bool cudnn) {
   context.setSDPUseCuDNN(cudnn);
 }
 
-void use_only(at::SDPBackend backend) {
-  use_backends(backend == at::SDPBackend::flash_attention,
-               backend == at::SDPBackend::efficient_attention, backend == at::SDPBackend::math,
-               backend == at::SDPBackend::cudnn_attention);
+using Backend = std::optional<at::SDPBackend>;  // none: as PyTorch chooses by itself
+
+void use_only(const Backend& backend) {
+  const auto used = [&](at::SDPBackend one) { return backend.value_or(one) == one; };
+  use_backends(used(at::SDPBackend::flash_attention), used(at::SDPBackend::efficient_attention),
+               used(at::SDPBackend::math), used(at::SDPBackend::cudnn_attention));
 }
 
 // What LibTorch says while it looks for a backend.
@@ -121,8 +106,8 @@ class Reasons : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
     const std::string& text = warning.msg();
-    const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
-    if (has("not used because") || has("runtime disabled") || has("not compiled")) return;
+    for (const char* part : {"not used because", "runtime disabled", "not compiled"})
+      if (contains(text, part)) return;
     if (first_.empty()) first_ = text.substr(0, text.find_first_of("\n.;"));
   }
   std::string first() const { return first_.empty() ? "no such kernel for this case" : first_; }
@@ -145,10 +130,9 @@ void verify_backend(at::SDPBackend backend, const AttentionRound& round) {
   if (chosen != static_cast<int64_t>(backend)) throw UserError("refused: " + reasons.first());
 }
 
-using Function = std::function<Forward(const AttentionRound&)>;
-
-AttentionCandidate tensor_implementation(const std::string& name, bool ours, bool matrices,
-                                         const Function& function) {
+AttentionCandidate tensor_implementation(
+    const std::string& name, bool ours, bool matrices,
+    const std::function<AttentionForward(const AttentionRound&)>& function) {
   const auto make = [=](const AttentionRound& round) {
     return std::make_unique<TensorAttention>(round, function(round), ours && round.c.heads == 0,
                                              matrices);
@@ -156,27 +140,18 @@ AttentionCandidate tensor_implementation(const std::string& name, bool ours, boo
   return {name, ours, make, function};
 }
 
-AttentionCandidate sdpa_on_gpu(const std::string& name, at::SDPBackend backend) {
+AttentionCandidate sdpa(const std::string& name, const Backend& backend = {}) {
   const bool matrices = backend == at::SDPBackend::math;
   return tensor_implementation(name, false, matrices, [backend](const AttentionRound& round) {
-    use_only(backend);
-    verify_backend(backend, round);
+    if (backend) {
+      use_only(backend);
+      verify_backend(*backend, round);
+    }
     return [backend, causal = round.c.causal](const at::Tensor& q, const at::Tensor& k,
                                               const at::Tensor& v) {
       use_only(backend);
       return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
     };
-  });
-}
-
-// As PyTorch chooses by itself.
-AttentionCandidate default_sdpa() {
-  return tensor_implementation("sdpa", false, false, [](const AttentionRound& round) {
-    return
-        [causal = round.c.causal](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-          use_backends(true, true, true, true);
-          return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
-        };
   });
 }
 
@@ -208,48 +183,25 @@ AttentionCandidate naive_peer() {
 
 // ---- ours
 
-// The version of tensor operations makes some ten of them a pair of tiles: beyond this many pairs
-// of query and key it takes seconds and says nothing new.
-int64_t most_tiled_pairs(const at::Device& device) {
-  return int64_t{1} << (device.is_cuda() ? 22 : 20);
-}
-
 AttentionCandidate our(const std::string& name, bool deterministic = false) {
   const std::string shown = deterministic ? kDeterministic : name;
   return tensor_implementation(shown, true, false, [=](const AttentionRound& round) {
+    // Some ten tensor operations a pair of tiles: of more pairs of query and key they take seconds
+    // and say nothing new.
     const int64_t pairs =
         round.c.batch * std::max<int64_t>(round.c.heads, 1) * round.c.n * round.c.m;
-    if (name == "tiled" && pairs > most_tiled_pairs(round.device))
+    if (name == "tiled" && pairs > int64_t{1} << (round.device.is_cuda() ? 22 : 20))
       throw UserError("refused: too many tiles for tensor operations to be timed");
-    AttentionOptions options;
-    options.causal = round.c.causal;
-    options.implementation = name;
+    AttentionOptions options{.causal = round.c.causal, .implementation = name};
     if (deterministic) options.deterministic = true;
     return [options](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-      use_backends(true, true, true, true);
+      use_only({});
       return attention(q, k, v, options);
     };
   });
 }
 
 using Json = nlohmann::json;
-
-class TemporaryFile {
- public:
-  TemporaryFile()
-      : path_(std::filesystem::temp_directory_path() /
-              str("flashstep_attention_peer_", ::getpid(), ".pt")) {}
-  ~TemporaryFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 class CompiledAttention : public AttentionImplementation {
  public:
@@ -266,12 +218,14 @@ class CompiledAttention : public AttentionImplementation {
              {"threads", at::get_num_threads()}};
   }
 
+  ~CompiledAttention() override { remove_file(); }
+
   AttentionOutcome outcome(bool gradients) override {
-    const TemporaryFile file;
     Json request = case_;
-    request.update({{"do", "outcome"}, {"gradients", gradients}, {"file", file.path()}});
+    request.update({{"do", "outcome"}, {"gradients", gradients}, {"file", file_.string()}});
     python_->ask(request);
-    const std::string bytes = read_file(file.path());
+    const std::string bytes = read_file(file_);
+    remove_file();
     const auto list = torch::pickle_load({bytes.begin(), bytes.end()}).toList();
     AttentionOutcome outcome;
     for (size_t i = 0; i < list.size() && i < outcome.size(); ++i)
@@ -287,6 +241,13 @@ class CompiledAttention : public AttentionImplementation {
   }
 
  private:
+  void remove_file() const {
+    std::error_code ignored;
+    std::filesystem::remove(file_, ignored);
+  }
+
+  const std::filesystem::path file_ =
+      std::filesystem::temp_directory_path() / str("flashstep_attention_peer_", ::getpid(), ".pt");
   std::shared_ptr<PythonPeer> python_;
   at::Device device_;
   Json case_;
@@ -316,22 +277,23 @@ std::vector<AttentionCandidate> attention_candidates(const at::Device& device) {
   }
   if (device.is_cuda()) implementations.push_back(our("cuda", /*deterministic=*/true));
   implementations.push_back(naive_peer());
-  implementations.push_back(default_sdpa());
+  implementations.push_back(sdpa("sdpa"));
   if (!device.is_cuda()) return implementations;
-  implementations.push_back(sdpa_on_gpu("math", at::SDPBackend::math));
-  implementations.push_back(sdpa_on_gpu("flash", at::SDPBackend::flash_attention));
-  implementations.push_back(sdpa_on_gpu("efficient", at::SDPBackend::efficient_attention));
-  implementations.push_back(sdpa_on_gpu("cudnn", at::SDPBackend::cudnn_attention));
+  for (const auto& [name, backend] : {std::pair("math", at::SDPBackend::math),
+                                      {"flash", at::SDPBackend::flash_attention},
+                                      {"efficient", at::SDPBackend::efficient_attention},
+                                      {"cudnn", at::SDPBackend::cudnn_attention}})
+    implementations.push_back(sdpa(name, backend));
   return implementations;
 }
 
 SdpaSettings::SdpaSettings()
-    : flash_(at::globalContext().userEnabledFlashSDP()),
-      efficient_(at::globalContext().userEnabledMemEfficientSDP()),
-      math_(at::globalContext().userEnabledMathSDP()),
-      cudnn_(at::globalContext().userEnabledCuDNNSDP()) {}
+    : flash(at::globalContext().userEnabledFlashSDP()),
+      efficient(at::globalContext().userEnabledMemEfficientSDP()),
+      math(at::globalContext().userEnabledMathSDP()),
+      cudnn(at::globalContext().userEnabledCuDNNSDP()) {}
 
-SdpaSettings::~SdpaSettings() { use_backends(flash_, efficient_, math_, cudnn_); }
+SdpaSettings::~SdpaSettings() { use_backends(flash, efficient, math, cudnn); }
 
 AttentionCandidate compiled_candidate(const std::vector<std::string>& command) {
   auto python = std::make_shared<PythonPeer>(command);

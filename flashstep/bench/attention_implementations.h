@@ -11,10 +11,10 @@
 
 namespace flashstep::tools {
 
-// One implementation ready to compute one case, on inputs that all implementations share. What it
-// throws ends its part in the case: UserError, whose text begins with "refused: ", where it takes
-// no such case. Its calls take the inputs in turn; the forward pass keeps what backward needs, as
-// in training; the backward pass is that of LibTorch's autograd.
+// One implementation ready to compute one case, on inputs that all implementations share.
+// UserError, whose text begins with "refused: ", where it takes no such case. Its calls take the
+// inputs in turn; the forward pass keeps what backward needs; the backward pass is LibTorch's
+// autograd.
 class AttentionImplementation : public Implementation {
  public:
   // On the first of the inputs. Gradients only when asked for.
@@ -41,9 +41,6 @@ struct AttentionRound {
   std::vector<AttentionInputs> inputs;  // sets that calls take in turn
 };
 
-using AttentionForward =
-    std::function<at::Tensor(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)>;
-
 struct AttentionCandidate {
   std::string name;
   bool ours = false;
@@ -63,22 +60,18 @@ inline constexpr const char* kDeterministic = "deterministic";
 std::vector<AttentionCandidate> attention_candidates(const at::Device& device);
 
 // Settings of LibTorch that the peers change, put back in the end.
-class SdpaSettings {
- public:
+struct SdpaSettings {
   SdpaSettings();
   ~SdpaSettings();
   SdpaSettings(const SdpaSettings&) = delete;
   SdpaSettings& operator=(const SdpaSettings&) = delete;
 
- private:
-  bool flash_, efficient_, math_, cudnn_;
+  const bool flash, efficient, math, cudnn;
 };
 
-// PyTorch's compiled formula, in a Python process of its own, as an implementation.
-
-// "compiled": scripts/peers/attention_torch.py, started by `command`. Where it does not start, or
-// ends, it refuses every case. It draws the inputs by itself: that they are the same is seen in its
-// results, which are checked as all others are.
+// "compiled": PyTorch's compiled formula in a Python process of its own,
+// scripts/peers/attention_torch.py, started by `command`. Where it does not start, or ends, it
+// refuses every case. It draws the inputs by itself; its results are checked as all others are.
 AttentionCandidate compiled_candidate(const std::vector<std::string>& command);
 
 }  // namespace flashstep::tools

@@ -46,6 +46,15 @@ struct NamedPicture {
   std::variant<measure::Plot, measure::HeatMap, measure::LaneChart, measure::FlameGraph> picture;
 };
 
+template <typename Picture>
+NamedPicture named_picture(std::string name, Picture picture, std::string title,
+                           std::string subtitle, std::string footnote) {
+  picture.title = std::move(title);
+  picture.subtitle = std::move(subtitle);
+  picture.footnote = std::move(footnote);
+  return {std::move(name), std::move(picture)};
+}
+
 struct NamedTable {
   std::string name;  // appended to the files' stem
   measure::Table table;
@@ -59,10 +68,6 @@ struct BenchReport {
   int signal = 0;       // came before the end: the report is of what was done
   std::string failure;  // of the machine: the command ends with it; empty: none
 };
-
-// Runs `work`, which measures one thing after the other. A signal, or a failure of the machine or
-// of LibTorch, ends it and stands in the report, so that what was measured until then is not lost.
-void measure_until_failure(BenchReport& report, const std::function<void()>& work);
 
 // STEM.txt, .md (with the pictures), .csv, .json, _runs.json (where there are runs; .csv is theirs
 // then); of each further table STEM_NAME.csv and .json; and the pictures: STEM_NAME.svg, .png and
@@ -113,16 +118,19 @@ class Run {
  private:
   friend BenchReport run_benchmark(const Benchmark&, const TellProgress&,
                                    const std::function<void(Run&)>&);
-  void show_rows(size_t first);  // from this record on
+  void show_rows();  // that are new
+  void take_gpu_state();
 
   const Benchmark& benchmark_;
   const TellProgress& progress_;
   Records records_;
   std::vector<std::string> notes_;
-  std::string gpu_state_;       // in the middle of the run
-  std::vector<size_t> widths_;  // of the columns that were shown
+  std::string gpu_state_;   // in the middle of the run
+  size_t lines_shown_ = 0;  // of the table
 };
 
+// A signal, or a failure of the machine or of LibTorch, ends the measuring and stands in the
+// report, so that what was measured until then is not lost.
 BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progress,
                           const std::function<void(Run&)>& measure);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
@@ -11,26 +10,19 @@
 #include "flashstep/bench/ops.h"
 #include "flashstep/bench/schema.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/gpu.h"
 #include "flashstep/measure/limits.h"
-#include "flashstep/ops.h"
-#include "flashstep/ops/cost.h"
 
 namespace flashstep::tools {
 namespace {
 
-constexpr double kNormEpsilon = 1e-5;
 constexpr int64_t kLeastNormCalls = 3;
 
 void check_norm_options(const BenchNormOptions& options) {
   require(options.rows > 0 && options.calls > 0 && options.turns > 0,
           "[bench norm] expected numbers of rows, calls and turns, got none of one");
-  const auto check = [](const char* what, const auto& given, const auto& known) {
+  const auto check = [](const std::string& what, const auto& given, const auto& known) {
     require(!given.empty(), "[bench norm] expected a ", what, ", got none");
-    for (const std::string& name : given) {
-      require(contains(known, name), "[bench norm] expected ", what, " among ", join(known),
-              ", got \"", name, "\"");
-    }
+    require_among("[bench norm] expected " + what, given, known);
   };
   require(!options.widths.empty() &&
               *std::min_element(options.widths.begin(), options.widths.end()) > 0,
@@ -40,59 +32,44 @@ void check_norm_options(const BenchNormOptions& options) {
             "[bench norm] expected each width once, got ", width, " more often");
   }
   check("dtype", options.dtypes, std::vector<std::string>{"fp32", "bf16"});
-  check("pass", options.passes, BenchNormOptions().passes);
-  if (!options.implementations.empty())
-    check("implementation", options.implementations, norm_implementations());
-  check("device", std::vector{options.device}, std::vector<std::string>{"cpu", "cuda"});
-  require(options.device == "cpu" || !measure::list_gpus().empty(),
-          "[bench norm] expected a GPU for device cuda, got none");
+  check("pass", options.passes, kDifferentiable);
+  require_among("[bench norm] expected implementation", options.implementations,
+                norm_implementations());
 }
 
-// Of x, weight and, LayerNorm's, bias.
-at::Tensor rms_formula(const std::vector<at::Tensor>& in) {
-  return rms_norm_reference(in[0], in[1], kNormEpsilon);
-}
+// Of x, weight and bias.
 at::Tensor layer_norm_of(const std::vector<at::Tensor>& in) {
-  return at::layer_norm(in[0], {in[0].size(-1)}, in[1], in[2], kNormEpsilon);
+  return at::layer_norm(in[0], {in[0].size(-1)}, in[1], in[2], kOpEpsilon);
 }
-TensorOp norm_op(const std::string& name) {
-  if (name == "naive") return rms_formula;
-  if (name == "libtorch") {
-    return [](const std::vector<at::Tensor>& in) {
-      return at::rms_norm(in[0], {in[0].size(-1)}, in[1], kNormEpsilon);
-    };
-  }
-  return [](const std::vector<at::Tensor>& in) { return rms_norm(in[0], in[1], kNormEpsilon); };
+
+std::string fault_of(const Record& r) {
+  const double most = norm_tolerance(r.text("dtype"));
+  const bool both = r.text("pass") == kBothPasses;
+  if (r.number("error") <= most && (!both || r.number("gradient error") <= most)) return "";
+  return str("expected errors of at most ", most, ", got ", r.number("error"),
+             both ? str(" and ", r.number("gradient error")) : "");
 }
 
 std::vector<Record> measure_norm(const BenchNormOptions& options, int64_t width,
                                  const std::string& dtype, PythonPeer& peer) {
-  const at::Device device =
-      options.device == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
+  const Operator& rms_norm = operators().front();
+  const OpSize size = {.rows = options.rows,
+                       .width = width,
+                       .dtype = dtype,
+                       .device = bench_device("bench norm", options.device)};
   OpInputs rms, layer;
-  const auto prepare = [&] {
-    rms = {{random_leaf({options.rows, width}, dtype, device),
-            random_leaf({width}, dtype, device, 0.1, 1)},
-           random_leaf({options.rows, width}, dtype, device).detach(),
-           /*row_tensors=*/1};
-    layer = rms;
-    layer.tensors.push_back(random_leaf({width}, dtype, device));
+  const auto make = [&](const std::string& name) {
+    if (name == "compiled") return python_implementation(peer, size.request(rms_norm.name));
+    if (name == "layer_norm") return tensor_implementation(layer_norm_of, layer_norm_of, layer);
+    const TensorOp& op = name == "naive"      ? rms_norm.formula
+                         : name == "libtorch" ? rms_norm.eager
+                                              : rms_norm.ours;
+    return tensor_implementation(op, rms_norm.formula, rms);
   };
   std::vector<Candidate> candidates;
   for (const std::string& name :
-       options.implementations.empty() ? norm_implementations() : options.implementations) {
-    candidates.push_back({name, name == "flashstep", [&, name] {
-                            if (name == "compiled")
-                              return python_implementation(peer, {{"op", "rms_norm"},
-                                                                  {"rows", options.rows},
-                                                                  {"width", width},
-                                                                  {"dtype", dtype},
-                                                                  {"device", options.device}});
-                            return name == "layer_norm"
-                                       ? tensor_implementation(layer_norm_of, layer_norm_of, layer)
-                                       : tensor_implementation(norm_op(name), rms_formula, rms);
-                          }});
-  }
+       options.implementations.empty() ? norm_implementations() : options.implementations)
+    candidates.push_back({name, name == "flashstep", [&make, name] { return make(name); }});
   const TurnOptions turn_options = {.cell_seconds = options.cell_seconds,
                                     .warmup_seconds = 0,
                                     .turns = options.turns,
@@ -102,23 +79,14 @@ std::vector<Record> measure_norm(const BenchNormOptions& options, int64_t width,
   const TurnsCase c = {{{"rows", options.rows}, {"width", width}, {"dtype", dtype}},
                        str(options.rows, " x ", width, ", ", dtype),
                        options.passes};
-  std::vector<Record> records = take_turns(c, candidates, device, turn_options, prepare);
-  const double limit = measure::memory_limit_bytes_per_s(options.device);
-  const int64_t element = dtype == "bf16" ? 2 : 4;
+  std::vector<Record> records = take_turns(c, candidates, size.device, turn_options, [&] {
+    rms = rms_norm.inputs(size);
+    layer = rms;
+    layer.tensors.push_back(size.draw({width}));
+  });
+  add_work(records, rms_norm, size);
   for (Record& record : records) {
-    double bytes = norm_forward_bytes(options.rows, width, element);
-    if (record.text("pass") == kBothPasses)
-      bytes += norm_backward_bytes(options.rows, width, element);
-    record.facts["bytes"] = bytes;
-    record.facts["limit seconds"] = bytes / limit;
-    const double most = norm_tolerance(dtype), error = record.number("error"),
-                 gradient_error = record.number("gradient error");
-    const bool both = record.text("pass") == kBothPasses;
-    if (record.ours && record.outcome.measured() &&
-        !(error <= most && (!both || gradient_error <= most))) {
-      record.fault = str("expected errors of at most ", most, ", got ", error,
-                         both ? str(" and ", gradient_error) : "");
-    }
+    if (record.ours && record.outcome.measured()) record.fault = fault_of(record);
   }
   return records;
 }
@@ -126,29 +94,24 @@ std::vector<Record> measure_norm(const BenchNormOptions& options, int64_t width,
 // GB/s by width, a picture a dtype and pass.
 std::vector<NamedPicture> norm_pictures(const Records& records, const std::string& device,
                                         const std::string& footnote) {
-  std::vector<NamedPicture> pictures;
   const double limit = measure::memory_limit_bytes_per_s(device) / 1e9;
   const auto rate = [](const Record& r) { return r.number("bytes") / r.median("seconds") / 1e9; };
-  for (const auto& [name, members] :
-       records.grouped([](const Record& r) { return r.text("dtype") + "_" + r.text("pass"); })) {
-    measure::Plot plot = bars(
-        members,
-        [](const Record& r) { return "width " + std::to_string(std::llround(r.number("width"))); },
-        implementation_of, rate,
-        [&](const Record& r) {
-          const std::string word = r.outcome.status == Status::kOutOfMemory ? "OOM" : "-";
-          return r.has("seconds") ? fixed(rate(r), 0) : word;
-        });
-    const Record& first = members.all().front();
-    plot.title = str("Norms, ", first.text("pass"), ": the least traffic over the time");
-    plot.subtitle =
-        str(std::llround(first.number("rows")), " rows, ", first.text("dtype"), "; medians");
-    plot.footnote = footnote;
+  const auto width = [](const Record& r) { return str("width ", std::llround(r.number("width"))); };
+  const auto label = [&](const Record& r) {
+    const std::string word = r.outcome.status == Status::kOutOfMemory ? "OOM" : "-";
+    return r.has("seconds") ? fixed(rate(r), 0) : word;
+  };
+  return op_pictures(records, [&](const std::string& name, const Records& members) {
+    measure::Plot plot = bars(members, width, implementation_of, rate, label);
     plot.y.label = "GB/s";
     plot.references.push_back({limit, "memory's limit"});
-    pictures.push_back({name, std::move(plot)});
-  }
-  return pictures;
+    const Record& first = members.all().front();
+    return named_picture(
+        name, std::move(plot),
+        str("Norms, ", first.text("pass"), ": the least traffic over the time"),
+        str(std::llround(first.number("rows")), " rows, ", first.text("dtype"), "; medians"),
+        footnote);
+  });
 }
 
 }  // namespace
@@ -178,24 +141,12 @@ double norm_tolerance(const std::string& dtype) {
 }
 
 Benchmark norm_benchmark(const BenchNormOptions& options) {
-  Benchmark benchmark;
-  benchmark.command = "bench norm";
+  Benchmark benchmark =
+      op_benchmark("norm", options.device,
+                   {integer_key("rows"), integer_key("width"), text_key("dtype")}, "naive");
   benchmark.title = str("Norms of rows on the ", options.device == "cuda" ? "GPU" : "CPU");
-  benchmark.device = options.device;
-  benchmark.schema = [](const Records&) {
-    return Schema{integer_key("rows"),
-                  integer_key("width"),
-                  text_key("dtype"),
-                  text_key("pass"),
-                  {measure::text_column("implementation"), implementation()}} +
-           op_schema("naive");
-  };
-  benchmark.how_to_read = {note("norm")};
   benchmark.how = str("At most ", options.calls, " calls of each in ", options.turns,
                       options.turns == 1 ? " turn" : " turns");
-  benchmark.findings = [](const Records& records) {
-    return speed_beside_others(records, "flashstep", "seconds");
-  };
   benchmark.pictures = [device = options.device](const Records& records, const std::string& note) {
     return norm_pictures(records, device, note);
   };
@@ -204,7 +155,7 @@ Benchmark norm_benchmark(const BenchNormOptions& options) {
 
 BenchReport bench_norm(const BenchNormOptions& options) {
   check_norm_options(options);
-  const std::unique_ptr<GpuStream> stream(options.device == "cuda" ? new GpuStream : nullptr);
+  const auto stream = stream_of(bench_device("bench norm", options.device));
   PythonPeer peer(options.peer_command);
   return run_benchmark(norm_benchmark(options), options.progress, [&](Run& run) {
     size_t number = 0;

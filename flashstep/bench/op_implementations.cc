@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "flashstep/bench/ops.h"
+#include "flashstep/measure/limits.h"
 
 namespace flashstep::tools {
 namespace {
@@ -64,10 +65,7 @@ class TensorImplementation : public Implementation {
     const std::vector<Tensor> found = values_of(op_, own);
     std::vector<Distance> distances(found.size());
     const int64_t rows = inputs_.row_tensors > 0 ? inputs_.tensors[0].size(0) : 1;
-    const int64_t step =
-        inputs_.row_tensors > 0
-            ? std::max<int64_t>(1, kBlockElements * rows / inputs_.tensors[0].numel())
-            : 1;
+    const int64_t step = std::max<int64_t>(1, kBlockElements * rows / inputs_.tensors[0].numel());
     std::vector<Tensor> sums(found.size());
     for (int64_t row = 0; row < rows; row += step)
       compare_block(found, row, std::min(step, rows - row), distances, sums);
@@ -89,12 +87,11 @@ class TensorImplementation : public Implementation {
   std::vector<double> turn(const std::string& pass, int64_t warmup, int64_t samples,
                            int64_t calls) override {
     const NumberedCall call = [&](int64_t) {
-      if (pass == kBothPasses) {
+      const at::AutoGradMode graph(pass == kBothPasses);
+      if (pass == kBothPasses)
         values_of(op_, inputs_);
-        return;
-      }
-      const at::NoGradGuard no_graph;
-      op_(inputs_.tensors);
+      else
+        op_(inputs_.tensors);
     };
     for (int64_t i = 0; i < warmup; ++i) call(i);
     return seconds_of_calls(call, inputs_.tensors[0].is_cuda(), 0, samples, calls);
@@ -117,14 +114,10 @@ class TensorImplementation : public Implementation {
     if (inputs_.grad_out.defined()) block.grad_out = wide(part(inputs_.grad_out));
     const std::vector<Tensor> expected = values_of(expected_, block);
     for (size_t i = 0; i < expected.size(); ++i) {
-      const bool by_rows = i <= inputs_.row_tensors;
-      if (by_rows && (i > 0 || inputs_.row_tensors > 0)) {
+      if (inputs_.row_tensors > 0 && i <= inputs_.row_tensors)
         distances[i].add(part(found[i]), expected[i]);
-      } else if (sums[i].defined()) {
-        sums[i] += expected[i];
-      } else {
-        sums[i] = expected[i];
-      }
+      else
+        sums[i] = sums[i].defined() ? sums[i] + expected[i] : expected[i];
     }
   }
 
@@ -183,8 +176,7 @@ std::unique_ptr<Implementation> python_implementation(PythonPeer& peer, Json c) 
   return std::make_unique<PythonImplementation>(peer, std::move(c));
 }
 
-Tensor random_leaf(at::IntArrayRef shape, const std::string& dtype, const at::Device& device,
-                   double scale, double shift) {
+Tensor OpSize::draw(at::IntArrayRef shape, double scale, double shift) const {
   const auto options = at::TensorOptions(dtype == "bf16" ? at::kBFloat16 : at::kFloat);
   Tensor x = at::randn(shape, options.device(device));
   if (scale != 1) x = x * scale;
@@ -192,7 +184,41 @@ Tensor random_leaf(at::IntArrayRef shape, const std::string& dtype, const at::De
   return x.detach().requires_grad_();
 }
 
-Schema op_schema(const std::string& baseline) {
+Json OpSize::request(const std::string& op) const {
+  Json request = {{"op", op},
+                  {"rows", rows},
+                  {"width", width},
+                  {"dtype", dtype},
+                  {"device", device.is_cuda() ? "cuda" : "cpu"}};
+  if (vocab > 0) request.update({{"d_ff", d_ff}, {"vocab", vocab}});
+  return request;
+}
+
+void add_work(std::vector<Record>& records, const Operator& op, const OpSize& size) {
+  const std::string device = size.device.is_cuda() ? "cuda" : "cpu";
+  for (Record& record : records) {
+    const Work work = op.work(size, record.text("pass") == kBothPasses);
+    record.facts["bytes"] = work.bytes;
+    record.facts["limit seconds"] = work.bytes / measure::memory_limit_bytes_per_s(device);
+    if (work.flops > 0)
+      record.facts["limit seconds"] =
+          std::max(record.number("limit seconds"),
+                   work.flops / measure::matmul_limit_flops(device, size.dtype));
+  }
+}
+
+std::vector<NamedPicture> op_pictures(
+    const Records& records,
+    const std::function<NamedPicture(const std::string& name, const Records&)>& draw) {
+  std::vector<NamedPicture> pictures;
+  for (const auto& [name, members] :
+       records.grouped([](const Record& r) { return r.text("dtype") + "_" + r.text("pass"); }))
+    pictures.push_back(draw(name, members));
+  return pictures;
+}
+
+Benchmark op_benchmark(const std::string& name, const std::string& device, const Schema& key,
+                       const std::string& baseline) {
   const auto if_timed = [](const CellOf& cell) {
     return [cell](const Record& r, const Records& all) {
       return r.has("seconds") ? cell(r, all) : measure::Cell();
@@ -201,17 +227,29 @@ Schema op_schema(const std::string& baseline) {
   const auto beside = [baseline](const Record& r, const Records& all) {
     return times_as_fast(r, all, baseline, "seconds");
   };
-  return {
-      {significant("median", "ms"), or_word(median("seconds", 1e3))},
-      {significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
-      {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
-      {measure::integer_column("calls"), count("seconds")},
-      {significant("traffic", "MB"), if_timed(fact("bytes", 1e-6))},
-      {significant("rate", "GB/s", 5), finite(rate("bytes", "seconds", 1e-9))},
-      {measure::number_column("of limit", "%", 1), finite(rate("limit seconds", "seconds", 100))},
-      {measure::number_column("x " + baseline, "", 2), finite(beside)},
-      {error_column("error"), if_timed(fact("error"))},
-      {error_column("gradient error"), if_timed(fact("gradient error"))}};
+  const Schema schema =
+      key + Schema{text_key("pass"),
+                   {measure::text_column("implementation"), implementation()},
+                   {significant("median", "ms"), or_word(median("seconds", 1e3))},
+                   {significant("p10", "ms"), quantile("seconds", 0.1, 1e3)},
+                   {significant("p90", "ms"), quantile("seconds", 0.9, 1e3)},
+                   {measure::integer_column("calls"), count("seconds")},
+                   {significant("traffic", "MB"), if_timed(fact("bytes", 1e-6))},
+                   {significant("rate", "GB/s", 5), finite(rate("bytes", "seconds", 1e-9))},
+                   {measure::number_column("of limit", "%", 1),
+                    finite(rate("limit seconds", "seconds", 100))},
+                   {measure::number_column("x " + baseline, "", 2), finite(beside)},
+                   {error_column("error"), if_timed(fact("error"))},
+                   {error_column("gradient error"), if_timed(fact("gradient error"))}};
+  Benchmark benchmark;
+  benchmark.command = "bench " + name;
+  benchmark.device = device;
+  benchmark.schema = [schema](const Records&) { return schema; };
+  benchmark.how_to_read = {note(name)};
+  benchmark.findings = [](const Records& records) {
+    return speed_beside_others(records, "flashstep", "seconds");
+  };
+  return benchmark;
 }
 
 }  // namespace flashstep::tools

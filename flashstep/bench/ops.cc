@@ -10,8 +10,6 @@
 #include "flashstep/base/text.h"
 #include "flashstep/bench/schema.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/gpu.h"
-#include "flashstep/measure/limits.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/adamw.h"
 #include "flashstep/ops/cost.h"
@@ -22,11 +20,9 @@ namespace {
 using at::Tensor;
 using List = std::vector<Tensor>;
 
-constexpr double kOpEpsilon = 1e-5, kRotaryTheta = 10'000;
+constexpr double kRotaryTheta = 10'000;
 constexpr int64_t kOpHeadDim = 64, kOpPositions = 256;
 constexpr int64_t kOpMatrices = 12;  // (C, C) each: the parameters of a block
-
-const std::vector<std::string> kDifferentiable = {kForwardPass, kBothPasses};
 
 OpInputs rows_of_width(const OpSize& s, std::vector<Tensor> tensors, int64_t width,
                        size_t row_tensors) {
@@ -118,41 +114,23 @@ std::string fault_of(const Record& ours, const Record* eager) {
 
 std::vector<Record> measure_operator(const BenchOpsOptions& options, const Operator& op,
                                      const std::string& dtype, PythonPeer& peer) {
-  const at::Device device =
-      options.device == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
   const OpSize size = {options.rows,  options.width, (options.width * 8 / 3 + 63) / 64 * 64,
-                       options.vocab, dtype,         device};
+                       options.vocab, dtype,         bench_device("bench ops", options.device)};
   OpInputs inputs;
-  const auto in_python = [&] {
-    return python_implementation(peer, {{"op", op.name},
-                                        {"rows", size.rows},
-                                        {"width", size.width},
-                                        {"d_ff", size.d_ff},
-                                        {"vocab", size.vocab},
-                                        {"dtype", dtype},
-                                        {"device", options.device}});
-  };
   std::vector<Candidate> candidates = {
       {"flashstep", true, [&] { return tensor_implementation(op.ours, op.formula, inputs); }},
       {"eager", false, [&] { return tensor_implementation(op.eager, op.formula, inputs); }},
-      {"compiled", false, in_python}};
+      {"compiled", false, [&] { return python_implementation(peer, size.request(op.name)); }}};
   std::erase_if(candidates, [&](const Candidate& candidate) {
-    const auto& names = options.implementations;
-    return !is_wanted(names, candidate.name);
+    return !is_wanted(options.implementations, candidate.name);
   });
   std::vector<Record> records = take_turns(
       {{{"operator", op.name}, {"rows", size.rows}, {"width", size.width}, {"dtype", dtype}},
        str(op.name, ", ", size.rows, " x ", size.width, ", ", dtype),
        op.passes},
-      candidates, device, {.cell_seconds = options.cell_seconds, .turns = options.turns},
+      candidates, size.device, {.cell_seconds = options.cell_seconds, .turns = options.turns},
       [&] { inputs = op.inputs(size); });
-  for (Record& record : records) {
-    const Work work = op.work(size, record.text("pass") == kBothPasses);
-    record.facts["bytes"] = work.bytes;
-    record.facts["limit seconds"] =
-        std::max(work.bytes / measure::memory_limit_bytes_per_s(options.device),
-                 work.flops / measure::matmul_limit_flops(options.device, dtype));
-  }
+  add_work(records, op, size);
   const Records all(records);
   for (Record& record : records) {
     if (record.ours && record.outcome.measured())
@@ -162,19 +140,17 @@ std::vector<Record> measure_operator(const BenchOpsOptions& options, const Opera
 }
 
 std::vector<NamedPicture> ops_pictures(const Records& records, const std::string& footnote) {
-  std::vector<NamedPicture> pictures;
-  for (const auto& [name, members] :
-       records.grouped([](const Record& r) { return r.text("dtype") + "_" + r.text("pass"); })) {
-    measure::Plot plot = bars(
-        members, [](const Record& r) { return r.text("operator"); }, implementation_of,
-        [](const Record& r) { return 100 * r.number("limit seconds") / r.median("seconds"); });
-    plot.title = "Operators: share of the machine's limit";
-    plot.subtitle = members.all().front().text("pass") + ", " + members.all().front().text("dtype");
-    plot.footnote = footnote;
+  const auto name_of = [](const Record& r) { return r.text("operator"); };
+  const auto share = [](const Record& r) {
+    return 100 * r.number("limit seconds") / r.median("seconds");
+  };
+  return op_pictures(records, [&](const std::string& name, const Records& members) {
+    measure::Plot plot = bars(members, name_of, implementation_of, share);
     plot.y.label = "%";
-    pictures.push_back({name, std::move(plot)});
-  }
-  return pictures;
+    const Record& first = members.all().front();
+    return named_picture(name, std::move(plot), "Operators: share of the machine's limit",
+                         first.text("pass") + ", " + first.text("dtype"), footnote);
+  });
 }
 
 }  // namespace
@@ -286,31 +262,16 @@ BenchReport bench_ops(const BenchOpsOptions& options) {
               options.width % 64 == 0 && options.vocab > 0,
           "[bench ops] expected rows in 256s, a width in 64s and a vocabulary, got ", options.rows,
           ", ", options.width, " and ", options.vocab);
-  require(options.device == "cpu" || !measure::list_gpus().empty(),
-          "[bench ops] expected a GPU for device cuda, got none");
-  std::vector<Operator> chosen;
-  for (const Operator& op : operators()) {
-    const auto& names = options.ops;
-    if (is_wanted(names, op.name)) chosen.push_back(op);
-  }
-  Benchmark benchmark;
-  benchmark.command = "bench ops";
+  const auto stream = stream_of(bench_device("bench ops", options.device));
+  std::vector<Operator> chosen = operators();
+  std::erase_if(chosen, [&](const Operator& op) { return !is_wanted(options.ops, op.name); });
+  Benchmark benchmark = op_benchmark(
+      "ops", options.device,
+      {text_key("operator"), integer_key("rows"), integer_key("width"), text_key("dtype")},
+      "eager");
   benchmark.title = str("Operators on the ", options.device == "cuda" ? "GPU" : "CPU");
-  benchmark.device = options.device;
-  benchmark.schema = [](const Records&) {
-    return Schema{
-               text_key("operator"), integer_key("rows"),
-               integer_key("width"), text_key("dtype"),
-               text_key("pass"),     {measure::text_column("implementation"), implementation()}} +
-           op_schema("eager");
-  };
-  benchmark.how_to_read = {note("ops")};
   benchmark.how = str("Vocabulary ", options.vocab, "; ", options.turns, " turns of each");
-  benchmark.findings = [](const Records& r) {
-    return speed_beside_others(r, "flashstep", "seconds");
-  };
   benchmark.pictures = ops_pictures;
-  const std::unique_ptr<GpuStream> stream(options.device == "cuda" ? new GpuStream : nullptr);
   PythonPeer peer(options.peer_command);
   return run_benchmark(benchmark, options.progress, [&](Run& run) {
     size_t number = 0;

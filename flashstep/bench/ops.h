@@ -45,6 +45,8 @@ inline constexpr const char* kForwardPass = "forward";  // without a graph for b
 inline constexpr const char* kBothPasses = "forward-backward";
 inline constexpr const char* kUpdatePass = "update";
 
+inline const std::vector<std::string> kDifferentiable = {kForwardPass, kBothPasses};
+
 using TensorOp = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
 
 struct OpInputs {
@@ -65,27 +67,32 @@ std::unique_ptr<Implementation> tensor_implementation(TensorOp op, TensorOp expe
 // The same in a process of Python, scripts/peers/ops_torch.py, whose requests have what is in `c`.
 std::unique_ptr<Implementation> python_implementation(PythonPeer& peer, nlohmann::json c);
 
-// A leaf of standard normal numbers in "fp32" or "bf16", times `scale` and plus `shift`.
-at::Tensor random_leaf(at::IntArrayRef shape, const std::string& dtype, const at::Device& device,
-                       double scale = 1, double shift = 0);
+// `flashstep bench NAME` without title, how and pictures. Its table: `key`, "pass",
+// "implementation", "median", "p10", "p90", "calls", "traffic", "rate", "of limit", "x BASELINE"
+// and both errors, of records with the facts "bytes" and "limit seconds".
+Benchmark op_benchmark(const std::string& name, const std::string& device, const Schema& key,
+                       const std::string& baseline);
 
-// {"median", "p10", "p90", "calls", "traffic", "rate", "of limit"}, then "x BASELINE" and both
-// errors: of records with the facts "bytes" and "limit seconds".
-Schema op_schema(const std::string& baseline);
+// A picture a dtype and pass.
+std::vector<NamedPicture> op_pictures(
+    const Records& records,
+    const std::function<NamedPicture(const std::string& name, const Records&)>& draw);
 
 // The fused operators, as `flashstep bench ops` measures them.
+constexpr double kOpEpsilon = 1e-5;  // of norms
+
 struct OpSize {
   int64_t rows = 0, width = 0, d_ff = 0, vocab = 0;  // tokens, C, F, V
   std::string dtype;
   at::Device device = at::kCPU;
 
   int64_t element_bytes() const { return dtype == "bf16" ? 2 : 4; }
-  at::Tensor draw(at::IntArrayRef shape, double scale = 1, double shift = 0) const {
-    return random_leaf(shape, dtype, device, scale, shift);
-  }
+  // A leaf of standard normal numbers, times `scale` and plus `shift`.
+  at::Tensor draw(at::IntArrayRef shape, double scale = 1, double shift = 0) const;
   at::Tensor ids() const {
     return at::randint(vocab, {rows}, at::TensorOptions(at::kLong).device(device));
   }
+  nlohmann::json request(const std::string& op) const;  // for python_implementation()
 };
 
 struct Work {
@@ -100,6 +107,9 @@ struct Operator {
   std::function<Work(const OpSize&, bool with_backward)> work;
 };
 
-const std::vector<Operator>& operators();
+const std::vector<Operator>& operators();  // rms_norm first
+
+// The facts "bytes" and "limit seconds".
+void add_work(std::vector<Record>& records, const Operator& op, const OpSize& size);
 
 }  // namespace flashstep::tools

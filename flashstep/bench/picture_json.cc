@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <type_traits>
 
@@ -10,7 +9,6 @@
 
 #include "flashstep/base/json_depth.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/plot_frame.h"
 
 namespace flashstep::tools {
 namespace {
@@ -141,13 +139,10 @@ void read(const OrderedJson& json, auto& value) {
     require(found != std::end(names), "\"", name, "\" is unknown");
     value = static_cast<Value>(found - std::begin(names));
   } else if constexpr (std::is_same_v<Value, double>) {
-    const double infinity = std::numeric_limits<double>::infinity();
-    if (json.is_null())
-      value = std::numeric_limits<double>::quiet_NaN();
-    else if (json.is_string())
-      value = json.get<std::string>() == "inf" ? infinity : -infinity;
+    if (json.is_string())
+      value = json.get<std::string>() == "inf" ? INFINITY : -INFINITY;
     else
-      value = json.get<double>();
+      value = json.is_null() ? NAN : json.get<double>();
   } else if constexpr (requires(Reader r) { describe(r, value); }) {
     Reader reader{json};
     describe(reader, value);
@@ -158,15 +153,25 @@ void read(const OrderedJson& json, auto& value) {
   }
 }
 
-OrderedJson data_of(const char* kind, const auto& picture) {
-  Writer writer;
-  writer("picture", std::string(kind));
-  describe(writer, picture);
-  return writer.json;
+// ---- Kinds of pictures: what is not listed is kept as it is drawn
+
+const char* kind_of(const measure::Plot&) { return "plot"; }
+const char* kind_of(const measure::HeatMap&) { return "heat map"; }
+const char* kind_of(const measure::LaneChart&) { return "lanes"; }
+
+std::string drawn(const std::string& svg) { return svg; }
+std::string drawn(const auto& picture) { return measure::to_svg(picture); }
+
+OrderedJson data_of(const auto& picture) {
+  if constexpr (requires { kind_of(picture); }) {
+    Writer writer;
+    writer("picture", std::string(kind_of(picture)));
+    describe(writer, picture);
+    return writer.json;
+  } else {
+    return {{"picture", "svg"}, {"svg", drawn(picture)}};
+  }
 }
-OrderedJson data_of(const measure::Plot& plot) { return data_of("plot", plot); }
-OrderedJson data_of(const measure::HeatMap& map) { return data_of("heat map", map); }
-OrderedJson data_of(const measure::LaneChart& chart) { return data_of("lanes", chart); }
 
 template <typename Picture>
 Picture picture_from(const OrderedJson& json) {
@@ -175,16 +180,7 @@ Picture picture_from(const OrderedJson& json) {
   return picture;
 }
 
-OrderedJson data_of(const std::string& svg) { return {{"picture", "svg"}, {"svg", svg}}; }
-
-// A kind of picture that is not listed above: kept as it is drawn.
-template <typename Picture>
-OrderedJson data_of(const Picture& picture) {
-  return data_of(std::string(measure::to_svg(picture)));
-}
-
-template <typename Named>
-std::string dump(const Named& named) {
+std::string dump(const auto& named) {
   OrderedJson json =
       std::visit([](const auto& picture) { return data_of(picture); }, named.picture);
   json["name"] = named.name;
@@ -200,14 +196,7 @@ StoredPicture::Kind kind_from(const OrderedJson& json) {
   return json.at("svg").get<std::string>();
 }
 
-template <typename Picture>
-std::string drawn(const Picture& picture) {
-  return measure::to_svg(picture);
-}
-std::string drawn(const std::string& svg) { return svg; }
-
-template <typename Picture>
-std::string caption(const Picture& picture) {
+std::string caption(const auto& picture) {
   return picture.title + (picture.subtitle.empty() ? "" : ": " + picture.subtitle);
 }
 std::string caption(const std::string& svg) {
@@ -240,11 +229,6 @@ std::string caption_of(const StoredPicture& picture) {
   const std::string said =
       std::visit([](const auto& kind) { return caption(kind); }, picture.picture);
   return said.empty() ? picture.name : said;
-}
-
-measure::WrittenPlot write_picture(const StoredPicture& picture,
-                                   const std::filesystem::path& path_stem) {
-  return measure::internal::write_picture(to_svg(picture), path_stem);
 }
 
 }  // namespace flashstep::tools

@@ -28,8 +28,4 @@ std::string to_svg(const StoredPicture& picture);
 // Its title and what it is of: "Time: bf16, batch 4"; without any its name.
 std::string caption_of(const StoredPicture& picture);
 
-// Writes STEM.svg and STEM.png; MachineError when that fails.
-measure::WrittenPlot write_picture(const StoredPicture& picture,
-                                   const std::filesystem::path& path_stem);
-
 }  // namespace flashstep::tools

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -25,10 +24,6 @@ using at::Tensor;
 
 constexpr double kWorthIt = 0.02;    // less may be the machine's noise
 constexpr int64_t kMostCalls = 200;  // in one graph
-constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
-
-const char* word(at::ScalarType type) { return type == at::kFloat ? "kFloat32" : "kBFloat16"; }
-const char* layout_word(bool by_columns) { return by_columns ? "kByColumns" : "kByRows"; }
 
 // Two algorithms' turns are compared in the same clocks and temperatures: all take turns.
 class ProductBench {
@@ -57,8 +52,7 @@ class ProductBench {
       }
     }
     ProductRun run{shape, {}};
-    for (const auto& list : seconds)
-      run.seconds.push_back(list.empty() ? kNotMeasured : measure::median(list));
+    for (const auto& list : seconds) run.seconds.push_back(measure::median(list));
     return run;
   }
 
@@ -90,33 +84,27 @@ class ProductBench {
   Tensor a_, b_, c_, d_;
 };
 
-double product_flops(const ProductShape& s) {
-  return 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
-}
-
-std::string layout(const ProductShape& s) {
-  return str(s.a_by_columns ? "columns" : "rows", " x ", s.b_by_columns ? "columns" : "rows");
-}
-
 Record record_of(const ProductShape& s) {
   const auto name = [](at::ScalarType type) { return type == at::kFloat ? "fp32" : "bf16"; };
+  const auto layout = [](bool by_columns) { return by_columns ? "columns" : "rows"; };
   return {.key = {{"dtypes", str(name(s.type), " to ", name(s.result))},
                   {"M", s.m},
                   {"N", s.n},
                   {"K", s.k},
-                  {"a x b lie by", layout(s)},
+                  {"a x b lie by", str(layout(s.a_by_columns), " x ", layout(s.b_by_columns))},
                   {"adds", s.adds ? "c" : ""}},
           .what = str(s.m, " x ", s.n, " x ", s.k)};
 }
 
 void add_facts(const ProductRun& run, Record& record) {
   const double fastest = run.seconds[static_cast<size_t>(run.best())];
+  const auto number = [&](const char* key) { return record.number(key); };
   record.facts = {{"algorithms", run.seconds.size()},
                   {"first", run.seconds[0]},
                   {"fastest", fastest},
                   {"number", run.best()},
                   {"saves", 100 * run.share_saved()},
-                  {"rate", product_flops(run.shape) / fastest}};
+                  {"rate", 2 * number("M") * number("N") * number("K") / fastest}};
 }
 
 Schema products_schema(const Records&) {
@@ -154,10 +142,8 @@ void write_table(const std::filesystem::path& file, const internal::LtMachine& m
     std::istringstream lines(read_file(file));
     for (std::string line; std::getline(lines, line);) old.push_back(line);
   }
-  std::string text;
-  for (const auto& line : merged_table(old, machine.gpu.c_str(), machine.version, runs))
-    text += line + "\n";
-  write_file(file, text);
+  write_file(file,
+             join(merged_table(old, machine.gpu.c_str(), machine.version, runs), "\n") + "\n");
 }
 
 }  // namespace
@@ -176,11 +162,12 @@ double ProductRun::share_saved() const {
 }
 
 std::string table_line(const char* gpu, int64_t version, const ProductRun& run) {
+  const auto type = [](at::ScalarType t) { return t == at::kFloat ? "kFloat32" : "kBFloat16"; };
+  const auto layout = [](bool by_columns) { return by_columns ? "kByColumns" : "kByRows"; };
   const ProductShape& s = run.shape;
-  return str("{\"", gpu, "\", ", version, ", {", word(s.type), ", ", word(s.result), ", ", s.m,
-             ", ", s.n, ", ", s.k, ", ", layout_word(s.a_by_columns), ", ",
-             layout_word(s.b_by_columns), ", ", s.adds ? "kAdds" : "kAlone", "}, ", run.best(),
-             "},");
+  return str("{\"", gpu, "\", ", version, ", {", type(s.type), ", ", type(s.result), ", ", s.m,
+             ", ", s.n, ", ", s.k, ", ", layout(s.a_by_columns), ", ", layout(s.b_by_columns), ", ",
+             s.adds ? "kAdds" : "kAlone", "}, ", run.best(), "},");
 }
 
 std::vector<std::string> merged_table(const std::vector<std::string>& old, const char* gpu,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <new>
 #include <type_traits>
 
@@ -24,18 +23,17 @@ using measure::Cell;
 OrderedJson json_of_cell(const Cell& cell) {
   return std::visit(
       [](const auto& value) -> OrderedJson {
-        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::monostate>) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::monostate>)
           return OrderedJson::array();  // null is NaN
-        } else {
+        else
           return value;
-        }
       },
       cell.value());
 }
 
 Cell cell_of_json(const OrderedJson& json) {
   if (json.is_array()) return {};
-  if (json.is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (json.is_null()) return NAN;
   if (json.is_string()) return json.get<std::string>();
   if (json.is_number_integer()) return json.get<int64_t>();
   return json.get<double>();
@@ -50,21 +48,7 @@ const Cell* find_cell(const Record& record, const std::string& name) {
   return nullptr;
 }
 
-constexpr Status kUnmeasured[] = {Status::kOutOfMemory, Status::kRefused, Status::kFailed};
-
-const char* word_of(Status status) {
-  switch (status) {
-    case Status::kMeasured:
-      return "";
-    case Status::kOutOfMemory:
-      return "OOM";
-    case Status::kRefused:
-      return "refused";
-    case Status::kFailed:
-      break;
-  }
-  return "failed";
-}
+constexpr const char* kWords[] = {"", "OOM", "refused", "failed"};  // by Status
 
 // The words of a process in "rank 0 of 1 (process 4711) ended with exit code 1: ...".
 std::string own_words(const std::string& failure) {
@@ -91,7 +75,7 @@ double Record::quantile(const std::string& name, double q) const {
 
 double Record::number(const std::string& name) const {
   const Cell* cell = find_cell(*this, name);
-  return cell == nullptr ? std::numeric_limits<double>::quiet_NaN() : cell->number();
+  return cell == nullptr ? NAN : cell->number();
 }
 
 std::string Record::text(const std::string& name) const {
@@ -111,11 +95,15 @@ void Record::take(const Record& more) {
   if (!more.fault.empty()) fault = more.fault;
 }
 
+const Record* Records::find(const std::function<bool(const Record&)>& chosen) const {
+  const auto found = std::find_if(all_.begin(), all_.end(), chosen);
+  return found == all_.end() ? nullptr : &*found;
+}
+
 const Record* Records::find(const Record& of_case, const std::string& implementation) const {
-  for (const Record& record : all_) {
-    if (record.implementation == implementation && record.key == of_case.key) return &record;
-  }
-  return nullptr;
+  return find([&](const Record& one) {
+    return one.implementation == implementation && one.key == of_case.key;
+  });
 }
 
 const Record* Records::fastest(const Record& of_case, const std::string& series,
@@ -130,24 +118,18 @@ const Record* Records::fastest(const Record& of_case, const std::string& series,
 
 Records Records::where(const std::function<bool(const Record&)>& chosen) const {
   Records part;
-  for (const Record& record : all_) {
-    if (chosen(record)) part.add(record);
-  }
+  std::copy_if(all_.begin(), all_.end(), std::back_inserter(part.all_), chosen);
   return part;
 }
 
 bool Records::is_first_of_case(const Record& one) const {
-  for (const Record& record : all_) {
-    if (record.key == one.key) return &record == &one;
-  }
-  return false;
+  return find([&](const Record& other) { return other.key == one.key; }) == &one;
 }
 
 std::vector<const Record*> Records::cases() const {
   std::vector<const Record*> firsts;
   for (const Record& record : all_) {
-    const auto same = [&](const Record* first) { return first->key == record.key; };
-    if (std::none_of(firsts.begin(), firsts.end(), same)) firsts.push_back(&record);
+    if (is_first_of_case(record)) firsts.push_back(&record);
   }
   return firsts;
 }
@@ -191,27 +173,23 @@ Record record_from_json(const std::string& line) {
   record.implementation = json.at("implementation");
   record.ours = json.at("ours");
   for (const auto& [name, values] : json.at("samples").items()) {
-    for (const OrderedJson& value : values) {
-      record.samples[name].push_back(value.is_null() ? std::numeric_limits<double>::quiet_NaN()
-                                                     : value.get<double>());
-    }
+    for (const OrderedJson& value : values)
+      record.samples[name].push_back(cell_of_json(value).number());
   }
-  if (json.contains("facts")) {
-    for (const auto& [name, value] : json["facts"].items())
-      record.facts[name] = cell_of_json(value);
-  }
+  const OrderedJson facts = json.value("facts", OrderedJson::object());
+  for (const auto& [name, value] : facts.items()) record.facts[name] = cell_of_json(value);
   if (json.contains("outcome")) record.outcome = outcome_from(json["outcome"]);
   record.fault = json.value("fault", "");
   return record;
 }
 
-std::string Outcome::word() const { return word_of(status); }
+std::string Outcome::word() const { return kWords[static_cast<size_t>(status)]; }
 
 std::string Outcome::sentence() const { return why.empty() ? word() : word() + ": " + why; }
 
 Outcome outcome_from(const std::string& sentence) {
-  for (const Status status : kUnmeasured) {
-    const std::string word = word_of(status);
+  for (const Status status : {Status::kOutOfMemory, Status::kRefused, Status::kFailed}) {
+    const std::string word = Outcome{status}.word();
     if (sentence == word) return {status, ""};
     if (sentence.starts_with(word + ": ")) return {status, sentence.substr(word.size() + 2)};
   }
@@ -257,19 +235,12 @@ Outcome outcome_of_ranks(const std::string& failure, int exit_code, int ranks,
 
 bool is_out_of_memory(const std::string& words) {
   // LibTorch's allocators, and CUDA's libraries (CUBLAS_STATUS_ALLOC_FAILED).
-  for (const char* part : {"out of memory", "can't allocate memory", "ALLOC_FAILED"}) {
-    if (contains(words, part)) return true;
-  }
-  return false;
+  return contains(words, "out of memory") || contains(words, "can't allocate memory") ||
+         contains(words, "ALLOC_FAILED");
 }
 
 bool gpu_answers() {
-  try {
-    measure::synchronize_gpu();
-    return true;
-  } catch (const MachineError&) {
-    return false;
-  }
+  return attempt([] { measure::synchronize_gpu(); }).measured();
 }
 
 }  // namespace flashstep::tools

@@ -1,5 +1,4 @@
-// What was measured: one implementation on one case, and what became of it. Nothing else goes from
-// process to process, into tables, pictures and sentences.
+// What was measured: one implementation on one case, and what became of it.
 #pragma once
 
 #include <algorithm>
@@ -30,9 +29,8 @@ bool is_wanted(const List& list, const Value& value) {
   return list.empty() || contains(list, value);
 }
 
-// What became of what was measured: the one place that tells one error from another. A benchmark
-// goes on with the next case, whatever it was; how the command ends is decided by Run
-// (benchmark.h).
+// What became of what was measured. A benchmark goes on with the next case, whatever it was; how
+// the command ends: benchmark.h.
 enum class Status { kMeasured, kOutOfMemory, kRefused, kFailed };
 
 struct Outcome {
@@ -56,7 +54,7 @@ Outcome outcome_of(const std::exception_ptr& error);
 Outcome attempt(const std::function<void()>& work);
 
 // Of processes that ended with `exit_code`, by the sentence of RanksOutcome::failure; `kills`:
-// measure::oom_kills() before they began. The words of a process that was alone are its own.
+// measure::oom_kills() before they began.
 Outcome outcome_of_ranks(const std::string& failure, int exit_code, int ranks,
                          std::optional<uint64_t> kills);
 
@@ -102,7 +100,9 @@ class Records {
   auto end() const { return all_.end(); }
   void add(Record record) { all_.push_back(std::move(record)); }
 
-  // The same case by this implementation; null without one.
+  // The first one that `chosen` takes; null without one.
+  const Record* find(const std::function<bool(const Record&)>& chosen) const;
+  // The same case by this implementation.
   const Record* find(const Record& of_case, const std::string& implementation) const;
   // Of those of the same case that `chosen` takes and that have the series, the one of the smallest
   // median; null without one.

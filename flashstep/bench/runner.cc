@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <sstream>
 #include <unistd.h>
 
 #include <c10/util/Exception.h>
@@ -20,27 +21,21 @@
 namespace flashstep::tools {
 namespace {
 
-bool has_row(const Benchmark& benchmark, const Record& record, const Records& all) {
-  return !benchmark.has_row || benchmark.has_row(record, all);
-}
-
 measure::Table table_of(const Benchmark& benchmark, const Records& records) {
   const Schema schema = benchmark.schema(records);
   measure::Table table = fill(benchmark.title, schema, {});
   for (const Record& record : records) {
-    if (has_row(benchmark, record, records)) table.add_row(row_of(schema, record, records));
+    if (!benchmark.has_row || benchmark.has_row(record, records))
+      table.add_row(row_of(schema, record, records));
   }
   return table;
 }
 
 // What was asked for and cannot be done is a cell, unless nothing can.
 void throw_mistake(const Records& records) {
-  const Record* refused = nullptr;
-  for (const Record& record : records) {
-    if (record.outcome.status != Status::kRefused) return;
-    if (refused == nullptr && record.ours) refused = &record;
-  }
-  if (refused != nullptr) throw UserError(refused->outcome.why);
+  if (records.find([](const Record& r) { return r.outcome.status != Status::kRefused; })) return;
+  if (const Record* refused = records.find([](const Record& r) { return r.ours; }))
+    throw UserError(refused->outcome.why);
 }
 
 // `machine`: where it was measured; empty: somewhere else.
@@ -75,55 +70,36 @@ void Run::tell(const std::string& line) const {
 void Run::begin(size_t number, size_t count, const std::string& what) {
   check_interrupted("interrupted");
   // As it is while the GPU works, not after minutes of waiting.
-  if (benchmark_.device == "cuda" && number > 0 && number == count / 2) {
-    if (const auto now = measure::gpu_state()) gpu_state_ = measure::describe(*now);
-  }
+  if (number > 0 && number == count / 2) take_gpu_state();
   tell(count == 1 ? what : str(number + 1, " of ", count, ": ", what));
 }
 
 void Run::add(std::vector<Record> of_case) {
-  const size_t first = records_.all().size();
   bool failed = false;
   for (Record& record : of_case) {
     failed = failed || record.outcome.failed();
     records_.add(std::move(record));
   }
-  show_rows(first);
+  show_rows();
   if (failed && benchmark_.device == "cuda" && !gpu_answers())
     throw MachineError("[" + benchmark_.command + "] the GPU answers no more");
 }
 
 // For who waits at a terminal; the whole table comes at the end.
-void Run::show_rows(size_t first) {
+void Run::show_rows() {
   if (!progress_ || isatty(STDERR_FILENO) == 0) return;
-  const Schema schema = benchmark_.schema(records_);
-  std::vector<std::vector<std::string>> lines;
-  if (widths_.empty()) {
-    std::vector<std::string>& head = lines.emplace_back();
-    for (const auto& [column, cell] : schema)
-      head.push_back(column.name + (column.unit.empty() ? "" : " " + column.unit));
+  std::istringstream lines(measure::to_text(table_of(benchmark_, records_)));
+  const size_t columns = terminal_columns(stderr);
+  size_t number = 0;
+  for (std::string line; std::getline(lines, line); ++number) {
+    if (number >= lines_shown_) tell(columns > 0 ? line.substr(0, columns) : line);
   }
-  for (size_t i = first; i < records_.all().size(); ++i) {
-    const Record& record = records_.all()[i];
-    if (!has_row(benchmark_, record, records_)) continue;
-    std::vector<std::string>& line = lines.emplace_back();
-    for (const auto& [column, cell] : schema)
-      line.push_back(measure::display(cell(record, records_), column.format));
-  }
-  widths_.resize(std::max(widths_.size(), schema.size()));
-  for (const auto& line : lines) {
-    for (size_t i = 0; i < line.size(); ++i) widths_[i] = std::max(widths_[i], line[i].size());
-  }
-  for (const auto& line : lines) {
-    std::string text;
-    for (size_t i = 0; i < line.size(); ++i) {
-      const std::string gap(widths_[i] - line[i].size(), ' ');
-      const bool left = schema[i].column.align == measure::Align::kLeft;
-      text += (text.empty() ? "" : "  ") + (left ? line[i] + gap : gap + line[i]);
-    }
-    const size_t columns = terminal_columns(stderr);
-    tell(columns > 0 ? text.substr(0, columns) : text);
-  }
+  lines_shown_ = number;
+}
+
+void Run::take_gpu_state() {
+  if (benchmark_.device != "cuda") return;
+  if (const auto now = measure::gpu_state()) gpu_state_ = measure::describe(*now);
 }
 
 BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progress,
@@ -131,12 +107,18 @@ BenchReport run_benchmark(const Benchmark& benchmark, const TellProgress& progre
   const double begin = measure::steady_seconds();
   BenchReport report;
   Run run(benchmark, progress);
-  measure_until_failure(report, [&] { measure(run); });
+  try {
+    measure(run);
+  } catch (const Interrupted& interrupted) {
+    report.signal = interrupted.signal();
+  } catch (const MachineError& error) {
+    report.failure = error.what();
+  } catch (const c10::Error& error) {
+    report.failure = "[bench] LibTorch failed: " + first_line(error.what_without_backtrace());
+  }
   if (report.signal == 0 && benchmark.refusals_are_mistakes) throw_mistake(run.records_);
   if (report.failure.empty()) report.failure = failure_of(benchmark.command, run.records_);
-  if (benchmark.device == "cuda" && run.gpu_state_.empty()) {
-    if (const auto now = measure::gpu_state()) run.gpu_state_ = measure::describe(*now);
-  }
+  if (run.gpu_state_.empty()) run.take_gpu_state();
   fill_report(benchmark, run.records_, report, run.notes_,
               measure::one_line(measure::describe_machine()),
               str(run.gpu_state_.empty() ? "" : "; during the run " + run.gpu_state_, "; ",
@@ -173,19 +155,6 @@ std::string failure_of(const std::string& command, const Records& records) {
     if (!record.fault.empty()) return who + ": " + record.fault;
   }
   return "";
-}
-
-void measure_until_failure(BenchReport& report, const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Interrupted& interrupted) {
-    report.signal = interrupted.signal();
-  } catch (const MachineError& error) {
-    if (report.failure.empty()) report.failure = error.what();
-  } catch (const c10::Error& error) {
-    const std::string what = first_line(error.what_without_backtrace());
-    if (report.failure.empty()) report.failure = "[bench] LibTorch failed: " + what;
-  }
 }
 
 std::string to_text(const BenchReport& report, size_t note_columns) {

@@ -10,18 +10,19 @@ namespace flashstep::tools {
 namespace {
 
 using measure::Cell;
+using measure::Series;
 
 Cell scaled(const Cell& cell, double factor) {
   return factor == 1 || cell == Cell() || cell.is_text() ? cell : Cell(cell.number() * factor);
 }
 
-const double kNotDrawn = std::nan("");
-
-const Record* at(const Records& records, const NameOf& category, const std::string& name) {
-  for (const Record& record : records) {
-    if (category(record) == name) return &record;
-  }
-  return nullptr;
+// What `reduce` makes of a series of at least so many values.
+CellOf of_series(const std::string& series, size_t least, double factor,
+                 const std::function<double(const std::vector<double>&)>& reduce) {
+  return [=](const Record& r, const Records&) {
+    const auto& values = r.series(series);
+    return values.size() < least ? Cell() : Cell(reduce(values) * factor);
+  };
 }
 
 }  // namespace
@@ -51,10 +52,9 @@ CellOf implementation() {
 
 CellOf key(const std::string& name) {
   return [name](const Record& r, const Records&) {
-    for (const auto& [field, value] : r.key) {
-      if (field == name) return value;
-    }
-    return Cell();
+    const auto found = std::find_if(r.key.begin(), r.key.end(),
+                                    [&](const auto& field) { return field.first == name; });
+    return found == r.key.end() ? Cell() : found->second;
   };
 }
 
@@ -68,22 +68,15 @@ CellOf fact(const std::string& name, double factor) {
 CellOf median(const std::string& series, double factor) { return quantile(series, 0.5, factor); }
 
 CellOf quantile(const std::string& series, double q, double factor) {
-  return [series, q, factor](const Record& r, const Records&) {
-    return r.has(series) ? Cell(r.quantile(series, q) * factor) : Cell();
-  };
+  return of_series(series, 1, factor, [q](const auto& all) { return measure::quantile(all, q); });
 }
 
 CellOf mean(const std::string& series, double factor) {
-  return [series, factor](const Record& r, const Records&) {
-    return r.has(series) ? Cell(factor * measure::mean(r.series(series))) : Cell();
-  };
+  return of_series(series, 1, factor, [](const auto& all) { return measure::mean(all); });
 }
 
 CellOf deviation(const std::string& series, double factor) {
-  return [series, factor](const Record& r, const Records&) {
-    const auto& values = r.series(series);
-    return values.size() > 1 ? Cell(factor * measure::sample_stddev(values)) : Cell();
-  };
+  return of_series(series, 2, factor, [](const auto& all) { return measure::sample_stddev(all); });
 }
 
 CellOf count(const std::string& series) {
@@ -147,33 +140,21 @@ measure::Column significant(const std::string& name, const std::string& unit, in
 double times_as_fast(const Record& record, const Records& all, const std::string& implementation,
                      const std::string& series) {
   const Record* other = all.find(record, implementation);
-  return other == nullptr ? std::nan("") : other->median(series) / record.median(series);
+  return other == nullptr ? NAN : other->median(series) / record.median(series);
 }
 
 std::vector<std::string> failures(const Records& records) {
-  struct Failure {
-    const Record* first;
-    int64_t cells = 0;
+  // How much memory was missing differs from cell to cell; that it was missing is the reason.
+  const auto reason = [](const Record& r) {
+    const bool memory = r.outcome.status == Status::kOutOfMemory;
+    return str(r.implementation, ": ", memory ? r.outcome.word() : r.outcome.sentence());
   };
-  std::vector<Failure> found;
-  for (const Record& record : records) {
-    if (record.outcome.measured()) continue;
-    // How much memory was missing differs from cell to cell; that it was missing is the reason.
-    const auto same = std::find_if(found.begin(), found.end(), [&](const Failure& failure) {
-      const Outcome &a = failure.first->outcome, &b = record.outcome;
-      return failure.first->implementation == record.implementation && a.status == b.status &&
-             (a.why == b.why || a.status == Status::kOutOfMemory);
-    });
-    if (same == found.end()) {
-      found.push_back({&record, 1});
-    } else {
-      ++same->cells;
-    }
-  }
   std::vector<std::string> sentences;
-  for (const Failure& failure : found) {
-    const Record& r = *failure.first;
-    const std::string others = failure.cells > 1 ? str(" and ", failure.cells - 1, " more") : "";
+  for (const auto& [same, cells] :
+       records.where([](const Record& r) { return !r.outcome.measured(); }).grouped(reason)) {
+    const Record& r = cells.all().front();
+    const std::string others =
+        cells.all().size() > 1 ? str(" and ", cells.all().size() - 1, " more") : "";
     sentences.push_back(str(r.what, others, r.implementation.empty() ? "" : ", ", r.implementation,
                             ": ", r.outcome.sentence(), "."));
   }
@@ -183,8 +164,7 @@ std::vector<std::string> failures(const Records& records) {
 std::vector<std::string> speed_beside_others(const Records& records, const std::string& ours,
                                              const std::string& series) {
   std::vector<std::string> sentences;
-  for (const std::string& peer :
-       records.distinct([](const Record& r) { return r.implementation; })) {
+  for (const std::string& peer : records.distinct(implementation_of)) {
     std::vector<double> ratios;
     for (const Record& record : records) {
       if (record.implementation != ours || peer == ours) continue;
@@ -206,12 +186,10 @@ measure::Plot bars(const Records& records, const NameOf& category, const NameOf&
   measure::Plot plot;
   plot.categories = records.distinct(category);
   for (const auto& [name, members] : records.grouped(series)) {
-    measure::Series& drawn = plot.series.emplace_back();
-    drawn.name = name;
-    drawn.kind = measure::Series::Kind::kBars;
+    Series& drawn = plot.series.emplace_back(Series{.name = name, .kind = Series::Kind::kBars});
     for (const std::string& where : plot.categories) {
-      const Record* record = at(members, category, where);
-      drawn.y.push_back(record == nullptr ? kNotDrawn : value(*record));
+      const Record* record = members.find([&](const Record& r) { return category(r) == where; });
+      drawn.y.push_back(record == nullptr ? NAN : value(*record));
       if (label) drawn.labels.push_back(record == nullptr ? "" : label(*record));
     }
   }
@@ -223,9 +201,7 @@ measure::Plot part_bars(const Records& records, const NameOf& category,
   measure::Plot plot;
   for (const Record& record : records) plot.categories.push_back(category(record));
   for (const auto& [name, value] : parts) {
-    measure::Series& drawn = plot.series.emplace_back();
-    drawn.name = name;
-    drawn.kind = measure::Series::Kind::kBars;
+    Series& drawn = plot.series.emplace_back(Series{.name = name, .kind = Series::Kind::kBars});
     for (const Record& record : records) drawn.y.push_back(value(record));
   }
   return plot;
@@ -235,9 +211,7 @@ measure::Plot lines(const Records& records, const NameOf& series, const ValueOf&
                     const ValueOf& y, const StyleOf& style) {
   measure::Plot plot;
   for (const auto& [name, members] : records.grouped(series)) {
-    measure::Series drawn;
-    drawn.name = name;
-    drawn.kind = measure::Series::Kind::kLineAndPoints;
+    Series drawn{.name = name, .kind = Series::Kind::kLineAndPoints};
     for (const Record& record : members) {
       if (std::isnan(y(record))) continue;
       drawn.x.push_back(x(record));
@@ -256,10 +230,10 @@ measure::HeatMap heat_map(const Records& records, const NameOf& column, const Na
   map.columns = records.distinct(column);
   map.rows = records.distinct(row);
   for (const std::string& one : map.rows) {
-    const Records of_row = records.where([&](const Record& r) { return row(r) == one; });
     for (const std::string& other : map.columns) {
-      const Record* record = at(of_row, column, other);
-      map.values.push_back(record == nullptr ? kNotDrawn : value(*record));
+      const Record* found =
+          records.find([&](const Record& r) { return row(r) == one && column(r) == other; });
+      map.values.push_back(found == nullptr ? NAN : value(*found));
     }
   }
   return map;

@@ -56,6 +56,11 @@ inline void expect_row(const measure::Table& table, size_t row,
   for (const auto& [column, text] : cells) EXPECT_EQ(text_at(table, row, column), text) << column;
 }
 
+inline void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+}
+
 // One of the lines has all these texts.
 inline bool some_line_has(const std::vector<std::string>& lines,
                           const std::vector<std::string>& texts) {

@@ -1,7 +1,6 @@
 #include "flashstep/bench/tokenizer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +14,7 @@
 #include "flashstep/data/stories.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
+#include "flashstep/measure/clock.h"
 #include "flashstep/tokenizer.h"
 
 namespace flashstep::tools {
@@ -44,12 +44,6 @@ class TemporaryFolder {
  private:
   fs::path path_;
 };
-
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // ---- texts
 
@@ -99,89 +93,6 @@ void concatenate(const std::vector<fs::path>& files, uint64_t limit, const fs::p
   file.commit();
 }
 
-Corpus make_corpus(const std::string& name, const std::vector<fs::path>& files,
-                   const TokenizerBenchOptions& options, const TemporaryFolder& folder) {
-  Corpus corpus{name, folder / (name + "_train.txt"), folder / (name + "_encode.txt"), 0, 0};
-  concatenate(files, static_cast<uint64_t>(options.megabytes) * kMegabyte, corpus.train);
-  concatenate({corpus.train}, static_cast<uint64_t>(options.encode_megabytes) * kMegabyte,
-              corpus.encode);
-  corpus.train_bytes = static_cast<double>(fs::file_size(corpus.train));
-  corpus.encode_bytes = static_cast<double>(fs::file_size(corpus.encode));
-  return corpus;
-}
-
-std::vector<Corpus> make_corpora(const TokenizerBenchOptions& options,
-                                 const TemporaryFolder& folder) {
-  if (!options.texts.empty()) return {make_corpus("text", options.texts, options, folder)};
-  const fs::path stories = folder / "stories.txt";
-  write_stories(stories, static_cast<uint64_t>(options.megabytes) * kMegabyte, 1);
-  return {make_corpus("python", python_sources(), options, folder),
-          make_corpus("stories", {stories}, options, folder)};
-}
-
-// ---- peers
-
-// The line that the peers' script prints; nothing when it cannot do it.
-std::optional<std::string> ask_peer(const TokenizerBenchOptions& options,
-                                    const std::vector<std::string>& arguments) {
-  if (options.peers.empty()) return std::nullopt;
-  ChildOptions child;
-  child.command = {options.python, options.peers};
-  child.command.insert(child.command.end(), arguments.begin(), arguments.end());
-  child.errors = Errors::kDropped;
-  try {
-    Subprocess process(child);
-    const std::optional<std::string> line = process.read_line();
-    while (process.wait(/*milliseconds=*/100)) check_interrupted("interrupted");
-    return process.status() == 0 ? line : std::nullopt;
-  } catch (const MachineError&) {  // there is no such program
-    return std::nullopt;
-  }
-}
-
-std::optional<double> peer_seconds(const TokenizerBenchOptions& options,
-                                   const std::vector<std::string>& arguments) {
-  const auto line = ask_peer(options, arguments);
-  if (!line) return std::nullopt;
-  return std::strtod(line->c_str(), nullptr);
-}
-
-// ---- rows
-
-Record record_of(const Corpus& corpus, const std::string& work, int64_t vocab_size, int threads) {
-  Record record;
-  record.key = {{"text", corpus.name},
-                {"work", work},
-                {"vocab_size", vocab_size},
-                {"threads", static_cast<int64_t>(threads)}};
-  record.what = str(work, " ", corpus.name, ", ", vocab_size, " tokens, ", threads, " threads");
-  record.facts["bytes"] = work == "train" ? corpus.train_bytes : corpus.encode_bytes;
-  record.facts["peer"] = work == "train" ? "tokenizers" : "tiktoken";
-  return record;
-}
-
-Record bench_training(const Corpus& corpus, int64_t vocab_size,
-                      const TokenizerBenchOptions& options, const TemporaryFolder& folder,
-                      const Run& run) {
-  BpeOptions train;
-  train.vocab_size = vocab_size;
-  train.special_tokens = {kSpecialToken};
-  train.threads = options.threads.back();
-  Record record = record_of(corpus, "train", vocab_size, train.threads);
-  for (int i = 0; i < options.repeats; ++i) {
-    check_interrupted("interrupted");
-    run.tell(str("training on ", corpus.name, ", ", vocab_size, " tokens, run ", i + 1));
-    record.samples["ours"].push_back(seconds_of([&] {
-      train_bpe({corpus.train}, train).save(folder / (corpus.name + std::to_string(vocab_size)));
-    }));
-    const auto theirs =
-        peer_seconds(options, {"train", corpus.train.string(), std::to_string(vocab_size),
-                               std::to_string(train.threads), (folder / "peer.json").string()});
-    if (theirs) record.samples["peer"].push_back(*theirs);
-  }
-  return record;
-}
-
 // How many ids differ, a difference in number included.
 int64_t wrong_ids(const std::vector<uint32_t>& ours, const fs::path& theirs) {
   const std::string bytes = read_file(theirs);
@@ -193,89 +104,175 @@ int64_t wrong_ids(const std::vector<uint32_t>& ours, const fs::path& theirs) {
   return wrong;
 }
 
-Record bench_encoding(const Corpus& corpus, int64_t vocab_size, int threads,
-                      const TokenizerBenchOptions& options, const TemporaryFolder& folder,
-                      const Run& run) {
-  const fs::path saved = folder / (corpus.name + std::to_string(vocab_size));
-  const auto tokenizer = Tokenizer::load(saved);
-  EncodeOptions encode;
-  encode.threads = threads;
-  Record record = record_of(corpus, "encode", vocab_size, threads);
-  for (int i = 0; i < options.repeats; ++i) {
-    check_interrupted("interrupted");
-    run.tell(str("encoding ", corpus.name, ", ", vocab_size, " tokens, ", threads, " threads, run ",
-                 i + 1));
+// ---- what is measured
+
+class TokenizerBench {
+ public:
+  TokenizerBench(const TokenizerBenchOptions& options, Run& run) : options_(options), run_(run) {}
+
+  void measure() {
+    run_.tell("gathering text");
+    const std::vector<Corpus> corpora = make_corpora();
+    for (const Corpus& corpus : corpora) {
+      for (const int64_t size : options_.vocab_sizes) run_.add(training(corpus, size));
+    }
+    for (const Corpus& corpus : corpora) {
+      for (const int64_t size : options_.vocab_sizes) {
+        for (const int threads : options_.threads) run_.add(encoding(corpus, size, threads));
+      }
+    }
+    if (options_.memory_megabytes > 0) note_memory(corpora[0]);
+    if (!options_.peers.empty())
+      run_.note("Peers: " + ask_peer({"versions"}).value_or("none") + ".");
+  }
+
+ private:
+  static uint64_t bytes(int64_t megabytes) { return static_cast<uint64_t>(megabytes) * kMegabyte; }
+
+  Corpus make_corpus(const std::string& name, const std::vector<fs::path>& files) const {
+    Corpus corpus{name, folder_ / (name + "_train.txt"), folder_ / (name + "_encode.txt"), 0, 0};
+    concatenate(files, bytes(options_.megabytes), corpus.train);
+    concatenate({corpus.train}, bytes(options_.encode_megabytes), corpus.encode);
+    corpus.train_bytes = static_cast<double>(fs::file_size(corpus.train));
+    corpus.encode_bytes = static_cast<double>(fs::file_size(corpus.encode));
+    return corpus;
+  }
+
+  std::vector<Corpus> make_corpora() const {
+    if (!options_.texts.empty()) return {make_corpus("text", options_.texts)};
+    const fs::path stories = folder_ / "stories.txt";
+    write_stories(stories, bytes(options_.megabytes), 1);
+    return {make_corpus("python", python_sources()), make_corpus("stories", {stories})};
+  }
+
+  fs::path saved(const Corpus& corpus, int64_t vocab_size) const {
+    return folder_ / (corpus.name + std::to_string(vocab_size));
+  }
+
+  // The line that the peers' script prints; nothing when it cannot do it.
+  std::optional<std::string> ask_peer(const std::vector<std::string>& arguments) const {
+    if (options_.peers.empty()) return std::nullopt;
+    ChildOptions child{.command = {options_.python, options_.peers}, .errors = Errors::kDropped};
+    child.command.insert(child.command.end(), arguments.begin(), arguments.end());
+    try {
+      Subprocess process(child);
+      const std::optional<std::string> line = process.read_line();
+      while (process.wait(/*milliseconds=*/100)) check_interrupted("interrupted");
+      return process.status() == 0 ? line : std::nullopt;
+    } catch (const MachineError&) {  // there is no such program
+      return std::nullopt;
+    }
+  }
+
+  // Runs of ours and of the peer alternate. `ours` returns its seconds; `compare` sees what the
+  // peer wrote.
+  Record alternate(const Corpus& corpus, const std::string& work, int64_t vocab_size, int threads,
+                   const std::string& told, const std::function<double()>& ours,
+                   const std::vector<std::string>& peer,
+                   const std::function<void(Record&)>& compare) const {
+    const bool train = work == "train";
+    Record record;
+    record.key = {
+        {"text", corpus.name}, {"work", work}, {"vocab_size", vocab_size}, {"threads", threads}};
+    record.what = str(work, " ", corpus.name, ", ", vocab_size, " tokens, ", threads, " threads");
+    record.facts["bytes"] = train ? corpus.train_bytes : corpus.encode_bytes;
+    for (int i = 0; i < options_.repeats; ++i) {
+      check_interrupted("interrupted");
+      run_.tell(str(told, ", run ", i + 1));
+      record.samples["ours"].push_back(ours());
+      const auto theirs = ask_peer(peer);
+      if (!theirs) continue;
+      record.samples["peer"].push_back(std::strtod(theirs->c_str(), nullptr));
+      record.facts["peer"] = train ? "tokenizers" : "tiktoken";
+      compare(record);
+    }
+    return record;
+  }
+
+  Record training(const Corpus& corpus, int64_t vocab_size) const {
+    BpeOptions train;
+    train.vocab_size = vocab_size;
+    train.special_tokens = {kSpecialToken};
+    train.threads = options_.threads.back();
+    const auto ours = [&] {
+      const double start = measure::steady_seconds();
+      train_bpe({corpus.train}, train).save(saved(corpus, vocab_size));
+      return measure::steady_seconds() - start;
+    };
+    return alternate(corpus, "train", vocab_size, train.threads,
+                     str("training on ", corpus.name, ", ", vocab_size, " tokens"), ours,
+                     {"train", corpus.train.string(), std::to_string(vocab_size),
+                      std::to_string(train.threads), (folder_ / "peer.json").string()},
+                     [](Record&) {});
+  }
+
+  Record encoding(const Corpus& corpus, int64_t vocab_size, int threads) const {
+    const auto tokenizer = Tokenizer::load(saved(corpus, vocab_size));
+    EncodeOptions encode;
+    encode.threads = threads;
     std::vector<uint32_t> ids;
-    ids.reserve(static_cast<size_t>(corpus.encode_bytes));
-    record.samples["ours"].push_back(seconds_of([&] {
+    const auto ours = [&] {
+      ids = std::vector<uint32_t>();
+      ids.reserve(static_cast<size_t>(corpus.encode_bytes));
+      const double start = measure::steady_seconds();
       encode_files(tokenizer, {corpus.encode}, encode, [&](std::span<const uint32_t> piece) {
         ids.insert(ids.end(), piece.begin(), piece.end());
       });
-    }));
-    const fs::path peer_ids = folder / "peer_ids";
-    const auto theirs = peer_seconds(options, {"encode", corpus.encode.string(), saved.string(),
-                                               std::to_string(threads), peer_ids.string()});
-    if (!theirs) continue;
-    record.samples["peer"].push_back(*theirs);
-    const int64_t wrong = wrong_ids(ids, peer_ids);
-    if (!(record.number("wrong ids") >= static_cast<double>(wrong)))
-      record.facts["wrong ids"] = wrong;
+      return measure::steady_seconds() - start;
+    };
+    const fs::path peer_ids = folder_ / "peer_ids";
+    const auto compare = [&](Record& record) {
+      const int64_t wrong = wrong_ids(ids, peer_ids);
+      if (!(record.number("wrong ids") >= static_cast<double>(wrong)))
+        record.facts["wrong ids"] = wrong;
+    };
+    return alternate(
+        corpus, "encode", vocab_size, threads,
+        str("encoding ", corpus.name, ", ", vocab_size, " tokens, ", threads, " threads"), ours,
+        {"encode", corpus.encode.string(), saved(corpus, vocab_size).string(),
+         std::to_string(threads), peer_ids.string()},
+        compare);
   }
-  return record;
-}
 
-// ---- memory
-
-// Runs this program again and returns the most memory it had, in bytes.
-uint64_t peak_memory_of(const std::vector<std::string>& command) {
-  Subprocess process({.command = command, .errors = Errors::kDropped});
-  while (process.wait(/*milliseconds=*/100)) {
-    process.take_lines();
-    check_interrupted("interrupted");
+  // Runs this program again and tells the most memory it had.
+  void note_memory(const Corpus& corpus) const {
+    run_.tell(str("encoding ", options_.memory_megabytes, " MB to see how much memory that takes"));
+    const fs::path text = folder_ / "large.txt";
+    const auto repeats =
+        static_cast<size_t>(bytes(options_.memory_megabytes) / fs::file_size(corpus.train) + 1);
+    concatenate(std::vector<fs::path>(repeats, corpus.train), bytes(options_.memory_megabytes),
+                text);
+    Subprocess process({.command = {options_.program, "tokenizer", "encode", text.string(),
+                                    "--tokenizer", saved(corpus, options_.vocab_sizes[0]).string(),
+                                    "--threads", std::to_string(options_.threads.back()), "--out",
+                                    (folder_ / "large.npy").string()},
+                        .errors = Errors::kDropped});
+    while (process.wait(/*milliseconds=*/100)) {
+      process.take_lines();
+      check_interrupted("interrupted");
+    }
+    if (process.status() != 0)
+      throw MachineError(str("[bench tokenizer] ", options_.program, " tokenizer encode failed"));
+    const double peak_mb = static_cast<double>(process.peak_resident_kib()) * 1024 / kMB;
+    run_.note(str("Peak memory of `flashstep tokenizer encode` on ", options_.memory_megabytes,
+                  " MB with ", options_.threads.back(), " threads: ", fixed(peak_mb, 0), " MB."));
   }
-  if (process.status() != 0)
-    throw MachineError(str("[bench tokenizer] ", command[0], " tokenizer encode failed"));
-  return static_cast<uint64_t>(process.peak_resident_kib()) * 1024;
-}
 
-std::string memory_note(const Corpus& corpus, int64_t vocab_size,
-                        const TokenizerBenchOptions& options, const TemporaryFolder& folder,
-                        const Run& run) {
-  run.tell(str("encoding ", options.memory_megabytes, " MB to see how much memory that takes"));
-  const uint64_t wanted = static_cast<uint64_t>(options.memory_megabytes) * kMegabyte;
-  const fs::path text = folder / "large.txt";
-  {
-    const auto repeats = static_cast<size_t>(wanted / fs::file_size(corpus.train) + 1);
-    concatenate(std::vector<fs::path>(repeats, corpus.train), wanted, text);
-  }
-  const uint64_t peak = peak_memory_of(
-      {options.program, "tokenizer", "encode", text.string(), "--tokenizer",
-       (folder / (corpus.name + std::to_string(vocab_size))).string(), "--threads",
-       std::to_string(options.threads.back()), "--out", (folder / "large.npy").string()});
-  const double peak_mb = static_cast<double>(peak) / static_cast<double>(kMegabyte);
-  return str("Peak memory of `flashstep tokenizer encode` on ", options.memory_megabytes,
-             " MB with ", options.threads.back(), " threads: ", fixed(peak_mb, 0), " MB.");
-}
+  const TokenizerBenchOptions& options_;
+  Run& run_;
+  TemporaryFolder folder_;
+};
 
 // ---- the table
 
 Schema tokenizer_schema() {
-  using measure::Cell;
-  const auto rate = [](const char* who) {
-    return finite([who](const Record& r, const Records&) {
-      return r.number("bytes") / static_cast<double>(kMegabyte) / r.median(who);
-    });
-  };
   const auto spread = [](const char* who) {
     return [who](const Record& r, const Records&) {
       const auto at = [&](double q) {
-        return fixed(r.number("bytes") / static_cast<double>(kMegabyte) / r.quantile(who, q), 1);
+        return fixed(r.number("bytes") / kMB / r.quantile(who, q), 1);
       };
-      return r.has(who) ? Cell(at(0.9) + "-" + at(0.1)) : Cell();
+      return r.has(who) ? measure::Cell(at(0.9) + "-" + at(0.1)) : measure::Cell();
     };
-  };
-  const auto peer = [](const Record& r, const Records&) {
-    return r.has("peer") ? Cell(r.text("peer")) : Cell();
   };
   const auto ratio = [](const Record& r, const Records&) {
     return r.median("peer") / r.median("ours");
@@ -286,10 +283,10 @@ Schema tokenizer_schema() {
           integer_key("threads"),
           {measure::number_column("size", "MB", 0), fact("bytes", 1e-6)},
           {measure::number_column("time", "s", 2), median("ours")},
-          {measure::number_column("ours", "MB/s", 1), rate("ours")},
+          {measure::number_column("ours", "MB/s", 1), finite(rate("bytes", "ours", 1e-6))},
           {measure::text_column("p10-p90"), spread("ours")},
-          {measure::text_column("peer"), peer},
-          {measure::number_column("peer's rate", "MB/s", 1), rate("peer")},
+          {measure::text_column("peer"), fact("peer")},
+          {measure::number_column("peer's rate", "MB/s", 1), finite(rate("bytes", "peer", 1e-6))},
           {measure::text_column("its p10-p90"), spread("peer")},
           {measure::number_column("ratio", "x", 1), finite(ratio)},
           {measure::integer_column("wrong ids"), fact("wrong ids")}};
@@ -327,25 +324,8 @@ BenchReport bench_tokenizer(const TokenizerBenchOptions& options) {
   benchmark.title = "Tokenizer";
   benchmark.schema = [](const Records&) { return tokenizer_schema(); };
   benchmark.findings = tokenizer_findings;
-  return run_benchmark(benchmark, options.progress, [&](Run& run) {
-    const TemporaryFolder folder;
-    run.tell("gathering text");
-    const std::vector<Corpus> corpora = make_corpora(options, folder);
-    for (const Corpus& corpus : corpora) {
-      for (const int64_t size : options.vocab_sizes)
-        run.add(bench_training(corpus, size, options, folder, run));
-    }
-    for (const Corpus& corpus : corpora) {
-      for (const int64_t size : options.vocab_sizes) {
-        for (const int threads : options.threads)
-          run.add(bench_encoding(corpus, size, threads, options, folder, run));
-      }
-    }
-    if (options.memory_megabytes > 0)
-      run.note(memory_note(corpora[0], options.vocab_sizes[0], options, folder, run));
-    if (!options.peers.empty())
-      run.note("Peers: " + ask_peer(options, {"versions"}).value_or("none") + ".");
-  });
+  return run_benchmark(benchmark, options.progress,
+                       [&](Run& run) { TokenizerBench(options, run).measure(); });
 }
 
 }  // namespace flashstep::tools

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include "flashstep/base/signals.h"
+#include "flashstep/base/text.h"
+#include "flashstep/error.h"
 #include "flashstep/measure/clock.h"
 #include "flashstep/measure/gpu.h"
 #include "flashstep/measure/stats.h"
@@ -74,63 +76,53 @@ Entry make(const Candidate& candidate) {
   return entry;
 }
 
-class PassTurns {
- public:
-  PassTurns(const std::string& pass, std::vector<Entry>& entries, Record* records,
-            const TurnOptions& options)
-      : pass_(pass), entries_(entries), records_(records), options_(options) {}
+// One implementation in one pass.
+struct Part {
+  Implementation* implementation;  // null where it is out
+  Record& record;
+  SamplingPlan plan = {};
 
-  void time() {
-    std::vector<SamplingPlan> plans(entries_.size());
-    int64_t turns = 0;
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      attempt_by(i, [&](Implementation& one) { plans[i] = estimate(one, pass_, options_); });
-      turns = std::max(turns, plans[i].turns);
-    }
-    for (int64_t turn = 0; turn < turns; ++turn) {
-      for (size_t i = 0; i < entries_.size(); ++i) {
-        const SamplingPlan& plan = plans[i];
-        if (turn >= plan.turns) continue;
-        attempt_by(i, [&](Implementation& one) {
-          const auto seconds = one.turn(pass_, plan.warmup, plan.samples, plan.calls);
-          auto& all = records_[i].samples["seconds"];
-          all.insert(all.end(), seconds.begin(), seconds.end());
-        });
-      }
-    }
-  }
-
-  void time_graphs() {
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      Record& record = records_[i];
-      if (!entries_[i].implementation || !(record.median("seconds") < options_.graph_below_seconds))
-        continue;
-      check_interrupted("interrupted");
-      std::vector<double> seconds;
-      const Outcome outcome = attempt(
-          [&] { seconds = entries_[i].implementation->graph(pass_, kGraphSamples, kGraphCalls); });
-      if (!outcome.measured()) record.facts["no graph"] = outcome.sentence();
-      if (!seconds.empty()) record.samples["graph"] = seconds;
-    }
-  }
-
- private:
   // A gradient may need more memory than there is.
-  void attempt_by(size_t i, const std::function<void(Implementation&)>& work) {
-    Record& record = records_[i];
-    if (!entries_[i].implementation || !record.outcome.measured()) return;
+  void attempt(const std::function<void()>& work) {
+    if (!record.outcome.measured()) return;
     check_interrupted("interrupted");
-    record.outcome = attempt([&] { work(*entries_[i].implementation); });
+    record.outcome = tools::attempt(work);
     if (record.outcome.measured()) return;
     record.drop_samples();
     measure::release_cached_gpu_memory();
   }
-
-  const std::string& pass_;
-  std::vector<Entry>& entries_;
-  Record* records_;  // of this pass, by candidate
-  const TurnOptions& options_;
 };
+
+void time_turns(std::vector<Part>& parts, const std::string& pass, const TurnOptions& options) {
+  int64_t turns = 0;
+  for (Part& part : parts) {
+    part.attempt([&] { part.plan = estimate(*part.implementation, pass, options); });
+    turns = std::max(turns, part.plan.turns);
+  }
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    for (Part& part : parts) {
+      const SamplingPlan& plan = part.plan;
+      if (turn >= plan.turns) continue;
+      part.attempt([&] {
+        const auto seconds = part.implementation->turn(pass, plan.warmup, plan.samples, plan.calls);
+        auto& all = part.record.samples["seconds"];
+        all.insert(all.end(), seconds.begin(), seconds.end());
+      });
+    }
+  }
+}
+
+void time_graphs(std::vector<Part>& parts, const std::string& pass, const TurnOptions& options) {
+  for (Part& part : parts) {
+    if (!(part.record.median("seconds") < options.graph_below_seconds)) continue;
+    check_interrupted("interrupted");
+    std::vector<double> seconds;
+    const Outcome outcome =
+        attempt([&] { seconds = part.implementation->graph(pass, kGraphSamples, kGraphCalls); });
+    if (!outcome.measured()) part.record.facts["no graph"] = outcome.sentence();
+    if (!seconds.empty()) part.record.samples["graph"] = seconds;
+  }
+}
 
 double last_cache_bytes(const at::Device& device) {
   if (device.is_cuda()) return static_cast<double>(gpu_l2_bytes());
@@ -143,28 +135,28 @@ double last_cache_bytes(const at::Device& device) {
 std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>& candidates,
                                const at::Device& device, const TurnOptions& options,
                                const std::function<void()>& prepare) {
-  Outcome prepared;
-  if (prepare) prepared = attempt(prepare);
+  const Outcome prepared = prepare ? attempt(prepare) : Outcome();
   if (!prepared.measured()) measure::release_cached_gpu_memory();
   std::vector<Entry> entries;
   for (const Candidate& candidate : candidates)
     entries.push_back(prepared.measured() ? make(candidate) : Entry{nullptr, prepared});
-  std::vector<Record> records;
+  std::vector<Record> records(c.passes.size() * candidates.size());
+  size_t next = 0;
   for (const std::string& pass : c.passes) {
-    const size_t first = records.size();
-    for (size_t i = 0; i < entries.size(); ++i) {
-      Record& record = records.emplace_back();
-      record.key = c.key;
+    std::vector<Part> parts;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      Record& record = records[next++];
+      record = {.key = c.key,
+                .what = c.what + ", " + pass,
+                .implementation = candidates[i].name,
+                .ours = candidates[i].ours,
+                .outcome = entries[i].outcome};
       record.key.emplace_back("pass", pass);
-      record.what = c.what + ", " + pass;
-      record.implementation = candidates[i].name;
-      record.ours = candidates[i].ours;
-      record.outcome = entries[i].outcome;
       if (entries[i].implementation) entries[i].implementation->note(pass, record);
+      parts.push_back({entries[i].implementation.get(), record});
     }
-    PassTurns turns_of_pass(pass, entries, records.data() + first, options);
-    turns_of_pass.time();
-    if (device.is_cuda()) turns_of_pass.time_graphs();
+    time_turns(parts, pass, options);
+    if (device.is_cuda()) time_graphs(parts, pass, options);
   }
   return records;
 }
@@ -179,6 +171,23 @@ std::vector<double> seconds_of_calls(const NumberedCall& call, bool gpu, int64_t
     seconds.push_back((measure::steady_seconds() - start) / static_cast<double>(calls));
   }
   return seconds;
+}
+
+void require_among(const std::string& expected, const std::vector<std::string>& given,
+                   const std::vector<std::string>& known) {
+  for (const std::string& name : given)
+    require(contains(known, name), expected, " among ", join(known), ", got \"", name, "\"");
+}
+
+at::Device bench_device(const std::string& command, const std::string& name) {
+  require_among("[" + command + "] expected device", {name}, {"cpu", "cuda"});
+  require(name == "cpu" || !measure::list_gpus().empty(), "[", command,
+          "] expected a GPU for device cuda, got none");
+  return name == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
+}
+
+std::unique_ptr<GpuStream> stream_of(const at::Device& device) {
+  return device.is_cuda() ? std::make_unique<GpuStream>() : nullptr;
 }
 
 int64_t sets_beyond_cache(double bytes, const at::Device& device) {

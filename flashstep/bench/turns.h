@@ -72,6 +72,14 @@ std::vector<Record> take_turns(const TurnsCase& c, const std::vector<Candidate>&
 std::vector<double> seconds_of_calls(const NumberedCall& call, bool gpu, int64_t first,
                                      int64_t samples, int64_t calls);
 
+// UserError, which begins with `expected`, for one of `given` that is not among `known`.
+void require_among(const std::string& expected, const std::vector<std::string>& given,
+                   const std::vector<std::string>& known);
+// "cpu", or "cuda" where there is a GPU; UserError, which begins with `command`, for others.
+at::Device bench_device(const std::string& command, const std::string& name);
+// The stream that work is measured on; none on a CPU.
+std::unique_ptr<GpuStream> stream_of(const at::Device& device);
+
 // How many sets of inputs of so many bytes are together twice the last cache, at most 16: where a
 // case is so large that its inputs come from memory in a program, they do in turns of those too.
 int64_t sets_beyond_cache(double bytes, const at::Device& device);
