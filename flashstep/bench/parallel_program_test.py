@@ -1,5 +1,6 @@
 """flashstep bench ddp, sharding, matrix, leaderboard and allreduce as commands: they start their own ranks; files and
 exit codes."""
+import json
 import os
 import signal
 import subprocess
