@@ -158,7 +158,7 @@ class ReplicaBench {
     replica_.run(1);
     synchronize(replica_.device());
     reset_peak_memory(replica_.device());
-    replica_.backward(replica_.forward());
+    replica_.make_gradients();
     const double before = peak(), gradients = gradient_bytes(replica_);
     replica_.update();
     const double after = peak();
