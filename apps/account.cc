@@ -12,7 +12,6 @@
 #include "apps/bench.h"
 #include "apps/commands.h"
 #include "apps/plan_flags.h"
-#include "apps/workload_flags.h"
 
 namespace flashstep::apps {
 namespace {

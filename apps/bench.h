@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -61,14 +60,11 @@ CLI::Option* add_names(CLI::App& command, const char* flag, std::vector<std::str
 // One of them; the help shows the default.
 void add_choice(CLI::App& command, const char* flag, std::string& choice,
                 const std::vector<std::string>& known, const std::string& help);
-// A number from `least` to `most`, whose default the help shows.
+// A number, or one that may be left out, or a list, within a range.
 template <typename T>
-CLI::Option* add_number(CLI::App& command, const char* flag, T& value,
-                        std::type_identity_t<T> least, std::type_identity_t<T> most,
+CLI::Option* add_number(CLI::App& command, const char* flag, T& value, const CLI::Range& range,
                         const std::string& help) {
-  return command.add_option(flag, value, help)
-      ->check(CLI::Range(least, most))
-      ->capture_default_str();
+  return command.add_option(flag, value, help)->check(range);
 }
 // --implementations; `known` empty: the benchmark says which there are.
 void add_implementations(CLI::App& command, std::vector<std::string>& names,

@@ -60,12 +60,15 @@ void add_bench_attention(CLI::App& bench) {
   add_implementations(*command, options.implementations, {});
   command->add_option("--pairs", arguments->pairs,
                       "Of sweep: queries:keys, such as 128:64 256:128");
-  add_number(*command, "--warmup", options.warmup, 0, 100'000,
-             "Of sweep: calls that are not timed");
-  add_number(*command, "--iterations", options.iterations, 1, 100'000,
-             "Of sweep: calls that are timed");
-  add_number(*command, "--passes", options.passes, 1, 100'000,
-             "Of grid: forward passes a cell, and backward");
+  add_number(*command, "--warmup", options.warmup, {0, 100'000},
+             "Of sweep: calls that are not timed")
+      ->capture_default_str();
+  add_number(*command, "--iterations", options.iterations, {1, 100'000},
+             "Of sweep: calls that are timed")
+      ->capture_default_str();
+  add_number(*command, "--passes", options.passes, {1, 100'000},
+             "Of grid: forward passes a cell, and backward")
+      ->capture_default_str();
   command->add_flag("--quick", options.quick, "One short turn a cell: only to see that all runs");
   arguments->peer.add_options(*command, "The compiled baseline; empty: none");
   add_directory(*command, arguments->directory);

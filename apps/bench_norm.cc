@@ -47,10 +47,8 @@ void add_bench_norm(CLI::App& bench) {
                    "2024: that handout's 50,000 rows (a GPU's); cpu: 10,000 (a CPU's); quick. "
                    "Flags replace them")
       ->check(CLI::IsMember({"2024", "cpu", "quick"}));
-  const auto add_number = [&](const char* flag, int64_t& count, const char* text) {
-    command->add_option(flag, count, text)->check(CLI::Range(1, 100'000'000));
-  };
-  add_number("--rows", given.rows, "Rows");
+  const CLI::Range count(1, 100'000'000);
+  add_number(*command, "--rows", given.rows, count, "Rows");
   command->add_option("--width", given.widths, "Elements of a row (1024,2048,4096,8192)")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 24));
@@ -58,8 +56,10 @@ void add_bench_norm(CLI::App& bench) {
   const std::vector<std::string> passes = tools::BenchNormOptions().passes;
   add_names(*command, "--pass", given.passes, passes, "Only these: " + join(passes));
   add_implementations(*command, given.implementations, tools::norm_implementations());
-  add_number("--calls", given.calls, "Timed calls at most, all turns together (1000)");
-  add_number("--turns", given.turns, "Of every implementation, one after the other (3)");
+  add_number(*command, "--calls", given.calls, count,
+             "Timed calls at most, all turns together (1000)");
+  add_number(*command, "--turns", given.turns, count,
+             "Of every implementation, one after the other (3)");
   add_device(*command, arguments->device);
   arguments->peer.add_options(*command, "The compiled baseline's program");
   add_directory(*command, arguments->directory);

@@ -31,16 +31,20 @@ void add_bench_ops(CLI::App& bench) {
   auto arguments = std::make_shared<OpsArguments>();
   auto& options = arguments->options;
   options.device.clear();
-  constexpr int64_t kMost = 1 << 24;
+  const CLI::Range count(1, 1 << 24);
   add_names(*command, "--op", options.ops, tools::op_names(),
             "Only these: " + join(tools::op_names()));
-  add_number(*command, "--rows", options.rows, 1, kMost, "Tokens, a multiple of 256");
-  add_number(*command, "--width", options.width, 1, kMost, "d_model, a multiple of 64");
-  add_number(*command, "--vocab", options.vocab, 1, kMost, "Tokens in the vocabulary");
+  add_number(*command, "--rows", options.rows, count, "Tokens, a multiple of 256")
+      ->capture_default_str();
+  add_number(*command, "--width", options.width, count, "d_model, a multiple of 64")
+      ->capture_default_str();
+  add_number(*command, "--vocab", options.vocab, count, "Tokens in the vocabulary")
+      ->capture_default_str();
   add_names(*command, "--dtype", options.dtypes, {"fp32", "bf16"}, "fp32 (the default), bf16");
   add_implementations(*command, options.implementations, {"flashstep", "eager", "compiled"});
-  add_number(*command, "--turns", options.turns, 1, kMost,
-             "Of every implementation, one after the other");
+  add_number(*command, "--turns", options.turns, count,
+             "Of every implementation, one after the other")
+      ->capture_default_str();
   command
       ->add_option("--seconds", options.cell_seconds,
                    "For the timed calls of one implementation and case")

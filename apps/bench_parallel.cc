@@ -76,10 +76,13 @@ std::shared_ptr<ReplicaArguments> add_replica(CLI::App& command) {
 }
 
 void add_turns(CLI::App& command, tools::ReplicaPlan& plan) {
-  add_number(command, "--turns", plan.turns, 1, 100'000,
-             "Of every implementation, one after the other");
-  add_number(command, "--warmup", plan.warmup, 1, 100'000, "Steps a turn that are not timed");
-  add_number(command, "--steps", plan.steps, 1, 100'000, "Timed steps a turn");
+  add_number(command, "--turns", plan.turns, {1, 100'000},
+             "Of every implementation, one after the other")
+      ->capture_default_str();
+  add_number(command, "--warmup", plan.warmup, {1, 100'000}, "Steps a turn that are not timed")
+      ->capture_default_str();
+  add_number(command, "--steps", plan.steps, {1, 100'000}, "Timed steps a turn")
+      ->capture_default_str();
 }
 
 // ---- matrix
@@ -170,8 +173,9 @@ void add_bench_ddp(CLI::App& bench) {
   tools::ReplicaPlan& plan = arguments->given.plan;
   add_wrappers(*command, arguments->given.wrappers, arguments->given.bucket_megabytes);
   add_turns(*command, plan);
-  add_number(*command, "--check-steps", plan.checked_steps, 0, 100'000,
-             "Steps after which weights are compared with a single process's; 0: not at all");
+  add_number(*command, "--check-steps", plan.checked_steps, {0, 100'000},
+             "Steps after which weights are compared with a single process's; 0: not at all")
+      ->capture_default_str();
   command->add_flag("--no-trace", arguments->no_trace, "No step under the profiler");
   command->add_flag("--graph", plan.recorded,
                     "Record a step in CUDA graphs and time their replays, which no host holds up");
@@ -189,8 +193,9 @@ void add_bench_sharding(CLI::App& bench) {
             "keeps its part")
       ->capture_default_str();
   add_choice(*command, "--wrapper", plan.wrapper, strategy_names(), "How gradients are averaged");
-  add_number(*command, "--bucket-mb", plan.bucket_megabytes, 0.0, 1e9,
-             "Size of buckets, 10^6 bytes; 0: chosen as flashstep train does");
+  add_number(*command, "--bucket-mb", plan.bucket_megabytes, {0.0, 1e9},
+             "Size of buckets, 10^6 bytes; 0: chosen as flashstep train does")
+      ->capture_default_str();
   add_turns(*command, plan);
   command->add_flag("--no-trace", arguments->no_trace, "No step under the profiler");
 }
@@ -208,11 +213,14 @@ void add_bench_matrix(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--train", plan.train, "Token file (.npy)");
   command->add_option("--val", plan.validation, "Token file (.npy)");
-  add_number(*command, "--epochs", plan.epochs, 1, 1'000'000, "Over the token file");
-  add_number(*command, "--max-steps", plan.most_steps, 0, 1'000'000'000,
-             "At most so many an epoch; 0: all");
-  add_number(*command, "--val-tokens", plan.validation_tokens, 0, 1'000'000'000,
-             "Only the first so many; 0: all");
+  add_number(*command, "--epochs", plan.epochs, {1, 1'000'000}, "Over the token file")
+      ->capture_default_str();
+  add_number(*command, "--max-steps", plan.most_steps, {0, 1'000'000'000},
+             "At most so many an epoch; 0: all")
+      ->capture_default_str();
+  add_number(*command, "--val-tokens", plan.validation_tokens, {0, 1'000'000'000},
+             "Only the first so many; 0: all")
+      ->capture_default_str();
   command->add_option("--lr", plan.learning_rate, "Of AdamW, constant")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -228,10 +236,12 @@ void add_bench_leaderboard(CLI::App& bench) {
   arguments->flags.add_options(*command);
   auto& plan = arguments->plan;
   add_implementations(*command, plan.implementations, tools::leaderboard_names());
-  add_number(*command, "--memory", plan.memory_gigabytes, 0.001, 1e6,
-             "Of a GPU, 10^9 bytes, that a job may use");
-  add_number(*command, "--warmup", plan.warmup, 1, 1'000, "Steps that are not timed");
-  add_number(*command, "--steps", plan.steps, 1, 100'000, "Timed steps");
+  add_number(*command, "--memory", plan.memory_gigabytes, {0.001, 1e6},
+             "Of a GPU, 10^9 bytes, that a job may use")
+      ->capture_default_str();
+  add_number(*command, "--warmup", plan.warmup, {1, 1'000}, "Steps that are not timed")
+      ->capture_default_str();
+  add_number(*command, "--steps", plan.steps, {1, 100'000}, "Timed steps")->capture_default_str();
   arguments->peer.add_options(*command, "fsdp_torch.py, the baseline on GPUs; empty: none");
   command->callback([arguments] { run_leaderboard(*arguments); });
 }

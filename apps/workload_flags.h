@@ -9,13 +9,6 @@
 
 namespace flashstep::apps {
 
-// A number, or one that may be left out, within a range.
-template <typename T>
-CLI::Option* add_number(CLI::App& command, const char* flag, T& value, const CLI::Range& range,
-                        const std::string& help) {
-  return command.add_option(flag, value, help)->check(range);
-}
-
 // Each flag that is given replaces a list, or a value, of the command's own axes.
 class WorkloadFlags {
  public:
