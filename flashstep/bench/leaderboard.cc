@@ -1,14 +1,13 @@
 #include "flashstep/bench/leaderboard.h"
 
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
+#include <string>
 
-#include <c10/util/ScopeExit.h>
 #include <nlohmann/json.hpp>
 
 #include "flashstep/base/signals.h"
 #include "flashstep/base/subprocess.h"
+#include "flashstep/base/temporary_folder.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/step_work.h"
 #include "flashstep/error.h"
@@ -20,14 +19,6 @@ namespace {
 // Of what the reference computes otherwise: attention and its gradient by other kernels, a stream
 // and gradients in float32. bf16 keeps 8 bits, and moments are rounded by chance.
 constexpr double kGradientError = 0.05, kLossError = 0.01;
-
-// A directory of this run's own.
-std::string make_directory() {
-  std::string path = std::filesystem::temp_directory_path() / "flashstep_XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr)
-    throw MachineError(str("[bench leaderboard] expected to make a directory like ", path));
-  return path;
-}
 
 Record leaderboard_blank(const ParallelCase& c, const std::string& implementation) {
   Record blank = blank_of(c, implementation);
@@ -195,11 +186,7 @@ BenchLeaderboardOptions leaderboard_preset(const std::string& year) {
 
 BenchReport bench_leaderboard(const BenchLeaderboardOptions& options) {
   const std::vector<ParallelCase> cases = cases_of(options.axes);
-  const std::string samples = make_directory();
-  const auto remove = c10::make_scope_exit([&] {
-    std::error_code ignored;
-    std::filesystem::remove_all(samples, ignored);
-  });
+  const TemporaryFolder samples;
   LeaderboardPlan plan = options.plan;
   const Benchmark benchmark = {.command = "bench leaderboard",
                                .title = "A training step of a fully sharded model",
@@ -215,7 +202,7 @@ BenchReport bench_leaderboard(const BenchLeaderboardOptions& options) {
     for (size_t i = 0; i < cases.size(); ++i) {
       plan.c = cases[i];
       for (const std::string& name : options.plan.implementations) leaderboard_config(plan.c, name);
-      plan.samples = str(samples, "/", i);
+      plan.samples = samples / std::to_string(i);
       run.begin(i, cases.size(), describe(plan.c));
       for (const std::string& implementation : options.plan.implementations)
         run.add(measure(plan, implementation, run));

@@ -10,6 +10,7 @@
 
 #include "flashstep/base/signals.h"
 #include "flashstep/base/subprocess.h"
+#include "flashstep/base/temporary_folder.h"
 #include "flashstep/base/text.h"
 #include "flashstep/data/stories.h"
 #include "flashstep/detail/files.h"
@@ -24,26 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSpecialToken = "<|endoftext|>";
 constexpr uint64_t kMegabyte = 1'000'000;
-
-// A folder that goes with the run.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "flashstep_bench_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw_errno(errno, "cannot create a folder in /tmp");
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
 
 // ---- texts
 
