@@ -16,7 +16,8 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     std::string path = (std::filesystem::temp_directory_path() / "flashstep_XXXXXX").string();
-    if (::mkdtemp(path.data()) == nullptr) throw_errno(errno, "cannot create a folder like " + path);
+    if (::mkdtemp(path.data()) == nullptr)
+      throw_errno(errno, "cannot create a folder like " + path);
     path_ = path;
   }
   ~TemporaryFolder() {

@@ -65,7 +65,10 @@ class Job {
 
   // The first step.
   Samples begin() {
-    const StepResult result = recorded_.run(0);
+    const StepResult result = [&] {
+      const ScopedRange step("step");
+      return recorded_.run(0);
+    }();
     const double factor =
         max_norm_ > 0 ? std::min(1.0, max_norm_ / result.grad_norm.item<double>()) : 1;
     return samples(result.loss.item<double>(), factor);
@@ -140,10 +143,7 @@ class RankBench {
     if (group_.is_first()) observer.emplace(current_device(config.train.device).type());
     Job job(config, group_);
     reset_peak_memory(job.device());
-    const Samples samples = [&] {
-      const ScopedRange step("step");
-      return job.begin();
-    }();
+    const Samples samples = job.begin();
     if (observer) put_step_memory(observer->take(), record);
     observer.reset();
     record.facts["loss"] = samples.at("loss").item<double>();
