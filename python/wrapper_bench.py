@@ -27,7 +27,15 @@ SIZES = {  # d_model, d_ff, num_layers, num_heads, as `flashstep bench` names th
     "large": (1280, 5120, 36, 20),
     "xl": (1600, 6400, 48, 25),
 }
-IMPLEMENTATIONS = ("none", "flashstep", "flashstep copies", "torch", "flashstep sharded", "torch sharded")
+IMPLEMENTATIONS = (
+    "none",
+    "flashstep",
+    "flashstep copies",
+    "torch",
+    "torch views",
+    "flashstep sharded",
+    "torch sharded",
+)
 
 
 class Training(nn.Module):
@@ -58,9 +66,11 @@ def wrapped(implementation, module, settings, device):
     if implementation == "flashstep":
         return flashstep.DistributedDataParallel(module)
     if implementation == "flashstep copies":
-        return flashstep.DistributedDataParallel(module, peer_copies=True)
-    if implementation == "torch":
-        return nn.parallel.DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)
+        return flashstep.DistributedDataParallel(module, peer_copies=True, gradient_as_bucket_view=True)
+    if implementation in ("torch", "torch views"):
+        devices = [device] if device.type == "cuda" else None
+        views = implementation == "torch views"
+        return nn.parallel.DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=views)
     if implementation == "flashstep sharded":
         return flashstep.FullyShardedDataParallel(module, compute_dtype=low)
     if implementation == "torch sharded":
@@ -113,7 +123,7 @@ def measure(implementation, settings, device):
         for _ in range(settings.warmup):
             step()
         return milliseconds(step, settings.steps, device)
-    for _ in range(11 if implementation == "torch" else settings.warmup):  # torch's looks at its own times until then
+    for _ in range(11 if implementation.startswith("torch") else settings.warmup):  # torch's looks at its own times until then
         step()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -13,7 +13,8 @@ c10::intrusive_ptr<GradientMeans> make_gradient_means(
     c10::intrusive_ptr<GroupObject> group, std::vector<std::string> names,
     std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers, std::string strategy,
     double bucket_megabytes, bool reorder, bool allow_unused, std::optional<bool> flat_buckets,
-    std::optional<at::ScalarType> communication_dtype, bool debug, bool peer_copies) {
+    std::optional<at::ScalarType> communication_dtype, bool debug, bool peer_copies,
+    bool gradient_as_bucket_view) {
   require(names.size() == parameters.size(), "[DistributedDataParallel] expected a name for each ",
           "of ", parameters.size(), " parameters, got ", names.size());
   NamedTensors named;
@@ -28,6 +29,7 @@ c10::intrusive_ptr<GradientMeans> make_gradient_means(
   options.communication_dtype = communication_dtype;
   options.debug = debug;
   options.peer_copies = peer_copies;
+  options.gradient_as_bucket_view = gradient_as_bucket_view;
   return c10::make_intrusive<GradientMeans>(std::move(group), std::move(named), std::move(buffers),
                                             options);
 }

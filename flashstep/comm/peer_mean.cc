@@ -6,6 +6,8 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -45,14 +47,32 @@ std::optional<MeanElement> element_of(at::ScalarType dtype) {
 struct Piece {
   char* memory;
   size_t place, bytes;
+  size_t tensor;  // its number
   at::ScalarType dtype;
 };
+
+// Of a GPU's memory, that stays free beside what tensors have taken and means that stay.
+constexpr double kFreeShare = 0.05;
+
+// Whether this GPU has `bytes` beside the most that LibTorch's tensors have held so far.
+bool has_room(at::Device device, size_t bytes) {
+  namespace allocator = c10::cuda::CUDACachingAllocator;
+  const auto stats = allocator::getDeviceStats(device.index());
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const int64_t unused =
+      stats.reserved_bytes.at(kAll).current - stats.allocated_bytes.at(kAll).peak;
+  size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return static_cast<double>(free) + static_cast<double>(unused) >=
+         static_cast<double>(bytes) + kFreeShare * static_cast<double>(total);
+}
 
 class CudaPeerMean : public PeerMean {
  public:
   CudaPeerMean(const Group& group, at::Device device, std::unique_ptr<PeerCopies> copies,
                at::Tensor space, size_t most_part)
-      : rank_(group.rank()),
+      : group_(group),
+        rank_(group.rank()),
         world_size_(group.world_size()),
         device_(device),
         copies_(std::move(copies)),
@@ -68,74 +88,119 @@ class CudaPeerMean : public PeerMean {
            (!is_being_captured(device_) || (has_passed_barrier_ && copies_->can_be_captured()));
   }
 
-  void mean(const std::vector<at::Tensor>& tensors) override {
+  std::vector<at::Tensor> mean(const std::vector<at::Tensor>& tensors,
+                               std::optional<size_t> kept_at) override {
     const c10::cuda::CUDAGuard guard(device_);
     // The space may have been others' before: what they still do with it comes first.
     if (!has_passed_barrier_) copies_->stream_barrier();
     has_passed_barrier_ = true;
+    std::vector<at::Tensor> means = tensors;
     std::vector<Piece> round;
     size_t filled = 0;
-    for (const at::Tensor& tensor : tensors) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const at::Tensor& tensor = tensors[i];
       size_t done = 0;
       while (done < tensor.nbytes()) {
         const size_t bytes = std::min(tensor.nbytes() - done, most_part_ * world_size_ - filled);
-        round.push_back({static_cast<char*>(tensor.mutable_data_ptr()) + done, filled, bytes,
+        round.push_back({static_cast<char*>(tensor.mutable_data_ptr()) + done, filled, bytes, i,
                          tensor.scalar_type()});
         done += bytes;
         filled = round_up(filled + bytes, kLine);
         if (filled < most_part_ * world_size_) continue;
-        run(round, filled);
+        run(round, filled, kept_at, means);
         round.clear();
         filled = 0;
       }
     }
-    if (filled > 0) run(round, filled);
+    if (filled > 0) run(round, filled, kept_at, means);
+    return means;
+  }
+
+  bool keep(size_t bytes) override {
+    const c10::cuda::CUDAGuard guard(device_);
+    at::Tensor memory;
+    try {
+      if (has_room(device_, bytes))
+        memory = at::empty({static_cast<int64_t>(bytes)}, space_.options());
+    } catch (const c10::OutOfMemoryError&) {  // perhaps here alone
+    }
+    return group_.all_reduce(int64_t{memory.defined()}, Reduce::kMin) == 1 &&
+           copies_->share({memory});
+  }
+
+  size_t kept_bytes(const std::vector<size_t>& tensors) const override {
+    size_t filled = 0;
+    for (const size_t bytes : tensors) filled += round_up(bytes, kLine);
+    const size_t round = most_part_ * world_size_;
+    return (filled / round * most_part_ + part_of(filled % round)) * (world_size_ - 1);
   }
 
  private:
+  // Bytes of a round that each rank sums up.
+  size_t part_of(size_t round) const {
+    return round_up((round + world_size_ - 1) / world_size_, kLine);
+  }
+
   // What of the pieces lies in rank `rank`'s part.
-  static std::vector<Piece> part_of(const std::vector<Piece>& round, int rank, size_t part) {
+  static std::vector<Piece> pieces_of(const std::vector<Piece>& round, int rank, size_t part) {
     std::vector<Piece> result;
     const size_t first = rank * part, last = first + part;
     for (const Piece& piece : round) {
       const size_t begin = std::max(piece.place, first);
       const size_t end = std::min(piece.place + piece.bytes, last);
       if (begin >= end) continue;
-      result.push_back({piece.memory + (begin - piece.place), begin, end - begin, piece.dtype});
+      result.push_back(
+          {piece.memory + (begin - piece.place), begin, end - begin, piece.tensor, piece.dtype});
     }
     return result;
   }
 
   // Meets 2 (W - 1) times, as often as a graph may. The space has most_part_ for each other rank,
-  // what it sends to be summed here, and for each rank, the means that it sends. A rank
-  // sends into the first when all have met after the sums of the round before, into the second when
-  // they have met after the means before were taken.
-  void run(const std::vector<Piece>& round, size_t bytes) {
+  // what it sends to be summed here, and once more, the means that it sends. A rank sends into the
+  // first when all have met after the sums of the round before, into the second when they have met
+  // after the means before were taken. Of means that stay, a place holds what of this tensor was
+  // sent, if anything, which all have got when they meet.
+  void run(const std::vector<Piece>& round, size_t bytes, std::optional<size_t>& kept_at,
+           std::vector<at::Tensor>& tensors) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-    const size_t part = round_up((bytes + world_size_ - 1) / world_size_, kLine);
-    const size_t means = most_part_ * (world_size_ - 1);
+    const size_t part = part_of(bytes);
+    const size_t number = kept_at ? kKept : kSpace;
+    const size_t means = kept_at ? *kept_at : most_part_ * (world_size_ - 1);
+    const auto place_of = [&](const Piece& piece, int from, int receiver) {
+      return means + row_of_rank(from, receiver) * part + piece.place - from * part;
+    };
     copies_->in_turn([&](int to) {
-      for (const Piece& piece : part_of(round, to, part)) {
-        copies_->push_bytes(to, 0, row_of_rank(rank_, to) * most_part_ + piece.place - to * part,
+      for (const Piece& piece : pieces_of(round, to, part)) {
+        copies_->push_bytes(to, kSpace,
+                            row_of_rank(rank_, to) * most_part_ + piece.place - to * part,
                             piece.memory, piece.bytes);
       }
     });
     copies_->stream_barrier();
-    const std::vector<Piece> own = part_of(round, rank_, part);
+    const std::vector<Piece> own = pieces_of(round, rank_, part);
     sum(own, rank_ * part, stream);
     copies_->in_turn([&](int to) {
       for (const Piece& piece : own)
-        copies_->push_bytes(to, 0, means + piece.place, piece.memory, piece.bytes);
+        copies_->push_bytes(to, number, place_of(piece, rank_, to), piece.memory, piece.bytes);
     });
     copies_->stream_barrier();
-    const char* const space = static_cast<const char*>(space_.const_data_ptr());
+    char* const arrived = static_cast<char*>(copies_->shared(number).mutable_data_ptr());
     for (int from = 0; from < world_size_; ++from) {
       if (from == rank_) continue;
-      for (const Piece& piece : part_of(round, from, part)) {
-        C10_CUDA_CHECK(cudaMemcpyAsync(piece.memory, space + means + piece.place, piece.bytes,
-                                       cudaMemcpyDeviceToDevice, stream));
+      for (const Piece& piece : pieces_of(round, from, part)) {
+        char* const mean = arrived + place_of(piece, from, rank_);
+        at::Tensor& tensor = tensors[piece.tensor];
+        if (kept_at && piece.bytes == tensor.nbytes()) {
+          tensor = at::from_blob(
+              mean, tensor.sizes(), tensor.strides(), [memory = copies_->shared(kKept)](void*) {},
+              tensor.options(), device_);
+          continue;
+        }
+        C10_CUDA_CHECK(
+            cudaMemcpyAsync(piece.memory, mean, piece.bytes, cudaMemcpyDeviceToDevice, stream));
       }
     }
+    if (kept_at) *kept_at += part * (world_size_ - 1);
   }
 
   void sum(const std::vector<Piece>& own, size_t first, cudaStream_t stream) const {
@@ -156,6 +221,9 @@ class CudaPeerMean : public PeerMean {
     }
   }
 
+  static constexpr size_t kSpace = 0, kKept = 1;  // what copies_ shares
+
+  const Group& group_;
   const int rank_, world_size_;
   const at::Device device_;
   std::unique_ptr<PeerCopies> copies_;
@@ -174,7 +242,7 @@ std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, 
   const size_t part = round_up((most + ranks - 1) / ranks, kLine);
   at::Tensor space;
   try {
-    space = at::empty({static_cast<int64_t>((2 * ranks - 1) * part)},
+    space = at::empty({static_cast<int64_t>(2 * (ranks - 1) * part)},
                       at::TensorOptions(device).dtype(at::kByte));
   } catch (const c10::OutOfMemoryError&) {  // perhaps here alone
   }

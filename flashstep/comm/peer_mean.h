@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -25,8 +26,17 @@ class PeerMean {
   // of graphs at PeerCopies::stream_barrier() then holds for this.
   virtual bool takes(const std::vector<at::Tensor>& tensors) const = 0;
   // Overwrites each with the mean over the ranks. Goes to the current stream, always the same one.
-  // All ranks call it, with tensors of the same sizes and dtypes.
-  virtual void mean(const std::vector<at::Tensor>& tensors) = 0;
+  // All ranks call it, with tensors of the same sizes and dtypes. With `kept_at`, means that come
+  // from other ranks stay where they arrive, from this byte of the kept memory on, unless a tensor
+  // has two of them; the tensor that is returned in place of one that was given lies there.
+  virtual std::vector<at::Tensor> mean(const std::vector<at::Tensor>& tensors,
+                                       std::optional<size_t> kept_at = std::nullopt) = 0;
+
+  // Takes memory for means that stay, once. False, on all ranks, where one of them has no room for
+  // it beside the most that its tensors have taken so far. All ranks call it, outside of graphs.
+  virtual bool keep(size_t bytes) = 0;
+  // What a mean of tensors of so many bytes each wants of it.
+  virtual size_t kept_bytes(const std::vector<size_t>& tensors) const = 0;
 };
 
 // Null, on all ranks, where there are no copies from GPU to GPU (make_peer_copies). `bytes`: about

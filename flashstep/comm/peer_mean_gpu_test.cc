@@ -64,6 +64,58 @@ void expect_exact_means(const Group& group, at::Device device) {
   }
 }
 
+// Lists one behind the other in the memory of means that stay; each step takes the means of what
+// lies there since the last.
+void expect_kept_means(const Group& group, at::Device device) {
+  const int n = group.world_size();
+  const auto peers = make_peer_mean(group, device, 1'000'000);
+  ASSERT_NE(peers, nullptr);
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    std::vector<std::vector<Tensor>> lists = {make_tensors(device, dtype, 3'000'000),
+                                              make_tensors(device, dtype, 1000)};
+    const auto bytes_of = [&](const std::vector<Tensor>& tensors) {
+      std::vector<size_t> bytes;
+      for (const Tensor& tensor : tensors) bytes.push_back(tensor.nbytes());
+      return peers->kept_bytes(bytes);
+    };
+    const size_t first = bytes_of(lists[0]), second = bytes_of(lists[1]);
+    if (dtype == at::kFloat) {
+      ASSERT_TRUE(peers->keep(first + second));
+    }
+    for (int step = 0; step < 4; ++step) {
+      for (size_t list = 0; list < 2; ++list) {
+        const std::vector<Tensor> before = lists[list];
+        for (size_t i = 0; i < before.size(); ++i)
+          before[i].copy_(exact(before[i], group.rank(), step + static_cast<int>(list)));
+        lists[list] = peers->mean(before, list == 0 ? 0 : first);
+        int64_t moved = 0;
+        for (size_t i = 0; i < before.size(); ++i) {
+          const Tensor& mean = lists[list][i];
+          moved += mean.data_ptr() != before[i].data_ptr();
+          EXPECT_EQ(mean.strides(), before[i].strides());
+          const Tensor factor = exact(mean, 0, step + static_cast<int>(list)).to(at::kDouble);
+          EXPECT_TRUE(
+              same_bits(mean.contiguous(), (factor * ((n + 1) / 2.0)).to(dtype).contiguous()))
+              << dtype << ", list " << list << ", tensor " << i << ", step " << step;
+        }
+        // In the first step some come from others whole; from then on all stay.
+        EXPECT_TRUE(step == 0 ? moved > 0 : moved == 0) << moved << " in step " << step;
+      }
+    }
+  }
+  EXPECT_FALSE(peers->keep(size_t{1} << 50)) << "no GPU has so much";
+}
+
+TEST(GpuPeerMean, MeansStayWhereTheyArrive) {
+  FLASHSTEP_NEED_GPUS(2);
+  run_on_gpus(2, expect_kept_means);
+}
+
+TEST(GpuPeerMean, MeansOfFourRanksStayWhereTheyArrive) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::run_by_copies(4, expect_kept_means);
+}
+
 TEST(GpuPeerMean, MeansAreExact) {
   FLASHSTEP_NEED_GPUS(2);
   run_on_gpus(2, expect_exact_means);

@@ -1,6 +1,7 @@
 #include "flashstep/parallel/backend.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -67,11 +68,11 @@ std::string transport_of(const std::vector<at::Tensor>& tensors, const Group& gr
 
 c10::intrusive_ptr<c10d::Work> start_reduction(std::vector<at::Tensor>& tensors, bool average,
                                                const Group& group, const std::string& what,
-                                               PeerMean* peers) {
+                                               PeerMean* peers, std::optional<size_t> kept_at) {
   if (peers != nullptr && average && peers->takes(tensors)) {
     return group.guarded(what, [&]() -> c10::intrusive_ptr<c10d::Work> {
-      peers->mean(tensors);
-      return c10::make_intrusive<StreamWork>(tensors);
+      auto work = std::exchange(tensors, peers->mean(tensors, kept_at));
+      return c10::make_intrusive<StreamWork>(std::move(work));
     });
   }
   c10d::AllreduceCoalescedOptions options;

@@ -1,6 +1,7 @@
 // Which backend carries tensors.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,11 @@ std::string transport_of(const std::vector<at::Tensor>& tensors, const Group& gr
 inline constexpr const char* kCopies = "copies";  // from GPU to GPU
 
 // Starts the all-reduce of all of them in one launch; `average` is NCCL's, Gloo only sums. `what`
-// is for messages. `peers`, if not null, does it on the current stream, where it can.
+// is for messages. `peers`, if not null, does it on the current stream, where it can; what comes
+// from other ranks then stays where it arrived, and is what `tensors` holds (PeerMean::mean).
 c10::intrusive_ptr<c10d::Work> start_reduction(std::vector<at::Tensor>& tensors, bool average,
                                                const Group& group, const std::string& what,
-                                               PeerMean* peers = nullptr);
+                                               PeerMean* peers = nullptr,
+                                               std::optional<size_t> kept_at = std::nullopt);
 
 }  // namespace flashstep

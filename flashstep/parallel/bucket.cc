@@ -205,8 +205,8 @@ void Bucket::launch() {
     if (widens_) {
       for (at::Tensor& part : wire_) part.mul_(share_of_mean(averaging_.group.world_size()));
     }
-    work_ =
-        start_reduction(wire_, backend_averages_, averaging_.group, name_, averaging_.peers.get());
+    work_ = start_reduction(wire_, backend_averages_, averaging_.group, name_,
+                            averaging_.peers.get(), kept_at_);
   });
 }
 
@@ -217,15 +217,32 @@ void Bucket::wait() {
   }
   averaging_.group.wait(work_, name_);
   work_.reset();
-  if (wire_dtype_) {
-    at::NoGradGuard no_grad;
-    for (size_t i = 0; i < wire_.size(); ++i) {
-      if (wire_[i].unsafeGetTensorImpl() == parts()[i].unsafeGetTensorImpl()) continue;
-      parts()[i].copy_(wire_[i]);
-      stream_.hand_over(wire_[i]);
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < wire_.size(); ++i) {
+    if (wire_[i].unsafeGetTensorImpl() == parts()[i].unsafeGetTensorImpl()) continue;
+    if (kept_at_) {
+      adopt(i, wire_[i]);
+      continue;
     }
+    parts()[i].copy_(wire_[i]);
+    stream_.hand_over(wire_[i]);
   }
   wire_.clear();
+}
+
+// The mean of the gradient in that slot, a flat tensor, is the gradient.
+void Bucket::adopt(size_t slot_index, const at::Tensor& mean) {
+  const at::Tensor gradient = slot_view(mean, 0, parameters_[slot_index]);
+  if (missing_[slot_index].defined()) missing_[slot_index] = gradient;
+  at::Tensor& place = parameters_[slot_index].mutable_grad();
+  if (place.defined()) place = gradient;
+}
+
+size_t Bucket::kept_bytes() const {
+  std::vector<size_t> bytes;
+  for (const at::Tensor& parameter : parameters_)
+    bytes.push_back(parameter.numel() * c10::elementSize(layout_.dtype));
+  return averaging_.peers->kept_bytes(bytes);
 }
 
 void Bucket::release() {

@@ -41,6 +41,11 @@ class Bucket {
   // When it returns (on a GPU: when the current stream goes on), every slot is the mean, with
   // scatter this rank's part of it (GradientScatter::part).
   void wait();
+  // From now on means from other GPUs stay where they arrive, from this byte on (PeerMean::mean),
+  // and .grad lies there.
+  void keep_means_at(size_t byte) { kept_at_ = byte; }
+  // What they take of that memory.
+  size_t kept_bytes() const;
   // The step is over: the memory belongs to the gradients alone.
   void release();
 
@@ -64,6 +69,7 @@ class Bucket {
   void take_in_place(size_t slot, bool may_stay);
   bool are_neighbours(const std::vector<Shared>& slots) const;
   void take_shared();
+  void adopt(size_t slot, const at::Tensor& mean);
   const std::vector<at::Tensor>& parts() const { return averaging_.in_place ? pieces_ : flat_; }
 
   BucketLayout layout_;
@@ -80,6 +86,7 @@ class Bucket {
   std::map<c10::StorageImpl*, std::vector<Shared>> shared_;  // by memory
   std::vector<at::Tensor> missing_;  // in_place: what .grad becomes where it is missing
   std::vector<at::Tensor> wire_;     // what travels: the parts, or copies in another dtype
+  std::optional<size_t> kept_at_;
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> last_memory_;  // flat_'s a step ago
   c10::intrusive_ptr<c10d::Work> work_;
   std::vector<bool> filled_;

@@ -82,6 +82,28 @@ void BucketReduction::make_buckets() {
                                                   buckets_.size() + 1, " of ", layouts.size());
     buckets_.emplace_back(layout, parameters_.tensors, averaging_, stream, name, buckets_.size());
   }
+  if (!kept_bytes_) return;
+  for (const at::Tensor& parameter : parameters_.tensors) {  // they lie where other buckets were
+    if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad().clone();
+  }
+  keep_means();
+}
+
+bool BucketReduction::can_keep_means() const {
+  return options_.gradient_as_bucket_view && averaging_.peers && averaging_.in_place &&
+         !averaging_.scatter && !options_.communication_dtype;
+}
+
+// Gives the buckets their places, as far as there are some.
+void BucketReduction::keep_means() {
+  if (!kept_bytes_ || !can_keep_means()) return;
+  size_t filled = 0;
+  for (Bucket& bucket : buckets_) {
+    const size_t bytes = bucket.kept_bytes();
+    if (filled + bytes > *kept_bytes_) return;
+    bucket.keep_means_at(filled);
+    filled += bytes;
+  }
 }
 
 // Called by autograd when it has added to the gradient.
@@ -216,7 +238,10 @@ void BucketReduction::finish() {
   wait_for_all(missing);
   if (shared) deviation = shared->first();
   if (!deviation) mark_divided();
-  if (recording_) record();
+  if (recording_) {
+    record();
+    take_room_for_means();
+  }
   if (!deviation) count_first_seen();
   begin_next_step();
   is_broken_ = deviation && !shared;
@@ -247,6 +272,15 @@ void BucketReduction::record() {
   order_is_given_ = true;
   for (Bucket& bucket : buckets_) bucket.release();
   make_buckets();
+}
+
+// The first step has shown how much memory is left.
+void BucketReduction::take_room_for_means() {
+  if (kept_bytes_ || !can_keep_means()) return;
+  size_t bytes = 0;
+  for (const Bucket& bucket : buckets_) bytes += bucket.kept_bytes();
+  kept_bytes_ = averaging_.peers->keep(bytes) ? bytes : 0;
+  keep_means();
 }
 
 // A rank without rows in the first step had nothing to count then.

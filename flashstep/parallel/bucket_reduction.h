@@ -70,6 +70,9 @@ class BucketReduction : public Reduction {
   void check_capture(const at::Device& device) const;
   void mark_divided();
   void record();
+  bool can_keep_means() const;
+  void keep_means();
+  void take_room_for_means();
   void count_first_seen();
   void begin_next_step();
   void forget_counts();
@@ -85,6 +88,7 @@ class BucketReduction : public Reduction {
   size_t next_ = 0;        // the first bucket that was not sent yet
   bool recording_ = true;  // this step is taken as the first
   bool order_is_given_ = false;
+  std::optional<size_t> kept_bytes_;  // of the memory where means stay; 0: there is no room
   bool is_broken_ = false;  // an earlier step threw half-way, or ranks differ about its end
   std::optional<UserError> came_again_;  // what this step's backward ended with
   mutable std::mutex mutex_;             // hooks come from the threads of several devices

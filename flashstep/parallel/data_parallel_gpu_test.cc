@@ -101,6 +101,56 @@ TEST(GpuRanks, CollectivesOfFourWaitForTheirInputs) {
   });
 }
 
+// Where means stay, gradients lie in the same memory in each step, also those that are zeroed and
+// added to, and when buckets are made anew.
+TEST(GpuRanks, GradientsAreViewsOfWhereMeansArrive) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_two_gpus([](const Group& group, at::Device device) {
+    std::vector<Tensor> parameters;
+    for (int i = 0; i < 20; ++i)
+      parameters.push_back(torch::ones({1000 + 7 * i}, device).requires_grad_());
+    GradientReducer reducer(parameters, group,
+                            {.bucket_megabytes = 0.03, .gradient_as_bucket_view = true});
+    const auto step = [&](int number, bool to_none) {
+      for (Tensor& parameter : parameters) {
+        if (!parameter.grad().defined()) continue;
+        to_none ? parameter.mutable_grad().reset()
+                : static_cast<void>(parameter.mutable_grad().zero_());
+      }
+      reducer.prepare_for_backward();
+      Tensor loss = torch::zeros({}, device);
+      for (size_t i = 0; i < parameters.size(); ++i)
+        loss = loss + parameters[i].sum() * static_cast<double>((i + 1) * (number + group.rank()));
+      loss.backward();
+      reducer.finish_gradient_synchronization();
+      std::vector<void*> places;
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const Tensor& gradient = parameters[i].grad();
+        EXPECT_TRUE(same_bits(gradient, torch::full_like(gradient, (i + 1) * (number + 0.5))))
+            << "parameter " << i << ", step " << number;
+        places.push_back(gradient.data_ptr());
+      }
+      return places;
+    };
+    const auto common = [](const std::vector<void*>& a, const std::vector<void*>& b) {
+      int64_t count = 0;
+      for (size_t i = 0; i < a.size(); ++i) count += a[i] == b[i];
+      return count;
+    };
+    step(0, true);
+    const std::vector<void*> first = step(1, true);
+    std::vector<Tensor> others;  // so that nothing else gets the same memory again
+    for (int i = 0; i < 40; ++i) others.push_back(torch::zeros({1000 + 7 * (i % 20)}, device));
+    EXPECT_GE(common(step(2, true), first), 5);
+    EXPECT_EQ(common(step(3, false), step(4, false)), 20);
+    reducer.record_again();
+    step(5, false);
+    step(6, false);
+    step(7, true);
+    step(8, true);
+  });
+}
+
 TEST(GpuRanks, NoSyncAddsUp) {
   FLASHSTEP_NEED_GPUS(2);
   on_two_gpus([](const Group& group, at::Device device) {

@@ -31,6 +31,7 @@ std::vector<std::string> describe(const ReducerOptions& options) {
           "allow_unused " + yes_or_no(options.allow_unused),
           "flat_buckets " + (flat ? yes_or_no(*flat) : "not given"),
           "peer_copies " + yes_or_no(options.peer_copies),
+          "gradient_as_bucket_view " + yes_or_no(options.gradient_as_bucket_view),
           flashstep::str("communication_dtype ", dtype ? c10::toString(*dtype) : "not given"),
           "debug " + yes_or_no(options.debug)};
 }

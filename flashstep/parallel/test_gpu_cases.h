@@ -27,8 +27,11 @@ inline std::vector<Case> gpu_cases() {
   std::vector<Case> cases = common_cases();
   for (Case& c : cases) c.options.peer_copies = false;
   for (const double megabytes : {0.0, 0.0001, 0.0016}) {
-    cases.push_back(
-        {str("by copies, buckets of ", megabytes, " MB"), {.bucket_megabytes = megabytes}});
+    for (const bool views : {false, true}) {
+      cases.push_back(
+          {str("by copies, buckets of ", megabytes, " MB", views ? ", means that stay" : ""),
+           {.bucket_megabytes = megabytes, .gradient_as_bucket_view = views}});
+    }
   }
   // Each again with gradients that have fewer bits than their parameters.
   std::vector<Case> narrow = without_torch(cases);

@@ -103,6 +103,7 @@ std::shared_ptr<Parallelism> parallelize(torch::nn::Module& module, const Parall
   options.strategy = strategy_by_name(config.wrapper);
   options.bucket_megabytes = config.bucket_megabytes;
   options.peer_copies = config.peer_copies == "all";
+  options.gradient_as_bucket_view = true;  // nobody keeps a step's gradients
   if (config.flat_buckets != "chosen") options.flat_buckets = config.flat_buckets == "yes";
   return std::make_shared<DataParallelism>(module, *group, options);
 }

@@ -25,6 +25,8 @@ class DistributedDataParallel(Wrapper):
     gradients came in the first step. allow_unused: parameters may have no gradient on some rank in some step.
     flat_buckets: None: chosen by the backend. communication_dtype: what gradients travel in. debug: ranks compare
     each step before sending. peer_copies: GPUs of one machine write into each other's memory, in place of NCCL.
+    gradient_as_bucket_view: with peer_copies, means stay where they arrive and .grad is a view of that memory, which
+    the next step writes over; saves a copy of most gradients, and takes (W - 1) / W of their memory.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class DistributedDataParallel(Wrapper):
         communication_dtype: torch.dtype | None = None,
         debug: bool = False,
         peer_copies: bool = False,
+        gradient_as_bucket_view: bool = False,
     ) -> None:
         super().__init__()
         self.module = module
@@ -62,6 +65,7 @@ class DistributedDataParallel(Wrapper):
             communication_dtype,
             debug,
             peer_copies,
+            gradient_as_bucket_view,
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

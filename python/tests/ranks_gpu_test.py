@@ -172,6 +172,7 @@ class Ranks:
         options = [{"strategy": strategy} for strategy in ("naive", "flat", "overlapped", "bucketed", "torch")]
         options += [{"bucket_megabytes": 1e-4}, {"bucket_megabytes": math.inf}, {"allow_unused": True}]
         options += [{"debug": True, "reorder": False}, {"peer_copies": True}]
+        options += [{"peer_copies": True, "gradient_as_bucket_view": True}]
         self.run_ranks(*((data_parallel.trains_as_one, each) for each in options))
 
     def test_what_people_do_beside_it(self):
