@@ -91,10 +91,11 @@ struct ReducerOptions {
   // memory; the sums of more than two ranks are rounded differently. What each costs:
   // docs/parallel.md.
   bool peer_copies = true;
-  // Means that come from other GPUs by copies stay where they arrive, from the second step on, and
+  // Means that come from other GPUs by copies stay where they arrive, from the third step on, and
   // .grad is a view of that memory: the next step writes over it, also where somebody has kept it.
   // Saves a copy of most gradients, and takes (W - 1) / W of their memory for good, where the first
-  // step has left room.
+  // two steps have left room. Changes nothing without peer_copies, with a communication_dtype, and
+  // while gradients are divided.
   bool gradient_as_bucket_view = false;
   // Gradients travel in this dtype (kBFloat16, say); undefined: their own, but float32 over Gloo
   // where they are kept with fewer bits than their parameter's (set_grad_dtype).

@@ -123,7 +123,8 @@ def measure(implementation, settings, device):
         for _ in range(settings.warmup):
             step()
         return milliseconds(step, settings.steps, device)
-    for _ in range(11 if implementation.startswith("torch") else settings.warmup):  # torch's looks at its own times until then
+    # torch's looks at its own times until then
+    for _ in range(11 if implementation in ("torch", "torch views") else settings.warmup):
         step()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -51,9 +51,6 @@ struct Piece {
   at::ScalarType dtype;
 };
 
-// Of a GPU's memory, that stays free beside what tensors have taken and means that stay.
-constexpr double kFreeShare = 0.05;
-
 // Whether this GPU has `bytes` beside the most that LibTorch's tensors have held so far.
 bool has_room(at::Device device, size_t bytes) {
   namespace allocator = c10::cuda::CUDACachingAllocator;
@@ -64,7 +61,7 @@ bool has_room(at::Device device, size_t bytes) {
   size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   return static_cast<double>(free) + static_cast<double>(unused) >=
-         static_cast<double>(bytes) + kFreeShare * static_cast<double>(total);
+         static_cast<double>(bytes) + kFreeBesideKeptMeans * static_cast<double>(total);
 }
 
 class CudaPeerMean : public PeerMean {
@@ -122,10 +119,19 @@ class CudaPeerMean : public PeerMean {
     try {
       if (has_room(device_, bytes))
         memory = at::empty({static_cast<int64_t>(bytes)}, space_.options());
-    } catch (const c10::OutOfMemoryError&) {  // perhaps here alone
+    } catch (const c10::Error&) {  // perhaps here alone
     }
-    return group_.all_reduce(int64_t{memory.defined()}, Reduce::kMin) == 1 &&
-           copies_->share({memory});
+    if (group_.all_reduce(int64_t{memory.defined()}, Reduce::kMin) == 0) return false;
+    if (!copies_->share({memory})) return false;
+    kept_ = memory;
+    return true;
+  }
+
+  bool is_kept(const at::Tensor& tensor) const override {
+    if (!kept_.defined() || tensor.device() != device_) return false;
+    const auto* const begin = static_cast<const char*>(kept_.const_data_ptr());
+    const auto* const memory = static_cast<const char*>(tensor.const_data_ptr());
+    return memory >= begin && memory < begin + kept_.nbytes();
   }
 
   size_t kept_bytes(const std::vector<size_t>& tensors) const override {
@@ -184,7 +190,7 @@ class CudaPeerMean : public PeerMean {
         copies_->push_bytes(to, number, place_of(piece, rank_, to), piece.memory, piece.bytes);
     });
     copies_->stream_barrier();
-    char* const arrived = static_cast<char*>(copies_->shared(number).mutable_data_ptr());
+    char* const arrived = static_cast<char*>((kept_at ? kept_ : space_).mutable_data_ptr());
     for (int from = 0; from < world_size_; ++from) {
       if (from == rank_) continue;
       for (const Piece& piece : pieces_of(round, from, part)) {
@@ -192,8 +198,8 @@ class CudaPeerMean : public PeerMean {
         at::Tensor& tensor = tensors[piece.tensor];
         if (kept_at && piece.bytes == tensor.nbytes()) {
           tensor = at::from_blob(
-              mean, tensor.sizes(), tensor.strides(), [memory = copies_->shared(kKept)](void*) {},
-              tensor.options(), device_);
+              mean, tensor.sizes(), tensor.strides(), [memory = kept_](void*) {}, tensor.options(),
+              device_);
           continue;
         }
         C10_CUDA_CHECK(
@@ -228,6 +234,7 @@ class CudaPeerMean : public PeerMean {
   const at::Device device_;
   std::unique_ptr<PeerCopies> copies_;
   const at::Tensor space_;  // bytes
+  at::Tensor kept_;         // the same, for means that stay; undefined until keep()
   const size_t most_part_;  // bytes of a round that one rank sums up
   bool has_passed_barrier_ = false;
 };

@@ -27,8 +27,9 @@ class PeerMean {
   virtual bool takes(const std::vector<at::Tensor>& tensors) const = 0;
   // Overwrites each with the mean over the ranks. Goes to the current stream, always the same one.
   // All ranks call it, with tensors of the same sizes and dtypes. With `kept_at`, means that come
-  // from other ranks stay where they arrive, from this byte of the kept memory on, unless a tensor
-  // has two of them; the tensor that is returned in place of one that was given lies there.
+  // from other ranks stay where they arrive, from this byte of the kept memory on: what is returned
+  // lies there in place of the tensor that was given, whose values are then of no use. A tensor
+  // that is cut, between ranks or rounds, is overwritten as without.
   virtual std::vector<at::Tensor> mean(const std::vector<at::Tensor>& tensors,
                                        std::optional<size_t> kept_at = std::nullopt) = 0;
 
@@ -37,14 +38,18 @@ class PeerMean {
   virtual bool keep(size_t bytes) = 0;
   // What a mean of tensors of so many bytes each wants of it.
   virtual size_t kept_bytes(const std::vector<size_t>& tensors) const = 0;
+  // Whether `tensor`, which has memory, lies there.
+  virtual bool is_kept(const at::Tensor& tensor) const = 0;
 };
 
 // Null, on all ranks, where there are no copies from GPU to GPU (make_peer_copies). `bytes`: about
 // as much as is given at a time; of more, so much travels at a time as kMostPeerMeanBytes allows.
-// Takes twice that of the GPU's memory. All ranks call it. The group must outlive it.
+// Takes 2 (W - 1) / W times that of the GPU's memory. All ranks call it. The group must outlive it.
 std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, size_t bytes);
 
 inline constexpr size_t kMostPeerMeanBytes = size_t{128} << 20;
+// Of a GPU's memory, that stays free beside tensors and means that stay.
+inline constexpr double kFreeBesideKeptMeans = 0.05;
 
 // The mean over the ranks of what this one holds and the others have sent it.
 struct MeanOfReceived {

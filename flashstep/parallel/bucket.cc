@@ -235,7 +235,9 @@ void Bucket::adopt(size_t slot_index, const at::Tensor& mean) {
   const at::Tensor gradient = slot_view(mean, 0, parameters_[slot_index]);
   if (missing_[slot_index].defined()) missing_[slot_index] = gradient;
   at::Tensor& place = parameters_[slot_index].mutable_grad();
-  if (place.defined()) place = gradient;
+  if (!place.defined()) return;
+  stream_.hand_over(place);  // it may be another stream's, which knows nothing of what read it
+  place = gradient;
 }
 
 size_t Bucket::kept_bytes() const {

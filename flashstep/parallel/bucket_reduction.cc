@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "flashstep/comm/agreement.h"
+#include "flashstep/comm/peer_copies.h"
 #include "flashstep/error.h"
 #include "flashstep/parallel/backend.h"
 #include "flashstep/parallel/collective_error.h"
@@ -62,6 +63,7 @@ bool BucketReduction::follows_backward() const {
 bool BucketReduction::sends_in_backward() const { return follows_backward() && !options_.debug; }
 
 void BucketReduction::make_buckets() {
+  move_kept_means();
   buckets_.clear();
   if (group_.world_size() == 1) return;
   places_.assign(parameters_.tensors.size(), {});
@@ -82,11 +84,17 @@ void BucketReduction::make_buckets() {
                                                   buckets_.size() + 1, " of ", layouts.size());
     buckets_.emplace_back(layout, parameters_.tensors, averaging_, stream, name, buckets_.size());
   }
-  if (!kept_bytes_) return;
-  for (const at::Tensor& parameter : parameters_.tensors) {  // they lie where other buckets were
-    if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad().clone();
-  }
   keep_means();
+}
+
+// Gradients that lie where other buckets' means will arrive, elsewhere.
+void BucketReduction::move_kept_means() {
+  if (!averaging_.peers) return;
+  for (const at::Tensor& parameter : parameters_.tensors) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined() || is_divided_gradient(gradient)) continue;
+    if (averaging_.peers->is_kept(gradient)) gradient = gradient.clone();
+  }
 }
 
 bool BucketReduction::can_keep_means() const {
@@ -240,6 +248,7 @@ void BucketReduction::finish() {
   if (!deviation) mark_divided();
   if (recording_) {
     record();
+  } else {
     take_room_for_means();
   }
   if (!deviation) count_first_seen();
@@ -274,9 +283,11 @@ void BucketReduction::record() {
   make_buckets();
 }
 
-// The first step has shown how much memory is left.
+// The step before has shown how much memory is left, with the optimizer's state, that the first
+// update makes.
 void BucketReduction::take_room_for_means() {
   if (kept_bytes_ || !can_keep_means()) return;
+  if (is_being_captured(parameters_.tensors.front().device())) return;
   size_t bytes = 0;
   for (const Bucket& bucket : buckets_) bytes += bucket.kept_bytes();
   kept_bytes_ = averaging_.peers->keep(bytes) ? bytes : 0;

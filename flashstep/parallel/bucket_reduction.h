@@ -70,6 +70,7 @@ class BucketReduction : public Reduction {
   void check_capture(const at::Device& device) const;
   void mark_divided();
   void record();
+  void move_kept_means();
   bool can_keep_means() const;
   void keep_means();
   void take_room_for_means();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "flashstep/comm/peer_mean.h"
 #include "flashstep/error.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/parallel/cost.h"
@@ -14,8 +15,6 @@ constexpr double kMiB = 1048576.0, kGiB = 1073741824.0;
 // cuBLAS's, one for the host's thread and one for autograd's (cuBLAS: 32 MiB on Hopper), and
 // products' own while they run (products/lt.cc).
 constexpr double kLibraryWorkspace = 2 * 32 * kMiB, kProductWorkspace = 32 * kMiB;
-// Of a mean by copies (docs/parallel.md, "Peer copies").
-constexpr double kCopiesBytes = 256 * kMiB;
 constexpr int64_t kMachineGpus = 8;
 // Of the memory, for pieces between tensors of launched steps: an assumption, no run was so close.
 constexpr double kLaunchedShare = 0.97;
@@ -137,8 +136,8 @@ double bucket_bytes(const Run& run) {
 
 double transit_bytes(const Run& run) {
   if (run.ranks == 1 || run.is_full) return 0;
-  if (run.uses_copies && !run.is_flat) return kCopiesBytes;
   const int world_size = static_cast<int>(run.ranks);
+  if (run.uses_copies && !run.is_flat) return all_reduce_bytes(kMostPeerMeanBytes, world_size);
   ShardedStepSizes sizes;
   sizes.bytes = run.gradient * run.divided;
   sizes.bucket_bytes = bucket_bytes(run);
@@ -149,6 +148,15 @@ double transit_bytes(const Run& run) {
                             : run.divides_moments ? Sharding::kWhole
                                                   : Sharding::kNone;
   return sharded_step(sharding, sizes, world_size).transit_bytes;
+}
+
+// Of means by copies, which stay where they arrive if there is room.
+double kept_means_bytes(const Run& run) {
+  const ParallelConfig& parallel = run.config.parallel;
+  const bool can = run.uses_copies && parallel.wrapper == "bucketed" &&
+                   parallel.flat_buckets != "yes" && !run.is_full && !run.is_flat;
+  const double gradients = can ? run.gradient * run.divided : 0;
+  return all_reduce_bytes(gradients, static_cast<int>(run.ranks)) / 2;
 }
 
 void plan_memory(const Run& run, const KeptBlocks& kept, PlannedLevel& level) {
@@ -198,10 +206,16 @@ void plan_memory(const Run& run, const KeptBlocks& kept, PlannedLevel& level) {
               : is_launched                    ? Fit::kYes
               : run.config.train.graph == "on" ? Fit::kNo
                                                : Fit::kLaunched;
+  const double means = kept_means_bytes(run);
+  if (means > 0 && level.used_bytes + means <= (1 - kFreeBesideKeptMeans) * memory) {
+    add("means from other ranks", means);
+    level.used_bytes += means;
+    level.means_stay = true;
+  }
 }
 
 // Bytes through memory and seconds exposed, of what ranks exchange.
-void add_exchange(const Run& run, double update_s, PlannedTime& time) {
+void add_exchange(const Run& run, bool means_stay, double update_s, PlannedTime& time) {
   const measure::StepRates& rates = *run.device.rates;
   const int world_size = static_cast<int>(run.ranks);
   if (run.is_full) {
@@ -211,9 +225,12 @@ void add_exchange(const Run& run, double update_s, PlannedTime& time) {
     time.communication_s = sharded.exposed / rates.link;
     return;
   }
-  // Means: pushed and pushed back; for two ranks 1.5 s of sums and s of copies into place.
+  // Means: pushed and pushed back; for two ranks 1.5 s of sums, and s of copies into place but for
+  // those that stay.
   const double gradients = run.gradient * run.divided;
-  time.memory_s += (2 * all_reduce_bytes(gradients, world_size) + 2.5 * gradients) / rates.memory;
+  const double summed = means_stay ? 1.5 : 2.5;
+  time.memory_s +=
+      (2 * all_reduce_bytes(gradients, world_size) + summed * gradients) / rates.memory;
   // Of flat shards all buckets are as large, of the others the last one is not.
   const double last =
       run.is_flat ? bucket_bytes(run) : std::min(bucket_bytes(run), kLeastBucketBytes);
@@ -226,7 +243,7 @@ void add_exchange(const Run& run, double update_s, PlannedTime& time) {
   time.memory_s += (2 * updated + cast) / rates.memory;
 }
 
-std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept) {
+std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept, bool means_stay) {
   const TrainConfig& train = run.config.train;
   const bool is_known = run.device.rates && run.device.is_gpu && train.precision == "bf16" &&
                         !kept.shape.naive_attention && run.ranks <= kMachineGpus &&
@@ -249,7 +266,7 @@ std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept) {
   const double update_s = update_traffic_bytes(own, run.widths) / rates.memory;
   const double norm_s = run.gradient * own / rates.memory;
   time.memory_s = steps * work.moved_bytes / rates.memory + update_s + norm_s;
-  if (run.ranks > 1) add_exchange(run, update_s, time);
+  if (run.ranks > 1) add_exchange(run, means_stay, update_s, time);
   return time;
 }
 
@@ -259,7 +276,7 @@ PlannedLevel plan_level(const Run& run, const std::string& name, int64_t blocks)
   level.blocks = blocks;
   const KeptBlocks kept = run.kept(recompute_by_name(name));
   plan_memory(run, kept, level);
-  level.time = plan_time(run, kept);
+  level.time = plan_time(run, kept, level.means_stay);
   return level;
 }
 

@@ -48,6 +48,7 @@ struct PlannedLevel {
   double used_bytes = 0;           // of the device, as nvidia-smi shows it
   std::vector<PlannedPart> parts;  // of used_bytes
   Fit fit = Fit::kNo;
+  bool means_stay = false;  // of gradients, where they arrive
   std::optional<PlannedTime> time;
 };
 

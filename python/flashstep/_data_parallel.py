@@ -26,7 +26,8 @@ class DistributedDataParallel(Wrapper):
     flat_buckets: None: chosen by the backend. communication_dtype: what gradients travel in. debug: ranks compare
     each step before sending. peer_copies: GPUs of one machine write into each other's memory, in place of NCCL.
     gradient_as_bucket_view: with peer_copies, means stay where they arrive and .grad is a view of that memory, which
-    the next step writes over; saves a copy of most gradients, and takes (W - 1) / W of their memory.
+    the next step writes over; saves a copy of most gradients, and takes (W - 1) / W of their memory, where there is
+    room. Changes nothing where gradients travel in a communication_dtype.
     """
 
     def __init__(

@@ -182,6 +182,7 @@ class DataParallel(unittest.TestCase):
             {"bucket_megabytes": math.inf},
             {"debug": True, "reorder": False},
             {"flat_buckets": False},
+            {"peer_copies": True, "gradient_as_bucket_view": True},  # of GPUs: here nothing
             {"allow_unused": True},
         ):
             ranks.run(2, trains_as_one, options)
