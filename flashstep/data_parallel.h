@@ -137,6 +137,11 @@ class GradientReducer {
   // other ranks learn of it when that one has ended. The same with allow_unused.
   void finish_gradient_synchronization();
 
+  // The norm of the means that this left, over all parameters, where peer copies carried them: it
+  // came along with their sums, without another pass over them. () float32, the same bits on all
+  // ranks, until the next backward; else undefined.
+  at::Tensor gradient_norm() const;
+
   // While the guard lives, backward only adds gradients up (gradient accumulation). The guard must
   // not outlive the reducer.
   class NoSync {

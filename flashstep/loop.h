@@ -140,6 +140,7 @@ class TrainStep {
   torch::Device device() const { return device_; }
 
  private:
+  torch::Tensor norm(const std::vector<torch::Tensor>& gradients) const;
   void update(const torch::Tensor& skip, const torch::Tensor& norm,
               const std::vector<torch::Tensor>& gradients);
 

@@ -208,8 +208,7 @@ class CudaPeerCopies : public PeerCopies {
  public:
   CudaPeerCopies(const Group& group, at::Device device, std::shared_ptr<StreamCounters> counters,
                  bool can_be_captured)
-      : PeerCopies(group.rank(), group.world_size()),
-        can_be_captured_(can_be_captured),
+      : can_be_captured_(can_be_captured),
         group_(group),
         device_(device),
         counters_(std::move(counters)),
@@ -270,6 +269,11 @@ class CudaPeerCopies : public PeerCopies {
     counters_->barrier(stream);
   }
   bool can_be_captured() const override { return can_be_captured_; }
+
+  void push_to_all(const std::function<void(int to)>& push_to) override {
+    const int ranks = group_.world_size();
+    for (int step = 1; step < ranks; ++step) push_to((group_.rank() + step) % ranks);
+  }
 
   void push(int to, size_t number, const at::Tensor& from, int64_t begin) override {
     push_bytes(to, number, begin * from.element_size(), from.const_data_ptr(), from.nbytes());

@@ -7,7 +7,7 @@
 //   copies->share(flats);
 //   ...                              // every step, on one stream:
 //   copies->stream_barrier();                  // nobody reads any more what is about to be
-//   overwritten copies->in_turn([&](int to) { copies->push(to, 0, own, begin); });
+//   overwritten copies->push_to_all([&](int to) { copies->push(to, 0, own, begin); });
 //   copies->stream_barrier();                  // everybody's pushes have arrived
 //
 // The ranks' streams wait for one another, their hosts do not.
@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -48,19 +49,8 @@ class PeerCopies {
   virtual void push(int to, size_t number, const at::Tensor& from, int64_t begin) = 0;
   // The same of bytes.
   virtual void push_bytes(int to, size_t number, size_t begin, const void* from, size_t bytes) = 0;
-  // Calls push_to for every other rank, so that no two ranks write to one at a time: they would
-  // share its links, and others' stand idle. All ranks call it equally often; it holds barriers.
-  template <typename PushTo>
-  void in_turn(PushTo&& push_to) {
-    for (int step = 1; step < world_size_; ++step) {
-      if (step > 1) stream_barrier();
-      push_to((rank_ + step) % world_size_);
-    }
-  }
-
- protected:
-  PeerCopies(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
-  const int rank_, world_size_;
+  // Calls push_to for every other rank, the next one first, so that ranks write to different ones.
+  virtual void push_to_all(const std::function<void(int to)>& push_to) = 0;
 };
 
 // Null, on all ranks, where there are no such copies: ranks on several machines, tensors that do

@@ -23,6 +23,9 @@ namespace {
 // the tensors are.
 constexpr size_t kLine = 128;
 
+// Of 128 MiB each: of 128 GiB of gradients.
+constexpr int64_t kMostSquareSums = 1024;
+
 size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -67,13 +70,17 @@ bool has_room(at::Device device, size_t bytes) {
 class CudaPeerMean : public PeerMean {
  public:
   CudaPeerMean(const Group& group, at::Device device, std::unique_ptr<PeerCopies> copies,
-               at::Tensor space, size_t most_part)
+               at::Tensor space, at::Tensor square_sums, size_t most_part)
       : group_(group),
         rank_(group.rank()),
         world_size_(group.world_size()),
         device_(device),
         copies_(std::move(copies)),
         space_(std::move(space)),
+        square_sums_(std::move(square_sums)),
+        sums_of_blocks_(
+            at::empty({mean_of_ranks_blocks(static_cast<int64_t>(most_part), kMostMeanPieces)},
+                      square_sums_.options())),
         most_part_(most_part) {}
 
   bool takes(const std::vector<at::Tensor>& tensors) const override {
@@ -92,6 +99,7 @@ class CudaPeerMean : public PeerMean {
     if (!has_passed_barrier_) copies_->stream_barrier();
     has_passed_barrier_ = true;
     std::vector<at::Tensor> means = tensors;
+    measured_ += tensors.size();
     std::vector<Piece> round;
     size_t filled = 0;
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -111,6 +119,16 @@ class CudaPeerMean : public PeerMean {
     }
     if (filled > 0) run(round, filled, kept_at, means);
     return means;
+  }
+
+  void begin_norm() override {
+    measured_ = 0;
+    round_ = 0;
+  }
+
+  at::Tensor norm(size_t tensors) const override {
+    if (measured_ != tensors || round_ > kMostSquareSums) return {};
+    return square_sums_.narrow(1, 0, round_).sum().sqrt().to(at::kFloat);
   }
 
   bool keep(size_t bytes) override {
@@ -161,7 +179,7 @@ class CudaPeerMean : public PeerMean {
     return result;
   }
 
-  // Meets 2 (W - 1) times, as often as a graph may. The space has most_part_ for each other rank,
+  // Meets twice, as often as a graph may. The space has most_part_ for each other rank,
   // what it sends to be summed here, and once more, the means that it sends. A rank sends into the
   // first when all have met after the sums of the round before, into the second when they have met
   // after the means before were taken. Of means that stay, a place holds what of this tensor was
@@ -175,7 +193,7 @@ class CudaPeerMean : public PeerMean {
     const auto place_of = [&](const Piece& piece, int from, int receiver) {
       return means + row_of_rank(from, receiver) * part + piece.place - from * part;
     };
-    copies_->in_turn([&](int to) {
+    copies_->push_to_all([&](int to) {
       for (const Piece& piece : pieces_of(round, to, part)) {
         copies_->push_bytes(to, kSpace,
                             row_of_rank(rank_, to) * most_part_ + piece.place - to * part,
@@ -184,11 +202,20 @@ class CudaPeerMean : public PeerMean {
     });
     copies_->stream_barrier();
     const std::vector<Piece> own = pieces_of(round, rank_, part);
-    sum(own, rank_ * part, stream);
-    copies_->in_turn([&](int to) {
+    const bool measures = round_ < kMostSquareSums;
+    double* const square_sum =
+        measures ? square_sums_[rank_][round_].mutable_data_ptr<double>() : nullptr;
+    if (measures) C10_CUDA_CHECK(cudaMemsetAsync(square_sum, 0, sizeof(double), stream));
+    sum(own, rank_ * part, square_sum, stream);
+    copies_->push_to_all([&](int to) {
       for (const Piece& piece : own)
         copies_->push_bytes(to, number, place_of(piece, rank_, to), piece.memory, piece.bytes);
+      if (measures) {
+        const int64_t place = rank_ * kMostSquareSums + round_;
+        copies_->push_bytes(to, kSquareSums, place * sizeof(double), square_sum, sizeof(double));
+      }
     });
+    ++round_;
     copies_->stream_barrier();
     char* const arrived = static_cast<char*>((kept_at ? kept_ : space_).mutable_data_ptr());
     for (int from = 0; from < world_size_; ++from) {
@@ -209,7 +236,8 @@ class CudaPeerMean : public PeerMean {
     if (kept_at) *kept_at += part * (world_size_ - 1);
   }
 
-  void sum(const std::vector<Piece>& own, size_t first, cudaStream_t stream) const {
+  void sum(const std::vector<Piece>& own, size_t first, double* square_sum,
+           cudaStream_t stream) const {
     for (size_t begin = 0; begin < own.size();) {
       const at::ScalarType dtype = own[begin].dtype;
       MeanArguments arguments;
@@ -217,6 +245,7 @@ class CudaPeerMean : public PeerMean {
       arguments.stride = most_part_;
       arguments.rank = rank_;
       arguments.world_size = world_size_;
+      arguments.squares = {square_sum, sums_of_blocks_.mutable_data_ptr<double>()};
       const auto element_size = static_cast<int64_t>(c10::elementSize(dtype));
       while (begin < own.size() && own[begin].dtype == dtype && arguments.count < kMostMeanPieces) {
         const Piece& piece = own[begin++];
@@ -227,16 +256,20 @@ class CudaPeerMean : public PeerMean {
     }
   }
 
-  static constexpr size_t kSpace = 0, kKept = 1;  // what copies_ shares
+  static constexpr size_t kSpace = 0, kSquareSums = 1, kKept = 2;  // what copies_ shares
 
   const Group& group_;
   const int rank_, world_size_;
   const at::Device device_;
   std::unique_ptr<PeerCopies> copies_;
-  const at::Tensor space_;  // bytes
-  at::Tensor kept_;         // the same, for means that stay; undefined until keep()
-  const size_t most_part_;  // bytes of a round that one rank sums up
+  const at::Tensor space_;        // bytes
+  at::Tensor kept_;               // the same, for means that stay; undefined until keep()
+  const at::Tensor square_sums_;  // (W, kMostSquareSums) float64, of each rank and round
+  const at::Tensor sums_of_blocks_;  // SquareSum's
+  const size_t most_part_;                         // bytes of a round that one rank sums up
   bool has_passed_barrier_ = false;
+  size_t measured_ = 0;  // tensors since begin_norm(),
+  int64_t round_ = 0;    // in so many rounds
 };
 
 }  // namespace
@@ -247,15 +280,16 @@ std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, 
   const auto ranks = static_cast<size_t>(group.world_size());
   const size_t most = std::clamp(bytes, kLine, kMostPeerMeanBytes);
   const size_t part = round_up((most + ranks - 1) / ranks, kLine);
-  at::Tensor space;
+  const at::TensorOptions options(device);
+  at::Tensor space, square_sums;
   try {
-    space = at::empty({static_cast<int64_t>(2 * (ranks - 1) * part)},
-                      at::TensorOptions(device).dtype(at::kByte));
+    space = at::empty({static_cast<int64_t>(2 * (ranks - 1) * part)}, options.dtype(at::kByte));
+    square_sums = at::empty({group.world_size(), kMostSquareSums}, options.dtype(at::kDouble));
   } catch (const c10::OutOfMemoryError&) {  // perhaps here alone
   }
-  if (group.all_reduce(int64_t{space.defined()}, Reduce::kMin) == 0) return nullptr;
-  if (!copies->share({space})) return nullptr;
-  return std::make_unique<CudaPeerMean>(group, device, std::move(copies), space, part);
+  if (group.all_reduce(int64_t{square_sums.defined()}, Reduce::kMin) == 0) return nullptr;
+  if (!copies->share({space, square_sums})) return nullptr;
+  return std::make_unique<CudaPeerMean>(group, device, std::move(copies), space, square_sums, part);
 }
 
 void take_means(const std::vector<MeanOfReceived>& tensors, const at::Tensor& received, int rank) {

@@ -1,4 +1,6 @@
 // The all-reduce by copies, on two and on four GPUs, beside NCCL's and beside exact numbers.
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -124,6 +126,72 @@ TEST(GpuPeerMean, MeansAreExact) {
 TEST(GpuPeerMean, MeansOfFourRanksAreExact) {
   FLASHSTEP_NEED_GPUS(2);
   testing::run_by_copies(4, expect_exact_means);
+}
+
+// Of all lists since begin_norm(), in launches and replays, in one round and in many.
+void expect_norms(const Group& group, at::Device device) {
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  for (const size_t bytes : {size_t{100'000}, kMostPeerMeanBytes}) {
+    const auto peers = make_peer_mean(group, device, bytes);
+    ASSERT_NE(peers, nullptr);
+    for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+      at::manual_seed(3 + group.rank());
+      std::vector<std::vector<Tensor>> lists;
+      for (const int64_t largest : {3'000'000, 1000})
+        lists.push_back(make_tensors(device, dtype, largest));
+      const size_t count = lists[0].size() + lists[1].size();
+      const auto step = [&] {
+        peers->begin_norm();
+        for (const std::vector<Tensor>& list : lists) peers->mean(list);
+        return peers->norm(count);
+      };
+      const auto fill = [&] {
+        for (const std::vector<Tensor>& list : lists) {
+          for (const Tensor& tensor : list) tensor.normal_();
+        }
+      };
+      const auto expect_norm = [&](const Tensor& norm) {
+        Tensor squares = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
+        for (const std::vector<Tensor>& list : lists) {
+          for (const Tensor& tensor : list) squares += tensor.to(at::kDouble).square().sum();
+        }
+        ASSERT_TRUE(norm.defined());
+        EXPECT_EQ(norm.scalar_type(), at::kFloat);
+        const double expected = squares.sqrt().item<double>();
+        EXPECT_NEAR(norm.item<double>(), expected, 1e-6 * expected) << dtype << ", " << bytes;
+        const int64_t bits = norm.view(at::kInt).item<int>();
+        EXPECT_EQ(group.all_reduce(bits, Reduce::kMax), bits) << "the same on all ranks";
+      };
+      for (int i = 0; i < 2; ++i) {
+        fill();
+        expect_norm(step());
+      }
+      EXPECT_FALSE(peers->norm(count - 1).defined()) << "of other tensors";
+      at::cuda::CUDAGraph graph;
+      graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+      const Tensor norm = step();
+      graph.capture_end();
+      for (int i = 0; i < 3; ++i) {
+        fill();
+        graph.replay();
+        expect_norm(norm);
+      }
+      fill();
+      lists[0][2][1] = group.rank() == 0 ? std::numeric_limits<double>::quiet_NaN() : 0.0;
+      EXPECT_TRUE(std::isnan(step().item<double>())) << "of any rank";
+      group.barrier();
+    }
+  }
+}
+
+TEST(GpuPeerMean, NormsComeAlong) {
+  FLASHSTEP_NEED_GPUS(2);
+  run_on_gpus(2, expect_norms);
+}
+
+TEST(GpuPeerMean, NormsOfFourRanksComeAlong) {
+  FLASHSTEP_NEED_GPUS(2);
+  testing::run_by_copies(4, expect_norms);
 }
 
 // Whatever a list begins with: sums are in the order of ranks, rounded once.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDAException.h>
@@ -35,8 +36,9 @@ class StreamCounters {
         rank_(rank),
         world_size_(world_size),
         device_(device),
-        write_(driver_function<decltype(write_)>("cuStreamWriteValue32")),
-        wait_(driver_function<decltype(wait_)>("cuStreamWaitValue32")) {
+        batch_(driver_function<decltype(batch_)>("cuStreamBatchMemOp")) {
+    require(3 * world_size_ < kMostOperations, "[comm] expected fewer than ", kMostOperations / 3,
+            " ranks on a machine, got ", world_size_);
     const c10::cuda::CUDAGuard guard(device_);
     int flushes = 0;
     C10_CUDA_CHECK(
@@ -72,18 +74,14 @@ class StreamCounters {
       return;
     }
     const uint32_t number = ++barriers_;
+    Operations operations;
     for (int other = 0; other < world_size_; ++other) {
-      if (other == rank_) continue;
-      // After all that the stream has written so far.
-      check(write_(stream, address(other, rank_), number, CU_STREAM_WRITE_VALUE_DEFAULT),
-            "telling the other ranks");
+      if (other != rank_) operations.push_back(write(address(other, rank_), number));
     }
     for (int other = 0; other < world_size_; ++other) {
-      if (other == rank_) continue;
-      check(wait_(stream, address(rank_, other), number, CU_STREAM_WAIT_VALUE_GEQ),
-            "waiting for the other ranks");
+      if (other != rank_) operations.push_back(wait(address(rank_, other), number));
     }
-    wait_for_permit(stream);
+    meet(std::move(operations), stream);
   }
   bool has_passed_barrier() const { return barriers_ > 0; }
   // From any thread: the number that this rank's host has given the last barrier, and the rank that
@@ -137,6 +135,7 @@ class StreamCounters {
   // A rank's permit. Whoever is released is not held any more.
   static constexpr uint32_t kHolds = 0, kMayGoOn = 1, kIsReleased = 2;
   static constexpr std::chrono::milliseconds kRelease{5};
+  static constexpr int kMostOperations = 256;               // of a batch
   static constexpr uint32_t kHasNotCome = 0, kHasCome = 1;  // flags
 
   // Of libcuda, which a machine without a GPU has not.
@@ -150,16 +149,34 @@ class StreamCounters {
             "[comm] expected a driver that has ", name);
     return reinterpret_cast<Function>(address);
   }
-  static void check(CUresult result, const char* what) {
-    if (result == CUDA_SUCCESS) return;
-    throw MachineError(
-        str("[comm] ", what, " failed with CUDA driver error ", static_cast<int>(result)));
+  using Operations = std::vector<CUstreamBatchMemOpParams>;
+  // After all that the stream has written so far.
+  static CUstreamBatchMemOpParams write(CUdeviceptr address, uint32_t value) {
+    CUstreamBatchMemOpParams operation = {};
+    operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    operation.writeValue.address = address;
+    operation.writeValue.value = value;
+    return operation;
   }
-  // A number that a released rank has told is not true: it took the permit away before.
-  void wait_for_permit(cudaStream_t stream) const {
-    check(wait_(stream, address(world_size_ + 1, rank_), kMayGoOn,
-                CU_STREAM_WAIT_VALUE_GEQ | after_wait_),
-          "waiting for a permit");
+  static CUstreamBatchMemOpParams wait(CUdeviceptr address, uint32_t value, unsigned flags = 0) {
+    CUstreamBatchMemOpParams operation = {};
+    operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    operation.waitValue.address = address;
+    operation.waitValue.value = value;
+    operation.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ | flags;
+    return operation;
+  }
+  CUresult submit(Operations& operations, cudaStream_t stream) const {
+    return batch_(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
+  }
+  // All at once: in a graph each call is a node, which takes microseconds. Last the permit: a
+  // number that a released rank has told is not true, which took the permit away before.
+  void meet(Operations operations, cudaStream_t stream) const {
+    operations.push_back(wait(address(world_size_ + 1, rank_), kMayGoOn, after_wait_));
+    const CUresult result = submit(operations, stream);
+    if (result == CUDA_SUCCESS) return;
+    throw MachineError(str("[comm] waiting for the other ranks failed with CUDA driver error ",
+                           static_cast<int>(result)));
   }
 
   static std::optional<unsigned long long> graph_of(cudaStream_t stream) {
@@ -184,20 +201,18 @@ class StreamCounters {
     if (graph != last_graph_) phase_ = 0;  // also after one whose capture broke off
     last_graph_ = graph;
     was_captured_ = true;
+    Operations operations;
     for (int other = 0; other < world_size_; ++other) {
-      if (other == rank_) continue;
-      check(write_(stream, address(flag(phase_, other), rank_), kHasCome,
-                   CU_STREAM_WRITE_VALUE_DEFAULT),
-            "telling the other ranks");
+      if (other != rank_)
+        operations.push_back(write(address(flag(phase_, other), rank_), kHasCome));
     }
     for (int other = 0; other < world_size_; ++other) {
       if (other == rank_) continue;
       const CUdeviceptr own = address(flag(phase_, rank_), other);
-      check(wait_(stream, own, kHasCome, CU_STREAM_WAIT_VALUE_GEQ), "waiting for the other ranks");
-      check(write_(stream, own, kHasNotCome, CU_STREAM_WRITE_VALUE_DEFAULT),
-            "taking down the other ranks' flags");
+      operations.push_back(wait(own, kHasCome));
+      operations.push_back(write(own, kHasNotCome));
     }
-    wait_for_permit(stream);
+    meet(std::move(operations), stream);
     phase_ = 1 - phase_;
   }
   // A graph that nobody replays.
@@ -207,8 +222,8 @@ class StreamCounters {
     C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     bool works = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
     const CUdeviceptr own = address(flag(0, rank_), rank_);
-    works = works && write_(stream, own, kHasCome, CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS &&
-            wait_(stream, own, kHasCome, CU_STREAM_WAIT_VALUE_GEQ | after_wait_) == CUDA_SUCCESS;
+    Operations operations = {write(own, kHasCome), wait(own, kHasCome, after_wait_)};
+    works = works && submit(operations, stream) == CUDA_SUCCESS;
     works = cudaStreamEndCapture(stream, &graph) == cudaSuccess && works;
     cudaGraphExec_t replayable = nullptr;
     works = works && cudaGraphInstantiate(&replayable, graph, 0) == cudaSuccess;
@@ -227,8 +242,7 @@ class StreamCounters {
   std::unique_ptr<SharedCounters> counters_;
   const int rank_, world_size_;
   const at::Device device_;
-  CUresult (*write_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
-  CUresult (*wait_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+  CUresult (*batch_)(CUstream, unsigned int, CUstreamBatchMemOpParams*, unsigned int);
   ptrdiff_t distance_ = 0;
   unsigned after_wait_ = 0;  // flags
   std::atomic<uint32_t> barriers_ = 0;

@@ -156,7 +156,13 @@ void BucketReduction::fill(int64_t index) {
 }
 
 void BucketReduction::send_full_buckets() {
-  while (next_ < buckets_.size() && buckets_[next_].is_full()) buckets_[next_++].launch();
+  while (next_ < buckets_.size() && buckets_[next_].is_full()) {
+    if (next_ == 0 && averaging_.peers) {
+      averaging_.peers->begin_norm();
+      norm_is_known_ = false;
+    }
+    buckets_[next_++].launch();
+  }
 }
 
 // Parameters that have no gradient at the end of backward.
@@ -246,6 +252,8 @@ void BucketReduction::finish() {
   wait_for_all(missing);
   if (shared) deviation = shared->first();
   if (!deviation) mark_divided();
+  norm_is_known_ =
+      averaging_.peers && !deviation && missing.empty() && !options_.communication_dtype;
   if (recording_) {
     record();
   } else {
@@ -316,6 +324,7 @@ void BucketReduction::forget_step() {
   const std::lock_guard lock(mutex_);
   if (averaging_.scatter) averaging_.scatter->forget();
   begin_next_step();
+  norm_is_known_ = false;
   is_broken_ = false;
 }
 
@@ -366,6 +375,11 @@ void BucketReduction::record_again() {
           "[parallel] expected record_again() between steps, not after a backward");
   recording_ = true;
   order_is_given_ = false;
+}
+
+at::Tensor BucketReduction::gradient_norm() const {
+  const std::lock_guard lock(mutex_);
+  return norm_is_known_ ? averaging_.peers->norm(parameters_.tensors.size()) : at::Tensor();
 }
 
 bool BucketReduction::holds_divided_means() const {

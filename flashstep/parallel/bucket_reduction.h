@@ -44,6 +44,7 @@ class BucketReduction : public Reduction {
   bool scatter_to(const std::shared_ptr<GradientScatter>& scatter) override;
   bool holds_divided_means() const override;
   std::string transport() const override;
+  at::Tensor gradient_norm() const override;
 
  private:
   // How often the gradient of one parameter has come since the last finish(), and when last.
@@ -90,6 +91,7 @@ class BucketReduction : public Reduction {
   bool recording_ = true;  // this step is taken as the first
   bool order_is_given_ = false;
   std::optional<size_t> kept_bytes_;  // of the memory where means stay; 0: there is no room
+  bool norm_is_known_ = false;        // to peers, of the last step's means
   bool is_broken_ = false;  // an earlier step threw half-way, or ranks differ about its end
   std::optional<UserError> came_again_;  // what this step's backward ended with
   mutable std::mutex mutex_;             // hooks come from the threads of several devices

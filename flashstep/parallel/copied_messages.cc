@@ -124,11 +124,6 @@ struct Shared {
     copies->stream_barrier();
     ++barriers;
   }
-  template <typename PushTo>
-  void in_turn(PushTo&& push_to) {
-    copies->in_turn(std::forward<PushTo>(push_to));
-    barriers += group.world_size() - 2;
-  }
 };
 
 // What a whole tensor's memory knows of its slot.
@@ -164,7 +159,7 @@ class CopiedMessages : public UnitMessages {
     }
     stream.run([&] {
       shared_->barrier();
-      shared_->in_turn([&](int to) {
+      shared_->copies->push_to_all([&](int to) {
         for (size_t i = 0; i < tensors.size(); ++i) {
           const ShardedTensor& t = tensors[i];
           if (!t.needs_memory() || !t.is_divided) continue;
@@ -255,7 +250,7 @@ class CopiedMessages : public UnitMessages {
   void send(const ShardedTensors& tensors) const {
     const size_t inbox = std::exchange(shared_->next_inbox, 1 - shared_->next_inbox);
     const Tensor& received = shared_->inboxes[inbox];
-    shared_->in_turn([&](int to) {
+    shared_->copies->push_to_all([&](int to) {
       const auto row =
           static_cast<size_t>(row_of_rank(shared_->group.rank(), to) * received.stride(0));
       for (size_t i = 0; i < tensors.size(); ++i) {
@@ -308,9 +303,7 @@ class CopiedMessages : public UnitMessages {
 class CudaUnitCopies : public UnitCopies {
  public:
   explicit CudaUnitCopies(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
-  bool can_be_captured() const override {
-    return shared_->replicas == nullptr && shared_->copies->can_be_captured();
-  }
+  bool can_be_captured() const override { return shared_->copies->can_be_captured(); }
   void begin() override {
     const bool is_captured = is_being_captured(shared_->device);
     if (!is_captured || !shared_->was_captured) shared_->barriers = 0;

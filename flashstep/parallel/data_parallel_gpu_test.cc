@@ -1,4 +1,5 @@
 // Data parallelism and the sharded optimizer over NCCL on two GPUs.
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -40,11 +41,12 @@ void expect_exact_means(const Group& group, at::Device device, const ReducerOpti
   for (int step = 0; step < 8; ++step) {
     for (Tensor& parameter : parameters) parameter.mutable_grad().reset();
     reducer.prepare_for_backward();
-    // The gradient of parameter i is (i + 1) (rank + step) everywhere, out of a matrix product.
+    // The gradient of parameter i is factor_of(i) (rank + step) everywhere, out of a matrix
+    // product.
     Tensor loss = torch::zeros({}, device);
     const Tensor one = torch::full({1, kSide}, 1.0 * (group.rank() + step), device);
     for (int i = 0; i < kParameters; ++i) {
-      const Tensor column = torch::full({kSide, 1}, i + 1.0, device);
+      const Tensor column = torch::full({kSide, 1}, factor_of(i), device);
       loss = loss + torch::matmul(torch::matmul(one, parameters[i]), column).sum();
     }
     loss.backward();
@@ -54,8 +56,15 @@ void expect_exact_means(const Group& group, at::Device device, const ReducerOpti
                                    : by_copies                           ? "copies"
                                                                          : "NCCL");
     const double mean = (group.world_size() - 1) / 2.0 + step;
+    const Tensor norm = reducer.gradient_norm();
+    EXPECT_EQ(norm.defined(), reducer.transport() == "copies" && !options.communication_dtype);
+    if (norm.defined()) {
+      double squares = 0;
+      for (int i = 0; i < kParameters; ++i) squares += std::pow(factor_of(i) * mean * kSide, 2);
+      EXPECT_NEAR(norm.item<double>(), std::sqrt(squares), 1e-6 * std::sqrt(squares));
+    }
     for (int i = 0; i < kParameters; ++i) {
-      EXPECT_TRUE(same_bits(parameters[i].grad(), (make() * ((i + 1) * mean)).to(gradients)))
+      EXPECT_TRUE(same_bits(parameters[i].grad(), (make() * (factor_of(i) * mean)).to(gradients)))
           << "step " << step << ", parameter " << i;
     }
   }
@@ -70,7 +79,6 @@ TEST(GpuRanks, CopiesAndCollectivesWaitForTheirInputs) {
     }
     for (const bool peer_copies : {true, false}) {
       SCOPED_TRACE(str("bf16 communication", peer_copies ? " by copies" : ""));
-      // Whole and half numbers below 128 are exact in bfloat16, too.
       expect_exact_means(group, device,
                          {.peer_copies = peer_copies, .communication_dtype = torch::kBFloat16});
     }

@@ -209,13 +209,9 @@ void Exchange::copy(PushTo&& push_to) {
   transport_ = kCopies;
   group_.guarded(kSendingUpdates, [&] {
     copy_stream_->run([&] {
-      if (!is_copying_) {
-        copies_->stream_barrier();  // others have read the old values
-        barriers_ = 1;
-      }
+      if (!is_copying_) copies_->stream_barrier();  // others have read the old values
       is_copying_ = true;
-      copies_->in_turn(push_to);
-      barriers_ += group_.world_size() - 2;  // in_turn's
+      copies_->push_to_all(push_to);
     });
   });
 }
@@ -223,12 +219,7 @@ void Exchange::copy(PushTo&& push_to) {
 void Exchange::finish_copies() {
   if (!is_copying_) return;
   group_.check(kSendingUpdates);
-  group_.guarded(kSendingUpdates, [&] {
-    copy_stream_->run([&] {
-      copies_->stream_barrier();
-      if (barriers_ % 2 == 0) copies_->stream_barrier();  // a CUDA graph may hold an even number
-    });
-  });
+  group_.guarded(kSendingUpdates, [&] { copy_stream_->run([&] { copies_->stream_barrier(); }); });
   copy_stream_->join();
   is_copying_ = false;
   for (auto& [identity, target] : targets_) {

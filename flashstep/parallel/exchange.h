@@ -80,7 +80,6 @@ class Exchange {
   std::unique_ptr<PeerCopies> copies_;
   std::optional<SideStream> copy_stream_;
   bool is_copying_ = false;  // since the last finish()
-  int64_t barriers_ = 0;     // of the ranks' streams, since then
   size_t shared_ = 0;        // tensors
   std::unordered_map<void*, Target> targets_;
 };

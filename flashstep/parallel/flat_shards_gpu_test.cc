@@ -22,10 +22,10 @@ using testing::PlainToy;
 using testing::same_bits;
 using torch::Tensor;
 
-// Whole and half numbers: means, sums and updates are exact. SGD with a learning rate of 1 takes
-// (i + 1) ((W - 1) / 2 + step) from every element of parameter i. Twelve buckets of 9 MB (options
-// permitting) and products between them: what does not wait for its input reads another step's
-// numbers.
+// Of factor_of(i): means, sums and updates are exact. SGD with a learning rate of 1 takes
+// factor_of(i) ((W - 1) / 2 + step) from every element of parameter i. Twelve buckets of 9 MB
+// (options permitting) and products between them: what does not wait for its input reads another
+// step's numbers.
 void expect_exact_updates(const Group& group, at::Device device, const ReducerOptions& options,
                           bool peer_copies, at::ScalarType gradients = at::kFloat) {
   constexpr int kParameters = 12;
@@ -47,8 +47,8 @@ void expect_exact_updates(const Group& group, at::Device device, const ReducerOp
     Tensor loss = torch::zeros({}, device);
     const Tensor one = torch::full({1, kSide}, 1.0 * (group.rank() + step), device);
     for (int i = 0; i < kParameters; ++i) {
-      const Tensor column = torch::full({kSide, 1}, i + 1.0, device);
-      loss = loss + (i % 4 == 3 ? parameters[i].sum() * ((i + 1.0) * (group.rank() + step))
+      const Tensor column = torch::full({kSide, 1}, factor_of(i), device);
+      loss = loss + (i % 4 == 3 ? parameters[i].sum() * (factor_of(i) * (group.rank() + step))
                                 : torch::matmul(torch::matmul(one, parameters[i]), column).sum());
     }
     loss.backward();
@@ -67,7 +67,7 @@ void expect_exact_updates(const Group& group, at::Device device, const ReducerOp
     taken += (group.world_size() - 1) / 2.0 + step;
     for (int i = 0; i < kParameters; ++i) {
       EXPECT_TRUE(same_bits(parameters[i].detach(),
-                            torch::full({kSide, kSide}, 1 - (i + 1) * taken, device)))
+                            torch::full({kSide, kSide}, 1 - factor_of(i) * taken, device)))
           << "step " << step << ", parameter " << i;
       EXPECT_GT(parameters[i]._version(), versions[i]) << "copies in another dtype are old";
     }
@@ -82,7 +82,7 @@ void expect_exact_updates_of_all(const Group& group, at::Device device,
       expect_exact_updates(group, device, c.options, peer_copies, c.gradients.value_or(at::kFloat));
     ReducerOptions options = c.options;
     if (options.strategy == Strategy::kTorch || c.gradients) continue;
-    options.communication_dtype = torch::kBFloat16;  // exact below 128 in halves
+    options.communication_dtype = torch::kBFloat16;
     SCOPED_TRACE("bf16 communication");
     expect_exact_updates(group, device, options, /*peer_copies=*/true);
   }

@@ -50,6 +50,8 @@ class Reduction {
   virtual void record_again() {}
   virtual std::vector<std::vector<int64_t>> buckets() const { return {}; }
   virtual bool holds_divided_means() const { return false; }
+  // GradientReducer's; undefined where only a pass over the gradients can tell.
+  virtual at::Tensor gradient_norm() const { return {}; }
   // False: it cannot.
   virtual bool scatter_to(const std::shared_ptr<GradientScatter>& /*scatter*/) { return false; }
 

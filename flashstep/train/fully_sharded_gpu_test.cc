@@ -36,7 +36,7 @@ void trains_as_alone(const Group& group, at::Device device, bool peer_copies, in
     FullyShardedDataParallel model(net, group, c.options);
     const char* const carried_by = shard_ranks == 1 ? "" : peer_copies ? "copies" : "NCCL";
     EXPECT_EQ(model.units().transport(), carried_by);
-    EXPECT_EQ(model.units().can_be_captured(), peer_copies && shard_ranks == 0);
+    EXPECT_EQ(model.units().can_be_captured(), peer_copies && shard_ranks != 1);
     AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
     train_sharded(model, optimizer, kSteps);
     for (const auto& [name, tensor] : model.gather_full_parameters())
@@ -160,55 +160,66 @@ TEST(GpuFullySharded, BackwardGoesOnBesideUpdatesWithTheSameBits) {
 }
 
 // Forward and backward in a CUDA graph, by copies, several replays: as launched.
+void replays_as_launched(const Group& group, at::Device device, int shard_ranks = 0) {
+  std::vector<NamedTensors> weights;
+  for (const bool recorded : {false, true}) {
+    torch::manual_seed(5);
+    const auto net = std::make_shared<WideNet>();
+    net->to(device);
+    FullyShardedDataParallel model(net, group,
+                                   {.compute_dtype = at::kBFloat16, .shard_ranks = shard_ranks});
+    ASSERT_TRUE(model.units().can_be_captured());
+    AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
+    const Tensor x = torch::zeros({32, 64}, at::TensorOptions(device).dtype(at::kBFloat16));
+    const auto step = [&] {
+      optimizer.zero_grad();
+      model(x).to(at::kFloat).square().mean().backward();
+      optimizer.step();
+    };
+    const auto stage = [&](int number) {
+      torch::manual_seed(number * 2 + group.rank());
+      x.copy_(torch::randn({32, 64}));
+    };
+    c10::cuda::device_synchronize();
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+    for (int number = 0; number < 3; ++number) {
+      stage(number);
+      step();
+    }
+    at::cuda::CUDAGraph graph;
+    if (recorded) {
+      optimizer.zero_grad();
+      c10::cuda::device_synchronize();
+      graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+      step();
+      graph.capture_end();
+    }
+    for (int number = 3; number < 8; ++number) {
+      stage(number);
+      if (recorded) {
+        graph.replay();
+      } else {
+        step();
+      }
+    }
+    c10::cuda::device_synchronize();
+    weights.push_back(model.gather_full_parameters());
+    group.barrier();  // nobody ends while others still send
+  }
+  for (size_t i = 0; i < weights[0].size(); ++i)
+    EXPECT_TRUE(same_bits(weights[0][i].second, weights[1][i].second)) << weights[0][i].first;
+}
+
 TEST(GpuFullySharded, ReplaysDoWhatStepsDo) {
   FLASHSTEP_NEED_GPUS(2);
-  testing::run_on_gpus(2, [](const Group& group, at::Device device) {
-    std::vector<NamedTensors> weights;
-    for (const bool recorded : {false, true}) {
-      torch::manual_seed(5);
-      const auto net = std::make_shared<WideNet>();
-      net->to(device);
-      FullyShardedDataParallel model(net, group, {.compute_dtype = at::kBFloat16});
-      ASSERT_TRUE(model.units().can_be_captured());
-      AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
-      const Tensor x = torch::zeros({32, 64}, at::TensorOptions(device).dtype(at::kBFloat16));
-      const auto step = [&] {
-        optimizer.zero_grad();
-        model(x).to(at::kFloat).square().mean().backward();
-        optimizer.step();
-      };
-      const auto stage = [&](int number) {
-        torch::manual_seed(number * 2 + group.rank());
-        x.copy_(torch::randn({32, 64}));
-      };
-      c10::cuda::device_synchronize();
-      const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
-      for (int number = 0; number < 3; ++number) {
-        stage(number);
-        step();
-      }
-      at::cuda::CUDAGraph graph;
-      if (recorded) {
-        optimizer.zero_grad();
-        c10::cuda::device_synchronize();
-        graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
-        step();
-        graph.capture_end();
-      }
-      for (int number = 3; number < 8; ++number) {
-        stage(number);
-        if (recorded) {
-          graph.replay();
-        } else {
-          step();
-        }
-      }
-      c10::cuda::device_synchronize();
-      weights.push_back(model.gather_full_parameters());
-      group.barrier();  // nobody ends while others still send
-    }
-    for (size_t i = 0; i < weights[0].size(); ++i)
-      EXPECT_TRUE(same_bits(weights[0][i].second, weights[1][i].second)) << weights[0][i].first;
+  testing::run_on_gpus(
+      2, [](const Group& group, at::Device device) { replays_as_launched(group, device); });
+}
+
+TEST(GpuFullySharded, ReplaysOfFourInReplicasDoWhatStepsDo) {
+  FLASHSTEP_NEED_GPUS(4);
+  testing::run_on_gpus(4, [](const Group& group, at::Device device) {
+    replays_as_launched(group, device, /*shard_ranks=*/2);
   });
 }
 

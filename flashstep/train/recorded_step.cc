@@ -48,7 +48,7 @@ std::string why_not_reduced(const Parallelism& parallel, const std::vector<Tenso
     return "gradients that travel by Gloo, for which hosts wait";
   if (parallel.units() != nullptr && !parallel.units()->can_be_captured())
     return "fully sharded parameters or gradients that travel by collectives (parallel.peer_copies "
-           "none, or parallel.shard_ranks)";
+           "none, or parallel.shard_ranks 1)";
   if (parallel.reducer() == nullptr) return "";
   const ReducerOptions& options = parallel.reducer()->options();
   if (options.strategy == Strategy::kTorch)

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "flashstep/comm/agreement.h"
+#include "flashstep/data_parallel.h"
 #include "flashstep/error.h"
 #include "flashstep/loop.h"
 #include "flashstep/optim.h"
@@ -123,6 +124,15 @@ void TrainStep::update(const Tensor& skip, const Tensor& norm,
   }
 }
 
+Tensor TrainStep::norm(const std::vector<Tensor>& gradients) const {
+  if (const ShardedUnits* units = parallel_->units()) return units->gradient_norm();
+  const GradientReducer* const reducer = parallel_->reducer();
+  const bool of_all =
+      reducer != nullptr && reducer->reduced_parameters().size() == parameters_.size();
+  const Tensor known = of_all && !scaler_ ? reducer->gradient_norm() : Tensor();
+  return known.defined() ? known : global_norm(optimizer_, gradients);
+}
+
 StepResult TrainStep::run(int64_t step) {
   stage(step, 0);
   Tensor loss = add_micro_batch(step, 0);
@@ -145,9 +155,7 @@ StepResult TrainStep::finish(Tensor loss) {
   const std::vector<Tensor> gradients = gradients_of(optimizer_);
   Tensor overflow;
   if (scaler_) overflow = scaler_->unscale(gradients);
-  const ShardedUnits* const units = parallel_->units();
-  const Tensor norm =
-      units != nullptr ? units->gradient_norm() : global_norm(optimizer_, gradients);
+  const Tensor norm = this->norm(gradients);
   Tensor skip =
       at::logical_and(loss.isfinite(), norm.to(device_).isfinite()).logical_not().to(at::kFloat);
   if (scaler_) skip = at::maximum(skip, overflow);

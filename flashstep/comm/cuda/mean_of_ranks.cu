@@ -28,22 +28,27 @@ __device__ const T* memory_of(const MeanArguments& args, const MeanPiece& piece,
                                     piece.place);
 }
 
-// Elements [begin, end) one by one, where memory is not aligned or a vector is not full.
+// Elements [begin, end) one by one, where memory is not aligned or a vector is not full. Returns
+// the sum of this thread's squares.
 template <typename T, typename M>
-__device__ void mean_of_elements(const MeanArguments& args, const MeanPiece& piece, int64_t begin,
-                                 int64_t end) {
+__device__ double mean_of_elements(const MeanArguments& args, const MeanPiece& piece, int64_t begin,
+                                   int64_t end) {
   using S = typename Sum<T>::Type;
   const S share = S(1) / static_cast<S>(args.world_size);
+  double squares = 0;
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
     S sum = 0;
     for (int rank = 0; rank < args.world_size; ++rank)
       sum += static_cast<S>(memory_of<T>(args, piece, rank)[i]);
-    static_cast<M*>(piece.mean)[i] = static_cast<M>(sum * share);
+    const M mean = static_cast<M>(sum * share);
+    static_cast<M*>(piece.mean)[i] = mean;
+    squares += static_cast<double>(static_cast<S>(mean) * static_cast<S>(mean));
   }
+  return squares;
 }
 
 template <typename T, typename M>
-__device__ void mean_of_vector(const MeanArguments& args, const MeanPiece& piece, int64_t i) {
+__device__ double mean_of_vector(const MeanArguments& args, const MeanPiece& piece, int64_t i) {
   using S = typename Sum<T>::Type;
   constexpr int kElements = kVectorBytes / sizeof(T);
   union Vector {
@@ -65,12 +70,53 @@ __device__ void mean_of_vector(const MeanArguments& args, const MeanPiece& piece
     for (int k = 0; k < kElements; ++k) sums[k] += static_cast<S>(from.elements[k]);
   }
   Mean mean;
+  S squares = 0;
 #pragma unroll
-  for (int k = 0; k < kElements; ++k) mean.elements[k] = static_cast<M>(sums[k] * share);
+  for (int k = 0; k < kElements; ++k) {
+    mean.elements[k] = static_cast<M>(sums[k] * share);
+    const S rounded = static_cast<S>(mean.elements[k]);
+    squares = fma(rounded, rounded, squares);
+  }
   constexpr int kVectors = sizeof(M) / sizeof(T);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
     static_cast<uint4*>(piece.mean)[i * kVectors + v] = mean.bits[v];
+  return static_cast<double>(squares);
+}
+
+// Of all threads of a block, in the first one.
+__device__ double sum_of_block(double value) {
+  constexpr int kWarp = 32, kWarps = kThreads / kWarp;
+  __shared__ double sums[kWarps];
+  const auto of_warp = [](double v) {
+#pragma unroll
+    for (int distance = kWarp / 2; distance > 0; distance /= 2)
+      v += __shfl_down_sync(0xffffffffU, v, distance);
+    return v;
+  };
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  value = of_warp(value);
+  if (lane == 0) sums[warp] = value;
+  __syncthreads();
+  return warp == 0 ? of_warp(lane < kWarps ? sums[lane] : 0.0) : 0.0;
+}
+
+template <typename T, typename M>
+__device__ double mean_of_block(const MeanArguments& args, const MeanPiece& piece, int number) {
+  constexpr int64_t kBlockElements = kBlockBytes / sizeof(T);
+  const int64_t begin = number * kBlockElements;
+  const int64_t end = min(begin + kBlockElements, piece.numel);
+  const auto places =
+      reinterpret_cast<uintptr_t>(piece.own) | reinterpret_cast<uintptr_t>(piece.mean);
+  if (places % kVectorBytes != 0) return mean_of_elements<T, M>(args, piece, begin, end);
+  constexpr int64_t kElements = kVectorBytes / sizeof(T);
+  double squares = 0;
+#pragma unroll
+  for (int step = 0; step < kVectorsPerThread; ++step) {
+    const int64_t i = begin / kElements + step * kThreads + threadIdx.x;
+    if ((i + 1) * kElements <= end) squares += mean_of_vector<T, M>(args, piece, i);
+  }
+  return squares + mean_of_elements<T, M>(args, piece, end / kElements * kElements, end);
 }
 
 template <typename T, typename M>
@@ -82,23 +128,18 @@ __global__ void __launch_bounds__(kThreads)
     const int middle = (low + high) / 2;
     (args.first_block[middle] <= block ? low : high) = middle;
   }
-  const MeanPiece& piece = args.pieces[low];
-  constexpr int64_t kBlockElements = kBlockBytes / sizeof(T);
-  const int64_t begin = (block - args.first_block[low]) * kBlockElements;
-  const int64_t end = min(begin + kBlockElements, piece.numel);
-  const auto places =
-      reinterpret_cast<uintptr_t>(piece.own) | reinterpret_cast<uintptr_t>(piece.mean);
-  if (places % kVectorBytes != 0) {
-    mean_of_elements<T, M>(args, piece, begin, end);
-    return;
-  }
-  constexpr int64_t kElements = kVectorBytes / sizeof(T);
-#pragma unroll
-  for (int step = 0; step < kVectorsPerThread; ++step) {
-    const int64_t i = begin / kElements + step * kThreads + threadIdx.x;
-    if ((i + 1) * kElements <= end) mean_of_vector<T, M>(args, piece, i);
-  }
-  mean_of_elements<T, M>(args, piece, end / kElements * kElements, end);
+  const double squares = mean_of_block<T, M>(args, args.pieces[low], block - args.first_block[low]);
+  if (args.squares.sum == nullptr) return;
+  const double of_block = sum_of_block(squares);
+  if (threadIdx.x == 0) args.squares.of_blocks[blockIdx.x] = of_block;
+}
+
+__global__ void __launch_bounds__(kThreads) add_squares_kernel(SquareSum squares, int blocks) {
+  double of_thread = 0;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < blocks; i += kThreads) of_thread += squares.of_blocks[i];
+  const double sum = sum_of_block(of_thread);
+  if (threadIdx.x == 0) *squares.sum += sum;
 }
 
 template <typename T, typename M = T>
@@ -111,10 +152,14 @@ cudaError_t launch(MeanArguments& args, cudaStream_t stream) {
   }
   if (blocks == 0) return cudaSuccess;
   mean_of_ranks_kernel<T, M><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
+  if (args.squares.sum != nullptr)
+    add_squares_kernel<<<1, kThreads, 0, stream>>>(args.squares, static_cast<int>(blocks));
   return cudaGetLastError();
 }
 
 }  // namespace
+
+int64_t mean_of_ranks_blocks(int64_t bytes, int64_t pieces) { return bytes / kBlockBytes + pieces; }
 
 cudaError_t launch_mean_of_ranks(MeanArguments arguments, MeanElement element, cudaStream_t stream,
                                  bool to_float32) {
