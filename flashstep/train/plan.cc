@@ -225,12 +225,12 @@ void add_exchange(const Run& run, bool means_stay, double update_s, PlannedTime&
     time.communication_s = sharded.exposed / rates.link;
     return;
   }
-  // Means: pushed and pushed back; for two ranks 1.5 s of sums, and s of copies into place but for
-  // those that stay.
+  // Means: pushed and pushed back, both read here and written there; summed up; and copied into
+  // place but for those that stay.
   const double gradients = run.gradient * run.divided;
-  const double summed = means_stay ? 1.5 : 2.5;
-  time.memory_s +=
-      (2 * all_reduce_bytes(gradients, world_size) + summed * gradients) / rates.memory;
+  const double sent = all_reduce_bytes(gradients, world_size);
+  const double summed = gradients * (1 + 1.0 / world_size);
+  time.memory_s += (2 * sent + summed + (means_stay ? 0 : sent)) / rates.memory;
   // Of flat shards all buckets are as large, of the others the last one is not.
   const double last =
       run.is_flat ? bucket_bytes(run) : std::min(bucket_bytes(run), kLeastBucketBytes);
@@ -264,7 +264,8 @@ std::optional<PlannedTime> plan_time(const Run& run, const KeptBlocks& kept, boo
   const double own =
       run.divides_moments ? run.divided / static_cast<double>(run.ranks) : run.divided;
   const double update_s = update_traffic_bytes(own, run.widths) / rates.memory;
-  const double norm_s = run.gradient * own / rates.memory;
+  // Means by copies bring it along.
+  const double norm_s = run.ranks > 1 && !run.is_full ? 0 : run.gradient * own / rates.memory;
   time.memory_s = steps * work.moved_bytes / rates.memory + update_s + norm_s;
   if (run.ranks > 1) add_exchange(run, means_stay, update_s, time);
   return time;
