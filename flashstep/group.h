@@ -128,6 +128,8 @@ class Group {
   // For collectives that do not go through process_group(), so that the watch knows of them. Null
   // for one rank, and for a process group that was made elsewhere, without a limit.
   OutsideCollectives* outside() const;
+  // Those, and what went by NCCL, in this group and its parts: what the watch compares.
+  uint64_t launched_on_gpu() const;
 
   // Tells the other ranks that this one ends with `sentence`: they end with it too, at once. For
   // the handler of an exception that the others cannot see.

@@ -66,8 +66,9 @@ class Parallelism {
  public:
   virtual ~Parallelism() = default;
   virtual const Group* group() const { return nullptr; }  // null: a process alone
-  // What averages gradients, if something does. A checkpoint keeps the order and size of its
-  // buckets, which decide in which order gradients are summed.
+  // What averages gradients, if something does; TrainStep clips by the norm of the means that it
+  // left (GradientReducer::gradient_norm). A checkpoint keeps the order and size of its buckets,
+  // which decide in which order gradients are summed.
   virtual GradientReducer* reducer() const { return nullptr; }
   // Before the forward of each micro-batch; what it returns is held until its backward has ended.
   // `is_last` of the step: its backward sends gradients, the others' only add them up.
@@ -140,7 +141,7 @@ class TrainStep {
   torch::Device device() const { return device_; }
 
  private:
-  torch::Tensor norm(const std::vector<torch::Tensor>& gradients) const;
+  torch::Tensor norm_of(const std::vector<torch::Tensor>& gradients) const;
   void update(const torch::Tensor& skip, const torch::Tensor& norm,
               const std::vector<torch::Tensor>& gradients);
 

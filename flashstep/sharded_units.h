@@ -119,8 +119,8 @@ class ShardedUnits {
   // any dtype and device.
   virtual void load_parts(const std::function<at::Tensor(const Shard& shard)>& part) = 0;
 
-  // Whether a CUDA graph can hold forward and backward, the same on all ranks: by copies between
-  // GPUs alone, after steps that used the units in the same order.
+  // Whether a CUDA graph can hold forward and backward, the same on all ranks: where copies between
+  // GPUs carry the units, after steps that used them in the same order.
   virtual bool can_be_captured() const = 0;
   // What carries parameters and gradients between the ranks that divide them: "copies", "NCCL",
   // "Gloo", "" for one rank.

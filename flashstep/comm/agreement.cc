@@ -69,10 +69,7 @@ void on_first_rank(const Group* group, const std::string& prefix,
 void even_launched(const Group& group) {
   OutsideCollectives* const outside = group.outside();
   if (outside == nullptr) return;  // nobody is watched
-  const auto on_gpu = group.process_group().getBackend(at::kCUDA);
-  const bool is_nccl = on_gpu->getBackendName() == "nccl";
-  const auto own = static_cast<int64_t>(outside->launched() +
-                                        (is_nccl ? on_gpu->getSequenceNumberForGroup() : 0));
+  const auto own = static_cast<int64_t>(group.launched_on_gpu());
   const int64_t most = group.all_reduce(own, Reduce::kMax);
   for (int64_t count = own; count < most; ++count) outside->count();
 }

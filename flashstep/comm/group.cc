@@ -430,6 +430,13 @@ c10::Stream Group::side_stream(at::Device device) const {
 
 OutsideCollectives* Group::outside() const { return internals_->outside.get(); }
 
+uint64_t Group::launched_on_gpu() const {
+  const Internals& in = *internals_;
+  uint64_t count = (in.outside ? in.outside->launched() : 0) + launched(in.nccl);
+  for (const auto& [colors, part] : in.parts) count += launched(part->internals_->nccl);
+  return count;
+}
+
 void Group::fail(const std::string& sentence) const {
   if (internals_->whole) return internals_->whole->fail(sentence);
   if (internals_->watch) internals_->watch->tell(str("rank ", rank_, " failed: ", sentence));

@@ -6,9 +6,9 @@
 //   auto copies = make_peer_copies(group, device);
 //   copies->share(flats);
 //   ...                              // every step, on one stream:
-//   copies->stream_barrier();                  // nobody reads any more what is about to be
-//   overwritten copies->push_to_all([&](int to) { copies->push(to, 0, own, begin); });
-//   copies->stream_barrier();                  // everybody's pushes have arrived
+//   copies->stream_barrier();  // nobody reads any more what is about to be overwritten
+//   copies->push_to_all([&](int to) { copies->push(to, 0, own, begin); });
+//   copies->stream_barrier();  // everybody's pushes have arrived
 //
 // The ranks' streams wait for one another, their hosts do not.
 #pragma once

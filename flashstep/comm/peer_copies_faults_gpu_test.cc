@@ -51,7 +51,7 @@ void strike(int signal, bool after_barrier) {
           const bool struck = step == 5 && !group.is_first();
           if (struck && !after_barrier) raise(signal);
           copies->stream_barrier();
-          push_to_all(*copies, group, 0, flat.slice(0, 0, 1'000'000), 0);
+          push_everywhere(*copies, 0, flat.slice(0, 0, 1'000'000), 0);
           if (struck && after_barrier) {
             flat.sum().item<float>();  // the barrier is over by now
             raise(signal);

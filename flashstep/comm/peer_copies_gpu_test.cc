@@ -40,7 +40,7 @@ void expect_all_arrive(const Group& group, at::Device device) {
       const int64_t length = flats[i].numel() / ranks;
       Tensor own = flats[i].slice(0, group.rank() * length, (group.rank() + 1) * length);
       own.fill_(value(round, group.rank(), i));
-      push_to_all(*copies, group, i, own, group.rank() * length);
+      push_everywhere(*copies, i, own, group.rank() * length);
     }
     copies->stream_barrier();
     for (size_t i = 0; i < flats.size(); ++i) {
@@ -81,7 +81,7 @@ TEST(GpuPeerCopies, NobodyReadsOrWritesTooEarly) {
       wrong += (part(1 - group.rank()) != round - 1).sum();  // the last look at the old values
       copies->stream_barrier();
       part(group.rank()).fill_(round).mul_(late ? late_one(device) : at::ones({}, flat.options()));
-      push_to_all(*copies, group, 0, part(group.rank()), group.rank() * kLength);
+      push_everywhere(*copies, 0, part(group.rank()), group.rank() * kLength);
       copies->stream_barrier();
       wrong += (flat != round).sum();
     }
@@ -104,8 +104,8 @@ TEST(GpuPeerCopies, WritesWhereATensorLayWhenItWasShared) {
     ASSERT_TRUE(copies->share({later}));
     copies->stream_barrier();
     if (group.is_first()) {
-      push_to_all(*copies, group, 0, at::full({21}, 2, options), 0);
-      push_to_all(*copies, group, 1, at::full({4}, 3, options), 6);
+      push_everywhere(*copies, 0, at::full({21}, 2, options), 0);
+      push_everywhere(*copies, 1, at::full({4}, 3, options), 6);
     }
     copies->stream_barrier();
     if (group.is_first()) return;
@@ -124,7 +124,7 @@ TEST(GpuPeerCopies, MistakesAreRefused) {
     const auto options = at::TensorOptions(device).dtype(at::kFloat);
     EXPECT_FALSE(copies->share({at::zeros({3 + group.rank()}, options)})) << "unequal sizes";
     ASSERT_TRUE(copies->share({at::zeros({3}, options)}));
-    EXPECT_THROW(push_to_all(*copies, group, 0, at::zeros({2}, options), 2), UserError)
+    EXPECT_THROW(push_everywhere(*copies, 0, at::zeros({2}, options), 2), UserError)
         << "beyond the end";
     copies->stream_barrier();
     EXPECT_EQ(copies->shared(0).sum().item<float>(), 0);
@@ -145,8 +145,8 @@ TEST(GpuPeerCopies, ComeAndGo) {
                                     : lasting.slice(0, round, round + 2 * size).view({2, size});
       ASSERT_TRUE(copies->share({flat}));
       copies->stream_barrier();
-      push_to_all(*copies, group, 0, flat[group.rank()].fill_(1 + group.rank()),
-                  group.rank() * flat.size(1));
+      push_everywhere(*copies, 0, flat[group.rank()].fill_(1 + group.rank()),
+                      group.rank() * flat.size(1));
       copies->stream_barrier();
       EXPECT_TRUE(
           same_bits(flat[1 - group.rank()], at::full({flat.size(1)}, 2 - group.rank(), options)));

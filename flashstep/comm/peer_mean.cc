@@ -23,8 +23,7 @@ namespace {
 // the tensors are.
 constexpr size_t kLine = 128;
 
-// Of 128 MiB each: of 128 GiB of gradients.
-constexpr int64_t kMostSquareSums = 1024;
+constexpr int64_t kMostSquareSums = 1024;  // rounds of a norm
 
 size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -78,9 +77,6 @@ class CudaPeerMean : public PeerMean {
         copies_(std::move(copies)),
         space_(std::move(space)),
         square_sums_(std::move(square_sums)),
-        sums_of_blocks_(
-            at::empty({mean_of_ranks_blocks(static_cast<int64_t>(most_part), kMostMeanPieces)},
-                      square_sums_.options())),
         most_part_(most_part) {}
 
   bool takes(const std::vector<at::Tensor>& tensors) const override {
@@ -128,7 +124,9 @@ class CudaPeerMean : public PeerMean {
 
   at::Tensor norm(size_t tensors) const override {
     if (measured_ != tensors || round_ > kMostSquareSums) return {};
-    return square_sums_.narrow(1, 0, round_).sum().sqrt().to(at::kFloat);
+    const at::Tensor rows = square_sums_.narrow(0, 0, world_size_ * kMostSquareSums)
+                                .view({world_size_, kMostSquareSums});
+    return rows.narrow(1, 0, round_).sum().sqrt().to(at::kFloat);
   }
 
   bool keep(size_t bytes) override {
@@ -203,17 +201,15 @@ class CudaPeerMean : public PeerMean {
     copies_->stream_barrier();
     const std::vector<Piece> own = pieces_of(round, rank_, part);
     const bool measures = round_ < kMostSquareSums;
-    double* const square_sum =
-        measures ? square_sums_[rank_][round_].mutable_data_ptr<double>() : nullptr;
+    const int64_t place = rank_ * kMostSquareSums + round_;
+    double* const square_sum = measures ? square_sums_.mutable_data_ptr<double>() + place : nullptr;
     if (measures) C10_CUDA_CHECK(cudaMemsetAsync(square_sum, 0, sizeof(double), stream));
     sum(own, rank_ * part, square_sum, stream);
     copies_->push_to_all([&](int to) {
       for (const Piece& piece : own)
         copies_->push_bytes(to, number, place_of(piece, rank_, to), piece.memory, piece.bytes);
-      if (measures) {
-        const int64_t place = rank_ * kMostSquareSums + round_;
+      if (measures)
         copies_->push_bytes(to, kSquareSums, place * sizeof(double), square_sum, sizeof(double));
-      }
     });
     ++round_;
     copies_->stream_barrier();
@@ -245,7 +241,8 @@ class CudaPeerMean : public PeerMean {
       arguments.stride = most_part_;
       arguments.rank = rank_;
       arguments.world_size = world_size_;
-      arguments.squares = {square_sum, sums_of_blocks_.mutable_data_ptr<double>()};
+      arguments.squares = {square_sum,
+                           square_sums_.mutable_data_ptr<double>() + world_size_ * kMostSquareSums};
       const auto element_size = static_cast<int64_t>(c10::elementSize(dtype));
       while (begin < own.size() && own[begin].dtype == dtype && arguments.count < kMostMeanPieces) {
         const Piece& piece = own[begin++];
@@ -262,11 +259,11 @@ class CudaPeerMean : public PeerMean {
   const int rank_, world_size_;
   const at::Device device_;
   std::unique_ptr<PeerCopies> copies_;
-  const at::Tensor space_;        // bytes
-  at::Tensor kept_;               // the same, for means that stay; undefined until keep()
-  const at::Tensor square_sums_;  // (W, kMostSquareSums) float64, of each rank and round
-  const at::Tensor sums_of_blocks_;  // SquareSum's
-  const size_t most_part_;                         // bytes of a round that one rank sums up
+  const at::Tensor space_;  // bytes
+  at::Tensor kept_;         // the same, for means that stay; undefined until keep()
+  // float64: (W, kMostSquareSums), of each rank and round; behind them SquareSum's of_blocks
+  const at::Tensor square_sums_;
+  const size_t most_part_;  // bytes of a round that one rank sums up
   bool has_passed_barrier_ = false;
   size_t measured_ = 0;  // tensors since begin_norm(),
   int64_t round_ = 0;    // in so many rounds
@@ -284,7 +281,9 @@ std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, 
   at::Tensor space, square_sums;
   try {
     space = at::empty({static_cast<int64_t>(2 * (ranks - 1) * part)}, options.dtype(at::kByte));
-    square_sums = at::empty({group.world_size(), kMostSquareSums}, options.dtype(at::kDouble));
+    square_sums = at::empty({group.world_size() * kMostSquareSums +
+                             mean_of_ranks_blocks(static_cast<int64_t>(part), kMostMeanPieces)},
+                            options.dtype(at::kDouble));
   } catch (const c10::OutOfMemoryError&) {  // perhaps here alone
   }
   if (group.all_reduce(int64_t{square_sums.defined()}, Reduce::kMin) == 0) return nullptr;

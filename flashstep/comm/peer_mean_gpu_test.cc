@@ -139,6 +139,11 @@ void expect_norms(const Group& group, at::Device device) {
       std::vector<std::vector<Tensor>> lists;
       for (const int64_t largest : {3'000'000, 1000})
         lists.push_back(make_tensors(device, dtype, largest));
+      // Sums of one round by several launches.
+      for (int i = 0; i < 60; ++i) {
+        for (const auto other : {at::kFloat, at::kHalf})
+          lists[1].push_back(at::zeros({100 + i}, at::TensorOptions(device).dtype(other)));
+      }
       const size_t count = lists[0].size() + lists[1].size();
       const auto step = [&] {
         peers->begin_norm();
@@ -182,6 +187,22 @@ void expect_norms(const Group& group, at::Device device) {
       group.barrier();
     }
   }
+}
+
+TEST(GpuPeerMean, NormsOfTooManyRoundsAreUndefined) {
+  FLASHSTEP_NEED_GPUS(2);
+  run_on_gpus(2, [](const Group& group, at::Device device) {
+    const auto peers = make_peer_mean(group, device, 1);
+    ASSERT_NE(peers, nullptr);
+    const Tensor large = at::ones({100'000}, at::TensorOptions(device).dtype(at::kFloat));
+    for (const int64_t size : {1000, 100'000, 1000}) {
+      const Tensor tensor = large.slice(0, 0, size);
+      peers->begin_norm();
+      peers->mean({tensor});
+      EXPECT_EQ(peers->norm(1).defined(), size == 1000);
+      EXPECT_TRUE(tensor.eq(1).all().item<bool>());
+    }
+  });
 }
 
 TEST(GpuPeerMean, NormsComeAlong) {

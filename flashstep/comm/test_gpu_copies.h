@@ -4,15 +4,12 @@
 #include <ATen/ATen.h>
 
 #include "flashstep/comm/peer_copies.h"
-#include "flashstep/group.h"
 
 namespace flashstep {
 
-inline void push_to_all(PeerCopies& copies, const Group& group, size_t number,
-                        const at::Tensor& from, int64_t begin) {
-  for (int to = 0; to < group.world_size(); ++to) {
-    if (to != group.rank()) copies.push(to, number, from, begin);
-  }
+inline void push_everywhere(PeerCopies& copies, size_t number, const at::Tensor& from,
+                            int64_t begin) {
+  copies.push_to_all([&](int to) { copies.push(to, number, from, begin); });
 }
 
 // Milliseconds of work on the current stream; returns 1.

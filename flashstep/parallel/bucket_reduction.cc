@@ -117,6 +117,7 @@ void BucketReduction::keep_means() {
 // Called by autograd when it has added to the gradient.
 void BucketReduction::fired(int64_t index) {
   const std::lock_guard lock(mutex_);
+  norm_is_known_ = false;
   if (!is_enabled()) return;
   check_capture(parameters_.tensors[index].device());
   Count& count = counts_[index];
@@ -157,10 +158,7 @@ void BucketReduction::fill(int64_t index) {
 
 void BucketReduction::send_full_buckets() {
   while (next_ < buckets_.size() && buckets_[next_].is_full()) {
-    if (next_ == 0 && averaging_.peers) {
-      averaging_.peers->begin_norm();
-      norm_is_known_ = false;
-    }
+    if (next_ == 0 && averaging_.peers) averaging_.peers->begin_norm();
     buckets_[next_++].launch();
   }
 }
@@ -252,8 +250,7 @@ void BucketReduction::finish() {
   wait_for_all(missing);
   if (shared) deviation = shared->first();
   if (!deviation) mark_divided();
-  norm_is_known_ =
-      averaging_.peers && !deviation && missing.empty() && !options_.communication_dtype;
+  norm_is_known_ = averaging_.peers && !deviation && !options_.communication_dtype;
   if (recording_) {
     record();
   } else {
@@ -324,7 +321,6 @@ void BucketReduction::forget_step() {
   const std::lock_guard lock(mutex_);
   if (averaging_.scatter) averaging_.scatter->forget();
   begin_next_step();
-  norm_is_known_ = false;
   is_broken_ = false;
 }
 

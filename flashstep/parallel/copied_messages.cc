@@ -117,6 +117,7 @@ struct Shared {
   std::array<Tensor, 2> inboxes;  // (W - 1, bytes): what each other rank has sent
   std::array<size_t, 2> inbox_numbers{};
   size_t next_inbox = 0;
+  bool can_be_captured = false;
   int64_t barriers = 0;  // since begin(), or the last end() in a graph
   bool was_captured = false;
 
@@ -303,7 +304,7 @@ class CopiedMessages : public UnitMessages {
 class CudaUnitCopies : public UnitCopies {
  public:
   explicit CudaUnitCopies(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
-  bool can_be_captured() const override { return shared_->copies->can_be_captured(); }
+  bool can_be_captured() const override { return shared_->can_be_captured; }
   void begin() override {
     const bool is_captured = is_being_captured(shared_->device);
     if (!is_captured || !shared_->was_captured) shared_->barriers = 0;
@@ -327,8 +328,13 @@ std::unique_ptr<UnitCopies> make_unit_copies(const ShardGroups& groups, at::Devi
                                              const std::vector<const ShardedTensors*>& units) {
   const Group& group = *groups.shards;
   auto copies = make_peer_copies(group, device);
-  if (groups.replicas != nullptr && groups.all->all_reduce(copies ? 1 : 0, Reduce::kMin) == 0)
-    return nullptr;  // some machine has none
+  bool captures = copies && copies->can_be_captured();
+  if (groups.replicas != nullptr) {  // machines may differ
+    const std::vector<int64_t> all =
+        groups.all->all_reduce(std::vector<int64_t>{copies != nullptr, captures}, Reduce::kMin);
+    if (all[0] == 0) return nullptr;
+    captures = all[1] == 1;
+  }
   if (!copies) return nullptr;
   int64_t most = kAlignment;
   for (const ShardedTensors* unit : units) {
@@ -337,6 +343,7 @@ std::unique_ptr<UnitCopies> make_unit_copies(const ShardGroups& groups, at::Devi
     most = std::max(most, bytes);
   }
   auto shared = std::make_shared<Shared>(groups, device, std::move(copies));
+  shared->can_be_captured = captures;
   for (size_t i = 0; i < shared->inboxes.size(); ++i) {
     shared->inbox_numbers[i] = shared->slots.next_number();
     const int64_t rows = group.world_size() - 1;

@@ -27,8 +27,8 @@ TEST(GpuRanks, AllStrategiesTrainLikeOneProcess) {
   });
 }
 
-// Enough work for a copy or a collective to overtake it, if it did not wait: the numbers are whole,
-// so that the mean is exact, and memory of earlier steps is given to others.
+// Enough work for a copy or a collective to overtake it, if it did not wait: the numbers are such
+// that the mean is exact, and memory of earlier steps is given to others.
 void expect_exact_means(const Group& group, at::Device device, const ReducerOptions& options,
                         at::ScalarType gradients = at::kFloat) {
   constexpr int kParameters = 12;

@@ -9,9 +9,9 @@
 
 #include "flashstep/comm/agreement.h"
 #include "flashstep/error.h"
+#include "flashstep/measure/memory.h"
 #include "flashstep/parallel/named_tensors.h"
-#include "flashstep/train/checkpoint_folder.h"
-#include "flashstep/train/checkpoint_state.h"
+#include "flashstep/train/checkpoint_in_writing.h"
 
 namespace flashstep {
 namespace {
@@ -45,20 +45,6 @@ bool holds_word(const fs::path& directory, const std::string& word) {
   }
 }
 
-// What a rank tells of a file that it writes: its record, or why it could not be written.
-template <typename Write>
-OrderedJson record_of(Write write) {
-  try {
-    const CheckpointFile file = write();
-    return {{"name", file.name},
-            {"part", file.part},
-            {"size_bytes", file.size_bytes},
-            {"hash", file.hash}};
-  } catch (const std::exception& error) {
-    return {{"error", error.what()}};
-  }
-}
-
 // Copies on the host, so that handing them over cannot fail half-way.
 NamedTensors on_host(const NamedTensors& tensors) {
   NamedTensors copies;
@@ -66,38 +52,6 @@ NamedTensors on_host(const NamedTensors& tensors) {
     copies.emplace_back(name, tensor.detach().cpu().contiguous());
   }
   return copies;
-}
-
-// Every rank writes its share of `part` into rank 0's directory, unless it does not see that
-// (another machine's disk): then it hands its tensors to rank 0.
-void write_share(const fs::path& directory, bool sees_it, const char* part, const NamedTensors& own,
-                 const Group& group, OrderedJson& records) {
-  NamedTensors handed_over;
-  if (sees_it && !own.empty()) {
-    records.push_back(
-        record_of([&] { return write_part(directory, share_name(part, group), part, own); }));
-  } else {
-    try {
-      handed_over = on_host(own);
-    } catch (const std::exception& error) {
-      records.push_back({{"error", error.what()}});
-    }
-  }
-  const NamedTensors of_others = gather_tensors(handed_over, group, /*to=*/0);
-  if (of_others.empty()) return;
-  records.push_back(record_of(
-      [&] { return write_part(directory, str(part, ".others.safetensors"), part, of_others); }));
-}
-
-// What ranks divide, into rank 0's `directory`, which holds `word`. Returns everybody's records.
-std::vector<std::string> write_shares(const fs::path& directory, const std::string& word,
-                                      const Checkpoint& checkpoint, const Group& group) {
-  OrderedJson records = OrderedJson::array();
-  const bool sees_it = holds_word(directory, word);
-  if (checkpoint.model_is_divided)
-    write_share(directory, sees_it, "model", checkpoint.model, group, records);
-  write_share(directory, sees_it, "optimizer", checkpoint.optimizer, group, records);
-  return group.all_gather(records.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
 // What the ranks wrote, as rank 0 sees it.
@@ -143,50 +97,140 @@ void saving(int64_t step, Work work) {
 
 }  // namespace
 
-fs::path save_checkpoint(const fs::path& checkpoints, const Checkpoint& checkpoint, int64_t keep,
-                         const Group* group) {
-  UnfinishedCheckpoint unfinished(checkpoints, checkpoint.step);
-  const fs::path& directory = unfinished.path();
-  CheckpointState state{checkpoint.step, {}, checkpoint.state_json};
+CheckpointInWriting::CheckpointInWriting(const fs::path& checkpoints, Checkpoint checkpoint,
+                                         int64_t keep, const Group* group, bool in_background)
+    : checkpoints_(checkpoints),
+      checkpoint_(std::move(checkpoint)),
+      keep_(keep),
+      group_(group),
+      unfinished_(checkpoints_, checkpoint_.step),
+      state_{checkpoint_.step, {}, checkpoint_.state_json},
+      directory_(unfinished_.path()) {
+  begin();
+  if (!in_background || !take_to_host()) {
+    write();
+  } else {
+    writer_ = std::thread([this] { write(); });
+  }
+}
+
+CheckpointInWriting::~CheckpointInWriting() {
+  try {
+    if (group_ == nullptr && !is_finished_) finish();
+  } catch (const std::exception&) {  // what ends the run is told, and earlier checkpoints are there
+  }
+  if (writer_.joinable()) writer_.join();
+}
+
+void CheckpointInWriting::on_first(const std::function<void()>& work) const {
+  on_first_rank(group_, "[checkpoint] rank 0 could not save: ",
+                [&] { saving(checkpoint_.step, work); });
+}
+
+// What each rank will write.
+void CheckpointInWriting::begin() {
   std::string word, place;
-  const auto on_first = [&](const std::function<void()>& work) {
-    on_first_rank(group,
-                  "[checkpoint] rank 0 could not save: ", [&] { saving(checkpoint.step, work); });
-  };
   on_first([&] {
-    require(checkpoint.step >= 0 && keep >= 0,
-            "[checkpoint] expected step and keep of at least 0, got ", checkpoint.step, " and ",
-            keep);
-    unfinished.begin();
-    if (!checkpoint.model_is_divided)
-      state.files.push_back(write_part(directory, "model.safetensors", "model", checkpoint.model));
-    if (group == nullptr) {
-      state.files.push_back(
-          write_part(directory, "optimizer.safetensors", "optimizer", checkpoint.optimizer));
-      return;
-    }
+    require(checkpoint_.step >= 0 && keep_ >= 0,
+            "[checkpoint] expected step and keep of at least 0, got ", checkpoint_.step, " and ",
+            keep_);
+    unfinished_.begin();
+    if (group_ == nullptr) return;
     word = random_word();
-    place = fs::absolute(directory).string();
-    write_file(directory / kWordName, word);
+    place = fs::absolute(directory_).string();
+    write_file(directory_ / kWordName, word);
   });
-  std::vector<std::string> records;
-  if (group != nullptr) {
-    const auto exchange = [&] {
-      word = group->broadcast(word);
-      place = group->broadcast(place);
-      records = write_shares(place, word, checkpoint, *group);
-    };
-    group->is_first() ? saving(checkpoint.step, exchange) : exchange();
+  const bool is_first = group_ == nullptr || group_->is_first();
+  if (is_first && !checkpoint_.model_is_divided)
+    files_.push_back({"model.safetensors", "model", std::move(checkpoint_.model)});
+  if (group_ == nullptr) {
+    files_.push_back({"optimizer.safetensors", "optimizer", std::move(checkpoint_.optimizer)});
+    return;
+  }
+  const auto exchange = [&] {
+    word = group_->broadcast(word);
+    directory_ = group_->broadcast(place);
+    const bool sees_it = holds_word(directory_, word);
+    if (checkpoint_.model_is_divided) divide("model", std::move(checkpoint_.model), sees_it);
+    divide("optimizer", std::move(checkpoint_.optimizer), sees_it);
+  };
+  is_first ? saving(checkpoint_.step, exchange) : exchange();
+}
+
+// Every rank writes its share of `part` into rank 0's directory, unless it does not see that
+// (another machine's disk): then it hands its tensors to rank 0.
+void CheckpointInWriting::divide(const char* part, NamedTensors own, bool sees_it) {
+  NamedTensors handed_over;
+  if (sees_it && !own.empty()) {
+    files_.push_back({share_name(part, *group_), part, std::move(own)});
+  } else {
+    try {
+      handed_over = on_host(own);
+    } catch (const std::exception& error) {
+      records_.push_back({{"error", error.what()}});
+    }
+  }
+  NamedTensors of_others = gather_tensors(handed_over, *group_, /*to=*/0);
+  if (!of_others.empty())
+    files_.push_back({str(part, ".others.safetensors"), part, std::move(of_others)});
+}
+
+// False where there is no room for them, with as much left. Other ranks may be on this machine.
+bool CheckpointInWriting::take_to_host() {
+  double bytes = 0;
+  for (const File& file : files_) {
+    for (const auto& [name, tensor] : file.tensors) bytes += static_cast<double>(tensor.nbytes());
+  }
+  const double of_all = bytes * (group_ == nullptr ? 1 : group_->world_size());
+  if (2 * of_all > static_cast<double>(measure::available_bytes())) return false;
+  for (File& file : files_) {
+    for (auto& [name, tensor] : file.tensors)
+      tensor = tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  }
+  return true;
+}
+
+void CheckpointInWriting::write() {
+  try {
+    for (const File& file : files_) {
+      const WrittenFile written =
+          write_safetensors(directory_ / file.name, file.tensors, {{"format", "pt"}});
+      records_.push_back({{"name", file.name},
+                          {"part", file.part},
+                          {"size_bytes", written.size_bytes},
+                          {"hash", written.hash}});
+    }
+  } catch (const std::exception& error) {
+    failed_ = std::current_exception();
+    records_.push_back({{"error", error.what()}});
+  }
+  files_.clear();
+  is_written_ = true;
+}
+
+fs::path CheckpointInWriting::finish() {
+  if (writer_.joinable()) writer_.join();
+  is_finished_ = true;
+  std::vector<std::string> records = {
+      records_.dump(-1, ' ', false, OrderedJson::error_handler_t::replace)};
+  if (group_ != nullptr) {
+    const auto exchange = [&] { records = group_->all_gather(records.front()); };
+    group_->is_first() ? saving(checkpoint_.step, exchange) : exchange();
   }
   on_first([&] {
-    if (group != nullptr) {
-      add_shares(place, records, state.files);
-      fs::remove(directory / kWordName);
-    }
-    write_file(directory / kStateName, format_checkpoint_state(state));
-    unfinished.finish(keep);
+    if (failed_) std::rethrow_exception(failed_);
+    add_shares(directory_, records, state_.files);
+    if (group_ != nullptr) fs::remove(directory_ / kWordName);
+    write_file(directory_ / kStateName, format_checkpoint_state(state_));
+    unfinished_.finish(keep_);
   });
-  return checkpoint_directory(checkpoints, checkpoint.step);
+  return checkpoint_directory(checkpoints_, checkpoint_.step);
+}
+
+fs::path save_checkpoint(const fs::path& checkpoints, const Checkpoint& checkpoint, int64_t keep,
+                         const Group* group) {
+  return CheckpointInWriting(checkpoints, checkpoint, keep, group, /*in_background=*/false)
+      .finish();
 }
 
 void write_checkpoint(const fs::path& directory, const Checkpoint& checkpoint) {

@@ -1,4 +1,5 @@
 // Checkpoints that ranks write and read together: disks of their own, and failures on one of them.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "flashstep/checkpoint.h"
 #include "flashstep/error.h"
 #include "flashstep/testing/ranks.h"
+#include "flashstep/train/checkpoint_in_writing.h"
 #include "flashstep/train/stored_checkpoint.h"
 
 namespace flashstep {
@@ -184,6 +186,32 @@ TEST(ShardedCheckpoint, EveryFailureReachesEveryRank) {
     }
     save_checkpoint(shared, checkpoint_of(group, 3), 1, &group);
     expect_whole_checkpoint(shared, 3, group);
+  });
+}
+
+// Ranks go on beside their writing, and are done at different times; one that fails, too.
+TEST(ShardedCheckpoint, RanksGoOnWhileTheyWrite) {
+  testing::run_ranks(3, [](const Environment& environment) {
+    const Group group(environment);
+    const Disks disks("background", group);
+    const fs::path shared = disks.of(0) / "checkpoints";
+    // One disk, one for each, and one that is full.
+    for (const int64_t step : {1, 2, 3}) {
+      std::optional<FullDisk> full;
+      if (step == 3 && group.rank() == 1) full.emplace(4096);
+      const fs::path& place = step == 2 ? kOwnDisk : shared;
+      Checkpoint checkpoint = checkpoint_of(group, step);
+      const torch::Tensor trained = checkpoint.optimizer[0].second;
+      CheckpointInWriting saving(place, std::move(checkpoint), 3, &group, /*in_background=*/true);
+      trained.fill_(-1);
+      EXPECT_EQ(group.all_reduce(group.rank(), Reduce::kMax), 2) << "messages between";
+      if (step == 3) {
+        EXPECT_THROW(saving.finish(), MachineError);
+      } else {
+        saving.finish();
+      }
+      expect_whole_checkpoint(place, std::min<int64_t>(step, 2), group);
+    }
   });
 }
 

@@ -1,6 +1,7 @@
 #include "flashstep/checkpoint.h"
 
 #include <fstream>
+#include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -8,7 +9,7 @@
 
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
-#include "flashstep/train/checkpoint_state.h"
+#include "flashstep/train/checkpoint_in_writing.h"
 
 namespace flashstep {
 namespace {
@@ -219,6 +220,32 @@ TEST_F(CheckpointTest, ASaveThatFailsLeavesTheOthersAndNothingHalfWritten) {
   EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001"}));
   std::ofstream(root_ / "file") << "no directory";
   EXPECT_THROW(save_checkpoint(root_ / "file", make(1), 1), MachineError);
+}
+
+// What it holds is that of the moment at which it was begun; until it is finished it has no name.
+TEST_F(CheckpointTest, OneIsWrittenWhileItsTensorsChange) {
+  for (const int64_t step : {1, 2}) {
+    Checkpoint checkpoint = make(step);
+    const std::vector<at::Tensor> trained = {checkpoint.model[0].second,
+                                             checkpoint.optimizer[0].second};
+    CheckpointInWriting saving(checkpoints_, std::move(checkpoint), 3, nullptr,
+                               /*in_background=*/true);
+    for (const at::Tensor& tensor : trained) tensor.fill_(-1);
+    EXPECT_EQ(list_checkpoints(checkpoints_).size(), static_cast<size_t>(step - 1));
+    if (step == 2) break;  // one that nobody finishes is finished when it goes
+    while (!saving.is_written()) std::this_thread::yield();
+    EXPECT_EQ(saving.finish(), checkpoint_directory(checkpoints_, step));
+    EXPECT_EQ(newest(), 1);
+  }
+  EXPECT_EQ(newest(), 2);
+  EXPECT_TRUE(warnings_.empty());
+  EXPECT_EQ(names(), (std::vector<std::string>{"step_00000001", "step_00000002"}));
+
+  Checkpoint bad = make(3);
+  bad.optimizer.push_back(bad.optimizer[0]);
+  CheckpointInWriting saving(checkpoints_, std::move(bad), 3, nullptr, /*in_background=*/true);
+  EXPECT_THROW(saving.finish(), UserError);
+  EXPECT_EQ(newest(), 2);
 }
 
 // A checkpoint of any name, whoever was killed between its renames.

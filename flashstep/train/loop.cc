@@ -11,6 +11,7 @@
 #include "flashstep/group.h"
 #include "flashstep/ops.h"
 #include "flashstep/ops/internal.h"
+#include "flashstep/train/checkpoint_in_writing.h"
 #include "flashstep/train/loss_plot.h"
 #include "flashstep/train/recorded_step.h"
 #include "flashstep/train/run_directory.h"
@@ -141,7 +142,7 @@ class Loop {
     if (log_ && log_->is_due()) log_->flush(step_);
     if (!is_last && options_.checkpointing_interval > 0 &&
         step_ % options_.checkpointing_interval == 0) {
-      save();
+      save(/*in_background=*/true);
     }
   }
 
@@ -168,26 +169,45 @@ class Loop {
     if (log_) log_->sample(step_, text);
   }
 
-  void save() {
+  // In background: the next steps are taken while it is written.
+  void save(bool in_background = false) {
+    finish_saving();
     if (saved_at_ == step_) return;
     if (log_) log_->sync(step_);
     const RunLog::Pause pause(log_.get());
-    const Checkpoint checkpoint =
+    Checkpoint checkpoint =
         make_checkpoint(job_, train_step_, log_ ? log_->counters() : RunCounters(), step_);
     // A rank that was lost meanwhile may have left garbage in the gradients (NCCL's kernels end
     // early).
     if (group() != nullptr) group()->check("saving a checkpoint");
     const fs::path checkpoints = directory_ != nullptr ? directory_->checkpoints() : fs::path();
     const Group* const together = writing_group(job_);
-    if (together != nullptr || directory_ != nullptr)
-      save_checkpoint(checkpoints, checkpoint, options_.keep_checkpoints, together);
     saved_at_ = step_;
+    if (together != nullptr || directory_ != nullptr) {
+      saving_ = std::make_unique<CheckpointInWriting>(
+          checkpoints, std::move(checkpoint), options_.keep_checkpoints, together, in_background);
+    }
+    if (!in_background) finish_saving();
   }
 
-  // 0, a signal, or kGaveUp; the same on every rank.
-  int reason_to_stop() const {
-    const int reason = log_ && log_->gave_up() ? kGaveUp : SignalGuard::received();
-    return group() == nullptr ? reason : group()->all_reduce(reason, Reduce::kMax);
+  void finish_saving() {
+    if (!saving_) return;
+    const RunLog::Pause pause(log_.get());
+    std::exchange(saving_, nullptr)->finish();
+  }
+
+  // 0, a signal, or kGaveUp; the same on every rank. A checkpoint that all have written is finished.
+  int reason_to_stop() {
+    int64_t reason = log_ && log_->gave_up() ? kGaveUp : SignalGuard::received();
+    int64_t is_writing = saving_ && !saving_->is_written();
+    if (group() != nullptr) {
+      const std::vector<int64_t> most =
+          group()->all_reduce(std::vector<int64_t>{reason, is_writing}, Reduce::kMax);
+      reason = most[0];
+      is_writing = most[1];
+    }
+    if (is_writing == 0) finish_saving();
+    return static_cast<int>(reason);
   }
 
   // Before the exception that ends the run on all ranks: a rank that it ended earlier is lost to
@@ -237,6 +257,7 @@ class Loop {
   RecordedStep steps_;
   const RunDirectory* directory_;
   std::unique_ptr<RunLog> log_;
+  std::unique_ptr<CheckpointInWriting> saving_;  // on the ranks that write
   int64_t step_ = 0, resumed_at_ = 0, saved_at_ = -1;  // updates done
 };
 

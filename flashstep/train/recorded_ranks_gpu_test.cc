@@ -18,8 +18,8 @@ namespace {
 
 using torch::Tensor;
 
-void on_ranks(const std::function<void(Group&, at::Device)>& body) {
-  testing::run_ranks(2, [&](const Environment& environment) {
+void on_ranks(const std::function<void(Group&, at::Device)>& body, int ranks = 2) {
+  testing::run_ranks(ranks, [&](const Environment& environment) {
     const at::Device device = testing::take_gpu(environment);
     Group group(environment, testing::over_nccl());
     body(group, device);
@@ -99,6 +99,38 @@ TEST(GpuRecordedRanks, FullyShardedParametersTravelInReplays) {
   });
 }
 
+TEST(GpuRecordedRanks, ParametersShardedInReplicasTravelInReplays) {
+  FLASHSTEP_NEED_GPUS(4);
+  on_ranks(
+      [](Group& group, at::Device device) {
+        for (const int64_t accumulation : {1, 3}) {
+          SCOPED_TRACE(accumulation);
+          RecordedCase c = fully_sharded(Precision::kFloat32);
+          c.parallel.shard_ranks = 2;
+          c.accumulation_steps = accumulation;
+          expect_recorded_as_launched(c, device, &group);
+        }
+      },
+      4);
+}
+
+// Of the same gradients: by copies it comes along with the means, by NCCL another pass takes it.
+TEST(GpuRecordedRanks, TheNormThatComesAlongIsThatOfAPass) {
+  FLASHSTEP_NEED_GPUS(2);
+  on_ranks([](Group& group, at::Device device) {
+    for (const char* shards : {"none", "whole", "flat"}) {
+      SCOPED_TRACE(shards);
+      std::vector<Tensor> firsts;
+      for (const char* copies : {"all", "none"}) {
+        const RecordedRun run =
+            train_recorded(division("bucketed", copies, shards), GraphMode::kOn, device, &group);
+        firsts.push_back(run.results.front());
+      }
+      EXPECT_TRUE(testing::close(firsts[0], firsts[1], 0, 1e-6)) << firsts[0] << firsts[1];
+    }
+  });
+}
+
 // The same arithmetic, but for the order in which the norm is summed up: without clipping, the
 // same bits.
 TEST(GpuRecordedRanks, FullShardingHasTheBitsOfDataParallelism) {
@@ -172,32 +204,44 @@ struct Waiting : torch::autograd::Function<Waiting> {
   }
 };
 
+// The hosts of all but the first wait for the device, in forward or in backward.
+void expect_launches(RecordedCase c, bool in_backward, at::Device device, Group& group) {
+  SCOPED_TRACE(str(in_backward, " ", c.parallel.peer_copies, " ", c.parallel.shard_optimizer));
+  c.loss_hook = [&](const Tensor& loss, TransformerImpl& model) {
+    if (group.rank() == 0) return loss;
+    if (in_backward) return loss + 1e-3 * Waiting::apply(model.parameters()[0]).sum();
+    return loss.item<double>() > 0 ? loss : loss * 2;
+  };
+  const RecordedRun launched = train_recorded(c, GraphMode::kOff, device, &group);
+  const RecordedRun run = train_recorded(c, GraphMode::kAuto, device, &group);
+  EXPECT_FALSE(run.was_recorded);
+  EXPECT_EQ(run.said.size(), 1u);
+  expect_same_runs(run, launched);
+  EXPECT_THROW(train_recorded(c, GraphMode::kOn, device, &group), UserError);
+  group.barrier();
+}
+
 TEST(GpuRecordedRanks, AllRanksLaunchWhereOneCannotRecord) {
   FLASHSTEP_NEED_GPUS(2);
   on_ranks([](Group& group, at::Device device) {
     for (const bool in_backward : {false, true}) {
-      using Way = std::pair<const char*, const char*>;  // copies, shards
-      for (const auto& [copies, shards] :
-           {Way{"all", "none"}, Way{"none", "none"}, Way{"all", "full"}}) {
-        // The parameter that the hook uses would be used beside its unit.
-        if (in_backward && std::string(shards) == "full") continue;
-        SCOPED_TRACE(str(in_backward, " ", copies, " ", shards));
-        RecordedCase c = division("bucketed", copies, shards);
-        c.loss_hook = [&](const Tensor& loss, TransformerImpl& model) {
-          if (group.rank() == 0) return loss;
-          if (in_backward) return loss + 1e-3 * Waiting::apply(model.parameters()[0]).sum();
-          return loss.item<double>() > 0 ? loss : loss * 2;
-        };
-        const RecordedRun launched = train_recorded(c, GraphMode::kOff, device, &group);
-        const RecordedRun run = train_recorded(c, GraphMode::kAuto, device, &group);
-        EXPECT_FALSE(run.was_recorded);
-        EXPECT_EQ(run.said.size(), 1u);
-        expect_same_runs(run, launched);
-        EXPECT_THROW(train_recorded(c, GraphMode::kOn, device, &group), UserError);
-        group.barrier();
-      }
+      for (const char* copies : {"all", "none"})
+        expect_launches(division("bucketed", copies, "none"), in_backward, device, group);
     }
+    // The parameter that backward's hook uses would be used beside its unit.
+    expect_launches(division("bucketed", "all", "full"), /*in_backward=*/false, device, group);
   });
+}
+
+TEST(GpuRecordedRanks, AllRanksOfReplicasLaunchWhereOneCannotRecord) {
+  FLASHSTEP_NEED_GPUS(4);
+  on_ranks(
+      [](Group& group, at::Device device) {
+        RecordedCase c = division("bucketed", "all", "full");
+        c.parallel.shard_ranks = 2;
+        expect_launches(c, /*in_backward=*/false, device, group);
+      },
+      4);
 }
 
 TEST(GpuRecordedRanks, WhatHostsMustDoIsRefused) {

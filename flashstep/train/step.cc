@@ -124,7 +124,7 @@ void TrainStep::update(const Tensor& skip, const Tensor& norm,
   }
 }
 
-Tensor TrainStep::norm(const std::vector<Tensor>& gradients) const {
+Tensor TrainStep::norm_of(const std::vector<Tensor>& gradients) const {
   if (const ShardedUnits* units = parallel_->units()) return units->gradient_norm();
   const GradientReducer* const reducer = parallel_->reducer();
   const bool of_all =
@@ -155,7 +155,7 @@ StepResult TrainStep::finish(Tensor loss) {
   const std::vector<Tensor> gradients = gradients_of(optimizer_);
   Tensor overflow;
   if (scaler_) overflow = scaler_->unscale(gradients);
-  const Tensor norm = this->norm(gradients);
+  const Tensor norm = norm_of(gradients);
   Tensor skip =
       at::logical_and(loss.isfinite(), norm.to(device_).isfinite()).logical_not().to(at::kFloat);
   if (scaler_) skip = at::maximum(skip, overflow);

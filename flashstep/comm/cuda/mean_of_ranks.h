@@ -40,7 +40,7 @@ int64_t mean_of_ranks_blocks(int64_t bytes, int64_t pieces);
 enum class MeanElement { kFloat32, kFloat64, kFloat16, kBFloat16 };
 
 // Sums in the order of the ranks, in float32 (float64 of float64), and rounds the mean. Of 16-bit
-// elements it may be written in float32. Squares are added up in the order of the pieces.
+// elements it may be written in float32. Squares are added up in a fixed order.
 cudaError_t launch_mean_of_ranks(MeanArguments arguments, MeanElement element, cudaStream_t stream,
                                  bool to_float32 = false);
 

@@ -1,0 +1,65 @@
+// A checkpoint that is written while training goes on.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "flashstep/checkpoint.h"
+#include "flashstep/train/checkpoint_folder.h"
+#include "flashstep/train/checkpoint_state.h"
+
+namespace flashstep {
+
+// save_checkpoint() in its parts: all that ranks do together is done when it is made and when it is
+// finished, in between a thread writes this rank's files. What fails is thrown by either, on all
+// ranks, as by save_checkpoint().
+class CheckpointInWriting {
+ public:
+  // With `in_background` the tensors may change as soon as this returns: they are copied to the
+  // host's memory. Where that has no room for them, this returns when they are written.
+  CheckpointInWriting(const std::filesystem::path& checkpoints, Checkpoint checkpoint, int64_t keep,
+                      const Group* group, bool in_background);
+  // Of one process: finishes it. Else what is not finished is removed, when the thread has ended.
+  ~CheckpointInWriting();
+  CheckpointInWriting(const CheckpointInWriting&) = delete;
+  CheckpointInWriting& operator=(const CheckpointInWriting&) = delete;
+
+  bool is_written() const { return is_written_; }  // this rank's files
+  // Waits until they are; the checkpoint has its name when this returns. All ranks call it.
+  std::filesystem::path finish();
+
+ private:
+  struct File {
+    std::string name, part;
+    NamedTensors tensors;
+  };
+  void begin();
+  void divide(const char* part, NamedTensors own, bool sees_it);
+  bool take_to_host();
+  void write();
+  void on_first(const std::function<void()>& work) const;
+
+  const std::filesystem::path checkpoints_;
+  Checkpoint checkpoint_;
+  const int64_t keep_;
+  const Group* const group_;  // or null
+  UnfinishedCheckpoint unfinished_;
+  CheckpointState state_;
+  std::filesystem::path directory_;  // rank 0's
+  std::vector<File> files_;          // that this rank writes
+  nlohmann::ordered_json records_ = nlohmann::ordered_json::array();  // of them, or what failed
+  std::exception_ptr failed_;        // in writing them
+  std::atomic<bool> is_written_ = false;
+  bool is_finished_ = false;
+  std::thread writer_;
+};
+
+}  // namespace flashstep
