@@ -25,15 +25,6 @@ struct RawEvent {
   int64_t device = 0, stream = -1;
 };
 
-std::optional<EventKind> kind_of(std::string_view category) {
-  if (category == "cpu_op") return EventKind::kOperator;
-  if (category == "kernel") return EventKind::kKernel;
-  if (category == "cuda_runtime" || category == "cuda_driver") return EventKind::kLaunch;
-  if (category == "user_annotation") return EventKind::kRange;
-  if (category == "gpu_memcpy" || category == "gpu_memset") return EventKind::kCopy;
-  return std::nullopt;
-}
-
 // A shape that no memory holds would make numbers of work that are none.
 bool is_tensor(const Operand& operand) {
   constexpr double kMostElements = 0x1p53;
@@ -112,7 +103,7 @@ class Reader {
       }
     });
     if (raw.phase != "X") return;
-    if (const auto kind = kind_of(raw.category)) add(raw, *kind);
+    if (const auto kind = kind_of_category(raw.category)) add(raw, *kind);
   }
 
   void read_arguments(RawEvent& raw) {
@@ -177,38 +168,32 @@ class Reader {
   void add_work(const RawEvent& raw, TraceEvent& event) {
     if (!may_work(event.name)) return;
     operands_.clear();
-    const auto list_of_numbers = [](JsonScanner& s, std::vector<int64_t>& numbers) {
-      s.array([&] {
-        int64_t number = 0;
-        if (s.scaled(0, number)) numbers.push_back(number);
+    std::vector<int64_t> element_bytes;  // of each argument
+    JsonScanner dtypes(raw.dtypes.empty() ? "[]" : raw.dtypes, source());
+    dtypes.array([&] {
+      const std::string_view dtype = dtypes.peek() == '"' ? dtypes.text() : dtypes.value();
+      element_bytes.push_back(profiled_element_bytes(dtype));
+    });
+    JsonScanner shapes(raw.shapes, source());
+    size_t arguments = 0;
+    const auto add_operand = [&](JsonScanner& lengths) {
+      Operand& operand = operands_.emplace_back();
+      if (arguments < element_bytes.size()) operand.element_bytes = element_bytes[arguments];
+      lengths.array([&] {
+        int64_t length = 0;
+        if (lengths.scaled(0, length)) operand.shape.push_back(length);
       });
     };
     // [[8, 64], [], [[8, 64], [64]]]: a tensor, a number, a list of tensors.
-    JsonScanner shapes(raw.shapes, source());
-    std::vector<size_t> first_of;  // operand of each argument
     shapes.array([&] {
-      first_of.push_back(operands_.size());
-      JsonScanner argument(shapes.value(), source());
-      if (argument.peek() != '[') return;
-      JsonScanner inside = argument;
-      inside.expect('[');
-      if (inside.peek() == '[') {
-        argument.array([&] { list_of_numbers(argument, operands_.emplace_back().shape); });
-      } else {
-        list_of_numbers(argument, operands_.emplace_back().shape);
+      const std::string_view text = shapes.value();
+      JsonScanner argument(text, source());
+      if (text.find('[', 1) != text.npos) {
+        argument.array([&] { add_operand(argument); });
+      } else if (text.front() == '[') {
+        add_operand(argument);
       }
-    });
-    first_of.push_back(operands_.size());
-    JsonScanner dtypes(raw.dtypes.empty() ? "[]" : raw.dtypes, source());
-    size_t argument = 0;
-    dtypes.array([&] {
-      const int64_t bytes =
-          profiled_element_bytes(dtypes.peek() == '"' ? dtypes.text() : dtypes.value());
-      if (argument + 1 >= first_of.size()) return;
-      for (size_t i = first_of[argument]; i < first_of[argument + 1]; ++i) {
-        operands_[i].element_bytes = bytes;
-      }
-      ++argument;
+      ++arguments;
     });
     if (!std::all_of(operands_.begin(), operands_.end(), is_tensor)) return;
     const OperatorWork work = operator_work(result_.names[event.name], operands_);
@@ -270,6 +255,15 @@ uint32_t Names::index(std::string_view name) {
   texts_.emplace_back(name);
   indices_.emplace(texts_.back(), index);
   return index;
+}
+
+std::optional<EventKind> kind_of_category(std::string_view category) {
+  if (category == "cpu_op") return EventKind::kOperator;
+  if (category == "kernel") return EventKind::kKernel;
+  if (category == "cuda_runtime" || category == "cuda_driver") return EventKind::kLaunch;
+  if (category == "user_annotation") return EventKind::kRange;
+  if (category == "gpu_memcpy" || category == "gpu_memset") return EventKind::kCopy;
+  return std::nullopt;
 }
 
 bool is_device_event(const TraceEvent& event) {

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstring>
 
+#include <nlohmann/json.hpp>
+
 #include "flashstep/base/text.h"
 #include "flashstep/error.h"
 
@@ -12,12 +14,6 @@ namespace {
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-char escaped(char c) {
-  constexpr std::string_view kLetters = "ntrbf", kMeanings = "\n\t\r\b\f";
-  const size_t at = kLetters.find(c);
-  return at == kLetters.npos ? c : kMeanings[at];
-}
 
 }  // namespace
 
@@ -119,21 +115,9 @@ bool JsonScanner::scaled(int digits, int64_t& number) {
 }
 
 std::string unescaped(std::string_view text) {
-  std::string result;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '\\' || i + 1 == text.size()) {
-      result += text[i];
-    } else if (text[++i] == 'u') {
-      unsigned code = 0;
-      const std::string_view digits = text.substr(i + 1, 4);
-      std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
-      result += code > 0 && code < 0x80 ? static_cast<char>(code) : '?';
-      i += digits.size();
-    } else {
-      result += escaped(text[i]);
-    }
-  }
-  return result;
+  const auto plain =
+      nlohmann::json::parse(str('"', text, '"'), nullptr, /*allow_exceptions=*/false);
+  return plain.is_string() ? plain.get<std::string>() : std::string(text);
 }
 
 }  // namespace flashstep::tools

@@ -60,8 +60,7 @@ class JsonScanner {
   std::string_view source_;
 };
 
-// The text between the quotes without its escapes (\u beyond ASCII becomes "?": names of kernels
-// have none).
+// The text between the quotes without its escapes; as it stands where they are none of JSON's.
 std::string unescaped(std::string_view text);
 
 }  // namespace flashstep::tools

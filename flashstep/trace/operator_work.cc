@@ -18,9 +18,7 @@ double elements(const Operand& operand) {
 }
 
 double bytes_of(const Operand& operand) {
-  return operand.element_bytes == 0
-             ? 0
-             : elements(operand) * static_cast<double>(operand.element_bytes);
+  return elements(operand) * static_cast<double>(operand.element_bytes);
 }
 
 double all_bytes(std::span<const Operand> operands) {

@@ -27,23 +27,8 @@ namespace profiler = torch::autograd::profiler;
 using profiler::KinetoEvent;
 
 std::optional<EventKind> kind_of(const KinetoEvent& event) {
-  using libkineto::ActivityType;
-  switch (static_cast<ActivityType>(event.activityType())) {
-    case ActivityType::CPU_OP:
-      return EventKind::kOperator;
-    case ActivityType::USER_ANNOTATION:
-      return EventKind::kRange;
-    case ActivityType::CUDA_RUNTIME:
-    case ActivityType::CUDA_DRIVER:
-      return EventKind::kLaunch;
-    case ActivityType::CONCURRENT_KERNEL:
-      return EventKind::kKernel;
-    case ActivityType::GPU_MEMCPY:
-    case ActivityType::GPU_MEMSET:
-      return EventKind::kCopy;
-    default:
-      return std::nullopt;
-  }
+  const auto type = static_cast<libkineto::ActivityType>(event.activityType());
+  return kind_of_category(libkineto::toString(type));
 }
 
 OperatorWork work_of(const KinetoEvent& event, const std::string& name) {

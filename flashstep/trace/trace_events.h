@@ -1,11 +1,12 @@
 // A recorded run as plain data: what ran when on the host's threads and on the device's streams.
-// recorder.h makes one from LibTorch's profiler, chrome_trace.h from a file; trace_attribution.h
+// trace.h makes one from LibTorch's profiler, read_chrome_trace() from a file; trace_attribution.h
 // reads it. Torch-free.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -38,6 +39,8 @@ enum class EventKind : uint8_t {
   kKernel,    // device
   kCopy,      // device: copies and fills
 };
+// By what Kineto calls it: "cpu_op", "kernel"; nothing for what is no work of the program's.
+std::optional<EventKind> kind_of_category(std::string_view category);
 
 inline constexpr uint32_t kNoThread = UINT32_MAX;
 

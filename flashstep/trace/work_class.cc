@@ -151,8 +151,7 @@ bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c =
 // that is no wrapper around it.
 std::string functor_of(std::string_view arguments) {
   constexpr std::string_view kPrefix = "at::native::", kAnonymous = "(anonymous namespace)::";
-  constexpr std::array<std::string_view, 4> kWrappers = {"gpu_kernel_impl", "TensorList",
-                                                         "FusedOptimizerTensorList", "Unary"};
+  constexpr std::string_view kWrappers[] = {"gpu_kernel_impl", "TensorList", "UnaryFunctor"};
   for (size_t at = arguments.find(kPrefix); at != arguments.npos;
        at = arguments.find(kPrefix, at + 1)) {
     std::string_view rest = arguments.substr(at + kPrefix.size());
@@ -160,9 +159,8 @@ std::string functor_of(std::string_view arguments) {
     size_t length = 0;
     while (length < rest.size() && is_word(rest[length])) ++length;
     const std::string_view word = rest.substr(0, length);
-    const bool wraps = std::any_of(kWrappers.begin(), kWrappers.end(), [&](std::string_view w) {
-      return w == "Unary" ? contains(word, "UnaryFunctor") : word.starts_with(w);
-    });
+    const bool wraps = std::any_of(std::begin(kWrappers), std::end(kWrappers),
+                                   [&](std::string_view part) { return contains(word, part); });
     if (!word.empty() && !wraps) return std::string(word);
   }
   return "";
