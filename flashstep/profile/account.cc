@@ -7,7 +7,6 @@
 #include "flashstep/profile/account_case.h"
 
 namespace flashstep::tools {
-namespace {
 
 void check_one_of(const char* what, const std::string& got,
                   const std::vector<std::string>& allowed) {
@@ -15,12 +14,9 @@ void check_one_of(const char* what, const std::string& got,
           ", got \"", got, "\"");
 }
 
-}  // namespace
-
 BenchReport account_report(const Account& account) {
   BenchReport report;
   report.table = account.table;
-  report.table.notes = account.derivation;
   return report;
 }
 

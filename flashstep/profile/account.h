@@ -16,21 +16,20 @@ namespace flashstep::tools {
 
 struct Account {
   std::string name;  // "step": of the command and the files
+  // Its notes derive the values, in their order: "name = formula in letters = with its numbers =
+  // value".
   measure::Table table;
-  // "name = formula in letters = with its numbers = value", in the order of the table.
-  std::vector<std::string> derivation;
 
   void add_row(std::vector<measure::Cell> cells) { table.add_row(std::move(cells)); }
   // A sentence of these parts.
   template <typename... Parts>
   void derive(const Parts&... parts) {
-    derivation.push_back(str(parts...));
+    table.notes.push_back(str(parts...));
   }
   void derive_all(const std::vector<std::string>& sentences) {
-    derivation.insert(derivation.end(), sentences.begin(), sentences.end());
+    table.notes.insert(table.notes.end(), sentences.begin(), sentences.end());
   }
 };
-// The derivation becomes the table's notes.
 BenchReport account_report(const Account& account);
 
 // Parameters, FLOPs and memory of a pass through a model.

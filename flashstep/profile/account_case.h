@@ -28,7 +28,7 @@ inline int64_t counted(double value, const char* what) {
 
 inline Account account_of(std::string name, std::string title, std::vector<measure::Column> columns,
                           std::vector<std::string> derivation = {}) {
-  return {std::move(name), {std::move(title), std::move(columns), {}, {}}, std::move(derivation)};
+  return {std::move(name), {std::move(title), std::move(columns), {}, std::move(derivation)}};
 }
 
 // A line a quantity, each with its own unit.
@@ -39,6 +39,10 @@ inline Account quantity_account(std::string name, std::string title,
       {measure::text_column("quantity"), significant("value", "", 5), measure::text_column("unit")},
       std::move(derivation));
 }
+
+// UserError where it is none of them.
+void check_one_of(const char* what, const std::string& got,
+                  const std::vector<std::string>& allowed);
 
 struct AccountCase {
   ModelConfig model;

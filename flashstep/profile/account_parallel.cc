@@ -44,9 +44,7 @@ ZeroSizes sizes_of(const ModelConfig& model, double sent_bytes) {
 
 Account account_sharding(const ShardingAccount& inputs) {
   check_ranks(inputs.ranks);
-  require(inputs.sent == "fp32" || inputs.sent == "bf16",
-          "[account] expected the dtype that is sent to be fp32 or bf16, got \"", inputs.sent,
-          "\"");
+  check_one_of("the dtype that is sent", inputs.sent, {"fp32", "bf16"});
   const ModelConfig model = resolved(inputs.model);
   const double sent_bytes = inputs.sent == "bf16" ? 2 : 4;
   const ZeroSizes sizes = sizes_of(model, sent_bytes);

@@ -158,8 +158,7 @@ void derive(const AttentionSize& size, const Memory& memory, int64_t element_byt
 }
 
 void check(const AttentionAccount& inputs) {
-  require(inputs.precision == "fp32" || inputs.precision == "bf16",
-          "[account] expected precision to be fp32 or bf16, got \"", inputs.precision, "\"");
+  check_one_of("precision", inputs.precision, {"fp32", "bf16"});
   require(inputs.batch_size >= 1 && inputs.heads >= 1 && !inputs.contexts.empty() &&
               !inputs.head_dims.empty() && inputs.memory_gb > 0,
           "[account] expected a batch, heads, contexts, head dims and memory above 0");
@@ -226,8 +225,7 @@ Account account_block(const StepAccount& inputs) {
   if (c.shape.on_gpu && c.shape.bf16) {
     account.derive(
         "On a GPU the gated values are made again in backward, and copies of weights stay from "
-        "step "
-        "to step.");
+        "step to step.");
   }
   return account;
 }

@@ -1,6 +1,6 @@
 // A chrome trace of some size, of small steps on a GPU as Kineto writes them; read, and made into
 // the tables of `flashstep profile --trace`: seconds and memory.
-//   report_chrome_trace_bench [megabytes, 1000] [folder for the file, the system's temporary one]
+//   profile_chrome_trace_bench [megabytes, 1000] [folder for the file, the system's temporary one]
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>

@@ -13,7 +13,6 @@
 namespace flashstep::tools {
 namespace {
 
-using measure::MemoryKind;
 using measure::number_column;
 using measure::text_column;
 
@@ -32,18 +31,13 @@ SchemaColumn text_fact(const std::string& name) { return {text_column(name), fac
 
 // ---- Tables
 
-// Kinds in the order of the picture's layers.
 Schema peak_schema(const Records&) {
   Schema schema = {text_key("size"), integer_key("context"), integer_key("batch"),
                    text_key("mode"), text_key("precision"),  text_key("attention")};
   const SchemaColumn peak = mebibytes("peak", 2);
   schema.push_back({peak.column, or_word(peak.cell)});
-  for (const MemoryKind kind :
-       {MemoryKind::kParameters, MemoryKind::kGradients, MemoryKind::kOptimizerState,
-        MemoryKind::kActivations, MemoryKind::kTemporaries, MemoryKind::kCommunication,
-        MemoryKind::kOther}) {
-    schema.push_back(mebibytes(measure::name_of(kind), 2));
-  }
+  for (int kind = 0; kind < measure::kMemoryKinds; ++kind)
+    schema.push_back(mebibytes(measure::name_of(static_cast<measure::MemoryKind>(kind)), 2));
   return schema + Schema{text_fact("peak in"),          mebibytes("forward peak", 2),
                          mebibytes("backward peak", 2), mebibytes("optimizer peak", 2),
                          mebibytes("formulas", 2),      mebibytes("on the device", 1)};

@@ -55,7 +55,7 @@ TEST(PrecisionDtypes, SayWhyThereAreNoCudaColumns) {
     EXPECT_EQ(cell_behind(account.table, {"loss: cross-entropy"}, "CUDA, float16"),
               measure::Cell("float32"));
   } else {
-    EXPECT_TRUE(some_line_has(account.derivation, {"No CUDA columns: "}));
+    EXPECT_TRUE(some_line_has(account.table.notes, {"No CUDA columns: "}));
   }
 }
 
@@ -95,7 +95,7 @@ TEST_F(PrecisionNorms, OverflowWhereSquaresDo) {
       EXPECT_TRUE(is_finite(norm, step, "fp16 sd 1")) << norm << " " << step;
     }
   }
-  EXPECT_TRUE(some_line_has(account().derivation,
+  EXPECT_TRUE(some_line_has(account().table.notes,
                             {"RMSNorm in fp16, standard deviation 300: square (overflow)"}));
 }
 

@@ -86,7 +86,7 @@ TEST_P(GpuProfile, EveryKernelHasAPassARangeAndAClass) {
   double in_ranges = 0;
   for (const RangeSums& row : by_range(sums)) {
     ranges.emplace(join(sums.ranges.path(row.range), "/"), row);
-    if (row.depth == 0) in_ranges += row.passes[0].seconds;
+    if (sums.ranges.parent(row.range) == RangeTree::kRoot) in_ranges += row.passes[0].seconds;
   }
   // Outside: the first bf16 copies of weights.
   EXPECT_GE(in_ranges, 0.95 * add_up(sums, {.passes = {Pass::kForward}}).seconds);

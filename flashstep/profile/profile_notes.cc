@@ -4,7 +4,6 @@
 
 #include "flashstep/base/text.h"
 #include "flashstep/measure/clock.h"
-#include "flashstep/measure/stats.h"
 #include "flashstep/profile/profile.h"
 #include "flashstep/profiling.h"
 
@@ -80,13 +79,11 @@ double silent_range_seconds() {
 }
 
 void note_ranges(const ProfileCase& c, std::vector<std::string>& notes) {
-  std::vector<double> seconds;
-  for (const StepTimes& times : c.step->timers) seconds.push_back(times.total);
-  if (seconds.empty()) return;
+  if (c.step->timers.empty()) return;
   const double one = silent_range_seconds(),
                ranges = static_cast<double>(c.step->sums.step_ranges) /
                         static_cast<double>(c.step->sums.steps);
-  const double share = one * ranges / measure::median(seconds);
+  const double share = one * ranges / c.step->median_seconds(&StepTimes::total);
   constexpr double kTiny = 1e-5;
   notes.push_back(str(c.name, ": ", fixed(ranges, 0), " ranges in a step; while nobody listens ",
                       "they cost ", fixed(one * 1e9, 1), " ns each, ",
@@ -182,8 +179,7 @@ std::vector<std::string> profile_notes(const std::vector<ProfileCase>& cases) {
 std::string file_name(const std::string& case_name) {
   std::string name;
   for (const char c : case_name) {
-    const bool keep = std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
-    if (keep) {
+    if (std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-') {
       name += c;
     } else if (!name.empty() && name.back() != '_') {
       name += '_';

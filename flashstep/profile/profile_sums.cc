@@ -109,15 +109,15 @@ void add_times(const Attribution& a, ProfileSums& sums) {
 
 // `range` and all in it, into `rows`, parents first.
 void add_range(const ProfileSums& sums, const std::vector<std::vector<uint32_t>>& children,
-               uint32_t range, int64_t depth, std::vector<RangeSums>& rows) {
+               uint32_t range, std::vector<RangeSums>& rows) {
   const size_t index = rows.size();
-  rows.push_back({range, depth, {}});
+  rows.push_back({range, {}});
   for (const ProfileCell& cell : sums.cells) {
     if (cell.range == range) rows[index].passes[static_cast<size_t>(cell.pass)] += cell.sums;
   }
   for (const uint32_t child : children[range]) {
     const size_t at = rows.size();
-    add_range(sums, children, child, depth + 1, rows);
+    add_range(sums, children, child, rows);
     for (size_t pass = 0; pass < kPasses; ++pass) rows[index].passes[pass] += rows[at].passes[pass];
   }
 }
@@ -157,12 +157,6 @@ WorkSums add_up(const ProfileSums& sums, const CellFilter& filter) {
   return total;
 }
 
-WorkSums NameSums::total() const {
-  WorkSums total;
-  for (const WorkSums& pass : passes) total += pass;
-  return total;
-}
-
 std::vector<NameSums> by_name(const ProfileSums& sums) {
   std::map<std::pair<std::string, WorkClass>, NameSums> names;
   for (const ProfileCell& cell : sums.cells) {
@@ -171,11 +165,12 @@ std::vector<NameSums> by_name(const ProfileSums& sums) {
     name.name = cell.name;
     name.work_class = cell.work_class;
     name.passes[static_cast<size_t>(cell.pass)] += cell.sums;
+    name.total += cell.sums;
   }
   std::vector<NameSums> rows;
   for (auto& [key, name] : names) rows.push_back(std::move(name));
   std::stable_sort(rows.begin(), rows.end(), [](const NameSums& a, const NameSums& b) {
-    return a.total().seconds > b.total().seconds;
+    return a.total.seconds > b.total.seconds;
   });
   return rows;
 }
@@ -185,7 +180,7 @@ std::vector<RangeSums> by_range(const ProfileSums& sums) {
   for (uint32_t node = 1; node < sums.ranges.size(); ++node)
     children[sums.ranges.parent(node)].push_back(node);
   std::vector<RangeSums> rows;
-  for (const uint32_t top : children[RangeTree::kRoot]) add_range(sums, children, top, 0, rows);
+  for (const uint32_t top : children[RangeTree::kRoot]) add_range(sums, children, top, rows);
   return rows;
 }
 

@@ -62,14 +62,13 @@ struct NameSums {
   std::string name;
   WorkClass work_class;
   std::array<WorkSums, kPasses> passes;
-  WorkSums total() const;
+  WorkSums total;
 };
 std::vector<NameSums> by_name(const ProfileSums& sums);
 
 // The range's own time and that of the ranges in it, by pass; parents before children.
 struct RangeSums {
   uint32_t range;
-  int64_t depth;  // 0: at the top
   std::array<WorkSums, kPasses> passes;
 };
 std::vector<RangeSums> by_range(const ProfileSums& sums);

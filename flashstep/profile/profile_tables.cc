@@ -69,12 +69,6 @@ measure::Column calls(const std::string& name) {
   return {name, "", measure::Align::kRight, {.digits = 1}};
 }
 
-double median_of(const ProfileRun& run, double StepTimes::*part) {
-  std::vector<double> seconds;
-  for (const StepTimes& times : run.timers) seconds.push_back(times.*part);
-  return measure::median(seconds);
-}
-
 double steps_of(const ProfileRun& run) { return static_cast<double>(run.sums.steps); }
 
 // Nothing rather than 0 where there was no such pass.
@@ -97,7 +91,7 @@ Cell giga_cell(const ProfileRun& run, double all) {
 }
 
 Cell timer_cell(const ProfileRun& run, double StepTimes::*part) {
-  const double median = median_of(run, part);
+  const double median = run.median_seconds(part);
   return median > 0 ? Cell(median * 1e3) : Cell();
 }
 
@@ -176,36 +170,35 @@ double unseen_seconds(const ProfileSums& sums, WorkClass work_class) {
 // Above this share of a class's time the traffic that is known says nothing of its limit.
 constexpr double kUnseenShare = 0.05;
 
-// The least seconds that a class may take, what bounds them, and their share of those it takes.
-std::vector<Cell> limit_cells(const ProfileRun& run, WorkClass work_class, const WorkSums& sums,
-                              const ProfileLimits& limits) {
+// The least time that a class may take, what bounds it, and its share of the time it takes.
+struct LimitCells {
+  Cell time, by, share;
+};
+LimitCells limit_cells(const ProfileRun& run, WorkClass work_class, const WorkSums& sums,
+                       const ProfileLimits& limits) {
   const bool products = work_class == WorkClass::kMatmul || work_class == WorkClass::kAttention;
   const double compute = products && limits.flops > 0 ? sums.flops / limits.flops : 0;
   const double memory = limits.bytes > 0 ? sums.bytes / limits.bytes : 0;
   const double seconds = std::max(compute, memory);
-  if (seconds == 0 || unseen_seconds(run.sums, work_class) > kUnseenShare * sums.seconds)
-    return std::vector<Cell>(3);
+  if (seconds == 0 || unseen_seconds(run.sums, work_class) > kUnseenShare * sums.seconds) return {};
   return {run.milliseconds_a_step(seconds), compute >= memory ? "compute" : "memory",
           share_cell(seconds, sums.seconds)};
 }
 
 void add_class_rows(const ProfileCase& c, const ProfileRun& run, const std::string& work,
                     const AddRow& add) {
-  const auto add_row = [&](const char* name, double seconds, std::vector<Cell> further) {
-    std::vector<Cell> cells = {work, name, run.milliseconds_a_step(seconds),
-                               share_cell(seconds, run.wall_seconds())};
-    cells.insert(cells.end(), further.begin(), further.end());
-    add(std::move(cells));
+  const auto add_row = [&](const char* name, const WorkSums& sums, const LimitCells& limit) {
+    add({work, name, run.milliseconds_a_step(sums.seconds),
+         share_cell(sums.seconds, run.wall_seconds()), calls_cell(run, sums),
+         giga_cell(run, sums.flops), giga_cell(run, sums.bytes), limit.time, limit.by,
+         limit.share});
   };
   for (const WorkClass work_class : all_work_classes()) {
     const WorkSums sums = add_up(run.sums, {.classes = {work_class}});
     if (sums.seconds == 0) continue;
-    std::vector<Cell> cells = limit_cells(run, work_class, sums, c.limits);
-    cells.insert(cells.begin(),
-                 {calls_cell(run, sums), giga_cell(run, sums.flops), giga_cell(run, sums.bytes)});
-    add_row(class_name(work_class), sums.seconds, std::move(cells));
+    add_row(class_name(work_class), sums, limit_cells(run, work_class, sums, c.limits));
   }
-  if (run.sums.on_gpu) add_row("idle", run.idle_seconds(), std::vector<Cell>(6));
+  if (run.sums.on_gpu) add_row("idle", {.seconds = run.idle_seconds()}, {});
 }
 
 Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top) {
@@ -225,9 +218,8 @@ Table kernels_table(const std::vector<ProfileCase>& cases, int64_t top) {
           std::vector<Cell> cells = {short_kernel_name(row.name), class_name(row.work_class)};
           for (const WorkSums& pass : row.passes)
             cells.insert(cells.end(), {time_cell(step, pass), calls_cell(step, pass)});
-          const double seconds = row.total().seconds;
-          cells.emplace_back(step.milliseconds_a_step(seconds));
-          cells.push_back(share_cell(seconds, all));
+          cells.emplace_back(step.milliseconds_a_step(row.total.seconds));
+          cells.push_back(share_cell(row.total.seconds, all));
           add(std::move(cells));
         }
       });
@@ -350,9 +342,15 @@ Table attention_table(const std::vector<ProfileCase>& cases) {
 
 }  // namespace
 
+double ProfileRun::median_seconds(double StepTimes::*part) const {
+  std::vector<double> seconds;
+  for (const StepTimes& times : timers) seconds.push_back(times.*part);
+  return measure::median(seconds);
+}
+
 double ProfileRun::wall_seconds() const {
   if (!sums.on_gpu || timers.empty()) return sums.wall_seconds;
-  return std::max(median_of(*this, &StepTimes::total) * steps_of(*this), sums.busy_seconds);
+  return std::max(median_seconds(&StepTimes::total) * steps_of(*this), sums.busy_seconds);
 }
 
 double ProfileRun::idle_seconds() const {

@@ -285,7 +285,7 @@ TEST(ProfileSums, SortsNamesByTheirTime) {
   ASSERT_EQ(names.size(), 6u);
   EXPECT_EQ(names[0].name, "nvjet_tst_64x64");
   EXPECT_EQ(names[0].passes[0].calls, 1);
-  EXPECT_EQ(names[0].total().calls, 2);
+  EXPECT_EQ(names[0].total.calls, 2);
   EXPECT_EQ(names.back().work_class, WorkClass::kReduction);
 }
 

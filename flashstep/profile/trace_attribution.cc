@@ -20,18 +20,16 @@ std::optional<Pass> pass_of_range(const std::string& name) {
 bool is_step(const std::string& name) {
   return name == "step" || name.rfind("ProfilerStep#", 0) == 0;
 }
-bool is_warmup(const std::string& name) { return name == "warm-up"; }
 
-// Whether a moment lies in one of the intervals, which are sorted and do not overlap; the index.
-template <typename Sorted>
-std::optional<size_t> interval_at(const Sorted& intervals, int64_t ns) {
+// The interval in which a moment lies; null without one. They are sorted and do not overlap.
+template <typename Interval>
+const Interval* interval_at(const std::vector<Interval>& intervals, int64_t ns) {
   const auto after =
       std::upper_bound(intervals.begin(), intervals.end(), ns,
-                       [](int64_t moment, const auto& i) { return moment < i.begin_ns; });
-  if (after == intervals.begin()) return std::nullopt;
-  const auto& candidate = *std::prev(after);
-  if (ns >= candidate.end_ns) return std::nullopt;
-  return static_cast<size_t>(std::prev(after) - intervals.begin());
+                       [](int64_t moment, const Interval& i) { return moment < i.begin_ns; });
+  if (after == intervals.begin()) return nullptr;
+  const Interval& candidate = *std::prev(after);
+  return ns < candidate.end_ns ? &candidate : nullptr;
 }
 
 template <typename Interval>
@@ -93,7 +91,7 @@ class Attributor {
       const std::string& name = trace_.names[i];
       if (pass_of_range(name)) roles_[i] = RangeRole::kPass;
       if (is_step(name)) roles_[i] = RangeRole::kStep;
-      if (is_warmup(name)) roles_[i] = RangeRole::kWarmup;
+      if (name == "warm-up") roles_[i] = RangeRole::kWarmup;
       if (name == measure::kRangeEnd) roles_[i] = RangeRole::kEnd;
     }
     for (const TraceEvent& e : trace_.events) {
@@ -203,8 +201,8 @@ class Attributor {
   }
 
   Pass pass_at(int64_t ns) const {
-    const auto index = interval_at(result_.passes, ns);
-    return index ? result_.passes[*index].pass : Pass::kOutside;
+    const PassTime* pass = interval_at(result_.passes, ns);
+    return pass != nullptr ? pass->pass : Pass::kOutside;
   }
 
   bool is_measured(int64_t ns) const {
@@ -325,7 +323,7 @@ std::vector<std::string> RangeTree::path(uint32_t node) const {
   return names;
 }
 
-bool Attribution::is_in_a_step(int64_t ns) const { return interval_at(steps, ns).has_value(); }
+bool Attribution::is_in_a_step(int64_t ns) const { return interval_at(steps, ns) != nullptr; }
 
 Attribution attribute(const TraceEvents& trace) { return Attributor(trace).run(); }
 
