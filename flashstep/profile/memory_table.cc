@@ -23,7 +23,7 @@ bool is_pass(const Record& r) { return r.implementation.empty(); }
 // Of bytes; nothing where there are none.
 SchemaColumn mebibytes(const std::string& name, int digits, const std::string& fact_name = "") {
   const std::string bytes = fact_name.empty() ? name : fact_name;
-  return {number_column(name, "MiB", digits), finite([bytes](const Record& r, const Records&) {
+  return {number_column(name, "MiB", digits), finite([bytes](const Record& r) {
             return r.number(bytes) > 0 ? r.number(bytes) / kMiB : NAN;
           })};
 }
@@ -59,7 +59,7 @@ Records different_forwards(const Records& records) {
   return first_of_each(records.where([](const Record& r) {
     return is_pass(r) && r.outcome.measured() && !r.text("forward name").empty();
   }),
-                       [](const Record& r) { return r.text("forward name"); });
+                       text_of("forward name"));
 }
 
 // A recomputed block keeps its input, or nothing.
@@ -73,14 +73,12 @@ double saved_ratio(const Record& r) { return r.number("saved") / r.number("saved
 measure::Table block_table(const Records& records) {
   measure::Table table =
       fill("What one block keeps for backward, and its gradients",
-           forward_schema() +
-               Schema{{measure::integer_column("block"), fact("block")},
-                      mebibytes("saved", 3),
-                      mebibytes("formula", 3, "saved formula"),
-                      {number_column("saved / formula", "", 3),
-                       finite([](const Record& r, const Records&) { return saved_ratio(r); })},
-                      mebibytes("gradients", 3, "block gradients"),
-                      mebibytes("expected", 3, "expected gradients")},
+           forward_schema() + Schema{{measure::integer_column("block"), fact("block")},
+                                     mebibytes("saved", 3),
+                                     mebibytes("formula", 3, "saved formula"),
+                                     {number_column("saved / formula", "", 3), finite(saved_ratio)},
+                                     mebibytes("gradients", 3, "block gradients"),
+                                     mebibytes("expected", 3, "expected gradients")},
            whole_blocks(records));
   table.notes = {note("memory block")};
   return table;
@@ -140,10 +138,9 @@ std::vector<NamedTable> memory_tables(const Records& records) {
 // size.
 std::vector<NamedPicture> peak_pictures(const Records& records, const std::string& footnote) {
   const Records passes = records.where(is_pass);
-  const auto of = [](const char* name) { return [name](const Record& r) { return r.text(name); }; };
-  const bool several = passes.distinct(of("attention")).size() > 1;
+  const bool several = passes.distinct(text_of("attention")).size() > 1;
   std::vector<NamedPicture> pictures;
-  for (const auto& [size, members] : passes.grouped(of("size"))) {
+  for (const auto& [size, members] : passes.grouped(text_of("size"))) {
     measure::Plot plot = bars(
         members, [](const Record& r) { return str("context ", std::llround(r.number("context"))); },
         [&](const Record& r) {

@@ -128,7 +128,7 @@ Schema sizes_schema(const Records&) {
   schema[1].cell = or_word(schema[1].cell);
   for (const std::string pass : kPassNames) {
     schema.push_back({number_column("gain " + pass, "x", 2),
-                      finite([pass](const Record& r, const Records&) { return gain(r, pass); })});
+                      finite([pass](const Record& r) { return gain(r, pass); })});
   }
   for (const char* name : {"loss error", "logits error", "gradient error"})
     schema.push_back({error_column(name), fact(name)});
