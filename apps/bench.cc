@@ -34,16 +34,12 @@ void ParallelFlags::add_options(CLI::App& command) {
       .add_option("--model", models,
                   "Sizes by name, or as d_model/d_ff/layers/heads: 1600/6400/48/25")
       ->delimiter(',');
-  command.add_option("--context", contexts, "Tokens of a row")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 24));
+  add_number(command, "--context", contexts, {1, 1 << 24}, "Tokens of a row")->delimiter(',');
   add_names(command, "--precision", precisions, {"fp32", "bf16"}, "fp32, bf16 (autocast)");
-  command.add_option("--ranks", ranks, "Processes on this machine")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1024));
-  command.add_option("--batch", batch_size, "Rows of one rank")->check(CLI::Range(1, 1 << 20));
-  command.add_option("--vocab", vocab_size, "Tokens in the vocabulary; else the size's own")
-      ->check(CLI::Range(1, 1 << 30));
+  add_number(command, "--ranks", ranks, {1, 1024}, "Processes on this machine")->delimiter(',');
+  add_number(command, "--batch", batch_size, {1, 1 << 20}, "Rows of one rank");
+  add_number(command, "--vocab", vocab_size, {1, 1 << 30},
+             "Tokens in the vocabulary; else the size's own");
   add_choice(command, "--device", device, {"cpu", "cuda"},
              "cpu (Gloo) or cuda (NCCL); GPUs if there are any");
   add_directory(command, directory);
@@ -58,7 +54,6 @@ void ParallelFlags::apply(tools::ParallelAxes& axes) const {
   take_if_given(vocab_size, axes.common.model.vocab_size);
   axes.common.device = device_or_gpu(device);
   axes.attentions = {attention};
-  make_output_directory(directory);
 }
 
 void PeerFlags::add_options(CLI::App& command, const std::string& help) {

@@ -38,8 +38,7 @@ struct ParallelFlags {
 
   // --preset, --model, --context, --precision, --ranks, --batch, --vocab, --device, --out
   void add_options(CLI::App& command);
-  // Puts what was given into the preset's axes; without --device the GPUs if there are any. Makes
-  // the directory of --out.
+  // Puts what was given into the preset's axes; without --device the GPUs if there are any.
   void apply(tools::ParallelAxes& axes) const;
 };
 
@@ -66,6 +65,12 @@ CLI::Option* add_number(CLI::App& command, const char* flag, T& value, const CLI
                         const std::string& help) {
   return command.add_option(flag, value, help)->check(range);
 }
+// A number whose default the help shows.
+template <typename T>
+void add_shown_number(CLI::App& command, const char* flag, T& value, const CLI::Range& range,
+                      const std::string& help) {
+  add_number(command, flag, value, range, help)->capture_default_str();
+}
 // --implementations; `known` empty: the benchmark says which there are.
 void add_implementations(CLI::App& command, std::vector<std::string>& names,
                          const std::vector<std::string>& known);
@@ -86,10 +91,16 @@ void make_output_directory(const std::string& directory);
 // Prints a report, writes its files DIRECTORY/NAME.* (none without a directory), and ends as
 // Interrupted, or with MachineError, if that was its end.
 void show(const tools::BenchReport& report, const std::string& directory, const std::string& name);
-// The same of a benchmark in this process: under a SignalGuard, with freed memory kept as flashstep
-// train does.
+// The same of a benchmark that runs here and tells its progress: under a SignalGuard, with freed
+// memory kept as flashstep train does.
 void run_and_show(const std::function<tools::BenchReport()>& benchmark,
                   const std::string& directory, const std::string& name);
+template <typename Options>
+void run_and_show(tools::BenchReport (*benchmark)(const Options&), Options& options,
+                  const std::string& directory, const std::string& name) {
+  options.progress = print_progress;
+  run_and_show([&] { return benchmark(options); }, directory, name);
+}
 // Ends the command as Interrupted, or with MachineError, if that was the report's end.
 void throw_end_of(const tools::BenchReport& report);
 

@@ -33,9 +33,7 @@ void run(AttentionArguments& arguments) {
   options.device = device_or_gpu(options.device);
   for (const auto& pair : arguments.pairs) options.pairs.push_back(pair_of(pair));
   options.peer_command = arguments.peer.command();
-  options.progress = print_progress;
-  run_and_show([&] { return tools::bench_attention(options); }, arguments.directory,
-               options.preset);
+  run_and_show(tools::bench_attention, options, arguments.directory, options.preset);
 }
 
 }  // namespace
@@ -46,9 +44,7 @@ void add_bench_attention(CLI::App& bench) {
   auto& options = arguments->options;
   options.device.clear();
   const std::vector<std::string> presets = tools::attention_presets();
-  command->add_option("--preset", options.preset, join(presets))
-      ->check(CLI::IsMember(presets))
-      ->capture_default_str();
+  add_choice(*command, "--preset", options.preset, presets, join(presets));
   add_device(*command, options.device);
   add_names(*command, "--dtype", options.filter.dtypes, {"fp32", "bf16", "fp16"},
             "Only these: fp32, bf16, fp16");
@@ -60,15 +56,12 @@ void add_bench_attention(CLI::App& bench) {
   add_implementations(*command, options.implementations, {});
   command->add_option("--pairs", arguments->pairs,
                       "Of sweep: queries:keys, such as 128:64 256:128");
-  add_number(*command, "--warmup", options.warmup, {0, 100'000},
-             "Of sweep: calls that are not timed")
-      ->capture_default_str();
-  add_number(*command, "--iterations", options.iterations, {1, 100'000},
-             "Of sweep: calls that are timed")
-      ->capture_default_str();
-  add_number(*command, "--passes", options.passes, {1, 100'000},
-             "Of grid: forward passes a cell, and backward")
-      ->capture_default_str();
+  add_shown_number(*command, "--warmup", options.warmup, {0, 100'000},
+                   "Of sweep: calls that are not timed");
+  add_shown_number(*command, "--iterations", options.iterations, {1, 100'000},
+                   "Of sweep: calls that are timed");
+  add_shown_number(*command, "--passes", options.passes, {1, 100'000},
+                   "Of grid: forward passes a cell, and backward");
   command->add_flag("--quick", options.quick, "One short turn a cell: only to see that all runs");
   arguments->peer.add_options(*command, "The compiled baseline; empty: none");
   add_directory(*command, arguments->directory);

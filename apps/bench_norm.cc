@@ -32,8 +32,7 @@ void run(const NormArguments& arguments) {
   take_if_given(given.passes, options.passes);
   take_if_given(given.implementations, options.implementations);
   options.peer_command = arguments.peer.command();
-  options.progress = print_progress;
-  run_and_show([&] { return tools::bench_norm(options); }, arguments.directory, "norm");
+  run_and_show(tools::bench_norm, options, arguments.directory, "norm");
 }
 
 }  // namespace
@@ -42,16 +41,14 @@ void add_bench_norm(CLI::App& bench) {
   auto* command = bench.add_subcommand("norm", "RMSNorm and LayerNorm by themselves");
   auto arguments = std::make_shared<NormArguments>();
   auto& given = arguments->given;
-  command
-      ->add_option("--preset", arguments->preset,
-                   "2024: that handout's 50,000 rows (a GPU's); cpu: 10,000 (a CPU's); quick. "
-                   "Flags replace them")
-      ->check(CLI::IsMember({"2024", "cpu", "quick"}));
+  add_choice(*command, "--preset", arguments->preset, {"2024", "cpu", "quick"},
+             "2024: that handout's 50,000 rows (a GPU's); cpu: 10,000 (a CPU's); quick. "
+             "Flags replace them");
   const CLI::Range count(1, 100'000'000);
   add_number(*command, "--rows", given.rows, count, "Rows");
-  command->add_option("--width", given.widths, "Elements of a row (1024,2048,4096,8192)")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 24));
+  add_number(*command, "--width", given.widths, {1, 1 << 24},
+             "Elements of a row (1024,2048,4096,8192)")
+      ->delimiter(',');
   add_names(*command, "--dtype", given.dtypes, {"fp32", "bf16"}, "fp32 (the default), bf16");
   const std::vector<std::string> passes = tools::BenchNormOptions().passes;
   add_names(*command, "--pass", given.passes, passes, "Only these: " + join(passes));

@@ -19,8 +19,7 @@ void run(OpsArguments& arguments) {
   tools::BenchOpsOptions& options = arguments.options;
   options.device = device_or_gpu(options.device);
   options.peer_command = arguments.peer.command();
-  options.progress = print_progress;
-  run_and_show([&] { return tools::bench_ops(options); }, arguments.directory, "ops");
+  run_and_show(tools::bench_ops, options, arguments.directory, "ops");
 }
 
 }  // namespace
@@ -34,17 +33,13 @@ void add_bench_ops(CLI::App& bench) {
   const CLI::Range count(1, 1 << 24);
   add_names(*command, "--op", options.ops, tools::op_names(),
             "Only these: " + join(tools::op_names()));
-  add_number(*command, "--rows", options.rows, count, "Tokens, a multiple of 256")
-      ->capture_default_str();
-  add_number(*command, "--width", options.width, count, "d_model, a multiple of 64")
-      ->capture_default_str();
-  add_number(*command, "--vocab", options.vocab, count, "Tokens in the vocabulary")
-      ->capture_default_str();
+  add_shown_number(*command, "--rows", options.rows, count, "Tokens, a multiple of 256");
+  add_shown_number(*command, "--width", options.width, count, "d_model, a multiple of 64");
+  add_shown_number(*command, "--vocab", options.vocab, count, "Tokens in the vocabulary");
   add_names(*command, "--dtype", options.dtypes, {"fp32", "bf16"}, "fp32 (the default), bf16");
   add_implementations(*command, options.implementations, {"flashstep", "eager", "compiled"});
-  add_number(*command, "--turns", options.turns, count,
-             "Of every implementation, one after the other")
-      ->capture_default_str();
+  add_shown_number(*command, "--turns", options.turns, count,
+                   "Of every implementation, one after the other");
   command
       ->add_option("--seconds", options.cell_seconds,
                    "For the timed calls of one implementation and case")

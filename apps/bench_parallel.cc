@@ -6,7 +6,6 @@
 
 #include "apps/bench.h"
 #include "flashstep/attention/implementation_names.h"
-#include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/allreduce.h"
 #include "flashstep/bench/ddp_and_sharding.h"
@@ -20,15 +19,6 @@
 namespace flashstep::apps {
 namespace {
 
-template <typename Options>
-void measure_and_show(const std::string& name, const ParallelFlags& flags, Options& options,
-                      tools::BenchReport (*bench)(const Options&)) {
-  flags.apply(options.axes);
-  options.progress = print_progress;
-  const SignalGuard signals;
-  show(bench(options), flags.directory, name);
-}
-
 // --wrapper and --bucket-mb, lists.
 void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
                   std::vector<double>& bucket_megabytes) {
@@ -38,11 +28,9 @@ void add_wrappers(CLI::App& command, std::vector<std::string>& wrappers,
   add_names(command, "--wrapper", wrappers, names,
             join(names) +
                 "; none: every process by itself; bucketed nccl: not by copies from GPU to GPU");
-  command
-      .add_option("--bucket-mb", bucket_megabytes,
-                  "Sizes of buckets, 10^6 bytes; 0: chosen as flashstep train does")
-      ->delimiter(',')
-      ->check(CLI::Range(0.0, 1e9));
+  add_number(command, "--bucket-mb", bucket_megabytes, {0.0, 1e9},
+             "Sizes of buckets, 10^6 bytes; 0: chosen as flashstep train does")
+      ->delimiter(',');
 }
 
 // ---- ddp and sharding
@@ -62,7 +50,8 @@ void run_replica(const ReplicaArguments& arguments) {
   take_if_given(given.bucket_megabytes, options.bucket_megabytes);
   options.plan = given.plan;
   options.plan.traced = !arguments.no_trace;
-  measure_and_show(name, arguments.flags, options, tools::bench_replica);
+  arguments.flags.apply(options.axes);
+  run_and_show(tools::bench_replica, options, arguments.flags.directory, name);
 }
 
 std::shared_ptr<ReplicaArguments> add_replica(CLI::App& command) {
@@ -76,13 +65,11 @@ std::shared_ptr<ReplicaArguments> add_replica(CLI::App& command) {
 }
 
 void add_turns(CLI::App& command, tools::ReplicaPlan& plan) {
-  add_number(command, "--turns", plan.turns, {1, 100'000},
-             "Of every implementation, one after the other")
-      ->capture_default_str();
-  add_number(command, "--warmup", plan.warmup, {1, 100'000}, "Steps a turn that are not timed")
-      ->capture_default_str();
-  add_number(command, "--steps", plan.steps, {1, 100'000}, "Timed steps a turn")
-      ->capture_default_str();
+  add_shown_number(command, "--turns", plan.turns, {1, 100'000},
+                   "Of every implementation, one after the other");
+  add_shown_number(command, "--warmup", plan.warmup, {1, 100'000},
+                   "Steps a turn that are not timed");
+  add_shown_number(command, "--steps", plan.steps, {1, 100'000}, "Timed steps a turn");
 }
 
 // ---- matrix
@@ -100,7 +87,8 @@ void run_matrix(const MatrixArguments& arguments) {
   options.axes = tools::matrix_axes(arguments.flags.preset);
   ParallelFlags flags = arguments.flags;
   flags.attention = options.attention.front();
-  measure_and_show("matrix", flags, options, tools::bench_matrix);
+  flags.apply(options.axes);
+  run_and_show(tools::bench_matrix, options, flags.directory, "matrix");
 }
 
 // ---- leaderboard
@@ -128,7 +116,8 @@ void run_leaderboard(const LeaderboardArguments& arguments) {
                         str("--nproc-per-node=", ranks.front()),
                         arguments.peer.script};
   }
-  measure_and_show("leaderboard", arguments.flags, options, tools::bench_leaderboard);
+  arguments.flags.apply(options.axes);
+  run_and_show(tools::bench_leaderboard, options, arguments.flags.directory, "leaderboard");
 }
 
 // ---- allreduce
@@ -158,10 +147,7 @@ void run_allreduce(AllreduceArguments& arguments) {
   if (const auto task = tools::rank_task())
     return tools::measure_allreduce(tools::task_from_json(*task), tools::hand_over_record);
   arguments.options.plan = allreduce_plan(arguments);
-  make_output_directory(arguments.directory);
-  const SignalGuard signals;
-  arguments.options.progress = print_progress;
-  show(tools::bench_allreduce(arguments.options), arguments.directory, "allreduce");
+  run_and_show(tools::bench_allreduce, arguments.options, arguments.directory, "allreduce");
 }
 
 }  // namespace
@@ -173,9 +159,8 @@ void add_bench_ddp(CLI::App& bench) {
   tools::ReplicaPlan& plan = arguments->given.plan;
   add_wrappers(*command, arguments->given.wrappers, arguments->given.bucket_megabytes);
   add_turns(*command, plan);
-  add_number(*command, "--check-steps", plan.checked_steps, {0, 100'000},
-             "Steps after which weights are compared with a single process's; 0: not at all")
-      ->capture_default_str();
+  add_shown_number(*command, "--check-steps", plan.checked_steps, {0, 100'000},
+                   "Steps after which weights are compared with a single process's; 0: not at all");
   command->add_flag("--no-trace", arguments->no_trace, "No step under the profiler");
   command->add_flag("--graph", plan.recorded,
                     "Record a step in CUDA graphs and time their replays, which no host holds up");
@@ -193,9 +178,8 @@ void add_bench_sharding(CLI::App& bench) {
             "keeps its part")
       ->capture_default_str();
   add_choice(*command, "--wrapper", plan.wrapper, strategy_names(), "How gradients are averaged");
-  add_number(*command, "--bucket-mb", plan.bucket_megabytes, {0.0, 1e9},
-             "Size of buckets, 10^6 bytes; 0: chosen as flashstep train does")
-      ->capture_default_str();
+  add_shown_number(*command, "--bucket-mb", plan.bucket_megabytes, {0.0, 1e9},
+                   "Size of buckets, 10^6 bytes; 0: chosen as flashstep train does");
   add_turns(*command, plan);
   command->add_flag("--no-trace", arguments->no_trace, "No step under the profiler");
 }
@@ -213,14 +197,11 @@ void add_bench_matrix(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--train", plan.train, "Token file (.npy)");
   command->add_option("--val", plan.validation, "Token file (.npy)");
-  add_number(*command, "--epochs", plan.epochs, {1, 1'000'000}, "Over the token file")
-      ->capture_default_str();
-  add_number(*command, "--max-steps", plan.most_steps, {0, 1'000'000'000},
-             "At most so many an epoch; 0: all")
-      ->capture_default_str();
-  add_number(*command, "--val-tokens", plan.validation_tokens, {0, 1'000'000'000},
-             "Only the first so many; 0: all")
-      ->capture_default_str();
+  add_shown_number(*command, "--epochs", plan.epochs, {1, 1'000'000}, "Over the token file");
+  add_shown_number(*command, "--max-steps", plan.most_steps, {0, 1'000'000'000},
+                   "At most so many an epoch; 0: all");
+  add_shown_number(*command, "--val-tokens", plan.validation_tokens, {0, 1'000'000'000},
+                   "Only the first so many; 0: all");
   command->add_option("--lr", plan.learning_rate, "Of AdamW, constant")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -236,12 +217,10 @@ void add_bench_leaderboard(CLI::App& bench) {
   arguments->flags.add_options(*command);
   auto& plan = arguments->plan;
   add_implementations(*command, plan.implementations, tools::leaderboard_names());
-  add_number(*command, "--memory", plan.memory_gigabytes, {0.001, 1e6},
-             "Of a GPU, 10^9 bytes, that a job may use")
-      ->capture_default_str();
-  add_number(*command, "--warmup", plan.warmup, {1, 1'000}, "Steps that are not timed")
-      ->capture_default_str();
-  add_number(*command, "--steps", plan.steps, {1, 100'000}, "Timed steps")->capture_default_str();
+  add_shown_number(*command, "--memory", plan.memory_gigabytes, {0.001, 1e6},
+                   "Of a GPU, 10^9 bytes, that a job may use");
+  add_shown_number(*command, "--warmup", plan.warmup, {1, 1'000}, "Steps that are not timed");
+  add_shown_number(*command, "--steps", plan.steps, {1, 100'000}, "Timed steps");
   arguments->peer.add_options(*command, "fsdp_torch.py, the baseline on GPUs; empty: none");
   command->callback([arguments] { run_leaderboard(*arguments); });
 }
@@ -256,11 +235,9 @@ void add_bench_allreduce(CLI::App& bench) {
                    "Sizes in 10^6 bytes, such as 1,10,100,1000; the preset's")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
-  command
-      ->add_option("--ranks", arguments->options.plan.ranks,
-                   "Numbers of ranks, such as 2,4,6; the preset's")
-      ->delimiter(',')
-      ->check(CLI::Range(2, 1024));
+  add_number(*command, "--ranks", arguments->options.plan.ranks, {2, 1024},
+             "Numbers of ranks, such as 2,4,6; the preset's")
+      ->delimiter(',');
   add_names(*command, "--backend", arguments->backends, {"nccl", "gloo"},
             "nccl, gloo; the preset's");
   add_names(*command, "--device", arguments->devices, {"cuda", "cpu"},

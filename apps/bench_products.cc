@@ -4,7 +4,6 @@
 
 #include "apps/bench.h"
 #include "apps/workload_flags.h"
-#include "flashstep/base/signals.h"
 #include "flashstep/bench/products.h"
 
 namespace flashstep::apps {
@@ -26,10 +25,7 @@ void run(ProductsArguments& arguments) {
   tools::BenchProductsOptions& options = arguments.options;
   options.workloads = tools::workloads_of(axes);
   options.turn_seconds = static_cast<double>(arguments.turn_ms) * 1e-3;
-  options.progress = print_progress;
-  make_output_directory(arguments.directory);
-  const SignalGuard signals;
-  show(tools::bench_products(options), arguments.directory, "products");
+  run_and_show(tools::bench_products, options, arguments.directory, "products");
 }
 
 }  // namespace
@@ -39,14 +35,10 @@ void add_bench_products(CLI::App& bench) {
       "products", "The matrix products of a step by each of cuBLASLt's algorithms");
   auto arguments = std::make_shared<ProductsArguments>();
   arguments->workload.add_options(*command);
-  command
-      ->add_option("--turns", arguments->options.turns,
-                   "Of every algorithm, one after the other (5)")
-      ->check(CLI::Range(1, 1000));
-  command
-      ->add_option("--turn-ms", arguments->turn_ms,
-                   "Of a turn (2); from 200 on algorithms are chosen at the GPU's power limit")
-      ->check(CLI::Range(1, 10000));
+  add_number(*command, "--turns", arguments->options.turns, {1, 1000},
+             "Of every algorithm, one after the other (5)");
+  add_number(*command, "--turn-ms", arguments->turn_ms, {1, 10000},
+             "Of a turn (2); from 200 on algorithms are chosen at the GPU's power limit");
   command->add_option("--table", arguments->options.table,
                       "Bring this table (flashstep/products/tuned.inc) up to date");
   add_directory(*command, arguments->directory);

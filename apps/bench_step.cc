@@ -6,8 +6,6 @@
 
 #include "apps/bench.h"
 #include "apps/workload_flags.h"
-#include "flashstep/base/heap.h"
-#include "flashstep/base/signals.h"
 #include "flashstep/bench/ranks.h"
 #include "flashstep/bench/step.h"
 
@@ -39,23 +37,15 @@ void run(const StepArguments& arguments) {
   for (const std::string& text : arguments.deterministic)
     options.deterministic.push_back(text == "true");
   options.reduce = !arguments.no_reduced;
-  options.progress = print_progress;
-  make_output_directory(arguments.directory);
-  keep_freed_memory();  // as flashstep train
-  const SignalGuard signals;
-  show(tools::bench_step(options), arguments.directory, "step");
+  run_and_show(tools::bench_step, options, arguments.directory, "step");
 }
 
 void add_counts(CLI::App& command, StepArguments& arguments) {
-  command
-      .add_option("--warmup", arguments.warmups,
-                  "Steps before the timed ones (5); several: each in a process that begins cold")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 100'000));
-  command.add_option("--steps", arguments.steps, "Timed steps in a turn (10)")
-      ->check(CLI::Range(1, 100'000));
-  command.add_option("--turns", arguments.turns, "Of ours and of each peer (1)")
-      ->check(CLI::Range(1, 100'000));
+  add_number(command, "--warmup", arguments.warmups, {0, 100'000},
+             "Steps before the timed ones (5); several: each in a process that begins cold")
+      ->delimiter(',');
+  add_number(command, "--steps", arguments.steps, {1, 100'000}, "Timed steps in a turn (10)");
+  add_number(command, "--turns", arguments.turns, {1, 100'000}, "Of ours and of each peer (1)");
 }
 
 }  // namespace

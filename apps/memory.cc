@@ -43,18 +43,14 @@ void add_memory(CLI::App& app) {
   auto* command =
       app.add_subcommand("memory", "Where the memory of a model goes, allocation by allocation");
   auto arguments = std::make_shared<MemoryArguments>();
-  command
-      ->add_option("--preset", arguments->preset,
-                   "Size, contexts, modes and precisions of a year's handout (2024, 2025, 2026). "
-                   "Flags replace them")
-      ->check(CLI::IsMember({"2024", "2025", "2026"}));
+  add_choice(*command, "--preset", arguments->preset, {"2024", "2025", "2026"},
+             "Size, contexts, modes and precisions of a year's handout (2024, 2025, 2026). "
+             "Flags replace them");
   arguments->workload.add_options(*command);
-  add_number(*command, "--warmup", arguments->given.warmup, {0, 100'000},
-             "Passes before the recorded one")
-      ->capture_default_str();
-  add_number(*command, "--largest", arguments->given.largest, {0, 10'000},
-             "Lines a case among the largest allocations")
-      ->capture_default_str();
+  add_shown_number(*command, "--warmup", arguments->given.warmup, {0, 100'000},
+                   "Passes before the recorded one");
+  add_shown_number(*command, "--largest", arguments->given.largest, {0, 10'000},
+                   "Lines a case among the largest allocations");
   command->add_flag("--no-reduced", arguments->no_reduced,
                     "Nothing in the place of a size that does not fit into memory");
   command->add_option("--snapshot", arguments->snapshot,

@@ -55,29 +55,25 @@ void add_precision(CLI::App& app) {
       "precision", "What 16-bit numbers cost: sums, autocast's dtypes, norms, models in bf16");
   auto arguments = std::make_shared<PrecisionArguments>();
   auto& sizes = arguments->sizes;
-  command->add_option("--only", arguments->parts, "Parts: " + join(kParts))
-      ->delimiter(',')
-      ->check(CLI::IsMember(kParts));
+  add_names(*command, "--only", arguments->parts, kParts, "Parts: " + join(kParts));
   command
       ->add_option("--size", sizes.sizes,
                    join(tools::workload_size_names()) +
                        "; all: those of 2025's handout; or d_model/d_ff/layers/heads")
       ->delimiter(',')
       ->capture_default_str();
-  add_number(*command, "--context", sizes.context_length, {1, 1 << 24}, "Tokens of a row")
-      ->capture_default_str();
-  add_number(*command, "--batch", sizes.batch_size, {1, 1 << 20}, "Rows")->capture_default_str();
+  add_shown_number(*command, "--context", sizes.context_length, {1, 1 << 24}, "Tokens of a row");
+  add_shown_number(*command, "--batch", sizes.batch_size, {1, 1 << 20}, "Rows");
   command->add_option("--attention", sizes.attention, join(attention_implementations()))
       ->capture_default_str();
   sizes.device.clear();
   add_device(*command, sizes.device);
-  add_number(*command, "--warmup", sizes.warmup, {0, 100'000}, "Passes that are not timed")
-      ->capture_default_str();
-  add_number(*command, "--steps", sizes.steps, {1, 100'000}, "Timed passes")->capture_default_str();
-  add_number(*command, "--norm-rows", arguments->norm.rows, {1, 1 << 20}, "Rows of the norms")
-      ->capture_default_str();
-  add_number(*command, "--norm-width", arguments->norm.width, {2, 1 << 20}, "Elements of a row")
-      ->capture_default_str();
+  add_shown_number(*command, "--warmup", sizes.warmup, {0, 100'000}, "Passes that are not timed");
+  add_shown_number(*command, "--steps", sizes.steps, {1, 100'000}, "Timed passes");
+  add_shown_number(*command, "--norm-rows", arguments->norm.rows, {1, 1 << 20},
+                   "Rows of the norms");
+  add_shown_number(*command, "--norm-width", arguments->norm.width, {2, 1 << 20},
+                   "Elements of a row");
   command->add_option("--out", arguments->directory,
                       "Also write precision_PART.* into this directory");
   command->callback([arguments] { run(*arguments); });

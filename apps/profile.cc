@@ -8,9 +8,7 @@
 #include "apps/bench.h"
 #include "apps/commands.h"
 #include "apps/workload_flags.h"
-#include "flashstep/base/heap.h"
 #include "flashstep/base/progress.h"
-#include "flashstep/base/signals.h"
 
 namespace flashstep::apps {
 namespace {
@@ -24,6 +22,7 @@ struct ProfileArguments {
 };
 
 void read_trace(const ProfileArguments& arguments) {
+  make_output_directory(arguments.directory);
   ProgressBar bar("reading " + arguments.trace, ProgressBar::Unit::kBytes);
   const auto report = tools::trace_report(arguments.trace, arguments.top, bar.callback());
   bar.finish();
@@ -31,7 +30,6 @@ void read_trace(const ProfileArguments& arguments) {
 }
 
 void run(const ProfileArguments& arguments) {
-  make_output_directory(arguments.directory);
   if (!arguments.trace.empty()) return read_trace(arguments);
   tools::ProfileOptions options = tools::profile_preset(arguments.preset);
   arguments.workload.apply(options.axes);
@@ -42,10 +40,7 @@ void run(const ProfileArguments& arguments) {
   options.inference = !arguments.no_inference;
   options.record = !arguments.no_record;
   if (!arguments.no_traces) options.directory = arguments.directory;
-  options.progress = print_progress;
-  keep_freed_memory();  // as flashstep train
-  const SignalGuard signals;
-  show(tools::profile_report(options), arguments.directory, "profile");
+  run_and_show(tools::profile_report, options, arguments.directory, "profile");
 }
 
 }  // namespace
@@ -66,8 +61,7 @@ void add_profile(CLI::App& app) {
   add_number(*command, "--steps", arguments->steps, {1, 100'000}, "Steps by the clock (5)");
   add_number(*command, "--recorded", arguments->recorded, {1, 1000},
              "Steps under the profiler (2)");
-  add_number(*command, "--top", arguments->top, {1, 10'000}, "Kernels in a case's table")
-      ->capture_default_str();
+  add_shown_number(*command, "--top", arguments->top, {1, 10'000}, "Kernels in a case's table");
   command->add_flag("--no-inference", arguments->no_inference,
                     "No forward pass by itself beside the steps");
   command->add_flag("--no-record", arguments->no_record,
