@@ -128,15 +128,13 @@ measure::Plot lines_over_sizes(const Records& records, const ValueOf& value) {
   return plot;
 }
 
-std::vector<NamedPicture> allreduce_pictures(const Records& records, const Links& links,
-                                             const std::string& footnote) {
+std::vector<NamedPicture> allreduce_pictures(const Records& records, const Links& links) {
   measure::Plot bus = lines_over_sizes(records, bus_rate);
   measure::Plot time = lines_over_sizes(records, median_of("seconds", 1e3));
   if (bus.series.empty()) return {};
   bus.title = "All-reduce: bus bandwidth";
   time.title = "All-reduce: time of a call";
   time.y.label = "ms";
-  bus.footnote = time.footnote = footnote;
   std::set<std::string> drawn;  // Gloo's transports have one link
   for (const auto& [transport, link] : links) {
     if (!drawn.insert(link.source).second) continue;
@@ -214,8 +212,8 @@ Benchmark allreduce_benchmark(const BenchAllreduceOptions& options, const Links&
                                         link.source, "."));
   }
   if (options.task.quick) return benchmark;
-  benchmark.pictures = [links](const Records& records, const std::string& footnote) {
-    return allreduce_pictures(records, links, footnote);
+  benchmark.pictures = [links](const Records& records) {
+    return allreduce_pictures(records, links);
   };
   return benchmark;
 }

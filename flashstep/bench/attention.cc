@@ -295,8 +295,8 @@ Benchmark attention_benchmark(const BenchAttentionOptions& options) {
   benchmark.how_to_read = {note("attention") + (on_gpu ? note("attention on a GPU") : "")};
   benchmark.findings = attention_findings;
   if (options.quick) return benchmark;
-  benchmark.pictures = [preset = options.preset](const Records& records, const std::string& note) {
-    return attention_pictures(preset, records, note);
+  benchmark.pictures = [preset = options.preset](const Records& records) {
+    return attention_pictures(preset, records);
   };
   return benchmark;
 }

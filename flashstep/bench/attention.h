@@ -63,8 +63,7 @@ Benchmark attention_benchmark(const BenchAttentionOptions& options);
 
 // Time and TFLOP/s against N for each dtype and pass (at head dim 64, or the largest there is), and
 // heat maps of x the best peer; for "sweep" grouped bars, a heat map and time against N M.
-std::vector<NamedPicture> attention_pictures(const std::string& preset, const Records& records,
-                                             const std::string& footnote);
+std::vector<NamedPicture> attention_pictures(const std::string& preset, const Records& records);
 
 // The preset "grid": time and memory of single passes, batch 8 and no heads, head dims 16 to 128 by
 // lengths 256 to 16384, `options.passes` a cell (fewer on a CPU, where a cell has ten seconds).

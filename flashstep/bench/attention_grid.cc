@@ -230,7 +230,7 @@ std::vector<std::string> grid_findings(const Records& records, double memory_byt
   return sentences;
 }
 
-std::vector<NamedPicture> grid_pictures(const Records& records, const std::string& footnote) {
+std::vector<NamedPicture> grid_pictures(const Records& records) {
   double d = 0, longest = 0;  // that of the longest, where the formula no longer fits
   for (const Record& r : records) {
     if (r.number("N") <= longest) continue;
@@ -253,9 +253,9 @@ std::vector<NamedPicture> grid_pictures(const Records& records, const std::strin
       plot.references = {{failed->number("N"), "naive: out of memory", /*vertical=*/true}};
     plot.x = {"seq_len", measure::Scale::kLog2, {}};
     plot.y = {unit, measure::Scale::kLog, {}};
-    pictures.push_back(named_picture(
-        stem, std::move(plot), title,
-        str("batch ", drawn.all().front().number("B"), ", no heads, head_dim ", d), footnote));
+    pictures.push_back(
+        named_picture(stem, std::move(plot), title,
+                      str("batch ", drawn.all().front().number("B"), ", no heads, head_dim ", d)));
   };
   add("time", "Attention: a forward and a backward pass", "ms", median_of("both", 1e3));
   add(str("memory_d", d), "Attention: memory before backward, beyond the inputs", "MiB", kept);

@@ -13,14 +13,12 @@ namespace {
 struct PictureGroup {
   const Records& records;
   std::string stem, text;
-  const std::string& footnote;
   std::vector<NamedPicture>& pictures;
 
   template <typename Picture>
   void add(const char* kind, Picture picture, const char* title,
            const std::string& more = "") const {
-    pictures.push_back(
-        named_picture(str(kind, "_", stem), std::move(picture), title, text + more, footnote));
+    pictures.push_back(named_picture(str(kind, "_", stem), std::move(picture), title, text + more));
   }
 };
 
@@ -124,11 +122,10 @@ void add_scaling(const PictureGroup& group) {
 
 }  // namespace
 
-std::vector<NamedPicture> attention_pictures(const std::string& preset, const Records& records,
-                                             const std::string& footnote) {
+std::vector<NamedPicture> attention_pictures(const std::string& preset, const Records& records) {
   std::vector<NamedPicture> pictures;
   for (const auto& [stem, members] : records.grouped(stem_of)) {
-    const PictureGroup group{members, stem, text_of(members.all().front()), footnote, pictures};
+    const PictureGroup group{members, stem, text_of(members.all().front()), pictures};
     const bool one_case = members.cases().size() == 1;
     if (one_case) add_bars(group);
     if (preset == "sweep") {

@@ -8,9 +8,9 @@
 #include "flashstep/base/text.h"
 #include "flashstep/bench/attention_cases.h"
 #include "flashstep/bench/attention_implementations.h"
+#include "flashstep/bench/picture_json.h"
 #include "flashstep/bench/test_table.h"
 #include "flashstep/bench/test_turns.h"
-#include "flashstep/error.h"
 
 namespace flashstep::tools {
 namespace {
@@ -162,11 +162,10 @@ TEST(BenchAttention, TakesABaselineInAnotherProcess) {
 
 TEST(BenchAttentionPictures, AreDrawnForWhatWasMeasured) {
   for (const auto& [preset, count] : {std::pair("handout", 3u), std::pair("sweep", 2u)}) {
-    const auto pictures = attention_pictures(preset, two_rows(), "a test");
+    const auto pictures = attention_pictures(preset, two_rows());
     EXPECT_EQ(pictures.size(), count) << preset;
     for (const auto& picture : pictures) {
-      const std::string svg =
-          std::visit([](const auto& p) { return measure::to_svg(p); }, picture.picture);
+      const std::string svg = to_svg(picture);
       EXPECT_NE(svg.find("</svg>"), std::string::npos);
       EXPECT_EQ(svg.find("no data"), std::string::npos) << picture.name;
     }
@@ -220,11 +219,7 @@ TEST(BenchAttention, TellsOfAnInterruption) {
 }
 
 TEST(BenchAttention, NamesWhatIsWrong) {
-  const auto refused = [](auto change) {
-    BenchAttentionOptions options = quick_options();
-    change(options);
-    EXPECT_THROW(bench_attention(options), UserError);
-  };
+  const auto refused = refused_by(bench_attention, quick_options());
   refused([](auto& o) { o.filter.lengths = {100}; });
   refused([](auto& o) { o.filter.passes = {"sideways"}; });
   refused([](auto& o) { o.implementations = {"nobody"}; });

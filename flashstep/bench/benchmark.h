@@ -43,15 +43,17 @@ namespace flashstep::tools {
 
 struct NamedPicture {
   std::string name;  // appended to the files' stem
-  std::variant<measure::Plot, measure::HeatMap, measure::LaneChart, measure::FlameGraph> picture;
+  // A text: the SVG document of a picture that was read as it had been drawn (picture_json.h).
+  std::variant<measure::Plot, measure::HeatMap, measure::LaneChart, measure::FlameGraph,
+               std::string>
+      picture;
 };
 
 template <typename Picture>
 NamedPicture named_picture(std::string name, Picture picture, std::string title,
-                           std::string subtitle, std::string footnote) {
+                           std::string subtitle) {
   picture.title = std::move(title);
   picture.subtitle = std::move(subtitle);
-  picture.footnote = std::move(footnote);
   return {std::move(name), std::move(picture)};
 }
 
@@ -94,8 +96,7 @@ struct Benchmark {
   std::vector<std::string> how_to_read = {};
   std::string how = {};  // it was measured: "Medians of 10 steps in 2 turns"
   std::function<std::vector<std::string>(const Records&)> findings = nullptr;  // facts, sentences
-  std::function<std::vector<NamedPicture>(const Records&, const std::string& footnote)> pictures =
-      nullptr;
+  std::function<std::vector<NamedPicture>(const Records&)> pictures = nullptr;
   // Tables below the first one.
   std::function<std::vector<NamedTable>(const Records&)> tables = nullptr;
 };

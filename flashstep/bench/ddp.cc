@@ -167,12 +167,11 @@ measure::Plot parts(const Records& records) {
   return plot;
 }
 
-std::vector<NamedPicture> ddp_pictures(const Records& records, const std::string& footnote) {
+std::vector<NamedPicture> ddp_pictures(const Records& records) {
   std::vector<NamedPicture> pictures;
   for (const auto& [stem, members] : records.grouped(text_of("stem"))) {
     const auto add = [&](const char* name, auto picture, const char* subtitle) {
       picture.subtitle = members.all().front().what + subtitle;
-      picture.footnote = footnote;
       pictures.push_back({stem + name, std::move(picture)});
     };
     add("_parts", parts(members), "; backward ends when every gradient is the mean");

@@ -75,14 +75,10 @@ Schema matrix_schema() {
           {number_column("validation loss", "nats", 4), last_loss}};
 }
 
-std::vector<NamedPicture> matrix_pictures(const Records& records, const std::string& subtitle,
-                                          const std::string& footnote) {
+std::vector<NamedPicture> matrix_pictures(const Records& records, const std::string& subtitle) {
   std::vector<NamedPicture> pictures;
   const auto add = [&](const char* name, const char* title, auto picture) {
-    picture.title = title;
-    picture.subtitle = subtitle;
-    picture.footnote = footnote;
-    pictures.push_back({name, std::move(picture)});
+    pictures.push_back(named_picture(name, std::move(picture), title, subtitle));
   };
   const auto add_bars = [&](const char* name, const char* title, const char* unit,
                             const ValueOf& value) {
@@ -231,18 +227,16 @@ std::vector<Record> blanks_of(const MatrixPlan& plan) {
 }
 
 Benchmark matrix_benchmark(const MatrixPlan& plan, const ParallelCase& c) {
-  return {.command = "bench matrix",
-          .title = "Attention x data parallelism",
-          .device = c.device,
-          .schema = [](const Records&) { return matrix_schema(); },
-          .how_to_read = {note("matrix")},
-          .how = str(describe(c), "; ", plan.train, ", ", plan.epochs,
-                     plan.epochs == 1 ? " epoch" : " epochs",
-                     plan.most_steps > 0 ? str(" of at most ", plan.most_steps, " steps") : ""),
-          .pictures =
-              [c](const Records& records, const std::string& footnote) {
-                return matrix_pictures(records, describe(c), footnote);
-              }};
+  return {
+      .command = "bench matrix",
+      .title = "Attention x data parallelism",
+      .device = c.device,
+      .schema = [](const Records&) { return matrix_schema(); },
+      .how_to_read = {note("matrix")},
+      .how = str(describe(c), "; ", plan.train, ", ", plan.epochs,
+                 plan.epochs == 1 ? " epoch" : " epochs",
+                 plan.most_steps > 0 ? str(" of at most ", plan.most_steps, " steps") : ""),
+      .pictures = [c](const Records& records) { return matrix_pictures(records, describe(c)); }};
 }
 
 }  // namespace

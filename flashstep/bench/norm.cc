@@ -92,8 +92,7 @@ std::vector<Record> measure_norm(const BenchNormOptions& options, int64_t width,
 }
 
 // GB/s by width, a picture a dtype and pass.
-std::vector<NamedPicture> norm_pictures(const Records& records, const std::string& device,
-                                        const std::string& footnote) {
+std::vector<NamedPicture> norm_pictures(const Records& records, const std::string& device) {
   const double limit = measure::memory_limit_bytes_per_s(device) / 1e9;
   const auto rate = [](const Record& r) { return r.number("bytes") / r.median("seconds") / 1e9; };
   const auto width = [](const Record& r) { return str("width ", std::llround(r.number("width"))); };
@@ -109,8 +108,7 @@ std::vector<NamedPicture> norm_pictures(const Records& records, const std::strin
     return named_picture(
         name, std::move(plot),
         str("Norms, ", first.text("pass"), ": the least traffic over the time"),
-        str(std::llround(first.number("rows")), " rows, ", first.text("dtype"), "; medians"),
-        footnote);
+        str(std::llround(first.number("rows")), " rows, ", first.text("dtype"), "; medians"));
   });
 }
 
@@ -147,8 +145,8 @@ Benchmark norm_benchmark(const BenchNormOptions& options) {
   benchmark.title = str("Norms of rows on the ", options.device == "cuda" ? "GPU" : "CPU");
   benchmark.how = str("At most ", options.calls, " calls of each in ", options.turns,
                       options.turns == 1 ? " turn" : " turns");
-  benchmark.pictures = [device = options.device](const Records& records, const std::string& note) {
-    return norm_pictures(records, device, note);
+  benchmark.pictures = [device = options.device](const Records& records) {
+    return norm_pictures(records, device);
   };
   return benchmark;
 }

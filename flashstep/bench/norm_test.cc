@@ -27,7 +27,9 @@ TEST(BenchNorm, EveryImplementationIsMeasuredAndRight) {
   EXPECT_EQ(report.failure, "");
   const measure::Table& table = report.table;
   ASSERT_EQ(table.rows.size(), 2u * 2 * 2 * 4);  // dtypes, widths, passes, implementations
-  EXPECT_EQ(report.pictures.size(), 2u * 2);
+  ASSERT_EQ(report.pictures.size(), 2u * 2);
+  EXPECT_TRUE(std::get<measure::Plot>(report.pictures[0].picture)
+                  .footnote.starts_with("flashstep bench norm; "));
   const double limit = measure::memory_limit_bytes_per_s("cpu");
   for (size_t row = 0; row < table.rows.size(); ++row) {
     const bool half = text_at(table, row, "dtype") == "bf16";
@@ -116,11 +118,7 @@ TEST(BenchNorm, PresetsAndMistakes) {
   EXPECT_EQ(y2024.calls, 1000);
   EXPECT_LT(norm_preset("cpu").rows, y2024.rows);
   EXPECT_THROW(norm_preset("2025"), UserError);
-  const auto refused = [](auto change) {
-    BenchNormOptions options = small_norms();
-    change(options);
-    EXPECT_THROW(bench_norm(options), UserError);
-  };
+  const auto refused = refused_by(bench_norm, small_norms());
   refused([](auto& o) { o.rows = 0; });
   refused([](auto& o) { o.widths = {}; });
   refused([](auto& o) { o.widths = {64, 0}; });

@@ -219,11 +219,7 @@ std::vector<NamedPicture> op_pictures(
 
 Benchmark op_benchmark(const std::string& name, const std::string& device, const Schema& key,
                        const std::string& baseline) {
-  const auto if_timed = [](const CellOf& cell) {
-    return [cell](const Record& r, const Records& all) {
-      return r.has("seconds") ? cell(r, all) : measure::Cell();
-    };
-  };
+  const auto if_timed = [](const CellOf& cell) { return if_has("seconds", cell); };
   const auto beside = [baseline](const Record& r, const Records& all) {
     return times_as_fast(r, all, baseline, "seconds");
   };

@@ -139,7 +139,7 @@ std::vector<Record> measure_operator(const BenchOpsOptions& options, const Opera
   return records;
 }
 
-std::vector<NamedPicture> ops_pictures(const Records& records, const std::string& footnote) {
+std::vector<NamedPicture> ops_pictures(const Records& records) {
   const auto name_of = [](const Record& r) { return r.text("operator"); };
   const auto share = [](const Record& r) {
     return 100 * r.number("limit seconds") / r.median("seconds");
@@ -149,7 +149,7 @@ std::vector<NamedPicture> ops_pictures(const Records& records, const std::string
     plot.y.label = "%";
     const Record& first = members.all().front();
     return named_picture(name, std::move(plot), "Operators: share of the machine's limit",
-                         first.text("pass") + ", " + first.text("dtype"), footnote);
+                         first.text("pass") + ", " + first.text("dtype"));
   });
 }
 

@@ -180,14 +180,7 @@ Picture picture_from(const OrderedJson& json) {
   return picture;
 }
 
-std::string dump(const auto& named) {
-  OrderedJson json =
-      std::visit([](const auto& picture) { return data_of(picture); }, named.picture);
-  json["name"] = named.name;
-  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
-}
-
-StoredPicture::Kind kind_from(const OrderedJson& json) {
+decltype(NamedPicture::picture) kind_from(const OrderedJson& json) {
   const auto kind = json.at("picture").get<std::string>();
   if (kind == "plot") return picture_from<measure::Plot>(json);
   if (kind == "heat map") return picture_from<measure::HeatMap>(json);
@@ -207,10 +200,14 @@ std::string caption(const std::string& svg) {
 
 }  // namespace
 
-std::string to_json(const NamedPicture& picture) { return dump(picture); }
-std::string to_json(const StoredPicture& picture) { return dump(picture); }
+std::string to_json(const NamedPicture& named) {
+  OrderedJson json =
+      std::visit([](const auto& picture) { return data_of(picture); }, named.picture);
+  json["name"] = named.name;
+  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
 
-StoredPicture picture_from_json(std::string_view text, const std::string& source) {
+NamedPicture picture_from_json(std::string_view text, const std::string& source) {
   try {
     require(json_depth(text) <= kMaxJsonDepth, "it is nested too deeply");
     const OrderedJson json = OrderedJson::parse(text);
@@ -221,14 +218,21 @@ StoredPicture picture_from_json(std::string_view text, const std::string& source
   }
 }
 
-std::string to_svg(const StoredPicture& picture) {
+std::string to_svg(const NamedPicture& picture) {
   return std::visit([](const auto& kind) { return drawn(kind); }, picture.picture);
 }
 
-std::string caption_of(const StoredPicture& picture) {
+std::string caption_of(const NamedPicture& picture) {
   const std::string said =
       std::visit([](const auto& kind) { return caption(kind); }, picture.picture);
   return said.empty() ? picture.name : said;
+}
+
+void set_footnote(NamedPicture& picture, const std::string& footnote) {
+  const auto set = [&](auto& kind) {
+    if constexpr (requires { kind.footnote; }) kind.footnote = footnote;
+  };
+  std::visit(set, picture.picture);
 }
 
 }  // namespace flashstep::tools

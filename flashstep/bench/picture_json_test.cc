@@ -32,12 +32,12 @@ measure::Plot some_plot() {
   return plot;
 }
 
-StoredPicture round_trip(const NamedPicture& picture) {
+NamedPicture round_trip(const NamedPicture& picture) {
   return picture_from_json(to_json(picture), "test");
 }
 
 TEST(PictureJson, APlotIsDrawnAlike) {
-  const StoredPicture stored = round_trip({"time", some_plot()});
+  const NamedPicture stored = round_trip({"time", some_plot()});
   EXPECT_EQ(stored.name, "time");
   EXPECT_EQ(caption_of(stored), "Time: of <everything>");
   EXPECT_EQ(to_svg(stored), measure::to_svg(some_plot()));
@@ -79,8 +79,9 @@ TEST(PictureJson, LanesAreDrawnAlike) {
 }
 
 TEST(PictureJson, WhatIsOnlyDrawnStaysSo) {
-  const StoredPicture drawn{"flame", std::string("<svg>\xC3\xA4</svg>")};
-  const StoredPicture stored = picture_from_json(to_json(drawn), "test");
+  const NamedPicture drawn{"flame", std::string("<svg>\xC3\xA4</svg>")};
+  NamedPicture stored = picture_from_json(to_json(drawn), "test");
+  set_footnote(stored, "another machine");
   EXPECT_EQ(to_svg(stored), "<svg>\xC3\xA4</svg>");
   EXPECT_EQ(caption_of(stored), "flame");
   EXPECT_EQ(caption_of({"flame", "<svg><title>All of it</title><g><title>x</title></g></svg>"}),

@@ -56,9 +56,9 @@ void fill_report(const Benchmark& benchmark, const Records& records, BenchReport
   if (report.signal != 0) add({"Interrupted: the rest was not measured."});
   if (!report.failure.empty()) add({"Failed: " + report.failure + "."});
   if (benchmark.findings) add(benchmark.findings(records));
-  if (benchmark.pictures)
-    report.pictures = benchmark.pictures(
-        records, str("flashstep ", benchmark.command, machine.empty() ? "" : "; ", machine));
+  if (benchmark.pictures) report.pictures = benchmark.pictures(records);
+  for (NamedPicture& named : report.pictures)
+    set_footnote(named, str("flashstep ", benchmark.command, machine.empty() ? "" : "; ", machine));
 }
 
 }  // namespace
@@ -176,8 +176,7 @@ void save(const BenchReport& report, const std::string& stem) {
   }
   for (const NamedPicture& named : report.pictures) {
     const std::string picture_stem = stem + "_" + named.name;
-    const auto written = std::visit(
-        [&](const auto& p) { return measure::write_plot(p, picture_stem); }, named.picture);
+    const auto written = measure::write_picture(to_svg(named), picture_stem);
     write_file(picture_stem + ".picture.json", to_json(named));
     document += str("\n![", named.name, "](", written.svg.filename().string(), ")\n");
   }

@@ -96,14 +96,13 @@ std::vector<std::string> sharding_findings(const Records& records) {
   return buckets;
 }
 
-std::vector<NamedPicture> sharding_pictures(const Records& records, const std::string& footnote) {
+std::vector<NamedPicture> sharding_pictures(const Records& records) {
   std::vector<NamedPicture> pictures;
   for (const auto& [stem, members] : records.grouped(text_of("stem"))) {
     measure::LaneChart chart;
     chart.title = "What runs when in the update of a training step";
     chart.subtitle =
         members.all().front().what + "; rank 0 under the profiler, which slows the host down";
-    chart.footnote = footnote;
     for (const Record& r : members) {
       if (is_traced(r))
         chart.groups.push_back(

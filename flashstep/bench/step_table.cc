@@ -217,13 +217,12 @@ measure::Plot warmup_plot(const Records& records) {
   return plot;
 }
 
-std::vector<NamedPicture> step_pictures(const Records& all, const std::string& footnote) {
+std::vector<NamedPicture> step_pictures(const Records& all) {
   std::vector<NamedPicture> pictures;
   const Records records =
       all.where([](const Record& r) { return is_ours(r) && r.outcome.measured(); });
   if (records.empty()) return pictures;
   const auto add = [&](const std::string& name, measure::Plot plot) {
-    plot.footnote = footnote;
     pictures.push_back({without_slashes(name), std::move(plot)});
   };
   const double warmup = all.all().front().number("warm-up");

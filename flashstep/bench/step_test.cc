@@ -240,16 +240,12 @@ TEST(BenchStep, MeasuresInProcessesOfTheirOwn) {
 }
 
 TEST(BenchStep, MistakesAreSentences) {
-  const auto refused = [](void (*spoil)(BenchStepOptions&)) {
-    BenchStepOptions options = small_step_options();
-    spoil(options);
-    EXPECT_THROW(bench_step(options), UserError);
-  };
-  refused([](BenchStepOptions& o) { o.axes.sizes = {"huge"}; });
-  refused([](BenchStepOptions& o) { o.warmups.clear(); });
-  refused([](BenchStepOptions& o) { o.task.steps = 0; });
-  refused([](BenchStepOptions& o) { o.task.graph = true; });       // on a CPU
-  refused([](BenchStepOptions& o) { o.task.peers = {"eager"}; });  // without a command
+  const auto refused = refused_by(bench_step, small_step_options());
+  refused([](auto& o) { o.axes.sizes = {"huge"}; });
+  refused([](auto& o) { o.warmups.clear(); });
+  refused([](auto& o) { o.task.steps = 0; });
+  refused([](auto& o) { o.task.graph = true; });       // on a CPU
+  refused([](auto& o) { o.task.peers = {"eager"}; });  // without a command
 }
 
 }  // namespace

@@ -129,8 +129,7 @@ void put_step_memory(const measure::MemoryTrace& trace, Record& record) {
   }
 }
 
-std::vector<NamedPicture> step_memory_pictures(const Records& records,
-                                               const std::string& footnote) {
+std::vector<NamedPicture> step_memory_pictures(const Records& records) {
   std::vector<NamedPicture> pictures;
   for (const auto& [name, members] : records.grouped([](const Record& r) { return r.what; })) {
     double most = 0;
@@ -141,7 +140,6 @@ std::vector<NamedPicture> step_memory_pictures(const Records& records,
     measure::Plot plot;
     plot.title = "Memory of a launched step, first rank";
     plot.subtitle = name;
-    plot.footnote = footnote;
     plot.x.label = "s";
     plot.y.label = unit == kGiB ? "GiB of tensors" : "MiB of tensors";
     for (const Record& record : members) {

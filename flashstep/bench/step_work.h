@@ -30,6 +30,6 @@ Schema step_work_schema(const Records& records);
 // Bytes of tensors over the time of the range "step".
 void put_step_memory(const measure::MemoryTrace& trace, Record& record);
 // A picture for each case that has some, a line for each implementation.
-std::vector<NamedPicture> step_memory_pictures(const Records& records, const std::string& footnote);
+std::vector<NamedPicture> step_memory_pictures(const Records& records);
 
 }  // namespace flashstep::tools

@@ -100,7 +100,7 @@ TEST(StepWork, MemoryStaysUntilItChanges) {
     EXPECT_TRUE(at[i] == at[i - 1] || bytes[i] == bytes[i - 1]);
 
   const std::vector<NamedPicture> pictures =
-      step_memory_pictures(Records({record, Record{.what = "another"}}), "");
+      step_memory_pictures(Records({record, Record{.what = "another"}}));
   ASSERT_EQ(pictures.size(), 1u);
   const auto& plot = std::get<measure::Plot>(pictures[0].picture);
   EXPECT_EQ(plot.y.label, "MiB of tensors");

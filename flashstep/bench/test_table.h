@@ -1,4 +1,4 @@
-// For tests of tables: cells by the names of their columns, and the lines below.
+// For tests of tables: cells by the names of their columns, and the lines below; and of mistakes.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/error.h"
 #include "flashstep/measure/table.h"
 
 namespace flashstep::tools {
@@ -69,6 +70,16 @@ inline bool some_line_has(const std::vector<std::string>& lines,
       return line.find(text) != std::string::npos;
     });
   });
+}
+
+// A function that spoils what `measure` takes well, and expects UserError.
+template <typename Measure, typename Options>
+auto refused_by(const Measure& measure, const Options& good) {
+  return [=](void (*spoil)(Options&)) {
+    Options options = good;
+    spoil(options);
+    EXPECT_THROW(measure(options), UserError);
+  };
 }
 
 }  // namespace flashstep::tools

@@ -24,13 +24,13 @@ constexpr int64_t kHandoutVocabulary = 10'000, kHandoutBatch = 4;
 
 // What two cores train in a second or two.
 struct SmallSize {
-  const char* name;
-  int64_t d_model, d_ff, num_layers, num_heads, context_length, batch_size;
+  const char *name, *numbers;  // as in model_by_numbers()
+  int64_t context_length, batch_size;
 };
 constexpr int64_t kSmallVocabulary = 4096;
-constexpr SmallSize kSmallSizes[] = {{"tiny", 128, 384, 4, 4, 128, 32},
-                                     {"mini", 256, 704, 4, 8, 256, 16},
-                                     {"base", 512, 1376, 6, 8, 256, 8}};
+constexpr SmallSize kSmallSizes[] = {{"tiny", "128/384/4/4", 128, 32},
+                                     {"mini", "256/704/4/8", 256, 16},
+                                     {"base", "512/1376/6/8", 256, 8}};
 
 ModelConfig model_by_numbers(const std::string& text) {
   ModelConfig model;
@@ -130,11 +130,8 @@ ModelConfig model_by_name(const std::string& name) {
   }
   const SmallSize* small = small_size(name);
   if (small == nullptr) return model_by_numbers(name);
+  model = model_by_numbers(small->numbers);
   model.vocab_size = kSmallVocabulary;
-  model.d_model = small->d_model;
-  model.d_ff = small->d_ff;
-  model.num_layers = small->num_layers;
-  model.num_heads = small->num_heads;
   return model;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/bench/test_table.h"
 #include "flashstep/bench/test_workload.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
@@ -32,23 +33,19 @@ TEST(Workload, SizesByNameAndByNumbers) {
 }
 
 TEST(Workload, WhatCannotBeIsASentence) {
-  const auto refused = [](void (*spoil)(Workload&)) {
-    Workload workload = small_workload();
-    spoil(workload);
-    EXPECT_THROW(resolved_workload(workload), UserError);
-  };
-  refused([](Workload& w) { w.mode = "backward"; });
-  refused([](Workload& w) { w.precision = "fp16"; });
-  refused([](Workload& w) { w.precision = "tf32"; });  // on a CPU
-  refused([](Workload& w) { w.precision = "fp32-split"; });
-  refused([](Workload& w) { w.stream = "bf16"; });  // with fp32
-  refused([](Workload& w) { w.moments = "fp16"; });
-  refused([](Workload& w) { w.recompute = "blocks"; });
-  refused([](Workload& w) { w.device = "tpu"; });
-  refused([](Workload& w) { w.model.attention = "flash"; });
-  refused([](Workload& w) { w.model.context_length = 0; });  // these numbers have none of their own
-  refused([](Workload& w) { w.model.num_heads = 3; });
-  if (measure::list_gpus().empty()) refused([](Workload& w) { w.device = "cuda"; });
+  const auto refused = refused_by(resolved_workload, small_workload());
+  refused([](auto& w) { w.mode = "backward"; });
+  refused([](auto& w) { w.precision = "fp16"; });
+  refused([](auto& w) { w.precision = "tf32"; });  // on a CPU
+  refused([](auto& w) { w.precision = "fp32-split"; });
+  refused([](auto& w) { w.stream = "bf16"; });  // with fp32
+  refused([](auto& w) { w.moments = "fp16"; });
+  refused([](auto& w) { w.recompute = "blocks"; });
+  refused([](auto& w) { w.device = "tpu"; });
+  refused([](auto& w) { w.model.attention = "flash"; });
+  refused([](auto& w) { w.model.context_length = 0; });  // these numbers have none of their own
+  refused([](auto& w) { w.model.num_heads = 3; });
+  if (measure::list_gpus().empty()) refused([](auto& w) { w.device = "cuda"; });
 }
 
 TEST(Workload, SaysWhatDiffersFromTheDefault) {

@@ -174,8 +174,4 @@ std::string to_svg(const AreaChart& chart) {
          svg.take() + "</svg>\n";
 }
 
-WrittenPlot write_plot(const AreaChart& chart, const std::filesystem::path& path_stem) {
-  return write_picture(to_svg(chart), path_stem);
-}
-
 }  // namespace flashstep::measure

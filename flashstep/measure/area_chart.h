@@ -2,7 +2,6 @@
 // what it holds. Each value holds until the next one.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -34,8 +33,5 @@ struct AreaChart {
 
 // The picture as an SVG document. UserError unless there is a value for each x, and x ascends.
 std::string to_svg(const AreaChart& chart);
-
-// Writes PATH_STEM.svg and PATH_STEM.png. Throws MachineError when that fails.
-WrittenPlot write_plot(const AreaChart& chart, const std::filesystem::path& path_stem);
 
 }  // namespace flashstep::measure

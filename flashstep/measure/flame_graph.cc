@@ -114,8 +114,4 @@ std::string to_svg(const FlameGraph& graph) {
          "</svg>\n";
 }
 
-WrittenPlot write_plot(const FlameGraph& graph, const std::filesystem::path& path_stem) {
-  return write_picture(to_svg(graph), path_stem);
-}
-
 }  // namespace flashstep::measure

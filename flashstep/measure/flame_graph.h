@@ -2,7 +2,6 @@
 // width of a frame is its share of the whole; frames that it contains stand on it.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -40,8 +39,5 @@ void add_up(FlameFrame& frame);
 
 // The picture as an SVG document; names that do not fit show when the pointer rests on the frame.
 std::string to_svg(const FlameGraph& graph);
-
-// Writes PATH_STEM.svg and PATH_STEM.png. Throws MachineError when that fails.
-WrittenPlot write_plot(const FlameGraph& graph, const std::filesystem::path& path_stem);
 
 }  // namespace flashstep::measure

@@ -116,8 +116,4 @@ std::string to_svg(const HeatMap& map) {
          svg.take() + "</svg>\n";
 }
 
-WrittenPlot write_plot(const HeatMap& map, const std::filesystem::path& path_stem) {
-  return write_picture(to_svg(map), path_stem);
-}
-
 }  // namespace flashstep::measure

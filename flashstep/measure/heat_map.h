@@ -1,7 +1,6 @@
 // A table of ratios as a picture: 1 is white, more is blue, less is orange.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -27,8 +26,5 @@ std::string ratio_color(double ratio);
 // The picture as an SVG document. UserError unless there is a value (and a label, if any) for each
 // field.
 std::string to_svg(const HeatMap& map);
-
-// Writes PATH_STEM.svg and PATH_STEM.png. Throws MachineError when that fails.
-WrittenPlot write_plot(const HeatMap& map, const std::filesystem::path& path_stem);
 
 }  // namespace flashstep::measure

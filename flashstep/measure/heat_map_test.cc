@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "flashstep/detail/files.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/png.h"
 
@@ -58,14 +57,6 @@ TEST(HeatMap, WantsAValueForEachField) {
   map = small_map();
   map.labels.pop_back();
   EXPECT_THROW(to_svg(map), UserError);
-}
-
-TEST(HeatMap, IsWritten) {
-  const auto folder = std::filesystem::temp_directory_path() / "flashstep_heat_map_test";
-  std::filesystem::create_directories(folder);
-  const WrittenPlot written = write_plot(small_map(), folder / "map");
-  EXPECT_EQ(read_file(written.svg), to_svg(small_map()));
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -102,8 +102,4 @@ std::string to_svg(const LaneChart& chart) {
          svg.take() + "</svg>\n";
 }
 
-WrittenPlot write_plot(const LaneChart& chart, const std::filesystem::path& path_stem) {
-  return write_picture(to_svg(chart), path_stem);
-}
-
 }  // namespace flashstep::measure

@@ -2,7 +2,6 @@
 // communication of a step.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -34,8 +33,5 @@ struct LaneChart {
 // The picture as an SVG document; time in milliseconds from 0 on. Spans that are not finite are
 // left out.
 std::string to_svg(const LaneChart& chart);
-
-// Writes PATH_STEM.svg and PATH_STEM.png. Throws MachineError when that fails.
-WrittenPlot write_plot(const LaneChart& chart, const std::filesystem::path& path_stem);
 
 }  // namespace flashstep::measure

@@ -107,8 +107,7 @@ double internal::draw_footnote(SvgWriter& svg, const std::string& footnote, doub
   return draw_lines(svg, lines, y, 14, {.size = kFootnoteSize, .fill = "#777777"});
 }
 
-WrittenPlot internal::write_picture(const std::string& svg,
-                                    const std::filesystem::path& path_stem) {
+WrittenPlot write_picture(const std::string& svg, const std::filesystem::path& path_stem) {
   WrittenPlot written;
   written.svg = path_stem.string() + ".svg";
   write_file(written.svg, svg);
@@ -154,10 +153,6 @@ std::string to_svg(const Plot& plot) {
   y = draw_footnote(svg, plot.footnote, plot.width, y + 4);
   return document_head(plot.title, description(plot), plot.width, std::ceil(y + 8)) + svg.take() +
          "</svg>\n";
-}
-
-WrittenPlot write_plot(const Plot& plot, const std::filesystem::path& path_stem) {
-  return write_picture(to_svg(plot), path_stem);
 }
 
 }  // namespace flashstep::measure

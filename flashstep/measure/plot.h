@@ -64,6 +64,11 @@ struct WrittenPlot {
 };
 
 // Writes PATH_STEM.svg and PATH_STEM.png. Throws MachineError when that fails.
-WrittenPlot write_plot(const Plot& plot, const std::filesystem::path& path_stem);
+WrittenPlot write_picture(const std::string& svg, const std::filesystem::path& path_stem);
+// Of a picture of any kind.
+template <typename Picture>
+WrittenPlot write_plot(const Picture& picture, const std::filesystem::path& path_stem) {
+  return write_picture(to_svg(picture), path_stem);
+}
 
 }  // namespace flashstep::measure

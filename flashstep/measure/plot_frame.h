@@ -68,8 +68,6 @@ double draw_heading(SvgWriter& svg, const std::string& title, const std::string&
                     double page_width);
 // The footnote from `y` on, in at most three lines; returns where it ends.
 double draw_footnote(SvgWriter& svg, const std::string& footnote, double page_width, double y);
-// PATH_STEM.svg, and PATH_STEM.png where it can be drawn.
-WrittenPlot write_picture(const std::string& svg, const std::filesystem::path& path_stem);
 
 // plot_axes.cc
 void choose_intervals(const Plot& plot, Frame& frame);  // all of the frame but its rectangle

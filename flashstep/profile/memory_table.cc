@@ -136,7 +136,7 @@ std::vector<NamedTable> memory_tables(const Records& records) {
 
 // Peaks over the context, a bar for each mode, precision and, of several, attention; one picture a
 // size.
-std::vector<NamedPicture> peak_pictures(const Records& records, const std::string& footnote) {
+std::vector<NamedPicture> peak_pictures(const Records& records) {
   const Records passes = records.where(is_pass);
   const bool several = passes.distinct(text_of("attention")).size() > 1;
   std::vector<NamedPicture> pictures;
@@ -154,7 +154,6 @@ std::vector<NamedPicture> peak_pictures(const Records& records, const std::strin
         });
     plot.title = "Peak memory of " + size;
     plot.y.label = "MiB of tensors";
-    plot.footnote = footnote;
     std::string stem = size;
     std::replace_if(
         stem.begin(), stem.end(),

@@ -177,8 +177,7 @@ std::vector<std::string> gains(const Records& records) {
   return {sentence + "."};
 }
 
-std::vector<NamedPicture> gain_picture(const Records& records, const std::string& footnote,
-                                       const std::string& what) {
+std::vector<NamedPicture> gain_picture(const Records& records, const std::string& what) {
   Records points;  // of each pass
   for (const std::string pass : kPassNames) {
     for (const Record& r : records.where(has_gain))
@@ -195,7 +194,6 @@ std::vector<NamedPicture> gain_picture(const Records& records, const std::string
   plot.x = {.label = "parameters", .scale = measure::Scale::kLog, .limits = {}};
   plot.y = {.label = "fp32's time over bf16's", .scale = {}, .limits = {}};
   plot.references = {{1, "as fast", false}};
-  plot.footnote = footnote;
   return {{"gain", plot}};
 }
 
@@ -213,9 +211,7 @@ Benchmark sizes_benchmark(const PrecisionSizesOptions& options) {
   benchmark.how_to_read = {note("precision sizes")};
   benchmark.how = str("Medians of ", options.steps, " passes after ", options.warmup);
   benchmark.findings = gains;
-  benchmark.pictures = [what](const Records& records, const std::string& footnote) {
-    return gain_picture(records, footnote, what);
-  };
+  benchmark.pictures = [what](const Records& records) { return gain_picture(records, what); };
   return benchmark;
 }
 

@@ -84,8 +84,7 @@ std::vector<Record> times_of(const ProfileCase& c, const Outcome& outcome);
 Benchmark profile_benchmark(const std::vector<ProfileCase>& cases, int64_t top);
 
 // profile_notes.cc
-std::vector<NamedPicture> profile_pictures(const std::vector<ProfileCase>& cases,
-                                           const std::string& footnote);
+std::vector<NamedPicture> profile_pictures(const std::vector<ProfileCase>& cases);
 std::string file_name(const std::string& case_name);  // letters, digits, "_", "." and "-"
 std::vector<std::string> profile_notes(const std::vector<ProfileCase>& cases);
 

@@ -106,13 +106,11 @@ int color_of(WorkClass work_class) {
   return neutral ? measure::kDarkGrey : static_cast<int>(work_class);
 }
 
-measure::FlameGraph flame_graph(const std::string& title, const ProfileRun& run,
-                                const std::string& footnote) {
+measure::FlameGraph flame_graph(const std::string& title, const ProfileRun& run) {
   measure::FlameGraph graph;
   graph.title = title;
   graph.subtitle = str(run.sums.on_gpu ? "Kernels" : "Operators",
                        " by pass and range, all blocks together, in milliseconds of one step");
-  graph.footnote = footnote;
   graph.root.name = "step";
   std::vector<bool> used(kWorkClasses, false);
   for (const ProfileCell& cell : run.sums.cells) {
@@ -133,11 +131,10 @@ measure::FlameGraph flame_graph(const std::string& title, const ProfileRun& run,
   return graph;
 }
 
-measure::Plot shares_plot(const ProfileCase& c, const std::string& footnote) {
+measure::Plot shares_plot(const ProfileCase& c) {
   measure::Plot plot;
   plot.title = "Share of time by class of work";
   plot.subtitle = c.name;
-  plot.footnote = footnote;
   plot.y.label = "% of the time";
   const auto& all = all_work_classes();
   std::vector<std::optional<WorkClass>> shown(all.begin(), all.end());
@@ -188,8 +185,7 @@ std::string file_name(const std::string& case_name) {
   return name;
 }
 
-std::vector<NamedPicture> profile_pictures(const std::vector<ProfileCase>& cases,
-                                           const std::string& footnote) {
+std::vector<NamedPicture> profile_pictures(const std::vector<ProfileCase>& cases) {
   std::vector<NamedPicture> pictures;
   for (const ProfileCase& c : cases) {
     const std::string name = file_name(c.name);
@@ -197,10 +193,10 @@ std::vector<NamedPicture> profile_pictures(const std::vector<ProfileCase>& cases
                                 const std::optional<ProfileRun>& run) {
       if (!run) return;
       const std::string title = str("Where ", whose, " of ", c.name, " goes");
-      pictures.push_back({stem + name, flame_graph(title, *run, footnote)});
+      pictures.push_back({stem + name, flame_graph(title, *run)});
     };
     add_flames("flame_", "the time", c.step);
-    if (c.step) pictures.push_back({"shares_" + name, shares_plot(c, footnote)});
+    if (c.step) pictures.push_back({"shares_" + name, shares_plot(c)});
     add_flames("flame_inference_", "inference's time", c.inference);
   }
   return pictures;

@@ -380,9 +380,7 @@ Benchmark profile_benchmark(const std::vector<ProfileCase>& cases, int64_t top) 
     std::erase_if(tables, [](const NamedTable& named) { return named.table.rows.empty(); });
     return tables;
   };
-  benchmark.pictures = [&cases](const Records&, const std::string& footnote) {
-    return profile_pictures(cases, footnote);
-  };
+  benchmark.pictures = [&cases](const Records&) { return profile_pictures(cases); };
   return benchmark;
 }
 

@@ -13,10 +13,13 @@
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/error.h"
-#include "flashstep/measure/plot_frame.h"
 #include "flashstep/report/document.h"
 
 namespace flashstep::tools {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LeftOut, section, what, why)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRecord, preset, only, left_out)
+
 namespace {
 
 // The pictures of a document: their colours, axes and footnotes.
@@ -71,7 +74,7 @@ void choose_scale(measure::Plot& plot) {
 }
 
 namespace fs = std::filesystem;
-using OrderedJson = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 // Where its numbers come from is a note, and in the CSV, which has none, a first line with "#".
 void write_table(const DocumentTable& table, const fs::path& folder) {
@@ -90,7 +93,7 @@ void write_changed(const PictureBlock& picture, const fs::path& folder) {
   const fs::path svg = stem.string() + ".svg";
   if (fs::exists(stem.string() + ".png") && fs::exists(svg) && read_file(svg) == picture.svg)
     return;
-  measure::internal::write_picture(picture.svg, stem);
+  measure::write_picture(picture.svg, stem);
 }
 
 // Every processor draws some. The first error ends the others' work and is thrown.
@@ -125,17 +128,12 @@ std::vector<std::vector<PictureBlock>> draw_pictures(const std::vector<Result>& 
   std::vector<std::vector<PictureBlock>> drawn;
   for (const Result& result : results) {
     drawn.emplace_back();
-    for (StoredPicture picture : result.pictures) {
+    for (NamedPicture picture : result.pictures) {
       if (auto* plot = std::get_if<measure::Plot>(&picture.picture)) {
         colors.paint(*plot);
         choose_scale(*plot);
       }
-      // One that is kept as it was drawn has the footnote that it was drawn with.
-      const auto set_footnote = [&](auto& kind) {
-        if constexpr (requires { kind.footnote; })
-          kind.footnote = str(result.made.command, "; ", origin_of(result.made));
-      };
-      std::visit(set_footnote, picture.picture);
+      set_footnote(picture, str(result.made.command, "; ", origin_of(result.made)));
       drawn.back().push_back({stem_of(result, picture.name), caption_of(picture), to_svg(picture)});
     }
   }
@@ -143,33 +141,18 @@ std::vector<std::vector<PictureBlock>> draw_pictures(const std::vector<Result>& 
 }
 
 void write_record(const RunRecord& record, const fs::path& directory) {
-  OrderedJson json = {
-      {"preset", record.preset}, {"only", record.only}, {"left_out", OrderedJson::array()}};
-  for (const LeftOut& left_out : record.left_out) {
-    json["left_out"].push_back(
-        {{"section", left_out.section}, {"what", left_out.what}, {"why", left_out.why}});
-  }
-  write_file(directory / "report.json", json.dump(1) + "\n");
+  write_file(directory / "report.json", Json(record).dump(1) + "\n");
 }
 
 RunRecord read_record(const fs::path& directory) {
-  RunRecord record;
   const fs::path path = directory / "report.json";
-  if (!fs::exists(path)) return record;
+  if (!fs::exists(path)) return {};
   try {
-    const OrderedJson json = OrderedJson::parse(read_file(path));
-    record.preset = json.at("preset").get<std::string>();
-    record.only = json.at("only").get<std::vector<std::string>>();
-    for (const OrderedJson& entry : json.at("left_out")) {
-      record.left_out.push_back({entry.at("what").get<std::string>(),
-                                 entry.at("why").get<std::string>(),
-                                 entry.at("section").get<std::string>()});
-    }
-  } catch (const OrderedJson::exception& error) {
+    return Json::parse(read_file(path)).get<RunRecord>();
+  } catch (const Json::exception& error) {
     throw UserError(
         str("[report] expected the record of a report in ", path.string(), ": ", error.what()));
   }
-  return record;
 }
 
 void write_document(const Document& document, const fs::path& directory) {

@@ -59,31 +59,28 @@ PythonJson python_table(const measure::Table& table) {
           {"text", measure::to_text(table)}};
 }
 
-PythonJson python_report(const std::string& text, const std::vector<NamedTable>& tables) {
+PythonJson python_report(const std::string& text, const std::vector<NamedTable>& tables,
+                         const std::vector<NamedPicture>& pictures) {
   PythonJson json = {{"text", text},
                      {"about", PythonJson::object()},
                      {"tables", PythonJson::object()},
                      {"pictures", PythonJson::object()}};
   for (const NamedTable& named : tables) json["tables"][named.name] = python_table(named.table);
+  for (const NamedPicture& named : pictures) json["pictures"][named.name] = to_svg(named);
   return json;
 }
 
 PythonJson python_report(const BenchReport& report, const std::string& name) {
   std::vector<NamedTable> tables = {{name, report.table}};
   tables.insert(tables.end(), report.tables.begin(), report.tables.end());
-  PythonJson json = python_report(to_text(report), tables);
-  for (const NamedPicture& named : report.pictures) {
-    json["pictures"][named.name] =
-        std::visit([](const auto& picture) { return measure::to_svg(picture); }, named.picture);
-  }
-  return json;
+  return python_report(to_text(report), tables, report.pictures);
 }
 
 PythonJson python_report(const Result& result) {
   std::string text;
   for (const NamedTable& named : result.tables)
     text += (text.empty() ? "" : "\n") + measure::to_text(named.table);
-  PythonJson json = python_report(text, result.tables);
+  PythonJson json = python_report(text, result.tables, result.pictures);
   const Provenance& made = result.made;
   for (const auto& [name, value] :
        {std::pair("command", made.command), std::pair("machine", made.machine),
@@ -91,8 +88,6 @@ PythonJson python_report(const Result& result) {
         std::pair("failure", result.failure)}) {
     if (!value.empty()) json["about"][name] = value;
   }
-  for (const StoredPicture& picture : result.pictures)
-    json["pictures"][picture.name] = to_svg(picture);
   return json;
 }
 
@@ -123,7 +118,7 @@ std::string report_of_files(std::string_view name) {
   const fs::path path(name);
   if (!fs::is_directory(path)) {
     const measure::Table table = measure::table_from_json(read_file(path), path.string());
-    return dumped(python_report(measure::to_text(table), {{path.stem().string(), table}}));
+    return dumped(python_report(measure::to_text(table), {{path.stem().string(), table}}, {}));
   }
   const Result result = collect(path);
   require(!result.tables.empty() || !result.pictures.empty(),

@@ -94,7 +94,7 @@ std::string to_json(const Result& result) {
     json["tables"].push_back(
         {{"name", named.name}, {"table", OrderedJson::parse(measure::to_json(named.table))}});
   }
-  for (const StoredPicture& picture : result.pictures)
+  for (const NamedPicture& picture : result.pictures)
     json["pictures"].push_back(OrderedJson::parse(to_json(picture)));
   return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }

@@ -95,7 +95,7 @@ struct Result {
   std::string key;                   // key_of
   Provenance made;
   std::vector<NamedTable> tables;  // "ddp", "ddp_runs"
-  std::vector<StoredPicture> pictures;
+  std::vector<NamedPicture> pictures;
   std::vector<std::string> files;  // what else it wrote, relative to the report's directory
   std::string failure;             // why there is nothing; it is measured again next time
 };
