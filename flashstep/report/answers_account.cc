@@ -41,8 +41,7 @@ Facts ring(const Evidence& evidence) {
   Facts facts;
   bool as_derived = true;  // N - 1 steps of whole tensors beside 2 (N - 1) of N-ths
   for (const TableRows& by_ranks : evidence.rows("ring").by({"ranks"})) {
-    const auto both = pairs(by_ranks, {{"algorithm", "whole tensors (alternate)"}},
-                            {{"algorithm", "ring"}}, {"size"});
+    const auto both = pairs(by_ranks, "algorithm", "whole tensors (alternate)", "ring", {"size"});
     if (both.empty()) continue;
     const auto& [whole, of_ring] = both.back();
     const double n = whole.number("ranks");
@@ -75,10 +74,8 @@ AnswerFunction bound_of(const std::string& strategy) {
 
 Facts sharding_account(const Evidence& evidence) {
   const TableRows rows = evidence.rows("sharding_account");
-  const RowPair last =
-      pairs(rows, {{"strategy", "ZeRO-3 (FSDP)"}}, {{"strategy", "DDP"}}, {"ranks"}).last();
-  const bool saves = last.b.number("in all") > last.a.number("in all");
-  return {{{"of", subject_of(rows)}, {"saves", which(saves)}}, last.rows(), rows};
+  const RowPairs both = pairs(rows, "strategy", "ZeRO-3 (FSDP)", "DDP", {"ranks"});
+  return {{{"of", subject_of(rows)}}, both.last().rows(), rows};
 }
 
 // What the numbers of a scheme show of its growth with n blocks: 0, O(1) memory for O(n^2) passes;

@@ -80,8 +80,7 @@ Facts attention_memory(const Evidence& evidence) {
                             (name == "naive" || name == ours);
                    }),
       .picture = {counted ? "grid_memory_d" : "grid_time"}};
-  const auto smaller = ratios(
-      pairs(rows, {{"implementation", ours}}, {{"implementation", "naive"}}, kGridCase), column);
+  const auto smaller = ratios(pairs(rows, "implementation", ours, "naive", kGridCase), column);
   if (smaller.empty()) return facts;
   const bool is_smaller = compare_measured(smaller.back(), 1) > 0;
   facts.words["smaller"] = which(is_smaller);
@@ -90,8 +89,7 @@ Facts attention_memory(const Evidence& evidence) {
 }
 
 Facts attention_compiled(const Evidence& evidence) {
-  const auto both = pairs(evidence.rows("grid"), {{"implementation", "compiled"}},
-                          {{"implementation", "naive"}}, kGridCase);
+  const auto both = pairs(evidence.rows("grid"), "implementation", "compiled", "naive", kGridCase);
   const double kept = 1 / speed(both, "before backward");
   return {{{"forward", speeds(ratios(both, "forward"), "without it")},
            {"backward", speeds(ratios(both, "backward"), "without it")},
@@ -172,8 +170,7 @@ Facts attention_leaderboard(const Evidence& evidence) {
 // ---- Norms
 
 RowPairs norms(const TableRows& rows, const std::string& a, const std::string& b) {
-  return pairs(rows, {{"implementation", a}}, {{"implementation", b}},
-               {"rows", "width", "dtype", "pass"});
+  return pairs(rows, "implementation", a, b, {"rows", "width", "dtype", "pass"});
 }
 
 std::string norm_speeds(const RowPairs& both, const std::string& b) {

@@ -42,8 +42,7 @@ std::string place_of_peak(const std::string& path) {
 
 Facts memory_timeline(const Evidence& evidence) {
   const TableRows rows = evidence.rows("peaks").with({"peak"});
-  const auto both =
-      pairs(rows, {{"mode", "forward"}}, {{"mode", "step"}}, {"size", "context", "precision"});
+  const auto both = pairs(rows, "mode", "forward", "step", {"size", "context", "precision"});
   if (both.empty()) return {};
   const std::string precision = both.front().a.text("precision");
   const auto& [forward, step] = *std::find_if(both.rbegin(), both.rend(), [&](const RowPair& pair) {
@@ -111,8 +110,7 @@ void add_reason_of_change(const RowPairs& both, SentenceWords& words) {
 
 Facts memory_mixed(const Evidence& evidence) {
   const TableRows rows = evidence.rows("peaks").with({"peak"});
-  const auto both =
-      pairs(rows, {{"precision", "bf16"}}, {{"precision", "fp32"}}, {"size", "context", "mode"});
+  const auto both = pairs(rows, "precision", "bf16", "fp32", {"size", "context", "mode"});
   if (both.empty()) return {};
   Facts facts = {.rows = both.last().rows()};
   facts.table.columns = {measure::text_column("size"),

@@ -37,9 +37,7 @@ Facts allreduce_sizes(const Evidence& evidence) {
   Facts facts = {.shown = evidence.rows("allreduce")};
   for (const TableRows& transport : facts.shown.by({"backend", "device"}))
     facts.add_case(transport_of(transport), 2);
-  facts.rows = pairs(facts.shown, {{"backend", "nccl"}}, {{"backend", "gloo"}}, {"ranks", "size"})
-                   .last()
-                   .rows();
+  facts.rows = pairs(facts.shown, "backend", "nccl", "gloo", {"ranks", "size"}).last().rows();
   return facts;
 }
 
@@ -255,8 +253,8 @@ Facts sharding_zero(const Evidence& evidence) {
   const TableRows rows = evidence.rows("sharding");
   if (rows.where({{"optimizer", "whole"}}).empty()) return {};
   Facts facts = {{{"known", which(true)}}, {}, rows};
-  for (const RowPair& both : pairs(rows, {{"optimizer", "flat"}}, {{"optimizer", "whole"}},
-                                   {"model", "ranks", "precision"})) {
+  for (const RowPair& both :
+       pairs(rows, "optimizer", "flat", "whole", {"model", "ranks", "precision"})) {
     facts.add_case({{}, both.rows()}, 2);
   }
   return facts;

@@ -166,7 +166,7 @@ Facts profile_shares(const Evidence& evidence) {
 
 Facts profile_softmax(const Evidence& evidence) {
   const TableRows rows = evidence.rows("parts").where({{"pass", "forward"}});
-  const auto both = pairs(rows, {{"part", "softmax"}}, {{"part", "matrix products"}}, kProfiled);
+  const auto both = pairs(rows, "part", "softmax", "matrix products", kProfiled);
   if (both.empty()) return {};
   const TableRow shown = rows.with({"work"}).by(kProfiled).back().front();
   const TableRows profiled = same_case(rows, shown);

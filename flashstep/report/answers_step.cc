@@ -27,8 +27,7 @@ Facts step_program(const Evidence& evidence) {
 // What bf16 makes of forward and backward together.
 std::string gain_of_bf16(const TableRows& rows) {
   std::vector<std::pair<double, std::string>> gains;
-  for (const auto& [half, full] :
-       pairs(rows, {{"precision", "bf16"}}, {{"precision", "fp32"}}, {"model"})) {
+  for (const auto& [half, full] : pairs(rows, "precision", "bf16", "fp32", {"model"})) {
     const double gain = (full.number("forward") + full.number("backward")) /
                         (half.number("forward") + half.number("backward"));
     gains.emplace_back(gain, say("{gain} ({model})", half, {{"gain", fixed(gain, 2)}}));

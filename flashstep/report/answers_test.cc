@@ -50,9 +50,7 @@ Change in_tables(const std::string& section, const Columns& columns,
     for (NamedTable& named : result.tables) {
       std::vector<size_t> at;
       for (const std::string& column : columns) {
-        for (size_t i = 0; i < named.table.columns.size(); ++i) {
-          if (named.table.columns[i].name == column) at.push_back(i);
-        }
+        if (const auto found = column_named(named.table, column)) at.push_back(*found);
       }
       if (result.section == section && at.size() == columns.size()) change(named.table, at);
     }

@@ -276,8 +276,9 @@ RowPairs pairs(const TableRows& a, const TableRows& b, const Columns& same_case)
   return found;
 }
 
-RowPairs pairs(const TableRows& rows, const Cells& a, const Cells& b, const Columns& same_case) {
-  return pairs(rows.where(a), rows.where(b), same_case);
+RowPairs pairs(const TableRows& rows, const std::string& column, const std::string& a,
+               const std::string& b, const Columns& same_case) {
+  return pairs(rows.where({{column, a}}), rows.where({{column, b}}), same_case);
 }
 
 std::vector<double> ratios(const RowPairs& pairs, const std::string& column) {

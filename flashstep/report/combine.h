@@ -196,8 +196,9 @@ struct RowPairs : std::vector<RowPair> {
 };
 // Each row of `a` with the first one of `b` that is of the same case.
 RowPairs pairs(const TableRows& a, const TableRows& b, const Columns& same_case);
-// Of rows that read `a`, and `b`.
-RowPairs pairs(const TableRows& rows, const Cells& a, const Cells& b, const Columns& same_case);
+// Of rows whose column reads `a`, with those where it reads `b`.
+RowPairs pairs(const TableRows& rows, const std::string& column, const std::string& a,
+               const std::string& b, const Columns& same_case);
 
 // How cases compare, in words.
 class Tally {

@@ -39,6 +39,19 @@ inline bool has_stored_results() {
   return std::filesystem::exists(source_folder() / "reports/report_h200_2026-11-22/results");
 }
 
+inline Result result_of(const std::string& section, const std::string& measurement,
+                        std::vector<measure::Table> tables) {
+  Result result;
+  result.section = section;
+  result.measurement = measurement;
+  result.made.command = "flashstep something";
+  result.made.machine = "a machine";
+  result.made.measured_at = "2026-11-21 12:00:00 UTC";
+  for (size_t i = 0; i < tables.size(); ++i)
+    result.tables.push_back({str("table", i), std::move(tables[i])});
+  return result;
+}
+
 inline const std::vector<Result>& stored_results() {
   static const std::vector<Result> all = [] {
     std::vector<Result> results =
@@ -53,15 +66,11 @@ inline const std::vector<Result>& stored_results() {
                                {"tokenizer", "tokenizer", "tokenizer"},
                                {"norm", "norm_quick", "norm_quick"}};
     for (const auto& [section, measurement, file] : tables) {
-      Result result;
-      result.section = section;
-      result.measurement = measurement;
-      result.made = results.front().made;
-      result.tables.push_back(
-          {section,
-           measure::table_from_json(
-               read_file(source_folder() / "flashstep/report/stored" / str(file, ".json")), file)});
-      results.push_back(std::move(result));
+      const auto path = source_folder() / "flashstep/report/stored" / str(file, ".json");
+      results.push_back(
+          result_of(section, measurement, {measure::table_from_json(read_file(path), file)}));
+      results.back().made = results.front().made;
+      results.back().tables[0].name = section;
     }
     return results;
   }();
@@ -86,19 +95,6 @@ inline measure::HeatMap heat_map() {
   map.columns = map.rows = {"1"};
   map.values = {2};
   return map;
-}
-
-inline Result result_of(const std::string& section, const std::string& measurement,
-                        std::vector<measure::Table> tables) {
-  Result result;
-  result.section = section;
-  result.measurement = measurement;
-  result.made.command = "flashstep something";
-  result.made.machine = "a machine";
-  result.made.measured_at = "2026-11-21 12:00:00 UTC";
-  for (size_t i = 0; i < tables.size(); ++i)
-    result.tables.push_back({str("table", i), std::move(tables[i])});
-  return result;
 }
 
 // The sentences of an answer, those of a year's preset behind "[2025]", and what is missing.
