@@ -114,10 +114,16 @@ void make_output_directory(const std::string& directory) {
 
 void print_progress(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
-void show(const tools::BenchReport& report, const std::string& directory, const std::string& name) {
+void show(const tools::BenchReport& report, const std::string& stem) {
   std::cout << tools::to_text(report, terminal_columns(stdout));
-  if (!directory.empty()) tools::save(report, directory + "/" + name);
-  throw_end_of(report);
+  if (!stem.empty()) tools::save(report, stem);
+  if (report.signal != 0)
+    throw Interrupted(report.signal, "interrupted; what was measured is shown");
+  if (!report.failure.empty()) throw MachineError(report.failure);
+}
+
+void show(const tools::BenchReport& report, const std::string& directory, const std::string& name) {
+  show(report, directory.empty() ? "" : directory + "/" + name);
 }
 
 void run_and_show(const std::function<tools::BenchReport()>& benchmark,
@@ -126,12 +132,6 @@ void run_and_show(const std::function<tools::BenchReport()>& benchmark,
   keep_freed_memory();
   const SignalGuard signals;
   show(benchmark(), directory, name);
-}
-
-void throw_end_of(const tools::BenchReport& report) {
-  if (report.signal != 0)
-    throw Interrupted(report.signal, "interrupted; what was measured is shown");
-  if (!report.failure.empty()) throw MachineError(report.failure);
 }
 
 void add_bench(CLI::App& app) {

@@ -88,8 +88,10 @@ void print_progress(const std::string& line);  // on stderr
 // written to.
 void make_output_directory(const std::string& directory);
 
-// Prints a report, writes its files DIRECTORY/NAME.* (none without a directory), and ends as
-// Interrupted, or with MachineError, if that was its end.
+// Prints a report, writes its files STEM.* (none without a stem), and ends as Interrupted, or with
+// MachineError, if that was its end.
+void show(const tools::BenchReport& report, const std::string& stem);
+// DIRECTORY/NAME.*; none without a directory.
 void show(const tools::BenchReport& report, const std::string& directory, const std::string& name);
 // The same of a benchmark that runs here and tells its progress: under a SignalGuard, with freed
 // memory kept as flashstep train does.
@@ -101,7 +103,5 @@ void run_and_show(tools::BenchReport (*benchmark)(const Options&), Options& opti
   options.progress = print_progress;
   run_and_show([&] { return benchmark(options); }, directory, name);
 }
-// Ends the command as Interrupted, or with MachineError, if that was the report's end.
-void throw_end_of(const tools::BenchReport& report);
 
 }  // namespace flashstep::apps

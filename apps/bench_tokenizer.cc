@@ -1,14 +1,11 @@
 // flashstep bench tokenizer
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <string>
 
 #include "apps/bench.h"
 #include "flashstep/base/signals.h"
-#include "flashstep/base/terminal.h"
 #include "flashstep/bench/tokenizer.h"
-#include "flashstep/detail/files.h"
 
 namespace flashstep::apps {
 
@@ -32,18 +29,12 @@ void add_bench_tokenizer(CLI::App& bench) {
   add("--repeats", options->repeats, "Runs of each case, ours and the peer's in turn");
   add("--python", options->python, "Python with the packages tokenizers, tiktoken and numpy");
   add("--peers", options->peers, "The peers' script; empty: none");
-  command->add_option("--out", *stem, "Also write the table to STEM.md and STEM.json");
+  command->add_option("--out", *stem, "Also write the table to STEM.txt, .md, .csv and .json");
   command->callback([options, stem] {
     options->program = std::filesystem::read_symlink("/proc/self/exe").string();
     options->progress = print_progress;
     const SignalGuard signals;
-    const tools::BenchReport report = tools::bench_tokenizer(*options);
-    std::cout << tools::to_text(report, terminal_columns(stdout));
-    if (!stem->empty()) {
-      write_file(*stem + ".md", measure::to_markdown(report.table));
-      write_file(*stem + ".json", measure::to_json(report.table));
-    }
-    throw_end_of(report);
+    show(tools::bench_tokenizer(*options), *stem);
   });
 }
 

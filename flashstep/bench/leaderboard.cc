@@ -22,8 +22,8 @@ constexpr double kGradientError = 0.05, kLossError = 0.01;
 
 Record leaderboard_blank(const ParallelCase& c, const std::string& implementation) {
   Record blank = blank_of(c, implementation);
-  blank.facts["flops"] = pass_flops(c);
-  blank.facts["limit"] = measure::matmul_limit_flops(c.device, c.precision);
+  blank.facts["tokens"] = c.ranks * c.batch_size * c.model.context_length;
+  blank.facts["limit seconds"] = pass_flops(c) / measure::matmul_limit_flops(c.device, c.precision);
   return blank;
 }
 
@@ -82,12 +82,6 @@ Record measure_baseline(const BenchLeaderboardOptions& options, const Leaderboar
 }
 
 Schema leaderboard_schema() {
-  const ValueOf per_second = [](const Record& r) {
-    return r.number("ranks") * r.number("batch") * r.number("context") / r.median("total");
-  };
-  const ValueOf share = [](const Record& r) {
-    return 100 * r.number("flops") / r.median("total") / r.number("limit");
-  };
   using measure::number_column, measure::text_column;
   return parallel_schema() +
          Schema{{text_column("implementation"), implementation()},
@@ -97,8 +91,8 @@ Schema leaderboard_schema() {
                 {number_column("p10", "ms", 1), quantile("total", 0.1, 1e3)},
                 {number_column("p90", "ms", 1), quantile("total", 0.9, 1e3)},
                 {number_column("planned", "ms", 1), fact("planned seconds", 1e3)},
-                {number_column("tokens", "1/s", 0), finite(per_second)},
-                {number_column("of limit", "%", 1), finite(share)},
+                {number_column("tokens", "1/s", 0), finite(rate("tokens", "total"))},
+                {number_column("of limit", "%", 1), finite(rate("limit seconds", "total", 100))},
                 {number_column("tensors", "GiB", 1), fact("tensor bytes", 1 / kGiB)},
                 {number_column("used", "GB", 1), fact("used bytes", 1e-9)},
                 {number_column("planned", "GB", 1), fact("planned bytes", 1e-9)},

@@ -14,14 +14,12 @@ double idle_seconds(const Record& r) {
   return is_traced(r) ? std::max(r.number("update seconds") - r.number("busy"), 0.0) : NAN;
 }
 
-// What neither parameters, gradients nor state is, at the peak of the update.
-double rest_bytes(const Record& r) {
-  return std::max(r.number("before update"), r.number("after update")) - r.number("parameters") -
-         r.number("gradients") - r.number("state");
-}
-
 Schema sharding_schema() {
-  const ValueOf rest = [](const Record& r) { return rest_bytes(r) / kGiB; };
+  // What neither parameters, gradients nor state is, at the peak of the update.
+  const ValueOf rest = [](const Record& r) {
+    const double peak = std::max(r.number("before update"), r.number("after update"));
+    return (peak - r.number("parameters") - r.number("gradients") - r.number("state")) / kGiB;
+  };
   const ValueOf idle = [](const Record& r) { return 1e3 * idle_seconds(r); };
   const auto bytes = [](const char* column, const CellOf& cell) -> SchemaColumn {
     return {measure::number_column(column, "GiB", 3), cell};
