@@ -123,8 +123,8 @@ CheckpointInWriting::~CheckpointInWriting() {
 }
 
 void CheckpointInWriting::on_first(const std::function<void()>& work) const {
-  on_first_rank(group_, "[checkpoint] rank 0 could not save: ",
-                [&] { saving(checkpoint_.step, work); });
+  on_first_rank(group_,
+                "[checkpoint] rank 0 could not save: ", [&] { saving(checkpoint_.step, work); });
 }
 
 // What each rank will write.

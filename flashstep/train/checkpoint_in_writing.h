@@ -53,10 +53,10 @@ class CheckpointInWriting {
   const Group* const group_;  // or null
   UnfinishedCheckpoint unfinished_;
   CheckpointState state_;
-  std::filesystem::path directory_;  // rank 0's
-  std::vector<File> files_;          // that this rank writes
+  std::filesystem::path directory_;                                   // rank 0's
+  std::vector<File> files_;                                           // that this rank writes
   nlohmann::ordered_json records_ = nlohmann::ordered_json::array();  // of them, or what failed
-  std::exception_ptr failed_;        // in writing them
+  std::exception_ptr failed_;                                         // in writing them
   std::atomic<bool> is_written_ = false;
   bool is_finished_ = false;
   std::thread writer_;

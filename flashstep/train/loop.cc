@@ -196,7 +196,8 @@ class Loop {
     std::exchange(saving_, nullptr)->finish();
   }
 
-  // 0, a signal, or kGaveUp; the same on every rank. A checkpoint that all have written is finished.
+  // 0, a signal, or kGaveUp; the same on every rank. A checkpoint that all have written is
+  // finished.
   int reason_to_stop() {
     int64_t reason = log_ && log_->gave_up() ? kGaveUp : SignalGuard::received();
     int64_t is_writing = saving_ && !saving_->is_written();
@@ -257,7 +258,7 @@ class Loop {
   RecordedStep steps_;
   const RunDirectory* directory_;
   std::unique_ptr<RunLog> log_;
-  std::unique_ptr<CheckpointInWriting> saving_;  // on the ranks that write
+  std::unique_ptr<CheckpointInWriting> saving_;        // on the ranks that write
   int64_t step_ = 0, resumed_at_ = 0, saved_at_ = -1;  // updates done
 };
 
