@@ -23,32 +23,53 @@ uint64_t kib_field(const char* path, const std::string& field) {
 uint64_t status_bytes(const std::string& field) { return kib_field("/proc/self/status", field); }
 
 // A file that holds one number; nothing where there is none, or "max".
-std::optional<uint64_t> number_in(const char* path) {
+std::optional<uint64_t> number_in(const std::string& path) {
   std::ifstream file(path);
   uint64_t number = 0;
   if (file >> number) return number;
   return std::nullopt;
 }
 
-// What the container leaves, of those that the kernel counts (cgroup v2, then v1). Pages of files
-// count as used there, but are given back before anything is killed.
-std::optional<uint64_t> left_in_container() {
-  constexpr const char* kFiles[][3] = {
-      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"},
-      {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-       "/sys/fs/cgroup/memory/memory.stat"}};
-  for (const auto& [limit_file, used_file, stat_file] : kFiles) {
-    const auto limit = number_in(limit_file), used = number_in(used_file);
-    if (!limit || !used) continue;
-    uint64_t files = 0, value = 0;
-    std::ifstream stat(stat_file);
-    for (std::string name; stat >> name >> value;) {
-      if (name == "inactive_file" || name == "active_file") files += value;
-    }
-    const uint64_t held = *used - std::min(*used, files);
-    return *limit - std::min(*limit, held);
+struct ControlGroups {  // of a version
+  const char *root, *limit, *used;
+};
+constexpr ControlGroups kFirst = {"/sys/fs/cgroup/memory", "/memory.limit_in_bytes",
+                                  "/memory.usage_in_bytes"};
+constexpr ControlGroups kSecond = {"/sys/fs/cgroup", "/memory.max", "/memory.current"};
+
+// Of what the kernel counts. Pages of files count as used, but are given back before anything is
+// killed.
+std::optional<uint64_t> left_in_group(const ControlGroups& groups, const std::string& path) {
+  const std::string directory = groups.root + path;
+  const auto limit = number_in(directory + groups.limit), used = number_in(directory + groups.used);
+  if (!limit || !used) return std::nullopt;
+  uint64_t files = 0, value = 0;
+  std::ifstream stat(directory + "/memory.stat");
+  for (std::string name; stat >> name >> value;) {
+    if (name == "inactive_file" || name == "active_file") files += value;
   }
-  return std::nullopt;
+  const uint64_t held = *used - std::min(*used, files);
+  return *limit - std::min(*limit, held);
+}
+
+// What this process's container or job leaves, and those around it: the least.
+std::optional<uint64_t> left_in_container() {
+  std::optional<uint64_t> least;
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {  // "4:memory:/job" or "0::/job"
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == line.npos || second == line.npos) continue;
+    const std::string controller = line.substr(first + 1, second - first - 1);
+    if (!controller.empty() && controller != "memory") continue;
+    std::string path = line.substr(second + 1);
+    while (path.ends_with('/')) path.pop_back();
+    for (;; path.resize(path.rfind('/'))) {
+      const auto left = left_in_group(controller.empty() ? kSecond : kFirst, path);
+      if (left) least = std::min(least.value_or(*left), *left);
+      if (path.empty() || path.front() != '/') break;
+    }
+  }
+  return least;
 }
 
 }  // namespace

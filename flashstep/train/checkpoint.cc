@@ -1,5 +1,6 @@
 #include "flashstep/checkpoint.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <random>
 #include <system_error>
@@ -8,6 +9,7 @@
 #include <torch/types.h>
 
 #include "flashstep/comm/agreement.h"
+#include "flashstep/detail/environment.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/memory.h"
 #include "flashstep/parallel/named_tensors.h"
@@ -42,6 +44,16 @@ bool holds_word(const fs::path& directory, const std::string& word) {
     return read_file(directory / kWordName) == word;
   } catch (const std::exception&) {
     return false;  // a disk that cannot be read is none to write to
+  }
+}
+
+std::string what_of(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown";
   }
 }
 
@@ -107,11 +119,7 @@ CheckpointInWriting::CheckpointInWriting(const fs::path& checkpoints, Checkpoint
       state_{checkpoint_.step, {}, checkpoint_.state_json},
       directory_(unfinished_.path()) {
   begin();
-  if (!in_background || !take_to_host()) {
-    write();
-  } else {
-    writer_ = std::thread([this] { write(); });
-  }
+  if (!in_background || !start_writing()) write();
 }
 
 CheckpointInWriting::~CheckpointInWriting() {
@@ -166,44 +174,61 @@ void CheckpointInWriting::divide(const char* part, NamedTensors own, bool sees_i
   } else {
     try {
       handed_over = on_host(own);
-    } catch (const std::exception& error) {
-      records_.push_back({{"error", error.what()}});
+    } catch (...) {
+      failed_ = std::current_exception();
     }
   }
-  NamedTensors of_others = gather_tensors(handed_over, *group_, /*to=*/0);
+  const NamedTensors of_others = gather_tensors(handed_over, *group_, /*to=*/0);
+  // Now: the memory is wanted for the next part's.
   if (!of_others.empty())
-    files_.push_back({str(part, ".others.safetensors"), part, std::move(of_others)});
+    write_one({str(part, ".others.safetensors"), part, of_others}, of_others_);
 }
 
-// False where there is no room for them, with as much left. Other ranks may be on this machine.
-bool CheckpointInWriting::take_to_host() {
+// What of the host's memory the ranks of this machine want for copies.
+double CheckpointInWriting::copied_bytes() const {
+  const int ranks = group_ == nullptr
+                        ? 1
+                        : std::clamp(read_environment().local_world_size, 1, group_->world_size());
   double bytes = 0;
   for (const File& file : files_) {
-    for (const auto& [name, tensor] : file.tensors) bytes += static_cast<double>(tensor.nbytes());
+    const bool is_one_of_many = group_ != nullptr && file.name != "model.safetensors";
+    for (const auto& [name, tensor] : file.tensors)
+      bytes += static_cast<double>(tensor.nbytes()) * (is_one_of_many ? ranks : 1);
   }
-  const double of_all = bytes * (group_ == nullptr ? 1 : group_->world_size());
-  if (2 * of_all > static_cast<double>(measure::available_bytes())) return false;
-  for (File& file : files_) {
-    for (auto& [name, tensor] : file.tensors)
-      tensor = tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  return bytes;
+}
+
+// False, and whatever tensors there are then can be written, where there is no room for copies with
+// as much left, or what else it takes.
+bool CheckpointInWriting::start_writing() {
+  try {
+    if (2 * copied_bytes() > static_cast<double>(measure::available_bytes())) return false;
+    for (File& file : files_) {
+      for (auto& [name, tensor] : file.tensors)
+        tensor = tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    }
+    writer_ = std::thread([this] { write(); });
+  } catch (const std::exception&) {
+    return false;
   }
   return true;
 }
 
-void CheckpointInWriting::write() {
+void CheckpointInWriting::write_one(const File& file, Records& records) {
   try {
-    for (const File& file : files_) {
-      const WrittenFile written =
-          write_safetensors(directory_ / file.name, file.tensors, {{"format", "pt"}});
-      records_.push_back({{"name", file.name},
-                          {"part", file.part},
-                          {"size_bytes", written.size_bytes},
-                          {"hash", written.hash}});
-    }
-  } catch (const std::exception& error) {
-    failed_ = std::current_exception();
-    records_.push_back({{"error", error.what()}});
+    const WrittenFile written =
+        write_safetensors(directory_ / file.name, file.tensors, {{"format", "pt"}});
+    records.push_back({{"name", file.name},
+                       {"part", file.part},
+                       {"size_bytes", written.size_bytes},
+                       {"hash", written.hash}});
+  } catch (...) {
+    if (!failed_) failed_ = std::current_exception();
   }
+}
+
+void CheckpointInWriting::write() {
+  for (const File& file : files_) write_one(file, records_);
   files_.clear();
   is_written_ = true;
 }
@@ -211,6 +236,8 @@ void CheckpointInWriting::write() {
 fs::path CheckpointInWriting::finish() {
   if (writer_.joinable()) writer_.join();
   is_finished_ = true;
+  records_.insert(records_.end(), of_others_.begin(), of_others_.end());
+  if (failed_) records_.push_back({{"error", what_of(failed_)}});
   std::vector<std::string> records = {
       records_.dump(-1, ' ', false, OrderedJson::error_handler_t::replace)};
   if (group_ != nullptr) {

@@ -24,7 +24,8 @@ namespace flashstep {
 class CheckpointInWriting {
  public:
   // With `in_background` the tensors may change as soon as this returns: they are copied to the
-  // host's memory. Where that has no room for them, this returns when they are written.
+  // host's memory. Where that has no room for them, this returns when they are written. What comes
+  // from ranks that do not see rank 0's directory is written then, too.
   CheckpointInWriting(const std::filesystem::path& checkpoints, Checkpoint checkpoint, int64_t keep,
                       const Group* group, bool in_background);
   // Of one process: finishes it. Else what is not finished is removed, when the thread has ended.
@@ -37,13 +38,16 @@ class CheckpointInWriting {
   std::filesystem::path finish();
 
  private:
+  using Records = nlohmann::ordered_json;
   struct File {
     std::string name, part;
     NamedTensors tensors;
   };
   void begin();
   void divide(const char* part, NamedTensors own, bool sees_it);
-  bool take_to_host();
+  double copied_bytes() const;
+  bool start_writing();
+  void write_one(const File& file, Records& records);
   void write();
   void on_first(const std::function<void()>& work) const;
 
@@ -53,10 +57,11 @@ class CheckpointInWriting {
   const Group* const group_;  // or null
   UnfinishedCheckpoint unfinished_;
   CheckpointState state_;
-  std::filesystem::path directory_;                                   // rank 0's
-  std::vector<File> files_;                                           // that this rank writes
-  nlohmann::ordered_json records_ = nlohmann::ordered_json::array();  // of them, or what failed
-  std::exception_ptr failed_;                                         // in writing them
+  std::filesystem::path directory_;  // rank 0's
+  std::vector<File> files_;          // that this rank writes
+  // Of what was written, an array.
+  Records records_ = Records::array(), of_others_ = Records::array();
+  std::exception_ptr failed_;
   std::atomic<bool> is_written_ = false;
   bool is_finished_ = false;
   std::thread writer_;

@@ -174,7 +174,7 @@ class Loop {
     finish_saving();
     if (saved_at_ == step_) return;
     if (log_) log_->sync(step_);
-    const RunLog::Pause pause(log_.get());
+    std::optional<RunLog::Pause> pause(std::in_place, log_.get());
     Checkpoint checkpoint =
         make_checkpoint(job_, train_step_, log_ ? log_->counters() : RunCounters(), step_);
     // A rank that was lost meanwhile may have left garbage in the gradients (NCCL's kernels end
@@ -187,6 +187,7 @@ class Loop {
       saving_ = std::make_unique<CheckpointInWriting>(
           checkpoints, std::move(checkpoint), options_.keep_checkpoints, together, in_background);
     }
+    pause.reset();
     if (!in_background) finish_saving();
   }
 
@@ -236,6 +237,7 @@ class Loop {
   LoopResult end() {
     // A run that is resumed after its last step has all of this already.
     if (resumed_at_ < options_.steps || options_.steps == 0) {
+      finish_saving();
       sample();
       save();
     }
@@ -287,14 +289,17 @@ LoopResult run(const Job& job, const LoopOptions& options) {
 }
 
 LoopResult run(const Job& job, const LoopOptions& options, const RunDirectory* directory) {
+  std::optional<Loop> loop;
   try {
-    return Loop(job, options, directory).run();
+    return loop.emplace(job, options, directory).run();
   } catch (const Interrupted&) {
     throw;  // every rank stops at the same step
   } catch (const AgreedError&) {
     throw;  // as do these
   } catch (const std::exception& error) {
-    // The others wait for this rank: they end now, and with its sentence.
+    // The others wait for this rank: they end now, and with its sentence. Before, a checkpoint that
+    // this rank writes alone is finished.
+    if (writing_group(job) == nullptr) loop.reset();
     if (const Group* group = job.parallel->group()) group->fail(error.what());
     throw;
   }

@@ -56,6 +56,7 @@ struct Experiment {
   int64_t nan_from = -1, nan_until = -1;  // steps whose loss is not finite
   int64_t signal_at = -1, throw_at = -1;  // steps during which something comes
   int evaluations = 0, samples = 0, evaluation_ms = 0;
+  std::function<void(int64_t step)> before_step;
 
   explicit Experiment(const fs::path& directory, int64_t width = 12) : net(width) {
     optimizer = std::make_unique<AdamW>(net.parameters(), torch::optim::AdamWOptions(1e-2));
@@ -88,6 +89,7 @@ struct Experiment {
   }
 
   Tensor loss(int64_t step, int64_t micro_step) {
+    if (before_step && micro_step == 0) before_step(step);
     if (step == signal_at && micro_step == 0) ::raise(SIGTERM);
     if (step == throw_at) throw MachineError("pulled the plug");
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(1000 + 10 * step + micro_step);
@@ -170,6 +172,24 @@ TEST_F(LoopTest, CheckpointsOnlyTheLastWithoutInterval) {
   EXPECT_EQ(list_checkpoints(at("run") / "checkpoints"), (std::vector<int64_t>{20}));
 }
 
+// A checkpoint of 34 MB has no name yet when the next step begins, and gets it before the next one.
+TEST_F(LoopTest, StepsAreTakenWhileACheckpointIsWritten) {
+  Experiment experiment(at("run"), /*width=*/200'000);
+  experiment.options.steps = 8;
+  const auto is_there = [&] { return !list_checkpoints(at("run") / "checkpoints").empty(); };
+  experiment.before_step = [&](int64_t step) {
+    if (step <= 4) {
+      EXPECT_FALSE(is_there()) << step;
+    } else if (step == 7) {
+      EXPECT_TRUE(is_there());
+    } else {
+      for (int i = 0; i < 500 && !is_there(); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  };
+  experiment.run();
+}
+
 TEST_F(LoopTest, ResumedEqualsNeverStopped) {
   Experiment whole(at("whole"));
   whole.run();
@@ -178,6 +198,8 @@ TEST_F(LoopTest, ResumedEqualsNeverStopped) {
     Experiment first(run);
     first.throw_at = stop;
     EXPECT_THROW(first.run(), MachineError);
+    const std::vector<int64_t> saved = list_checkpoints(run / "checkpoints");
+    EXPECT_EQ(saved.empty() ? 0 : saved.back(), stop / 4 * 4) << "also what was in writing";
     Experiment second(run);
     second.options.resume = true;
     second.run();
