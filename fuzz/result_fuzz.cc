@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Result result = result_from_json(json, "fuzz");
     const std::string written = to_json(result);
     if (to_json(result_from_json(written, "written")) != written) std::abort();
-    for (const StoredPicture& picture : result.pictures) to_svg(picture);
+    for (const NamedPicture& picture : result.pictures) to_svg(picture);
   } catch (const flashstep::UserError&) {
   }
   return 0;
