@@ -48,6 +48,16 @@ uint64_t launched(const c10::intrusive_ptr<c10d::Backend>& backend) {
   return backend ? backend->getSequenceNumberForGroup() : 0;
 }
 
+Watch::Launched launched_in(const std::vector<Links>& links, const OutsideCollectives* outside) {
+  const uint64_t copies = outside != nullptr ? outside->launched() : 0;
+  Watch::Launched all{copies, copies};
+  for (const Links& l : links) {
+    all.on_gpu += launched(l.nccl);
+    all.all += launched(l.nccl) + launched(l.gloo);
+  }
+  return all;
+}
+
 // What ranks change in their process.
 void prepare_process() {
   // Gloo writes to connections that may be closed, which by default ends the process without a
@@ -186,21 +196,19 @@ void Group::connect_nccl() {
   process_group_->setDefaultBackend(BackendType::NCCL);
 }
 
+std::vector<Links> Group::Internals::all_links() const {
+  std::vector<Links> links = {*this};
+  for (const auto& [colors, part] : parts) links.push_back(*part->internals_);
+  return links;
+}
+
 // Copies: the watch's threads shall not look into a group that is going away.
 void Group::guard(const std::function<void()>& also_end) const {
   const Internals& in = *internals_;
   if (!in.watch) return;
-  std::vector<Links> links = {in};
-  for (const auto& [colors, part] : in.parts) links.push_back(*part->internals_);
+  const std::vector<Links> links = in.all_links();
   in.watch->guard(
-      [links, outside = in.outside] {
-        Watch::Launched all{outside->launched(), outside->launched()};
-        for (const Links& l : links) {
-          all.on_gpu += launched(l.nccl);
-          all.all += launched(l.nccl) + launched(l.gloo);
-        }
-        return all;
-      },
+      [links, outside = in.outside] { return launched_in(links, outside.get()); },
       [links, outside = in.outside, also_end] {
         for (const Links& l : links) shut_down(l.connections);
         if (also_end) also_end();
@@ -431,10 +439,7 @@ c10::Stream Group::side_stream(at::Device device) const {
 OutsideCollectives* Group::outside() const { return internals_->outside.get(); }
 
 uint64_t Group::launched_on_gpu() const {
-  const Internals& in = *internals_;
-  uint64_t count = (in.outside ? in.outside->launched() : 0) + launched(in.nccl);
-  for (const auto& [colors, part] : in.parts) count += launched(part->internals_->nccl);
-  return count;
+  return launched_in(internals_->all_links(), outside()).on_gpu;
 }
 
 void Group::fail(const std::string& sentence) const {

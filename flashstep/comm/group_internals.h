@@ -34,6 +34,8 @@ struct Group::Internals : Links {
   bool waits_in_turns = false;  // so that a caller who wants to stop is heard (base/called_back.h)
   std::mutex mutex;             // of:
   std::map<at::DeviceIndex, c10::Stream> side_streams;
+
+  std::vector<Links> all_links() const;  // its own, and its parts'
 };
 
 }  // namespace flashstep

@@ -57,6 +57,19 @@ std::string what_of(const std::exception_ptr& thrown) {
   }
 }
 
+// What a rank tells of the files that it has written, or why it could not.
+std::string records_of(const std::vector<CheckpointFile>& files, const std::exception_ptr& failed) {
+  OrderedJson records = OrderedJson::array();
+  for (const CheckpointFile& file : files) {
+    records.push_back({{"name", file.name},
+                       {"part", file.part},
+                       {"size_bytes", file.size_bytes},
+                       {"hash", file.hash}});
+  }
+  if (failed) records.push_back({{"error", what_of(failed)}});
+  return records.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
 // Copies on the host, so that handing them over cannot fail half-way.
 NamedTensors on_host(const NamedTensors& tensors) {
   NamedTensors copies;
@@ -180,8 +193,7 @@ void CheckpointInWriting::divide(const char* part, NamedTensors own, bool sees_i
   }
   const NamedTensors of_others = gather_tensors(handed_over, *group_, /*to=*/0);
   // Now: the memory is wanted for the next part's.
-  if (!of_others.empty())
-    write_one({str(part, ".others.safetensors"), part, of_others}, of_others_);
+  if (!of_others.empty()) write_one({str(part, ".others.safetensors"), part, of_others});
 }
 
 // What of the host's memory the ranks of this machine want for copies.
@@ -214,21 +226,16 @@ bool CheckpointInWriting::start_writing() {
   return true;
 }
 
-void CheckpointInWriting::write_one(const File& file, Records& records) {
+void CheckpointInWriting::write_one(const File& file) {
   try {
-    const WrittenFile written =
-        write_safetensors(directory_ / file.name, file.tensors, {{"format", "pt"}});
-    records.push_back({{"name", file.name},
-                       {"part", file.part},
-                       {"size_bytes", written.size_bytes},
-                       {"hash", written.hash}});
+    written_.push_back(write_part(directory_, file.name, file.part.c_str(), file.tensors));
   } catch (...) {
     if (!failed_) failed_ = std::current_exception();
   }
 }
 
 void CheckpointInWriting::write() {
-  for (const File& file : files_) write_one(file, records_);
+  for (const File& file : files_) write_one(file);
   files_.clear();
   is_written_ = true;
 }
@@ -236,10 +243,9 @@ void CheckpointInWriting::write() {
 fs::path CheckpointInWriting::finish() {
   if (writer_.joinable()) writer_.join();
   is_finished_ = true;
-  records_.insert(records_.end(), of_others_.begin(), of_others_.end());
-  if (failed_) records_.push_back({{"error", what_of(failed_)}});
-  std::vector<std::string> records = {
-      records_.dump(-1, ' ', false, OrderedJson::error_handler_t::replace)};
+  std::sort(written_.begin(), written_.end(),
+            [](const CheckpointFile& a, const CheckpointFile& b) { return a.name < b.name; });
+  std::vector<std::string> records = {records_of(written_, failed_)};
   if (group_ != nullptr) {
     const auto exchange = [&] { records = group_->all_gather(records.front()); };
     group_->is_first() ? saving(checkpoint_.step, exchange) : exchange();

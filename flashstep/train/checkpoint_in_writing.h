@@ -10,8 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "flashstep/checkpoint.h"
 #include "flashstep/train/checkpoint_folder.h"
 #include "flashstep/train/checkpoint_state.h"
@@ -38,7 +36,6 @@ class CheckpointInWriting {
   std::filesystem::path finish();
 
  private:
-  using Records = nlohmann::ordered_json;
   struct File {
     std::string name, part;
     NamedTensors tensors;
@@ -47,7 +44,7 @@ class CheckpointInWriting {
   void divide(const char* part, NamedTensors own, bool sees_it);
   double copied_bytes() const;
   bool start_writing();
-  void write_one(const File& file, Records& records);
+  void write_one(const File& file);
   void write();
   void on_first(const std::function<void()>& work) const;
 
@@ -59,8 +56,7 @@ class CheckpointInWriting {
   CheckpointState state_;
   std::filesystem::path directory_;  // rank 0's
   std::vector<File> files_;          // that this rank writes
-  // Of what was written, an array.
-  Records records_ = Records::array(), of_others_ = Records::array();
+  std::vector<CheckpointFile> written_;
   std::exception_ptr failed_;
   std::atomic<bool> is_written_ = false;
   bool is_finished_ = false;
