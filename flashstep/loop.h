@@ -123,11 +123,10 @@ class TrainStep {
   // run() in its parts, for who does the rest, or records them: every micro-batch is staged and
   // added, the first one to no gradients, and finished after the last backward.
   void stage(int64_t step, int64_t micro_step);
-  torch::Tensor add_micro_batch(int64_t step, int64_t micro_step);  // its share of the loss, ()
-  // Gradients become those of the global batch, are clipped and update the parameters. `loss`: (),
-  // of the micro-batches.
-  // What .grad holds afterwards is clipped or not, as the optimizer does it (SkippableOptimizer).
-  StepResult finish(torch::Tensor loss);
+  void add_micro_batch(int64_t step, int64_t micro_step);
+  // Gradients become those of the global batch, are clipped and update the parameters. What .grad
+  // holds afterwards is clipped or not, as the optimizer does it (SkippableOptimizer).
+  StepResult finish();
 
   // What a checkpoint must keep of it: the loss scale, with fp16.
   NamedTensors state() const;
@@ -141,6 +140,8 @@ class TrainStep {
   torch::Device device() const { return device_; }
 
  private:
+  void begin_loss_mean();
+  torch::Tensor loss_mean();
   torch::Tensor norm_of(const std::vector<torch::Tensor>& gradients) const;
   void update(const torch::Tensor& skip, const torch::Tensor& norm,
               const std::vector<torch::Tensor>& gradients);
@@ -154,6 +155,9 @@ class TrainStep {
   torch::Device device_;
   std::unique_ptr<GradientScaler> scaler_;
   std::shared_ptr<UpdateInBackward> in_backward_;  // or null
+  torch::Tensor losses_;     // () float32, of this rank's micro-batches so far
+  torch::Tensor mean_loss_;  // of all ranks' when averaging_ is over
+  c10::intrusive_ptr<c10d::Work> averaging_;
 };
 
 // What is trained, and on what: all that the loop knows about them. Only the first three must be

@@ -7,6 +7,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ScopeExit.h>
 
 #include "flashstep/amp.h"
 #include "flashstep/measure/clock.h"
@@ -88,7 +89,12 @@ ModelRun::ModelRun(const Workload& workload)
                         static_cast<uint64_t>(workload_.seed), device_)),
       optimizer_(model_->parameters(), torch::optim::AdamWOptions(kLearningRate)),
       step_(
-          model_->parameters(), optimizer_, [this](int64_t, int64_t) { return forward(); },
+          model_->parameters(), optimizer_,
+          [this](int64_t, int64_t) {
+            const Tensor loss = forward();
+            if (after_) after_(Part::kForward);
+            return loss;
+          },
           {.accumulation_steps = 1,
            .max_norm = workload_.max_norm,
            .precision = Precision::kFloat32},
@@ -108,29 +114,23 @@ Tensor ModelRun::forward() {
   return loss_of(*model_, rows_, workload_.precision);
 }
 
-void ModelRun::backward(const Tensor& loss) {
-  const ScopedRange range("backward");
-  loss.backward();
-}
-
-void ModelRun::update(const Tensor& loss) { step_.finish(loss.detach()); }
-
-void ModelRun::pass(Marks& marks) {
-  marks.set();
-  if (has_backward(workload_)) optimizer_.zero_grad();
-  const Tensor loss = forward();
-  marks.set();
-  if (!has_backward(workload_)) return;
-  backward(loss);
-  marks.set();
+void ModelRun::pass(const std::function<void(Part)>& after) {
+  const auto end = [&](Part part) {
+    if (after) after(part);
+  };
+  if (!has_backward(workload_)) {
+    forward();
+    return end(Part::kForward);
+  }
+  {
+    after_ = after;
+    const auto forget = c10::make_scope_exit([this] { after_ = {}; });
+    step_.add_micro_batch(0, 0);
+  }
+  end(Part::kBackward);
   if (!has_update(workload_)) return;
-  update(loss);
-  marks.set();
-}
-
-void ModelRun::pass() {
-  Marks unread(device_);
-  pass(unread);
+  step_.finish();
+  end(Part::kUpdate);
 }
 
 void ModelRun::start_replaying() {
@@ -150,7 +150,8 @@ StepTimes ModelRun::timed_pass() {
   Marks marks(device_);
   synchronize(device_);
   const double begin = measure::steady_seconds();
-  pass(marks);
+  marks.set();
+  pass([&](Part) { marks.set(); });
   synchronize(device_);
   StepTimes times;
   times.total = measure::steady_seconds() - begin;

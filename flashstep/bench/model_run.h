@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -109,7 +110,10 @@ class ModelRun {
   // Resolves the workload. c10::OutOfMemoryError (as everything below) where memory is too small.
   explicit ModelRun(const Workload& workload);
 
-  void pass();  // as the mode says, gradients zeroed before
+  enum class Part { kForward, kBackward, kUpdate };
+  // As the mode says, gradients zeroed before. `after` is called when the device has been given a
+  // part. The update clips, and is none if something is not finite.
+  void pass(const std::function<void(Part)>& after = {});
   // The same, with the host waiting before and after. The parts are the device's time (events on a
   // GPU), 0 for what the mode leaves out; the total is the host's clock.
   StepTimes timed_pass();
@@ -120,10 +124,7 @@ class ModelRun {
   StepTimes timed_replay();
   void stop_replaying() { recorded_.reset(); }
 
-  // The parts by themselves. The loss has a graph unless the mode is "forward".
-  at::Tensor forward();
-  void backward(const at::Tensor& loss);
-  void update(const at::Tensor& loss);  // clipping and AdamW; nothing if something is not finite
+  at::Tensor forward();  // the loss, which has a graph unless the mode is "forward"
 
   const Workload& workload() const { return workload_; }
   at::Device device() const { return device_; }
@@ -132,14 +133,13 @@ class ModelRun {
   const TokenRows& rows() const { return rows_; }
 
  private:
-  void pass(Marks& marks);
-
   Workload workload_;
   at::Device device_;
   ProductsSwitch products_;
   Transformer model_;
   TokenRows rows_;
   AdamW optimizer_;
+  std::function<void(Part)> after_;  // of the pass that runs; or empty
   TrainStep step_;
   std::unique_ptr<RecordedStep> recorded_;
 };

@@ -304,6 +304,18 @@ TEST(FullySharded, NamesAUnitThatWasCalledWithoutRun) {
   });
 }
 
+TEST(FullySharded, AFailureOfTheMachineIsNoMistake) {
+  struct Full : torch::nn::Module {
+    torch::nn::Linear unit{register_module("unit", torch::nn::Linear(4, 4))};
+    Tensor forward(const Tensor& /*x*/) { C10_THROW_ERROR(OutOfMemoryError, "no room"); }
+  };
+  run_ranks(2, [](const Environment& environment) {
+    const Group group(environment);
+    FullyShardedDataParallel model(std::make_shared<Full>(), group, {.units = {"unit"}});
+    EXPECT_THROW(model(torch::ones({2, 4})), c10::OutOfMemoryError);
+  });
+}
+
 TEST(FullySharded, GoesOnAfterAnException) {
   run_ranks(2, [](const Environment& environment) {
     const Group group(environment);

@@ -180,16 +180,28 @@ void ShardedModule::after_forward() const {
 void ShardedModule::explain() const {
   try {
     throw;
+  } catch (const c10::OutOfMemoryError&) {  // these are about no shape
+    throw;
+  } catch (const c10::AcceleratorError&) {
+    throw;
+  } catch (const c10::DistError&) {
+    throw;
   } catch (const c10::Error& error) {
     std::vector<std::string> names;
     for (size_t u = 0; u + 1 < units_->unit_count(); ++u) {
       if (!units_->was_called(u)) names.push_back(units_->unit_name(u));
     }
     if (names.empty()) throw;
+    constexpr size_t kMost = 3;
+    std::string others;
+    if (names.size() > kMost) {
+      others = str(" and ", names.size() - kMost, " more");
+      names.resize(kMost);
+    }
     const std::string sentence = error.what_without_backtrace();
     throw UserError(str("[fully sharded] ", sentence.substr(0, sentence.find('\n')),
                         " (not called by flashstep::run(unit, ...) in this forward, and so not ",
-                        "whole: ", join(names), ")"));
+                        "whole: ", join(names), others, ")"));
   }
 }
 

@@ -48,13 +48,12 @@ std::vector<Tensor> state_of(const AdamW& optimizer) {
 void labelled_pass(const char* name, ModelRun& run, MemoryObserver& observer) {
   run.optimizer().zero_grad();
   const ScopedRange range(name);
-  const Tensor loss = run.forward();
-  if (!has_backward(run.workload())) return;
-  run.backward(loss);
-  observer.label(MemoryKind::kGradients, gradients_of(run.model()));
-  if (!has_update(run.workload())) return;
-  run.update(loss);
-  observer.label(MemoryKind::kOptimizerState, state_of(run.optimizer()));
+  run.pass([&](ModelRun::Part part) {
+    if (part == ModelRun::Part::kBackward)
+      observer.label(MemoryKind::kGradients, gradients_of(run.model()));
+    if (part == ModelRun::Part::kUpdate)
+      observer.label(MemoryKind::kOptimizerState, state_of(run.optimizer()));
+  });
 }
 
 std::string block_name(int64_t block) { return str("layers.", block); }

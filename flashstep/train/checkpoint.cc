@@ -14,6 +14,7 @@
 #include "flashstep/measure/memory.h"
 #include "flashstep/parallel/named_tensors.h"
 #include "flashstep/train/checkpoint_in_writing.h"
+#include "flashstep/train/host_copies.h"
 
 namespace flashstep {
 namespace {
@@ -216,8 +217,10 @@ bool CheckpointInWriting::start_writing() {
   try {
     if (2 * copied_bytes() > static_cast<double>(measure::available_bytes())) return false;
     for (File& file : files_) {
-      for (auto& [name, tensor] : file.tensors)
-        tensor = tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+      std::vector<at::Tensor> tensors;
+      for (const auto& [name, tensor] : file.tensors) tensors.push_back(tensor);
+      const std::vector<at::Tensor> copies = copies_on_host(tensors);
+      for (size_t i = 0; i < copies.size(); ++i) file.tensors[i].second = copies[i];
     }
     writer_ = std::thread([this] { write(); });
   } catch (const std::exception&) {

@@ -161,7 +161,6 @@ bool RecordedStep::record(int64_t step) {
     return true;
   }
   replays_.clear();
-  loss_.reset();
   values_.reset();
   forget_compute_copies();  // those that were noted as made while nothing ran
   step_.optimizer().zero_grad();
@@ -177,10 +176,9 @@ std::string RecordedStep::try_to_record(int64_t step) {
   const int64_t last = step_.accumulation_steps() - 1;
   const auto work_of = [this, step, last](int64_t micro_step) {
     return [this, step, last, micro_step] {
-      const Tensor loss = step_.add_micro_batch(step, micro_step);
-      loss_ = micro_step == 0 ? loss : loss_.add_(loss);
+      step_.add_micro_batch(step, micro_step);
       if (micro_step < last) return;
-      const StepResult result = step_.finish(loss_);
+      const StepResult result = step_.finish();
       values_ = at::stack({result.loss, result.grad_norm.to(result.loss.device(), at::kFloat),
                            result.skipped.to(result.loss.device())});
     };

@@ -71,7 +71,6 @@ class RecordedStep {
   std::string reason_;                          // to be told at the first step; or empty
   std::vector<std::function<void()>> replays_;  // of the parts
   Frozen frozen_;
-  torch::Tensor loss_;    // () float32, of the micro-batches so far
   torch::Tensor values_;  // (3) float32: loss, norm, skipped
 };
 

@@ -17,15 +17,7 @@ using torch::Tensor;
 
 namespace {
 
-// Of a () tensor.
-Tensor mean_over_ranks(const Tensor& value, const Group& group) {
-  constexpr const char* kWhat = "averaging the loss";
-  const torch::NoGradGuard no_grad;
-  Tensor mean = value.detach() / static_cast<double>(group.world_size());
-  std::vector<Tensor> message = {mean};
-  group.wait(group.guarded(kWhat, [&] { return group.process_group().allreduce(message); }), kWhat);
-  return mean;
-}
+constexpr const char* kAveragingLoss = "averaging the loss";
 
 // 1 if `value` is not finite, () float32.
 Tensor is_not_finite(const Tensor& value) {
@@ -78,7 +70,23 @@ void TrainStep::stage(int64_t step, int64_t micro_step) {
   if (stage_) stage_(step, micro_step);
 }
 
-Tensor TrainStep::add_micro_batch(int64_t step, int64_t micro_step) {
+// Sends the step's loss, which arrives while backward runs.
+void TrainStep::begin_loss_mean() {
+  mean_loss_ = losses_;
+  const Group* const group = parallel_->group();
+  if (group == nullptr) return;
+  mean_loss_ = losses_ / static_cast<double>(group->world_size());
+  std::vector<Tensor> message = {mean_loss_};
+  averaging_ =
+      group->guarded(kAveragingLoss, [&] { return group->process_group().allreduce(message); });
+}
+
+Tensor TrainStep::loss_mean() {
+  if (averaging_) parallel_->group()->wait(std::exchange(averaging_, nullptr), kAveragingLoss);
+  return mean_loss_;
+}
+
+void TrainStep::add_micro_batch(int64_t step, int64_t micro_step) {
   if (micro_step == 0) optimizer_.zero_grad();
   const bool is_last = micro_step + 1 == options_.accumulation_steps;
   const std::shared_ptr<void> held = parallel_->begin_micro_batch(is_last);
@@ -98,16 +106,11 @@ Tensor TrainStep::add_micro_batch(int64_t step, int64_t micro_step) {
   loss = loss.reshape({}).to(at::kFloat);
   if (options_.accumulation_steps > 1)
     loss = loss / static_cast<double>(options_.accumulation_steps);
+  losses_ = micro_step == 0 ? loss.detach() : losses_.add_(loss.detach());
+  if (is_last) begin_loss_mean();
   const ScopedRange range("backward");
-  if (!in_backward_) {
-    (scaler_ ? scaler_->scale_loss(loss) : loss).backward();
-    return loss.detach();
-  }
-  // All ranks skip, or none.
-  const Tensor mean = parallel_->group() ? mean_over_ranks(loss, *parallel_->group()) : loss;
-  in_backward_->begin(is_not_finite(mean));
-  loss.backward();
-  return mean.detach();
+  if (in_backward_) in_backward_->begin(is_not_finite(loss_mean()));  // all ranks skip, or none
+  (scaler_ ? scaler_->scale_loss(loss) : loss).backward();
 }
 
 void TrainStep::update(const Tensor& skip, const Tensor& norm,
@@ -134,22 +137,20 @@ Tensor TrainStep::norm_of(const std::vector<Tensor>& gradients) const {
 }
 
 StepResult TrainStep::run(int64_t step) {
-  stage(step, 0);
-  Tensor loss = add_micro_batch(step, 0);
-  for (int64_t micro_step = 1; micro_step < options_.accumulation_steps; ++micro_step) {
+  for (int64_t micro_step = 0; micro_step < options_.accumulation_steps; ++micro_step) {
     stage(step, micro_step);
-    loss = loss + add_micro_batch(step, micro_step);
+    add_micro_batch(step, micro_step);
   }
-  return finish(std::move(loss));
+  return finish();
 }
 
-StepResult TrainStep::finish(Tensor loss) {
+StepResult TrainStep::finish() {
   if (in_backward_) {
-    const Tensor norm = in_backward_->end().to(device_);
+    const Tensor norm = in_backward_->end().to(device_), loss = loss_mean();
     return {loss, norm, at::maximum(is_not_finite(loss), is_not_finite(norm))};
   }
   parallel_->synchronize_gradients();
-  if (const Group* group = parallel_->group()) loss = mean_over_ranks(loss, *group);
+  const Tensor loss = loss_mean();
 
   const ScopedRange range("optimizer");
   const std::vector<Tensor> gradients = gradients_of(optimizer_);
