@@ -91,7 +91,7 @@ ModelRun::ModelRun(const Workload& workload)
       step_(
           model_->parameters(), optimizer_,
           [this](int64_t, int64_t) {
-            const Tensor loss = forward();
+            const Tensor loss = this->loss();
             if (after_) after_(Part::kForward);
             return loss;
           },
@@ -110,6 +110,10 @@ ModelRun::ModelRun(const Workload& workload)
 
 Tensor ModelRun::forward() {
   const ScopedRange range("forward");
+  return loss();
+}
+
+Tensor ModelRun::loss() {
   const at::AutoGradMode graph(has_backward(workload_));
   return loss_of(*model_, rows_, workload_.precision);
 }

@@ -133,6 +133,8 @@ class ModelRun {
   const TokenRows& rows() const { return rows_; }
 
  private:
+  at::Tensor loss();
+
   Workload workload_;
   at::Device device_;
   ProductsSwitch products_;
