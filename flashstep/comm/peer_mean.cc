@@ -14,20 +14,13 @@
 
 #include "flashstep/comm/cuda/mean_of_ranks.h"
 #include "flashstep/comm/peer_copies.h"
+#include "flashstep/comm/rounds_of_means.h"
 #include "flashstep/error.h"
 
 namespace flashstep {
 namespace {
 
-// Where tensors and ranks' parts are cut: a line of the cache, so that all copies are aligned as
-// the tensors are.
-constexpr size_t kLine = 128;
-
 constexpr int64_t kMostSquareSums = 1024;  // rounds of a norm
-
-size_t round_up(size_t value, size_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 std::optional<MeanElement> element_of(at::ScalarType dtype) {
   switch (dtype) {
@@ -44,8 +37,7 @@ std::optional<MeanElement> element_of(at::ScalarType dtype) {
   }
 }
 
-// Bytes that lie together in memory, and the place that they have in a round, where pieces stand
-// one behind the other, each at a multiple of kLine.
+// Bytes that lie together in memory, and their place in a round.
 struct Piece {
   char* memory;
   size_t place, bytes;
@@ -69,7 +61,7 @@ bool has_room(at::Device device, size_t bytes) {
 class CudaPeerMean : public PeerMean {
  public:
   CudaPeerMean(const Group& group, at::Device device, std::unique_ptr<PeerCopies> copies,
-               at::Tensor space, at::Tensor square_sums, size_t most_part)
+               at::Tensor space, at::Tensor square_sums, size_t share)
       : group_(group),
         rank_(group.rank()),
         world_size_(group.world_size()),
@@ -77,7 +69,7 @@ class CudaPeerMean : public PeerMean {
         copies_(std::move(copies)),
         space_(std::move(space)),
         square_sums_(std::move(square_sums)),
-        most_part_(most_part) {}
+        share_(share) {}
 
   bool takes(const std::vector<at::Tensor>& tensors) const override {
     const auto fits = [&](const at::Tensor& tensor) {
@@ -95,25 +87,13 @@ class CudaPeerMean : public PeerMean {
     if (!has_passed_barrier_) copies_->stream_barrier();
     has_passed_barrier_ = true;
     std::vector<at::Tensor> means = tensors;
-    measured_ += tensors.size();
-    std::vector<Piece> round;
-    size_t filled = 0;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      const at::Tensor& tensor = tensors[i];
-      size_t done = 0;
-      while (done < tensor.nbytes()) {
-        const size_t bytes = std::min(tensor.nbytes() - done, most_part_ * world_size_ - filled);
-        round.push_back({static_cast<char*>(tensor.mutable_data_ptr()) + done, filled, bytes, i,
-                         tensor.scalar_type()});
-        done += bytes;
-        filled = round_up(filled + bytes, kLine);
-        if (filled < most_part_ * world_size_) continue;
-        run(round, filled, kept_at, means);
-        round.clear();
-        filled = 0;
-      }
+    std::vector<size_t> bytes;
+    for (const at::Tensor& tensor : tensors) {
+      bytes.push_back(tensor.nbytes());
+      measured_ += tensor.numel();
     }
-    if (filled > 0) run(round, filled, kept_at, means);
+    for (const RoundOfMeans& round : rounds_of_means(bytes, world_size_, share_))
+      run(round, kept_at, means);
     return means;
   }
 
@@ -122,8 +102,8 @@ class CudaPeerMean : public PeerMean {
     round_ = 0;
   }
 
-  at::Tensor norm(size_t tensors) const override {
-    if (measured_ != tensors || round_ > kMostSquareSums) return {};
+  at::Tensor norm(int64_t numel) const override {
+    if (measured_ != numel || round_ > kMostSquareSums) return {};
     const at::Tensor rows = square_sums_.narrow(0, 0, world_size_ * kMostSquareSums)
                                 .view({world_size_, kMostSquareSums});
     return rows.narrow(1, 0, round_).sum().sqrt().to(at::kFloat);
@@ -151,60 +131,55 @@ class CudaPeerMean : public PeerMean {
   }
 
   size_t kept_bytes(const std::vector<size_t>& tensors) const override {
-    size_t filled = 0;
-    for (const size_t bytes : tensors) filled += round_up(bytes, kLine);
-    const size_t round = most_part_ * world_size_;
-    return (filled / round * most_part_ + part_of(filled % round)) * (world_size_ - 1);
+    size_t bytes = 0;
+    for (const RoundOfMeans& round : rounds_of_means(tensors, world_size_, share_))
+      bytes += round.most_received();
+    return bytes;
   }
 
  private:
-  // Bytes of a round that each rank sums up.
-  size_t part_of(size_t round) const {
-    return round_up((round + world_size_ - 1) / world_size_, kLine);
-  }
-
-  // What of the pieces lies in rank `rank`'s part.
-  static std::vector<Piece> pieces_of(const std::vector<Piece>& round, int rank, size_t part) {
+  // What of the round lies in rank `rank`'s part.
+  static std::vector<Piece> pieces_of(const RoundOfMeans& round, int rank,
+                                      const std::vector<at::Tensor>& tensors) {
     std::vector<Piece> result;
-    const size_t first = rank * part, last = first + part;
-    for (const Piece& piece : round) {
-      const size_t begin = std::max(piece.place, first);
-      const size_t end = std::min(piece.place + piece.bytes, last);
+    for (const PieceOfRound& piece : round.pieces) {
+      const size_t begin = std::max(piece.place, round.begin(rank));
+      const size_t end = std::min(piece.place + piece.bytes, round.ends[rank]);
       if (begin >= end) continue;
+      const at::Tensor& tensor = tensors[piece.tensor];
       result.push_back(
-          {piece.memory + (begin - piece.place), begin, end - begin, piece.tensor, piece.dtype});
+          {static_cast<char*>(tensor.mutable_data_ptr()) + piece.begin + (begin - piece.place),
+           begin, end - begin, piece.tensor, tensor.scalar_type()});
     }
     return result;
   }
 
-  // Meets twice, as often as a graph may. The space has most_part_ for each other rank,
-  // what it sends to be summed here, and once more, the means that it sends. A rank sends into the
-  // first when all have met after the sums of the round before, into the second when they have met
-  // after the means before were taken. Of means that stay, a place holds what of this tensor was
-  // sent, if anything, which all have got when they meet.
-  void run(const std::vector<Piece>& round, size_t bytes, std::optional<size_t>& kept_at,
+  // Meets twice, as often as a graph may. The space has a row for each other rank, what it sends to
+  // be summed here, and once more, the means that it sends. A rank sends into the first when all
+  // have met after the sums of the round before, into the second when they have met after the means
+  // before were taken. Of means that stay, a place holds what of this tensor was sent, if anything,
+  // which all have got when they meet.
+  void run(const RoundOfMeans& round, std::optional<size_t>& kept_at,
            std::vector<at::Tensor>& tensors) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index()).stream();
-    const size_t part = part_of(bytes);
-    const size_t number = kept_at ? kKept : kSpace;
-    const size_t means = kept_at ? *kept_at : most_part_ * (world_size_ - 1);
+    const size_t row = most_part(share_), number = kept_at ? kKept : kSpace;
+    const size_t means = kept_at ? *kept_at : row * (world_size_ - 1);
     const auto place_of = [&](const Piece& piece, int from, int receiver) {
-      return means + row_of_rank(from, receiver) * part + piece.place - from * part;
+      return means + round.offset(from, receiver) + piece.place - round.begin(from);
     };
     copies_->push_to_all([&](int to) {
-      for (const Piece& piece : pieces_of(round, to, part)) {
+      for (const Piece& piece : pieces_of(round, to, tensors)) {
         copies_->push_bytes(to, kSpace,
-                            row_of_rank(rank_, to) * most_part_ + piece.place - to * part,
+                            row_of_rank(rank_, to) * row + piece.place - round.begin(to),
                             piece.memory, piece.bytes);
       }
     });
     copies_->stream_barrier();
-    const std::vector<Piece> own = pieces_of(round, rank_, part);
+    const std::vector<Piece> own = pieces_of(round, rank_, tensors);
     const bool measures = round_ < kMostSquareSums;
     const int64_t place = rank_ * kMostSquareSums + round_;
     double* const square_sum = measures ? square_sums_.mutable_data_ptr<double>() + place : nullptr;
-    if (measures) C10_CUDA_CHECK(cudaMemsetAsync(square_sum, 0, sizeof(double), stream));
-    sum(own, rank_ * part, square_sum, stream);
+    sum(own, round.begin(rank_), square_sum, stream);
     copies_->push_to_all([&](int to) {
       for (const Piece& piece : own)
         copies_->push_bytes(to, number, place_of(piece, rank_, to), piece.memory, piece.bytes);
@@ -216,7 +191,7 @@ class CudaPeerMean : public PeerMean {
     char* const arrived = static_cast<char*>((kept_at ? kept_ : space_).mutable_data_ptr());
     for (int from = 0; from < world_size_; ++from) {
       if (from == rank_) continue;
-      for (const Piece& piece : pieces_of(round, from, part)) {
+      for (const Piece& piece : pieces_of(round, from, tensors)) {
         char* const mean = arrived + place_of(piece, from, rank_);
         at::Tensor& tensor = tensors[piece.tensor];
         if (kept_at && piece.bytes == tensor.nbytes()) {
@@ -229,20 +204,23 @@ class CudaPeerMean : public PeerMean {
             cudaMemcpyAsync(piece.memory, mean, piece.bytes, cudaMemcpyDeviceToDevice, stream));
       }
     }
-    if (kept_at) *kept_at += part * (world_size_ - 1);
+    if (kept_at) *kept_at += round.most_received();
   }
 
   void sum(const std::vector<Piece>& own, size_t first, double* square_sum,
            cudaStream_t stream) const {
+    if (own.empty() && square_sum != nullptr)
+      C10_CUDA_CHECK(cudaMemsetAsync(square_sum, 0, sizeof(double), stream));
     for (size_t begin = 0; begin < own.size();) {
       const at::ScalarType dtype = own[begin].dtype;
       MeanArguments arguments;
       arguments.received = static_cast<const char*>(space_.const_data_ptr());
-      arguments.stride = most_part_;
+      arguments.stride = most_part(share_);
       arguments.rank = rank_;
       arguments.world_size = world_size_;
       arguments.squares = {square_sum,
-                           square_sums_.mutable_data_ptr<double>() + world_size_ * kMostSquareSums};
+                           square_sums_.mutable_data_ptr<double>() + world_size_ * kMostSquareSums,
+                           /*is_first=*/begin == 0};
       const auto element_size = static_cast<int64_t>(c10::elementSize(dtype));
       while (begin < own.size() && own[begin].dtype == dtype && arguments.count < kMostMeanPieces) {
         const Piece& piece = own[begin++];
@@ -263,10 +241,10 @@ class CudaPeerMean : public PeerMean {
   at::Tensor kept_;         // the same, for means that stay; undefined until keep()
   // float64: (W, kMostSquareSums), of each rank and round; behind them SquareSum's of_blocks
   const at::Tensor square_sums_;
-  const size_t most_part_;  // bytes of a round that one rank sums up
+  const size_t share_;  // bytes of a round that a rank sums up (rounds_of_means)
   bool has_passed_barrier_ = false;
-  size_t measured_ = 0;  // tensors since begin_norm(),
-  int64_t round_ = 0;    // in so many rounds
+  int64_t measured_ = 0;  // elements since begin_norm(),
+  int64_t round_ = 0;     // in so many rounds
 };
 
 }  // namespace
@@ -275,20 +253,21 @@ std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, 
   auto copies = make_peer_copies(group, device);
   if (!copies) return nullptr;
   const auto ranks = static_cast<size_t>(group.world_size());
-  const size_t most = std::clamp(bytes, kLine, kMostPeerMeanBytes);
-  const size_t part = round_up((most + ranks - 1) / ranks, kLine);
+  const size_t most = std::clamp(bytes, kLineBytes, kMostPeerMeanBytes);
+  const size_t share = in_lines((most + ranks - 1) / ranks), row = most_part(share);
   const at::TensorOptions options(device);
   at::Tensor space, square_sums;
   try {
-    space = at::empty({static_cast<int64_t>(2 * (ranks - 1) * part)}, options.dtype(at::kByte));
+    space = at::empty({static_cast<int64_t>(2 * (ranks - 1) * row)}, options.dtype(at::kByte));
     square_sums = at::empty({group.world_size() * kMostSquareSums +
-                             mean_of_ranks_blocks(static_cast<int64_t>(part), kMostMeanPieces)},
+                             mean_of_ranks_blocks(static_cast<int64_t>(row), kMostMeanPieces)},
                             options.dtype(at::kDouble));
   } catch (const c10::OutOfMemoryError&) {  // perhaps here alone
   }
   if (group.all_reduce(int64_t{square_sums.defined()}, Reduce::kMin) == 0) return nullptr;
   if (!copies->share({space, square_sums})) return nullptr;
-  return std::make_unique<CudaPeerMean>(group, device, std::move(copies), space, square_sums, part);
+  return std::make_unique<CudaPeerMean>(group, device, std::move(copies), space, square_sums,
+                                        share);
 }
 
 void take_means(const std::vector<MeanOfReceived>& tensors, const at::Tensor& received, int rank) {

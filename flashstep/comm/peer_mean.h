@@ -33,12 +33,12 @@ class PeerMean {
   virtual std::vector<at::Tensor> mean(const std::vector<at::Tensor>& tensors,
                                        std::optional<size_t> kept_at = std::nullopt) = 0;
 
-  // The norm of all means since begin_norm(), if they were those of so many tensors and took at
-  // most 1,024 rounds (of kMostPeerMeanBytes; a mean() takes one at least), else undefined. ()
-  // float32, the same bits on all ranks. It costs no pass over the means: their squares are summed
-  // up with them.
+  // The norm of all means since begin_norm(), if they were those of so many elements and took at
+  // most 1,024 rounds (of up to kMostPeerMeanBytes; a mean() takes one at least), else undefined.
+  // () float32, the same bits on all ranks. It costs no pass over the means: their squares are
+  // summed up with them.
   virtual void begin_norm() = 0;
-  virtual at::Tensor norm(size_t tensors) const = 0;
+  virtual at::Tensor norm(int64_t numel) const = 0;
 
   // Takes memory for means that stay, once. False, on all ranks, where one of them has no room for
   // it beside the most that its tensors have taken so far. All ranks call it, outside of graphs.

@@ -101,6 +101,7 @@ void expect_kept_means(const Group& group, at::Device device) {
               << dtype << ", list " << list << ", tensor " << i << ", step " << step;
         }
         // In the first step some come from others whole; from then on all stay.
+        moved = group.all_reduce(moved, Reduce::kSum);
         EXPECT_TRUE(step == 0 ? moved > 0 : moved == 0) << moved << " in step " << step;
       }
     }
@@ -144,11 +145,14 @@ void expect_norms(const Group& group, at::Device device) {
         for (const auto other : {at::kFloat, at::kHalf})
           lists[1].push_back(at::zeros({100 + i}, at::TensorOptions(device).dtype(other)));
       }
-      const size_t count = lists[0].size() + lists[1].size();
+      int64_t numel = 0;
+      for (const std::vector<Tensor>& list : lists) {
+        for (const Tensor& tensor : list) numel += tensor.numel();
+      }
       const auto step = [&] {
         peers->begin_norm();
         for (const std::vector<Tensor>& list : lists) peers->mean(list);
-        return peers->norm(count);
+        return peers->norm(numel);
       };
       const auto fill = [&] {
         for (const std::vector<Tensor>& list : lists) {
@@ -171,7 +175,7 @@ void expect_norms(const Group& group, at::Device device) {
         fill();
         expect_norm(step());
       }
-      EXPECT_FALSE(peers->norm(count - 1).defined()) << "of other tensors";
+      EXPECT_FALSE(peers->norm(numel - 1).defined()) << "of other tensors";
       at::cuda::CUDAGraph graph;
       graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
       const Tensor norm = step();
@@ -199,7 +203,7 @@ TEST(GpuPeerMean, NormsOfTooManyRoundsAreUndefined) {
       const Tensor tensor = large.slice(0, 0, size);
       peers->begin_norm();
       peers->mean({tensor});
-      EXPECT_EQ(peers->norm(1).defined(), size == 1000);
+      EXPECT_EQ(peers->norm(size).defined(), size == 1000);
       EXPECT_TRUE(tensor.eq(1).all().item<bool>());
     }
   });

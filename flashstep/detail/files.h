@@ -32,12 +32,14 @@ class AtomicFile {
 
  private:
   void flush();
+  void put(const char* bytes, size_t size_bytes);
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   int descriptor_ = -1;
   uint64_t size_bytes_ = 0;
   std::string buffer_;
+  uint64_t put_bytes_ = 0, begun_bytes_ = 0;  // given to the kernel; which the disk writes by now
 };
 
 // AtomicFile in one call.

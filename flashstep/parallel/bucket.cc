@@ -11,6 +11,10 @@
 namespace flashstep {
 namespace {
 
+// A copy from GPU to GPU takes as long to begin as one of so many bytes takes.
+constexpr double kSmallBytes = 1 << 20;
+constexpr int64_t kVectorBytes = 16;  // that kernels read at a time
+
 // What each of `world_size` gradients is multiplied by. A tensor, since mul_ of a plain number
 // rounds the number to the dtype of what is multiplied: in bfloat16 a third is 0.2 % too large.
 at::Tensor share_of_mean(int world_size) {
@@ -47,6 +51,14 @@ Bucket::Bucket(BucketLayout layout, const std::vector<at::Tensor>& all_parameter
 
 at::TensorOptions Bucket::gradient_options() const {
   return at::TensorOptions(parameters_.front().device()).dtype(layout_.dtype);
+}
+
+// Whether its gradients travel to other GPUs side by side, for they are small.
+bool Bucket::packs() const {
+  const auto bytes =
+      static_cast<double>(layout_.numel) * static_cast<double>(c10::elementSize(layout_.dtype));
+  return averaging_.peers && averaging_.in_place && !averaging_.scatter && parameters_.size() > 1 &&
+         bytes < kSmallBytes * static_cast<double>(parameters_.size());
 }
 
 void Bucket::fill(size_t slot) {
@@ -205,8 +217,9 @@ void Bucket::launch() {
     if (widens_) {
       for (at::Tensor& part : wire_) part.mul_(share_of_mean(averaging_.group.world_size()));
     }
+    if (packs()) wire_ = {at::cat(wire_)};
     work_ = start_reduction(wire_, backend_averages_, averaging_.group, name_,
-                            averaging_.peers.get(), kept_at_);
+                            averaging_.peers.get(), packs() ? std::nullopt : kept_at_);
   });
 }
 
@@ -218,6 +231,7 @@ void Bucket::wait() {
   averaging_.group.wait(work_, name_);
   work_.reset();
   at::NoGradGuard no_grad;
+  if (packs()) unpack();
   for (size_t i = 0; i < wire_.size(); ++i) {
     if (wire_[i].unsafeGetTensorImpl() == parts()[i].unsafeGetTensorImpl()) continue;
     if (kept_at_) {
@@ -228,6 +242,22 @@ void Bucket::wait() {
     stream_.hand_over(wire_[i]);
   }
   wire_.clear();
+}
+
+void Bucket::unpack() {
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& part : parts()) sizes.push_back(part.numel());
+  const at::Tensor packed = std::exchange(wire_, {}).front();
+  stream_.hand_over(packed);
+  const std::vector<at::Tensor> means = packed.split_with_sizes(sizes);
+  const bool are_aligned = std::all_of(means.begin(), means.end(), [](const at::Tensor& mean) {
+    return mean.storage_offset() * mean.element_size() % kVectorBytes == 0;
+  });
+  if (kept_at_ && are_aligned && packed.scalar_type() == layout_.dtype) {
+    for (size_t i = 0; i < means.size(); ++i) adopt(i, means[i]);
+  } else {
+    at::_foreach_copy_(parts(), means);
+  }
 }
 
 // The mean of the gradient in that slot, a flat tensor, is the gradient.
@@ -241,6 +271,7 @@ void Bucket::adopt(size_t slot_index, const at::Tensor& mean) {
 }
 
 size_t Bucket::kept_bytes() const {
+  if (packs()) return 0;
   std::vector<size_t> bytes;
   for (const at::Tensor& parameter : parameters_)
     bytes.push_back(parameter.numel() * c10::elementSize(layout_.dtype));

@@ -60,6 +60,7 @@ class Bucket {
     c10::Stream stream;
   };
   at::TensorOptions gradient_options() const;
+  bool packs() const;
   bool divides_first() const { return !backend_averages_ && !widens_; }
   void take_memory();
   void fill_slot(size_t slot);
@@ -69,6 +70,7 @@ class Bucket {
   void take_in_place(size_t slot, bool may_stay);
   bool are_neighbours(const std::vector<Shared>& slots) const;
   void take_shared();
+  void unpack();
   void adopt(size_t slot, const at::Tensor& mean);
   const std::vector<at::Tensor>& parts() const { return averaging_.in_place ? pieces_ : flat_; }
 
@@ -85,7 +87,7 @@ class Bucket {
   std::vector<at::Tensor> pieces_;  // in_place: each gradient as a flat tensor over its memory
   std::map<c10::StorageImpl*, std::vector<Shared>> shared_;  // by memory
   std::vector<at::Tensor> missing_;  // in_place: what .grad becomes where it is missing
-  std::vector<at::Tensor> wire_;     // what travels: the parts, or copies in another dtype
+  std::vector<at::Tensor> wire_;  // what travels: the parts, or copies in another dtype or packed
   std::optional<size_t> kept_at_;
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> last_memory_;  // flat_'s a step ago
   c10::intrusive_ptr<c10d::Work> work_;

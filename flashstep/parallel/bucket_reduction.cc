@@ -375,7 +375,10 @@ void BucketReduction::record_again() {
 
 at::Tensor BucketReduction::gradient_norm() const {
   const std::lock_guard lock(mutex_);
-  return norm_is_known_ ? averaging_.peers->norm(parameters_.tensors.size()) : at::Tensor();
+  if (!norm_is_known_) return {};
+  int64_t numel = 0;
+  for (const at::Tensor& parameter : parameters_.tensors) numel += parameter.numel();
+  return averaging_.peers->norm(numel);
 }
 
 bool BucketReduction::holds_divided_means() const {

@@ -243,7 +243,7 @@ void CheckpointInWriting::write() {
   is_written_ = true;
 }
 
-fs::path CheckpointInWriting::finish() {
+fs::path CheckpointInWriting::finish(std::vector<fs::path>* surplus) {
   if (writer_.joinable()) writer_.join();
   is_finished_ = true;
   std::sort(written_.begin(), written_.end(),
@@ -258,7 +258,8 @@ fs::path CheckpointInWriting::finish() {
     add_shares(directory_, records, state_.files);
     if (group_ != nullptr) fs::remove(directory_ / kWordName);
     write_file(directory_ / kStateName, format_checkpoint_state(state_));
-    unfinished_.finish(keep_);
+    const std::vector<fs::path> aside = unfinished_.finish(keep_);
+    surplus != nullptr ? void(*surplus = aside) : remove_trees(aside);
   });
   return checkpoint_directory(checkpoints_, checkpoint_.step);
 }

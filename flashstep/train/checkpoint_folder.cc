@@ -65,13 +65,12 @@ bool is_all_ours(const fs::path& directory) {
   return true;
 }
 
-// Renames first, so that a process killed while removing leaves no checkpoint with half of its
-// files.
-void remove_checkpoint(const fs::path& directory) {
-  const fs::path removed = with_suffix(directory, kUnfinished);
-  remove_tree(removed);
-  rename_path(directory, removed);
-  remove_tree(removed);
+// So that a process killed while removing it leaves no checkpoint with half of its files.
+fs::path set_aside(const fs::path& directory) {
+  const fs::path aside = with_suffix(directory, kUnfinished);
+  remove_tree(aside);
+  rename_path(directory, aside);
+  return aside;
 }
 
 void replace_directory(const fs::path& from, const fs::path& to) {
@@ -107,20 +106,21 @@ fs::path without_slash(const fs::path& directory) {
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
-void remove_surplus(const fs::path& checkpoints, int64_t newest_step, int64_t keep) {
+std::vector<fs::path> set_surplus_aside(const fs::path& checkpoints, int64_t newest_step,
+                                        int64_t keep) {
+  std::vector<fs::path> aside;
   for (const fs::path& entry : entries(checkpoints)) {
-    if (entry.extension() == kDiscarded) remove_tree(entry);
+    if (entry.extension() == kDiscarded) aside.push_back(entry);
   }
   const std::vector<int64_t> steps = list_checkpoints(checkpoints);
   const auto behind = std::upper_bound(steps.begin(), steps.end(), newest_step);
   const int64_t surplus = keep == 0 ? 0 : std::distance(steps.begin(), behind) - keep;
   for (auto step = steps.begin(); step != steps.end(); ++step) {
     const fs::path directory = checkpoint_directory(checkpoints, *step);
-    if ((step >= behind || std::distance(steps.begin(), step) < surplus) &&
-        is_all_ours(directory)) {
-      remove_checkpoint(directory);
-    }
+    if ((step >= behind || std::distance(steps.begin(), step) < surplus) && is_all_ours(directory))
+      aside.push_back(set_aside(directory));
   }
+  return aside;
 }
 
 }  // namespace
@@ -213,9 +213,13 @@ void UnfinishedCheckpoint::give_name() {
   begun_ = false;
 }
 
-void UnfinishedCheckpoint::finish(int64_t keep) {
+std::vector<fs::path> UnfinishedCheckpoint::finish(int64_t keep) {
   give_name();
-  remove_surplus(checkpoints_, step_, keep);
+  return set_surplus_aside(checkpoints_, step_, keep);
+}
+
+void remove_trees(const std::vector<fs::path>& directories) {
+  for (const fs::path& directory : directories) remove_tree(directory);
 }
 
 }  // namespace flashstep

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <vector>
 
 namespace flashstep {
 
@@ -18,6 +19,9 @@ int64_t step_of(const std::filesystem::path& directory);
 // `directory`, or where its checkpoint lies since a process was killed that was replacing it.
 std::filesystem::path readable_checkpoint(const std::filesystem::path& directory);
 
+// MachineError if one cannot be.
+void remove_trees(const std::vector<std::filesystem::path>& directories);
+
 // A checkpoint that is being written, under a name that nobody reads. What is begun is removed
 // unless it is finished.
 class UnfinishedCheckpoint {
@@ -31,8 +35,10 @@ class UnfinishedCheckpoint {
 
   const std::filesystem::path& path() const { return path_; }
   void begin();  // makes the directory
-  // Gives it its name, on the disk too, and removes all but the newest `keep` (0 keeps all).
-  void finish(int64_t keep);
+  // Gives it its name, on the disk too. Checkpoints but the newest `keep` (0 keeps all) lose
+  // theirs: what is returned is to be removed (remove_trees), which takes seconds where it is
+  // large.
+  [[nodiscard]] std::vector<std::filesystem::path> finish(int64_t keep);
   void finish();  // its name alone; UserError where something else than a checkpoint has it
 
  private:

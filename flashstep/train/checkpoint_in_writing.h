@@ -32,8 +32,9 @@ class CheckpointInWriting {
   CheckpointInWriting& operator=(const CheckpointInWriting&) = delete;
 
   bool is_written() const { return is_written_; }  // this rank's files
-  // Waits until they are; the checkpoint has its name when this returns. All ranks call it.
-  std::filesystem::path finish();
+  // Waits until they are; the checkpoint has its name when this returns. All ranks call it. Older
+  // ones that nobody keeps are removed, or, with `surplus`, put there to be (remove_trees).
+  std::filesystem::path finish(std::vector<std::filesystem::path>* surplus = nullptr);
 
  private:
   struct File {

@@ -1,8 +1,8 @@
 // The same on a GPU: what threads copy through pinned memory arrives whole.
-#include "flashstep/train/host_copies.h"
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "flashstep/train/host_copies.h"
 
 namespace flashstep {
 namespace {
@@ -10,9 +10,12 @@ namespace {
 TEST(HostCopiesGpu, AreEqualAndOfTheirOwn) {
   const auto gpu = torch::TensorOptions(torch::kCUDA);
   const std::vector<at::Tensor> tensors = {
-      torch::randn({3, 5'000'011}, gpu), torch::randn({1'000, 1'001}, gpu.dtype(torch::kBFloat16)).t(),
-      torch::randn({64, 64}, gpu).narrow(1, 3, 7), torch::ones({}, gpu.dtype(torch::kLong)),
-      torch::empty({0, 4}, gpu), torch::arange(10)};
+      torch::randn({3, 5'000'011}, gpu),
+      torch::randn({1'000, 1'001}, gpu.dtype(torch::kBFloat16)).t(),
+      torch::randn({64, 64}, gpu).narrow(1, 3, 7),
+      torch::ones({}, gpu.dtype(torch::kLong)),
+      torch::empty({0, 4}, gpu),
+      torch::arange(10)};
   std::vector<at::Tensor> before;
   for (const at::Tensor& tensor : tensors) before.push_back(tensor.cpu().clone());
   // Of what the device has not done yet, too.

@@ -1,5 +1,6 @@
 #include "flashstep/loop.h"
 
+#include <future>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -191,10 +192,15 @@ class Loop {
     if (!in_background) finish_saving();
   }
 
+  // What older checkpoints leave is removed while the next steps are taken.
   void finish_saving() {
     if (!saving_) return;
     const RunLog::Pause pause(log_.get());
-    std::exchange(saving_, nullptr)->finish();
+    if (removing_.valid()) removing_.get();
+    std::vector<fs::path> surplus;
+    std::exchange(saving_, nullptr)->finish(&surplus);
+    if (!surplus.empty())
+      removing_ = std::async(std::launch::async, [surplus] { remove_trees(surplus); });
   }
 
   // 0, a signal, or kGaveUp; the same on every rank. A checkpoint that all have written is
@@ -248,6 +254,7 @@ class Loop {
   }
 
   void finish() {
+    if (removing_.valid()) removing_.get();
     if (directory_ == nullptr) return;
     draw_loss({directory_->path()}, directory_->path() / "loss", job_.bigram_loss);
     log_->finish();
@@ -261,6 +268,7 @@ class Loop {
   const RunDirectory* directory_;
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<CheckpointInWriting> saving_;        // on the ranks that write
+  std::future<void> removing_;                         // on the first
   int64_t step_ = 0, resumed_at_ = 0, saved_at_ = -1;  // updates done
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "flashstep/comm/peer_mean.h"
+#include "flashstep/comm/rounds_of_means.h"
 #include "flashstep/error.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/parallel/cost.h"
@@ -137,7 +138,8 @@ double bucket_bytes(const Run& run) {
 double transit_bytes(const Run& run) {
   if (run.ranks == 1 || run.is_full) return 0;
   const int world_size = static_cast<int>(run.ranks);
-  if (run.uses_copies && !run.is_flat) return all_reduce_bytes(kMostPeerMeanBytes, world_size);
+  if (run.uses_copies && !run.is_flat)
+    return kMostOfShare * all_reduce_bytes(kMostPeerMeanBytes, world_size);
   ShardedStepSizes sizes;
   sizes.bytes = run.gradient * run.divided;
   sizes.bucket_bytes = bucket_bytes(run);

@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads) add_squares_kernel(SquareSum squares
 #pragma unroll 4
   for (int i = threadIdx.x; i < blocks; i += kThreads) of_thread += squares.of_blocks[i];
   const double sum = sum_of_block(of_thread);
-  if (threadIdx.x == 0) *squares.sum += sum;
+  if (threadIdx.x == 0) *squares.sum = squares.is_first ? sum : *squares.sum + sum;
 }
 
 template <typename T, typename M = T>

@@ -22,6 +22,7 @@ inline constexpr int kMostMeanPieces = 96;
 struct SquareSum {
   double* sum = nullptr;
   double* of_blocks = nullptr;  // for the launch alone: mean_of_ranks_blocks() of them
+  bool is_first = false;        // of the sum, which may hold anything before
 };
 
 struct MeanArguments {
