@@ -172,6 +172,11 @@ class Loop {
 
   // In background: the next steps are taken while it is written.
   void save(bool in_background = false) {
+    if (in_background && saving_ && log_ && !std::exchange(has_told_of_waiting_, true)) {
+      log_->print(flashstep::str("[checkpoint] training waits until that of step ", saved_at_,
+                                 " is written; a longer checkpointing.checkpointing_interval ",
+                                 "costs no wait"));
+    }
     finish_saving();
     if (saved_at_ == step_) return;
     if (log_) log_->sync(step_);
@@ -267,8 +272,9 @@ class Loop {
   RecordedStep steps_;
   const RunDirectory* directory_;
   std::unique_ptr<RunLog> log_;
-  std::unique_ptr<CheckpointInWriting> saving_;        // on the ranks that write
-  std::future<void> removing_;                         // on the first
+  std::unique_ptr<CheckpointInWriting> saving_;  // on the ranks that write
+  std::future<void> removing_;                   // on the first
+  bool has_told_of_waiting_ = false;
   int64_t step_ = 0, resumed_at_ = 0, saved_at_ = -1;  // updates done
 };
 
