@@ -87,15 +87,15 @@ struct ReducerOptions {
   // over NCCL, copies hardly any of them.
   std::optional<bool> flat_buckets = std::nullopt;
   // Buckets in place between GPUs of one machine, under NCCL, are averaged by copies from GPU to
-  // GPU; false: by NCCL, as they are between machines. Takes up to 256 MiB of
+  // GPU; false: by NCCL, as they are between machines. Takes up to 320 MiB of
   // memory; the sums of more than two ranks are rounded differently. What each costs:
   // docs/parallel.md.
   bool peer_copies = true;
   // Means that come from other GPUs by copies stay where they arrive, from the third step on, and
   // .grad is a view of that memory: the next step writes over it, also where somebody has kept it.
-  // Saves a copy of most gradients, and takes (W - 1) / W of their memory for good, where the first
-  // two steps have left room. Changes nothing without peer_copies, with a communication_dtype, and
-  // while gradients are divided.
+  // Saves a copy of most gradients, and takes about (W - 1) / W of their memory for good, where the
+  // first two steps have left room. Changes nothing without peer_copies, with a
+  // communication_dtype, and while gradients are divided.
   bool gradient_as_bucket_view = false;
   // Gradients travel in this dtype (kBFloat16, say); undefined: their own, but float32 over Gloo
   // where they are kept with fewer bits than their parameter's (set_grad_dtype).

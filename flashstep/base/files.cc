@@ -18,8 +18,8 @@ namespace {
 
 // Large enough that a write call costs little beside the copy, small beside any file worth
 // streaming.
-constexpr size_t kWritebackBytes = size_t{32} << 20;
 constexpr size_t kBufferBytes = 1 << 20;
+constexpr size_t kWritebackBytes = size_t{32} << 20;  // that a disk is told of at a time
 
 void write_all(int descriptor, const char* data, size_t size, int64_t offset,
                const std::filesystem::path& path) {

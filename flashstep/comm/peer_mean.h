@@ -51,7 +51,8 @@ class PeerMean {
 
 // Null, on all ranks, where there are no copies from GPU to GPU (make_peer_copies). `bytes`: about
 // as much as is given at a time; of more, so much travels at a time as kMostPeerMeanBytes allows.
-// Takes 2 (W - 1) / W times that of the GPU's memory. All ranks call it. The group must outlive it.
+// Takes 2.5 (W - 1) / W times that of the GPU's memory. All ranks call it. The group must outlive
+// it.
 std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, size_t bytes);
 
 inline constexpr size_t kMostPeerMeanBytes = size_t{128} << 20;

@@ -13,7 +13,8 @@ namespace {
 
 // A copy from GPU to GPU takes as long to begin as one of so many bytes takes.
 constexpr double kSmallBytes = 1 << 20;
-constexpr int64_t kVectorBytes = 16;  // that kernels read at a time
+constexpr double kMostPackedBytes = 32 << 20;  // what is packed lies in memory twice
+constexpr int64_t kVectorBytes = 16;           // that kernels read at a time
 
 // What each of `world_size` gradients is multiplied by. A tensor, since mul_ of a plain number
 // rounds the number to the dtype of what is multiplied: in bfloat16 a third is 0.2 % too large.
@@ -58,7 +59,40 @@ bool Bucket::packs() const {
   const auto bytes =
       static_cast<double>(layout_.numel) * static_cast<double>(c10::elementSize(layout_.dtype));
   return averaging_.peers && averaging_.in_place && !averaging_.scatter && parameters_.size() > 1 &&
-         bytes < kSmallBytes * static_cast<double>(parameters_.size());
+         bytes <= kMostPackedBytes && bytes < kSmallBytes * static_cast<double>(parameters_.size());
+}
+
+std::vector<int64_t> Bucket::sizes() const {
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& parameter : parameters_) sizes.push_back(parameter.numel());
+  return sizes;
+}
+
+void Bucket::keep_means_at(size_t byte) {
+  kept_at_ = byte;
+  if (!packs()) return;
+  // Kernels shall find gradients where they read whole vectors.
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(layout_.dtype));
+  int64_t numel = 0;
+  for (const int64_t size : sizes()) {
+    if (numel * element_bytes % kVectorBytes != 0) return;
+    numel += size;
+  }
+  packed_ = at::empty({numel}, gradient_options());
+}
+
+// The gradients side by side; those that lie there already stay.
+at::Tensor Bucket::pack() const {
+  if (!packed_.defined()) return at::cat(wire_);
+  const std::vector<at::Tensor> places = packed_.split_with_sizes(sizes());
+  std::vector<at::Tensor> to, from;
+  for (size_t i = 0; i < wire_.size(); ++i) {
+    if (wire_[i].const_data_ptr() == places[i].const_data_ptr()) continue;
+    to.push_back(places[i]);
+    from.push_back(wire_[i]);
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from);
+  return packed_;
 }
 
 void Bucket::fill(size_t slot) {
@@ -217,7 +251,7 @@ void Bucket::launch() {
     if (widens_) {
       for (at::Tensor& part : wire_) part.mul_(share_of_mean(averaging_.group.world_size()));
     }
-    if (packs()) wire_ = {at::cat(wire_)};
+    if (packs()) wire_ = {pack()};
     work_ = start_reduction(wire_, backend_averages_, averaging_.group, name_,
                             averaging_.peers.get(), packs() ? std::nullopt : kept_at_);
   });
@@ -245,15 +279,10 @@ void Bucket::wait() {
 }
 
 void Bucket::unpack() {
-  std::vector<int64_t> sizes;
-  for (const at::Tensor& part : parts()) sizes.push_back(part.numel());
   const at::Tensor packed = std::exchange(wire_, {}).front();
   stream_.hand_over(packed);
-  const std::vector<at::Tensor> means = packed.split_with_sizes(sizes);
-  const bool are_aligned = std::all_of(means.begin(), means.end(), [](const at::Tensor& mean) {
-    return mean.storage_offset() * mean.element_size() % kVectorBytes == 0;
-  });
-  if (kept_at_ && are_aligned && packed.scalar_type() == layout_.dtype) {
+  const std::vector<at::Tensor> means = packed.split_with_sizes(sizes());
+  if (packed.is_same(packed_)) {
     for (size_t i = 0; i < means.size(); ++i) adopt(i, means[i]);
   } else {
     at::_foreach_copy_(parts(), means);

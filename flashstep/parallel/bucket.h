@@ -1,7 +1,7 @@
 // One bucket: gradients of several parameters that one launch averages. They lie side by side in
 // one flat tensor, or (`in_place`) stay where autograd has put them: NCCL takes many tensors in one
-// launch. Where gradients are divided (`scatter`), the full bucket is handed over, and nothing of
-// it is left here.
+// launch, and copies between GPUs take them one by one, but small ones packed. Where gradients are
+// divided (`scatter`), the full bucket is handed over, and nothing of it is left here.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ class Bucket {
   // scatter this rank's part of it (GradientScatter::part).
   void wait();
   // From now on means from other GPUs stay where they arrive, from this byte on (PeerMean::mean),
-  // and .grad lies there.
-  void keep_means_at(size_t byte) { kept_at_ = byte; }
+  // and .grad lies there; small gradients' in memory of the bucket's own. Outside of graphs.
+  void keep_means_at(size_t byte);
   // What they take of that memory.
   size_t kept_bytes() const;
   // The step is over: the memory belongs to the gradients alone.
@@ -61,6 +61,8 @@ class Bucket {
   };
   at::TensorOptions gradient_options() const;
   bool packs() const;
+  std::vector<int64_t> sizes() const;
+  at::Tensor pack() const;
   bool divides_first() const { return !backend_averages_ && !widens_; }
   void take_memory();
   void fill_slot(size_t slot);
@@ -89,6 +91,7 @@ class Bucket {
   std::vector<at::Tensor> missing_;  // in_place: what .grad becomes where it is missing
   std::vector<at::Tensor> wire_;  // what travels: the parts, or copies in another dtype or packed
   std::optional<size_t> kept_at_;
+  at::Tensor packed_;  // where small gradients lie from step to step; or undefined
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> last_memory_;  // flat_'s a step ago
   c10::intrusive_ptr<c10d::Work> work_;
   std::vector<bool> filled_;

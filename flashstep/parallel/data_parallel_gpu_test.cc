@@ -115,10 +115,14 @@ TEST(GpuRanks, GradientsAreViewsOfWhereMeansArrive) {
   FLASHSTEP_NEED_GPUS(2);
   on_two_gpus([](const Group& group, at::Device device) {
     std::vector<Tensor> parameters;
-    for (int i = 0; i < 20; ++i)
-      parameters.push_back(torch::ones({1000 + 7 * i}, device).requires_grad_());
+    // Three to a bucket, of which one arrives from the other rank whole; and small ones, packed.
+    for (int i = 0; i < 10; ++i)
+      parameters.push_back(torch::ones({300'000 + 8 * i}, device).requires_grad_());
+    const auto doubles = torch::TensorOptions(device).dtype(torch::kDouble);
+    for (int i = 0; i < 10; ++i)
+      parameters.push_back(torch::ones({1000 + 8 * i}, doubles).requires_grad_());
     GradientReducer reducer(parameters, group,
-                            {.bucket_megabytes = 0.03, .gradient_as_bucket_view = true});
+                            {.bucket_megabytes = 3, .gradient_as_bucket_view = true});
     const auto step = [&](int number, bool to_none) {
       for (Tensor& parameter : parameters) {
         if (!parameter.grad().defined()) continue;
@@ -149,8 +153,8 @@ TEST(GpuRanks, GradientsAreViewsOfWhereMeansArrive) {
     step(1, true);
     const std::vector<void*> first = step(2, true);
     std::vector<Tensor> others;  // so that nothing else gets the same memory again
-    for (int i = 0; i < 40; ++i) others.push_back(torch::zeros({1000 + 7 * (i % 20)}, device));
-    EXPECT_GE(common(step(3, true), first), 5);
+    for (int i = 0; i < 40; ++i) others.push_back(torch::zeros({300'000 + 8 * (i % 10)}, device));
+    EXPECT_GE(common(step(3, true), first), 13);
     const std::vector<void*> fourth = step(4, false);
     EXPECT_EQ(common(step(5, false), fourth), 20);
     reducer.record_again();

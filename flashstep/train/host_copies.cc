@@ -18,7 +18,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kPieceBytes = int64_t{16} << 20;
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
 // (n) each, of one dtype.
 struct Piece {
@@ -80,6 +80,7 @@ std::vector<Tensor> copies_on_host(const std::vector<Tensor>& tensors) {
     const Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
     copies.push_back(
         at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(at::kCPU)));
+    want_large_pages(copies.back());
     add_pieces(flat(dense), flat(copies.back()), pieces);
   }
   for (const Tensor& tensor : tensors) {

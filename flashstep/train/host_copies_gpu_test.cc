@@ -19,8 +19,10 @@ TEST(HostCopiesGpu, AreEqualAndOfTheirOwn) {
   std::vector<at::Tensor> before;
   for (const at::Tensor& tensor : tensors) before.push_back(tensor.cpu().clone());
   // Of what the device has not done yet, too.
-  tensors[0].mul_(2);
   before[0].mul_(2);
+  at::Tensor busy = torch::zeros({8192, 8192}, gpu);
+  for (int i = 0; i < 20; ++i) busy = busy.matmul(busy);
+  tensors[0].mul_(2);
   const std::vector<at::Tensor> copies = copies_on_host(tensors);
   for (const at::Tensor& tensor : tensors) tensor.zero_();
   for (size_t i = 0; i < tensors.size(); ++i) {

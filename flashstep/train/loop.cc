@@ -3,7 +3,10 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "flashstep/base/signals.h"
 #include "flashstep/checkpoint.h"
@@ -179,6 +182,7 @@ class Loop {
     }
     finish_saving();
     if (saved_at_ == step_) return;
+    finish_removing();  // the disk may have no room for one more
     if (log_) log_->sync(step_);
     std::optional<RunLog::Pause> pause(std::in_place, log_.get());
     Checkpoint checkpoint =
@@ -197,15 +201,38 @@ class Loop {
     if (!in_background) finish_saving();
   }
 
-  // What older checkpoints leave is removed while the next steps are taken.
   void finish_saving() {
     if (!saving_) return;
     const RunLog::Pause pause(log_.get());
-    if (removing_.valid()) removing_.get();
     std::vector<fs::path> surplus;
     std::exchange(saving_, nullptr)->finish(&surplus);
-    if (!surplus.empty())
-      removing_ = std::async(std::launch::async, [surplus] { remove_trees(surplus); });
+    start_removing(std::move(surplus));
+  }
+
+  // What older checkpoints leave is removed while the next steps are taken. What cannot be is said,
+  // and ends nothing.
+  void start_removing(std::vector<fs::path> surplus) {
+    if (surplus.empty()) return;
+    finish_removing();
+    const auto remove = [surplus = std::move(surplus)] {
+      try {
+        remove_trees(surplus);
+      } catch (const std::exception& error) {
+        return std::string(error.what());
+      }
+      return std::string();
+    };
+    try {
+      removing_ = std::async(std::launch::async, remove);
+    } catch (const std::system_error&) {  // no thread
+      removing_ = std::async(std::launch::deferred, remove);
+    }
+  }
+
+  void finish_removing() {
+    if (!removing_.valid()) return;
+    const std::string failure = removing_.get();
+    if (log_ && !failure.empty()) log_->print("[checkpoint] " + failure);
   }
 
   // 0, a signal, or kGaveUp; the same on every rank. A checkpoint that all have written is
@@ -259,7 +286,7 @@ class Loop {
   }
 
   void finish() {
-    if (removing_.valid()) removing_.get();
+    finish_removing();
     if (directory_ == nullptr) return;
     draw_loss({directory_->path()}, directory_->path() / "loss", job_.bigram_loss);
     log_->finish();
@@ -273,7 +300,7 @@ class Loop {
   const RunDirectory* directory_;
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<CheckpointInWriting> saving_;  // on the ranks that write
-  std::future<void> removing_;                   // on the first
+  std::future<std::string> removing_;            // on the first; why it could not, or empty
   bool has_told_of_waiting_ = false;
   int64_t step_ = 0, resumed_at_ = 0, saved_at_ = -1;  // updates done
 };
