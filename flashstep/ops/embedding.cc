@@ -1,3 +1,5 @@
+#include <limits>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -11,6 +13,8 @@ namespace {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // which the kernel counts
 
 class CudaEmbedding : public torch::autograd::Function<CudaEmbedding> {
  public:
@@ -40,7 +44,8 @@ Tensor embedding(const Tensor& weight, const Tensor& ids) {
   require(weight.dim() == 2 && weight.is_floating_point() && ids.scalar_type() == at::kLong,
           "[embedding] expected weight (V, C) of a floating dtype and int64 ids, got ",
           weight.sizes(), " of ", weight.scalar_type(), " and ids of ", ids.scalar_type());
-  if (!internal::has_cuda_kernel(weight)) return at::embedding(weight, ids);
+  if (!internal::has_cuda_kernel(weight) || weight.size(0) > kMostRows)
+    return at::embedding(weight, ids);
   return CudaEmbedding::apply(weight, ids);
 }
 

@@ -14,6 +14,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include "flashstep/error.h"
+#include "flashstep/products/cuda/counters.h"
 #include "flashstep/products/cuda/split.h"
 
 namespace flashstep::internal {
@@ -22,7 +23,7 @@ namespace {
 using at::Tensor;
 
 // What NVIDIA recommends for Hopper: enough for split sums of every shape that profits.
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr size_t kMostWorkspaceBytes = size_t{32} << 20;
 constexpr uint32_t kMostAlignmentBytes = 256;  // more makes no difference to any kernel
 constexpr int kMostAlgorithms = 16;
 
@@ -80,6 +81,7 @@ struct Plan {
   Layout a{nullptr, cublasLtMatrixLayoutDestroy}, b{nullptr, cublasLtMatrixLayoutDestroy},
       d{nullptr, cublasLtMatrixLayoutDestroy};
   cublasLtMatmulAlgo_t algorithm;
+  size_t workspace_bytes = 0;  // which it asks for: most ask for none, or for a counter
 };
 
 template <typename T>
@@ -130,7 +132,7 @@ std::unique_ptr<Plan> make_plan(cublasLtHandle_t handle, const Matrix& a, const 
   const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
                         decltype(&cublasLtMatmulPreferenceDestroy)>
       preference(created, cublasLtMatmulPreferenceDestroy);
-  set(created, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+  set(created, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspaceBytes);
   set(created, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reduction_mask(reduction_of(a.type)));
   set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(a.data));
   set(created, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(b.data));
@@ -144,7 +146,9 @@ std::unique_ptr<Plan> make_plan(cublasLtHandle_t handle, const Matrix& a, const 
         "choosing an algorithm");
   if (count == 0) throw MachineError("[product] cuBLASLt has no algorithm for this shape");
   if (offered != nullptr) *offered = count;
-  plan->algorithm = results[static_cast<size_t>(std::min<int64_t>(algorithm, count - 1))].algo;
+  const auto& chosen = results[static_cast<size_t>(std::min<int64_t>(algorithm, count - 1))];
+  plan->algorithm = chosen.algo;
+  plan->workspace_bytes = chosen.workspaceSize;
   return plan;
 }
 
@@ -242,13 +246,19 @@ struct Operands {
 void launch(cublasLtHandle_t handle, const Plan& plan, const Operands& operands, const Tensor& d,
             bool adds) {
   const float alpha = 1, beta = adds ? 1 : 0;
-  const Tensor workspace =
-      unfilled({static_cast<int64_t>(kWorkspaceBytes)}, d.options().dtype(at::kByte));
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+  Tensor own;
+  void* workspace = nullptr;
+  if (plan.workspace_bytes > 0)
+    workspace = products_cuda::RecordedCounters::take(plan.workspace_bytes, stream);
+  if (plan.workspace_bytes > 0 && workspace == nullptr) {
+    own = unfilled({static_cast<int64_t>(plan.workspace_bytes)}, d.options().dtype(at::kByte));
+    workspace = own.mutable_data_ptr();
+  }
   check(cublasLtMatmul(handle, plan.operation.get(), &alpha, operands.left.data, plan.a.get(),
                        operands.right.data, plan.b.get(), &beta, operands.added, plan.d.get(),
-                       d.mutable_data_ptr(), plan.d.get(), &plan.algorithm,
-                       workspace.mutable_data_ptr(), kWorkspaceBytes,
-                       at::cuda::getCurrentCUDAStream()),
+                       d.mutable_data_ptr(), plan.d.get(), &plan.algorithm, workspace,
+                       plan.workspace_bytes, stream),
         "launching");
 }
 

@@ -1,9 +1,15 @@
 // Products of every layout against float64.
+#include <vector>
+
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <torch/cuda.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include "flashstep/error.h"
+#include "flashstep/products/cuda/counters.h"
 #include "flashstep/products/lt.h"
 #include "flashstep/products/product.h"
 #include "flashstep/testing/compare.h"
@@ -181,6 +187,48 @@ TEST_F(ProductGpu, NamesWhatIsWrong) {
   EXPECT_THROW(product(a, b, d.to(at::kHalf)), UserError);
   EXPECT_THROW(product(a, b, d.t()), UserError);
   EXPECT_THROW(product(a, b, d, d.to(at::kFloat)), UserError);
+}
+
+int memsets_in(cudaGraph_t graph) {
+  size_t count = 0;
+  C10_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  C10_CUDA_CHECK(cudaGraphGetNodes(graph, nodes.data(), &count));
+  int memsets = 0;
+  for (const cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    C10_CUDA_CHECK(cudaGraphNodeGetType(node, &type));
+    memsets += type == cudaGraphNodeTypeMemset ? 1 : 0;
+  }
+  return memsets;
+}
+
+TEST_F(ProductGpu, CountersOfRecordedProductsAreZeroedTogether) {
+  using products_cuda::RecordedCounters;
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  const Tensor a = matrix(2048, 1600, at::kBFloat16, false);
+  const Tensor b = matrix(1600, 12800, at::kBFloat16, true);
+  const Tensor expected = at::empty({2048, 12800}, a.options());
+  product(a, b, expected);
+  const Tensor memory =
+      at::full({static_cast<int64_t>(RecordedCounters::kBytes)}, 7, a.options().dtype(at::kByte));
+  const std::vector<Tensor> results = {at::zeros_like(expected), at::zeros_like(expected),
+                                       at::zeros_like(expected)};
+  at::cuda::CUDAGraph graph(/*keep_graph=*/true);
+  graph.capture_begin();
+  const RecordedCounters counters(memory.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream());
+  for (const Tensor& d : results) product(a, b, d);
+  graph.capture_end();
+  if (memsets_in(graph.raw_cuda_graph()) == 0) GTEST_SKIP() << "a GPU whose product has no counter";
+  EXPECT_EQ(memsets_in(graph.raw_cuda_graph()), 3);
+  C10_CUDA_CHECK(counters.zero_at_start(graph.raw_cuda_graph()));
+  EXPECT_EQ(memsets_in(graph.raw_cuda_graph()), 1);
+  graph.instantiate();
+  for (int replay = 0; replay < 3; ++replay) {
+    for (const Tensor& d : results) d.zero_();
+    graph.replay();
+    for (const Tensor& d : results) EXPECT_TRUE(testing::same_bits(d, expected));
+  }
 }
 
 }  // namespace

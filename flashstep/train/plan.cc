@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMiB = 1048576.0, kGiB = 1073741824.0;
 // cuBLAS's, one for the host's thread and one for autograd's (cuBLAS: 32 MiB on Hopper), and
-// products' own while they run (products/lt.cc).
+// the most that a product takes while it runs (products/lt.cc).
 constexpr double kLibraryWorkspace = 2 * 32 * kMiB, kProductWorkspace = 32 * kMiB;
 constexpr int64_t kMachineGpus = 8;
 // Of the memory, for pieces between tensors of launched steps: an assumption, no run was so close.

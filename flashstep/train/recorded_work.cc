@@ -2,15 +2,20 @@
 
 #include <exception>
 #include <mutex>
+#include <optional>
 
+#include <ATen/Functions.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/Generator.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+
+#include "flashstep/products/cuda/counters.h"
 
 namespace flashstep {
 namespace {
@@ -53,17 +58,24 @@ struct RecordedWork::State {
   // different things behind.
   at::cuda::CUDAGraph graph{/*keep_graph=*/true};
   at::cuda::MempoolId_t memory;
+  at::Tensor counter_memory;
+  std::optional<products_cuda::RecordedCounters> counters;
 };
 
 RecordedWork::RecordedWork(const std::function<void()>& work, const RecordedWork* before)
     : state_(std::make_unique<State>()) {
   at::cuda::CUDAGraph& graph = state_->graph;
   state_->memory = before ? before->state_->memory : at::cuda::graph_pool_handle();
+  using products_cuda::RecordedCounters;
+  state_->counter_memory = at::empty({static_cast<int64_t>(RecordedCounters::kBytes)},
+                                     at::TensorOptions(at::kCUDA).dtype(at::kByte));
   at::cuda::device_synchronize();
   // Other threads, NCCL's and the group's, may ask CUDA what they like meanwhile.
   graph.capture_begin(state_->memory, cudaStreamCaptureModeThreadLocal);
   std::exception_ptr error;
   try {
+    state_->counters.emplace(state_->counter_memory.mutable_data_ptr(),
+                             c10::cuda::getCurrentCUDAStream());
     work();
   } catch (...) {
     error = std::current_exception();
@@ -76,6 +88,7 @@ RecordedWork::RecordedWork(const std::function<void()>& work, const RecordedWork
     undo_capture(c10::cuda::current_device(), state_->memory);
   }
   if (error) std::rethrow_exception(error);
+  C10_CUDA_CHECK(state_->counters->zero_at_start(graph.raw_cuda_graph()));
   graph.instantiate();
 }
 

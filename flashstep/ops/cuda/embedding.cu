@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t chunk = blockIdx.x, begin = chunk * kEmbeddingChunk;
   const int64_t end = begin + kEmbeddingChunk;
   if (end >= a.positions || a.ids[end] != a.ids[end - 1]) return;  // nothing goes on
-  const int64_t id = a.ids[end - 1];
+  const int32_t id = a.ids[end - 1];
   if (begin > 0 && a.ids[begin - 1] == id) return;  // it began before
   float sum[kWidth], part[kWidth];
   read(a.partials + (2 * chunk + 1) * a.width + column, sum);

@@ -121,8 +121,9 @@ constexpr int64_t kEmbeddingChunk = 32;  // positions that one block sums
 struct EmbeddingBackward {
   const void* dy;  // (positions, width) of type
   Element type;
-  const int64_t *ids, *order;  // (positions): sorted, and where each came from
-  void* dweight;               // (., width) of weight_type
+  const int32_t* ids;    // (positions), sorted
+  const int64_t* order;  // (positions): where each came from
+  void* dweight;         // (., width) of weight_type
   Element weight_type;
   float* partials;  // (ceil(positions / kEmbeddingChunk), 2, width), workspace
   int64_t positions, width;
