@@ -56,7 +56,14 @@ class StepBench {
     if (outcome.measured() && own) {
       measure_in_own_process(task, records);
     } else if (outcome.measured()) {
-      const Outcome found = attempt([&] { measure_step(task, records, nullptr, peers_); });
+      Outcome found;
+      try {
+        found = attempt([&] { measure_step(task, records, nullptr, peers_); });
+      } catch (const Interrupted&) {  // minutes into a peer's compilation, say: ours is there
+        describe_records(task, whole_layers, records);
+        if (records.front().has("total")) run_.add(std::move(records));
+        throw;
+      }
       if (!found.measured()) {
         records.front().outcome = found;
         records.front().drop_samples();

@@ -1,6 +1,7 @@
 #include "flashstep/bench/step.h"
 
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -8,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/test_table.h"
 #include "flashstep/bench/test_workload.h"
@@ -204,6 +206,17 @@ TEST(BenchStep, LeavesTheCellsOfAPeerEmptyThatDoesNotRun) {
   BenchStepOptions options = options_with_peer("");
   options.task.peer_command = {"/no/such/program"};
   EXPECT_TRUE(some_line_has(bench_step(options).table.notes, {", eager: "}));
+}
+
+TEST(BenchStep, OursIsShownWhereAPeerIsInterrupted) {
+  const SignalGuard guard;
+  const BenchReport report =
+      bench_step(options_with_peer("echo ready; read line; kill -INT $PPID; exec sleep 5"));
+  EXPECT_EQ(report.signal, SIGINT);
+  ASSERT_EQ(report.table.rows.size(), 1u);
+  EXPECT_GT(number_at(report.table, 0, "mean"), 0);
+  expect_row(report.table, 0, {{"eager", "-"}});
+  EXPECT_TRUE(some_line_has(report.table.notes, {"Interrupted"}));
 }
 
 TEST(BenchStep, AWrongGradientIsToldAndSoIsNoNumber) {

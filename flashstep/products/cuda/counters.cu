@@ -1,11 +1,11 @@
-#include "flashstep/products/cuda/counters.h"
-
 #include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#define FLASHSTEP_TRY(call)                          \
+#include "flashstep/products/cuda/counters.h"
+
+#define FLASHSTEP_TRY(call) \
   if (const cudaError_t error = call; error != cudaSuccess) return error
 
 namespace flashstep::products_cuda {
@@ -85,7 +85,8 @@ cudaError_t RecordedCounters::zero_at_start(cudaGraph_t graph) const {
   bool any = false;
   for (const cudaGraphNode_t node : nodes) {
     cudaGraphNodeType type{};
-    if (cudaGraphNodeGetType(node, &type) != cudaSuccess) {  // one that CUDA's runtime has no name for
+    if (cudaGraphNodeGetType(node, &type) !=
+        cudaSuccess) {  // one that CUDA's runtime has no name for
       static_cast<void>(cudaGetLastError());
       continue;
     }
