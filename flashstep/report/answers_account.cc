@@ -104,22 +104,40 @@ Facts recompute_schemes(const Evidence& evidence) {
           rows};
 }
 
+// Of "step, bf16 stream, recompute blocks by 2": 2; 0 where blocks are not recomputed.
+int64_t group_size(const TableRow& row) {
+  const std::string mode = row.text("mode"), blocks = "recompute block", by = "blocks by ";
+  if (!contains(mode, blocks)) return 0;
+  const size_t at = mode.find(by);
+  return at == mode.npos ? 1 : std::stoll(mode.substr(at + by.size()));
+}
+
 Facts recompute_groups(const Evidence& evidence) {
-  const TableRows rows = evidence.rows("recompute");
-  const TableRows groups =
-      rows.if_([](const TableRow& row) { return row.text("scheme").starts_with("groups"); });
-  const auto is_best = [](const TableRow& row) {
-    return row.text("scheme").find("(best)") != std::string::npos;
-  };
-  const TableRow best = groups.if_(is_best).back();
-  const std::string scheme = best.text("scheme");
-  return {
-      {{"of", subject_of(rows)},
-       {"groups", scheme.substr(0, scheme.find(" ("))},
-       {"one", which(scheme.find(" 1 ") != scheme.npos)},
-       {"least", best ? which(!(groups.least("peak").number("peak") < best.number("peak"))) : ""}},
-      {{"", best}, {"all", rows.first({{"scheme", "keep everything"}})}},
-      groups};
+  const TableRows rows = evidence.rows("recomputed");
+  const TableRows groups = rows.if_([](const TableRow& row) { return group_size(row) > 0; });
+  const TableRow all = rows.if_([](const TableRow& row) { return group_size(row) == 0; }).front();
+  const TableRow best = groups.least("peak memory");
+  if (!best || !all || groups.size() < 2) return {};
+  std::vector<std::string> others;
+  for (const TableRow& row : groups) {
+    if (group_size(row) != group_size(best))
+      others.push_back(say(str(group_size(row), ": {peak memory|GiB}"), row));
+  }
+  Facts facts = {{{"size", std::to_string(group_size(best))},
+                  {"one", which(group_size(best) == 1)},
+                  {"others", join(others)}},
+                 {{"", best}, {"all", all}},
+                 rows};
+  const TableRows account = evidence.rows("recompute").if_([](const TableRow& row) {
+    const std::string scheme = row.text("scheme");
+    return scheme.starts_with("groups of ") && contains(scheme, "(best)");
+  });
+  if (!account.empty()) {
+    const int64_t size = std::stoll(account.front().text("scheme").substr(10));
+    facts.words["account"] = std::to_string(size);
+    facts.words["agrees"] = which(size == group_size(best));
+  }
+  return facts;
 }
 
 }  // namespace

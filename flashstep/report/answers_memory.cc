@@ -108,9 +108,21 @@ void add_reason_of_change(const RowPairs& both, SentenceWords& words) {
     words["reason"] = "2";
 }
 
+// "step" of "step, bf16 stream": the stream goes with the precision.
+std::string pass_of(const TableRow& row) {
+  const std::string mode = row.text("mode");
+  return mode.substr(0, mode.find(','));
+}
+
 Facts memory_mixed(const Evidence& evidence) {
   const TableRows rows = evidence.rows("peaks").with({"peak"});
-  const auto both = pairs(rows, "precision", "bf16", "fp32", {"size", "context", "mode"});
+  RowPairs both;
+  for (const TableRow& half : rows.where({{"precision", "bf16"}})) {
+    const auto is_same = [&](const TableRow& row) { return pass_of(row) == pass_of(half); };
+    const TableRow full = rows.if_(is_same).first(
+        {{"precision", "fp32"}, {"size", half.text("size")}, {"context", half.text("context")}});
+    if (full) both.push_back({half, full});
+  }
   if (both.empty()) return {};
   Facts facts = {.rows = both.last().rows()};
   facts.table.columns = {measure::text_column("size"),

@@ -260,6 +260,48 @@ Facts sharding_zero(const Evidence& evidence) {
   return facts;
 }
 
+// ---- Fully sharded parameters
+
+// Of a step, that may have nothing computing beside it where a gather is said to end in time.
+constexpr double kExposed = 0.03;
+
+bool is_peer(const TableRow& row) { return row.text("implementation").starts_with("FSDP2"); }
+
+Facts full_leaderboard(const Evidence& evidence) {
+  const TableRows rows = evidence.rows("full leaderboard");
+  const TableRows ours = rows.if_([](const TableRow& row) { return !is_peer(row); });
+  const TableRow fastest = ours.least("step");
+  const auto is_other = [&](const TableRow& row) {
+    return row.text("implementation") != fastest.text("implementation");
+  };
+  return {{},
+          {{"", fastest},
+           {"other", ours.if_(is_other).front()},
+           {"peer", rows.if_(is_peer).least("step")}},
+          rows};
+}
+
+Facts full_right(const Evidence& evidence) {
+  Facts facts = {.shown = evidence.rows("full")};
+  const TableRows checked = facts.shown.with({"weight error"});
+  if (checked.empty()) return {};
+  for (const TableRow& row : checked) {
+    const bool right = row.number("weight error") <= 1;
+    facts.add_case({{{"right", which(right)}}, {{"", row}}}, 2);
+  }
+  facts.rows[""] = checked.least("step");
+  return facts;
+}
+
+Facts full_gather(const Evidence& evidence) {
+  Facts facts = {.shown = evidence.rows("full work")};
+  for (const TableRow& row : facts.shown) {
+    const bool ends = row.number("exposed") <= kExposed * row.number("traced step");
+    facts.add_case({{{"ends", which(ends)}}, {{"", row}}}, 2);
+  }
+  return facts;
+}
+
 }  // namespace
 
 Answers parallel_answers() {
@@ -277,7 +319,10 @@ Answers parallel_answers() {
           {"sharding_state", divided(sharding_state)},
           {"sharding_memory", divided(sharding_memory)},
           {"sharding_time", divided(sharding_time)},
-          {"sharding_zero", sharding_zero}};
+          {"sharding_zero", sharding_zero},
+          {"full_leaderboard", full_leaderboard},
+          {"full_right", full_right},
+          {"full_gather", full_gather}};
 }
 
 }  // namespace flashstep::tools

@@ -179,8 +179,12 @@ TEST_F(Answered, ConclusionsTurnRound) {
        swapped("account", "scheme", "keep everything", "from the start each time"),
        "the scheme \"from the start each time\": 2.11 GiB instead of 65.03",
        "the scheme \"keep everything\""},
-      {"gradient_checkpointing (b)", each("account", "peak", inverse), "peak higher",
-       "NOT the lowest peak"},
+      {"gradient_checkpointing (b)", each("memory", "peak memory", inverse),
+       "groups of 1 block peak lowest", "groups of 4 blocks peak lowest"},
+      {"fsdp", each("sharding", "weight error", [](double) { return 2.0; }), ": right.",
+       "NOT right"},
+      {"fsdp_accounting (b)", columns_swapped("sharding", "traced step", "exposed"),
+       "are gathered before they", "are NOT gathered before"},
       {"matrix", each("matrix", "tokens", inverse), "fastest with attention `auto`",
        "fastest with attention"},
       {"tokenizer", each("tokenizer", "ratio", falling), "times as fast", "-"},
@@ -194,6 +198,29 @@ TEST_F(Answered, ConclusionsTurnRound) {
     EXPECT_SAYS(after, test.after) << "\n" << test.question;
     EXPECT_NE(before, after) << test.question;
   }
+}
+
+TEST_F(Answered, AStreamInBf16IsOfTheSamePass) {
+  std::vector<Result> results = stored_results();
+  const Change name_streams = in_tables(
+      "memory", {"mode", "precision"}, [](measure::Table& table, const std::vector<size_t>& at) {
+        for (auto& row : table.rows) {
+          if (row[at[1]] == Cell("bf16"))
+            row[at[0]] = Cell(measure::display(row[at[0]], {}) + ", bf16 stream");
+        }
+      });
+  for (Result& result : results) name_streams(result);
+  EXPECT_SAYS(answer_text("memory_profiling (c)", results), "in 2 of 6 cases, higher in 4");
+}
+
+TEST_F(Answered, TheLeaderboardOf2026IsAnotherCase) {
+  std::vector<Result> results = stored_results();
+  const Question& question = question_of("leaderboard", "2026");
+  const std::string before = text_of(answer(question, results, {}));
+  EXPECT_SAYS(before, "takes 4,460 ms with bf16 weights");
+  EXPECT_SAYS(before, "PyTorch takes 5,960 ms (FSDP2, compiled)");
+  for (Result& result : results) each("leaderboard", "step", inverse)(result);
+  EXPECT_SAYS(text_of(answer(question, results, {})), "with fp32 weights: ");
 }
 
 // ---- Years

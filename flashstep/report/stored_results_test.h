@@ -64,7 +64,11 @@ inline const std::vector<Result>& stored_results() {
                                {"step", "step_peers_2025", "step_peers"},
                                {"matrix", "matrix", "matrix"},
                                {"tokenizer", "tokenizer", "tokenizer"},
-                               {"norm", "norm_quick", "norm_quick"}};
+                               {"norm", "norm_quick", "norm_quick"},
+                               {"leaderboard", "leaderboard_2026", "leaderboard"},
+                               {"sharding", "full_2026", "leaderboard"},
+                               {"sharding", "full_work_2026", "leaderboard_work"},
+                               {"memory", "recompute_2026", "step_recompute"}};
     for (const auto& [section, measurement, file] : tables) {
       const auto path = source_folder() / "flashstep/report/stored" / str(file, ".json");
       results.push_back(
