@@ -58,7 +58,8 @@ class Launched {
  public:
   explicit Launched(const RankJob& job) : job_(job), process_(start(job)) {}
 
-  RanksOutcome wait() {
+  // Interrupted by a signal.
+  void wait() {
     for (bool running = true; running;) {
       running = process_->wait(/*milliseconds=*/50);
       pass_on_signal();
@@ -72,8 +73,9 @@ class Launched {
       outcome_.failure = str(who(), describe_end(process_->status()), last_.empty() ? "" : ": ",
                              last_.substr(last_.starts_with(kSentence) ? kSentence.size() : 0));
     }
-    return std::move(outcome_);
   }
+  // By now.
+  const RanksOutcome& outcome() const { return outcome_; }
 
  private:
   std::string who() const {
@@ -150,7 +152,9 @@ void take_results(const std::vector<std::string>& results, std::vector<Record>& 
 
 RanksOutcome run_ranks(const RankJob& job) {
   require(job.ranks >= 1, "[bench] expected at least 1 rank, got ", job.ranks);
-  return Launched(job).wait();
+  Launched launched(job);
+  launched.wait();
+  return launched.outcome();
 }
 
 std::optional<std::string> rank_task() {
@@ -188,19 +192,25 @@ void begin_unit(const std::string& unit, const Group& group) {
 
 void hand_over_record(const Record& record) { hand_over(to_json(record)); }
 
-OwnProcess run_own_process(const std::vector<std::string>& command, const std::string& task,
-                           const std::string& program) {
+Outcome run_own_process(const std::vector<std::string>& command, const std::string& task,
+                        const std::string& program, std::vector<std::string>& results) {
   RankJob job;
   job.ranks = 1;
   job.arguments = command;
   job.task = task;
   job.program = job.launcher = program;
   const auto kills = measure::oom_kills();
-  RanksOutcome ended = run_ranks(job);
-  OwnProcess process = {std::move(ended.results), {}};
-  if (!ended.failure.empty())
-    process.outcome = outcome_of_ranks(ended.failure, ended.exit_code, 1, kills);
-  return process;
+  Launched launched(job);
+  try {
+    launched.wait();
+  } catch (const Interrupted&) {
+    results = launched.outcome().results;
+    throw;
+  }
+  const RanksOutcome& ended = launched.outcome();
+  results = ended.results;
+  return ended.failure.empty() ? Outcome()
+                               : outcome_of_ranks(ended.failure, ended.exit_code, 1, kills);
 }
 
 std::vector<Record> measure_on_ranks(

@@ -69,14 +69,10 @@ std::vector<Record> measure_on_ranks(
     std::vector<Record> blanks,
     const std::function<std::string(const Record&)>& unit_of = implementation_of);
 
-// A case in a process of its own, of `program` by its command: what it handed over, and what became
-// of it. Interrupted by a signal.
-struct OwnProcess {
-  std::vector<std::string> results;
-  Outcome outcome;
-};
-OwnProcess run_own_process(const std::vector<std::string>& command, const std::string& task,
-                           const std::string& program);
+// A case in a process of its own, of `program` by its command: what became of it. `results` is what
+// it handed over, also where it throws Interrupted, by a signal.
+Outcome run_own_process(const std::vector<std::string>& command, const std::string& task,
+                        const std::string& program, std::vector<std::string>& results);
 
 // In a rank, before it measures a unit: rank 0 says so, and no rank goes on before, so that it is
 // known which one a rank failed in.

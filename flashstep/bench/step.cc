@@ -53,34 +53,40 @@ class StepBench {
     outcome = too_large(workload);
     const bool own =
         options_.own_process && (workload.device == "cpu" || options_.warmups.size() > 1);
-    if (outcome.measured() && own) {
-      measure_in_own_process(task, records);
-    } else if (outcome.measured()) {
-      Outcome found;
-      try {
-        found = attempt([&] { measure_step(task, records, nullptr, peers_); });
-      } catch (const Interrupted&) {  // minutes into a peer's compilation, say: ours is there
-        describe_records(task, whole_layers, records);
-        if (records.front().has("total")) run_.add(std::move(records));
-        throw;
-      }
-      if (!found.measured()) {
-        records.front().outcome = found;
-        records.front().drop_samples();
-        if (workload.device == "cuda") measure::release_cached_gpu_memory();
-      }
+    try {
+      if (outcome.measured()) own ? measure_in_own_process(task, records) : measure(task, records);
+    } catch (const Interrupted&) {  // minutes into a peer's compilation, say: ours is there
+      describe_records(task, whole_layers, records);
+      if (records.front().has("total")) run_.add(std::move(records));
+      throw;
     }
     describe_records(task, whole_layers, records);
     return records;
   }
 
+  void measure(const StepTask& task, std::vector<Record>& records) {
+    const Outcome found = attempt([&] { measure_step(task, records, nullptr, peers_); });
+    if (found.measured()) return;
+    records.front().outcome = found;
+    records.front().drop_samples();
+    if (task.workload.device == "cuda") measure::release_cached_gpu_memory();
+  }
+
   void measure_in_own_process(const StepTask& task, std::vector<Record>& records) {
-    const OwnProcess ended = run_own_process({"bench", "step"}, write_json(task), options_.program);
-    if (!ended.results.empty()) {
-      const auto all = nlohmann::ordered_json::parse(ended.results.back());
+    std::vector<std::string> results;
+    const auto take = [&] {
+      if (results.empty()) return;
+      const auto all = nlohmann::ordered_json::parse(results.back());
       for (size_t i = 0; i < records.size(); ++i) records[i] = record_from_json(all.at(i).dump());
+    };
+    Outcome outcome;
+    try {
+      outcome = run_own_process({"bench", "step"}, write_json(task), options_.program, results);
+    } catch (const Interrupted&) {
+      take();
+      throw;
     }
-    const Outcome& outcome = ended.outcome;
+    take();
     if (outcome.measured()) return;
     Record& ours = records.front();
     if (!ours.has("total")) {

@@ -209,14 +209,19 @@ TEST(BenchStep, LeavesTheCellsOfAPeerEmptyThatDoesNotRun) {
 }
 
 TEST(BenchStep, OursIsShownWhereAPeerIsInterrupted) {
-  const SignalGuard guard;
-  const BenchReport report =
-      bench_step(options_with_peer("echo ready; read line; kill -INT $PPID; exec sleep 5"));
-  EXPECT_EQ(report.signal, SIGINT);
-  ASSERT_EQ(report.table.rows.size(), 1u);
-  EXPECT_GT(number_at(report.table, 0, "mean"), 0);
-  expect_row(report.table, 0, {{"eager", "-"}});
-  EXPECT_TRUE(some_line_has(report.table.notes, {"Interrupted"}));
+  for (const bool own_process : {false, true}) {
+    const SignalGuard guard;
+    const char* us = own_process ? "$(awk '{print $4}' /proc/$PPID/stat)" : "$PPID";
+    BenchStepOptions options =
+        options_with_peer(str("echo ready; read line; kill -INT ", us, "; exec sleep 5"));
+    options.own_process = own_process;
+    const BenchReport report = bench_step(options);
+    EXPECT_EQ(report.signal, SIGINT);
+    ASSERT_EQ(report.table.rows.size(), 1u);
+    EXPECT_GT(number_at(report.table, 0, "mean"), 0);
+    expect_row(report.table, 0, {{"eager", "-"}});
+    EXPECT_TRUE(some_line_has(report.table.notes, {"Interrupted"}));
+  }
 }
 
 TEST(BenchStep, AWrongGradientIsToldAndSoIsNoNumber) {
