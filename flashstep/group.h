@@ -52,7 +52,7 @@ struct GroupOptions {
   std::function<void(const std::string& sentence)> on_stuck;
 };
 
-enum class Reduce { kSum, kMean, kMin, kMax };
+enum class Reduce { kSum, kMean, kMin, kMax };  // NaN, where one is
 
 class Group {
  public:

@@ -35,6 +35,10 @@ struct BenchLeaderboardOptions {
 // stream and gradients are float32, too, launched kernel by kernel, with other attention kernels,
 // every block computed twice; the others are checked against its loss, gradients and weights.
 std::vector<std::string> leaderboard_names();
+// From what the reference computes otherwise: attention by other kernels, stream and gradients in
+// float32, where bf16 keeps 8 bits and moments are rounded by chance. Weights: a share of what
+// rounding and one update may make.
+inline constexpr double kMostLossError = 0.01, kMostGradientError = 0.05, kMostWeightError = 1;
 Config leaderboard_config(const ParallelCase& c, const std::string& implementation);
 
 // UserError for another year than "2026".

@@ -117,7 +117,11 @@ class RankBench {
     PlanInputs inputs;
     inputs.config = config;
     inputs.ranks = group_.world_size();
-    if (plan_.c.device == "cuda") inputs.memory_bytes = 1e9 * plan_.memory_gigabytes;
+    if (plan_.c.device == "cuda") {
+      const auto memory = at::accelerator::getMemoryInfo(current_device("cuda").index());
+      inputs.memory_bytes =
+          std::min(1e9 * plan_.memory_gigabytes, static_cast<double>(memory.second));
+    }
     std::string card;
     PlanDevice device = plan_device(inputs, card);
     const Plan plan = plan_run(config, inputs.ranks, device);

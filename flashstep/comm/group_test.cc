@@ -32,6 +32,10 @@ void values_agree(const Environment& environment) {
   EXPECT_EQ(sums,
             (std::vector<double>{size * (size - 1) / 2.0, 10.0 * size, size * (size - 1) / -2.0}));
   EXPECT_TRUE(group.all_reduce(std::vector<double>{}, Reduce::kSum).empty());
+  for (const Reduce reduce : {Reduce::kMin, Reduce::kMax}) {
+    EXPECT_TRUE(std::isnan(group.all_reduce(rank + 1 == size ? NAN : 1.0, reduce)));
+    EXPECT_TRUE(std::isnan(group.all_reduce(rank == 0 ? NAN : 1.0, reduce)));
+  }
   const std::vector<double> lone = group.all_gather(rank == 0 ? 1.0 : NAN);
   EXPECT_EQ(lone[0], 1);
   EXPECT_TRUE(size == 1 || std::isnan(lone[1]));

@@ -1,5 +1,7 @@
 // Small values through a Group: numbers and texts on the CPU.
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
 
 #include <ATen/ATen.h>
 
@@ -29,12 +31,20 @@ at::Tensor gather(const Group& group, at::Tensor own, const char* what) {
 }
 
 template <typename T>
+bool is_nan(T value) {
+  if constexpr (std::is_floating_point_v<T>) return std::isnan(value);
+  return false;
+}
+
+template <typename T>
 T reduce_column(const T* first, int64_t stride, int count, Reduce reduce) {
   T result = first[0];
   for (int rank = 1; rank < count; ++rank) {
     const T value = first[rank * stride];
-    if (reduce == Reduce::kMin) {
-      result = std::min(result, value);
+    if (is_nan(value)) {  // of which no comparison knows
+      result = value;
+    } else if (reduce == Reduce::kMin) {
+      result = std::min(result, value);  // or the NaN that it is
     } else if (reduce == Reduce::kMax) {
       result = std::max(result, value);
     } else {

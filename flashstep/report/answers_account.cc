@@ -109,19 +109,22 @@ int64_t group_size(const TableRow& row) {
   const std::string mode = row.text("mode"), blocks = "recompute block", by = "blocks by ";
   if (!contains(mode, blocks)) return 0;
   const size_t at = mode.find(by);
-  return at == mode.npos ? 1 : std::stoll(mode.substr(at + by.size()));
+  return at == mode.npos ? 1 : std::atoll(mode.c_str() + at + by.size());
 }
 
 Facts recompute_groups(const Evidence& evidence) {
   const TableRows rows = evidence.rows("recomputed");
   const TableRows groups = rows.if_([](const TableRow& row) { return group_size(row) > 0; });
-  const TableRow all = rows.if_([](const TableRow& row) { return group_size(row) == 0; }).front();
+  const auto keeps_all = [](const TableRow& row) {
+    return !contains(row.text("mode"), "recompute");
+  };
+  const TableRow all = rows.if_(keeps_all).front();  // none where it did not fit
   const TableRow best = groups.least("peak memory");
-  if (!best || !all || groups.size() < 2) return {};
+  if (groups.size() < 2) return {};
   std::vector<std::string> others;
   for (const TableRow& row : groups) {
     if (group_size(row) != group_size(best))
-      others.push_back(say(str(group_size(row), ": {peak memory|GiB}"), row));
+      others.push_back(say(str("{peak memory|GiB} (", group_size(row), ")"), row));
   }
   Facts facts = {{{"size", std::to_string(group_size(best))},
                   {"one", which(group_size(best) == 1)},
@@ -133,7 +136,7 @@ Facts recompute_groups(const Evidence& evidence) {
     return scheme.starts_with("groups of ") && contains(scheme, "(best)");
   });
   if (!account.empty()) {
-    const int64_t size = std::stoll(account.front().text("scheme").substr(10));
+    const int64_t size = std::atoll(account.front().text("scheme").c_str() + 10);
     facts.words["account"] = std::to_string(size);
     facts.words["agrees"] = which(size == group_size(best));
   }

@@ -110,8 +110,10 @@ void add_reason_of_change(const RowPairs& both, SentenceWords& words) {
 
 // "step" of "step, bf16 stream": the stream goes with the precision.
 std::string pass_of(const TableRow& row) {
-  const std::string mode = row.text("mode");
-  return mode.substr(0, mode.find(','));
+  std::string mode = row.text("mode");
+  const std::string stream = ", bf16 stream";
+  if (const size_t at = mode.find(stream); at != mode.npos) mode.erase(at, stream.size());
+  return mode;
 }
 
 Facts memory_mixed(const Evidence& evidence) {

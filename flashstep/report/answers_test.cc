@@ -183,6 +183,8 @@ TEST_F(Answered, ConclusionsTurnRound) {
        "groups of 1 block peak lowest", "groups of 4 blocks peak lowest"},
       {"fsdp", each("sharding", "weight error", [](double) { return 2.0; }), ": right.",
        "NOT right"},
+      {"fsdp", each("sharding", "gradient error", [](double) { return NAN; }), ": right.",
+       "NOT right"},
       {"fsdp_accounting (b)", columns_swapped("sharding", "traced step", "exposed"),
        "are gathered before they", "are NOT gathered before"},
       {"matrix", each("matrix", "tokens", inverse), "fastest with attention `auto`",

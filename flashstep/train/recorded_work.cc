@@ -94,6 +94,10 @@ RecordedWork::RecordedWork(const std::function<void()>& work, const RecordedWork
 
 RecordedWork::~RecordedWork() = default;
 
-void RecordedWork::replay() { state_->graph.replay(); }
+void RecordedWork::replay() {
+  // Theirs until this replay is done, whoever is gone by then.
+  state_->counter_memory.record_stream(c10::cuda::getCurrentCUDAStream());
+  state_->graph.replay();
+}
 
 }  // namespace flashstep

@@ -1,5 +1,6 @@
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -21,8 +22,9 @@ std::map<unsigned long long, RecordedCounters*> recordings;
 unsigned long long recording_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
-  const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &id);
-  return error == cudaSuccess && status == cudaStreamCaptureStatusActive ? id : 0;
+  if (cudaStreamGetCaptureInfo(stream, &status, &id) != cudaSuccess)
+    static_cast<void>(cudaGetLastError());  // whoever computes there meets it
+  return status == cudaStreamCaptureStatusActive ? id : 0;
 }
 
 using Nodes = std::vector<cudaGraphNode_t>;
@@ -43,7 +45,7 @@ cudaError_t nodes_of(cudaGraph_t graph, decltype(&cudaGraphGetNodes) get, Nodes&
   return get(graph, nodes.data(), &count);
 }
 
-// What stood before it stands before what followed it.
+// Its predecessors become those of its successors.
 cudaError_t take_out(cudaGraph_t graph, cudaGraphNode_t node) {
   Nodes before, after;
   FLASHSTEP_TRY(neighbours_of(node, cudaGraphNodeGetDependencies, before));
@@ -71,34 +73,36 @@ RecordedCounters::~RecordedCounters() {
 void* RecordedCounters::take(size_t bytes, cudaStream_t stream) {
   if (bytes > kCounterBytes) return nullptr;
   const unsigned long long recording = recording_of(stream);
+  if (recording == 0) return nullptr;
   const std::lock_guard lock(mutex);
   const auto found = recordings.find(recording);
-  if (recording == 0 || found == recordings.end()) return nullptr;
+  if (found == recordings.end()) return nullptr;
   RecordedCounters& own = *found->second;
   if (own.taken_ == kBytes) return nullptr;
   return own.memory_ + std::exchange(own.taken_, own.taken_ + kCounterBytes);
 }
 
 cudaError_t RecordedCounters::zero_at_start(cudaGraph_t graph) const {
-  Nodes nodes;
+  Nodes nodes, memsets;
+  std::set<const void*> zeroed;
   FLASHSTEP_TRY(nodes_of(graph, cudaGraphGetNodes, nodes));
-  bool any = false;
   for (const cudaGraphNode_t node : nodes) {
     cudaGraphNodeType type{};
-    if (cudaGraphNodeGetType(node, &type) !=
-        cudaSuccess) {  // one that CUDA's runtime has no name for
+    if (cudaGraphNodeGetType(node, &type) != cudaSuccess) {  // of a kind without a name
       static_cast<void>(cudaGetLastError());
       continue;
     }
+    // CUDA takes no node out of a graph that allocates.
+    if (type == cudaGraphNodeTypeMemAlloc || type == cudaGraphNodeTypeMemFree) return cudaSuccess;
     if (type != cudaGraphNodeTypeMemset) continue;
     cudaMemsetParams what{};
     FLASHSTEP_TRY(cudaGraphMemsetNodeGetParams(node, &what));
     const auto* place = static_cast<const uint8_t*>(what.dst);
     if (place < memory_ || place >= memory_ + taken_ || what.value != 0) continue;
-    FLASHSTEP_TRY(take_out(graph, node));
-    any = true;
+    if (zeroed.insert(place).second) memsets.push_back(node);  // a second one has its reason
   }
-  if (!any) return cudaSuccess;
+  if (memsets.empty()) return cudaSuccess;
+  for (const cudaGraphNode_t node : memsets) FLASHSTEP_TRY(take_out(graph, node));
   FLASHSTEP_TRY(nodes_of(graph, cudaGraphGetRootNodes, nodes));
   cudaMemsetParams all{};
   all.dst = memory_;
