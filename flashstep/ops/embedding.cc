@@ -14,7 +14,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // which the kernel counts
+constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // ids are sorted as int32
 
 class CudaEmbedding : public torch::autograd::Function<CudaEmbedding> {
  public:
