@@ -13,8 +13,8 @@ set(FLASHSTEP_TOGETHER_MOST 5)  # more would save little, and keep a core waitin
 # Sets RESULT to YES when FILE may be compiled with others: a source of ours without options of its own that is the same
 # file whether there is CUDA or not (a build that is configured anew with CUDA compiles only what differs), and that
 # neither is a TWIN, nor defines macros, which would reach the next file, nor picks its instructions itself (Highway
-# includes such files many times).
-function(flashstep_may_join FILE TWINS RESULT)
+# includes such files many times). Tests of GPUs (WHAT is gpu_tests) are in builds with CUDA only.
+function(flashstep_may_join FILE TWINS WHAT RESULT)
   set(${RESULT} NO PARENT_SCOPE)
   get_filename_component(name "${FILE}" NAME)
   get_source_file_property(options "${FILE}" COMPILE_OPTIONS)
@@ -28,7 +28,7 @@ function(flashstep_may_join FILE TWINS RESULT)
   endif()
   flashstep_includes("${FILE}" CUDA "${FLASHSTEP_CUDA_INCLUDES}" cuda)
   flashstep_includes("${FILE}" HIGHWAY "<hwy/" highway)
-  if(NOT cuda AND NOT highway)
+  if(NOT highway AND (NOT cuda OR WHAT STREQUAL "gpu_tests"))
     set(${RESULT} YES PARENT_SCOPE)
   endif()
 endfunction()
@@ -44,7 +44,7 @@ function(flashstep_together SOURCES TWINS WHAT JOINED)
   foreach(source IN LISTS ${SOURCES})
     set(join NO)
     if(FLASHSTEP_TOGETHER)
-      flashstep_may_join("${source}" "${TWINS}" join)
+      flashstep_may_join("${source}" "${TWINS}" ${WHAT} join)
     endif()
     if(NOT join)
       list(APPEND left "${source}")

@@ -8,6 +8,8 @@
 #include <flashstep/group.h>
 #include <flashstep/sharded_optimizer.h>
 
+#include <torch/torch.h>
+
 // Learns to add the numbers of its input.
 struct Net : torch::nn::Module {
   torch::nn::Linear hidden{register_module("hidden", torch::nn::Linear(8, 32))};

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn.h>
-#include <torch/optim.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 #include "flashstep/detail/module_synchronizer.h"
 #include "flashstep/group.h"

@@ -182,7 +182,11 @@ void reset_gpu_peak_allocated(int index) {
   allocator::resetPeakStats(static_cast<c10::DeviceIndex>(index));
 }
 
-void release_cached_gpu_memory() { allocator::emptyCache(); }
+void release_cached_gpu_memory() {
+  // A replay whose graph is gone by now may still be at work in the graph's memory.
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  allocator::emptyCache();
+}
 
 GpuBandwidth measure_gpu_bandwidth(int index) {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));

@@ -58,7 +58,7 @@ struct RecordedWork::State {
   // different things behind.
   at::cuda::CUDAGraph graph{/*keep_graph=*/true};
   at::cuda::MempoolId_t memory;
-  at::Tensor counter_memory;
+  c10::DataPtr counter_memory;  // of the graph's own memory, and gone with it
   std::optional<products_cuda::RecordedCounters> counters;
 };
 
@@ -66,16 +66,13 @@ RecordedWork::RecordedWork(const std::function<void()>& work, const RecordedWork
     : state_(std::make_unique<State>()) {
   at::cuda::CUDAGraph& graph = state_->graph;
   state_->memory = before ? before->state_->memory : at::cuda::graph_pool_handle();
-  using products_cuda::RecordedCounters;
-  state_->counter_memory = at::empty({static_cast<int64_t>(RecordedCounters::kBytes)},
-                                     at::TensorOptions(at::kCUDA).dtype(at::kByte));
   at::cuda::device_synchronize();
   // Other threads, NCCL's and the group's, may ask CUDA what they like meanwhile.
   graph.capture_begin(state_->memory, cudaStreamCaptureModeThreadLocal);
   std::exception_ptr error;
   try {
-    state_->counters.emplace(state_->counter_memory.mutable_data_ptr(),
-                             c10::cuda::getCurrentCUDAStream());
+    state_->counter_memory = allocator::get()->allocate(products_cuda::RecordedCounters::kBytes);
+    state_->counters.emplace(state_->counter_memory.get(), c10::cuda::getCurrentCUDAStream());
     work();
   } catch (...) {
     error = std::current_exception();
@@ -94,10 +91,6 @@ RecordedWork::RecordedWork(const std::function<void()>& work, const RecordedWork
 
 RecordedWork::~RecordedWork() = default;
 
-void RecordedWork::replay() {
-  // Theirs until this replay is done, whoever is gone by then.
-  state_->counter_memory.record_stream(c10::cuda::getCurrentCUDAStream());
-  state_->graph.replay();
-}
+void RecordedWork::replay() { state_->graph.replay(); }
 
 }  // namespace flashstep

@@ -1,6 +1,5 @@
 #include <map>
 #include <mutex>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -22,8 +21,10 @@ std::map<unsigned long long, RecordedCounters*> recordings;
 unsigned long long recording_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
-  if (cudaStreamGetCaptureInfo(stream, &status, &id) != cudaSuccess)
+  if (cudaStreamGetCaptureInfo(stream, &status, &id) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());  // whoever computes there meets it
+    return 0;
+  }
   return status == cudaStreamCaptureStatusActive ? id : 0;
 }
 
@@ -83,8 +84,8 @@ void* RecordedCounters::take(size_t bytes, cudaStream_t stream) {
 }
 
 cudaError_t RecordedCounters::zero_at_start(cudaGraph_t graph) const {
-  Nodes nodes, memsets;
-  std::set<const void*> zeroed;
+  Nodes nodes;
+  std::map<size_t, Nodes> memsets;  // by counter
   FLASHSTEP_TRY(nodes_of(graph, cudaGraphGetNodes, nodes));
   for (const cudaGraphNode_t node : nodes) {
     cudaGraphNodeType type{};
@@ -99,10 +100,15 @@ cudaError_t RecordedCounters::zero_at_start(cudaGraph_t graph) const {
     FLASHSTEP_TRY(cudaGraphMemsetNodeGetParams(node, &what));
     const auto* place = static_cast<const uint8_t*>(what.dst);
     if (place < memory_ || place >= memory_ + taken_ || what.value != 0) continue;
-    if (zeroed.insert(place).second) memsets.push_back(node);  // a second one has its reason
+    memsets[(place - memory_) / kCounterBytes].push_back(node);
   }
-  if (memsets.empty()) return cudaSuccess;
-  for (const cudaGraphNode_t node : memsets) FLASHSTEP_TRY(take_out(graph, node));
+  bool is_any_out = false;
+  for (const auto& [counter, of_it] : memsets) {
+    if (of_it.size() != 1) continue;  // a second one has its reason
+    FLASHSTEP_TRY(take_out(graph, of_it.front()));
+    is_any_out = true;
+  }
+  if (!is_any_out) return cudaSuccess;
   FLASHSTEP_TRY(nodes_of(graph, cudaGraphGetRootNodes, nodes));
   cudaMemsetParams all{};
   all.dst = memory_;
