@@ -166,17 +166,5 @@ TEST(BenchAllreduce, SaysWhatIsMissing) {
   EXPECT_TRUE(contains(text, "Verdict: 0 of 1 cases measured")) << text;
 }
 
-// What the command ends with (exit code 1), and no reason to forget the other cases.
-TEST(BenchAllreduce, RanksThatDieAreAFailure) {
-  BenchAllreduceOptions options;
-  options.plan = {{{"gloo", "cpu"}}, {2}, {500}, "fp32"};
-  options.program = "/bin/false";
-  options.task.quick = true;
-  const BenchReport report = bench_allreduce(options);
-  EXPECT_NE(report.failure.find("[bench allreduce] "), std::string::npos) << report.failure;
-  EXPECT_TRUE(contains(measure::to_text(report.table), "Failed: "))
-      << measure::to_text(report.table);
-}
-
 }  // namespace
 }  // namespace flashstep::tools

@@ -1,10 +1,7 @@
 #include "flashstep/bench/attention.h"
 
-#include <csignal>
-
 #include <gtest/gtest.h>
 
-#include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/bench/attention_cases.h"
 #include "flashstep/bench/attention_implementations.h"
@@ -204,18 +201,6 @@ TEST(BenchAttention, RunsOwnPairs) {
   const auto report = bench_attention(options);
   EXPECT_EQ(report.table.rows.size(), 4u);
   EXPECT_EQ(report.runs.rows.size(), 8u);
-}
-
-TEST(BenchAttention, TellsOfAnInterruption) {
-  BenchReport report;
-  {
-    const SignalGuard guard;
-    std::raise(SIGTERM);
-    report = bench_attention(quick_options());
-  }
-  EXPECT_EQ(report.signal, SIGTERM);
-  EXPECT_TRUE(report.table.rows.empty());
-  expect_parts(join(report.table.notes), {"Interrupted: "});
 }
 
 TEST(BenchAttention, NamesWhatIsWrong) {

@@ -8,6 +8,7 @@
 #include "flashstep/bench/schema.h"
 #include "flashstep/bench/test_table.h"
 #include "flashstep/error.h"
+#include "flashstep/measure/memory.h"
 
 namespace flashstep::tools {
 namespace {
@@ -127,6 +128,10 @@ TEST(Failure, OfAProcessAloneInItsOwnWords) {
   };
   EXPECT_EQ(alone("was killed by SIGKILL", 1),
             "OOM: rank 0 of 1 (process 7) was killed by SIGKILL");  // nobody says who did
+  // The kernel says that it killed nobody.
+  const std::string killed = "rank 0 of 1 (process 7) was killed by SIGKILL";
+  if (const auto kills = measure::oom_kills())
+    EXPECT_EQ(outcome_of_ranks(killed, 1, 1, kills).sentence(), "failed: " + killed);
   EXPECT_EQ(alone("ended with exit code 1: out of memory (a smaller model needs less)", 1),
             "OOM: out of memory (a smaller model needs less)");
   EXPECT_EQ(alone("ended with exit code 2: [attention] no: not this", 2),

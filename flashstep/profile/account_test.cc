@@ -216,37 +216,6 @@ ModelConfig measured_model(const char* attention) {
           .attention = attention};
 }
 
-// The formula of what a block keeps, held against what stays allocated behind its forward pass.
-TEST(AccountMeasured, BlocksKeepWhatTheFormulaSays) {
-  for (const char* attention : {"naive", "tiled"}) {
-    for (const bool bf16 : {false, true}) {
-      const ModelConfig config = measured_model(attention);
-      const PassShape shape{.batch_size = 4,
-                            .seq_len = 64,
-                            .bf16 = bf16,
-                            .naive_attention = attention == std::string("naive"),
-                            .weight_copies = cpu_multiplies(at::kBFloat16)};
-      TransformerBlock block(config, torch::TensorOptions());
-      {
-        const at::NoGradGuard no_grad;
-        for (auto& parameter : block->parameters()) parameter.normal_(0, 0.1);
-      }
-      const BlockContext context{rotary_tables(64, config.head_dim(), config.rope_theta)};
-      const at::Tensor x = at::randn({4, 64, 64}).requires_grad_();
-      const measure::AllocatedBytes allocated;
-      at::Tensor y;
-      {
-        const AutocastGuard autocast(at::kCPU, at::kBFloat16, AutocastGuard::Cache::kOn, bf16);
-        y = block->forward(x, context);
-      }
-      // The input, which is kept, was there before; the output, as large, is not kept by the block.
-      const auto kept = static_cast<double>(allocated.now());
-      EXPECT_NEAR(kept, block_saved_bytes(config, shape), 0.01 * kept)
-          << attention << (bf16 ? " bf16" : " fp32");
-    }
-  }
-}
-
 // What stays behind the forward pass of recomputed blocks, and the most that backward holds.
 TEST(AccountMeasured, RecomputedBlocksKeepTheirInputs) {
   ModelConfig config = measured_model("tiled");

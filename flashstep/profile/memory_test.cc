@@ -1,46 +1,20 @@
 #include "flashstep/profile/memory.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
-#include "flashstep/measure/memory.h"
 #include "flashstep/measure/memory_snapshot.h"
 #include "flashstep/model/cost.h"
 #include "flashstep/train/cost.h"
 
 namespace flashstep::tools {
 namespace {
-
-// A script that runs `program`, but in a rank whose task has `words` kills its own process.
-class KillingProgram {
- public:
-  KillingProgram(const std::string& program, const std::string& words, const std::string& signal)
-      : path_(std::filesystem::temp_directory_path() / str("flashstep_killed_", getpid())) {
-    write_file(path_,
-               str("#!/bin/sh\nif [ -n \"$RANK\" ]; then case \"$FLASHSTEP_BENCH_TASK\" in *'",
-                   words, "'*) kill -", signal, " $$ ;; esac; fi\nexec '", program, "' \"$@\"\n"));
-    std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
-  }
-  ~KillingProgram() {
-    std::error_code error;
-    std::filesystem::remove(path_, error);
-  }
-  KillingProgram(const KillingProgram&) = delete;
-  KillingProgram& operator=(const KillingProgram&) = delete;
-
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 using measure::MemoryKind;
 
@@ -186,42 +160,6 @@ TEST(Memory, TablesTurnWithTheResults) {
   good[0].facts["saved"] = 3 * good[0].number("saved formula");
   EXPECT_EQ(report_of(memory_benchmark(1), good).table.notes.back(),
             "Verdict: a block keeps 3.000 to 3.000 times what the formulas say.");
-}
-
-// Two contexts, of which one's process is killed by `signal`.
-BenchReport with_one_killed(const std::string& signal) {
-  const char* flashstep = std::getenv("FLASHSTEP_PROGRAM");
-  const KillingProgram program(flashstep ? flashstep : "flashstep", "\"context_length\": 24,",
-                               signal);
-  MemoryOptions options;
-  options.axes.sizes = {"32/64/2/2"};
-  options.axes.contexts = {24, 16};
-  options.axes.common.model.vocab_size = 97;
-  options.axes.common.batch_size = 2;
-  options.reduce = false;
-  options.program = program.path();
-  return memory_report(options);
-}
-
-TEST(Memory, AProcessThatCrashesIsTheMachinesFailure) {
-  const BenchReport report = with_one_killed("SEGV");
-  ASSERT_EQ(report.table.rows.size(), 2u);
-  EXPECT_EQ(lines_with(report.table, "failed"), 1u);
-  EXPECT_EQ(report.tables[1].table.rows.size(), 1u) << "the other context is measured";
-  EXPECT_NE(report.failure.find("[memory] 32/64/2/2, batch 2, context 24, fp32, step failed: "),
-            std::string::npos)
-      << report.failure;
-  EXPECT_NE(report.failure.find("was killed by SIGSEGV"), std::string::npos) << report.failure;
-}
-
-// Who kills a process has not shown that memory was too small: the kernel says when it did.
-TEST(Memory, AKilledProcessIsOutOfMemoryOnlyIfTheKernelSaysSo) {
-  const auto kills = measure::oom_kills();
-  const BenchReport report = with_one_killed("KILL");
-  if (measure::may_have_killed_since(kills)) GTEST_SKIP() << "memory is short here";
-  ASSERT_EQ(report.table.rows.size(), 2u);
-  EXPECT_EQ(lines_with(report.table, "failed"), 1u);
-  EXPECT_NE(report.failure.find("SIGKILL"), std::string::npos) << report.failure;
 }
 
 TEST(Memory, TimelineHasTheKindsAndThePasses) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -53,10 +52,6 @@ BenchReport precision_sizes(const PrecisionSizesOptions& options);
 
 // ---- Inside
 
-// Puts samples "fp32 forward", "bf16 backward", ... (seconds, a value a pass) and the facts "loss
-// error", "logits error" and "gradient error" into a record.
-using MeasureSize = std::function<void(Record&, const Workload&, const PrecisionSizesOptions&)>;
-BenchReport precision_sizes_by(const MeasureSize& measure, const PrecisionSizesOptions& options);
 Benchmark sizes_benchmark(const PrecisionSizesOptions& options);
 
 }  // namespace flashstep::tools

@@ -128,14 +128,6 @@ TEST(Sections, PresetsMeasureWhatTheirHandoutAsksFor) {
   EXPECT_EQ(lines_of(plan_for("2026", 2)).count("step_n0256_2026"), 0u);
 }
 
-TEST(Sections, AllHoldsEveryYear) {
-  const auto all = lines_of(plan_for("all", 8));
-  for (const char* year : {"2024", "2025", "2026"}) {
-    for (const auto& [name, line] : lines_of(plan_for(year, 8)))
-      EXPECT_TRUE(all.count(name)) << name;
-  }
-}
-
 // The handouts' problems, whatever their parts: none is forgotten.
 TEST(Questions, EveryProblemOfTheHandoutsIsThere) {
   std::map<std::string, std::set<std::string>> problems;
