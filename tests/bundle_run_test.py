@@ -8,17 +8,22 @@ from pathlib import Path
 SCRIPT = Path(__file__).parent.parent / "scripts" / "bundle_run"
 
 
+def bundle_of(folder, programs):
+    """In `folder`, of programs that are a line of shell each."""
+    shutil.copy(SCRIPT, folder / "run")
+    (folder / "bin").mkdir()
+    for name, line in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
 def run_tests(exit_codes, pattern=""):
     """Of a bundle whose test programs end with these codes."""
     with tempfile.TemporaryDirectory() as folder:
-        bundle = Path(folder)
-        shutil.copy(SCRIPT, bundle / "run")
-        (bundle / "bin").mkdir()
         programs = {"libtorch_path": "echo /nowhere"}
         programs.update({f"bin/{name}": f"echo said by {name}; exit {code}" for name, code in exit_codes.items()})
-        for name, line in programs.items():
-            (bundle / name).write_text(f"#!/bin/sh\n{line}\n")
-            (bundle / name).chmod(0o755)
+        bundle = bundle_of(Path(folder), programs)
         return subprocess.run([bundle / "run", "tests", pattern], capture_output=True, text=True, timeout=60)
 
 
@@ -34,6 +39,16 @@ class BundleRunTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertEqual(result.stdout.splitlines()[-1], "1 passed, 1 skipped, 1 failed")
         self.assertIn("said by b_test\nFAILED  b_test", result.stdout)
+
+    def test_gpu_tests_are_run_file_by_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bundle = bundle_of(Path(folder), {"libtorch_path": "echo /nowhere", "bin/room_gpu_tests": """case $1 in
+              --files) echo a_gpu_test.cc b_gpu_test.cc ;; --file=a_gpu_test.cc) echo no; exit 1 ;; esac"""})
+            result = subprocess.run([bundle / "run", "tests"], capture_output=True, text=True, timeout=60)
+            self.assertEqual(result.stdout.splitlines(),
+                             ["no", "FAILED  room_a_gpu_test", "ok      room_b_gpu_test", "1 passed, 0 skipped, 1 failed"])
+            result = subprocess.run([bundle / "run", "tests", "room_b"], capture_output=True, text=True, timeout=60)
+            self.assertEqual(result.stdout.splitlines(), ["ok      room_b_gpu_test", "1 passed, 0 skipped, 0 failed"])
 
     def test_none_is_no_success(self):
         self.assertEqual(run_tests({"a_test": 0}, pattern="other").returncode, 1)

@@ -1,7 +1,10 @@
 // main() of the test programs. The tests of a room are one program, which ctest runs file by file:
 //   ROOM_tests [--file=x_test.cc] [googletest's arguments]    all tests, or those in x_test.cc
+//   ROOM_tests --files                                        the names of these files
 // Exit code 0: all passed, 1: some failed, 77: all were skipped.
 #include <cstdio>
+#include <filesystem>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -32,6 +35,17 @@ std::string tests_of(std::string_view file) {
     }
   }
   return filter;
+}
+
+std::set<std::string> test_files() {
+  std::set<std::string> files;
+  const auto* all = testing::UnitTest::GetInstance();
+  for (int s = 0; s < all->total_test_suite_count(); ++s) {
+    const testing::TestSuite* suite = all->GetTestSuite(s);
+    for (int t = 0; t < suite->total_test_count(); ++t)
+      files.insert(std::filesystem::path(suite->GetTestInfo(t)->file()).filename());
+  }
+  return files;
 }
 
 // A test that stands elsewhere (one made by a header's macro), which ctest would never run; empty:
@@ -65,6 +79,10 @@ int main(int argc, char** argv) {
     return 1;
   }
   const std::string_view argument = argc > 1 ? argv[1] : "";
+  if (argument == "--files") {
+    for (const std::string& file : test_files()) std::printf("%s\n", file.c_str());
+    return 0;
+  }
   if (argc > 2 || (argc == 2 && !argument.starts_with("--file="))) {
     std::fprintf(stderr, "expected --file=x_test.cc and arguments of googletest, got %s\n",
                  argv[argc - 1]);

@@ -12,16 +12,20 @@
 #include "flashstep/attention/attention_test.h"
 #include "flashstep/error.h"
 #include "flashstep/measure/gpu.h"
+#include "flashstep/testing/gpus.h"
 
 namespace flashstep {
 namespace {
 
 using at::Tensor;
+using attention_testing::cuda;
 using attention_testing::expect_right;
 using attention_testing::Inputs;
+using attention_testing::kGpuDtypes;
 using attention_testing::masks;
 using attention_testing::random_inputs;
 using attention_testing::Shape;
+using testing::kGpu;
 
 class AttentionGpu : public ::testing::Test {
  protected:
@@ -32,20 +36,9 @@ class AttentionGpu : public ::testing::Test {
   }
 };
 
-const at::Device kGpu(at::kCUDA, 0);
-const at::ScalarType kDtypes[] = {at::kBFloat16, at::kHalf, at::kFloat};
-
-AttentionOptions cuda(bool causal, std::optional<bool> deterministic = {}) {
-  AttentionOptions options;
-  options.implementation = "cuda";
-  options.causal = causal;
-  options.deterministic = deterministic;
-  return options;
-}
-
 void sweep(const std::vector<Shape>& shapes) {
   for (const Shape& shape : shapes) {
-    for (const auto dtype : kDtypes) {
+    for (const auto dtype : kGpuDtypes) {
       const Inputs inputs = random_inputs(shape, dtype, kGpu);
       for (AttentionOptions mask : masks()) {
         const auto reference = attention_testing::reference_of(inputs, mask);
@@ -109,7 +102,7 @@ TEST_F(AttentionGpu, GroupedQueriesAndManyLeadingDimensions) {
 }
 
 TEST_F(AttentionGpu, TheLogsumexpHasAGradient) {
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGpuDtypes) {
     const auto inputs = random_inputs({{2, 4}, 2, 131, 97, 64}, dtype, kGpu);
     for (AttentionOptions mask : masks()) {
       for (const bool deterministic : {true, false}) {
@@ -131,7 +124,7 @@ TEST_F(AttentionGpu, AnyFiniteScale) {
 }
 
 TEST_F(AttentionGpu, AnyLayout) {
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGpuDtypes) {
     const Inputs plain = random_inputs({{2, 3}, 0, 67, 67, 40}, dtype, kGpu);
     const auto packed = torch::randn({2, 67, 3, 3, 40}).to(kGpu, dtype);  // (B, N, 3, H, D)
     Inputs strided = plain;
@@ -177,7 +170,7 @@ Step step(const Inputs& x, const AttentionOptions& options) {
 }
 
 TEST_F(AttentionGpu, DeterministicMeansEqualBits) {
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGpuDtypes) {
     for (const Shape& shape : {Shape{{4, 4}, 0, 1024, 1024, 64}, Shape{{1}, 0, 4096, 4096, 128},
                                Shape{{2, 4}, 2, 333, 777, 96}}) {
       const auto inputs = random_inputs(shape, dtype, kGpu);
@@ -190,7 +183,7 @@ TEST_F(AttentionGpu, DeterministicMeansEqualBits) {
 // Calls nothing but our kernels, for compute-sanitizer: its racecheck ends in an error of its own
 // in cuBLAS's products of such sizes.
 TEST_F(AttentionGpu, SplitsRepeatAndAgree) {
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGpuDtypes) {
     for (const Shape& shape : long_and_few_heads()) {
       for (const bool causal : {false, true}) {
         const auto inputs = random_inputs(shape, dtype, kGpu);
@@ -302,7 +295,7 @@ TEST_F(AttentionGpu, NoBatchQueryOrKeyIsNoProblem) {
                 {{2, 4, 9, 64}, {2, 4, 0, 64}},
                 {{0, 4, 9, 64}, {0, 4, 9, 64}},
                 {{0, 64}, {0, 64}}};
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGpuDtypes) {
     for (const auto& shape : shapes) {
       for (const std::string name : {"auto", "cuda", "sdpa"}) {
         AttentionOptions options = cuda(false);

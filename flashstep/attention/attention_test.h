@@ -2,6 +2,7 @@
 // twice the naive error. (Included by tests only.)
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -196,6 +197,16 @@ inline void expect_right(const Inputs& inputs, const AttentionOptions& options,
   expect_results(run(inputs, options, name, dtype, with_grad_logsumexp),
                  reference_of(inputs, options, with_grad_logsumexp),
                  unit_of(dtype, inputs.q.size(-1)), name + ", " + what);
+}
+
+inline constexpr at::ScalarType kGpuDtypes[] = {at::kBFloat16, at::kHalf, at::kFloat};
+
+inline AttentionOptions cuda(bool causal, std::optional<bool> deterministic = {}) {
+  AttentionOptions options;
+  options.implementation = "cuda";
+  options.causal = causal;
+  options.deterministic = deterministic;
+  return options;
 }
 
 inline std::vector<AttentionOptions> masks() {

@@ -10,20 +10,22 @@
 #include "flashstep/attention/cuda/kernels.h"
 #include "flashstep/attention/implementations.h"
 #include "flashstep/error.h"
+#include "flashstep/testing/gpus.h"
 
 namespace flashstep {
 namespace {
 
 using at::Tensor;
+using attention_testing::cuda;
 using attention_testing::expect_results;
 using attention_testing::Inputs;
+using attention_testing::kGpuDtypes;
 using attention_testing::masks;
 using attention_testing::random_inputs;
 using attention_testing::Results;
 using attention_testing::unit_of;
+using testing::kGpu;
 
-const at::Device kGpu(at::kCUDA, 0);
-const at::ScalarType kDtypes[] = {at::kBFloat16, at::kHalf, at::kFloat};
 constexpr int64_t kPaddedDims[] = {16, 32, 64, 96, 128, 192, 256};
 constexpr double kTf32Unit = 4e-3;  // two roundings to 2^-11 in each of the products in a row
 
@@ -36,14 +38,6 @@ class AttentionKernelsGpu : public ::testing::Test {
   }
   void TearDown() override { at::globalContext().setAllowTF32CuBLAS(false); }
 };
-
-AttentionOptions cuda(bool causal, std::optional<bool> deterministic = {}) {
-  AttentionOptions options;
-  options.implementation = "cuda";
-  options.causal = causal;
-  options.deterministic = deterministic;
-  return options;
-}
 
 Tensor not_a_number(at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::full(sizes, NAN, at::TensorOptions(kGpu).dtype(dtype));
@@ -91,7 +85,7 @@ TEST_F(AttentionKernelsGpu, TilesForLessSharedMemoryAreRight) {
         attention_cuda::Device{108, 163 * kKiB, 164 * kKiB},
         attention_cuda::Device{132, 227 * kKiB, 228 * kKiB}}) {
     for (const int64_t d : kPaddedDims) {
-      for (const auto dtype : kDtypes) {
+      for (const auto dtype : kGpuDtypes) {
         const Inputs x = random_inputs({{2, 4}, 2, 147, 203, d}, dtype, kGpu);
         for (AttentionOptions mask : masks()) {
           const auto reference = attention_testing::reference_of(x, mask);
@@ -137,7 +131,7 @@ TEST_F(AttentionKernelsGpu, Tf32AtEveryHeadDim) {
 }
 
 TEST_F(AttentionKernelsGpu, NanInOneKeyReachesEveryQuery) {  // of split keys as of whole ones
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGpuDtypes) {
     for (const int64_t m : {197, 4099}) {
       Inputs x = random_inputs({{1}, 0, 7, m, 64}, dtype, kGpu);
       x.k.index_put_({0, m / 3, 5}, NAN);
@@ -172,7 +166,7 @@ TEST_F(AttentionKernelsGpu, EveryNanStaysOne) {
 }
 
 TEST_F(AttentionKernelsGpu, InfinitiesGiveNoFiniteNumber) {
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGpuDtypes) {
     Inputs x = random_inputs({{1, 2}, 0, 40, 40, 32}, dtype, kGpu);
     x.q.index_put_({0, 1, 20, 3}, INFINITY);  // scores of both infinite signs
     const Tensor out = attention(x.q, x.k, x.v, cuda(true));
@@ -187,7 +181,7 @@ TEST_F(AttentionKernelsGpu, InfinitiesGiveNoFiniteNumber) {
 // (the long ones) as of whole ones.
 TEST_F(AttentionKernelsGpu, ARowOfInfiniteScoresIsNan) {
   constexpr int64_t kQueries = 30, kPoor = 20, kBlind = 3;  // the first see no key where causal
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGpuDtypes) {
     for (const bool causal : {true, false}) {
       const int64_t m = causal ? kQueries - kBlind : 4099;
       Inputs x = random_inputs({{1}, 0, kQueries, m, 32}, dtype, kGpu);
@@ -210,7 +204,7 @@ TEST_F(AttentionKernelsGpu, ARowOfInfiniteScoresIsNan) {
 }
 
 TEST_F(AttentionKernelsGpu, NothingComesFromQueriesThatSeeNothing) {
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGpuDtypes) {
     const Inputs x = random_inputs({{1, 2}, 0, 170, 40, 64}, dtype, kGpu);  // 130 rows see nothing
     Inputs poisoned = x;
     poisoned.grad_logsumexp = x.grad_logsumexp.clone();
@@ -230,7 +224,7 @@ TEST_F(AttentionKernelsGpu, NothingComesFromQueriesThatSeeNothing) {
 }
 
 TEST_F(AttentionKernelsGpu, ExpandedAndOverlappingRows) {
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGpuDtypes) {
     Inputs x = random_inputs({{2, 3}, 0, 70, 90, 64}, dtype, kGpu);
     x.q = x.q.narrow(1, 0, 1).expand({2, 3, 70, 64});  // stride 0 from head to head
     x.k = x.k.narrow(2, 0, 1).expand({2, 3, 90, 64});  // and from row to row

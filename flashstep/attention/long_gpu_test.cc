@@ -3,6 +3,7 @@
 #include <torch/cuda.h>
 
 #include "flashstep/attention/attention_test.h"
+#include "flashstep/testing/gpus.h"
 
 namespace flashstep {
 namespace {
@@ -12,8 +13,7 @@ using attention_testing::Inputs;
 using attention_testing::largest_by_rows;
 using attention_testing::random_inputs;
 using attention_testing::Results;
-
-const at::Device kGpu(at::kCUDA, 0);
+using testing::kGpu;
 
 class LongAttentionGpu : public ::testing::Test {
  protected:

@@ -7,13 +7,12 @@
 #include "flashstep/model/fused_block.h"
 #include "flashstep/ops/compute_copy.h"
 #include "flashstep/testing/compare.h"
+#include "flashstep/testing/gpus.h"
 
 namespace flashstep {
 namespace {
 
 using at::Tensor;
-
-const at::Device kGpu(at::kCUDA, 0);
 
 class FusedBlockGpu : public ::testing::Test {
  protected:
@@ -43,6 +42,7 @@ Tensor readable(TransformerBlockImpl& block, const Tensor& x, const BlockContext
 }
 
 using Forward = std::function<Tensor(TransformerBlockImpl&, const Tensor&, const BlockContext&)>;
+using testing::kGpu;
 Forward fused(Recompute recompute) {
   return [=](auto& block, const auto& x, auto context) {
     context.recompute = recompute;

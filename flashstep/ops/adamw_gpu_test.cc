@@ -9,6 +9,7 @@
 #include "flashstep/ops.h"
 #include "flashstep/ops/adamw.h"
 #include "flashstep/ops/test_adamw.h"
+#include "flashstep/testing/gpus.h"
 
 namespace flashstep {
 namespace {
@@ -17,10 +18,10 @@ using at::Tensor;
 using testing::AdamWCase;
 using testing::cloned;
 using testing::expect_same_tensors;
+using testing::kGpu;
 using testing::make_adamw_tensors;
 using testing::same_bits;
 
-const at::Device kGpu(at::kCUDA, 0);
 const std::vector<at::ScalarType> kAllGradients = {at::kFloat, at::kBFloat16, at::kHalf};
 const std::vector<at::ScalarType> kAllCopies = {at::kBFloat16, at::kByte, at::kHalf, at::kByte,
                                                 at::kHalf};  // five and three: every pair occurs

@@ -17,7 +17,7 @@ using at::Tensor;
 using testing::same_bits;
 
 const at::TensorOptions kOnGpu(at::kCUDA);
-const at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
+const at::ScalarType kGradientDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
 // A thread adds 10 times before float64 takes over, half of whose relative error the root has, and
 // rounds once.
 constexpr double kTolerance = 6.0 / (1 << 24);
@@ -51,7 +51,7 @@ void expect_norm(const std::vector<Tensor>& tensors, const std::string& what) {
 
 TEST_F(GradNormGpu, AgreesWithFloat64) {
   std::vector<Tensor> all;
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGradientDtypes) {
     for (const int64_t size : {0, 1, 3, 4, 7, 8, 8191, 8192, 8193, 65'537, 1'000'003}) {
       all.push_back(at::randn({size}, kOnGpu).to(dtype));
       if (size > 0) expect_norm({all.back()}, flashstep::str(dtype, " ", size));
@@ -67,7 +67,7 @@ TEST_F(GradNormGpu, AgreesWithFloat64) {
 TEST_F(GradNormGpu, ThousandsOfTensors) {
   std::vector<Tensor> tensors;
   for (int64_t i = 0; i < 3'000; ++i)
-    tensors.push_back(at::randn({1 + i * 37 % 501}, kOnGpu).to(kDtypes[i % 3]));
+    tensors.push_back(at::randn({1 + i * 37 % 501}, kOnGpu).to(kGradientDtypes[i % 3]));
   expect_norm(tensors, "3,000 tensors");
   tensors.resize(1'361);  // one more than a launch takes
   expect_norm(tensors, "1,361 tensors");
@@ -76,7 +76,7 @@ TEST_F(GradNormGpu, ThousandsOfTensors) {
 }
 
 TEST_F(GradNormGpu, BitsDoNotDependOnWhereTensorsLie) {
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGradientDtypes) {
     const Tensor aligned = at::randn({65'537}, kOnGpu).to(dtype);
     const Tensor norm = grad_norm({aligned});
     for (int64_t offset = 1; offset < 8; ++offset) {
@@ -89,7 +89,7 @@ TEST_F(GradNormGpu, BitsDoNotDependOnWhereTensorsLie) {
 }
 
 TEST_F(GradNormGpu, TakesTensorsOfAnyStrides) {
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : kGradientDtypes) {
     const Tensor x = at::randn({130, 77}, kOnGpu).to(dtype);
     expect_norm({x.t()}, "axes in another order");
     expect_norm({x.slice(1, 3, 70)}, "columns");
@@ -106,7 +106,7 @@ TEST_F(GradNormGpu, NothingAndNumbersThatAreNone) {
   EXPECT_EQ(grad_norm({at::full({2}, 6e4, kOnGpu.dtype(at::kHalf))}).item<float>(),
             static_cast<float>(6e4 * std::sqrt(2.0)));
   for (const int64_t place : {0, 8'190, 8'192, 99'999}) {
-    for (const auto dtype : kDtypes) {
+    for (const auto dtype : kGradientDtypes) {
       Tensor x = at::ones({100'000}, kOnGpu.dtype(dtype));
       x[place] = INFINITY;
       EXPECT_EQ(grad_norm({x}).item<double>(), INFINITY);

@@ -10,14 +10,15 @@
 #include "flashstep/ops/cuda_kernels.h"
 #include "flashstep/products/product.h"
 #include "flashstep/testing/compare.h"
+#include "flashstep/testing/gpus.h"
 
 namespace flashstep {
 namespace {
 
 using at::Tensor;
 using Op = std::function<Tensor(const std::vector<Tensor>&)>;
+using testing::kGpu;
 
-const at::Device kGpu(at::kCUDA, 0);
 const at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
 
 class OpsGpu : public ::testing::Test {

@@ -13,13 +13,13 @@
 #include "flashstep/products/lt.h"
 #include "flashstep/products/product.h"
 #include "flashstep/testing/compare.h"
+#include "flashstep/testing/gpus.h"
 
 namespace flashstep {
 namespace {
 
 using at::Tensor;
-
-const at::Device kGpu(at::kCUDA, 0);
+using testing::kGpu;
 
 class ProductGpu : public ::testing::Test {
  protected:

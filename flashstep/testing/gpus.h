@@ -13,6 +13,8 @@
 
 namespace flashstep::testing {
 
+inline const at::Device kGpu(c10::DeviceType::CUDA, 0);
+
 inline int gpu_count() { return visible_gpus(); }
 
 // Makes the rank's GPU the current one.

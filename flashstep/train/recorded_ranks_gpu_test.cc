@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "flashstep/amp.h"
 #include "flashstep/error.h"
@@ -193,16 +192,6 @@ TEST(GpuRecordedRanks, ANonFiniteLossOfOneRankSkipsTheReplayOnBoth) {
     EXPECT_EQ(run.results[7][2].item<double>(), 0);
   });
 }
-
-// Its backward makes the host wait.
-struct Waiting : torch::autograd::Function<Waiting> {
-  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
-    EXPECT_FALSE(gradients[0].isnan().any().item<bool>());
-    return {gradients[0]};
-  }
-};
 
 // The hosts of all but the first wait for the device, in forward or in backward.
 void expect_launches(RecordedCase c, bool in_backward, at::Device device, Group& group) {

@@ -9,7 +9,6 @@
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/cuda.h>
 
 #include "flashstep/error.h"
@@ -24,9 +23,8 @@ namespace flashstep {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::kGpu;
 using torch::Tensor;
-
-const at::Device kGpu(at::kCUDA, 0);
 
 TEST(GpuRecordedStep, ReplaysAreLaunchedSteps) {
   FLASHSTEP_NEED_GPUS(1);
@@ -159,16 +157,6 @@ TEST(GpuRecordedStep, RandomNumbersGoOn) {
   const RecordedRun run = expect_recorded_as_launched(c, kGpu);
   EXPECT_FALSE(testing::same_bits(run.results[7], run.results[8]));
 }
-
-// Synchronises in forward, or in backward.
-struct Waiting : torch::autograd::Function<Waiting> {
-  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
-    EXPECT_TRUE(std::isfinite(gradients[0].item<double>()));
-    return {gradients[0]};
-  }
-};
 
 TEST(GpuRecordedStep, AStepThatWaitsIsLaunched) {
   FLASHSTEP_NEED_GPUS(1);

@@ -12,6 +12,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/utils.h>
 
 #include "flashstep/model.h"
@@ -42,6 +43,18 @@ struct RecordedRun {
   std::vector<torch::Tensor> weights;
   std::vector<std::string> said;
   bool was_recorded = false;
+};
+
+// Its backward makes the host wait.
+struct Waiting : torch::autograd::Function<Waiting> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    EXPECT_FALSE(gradients[0].isnan().any().item<bool>());
+    return {gradients[0]};
+  }
 };
 
 inline ModelConfig recorded_model() {
