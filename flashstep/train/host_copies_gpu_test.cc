@@ -1,6 +1,6 @@
 // The same on a GPU: what threads copy through pinned memory arrives whole.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "flashstep/train/host_copies.h"
 

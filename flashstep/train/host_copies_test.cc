@@ -1,7 +1,7 @@
 #include "flashstep/train/host_copies.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace flashstep {
 namespace {
