@@ -130,8 +130,9 @@ TEST(Failure, OfAProcessAloneInItsOwnWords) {
             "OOM: rank 0 of 1 (process 7) was killed by SIGKILL");  // nobody says who did
   // The kernel says that it killed nobody.
   const std::string killed = "rank 0 of 1 (process 7) was killed by SIGKILL";
-  if (const auto kills = measure::oom_kills())
+  if (const auto kills = measure::oom_kills()) {
     EXPECT_EQ(outcome_of_ranks(killed, 1, 1, kills).sentence(), "failed: " + killed);
+  }
   EXPECT_EQ(alone("ended with exit code 1: out of memory (a smaller model needs less)", 1),
             "OOM: out of memory (a smaller model needs less)");
   EXPECT_EQ(alone("ended with exit code 2: [attention] no: not this", 2),
