@@ -253,7 +253,7 @@ std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, 
   auto copies = make_peer_copies(group, device);
   if (!copies) return nullptr;
   const auto ranks = static_cast<size_t>(group.world_size());
-  const size_t most = std::clamp(bytes, kLineBytes, kMostPeerMeanBytes);
+  const size_t most = std::clamp(bytes, kLineBytes, ranks * kMostPeerMeanShare);
   const size_t share = in_lines((most + ranks - 1) / ranks), row = most_part(share);
   const at::TensorOptions options(device);
   at::Tensor space, square_sums;

@@ -34,7 +34,7 @@ class PeerMean {
                                        std::optional<size_t> kept_at = std::nullopt) = 0;
 
   // The norm of all means since begin_norm(), if they were those of so many elements and took at
-  // most 1,024 rounds (of up to kMostPeerMeanBytes; a mean() takes one at least), else undefined.
+  // most 1,024 rounds (of up to W kMostPeerMeanShare; a mean() takes one at least), else undefined.
   // () float32, the same bits on all ranks. It costs no pass over the means: their squares are
   // summed up with them.
   virtual void begin_norm() = 0;
@@ -50,12 +50,12 @@ class PeerMean {
 };
 
 // Null, on all ranks, where there are no copies from GPU to GPU (make_peer_copies). `bytes`: about
-// as much as is given at a time; of more, so much travels at a time as kMostPeerMeanBytes allows.
-// Takes 2.5 (W - 1) / W times that of the GPU's memory. All ranks call it. The group must outlive
-// it.
+// as much as is given at a time; of more, W kMostPeerMeanShare travel at a time. Takes
+// 2.5 (W - 1) / W times that of the GPU's memory. All ranks call it. The group must outlive it.
 std::unique_ptr<PeerMean> make_peer_mean(const Group& group, at::Device device, size_t bytes);
 
-inline constexpr size_t kMostPeerMeanBytes = size_t{128} << 20;
+// Bytes of a round that one rank sums up: fewer, larger rounds wait less for the slowest rank.
+inline constexpr size_t kMostPeerMeanShare = size_t{64} << 20;
 // Of a GPU's memory, that stays free beside tensors and means that stay.
 inline constexpr double kFreeBesideKeptMeans = 0.05;
 

@@ -45,11 +45,11 @@ std::vector<Tensor> make_tensors(at::Device device, at::ScalarType dtype, int64_
 void expect_exact_means(const Group& group, at::Device device) {
   const int n = group.world_size();
   const double sum_of_factors = n * (n + 1) / 2.0;
-  for (const size_t bytes : {size_t{1}, size_t{100'000}, kMostPeerMeanBytes}) {
+  for (const size_t bytes : {size_t{1}, size_t{100'000}, n * kMostPeerMeanShare}) {
     const auto peers = make_peer_mean(group, device, bytes);
     ASSERT_NE(peers, nullptr);
     for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
-      // The last of three rounds, and of many.
+      // In many rounds, and in one or three.
       std::vector<Tensor> tensors = make_tensors(device, dtype, bytes == 1 ? 1000 : 20'000'000);
       ASSERT_TRUE(peers->takes(tensors));
       for (int step = 0; step < 3; ++step) {
@@ -132,7 +132,8 @@ TEST(GpuPeerMean, MeansOfFourRanksAreExact) {
 // Of all lists since begin_norm(), in launches and replays, in one round and in many.
 void expect_norms(const Group& group, at::Device device) {
   const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
-  for (const size_t bytes : {size_t{100'000}, kMostPeerMeanBytes}) {
+  const auto n = static_cast<size_t>(group.world_size());
+  for (const size_t bytes : {size_t{100'000}, n * kMostPeerMeanShare}) {
     const auto peers = make_peer_mean(group, device, bytes);
     ASSERT_NE(peers, nullptr);
     for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {

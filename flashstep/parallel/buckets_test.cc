@@ -175,14 +175,18 @@ TEST(Cost, FlatShardsWithFewBuckets) {
 }
 
 TEST(Cost, TheSizeOfBucketsIsChosenByGradientsAndBackend) {
-  EXPECT_EQ(chosen_bucket_bytes(8e9, /*nccl=*/false), 25e6);
-  EXPECT_EQ(chosen_bucket_bytes(5e7, /*nccl=*/true), 25e6);
-  EXPECT_EQ(chosen_bucket_bytes(0, /*nccl=*/true), 25e6);
+  EXPECT_EQ(chosen_bucket_bytes(8e9, /*nccl=*/false, 8), 25e6);
+  EXPECT_EQ(chosen_bucket_bytes(5e7, /*nccl=*/true, 2), 25e6);
+  EXPECT_EQ(chosen_bucket_bytes(0, /*nccl=*/true, 2), 25e6);
   // Of 8 GB the best that was measured lies between 200 and 400 MB.
-  EXPECT_NEAR(chosen_bucket_bytes(8e9, /*nccl=*/true), 269.8e6, 0.1e6);
-  EXPECT_NEAR(chosen_bucket_bytes(32e9, /*nccl=*/true), 2 * 269.8e6, 0.2e6);
+  EXPECT_NEAR(chosen_bucket_bytes(8e9, /*nccl=*/true, 2), 269.8e6, 0.1e6);
+  EXPECT_NEAR(chosen_bucket_bytes(32e9, /*nccl=*/true, 2), 2 * 269.8e6, 0.2e6);
+  // Of 4 GB between eight H200s 400 MB are better than 200 and than 800.
+  EXPECT_NEAR(chosen_bucket_bytes(4e9, /*nccl=*/true, 8), 381.6e6, 0.1e6);
+  EXPECT_EQ(chosen_bucket_bytes(4e9, /*nccl=*/true, 100),
+            chosen_bucket_bytes(4e9, /*nccl=*/true, 8));
   // Flat shards: five buckets at most what is kept, 8e9 / W.
-  EXPECT_EQ(chosen_flat_bytes(8e9, /*nccl=*/true, 2), chosen_bucket_bytes(8e9, /*nccl=*/true));
+  EXPECT_EQ(chosen_flat_bytes(8e9, /*nccl=*/true, 2), chosen_bucket_bytes(8e9, /*nccl=*/true, 2));
   EXPECT_EQ(chosen_flat_bytes(8e9, /*nccl=*/true, 16), 100e6);
   EXPECT_EQ(chosen_flat_bytes(8e9, /*nccl=*/true, 1000), 25e6);
   EXPECT_EQ(chosen_flat_bytes(8e9, /*nccl=*/false, 2), 25e6);

@@ -14,6 +14,7 @@ namespace {
 constexpr double kGradientBytesPerSecond = 350e9;
 // `naive` needs 34.22 ms for 435 messages: 11.39 ms more for 434 more.
 constexpr double kMessageSeconds = 26e-6;
+constexpr int kMostMeasuredRanks = 8;
 
 }  // namespace
 
@@ -143,15 +144,16 @@ double best_bucket_bytes(const BucketModel& model) {
   return std::sqrt(model.bytes * model.bytes_per_second * model.overhead_s);
 }
 
-double chosen_bucket_bytes(double gradient_bytes, bool nccl) {
+double chosen_bucket_bytes(double gradient_bytes, bool nccl, int world_size) {
   if (!nccl) return kLeastBucketBytes;
+  const double overhead_s = kMessageSeconds * std::clamp(world_size, 2, kMostMeasuredRanks) / 2;
   return std::max(kLeastBucketBytes,
-                  best_bucket_bytes({gradient_bytes, kGradientBytesPerSecond, kMessageSeconds}));
+                  best_bucket_bytes({gradient_bytes, kGradientBytesPerSecond, overhead_s}));
 }
 
 double chosen_flat_bytes(double gradient_bytes, bool nccl, int world_size) {
   const double kept = gradient_bytes / world_size;
-  return std::max(kLeastBucketBytes, std::min(chosen_bucket_bytes(gradient_bytes, nccl),
+  return std::max(kLeastBucketBytes, std::min(chosen_bucket_bytes(gradient_bytes, nccl, world_size),
                                               kept / (kBucketsInFlight + 1)));
 }
 

@@ -64,8 +64,9 @@ double best_bucket_bytes(const BucketModel& model);                       // sqr
 inline constexpr double kLeastBucketBytes = 25e6;
 
 // What bucket_megabytes 0 stands for, in bytes: on NCCL the best bucket of the model as it was
-// measured between two H200s, at least 25 MB; elsewhere 25 MB.
-double chosen_bucket_bytes(double gradient_bytes, bool nccl);
+// measured between two H200s, at least 25 MB; elsewhere 25 MB. A bucket waits for the slowest of
+// the ranks, so that its overhead grows with them: up to 8, as many as were measured.
+double chosen_bucket_bytes(double gradient_bytes, bool nccl, int world_size);
 // The same for flat shards, whose buckets are copies: not so large that what is in flight takes
 // more than what a rank keeps of its gradients, s / W, as long as that allows 25 MB.
 double chosen_flat_bytes(double gradient_bytes, bool nccl, int world_size);

@@ -131,15 +131,15 @@ double bucket_bytes(const Run& run) {
   const double given = run.config.parallel.bucket_megabytes * 1e6;
   const double gradients = run.gradient * run.divided;
   if (given > 0) return given;
-  return run.is_flat ? chosen_flat_bytes(gradients, run.device.is_gpu, static_cast<int>(run.ranks))
-                     : chosen_bucket_bytes(gradients, run.device.is_gpu);
+  const auto choose = run.is_flat ? chosen_flat_bytes : chosen_bucket_bytes;
+  return choose(gradients, run.device.is_gpu, static_cast<int>(run.ranks));
 }
 
 double transit_bytes(const Run& run) {
   if (run.ranks == 1 || run.is_full) return 0;
   const int world_size = static_cast<int>(run.ranks);
   if (run.uses_copies && !run.is_flat)
-    return kMostOfShare * all_reduce_bytes(kMostPeerMeanBytes, world_size);
+    return kMostOfShare * all_reduce_bytes(double{kMostPeerMeanShare} * world_size, world_size);
   ShardedStepSizes sizes;
   sizes.bytes = run.gradient * run.divided;
   sizes.bucket_bytes = bucket_bytes(run);
