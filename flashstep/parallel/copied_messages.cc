@@ -4,10 +4,12 @@
 //
 // The ranks' side streams do the same in the same order:
 //   gather:    barrier (the slot is free everywhere), shards to all, barrier (they have arrived)
-//   reduction: gradients to who sums them up, barrier (they have arrived), sum
+//   reduction: gradients to who sums them up, barrier (they have arrived)
 // What a reduction sends goes to one of two inboxes in turn: a rank has summed up what an inbox
-// held when it comes to the barrier of the reduction that uses the other one. Between replicas NCCL
-// averages the means, in the same stream.
+// held when it comes to the barrier of the reduction that uses the other one. Sums and copies of a
+// rank's own shards are kernels, which may wait for a product that holds all multiprocessors. They
+// have streams of their own, so that the ranks' messages do not wait with them. Between replicas
+// NCCL averages the means, in the stream of the messages.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -102,13 +104,15 @@ class Slots {
 };
 
 struct Shared {
-  Shared(const ShardGroups& groups, at::Device device, std::unique_ptr<PeerCopies> peer_copies)
+  Shared(const ShardGroups& groups, at::Device at_device, std::unique_ptr<PeerCopies> peer_copies)
       : group(*groups.shards),
         all(*groups.all),
         replicas(groups.replicas),
-        device(device),
+        device(at_device),
         copies(std::move(peer_copies)),
-        slots(*copies) {}
+        slots(*copies),
+        own_shards(at_device),
+        sums(at_device) {}
   const Group &group, &all;
   const Group* const replicas;
   const at::Device device;
@@ -117,6 +121,8 @@ struct Shared {
   std::array<Tensor, 2> inboxes;  // (W - 1, bytes): what each other rank has sent
   std::array<size_t, 2> inbox_numbers{};
   size_t next_inbox = 0;
+  SideStream own_shards, sums;
+  std::optional<c10::Event> summed;  // the last of this backward; none between replicas
   bool can_be_captured = false;
   int64_t barriers = 0;  // since begin(), or the last end() in a graph
   bool was_captured = false;
@@ -159,6 +165,8 @@ class CopiedMessages : public UnitMessages {
       }
     }
     stream.run([&] {
+      shared_->own_shards.run([&] { copy_own_shards(tensors); });
+      is_copied_ = shared_->own_shards.mark();
       shared_->barrier();
       shared_->copies->push_to_all([&](int to) {
         for (size_t i = 0; i < tensors.size(); ++i) {
@@ -169,12 +177,6 @@ class CopiedMessages : public UnitMessages {
                                       sources_[i].nbytes());
         }
       });
-      for (size_t i = 0; i < tensors.size(); ++i) {
-        const ShardedTensor& t = tensors[i];
-        if (!t.needs_memory()) continue;
-        const int64_t begin = t.is_divided ? shared_->group.rank() * t.part : 0;
-        t.whole.slice(0, begin, begin + t.own).copy_(sources_[i]);
-      }
       shared_->barrier();
       arrived_ = stream.mark();
     });
@@ -182,6 +184,7 @@ class CopiedMessages : public UnitMessages {
 
   void finish_gather(SideStream& stream) override {
     stream.await(std::exchange(arrived_, {}));
+    stream.await(std::exchange(is_copied_, {}));
     sources_.clear();
   }
 
@@ -208,17 +211,21 @@ class CopiedMessages : public UnitMessages {
       if (used_beside) make_means(tensors);
       send(tensors);
     });
-    done_ = stream.mark();
+    done_ = shared_->replicas != nullptr ? stream.mark() : shared_->sums.mark();
   }
 
   void finish_reduction(ShardedTensors& tensors, SideStream& stream) override {
-    stream.await(std::exchange(done_, {}));
+    const auto done = std::exchange(done_, {});
+    stream.await(done);
     const auto add = [&] {
       for (size_t i = 0; i < means_.size(); ++i) tensors[i].add_gradient(means_[i].mean);
       means_.clear();
     };
     if (used_beside_) {
-      stream.run(add);
+      stream.run([&] {
+        stream.await(done);
+        add();
+      });
     } else {
       add();
     }
@@ -227,7 +234,9 @@ class CopiedMessages : public UnitMessages {
 
   void give_up() override {
     arrived_.reset();
+    is_copied_.reset();
     done_.reset();
+    shared_->summed.reset();
     gradients_.clear();
     means_.clear();
     shared_->next_inbox = 0;  // ranks may have come to different ones
@@ -265,7 +274,27 @@ class CopiedMessages : public UnitMessages {
                                     static_cast<size_t>(bytes));
       }
     });
+    shared_->sums.await(std::exchange(shared_->summed, {}));  // of the other inbox
     shared_->barrier();
+    if (shared_->replicas == nullptr) {
+      shared_->sums.run([&] { sum_up(received); });
+      shared_->summed = shared_->sums.mark();
+      return;
+    }
+    sum_up(received);
+    average_between_replicas(tensors);
+  }
+
+  void copy_own_shards(const ShardedTensors& tensors) const {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const ShardedTensor& t = tensors[i];
+      if (!t.needs_memory()) continue;
+      const int64_t begin = t.is_divided ? shared_->group.rank() * t.part : 0;
+      t.whole.slice(0, begin, begin + t.own).copy_(sources_[i]);
+    }
+  }
+
+  void sum_up(const Tensor& received) const {
     std::vector<MeanOfReceived> expected;
     for (const MeanOfReceived& mean : means_) {
       if (mean.mean.defined() && mean.mean.numel() > 0) expected.push_back(mean);
@@ -274,7 +303,6 @@ class CopiedMessages : public UnitMessages {
       return a.own.scalar_type() < b.own.scalar_type();  // one launch for those of a dtype
     });
     take_means(expected, received, shared_->group.rank());
-    if (shared_->replicas != nullptr) average_between_replicas(tensors);
   }
 
   // What every rank has whole is averaged over all of them, by one communicator: the same bits.
@@ -295,7 +323,7 @@ class CopiedMessages : public UnitMessages {
   const std::shared_ptr<Shared> shared_;
   size_t slot_ = 0;              // that the whole tensors lie in
   std::vector<Tensor> sources_;  // what is sent of each, until it has arrived
-  std::optional<c10::Event> arrived_, done_;
+  std::optional<c10::Event> arrived_, is_copied_, done_;
   std::vector<Tensor> gradients_;      // of whole tensors, flat, until they are sent
   std::vector<MeanOfReceived> means_;  // of the shards
   bool used_beside_ = false;           // the means
@@ -310,9 +338,12 @@ class CudaUnitCopies : public UnitCopies {
     if (!is_captured || !shared_->was_captured) shared_->barriers = 0;
     shared_->was_captured = is_captured;
   }
-  // An even number, as a graph must.
+  // An even number of barriers, as a graph must, and nothing beside it is left in flight.
   void end(SideStream& stream) override {
-    if (shared_->barriers % 2 != 0) stream.run([&] { shared_->barrier(); });
+    stream.run([&] {
+      stream.await(std::exchange(shared_->summed, {}));
+      if (shared_->barriers % 2 != 0) shared_->barrier();
+    });
   }
   std::unique_ptr<UnitMessages> messages() override {
     return std::make_unique<CopiedMessages>(shared_);

@@ -1,5 +1,5 @@
-// Work beside the one that a device is doing: on a GPU the group's stream, on a CPU nothing (it
-// runs at once). Uses c10's generic streams, so a build without CUDA compiles the same lines.
+// Work beside the one that a device is doing: on a GPU another stream, on a CPU nothing (it runs at
+// once). Uses c10's generic streams, so a build without CUDA compiles the same lines.
 #pragma once
 
 #include <optional>
@@ -17,8 +17,15 @@ namespace flashstep {
 
 class SideStream {
  public:
+  // The group's.
   SideStream(const Group& group, at::Device device) : device_(device) {
     if (!device.is_cpu()) stream_ = group.side_stream(device);
+  }
+  // One of its own.
+  explicit SideStream(at::Device device) : device_(device) {
+    if (device.is_cpu()) return;
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
   }
 
   // Runs `body` so that what it launches starts after what the current stream holds by now, and
@@ -60,7 +67,7 @@ class SideStream {
     reached->record(*stream_);
     return reached;
   }
-  void await(std::optional<c10::Event> reached) const {
+  void await(const std::optional<c10::Event>& reached) const {
     if (reached) reached->block(current());
   }
 
