@@ -164,10 +164,12 @@ std::vector<std::string> step_findings(const Records& records) {
     return r.text("precision") == "bf16" && r.text("device") == "cpu";
   };
   if (!products.empty() && any(is_bf16_on_cpu)) notes.push_back("bf16: " + products + ".");
-  for (const std::string& sentence : speed_beside_others(
-           records.where([](const Record& r) { return r.implementation != kReplayed; }), kOurs,
-           "total"))
-    notes.push_back("PyTorch: " + sentence);
+  for (const std::string ours : {kOurs, kReplayed}) {
+    const Records compared =
+        records.where([&](const Record& r) { return r.implementation == ours || is_peer(r); });
+    for (const std::string& sentence : speed_beside_others(compared, ours, "total"))
+      notes.push_back("PyTorch: " + sentence);
+  }
   return notes;
 }
 

@@ -166,6 +166,7 @@ TEST(BenchStep, ReplayedStepsStandBesideLaunchedOnes) {
               {"graph peak memory", "1.00"},
               {"eager peak memory", "0.50"}});
   expect_row(table, 1, {{"graph median", "-"}});
+  EXPECT_TRUE(some_line_has(table.notes, {"flashstep graph has 3.00 times the speed of eager"}));
   EXPECT_EQ(report.runs.rows.size(), 2u + 2 + 1 + 2);
 }
 
