@@ -3,24 +3,16 @@
 #include <cstddef>
 
 namespace flashstep {
-namespace {
-
-// Multipliers and Weyl increments of the paper's Philox4x32 (table 2 and section 3.3).
-constexpr uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
-constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
-constexpr int kRounds = 10;
-
-}  // namespace
 
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, uint64_t key) {
-  uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < kRounds; ++round) {
-    const uint64_t product0 = kMultiplier0 * counter[0], product1 = kMultiplier1 * counter[2];
-    counter = {
-        static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0, static_cast<uint32_t>(product1),
-        static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key1, static_cast<uint32_t>(product0)};
-    key0 += kWeyl0;
-    key1 += kWeyl1;
+  PhiloxKey round_key(key);
+  for (int round = 0; round < kPhiloxRounds; ++round, round_key.advance()) {
+    const uint64_t product0 = kPhiloxMultiplier0 * counter[0],
+                   product1 = kPhiloxMultiplier1 * counter[2];
+    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ round_key.word0,
+               static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ round_key.word1,
+               static_cast<uint32_t>(product0)};
   }
   return counter;
 }

@@ -8,6 +8,19 @@
 
 namespace flashstep {
 
+// Multipliers and Weyl increments of the paper's Philox4x32 (table 2 and section 3.3).
+inline constexpr uint64_t kPhiloxMultiplier0 = 0xD2511F53, kPhiloxMultiplier1 = 0xCD9E8D57;
+inline constexpr int kPhiloxRounds = 10;
+struct PhiloxKey {
+  explicit PhiloxKey(uint64_t key)
+      : word0(static_cast<uint32_t>(key)), word1(static_cast<uint32_t>(key >> 32)) {}
+  void advance() {
+    word0 += 0x9E3779B9;
+    word1 += 0xBB67AE85;
+  }
+  uint32_t word0, word1;  // of a round
+};
+
 // Four independent 32-bit words for the 128-bit `counter` under the 64-bit `key`.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, uint64_t key);
 

@@ -9,11 +9,6 @@
 
 namespace flashstep {
 
-// The x with P(X <= x) = probability for a standard normal X, to about 16 digits; probability and
-// 1 - probability at least e^-25 (|x| up to 6.6).
-// Source: Wichura, "Algorithm AS 241" (1988), PPND16.
-double normal_quantile(double probability);
-
 // Fills `parameter` (any device and floating dtype) with draws from a normal distribution of mean 0
 // and the given standard deviation, truncated at `bound` standard deviations.
 void fill_truncated_normal(const at::Tensor& parameter, double standard_deviation, double bound,

@@ -98,13 +98,6 @@ TEST(Transformer, HasTheCoursesParameterNames) {
   EXPECT_EQ(count, parameter_count(tiny()));
 }
 
-TEST(Initialization, QuantileInvertsTheNormalDistribution) {
-  for (const double x : {-6.0, -3.0, -1.7, -1.0, -0.3, 0.0, 0.2, 1.1, 1.5, 2.9}) {
-    EXPECT_NEAR(normal_quantile(0.5 * std::erfc(-x / std::sqrt(2.0))), x,
-                2e-13 * std::exp(x * x / 2) + 1e-14);
-  }
-}
-
 TEST(Initialization, HasTheCoursesMoments) {
   auto config = tiny();
   config.vocab_size = 3000;
