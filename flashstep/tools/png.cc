@@ -1,12 +1,10 @@
 // Draws pictures by librsvg and cairo, encodes them by libpng.
 #include "flashstep/measure/png.h"
 
-#include <algorithm>
 #include <cmath>
 #include <librsvg/rsvg.h>
 #include <memory>
 #include <png.h>
-#include <vector>
 
 #include "flashstep/error.h"
 
@@ -47,18 +45,22 @@ std::string encoded(cairo_surface_t* surface) {
   image.height = cairo_image_surface_get_height(surface);
   image.format = PNG_FORMAT_BGR;  // cairo's pixels are words of four bytes, blue first
   image.flags = PNG_IMAGE_FLAG_FAST;
-  std::vector<unsigned char> pixels(size_t{3} * image.width * image.height);
-  unsigned char* to = pixels.data();
+  const auto pixels =
+      std::make_unique_for_overwrite<unsigned char[]>(size_t{3} * image.width * image.height);
+  unsigned char* to = pixels.get();
   for (size_t y = 0; y < image.height; ++y) {
     const unsigned char* from = data + y * stride;
-    for (size_t x = 0; x < image.width; ++x, from += 4) to = std::copy_n(from, 3, to);
+    for (size_t x = 0; x < image.width; ++x, from += 4, to += 3) {
+      to[0] = from[0];
+      to[1] = from[1];
+      to[2] = from[2];
+    }
   }
   png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(image);
-  std::string bytes(size, '\0');
-  if (png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels.data(), 0, nullptr) == 0)
+  const auto bytes = std::make_unique_for_overwrite<char[]>(size);
+  if (png_image_write_to_memory(&image, bytes.get(), &size, 0, pixels.get(), 0, nullptr) == 0)
     throw MachineError(std::string("[png] could not write the picture: ") + image.message);
-  bytes.resize(size);
-  return bytes;
+  return {bytes.get(), size};
 }
 
 std::string draw(const std::string& svg, double scale) {
