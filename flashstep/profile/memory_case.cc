@@ -103,7 +103,8 @@ std::string range_at(const MemoryTrace& trace, uint32_t event) {
 int64_t residual_bytes(const MemoryTrace& trace, const std::string& block_range) {
   int64_t bytes = 0;
   for (const Allocation& allocation : trace.allocations) {
-    if (trace.sites[allocation.site].ranges == block_range) bytes = allocation.bytes;
+    if (trace.sites[allocation.site].ranges == block_range)
+      bytes = std::max<int64_t>(bytes, allocation.bytes);
   }
   return bytes;
 }

@@ -48,7 +48,8 @@ Facts memory_timeline(const Evidence& evidence) {
   const auto& [forward, step] = *std::find_if(both.rbegin(), both.rend(), [&](const RowPair& pair) {
     return pair.a.text("precision") == precision;
   });
-  return {.words = {{"place", place_of_peak(step.text("peak in"))},
+  return {.words = {{"precision", precision},
+                    {"place", place_of_peak(step.text("peak in"))},
                     {"holder", largest_holder(step)},
                     {"forward place", place_of_peak(forward.text("peak in"))},
                     {"forward holder", largest_holder(forward)},
@@ -143,8 +144,13 @@ Facts memory_mixed(const Evidence& evidence) {
   return facts;
 }
 
+// Of fp32, where it was measured.
 Facts memory_residual(const Evidence& evidence) {
-  const TableRows rows = evidence.rows("residual");
+  const TableRows all = evidence.rows("residual");
+  const TableRows full = all.if_([](const TableRow& row) {
+    return row.text("derivation").find(" 4 bytes") != std::string::npos;
+  });
+  const TableRows& rows = full.empty() ? all : full;
   return {{{"agrees", against_formula(rows.with({"measured"}), "measured", "formula")}},
           {{"", rows.back()}},
           rows};

@@ -189,9 +189,11 @@ Facts ddp_bucket_model(const Evidence& evidence) {
     const double bytes = gradient_bytes(of_case.front().text("model"));
     const double modelled = std::sqrt(bytes * link.bandwidth * link.overhead) / 1e6;
     const double ratio = bucket_size(best) / modelled;
+    const bool several = of_wrapper(of_case, "bucketed").with({"step"}).size() > 1;
     if (!(link.overhead > 0) || std::isnan(ratio)) continue;
     facts.add_case({{{"modelled", three_digits(modelled)},
                      {"best", three_digits(bucket_size(best))},
+                     {"several", which(several)},
                      {"near", which(ratio < 4 && ratio > 0.25)}},
                     {{"", best}}},
                    1);
@@ -236,9 +238,8 @@ Facts sharding_state(const RowPairs& both) {
 
 Facts sharding_memory(const RowPairs& both) {
   const auto& [shard, whole] = both.back();
-  const double saved = whole.number("after update") - shard.number("after update");
-  const double state = whole.number("state") - shard.number("state");
-  return {{{"peak", which(saved > 0.5 * state)}}};
+  const auto less = [&](const char* what) { return whole.number(what) - shard.number(what); };
+  return {{{"peak", which(less("after update") > 0.5 * (less("state") + less("gradients")))}}};
 }
 
 Facts sharding_time(const RowPairs& both) {

@@ -56,7 +56,9 @@ std::string TableRow::text(const std::string& column) const {
   const measure::Cell* here = cell(column);
   if (here == nullptr || std::holds_alternative<std::monostate>(here->value())) return "";
   const auto at = static_cast<size_t>(here - table->rows[index].data());
-  return measure::display(*here, table->columns[at].format);
+  std::string text = measure::display(*here, table->columns[at].format);
+  if (text.ends_with(" *")) text.resize(text.size() - 2);  // the mark of the table's footnote
+  return text;
 }
 
 bool TableRow::reads(const Cells& cells) const {

@@ -250,7 +250,8 @@ class DocumentMaker {
     for (const auto& [place, answered] : findings) {
       if (list.items.size() == kFindings) break;
       const AnswerPart& part = answered->parts.front();
-      list.items.push_back(str("**", answered->question->title, ".** ",
+      const std::string& title = answered->question->title;
+      list.items.push_back(str("**", title, title.ends_with("?") ? "" : ".", "** ",
                                part.finding.sentences.front(), " [More](#",
                                place_of(*answered->question), ")"));
       const PictureBlock* picture = picture_of(part);
