@@ -69,7 +69,7 @@ constexpr double kBytesPerMegabyte = 1e6;
 struct ReducerOptions {
   Strategy strategy = Strategy::kBucketed;
   // A bucket is closed by the parameter whose gradient brings it to at least this (MB = 10^6
-  // bytes). 0: chosen by the size of all gradients and the backend (chosen_bucket_bytes).
+  // bytes). 0: chosen by the size of all gradients, the backend and the ranks of a machine.
   double bucket_megabytes = 0;
   // After the first step, buckets are made anew in the order in which gradients became ready on
   // rank 0 (kOverlapped, kBucketed).

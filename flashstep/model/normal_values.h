@@ -14,7 +14,7 @@ double normal_quantile(double probability);
 
 struct NormalDraws {
   double standard_deviation = 1;
-  double lowest = 0;  // P(X) where it is cut, below as above
+  double lowest = 0;  // P(X <= -bound), and P(X >= bound)
   uint64_t seed = 0, stream = 0;
 };
 // out (count): one for each draw of Rng(seed, stream) from number `first` on.

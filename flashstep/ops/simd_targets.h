@@ -1,4 +1,4 @@
-// Which instruction sets this room's kernels are compiled for: AVX-512, AVX2 and the baseline.
+// Which instruction sets kernels are compiled for: AVX-512, AVX2 and the baseline.
 // Included before Highway's own headers, which read it.
 #pragma once
 

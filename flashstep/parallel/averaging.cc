@@ -1,8 +1,11 @@
 #include "flashstep/parallel/averaging.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "flashstep/parallel/backend.h"
+#include "flashstep/parallel/buckets.h"
+#include "flashstep/parallel/cost.h"
 
 namespace flashstep {
 namespace {
@@ -11,6 +14,15 @@ bool is_in_place(const ReducerOptions& options, const ReducedParameters& paramet
                  const Group& group) {
   if (options.strategy != Strategy::kBucketed) return options.strategy != Strategy::kFlat;
   return !options.flat_buckets.value_or(!goes_through_nccl(parameters.tensors, group));
+}
+
+// What one mean is of: a bucket, which closes when it has reached its size, or a large tensor.
+double most_of_a_mean(const ReducerOptions& options, const ReducedParameters& parameters) {
+  double most =
+      std::max(kLeastBucketBytes, kMostOfBucket * options.bucket_megabytes * kBytesPerMegabyte);
+  for (const at::Tensor& tensor : parameters.tensors)
+    most = std::max(most, gradient_bytes({tensor}));
+  return std::min(most, gradient_bytes(parameters.tensors));
 }
 
 // For buckets that stay in place. All ranks agree, for they have the same options and parameters.
@@ -24,7 +36,7 @@ std::shared_ptr<PeerMean> make_peers(const ReducerOptions& options,
   for (const at::Tensor& tensor : parameters.tensors) {
     if (tensor.device() != device) return nullptr;
   }
-  return make_peer_mean(group, device, static_cast<size_t>(gradient_bytes(parameters.tensors)));
+  return make_peer_mean(group, device, static_cast<size_t>(most_of_a_mean(options, parameters)));
 }
 
 }  // namespace

@@ -7,14 +7,14 @@
 #include <ATen/ScalarOps.h>
 
 #include "flashstep/parallel/backend.h"
+#include "flashstep/parallel/cost.h"
 
 namespace flashstep {
 namespace {
 
 // A copy from GPU to GPU takes as long to begin as one of so many bytes takes.
 constexpr double kSmallBytes = 1 << 20;
-constexpr double kMostPackedBytes = 32 << 20;  // what is packed lies in memory twice
-constexpr int64_t kVectorBytes = 16;           // that kernels read at a time
+constexpr int64_t kVectorBytes = 16;  // that kernels read at a time
 
 // What each of `world_size` gradients is multiplied by. A tensor, since mul_ of a plain number
 // rounds the number to the dtype of what is multiplied: in bfloat16 a third is 0.2 % too large.

@@ -185,6 +185,8 @@ TEST(Cost, TheSizeOfBucketsIsChosenByGradientsAndBackend) {
   EXPECT_NEAR(chosen_bucket_bytes(4e9, /*nccl=*/true, 8), 381.6e6, 0.1e6);
   EXPECT_EQ(chosen_bucket_bytes(4e9, /*nccl=*/true, 100),
             chosen_bucket_bytes(4e9, /*nccl=*/true, 8));
+  // What is packed with two ranks is packed with eight.
+  EXPECT_EQ(chosen_bucket_bytes(1e8, /*nccl=*/true, 8), chosen_bucket_bytes(1e8, /*nccl=*/true, 2));
   // Flat shards: five buckets at most what is kept, 8e9 / W.
   EXPECT_EQ(chosen_flat_bytes(8e9, /*nccl=*/true, 2), chosen_bucket_bytes(8e9, /*nccl=*/true, 2));
   EXPECT_EQ(chosen_flat_bytes(8e9, /*nccl=*/true, 16), 100e6);

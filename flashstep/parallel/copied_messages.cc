@@ -1,6 +1,6 @@
 // Units that travel by copies from GPU to GPU. Whole tensors lie in slots: memory that the other
 // ranks know, which every rank writes its shards into. So a gather takes no memory, in a CUDA graph
-// neither, and no multiprocessor.
+// neither, and what it sends takes no multiprocessor.
 //
 // The ranks' side streams do the same in the same order:
 //   gather:    barrier (the slot is free everywhere), shards to all, barrier (they have arrived)
@@ -236,10 +236,8 @@ class CopiedMessages : public UnitMessages {
     arrived_.reset();
     is_copied_.reset();
     done_.reset();
-    shared_->summed.reset();
     gradients_.clear();
     means_.clear();
-    shared_->next_inbox = 0;  // ranks may have come to different ones
   }
 
  private:
@@ -343,6 +341,15 @@ class CudaUnitCopies : public UnitCopies {
     stream.run([&] {
       stream.await(std::exchange(shared_->summed, {}));
       if (shared_->barriers % 2 != 0) shared_->barrier();
+    });
+  }
+  void give_up(SideStream& stream) override {
+    shared_->summed.reset();
+    shared_->next_inbox = 0;  // ranks may have come to different ones
+    if (is_being_captured(shared_->device)) return;
+    stream.run([&] {
+      shared_->sums.join();
+      shared_->own_shards.join();
     });
   }
   std::unique_ptr<UnitMessages> messages() override {

@@ -144,17 +144,19 @@ double best_bucket_bytes(const BucketModel& model) {
   return std::sqrt(model.bytes * model.bytes_per_second * model.overhead_s);
 }
 
-double chosen_bucket_bytes(double gradient_bytes, bool nccl, int world_size) {
+double chosen_bucket_bytes(double gradient_bytes, bool nccl, int ranks_of_a_machine) {
   if (!nccl) return kLeastBucketBytes;
-  const double overhead_s = kMessageSeconds * std::clamp(world_size, 2, kMostMeasuredRanks) / 2;
-  return std::max(kLeastBucketBytes,
-                  best_bucket_bytes({gradient_bytes, kGradientBytesPerSecond, overhead_s}));
+  const double of_two =
+      best_bucket_bytes({gradient_bytes, kGradientBytesPerSecond, kMessageSeconds});
+  if (of_two <= kMostPackedBytes) return std::max(kLeastBucketBytes, of_two);
+  return of_two * std::sqrt(std::clamp(ranks_of_a_machine, 2, kMostMeasuredRanks) / 2.0);
 }
 
 double chosen_flat_bytes(double gradient_bytes, bool nccl, int world_size) {
   const double kept = gradient_bytes / world_size;
-  return std::max(kLeastBucketBytes, std::min(chosen_bucket_bytes(gradient_bytes, nccl, world_size),
-                                              kept / (kBucketsInFlight + 1)));
+  return std::max(kLeastBucketBytes,
+                  std::min(chosen_bucket_bytes(gradient_bytes, nccl, /*ranks_of_a_machine=*/2),
+                           kept / (kBucketsInFlight + 1)));
 }
 
 }  // namespace flashstep

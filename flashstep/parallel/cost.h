@@ -63,10 +63,16 @@ double best_bucket_bytes(const BucketModel& model);                       // sqr
 // (MiB there): enough for small models, and on Gloo, where a bucket is a copy, little memory.
 inline constexpr double kLeastBucketBytes = 25e6;
 
+// A bucket closes with the tensor that fills it, so that it is larger: by so much, as a rule.
+inline constexpr double kMostOfBucket = 1.25;
+// Smaller buckets of small tensors are packed into one, which lies in memory twice.
+inline constexpr double kMostPackedBytes = 32 << 20;
+
 // What bucket_megabytes 0 stands for, in bytes: on NCCL the best bucket of the model as it was
-// measured between two H200s, at least 25 MB; elsewhere 25 MB. A bucket waits for the slowest of
-// the ranks, so that its overhead grows with them: up to 8, as many as were measured.
-double chosen_bucket_bytes(double gradient_bytes, bool nccl, int world_size);
+// measured between two H200s, at least 25 MB; elsewhere 25 MB. Between more GPUs of one machine a
+// bucket waits for the slowest of them, so that its overhead grows: up to 8, as many as were
+// measured. What may be packed stays as small.
+double chosen_bucket_bytes(double gradient_bytes, bool nccl, int ranks_of_a_machine);
 // The same for flat shards, whose buckets are copies: not so large that what is in flight takes
 // more than what a rank keeps of its gradients, s / W, as long as that allows 25 MB.
 double chosen_flat_bytes(double gradient_bytes, bool nccl, int world_size);

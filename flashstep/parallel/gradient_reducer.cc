@@ -41,8 +41,8 @@ ReducedParameters choose(const std::vector<at::Tensor>& parameters,
 double chosen_megabytes(const ReducedParameters& parameters, const Group& group,
                         Strategy strategy) {
   const bool nccl = strategy != Strategy::kTorch && goes_through_nccl(parameters.tensors, group);
-  return chosen_bucket_bytes(gradient_bytes(parameters.tensors), nccl, group.world_size()) /
-         kBytesPerMegabyte;
+  const int ranks = group.is_on_one_machine() ? group.world_size() : 2;
+  return chosen_bucket_bytes(gradient_bytes(parameters.tensors), nccl, ranks) / kBytesPerMegabyte;
 }
 
 std::unique_ptr<Reduction> make_reduction(ReducedParameters parameters, const Group& group,

@@ -91,6 +91,9 @@ class UnitCopies {
   // Around what a CUDA graph may hold, on all ranks.
   virtual void begin() = 0;
   virtual void end(SideStream& stream) = 0;
+  // After an exception, when the units have given up: what was launched and not captured comes
+  // before what `stream` gets from now on.
+  virtual void give_up(SideStream& stream) = 0;
   virtual std::unique_ptr<UnitMessages> messages() = 0;  // of a unit; must not outlive this
 };
 

@@ -99,7 +99,8 @@ std::string range_at(const MemoryTrace& trace, uint32_t event) {
   return without_step(trace.sites[allocation.site].ranges);
 }
 
-// A sum of the residual stream and what a block adds is made right in the block's own range.
+// A sum of the residual stream and what a block adds is made right in the block's own range, where
+// else only scalars are made.
 int64_t residual_bytes(const MemoryTrace& trace, const std::string& block_range) {
   int64_t bytes = 0;
   for (const Allocation& allocation : trace.allocations) {

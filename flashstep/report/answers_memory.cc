@@ -42,12 +42,14 @@ std::string place_of_peak(const std::string& path) {
 
 Facts memory_timeline(const Evidence& evidence) {
   const TableRows rows = evidence.rows("peaks").with({"peak"});
-  const auto both = pairs(rows, "mode", "forward", "step", {"size", "context", "precision"});
-  if (both.empty()) return {};
-  const std::string precision = both.front().a.text("precision");
-  const auto& [forward, step] = *std::find_if(both.rbegin(), both.rend(), [&](const RowPair& pair) {
-    return pair.a.text("precision") == precision;
-  });
+  const auto all = pairs(rows, "mode", "forward", "step", {"size", "context", "precision"});
+  if (all.empty()) return {};
+  const std::string precision = all.front().a.text("precision");
+  RowPairs both;
+  for (const RowPair& pair : all) {
+    if (pair.a.text("precision") == precision) both.push_back(pair);
+  }
+  const auto& [forward, step] = both.back();
   return {.words = {{"precision", precision},
                     {"place", place_of_peak(step.text("peak in"))},
                     {"holder", largest_holder(step)},
@@ -144,7 +146,7 @@ Facts memory_mixed(const Evidence& evidence) {
   return facts;
 }
 
-// Of fp32, where it was measured.
+// Of a float32 stream, which is asked for, where it was measured.
 Facts memory_residual(const Evidence& evidence) {
   const TableRows all = evidence.rows("residual");
   const TableRows full = all.if_([](const TableRow& row) {

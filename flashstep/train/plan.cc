@@ -131,15 +131,29 @@ double bucket_bytes(const Run& run) {
   const double given = run.config.parallel.bucket_megabytes * 1e6;
   const double gradients = run.gradient * run.divided;
   if (given > 0) return given;
-  const auto choose = run.is_flat ? chosen_flat_bytes : chosen_bucket_bytes;
-  return choose(gradients, run.device.is_gpu, static_cast<int>(run.ranks));
+  const auto ranks = static_cast<int>(run.ranks);
+  if (run.is_flat) return chosen_flat_bytes(gradients, run.device.is_gpu, ranks);
+  return chosen_bucket_bytes(gradients, run.device.is_gpu, run.uses_copies ? ranks : 2);
+}
+
+// Whether copies between GPUs carry the means of buckets (comm/peer_mean.h), flat shards' too.
+bool has_peer_means(const Run& run) {
+  const ParallelConfig& parallel = run.config.parallel;
+  return run.uses_copies && parallel.wrapper == "bucketed" && parallel.flat_buckets != "yes" &&
+         !run.is_full;
 }
 
 double transit_bytes(const Run& run) {
   if (run.ranks == 1 || run.is_full) return 0;
   const int world_size = static_cast<int>(run.ranks);
-  if (run.uses_copies && !run.is_flat)
-    return kMostOfShare * all_reduce_bytes(double{kMostPeerMeanShare} * world_size, world_size);
+  double means = 0;
+  if (has_peer_means(run)) {
+    const double bucket = std::max(kLeastBucketBytes, kMostOfBucket * bucket_bytes(run));
+    const double round = std::min(
+        {run.gradient * run.divided, bucket, static_cast<double>(kMostPeerMeanShare) * world_size});
+    means = kMostOfShare * all_reduce_bytes(round, world_size);
+    if (!run.is_flat) return means;
+  }
   ShardedStepSizes sizes;
   sizes.bytes = run.gradient * run.divided;
   sizes.bucket_bytes = bucket_bytes(run);
@@ -149,15 +163,12 @@ double transit_bytes(const Run& run) {
   const Sharding sharding = run.is_flat           ? Sharding::kFlat
                             : run.divides_moments ? Sharding::kWhole
                                                   : Sharding::kNone;
-  return sharded_step(sharding, sizes, world_size).transit_bytes;
+  return means + sharded_step(sharding, sizes, world_size).transit_bytes;
 }
 
 // Of means by copies, which stay where they arrive if there is room.
 double kept_means_bytes(const Run& run) {
-  const ParallelConfig& parallel = run.config.parallel;
-  const bool can = run.uses_copies && parallel.wrapper == "bucketed" &&
-                   parallel.flat_buckets != "yes" && !run.is_full && !run.is_flat;
-  const double gradients = can ? run.gradient * run.divided : 0;
+  const double gradients = has_peer_means(run) && !run.is_flat ? run.gradient * run.divided : 0;
   return all_reduce_bytes(gradients, static_cast<int>(run.ranks)) / 2;
 }
 
