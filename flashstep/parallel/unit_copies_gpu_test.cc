@@ -62,7 +62,33 @@ Tensor gradient_of(const Tensor& like, int rank, int round) {
       .to(like.device(), like.scalar_type());
 }
 
-void send_to_and_fro(const Group& group, at::Device device, const UnitCase& c) {
+void give_gradients(ShardedUnit& unit, int rank, int round) {
+  for (ShardedTensor& t : unit.tensors()) {
+    if (!t.tensor.requires_grad()) continue;
+    t.tensor.mutable_grad() = gradient_of(t.tensor.detach(), rank, round);
+    t.has_gradient = true;
+  }
+}
+
+// As the engine does after an exception, here with all messages in flight.
+void break_off(std::vector<ShardedUnit>& units, UnitCopies& copies, SideStream& stream, int rank) {
+  for (ShardedUnit& unit : units) {
+    unit.start_gather(stream);
+    unit.finish_gather(stream);
+    give_gradients(unit, rank, 9);
+    unit.start_reduction(stream, 0);
+  }
+  units.front().start_gather(stream);
+  for (ShardedUnit& unit : units) unit.give_up();
+  copies.give_up(stream);
+  stream.join();
+  for (ShardedUnit& unit : units) {
+    unit.finish_reduction(stream);
+    unit.reshard(stream);
+  }
+}
+
+void send_to_and_fro(const Group& group, at::Device device, const UnitCase& c, bool breaks_off) {
   FullyShardOptions options;
   options.compute_dtype = c.compute_dtype;
   options.cast_undivided = c.cast_undivided;
@@ -78,6 +104,7 @@ void send_to_and_fro(const Group& group, at::Device device, const UnitCase& c) {
   const float mean_of_ranks = 2.0F * static_cast<float>(group.world_size() - 1);
   for (int round = 0; round < 4; ++round) {
     copies->begin();
+    if (breaks_off) break_off(units, *copies, stream, group.rank());
     for (int u = 0; u < kUnits; ++u) {
       units[u].start_gather(stream);
       if (round % 2 == 1 && u + 1 < kUnits) units[u + 1].start_gather(stream);  // ahead
@@ -89,10 +116,8 @@ void send_to_and_fro(const Group& group, at::Device device, const UnitCase& c) {
         EXPECT_EQ(t.tensor.scalar_type(), casts ? c.compute_dtype : at::kFloat);
         EXPECT_TRUE(same_bits(t.tensor.detach().cpu().to(at::kFloat), expected))
             << t.name << " round " << round;
-        if (!t.tensor.requires_grad()) continue;
-        t.tensor.mutable_grad() = gradient_of(t.tensor.detach(), group.rank(), round);
-        t.has_gradient = true;
       }
+      give_gradients(units[u], group.rank(), round);
       units[u].start_reduction(stream, 0);
       EXPECT_TRUE(units[u].is_sharded());
       if (u > 0) units[u - 1].finish_reduction(stream);
@@ -130,20 +155,29 @@ void send_to_and_fro(const Group& group, at::Device device, const UnitCase& c) {
   group.barrier();  // nobody ends while others still send
 }
 
-TEST(GpuUnitCopies, WholeTensorsAndMeansArrive) {
-  FLASHSTEP_NEED_GPUS(1);
+void expect_arrivals(bool breaks_off) {
   for (const int ranks : {2, 3, 4}) {
-    testing::run_by_copies(ranks, [](const Group& group, at::Device device) {
+    testing::run_by_copies(ranks, [breaks_off](const Group& group, at::Device device) {
       for (const UnitCase& c :
            {UnitCase{at::kFloat, at::kFloat, true}, UnitCase{at::kBFloat16, at::kBFloat16, false},
             UnitCase{at::kBFloat16, at::kFloat, true}, UnitCase{at::kHalf, at::kFloat, false}}) {
         SCOPED_TRACE(str(group.world_size(), " ranks, ", c10::toString(c.compute_dtype),
                          ", gradients ", c10::toString(c.gradient_dtype),
                          c.cast_undivided ? "" : ", vectors kept"));
-        send_to_and_fro(group, device, c);
+        send_to_and_fro(group, device, c, breaks_off);
       }
     });
   }
+}
+
+TEST(GpuUnitCopies, WholeTensorsAndMeansArrive) {
+  FLASHSTEP_NEED_GPUS(1);
+  expect_arrivals(/*breaks_off=*/false);
+}
+
+TEST(GpuUnitCopies, TheyArriveAfterAnException) {
+  FLASHSTEP_NEED_GPUS(1);
+  expect_arrivals(/*breaks_off=*/true);
 }
 
 }  // namespace
