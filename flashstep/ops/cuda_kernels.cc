@@ -23,12 +23,12 @@ Element element_of(const Tensor& x) {
 const void* data_or_null(const Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 void* mutable_or_null(const Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }
 
-// Enqueues `arguments` on the current stream of x's device. Profilers see it as an operator.
+// Enqueues `arguments` on the current stream of x's device. Profilers see it as an operator of x.
 template <typename Arguments>
 void enqueue(const char* name, cudaError_t (*kernel)(const Arguments&, cudaStream_t),
-             const Arguments& arguments, const Tensor& x) {
-  RECORD_FUNCTION(name, std::vector<c10::IValue>({x}));
-  const c10::cuda::CUDAGuard device(x.device());
+             const Arguments& arguments, at::TensorList x) {
+  RECORD_FUNCTION(name, std::vector<c10::IValue>(x.begin(), x.end()));
+  const c10::cuda::CUDAGuard device(x.front().device());
   C10_CUDA_CHECK(kernel(arguments, at::cuda::getCurrentCUDAStream()));
 }
 
@@ -95,7 +95,7 @@ void rope_parts_cuda(const std::vector<Tensor>& x, const Tensor& cos, const Tens
   arguments.y_head_stride = to.stride(1);
   arguments.y_position_stride = to.stride(2);
   arguments.inverse = inverse;
-  enqueue("flashstep::rope", ops_cuda::rope, arguments, from);
+  enqueue("flashstep::rope", ops_cuda::rope, arguments, x);
 }
 
 void swiglu_forward_cuda(const Tensor& a, const Tensor& b, const Tensor& y) {
