@@ -89,12 +89,21 @@ Facts attention_memory(const Evidence& evidence) {
 }
 
 Facts attention_compiled(const Evidence& evidence) {
-  const auto both = pairs(evidence.rows("grid"), "implementation", "compiled", "naive", kGridCase);
+  const TableRows rows = evidence.rows("grid");
+  const auto both = pairs(rows, "implementation", "compiled", "naive", kGridCase);
+  const TableRow longest = both.last().a;
   const double kept = 1 / speed(both, "before backward");
   return {{{"forward", speeds(ratios(both, "forward"), "without it")},
            {"backward", speeds(ratios(both, "backward"), "without it")},
            {"kept", std::isnan(kept) ? "" : percent(kept)},
-           {"order", which_order(compare_measured(kept, 1))}}};
+           {"order", which_order(compare_measured(kept, 1))}},
+          {},
+          rows.where({{"dtype", longest.text("dtype")}, {"D", longest.text("D")}})
+              .if_([&](const TableRow& row) {
+                const std::string name = row.text("implementation");
+                return row.number("N") >= longest.number("N") / 16 &&
+                       (name == "naive" || name == "compiled");
+              })};
 }
 
 // Whether ours agree with float64, in every case of these passes that was measured.

@@ -66,7 +66,8 @@ Facts step_times(const Evidence& evidence) {
                     {"none", no_room > 0 ? count_of(no_room, "case") : ""}},
           .rows = {{"", first.front()}, {"shakiest", shakiest}},
           .shown = shown,
-          .picture = {str("_n", shown.front().number("context"), "_"),
+          .picture = {shown.front().result->measurement + "_",
+                      str("_n", shown.front().number("context"), "_"),
                       shown.front().text("precision")}};
 }
 
@@ -220,10 +221,15 @@ Facts sizes_facts(const Evidence& evidence) {
   const TableRows rows = evidence.rows("sizes");
   if (rows.empty()) return {};
   const auto gain = [](const TableRow& row) {
-    const double full = row.number("fp32 forward") + row.number("fp32 backward"),
-                 half = row.number("bf16 forward") + row.number("bf16 backward");
-    return say("{gain} ({model})", row, {{"gain", fixed(full / half, 2)}});
+    return (row.number("fp32 forward") + row.number("fp32 backward")) /
+           (row.number("bf16 forward") + row.number("bf16 backward"));
   };
+  const auto gain_words = [&](const TableRow& row) {
+    return say("{gain} ({model})", row, {{"gain", fixed(gain(row), 2)}});
+  };
+  const bool grows =
+      std::is_sorted(rows.begin(), rows.end(),
+                     [&](const TableRow& a, const TableRow& b) { return gain(a) < gain(b); });
   TableRow shakiest;
   double most = 0;
   for (const TableRow& row : evidence.rows("passes")) {
@@ -233,8 +239,9 @@ Facts sizes_facts(const Evidence& evidence) {
   return {{{"case", subject_of(rows)},
            {"forward", extremes(rows, "gain forward", "{gain forward} ({model})")},
            {"backward", extremes(rows, "gain backward", "{gain backward} ({model})")},
-           {"smallest", rows.size() > 1 ? gain(rows.front()) : ""},
-           {"largest", gain(rows.back())},
+           {"smallest", rows.size() > 1 ? gain_words(rows.front()) : ""},
+           {"largest", gain_words(rows.back())},
+           {"grows", rows.size() > 1 ? which(grows) : ""},
            {"pass", shakiest.text("pass")},
            {"error", percent(rows.most("gradient error").number("gradient error"), 1)}},
           {{"vary", shakiest}},
