@@ -35,10 +35,10 @@ std::vector<Result> hostile_results() {
 RunRecord run_record() { return {"quick", {}, {{"ddp_2025", "needs 2 GPUs", "ddp"}}}; }
 
 std::string html_of(const std::vector<Result>& results, const RunRecord& record) {
-  return to_html(make_document(results, record, {"a complaint"}).page);
+  return make_document(results, record, {"a complaint"}).html;
 }
 std::string markdown_of(const std::vector<Result>& results, const RunRecord& record) {
-  return to_markdown(make_document(results, record, {}).page);
+  return make_document(results, record, {}).markdown;
 }
 
 using DocumentFiles = for_tests::FolderTest;
@@ -77,7 +77,7 @@ TEST(Document, MarkdownHasTheSame) {
 TEST(Document, AReaderFindsTheFindings) {
   if (!for_tests::has_stored_results()) GTEST_SKIP() << "no reports/ here";
   const Document document = make_document(stored_results(), {"2025", {}, {}}, {});
-  const std::string markdown = to_markdown(document.page), html = to_html(document.page);
+  const std::string &markdown = document.markdown, &html = document.html;
   EXPECT_LT(std::count(markdown.begin(), markdown.end(), '\n'), 1500);
   EXPECT_TRUE(markdown.starts_with("# flashstep on 1 x NVIDIA H200\n")) << markdown.substr(0, 99);
   const std::string first_page = markdown.substr(0, markdown.find("\n## <a id="));
@@ -92,7 +92,7 @@ TEST(Document, AReaderFindsTheFindings) {
     EXPECT_TRUE(files.insert("tables/" + table.file).second) << table.file;
     EXPECT_SAYS(html, "id=\"table-" + table.file + "\"");
   }
-  for (const PictureBlock& picture : document.pictures) {
+  for (const PictureFile& picture : document.pictures) {
     EXPECT_TRUE(files.insert("pictures/" + picture.file).second) << picture.file;
     EXPECT_SAYS(html, "id=\"picture-" + picture.file + "\"");
   }
@@ -129,8 +129,8 @@ TEST(Document, CountsItsAnswers) {
   EXPECT_EQ(document.measured, 1u);
   const Document part = make_document(hostile_results(), {"quick", {"tokenizer"}, {}}, {});
   EXPECT_EQ(part.asked, 1u);
-  EXPECT_SAYS(to_markdown(part.page), "Only these sections were asked for: tokenizer");
-  EXPECT_SAYS_NOT(to_markdown(document.page), "Only these sections");
+  EXPECT_SAYS(part.markdown, "Only these sections were asked for: tokenizer");
+  EXPECT_SAYS_NOT(document.markdown, "Only these sections");
 }
 
 TEST(Document, AYearLeavesTheOthersQuestions) {
