@@ -24,12 +24,21 @@
 namespace flashstep::tools {
 namespace {
 
-struct PresetEntry {
-  std::string preset;
-  size_t gpus_from, gpus_below;  // of the machine
-  Measurement measurement;       // without a name: this is left out
-  std::string left_out, why, more;
-};
+using Json = nlohmann::json;
+
+// Of all handouts.
+const std::vector<Json>& preset_entries() {
+  static const std::vector<Json> all = [] {
+    std::vector<Json> entries;
+    for (const auto& [name, text] : handout_texts()) {
+      const Json handout = Json::parse(text);
+      entries.insert(entries.end(), handout.at("measurements").begin(),
+                     handout.at("measurements").end());
+    }
+    return entries;
+  }();
+  return all;
+}
 
 // A command line at its blanks; '' is an empty word.
 std::vector<std::string> words_at_blanks(const std::string& line) {
@@ -39,37 +48,18 @@ std::vector<std::string> words_at_blanks(const std::string& line) {
   return words;
 }
 
-PresetEntry preset_entry(const nlohmann::json& json) {
-  PresetEntry entry{.preset = json.at("preset"),
-                    .gpus_from = json.value("gpus_from", size_t{0}),
-                    .gpus_below = json.value("gpus_below", SIZE_MAX),
-                    .measurement = {.name = json.value("name", ""),
-                                    .arguments = words_at_blanks(json.value("line", "")),
-                                    .seconds = json.value("seconds", 0.0)},
-                    .left_out = json.value("left_out", ""),
-                    .why = json.value("why", ""),
-                    .more = json.value("more", "")};
-  Measurement& measurement = entry.measurement;
-  measurement.section = json.at("section");
-  measurement.stem_out = json.value("stem_out", false);
-  measurement.needs = {.gpus = json.value("gpus", 0),
-                       .memory_bytes = json.value("memory_gib", uint64_t{0}) << 30,
-                       .python = json.value("python", false)};
-  for (const auto& line : json.value("before", std::vector<std::string>()))
+Measurement measurement_from(const Json& entry) {
+  Measurement measurement{.name = entry.value("name", ""),
+                          .arguments = words_at_blanks(entry.value("line", "")),
+                          .seconds = entry.value("seconds", 0.0),
+                          .needs = {.gpus = entry.value("gpus", 0),
+                                    .memory_bytes = entry.value("memory_gib", uint64_t{0}) << 30,
+                                    .python = entry.value("python", false)},
+                          .stem_out = entry.value("stem_out", false),
+                          .section = entry.at("section")};
+  for (const auto& line : entry.value("before", std::vector<std::string>()))
     measurement.before.push_back(words_at_blanks(line));
-  return entry;
-}
-
-const std::vector<PresetEntry>& preset_entries() {
-  static const std::vector<PresetEntry> all = [] {
-    std::vector<PresetEntry> entries;
-    for (const auto& [name, text] : handout_texts()) {
-      const auto handout = nlohmann::json::parse(text);
-      for (const auto& json : handout.at("measurements")) entries.push_back(preset_entry(json));
-    }
-    return entries;
-  }();
-  return all;
+  return measurement;
 }
 
 // Nothing twice: presets have measurements in common.
@@ -78,8 +68,6 @@ void add_once(std::vector<T>& all, const T& one, std::string T::*name) {
   const auto is_known = [&](const T& other) { return other.*name == one.*name; };
   if (std::none_of(all.begin(), all.end(), is_known)) all.push_back(one);
 }
-
-// The table of sections, and what a machine can run of them.
 
 // Why peers in Python cannot run; empty if they can.
 std::string python_failure() {
@@ -101,7 +89,7 @@ std::string python_failure() {
 
 std::vector<std::string> report_presets() {
   std::set<std::string> years;
-  for (const PresetEntry& entry : preset_entries()) years.insert(entry.preset);
+  for (const Json& entry : preset_entries()) years.insert(entry.at("preset"));
   years.erase("quick");
   std::vector<std::string> presets = {"quick"};
   presets.insert(presets.end(), years.begin(), years.end());
@@ -115,20 +103,21 @@ Plan plan_of(const Section& section, const std::string& preset, const measure::M
           preset, "\"");
   Plan plan;
   const size_t gpus = machine.gpus.size();
-  for (const PresetEntry& entry : preset_entries()) {
-    const bool asked = preset == "all" ? entry.preset != "quick" : entry.preset == preset;
-    if (!asked || entry.measurement.section != section.name || gpus < entry.gpus_from ||
-        gpus >= entry.gpus_below) {
+  for (const Json& entry : preset_entries()) {
+    const bool asked =
+        preset == "all" ? entry.at("preset") != "quick" : entry.at("preset") == preset;
+    if (!asked || entry.at("section") != section.name ||
+        gpus < entry.value("gpus_from", size_t{0}) || gpus >= entry.value("gpus_below", SIZE_MAX)) {
       continue;
     }
-    const std::string lack = why_not(entry.measurement.needs, machine);
-    const bool measured = entry.left_out.empty();
-    const std::string what = measured ? entry.measurement.name : entry.left_out;
-    const std::string why = entry.why.empty() ? lack : entry.why;
-    if (measured && lack.empty())
-      add_once(plan.measurements, entry.measurement, &Measurement::name);
+    const Measurement measurement = measurement_from(entry);
+    const std::string lack = why_not(measurement.needs, machine);
+    const std::string why = entry.value("why", lack),
+                      what = entry.value("left_out", measurement.name);
+    if (!entry.contains("left_out") && lack.empty())
+      add_once(plan.measurements, measurement, &Measurement::name);
     if (!why.empty())
-      add_once(plan.left_out, {what, why + entry.more, section.name}, &LeftOut::what);
+      add_once(plan.left_out, {what, why + entry.value("more", ""), section.name}, &LeftOut::what);
   }
   return plan;
 }
