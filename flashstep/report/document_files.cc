@@ -2,9 +2,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <exception>
+#include <future>
 #include <map>
-#include <mutex>
 #include <set>
 #include <thread>
 
@@ -96,29 +95,16 @@ void write_changed(const PictureFile& picture, const fs::path& folder) {
   measure::write_picture(picture.svg, stem);
 }
 
-// Every processor draws some. The first error ends the others' work and is thrown.
+// Every processor draws some; the first error is thrown.
 void write_pictures(const std::vector<PictureFile>& pictures, const fs::path& folder) {
   std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto work = [&] {
-    for (size_t i = next++; i < pictures.size(); i = next++) {
-      try {
-        write_changed(pictures[i], folder);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-        next = pictures.size();
-      }
-    }
+  const auto draw = [&] {
+    for (size_t i = next++; i < pictures.size(); i = next++) write_changed(pictures[i], folder);
   };
-  {
-    const size_t most = std::max(1u, std::thread::hardware_concurrency());
-    std::vector<std::jthread> helpers;
-    for (size_t i = 1; i < std::min(most, pictures.size()); ++i) helpers.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
+  std::vector<std::future<void>> drawn;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+    drawn.push_back(std::async(std::launch::async, draw));
+  for (std::future<void>& one : drawn) one.get();
 }
 
 }  // namespace
