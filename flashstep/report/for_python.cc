@@ -32,17 +32,14 @@ std::string dumped(const PythonJson& json) {
   return json.dump(-1, ' ', false, PythonJson::error_handler_t::replace);
 }
 
-// What is not finite is a text of its own, which no cell's text is: JSON has no number for it.
-PythonJson python_number(double value) {
-  if (std::isfinite(value)) return value;
-  return {{"number", std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"}};
-}
-
+// What is not finite is an object, which no other cell is: JSON has no number for it.
 PythonJson python_cell(const measure::Cell& cell) {
-  if (std::holds_alternative<double>(cell.value())) return python_number(cell.number());
   if (const auto* text = std::get_if<std::string>(&cell.value())) return *text;
   if (const auto* whole = std::get_if<int64_t>(&cell.value())) return *whole;
-  return nullptr;
+  const auto* value = std::get_if<double>(&cell.value());
+  if (value == nullptr) return nullptr;
+  if (std::isfinite(*value)) return *value;
+  return {{"number", std::isnan(*value) ? "nan" : *value > 0 ? "inf" : "-inf"}};
 }
 
 PythonJson python_table(const measure::Table& table) {
