@@ -37,8 +37,7 @@ esac
 
 class RunTest : public for_tests::FolderTest {
  protected:
-  void SetUp() override {
-    FolderTest::SetUp();
+  RunTest() {
     write_file(folder_ / "program", kScript);
     options_.directory = folder_ / "report";
     options_.program = {"/bin/sh", (folder_ / "program").string()};
