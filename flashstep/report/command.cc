@@ -36,6 +36,14 @@ bool in_path(const std::string& program) {
   return false;
 }
 
+std::string find_chromium() {
+  if (const char* named = std::getenv("FLASHSTEP_CHROMIUM")) return in_path(named) ? named : "";
+  for (const char* program : {"chromium", "chromium-browser", "google-chrome"}) {
+    if (in_path(program)) return program;
+  }
+  return "";
+}
+
 }  // namespace
 
 CommandOutcome run_command(const CommandOptions& options) {
@@ -70,15 +78,9 @@ CommandOutcome run_command(const CommandOptions& options) {
   return outcome;
 }
 
-std::string find_chromium() {
-  if (const char* named = std::getenv("FLASHSTEP_CHROMIUM")) return in_path(named) ? named : "";
-  for (const char* program : {"chromium", "chromium-browser", "google-chrome"}) {
-    if (in_path(program)) return program;
-  }
-  return "";
-}
-
-std::string print_pdf(const std::string& chromium, const fs::path& html, const fs::path& pdf) {
+std::string print_pdf(const fs::path& html, const fs::path& pdf) {
+  const std::string chromium = find_chromium();
+  if (chromium.empty()) return "there is no chromium in PATH";
   // A folder of its own for its state: a browser that is open has a lock on the usual one.
   const fs::path state = fs::absolute(pdf).string() + ".state";
   CommandOptions command;

@@ -28,14 +28,9 @@ struct CommandOutcome {
 // for. MachineError if it cannot be started.
 CommandOutcome run_command(const CommandOptions& options);
 
-// A report on paper: the HTML page printed by a Chromium without a window, where there is one.
-
-// The first of chromium, chromium-browser, google-chrome and what $FLASHSTEP_CHROMIUM names that is
-// in PATH; empty without one.
-std::string find_chromium();
-
-// Writes `pdf` from the page. Empty, or a sentence that says why there is none.
-std::string print_pdf(const std::string& chromium, const std::filesystem::path& html,
-                      const std::filesystem::path& pdf);
+// A report on paper: the HTML page printed by a Chromium without a window. Empty, or a sentence
+// that says why there is none. The Chromium is what $FLASHSTEP_CHROMIUM names, or else the first of
+// chromium, chromium-browser and google-chrome that is in PATH.
+std::string print_pdf(const std::filesystem::path& html, const std::filesystem::path& pdf);
 
 }  // namespace flashstep::tools

@@ -65,13 +65,8 @@ void draw(const ReportOptions& options, const RunRecord& record,
   for (const char* name : {"report.html", "report.md"})
     outcome.written.push_back((options.directory / name).string());
   if (!options.pdf || outcome.signal != 0) return;
-  const std::string chromium = find_chromium();
-  if (chromium.empty()) {
-    outcome.remarks.emplace_back("No report.pdf: there is no chromium in PATH.");
-    return;
-  }
   const fs::path pdf = options.directory / "report.pdf";
-  const std::string failure = print_pdf(chromium, options.directory / "report.html", pdf);
+  const std::string failure = print_pdf(options.directory / "report.html", pdf);
   if (failure.empty())
     outcome.written.push_back(pdf.string());
   else
