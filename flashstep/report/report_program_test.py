@@ -28,9 +28,6 @@ class Balance(HTMLParser):
         if tag not in self.VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attrs):
-        pass
-
     def handle_endtag(self, tag):
         if not self.open or self.open.pop() != tag:
             self.wrong.append((tag, self.getpos()))
