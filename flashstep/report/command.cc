@@ -53,6 +53,7 @@ CommandOutcome run_command(const CommandOptions& options) {
   // SIGTERM: a benchmark stops its own ranks then.
   Subprocess process({.command = options.command, .death_signal = SIGTERM});
   CommandOutcome outcome;
+  bool timed_out = false;
   const double begin = measure::steady_seconds();
   for (bool running = true; running;) {
     running = process.wait(/*milliseconds=*/100);
@@ -66,15 +67,20 @@ CommandOutcome run_command(const CommandOptions& options) {
       outcome.signal = signal;
       process.kill(signal);
     }
-    if (options.most_seconds > 0 && !outcome.timed_out &&
+    if (options.most_seconds > 0 && !timed_out &&
         measure::steady_seconds() - begin > options.most_seconds) {
-      outcome.timed_out = true;
+      timed_out = true;
       process.kill(SIGKILL);
     }
     if (options.while_running) options.while_running(outcome.last_error);
   }
-  outcome.exit_code = exit_code(process.status());
-  outcome.how = describe_end(process.status());
+  if (exit_code(process.status()) == 0) return outcome;
+  const std::string how = timed_out ? str("took more than ", options.most_seconds, " s")
+                                    : describe_end(process.status());
+  // The kernel kills a process when memory runs out, and says nothing.
+  const bool killed = contains(how, "SIGKILL");
+  outcome.failure = str(how, killed ? " (as Linux does when memory runs out)" : "",
+                        outcome.last_error.empty() ? "" : ": ", outcome.last_error);
   return outcome;
 }
 
@@ -100,10 +106,9 @@ std::string print_pdf(const fs::path& html, const fs::path& pdf) {
   fs::remove(pdf, error);
   const CommandOutcome outcome = run_command(command);
   fs::remove_all(state, error);
-  if (outcome.exit_code == 0 && fs::exists(pdf, error)) return "";
-  return str(chromium, " ",
-             outcome.timed_out ? str("took more than ", kMostSeconds, " s") : outcome.how,
-             outcome.last_error.empty() ? "" : ": " + outcome.last_error);
+  if (!outcome.failure.empty()) return chromium + " " + outcome.failure;
+  if (fs::exists(pdf, error)) return "";
+  return str(chromium, " wrote none", outcome.last_error.empty() ? "" : ": " + outcome.last_error);
 }
 
 }  // namespace flashstep::tools

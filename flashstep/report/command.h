@@ -17,11 +17,9 @@ struct CommandOptions {
 };
 
 struct CommandOutcome {
-  int exit_code = 0;       // 1 for a killed one
-  std::string how;         // "ended with exit code 2", "was killed by SIGKILL"
+  std::string failure;     // "ended with exit code 2: out of memory"; empty: none
   std::string last_error;  // line on its stderr
-  bool timed_out = false;
-  int signal = 0;  // SIGINT or SIGTERM that came to this process, and was passed on
+  int signal = 0;          // SIGINT or SIGTERM that came to this process, and was passed on
 };
 
 // A SIGINT or SIGTERM while a SignalGuard is alive is passed on to the command, which is waited

@@ -78,7 +78,7 @@ std::string python_failure() {
     find.command = {
         "scripts/python", "-c",
         "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"};
-    return run_command(find).exit_code == 0;
+    return run_command(find).failure.empty();
   }();
   return has_torch ? ""
                    : "needs Python's torch, which scripts/python does not find "

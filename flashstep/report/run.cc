@@ -206,11 +206,7 @@ class Session {
     };
     const CommandOutcome outcome = run_command(command);
     outcome_.signal = outcome.signal;
-    if (outcome.exit_code == 0) return "";
-    // The kernel kills a process when memory runs out, and says nothing.
-    const bool killed = outcome.how.find("SIGKILL") != std::string::npos;
-    return str(outcome.how, killed ? " (as Linux does when memory runs out)" : "",
-               outcome.last_error.empty() ? "" : ": ", outcome.last_error);
+    return outcome.failure;
   }
 
   const RunOptions& options_;
