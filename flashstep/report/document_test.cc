@@ -34,17 +34,10 @@ std::vector<Result> hostile_results() {
 
 RunRecord run_record() { return {"quick", {}, {{"ddp_2025", "needs 2 GPUs", "ddp"}}}; }
 
-std::string html_of(const std::vector<Result>& results, const RunRecord& record) {
-  return make_document(results, record, {"a complaint"}).html;
-}
-std::string markdown_of(const std::vector<Result>& results, const RunRecord& record) {
-  return make_document(results, record, {}).markdown;
-}
-
 using DocumentFiles = for_tests::FolderTest;
 
 TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
-  const std::string html = html_of(hostile_results(), run_record());
+  const std::string html = make_document(hostile_results(), run_record(), {"a complaint"}).html;
   EXPECT_SAYS(html, "default-src 'none'");
   EXPECT_SAYS_NOT(html, "<script>alert");
   EXPECT_SAYS(html, "&lt;script&gt;alert(1)");
@@ -65,7 +58,7 @@ TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
 }
 
 TEST(Document, MarkdownHasTheSame) {
-  const std::string markdown = markdown_of(hostile_results(), run_record());
+  const std::string markdown = make_document(hostile_results(), run_record(), {}).markdown;
   EXPECT_SAYS(markdown, "Tokenizer\n");
   EXPECT_SAYS(markdown, "Ours is as many times as fast as the others: ");
   EXPECT_SAYS(markdown, "[Map](pictures/tokenizer_quick_map.svg)");
@@ -135,7 +128,7 @@ TEST(Document, CountsItsAnswers) {
 
 TEST(Document, AYearLeavesTheOthersQuestions) {
   const auto has = [](const std::string& preset, const std::string& name) {
-    return contains(html_of({}, {preset, {}, {}}), ">" + name + "</td>");
+    return contains(make_document({}, {preset, {}, {}}, {}).html, ">" + name + "</td>");
   };
   EXPECT_TRUE(has("2025", "flashstep report --preset 2025 --only ddp")) << "what measures it";
   for (const auto& [question, presets] :
@@ -148,12 +141,12 @@ TEST(Document, AYearLeavesTheOthersQuestions) {
 
 TEST(Document, SaysWhereMachinesAndVersionsDiffer) {
   std::vector<Result> results = hostile_results();
-  EXPECT_SAYS_NOT(markdown_of(results, run_record()), "several");
+  EXPECT_SAYS_NOT(make_document(results, run_record(), {}).markdown, "several");
   results.push_back(results[0]);
   results[1].measurement = "tokenizer";
   results[1].made.machine = "another machine";
   results[1].made.version = "sources 2";
-  const std::string markdown = markdown_of(results, run_record());
+  const std::string markdown = make_document(results, run_record(), {}).markdown;
   EXPECT_SAYS(markdown, "several machines: a machine; another machine");
   EXPECT_SAYS(markdown, "several versions");
 }

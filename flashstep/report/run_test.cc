@@ -45,9 +45,7 @@ class RunTest : public for_tests::FolderTest {
   }
 
   static Measurement measurement(const std::string& name) {
-    Measurement m{.name = name + "_quick", .arguments = {name}, .seconds = 1};
-    m.section = "limits";
-    return m;
+    return {.name = name + "_quick", .arguments = {name}, .seconds = 1, .section = "limits"};
   }
 
   std::vector<std::string> calls() const {
