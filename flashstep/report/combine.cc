@@ -162,8 +162,7 @@ TableRows Evidence::rows(const std::string& name) const {
 
 void Evidence::use(const TableRows& rows) const {
   for (const TableRow& row : rows) {
-    if (std::find(used_.begin(), used_.end(), row.result) == used_.end())
-      used_.push_back(row.result);
+    if (!contains(used_, row.result)) used_.push_back(row.result);
   }
 }
 

@@ -88,13 +88,11 @@ class DocumentMaker {
 
   const PictureFile* picture_of(const AnswerPart& part) const {
     const PictureFile* found = nullptr;
-    if (part.finding.picture.empty()) return found;
+    const std::vector<std::string>& words = part.finding.picture;
     for (const Result* result : part.used) {
       for (const PictureFile& picture : pictures_of(*result)) {
-        const bool all = std::all_of(
-            part.finding.picture.begin(), part.finding.picture.end(),
-            [&](const std::string& word) { return picture.file.find(word) != picture.file.npos; });
-        if (all) found = &picture;
+        const auto is_in = [&](const std::string& word) { return contains(picture.file, word); };
+        if (!words.empty() && std::all_of(words.begin(), words.end(), is_in)) found = &picture;
       }
     }
     return found;
