@@ -1,8 +1,11 @@
 // What each preset measures: the measurements of the handouts (report/handouts/*.json), as far as
 // a machine can make them.
 //
-//   {"preset": "2025", "section": "step", "name": "step_2025", "line": "bench step ...",
-//    "seconds": 24}    a measurement: a command line of flashstep and how long it takes
+//   "presets": {"2025": {"@BATCH": "4"}}    its presets, and what words stand for in each; @PRESET
+//    stands for its name
+//   {"section": "step", "name": "step_@PRESET", "line": "bench step ...", "seconds": 24}    a
+//    measurement: a command line of flashstep and how long it takes
+//   "presets"    that have it; without it all of the handout's
 //   "gpus_from", "gpus_below"    of machines with so many GPUs only
 //   "gpus", "memory_gib", "python"    what it needs; where that is missing it is left out
 //   "before"    command lines that make its inputs; "stem_out": --out is a stem, not a folder
@@ -10,6 +13,7 @@
 //    leave; without "why" those that lack what it needs, and "more" behind that
 #include <algorithm>
 #include <filesystem>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -24,16 +28,33 @@
 namespace flashstep::tools {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
-// Of all handouts.
+const std::vector<Json>& handouts() {
+  static const std::vector<Json> all = [] {
+    std::vector<Json> parsed;
+    for (const auto& [name, text] : handout_texts()) parsed.push_back(Json::parse(text));
+    return parsed;
+  }();
+  return all;
+}
+
+// Of all handouts, preset by preset: each with its "preset", and with what its words stand for.
 const std::vector<Json>& preset_entries() {
   static const std::vector<Json> all = [] {
     std::vector<Json> entries;
-    for (const auto& [name, text] : handout_texts()) {
-      const Json handout = Json::parse(text);
-      entries.insert(entries.end(), handout.at("measurements").begin(),
-                     handout.at("measurements").end());
+    for (const Json& handout : handouts()) {
+      for (const auto& [preset, words] : handout.at("presets").items()) {
+        std::string said = handout.at("measurements").dump();
+        said = std::regex_replace(said, std::regex("@PRESET"), preset);
+        for (const auto& [word, meaning] : words.items())
+          said = std::regex_replace(said, std::regex(word), meaning.get<std::string>());
+        for (Json& entry : Json::parse(said)) {
+          if (!is_wanted(entry.value("presets", std::vector<std::string>()), preset)) continue;
+          entry["preset"] = preset;
+          entries.push_back(std::move(entry));
+        }
+      }
     }
     return entries;
   }();
@@ -89,7 +110,9 @@ std::string python_failure() {
 
 std::vector<std::string> report_presets() {
   std::set<std::string> years;
-  for (const Json& entry : preset_entries()) years.insert(entry.at("preset"));
+  for (const Json& handout : handouts()) {
+    for (const auto& [preset, words] : handout.at("presets").items()) years.insert(preset);
+  }
   years.erase("quick");
   std::vector<std::string> presets = {"quick"};
   presets.insert(presets.end(), years.begin(), years.end());
