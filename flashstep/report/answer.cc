@@ -10,13 +10,14 @@
 #include "flashstep/report/texts.h"
 
 namespace flashstep::tools {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AnswerTable, section, title, columns, with)
+
 namespace {
 
-using Said = std::optional<std::string>;  // nothing: a field is empty
-
-// As the part of a field behind its bar says: "ms", "GiB", "3", ".2", "%".
-Said number_words(double number, const std::string& form) {
-  if (std::isnan(number)) return std::nullopt;
+// As the part of a field behind its bar says: "ms", "GiB", "3", ".2", "%". "": there is no number.
+std::string number_words(double number, const std::string& form) {
+  if (std::isnan(number)) return "";
   if (form == "ms") return milliseconds(number);
   if (form == "MiB") return memory_words(number);
   if (form == "GiB") return memory_words(1024 * number);
@@ -26,6 +27,12 @@ Said number_words(double number, const std::string& form) {
   if (form == "speed") return speed_words(number);
   if (form[0] == '.') return fixed(number, form[1] - '0');
   return three_digits(number);
+}
+
+template <typename Value>
+Value value_in(const std::map<std::string, Value>& map, const std::string& name) {
+  const auto found = map.find(name);
+  return found == map.end() ? Value() : found->second;
 }
 
 // Where what opens at `open` closes.
@@ -81,11 +88,9 @@ const AnswerForms& answer_forms_read() {
     const auto json = nlohmann::json::parse(answer_forms());
     AnswerForms forms;
     forms.cases = json.at("cases");
-    for (const auto& [name, table] : json.at("tables").items()) {
-      forms.tables[name] = {.section = table.value("section", name),
-                            .title = table.value("title", ""),
-                            .columns = table.value("columns", Columns()),
-                            .with = table.value("with", Columns())};
+    forms.tables = json.at("tables");
+    for (auto& [name, table] : forms.tables) {
+      if (table.section.empty()) table.section = name;
     }
     for (const auto& [key, form] : json.at("answers").items())  // a name: an earlier one's forms
       forms.answers[key] = form.is_string() ? forms.answers.at(form) : form_from(form);
@@ -94,13 +99,12 @@ const AnswerForms& answer_forms_read() {
   return all;
 }
 
-const std::string& case_form(const std::string& name) { return answer_forms_read().cases.at(name); }
-
 class Speaker {
  public:
   explicit Speaker(const Facts& facts) : facts_(facts) {}
 
-  Said say(const std::string& form) const {
+  // Nothing where a field outside of brackets is empty.
+  std::optional<std::string> say(const std::string& form) const {
     std::string sentence;
     for (size_t at = 0; at < form.size();) {
       const size_t open = form.find_first_of("{[", at);
@@ -108,7 +112,7 @@ class Speaker {
       if (open == std::string::npos) break;
       const size_t end = end_of(form, open);
       const std::string inside = form.substr(open + 1, end - open - 1);
-      const Said said = form[open] == '{' ? field(inside) : say(inside);
+      const auto said = form[open] == '{' ? field(inside) : say(inside);
       if (!said && form[open] == '{') return std::nullopt;
       sentence += said.value_or("");
       at = end + 1;
@@ -117,50 +121,38 @@ class Speaker {
   }
 
  private:
-  Said field(const std::string& name) const {
-    const size_t question = name.find('?');
-    const std::string asked = name.substr(0, question);
-    const Said word = word_of(asked);
-    if (question == std::string::npos) return word ? word : value(asked);
-    const Said chosen = word ? word : order(asked);
-    if (!chosen) return std::nullopt;
-    return say(texts_of(name.substr(question + 1)).at(std::stoul(*chosen)));
+  std::optional<std::string> field(const std::string& field) const {
+    const size_t question = field.find('?');
+    const bool chooses = question != std::string::npos;
+    const std::string name = field.substr(0, question);
+    std::string said = value_in(facts_.words, name);
+    if (said.empty()) said = chooses ? order(name) : value(name);
+    if (said.empty()) return std::nullopt;
+    return chooses ? say(texts_of(field.substr(question + 1)).at(std::stoul(said))) : said;
   }
 
-  Said word_of(const std::string& name) const {
-    const auto found = facts_.words.find(name);
-    return found == facts_.words.end() || found->second.empty() ? std::nullopt
-                                                                : Said(found->second);
-  }
-
-  TableRow row(const std::string& name) const {
-    const auto found = facts_.rows.find(name);
-    return found == facts_.rows.end() ? TableRow() : found->second;
-  }
-
-  Said value(const std::string& name) const {
+  std::string value(const std::string& name) const {
     if (name.starts_with("@")) {
       const size_t blank = std::min(name.find(' '), name.size() - 1);
-      const Facts of_case = {.rows = {{"", row(name.substr(blank + 1))}}};
-      return Speaker(of_case).say(case_form(name.substr(1, name.find(' ') - 1)));
+      const std::string form = answer_forms_read().cases.at(name.substr(1, name.find(' ') - 1));
+      return tools::say(form, value_in(facts_.rows, name.substr(blank + 1)));
     }
     if (const size_t at = name.find(" from "); at != std::string::npos) {
       const double to = number(name.substr(0, at)), from = number(name.substr(at + 6));
-      return from > 0 && to > 0 ? Said(change_words(from, to)) : std::nullopt;
+      return from > 0 && to > 0 ? change_words(from, to) : "";
     }
     if (const size_t bar = name.find('|'); bar != std::string::npos)
       return number_words(number(name.substr(0, bar)), name.substr(bar + 1));
     const auto [here, column] = place(name);
-    const std::string text = here.text(column);
-    return text.empty() ? std::nullopt : Said(text);
+    return here.text(column);
   }
 
   // "step ~ b.step"
-  Said order(const std::string& name) const {
+  std::string order(const std::string& name) const {
     const size_t at = name.find(" ~ ");
-    if (at == std::string::npos) return std::nullopt;
+    if (at == std::string::npos) return "";
     const double a = number(name.substr(0, at)), b = number(name.substr(at + 3));
-    return std::isnan(a / b) ? std::nullopt : Said(which_order(compare_measured(a, b)));
+    return std::isnan(a / b) ? "" : which_order(compare_measured(a, b));
   }
 
   // A column, "b.state - state", "exposed : communication".
@@ -177,7 +169,8 @@ class Speaker {
   std::pair<TableRow, std::string> place(const std::string& name) const {
     const size_t dot = std::min(name.find('.'), name.size());
     const bool named = facts_.rows.contains(name.substr(0, dot));
-    return {row(named ? name.substr(0, dot) : ""), named ? name.substr(dot + 1) : name};
+    return {value_in(facts_.rows, named ? name.substr(0, dot) : ""),
+            named ? name.substr(dot + 1) : name};
   }
 
   const Facts& facts_;

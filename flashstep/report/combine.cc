@@ -23,12 +23,6 @@ bool has_columns(const measure::Table& table, const Columns& columns) {
                      [&](const std::string& name) { return column_named(table, name); });
 }
 
-Columns texts(const TableRow& row, const Columns& columns) {
-  Columns texts;
-  for (const std::string& column : columns) texts.push_back(row.text(column));
-  return texts;
-}
-
 constexpr double kSame = 0.02;
 constexpr double kFormulaExact = 0.01;   // nearer than that is not worth a number
 constexpr double kFormulaAgrees = 0.10;  // formulas leave out temporaries, and allocators round up
@@ -61,13 +55,11 @@ std::string TableRow::text(const std::string& column) const {
   return text;
 }
 
-bool TableRow::reads(const Cells& cells) const {
-  return std::all_of(cells.begin(), cells.end(),
-                     [&](const auto& wanted) { return text(wanted.first) == wanted.second; });
-}
-
 TableRows TableRows::where(const Cells& cells) const {
-  return if_([&](const TableRow& row) { return row.reads(cells); });
+  return if_([&](const TableRow& row) {
+    return std::all_of(cells.begin(), cells.end(),
+                       [&](const auto& cell) { return row.text(cell.first) == cell.second; });
+  });
 }
 
 TableRows TableRows::with(const Columns& columns) const {
@@ -85,15 +77,13 @@ TableRows TableRows::once(const Columns& columns) const {
 
 std::vector<TableRows> TableRows::by(const Columns& columns) const {
   std::vector<TableRows> groups;
-  std::vector<Columns> known;
+  std::map<Columns, size_t> known;  // texts, and which group has them
   for (const TableRow& row : *this) {
-    const Columns here = texts(row, columns);
-    const auto at = std::find(known.begin(), known.end(), here) - known.begin();
-    if (at == static_cast<ptrdiff_t>(known.size())) {
-      known.push_back(here);
-      groups.emplace_back();
-    }
-    groups[static_cast<size_t>(at)].push_back(row);
+    Columns texts;
+    for (const std::string& column : columns) texts.push_back(row.text(column));
+    const auto [group, is_new] = known.try_emplace(std::move(texts), groups.size());
+    if (is_new) groups.emplace_back();
+    groups[group->second].push_back(row);
   }
   return groups;
 }
@@ -172,8 +162,7 @@ TableRows Evidence::rows(const std::string& name) const {
 
 void Evidence::use(const TableRows& rows) const {
   for (const TableRow& row : rows) {
-    if (std::find(used_.begin(), used_.end(), row.result) == used_.end())
-      used_.push_back(row.result);
+    if (!contains(used_, row.result)) used_.push_back(row.result);
   }
 }
 

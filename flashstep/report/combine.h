@@ -34,7 +34,6 @@ struct TableRow {
   double number(const std::string& column) const;
   // As it is displayed, empty cells as "".
   std::string text(const std::string& column) const;
-  bool reads(const Cells& cells) const;
 };
 
 // Rows of one kind of table, from one or several results.

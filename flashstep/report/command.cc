@@ -36,6 +36,14 @@ bool in_path(const std::string& program) {
   return false;
 }
 
+std::string find_chromium() {
+  if (const char* named = std::getenv("FLASHSTEP_CHROMIUM")) return in_path(named) ? named : "";
+  for (const char* program : {"chromium", "chromium-browser", "google-chrome"}) {
+    if (in_path(program)) return program;
+  }
+  return "";
+}
+
 }  // namespace
 
 CommandOutcome run_command(const CommandOptions& options) {
@@ -45,6 +53,7 @@ CommandOutcome run_command(const CommandOptions& options) {
   // SIGTERM: a benchmark stops its own ranks then.
   Subprocess process({.command = options.command, .death_signal = SIGTERM});
   CommandOutcome outcome;
+  bool timed_out = false;
   const double begin = measure::steady_seconds();
   for (bool running = true; running;) {
     running = process.wait(/*milliseconds=*/100);
@@ -58,27 +67,26 @@ CommandOutcome run_command(const CommandOptions& options) {
       outcome.signal = signal;
       process.kill(signal);
     }
-    if (options.most_seconds > 0 && !outcome.timed_out &&
+    if (options.most_seconds > 0 && !timed_out &&
         measure::steady_seconds() - begin > options.most_seconds) {
-      outcome.timed_out = true;
+      timed_out = true;
       process.kill(SIGKILL);
     }
     if (options.while_running) options.while_running(outcome.last_error);
   }
-  outcome.exit_code = exit_code(process.status());
-  outcome.how = describe_end(process.status());
+  if (exit_code(process.status()) == 0) return outcome;
+  const std::string how = timed_out ? str("took more than ", options.most_seconds, " s")
+                                    : describe_end(process.status());
+  // The kernel kills a process when memory runs out, and says nothing.
+  const bool killed = contains(how, "SIGKILL");
+  outcome.failure = str(how, killed ? " (as Linux does when memory runs out)" : "",
+                        outcome.last_error.empty() ? "" : ": ", outcome.last_error);
   return outcome;
 }
 
-std::string find_chromium() {
-  if (const char* named = std::getenv("FLASHSTEP_CHROMIUM")) return in_path(named) ? named : "";
-  for (const char* program : {"chromium", "chromium-browser", "google-chrome"}) {
-    if (in_path(program)) return program;
-  }
-  return "";
-}
-
-std::string print_pdf(const std::string& chromium, const fs::path& html, const fs::path& pdf) {
+std::string print_pdf(const fs::path& html, const fs::path& pdf) {
+  const std::string chromium = find_chromium();
+  if (chromium.empty()) return "there is no chromium in PATH";
   // A folder of its own for its state: a browser that is open has a lock on the usual one.
   const fs::path state = fs::absolute(pdf).string() + ".state";
   CommandOptions command;
@@ -98,10 +106,9 @@ std::string print_pdf(const std::string& chromium, const fs::path& html, const f
   fs::remove(pdf, error);
   const CommandOutcome outcome = run_command(command);
   fs::remove_all(state, error);
-  if (outcome.exit_code == 0 && fs::exists(pdf, error)) return "";
-  return str(chromium, " ",
-             outcome.timed_out ? str("took more than ", kMostSeconds, " s") : outcome.how,
-             outcome.last_error.empty() ? "" : ": " + outcome.last_error);
+  if (!outcome.failure.empty()) return chromium + " " + outcome.failure;
+  if (fs::exists(pdf, error)) return "";
+  return str(chromium, " wrote none", outcome.last_error.empty() ? "" : ": " + outcome.last_error);
 }
 
 }  // namespace flashstep::tools

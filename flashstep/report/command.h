@@ -17,25 +17,18 @@ struct CommandOptions {
 };
 
 struct CommandOutcome {
-  int exit_code = 0;       // 1 for a killed one
-  std::string how;         // "ended with exit code 2", "was killed by SIGKILL"
+  std::string failure;     // "ended with exit code 2: out of memory"; empty: none
   std::string last_error;  // line on its stderr
-  bool timed_out = false;
-  int signal = 0;  // SIGINT or SIGTERM that came to this process, and was passed on
+  int signal = 0;          // SIGINT or SIGTERM that came to this process, and was passed on
 };
 
 // A SIGINT or SIGTERM while a SignalGuard is alive is passed on to the command, which is waited
 // for. MachineError if it cannot be started.
 CommandOutcome run_command(const CommandOptions& options);
 
-// A report on paper: the HTML page printed by a Chromium without a window, where there is one.
-
-// The first of chromium, chromium-browser, google-chrome and what $FLASHSTEP_CHROMIUM names that is
-// in PATH; empty without one.
-std::string find_chromium();
-
-// Writes `pdf` from the page. Empty, or a sentence that says why there is none.
-std::string print_pdf(const std::string& chromium, const std::filesystem::path& html,
-                      const std::filesystem::path& pdf);
+// A report on paper: the HTML page printed by a Chromium without a window. Empty, or a sentence
+// that says why there is none. The Chromium is what $FLASHSTEP_CHROMIUM names, or else the first of
+// chromium, chromium-browser and google-chrome that is in PATH.
+std::string print_pdf(const std::filesystem::path& html, const std::filesystem::path& pdf);
 
 }  // namespace flashstep::tools

@@ -1,6 +1,7 @@
 #include "flashstep/report/document.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <regex>
 #include <set>
@@ -14,12 +15,9 @@ constexpr size_t kFindings = 5, kFirstPictures = 4;  // of the first page
 
 // "The size of buckets" -> "q-the-size-of-buckets"
 std::string place_of(const Question& question) {
-  std::string place = "q-";
-  for (const char c : question.title) {
-    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (letter) place += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-    if (!letter && place.back() != '-') place += '-';
-  }
+  static const std::regex between_words("[^A-Za-z0-9]+");
+  std::string place = std::regex_replace("q-" + question.title, between_words, "-");
+  for (char& c : place) c = static_cast<char>(std::tolower(c));
   return place;
 }
 
@@ -56,12 +54,11 @@ class DocumentMaker {
 
   Document make(const std::vector<std::string>& complaints) {
     for (const Section& section : sections()) ask(section);
-    Blocks body;
-    for (const Section& section : sections()) add_section(section, body);
-    add_missing(body);
-    add_first_page(complaints);
-    Blocks& blocks = document_.page.blocks;
-    std::move(body.begin(), body.end(), std::back_inserter(blocks));
+    page_.group("summary", {}, [&] { add_first_page(complaints); });
+    for (const Section& section : sections()) add_section(section);
+    add_missing();
+    document_.html = page_.html({years_.begin(), years_.end()});
+    document_.markdown = page_.markdown();
     return std::move(document_);
   }
 
@@ -85,102 +82,90 @@ class DocumentMaker {
     }
   }
 
-  const std::vector<PictureBlock>& pictures_of(const Result& result) const {
+  const std::vector<PictureFile>& pictures_of(const Result& result) const {
     return pictures_[static_cast<size_t>(&result - results_.data())];
   }
 
-  const PictureBlock* picture_of(const AnswerPart& part) const {
-    const PictureBlock* found = nullptr;
-    if (part.finding.picture.empty()) return found;
+  const PictureFile* picture_of(const AnswerPart& part) const {
+    const PictureFile* found = nullptr;
+    const std::vector<std::string>& words = part.finding.picture;
     for (const Result* result : part.used) {
-      for (const PictureBlock& picture : pictures_of(*result)) {
-        const bool all = std::all_of(
-            part.finding.picture.begin(), part.finding.picture.end(),
-            [&](const std::string& word) { return picture.file.find(word) != picture.file.npos; });
-        if (all) found = &picture;
+      for (const PictureFile& picture : pictures_of(*result)) {
+        const auto is_in = [&](const std::string& word) { return contains(picture.file, word); };
+        if (!words.empty() && std::all_of(words.begin(), words.end(), is_in)) found = &picture;
       }
     }
     return found;
   }
 
-  // The answer of one year's preset; `own`: there are others'.
-  Blocks part_blocks(const AnswerPart& part, bool own) {
-    Blocks blocks;
-    blocks.push_back(ProseBlock{(own && !part.year.empty() ? "**" + part.year + ":** " : "") +
-                                join(part.finding.sentences, " ")});
+  // The answer of one year's preset; `several`: there are others'.
+  void add_part(const AnswerPart& part, bool several) {
+    page_.prose((several && !part.year.empty() ? "**" + part.year + ":** " : "") +
+                join(part.finding.sentences, " "));
     const measure::Table& table = part.finding.table;
-    if (!table.columns.empty() && !table.rows.empty()) blocks.push_back(TableBlock{table});
-    const PictureBlock* picture = picture_of(part);
-    if (picture != nullptr && table.rows.empty() && shown_.insert(picture->file).second) {
-      blocks.push_back(*picture);
-    }
-    return blocks;
+    if (!table.columns.empty() && !table.rows.empty()) page_.table(table);
+    const PictureFile* picture = picture_of(part);
+    if (picture != nullptr && table.rows.empty() && shown_.insert(picture->file).second)
+      page_.picture(*picture);
   }
 
-  void add_answer(const Answer& answered, Blocks& blocks) {
+  void add_answer(const Answer& answered) {
     const Question& question = *answered.question;
-    GroupBlock group{.kind = "answer", .years = question.years};
-    group.blocks = {HeadingBlock{3, question.title, place_of(question), question.name},
-                    ProseBlock{question.text, "question"}};
-    for (const AnswerPart& part : answered.parts) {
-      const bool several = answered.parts.size() > 1;
-      GroupBlock own{.kind = "part", .blocks = part_blocks(part, several)};
-      if (!part.year.empty()) own.years = {part.year};
-      group.blocks.push_back(std::move(own));
-    }
+    page_.heading(3, question.title, place_of(question), question.name);
+    page_.prose(question.text, "question");
+    for (const AnswerPart& part : answered.parts)
+      page_.group("part", {part.year}, [&] { add_part(part, answered.parts.size() > 1); });
     if (!answered.missing.empty())
-      group.blocks.push_back(ProseBlock{"Not measured: " + answered.missing + ".", "missing"});
+      page_.prose("Not measured: " + answered.missing + ".", "missing");
     if (answered.quick && record_.preset != "quick")
-      group.blocks.push_back(ProseBlock{"Smaller cases than the handout's.", "soft"});
-    blocks.push_back(std::move(group));
+      page_.prose("Smaller cases than the handout's.", "soft");
   }
 
-  Blocks result_blocks(const Result& result) {
-    Blocks blocks = {
-        HeadingBlock{4, "`" + result.made.command + "`", "result-" + result.measurement}};
-    if (!result.failure.empty())
-      blocks.push_back(ProseBlock{"It failed: " + result.failure + ".", "remark"});
+  void add_result(const Result& result) {
+    page_.heading(4, "`" + result.made.command + "`", "result-" + result.measurement);
+    if (!result.failure.empty()) page_.prose("It failed: " + result.failure + ".", "remark");
     for (const NamedTable& named : result.tables) {
       const DocumentTable table = table_of(result, named);
       const std::string title = named.table.title.empty() ? table.file : named.table.title;
-      blocks.push_back(FoldBlock{str(title, " (", count_of(named.table.rows.size(), "row"), ")"),
-                                 {TableBlock{table.table, table.file}}});
+      page_.fold(str(title, " (", count_of(named.table.rows.size(), "row"), ")"), "",
+                 [&] { page_.table(table.table, table.file); });
     }
-    for (const PictureBlock& picture : pictures_of(result)) {
+    for (const PictureFile& picture : pictures_of(result)) {
       if (shown_.count(picture.file) > 0)
-        blocks.push_back(ProseBlock{
-            str("[", picture.title, "](pictures/", picture.file, ".svg) is shown above."), "soft"});
+        page_.prose(str("[", picture.title, "](pictures/", picture.file, ".svg) is shown above."),
+                    "soft");
       else
-        blocks.push_back(picture);
+        page_.picture(picture);
     }
-    ListBlock files;
-    for (const std::string& file : result.files)
-      files.items.push_back(str("[", file, "](", file, ")"));
-    if (!files.items.empty()) blocks.push_back(std::move(files));
-    blocks.push_back(ProseBlock{origin_of(result.made), "soft"});
-    return blocks;
+    std::vector<std::string> files;
+    for (const std::string& file : result.files) files.push_back(str("[", file, "](", file, ")"));
+    if (!files.empty()) page_.list(files);
+    page_.prose(origin_of(result.made), "soft");
   }
 
-  void add_section(const Section& section, Blocks& body) {
-    Blocks blocks = {HeadingBlock{2, section.title, section.name},
-                     ProseBlock{section.about, "soft"}};
-    const size_t empty = blocks.size();
-    for (const Answer& answered : answers_) {
-      if (answered.question->section == section.name && !answered.parts.empty())
-        add_answer(answered, blocks);
+  void add_section(const Section& section) {
+    std::vector<const Answer*> answered;
+    std::vector<const Result*> measured;
+    for (const Answer& one : answers_) {
+      if (one.question->section == section.name && !one.parts.empty()) answered.push_back(&one);
     }
-    FoldBlock all{"All measurements", {}, "all-" + section.name};
     for (const Result& result : results_) {
-      if (result.section != section.name) continue;
-      for (Block& block : result_blocks(result)) all.blocks.push_back(std::move(block));
+      if (result.section == section.name) measured.push_back(&result);
     }
-    if (!all.blocks.empty()) blocks.push_back(std::move(all));
-    if (blocks.size() == empty) return;
-    document_.page.navigation.emplace_back(section.name, section.title);
-    body.push_back(GroupBlock{.kind = "section", .blocks = std::move(blocks)});
+    if (answered.empty() && measured.empty()) return;
+    page_.group("section", {}, [&] {
+      page_.heading(2, section.title, section.name);
+      page_.prose(section.about, "soft");
+      for (const Answer* one : answered)
+        page_.group("answer", one->question->years, [&] { add_answer(*one); });
+      if (measured.empty()) return;
+      page_.fold("All measurements", "all-" + section.name, [&] {
+        for (const Result* result : measured) add_result(*result);
+      });
+    });
   }
 
-  void add_missing(Blocks& body) {
+  void add_missing() {
     measure::Table missing, left_out;
     missing.columns = {measure::text_column("question"), measure::text_column("of the handout"),
                        measure::text_column("why"), measure::text_column("the command for it")};
@@ -196,74 +181,68 @@ class DocumentMaker {
     }
     for (const LeftOut& left : record_.left_out) left_out.add_row({left.what, left.why});
     if (missing.rows.empty() && left_out.rows.empty()) return;
-    Blocks blocks = {HeadingBlock{2, "Not measured", "missing"}};
-    if (!missing.rows.empty()) {
-      blocks.push_back(
-          ProseBlock{"A command measures what is missing on a machine that has what it "
-                     "needs. With this folder as `--out` it adds that to this report."});
-      blocks.push_back(TableBlock{missing});
-    }
-    if (!left_out.rows.empty())
-      blocks.push_back(
-          FoldBlock{"What the preset asks for and this machine left out", {TableBlock{left_out}}});
-    document_.page.navigation.emplace_back("missing", "Not measured");
-    body.push_back(GroupBlock{.kind = "rest", .blocks = std::move(blocks)});
+    page_.group("rest", {}, [&] {
+      page_.heading(2, "Not measured", "missing");
+      if (!missing.rows.empty()) {
+        page_.prose(
+            "A command measures what is missing on a machine that has what it needs. With this "
+            "folder as `--out` it adds that to this report.");
+        page_.table(missing);
+      }
+      if (!left_out.rows.empty())
+        page_.fold("What the preset asks for and this machine left out", "",
+                   [&] { page_.table(left_out); });
+    });
   }
 
   void add_first_page(const std::vector<std::string>& complaints) {
-    Page& page = document_.page;
-    page.years.assign(years_.begin(), years_.end());
     const auto latest = std::max_element(
         results_.begin(), results_.end(),
         [](const auto& a, const auto& b) { return a.made.measured_at < b.made.measured_at; });
     const Provenance made = latest == results_.end() ? Provenance() : latest->made;
     const std::string machine = made.machine.substr(0, made.machine.find(';'));
-    page.title = "flashstep on " + (machine.empty() ? "no machine yet" : machine);
-    Blocks blocks = {HeadingBlock{1, page.title}};
-    blocks.push_back(ProseBlock{
-        results_.empty() ? "Preset " + record_.preset + "; nothing was measured."
-                         : str("Preset ", record_.preset, "; ", made.machine,
-                               made.driver.empty() ? "" : ", driver " + made.driver, "; ",
-                               made.version, "; last measured ", made.measured_at, "."),
-        "soft"});
-    const std::string missing =
-        document_.measured < document_.asked ? "[not measured](#missing)" : "not measured";
-    blocks.push_back(
-        ProseBlock{str(document_.measured, " of ", document_.asked, " questions are answered, ",
-                       document_.asked - document_.measured, " ", missing, ".")});
-    add_findings(blocks);
+    page_.heading(1, "flashstep on " + (machine.empty() ? "no machine yet" : machine));
+    page_.prose(results_.empty() ? "Preset " + record_.preset + "; nothing was measured."
+                                 : str("Preset ", record_.preset, "; ", made.machine,
+                                       made.driver.empty() ? "" : ", driver " + made.driver, "; ",
+                                       made.version, "; last measured ", made.measured_at, "."),
+                "soft");
+    const size_t missing = document_.asked - document_.measured;
+    page_.prose(str(document_.measured, " of ", document_.asked, " questions are answered, ",
+                    missing, missing > 0 ? " [not measured](#missing)." : " not measured."));
+    add_findings();
     for (const auto& remarks : {complaints, differences()}) {
-      for (const std::string& remark : remarks) blocks.push_back(ProseBlock{remark, "remark"});
+      for (const std::string& remark : remarks) page_.prose(remark, "remark");
     }
-    page.blocks.push_back(GroupBlock{.kind = "summary", .blocks = std::move(blocks)});
   }
 
-  void add_findings(Blocks& blocks) const {
-    ListBlock list{{}, true};
-    GroupBlock pictures{.kind = "pictures"};
+  void add_findings() {
     // The most telling first; places are questions'.
     std::multimap<int, const Answer*> findings;
     for (const Answer& answered : answers_) {
       const int place = answered.question->finding;
       if (place > 0 && !answered.parts.empty()) findings.emplace(place, &answered);
     }
+    std::vector<std::string> lines;
+    std::vector<const PictureFile*> pictures;
     for (const auto& [place, answered] : findings) {
-      if (list.items.size() == kFindings) break;
+      if (lines.size() == kFindings) break;
       const AnswerPart& part = answered->parts.front();
       const std::string& title = answered->question->title;
-      list.items.push_back(str("**", title, title.ends_with("?") ? "" : ".", "** ",
-                               part.finding.sentences.front(), " [More](#",
-                               place_of(*answered->question), ")"));
-      const PictureBlock* picture = picture_of(part);
-      if (picture == nullptr || pictures.blocks.size() >= kFirstPictures) continue;
-      pictures.blocks.push_back(
-          PictureBlock{picture->file, picture->title, picture->svg, /*again=*/true});
+      lines.push_back(str("**", title, title.ends_with("?") ? "" : ".", "** ",
+                          part.finding.sentences.front(), " [More](#",
+                          place_of(*answered->question), ")"));
+      const PictureFile* picture = picture_of(part);
+      if (picture != nullptr && pictures.size() < kFirstPictures) pictures.push_back(picture);
     }
-    if (!list.items.empty()) {
-      blocks.push_back(HeadingBlock{2, "In short"});
-      blocks.push_back(std::move(list));
+    if (!lines.empty()) {
+      page_.heading(2, "In short");
+      page_.list(lines, /*numbered=*/true);
     }
-    if (!pictures.blocks.empty()) blocks.push_back(std::move(pictures));
+    if (pictures.empty()) return;
+    page_.group("pictures", {}, [&] {
+      for (const PictureFile* picture : pictures) page_.picture(*picture, /*again=*/true);
+    });
   }
 
   // Machines and versions that the results come from, where they are several.
@@ -288,10 +267,11 @@ class DocumentMaker {
 
   const std::vector<Result>& results_;
   const RunRecord& record_;
-  std::vector<std::vector<PictureBlock>> pictures_;  // of each result
+  std::vector<std::vector<PictureFile>> pictures_;  // of each result
   std::vector<Answer> answers_;
   std::set<std::string> years_;  // with results of their own
   std::set<std::string> shown_;  // pictures that stand in an answer
+  Page page_;
   Document document_;
 };
 

@@ -4,74 +4,14 @@
 
 #include <filesystem>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "flashstep/measure/table.h"
+#include "flashstep/report/page.h"
 #include "flashstep/report/question.h"
 #include "flashstep/report/result.h"
 
 namespace flashstep::tools {
-
-// A document as a tree of blocks, and its two writers.
-
-struct Block;
-using Blocks = std::vector<Block>;
-
-// Texts may hold `code`, **bold** and [links](target).
-struct HeadingBlock {
-  int level;
-  std::string text;
-  std::string id = {};   // of the place; empty: none
-  std::string tag = {};  // small print behind it
-};
-struct ProseBlock {
-  std::string text;
-  std::string style = {};  // a class of the page: "soft", "question", "missing", "remark"
-};
-struct ListBlock {
-  std::vector<std::string> items;
-  bool numbered = false;
-};
-struct TableBlock {
-  measure::Table table;
-  std::string file = {};  // stem below tables/; empty: it is no file
-};
-struct PictureBlock {
-  std::string file, title, svg;  // file: stem below pictures/
-  bool again = false;            // it has its place elsewhere
-};
-// Folded away on the page until someone opens it. In Markdown, where pages do not fold well, its
-// tables and pictures are links to their files.
-struct FoldBlock {
-  std::string summary;
-  std::vector<Block> blocks;
-  std::string id = {};
-};
-// What belongs together: a section, an answer, the part of a year.
-struct GroupBlock {
-  std::string kind;
-  std::vector<std::string> years = {};  // that it is shown for; none: for all
-  std::vector<Block> blocks = {};
-};
-struct Block : std::variant<HeadingBlock, ProseBlock, ListBlock, TableBlock, PictureBlock,
-                            FoldBlock, GroupBlock> {
-  using variant::variant;
-};
-
-// blocks.cc: one page that needs no other and no network: style, script and pictures are in it.
-// `navigation`: target and text of its table of contents; `years`: buttons to choose among, if any.
-struct Page {
-  std::string title;
-  Blocks blocks;
-  std::vector<std::pair<std::string, std::string>> navigation = {};
-  std::vector<std::string> years = {};
-};
-std::string to_html(const Page& page);
-
-// With the pictures below pictures/ and the tables below tables/.
-std::string to_markdown(const Page& page);
 
 struct DocumentTable {
   std::string file;  // stem below tables/: "ddp_2025", "ddp_2025_runs"
@@ -80,9 +20,9 @@ struct DocumentTable {
 };
 
 struct Document {
-  Page page;
+  std::string html, markdown;
   std::vector<DocumentTable> tables;  // each also a file
-  std::vector<PictureBlock> pictures;
+  std::vector<PictureFile> pictures;
   size_t measured = 0;  // answers that are computed
   size_t asked = 0;     // all of them
 };
@@ -107,9 +47,9 @@ Document make_document(const std::vector<Result>& results, const RunRecord& reco
 // comment="#"). MachineError when that fails.
 void write_document(const Document& document, const std::filesystem::path& directory);
 
-// pictures.cc: those of all results, in their order: one name has one colour in all of them, and
-// each says where it comes from.
-std::vector<std::vector<PictureBlock>> draw_pictures(const std::vector<Result>& results);
+// The pictures of all results, in their order: one name has one colour in all of them, and each
+// says where it comes from.
+std::vector<std::vector<PictureFile>> draw_pictures(const std::vector<Result>& results);
 
 // The machine and moment of a result, for files that stand alone with its command before it.
 std::string origin_of(const Provenance& made);

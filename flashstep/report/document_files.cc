@@ -2,9 +2,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <exception>
+#include <future>
 #include <map>
-#include <mutex>
 #include <set>
 #include <thread>
 
@@ -88,7 +87,7 @@ void write_table(const DocumentTable& table, const fs::path& folder) {
 }
 
 // One that is there as it would be drawn stays: drawing it as PNG takes longer than all the rest.
-void write_changed(const PictureBlock& picture, const fs::path& folder) {
+void write_changed(const PictureFile& picture, const fs::path& folder) {
   const fs::path stem = folder / picture.file;
   const fs::path svg = stem.string() + ".svg";
   if (fs::exists(stem.string() + ".png") && fs::exists(svg) && read_file(svg) == picture.svg)
@@ -96,36 +95,23 @@ void write_changed(const PictureBlock& picture, const fs::path& folder) {
   measure::write_picture(picture.svg, stem);
 }
 
-// Every processor draws some. The first error ends the others' work and is thrown.
-void write_pictures(const std::vector<PictureBlock>& pictures, const fs::path& folder) {
+// Every processor draws some; the first error is thrown.
+void write_pictures(const std::vector<PictureFile>& pictures, const fs::path& folder) {
   std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto work = [&] {
-    for (size_t i = next++; i < pictures.size(); i = next++) {
-      try {
-        write_changed(pictures[i], folder);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-        next = pictures.size();
-      }
-    }
+  const auto draw = [&] {
+    for (size_t i = next++; i < pictures.size(); i = next++) write_changed(pictures[i], folder);
   };
-  {
-    const size_t most = std::max(1u, std::thread::hardware_concurrency());
-    std::vector<std::jthread> helpers;
-    for (size_t i = 1; i < std::min(most, pictures.size()); ++i) helpers.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
+  std::vector<std::future<void>> drawn;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+    drawn.push_back(std::async(std::launch::async, draw));
+  for (std::future<void>& one : drawn) one.get();
 }
 
 }  // namespace
 
-std::vector<std::vector<PictureBlock>> draw_pictures(const std::vector<Result>& results) {
+std::vector<std::vector<PictureFile>> draw_pictures(const std::vector<Result>& results) {
   SeriesColors colors;
-  std::vector<std::vector<PictureBlock>> drawn;
+  std::vector<std::vector<PictureFile>> drawn;
   for (const Result& result : results) {
     drawn.emplace_back();
     for (NamedPicture picture : result.pictures) {
@@ -160,8 +146,8 @@ void write_document(const Document& document, const fs::path& directory) {
   make_directories(directory / "pictures");
   for (const DocumentTable& table : document.tables) write_table(table, directory / "tables");
   write_pictures(document.pictures, directory / "pictures");
-  write_file(directory / "report.md", to_markdown(document.page));
-  write_file(directory / "report.html", to_html(document.page));
+  write_file(directory / "report.md", document.markdown);
+  write_file(directory / "report.html", document.html);
 }
 
 }  // namespace flashstep::tools

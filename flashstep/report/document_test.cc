@@ -34,17 +34,10 @@ std::vector<Result> hostile_results() {
 
 RunRecord run_record() { return {"quick", {}, {{"ddp_2025", "needs 2 GPUs", "ddp"}}}; }
 
-std::string html_of(const std::vector<Result>& results, const RunRecord& record) {
-  return to_html(make_document(results, record, {"a complaint"}).page);
-}
-std::string markdown_of(const std::vector<Result>& results, const RunRecord& record) {
-  return to_markdown(make_document(results, record, {}).page);
-}
-
 using DocumentFiles = for_tests::FolderTest;
 
 TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
-  const std::string html = html_of(hostile_results(), run_record());
+  const std::string html = make_document(hostile_results(), run_record(), {"a complaint"}).html;
   EXPECT_SAYS(html, "default-src 'none'");
   EXPECT_SAYS_NOT(html, "<script>alert");
   EXPECT_SAYS(html, "&lt;script&gt;alert(1)");
@@ -65,7 +58,7 @@ TEST(Document, HtmlIsOneFileWithoutTheNetwork) {
 }
 
 TEST(Document, MarkdownHasTheSame) {
-  const std::string markdown = markdown_of(hostile_results(), run_record());
+  const std::string markdown = make_document(hostile_results(), run_record(), {}).markdown;
   EXPECT_SAYS(markdown, "Tokenizer\n");
   EXPECT_SAYS(markdown, "Ours is as many times as fast as the others: ");
   EXPECT_SAYS(markdown, "[Map](pictures/tokenizer_quick_map.svg)");
@@ -77,7 +70,7 @@ TEST(Document, MarkdownHasTheSame) {
 TEST(Document, AReaderFindsTheFindings) {
   if (!for_tests::has_stored_results()) GTEST_SKIP() << "no reports/ here";
   const Document document = make_document(stored_results(), {"2025", {}, {}}, {});
-  const std::string markdown = to_markdown(document.page), html = to_html(document.page);
+  const std::string &markdown = document.markdown, &html = document.html;
   EXPECT_LT(std::count(markdown.begin(), markdown.end(), '\n'), 1500);
   EXPECT_TRUE(markdown.starts_with("# flashstep on 1 x NVIDIA H200\n")) << markdown.substr(0, 99);
   const std::string first_page = markdown.substr(0, markdown.find("\n## <a id="));
@@ -92,7 +85,7 @@ TEST(Document, AReaderFindsTheFindings) {
     EXPECT_TRUE(files.insert("tables/" + table.file).second) << table.file;
     EXPECT_SAYS(html, "id=\"table-" + table.file + "\"");
   }
-  for (const PictureBlock& picture : document.pictures) {
+  for (const PictureFile& picture : document.pictures) {
     EXPECT_TRUE(files.insert("pictures/" + picture.file).second) << picture.file;
     EXPECT_SAYS(html, "id=\"picture-" + picture.file + "\"");
   }
@@ -129,13 +122,13 @@ TEST(Document, CountsItsAnswers) {
   EXPECT_EQ(document.measured, 1u);
   const Document part = make_document(hostile_results(), {"quick", {"tokenizer"}, {}}, {});
   EXPECT_EQ(part.asked, 1u);
-  EXPECT_SAYS(to_markdown(part.page), "Only these sections were asked for: tokenizer");
-  EXPECT_SAYS_NOT(to_markdown(document.page), "Only these sections");
+  EXPECT_SAYS(part.markdown, "Only these sections were asked for: tokenizer");
+  EXPECT_SAYS_NOT(document.markdown, "Only these sections");
 }
 
 TEST(Document, AYearLeavesTheOthersQuestions) {
   const auto has = [](const std::string& preset, const std::string& name) {
-    return contains(html_of({}, {preset, {}, {}}), ">" + name + "</td>");
+    return contains(make_document({}, {preset, {}, {}}, {}).html, ">" + name + "</td>");
   };
   EXPECT_TRUE(has("2025", "flashstep report --preset 2025 --only ddp")) << "what measures it";
   for (const auto& [question, presets] :
@@ -148,12 +141,12 @@ TEST(Document, AYearLeavesTheOthersQuestions) {
 
 TEST(Document, SaysWhereMachinesAndVersionsDiffer) {
   std::vector<Result> results = hostile_results();
-  EXPECT_SAYS_NOT(markdown_of(results, run_record()), "several");
+  EXPECT_SAYS_NOT(make_document(results, run_record(), {}).markdown, "several");
   results.push_back(results[0]);
   results[1].measurement = "tokenizer";
   results[1].made.machine = "another machine";
   results[1].made.version = "sources 2";
-  const std::string markdown = markdown_of(results, run_record());
+  const std::string markdown = make_document(results, run_record(), {}).markdown;
   EXPECT_SAYS(markdown, "several machines: a machine; another machine");
   EXPECT_SAYS(markdown, "several versions");
 }

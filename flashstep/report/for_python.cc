@@ -32,17 +32,14 @@ std::string dumped(const PythonJson& json) {
   return json.dump(-1, ' ', false, PythonJson::error_handler_t::replace);
 }
 
-// What is not finite is a text of its own, which no cell's text is: JSON has no number for it.
-PythonJson python_number(double value) {
-  if (std::isfinite(value)) return value;
-  return {{"number", std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"}};
-}
-
+// What is not finite is an object, which no other cell is: JSON has no number for it.
 PythonJson python_cell(const measure::Cell& cell) {
-  if (std::holds_alternative<double>(cell.value())) return python_number(cell.number());
   if (const auto* text = std::get_if<std::string>(&cell.value())) return *text;
   if (const auto* whole = std::get_if<int64_t>(&cell.value())) return *whole;
-  return nullptr;
+  const auto* value = std::get_if<double>(&cell.value());
+  if (value == nullptr) return nullptr;
+  if (std::isfinite(*value)) return *value;
+  return {{"number", std::isnan(*value) ? "nan" : *value > 0 ? "inf" : "-inf"}};
 }
 
 PythonJson python_table(const measure::Table& table) {
@@ -59,28 +56,18 @@ PythonJson python_table(const measure::Table& table) {
           {"text", measure::to_text(table)}};
 }
 
-PythonJson python_report(const std::string& text, const std::vector<NamedTable>& tables,
-                         const std::vector<NamedPicture>& pictures) {
-  PythonJson json = {{"text", text},
+PythonJson python_report(const Result& result) {
+  PythonJson json = {{"text", ""},
                      {"about", PythonJson::object()},
                      {"tables", PythonJson::object()},
                      {"pictures", PythonJson::object()}};
-  for (const NamedTable& named : tables) json["tables"][named.name] = python_table(named.table);
-  for (const NamedPicture& named : pictures) json["pictures"][named.name] = to_svg(named);
-  return json;
-}
-
-PythonJson python_report(const BenchReport& report, const std::string& name) {
-  std::vector<NamedTable> tables = {{name, report.table}};
-  tables.insert(tables.end(), report.tables.begin(), report.tables.end());
-  return python_report(to_text(report), tables, report.pictures);
-}
-
-PythonJson python_report(const Result& result) {
-  std::string text;
-  for (const NamedTable& named : result.tables)
-    text += (text.empty() ? "" : "\n") + measure::to_text(named.table);
-  PythonJson json = python_report(text, result.tables, result.pictures);
+  std::vector<std::string> texts;
+  for (const NamedTable& named : result.tables) {
+    texts.push_back(measure::to_text(named.table));
+    json["tables"][named.name] = python_table(named.table);
+  }
+  json["text"] = join(texts, "\n");
+  for (const NamedPicture& named : result.pictures) json["pictures"][named.name] = to_svg(named);
   const Provenance& made = result.made;
   for (const auto& [name, value] :
        {std::pair("command", made.command), std::pair("machine", made.machine),
@@ -89,6 +76,14 @@ PythonJson python_report(const Result& result) {
     if (!value.empty()) json["about"][name] = value;
   }
   return json;
+}
+
+PythonJson python_report(const BenchReport& report, const std::string& name) {
+  Result result;
+  result.tables = {{name, report.table}};
+  result.pictures = report.pictures;
+  result.tables.insert(result.tables.end(), report.tables.begin(), report.tables.end());
+  return python_report(result);
 }
 
 std::string report_of_trace(std::string_view file, int64_t top) {
@@ -116,11 +111,11 @@ std::string report_of_snapshot(std::string_view file, int64_t largest) {
 // What a command wrote: a table's file, or the folder of --out.
 std::string report_of_files(std::string_view name) {
   const fs::path path(name);
-  if (!fs::is_directory(path)) {
-    const measure::Table table = measure::table_from_json(read_file(path), path.string());
-    return dumped(python_report(measure::to_text(table), {{path.stem().string(), table}}, {}));
-  }
-  const Result result = collect(path);
+  Result result;
+  if (fs::is_directory(path))
+    result = collect(path);
+  else
+    result.tables = {{path.stem(), measure::table_from_json(read_file(path), path.string())}};
   require(!result.tables.empty() || !result.pictures.empty(),
           "[report] expected tables or pictures that a command wrote by --out, got none in ",
           path.string());

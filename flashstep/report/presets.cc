@@ -1,8 +1,11 @@
 // What each preset measures: the measurements of the handouts (report/handouts/*.json), as far as
 // a machine can make them.
 //
-//   {"preset": "2025", "section": "step", "name": "step_2025", "line": "bench step ...",
-//    "seconds": 24}    a measurement: a command line of flashstep and how long it takes
+//   "presets": {"2025": {"@BATCH": "4"}}    its presets, and what words stand for in each; @PRESET
+//    stands for its name
+//   {"section": "step", "name": "step_@PRESET", "line": "bench step ...", "seconds": 24}    a
+//    measurement: a command line of flashstep and how long it takes
+//   "presets"    that have it; without it all of the handout's
 //   "gpus_from", "gpus_below"    of machines with so many GPUs only
 //   "gpus", "memory_gib", "python"    what it needs; where that is missing it is left out
 //   "before"    command lines that make its inputs; "stem_out": --out is a stem, not a folder
@@ -10,6 +13,7 @@
 //    leave; without "why" those that lack what it needs, and "more" behind that
 #include <algorithm>
 #include <filesystem>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -24,12 +28,38 @@
 namespace flashstep::tools {
 namespace {
 
-struct PresetEntry {
-  std::string preset;
-  size_t gpus_from, gpus_below;  // of the machine
-  Measurement measurement;       // without a name: this is left out
-  std::string left_out, why, more;
-};
+using Json = nlohmann::ordered_json;
+
+const std::vector<Json>& handouts() {
+  static const std::vector<Json> all = [] {
+    std::vector<Json> parsed;
+    for (const auto& [name, text] : handout_texts()) parsed.push_back(Json::parse(text));
+    return parsed;
+  }();
+  return all;
+}
+
+// Of all handouts, preset by preset: each with its "preset", and with what its words stand for.
+const std::vector<Json>& preset_entries() {
+  static const std::vector<Json> all = [] {
+    std::vector<Json> entries;
+    for (const Json& handout : handouts()) {
+      for (const auto& [preset, words] : handout.at("presets").items()) {
+        std::string said = handout.at("measurements").dump();
+        said = std::regex_replace(said, std::regex("@PRESET"), preset);
+        for (const auto& [word, meaning] : words.items())
+          said = std::regex_replace(said, std::regex(word), meaning.get<std::string>());
+        for (Json& entry : Json::parse(said)) {
+          if (!is_wanted(entry.value("presets", std::vector<std::string>()), preset)) continue;
+          entry["preset"] = preset;
+          entries.push_back(std::move(entry));
+        }
+      }
+    }
+    return entries;
+  }();
+  return all;
+}
 
 // A command line at its blanks; '' is an empty word.
 std::vector<std::string> words_at_blanks(const std::string& line) {
@@ -39,37 +69,18 @@ std::vector<std::string> words_at_blanks(const std::string& line) {
   return words;
 }
 
-PresetEntry preset_entry(const nlohmann::json& json) {
-  PresetEntry entry{.preset = json.at("preset"),
-                    .gpus_from = json.value("gpus_from", size_t{0}),
-                    .gpus_below = json.value("gpus_below", SIZE_MAX),
-                    .measurement = {.name = json.value("name", ""),
-                                    .arguments = words_at_blanks(json.value("line", "")),
-                                    .seconds = json.value("seconds", 0.0)},
-                    .left_out = json.value("left_out", ""),
-                    .why = json.value("why", ""),
-                    .more = json.value("more", "")};
-  Measurement& measurement = entry.measurement;
-  measurement.section = json.at("section");
-  measurement.stem_out = json.value("stem_out", false);
-  measurement.needs = {.gpus = json.value("gpus", 0),
-                       .memory_bytes = json.value("memory_gib", uint64_t{0}) << 30,
-                       .python = json.value("python", false)};
-  for (const auto& line : json.value("before", std::vector<std::string>()))
+Measurement measurement_from(const Json& entry) {
+  Measurement measurement{.name = entry.value("name", ""),
+                          .arguments = words_at_blanks(entry.value("line", "")),
+                          .seconds = entry.value("seconds", 0.0),
+                          .needs = {.gpus = entry.value("gpus", 0),
+                                    .memory_bytes = entry.value("memory_gib", uint64_t{0}) << 30,
+                                    .python = entry.value("python", false)},
+                          .stem_out = entry.value("stem_out", false),
+                          .section = entry.at("section")};
+  for (const auto& line : entry.value("before", std::vector<std::string>()))
     measurement.before.push_back(words_at_blanks(line));
-  return entry;
-}
-
-const std::vector<PresetEntry>& preset_entries() {
-  static const std::vector<PresetEntry> all = [] {
-    std::vector<PresetEntry> entries;
-    for (const auto& [name, text] : handout_texts()) {
-      const auto handout = nlohmann::json::parse(text);
-      for (const auto& json : handout.at("measurements")) entries.push_back(preset_entry(json));
-    }
-    return entries;
-  }();
-  return all;
+  return measurement;
 }
 
 // Nothing twice: presets have measurements in common.
@@ -78,8 +89,6 @@ void add_once(std::vector<T>& all, const T& one, std::string T::*name) {
   const auto is_known = [&](const T& other) { return other.*name == one.*name; };
   if (std::none_of(all.begin(), all.end(), is_known)) all.push_back(one);
 }
-
-// The table of sections, and what a machine can run of them.
 
 // Why peers in Python cannot run; empty if they can.
 std::string python_failure() {
@@ -90,7 +99,7 @@ std::string python_failure() {
     find.command = {
         "scripts/python", "-c",
         "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"};
-    return run_command(find).exit_code == 0;
+    return run_command(find).failure.empty();
   }();
   return has_torch ? ""
                    : "needs Python's torch, which scripts/python does not find "
@@ -101,7 +110,9 @@ std::string python_failure() {
 
 std::vector<std::string> report_presets() {
   std::set<std::string> years;
-  for (const PresetEntry& entry : preset_entries()) years.insert(entry.preset);
+  for (const Json& handout : handouts()) {
+    for (const auto& [preset, words] : handout.at("presets").items()) years.insert(preset);
+  }
   years.erase("quick");
   std::vector<std::string> presets = {"quick"};
   presets.insert(presets.end(), years.begin(), years.end());
@@ -115,20 +126,21 @@ Plan plan_of(const Section& section, const std::string& preset, const measure::M
           preset, "\"");
   Plan plan;
   const size_t gpus = machine.gpus.size();
-  for (const PresetEntry& entry : preset_entries()) {
-    const bool asked = preset == "all" ? entry.preset != "quick" : entry.preset == preset;
-    if (!asked || entry.measurement.section != section.name || gpus < entry.gpus_from ||
-        gpus >= entry.gpus_below) {
+  for (const Json& entry : preset_entries()) {
+    const bool asked =
+        preset == "all" ? entry.at("preset") != "quick" : entry.at("preset") == preset;
+    if (!asked || entry.at("section") != section.name ||
+        gpus < entry.value("gpus_from", size_t{0}) || gpus >= entry.value("gpus_below", SIZE_MAX)) {
       continue;
     }
-    const std::string lack = why_not(entry.measurement.needs, machine);
-    const bool measured = entry.left_out.empty();
-    const std::string what = measured ? entry.measurement.name : entry.left_out;
-    const std::string why = entry.why.empty() ? lack : entry.why;
-    if (measured && lack.empty())
-      add_once(plan.measurements, entry.measurement, &Measurement::name);
+    const Measurement measurement = measurement_from(entry);
+    const std::string lack = why_not(measurement.needs, machine);
+    const std::string why = entry.value("why", lack),
+                      what = entry.value("left_out", measurement.name);
+    if (!entry.contains("left_out") && lack.empty())
+      add_once(plan.measurements, measurement, &Measurement::name);
     if (!why.empty())
-      add_once(plan.left_out, {what, why + entry.more, section.name}, &LeftOut::what);
+      add_once(plan.left_out, {what, why + entry.value("more", ""), section.name}, &LeftOut::what);
   }
   return plan;
 }

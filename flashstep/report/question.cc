@@ -56,16 +56,15 @@ void add_parts(const std::vector<Result>& results, Answer& answer) {
 }
 
 Question question_from(const nlohmann::json& json) {
-  const auto text = [&](const char* key) { return json.value(key, std::string()); };
-  Question question{.name = json.at("name").get<std::string>(),
-                    .years = json.value("years", std::vector<std::string>()),
-                    .section = json.at("section").get<std::string>(),
-                    .title = json.at("title").get<std::string>(),
-                    .text = json.at("question").get<std::string>(),
-                    .answer = text("answer"),
-                    .needs = text("needs"),
-                    .measurement = text("measurement"),
-                    .lacks = text("lacks"),
+  Question question{.name = json.at("name"),
+                    .years = json.value("years", Columns()),
+                    .section = json.at("section"),
+                    .title = json.at("title"),
+                    .text = json.at("question"),
+                    .answer = json.value("answer", ""),
+                    .needs = json.value("needs", ""),
+                    .measurement = json.value("measurement", ""),
+                    .lacks = json.value("lacks", ""),
                     .finding = json.value("finding", 0)};
   require(!question.needs.empty() || !question.answer.empty(), "it has neither answer nor needs");
   require(question.answer.empty() || answers().count(question.answer) > 0, "there is no answer \"",
@@ -107,12 +106,11 @@ Answer answer(const Question& question, const std::vector<Result>& results,
   answer.measured = !answer.parts.empty() && question.lacks.empty();
   answer.missing =
       answer.parts.empty() ? what_is_missing(question, results, left_out) : question.lacks;
-  for (const AnswerPart& part : answer.parts) {
-    answer.quick = !part.used.empty() &&
-                   std::all_of(part.used.begin(), part.used.end(), [](const Result* result) {
-                     return result->measurement.ends_with("_quick");
-                   });
-  }
+  if (answer.parts.empty()) return answer;
+  const auto& used = answer.parts.back().used;
+  answer.quick = !used.empty() && std::all_of(used.begin(), used.end(), [](const Result* result) {
+    return result->measurement.ends_with("_quick");
+  });
   return answer;
 }
 

@@ -1,8 +1,5 @@
 #include "flashstep/report/report.h"
 
-#include <algorithm>
-#include <memory>
-
 #include "flashstep/base/signals.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
@@ -25,8 +22,9 @@ void check_sections(const std::vector<std::string>& only) {
   }
 }
 
-// A directory that cannot be written is the caller's choice, and shows before hours of measuring.
-void prepare(const fs::path& directory) {
+// Of the directory that is written. One that cannot be is the caller's choice, and shows before
+// hours of measuring.
+FileLock lock(const fs::path& directory) {
   try {
     make_directories(directory);
     const fs::path probe = directory / ".writable";
@@ -36,6 +34,8 @@ void prepare(const fs::path& directory) {
     throw UserError(str("[report] expected a directory that can be written, got ",
                         directory.string(), ": ", error.what()));
   }
+  return {directory / ".lock",
+          str("[report] another flashstep report is writing ", directory.string())};
 }
 
 // Of this run, and of what an earlier one in the same directory did beside its sections.
@@ -46,10 +46,7 @@ RunRecord record_of(const ReportOptions& options, const Plan& plan) {
   for (LeftOut& left_out : earlier.left_out) {
     if (!is_wanted(options.only, left_out.section)) record.left_out.push_back(std::move(left_out));
   }
-  if (earlier.only.empty()) {
-    record.only.clear();
-    return record;
-  }
+  if (earlier.only.empty()) record.only.clear();  // all of them
   for (std::string& section : earlier.only) {
     if (!is_wanted(record.only, section)) record.only.push_back(std::move(section));
   }
@@ -68,13 +65,8 @@ void draw(const ReportOptions& options, const RunRecord& record,
   for (const char* name : {"report.html", "report.md"})
     outcome.written.push_back((options.directory / name).string());
   if (!options.pdf || outcome.signal != 0) return;
-  const std::string chromium = find_chromium();
-  if (chromium.empty()) {
-    outcome.remarks.emplace_back("No report.pdf: there is no chromium in PATH.");
-    return;
-  }
   const fs::path pdf = options.directory / "report.pdf";
-  const std::string failure = print_pdf(chromium, options.directory / "report.html", pdf);
+  const std::string failure = print_pdf(options.directory / "report.html", pdf);
   if (failure.empty())
     outcome.written.push_back(pdf.string());
   else
@@ -95,12 +87,6 @@ std::string answer_of(const Result& result) {
   return line;
 }
 
-std::unique_ptr<FileLock> lock(const fs::path& directory) {
-  return std::make_unique<FileLock>(
-      directory / ".lock",
-      str("[report] another flashstep report is writing ", directory.string()));
-}
-
 }  // namespace
 
 ReportOutcome make_report(const ReportOptions& options) {
@@ -114,8 +100,7 @@ ReportOutcome make_report(const ReportOptions& options) {
       plan.measurements.push_back(std::move(measurement));
     for (LeftOut& left_out : part.left_out) plan.left_out.push_back(std::move(left_out));
   }
-  prepare(options.directory);
-  const auto locked = lock(options.directory);
+  const FileLock locked = lock(options.directory);
   const RunRecord record = record_of(options, plan);
   write_record(record, options.directory);
 
@@ -138,8 +123,7 @@ ReportOutcome redraw_report(const ReportOptions& options) {
   check_sections(options.only);
   require(fs::exists(options.directory / "results"), "[report] expected results in ",
           (options.directory / "results").string(), ", there are none to draw");
-  prepare(options.directory);
-  const auto locked = lock(options.directory);
+  const FileLock locked = lock(options.directory);
   RunRecord record = read_record(options.directory);
   if (options.all_sections) record.only.clear();
   ReportOutcome outcome;

@@ -4,14 +4,12 @@ import json
 import re
 import signal
 import subprocess
-import tempfile
 import time
 import unittest
 from html.parser import HTMLParser
-from pathlib import Path
 
 import browser
-from program import Command
+from program import Command, FolderTest
 
 run = Command("report")
 
@@ -28,20 +26,12 @@ class Balance(HTMLParser):
         if tag not in self.VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attrs):
-        pass
-
     def handle_endtag(self, tag):
         if not self.open or self.open.pop() != tag:
             self.wrong.append((tag, self.getpos()))
 
 
-class ReportTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.path = Path(self.folder.name) / "report"
-
+class ReportTest(FolderTest):
     def test_account_and_back(self):
         result = run("--only", "account", "--no-pdf", "--out", self.path)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -86,7 +76,7 @@ class ReportTest(unittest.TestCase):
 
     @unittest.skipUnless(browser.chromium(), "no chromium in PATH")
     def test_the_buttons_show_the_part_of_their_year(self):
-        (self.path / "results").mkdir(parents=True)
+        (self.path / "results").mkdir()
         names = ("model", "context", "precision", "attention", "mode", "warm-up", "mean", "deviation", "forward",
                  "backward")
         columns = [{"name": name, "unit": "", "align": "left", "style": "fixed", "digits": 0} for name in names]

@@ -65,12 +65,6 @@ void keep_only(const fs::path& folder, const std::vector<std::string>& files) {
   if (files.empty()) fs::remove_all(folder, error);
 }
 
-// "commit 1a2b, sources 3c4d" -> "sources 3c4d": what a commit changes elsewhere is not measured.
-std::string sources_in(const std::string& version) {
-  const size_t at = version.find("sources ");
-  return at == std::string::npos ? version : version.substr(at);
-}
-
 class Session {
  public:
   Session(const std::vector<Measurement>& measurements, const RunOptions& options)
@@ -83,17 +77,17 @@ class Session {
         ++outcome_.reused;
         continue;
       }
-      todo_.push_back({&measurement, key});
+      todo_.push_back(&measurement);
       total_ += measurement.seconds;
     }
   }
 
   RunOutcome run() {
     for (size_t i = 0; i < todo_.size() && outcome_.signal == 0; ++i) {
-      const Measurement& measurement = *todo_[i].measurement;
+      const Measurement& measurement = *todo_[i];
       if (is_too_long(measurement)) continue;  // a shorter one may still end in time
       place_ = str(i + 1, " of ", todo_.size(), ", ", measurement.name);
-      measure(measurement, todo_[i].key);
+      measure(measurement);
       done_ += measurement.seconds;
       if (outcome_.signal == 0) outcome_.signal = SignalGuard::received();
     }
@@ -102,11 +96,6 @@ class Session {
   }
 
  private:
-  struct Todo {
-    const Measurement* measurement;
-    std::string key;
-  };
-
   void tell(double done, const std::string& note) {
     if (options_.progress) options_.progress(done, total_, note);
   }
@@ -133,14 +122,16 @@ class Session {
 
   bool was_measured_elsewhere(const Measurement& measurement) const {
     const std::string command = command_line(in_place(measurement.arguments, options_.directory));
-    const std::string sources = sources_in(describe(options_.version));
+    // What a commit changes elsewhere is not measured.
+    const std::string sources = describe({.commit = "", .sources = options_.version.sources});
     return std::any_of(others_.begin(), others_.end(), [&](const Result& result) {
       return result.measurement == measurement.name && result.failure.empty() &&
-             result.made.command == command && sources_in(result.made.version) == sources;
+             result.made.command == command && result.made.version.ends_with(sources);
     });
   }
 
-  void measure(const Measurement& measurement, const std::string& key) {
+  void measure(const Measurement& measurement) {
+    const std::string key = key_of(measurement, options_.version, options_.machine);
     const fs::path relative = fs::path("runs") / (measurement.name + "-" + key.substr(0, 12));
     const fs::path folder = options_.directory / relative;
     std::error_code error;
@@ -215,16 +206,12 @@ class Session {
     };
     const CommandOutcome outcome = run_command(command);
     outcome_.signal = outcome.signal;
-    if (outcome.exit_code == 0) return "";
-    // The kernel kills a process when memory runs out, and says nothing.
-    const bool killed = outcome.how.find("SIGKILL") != std::string::npos;
-    return str(outcome.how, killed ? " (as Linux does when memory runs out)" : "",
-               outcome.last_error.empty() ? "" : ": ", outcome.last_error);
+    return outcome.failure;
   }
 
   const RunOptions& options_;
   std::vector<Result> others_;  // what there is, where results of any machine will do
-  std::vector<Todo> todo_;
+  std::vector<const Measurement*> todo_;
   RunOutcome outcome_;
   std::string place_, clocks_;
   double total_ = 0, done_ = 0;

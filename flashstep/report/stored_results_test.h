@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "flashstep/base/temporary_folder.h"
 #include "flashstep/base/text.h"
 #include "flashstep/detail/files.h"
 #include "flashstep/report/question.h"
@@ -18,16 +19,8 @@ namespace flashstep::tools::for_tests {
 // With a folder of its own.
 class FolderTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              str(test->test_suite_name(), "_", test->name());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_ / "";
 };
 
 inline std::filesystem::path source_folder() {
