@@ -2,6 +2,7 @@
 #include "flashstep/report/combine.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -246,9 +247,11 @@ void Tally::add(double a, double b) {
 }
 
 std::string Tally::words(const char* less, const char* same, const char* more) const {
+  std::array counts = {std::pair(less_, less), std::pair(same_, same), std::pair(more_, more)};
+  std::stable_sort(counts.begin(), counts.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<std::string> parts;
-  for (const auto& [count, word] :
-       {std::pair(less_, less), std::pair(same_, same), std::pair(more_, more)}) {
+  for (const auto& [count, word] : counts) {
     if (count == 0) continue;
     if (cases() == 1) return word;
     if (count == cases()) return str(word, " in all ", count, " cases");
