@@ -271,8 +271,7 @@ class Attributor {
     const auto [at, is_new] = known.try_emplace(event.name, WorkClass::kOther);
     if (is_new) {
       const std::string& name = name_of(event);
-      at->second = event.kind == EventKind::kCopy       ? WorkClass::kCopy
-                   : event.kind == EventKind::kKernel   ? class_of_kernel(name)
+      at->second = is_device_event(event)               ? class_of_kernel(name)
                    : event.kind == EventKind::kOperator ? class_of_operator(name)
                                                         : class_of_range(name);
     }

@@ -46,6 +46,13 @@ TEST(TraceAttribution, FindsPassAndRangeOfKernels) {
       << "by its time";
 }
 
+TEST(TraceAttribution, CopiesToAnotherGpuCommunicate) {
+  TraceText text;
+  text.device("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 0, 1, 0, 1);
+  EXPECT_EQ(items_of(parse_chrome_trace(text.text(), "x"), "PtoP"),
+            (std::vector<Seen>{{"outside", "", "communication", 1000}}));
+}
+
 TEST(TraceAttribution, CountsWorkOnce) {
   const Attribution attribution = attribute(parse_chrome_trace(gpu_like_trace(), "x"));
   double forward = 0, backward = 0;
