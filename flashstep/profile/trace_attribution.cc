@@ -43,7 +43,7 @@ enum class RangeRole : uint8_t { kPlain, kPass, kStep, kWarmup, kEnd };
 
 // Where a host event belongs.
 struct Place {
-  uint32_t range = RangeTree::kRoot;
+  RangeOfBlock within = {};
   int64_t self_ns = 0;
   bool counts_work = false, is_call = true;
 };
@@ -73,14 +73,15 @@ class Attributor {
  private:
   // An event that is running at the moment of the sweep.
   struct Running {
-    uint32_t event, range;
+    uint32_t event;
+    RangeOfBlock within;
     int64_t end_ns, inner_ns = 0;
     bool inside_product, inner_counts = false;
   };
   // The range in which autograd's next number was `sequence`.
   struct SequencePoint {
     int64_t sequence;
-    uint32_t range;
+    RangeOfBlock within;
   };
 
   const std::string& name_of(const TraceEvent& event) const { return trace_.names[event.name]; }
@@ -136,13 +137,13 @@ class Attributor {
       lane = event.lane;
       end_all_before(event.begin_ns);
       if (roles_[event.name] == RangeRole::kEnd) {  // its time is that of what is around it
-        const uint32_t around = stack.empty() ? RangeTree::kRoot : stack.back().range;
+        const RangeOfBlock around = stack.empty() ? RangeOfBlock{} : stack.back().within;
         if (!resolved && event.sequence >= 0) points_[lane].push_back({event.sequence, around});
         continue;
       }
       begin_one(stack, index, resolved);
       if (!resolved && event.sequence >= 0 && event.forward_thread == kNoThread)
-        points_[lane].push_back({event.sequence, stack.back().range});
+        points_[lane].push_back({event.sequence, stack.back().within});
     }
     end_all_before(INT64_MAX);
   }
@@ -151,20 +152,20 @@ class Attributor {
     const TraceEvent& event = trace_.events[index];
     const Running* around = stack.empty() ? nullptr : &stack.back();
     Running running{.event = index,
-                    .range = around != nullptr ? around->range : RangeTree::kRoot,
+                    .within = around != nullptr ? around->within : RangeOfBlock{},
                     .end_ns = event.end_ns,
                     .inside_product = around != nullptr && around->inside_product};
     // Two clocks' rounding may let the inner one end a nanosecond later.
     if (around != nullptr) running.end_ns = std::min(running.end_ns, around->end_ns);
     if (event.kind == EventKind::kRange) {
-      running.range = range_within(running.range, event);
+      running.within = range_within(running.within, event);
     } else if (resolved) {
-      if (event.forward_thread != kNoThread) running.range = range_of_node(event, running.range);
+      if (event.forward_thread != kNoThread) running.within = range_of_node(event, running.within);
       places_[index].counts_work = !running.inside_product;
       places_[index].is_call = around == nullptr || trace_.events[around->event].name != event.name;
       running.inside_product = running.inside_product || event.flops > 0;
     }
-    if (resolved) places_[index].range = running.range;
+    if (resolved) places_[index].within = running.within;
     stack.push_back(running);
   }
 
@@ -185,19 +186,21 @@ class Attributor {
     stack.back().inner_counts |= place.counts_work || ended.inner_counts;
   }
 
-  uint32_t range_within(uint32_t around, const TraceEvent& event) {
+  RangeOfBlock range_within(const RangeOfBlock& around, const TraceEvent& event) {
     if (roles_[event.name] != RangeRole::kPlain) return around;
     const std::string& name = name_of(event);
-    return result_.ranges.child(block_of(name) >= 0 ? RangeTree::kRoot : around, name);
+    const int32_t block = block_of(name);
+    if (block >= 0) return {result_.ranges.child(RangeTree::kRoot, "layers.*"), block};
+    return {result_.ranges.child(around.range, name), around.block};
   }
 
-  uint32_t range_of_node(const TraceEvent& event, uint32_t otherwise) const {
+  RangeOfBlock range_of_node(const TraceEvent& event, const RangeOfBlock& otherwise) const {
     const auto thread = points_.find(event.forward_thread);
     if (thread == points_.end()) return otherwise;
     const auto after = std::upper_bound(
         thread->second.begin(), thread->second.end(), event.sequence,
         [](int64_t sequence, const SequencePoint& point) { return sequence < point.sequence; });
-    return after == thread->second.begin() ? otherwise : std::prev(after)->range;
+    return after == thread->second.begin() ? otherwise : std::prev(after)->within;
   }
 
   Pass pass_at(int64_t ns) const {
@@ -216,7 +219,7 @@ class Attributor {
       const Place& place = places_[index];
       if (!place.counts_work || !is_measured(event.begin_ns)) continue;
       result_.operators.push_back(
-          {event.flops, event.bytes, place.range, pass_at(event.begin_ns), class_of(event)});
+          {event.flops, event.bytes, place.within.range, pass_at(event.begin_ns), class_of(event)});
     }
   }
 
@@ -228,7 +231,7 @@ class Attributor {
       const RangeRole role = roles_[event.name];
       if (role == RangeRole::kWarmup || role == RangeRole::kEnd || !is_measured(event.begin_ns))
         continue;
-      result_.items.push_back({event.begin_ns, event.end_ns, place.self_ns, index, place.range,
+      result_.items.push_back({event.begin_ns, event.end_ns, place.self_ns, index, place.within,
                                pass_at(event.begin_ns), class_of(event), place.is_call});
     }
   }
@@ -261,7 +264,7 @@ class Attributor {
                                         : event.begin_ns;
       if (!is_measured(asked_ns)) continue;
       result_.items.push_back({event.begin_ns, event.end_ns, event.end_ns - event.begin_ns, i,
-                               launcher ? places_[*launcher].range : RangeTree::kRoot,
+                               launcher ? places_[*launcher].within : RangeOfBlock{},
                                pass_at(asked_ns), class_of(event), /*is_call=*/true});
     }
   }
@@ -296,10 +299,10 @@ const char* pass_name(Pass pass) {
   return kNames[static_cast<size_t>(pass)];
 }
 
-int64_t block_of(const std::string& range_name) {
+int32_t block_of(const std::string& range_name) {
   constexpr std::string_view kPrefix = "layers.";
   if (range_name.rfind(kPrefix, 0) != 0 || range_name.size() == kPrefix.size()) return -1;
-  int64_t number = 0;
+  int32_t number = 0;
   for (size_t i = kPrefix.size(); i < range_name.size(); ++i) {
     if (range_name[i] < '0' || range_name[i] > '9' || i > kPrefix.size() + 6) return -1;
     number = number * 10 + (range_name[i] - '0');
@@ -315,9 +318,7 @@ uint32_t RangeTree::child(uint32_t parent, const std::string& name) {
 
 std::vector<std::string> RangeTree::path(uint32_t node) const {
   std::vector<std::string> names;
-  for (; node != kRoot; node = parent(node)) {
-    names.push_back(block_of(name(node)) >= 0 ? "layers.*" : name(node));
-  }
+  for (; node != kRoot; node = parent(node)) names.push_back(name(node));
   std::reverse(names.begin(), names.end());
   return names;
 }

@@ -22,7 +22,7 @@ std::vector<Seen> items_of(const TraceEvents& trace, const std::string& name) {
   std::vector<Seen> seen;
   for (const WorkItem& item : attribution.items) {
     if (trace.names[trace.events[item.event].name].find(name) == std::string::npos) continue;
-    seen.push_back({pass_name(item.pass), join(attribution.ranges.path(item.range), "/"),
+    seen.push_back({pass_name(item.pass), join(attribution.ranges.path(item.within.range), "/"),
                     class_name(item.work_class), item.self_ns});
   }
   return seen;
