@@ -60,7 +60,7 @@ double busy_seconds(const Attribution& a, const Wanted& wanted) {
 }
 
 void add_times(const Attribution& a, ProfileSums& sums) {
-  for (const PassTime& pass : a.passes) {
+  for (const RangeTime& pass : a.passes) {
     sums.passes[static_cast<size_t>(pass.pass)].host_seconds +=
         seconds_of(pass.end_ns - pass.begin_ns);
   }
@@ -70,14 +70,15 @@ void add_times(const Attribution& a, ProfileSums& sums) {
         busy_seconds(a, [&](const WorkItem& item) { return item.pass == pass; });
   }
   sums.busy_seconds = busy_seconds(a, [](const WorkItem&) { return true; });
-  for (const StepTime& step : a.steps) {
+  for (const RangeTime& step : a.steps) {
     sums.wall_seconds += seconds_of(step.end_ns - step.begin_ns);
   }
   if (!a.steps.empty()) {
     sums.steps = static_cast<int64_t>(a.steps.size());
   } else if (!a.items.empty()) {
-    const auto forwards = std::count_if(a.passes.begin(), a.passes.end(),
-                                        [](const PassTime& p) { return p.pass == Pass::kForward; });
+    const auto forwards = std::count_if(a.passes.begin(), a.passes.end(), [](const RangeTime& p) {
+      return p.pass == Pass::kForward;
+    });
     sums.steps = std::max<int64_t>(forwards, 1);
     int64_t end = 0;
     for (const WorkItem& item : a.items) end = std::max(end, item.end_ns);

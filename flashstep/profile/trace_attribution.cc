@@ -21,21 +21,20 @@ bool is_step(const std::string& name) {
   return name == "step" || name.rfind("ProfilerStep#", 0) == 0;
 }
 
-// The interval in which a moment lies; null without one. They are sorted and do not overlap.
-template <typename Interval>
-const Interval* interval_at(const std::vector<Interval>& intervals, int64_t ns) {
+// The range in which a moment lies; null without one. They are sorted and do not overlap.
+const RangeTime* range_at(const std::vector<RangeTime>& ranges, int64_t ns) {
   const auto after =
-      std::upper_bound(intervals.begin(), intervals.end(), ns,
-                       [](int64_t moment, const Interval& i) { return moment < i.begin_ns; });
-  if (after == intervals.begin()) return nullptr;
-  const Interval& candidate = *std::prev(after);
+      std::upper_bound(ranges.begin(), ranges.end(), ns,
+                       [](int64_t moment, const RangeTime& r) { return moment < r.begin_ns; });
+  if (after == ranges.begin()) return nullptr;
+  const RangeTime& candidate = *std::prev(after);
   return ns < candidate.end_ns ? &candidate : nullptr;
 }
 
-template <typename Interval>
-void sort_by_begin(std::vector<Interval>& intervals) {
-  std::sort(intervals.begin(), intervals.end(),
-            [](const Interval& a, const Interval& b) { return a.begin_ns < b.begin_ns; });
+template <typename Timed>
+void sort_by_begin(std::vector<Timed>& timed) {
+  std::sort(timed.begin(), timed.end(),
+            [](const Timed& a, const Timed& b) { return a.begin_ns < b.begin_ns; });
 }
 
 // By name index: what a range is, found out once.
@@ -60,12 +59,8 @@ class Attributor {
     places_.assign(trace_.events.size(), {});
     sweep(/*resolved=*/true);
     result_.on_gpu = std::any_of(trace_.events.begin(), trace_.events.end(), is_device_event);
-    add_operators();
-    if (result_.on_gpu) {
-      add_device_items();
-    } else {
-      add_host_items();
-    }
+    add_host_work();
+    if (result_.on_gpu) add_device_items();
     sort_by_begin(result_.items);
     return std::move(result_);
   }
@@ -101,7 +96,7 @@ class Attributor {
     }
     sort_by_begin(warmups_);
     for (const TraceEvent& e : trace_.events) {
-      if (e.kind != EventKind::kRange || interval_at(warmups_, e.begin_ns)) continue;
+      if (e.kind != EventKind::kRange || range_at(warmups_, e.begin_ns)) continue;
       if (roles_[e.name] == RangeRole::kPass)
         result_.passes.push_back({e.begin_ns, e.end_ns, *pass_of_range(name_of(e))});
       if (roles_[e.name] == RangeRole::kStep) result_.steps.push_back({e.begin_ns, e.end_ns});
@@ -204,35 +199,33 @@ class Attributor {
   }
 
   Pass pass_at(int64_t ns) const {
-    const PassTime* pass = interval_at(result_.passes, ns);
+    const RangeTime* pass = range_at(result_.passes, ns);
     return pass != nullptr ? pass->pass : Pass::kOutside;
   }
 
   bool is_measured(int64_t ns) const {
-    if (interval_at(warmups_, ns)) return false;
+    if (range_at(warmups_, ns)) return false;
     return result_.steps.empty() || result_.is_in_a_step(ns);
   }
 
-  void add_operators() {
+  // What operators compute and move; on a CPU their time too, and that of ranges.
+  void add_host_work() {
+    if (!result_.on_gpu) result_.items.reserve(host_.size());
     for (const uint32_t index : host_) {
       const TraceEvent& event = trace_.events[index];
       const Place& place = places_[index];
-      if (!place.counts_work || !is_measured(event.begin_ns)) continue;
-      result_.operators.push_back(
-          {event.flops, event.bytes, place.within.range, pass_at(event.begin_ns), class_of(event)});
-    }
-  }
-
-  void add_host_items() {
-    result_.items.reserve(host_.size());
-    for (const uint32_t index : host_) {
-      const TraceEvent& event = trace_.events[index];
-      const Place& place = places_[index];
+      if (result_.on_gpu && !place.counts_work) continue;
       const RangeRole role = roles_[event.name];
       if (role == RangeRole::kWarmup || role == RangeRole::kEnd || !is_measured(event.begin_ns))
         continue;
+      const Pass pass = pass_at(event.begin_ns);
+      const WorkClass work_class = class_of(event);
+      if (place.counts_work)
+        result_.operators.push_back(
+            {event.flops, event.bytes, place.within.range, pass, work_class});
+      if (result_.on_gpu) continue;
       result_.items.push_back({event.begin_ns, event.end_ns, place.self_ns, index, place.within,
-                               pass_at(event.begin_ns), class_of(event), place.is_call});
+                               pass, work_class, place.is_call});
     }
   }
 
@@ -283,10 +276,10 @@ class Attributor {
 
   const TraceEvents& trace_;
   Attribution result_;
-  std::vector<RangeRole> roles_;   // by name
-  std::vector<StepTime> warmups_;  // sorted
-  std::vector<uint32_t> host_;     // operators and ranges, in the order of the sweep
-  std::vector<Place> places_;      // by event
+  std::vector<RangeRole> roles_;    // by name
+  std::vector<RangeTime> warmups_;  // sorted
+  std::vector<uint32_t> host_;      // operators and ranges, in the order of the sweep
+  std::vector<Place> places_;       // by event
   std::unordered_map<uint32_t, std::vector<SequencePoint>> points_;  // by thread, in time order
   std::array<std::unordered_map<uint32_t, WorkClass>, 5> classes_;   // by kind and name
 };
@@ -323,7 +316,7 @@ std::vector<std::string> RangeTree::path(uint32_t node) const {
   return names;
 }
 
-bool Attribution::is_in_a_step(int64_t ns) const { return interval_at(steps, ns) != nullptr; }
+bool Attribution::is_in_a_step(int64_t ns) const { return range_at(steps, ns) != nullptr; }
 
 Attribution attribute(const TraceEvents& trace) { return Attributor(trace).run(); }
 

@@ -78,12 +78,10 @@ struct OperatorItem {
   WorkClass work_class = WorkClass::kOther;
 };
 
-struct PassTime {
-  int64_t begin_ns = 0, end_ns = 0;  // of the range, on the host
-  Pass pass = Pass::kOutside;
-};
-struct StepTime {
+// When a range ran on the host: a pass, or a step or a warm-up, which belong to none.
+struct RangeTime {
   int64_t begin_ns = 0, end_ns = 0;
+  Pass pass = Pass::kOutside;
 };
 
 struct Attribution {
@@ -91,8 +89,8 @@ struct Attribution {
   RangeTree ranges;
   std::vector<WorkItem> items;  // in time order
   std::vector<OperatorItem> operators;
-  std::vector<PassTime> passes;  // in time order
-  std::vector<StepTime> steps;   // the ranges "step", in time order
+  std::vector<RangeTime> passes;  // in time order
+  std::vector<RangeTime> steps;   // the ranges "step", in time order
 
   bool is_in_a_step(int64_t ns) const;
 };
